@@ -82,6 +82,11 @@ impl OsError {
     pub(crate) fn is_for_want_of_memory(&self) -> bool {
         matches!(self.errno(), Some(libc::ENOSPC | libc::ENOMEM))
     }
+
+    /// Returns `true` if descriptors were short, for this process or the system.
+    pub(crate) fn is_for_want_of_descriptors(&self) -> bool {
+        matches!(self.errno(), Some(libc::EMFILE | libc::ENFILE))
+    }
 }
 
 /// An error from [`ProviderBuilder::build`](crate::ProviderBuilder::build).

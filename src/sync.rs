@@ -38,7 +38,7 @@ pub(crate) fn fence_after_rmw() {
     }
 }
 
-/// The light side of an asymmetric barrier (see `os::barrier`): the compiler moves no load before
+/// The light side of an asymmetric barrier (see `futex::barrier`): the compiler moves no load before
 /// it and no store after it. In the models it is a full fence, the effect of the heavy side.
 #[inline]
 pub(crate) fn light_barrier() {
@@ -47,6 +47,15 @@ pub(crate) fn light_barrier() {
     } else {
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
     }
+}
+
+/// Explores the interleavings of a model with at most `preemptions`, or all of them, which may take
+/// minutes.
+#[cfg(all(test, loom))]
+pub(crate) fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = preemptions.into();
+    model.check(run);
 }
 
 #[cfg(all(test, loom))]

@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// [`Backend`](super::Backend), from any thread, even after the backend was dropped. In a forked
 /// child the drop has no effect.
 ///
-/// Keep a chunk until no reader needs it: for example in a table of messages in flight, from which
-/// the [collector](super::Collect) drops it.
+/// Keep a chunk until no reader needs it, for example in a table for the
+/// [collector](super::Collect).
 #[must_use = "a chunk that is dropped is used again"]
 pub struct Chunk(ManuallyDrop<ClosedChunk>);
 
@@ -45,8 +45,8 @@ impl Chunk {
         self.0.capacity()
     }
 
-    /// Returns a pointer to the first byte, for reading and writing. It is valid as long as the chunk,
-    /// or the value returned by [`keep_mapped`](Self::keep_mapped), exists.
+    /// Returns a pointer to the first byte, for reading and writing. It is valid as long as the
+    /// chunk, or the value returned by [`keep_mapped`](Self::keep_mapped), exists.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.data().as_ptr()
@@ -56,13 +56,13 @@ impl Chunk {
     ///
     /// # Safety
     ///
-    /// While the slice exists, no other process and no pointer of this process may read or write
-    /// the bytes: the chunk was just allocated, or its readers are done. The
-    /// [source](super::SegmentSource) has returned a new file for each segment, and no process shrinks
-    /// these files.
+    /// While the slice exists, no other process and no pointer of this process reads or writes the
+    /// bytes: the chunk was just allocated, or its readers are done. The
+    /// [source](super::SegmentSource) has returned a new file for each segment, which no process
+    /// shrinks.
     #[inline]
     pub unsafe fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `len` bytes are mapped there as long as the chunk exists. The caller guarantees
+        // SAFETY: `len` bytes are mapped there as long as the chunk exists. The caller has
         // exclusive access.
         unsafe { slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
     }
@@ -74,11 +74,9 @@ impl Chunk {
         self.0.memory().payload().clone()
     }
 
-    /// Leaves the bytes to a reader forever. They no longer count as in use, but count against the
-    /// cap until the segment is removed.
-    ///
-    /// For a reader that may still read but can no longer be tracked: for example one that holds
-    /// messages when the publisher shuts down.
+    /// Leaves the bytes forever to a reader that can no longer be tracked, for example one that
+    /// holds messages when the publisher shuts down. They no longer count as in use, but count
+    /// against the cap until the segment is removed.
     pub fn give_up(self) {
         let chunk = self.into_closed();
         if chunk.is_ours() {
@@ -87,9 +85,8 @@ impl Chunk {
         }
     }
 
-    /// Converts the chunk into an opaque pointer, for tables that store it in an atomic. It does not
-    /// point to the bytes. If it is never converted back, the chunk and the backend's memory are
-    /// leaked.
+    /// Converts the chunk into an opaque pointer, for tables of atomics. It does not point to the
+    /// bytes. If it is never converted back, the chunk and the backend's memory are leaked.
     #[inline]
     pub fn into_raw(self) -> NonNull<c_void> {
         self.into_closed().into_raw().cast()
@@ -110,7 +107,7 @@ impl Chunk {
     #[inline]
     fn into_closed(self) -> ClosedChunk {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: taken once: `this` is neither used nor dropped after it.
+        // SAFETY: taken once: `this` is not used after it.
         unsafe { ManuallyDrop::take(&mut this.0) }
     }
 }

@@ -1,10 +1,9 @@
 //! An allocator of raw chunks, for middleware that counts its readers itself.
 //!
-//! Middleware with its own shared memory has names and formats that its receivers expect, and
-//! detects by itself when a message has been read. It still needs an allocator that keeps memory
-//! within a cap, serves any mix of lengths from few segments, reuses chunks without a system call,
-//! waits for memory, and returns idle memory to the system. [`Provider`](crate::Provider) is built on
-//! such an allocator; this module exposes it without descriptors, leases and peers:
+//! Such middleware has names and formats that its receivers expect. It still needs an allocator
+//! that keeps memory within a cap, serves any mix of lengths from few segments, reuses chunks
+//! without a system call, waits for memory, and returns idle memory to the system. This module is
+//! the one that [`Provider`](crate::Provider) is built on, without descriptors, leases and peers:
 //!
 //! | the middleware | the backend |
 //! |---|---|
@@ -56,62 +55,251 @@
 //!
 //! # Collecting
 //!
-//! If readers decrement a count in shared memory, the publisher is not notified that a chunk is
-//! free: it has to look. Middleware that looks only when an allocation fails fills the whole cap,
-//! and each message is written to memory that left the cache long ago. So when no suitable chunk is
-//! idle, the backend first calls the collector, and creates another chunk only if the collector
-//! released none.
+//! If readers decrement a count in shared memory, the publisher has to look for free chunks. If it
+//! looked only when an allocation fails, it would fill the whole cap, and write each message to
+//! memory that left the cache long ago. So when no suitable chunk is idle, the backend calls the
+//! collector before it creates one.
 //!
-//! A collection visits every message in flight. With a slow reader that holds thousands, it would
-//! cost much and gain little. So if a collection makes less than an eighth of the memory idle, the
-//! backend grows by the missing amount before the next one: it holds at most a seventh more than the
-//! messages in flight. Once nearly all of the cap has been taken from the system, it collects only
-//! when a chunk fits nowhere. It always collects before it refuses an allocation.
+//! A collection visits every message in flight, and gains little if a slow reader holds thousands.
+//! So if it makes less than an eighth of the memory idle, the backend grows by the missing amount
+//! before the next one: it holds at most a seventh more than the messages in flight. Once nearly
+//! all of the cap has been taken from the system, it collects only when a chunk fits nowhere, and
+//! before it refuses an allocation.
 //!
 //! # Trust
 //!
 //! The allocator's bookkeeping is in private memory. A reader that writes to a segment can damage
 //! messages, but not the allocator.
 
-mod builder;
 mod chunk;
-mod source;
 
-use crate::os::deadline::Deadline;
+pub use chunk::Chunk;
+
+use crate::error::{BuildError, OsError};
+use crate::os::futex::Deadline;
+use crate::os::name::Name;
+use crate::os::segment::Segment;
+use crate::os::{fork, locks};
 use crate::owner::chunk::ClosedChunk;
+use crate::owner::control::{Payload, SegmentFactory};
 use crate::owner::error::{AllocError, AllocErrorKind};
+use crate::owner::limits::{range, Limits, DEFAULT_IDLE_WINDOW, LONGEST};
 use crate::owner::pool::{Pool, Stats};
 use crate::owner::provider::Reservation;
 use crate::owner::waiting::Ticket;
 use crate::protocol::control;
 use crate::protocol::memory_bell::LOOK_AGAIN;
-pub use builder::BackendBuilder;
-pub use chunk::Chunk;
-pub use source::{SegmentFile, SegmentSource};
 use std::fmt;
+use std::fs::File;
 use std::mem::ManuallyDrop;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a wait sleeps between two collections: this share of the time waited so far, within
-/// limits.
+/// The sleep between two collections: this share of the time waited so far, within limits.
 const PAUSE_SHARE: u32 = 8;
 const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Releases the chunks that readers are done with. See [Collecting](self#collecting).
+const DEFAULT_MAX_BYTES: usize = 1 << 30;
+
+/// Names, creates and removes the segments of a [`Backend`].
+///
+/// The source decides how readers find a segment: its name, owner, mode, locks and limits. The
+/// backend sets the file's length once, maps it, reserves and returns its memory, and unmaps it.
+///
+/// The methods are called with locks of the backend held, so they must not call the same backend.
+///
+/// The memory of a [`Chunk`] is exclusive only if each segment has a new file, which no process
+/// shrinks.
+pub trait SegmentSource: Send + Sync {
+    /// Creates the file of a segment of `len` bytes, empty, open for reading and writing. One
+    /// thread calls this at a time.
+    ///
+    /// # Errors
+    ///
+    /// If the error's number is `ENOSPC` or `ENOMEM`, the backend makes room and tries again, also
+    /// with a shorter segment. If that does not help, or for any other error, the allocation fails
+    /// with [`AllocErrorKind::Os`].
+    fn create(&self, len: usize) -> Result<SegmentFile, OsError>;
+
+    /// Removes a segment that this process no longer maps, or that the backend could not use:
+    /// unlinks its name, if it has one. Called by any thread; not called in a forked child.
+    fn remove(&self, id: u64, file: File);
+
+    /// Returns `true` if empty segments are kept, without memory, because readers never unmap them.
+    /// By default an empty segment is removed.
+    fn keeps_segments(&self) -> bool {
+        false
+    }
+
+    /// Removes segments of dead processes, when the system has no memory left. Returns the number
+    /// of bytes.
+    fn sweep(&self) -> u64 {
+        0
+    }
+}
+
+/// The file of a segment, as its source created it.
+#[derive(Debug)]
+pub struct SegmentFile {
+    /// Identifies the segment to readers. Refused with `EEXIST` if an existing segment has it.
+    pub id: u64,
+    /// Empty, open for reading and writing. The descriptor, and with it a lock, is held as long as
+    /// the segment is mapped.
+    pub file: File,
+    /// Used in errors, and to ask how much memory the file system has left.
+    pub path: PathBuf,
+}
+
+/// A source, as the pool's segment factory.
+struct Sourced<S>(Arc<S>);
+
+impl<S: SegmentSource + 'static> SegmentFactory for Sourced<S> {
+    fn create(&self, len: usize) -> Result<Payload, OsError> {
+        let SegmentFile { id, file, path } = self.0.create(len)?;
+        let file = Arc::new(file);
+        let removal = Removal { source: self.0.clone(), id, file: Some(file.clone()), fork_epoch: fork::epoch() };
+        let segment = Segment::of_file(file, Name::of_path(&path), len)?;
+        Ok(Payload::removed_by(segment, id, removal))
+    }
+
+    fn sweep(&self) -> u64 {
+        self.0.sweep()
+    }
+
+    fn keeps_segments(&self) -> bool {
+        self.0.keeps_segments()
+    }
+}
+
+/// Removes a segment on drop.
+struct Removal<S: SegmentSource> {
+    source: Arc<S>,
+    id: u64,
+    /// Shared with the segment, which is dropped first.
+    file: Option<Arc<File>>,
+    fork_epoch: u64,
+}
+
+impl<S: SegmentSource> Drop for Removal<S> {
+    fn drop(&mut self) {
+        let file = self.file.take().filter(|_| self.fork_epoch == fork::epoch());
+        if let Some(file) = file.and_then(Arc::into_inner) {
+            self.source.remove(self.id, file);
+        }
+    }
+}
+
+/// Options of a [`Backend`]. Start with [`Backend::builder`]; every option has a default.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct BackendBuilder {
+    max_bytes: usize,
+    max_alloc: Option<usize>,
+    max_idle_per_class: Option<usize>,
+    arena_size: Option<usize>,
+    max_segment: usize,
+    idle_window: u64,
+    collect_early: bool,
+}
+
+impl BackendBuilder {
+    fn new() -> Self {
+        Self {
+            max_bytes: DEFAULT_MAX_BYTES,
+            max_alloc: None,
+            max_idle_per_class: None,
+            arena_size: None,
+            max_segment: LONGEST,
+            idle_window: DEFAULT_IDLE_WINDOW,
+            collect_early: true,
+        }
+    }
+
+    /// Sets the cap on memory in bytes, up to 16 of the [longest segments](Self::max_segment),
+    /// rounded up to whole pages; default 1 GiB. Memory is taken when it is needed.
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// Sets the largest chunk in bytes. The default is the most: the smaller of
+    /// [`max_bytes`](Self::max_bytes) and [`max_segment`](Self::max_segment).
+    pub fn max_alloc(mut self, bytes: usize) -> Self {
+        self.max_alloc = Some(bytes);
+        self
+    }
+
+    /// Sets how many idle chunks of each size class are kept, from 0 (memory goes back to the
+    /// system at once) to 1,048,576. Default: as many as make an eighth of
+    /// [`max_bytes`](Self::max_bytes), but from 256 to 8192, because a collection returns many at a
+    /// time.
+    pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
+        self.max_idle_per_class = Some(chunks);
+        self
+    }
+
+    /// Sets the length of the first segment in bytes, as
+    /// [`ProviderBuilder::arena_size`](crate::ProviderBuilder::arena_size) does.
+    pub fn arena_size(mut self, bytes: usize) -> Self {
+        self.arena_size = Some(bytes);
+        self
+    }
+
+    /// Sets the longest segment in bytes, from a page to 64 GiB, which is the default: the largest
+    /// offset that readers understand.
+    pub fn max_segment(mut self, bytes: usize) -> Self {
+        self.max_segment = bytes;
+        self
+    }
+
+    /// Sets how soon idle memory goes back to the system, as
+    /// [`ProviderBuilder::idle_window`](crate::ProviderBuilder::idle_window) does; default 32,768
+    /// allocations.
+    pub fn idle_window(mut self, allocations: u64) -> Self {
+        self.idle_window = allocations;
+        self
+    }
+
+    /// Sets whether the backend [collects](self#collecting) before it takes more memory, and not
+    /// only at the cap; default `true`.
+    pub fn collect_early(mut self, early: bool) -> Self {
+        self.collect_early = early;
+        self
+    }
+
+    /// Builds the backend, without a segment yet.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] if an option or a combination is out of range, or if the process has no heap
+    /// for the backend's lists.
+    pub fn build(self, source: impl SegmentSource + 'static) -> Result<Backend, BuildError> {
+        range("max_segment", self.max_segment, crate::os::posix::page_size(), LONGEST, " bytes")?;
+        range("max_bytes", self.max_bytes, 1, Backend::MAX_SEGMENTS.saturating_mul(self.max_segment), " bytes")?;
+        let (max_alloc, max_idle) = (self.max_alloc, self.max_idle_per_class);
+        let limits = Limits::new(self.max_bytes, max_alloc, max_idle, self.arena_size, self.max_segment)?;
+        let limits = limits.with_idle_window(self.idle_window)?;
+        locks::watch_forks()
+            .map_err(|error| OsError::new("pthread_atfork", "this process", 0, error, String::new()))?;
+        let pool = Pool::new(limits, Box::new(Sourced(Arc::new(source))), None);
+        let shared = Shared { pool: ManuallyDrop::new(pool), collect_early: self.collect_early };
+        Ok(Backend { shared: Arc::new(shared), collector: None })
+    }
+}
+
+/// Releases the chunks that readers are done with: see [Collecting](self#collecting).
 pub trait Collect: Send + Sync {
     /// Drops the chunks that no reader holds any more. Returns `true` if there were any.
     ///
-    /// Called within an allocation, a reservation or a trim, by its thread, with none of the backend's
+    /// Called by the thread of an allocation, a reservation or a trim, with none of the backend's
     /// locks held. Must not allocate from the same backend.
     fn collect(&self) -> bool;
 }
 
-/// Allocates chunks in segments of a [`SegmentSource`]. Clones share it.
-///
-/// When the last clone is dropped, idle memory returns to the system, and segments without chunks
-/// are removed. Chunks in use stay valid.
+/// Allocates chunks in segments of a [`SegmentSource`]. When the last clone is dropped, idle memory
+/// returns to the system, and segments without chunks are removed. Chunks in use stay valid.
 #[derive(Clone)]
 pub struct Backend {
     shared: Arc<Shared>,
@@ -143,10 +331,8 @@ impl Backend {
     }
 
     /// Returns a handle of the same backend whose allocations, and those of its clones, call
-    /// `collector`. By default there is none.
-    ///
-    /// Each handle of a backend may have its own collector. A collector may hold chunks, but only
-    /// weak handles of its own backend: otherwise neither would ever be dropped.
+    /// `collector`. By default there is none. A collector may hold chunks, but only weak handles of
+    /// its own backend.
     pub fn collecting_by(&self, collector: Arc<dyn Collect>) -> Self {
         Self { shared: self.shared.clone(), collector: Some(collector) }
     }
@@ -155,14 +341,14 @@ impl Backend {
     ///
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and does not
     /// touch the heap, except that about every 64th allocation may return idle memory
-    /// ([`idle_window`](BackendBuilder::idle_window)). Otherwise it collects, if a collection is due, and creates a chunk.
+    /// ([`idle_window`](BackendBuilder::idle_window)).
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TooLarge`] above the largest chunk, [`AllocErrorKind::UnsupportedAlignment`] above 4096
-    /// bytes; [`AllocErrorKind::Exhausted`] if the cap is reached and a collection does not help;
-    /// [`AllocErrorKind::Os`] if the source or the system refuses; [`AllocErrorKind::Forked`] in a
-    /// forked child.
+    /// [`AllocErrorKind::TooLarge`] above the largest chunk,
+    /// [`AllocErrorKind::UnsupportedAlignment`] above 4096 bytes; [`AllocErrorKind::Exhausted`] if
+    /// the cap is reached and a collection does not help; [`AllocErrorKind::Os`] if the source or
+    /// the system refuses; [`AllocErrorKind::Forked`] in a forked child.
     #[inline]
     pub fn alloc(&self, len: usize, align: usize) -> Result<Chunk, AllocError> {
         let class = self.class(len, align)?;
@@ -173,7 +359,7 @@ impl Backend {
     /// Like [`alloc`](Self::alloc), but blocks for up to `timeout` until there is memory;
     /// [`Duration::MAX`] means without limit. A dropped chunk ends a wait at once. The collector is
     /// called after 20 µs, then after each eighth of the time waited, at least every millisecond.
-    /// Waiting requests are served in order of arrival.
+    /// Requests are served in order of arrival.
     ///
     /// # Errors
     ///
@@ -198,10 +384,10 @@ impl Backend {
         }
     }
 
-    /// Reserves `count` chunks for messages of `len` bytes, aligned to `align`. They exist, in use or
-    /// idle, until the [`Reservation`] is dropped. Their memory is present. Other lengths do not use
-    /// them, and neither [`trim`](Self::trim) nor a shortage of memory destroys them. They count
-    /// against the cap. Several reservations of one size class add up.
+    /// Reserves `count` chunks for messages of `len` bytes, aligned to `align`. They exist, in use
+    /// or idle and with their memory present, until the [`Reservation`] is dropped. Other lengths
+    /// do not use them, and neither [`trim`](Self::trim) nor a shortage of memory destroys them.
+    /// They count against the cap. Reservations of one size class add up.
     ///
     /// # Errors
     ///
@@ -239,16 +425,15 @@ impl Backend {
         }
     }
 
-    /// Returns all idle chunks to the segments that they were carved from, so that adjacent ones
-    /// merge. Their memory is not returned to the system.
+    /// Returns all idle chunks to their segments, where adjacent ones merge, but not to the system.
     pub fn evict_idle(&self) {
         if !self.is_inherited() {
             self.pool().evict_all();
         }
     }
 
-    /// Returns the length in bytes of a chunk that is sure to fit now. Idle chunks count only once
-    /// they are [evicted](Self::evict_idle).
+    /// Returns the length in bytes of a chunk that is sure to fit now, not counting idle chunks
+    /// that are not [evicted](Self::evict_idle).
     pub fn largest_that_fits(&self) -> usize {
         match self.is_inherited() {
             true => 0,
@@ -256,7 +441,8 @@ impl Backend {
         }
     }
 
-    /// Returns statistics; all zero in a forked child. A chunk counts as in use until it is dropped.
+    /// Returns statistics; all zero in a forked child. A chunk counts as in use until it is
+    /// dropped.
     pub fn stats(&self) -> Stats {
         self.pool().stats()
     }
@@ -285,8 +471,8 @@ impl Backend {
         }
     }
 
-    /// Returns segment and offset of each chunk of a size class, including those in use, so that the
-    /// caller can prepare its own tables. Other threads may create and destroy chunks meanwhile.
+    /// Returns segment and offset of each chunk of a size class, including those in use. Other
+    /// threads may create and destroy chunks meanwhile.
     pub fn places(&self, class: usize) -> Vec<(u64, usize)> {
         let mut places = Vec::new();
         if !self.is_inherited() {
@@ -295,19 +481,18 @@ impl Backend {
         places
     }
 
-    /// Returns `true` if a chunk should be dropped once its readers are done, rather than kept for
-    /// another message: a longer message keeps being refused, and it will fit where this chunk lies.
+    /// Returns `true` if a chunk should be dropped once its readers are done: a longer message
+    /// keeps being refused, and will fit where this chunk lies.
     ///
-    /// For middleware that keeps chunks in lists of its own, outside of the backend. A dropped chunk
-    /// returns there by itself. While no message is being refused, this is one relaxed load.
+    /// For middleware that keeps chunks in lists of its own. While no message is being refused,
+    /// this is one relaxed load.
     #[inline]
     pub fn wants_back(&self, segment: u64, offset: usize, len: usize) -> bool {
         // In a forked child, a thread that does not exist there may hold the lock.
         !self.is_inherited() && self.pool().wants_back(segment, &(offset..offset.saturating_add(len)))
     }
 
-    /// Returns `true` in a forked child of the process that built the backend. There, allocations
-    /// fail and dropping chunks has no effect.
+    /// Returns `true` in a forked child, where allocations fail and dropping chunks has no effect.
     #[inline]
     pub fn is_inherited(&self) -> bool {
         !self.pool().is_ours()
@@ -356,8 +541,7 @@ impl Backend {
         })
     }
 
-    /// Returns `true` if chunks were released since an allocation failed. They may suffice, even if
-    /// none of them is long enough.
+    /// Returns `true` if chunks were released since an allocation failed.
     #[cold]
     fn has_come_back(&self, has_collected: bool, error: &AllocError) -> bool {
         let found = !has_collected && self.collect();
@@ -373,21 +557,18 @@ impl Backend {
 /// Returns `true` if a released chunk can help.
 fn may_pass(error: &AllocError) -> bool {
     match error.kind() {
-        // If descriptors ran out, the segment may no longer be needed. An error of the source's own
-        // has no number.
-        AllocErrorKind::Os(os) => {
-            matches!(os.errno(), Some(libc::EMFILE | libc::ENFILE) | None) || error.is_exhausted()
-        }
+        // A segment may no longer be needed. An error of the source's own has no number.
+        AllocErrorKind::Os(os) => os.errno().is_none() || os.is_for_want_of_descriptors() || error.is_exhausted(),
         _ => error.is_exhausted(),
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A forked child owns nothing, so its copy of the pool is left as it is.
+        // A forked child owns nothing (D11).
         if self.pool.is_ours() {
             self.pool.close();
-            // SAFETY: dropped here and never used again.
+            // SAFETY: dropped only here.
             unsafe { ManuallyDrop::drop(&mut self.pool) };
         }
     }

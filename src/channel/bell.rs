@@ -48,8 +48,7 @@
 //! at its next check; so does a receiver that its publisher has not connected yet, whose bell has
 //! no ringer.
 
-use crate::os::deadline::Deadline;
-use crate::os::futex::Futex;
+use crate::os::futex::{Deadline, Futex};
 use crate::sync::{fence, fence_after_rmw, Ordering};
 use std::time::{Duration, Instant};
 

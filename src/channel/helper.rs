@@ -50,9 +50,8 @@
 use super::bell::{is_asleep, is_rung, LOOK_AGAIN};
 use super::layout::MappedBell;
 use crate::error::OsError;
-use crate::os::deadline::Deadline;
-use crate::os::futex::{can_sleep_on_many, Futex, Words, MOST_WORDS};
-use crate::os::per_process::PerProcess;
+use crate::os::fork::PerProcess;
+use crate::os::futex::{can_sleep_on_many, Deadline, Futex, Words, MOST_WORDS};
 use crate::owner::waiting::wake;
 use crate::sync::{fence, fence_after_rmw, Ordering};
 use atomic_waker::AtomicWaker;

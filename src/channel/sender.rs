@@ -10,7 +10,7 @@ use super::layout::{
 use super::message;
 use super::object::Object;
 use super::sleeper::{Interrupter, Interrupts};
-use crate::os::deadline::Deadline;
+use crate::os::futex::Deadline;
 use crate::os::posix::is_object_mode;
 use crate::owner::buf::ShmBuf;
 use crate::owner::provider::Provider;

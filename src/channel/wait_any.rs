@@ -5,8 +5,7 @@
 use super::bell::{Woken, LOOKS};
 use super::error::WaitAnyError;
 use super::receiver::Receiver;
-use crate::os::deadline::Deadline;
-use crate::os::futex::{can_sleep_on_many, Words, MOST_WORDS};
+use crate::os::futex::{can_sleep_on_many, Deadline, Words, MOST_WORDS};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};

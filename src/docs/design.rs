@@ -1,9 +1,8 @@
-//! The crate's design: its modules, its invariants, the decisions behind it, and which operations
-//! are lock-free.
+//! The crate's design: modules, invariants, decisions, and which operations are lock-free.
 //!
 //! # Modules
 //!
-//! The source is divided into folders, and imports go one way:
+//! Imports go one way:
 //!
 //! ```text
 //!   backend/ inspect/        leaves: nothing uses them
@@ -17,62 +16,32 @@
 //!              os/           names, mappings, locks, fork, futex
 //! ```
 //!
-//! | module | contains | may use |
-//! |---|---|---|
-//! | `os` | names and their directory, mappings, segments, OFD locks, forks and values per process, the barrier, the futex and its deadlines, the robust list | `error`, `sync` |
-//! | `protocol` | ids and the descriptor, the record with its leases, peer slots, the layout of the control object, the memory bell, the test for a dead owner, the sweep | `os` |
-//! | `owner` | the provider and its builder, buffers, the pool, shelves, arenas, regions, limits, reservations, requests and waiting, statistics, the owner's side of the control object | `protocol`, `os` |
-//! | `peer` | the client, views, leases, the cache of mappings, the peer's side of the control object | `protocol`, `os`; never `owner` |
-//! | `channel` | sender, publisher and receiver, the ring, loans and their returns, bells | all of the above |
-//! | `inspect` | which process holds which memory, read from outside: objects, locks, processes | all of the above but `peer` |
-//! | `backend` | the raw allocator for middleware that counts its readers itself | `owner`, `protocol`, `os` |
-//!
-//! `error` and `sync` belong to no folder: errors that several modules return, and the switch
-//! between real atomics and loom's. A script, `.ci/layers`, fails when a lower module names a
-//! higher one. `CONTRIBUTING.md` walks through the source file by file.
+//! `CONTRIBUTING.md` says what is in which folder, and walks through the source file by file.
 //!
 //! # Memory
 //!
-//! | level | definition | carved into |
-//! |---|---|---|
-//! | segment, or arena | one shared-memory object of fixed length; at most 16 at a time | runs, by pages |
-//! | run | whole pages | nothing: it is one large chunk; or it is a heap |
-//! | heap | a run for small chunks | chunks, by cache lines |
-//! | chunk | the memory of one allocation | |
-//!
-//! A page of an arena takes memory from the system when it is first carved; if the system refuses,
-//! that is an error then. Once carved, a chunk lives on its class's shelf, so that the next
-//! allocation of its class is one atomic exchange. The carver keeps its lists in private memory,
-//! never in the segments.
+//! Arenas are carved by pages into runs. A run is one large chunk, or a heap, which is carved by
+//! cache lines into small chunks (see the [vocabulary](crate#vocabulary)). A page takes memory from
+//! the system when it is first carved. Once carved, a chunk lives on its class's shelf, so that the
+//! next allocation of its class is one atomic exchange. The carver's lists are in private memory.
 //!
 //! # At the cap
 //!
-//! Memory is reused within the segments. Where no gap is long enough for a message, the pool
-//! searches for a range that contains only idle chunks, class by class, the largest first. It
-//! sets that range aside for the message's size class, evicts the chunks, and carves it anew. If
-//! every range has chunks in use, nothing is evicted. A new segment is made only if no existing one
-//! can hold the message; then segments without chunks in use make way for a longer one.
+//! Where no gap is long enough for a message, the pool searches for a range that contains only idle
+//! chunks, class by class, the largest first. It sets that range aside for the message's size
+//! class, evicts the chunks, and carves it anew. If every range has chunks in use, nothing is
+//! evicted. If no segment can hold the message, those without chunks in use make way for a longer
+//! one.
 //!
 //! A size class that is refused twice in a row within 250 ms gets a *region*: the range with the
-//! fewest bytes in use, or whole segments that are to be destroyed.
-//!
-//! | in the region | |
-//! |---|---|
-//! | a chunk that is dropped | returns to the arena, not to a shelf, unless it is reserved |
-//! | a request of another class | is served only if it fits nowhere else |
-//! | a request of the region's class | is served once nothing else is carved there, which ends the region |
-//!
-//! So a large message needs each chunk of one range to be dropped once, rather than gaps to merge
-//! by chance, whether its publisher waits or retries. There is one region at a time. It ends 250 ms
-//! after its class was last refused. Once it is that old, a refused request may choose another one,
-//! so a message that can never be served does not withhold memory from others for long.
-//!
-//! `Pool::evict_or_put_back` in `owner/pool/evict.rs` is the only code that evicts idle chunks: at the cap, when
-//! the system is out of memory, for a record, at the end of a window, and in a trim.
+//! fewest bytes in use, or whole segments that are to be destroyed. Chunks that are dropped there
+//! return to the arena, unless they are reserved. Requests of other classes are served there only
+//! if they fit nowhere else, and one of the region's class once nothing else is carved there, which
+//! ends the region. So a large message needs each chunk of one range to be dropped once, rather
+//! than gaps to merge by chance. There is one region at a time. It ends 250 ms after its class was
+//! last refused, and once it is that old, a refused request may choose another one.
 //!
 //! # Invariants
-//!
-//! The code cites them as I1 to I7, SAFETY comments in particular.
 //!
 //! * **I1.** Only the owner runs the allocator.
 //! * **I2.** A descriptor is checked before it becomes a pointer.
@@ -92,12 +61,10 @@
 //!
 //! # Decisions
 //!
-//! Comments and tests cite them by number.
-//!
 //! | | decision |
 //! |---|---|
 //! | D1 | One warm path for every size: per class, a hot slot and an `ArrayQueue` of idle chunks |
-//! | D2 | Dropping a handle returns its chunk; handles hold no count on the pool. A shelf that closes is filled with seals, so a return either happened first or is refused |
+//! | D2 | Handles hold no count on the pool. A shelf that closes is filled with seals, so the return of a chunk either happened first or is refused |
 //! | D3 | Never recycle memory that a reader holds |
 //! | D4 | Leases are counted per holder, never anonymously. Only the holder of a right may give it up; a right that several parties may add to is never taken back by guesswork |
 //! | D5 | The kernel decides who is alive (OFD locks, robust list). No heartbeats, no probing of process ids |
@@ -105,61 +72,48 @@
 //! | D7 | A message in flight is not lost: it is granted, on loan, or kept until confirmed. A late receiver gets `Stale`, never wrong bytes |
 //! | D8 | Shared chunks are reused first in, first out; unshared ones last in, first out |
 //! | D9 | Memory is reserved when a chunk is made; a step that fails undoes the earlier ones |
-//! | D10 | Peers are not trusted with memory safety: payload is read-only to them, and everything read from shared memory is checked against private data. A peer maps writable only what it needs |
+//! | D10 | Peers are not trusted with memory safety: payload is read-only to them, and everything read from shared memory is checked against private data |
 //! | D11 | A forked child owns nothing |
 //! | D12 | Two APIs, one pool: where another library counts readers ([`backend`](crate::backend)), the pool does not count them again |
-//! | D13 | A channel's messages are loans and take no lease: its own object records the returns, and only the cache lines a message needs are transferred |
-//! | D14 | Waiting is an event, never a poll. Whichever thread or process frees memory wakes the waiters; with no waiters that costs one relaxed load. Waiting never makes things worse for callers that do not wait, for reserved memory, or for other pools |
+//! | D13 | A channel's messages are loans and take no lease: its own object records the returns |
+//! | D14 | Waiting is an event, never a poll. Whichever thread or process frees memory wakes the waiters. Waiting never makes things worse for callers that do not wait, for reserved memory, or for other pools |
 //! | D15 | A reservation is a promise: not evicted, complete (record, queue space, mapping), no system call on its path |
 //! | D16 | Whole zenoh buffers are recycled by zenoh's own uniqueness check |
 //! | D17 | Observing does not disturb: inspection takes no peer slot, no lock that matters, and trusts nothing it reads |
 //! | D18 | Segments are few, large and long-lived; they start small and grow. Shelves are for speed, arenas for memory |
-//! | D19 | Receivers of one publisher share nothing but a page for discovery: each creates its own branch, which no other receiver reuses, so joining, leaving and dying need no clean-up. The page is trusted only as far as it can be checked |
-//! | D20 | **Fewer mechanisms.** Two mechanisms that do one job become one. Most defects found so far were interactions between mechanisms; a new one has to replace an old one or be worth its interactions |
-//! | D21 | **A refused length is served by a region**: while a large request waits or keeps being refused, chunks in one chosen region return to the arena and nothing else is carved there, unless it fits nowhere else. This bounds how long it can starve; smaller requests are never stopped by it |
-//! | D22 | **The backend is public**: `shm_pool::backend` is the raw allocator for middleware that counts its readers itself. zenoh support is a crate of its own on top of it and uses only public items |
+//! | D19 | Receivers of one publisher share nothing but a page for discovery: each creates its own branch, which no other receiver reuses, so joining, leaving and dying need no clean-up |
+//! | D20 | Fewer mechanisms. Most defects were interactions between mechanisms: a new one has to replace an old one or be worth its interactions |
+//! | D21 | A refused length is served by a [region](#at-the-cap), which bounds how long it can starve; smaller requests are never stopped by it |
+//! | D22 | The backend is public. zenoh support is a crate of its own on top of it and uses only public items |
 //! | D23 | Releasing memory never needs memory |
-//! | D24 | A dead owner's objects are reclaimed when its last reader releases them, or when memory is short; no restart order or delay matters |
+//! | D24 | A dead owner's objects are reclaimed when its last reader releases them, or when memory is short |
 //!
 //! # Checked by models
 //!
-//! [loom](https://docs.rs/loom) explores the interleavings and reorderings of these protocols;
-//! the models are in `src/models`.
-//!
-//! | protocol | model |
-//! |---|---|
-//! | attach and recycle, grants, clearing a lane | `record` |
-//! | peers that connect, disconnect and die while the owner grants and reclaims | `slot` |
-//! | chunks between shelves and handles while the pool closes | `shelf` |
-//! | the ring, its bells, loans and returns | `loans` |
-//! | a task whose helper sleeps for it, a thread that sleeps on several bells, interrupts | `awaiting` |
-//! | a publisher's receivers: withdrawal against receive, joining against sending and closing, one fence for several bells | `fan_out` |
-//! | the memory bell: releasing memory wakes a waiter | `memory_bell` |
+//! [loom](https://docs.rs/loom) explores the interleavings and reorderings of the protocols of
+//! records, peer slots, shelves, channels and the memory bell, with the models in `src/models`.
 //!
 //! # Lock freedom
 //!
 //! **Allocating and dropping a buffer** whose class has an idle chunk takes one atomic
 //! read-modify-write on the hot slot each, or one operation on crossbeam's `ArrayQueue` when the
-//! hot slot is occupied. The queue has no lock, but a thread that is preempted in the middle of an
-//! operation can delay another one at the same queue slot, which then spins. If the spinning thread
-//! has real-time priority, and the preempted one does not and needs the same core, it spins
-//! forever.
+//! hot slot is occupied. A thread that is preempted in the middle of that operation can make
+//! another one at the same queue slot spin: forever, if that one has real-time priority, and the
+//! preempted one does not and needs the same core.
 //!
 //! **Attaching** takes a reader lock of the client's own table. It waits only while another thread
 //! of the same client stores a new mapping.
 //!
 //! **Sending and receiving by a channel** waits for no lock, unless every loan is out or the other
-//! side has closed or died. A side that waits for the other one eventually sleeps in the kernel,
-//! and a system call of the other one wakes it.
+//! side has closed or died. A side that sleeps is woken by a system call of the other one.
 //!
-//! **Awaiting** takes no lock except for the first await of an end. The thread that sleeps for all
-//! tasks calls their wakers with no lock held.
+//! **Awaiting** takes no lock except for the first await of an end. Wakers are called with no lock
+//! held.
 //!
 //! **Releasing memory**, in any process, costs one additional relaxed load while no request waits
-//! for memory of that pool (see `protocol/memory_bell`): of a word in the control object, or, in
-//! the owner's process, of a flag of the pool. While a request waits, it is a system call. A
-//! process has 256 such flags; with more pools, a drop in one of two pools that share a flag also
-//! wakes the waiters of the other.
+//! for memory of that pool, and a system call while one does. A process has 256 flags for this;
+//! with more pools, a drop in one of two pools that share a flag also wakes the waiters of the
+//! other.
 //!
 //! **These take locks:** waiting for memory, drops in the owner's process while a request waits for
 //! that pool, making, evicting and destroying chunks, the end of a window of allocations, the first

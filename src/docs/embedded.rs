@@ -35,24 +35,19 @@
 //! assert_eq!(len(format!("{}.ctl", provider.id()))?, control as u64);
 //! assert_eq!(len(format!("{name}.channel"))?, channel as u64);
 //!
-//! let everything: Vec<_> = std::iter::from_fn(|| provider.alloc(1000).ok()).collect();
-//! assert!(everything.len() > 200 && provider.stats().bytes_held <= max_bytes);
-//! # drop((everything, sender));
+//! # drop(sender);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A chunk is as long as its message, rounded up by less than 64 bytes up to 2 KiB and by at most
-//! 3.2 % above that, and to whole pages from 128 KiB on. Count the messages that are queued, read
-//! by each receiver, and being written. Where unreserved messages of several lengths share the cap,
-//! [not all of it can be in use](super::limits#memory-near-the-cap). Whether the cap suffices is
-//! known at startup: a reservation that succeeds is a promise, and one that does not fit is an
-//! error.
+//! Count the messages that are queued, read by each receiver, and being written, each
+//! [rounded up to its class](super::limits#memory-near-the-cap), and to whole pages from 128 KiB
+//! on. Where unreserved messages of several lengths share the cap, not all of it can be in use. A
+//! reservation that does not fit is an error at startup.
 //!
 //! The pool's lists are in private memory, which no cap covers: mostly 32 bytes per page of
 //! payload, and 32 per 64 bytes of pages that short messages are carved from. Queues of idle chunks
-//! take 16 bytes per place. They start with 64 places and grow with the number of chunks in a
-//! class.
+//! take 16 bytes per place, and grow from 64 places with the number of chunks in a class.
 //!
 //! # The steps
 //!
@@ -60,11 +55,10 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use shm_pool::{BuildError, Provider};
 //!
-//! // 1. The cap, and where the memory is. A tmpfs of its own cannot be filled by others:
-//! //    mount -t tmpfs -o size=1m,mode=0700 none /run/frames, and `.directory("/run/frames")`.
+//! // 1. mount -t tmpfs -o size=1m,mode=0700 none /run/frames, and `.directory("/run/frames")`
 //! let builder = Provider::builder().max_bytes(256 << 10).max_shared(16).max_idle_per_class(16);
 //! let builder = builder.idle_window(0); // what is idle stays
-//! // 2. Locked into RAM, or the reason why not.
+//! // 2.
 //! let provider = match builder.clone().lock_memory(true).build() {
 //!     Err(error @ BuildError::LockMemory { .. }) => {
 //!         eprintln!("{error}"); // reports the bytes needed and the bytes allowed
@@ -72,10 +66,10 @@
 //!     }
 //!     built => built?,
 //! };
-//! // 3. What can be under way at a time, made and paged in, with all that sharing it needs.
+//! // 3. As many as can be under way at a time.
 //! provider.reserve(1800, 6)?.keep();
 //! provider.reserve(64, 16 - 6)?.keep();
-//! // 4. From here on, these lengths cost no system call, no page fault and no heap.
+//! // From here on, these lengths cost no system call, no page fault and no heap.
 //! let mut buffer = provider.alloc(1800)?;
 //! buffer.fill(7);
 //! let _bytes = buffer.freeze().descriptor()?.to_bytes();
@@ -90,16 +84,15 @@
 //!    [`numa_node`](crate::ProviderBuilder::numa_node) on a machine with several.
 //! 2. **Lock.** [`lock_memory`](crate::ProviderBuilder::lock_memory) keeps the pool's memory out of
 //!    swap. [`build`](crate::ProviderBuilder::build) compares cap and control object with
-//!    `RLIMIT_MEMLOCK`. That limit is 8 MiB on many systems and 64 KiB on older ones: raise it with
-//!    `LimitMEMLOCK=` in the service's unit, or `docker run --ulimit memlock=`. Channels are not
-//!    locked; `mlockall` covers them and the program itself: stack, heap and code.
+//!    `RLIMIT_MEMLOCK`: 8 MiB on many systems and 64 KiB on older ones. Raise it with
+//!    `LimitMEMLOCK=` in the service's unit, or `docker run --ulimit memlock=`. Channels, stack,
+//!    heap and code need `mlockall`.
 //! 3. **Reserve.** [`reserve`](crate::Provider::reserve) makes the chunks with everything that
 //!    their messages need, and protects them from eviction.
 //!    [`Reservation::keep`](crate::Reservation::keep) holds them for the provider's life.
-//! 4. **Warm the receivers.** A peer maps a segment when the first message in it arrives, and
-//!    faults in its pages as it reads them. [`Client::warm`](crate::Client::warm) does both
-//!    beforehand, for the provider's current memory: call it after the publisher has reserved. A
-//!    [`channel`](crate::channel) is present from the start.
+//! 4. **Warm the receivers.** [`Client::warm`](crate::Client::warm) maps the provider's current
+//!    memory and faults it in, instead of the first message there: call it after the publisher has
+//!    reserved. A [`channel`](crate::channel) is present from the start.
 //!
 //! # The warm path
 //!
@@ -107,23 +100,15 @@
 //! call, takes no page fault and no lock, and does not touch the heap, as long as no more messages
 //! are in use than were reserved. Waking a side of a channel that sleeps is a system call.
 //!
-//! Allocations of an unreserved length also release idle memory to the system, every 32,768
-//! allocations, 1 MiB at a time, and take locks for it.
-//! [`idle_window(0)`](crate::ProviderBuilder::idle_window) turns that off. Allocations of a
-//! reserved length never do this.
+//! Allocations of an unreserved length also release idle memory, every 32,768 allocations, 1 MiB at
+//! a time, and take locks for it; [`idle_window(0)`](crate::ProviderBuilder::idle_window) turns
+//! that off.
 //!
-//! Operations that still take time, and should be left to a thread without a deadline: allocating
-//! an unreserved length, or more messages than were reserved; [`trim`](crate::Provider::trim);
-//! [`reclaim`](crate::Provider::reclaim); dropping the provider. With a real-time priority, see
-//! [lock freedom](super::design#lock-freedom) for a queue whose other user was preempted.
+//! Leave to a thread without a deadline: allocating an unreserved length, or more messages than
+//! were reserved; [`trim`](crate::Provider::trim); [`reclaim`](crate::Provider::reclaim); dropping
+//! the provider. With a real-time priority, see [lock freedom](super::design#lock-freedom).
 //!
 //! # Locked memory
-//!
-//! The owner locks each segment when it creates it, over its whole length, but only pages that are
-//! present: memory is taken page by page, as without locking. Pages that are released to the system
-//! are unlocked, and locked again when they are taken again. Without swap, locking only keeps the
-//! kernel from evicting a page for another reason; the first write of a message does not fault in
-//! either case, because memory is populated when it is reserved.
 //!
 //! The lock ends with the owner. Memory that peers read after its death may be swapped, unless they
 //! lock their mappings with `mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT)`. Without the last
@@ -131,17 +116,9 @@
 //!
 //! # Huge pages
 //!
-//! [`huge_pages`](crate::ProviderBuilder::huge_pages) is advice: the kernel moves reserved memory
-//! into huge pages (2 MiB on x86-64), as far as it has any. They take no more memory than small
-//! ones, because a huge page is made only if all of its small pages are reserved. So several short
-//! messages share one if they are reserved together, and a single message begins and ends in small
-//! pages. Huge pages help with messages of megabytes that are accessed at random; a message that is
-//! copied from front to back gains nothing. A tmpfs mounted for the pool with `huge=always`
-//! reserves memory several times faster; it takes whole huge pages even for a few bytes, so leave
-//! room for one more behind each segment. The bench `memory` measures both.
-//!
-//! Huge pages cannot be required. That would need hugetlbfs, where every object, including the
-//! control object and each channel, consists of whole huge pages, and unused memory is released in
-//! huge pages only: a cap in bytes would no longer hold. A
-//! [`directory`](crate::ProviderBuilder::directory) on hugetlbfs is refused.
+//! [`huge_pages`](crate::ProviderBuilder::huge_pages) helps with messages of megabytes that are
+//! accessed at random, not with copies from front to back; the bench `memory` measures it. Several
+//! short messages share a huge page if they are reserved together, and a single message begins and
+//! ends in small pages. Huge pages cannot be required: on hugetlbfs, every object consists of whole
+//! huge pages, so a cap in bytes would not hold.
 #![forbid(unsafe_code)]

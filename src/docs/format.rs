@@ -1,10 +1,8 @@
-//! The layout of shared memory and of a descriptor, byte by byte, for tools and other languages
-//! that read it.
+//! The layout of shared memory and of a descriptor, for tools and other languages that read it.
 //!
-//! A program that writes to these objects does so at its own risk, and a reader must expect any
-//! value: [`inspect`](crate::inspect) shows how. All numbers are in native byte order, except the
-//! descriptor's, which are little-endian. Lengths are in bytes. An object of a version not listed
-//! here has another layout.
+//! A reader must expect any value, as [`inspect`](crate::inspect) does. All numbers are in native
+//! byte order, except the descriptor's, which are little-endian. Lengths are in bytes. Numbers have
+//! 8 bytes unless it says otherwise.
 //!
 //! # Names
 //!
@@ -15,8 +13,8 @@
 //! |---|---|---|
 //! | `shm_pool.0123456789abcdef.ctl` | a control object: prefix, provider's id in 16 digits | the provider |
 //! | `shm_pool.0123456789abcdef.2f` | a segment with payload: prefix, provider's id, serial number in hexadecimal | the provider |
-//! | `shm_pool.camera.channel` | a channel: prefix, channel's name; a pair, or a publisher's meeting | the sender, the publisher |
-//! | `shm_pool.camera.00000000000000ff.branch` | what a publisher and one receiver share: prefix, channel's name, random id | the receiver |
+//! | `shm_pool.camera.channel` | a pair, or a publisher's meeting: prefix, channel's name | the sender, the publisher |
+//! | `shm_pool.camera.00000000000000ff.branch` | a publisher's branch: prefix, channel's name, random id | the receiver |
 //!
 //! # Locks
 //!
@@ -25,17 +23,17 @@
 //!
 //! | object | byte | locked by |
 //! |---|---|---|
-//! | control object | 0 | the provider, as long as it exists |
+//! | control object | 0 | the provider |
 //! | | 1 + slot | the peer in that slot, 0 to 63 |
-//! | pair | 0 | the sender, as long as its end exists or anything is lent |
-//! | | 1 | the receiver, as long as its end exists or anything that it received is read |
+//! | pair | 0 | the sender, until it is dropped and no loan is out |
+//! | | 1 | the receiver, until it and everything that it received are dropped |
 //! | meeting | 0 | the publisher |
-//! | | 2 + seat | the receiver on that seat, 0 to 63, as long as its end exists or anything that it received is read |
+//! | | 2 + seat | the receiver on that seat, 0 to 63, as in a pair |
 //! | branch | 0 and 1 | the receiver, as in a pair |
 //!
 //! # The control object, version 4
 //!
-//! The header takes the first 4096 bytes. It is followed by the records, 128 bytes each.
+//! The header takes 4096 bytes. The records follow, 128 bytes each.
 //!
 //! | offset | field | is |
 //! |---|---|---|
@@ -43,22 +41,22 @@
 //! | 8 | `version` | 4 bytes |
 //! | 12 | `state` | 4 bytes: 0 is being made, 1 open, 2 closed |
 //! | 16 | `provider` | the provider's id |
-//! | 24 | `records` | 4 bytes: how many records there are |
+//! | 24 | `records` | 4 bytes: the number of records |
 //! | 28 | `high_water` | 4 bytes: how many of them may have been used |
-//! | 32 | `epochs` | 8 bytes for each of 64 peer slots; modulo 4: 0 taken, 1 being vacated, 2 taken by a peer that the owner refuses, 3 free |
-//! | 544 | `segments` | 32 serial numbers of the segments that there are, 0 for none |
+//! | 32 | `epochs` | 64, one per peer slot; modulo 4: 0 taken, 1 being vacated, 2 taken by a peer that the owner refuses, 3 free |
+//! | 544 | `segments` | 32 serial numbers of segments, 0 for none |
 //! | 800 | `quota` | the most bytes that a peer may read at a time; 0 for any number |
-//! | 832 | `memory` | 8 bytes: does the owner listen for memory? then 4 bytes that count whoever gave some back meanwhile |
+//! | 832 | `memory` | 1 if the owner listens for memory; then 4 bytes: how often memory was released meanwhile |
 //!
 //! # A record
 //!
 //! | offset | field | is |
 //! |---|---|---|
 //! | 0 | `generation` | even: published, and part of the descriptor; odd: closed |
-//! | 8 | `lanes` | one byte for each of 64 peer slots: the lower 5 bits count the views that the peer has open, the upper 3 the grants that it has not taken up |
-//! | 72 | `segment` | the serial number of the segment that the message is in |
-//! | 80 | `index` | where that stands in `segments` |
-//! | 88 | `offset` | where the message begins in it |
+//! | 8 | `lanes` | one byte per peer slot: the lower 5 bits count the peer's open views, the upper 3 the grants that it has not taken up |
+//! | 72 | `segment` | the serial number of the message's segment |
+//! | 80 | `index` | its index in `segments` |
+//! | 88 | `offset` | the message's offset in it |
 //! | 96 | `len` | the message's length |
 //!
 //! # The objects of a channel, version 6
@@ -72,31 +70,31 @@
 //! | 12 | `state` | 4 bytes: 0 is being made, 1 open, 2 closed |
 //! | 16 | `provider` | the id of the provider whose buffers are sent |
 //! | 24 | `slots` | 4 bytes: one more than the capacity |
-//! | 28 | `loans` | 4 bytes: how many buffers the receiver may have |
+//! | 28 | `loans` | 4 bytes: how many buffers the receiver may hold |
 //! | 32 | `kind` | 4 bytes: 1 pair, 2 meeting, 3 branch |
-//! | 36 | `seats` | 4 bytes: how many receivers a meeting has room for |
+//! | 36 | `seats` | 4 bytes: the number of a meeting's seats |
 //! | 40 | `on_full` | 4 bytes: 0 wait, 1 drop new, 2 keep latest |
-//! | 44 | `may_wait` | 4 bytes: may a receiver of a meeting have the publisher wait? |
+//! | 44 | `may_wait` | 4 bytes: whether a receiver of a meeting may make the publisher wait |
 //!
 //! A pair and a branch continue with a *bell* of 4 bytes at 64, which the sender rings, one at 128,
-//! which the receiver rings, and at 192 the number of returns that the sender has read (8 bytes).
-//! At 4096 are the slots, 64 bytes each, followed by the returns, 8 bytes per loan, and, from the
-//! next multiple of 64 on, the loans, 8 bytes each.
+//! which the receiver rings, and at 192 the number of returns that the sender has read. At 4096 are
+//! the slots, 64 bytes each, then the returns, 8 bytes per loan, and, from the next multiple of 64
+//! on, the loans, 8 bytes each.
 //!
 //! | word of a slot | is |
 //! |---|---|
-//! | 0 | the sequence: `t` is free for the message `t`, `t` + 1 carries it |
+//! | 0 | the sequence: `t` if free for message `t`, `t` + 1 if it carries it |
 //! | 1 | bits 0 to 7: 1 bytes, 2 a buffer; 8 to 31: how many bytes, or the loan's number; 32 to 63: how many messages were left out before this one |
-//! | 2 to 7 | the bytes; or the segment's serial number, the offset in it, the length, a check, and two words without a meaning |
+//! | 2 to 7 | the bytes; or the segment's serial number, the offset in it, the length, a check, and two unused words |
 //!
 //! | word | is |
 //! |---|---|
-//! | of the returns | bits 0 to 23: the number of the loan that came back; 24 to 63: 1 + how many returns there were before. With `n` loans, return `t`, counted from 0, is in word `t` modulo `n` |
-//! | of what is lent | 0: the loan with this number is free; else bits 0 to 36: 1 + the message's length; 37 to 63: how many messages were sent before it, modulo 2^27. The word stays until the sender reads the return: what is named by the returns that it has not read is free too |
+//! | of a return | bits 0 to 23: the loan's number; 24 to 63: 1 + the number of earlier returns. With `n` loans, return `t`, counted from 0, is in word `t` modulo `n` |
+//! | of a loan | 0 if free; else bits 0 to 36: 1 + the message's length; 37 to 63: how many messages were sent before it, modulo 2^27. The word stays until the sender reads the return, so a loan with an unread return is free too |
 //!
-//! A meeting has at offset 64 the number of receivers that have joined (4 bytes), and from 128 on 64
-//! seats of 16 bytes: the reason why the publisher cannot connect the receiver (an error number of 4
-//! bytes, or 0), and at 8 the id of the branch that was last announced there.
+//! A meeting has at offset 64 the number of receivers that have joined (4 bytes), and from 128 on
+//! 64 seats of 16 bytes: the error number with which the publisher refuses the receiver (4 bytes),
+//! or 0, and at 8 the id of the branch that was last announced there.
 //!
 //! # A descriptor, version 1
 //!
@@ -112,7 +110,7 @@
 //! | 30 | 2 | a check of all other bytes |
 //!
 //! The check folds the four words of 8 bytes, the last one without the check: from 0, for each word
-//! the sum becomes (sum xor word) times 6364136223846793005, modulo 2^64, and then itself xor itself
+//! the sum becomes (sum xor word) times 6364136223846793005, modulo 2^64, then itself xor itself
 //! shifted right by 29. Its four parts of 16 bits, combined by xor, are the check.
 //!
 //! Provider 0x0123456789abcdef, record 7, generation 0x1122334455667788, 1000 bytes, granted to the
@@ -127,8 +125,8 @@
 mod tests {
     use crate::channel::{format as channel, OnFull};
     use crate::os::name::{Name, Namespace};
-    use crate::protocol::control::{self, control_name, segment_name};
-    use crate::protocol::ids::ProviderId;
+    use crate::protocol::control;
+    use crate::protocol::ids::{control_name, segment_name, ProviderId};
     use crate::protocol::record;
     use crate::Descriptor;
 

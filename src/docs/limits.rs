@@ -4,46 +4,45 @@
 //!
 //! | quantity | limit | at the limit |
 //! |---|---|---|
-//! | peers of a provider | 64 | [`AttachError::TooManyPeers`] |
-//! | bytes that one peer reads at a time | [`ProviderBuilder::max_bytes_per_peer`]: no limit by default, at least 1 | [`AttachError::OverQuota`] |
-//! | views of one message in one client | 31 | [`AttachError::TooManyLeases`] |
-//! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`] |
-//! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::Capacity`] |
+//! | peers of a provider | 64 | [`AttachError::TooManyPeers`](crate::AttachError::TooManyPeers) |
+//! | bytes that one peer reads at a time | [`ProviderBuilder::max_bytes_per_peer`]: no limit by default, at least 1 | [`AttachError::OverQuota`](crate::AttachError::OverQuota) |
+//! | views of one message in one client | 31 | [`AttachError::TooManyLeases`](crate::AttachError::TooManyLeases) |
+//! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`](crate::ShareError::TooManyGrants) |
+//! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::Capacity`](crate::channel::ChannelError::Capacity) |
 //! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64; a closed one counts as long as one of its messages is read | `ChannelError::TooManyReceivers` |
-//! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`], 48 | `SendErrorKind::TooLong` |
+//! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`](crate::channel::MAX_INLINE), 48 | `SendErrorKind::TooLong` |
 //! | buffers that the receiver of a channel holds | [`SenderBuilder::loans`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyLent` |
-//! | ends of channels in one process | 2048; a publisher counts as one for each receiver that it may have | [`ChannelError::TooMany`] |
+//! | ends of channels in one process | 2048; a publisher counts as one for each receiver that it may have | [`ChannelError::TooMany`](crate::channel::ChannelError::TooMany) |
 //! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
-//! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`] |
-//! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`], and 1 TiB: 16 segments of at most 64 GiB | [`AllocErrorKind::Exhausted`] |
-//! | segments of a provider | 16 at a time; 16 ever created, unless it is trimmed or keeps nothing ([`max_idle_per_class`] 0) | idle ones are destroyed for a longer one |
-//! | a message | [`ProviderBuilder::max_alloc`], at most 64 GiB; 4 GiB with `shm-pool-zenoh` | [`AllocErrorKind::TooLarge`] |
-//! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`] |
-//! | [`ProviderBuilder::max_bytes`] | 2^48 - 1 bytes; 64 GiB with `shm-pool-zenoh` | [`BuildError::OutOfRange`] |
+//! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`](crate::ShareError::TooManyShared) |
+//! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`], and 1 TiB: 16 segments of at most 64 GiB | [`AllocErrorKind::Exhausted`](crate::AllocErrorKind::Exhausted) |
+//! | segments of a provider | 16 at a time; 16 ever created, unless it is trimmed or keeps nothing ([`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) 0) | idle ones are destroyed for a longer one |
+//! | a message | [`ProviderBuilder::max_alloc`](crate::ProviderBuilder::max_alloc), at most 64 GiB; 4 GiB with `shm-pool-zenoh` | [`AllocErrorKind::TooLarge`](crate::AllocErrorKind::TooLarge) |
+//! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`](crate::AllocErrorKind::UnsupportedAlignment) |
+//! | [`ProviderBuilder::max_bytes`] | 2^48 - 1 bytes; 64 GiB with `shm-pool-zenoh` | [`BuildError::OutOfRange`](crate::BuildError::OutOfRange) |
 //! | idle chunks of a size class | [`max_idle_per_class`]: 8 by default, at most 1,048,576 | further ones return to their arena |
-//! | memory that a provider may lock ([`ProviderBuilder::lock_memory`]) | `RLIMIT_MEMLOCK`, for `max_bytes` and the control object | [`BuildError::LockMemory`] |
-//! | NUMA node ([`ProviderBuilder::numa_node`]) | 1023, and one that has memory | [`BuildError::NumaNode`] |
-//! | private memory for a provider's own lists | the heap that the process may have (`ulimit -v`, cgroup memory) | [`BuildError::OutOfMemory`] |
-//! | name prefix | 64 bytes | [`BuildError::Prefix`] |
-//! | name of a channel | 64 bytes | [`ChannelError::Name`] |
+//! | memory that a provider may lock ([`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory)) | `RLIMIT_MEMLOCK`, for `max_bytes` and the control object | [`BuildError::LockMemory`](crate::BuildError::LockMemory) |
+//! | NUMA node ([`ProviderBuilder::numa_node`](crate::ProviderBuilder::numa_node)) | 1023, and one that has memory | [`BuildError::NumaNode`](crate::BuildError::NumaNode) |
+//! | private memory for a provider's own lists | the heap that the process may have (`ulimit -v`, cgroup memory) | [`BuildError::OutOfMemory`](crate::BuildError::OutOfMemory) |
+//! | name prefix | 64 bytes | [`BuildError::Prefix`](crate::BuildError::Prefix) |
+//! | name of a channel | 64 bytes | [`ChannelError::Name`](crate::channel::ChannelError::Name) |
 //! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
-//! | clones of one [`ShmBuf`] | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |
+//! | clones of one [`ShmBuf`](crate::ShmBuf) | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |
 //!
 //! # Limits beyond any program's lifetime
 //!
-//! | quantity | limit | reached after, at most | at the limit |
+//! | quantity | limit | reached after | at the limit |
 //! |---|---|---|---|
-//! | messages in one chunk | at least 3 × 2^61: generations start at random below 2^62, and each message takes two | 10 million a second: 21,900 years | generations wrap around; an old descriptor can match a later message |
-//! | connections in one peer slot | 2^62: an epoch takes four | 100,000 a second: 1.4 million years | epochs wrap around; an old [`PeerId`] can match a later one |
-//! | segments of one provider | 2^64 - 1 | 100,000 a second: 5.8 million years | serial numbers wrap around, skipping those in use |
-//! | forks, each by the child of the one before | 2^64 | 20,000 a second: 29 million years | a handle that was inherited through all of them passes for the process's own |
+//! | messages in one chunk | at least 3 × 2^61 | 21,900 years of 10 million a second | an old descriptor can match a later message |
+//! | connections in one peer slot | 2^62 | 1.4 million years of 100,000 a second | an old [`PeerId`](crate::PeerId) can match a later one |
+//! | segments of one provider | 2^64 - 1 | 5.8 million years of 100,000 a second | serial numbers wrap around, skipping those in use |
+//! | forks, each by the child of the one before | 2^64 | 29 million years of 20,000 a second | a handle that was inherited through all of them passes for the process's own |
 //!
 //! # Memory near the cap
 //!
-//! The pool moves no memory, so near the cap a message may find no gap that is long enough, as with
-//! any such allocator. How much of the cap can be in use depends on the lengths. This bench drops
-//! and allocates messages of mixed lengths at random, in a pool that is always full, and in one
-//! whose use stays below a given share:
+//! The pool moves no memory, so near the cap a message may find no gap that is long enough. This
+//! bench drops and allocates messages of mixed lengths at random, in a pool that is always full,
+//! and in one whose use stays below a given share:
 //!
 //! ```console
 //! $ cargo bench --bench at_the_cap -- --fits --fitted 20000 --seeds 2
@@ -59,58 +58,31 @@
 //! | 1/256 of the cap, log-uniform from 64 bytes on | 71 % | 80 % | 68 % |
 //!
 //! Shares are of the requested bytes. Repeating lengths fit better. `benches/figures.json` has the
-//! whole table. [Reserved](crate::Provider::reserve) chunks have their place from the start.
-//!
-//! A message that finds no gap is refused, and nothing is evicted for it. If its length is refused
-//! again within 250 milliseconds, because its publisher waits or retries, one range is set aside
-//! for it, and it gets its memory once the chunks there have been dropped (see
-//! [`design`](super::design#at-the-cap)). One length at a time has such a range.
+//! whole table. [Reserved](crate::Provider::reserve) chunks have their place from the start. If the
+//! publisher of a message that finds no gap waits or retries within 250 ms, a range is set aside
+//! for it: see [`design`](super::design#at-the-cap).
 //!
 //! A length is rounded up to its class: by less than 64 bytes up to 2 KiB, and by at most 3.2 %
 //! above that. No two messages share a cache line.
 //!
-//! Peers map segments whole. That takes address space, but no memory of its own. A peer that reads
-//! one message of a dead provider keeps the memory of that message's segment until it drops the
-//! view.
+//! Peers map segments whole, which takes address space only. A peer that reads one message of a
+//! dead provider keeps the memory of that message's segment until it drops the view.
 //!
 //! # Forked processes
 //!
-//! In a child made by `fork`, inherited handles are inert: dropping them has no effect, and
-//! allocating or attaching is an error. The child creates its own. It must not access memory
-//! through inherited handles, because the parent continues to use it. It holds none of its parent's
-//! locks, so a killed parent is detected as dead (for the zenoh backend, see `shm-pool-zenoh`).
+//! In a child made by `fork`, dropping inherited handles has no effect, and allocating or attaching
+//! with them is an error. The child must not access memory through them, because the parent
+//! continues to use it. It holds none of its parent's locks, so a killed parent is detected as dead
+//! (for the zenoh backend, see `shm-pool-zenoh`).
 //!
-//! `fork` must not be called in a signal handler.
+//! `fork` must not be called in a signal handler. A child made by a raw `clone` system call,
+//! `_Fork` or `vfork` is not detected: it must not use inherited handles, and until it calls `exec`
+//! or exits, a killed parent is not detected as dead.
 //!
-//! A child made by a raw `clone` system call, `_Fork` or `vfork` is not detected. It must not use
-//! inherited handles, and until it calls `exec` or exits, a killed parent is not detected as dead.
-//!
-//! [`AllocErrorKind::Exhausted`]: crate::AllocErrorKind::Exhausted
-//! [`AllocErrorKind::TooLarge`]: crate::AllocErrorKind::TooLarge
-//! [`AllocErrorKind::UnsupportedAlignment`]: crate::AllocErrorKind::UnsupportedAlignment
-//! [`AttachError::OverQuota`]: crate::AttachError::OverQuota
-//! [`AttachError::TooManyLeases`]: crate::AttachError::TooManyLeases
-//! [`AttachError::TooManyPeers`]: crate::AttachError::TooManyPeers
-//! [`BuildError::LockMemory`]: crate::BuildError::LockMemory
-//! [`BuildError::NumaNode`]: crate::BuildError::NumaNode
-//! [`BuildError::OutOfMemory`]: crate::BuildError::OutOfMemory
-//! [`BuildError::OutOfRange`]: crate::BuildError::OutOfRange
-//! [`BuildError::Prefix`]: crate::BuildError::Prefix
-//! [`ChannelError::Capacity`]: crate::channel::ChannelError::Capacity
-//! [`ChannelError::Name`]: crate::channel::ChannelError::Name
-//! [`ChannelError::TooMany`]: crate::channel::ChannelError::TooMany
-//! [`PeerId`]: crate::PeerId
-//! [`ProviderBuilder::lock_memory`]: crate::ProviderBuilder::lock_memory
-//! [`ProviderBuilder::max_alloc`]: crate::ProviderBuilder::max_alloc
+//! [`max_idle_per_class`]: crate::ProviderBuilder::max_idle_per_class
 //! [`ProviderBuilder::max_bytes`]: crate::ProviderBuilder::max_bytes
 //! [`ProviderBuilder::max_bytes_per_peer`]: crate::ProviderBuilder::max_bytes_per_peer
 //! [`ProviderBuilder::max_shared`]: crate::ProviderBuilder::max_shared
-//! [`ProviderBuilder::numa_node`]: crate::ProviderBuilder::numa_node
 //! [`PublisherBuilder::receivers`]: crate::channel::PublisherBuilder::receivers
 //! [`SenderBuilder::loans`]: crate::channel::SenderBuilder::loans
-//! [`ShareError::TooManyGrants`]: crate::ShareError::TooManyGrants
-//! [`ShareError::TooManyShared`]: crate::ShareError::TooManyShared
-//! [`ShmBuf`]: crate::ShmBuf
-//! [`channel::MAX_INLINE`]: crate::channel::MAX_INLINE
-//! [`max_idle_per_class`]: crate::ProviderBuilder::max_idle_per_class
 #![forbid(unsafe_code)]

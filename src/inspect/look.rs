@@ -2,25 +2,27 @@
 
 #![forbid(unsafe_code)]
 
-use super::counted::{Ages, AgesOfOne, Counted, Lease, Loan, Since};
-use super::object::{Facts, Object, Objects, OfProvider, Stat};
-use super::report::{ChannelReport, DamagedBranch, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State};
+use super::report::{
+    ChannelReport, ClassReport, DamagedBranch, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State,
+};
+use super::sources::{Facts, Object, Objects, OfProvider, Process, Seen, Stat};
 use crate::channel::outside::{self, Loaned, Outside, Role};
 use crate::channel::ChannelError;
 use crate::error::Chain;
 use crate::os::mapping::Mapping;
+use crate::os::name::Inode;
 use crate::os::posix::PAGE;
-use crate::os::processes::{Process, Seen};
+use crate::owner::limits::{class_of, size_of_class};
 use crate::protocol::control::{control_size, peer_byte, View, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION};
 use crate::protocol::descriptor::MAX_LEN;
-use crate::protocol::ids::{PeerId, ProviderId};
-use crate::protocol::names::Object as Named;
+use crate::protocol::ids::{Object as Named, PeerId, ProviderId};
+
 use crate::protocol::record::PEERS;
 use crate::protocol::sweep::Swept;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What this look has found so far.
 pub(super) struct Look {
@@ -60,8 +62,8 @@ impl Look {
         self.seen.holder(object.stat.inode, byte).filter(|_| is_held).cloned()
     }
 
-    /// Reports the providers. Call after [`channels`](Self::channels), which finds out which
-    /// providers still have readers and which messages are on loan.
+    /// Reports the providers. Call after [`channels`](Self::channels), which finds their readers
+    /// and loans.
     pub(super) fn providers(&mut self) -> Vec<ProviderReport> {
         let all = std::mem::take(&mut self.objects.providers);
         all.iter().filter_map(|((prefix, id), found)| self.provider(prefix, *id, found)).collect()
@@ -138,8 +140,8 @@ impl Look {
         Some((report, swept(is_segment.then_some(bytes_held))))
     }
 
-    /// Reports the occupied slots. `were_alive` says which slots' locks were held before the leases
-    /// were read: a peer that disconnects during the look is not reported as dead.
+    /// Reports the occupied slots. `were_alive`: which locks were held before the leases were read,
+    /// so that a peer that disconnects during the look is not reported as dead.
     fn peers(
         &self,
         control: &Object,
@@ -335,9 +337,8 @@ struct Visit {
 }
 
 impl Visit {
-    /// Returns `true` if a sweep would remove the object. Like a sweep, this goes by the locks, the
-    /// first word and the number of names, so an object that is half-made or of another version
-    /// counts too.
+    /// Returns `true` if a sweep would remove the object, even one that is half-made or of another
+    /// version.
     fn is_orphan(&self) -> bool {
         let Facts { is_ours, is_owned, is_received, .. } = self.facts;
         !is_owned && !is_received && is_ours
@@ -349,14 +350,12 @@ impl Visit {
     }
 }
 
-/// Sums up the removal of objects that hold this much memory each.
 fn swept(objects: impl IntoIterator<Item = u64>) -> Swept {
     objects.into_iter().map(|bytes| Swept { objects: 1, bytes }).fold(Swept::default(), Add::add)
 }
 
-/// Copies a control object, with the records that may have been used, and returns it with the total
-/// number of records. Returns `None` if the object is not finished, and an error if it is not what
-/// it should be.
+/// Copies a control object with the records that may have been used, and returns it with the total
+/// number of records, or `None` if it is not finished.
 fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String> {
     let copy = |records| {
         let copy = Mapping::copy_of(object.opened.file(), &object.name, control_size(records));
@@ -383,4 +382,94 @@ fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String
         return Err("its size does not match its header".to_owned());
     }
     Ok(Some((copy(used.clamp(1, records))?, records)))
+}
+
+/// The most leases, and the most loans, remembered from one look to the next, in all and per
+/// object: objects may be damaged. Further ages are unknown.
+const MAX: usize = 1 << 20;
+const MAX_OF_ONE: usize = 1 << 16;
+
+/// A set of messages, counted by the size class of their length.
+#[derive(Default)]
+pub(super) struct Counted {
+    pub(super) bytes: u64,
+    classes: BTreeMap<usize, ClassReport>,
+}
+
+impl Counted {
+    pub(super) fn add(&mut self, len: u64) {
+        self.bytes = self.bytes.saturating_add(len);
+        let class = class_of(len as usize);
+        let report = self.classes.entry(class).or_default();
+        report.size = size_of_class(class) as u64;
+        report.messages += 1;
+        report.bytes = report.bytes.saturating_add(len);
+    }
+
+    pub(super) fn into_classes(self) -> Vec<ClassReport> {
+        self.classes.into_values().collect()
+    }
+}
+
+/// One peer's lease of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Lease {
+    pub(super) provider: ProviderId,
+    pub(super) record: u32,
+    pub(super) generation: u64,
+    pub(super) slot: usize,
+    /// The peer that occupies the slot.
+    pub(super) epoch: Option<u64>,
+}
+
+/// One receiver's loan of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Loan {
+    pub(super) provider: ProviderId,
+    /// The object shared by receiver and sender and, for a publisher, the branch's random id.
+    pub(super) object: Inode,
+    pub(super) branch: Option<u64>,
+    pub(super) number: u32,
+    /// The message that the number refers to.
+    pub(super) word: u64,
+}
+
+/// When each item was first seen, for items present in every look since.
+pub(super) type Since<T> = BTreeMap<T, Instant>;
+
+pub(super) struct Ages<T> {
+    now: Instant,
+    before: Since<T>,
+    seen: Since<T>,
+}
+
+pub(super) struct AgesOfOne<'a, T> {
+    ages: &'a mut Ages<T>,
+    left: usize,
+}
+
+impl<T: Copy + Ord> Ages<T> {
+    /// Starts a look. `before` is what the last look saw.
+    pub(super) fn new(before: Since<T>) -> Self {
+        Self { now: Instant::now(), before, seen: BTreeMap::new() }
+    }
+
+    pub(super) fn into_since(self) -> Since<T> {
+        self.seen
+    }
+
+    pub(super) fn of_one(&mut self) -> AgesOfOne<'_, T> {
+        AgesOfOne { left: MAX_OF_ONE.min(MAX.saturating_sub(self.seen.len())), ages: self }
+    }
+}
+
+impl<T: Copy + Ord> AgesOfOne<'_, T> {
+    /// Returns how long `held` has been observed, or `None` if there are too many to remember.
+    pub(super) fn of(&mut self, held: T) -> Option<Duration> {
+        self.left = self.left.checked_sub(1)?;
+        let Ages { now, before, seen } = &mut *self.ages;
+        let since = before.get(&held).copied().unwrap_or(*now);
+        seen.insert(held, since);
+        Some(*now - since)
+    }
 }

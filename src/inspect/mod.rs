@@ -20,9 +20,8 @@
 //! # Inspection has no side effects
 //!
 //! A look opens objects for reading, copies their contents into private memory, and asks the kernel
-//! about locks without taking any. It takes no peer slot, maps no segment, writes nothing and needs
-//! no help from other processes, so it works while an owner is stopped or dead. No process can tell
-//! that it happened.
+//! about locks without taking any. It needs no help from other processes, so it works while an
+//! owner is stopped or dead.
 //!
 //! # Sources
 //!
@@ -31,47 +30,41 @@
 //! | which objects exist, how long are they, how much memory do they hold? | the file system |
 //! | is an owner, a peer, a sender, a receiver alive? | the kernel: whether its byte is locked |
 //! | which process is it? | the kernel: the process with the descriptor that took the lock |
-//! | which messages does a peer lease or a receiver hold, and how full is a channel? | the object, which any process of the same user can write; checked, and never more than a number in the report |
+//! | which messages does a peer lease or a receiver hold, and how full is a channel? | the object, which any process of the same user can write |
 //!
-//! At worst, an object that is damaged or changes during the look yields wrong numbers. A process
-//! in another PID namespace is invisible, though its locks are not: its leases and loans are listed
-//! without a process. Messages received from a channel stay readable after the object that lists
-//! them is removed, because the sender, or that receiver of a publisher, was dropped: the report
-//! then shows no holder.
+//! An object that is damaged or changes during the look yields wrong numbers at worst. The leases
+//! and loans of a process in another PID namespace are listed without a process. Messages received
+//! from a channel have no holder in the report once the object that lists them is removed, because
+//! the sender, or that receiver of a publisher, was dropped.
 //!
 //! # What only the owner knows
 //!
-//! Which chunks the owner itself uses and which are idle: see [`Provider::stats`]. And how long a
-//! lease or a loan has lasted, since recording that would cost a clock read per message. Instead,
-//! an [`Inspector`] remembers its earlier looks and reports how long it has seen the same lease or
-//! loan in every look. The true age may be higher. It is lower if a peer released the message
-//! between two looks and then leased the same one again, or if a channel was recreated in between
-//! and the file system reused the inode; tmpfs does not.
+//! Which chunks the owner itself uses and which are idle: see [`Provider::stats`]. How long a lease
+//! or a loan has lasted would cost a clock read per message. Instead, an [`Inspector`] reports how
+//! long it has seen the same lease or loan in every look. The true age may be higher. It is lower
+//! if a peer released a message between two looks and leased it again, or if a channel was
+//! recreated with the same inode, which tmpfs does not reuse.
 //!
 //! [`Provider::stats`]: crate::Provider::stats
 
 #![forbid(unsafe_code)]
 
-mod counted;
 mod look;
-mod object;
 mod report;
+mod sources;
 
-pub use crate::os::processes::Process;
 pub use report::{
     ChannelReport, ClassReport, DamagedBranch, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport, State,
 };
+pub use sources::Process;
 
 use crate::error::OsError;
 use crate::os::name::DIRECTORY;
 use crate::os::posix::free_bytes;
-use crate::os::processes::{Seen, Wanted};
 use crate::owner::provider::Provider;
-use crate::protocol::control::control_name;
-use crate::protocol::names::parse;
-use counted::{Lease, Loan, Since};
-use look::Look;
-use object::Objects;
+use crate::protocol::ids::{control_name, parse};
+use look::{Lease, Loan, Look, Since};
+use sources::{Objects, Seen, Wanted};
 use std::io;
 use std::mem::take;
 use std::path::{Path, PathBuf};
@@ -99,17 +92,13 @@ impl Inspector {
         Self::of(DIRECTORY)
     }
 
-    /// Creates an inspector of another directory; see [`ProviderBuilder::directory`].
-    ///
-    /// [`ProviderBuilder::directory`]: crate::ProviderBuilder::directory
+    /// Creates an inspector of another [directory](crate::ProviderBuilder::directory).
     pub fn of(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), prefix: None, leases: Since::new(), loans: Since::new() }
     }
 
-    /// Restricts the inspector to objects with this name prefix, as set by
-    /// [`ProviderBuilder::name_prefix`]. By default it covers all prefixes.
-    ///
-    /// [`ProviderBuilder::name_prefix`]: crate::ProviderBuilder::name_prefix
+    /// Restricts the inspector to objects with this
+    /// [name prefix](crate::ProviderBuilder::name_prefix). By default it covers all.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = Some(prefix.into());
         self
@@ -124,8 +113,8 @@ impl Inspector {
     ///
     /// # Errors
     ///
-    /// [`OsError`] if the directory or /proc cannot be read. An object that cannot be read is
-    /// listed in the report, with the reason.
+    /// [`OsError`] if the directory or /proc cannot be read. The report lists objects that cannot
+    /// be read, with the reason.
     pub fn look(&mut self) -> Result<Report, OsError> {
         let mut objects = Objects::find(&self.directory, self.prefix.as_deref())?;
         let wanted = Wanted { inodes: std::mem::take(&mut objects.inodes), is_name: &|file| parse(file).is_some() };
@@ -147,9 +136,8 @@ impl Inspector {
 
 impl Provider {
     /// Returns what any process can see of this provider: its peers, their processes, and what each
-    /// peer leases. For the owner's own view, see [`stats`](Self::stats).
-    ///
-    /// Scans all processes under /proc, which takes milliseconds.
+    /// peer leases. Scans all processes under /proc, which takes milliseconds. For the owner's own
+    /// view, see [`stats`](Self::stats).
     ///
     /// # Errors
     ///

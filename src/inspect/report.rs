@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use super::sources::Process;
 use crate::channel::OnFull;
-use crate::os::processes::Process;
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::sweep::Swept;
 use std::ops::Add;
@@ -38,8 +38,7 @@ pub enum State {
     Unfinished,
     /// Dead. A sweep removes the object, unless it still has a reader.
     Dead,
-    /// The object is not what its name says, or has another version; the text says why. If its
-    /// maker is dead, a sweep may remove it.
+    /// The object is not what its name says, or has another version; the text says why.
     Unusable(String),
 }
 
@@ -63,16 +62,12 @@ pub struct ProviderReport {
     pub segments: Vec<SegmentReport>,
     /// The most messages that can be shared at a time.
     pub max_shared: usize,
-    /// Bytes of messages that peers lease. A message leased by several peers counts once. Only the
-    /// owner knows how much else it uses or keeps idle: [`Provider::stats`].
-    ///
-    /// [`Provider::stats`]: crate::Provider::stats
+    /// Bytes of messages that peers lease. A message leased by several peers counts once.
     pub bytes_leased: u64,
     /// The messages that peers lease, by the size class of their length.
     pub leased: Vec<ClassReport>,
-    /// Bytes of messages on loan to receivers through channels. A message on loan to several
-    /// receivers counts once for each. Excludes messages still being read from a channel whose
-    /// objects have been removed: see [the module's docs](super#sources).
+    /// Bytes of messages on loan to receivers. A message on loan to several counts once for each.
+    /// Excludes channels whose [objects have been removed](super#sources).
     pub bytes_lent: u64,
     /// The messages on loan, by the size class of their length.
     pub lent: Vec<ClassReport>,
@@ -116,9 +111,8 @@ pub struct ClassReport {
 pub struct PeerReport {
     /// Its slot.
     pub slot: u8,
-    /// Its id, for [`Provider::disconnect`]. `None` while the slot changes hands.
-    ///
-    /// [`Provider::disconnect`]: crate::Provider::disconnect
+    /// Its id, for [`Provider::disconnect`](crate::Provider::disconnect). `None` while the slot
+    /// changes hands.
     pub id: Option<PeerId>,
     /// Whether the owner refuses it.
     pub is_refused: bool,
@@ -134,8 +128,8 @@ pub struct PeerReport {
     pub views: u64,
     /// Number of unclaimed grants.
     pub grants: u64,
-    /// How long this [`Inspector`](super::Inspector) has seen the oldest of its leases, in every
-    /// look since: see [the module's docs](super#what-only-the-owner-knows).
+    /// How long this inspector has seen the oldest of its leases: see
+    /// [what only the owner knows](super#what-only-the-owner-knows).
     pub oldest_lease: Option<Duration>,
 }
 
@@ -155,13 +149,11 @@ pub struct ChannelReport {
     pub sender: Option<Process>,
     /// Whether it can have several receivers.
     pub is_publisher: bool,
-    /// The receivers; of a sender, also the place reserved for one that has not connected.
+    /// The receivers; of a sender, also the place for one that has not connected.
     pub receivers: Vec<ReceiverReport>,
-    /// Branches that cannot be read. A sweep removes those that belong to dead processes and begin
-    /// like an object of this crate; others may be any program's files.
+    /// Branches that cannot be read.
     pub damaged: Vec<DamagedBranch>,
-    /// Whether a sweep would remove its own object now. Those shared with receivers have their own
-    /// flag.
+    /// Whether a sweep would remove its own object now, not those shared with receivers.
     pub is_orphan: bool,
     /// What a sweep would remove of all its objects, half-made ones included.
     pub orphans: Swept,
@@ -188,16 +180,16 @@ pub struct ReceiverReport {
     pub lent: usize,
     /// Their total length in bytes.
     pub bytes_lent: u64,
-    /// How long this [`Inspector`](super::Inspector) has seen the oldest of its loans, in every
-    /// look: see [the module's docs](super#what-only-the-owner-knows).
+    /// How long this inspector has seen the oldest of its loans: see
+    /// [what only the owner knows](super#what-only-the-owner-knows).
     pub oldest_loan: Option<Duration>,
     /// Number of messages sent to it.
     pub sent: u64,
-    /// Number of messages queued for it, at most `capacity`. The extra slot may hold one more: the
-    /// message being received, or a new one while the oldest is withdrawn.
+    /// Number of messages queued for it: at most `capacity`, and one being received, or sent while
+    /// the oldest is withdrawn.
     pub waiting: usize,
-    /// Number of messages that were left out, as recorded in the last one sent to it. Excludes
-    /// those that were withdrawn.
+    /// Number of messages that were left out, as recorded in the last one sent, except those that
+    /// were withdrawn.
     pub left_out: u32,
     /// Memory held by the object that it shares with the sender, in bytes.
     pub bytes_held: u64,
@@ -218,18 +210,9 @@ pub struct DamagedBranch {
 }
 
 impl Report {
-    /// Returns what a sweep of all prefixes would remove now. Memory that a process still maps
-    /// returns to the system when it is unmapped.
+    /// Returns what a sweep of all prefixes would remove now.
     pub fn orphans(&self) -> Swept {
         let providers = self.providers.iter().map(|provider| provider.orphans);
         providers.chain(self.channels.iter().map(|channel| channel.orphans)).fold(Swept::default(), Add::add)
-    }
-}
-
-impl Add for Swept {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self { objects: self.objects + other.objects, bytes: self.bytes + other.bytes }
     }
 }

@@ -32,13 +32,12 @@ fn lane_of(record: &Record, slot: usize) -> u64 {
     record.lanes[word].load(Ordering::Relaxed) >> shift & 0xff
 }
 
-/// What an operation makes of a lane, or `None` if it is refused and changes nothing.
+/// Returns the lane after an operation, or `None` if it is refused and changes nothing.
 type Expected = fn(grants: u64, leases: u64) -> Option<(u64, u64)>;
 
 type Operation = fn(&Record, usize) -> Result<(), Refused>;
 
-/// Otherwise a full counter spills over into its peer's other counter or into another peer's lane,
-/// and a message is used again while it is read.
+/// A full counter spills over neither into its peer's other counter nor into another lane.
 #[test]
 fn lanes_do_not_carry() {
     let operations: [(&str, Operation, Expected); 8] = [
@@ -94,7 +93,6 @@ fn lanes_do_not_carry() {
     }
 }
 
-/// Otherwise a full lane loses more than the one lease or grant that its peer lets go.
 #[test]
 fn lane_limits() {
     for slot in SLOTS {
@@ -113,8 +111,7 @@ fn lane_limits() {
     }
 }
 
-/// Otherwise the owner of a record that is 20,000 years old panics, or publishes a message in a
-/// generation that nobody can attach to and that stands for a chunk without a record.
+/// After the last generation, messages are published in 2: not in 0, which no peer can attach to.
 #[test]
 fn generation_wraps() {
     assert_eq!([1, 41, u64::MAX - 2, u64::MAX].map(published_after), [2, 42, u64::MAX - 1, 2]);

@@ -3,7 +3,7 @@
 
 use super::bell::{is_asleep, is_rung, Bell, Look};
 use crate::os::futex::{Futex, Words};
-use crate::sync::{fence, fence_after_rmw, AtomicU64, Ordering};
+use crate::sync::{explore, fence, fence_after_rmw, AtomicU64, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -15,12 +15,12 @@ struct Scene {
     /// The helper's count.
     count: Futex,
     has_waker: AtomicU64,
-    /// The task sleeps on this; a wake-up adds one.
+    /// The task sleeps on this.
     wakes: Futex,
     is_over: AtomicU64,
     /// 1 while the helper sleeps on its count alone.
     is_idle: AtomicU64,
-    /// `true` if the helper can sleep on both words.
+    /// Whether the helper can sleep on both words.
     has_many: bool,
 }
 
@@ -32,7 +32,6 @@ impl Scene {
         Arc::new(Self { bell, ready, count, has_waker, wakes, is_over, is_idle, has_many })
     }
 
-    /// Sends a message, as a ringer does.
     fn ring(&self) {
         self.ready.fetch_add(1, Ordering::Release); // W1
         self.bell.ring();
@@ -54,7 +53,6 @@ impl Scene {
         is_ready() // S3
     }
 
-    /// Runs the task until it has received `all`.
     fn await_all(&self, all: u64) {
         for received in 0..all {
             loop {
@@ -82,7 +80,6 @@ impl Scene {
         found > 0 && self.has_waker.compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Runs the helper.
     fn help(&self) {
         loop {
             let count = self.count.load(Ordering::SeqCst); // H1
@@ -116,14 +113,7 @@ impl Scene {
     }
 }
 
-fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(run);
-}
-
-/// A task never misses a ring, in particular one that the helper could mistake for one already
-/// seen.
+/// A task misses no ring, not even one that the helper could mistake for one already seen.
 #[test]
 fn await_misses_no_ring() {
     await_two_rings(true);
@@ -136,7 +126,7 @@ fn await_misses_no_ring_without_futex_waitv() {
 }
 
 fn await_two_rings(has_many: bool) {
-    model(2, move || {
+    explore(2, move || {
         let scene = Scene::new(has_many);
         let helper = thread::spawn({
             let scene = scene.clone();
@@ -155,7 +145,7 @@ fn await_two_rings(has_many: bool) {
 /// A thread that sleeps on two bells, as `wait_any` does, misses neither.
 #[test]
 fn two_bells() {
-    model(3, || {
+    explore(3, || {
         let bells = Arc::new([Bell::new(1), Bell::new(2)]);
         let ready = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let ringers = [0, 1].map(|at| {
@@ -185,7 +175,7 @@ fn two_bells() {
 #[test]
 fn interrupt_takes_no_ring() {
     for holder in [0, 1] {
-        model(3, move || {
+        explore(3, move || {
             let scene = Arc::new((Bell::new(holder), AtomicU64::new(0), AtomicU64::new(0)));
             let interrupting = thread::spawn({
                 let scene = scene.clone();

@@ -1,11 +1,9 @@
-//! Loom models of a publisher and its receivers: one side takes a message that is withdrawn while
-//! it is received, a new receiver is connected or learns of the close, and one fence serves several
-//! bells.
+//! Loom models of a publisher and its receivers.
 
 use super::bell::{Bell, Look, Woken};
 use super::layout::MeetingHeader;
 use super::ring::{self, Slot, Ticket, WORDS};
-use crate::sync::{fence, Ordering};
+use crate::sync::{explore, fence, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -14,32 +12,24 @@ fn ring(slots: u64) -> Vec<Slot> {
     (0..slots).map(Slot::free_for).collect()
 }
 
-fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(run);
-}
-
-/// A ring, and the bytes of a buffer for each message. Loom reports any unsynchronised access to
-/// them.
+/// A ring, and the bytes of a buffer for each message, which loom checks.
 struct Latest {
     slots: Vec<Slot>,
     buffers: Vec<UnsafeCell<u64>>,
 }
 
-// SAFETY: the protocol under test makes this true; loom checks it.
+// SAFETY: by the protocol under test; loom checks it.
 unsafe impl Sync for Latest {}
-// SAFETY: nothing in it is bound to a thread; loom checks the accesses.
+// SAFETY: likewise.
 unsafe impl Send for Latest {}
 
 impl Latest {
     fn write(&self, buffer: u64, value: u64) {
-        // SAFETY: loom checks that no other thread accesses the bytes now.
+        // SAFETY: loom checks the access.
         self.buffers[buffer as usize].with_mut(|bytes| unsafe { *bytes = value });
     }
 
-    /// Fills a free buffer, sends it and makes room for the next, as a publisher does. Returns how
-    /// many messages it withdrew.
+    /// Sends all messages, as a publisher does. Returns how many it withdrew.
     fn send_all(&self) -> u64 {
         let count = self.buffers.len() as u64;
         let (mut ticket, mut free, mut withdrawn) = (Ticket::default(), (0..count).rev().collect::<Vec<_>>(), 0);
@@ -55,11 +45,11 @@ impl Latest {
         withdrawn
     }
 
-    /// Takes a message, if there is one, and reads its buffer, as a receiver does.
+    /// Takes and reads a message, if there is one, as a receiver does.
     fn receive(&self, ticket: &mut Ticket) -> Option<u64> {
         let (words, _) = ring::claim_next(&self.slots, ticket)?;
         assert_eq!(words, [words[0]; WORDS], "it is torn");
-        // SAFETY: loom checks that no thread writes now.
+        // SAFETY: loom checks the access.
         Some(self.buffers[words[0] as usize].with(|bytes| unsafe { *bytes }))
     }
 }
@@ -67,7 +57,7 @@ impl Latest {
 /// Exactly one side takes each message, no buffer is written while it is read, and the receiver
 /// knows how many messages it missed.
 fn what_is_withdrawn_while_it_is_received(preemptions: usize, slots: u64, sent: u64, received: usize) {
-    model(preemptions, move || {
+    explore(preemptions, move || {
         let buffers = (0..sent).map(|_| UnsafeCell::new(u64::MAX)).collect();
         let channel = Arc::new(Latest { slots: ring(slots), buffers });
         let receiver = {
@@ -135,7 +125,7 @@ impl Coming {
         true
     }
 
-    /// Connects the receiver and sends to it. Returns `true` if there was one.
+    /// Like `meet`, and sends to it.
     fn send(&self) -> bool {
         let is_met = self.meet(None);
         if is_met {
@@ -173,7 +163,7 @@ const BRANCH: u64 = 7;
 /// A receiver that joins while the publisher sends gets the following messages.
 #[test]
 fn next_message_connects_receiver() {
-    model(3, || {
+    explore(3, || {
         let coming = Coming::new();
         let receiver = {
             let coming = coming.clone();
@@ -195,7 +185,7 @@ fn next_message_connects_receiver() {
 /// it.
 #[test]
 fn join_during_shutdown() {
-    model(3, || {
+    explore(3, || {
         let coming = Coming::new();
         let receiver = {
             let coming = coming.clone();
@@ -220,7 +210,7 @@ fn join_during_shutdown() {
 /// The history wakes a new receiver.
 #[test]
 fn history_wakes_receiver() {
-    model(3, || {
+    explore(3, || {
         let coming = Coming::new();
         let receiver = {
             let coming = coming.clone();
@@ -238,7 +228,7 @@ fn history_wakes_receiver() {
 /// One fence suffices to wake two sleeping receivers.
 #[test]
 fn one_fence_for_all_bells() {
-    model(2, || {
+    explore(2, || {
         let channels = Arc::new([(); 2].map(|()| (ring(2), Bell::new(1))));
         let receivers = [0, 1].map(|at| {
             let channels = channels.clone();

@@ -1,11 +1,10 @@
-//! Loom models of the ring, its bells and the loans: no message or buffer is lost or duplicated,
-//! and no wake-up is lost.
+//! Loom models of the ring, its bells and the loans.
 
 use super::bell::{Bell, Look, Woken};
 use super::borrower::counted::Owned;
 use super::lender::Loans;
 use super::ring::{self, Slot, Ticket, Words, WORDS};
-use crate::sync::{fence, AtomicU64, Ordering};
+use crate::sync::{explore, fence, AtomicU64, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicUsize;
 use loom::sync::Arc;
@@ -92,16 +91,10 @@ impl Channel {
     }
 }
 
-fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(run);
-}
-
 /// No message is torn, duplicated, reordered or lost, and neither side misses a wake-up.
 #[test]
 fn send_receive() {
-    model(2, || {
+    explore(2, || {
         let channel = channel(2);
         let sender = {
             let channel = channel.clone();
@@ -123,7 +116,7 @@ fn send_receive() {
 /// The receiver gets the last message, and then learns that the sender closed.
 #[test]
 fn sender_close() {
-    model(3, || {
+    explore(3, || {
         let channel = channel(2);
         let sender = {
             let channel = channel.clone();
@@ -142,7 +135,7 @@ fn sender_close() {
 /// A message sent while the receiver closes is claimed by exactly one side.
 #[test]
 fn receiver_close_during_send() {
-    model(3, || {
+    explore(3, || {
         let channel = channel(2);
         let receiver = {
             let channel = channel.clone();
@@ -161,17 +154,16 @@ fn receiver_close_during_send() {
     });
 }
 
-/// A channel, its returns, and the bytes of its only buffer. Loom reports any unsynchronised access
-/// to the bytes.
+/// A channel, its returns, and the bytes of its only buffer, which loom checks.
 struct Lending {
     channel: Arc<Channel>,
     returns: Vec<AtomicU64>,
     bytes: UnsafeCell<u64>,
 }
 
-// SAFETY: the protocol under test makes this true; loom checks it.
+// SAFETY: by the protocol under test; loom checks it.
 unsafe impl Sync for Lending {}
-// SAFETY: nothing in it is bound to a thread; loom checks the accesses.
+// SAFETY: likewise.
 unsafe impl Send for Lending {}
 
 impl Lending {
@@ -181,12 +173,12 @@ impl Lending {
     }
 
     fn write(&self, value: u64) {
-        // SAFETY: loom checks that no other thread accesses the bytes now.
+        // SAFETY: loom checks the access.
         self.bytes.with_mut(|bytes| unsafe { *bytes = value });
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: loom checks that no thread writes now.
+        // SAFETY: loom checks the access.
         self.bytes.with(|bytes| unsafe { *bytes })
     }
 }
@@ -194,7 +186,7 @@ impl Lending {
 /// The sender's process reuses a buffer only once its receiver has finished reading.
 #[test]
 fn reuse_after_return() {
-    model(3, || {
+    explore(3, || {
         let lending = Lending::new();
         lending.write(7);
         let receiver = {
@@ -219,7 +211,7 @@ fn reuse_after_return() {
 /// Two messages dropped in two threads are each returned once.
 #[test]
 fn concurrent_returns() {
-    model(3, || {
+    explore(3, || {
         let (lending, tickets) = (Lending::new(), Arc::new(AtomicU64::new(0)));
         let threads = [3, 5].map(|number| {
             let (lending, tickets) = (lending.clone(), tickets.clone());
@@ -241,7 +233,7 @@ fn concurrent_returns() {
 /// A buffer sent while its receiver closes is returned by one side, and not reused too early.
 #[test]
 fn buffer_sent_to_closing_receiver() {
-    model(3, || {
+    explore(3, || {
         let lending = Lending::new();
         lending.write(7);
         let receiver = {
@@ -273,9 +265,9 @@ fn buffer_sent_to_closing_receiver() {
 /// A value that is accessed without synchronisation, and counts its drops.
 struct Value(UnsafeCell<u64>, Arc<AtomicUsize>);
 
-// SAFETY: the protocol under test makes this true; loom checks it.
+// SAFETY: by the protocol under test; loom checks it.
 unsafe impl Sync for Value {}
-// SAFETY: nothing in it is bound to a thread; loom checks the accesses.
+// SAFETY: likewise.
 unsafe impl Send for Value {}
 
 impl Value {
@@ -284,7 +276,7 @@ impl Value {
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: loom checks that no thread writes now.
+        // SAFETY: loom checks the access.
         self.0.with(|value| unsafe { *value })
     }
 }
@@ -300,7 +292,7 @@ impl Drop for Value {
 /// A segment is unmapped once, and not while a message uses it.
 #[test]
 fn loan_outlives_sender() {
-    model(3, || {
+    explore(3, || {
         let dropped = Arc::new(AtomicUsize::new(0));
         let mut owned = Owned::new(Value::new(&dropped));
         let threads = [owned.lend(), owned.lend()].map(|lent| thread::spawn(move || assert_eq!(lent.read(), 7)));
@@ -311,19 +303,19 @@ fn loan_outlives_sender() {
     });
 }
 
-/// Loans of values, their returns and their users. The sender does not read a value after lending
-/// it; a value that is taken out is dropped, which writes to it as the owner does.
+/// Loans of values and their returns. A value that is taken out is dropped, which writes to it as
+/// the owner does.
 struct Scene {
     loans: Loans<Value>,
     returns: Vec<AtomicU64>,
-    /// The note of each loan for observers in other processes: 1 while it is out.
+    /// The note of each loan for other processes: 1 while it is out.
     notes: Vec<UnsafeCell<u64>>,
     slots: Vec<Slot>,
 }
 
-// SAFETY: the protocol under test makes this true; loom checks it.
+// SAFETY: by the protocol under test; loom checks it.
 unsafe impl Sync for Scene {}
-// SAFETY: nothing in it is bound to a thread; loom checks the accesses.
+// SAFETY: likewise.
 unsafe impl Send for Scene {}
 
 impl Scene {
@@ -335,34 +327,33 @@ impl Scene {
         (Arc::new(Self { loans, returns, notes, slots }), numbers)
     }
 
-    /// Lends a buffer, without filling a slot: `Lender::put`.
+    /// `Lender::put`.
     fn put(&self, number: u32) {
         let value = Box::new(Value::new(&Arc::default()));
-        // SAFETY: loom checks that no other thread accesses the note, or the value, now.
+        // SAFETY: loom checks the access.
         self.notes[number as usize].with_mut(|note| unsafe { *note = 1 });
         // SAFETY: as above.
         value.0.with_mut(|value| unsafe { *value = 8 });
         self.loans.put(number, NonNull::from(Box::leak(value)));
     }
 
-    /// Lends a buffer and fills a slot with it.
     fn send(&self, ticket: &mut Ticket, number: u32) {
         self.put(number);
         ring::put(&self.slots, ticket, &message(number.into()));
     }
 
     fn strike(&self, number: usize) {
-        // SAFETY: loom checks that no other thread accesses the note now.
+        // SAFETY: loom checks the access.
         self.notes[number].with_mut(|note| unsafe { *note = 0 });
     }
 
     fn drop(value: NonNull<Value>) {
-        // SAFETY: it was leaked in `put`; loom would find it dropped twice.
+        // SAFETY: leaked in `put`; loom would find it dropped twice.
         let value = unsafe { Box::from_raw(value.as_ptr()) };
         assert_eq!(value.read(), 8);
     }
 
-    /// Collects returns, in any thread of the owner: `Lender::collect`.
+    /// `Lender::collect`, in any thread of the owner.
     fn collect(&self) {
         let mut taking = self.loans.lock();
         while let Some(found) = taking.take_returned(&self.returns, |number| self.strike(number)) {
@@ -370,7 +361,7 @@ impl Scene {
         }
     }
 
-    /// Collects returns, in the sender after a message: `Lender::collect_some`.
+    /// `Lender::collect_some`, in the sender after a message.
     fn collect_some(&self, numbers: &mut Vec<u32>) {
         if let Some(mut taking) = self.loans.try_lock() {
             if let Some(found) = taking.take_returned(&self.returns, |number| self.strike(number)) {
@@ -380,12 +371,11 @@ impl Scene {
         }
     }
 
-    /// Reclaims the loans of a dead receiver: `Lender::reclaim`.
+    /// `Lender::reclaim`.
     fn reclaim(&self) -> usize {
         self.loans.lock().take_all(|number| self.strike(number), Self::drop)
     }
 
-    /// Receives a message, if there is one, and returns its loan.
     fn receive(&self, ticket: &mut Ticket) {
         let number = ticket.number();
         if let Some((words, _)) = receive(&self.slots, ticket) {
@@ -393,7 +383,7 @@ impl Scene {
         }
     }
 
-    /// Reclaims the remaining loans, and checks that each number is free exactly once.
+    /// Checks that each number is free exactly once.
     fn settle(&self, mut numbers: Vec<u32>) {
         self.reclaim();
         let mut taking = self.loans.lock();
@@ -406,11 +396,11 @@ impl Scene {
     }
 }
 
-/// A thread that collects a return finds the handle and sees its chunk. The sender overwrites no
-/// handle, and writes the next note after the last one was cleared.
+/// A thread that collects a return sees the handle and its chunk. The sender overwrites no handle,
+/// and writes the next note after the last one was cleared.
 #[test]
 fn loan_number_is_reused() {
-    model(3, || {
+    explore(3, || {
         let (scene, mut numbers) = Scene::new(1);
         let receiver = thread::spawn({
             let scene = scene.clone();
@@ -436,7 +426,7 @@ fn loan_number_is_reused() {
 /// freed only once.
 #[test]
 fn reclaim_during_send() {
-    model(3, || {
+    explore(3, || {
         let (scene, mut numbers) = Scene::new(2);
         scene.put(numbers.pop().unwrap());
         let pool = thread::spawn({
@@ -456,7 +446,7 @@ fn reclaim_during_send() {
 /// A thread that collects an invented number sees the whole chunk that it names.
 #[test]
 fn forged_loan_number() {
-    model(3, || {
+    explore(3, || {
         let (scene, mut numbers) = Scene::new(1);
         let collector = thread::spawn({
             let scene = scene.clone();
@@ -471,7 +461,7 @@ fn forged_loan_number() {
 /// A closed lender is not over while a loan is out.
 #[test]
 fn close_counts_loans() {
-    model(3, || {
+    explore(3, || {
         let (scene, mut numbers) = Scene::new(1);
         let is_closed = Arc::new(AtomicU64::new(0));
         let pool = thread::spawn({

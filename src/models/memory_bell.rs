@@ -1,6 +1,7 @@
 //! Loom models of an owner that waits for returned memory: it misses no wake-up.
 
 use super::*;
+use crate::sync::explore;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -30,10 +31,8 @@ fn give(scene: &Scene) {
     scene.bell.ring();
 }
 
-fn wait_for_givers(givers: u64, most_preemptions: Option<usize>) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = most_preemptions;
-    model.check(move || {
+fn wait_for_givers(givers: u64, preemptions: Option<usize>) {
+    explore(preemptions, move || {
         let scene = Arc::new(Scene { bell: MemoryBell::new(), free: AtomicU64::new(0) });
         let giving: Vec<_> = (0..givers)
             .map(|_| {

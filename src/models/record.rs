@@ -1,20 +1,20 @@
-//! Loom models of the lease protocol, over every interleaving (some up to a bound) and every
-//! allowed reordering.
+//! Loom models of the lease protocol.
 
 use super::*;
+use crate::sync::explore;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
 const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
 
-/// A record and the payload that it guards. Loom reports any unsynchronised access to the payload.
+/// A record and the payload that it guards, which loom checks.
 struct Chunk {
     record: Record,
     payload: UnsafeCell<u64>,
 }
 
-// SAFETY: the protocol under test makes this true; loom checks it.
+// SAFETY: by the protocol under test; loom checks it.
 unsafe impl Sync for Chunk {}
 
 fn chunk() -> Arc<Chunk> {
@@ -24,29 +24,22 @@ fn chunk() -> Arc<Chunk> {
 }
 
 fn write(chunk: &Chunk, value: u64) {
-    // SAFETY: loom checks that no other thread accesses the payload now.
+    // SAFETY: loom checks the access.
     chunk.payload.with_mut(|bytes| unsafe { *bytes = value });
 }
 
 /// Attaches, reads and releases, as a peer that got a descriptor over a transport without ordering.
 fn read(chunk: &Chunk, slot: usize, generation: u64) {
     if chunk.record.attach(slot, generation).is_ok() {
-        // SAFETY: loom checks that no thread writes now.
+        // SAFETY: loom checks the access.
         chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, generation, "another message's bytes"));
         chunk.record.release(slot);
     }
 }
 
-/// Explores every interleaving, or, where that takes minutes, those with at most `preemptions`.
-fn model(preemptions: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = preemptions;
-    model.check(run);
-}
-
 /// Attach counts, then checks. Recycle checks, closes, and checks again.
 fn attach_against_recycle(slots: &'static [usize], preemptions: Option<usize>) {
-    model(preemptions, move || {
+    explore(preemptions, move || {
         let chunk = chunk();
         write(&chunk, 2);
         chunk.record.publish(2, PLACE);
@@ -107,7 +100,7 @@ fn grant_holds_chunk() {
             let chunk = chunk.clone();
             thread::spawn(move || {
                 chunk.record.accept(5, 2).expect("a granted message is never stale");
-                // SAFETY: loom checks that no thread writes now.
+                // SAFETY: loom checks the access.
                 chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2));
                 chunk.record.release(5);
             })
@@ -120,11 +113,10 @@ fn grant_holds_chunk() {
     });
 }
 
-/// Clearing a dead peer's lane leaves another peer's lease untouched, while that attaches and
-/// leaves.
+/// Clearing a dead peer's lane leaves another peer's lease untouched.
 #[test]
 fn clear_one_lane() {
-    model(Some(4), || {
+    explore(4, || {
         let chunk = chunk();
         write(&chunk, 2);
         chunk.record.publish(2, PLACE);
@@ -143,11 +135,11 @@ fn clear_one_lane() {
     });
 }
 
-/// At-least-once transports deliver a descriptor twice. The second time the peer may find a grant
-/// for a later message, and must not take it up.
+/// A transport delivers a descriptor twice. The second time, the peer may find a grant for a later
+/// message, and must not take it up.
 #[test]
 fn duplicate_granted_descriptor() {
-    model(Some(4), || {
+    explore(4, || {
         let chunk = chunk();
         write(&chunk, 2);
         chunk.record.publish(2, PLACE);
@@ -157,7 +149,7 @@ fn duplicate_granted_descriptor() {
             thread::spawn(move || {
                 for _ in 0..2 {
                     if chunk.record.accept(5, 2).is_ok() {
-                        // SAFETY: loom checks that no thread writes now.
+                        // SAFETY: loom checks the access.
                         chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2, "another message's bytes"));
                         chunk.record.release(5);
                     }

@@ -30,15 +30,14 @@ impl Places {
 /// A stand-in for a chunk: keeps the places alive and counts its own destruction.
 struct Item {
     places: Arc<Places>,
-    /// Written by the holder without synchronisation, so that loom reports a missing
-    /// happens-before.
+    /// Written by the holder, which loom checks.
     bytes: loom::cell::UnsafeCell<u32>,
     destroyed: Arc<AtomicUsize>,
 }
 
 // SAFETY: like a real chunk, it has one holder at a time (I3).
 unsafe impl Send for Item {}
-// SAFETY: like a real chunk, only its one holder uses it (I3); loom checks the accesses to `bytes`.
+// SAFETY: like a real chunk, only its one holder uses it (I3).
 unsafe impl Sync for Item {}
 
 fn destroy(Carry(item): Carry) {
@@ -77,8 +76,8 @@ fn drop_handle(handle: Carry, leased: bool) {
     let (places, bytes) = unsafe { (NonNull::from(&*handle.0.as_ref().places), &handle.0.as_ref().bytes) };
     // SAFETY: only the holder writes (I3).
     bytes.with_mut(|b| unsafe { *b += 1 });
-    // SAFETY: the item keeps the places alive until it is given away; a give touches nothing after
-    // that.
+    // SAFETY: the item keeps the places alive until it is given away, and a give touches nothing
+    // after that.
     let places = unsafe { places.as_ref() };
     let given = if leased { places.leased.give(handle) } else { places.shelf.give(handle) };
     if let Err(item) = given {

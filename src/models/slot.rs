@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::protocol::record::Place;
+use crate::sync::explore;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -18,11 +19,11 @@ struct Scene {
     epoch: Epoch,
     gate: GrantGate,
     record: Record,
-    /// The message's bytes. Loom reports any unsynchronised access.
+    /// The message's bytes, which loom checks.
     payload: UnsafeCell<u64>,
 }
 
-// SAFETY: the protocol under test makes this true; loom checks it.
+// SAFETY: by the protocol under test; loom checks it.
 unsafe impl Sync for Scene {}
 
 impl Scene {
@@ -44,13 +45,6 @@ impl Scene {
     }
 }
 
-/// Explores the interleavings with at most this many `preemptions`: all of them would take minutes.
-fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(run);
-}
-
 fn spawn(scene: &Arc<Scene>, run: impl FnOnce(&Scene) + 'static) -> thread::JoinHandle<()> {
     let scene = scene.clone();
     thread::spawn(move || run(&scene))
@@ -59,7 +53,7 @@ fn spawn(scene: &Arc<Scene>, run: impl FnOnce(&Scene) + 'static) -> thread::Join
 /// A grant to a detaching peer leaves no lease behind.
 #[test]
 fn grant_to_leaving_peer() {
-    model(4, || {
+    explore(4, || {
         let scene = Scene::new();
         let granting = spawn(&scene, |scene| drop(scene.grant(FIRST)));
         scene.vacate();
@@ -71,14 +65,13 @@ fn grant_to_leaving_peer() {
 /// A late grant to a detached peer neither takes the next peer's message nor leaves a lease behind.
 #[test]
 fn grant_to_leaving_peer_spares_next() {
-    model(3, || {
+    explore(3, || {
         let scene = Scene::new();
         let late = spawn(&scene, |scene| drop(scene.grant(FIRST)));
         scene.vacate();
         let next = scene.epoch.occupy();
         assert_eq!(next, FIRST + 4);
-        // The peer has announced its id, and another thread of the owner sends it a message. It
-        // also attaches to one on its own.
+        // Another thread of the owner sends to the next peer, which also attaches to a message.
         scene.grant(next).unwrap();
         scene.record.renew(SLOT).unwrap();
         late.join().unwrap();
@@ -93,7 +86,7 @@ fn grant_to_leaving_peer_spares_next() {
 /// Refusing a peer revokes a concurrent grant, and takes none from the slot's next peer.
 #[test]
 fn refused_peer_keeps_no_grant() {
-    model(3, || {
+    explore(3, || {
         let scene = Scene::new();
         let granting = spawn(&scene, |scene| drop(scene.grant(FIRST)));
         let refusing = spawn(&scene, |scene| {
@@ -122,7 +115,7 @@ fn refused_peer_keeps_no_grant() {
 /// A grant that races with the refusal of its peer is revoked.
 #[test]
 fn grant_to_refused_peer() {
-    model(4, || {
+    explore(4, || {
         let scene = Scene::new();
         let granting = spawn(&scene, |scene| drop(scene.grant(FIRST)));
         assert!(scene.gate.refuse(&scene.epoch, FIRST, || while scene.record.revoke(SLOT) {}));
@@ -135,7 +128,7 @@ fn grant_to_refused_peer() {
 /// A grant that its peer puts back during the refusal is revoked.
 #[test]
 fn refused_peer_puts_grant_back() {
-    model(4, || {
+    explore(4, || {
         let scene = Scene::new();
         scene.grant(FIRST).unwrap();
         scene.record.accept(SLOT, 2).unwrap();
@@ -149,11 +142,11 @@ fn refused_peer_puts_grant_back() {
     });
 }
 
-/// A grant that a duplicate of an older descriptor takes up and puts back, while its peer is
-/// refused, is revoked.
+/// A grant that a duplicate of an older descriptor takes up and puts back during the refusal is
+/// revoked.
 #[test]
 fn late_descriptor_of_refused_peer() {
-    model(4, || {
+    explore(4, || {
         let scene = Scene::new();
         let late = spawn(&scene, |scene| match scene.record.accept(SLOT, 2) {
             Ok(place) => panic!("{place:?} by a descriptor of another message"),
@@ -172,14 +165,14 @@ fn late_descriptor_of_refused_peer() {
 /// A dead peer's message is reclaimed, and a living peer's is not reused while it is read.
 #[test]
 fn reclaim_spares_living_peers() {
-    model(3, || {
+    explore(3, || {
         let scene = Scene::new();
         // The peer died with a view and a grant.
         scene.record.renew(SLOT).unwrap();
         scene.record.grant(SLOT).unwrap();
         let reader = spawn(&scene, |scene| {
             if scene.record.attach(0, 2).is_ok() {
-                // SAFETY: loom checks that no thread writes now.
+                // SAFETY: loom checks the access.
                 scene.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2));
                 scene.record.release(0);
             }
@@ -187,7 +180,7 @@ fn reclaim_spares_living_peers() {
         let reclaiming = spawn(&scene, |scene| scene.vacate());
         let mut generation = 2;
         if scene.record.recycle(&mut generation) {
-            // SAFETY: loom checks that no other thread accesses the payload now.
+            // SAFETY: loom checks the access.
             scene.payload.with_mut(|bytes| unsafe { *bytes = 4 });
         }
         reader.join().unwrap();
@@ -201,21 +194,21 @@ fn reclaim_spares_living_peers() {
 /// A grant enters a lane only after the last peer's grants were cleared from it.
 #[test]
 fn grant_after_lanes_are_cleared() {
-    model(3, || {
+    explore(3, || {
         let scene = Scene::new();
         let next = FIRST + 4;
         // One of the two opens the gate. The other may find it open, and then does not check the
-        // epoch. No synchronisation tells either of them that the peer has attached.
+        // epoch.
         let enter = move |scene: &Scene| {
             if scene.gate.enter(&scene.epoch, next) {
-                // SAFETY: loom checks that no thread writes now.
+                // SAFETY: loom checks the access.
                 scene.payload.with(|lanes| assert_eq!(unsafe { *lanes }, 0));
                 scene.gate.leave();
             }
         };
         let granting = [(); 2].map(|()| spawn(&scene, enter));
         // The payload stands for the slot's lanes.
-        // SAFETY: loom checks that no other thread accesses it now.
+        // SAFETY: loom checks the access.
         scene.epoch.vacate(|| scene.payload.with_mut(|lanes| unsafe { *lanes = 0 }));
         assert_eq!(scene.epoch.occupy(), next);
         granting.into_iter().for_each(|granting| granting.join().unwrap());

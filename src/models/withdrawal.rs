@@ -3,12 +3,12 @@
 use super::bell::{Bell, Look, Woken};
 use super::layout::What;
 use super::ring::{self, Slot, Ticket, WORDS};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{explore, AtomicU64, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// A channel, and the bytes of its buffers. Loom reports any unsynchronised access to them.
+/// A channel, and the bytes of its buffers, which loom checks.
 struct Channel {
     slots: Vec<Slot>,
     to_receiver: Bell,
@@ -16,9 +16,9 @@ struct Channel {
     buffers: Vec<UnsafeCell<u64>>,
 }
 
-// SAFETY: the protocol under test makes this true; loom checks it.
+// SAFETY: by the protocol under test; loom checks it.
 unsafe impl Sync for Channel {}
-// SAFETY: nothing in it is bound to a thread; loom checks the accesses.
+// SAFETY: likewise.
 unsafe impl Send for Channel {}
 
 impl Channel {
@@ -30,16 +30,16 @@ impl Channel {
     }
 
     fn write(&self, buffer: u64, value: u64) {
-        // SAFETY: loom checks that no other thread accesses the bytes now.
+        // SAFETY: loom checks the access.
         self.buffers[buffer as usize].with_mut(|bytes| unsafe { *bytes = value });
     }
 
     fn read(&self, buffer: u64) -> u64 {
-        // SAFETY: loom checks that no thread writes now.
+        // SAFETY: loom checks the access.
         self.buffers[buffer as usize].with(|bytes| unsafe { *bytes })
     }
 
-    /// Sends the number of the message, in a buffer.
+    /// Sends the message's number.
     fn send(&self, ticket: &mut Ticket, buffer: u64) {
         assert!(ring::has_room(&self.slots, *ticket));
         self.write(buffer, ticket.number());
@@ -47,7 +47,7 @@ impl Channel {
         self.to_receiver.ring();
     }
 
-    /// Receives a message, whose number is its bytes. Returns that.
+    /// Receives a message, whose number is its bytes.
     fn receive(&self, ticket: &mut Ticket) -> Option<u64> {
         let received = ring::receive(&self.slots, ticket, true, |_, _| Ok::<_, ()>(()))?;
         let (words, ticket) = received.unwrap();
@@ -75,16 +75,10 @@ impl Channel {
     }
 }
 
-fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(run);
-}
-
 /// A buffer withdrawn for its loan is not being read, is not lost, and is withdrawn only once.
 #[test]
 fn withdraw_buffer_during_receive() {
-    model(3, || {
+    explore(3, || {
         let channel = Channel::new(4, 2, 2);
         let receiver = thread::spawn({
             let channel = channel.clone();
@@ -114,7 +108,7 @@ fn withdraw_buffer_during_receive() {
 /// wakes once the last message was received.
 #[test]
 fn keep_latest_with_bells() {
-    model(2, || {
+    explore(2, || {
         let channel = Channel::new(2, 2, 2);
         let receiver = thread::spawn({
             let channel = channel.clone();
@@ -139,7 +133,7 @@ fn keep_latest_with_bells() {
 /// A receiver that joins while the sender closes does not read a reclaimed buffer.
 #[test]
 fn close_against_join() {
-    model(3, || {
+    explore(3, || {
         let (channel, what) = (Channel::new(2, 1, 0), Arc::new(What::finished()));
         let [is_locked, is_closed] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
         channel.send(&mut Ticket::default(), 0);
@@ -179,7 +173,7 @@ fn close_against_join() {
 /// messages sent before.
 #[test]
 fn leaving_in_the_ringers_place() {
-    model(3, || {
+    explore(3, || {
         let (channel, is_there) = (Channel::new(2, 1, 2), Arc::new(AtomicU64::new(1)));
         let sender = thread::spawn({
             let (channel, is_there) = (channel.clone(), is_there.clone());

@@ -1,29 +1,24 @@
 //! Detects forks, and identifies threads across them.
 //!
-//! A forked child shares its parent's mappings and has copies of its handles, but owns none of
-//! them. Every provider and client records the epoch in which it was created. A fork increments the
-//! epoch in the child, so every inherited handle is inert there. Checking the epoch costs one
-//! relaxed load instead of a `getpid` per message.
+//! A forked child owns nothing that it inherits (D11). Every provider and client records the
+//! *epoch* in which it was created. A fork increments the epoch in the child, which makes inherited
+//! handles inert there. Checking the epoch costs one relaxed load, not a `getpid` per message.
 //!
-//! On the warm path, a thread's token checks both the process and the thread. A token is never used
-//! by two threads of a process, nor by a thread of a process and one of its ancestors before the
-//! fork. A fork clears the token of the forking thread, the only thread that continues in the
-//! child. Therefore a value that records the current thread's token was created by this thread, in
-//! this process.
+//! On the warm path, a thread's *token* identifies both process and thread: no two threads of a
+//! process share one, nor does a thread with one of an ancestor process. A fork clears the token of
+//! the only thread that continues in the child.
 //!
 //! Not detected: a child made by a raw `clone` system call, `_Fork` or `vfork`, which run no
-//! `pthread_atfork` handlers. Such a child must not use handles that it inherited. Furthermore,
-//! `fork` in a signal handler may deadlock if the signal interrupted this thread while it was
-//! opening or closing a lock file; POSIX no longer allows `fork` there.
+//! `pthread_atfork` handlers. `fork` in a signal handler, which POSIX no longer allows, may
+//! deadlock if the signal interrupted this thread while it was opening or closing a lock file.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// The number of forks between the process that `exec` started and this one (a fork may count
-/// twice, see `locks`). 64 bits, because a chain of 2^32 forks takes only days.
+/// The number of forks since `exec` (one may count twice, see `locks`). A chain of 2^32 takes days.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// The last token assigned.
 static TOKENS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -67,15 +62,56 @@ pub(super) fn enter_child() {
     TOKEN.with(|token| token.set(NO_TOKEN));
 }
 
+struct Made<T> {
+    fork_epoch: u64,
+    value: T,
+}
+
+/// A global value that a forked child does not share with its parent, whose locks may be held by
+/// threads that do not exist in the child. Created on first use and never freed.
+pub(crate) struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
+
+impl<T: Default + Sync + 'static> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Returns this process's value, if it has been created.
+    pub(crate) fn existing(&self) -> Option<&'static T> {
+        // Acquire: partner of the Release in `get`.
+        Self::of_this_process(self.0.load(Ordering::Acquire))
+    }
+
+    fn of_this_process(made: *mut Made<T>) -> Option<&'static T> {
+        // SAFETY: null, or leaked by `get`.
+        let made = unsafe { made.as_ref() }?;
+        (made.fork_epoch == epoch()).then_some(&made.value)
+    }
+
+    /// Returns this process's value.
+    pub(crate) fn get(&self) -> &'static T {
+        loop {
+            // Loaded once: only a value that was found to be the parent's is replaced below.
+            let old = self.0.load(Ordering::Acquire); // partner: the Release below
+            if let Some(value) = Self::of_this_process(old) {
+                return value;
+            }
+            let made = Box::into_raw(Box::new(Made { fork_epoch: epoch(), value: T::default() }));
+            if self.0.compare_exchange(old, made, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // SAFETY: created just above and never shared.
+                drop(unsafe { Box::from_raw(made) });
+            }
+        }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    /// Runs `body` in a forked child and returns `true` if it returned `true`. `body` must take no
-    /// lock and use no heap, because another thread of the parent may have left either in any
-    /// state.
+    /// Returns the result of `body` in a forked child, where it must take no lock and use no heap.
     fn in_child_of_this(body: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child only runs `body`, which takes no lock and uses no heap, and exits.
+        // SAFETY: the child only runs `body`, which needs no state of other threads, and exits.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let code = i32::from(!body());
@@ -83,7 +119,7 @@ mod tests {
             unsafe { libc::_exit(code) }
         }
         let mut status = 0;
-        // SAFETY: `status` is a valid place to write to.
+        // SAFETY: `status` is valid for writes.
         let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
         pid > 0 && waited == pid && status == 0
     }

@@ -1,26 +1,105 @@
-//! A futex shared between processes: a 32-bit word. A thread sleeps while the word has an expected
-//! value; another thread changes the word and wakes it. Since Linux 5.16, a thread can sleep on up
-//! to [`MOST_WORDS`] words at once.
+//! How threads of all processes sleep and wake each other: the futex, its deadlines, and the
+//! barrier for paths that may have to wake a thread.
 
 #[cfg(all(test, loom))]
 pub(crate) use model::{can_sleep_on_many, Futex, Words};
 #[cfg(not(all(test, loom)))]
 pub(crate) use real::{can_sleep_on_many, Futex, Words};
 
-/// Maximum number of words to sleep on at once: the kernel's `FUTEX_WAITV_MAX`.
+use std::time::Duration;
+
+/// Maximum number of words to sleep on at once, since Linux 5.16: the kernel's `FUTEX_WAITV_MAX`.
 pub(crate) const MOST_WORDS: usize = 128;
+
+/// A point in time on the monotonic clock.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline(libc::timespec);
+
+fn now() -> libc::timespec {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for writes. Every Linux has this clock, so the call cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now
+}
+
+impl Deadline {
+    pub(crate) fn has_passed(self) -> bool {
+        let now = now();
+        (now.tv_sec, now.tv_nsec) >= (self.0.tv_sec, self.0.tv_nsec)
+    }
+
+    /// Returns the time left; zero if the deadline has passed.
+    pub(crate) fn left(self) -> Duration {
+        let since_start = |time: libc::timespec| Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
+        since_start(self.0).saturating_sub(since_start(now()))
+    }
+
+    /// Returns the earlier deadline; `None` never passes.
+    pub(crate) fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        let (Some(a), Some(b)) = (one, other) else { return one.or(other) };
+        Some(if (a.0.tv_sec, a.0.tv_nsec) <= (b.0.tv_sec, b.0.tv_nsec) { a } else { b })
+    }
+
+    /// Returns a deadline `timeout` from now, or `None` if the clock cannot represent it.
+    pub(crate) fn after(timeout: Duration) -> Option<Self> {
+        let now = now();
+        let nanos = now.tv_nsec + libc::c_long::from(timeout.subsec_nanos() as i32);
+        let (carry, tv_nsec) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+        let seconds = libc::time_t::try_from(timeout.as_secs()).ok()?;
+        let tv_sec = now.tv_sec.checked_add(seconds)?.checked_add(carry)?;
+        Some(Self(libc::timespec { tv_sec, tv_nsec }))
+    }
+}
+
+pub(crate) mod barrier {
+    //! An asymmetric barrier (`man 2 membarrier`), for a path where a fence would cost too much.
+    //!
+    //! The light side stores and then loads. The heavy side stores, calls [`heavy`], and then
+    //! loads. At least one of the two loads sees the other side's store.
+    //!
+    //! Where the kernel or a sandbox refuses `membarrier`, the light side's store may be delayed
+    //! past its load. A thread that waits must therefore recheck its condition periodically.
+
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// No process is enlisted initially; epochs begin at 0.
+    const NOBODY: u64 = u64::MAX;
+
+    /// Registers this process, so that [`heavy`] reaches its threads from any process. Makes a
+    /// system call the first time.
+    pub(crate) fn enlist() {
+        // The epoch of the process that enlisted: a forked child must enlist itself.
+        static ENLISTED: AtomicU64 = AtomicU64::new(NOBODY);
+        let epoch = crate::os::fork::epoch();
+        if ENLISTED.load(Ordering::Relaxed) != epoch {
+            membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
+            ENLISTED.store(epoch, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs a full barrier on every thread of every [enlisted](enlist) process, including this one.
+    pub(crate) fn heavy() {
+        enlist();
+        crate::sync::fence(crate::sync::Ordering::SeqCst);
+        membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+    }
+
+    fn membarrier(command: libc::c_int) {
+        // SAFETY: the call takes numbers only. It fails only where it is unavailable: see above.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    }
+}
 
 #[cfg(not(all(test, loom)))]
 mod real {
-    use super::MOST_WORDS;
-    use crate::os::deadline::Deadline;
+    use super::{Deadline, MOST_WORDS};
     use std::io;
     use std::marker::PhantomData;
     use std::ptr;
     use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
     use std::time::Duration;
 
-    /// A 32-bit word in shared memory, to sleep on.
+    /// A 32-bit word in shared memory. A thread sleeps while it has an expected value.
     #[repr(transparent)]
     pub(crate) struct Futex(AtomicU32);
 
@@ -50,21 +129,18 @@ mod real {
             self.0.compare_exchange(old, new, yes, no)
         }
 
-        /// Sleeps if the word equals `value`, until it is woken, `deadline` (on the monotonic
-        /// clock) passes, or the thread wakes spuriously.
+        /// Sleeps if the word equals `value`, until it is woken, `deadline` passes, or the thread
+        /// wakes spuriously.
         pub(crate) fn sleep_while(&self, value: u32, deadline: Option<Deadline>) {
-            let deadline = deadline.as_ref().map_or(ptr::null(), Deadline::as_ptr);
-            // Unlike `FUTEX_WAIT`, this operation takes an absolute deadline. Its bit set matches
-            // every wake-up.
+            let deadline = deadline.as_ref().map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
+            // Unlike `FUTEX_WAIT`, this operation takes an absolute deadline.
             let (call, everybody) = (libc::FUTEX_WAIT_BITSET, libc::FUTEX_BITSET_MATCH_ANY);
             let word = self.0.as_ptr();
             let unused = ptr::null::<u32>();
-            // SAFETY: the word lives as long as `self`; the deadline is null or valid during the
-            // call.
+            // SAFETY: the word lives as long as `self`; the deadline is null or valid.
             unsafe { libc::syscall(libc::SYS_futex, word, call, value, deadline, unused, everybody) };
         }
 
-        /// Wakes all sleepers: the one that is expected, and any others.
         pub(crate) fn wake(&self) {
             let word = self.0.as_ptr();
             // SAFETY: the word lives as long as `self`.
@@ -72,15 +148,13 @@ mod real {
         }
     }
 
-    /// `futex_waitv`, which has this number on all supported architectures. Older versions of libc
-    /// do not define it.
+    /// `futex_waitv`, which old versions of libc do not define. The number is the same everywhere.
     const WAITV: libc::c_long = 449;
 
-    /// `FUTEX2_SIZE_U32`: a 32-bit word. Without `FUTEX2_PRIVATE`, it is shared between processes.
+    /// `FUTEX2_SIZE_U32`, without `FUTEX2_PRIVATE`: a word shared between processes.
     const SIZE_U32: u32 = 2;
 
-    /// How long to sleep on a single word if the kernel cannot currently sleep on many, or a
-    /// sandbox forbids a call that it allowed before.
+    /// How long to sleep on a single word if the kernel suddenly refuses to sleep on many.
     const REFUSED: Duration = Duration::from_millis(1);
 
     /// The kernel's `struct futex_waitv`.
@@ -107,7 +181,7 @@ mod real {
             Self { waiters: [none; MOST_WORDS], len: 0, last: None, words: PhantomData }
         }
 
-        /// Adds a word. There is room for [`MOST_WORDS`]; any further word is ignored.
+        /// Adds a word. Ignores any beyond [`MOST_WORDS`].
         pub(crate) fn push(&mut self, word: &'a Futex, value: u32) {
             if let Some(waiter) = self.waiters.get_mut(self.len) {
                 let address = word.0.as_ptr() as u64;
@@ -122,15 +196,14 @@ mod real {
             self.last
         }
 
-        /// Sleeps if each word has its expected value, until one of them is woken, `deadline` (on
-        /// the monotonic clock) passes, or the thread wakes spuriously. The kernel checks the words
-        /// in the order in which they were added; a wake-up of a word after its check wakes this
-        /// thread.
+        /// Sleeps if each word has its expected value, until one of them is woken, `deadline`
+        /// passes, or the thread wakes spuriously. The kernel checks the words in the order in
+        /// which they were added; a wake-up of a word after its check wakes this thread.
         pub(crate) fn sleep(&self, deadline: Option<Deadline>) {
-            let until = deadline.as_ref().map_or(ptr::null(), Deadline::as_ptr);
+            let until = deadline.as_ref().map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
             let (waiters, none) = (self.waiters.as_ptr(), 0);
             // SAFETY: the first `len` waiters are filled, and their words live as long as `'a`; the
-            // deadline is null or valid during the call.
+            // deadline is null or valid.
             let result = unsafe { libc::syscall(WAITV, waiters, self.len, none, until, libc::CLOCK_MONOTONIC) };
             if result == -1 && !is_awake(&io::Error::last_os_error()) {
                 // Without this, the caller would spin.
@@ -140,9 +213,7 @@ mod real {
         }
     }
 
-    /// Returns `true` if the caller should recheck its words: one has another value, a signal
-    /// arrived, or the deadline has passed. Any other error means that the thread cannot sleep in
-    /// this way.
+    /// Returns `true` if the caller should recheck its words, `false` if it cannot sleep this way.
     fn is_awake(error: &io::Error) -> bool {
         matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT))
     }
@@ -157,7 +228,7 @@ mod real {
         const YES: u8 = 1;
         const NO: u8 = 2;
         static ANSWER: AtomicU8 = AtomicU8::new(0);
-        // Relaxed: no other memory depends on it, and every thread computes the same answer.
+        // Relaxed: every thread computes the same answer.
         match ANSWER.load(Ordering::Relaxed) {
             YES => true,
             NO => false,
@@ -175,13 +246,13 @@ mod real {
 
 #[cfg(all(test, loom))]
 mod model {
-    use crate::os::deadline::Deadline;
+    use super::Deadline;
     use loom::sync::{atomic, Condvar, Mutex};
     use loom::thread::yield_now;
     use std::sync::atomic::Ordering;
 
-    /// A futex whose sleepers never wake spuriously, so that a lost wake-up is a deadlock, which
-    /// loom reports. Like the kernel, it compares and sleeps under the lock under which it wakes.
+    /// Never wakes spuriously, so that loom reports a lost wake-up as a deadlock. Like the kernel,
+    /// it compares and sleeps under the lock under which it wakes.
     pub(crate) struct Futex {
         word: atomic::AtomicU32,
         companion: atomic::AtomicU8,
@@ -200,8 +271,7 @@ mod model {
             }
         }
 
-        /// Returns the word for one access, after the companion has announced it to loom (see
-        /// `sync`).
+        /// Returns the word for one access, which the companion announces to loom (see `sync`).
         fn word(&self) -> &atomic::AtomicU32 {
             self.companion.fetch_add(0, Ordering::Relaxed);
             &self.word
@@ -241,8 +311,7 @@ mod model {
         }
     }
 
-    /// Sleeps on several words, without spurious wake-ups. A lost wake-up is an endless loop, which
-    /// loom reports.
+    /// Never wakes spuriously: loom reports a lost wake-up as an endless loop.
     pub(crate) struct Words<'a>(Vec<(&'a Futex, u32)>);
 
     impl<'a> Words<'a> {

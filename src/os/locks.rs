@@ -1,24 +1,21 @@
 //! Locks that show which processes are alive: open file description (OFD) locks on single bytes of
 //! an object.
 //!
-//! The kernel releases a lock when the last reference to the open file description that took it is
-//! dropped. Descriptors and mappings are references, and a forked child inherits both. Yet a lock
-//! must be released when the process that took it dies, even if that process has forked. Therefore:
+//! The kernel releases a lock with the last descriptor and mapping of the open file description
+//! that took it. A forked child inherits both, yet a lock must be released when the process that
+//! took it dies. Therefore:
 //!
 //! * a [`LockFile`] is never mapped;
-//! * a forked child closes its copy before `fork` returns there. To make that possible, each lock
-//!   file is listed in `LOCK_FILES` from before its lock is taken until it is closed, and no thread
-//!   opens or closes one while another thread forks.
+//! * a forked child closes its copy before `fork` returns there: each lock file is listed in
+//!   `LOCK_FILES` from before its lock is taken until it is closed, and no thread opens or closes
+//!   one while another thread forks.
 //!
-//! A live process holds an exclusive lock. A shared lock is held only briefly, during cleanup: by a
-//! sweep on a dead owner's byte, and by an owner on a dead peer's. It prevents every other process
-//! from taking the exclusive lock, and does not count as a sign of life.
+//! A live process holds an exclusive lock. A shared lock is held only briefly, by a sweep on a dead
+//! owner's byte, or by an owner on a dead peer's. It keeps other processes from taking the
+//! exclusive lock, and is no sign of life.
 //!
-//! Descriptors that another thread has open during the fork, to map an object, stay open in the
-//! child. They hold no OFD locks.
-//!
-//! Not detected, as in [`fork`]: a child made by a raw `clone` system call, `_Fork` or `vfork`. Its
-//! parent's locks stay held until the child exits or calls `exec`, which closes its copies.
+//! Where a fork is not detected (see [`fork`]), the parent's locks stay held until the child exits
+//! or calls `exec`.
 
 use crate::os::fork;
 use crate::os::posix::{check, retry};
@@ -33,23 +30,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The call that takes locks, as errors name it.
 pub(crate) const LOCK: &str = "fcntl(F_OFD_SETLK)";
 
-/// The descriptors of all lock files that are open in this process. Uses the standard library's
-/// mutex, because a forked child must be able to unlock it: parking_lot would look for waiters that
-/// do not exist in the child.
+/// The descriptors of this process's open lock files. Not a `parking_lot` mutex: a forked child
+/// unlocks it, and that one would look for waiters that do not exist there.
 static LOCK_FILES: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// The guard of `LOCK_FILES` while this thread forks. Has no destructor, so that it can be used
-    /// at any time.
+    /// The guard of `LOCK_FILES` while this thread forks. Has no destructor: usable at any time.
     static FORKING: Cell<Option<ManuallyDrop<MutexGuard<'static, Vec<RawFd>>>>> = const { Cell::new(None) };
 }
 
 fn lock_files() -> MutexGuard<'static, Vec<RawFd>> {
-    // A list of numbers is consistent even if a thread panicked while holding the lock.
+    // A list of numbers is consistent even after a panic.
     LOCK_FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An object opened to hold locks on it, for this process but not for its forked children.
+/// An object opened for locks of this process, not of its forked children.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: ManuallyDrop<File>,
@@ -67,19 +62,17 @@ impl LockFile {
         Ok(Self { file: ManuallyDrop::new(file), fork_epoch: fork::epoch() })
     }
 
-    /// The object, for queries.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Tries to take the exclusive lock on one byte. Returns `false` if the byte is locked
-    /// elsewhere.
+    /// Tries to take the exclusive lock on a byte. Returns `false` if it is locked elsewhere.
     pub(crate) fn try_lock(&self, byte: usize) -> io::Result<bool> {
         self.try_set_lock(byte, libc::F_WRLCK)
     }
 
-    /// Tries to take a shared lock on one byte, which prevents others from taking the exclusive
-    /// lock. Returns `false` if the exclusive lock is held elsewhere.
+    /// Tries to take a shared lock on a byte. Returns `false` if the exclusive one is held
+    /// elsewhere.
     pub(crate) fn try_lock_shared(&self, byte: usize) -> io::Result<bool> {
         self.try_set_lock(byte, libc::F_RDLCK)
     }
@@ -92,7 +85,7 @@ impl LockFile {
         }
     }
 
-    /// Releases the lock on one byte. Does nothing in a forked child, whose copy was closed.
+    /// Releases the lock on a byte. Does nothing in a forked child, whose copy was closed.
     pub(crate) fn unlock(&self, byte: usize) -> io::Result<()> {
         if self.is_ours() {
             self.set_lock(byte, libc::F_UNLCK)
@@ -105,13 +98,11 @@ impl LockFile {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Returns `true` if the exclusive lock on one byte is held elsewhere, or if the kernel cannot
-    /// tell.
+    /// Returns `true` if the exclusive lock on a byte is held elsewhere, or the kernel cannot tell.
     pub(crate) fn is_locked(&self, byte: usize) -> bool {
         // Asks whether a shared lock could be taken.
         let mut lock = byte_lock(byte, libc::F_RDLCK);
-        // SAFETY: the descriptor is open, and `lock` is a valid `flock` with l_pid 0, as OFD locks
-        // require.
+        // SAFETY: the descriptor is open, and `lock` is a valid `flock` of `byte_lock`.
         let result = check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
         result.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
     }
@@ -119,8 +110,7 @@ impl LockFile {
     fn set_lock(&self, byte: usize, kind: i32) -> io::Result<()> {
         let lock = byte_lock(byte, kind);
         retry(|| {
-            // SAFETY: the descriptor is open, and `lock` is a valid `flock` with l_pid 0, as OFD
-            // locks require.
+            // SAFETY: the descriptor is open, and `lock` is a valid `flock` of `byte_lock`.
             check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &lock) })
         })
     }
@@ -128,20 +118,18 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // A forked child has already closed the descriptor, and the number may since refer to
-        // another file.
+        // A forked child has closed the descriptor, whose number may since be another file's.
         if self.is_ours() {
             let mut list = lock_files();
             list.retain(|&fd| fd != self.file.as_raw_fd());
-            // SAFETY: dropped here and never used again. No fork has closed the descriptor
-            // (`is_ours`), so the number is still this file's.
+            // SAFETY: dropped only here. No fork has closed the descriptor (`is_ours`).
             unsafe { ManuallyDrop::drop(&mut self.file) };
         }
     }
 }
 
 fn byte_lock(byte: usize, kind: i32) -> libc::flock {
-    // SAFETY: all-zero bytes are a valid `flock`.
+    // SAFETY: all-zero bytes are a valid `flock`. `l_pid` stays 0, as OFD locks require.
     let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
     lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
@@ -150,19 +138,18 @@ fn byte_lock(byte: usize, kind: i32) -> libc::flock {
     lock
 }
 
-/// Ensures that a fork increments the epoch and closes the child's copies of lock files. Must be
-/// called before anything records an epoch.
+/// Makes forks increment the epoch and close the child's copies of lock files. Must be called
+/// before anything records an epoch.
 pub(crate) fn watch_forks() -> io::Result<()> {
     static IS_WATCHED: AtomicBool = AtomicBool::new(false);
     // Not a `Once`: a forked child would wait forever for a thread of its parent that was
-    // registering at the time. Two threads that arrive together may both register, so the handlers
-    // may run twice.
+    // registering. Two threads may both register, so the handlers may run twice.
     if IS_WATCHED.load(Ordering::Acquire) {
         return Ok(());
     }
-    // SAFETY: the handlers lock, unlock, close descriptors, do one relaxed atomic addition, and
-    // access thread-locals, for which a library loaded at run time may need glibc's malloc. All of
-    // this works in a forked child.
+    // SAFETY: the handlers lock, unlock, close descriptors, add to an atomic, and access
+    // thread-locals (for which a library loaded at run time may need glibc's malloc). All of this
+    // works in a forked child.
     match unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) } {
         0 => {
             IS_WATCHED.store(true, Ordering::Release);
@@ -172,8 +159,7 @@ pub(crate) fn watch_forks() -> io::Result<()> {
     }
 }
 
-/// Runs before this thread forks, and prevents other threads from opening or closing a lock file.
-/// May run twice, as may the other two handlers.
+/// Keeps other threads from opening or closing a lock file while this thread forks.
 extern "C" fn before() {
     FORKING.with(|forking| {
         let held = forking.take().unwrap_or_else(|| ManuallyDrop::new(lock_files()));
@@ -190,8 +176,8 @@ extern "C" fn in_child() {
     fork::enter_child();
     let Some(mut list) = take_forking() else { return };
     for &fd in list.iter() {
-        // SAFETY: a copy of the parent's descriptor. The `LockFile` that it belongs to sees another
-        // epoch, and does not use it.
+        // SAFETY: a copy of the parent's descriptor, whose `LockFile` sees another epoch and does
+        // not use it.
         unsafe { libc::close(fd) };
     }
     list.clear();

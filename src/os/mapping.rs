@@ -7,39 +7,39 @@ use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::slice;
 
-/// Maximum number of NUMA nodes on any Linux.
+/// The most NUMA nodes of any Linux.
 const MAX_NODES: usize = 1024;
 
-/// Bits per word of a node mask.
 const BITS: usize = libc::c_ulong::BITS as usize;
 
-/// An advice value of `man 2 madvise` that libc does not define for every target.
+/// Advice of `man 2 madvise` that libc does not define for every target.
 const MADV_COLLAPSE: libc::c_int = 25;
+
+const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+const WITHOUT_MEMORY: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 /// A range of mapped memory, unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Bytes directly before the base that are unmapped along with it: private memory of this
-    /// process, or reserved address space.
+    /// Bytes before the base that are unmapped with it: private memory, or reserved address space.
     before: usize,
-    /// The same, directly after the end.
+    /// The same, after the end.
     after: usize,
 }
 
-// SAFETY: a mapping is an address range, valid in every thread. Its users coordinate access to the
-// bytes.
+// SAFETY: an address range is valid in every thread. Users coordinate access to the bytes.
 unsafe impl Send for Mapping {}
-// SAFETY: a `&Mapping` returns addresses; its users coordinate access to the bytes behind them.
+// SAFETY: a `&Mapping` only returns addresses.
 unsafe impl Sync for Mapping {}
 
-/// How a process may access the bytes that it maps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -47,20 +47,39 @@ pub(crate) enum Access {
 }
 
 impl Mapping {
-    pub(super) fn new(fd: &File, name: &Name, len: usize, access: Access) -> Result<Self, OsError> {
-        let protection = match access {
-            Access::Read => libc::PROT_READ,
-            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
-        };
-        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
-        if base == libc::MAP_FAILED {
-            return Err(name.error("mmap", len, io::Error::last_os_error()));
-        }
-        match NonNull::new(base.cast()) {
+    /// Maps memory at an address that the kernel chooses.
+    fn map(len: usize, access: libc::c_int, flags: libc::c_int, fd: RawFd) -> io::Result<Self> {
+        // SAFETY: no caller passes MAP_FIXED, so the new mapping touches no existing memory.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd, 0) };
+        match NonNull::new(base.cast()).filter(|_| base != libc::MAP_FAILED) {
             Some(base) => Ok(Self { base, len, before: 0, after: 0 }),
-            None => Err(name.error("mmap", len, io::Error::from_raw_os_error(libc::EINVAL))),
+            None => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// Maps a part of this mapping anew, before it is used. Returns the part's address.
+    fn replace(&self, part: Range<usize>, flags: libc::c_int, fd: RawFd) -> io::Result<NonNull<u8>> {
+        let failed = || io::Error::from_raw_os_error(libc::EINVAL);
+        let at = self.range(part.start as u64, part.len() as u64).ok_or_else(failed)?;
+        // SAFETY: the part lies within this mapping (`range`), which is not in use yet.
+        let done = unsafe { libc::mmap(at.as_ptr().cast(), part.len(), READ_WRITE, flags | libc::MAP_FIXED, fd, 0) };
+        if done == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(at)
+    }
+
+    /// Maps `len` bytes of a file into this address space, `before` bytes from its start. The rest
+    /// is unmapped with the result.
+    fn with_file(self, before: usize, fd: &File, len: usize) -> io::Result<Self> {
+        let base = self.replace(before..before + len, libc::MAP_SHARED, fd.as_raw_fd())?;
+        let space = ManuallyDrop::new(self);
+        Ok(Self { base, len, before, after: space.len - before - len })
+    }
+
+    pub(super) fn new(fd: &File, name: &Name, len: usize, access: Access) -> Result<Self, OsError> {
+        let access = if access == Access::Read { libc::PROT_READ } else { READ_WRITE };
+        Self::map(len, access, libc::MAP_SHARED, fd.as_raw_fd()).map_err(|error| name.error("mmap", len, error))
     }
 
     /// Maps an object for reading and writing.
@@ -71,76 +90,41 @@ impl Mapping {
     /// Maps an object for reading and writing, directly after one zeroed page private to this
     /// process.
     pub(crate) fn behind_own_page(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
-        let failed = |call, error| name.error(call, len, error);
-        let (before, access) = (page_size(), libc::PROT_READ | libc::PROT_WRITE);
-        let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let all = before.saturating_add(len);
-        // Reserves address space only, so that the two parts are adjacent.
-        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
-        let start = unsafe { libc::mmap(ptr::null_mut(), all, libc::PROT_NONE, nothing, -1, 0) };
-        let Some(first) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
-            return Err(failed("mmap", io::Error::last_os_error()));
+        let page = page_size();
+        let map = || {
+            let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let space = Self::map(page.saturating_add(len), libc::PROT_NONE, nothing, -1)?;
+            // Shared: see `Mapping::shared`.
+            space.replace(0..page, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)?;
+            space.with_file(page, fd, len)
         };
-        // SAFETY: `before <= all`, the length of the mapping just made.
-        let base = unsafe { first.as_ptr().add(before) };
-        // SAFETY: `base` lies a page above the start of the mapping, so it is not null.
-        let base = unsafe { NonNull::new_unchecked(base) };
-        // From here on, a failure unmaps the whole range.
-        let mapping = Self { base, len, before, after: 0 };
-        // Shared, although no other process uses it: see `robust_list`.
-        let own = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: it replaces the first page of the mapping just made, which is not in use yet.
-        if unsafe { libc::mmap(start, before, access, own, -1, 0) } == libc::MAP_FAILED {
-            return Err(failed("mmap", io::Error::last_os_error()));
-        }
-        let (shared, at) = (libc::MAP_SHARED | libc::MAP_FIXED, base.as_ptr().cast());
-        // SAFETY: it replaces the mapping just made from its second page on, which is not in use
-        // yet.
-        if unsafe { libc::mmap(at, len, access, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
-            return Err(failed("mmap", io::Error::last_os_error()));
-        }
-        Ok(mapping)
+        map().map_err(|error| name.error("mmap", len, error))
     }
 
     /// Maps an object for reading and writing, at a multiple of `align`, which is a power of two.
     pub(super) fn aligned(fd: &File, name: &Name, len: usize, align: usize) -> Result<Self, OsError> {
-        let failed = |error| name.error("mmap", len, error);
-        let space = ManuallyDrop::new(Self::address_space(len.saturating_add(align)).map_err(failed)?);
-        let before = (space.base.as_ptr() as usize).wrapping_neg() & (align - 1);
-        // SAFETY: `before < align`, so `len` more bytes follow within the mapping just made.
-        let base = unsafe { space.base.as_ptr().add(before) };
-        // SAFETY: an address within a mapping is not null.
-        let base = unsafe { NonNull::new_unchecked(base) };
-        // From here on, a failure unmaps the whole range.
-        let mapping = Self { base, len, before, after: align - before };
-        let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        // SAFETY: it replaces a part of the mapping just made, which is not in use yet.
-        if unsafe { libc::mmap(base.as_ptr().cast(), len, access, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
-            return Err(failed(io::Error::last_os_error()));
-        }
-        Ok(mapping)
+        let map = || {
+            let space = Self::address_space(len.saturating_add(align))?;
+            let before = (space.base.as_ptr() as usize).wrapping_neg() & (align - 1);
+            space.with_file(before, fd, len)
+        };
+        map().map_err(|error| name.error("mmap", len, error))
     }
 
     /// Copies the first `len` bytes of the object to private memory, with zeroes past its end.
     /// Reading the copy cannot raise a signal, whatever other processes do to the object.
     pub(crate) fn copy_of(file: &File, name: &Name, len: usize) -> Result<Self, OsError> {
-        let (access, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, own, -1, 0) };
-        let Some(base) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
-            return Err(name.error("mmap", len, io::Error::last_os_error()));
-        };
-        let this = Self { base, len, before: 0, after: 0 };
-        // SAFETY: the mapping just made has `len` zeroed bytes, and no other code has its address
-        // yet.
-        let bytes = unsafe { slice::from_raw_parts_mut(base.as_ptr(), len) };
+        let failed = |call| move |error| name.error(call, len, error);
+        let this = Self::map(len, READ_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).map_err(failed("mmap"))?;
+        // SAFETY: the mapping just made has `len` zeroed bytes, which no other code knows yet.
+        let bytes = unsafe { slice::from_raw_parts_mut(this.base.as_ptr(), len) };
         let mut at = 0;
         while at < len {
             match file.read_at(&mut bytes[at..], at as u64) {
                 Ok(0) => break,
                 Ok(count) => at += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(name.error("pread", len, error)),
+                Err(error) => return Err(failed("pread")(error)),
             }
         }
         Ok(this)
@@ -148,22 +132,18 @@ impl Mapping {
 
     /// Reserves inaccessible address space.
     fn address_space(len: usize) -> io::Result<Self> {
-        Self::anonymous(len, libc::PROT_NONE)
+        Self::map(len, libc::PROT_NONE, WITHOUT_MEMORY, -1)
+    }
+
+    /// Maps zeroed memory of this process only, which the kernel keeps until it has walked the
+    /// robust lists of a killed process (see `robust_list`).
+    pub(super) fn shared(len: usize) -> io::Result<Self> {
+        Self::map(len, READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
     }
 
     /// Maps private zeroed memory. A page is allocated when it is first written.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
-        Self::anonymous(len, libc::PROT_READ | libc::PROT_WRITE)
-    }
-
-    fn anonymous(len: usize, access: libc::c_int) -> io::Result<Self> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
-        match NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED) {
-            Some(base) => Ok(Self { base, len, before: 0, after: 0 }),
-            None => Err(io::Error::last_os_error()),
-        }
+        Self::map(len, READ_WRITE, WITHOUT_MEMORY, -1)
     }
 
     /// The first byte, page-aligned.
@@ -182,19 +162,18 @@ impl Mapping {
         if end > self.len as u64 {
             return None;
         }
-        // SAFETY: `offset <= end <= self.len`, so the pointer is inside the mapping or one past its
-        // end.
+        // SAFETY: `offset <= end <= self.len`: inside the mapping, or one past its end.
         NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
-    /// Populates whole pages for writing, even while other threads write them. Returns `false` if
-    /// the kernel cannot (it can since Linux 5.14).
+    /// Populates whole pages for writing, even while other threads write them. Returns `false`
+    /// before Linux 5.14.
     pub(crate) fn prefault(&self, pages: Range<usize>) -> bool {
         self.fault_in(pages, libc::MADV_POPULATE_WRITE)
     }
 
-    /// Populates whole pages for reading, even while other threads write them. Returns `false` if
-    /// the kernel cannot (it can since Linux 5.14), or if no memory is available.
+    /// Populates whole pages for reading, even while other threads write them. Returns `false`
+    /// before Linux 5.14, or if no memory is available.
     pub(super) fn prefault_for_reading(&self, pages: Range<usize>) -> bool {
         self.fault_in(pages, libc::MADV_POPULATE_READ)
     }
@@ -202,14 +181,13 @@ impl Mapping {
     /// The kernel faults the pages in, so a page without memory is an error here and not a SIGBUS.
     fn fault_in(&self, pages: Range<usize>, how: libc::c_int) -> bool {
         let Some(first) = self.range(pages.start as u64, pages.len() as u64) else { return false };
-        // SAFETY: `range` checked that the pages lie within this mapping. Both kinds of `how`
-        // (MADV_POPULATE_READ and MADV_POPULATE_WRITE) fault them in and change no byte.
+        // SAFETY: the pages lie within this mapping (`range`). MADV_POPULATE_READ and
+        // MADV_POPULATE_WRITE change no byte.
         unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), how) == 0 }
     }
 
-    /// Locks every page into RAM as soon as it is present, for as long as the mapping lives.
-    /// Populates no page: the whole length counts against the limit, but memory is still allocated
-    /// on demand.
+    /// Locks each page into RAM once it is present, for as long as the mapping lives. The whole
+    /// length counts against the limit, but memory is still allocated on demand.
     pub(crate) fn lock(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping. Locking changes no byte.
         check(unsafe { libc::mlock2(self.base.as_ptr().cast(), self.len, libc::MLOCK_ONFAULT as _) })
@@ -222,40 +200,38 @@ impl Mapping {
         *word = 1 << (node as usize % BITS);
         // The kernel reads one bit less than this count.
         let (start, bits) = (self.base.as_ptr(), MAX_NODES + 1);
-        // SAFETY: the range is this mapping, and `nodes` has as many bits as the kernel reads. The
-        // placement of pages changes no byte.
+        // SAFETY: the range is this mapping, and `nodes` has as many bits as the kernel reads.
+        // Changes no byte.
         let done =
             unsafe { libc::syscall(libc::SYS_mbind, start, self.len, libc::MPOL_PREFERRED, nodes.as_ptr(), bits, 0) };
         check(done as i32)
     }
 
-    /// Asks the kernel to collapse the aligned parts of a range into huge pages of `huge` bytes
-    /// (possible since Linux 6.1). Pages that cannot be moved stay small.
+    /// Asks the kernel (since Linux 6.1) to collapse the aligned parts of a range into huge pages
+    /// of `huge` bytes. Pages that cannot be moved stay small.
     ///
-    /// At least a part of each huge page must be present: if it is only reserved, Linux 6.18
-    /// exposes the memory's previous content, on a tmpfs mounted with `huge=always`.
+    /// A part of each huge page must be present: if it is only reserved, Linux 6.18 exposes the
+    /// memory's previous content, on a tmpfs mounted with `huge=always`.
     pub(super) fn collapse(&self, range: Range<usize>, huge: usize) {
         let (start, end) = (range.start.next_multiple_of(huge), range.end / huge * huge);
         let len = end.saturating_sub(start);
         let Some(first) = self.range(start as u64, len as u64).filter(|_| len > 0) else { return };
-        // SAFETY: `range` checked that the pages lie within this mapping. MADV_COLLAPSE moves them
-        // and changes no byte. An error means that some pages stay small.
+        // SAFETY: the pages lie within this mapping (`range`). Moving them changes no byte.
         unsafe { libc::madvise(first.as_ptr().cast(), len, MADV_COLLAPSE) };
     }
 
-    /// Populates whole pages for writing, on any kernel. The memory must be reserved, and no other
-    /// thread may write it concurrently.
+    /// Populates whole pages for writing, on any kernel. The memory is reserved, and no other
+    /// thread writes it.
     pub(super) fn populate(&self, pages: Range<usize>) {
         if self.prefault(pages.clone()) {
             return;
         }
         for at in pages.step_by(page_size()) {
             if let Some(byte) = self.range(at as u64, 1) {
-                // SAFETY: `range` checked that the byte lies within the mapping, which the owner
-                // may read. The caller has exclusive access to the range.
+                // SAFETY: within the mapping (`range`), which the owner maps for reading and
+                // writing. The caller has exclusive access.
                 let value = unsafe { byte.as_ptr().read_volatile() };
-                // SAFETY: the byte just read, in a mapping that the owner may write. The same value
-                // is written back.
+                // SAFETY: the same.
                 unsafe { byte.as_ptr().write_volatile(value) };
             }
         }
@@ -264,22 +240,20 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapped range starts `before` bytes below the base (`behind_own_page`,
-        // `aligned`; otherwise `before` is 0).
+        // SAFETY: the mapped range starts `before` bytes below the base.
         let start = unsafe { self.base.as_ptr().sub(self.before) };
-        // SAFETY: the whole mapped range, unmapped only here. Handles and views that point into it
-        // keep this value alive.
+        // SAFETY: the whole mapped range, unmapped only here. What points into it keeps this value
+        // alive.
         unsafe { libc::munmap(start.cast(), self.before + self.len + self.after) };
     }
 }
 
-/// Returns `true` if this process may lock that many more bytes into RAM. Queries the kernel with
-/// address space that has no memory.
+/// Returns `true` if this process may lock that many more bytes into RAM.
 pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
     match Mapping::address_space(bytes)?.lock() {
         Err(error) => match error.raw_os_error() {
             Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => Ok(false),
-            // A kernel before 4.4 has no `mlock2`, so its answer is unknown.
+            // A kernel before 4.4 has no `mlock2`.
             _ => Ok(true),
         },
         Ok(()) => Ok(true),
@@ -289,4 +263,22 @@ pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
 /// Checks that the kernel accepts this NUMA node as a preference.
 pub(crate) fn can_prefer_node(node: u32) -> io::Result<()> {
     Mapping::address_space(page_size())?.prefer_node(node)
+}
+
+/// Prefetches the cache line of this address for writing: the later store does not wait for another
+/// core to give it up.
+#[inline]
+pub(crate) fn prefetch_for_writing<T>(address: *const T) {
+    // SAFETY: a hint, which never faults and changes no memory, whatever the address.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    // SAFETY: the same.
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+    let _ = address;
 }

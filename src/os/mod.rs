@@ -1,20 +1,14 @@
-//! Operating-system facilities: object names, mappings, locks, fork detection, futexes, barriers
-//! between processes, and queries about which process holds which object.
+//! Operating-system facilities: object names, mappings, locks, fork detection, futexes, and
+//! barriers between processes.
 //!
 //! This is the lowest layer. It does not know about chunks, leases or channels.
 
-pub(crate) mod barrier;
-pub(crate) mod deadline;
-pub(crate) mod foreign;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod locks;
 pub(crate) mod mapping;
 pub(crate) mod name;
-pub(crate) mod per_process;
 pub(crate) mod posix;
-pub(crate) mod prefetch;
-pub(crate) mod processes;
 pub(crate) mod robust_list;
 pub(crate) mod segment;
 pub(crate) mod wake_fd;

@@ -1,5 +1,4 @@
-//! Object names, under /dev/shm or another directory: which names are valid, which process unlinks
-//! them, and errors with advice.
+//! Object names: which are valid, which process unlinks them, and errors with advice.
 
 use crate::error::{BuildError, OsError};
 use crate::os::fork;
@@ -20,11 +19,10 @@ pub(crate) const DIRECTORY: &str = "/dev/shm";
 
 pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
 
-/// Maximum length in bytes of the parts of a name that users choose. A file name has up to 255
-/// bytes: up to two such parts, and some 40 others.
+/// Maximum length in bytes of the parts of a name that users choose. A file name has up to two of
+/// these and some 40 other bytes, of 255.
 pub(crate) const MAX_PART: usize = 64;
 
-/// Returns `true` if `text` may be part of a name.
 pub(crate) fn is_part(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..=MAX_PART).contains(&text.len()) && text.bytes().all(allowed)
@@ -120,12 +118,10 @@ impl Name {
         Self(CString::new(path.as_os_str().as_bytes()).unwrap_or_default())
     }
 
-    /// Returns the full path for display.
     pub(crate) fn path(&self) -> String {
         self.0.to_string_lossy().into_owned()
     }
 
-    /// Returns the full path for the standard library.
     pub(crate) fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(self.0.as_bytes()))
     }
@@ -162,7 +158,6 @@ impl Name {
         check(unsafe { libc::unlink(self.0.as_ptr()) })
     }
 
-    /// Returns the option that sets the mode of the object.
     fn mode_option(&self) -> &'static str {
         match self.as_path().extension().and_then(OsStr::to_str) {
             Some("channel") => "SenderBuilder::mode; a Publisher serves its own user only",
@@ -171,7 +166,7 @@ impl Name {
         }
     }
 
-    /// Returns an error that explains the error number in this context and advises the user.
+    /// Returns an error with advice for the error number in this context.
     pub(crate) fn error(&self, call: &'static str, bytes: usize, source: io::Error) -> OsError {
         let advice = match source.raw_os_error() {
             Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) if call == LOCK_MEMORY => format!(
@@ -235,7 +230,6 @@ impl Link {
         &self.name
     }
 
-    /// Unlinks the name, if it is still ours.
     pub(crate) fn remove(&mut self) {
         if !std::mem::take(&mut self.is_ours) || self.fork_epoch != fork::epoch() {
             return;
@@ -251,7 +245,7 @@ impl Drop for Link {
     }
 }
 
-/// Device and inode number: identifies a file regardless of its name.
+/// Device and inode number.
 pub(crate) type Inode = (u64, u64);
 
 pub(crate) fn inode(file: &File) -> io::Result<Inode> {

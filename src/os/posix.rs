@@ -1,4 +1,4 @@
-//! System calls on open objects (retried when interrupted) and on the process itself.
+//! System calls on open objects and on the process itself.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -13,10 +13,10 @@ use std::path::Path;
 /// How many times an interrupted call is attempted.
 pub(crate) const EINTR_RETRIES: usize = 64;
 
-/// Bytes reserved per call after a signal has interrupted a reservation.
+/// Bytes reserved per call once a signal has interrupted a reservation.
 const RESERVE_STEP: usize = 4 << 20;
 
-/// A page size in bytes that divides the page size of every Linux machine.
+/// Divides the page size of every Linux machine, in bytes.
 pub(crate) const PAGE: usize = 4096;
 
 /// The name, in errors, of the call that locks memory into RAM.
@@ -34,8 +34,7 @@ pub(crate) fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Returns `true` if `mode` is valid for an object: its owner can read and write, and no user has
-/// any other access.
+/// Returns `true` if `mode` lets the owner read and write, and grants nothing but that.
 pub(crate) fn is_object_mode(mode: u32) -> bool {
     mode & !0o666 == 0 && mode & 0o600 == 0o600
 }
@@ -54,10 +53,9 @@ pub(crate) fn reserve_all(fd: &File, len: usize) -> io::Result<()> {
 
 /// Reserves memory for `len` bytes from `start` on, and extends the object to hold them.
 ///
-/// Makes a single call, so that a request that cannot fit is refused before any memory is taken. If
-/// a signal interrupts the call, continues in steps: tmpfs rolls back everything that an
-/// interrupted call has reserved, so a program with a timer could never reserve a large segment at
-/// once.
+/// Makes a single call, so that a request that cannot fit takes no memory. If a signal interrupts
+/// it, continues in steps: tmpfs rolls back what an interrupted call has reserved, so a program
+/// with a timer could never reserve a large segment at once.
 pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
     match fallocate(fd, start, len) {
         Err(error) if error.raw_os_error() == Some(libc::EINTR) => (0..len)
@@ -157,13 +155,12 @@ pub(crate) fn free_space(directory: &Path) -> String {
     }
 }
 
-/// Returns `true` if this process can allocate that many more bytes. Callers check before
-/// operations in which the standard library would abort. Other threads may allocate in between, so
-/// this is no guarantee.
+/// Returns `true` if this process can allocate that many more bytes: a check before operations in
+/// which the standard library would abort. Other threads may allocate in between.
 pub(crate) fn has_heap(bytes: usize) -> bool {
     let mut heap = Vec::<u8>::new();
     let has_heap = heap.try_reserve_exact(bytes).is_ok();
-    // Prevents the compiler from removing both the allocation and its release.
+    // Keeps the compiler from removing the allocation.
     black_box(heap);
     has_heap
 }
@@ -171,7 +168,7 @@ pub(crate) fn has_heap(bytes: usize) -> bool {
 /// Returns how many bytes this process may lock into RAM without privileges.
 pub(crate) fn lock_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place to write to.
+    // SAFETY: `limit` is valid for writes.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     limit.rlim_cur
 }
@@ -179,13 +176,13 @@ pub(crate) fn lock_limit() -> u64 {
 /// Returns the length in bytes of the longest file that this process may create or write.
 pub(crate) fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place to write to.
+    // SAFETY: `limit` is valid for writes.
     unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
     limit.rlim_cur
 }
 
-/// Refuses a length beyond the limit. To be asked first: the kernel's answer to a call that makes a
-/// file longer than that, or writes there, is a signal that ends the process (SIGXFSZ).
+/// Refuses a length beyond that limit, before a call that would raise SIGXFSZ, which ends the
+/// process.
 pub(crate) fn check_file_size(len: usize) -> io::Result<()> {
     if len as u64 > file_size_limit() {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -193,7 +190,7 @@ pub(crate) fn check_file_size(len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the size in bytes of huge pages for shared memory, or `None` if the kernel has none.
+/// Returns the size in bytes of the kernel's huge pages for shared memory, if it has any.
 pub(crate) fn huge_page_size() -> Option<usize> {
     let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").ok()?;
     text.trim().parse().ok().filter(|size: &usize| size.is_power_of_two())
@@ -209,6 +206,6 @@ pub(crate) fn is_on_hugetlbfs(directory: &Path) -> bool {
     }
     // SAFETY: `statfs` succeeded, so it filled the buffer.
     let stat = unsafe { stat.assume_init() };
-    // The two types differ between libcs. The number has 32 bits.
+    // The types differ between libcs. The number has 32 bits.
     stat.f_type as u32 == libc::HUGETLBFS_MAGIC as u32
 }

@@ -1,42 +1,40 @@
 //! The keeper: one thread per process that holds the process's bells, so that the kernel rings them
 //! when the process dies.
 //!
-//! When a thread exits, the kernel walks its *robust list* (see `man 2 set_robust_list`) and checks
-//! the futex word at a fixed distance after each entry. If the word names the dead thread as its
-//! holder, the kernel sets `FUTEX_OWNER_DIED` and wakes a waiter. Ordinary threads may exit at any
-//! time, so the list belongs to a keeper: a thread that starts with the first channel, sleeps, and
-//! ends only with the process, by exit, exec or a signal. Each thread has its own list, so libc's
-//! lists for robust mutexes in other threads are not affected.
+//! When a thread exits, the kernel walks its *robust list* (`man 2 set_robust_list`) and checks the
+//! futex word at a fixed distance after each entry. If the word names the dead thread as its
+//! holder, the kernel sets `FUTEX_OWNER_DIED` and wakes a waiter. The keeper starts with the first
+//! channel, sleeps, and ends only with the process. Other threads have lists of their own, for
+//! libc's robust mutexes.
 //!
-//! The entries are memory of this process only, adjacent to the shared words (see
-//! [`Mapping::behind_own_page`]), so no peer can corrupt the list. The head and the entries are in
-//! pages that are mapped as shared, although no other process uses them: when the kernel kills a
-//! process because memory is short, it may reclaim private pages before it walks the list.
-//!
-//! [`Mapping::behind_own_page`]: crate::os::mapping::Mapping::behind_own_page
+//! The entries are private memory next to the shared words (see [`Mapping::behind_own_page`]), so
+//! no peer can corrupt the list. Yet head and entries are in pages mapped as shared: when the
+//! kernel kills a process because memory is short, it may reclaim private pages before it walks the
+//! list.
 //!
 //! # Killed at any instruction
 //!
 //! An entry joins the list before its word names the keeper, and leaves it after the ringer has
-//! left. Each change of the list is a single store; the list is consistent before and after it.
+//! left. Each change of the list is a single store, consistent before and after it.
 //!
-//! A forked child has no keeper until it creates a channel of its own. The parent's bells name no
-//! thread of the child.
+//! A forked child has no keeper until it creates a channel. The parent's bells name no thread of
+//! it.
 
 use crate::os::fork;
 use crate::os::futex::Futex;
+use crate::os::mapping::Mapping;
 use crate::os::posix::{check, page_size};
 use parking_lot::Mutex;
 use std::io;
-use std::mem::{size_of, MaybeUninit};
+use std::mem::{forget, size_of, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 /// The longest list that the kernel walks: its `ROBUST_LIST_LIMIT`.
 pub(crate) const MAX_BELLS: usize = 2048;
 
-/// Stack size of the keeper's thread in bytes: enough for four system calls and libc's own needs. If
-/// the program's thread-local variables leave too little of it, the thread gets the default stack.
+/// Stack size of the thread in bytes. If the program's thread-local variables leave too little of
+/// it, the thread gets the default stack.
 const STACK: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -64,8 +62,8 @@ struct Head {
     pending: *mut ListEntry,
 }
 
-/// The list of this process's bells, and the thread that holds them. One per process; never
-/// unmapped, because the kernel reads it when the process ends.
+/// The list of this process's bells, and the thread that holds them. Never unmapped: the kernel
+/// reads it when the process ends.
 #[repr(C)]
 struct Keeper {
     head: Head,
@@ -73,7 +71,7 @@ struct Keeper {
     /// 0 until the thread has registered the list or failed to.
     has_begun: Futex,
     id: AtomicU32,
-    /// The error number if the thread could not register the list, or 0.
+    /// The error of registering the list, or 0.
     errno: AtomicI32,
     state: Mutex<KeeperState>,
 }
@@ -81,16 +79,14 @@ struct Keeper {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<Keeper>() <= crate::os::posix::PAGE);
 
-// SAFETY: the list changes under the lock of `state`, by single stores, and is consistent after
-// each of them; the kernel reads it when the keeper's thread exits. All other fields are atomics, a
-// lock, or immutable.
+// SAFETY: the list changes under the lock of `state`, by single stores. All other fields are
+// atomics, a lock, or immutable.
 unsafe impl Sync for Keeper {}
 // SAFETY: no field is bound to a thread.
 unsafe impl Send for Keeper {}
 
 #[derive(Default)]
 struct KeeperState {
-    /// The thread's id, once the thread is running.
     thread: Option<u32>,
     /// The number of places in use or reserved.
     taken: usize,
@@ -110,26 +106,21 @@ impl KeeperState {
 static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
 
 impl Keeper {
-    /// Creates a keeper in a page of its own.
-    fn new(fork_epoch: u64) -> Result<NonNull<Self>, Failed> {
-        let (access, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
-        let page = unsafe { libc::mmap(ptr::null_mut(), page_size(), access, own, -1, 0) };
-        let Some(this) = NonNull::new(page.cast::<Self>()).filter(|_| page != libc::MAP_FAILED) else {
-            return Err(failed("mmap")(io::Error::last_os_error()));
-        };
+    /// Creates a keeper at the start of a page, and returns the page.
+    fn in_own_page(fork_epoch: u64) -> Result<Mapping, Failed> {
+        let page = Mapping::shared(page_size()).map_err(failed("mmap"))?;
+        let this = page.base().cast::<Self>();
         let list = ListEntry { next: AtomicPtr::new(ptr::null_mut()) };
         let head = Head { list, distance: distance() as libc::c_long, pending: ptr::null_mut() };
         let state = Mutex::default();
         let (has_begun, id, errno) = (Futex::new(0), AtomicU32::new(0), AtomicI32::new(0));
-        // SAFETY: the page was just mapped, is aligned, and has room for a `Keeper` (asserted
-        // above).
+        // SAFETY: the page was just mapped, and has room for a `Keeper` (asserted above).
         unsafe { this.as_ptr().write(Self { head, fork_epoch, has_begun, id, errno, state }) };
         // SAFETY: initialised by the write above.
         let list = unsafe { &this.as_ref().head.list };
         // An empty list leads back to its head.
         list.next.store(ptr::addr_of!(*list).cast_mut(), Ordering::Relaxed);
-        Ok(this)
+        Ok(page)
     }
 
     /// Returns the keeper of this process, creating it on the first call.
@@ -141,17 +132,16 @@ impl Keeper {
             if let Some(keeper) = unsafe { known.as_ref() }.filter(|keeper| keeper.fork_epoch == fork_epoch) {
                 return Ok(keeper);
             }
-            let new = Self::new(fork_epoch)?;
+            let page = Self::in_own_page(fork_epoch)?;
+            let new = page.base().cast().as_ptr();
             // Release: partner of the Acquire above.
-            if KEEPER.compare_exchange(known, new.as_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                // SAFETY: mapped by `new` above, and never published.
-                unsafe { libc::munmap(new.as_ptr().cast(), page_size()) };
+            if KEEPER.compare_exchange(known, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                forget(page);
             }
         }
     }
 
-    /// Returns the id of the thread, by which the kernel identifies the holder. Starts it on the first
-    /// call.
+    /// Returns the id of the thread, which is the holder of all bells. Starts it on the first call.
     fn thread(&'static self, state: &mut KeeperState) -> Result<u32, Failed> {
         match state.thread {
             Some(thread) => Ok(thread),
@@ -165,16 +155,15 @@ impl Keeper {
         }
     }
 
-    /// Starts the thread, with a stack of this size or the default, and returns its id. The thread
-    /// receives no signals: those belong to the program.
+    /// Starts the thread, with a stack of this size or the default, and returns its id.
     ///
-    /// Uses libc, because the standard library gives each thread a second stack for signals and
-    /// aborts if that allocation fails.
+    /// Uses libc: the standard library gives each thread a second stack for signals and aborts if
+    /// that allocation fails.
     fn start(&'static self, stack: Option<usize>) -> Result<u32, Failed> {
         self.has_begun.store(0, Ordering::Relaxed);
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
         let result = |number: i32| if number == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(number)) };
-        // SAFETY: `attributes` is a valid place to write to.
+        // SAFETY: `attributes` is valid for writes.
         result(unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) }).map_err(failed("pthread_attr_init"))?;
         if let Some(stack) = stack {
             // SAFETY: initialised above. If libc rejects the size, its default stays.
@@ -184,10 +173,9 @@ impl Keeper {
         unsafe { libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED) };
         let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
         let argument = ptr::addr_of!(*self).cast_mut().cast();
-        // A thread inherits the signal mask of the thread that starts it.
+        // A thread inherits the signal mask: signals belong to the program's threads.
         let started = without_signals(|| {
-            // SAFETY: the attributes are initialised, and `self` is never unmapped, as `keep`
-            // expects.
+            // SAFETY: the attributes are initialised, and `self` is never unmapped.
             unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), keep, argument) }
         });
         // SAFETY: initialised above, and not used after this.
@@ -205,13 +193,12 @@ impl Keeper {
     /// Makes the calling thread the holder of the listed bells.
     fn begin(&self) -> io::Result<()> {
         let head = ptr::addr_of!(self.head);
-        // SAFETY: the head is never unmapped, has the layout that the kernel expects, and always
-        // leads to a consistent list.
+        // SAFETY: the head is never unmapped and always leads to a consistent list.
         check(unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) } as i32)
     }
 }
 
-/// The body of the thread. `keeper` points to a `Keeper`, which is never unmapped.
+/// The body of the thread.
 extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `start` passes a keeper, which is never unmapped.
     let keeper = unsafe { &*keeper.cast::<Keeper>() };
@@ -228,8 +215,7 @@ extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
     keeper.has_begun.wake();
     if begun.is_ok() {
         loop {
-            // SAFETY: `pause` has no preconditions. All signals are blocked, so it sleeps until the
-            // process ends.
+            // SAFETY: `pause` has no preconditions. All signals are blocked: it never returns.
             unsafe { libc::pause() };
         }
     }
@@ -239,12 +225,12 @@ extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
 /// Runs `work` with all signals blocked in this thread.
 fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
-    // SAFETY: `all` is a valid place to write to.
+    // SAFETY: `all` is valid for writes.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: `sigfillset` filled `all`, and `before` is a valid place to write to.
+    // SAFETY: `sigfillset` filled `all`, and `before` is valid for writes.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
     let done = work();
-    // SAFETY: the call above filled `before`; null means that the old mask is not returned.
+    // SAFETY: the call above filled `before`.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
     done
 }
@@ -261,8 +247,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Reserves places for later entries, and starts the keeper's thread. Fails with `ENOSPC` if not
-    /// enough are free.
+    /// Reserves places for later entries, and starts the thread. Fails with `ENOSPC` if there are
+    /// too few.
     pub(crate) fn take(count: usize) -> Result<Self, Failed> {
         let keeper = Keeper::get()?;
         let mut state = keeper.state.lock();
@@ -296,17 +282,16 @@ unsafe impl Send for Listed {}
 unsafe impl Sync for Listed {}
 
 impl Listed {
-    /// Adds a bell's entry to the list, then calls `hold` to write the keeper's thread id into the
-    /// bell's word. Returns `None` if `hold` returns `false`. Fails with `ENOSPC` if the list is
-    /// full.
+    /// Adds a bell's entry to the list, then calls `hold` to write the thread's id into the bell's
+    /// word. Returns `None` if `hold` returns `false`. Fails with `ENOSPC` if the list is full.
     ///
-    /// With `has_place`, the caller has reserved a [place](Places) for the entry, and keeps it for
-    /// as long as the entry is listed.
+    /// With `has_place`, the caller keeps a [place](Places) for the entry for as long as it is
+    /// listed.
     ///
     /// # Safety
     ///
-    /// `entry` points to memory of this process only, aligned and not used for anything else. That
-    /// memory and the word behind it stay valid until the result is dropped.
+    /// `entry` points to aligned memory of this process only, used for nothing else. It and the
+    /// word behind it stay valid until the result is dropped.
     pub(crate) unsafe fn new(
         entry: NonNull<u8>,
         has_place: bool,
@@ -338,12 +323,11 @@ impl Drop for Listed {
         let _state = self.keeper.state.lock();
         let mut at = ptr::addr_of!(self.keeper.head.list);
         loop {
-            // SAFETY: the head, or an entry, which stays valid while it is listed (contract of
-            // `new`).
+            // SAFETY: the head, or an entry, which is valid while it is listed (contract of `new`).
             let this = unsafe { &*at };
             let next = this.next.load(Ordering::Relaxed);
             if next == self.entry.as_ptr() {
-                // SAFETY: a listed entry, which stays valid while it is listed (contract of `new`).
+                // SAFETY: a listed entry, likewise.
                 let after = unsafe { &*next }.next.load(Ordering::Relaxed);
                 this.next.store(after, Ordering::Release);
                 break;

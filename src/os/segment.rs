@@ -1,42 +1,38 @@
-//! Shared-memory objects that this process creates. (For those of other processes, see `foreign`.)
+//! Shared-memory objects: a [`Segment`] that this process creates, and a [`Foreign`] one of another
+//! process, checked before it is mapped.
 //!
-//! * Memory is reserved (`posix_fallocate`) before it is used, so a full /dev/shm is an error here
-//!   and never a SIGBUS on first access. An object that other processes write is reserved in full
-//!   when it is created, a payload segment range by range.
+//! * Memory is reserved (`posix_fallocate`) before it is used, so a full /dev/shm is an error and
+//!   never a SIGBUS: when an object is created that other processes write, and range by range in a
+//!   payload segment.
 //! * A step that fails undoes the earlier ones: descriptors, mappings and names clean up on drop.
-//! * A name is unlinked by the process that created it, or by a sweep (I7). A forked child's copy
-//!   of a [`Link`] does nothing.
-//! * An open file description that holds a provider's or a peer's lock is never mapped (see
-//!   `locks`).
+//! * An open file description that holds locks is never mapped (see `locks`).
 
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
-use crate::os::foreign::is_linked;
 use crate::os::locks::{LockFile, LOCK};
-use crate::os::mapping::Mapping;
-use crate::os::name::{Link, Name};
-use crate::os::posix::{free_bytes, punch, reserve, reserve_all, set_len, LOCK_MEMORY};
-use std::fs::{File, Permissions};
+use crate::os::mapping::{Access, Mapping};
+use crate::os::name::{inode, Link, Name};
+use crate::os::posix::{free_bytes, next_filled, page_size, punch, reserve, reserve_all, set_len, LOCK_MEMORY};
+use std::fs::{File, Metadata, Permissions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
-/// A shared-memory object that this process created: mapped for reading and writing, unlinked on
-/// drop.
+/// An object that this process created: mapped for reading and writing, unlinked on drop (I7).
 ///
-/// Fields drop in this order: the mapping and the file are closed before [`Link`] checks the name.
+/// The order of the fields matters: mapping and file are closed before the name is unlinked.
 pub(crate) struct Segment {
     mapping: Mapping,
     /// Kept open if memory is reserved later.
     file: Option<Arc<File>>,
-    /// The size in bytes of the huge pages requested for its memory, if any.
+    /// The size of the requested huge pages in bytes.
     huge_page: Option<usize>,
     link: Link,
 }
 
-/// Additional properties of a payload segment's memory.
+/// Properties of a payload segment's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Memory {
     /// Locked into RAM; if that is impossible, creating the segment fails.
@@ -49,15 +45,14 @@ pub(crate) struct Memory {
 
 pub(crate) enum Locked {
     Made(Segment, LockFile),
-    /// A sweep found the object before it was locked, and removes it. The name may already belong
-    /// to another object if other processes use the same name.
+    /// A sweep found the object before it was locked, and removes it. Another object may have its
+    /// name already.
     Swept(Link),
 }
 
 impl Segment {
-    /// Creates an object of `len` bytes (a multiple of the page size) and maps it. Its content is
-    /// zero and it has no memory yet: [reserve](Self::reserve) a range before using it. Sets
-    /// exactly `mode`, regardless of the umask.
+    /// Creates an object of `len` bytes (a multiple of the page size) and maps it. It has no memory
+    /// yet: [reserve](Self::reserve) a range before using it.
     pub(crate) fn create(name: Name, len: usize, mode: u32, memory: Memory) -> Result<Self, OsError> {
         let file = create_new(&name).map_err(|error| name.error("open", len, error))?;
         let link = Link::new(name);
@@ -65,8 +60,7 @@ impl Segment {
         Self::sparse(Arc::new(file), link, len, memory)
     }
 
-    /// Creates an object, locks one `byte` of it first, reserves all of its memory, and maps it
-    /// with `map`.
+    /// Creates an object, locks a `byte` of it first, reserves its memory, and maps it with `map`.
     pub(crate) fn create_locked(
         name: Name,
         len: usize,
@@ -89,8 +83,7 @@ impl Segment {
         Ok(Locked::Made(Self { mapping, file: None, huge_page: None, link }, locks))
     }
 
-    /// Maps an object of `len` bytes that its caller has created, and that the caller removes. `name` is
-    /// for errors.
+    /// Maps an object of `len` bytes that the caller creates and removes. `name` is for errors.
     pub(crate) fn of_file(file: Arc<File>, name: Name, len: usize) -> Result<Self, OsError> {
         Self::sparse(file, Link::of_others(name), len, Memory::default())
     }
@@ -105,7 +98,7 @@ impl Segment {
             Some(huge) => Mapping::aligned(&file, name, len, huge)?,
             None => Mapping::of_owner(&file, name, len)?,
         };
-        // Must precede the first page: neither call moves existing pages.
+        // Before the first page: neither call moves existing pages.
         if let Some(node) = memory.numa_node {
             mapping.prefer_node(node).map_err(failed("mbind"))?;
         }
@@ -115,10 +108,9 @@ impl Segment {
         Ok(Self { mapping, file: Some(file), huge_page, link })
     }
 
-    /// Reserves memory for a range of a sparse object, in whole pages, and populates it in this
-    /// process, so that writing does not fault page by page. Collapses huge pages that lie wholly
-    /// within the range, if the segment is to have any. Memory reserved earlier stays unchanged. No
-    /// other thread or process may write the range concurrently.
+    /// Reserves memory for a range, in whole pages, populates it in this process, and collapses the
+    /// huge pages within it, if requested. Memory reserved earlier stays unchanged. No other thread
+    /// or process may write the range concurrently.
     pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
         let Some(file) = &self.file else { return Ok(()) };
         reserve(file, range.start, range.len())
@@ -128,13 +120,12 @@ impl Segment {
         Ok(())
     }
 
-    /// Returns the size in bytes of the huge pages requested for the segment's memory, if any.
     pub(crate) fn huge_page(&self) -> Option<usize> {
         self.huge_page
     }
 
-    /// Collapses the huge pages within a range, as far as the kernel can. All of the range has
-    /// memory, and a part of each huge page is present.
+    /// Collapses the huge pages within a range, as far as the kernel can. The range is reserved,
+    /// and a part of each huge page is present.
     pub(crate) fn collapse(&self, range: Range<usize>) {
         if let Some(huge) = self.huge_page {
             self.mapping.collapse(range, huge);
@@ -142,14 +133,12 @@ impl Segment {
     }
 
     /// Releases a range's memory to the system, in whole pages, even while other processes have it
-    /// mapped. The content is lost; the length stays (I4). The range must no longer be read: a
-    /// process that accesses it afterwards, in violation of the protocol, reads zeros, or gets a
-    /// signal if /dev/shm is full. Returns `false` if the system refuses.
+    /// mapped. A process that reads it afterwards, in violation of the protocol, reads zeros, or
+    /// gets a signal if /dev/shm is full. Returns `false` if the system refuses.
     pub(crate) fn discard(&self, range: Range<usize>) -> bool {
         self.file.as_ref().is_some_and(|file| punch(file, range.start, range.len()).is_ok())
     }
 
-    /// Returns the free bytes in the segment's file system, if known.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         free_bytes(self.link.name().directory())
     }
@@ -173,12 +162,126 @@ fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
+/// Returns `true` if the object still has a name, which no other process unlinks while the caller
+/// holds its lock.
+pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.nlink() > 0)
+}
+
+/// Checks that the object is a regular file of user `uid`. Returns its length in bytes.
+pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize, ObjectError> {
+    check_metadata(&file.metadata().map_err(|error| name.error("fstat", 0, error))?, name, uid)
+}
+
+/// Like [`check_regular`], for an object that need not be open.
+pub(crate) fn check_metadata(metadata: &Metadata, name: &Name, uid: u32) -> Result<usize, ObjectError> {
+    if metadata.uid() != uid {
+        return Err(ObjectError::WrongUid { object: name.path(), found: metadata.uid(), expected: uid });
+    }
+    if !metadata.is_file() {
+        return Err(ObjectError::Unusable { object: name.path(), reason: "it is not a regular file" });
+    }
+    Ok(usize::try_from(metadata.len()).unwrap_or(0))
+}
+
+/// An error in another process's object, which callers convert to their own error type.
+#[derive(Debug)]
+pub(crate) enum ObjectError {
+    /// The object does not have the expected type or content.
+    Unusable {
+        object: String,
+        reason: &'static str,
+    },
+    WrongUid {
+        object: String,
+        found: u32,
+        expected: u32,
+    },
+    Os(OsError),
+}
+
+impl ObjectError {
+    /// Returns `true` if no object has this name.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self, Self::Os(error) if error.errno() == Some(libc::ENOENT))
+    }
+}
+
+impl From<OsError> for ObjectError {
+    fn from(error: OsError) -> Self {
+        Self::Os(error)
+    }
+}
+
+/// An object of another process, checked for type and owner.
+pub(crate) struct Foreign {
+    name: Name,
+    file: File,
+    /// Length in bytes when it was opened.
+    pub(crate) len: usize,
+}
+
+impl Foreign {
+    pub(crate) fn open(name: Name, access: Access, uid: u32) -> Result<Self, ObjectError> {
+        let flags = if access == Access::Read { libc::O_RDONLY } else { libc::O_RDWR };
+        let file = name.open(flags, 0).map_err(|error| name.error("open", 0, error))?;
+        let len = check_regular(&file, &name, uid)?;
+        Ok(Self { name, file, len })
+    }
+
+    pub(crate) fn map(&self, access: Access) -> Result<Mapping, ObjectError> {
+        self.map_first(self.len, access)
+    }
+
+    /// Maps the first `len` bytes, or all if there are fewer.
+    pub(crate) fn map_first(&self, len: usize, access: Access) -> Result<Mapping, ObjectError> {
+        if self.len == 0 {
+            return Err(ObjectError::Unusable { object: self.name.path(), reason: "it is empty" });
+        }
+        Ok(Mapping::new(&self.file, &self.name, len.min(self.len), access)?)
+    }
+
+    /// Populates the parts of a mapping of this object that have memory, for reading. Returns their
+    /// size in bytes, or 0 before Linux 5.14.
+    ///
+    /// Reading a hole would allocate memory that the owner does not account for. (That can still
+    /// happen in a part that the owner is just releasing; it is reused with the range.)
+    pub(crate) fn fault_in(&self, mapping: &Mapping) -> usize {
+        let (len, mut at, mut present) = (mapping.len(), 0, 0);
+        // Memory may appear and disappear meanwhile, so each iteration advances by at least a page.
+        while let Some(filled) = next_filled(&self.file, at).filter(|filled| filled.start < len) {
+            let filled = filled.start..filled.end.min(len);
+            at = filled.end.max(filled.start + page_size());
+            if mapping.prefault_for_reading(filled.clone()) {
+                present += filled.len();
+            }
+        }
+        present
+    }
+
+    /// Maps the object for reading and writing, behind a page private to this process.
+    pub(crate) fn map_behind_own_page(&self) -> Result<Mapping, OsError> {
+        Mapping::behind_own_page(&self.file, &self.name, self.len)
+    }
+
+    /// Opens the same object again, for locks.
+    pub(crate) fn open_for_locks(&self) -> Result<LockFile, ObjectError> {
+        let failed = |call| move |error| self.name.error(call, self.len, error);
+        let again = LockFile::open(|| self.name.open(libc::O_RDWR, 0)).map_err(failed("open"))?;
+        if inode(again.file()).map_err(failed("fstat"))? != inode(&self.file).map_err(failed("fstat"))? {
+            let reason = "another object took its name while it was opened";
+            return Err(ObjectError::Unusable { object: self.name.path(), reason });
+        }
+        Ok(again)
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::os::foreign::Foreign;
     use crate::os::mapping::Access;
     use crate::os::posix::{effective_uid, PAGE};
+    use crate::os::segment::Foreign;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
 

@@ -4,7 +4,7 @@
 //! A reference to the bytes exists only while a handle is held (I5): `&mut [u8]` through the only
 //! handle of a chunk that no peer can attach to, `&[u8]` otherwise.
 
-use crate::os::prefetch;
+use crate::os::mapping::prefetch_for_writing;
 use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk};
 use crate::owner::error::{CapacityError, ShareError};
 use crate::owner::pool::Pool;
@@ -242,8 +242,8 @@ impl ShmBuf {
     #[inline]
     pub(crate) fn fetch_ends(&self) {
         let first = self.chunk().data().as_ptr();
-        prefetch::for_writing(first);
-        prefetch::for_writing(first.wrapping_add(self.capacity().saturating_sub(1)));
+        prefetch_for_writing(first);
+        prefetch_for_writing(first.wrapping_add(self.capacity().saturating_sub(1)));
     }
 
     pub(crate) fn provider(&self) -> ProviderId {

@@ -11,8 +11,8 @@ use crate::owner::control::{Numbered, OwnerControl};
 use crate::owner::limits::{range, Limits, DEFAULT_IDLE_WINDOW, LONGEST};
 use crate::owner::pool::Pool;
 use crate::owner::provider::Provider;
-use crate::protocol::control::{control_name, control_size, MAX_RECORDS};
-use crate::protocol::ids::ProviderId;
+use crate::protocol::control::{control_size, MAX_RECORDS};
+use crate::protocol::ids::{control_name, ProviderId};
 use crate::protocol::sweep;
 use std::path::PathBuf;
 

@@ -2,7 +2,7 @@
 //! [`Reservation`]s.
 
 use crate::error::BuildError;
-use crate::os::deadline::Deadline;
+use crate::os::futex::Deadline;
 use crate::os::name::{Namespace, DIRECTORY};
 use crate::os::posix::PAGE;
 use crate::owner::buf::ShmBufMut;

@@ -23,9 +23,9 @@
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
-use crate::os::deadline::Deadline;
-use crate::os::per_process::PerProcess;
-use crate::os::{barrier, fork};
+use crate::os::fork;
+use crate::os::fork::PerProcess;
+use crate::os::futex::{barrier, Deadline};
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::limits::Need;

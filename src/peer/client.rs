@@ -1,39 +1,32 @@
 //! [`Client`], with which a peer attaches to messages by descriptor.
 //!
-//! A client maps each provider's control object and each segment once and keeps them in a table. A
-//! view holds a counted reference to its segment's mapping, which keeps the control object mapped,
-//! so a view outlives the client.
+//! A client maps each control object and each segment once and keeps them in a table. A view holds
+//! a reference to its segment, which keeps the control object mapped, so it outlives the client.
 //!
-//! A descriptor is untrusted. Before a pointer is formed (I2), the client checks that the record
-//! exists, takes the lease, and checks that the generation matches, that the length equals the
-//! owner's, and that the range lies within the mapping. The bounds are private: no other process
-//! can change them.
+//! A descriptor is untrusted: record, generation, length and range are checked before a pointer is
+//! formed (I2).
 //!
 //! # Cost of an attach when everything is mapped
 //!
-//! Six read-modify-writes and no system call: two on the table's reader lock (private, contended
-//! only by threads of this client), one to take the lease, one to count the reference to the
-//! mapping, and two when the view is dropped. Where the lease's read-modify-write is not a full
-//! fence, the fence is added. Readers do not block each other. They wait only while another thread
-//! stores a new mapping in the table; the system calls come before that.
+//! Six read-modify-writes and no system call: two on the table's reader lock, one to take the lease
+//! (and a fence, where that is none), one to count the reference to the mapping, and two when the
+//! view is dropped. Readers wait only while another thread stores a new mapping in the table; the
+//! system calls precede that.
 
 #![forbid(unsafe_code)]
 
 use crate::error::BuildError;
-use crate::os::foreign::Foreign;
 use crate::os::fork;
 use crate::os::locks;
 use crate::os::mapping::Access;
 use crate::os::name::{Namespace, DEFAULT_PREFIX, DIRECTORY};
 use crate::os::posix::effective_uid;
-use crate::peer::cache::{Cached, ProviderEntry, Remote, Table};
-use crate::peer::control::PeerControl;
+use crate::os::segment::Foreign;
+use crate::peer::control::{Cached, Lease, PeerControl, ProviderEntry, Remote, Table};
 use crate::peer::error::AttachError;
-use crate::peer::lease::Lease;
 use crate::peer::view::ShmView;
-use crate::protocol::control::segment_name;
 use crate::protocol::descriptor::Descriptor;
-use crate::protocol::ids::{PeerId, ProviderId};
+use crate::protocol::ids::{segment_name, PeerId, ProviderId};
 use crate::protocol::record::Place;
 use parking_lot::RwLock;
 use std::fmt;
@@ -50,22 +43,20 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Sets the directory that contains the providers' objects, an absolute path; default /dev/shm.
-    /// See [`ProviderBuilder::directory`](crate::ProviderBuilder::directory).
+    /// Sets the providers' [directory](crate::ProviderBuilder::directory); default /dev/shm.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
         self
     }
 
-    /// Sets the prefix of the providers' names; default `shm_pool`. See
-    /// [`ProviderBuilder::name_prefix`](crate::ProviderBuilder::name_prefix).
+    /// Sets the providers' [prefix](crate::ProviderBuilder::name_prefix); default `shm_pool`.
     pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.name_prefix = prefix.into();
         self
     }
 
-    /// Sets the user whose providers are trusted; default: the effective user of this process.
-    /// Objects of other users are refused.
+    /// Sets the user whose providers are trusted, and no others'; default: the effective user of
+    /// this process.
     pub fn owner_uid(mut self, uid: u32) -> Self {
         self.owner_uid = Some(uid);
         self
@@ -90,10 +81,8 @@ impl ClientBuilder {
 }
 
 /// Reads messages of other processes in place. Create one per process and share it by reference or
-/// `Arc`.
-///
-/// A client takes one of the 64 peer slots of each provider that it attaches to. The slot is
-/// released when the client and its last view of that provider are dropped.
+/// `Arc`: it takes one of the 64 peer slots of each provider that it attaches to, until the client
+/// and its last view of that provider are dropped.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -132,7 +121,7 @@ impl Client {
         Self { names: Namespace::in_shm(DEFAULT_PREFIX), uid, fork_epoch, table: Arc::default() }
     }
 
-    /// Returns the namespace of the providers, and the user that their objects must belong to.
+    /// Returns the providers' namespace and user.
     pub(crate) fn trusted(&self) -> (&Namespace, u32) {
         (&self.names, self.uid)
     }
@@ -143,14 +132,14 @@ impl Client {
     }
 
     /// Connects to a provider before its first message arrives. Returns this client's id there, for
-    /// [`ShmBuf::grant`](crate::ShmBuf::grant). Connecting again returns the same id.
+    /// [`ShmBuf::grant`](crate::ShmBuf::grant), the same each time.
     ///
     /// # Errors
     ///
     /// [`AttachError::NoProvider`], [`AttachError::Closed`] or [`AttachError::OwnerDied`] if the
     /// provider no longer exists; [`AttachError::NotAProvider`], [`AttachError::WrongUid`] or
-    /// [`AttachError::TooManyPeers`] if it cannot be used; [`AttachError::Forked`] in a forked
-    /// child; [`AttachError::Os`] if a system call fails.
+    /// [`AttachError::TooManyPeers`] if it cannot be used; [`AttachError::Forked`];
+    /// [`AttachError::Os`].
     pub fn connect(&self, provider: ProviderId) -> Result<PeerId, AttachError> {
         self.check_fork()?;
         if let Some(entry) = self.table.read().find(provider) {
@@ -166,7 +155,7 @@ impl Client {
         // A restarted publisher has a new id: drop the connection to the old one.
         self.forget_abandoned();
         let mut table = self.table.write();
-        // Another thread may have connected first; then this connection is dropped.
+        // Another thread may have connected first.
         if let Some(entry) = table.find(provider) {
             return Ok(entry.remote.control.id());
         }
@@ -174,7 +163,6 @@ impl Client {
         Ok(id)
     }
 
-    /// Removes connections to closed and dead providers from the table. Views keep their mappings.
     fn forget_abandoned(&self) -> Vec<ProviderEntry> {
         let remotes: Vec<Arc<Remote>> = self.table.read().entries.iter().map(|entry| entry.remote.clone()).collect();
         // Makes a system call for each, hence without the lock.
@@ -191,9 +179,9 @@ impl Client {
     /// # Errors
     ///
     /// * [`AttachError::Stale`] if the memory has been reused since.
-    /// * [`AttachError::NoSuchRecord`], [`AttachError::WrongLength`], [`AttachError::OtherPeer`]
-    ///   and [`AttachError::NotGranted`] if the descriptor is not the one that the owner sent, or
-    ///   not for this client.
+    /// * [`AttachError::NoSuchRecord`], [`AttachError::WrongLength`], [`AttachError::OtherPeer`],
+    ///   [`AttachError::NotGranted`] if the owner did not send this descriptor, or not to this
+    ///   client.
     /// * [`AttachError::SlotLost`] if another peer has this client's slot.
     /// * [`AttachError::TooManyLeases`] with 31 views of the same message;
     ///   [`AttachError::OverQuota`] above the provider's limit per peer.
@@ -216,8 +204,8 @@ impl Client {
             if let Some(cached) = entry.segment(place.index, place.segment) {
                 return ShmView::new(cached.clone(), lease, descriptor, place);
             }
-            // The slow path. The lease keeps the segment alive; it moves from the table's reference
-            // to a counted one, so that the segment can be mapped without the table's lock.
+            // The lease keeps the segment alive. It moves from the table's reference to a counted
+            // one, so that the segment can be mapped without the table's lock.
             let remote = entry.remote.clone();
             let lease = lease.moved_to(&remote.control);
             drop(table);
@@ -226,8 +214,6 @@ impl Client {
         }
     }
 
-    /// Maps a segment and adds it to the table, which drops the segments that the owner has
-    /// destroyed.
     fn map(&self, remote: &Arc<Remote>, place: Place) -> Result<Arc<Cached>, AttachError> {
         // While a chunk is leased, its segment is destroyed only if the provider closes.
         let closed = || AttachError::Closed { provider: remote.control.id().provider };
@@ -242,7 +228,7 @@ impl Client {
         Ok(cached)
     }
 
-    /// Opens a segment of a provider. Returns `None` if it no longer exists.
+    /// Opens a segment. Returns `None` if it no longer exists.
     fn open(&self, remote: &Remote, serial: u64) -> Result<Option<Foreign>, AttachError> {
         let name = segment_name(&self.names, remote.control.id().provider, serial);
         match Foreign::open(name, Access::Read, self.uid) {
@@ -253,17 +239,16 @@ impl Client {
     }
 
     /// Connects to a provider, and maps and faults in all of its current memory, so that attaching
-    /// to a message causes no system call and no page fault, from the first message on. Returns the
-    /// bytes of payload that are present.
+    /// causes no system call and no page fault from the first message on. Returns the bytes of
+    /// payload that are present.
     ///
-    /// Memory that the provider takes from the system later is not included: let it
-    /// [`reserve`](crate::Provider::reserve) first, or call this again. On Linux before 5.14 the
-    /// segments are mapped but not faulted in, and the result is 0.
+    /// For memory that the provider takes later, call this again, or let it
+    /// [`reserve`](crate::Provider::reserve) first. Before Linux 5.14 the segments are mapped but
+    /// not faulted in, and the result is 0.
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect). After an error, the client may be connected, but no
-    /// further segment is mapped.
+    /// Those of [`connect`](Self::connect). After an error, the client may be connected.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -304,12 +289,11 @@ impl Client {
         Ok(present)
     }
 
-    /// Unmaps segments that their owner has destroyed, and disconnects from providers that have
-    /// closed or died. Views stay valid; their mappings are unmapped with them. Returns the number
-    /// of mappings dropped from the table.
+    /// Unmaps segments that their owner has destroyed, as mapping a new one does too, and
+    /// disconnects from providers that have closed or died. Views stay valid. Returns the number of
+    /// mappings dropped.
     ///
-    /// Mapping a new segment also drops the provider's destroyed segments. Call this when no
-    /// message may arrive for a long time.
+    /// Call this when no message may arrive for a long time.
     pub fn trim(&self) -> usize {
         if self.check_fork().is_err() {
             return 0;
@@ -319,9 +303,9 @@ impl Client {
         retired.len() + abandoned.iter().map(|entry| 1 + entry.segment_count()).sum::<usize>()
     }
 
-    /// Returns the number of segments in the table, over all providers; 0 in a forked child.
+    /// Returns the number of mapped segments, over all providers; 0 in a forked child.
     pub fn mapped_segments(&self) -> usize {
-        // In a forked child, the lock may be held by a thread that does not exist there.
+        // In a forked child, a thread that does not exist there may hold the lock.
         if self.check_fork().is_err() {
             return 0;
         }
@@ -338,7 +322,7 @@ impl Client {
     }
 }
 
-/// Registers the fork handlers. If there is no memory for that, connecting reports it.
+/// Registers the fork handlers. If that fails, connecting reports it.
 fn watch_forks() {
     let _ = locks::watch_forks();
 }

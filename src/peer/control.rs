@@ -1,41 +1,40 @@
-//! The peer's side of the control object: opens it, checks it and holds a slot in it.
+//! A connection to a provider: its control object, the slot in it, leases, and the mapped segments.
 
 #![forbid(unsafe_code)]
 
-use crate::os::barrier;
-use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::fork;
+use crate::os::futex::barrier;
 use crate::os::locks::{LockFile, LOCK};
-use crate::os::mapping::Access;
+use crate::os::mapping::{Access, Mapping};
 use crate::os::name::Namespace;
+use crate::os::segment::{Foreign, ObjectError};
 use crate::peer::error::AttachError;
-use crate::protocol::control::{
-    control_name, peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
-};
-use crate::protocol::ids::{PeerId, ProviderId};
-use crate::protocol::record::{Record, PEERS};
+use crate::protocol::control::{peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::ids::{control_name, PeerId, ProviderId};
+use crate::protocol::record::{Place, Record, Refused, MAX_LEASES, PEERS};
 use crate::protocol::sweep::sweep_after_reading;
-use std::io;
+use parking_lot::RwLock;
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
-/// How long to wait for a slot that the owner is clearing. Clearing a million records takes 0.7 s
-/// the first time and 0.1 s later; the default 4096 take a thousandth of that.
+/// How long to wait for a slot that the owner is clearing: 0.7 s for a million records.
 const CLEARING_LIMIT: Duration = Duration::from_secs(1);
 
-/// A connection to a provider's control object, and this peer's slot in it. On drop, releases the
-/// slot, and removes a dead owner's objects if no other reader is left (see `sweep`).
+/// A connection to a provider's control object, and a slot in it. On drop, releases the slot, and
+/// removes a dead owner's objects if no other reader is left (see `sweep`).
 pub(crate) struct PeerControl {
     view: View,
     names: Namespace,
     locks: LockFile,
     id: PeerId,
     fork_epoch: u64,
-    /// The maximum number of bytes that this peer may read at a time, if there is a limit.
+    /// The limit on the bytes that this peer reads at a time.
     quota: Option<u64>,
-    /// The bytes that it currently reads, if there is a limit.
+    /// The bytes that it reads, if there is a limit.
     held: AtomicU64,
 }
 
@@ -89,16 +88,14 @@ impl PeerControl {
         Ok(Self { view, names: names.clone(), locks, id, fork_epoch: fork::epoch(), quota, held: AtomicU64::new(0) })
     }
 
-    /// Simulates a killed process: leaves everything except the lock, which the kernel releases.
+    /// Leaves everything except the lock, like a killed process.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn die(mut self) {
         self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
-        // Disables this value's drop, as in a forked child. The lock file records its own epoch and
-        // is dropped as usual.
+        // Disables this value's drop, as in a forked child, but not that of the lock file.
         self.fork_epoch = self.fork_epoch.wrapping_add(1);
     }
 
-    /// Returns the peer's id, as the owner knows it.
     pub(crate) fn id(&self) -> PeerId {
         self.id
     }
@@ -109,14 +106,13 @@ impl PeerControl {
     }
 
     /// Returns `true` if this peer still holds its slot. If the process has closed the descriptor
-    /// that holds the lock, another peer may have taken the slot, and this peer must neither take
-    /// nor release leases in it.
+    /// with the lock, another peer may have it, and this one must not touch its leases.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
         self.view.header().epochs[self.slot()].is_of(self.id.epoch)
     }
 
-    /// Checks that this peer may attach. Fails if it has lost its slot, or the owner refuses it.
+    /// Fails if this peer has lost its slot, or the owner refuses it.
     #[inline]
     pub(crate) fn check_slot(&self) -> Result<(), AttachError> {
         if self.view.header().epochs[self.slot()].is(self.id.epoch) {
@@ -132,7 +128,6 @@ impl PeerControl {
         self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
     }
 
-    /// Returns `true` unless this process is a forked child of the one that connected.
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
@@ -147,22 +142,21 @@ impl PeerControl {
         self.view.record(index)
     }
 
-    /// Charges a message of `len` bytes against the quota. Fails if the quota would be exceeded.
+    /// Charges a message of `len` bytes against the quota.
     #[inline]
-    pub(crate) fn hold(&self, len: u64) -> Result<(), AttachError> {
-        self.quota.map_or(Ok(()), |max| self.hold_within(max, len))
+    pub(crate) fn charge(&self, len: u64) -> Result<(), AttachError> {
+        self.quota.map_or(Ok(()), |max| self.charge_within(max, len))
     }
 
-    fn hold_within(&self, max: u64, len: u64) -> Result<(), AttachError> {
+    fn charge_within(&self, max: u64, len: u64) -> Result<(), AttachError> {
         let sum = |held: u64| held.checked_add(len).filter(|&sum| sum <= max);
-        // Relaxed: a counter, which orders no other memory.
+        // Relaxed: only a counter.
         let counted = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
         counted.map(drop).map_err(|held| AttachError::OverQuota { provider: self.id.provider, len, held, max })
     }
 
-    /// Releases a message of `len` bytes from the quota.
     #[inline]
-    pub(crate) fn let_go(&self, len: u64) {
+    pub(crate) fn refund(&self, len: u64) {
         if self.quota.is_some() {
             self.held.fetch_sub(len, Ordering::Relaxed);
         }
@@ -171,21 +165,21 @@ impl PeerControl {
     /// Releases one lease of this peer, of a message of `len` bytes.
     #[inline]
     pub(crate) fn release(&self, record: u32, len: u64) {
-        self.let_go(len);
+        self.refund(len);
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.release(self.slot());
             self.ring();
         }
     }
 
-    /// Rings the provider's memory bell: memory may have become available.
+    /// Rings the provider's memory bell.
     pub(crate) fn ring(&self) {
         self.view.header().memory.ring();
     }
 
     /// Turns one lease of this peer back into a grant.
     pub(crate) fn put_back(&self, record: u32, len: u64) {
-        self.let_go(len);
+        self.refund(len);
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.put_back(self.slot());
             self.take_back_if_refused(record);
@@ -198,20 +192,17 @@ impl PeerControl {
         self.view.header().epochs[self.slot()].take_back_if_refused(self.id.epoch, record, self.slot());
     }
 
-    /// Returns `true` if the owner has destroyed the segment. A hint: mappings depend on it, access
-    /// does not.
+    /// Returns `true` if the owner has destroyed the segment: a hint for unmapping.
     pub(crate) fn is_retired(&self, index: u64, serial: u64) -> bool {
         self.view.segment_entry(index).map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
     }
 
-    /// Populates the control object, so that no lease faults. Returns the index and serial number
-    /// of each current segment: a hint, which other processes can write.
+    /// Populates the control object. Returns the index and serial number of each segment: a hint.
     pub(crate) fn warm(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.view.prefault();
         self.view.segments()
     }
 
-    /// Returns `true` if the owner has closed its side, or died.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.check_owner().is_err()
     }
@@ -229,15 +220,14 @@ impl PeerControl {
     }
 }
 
-/// Returns how many records may have been used. Clamped, because other processes can write the
-/// owner's number.
+/// Returns how many records may have been used.
 fn used(view: &View) -> u32 {
     // Acquire: partner of the Release in `OwnerControl`.
     view.header().high_water.load(Ordering::Acquire).min(view.record_count())
 }
 
-/// Takes the lock of the first free slot. Waits for a slot that the owner is clearing, but not
-/// indefinitely: the owner may be stopped.
+/// Takes the lock of the first free slot. Waits for one that the owner, which may be stopped, is
+/// clearing.
 fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
     let begin = Instant::now();
     loop {
@@ -256,19 +246,219 @@ fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
 
 impl Drop for PeerControl {
     fn drop(&mut self) {
-        // In a forked child, the slot belongs to the parent.
         if self.is_ours() && self.has_slot() {
-            // The last view is dropped; any remaining grants will not be taken up.
             self.view.vacate(self.slot(), || used(&self.view));
             self.ring();
-            // Unlock explicitly instead of relying on close: a child made by a raw `clone` may
-            // still have a copy of the descriptor. If this fails, the slot stays taken until that
-            // child exits.
+            // Not left to the close: a child made by a raw `clone` may have a copy of the
+            // descriptor. If this fails, the slot stays taken until that child exits.
             let _ = self.locks.unlock(peer_byte(self.slot()));
-            // After that, so that of two peers that disconnect concurrently, at least one finds
-            // itself the last.
+            // Only now, so that of two peers that disconnect, at least one finds itself the last.
             if matches!(self.check_owner(), Err(AttachError::OwnerDied { .. })) {
                 sweep_after_reading(&self.names, self.id.provider, Duration::ZERO);
+            }
+        }
+    }
+}
+
+/// A right to read a chunk, released on drop.
+pub(crate) struct Lease<'a> {
+    control: &'a PeerControl,
+    record: u32,
+    /// The message's length according to the descriptor, which counts against the quota.
+    len: u64,
+    origin: Origin,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Lease,
+    /// Taken from a grant: an attach that fails puts the grant back.
+    TakenUp,
+}
+
+impl<'a> Lease<'a> {
+    /// Takes the lease that a descriptor names: a new one, or the granted one.
+    #[inline]
+    pub(crate) fn take(control: &'a PeerControl, descriptor: &Descriptor) -> Result<(Self, Place), AttachError> {
+        let Some(record) = control.record(descriptor.record) else {
+            let (provider, records) = (descriptor.provider, control.records());
+            return Err(AttachError::NoSuchRecord { provider, record: descriptor.record, records });
+        };
+        control.check_slot()?;
+        let (slot, generation) = (control.slot(), descriptor.generation);
+        let len = descriptor.len;
+        control.charge(len)?;
+        let (origin, taken) = match descriptor.granted {
+            None => (Origin::Lease, record.attach(slot, generation)),
+            Some(granted) if usize::from(granted) != slot => {
+                control.refund(len);
+                return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 });
+            }
+            Some(_) => (Origin::TakenUp, record.accept(slot, generation)),
+        };
+        let refused = match taken {
+            Ok(place) => return Ok((Lease { control, record: descriptor.record, len, origin }, place)),
+            Err(refused) => refused,
+        };
+        control.refund(len);
+        match refused {
+            Refused::Stale => {
+                // A grant may have been taken up and put back.
+                control.take_back_if_refused(record);
+                // The lease may briefly have kept an owner from recycling the chunk.
+                control.ring();
+                Err(AttachError::Stale)
+            }
+            Refused::Full => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
+            Refused::NotGranted => Err(AttachError::NotGranted),
+        }
+    }
+
+    /// Moves the lease to another reference to the same control object.
+    pub(crate) fn moved_to(self, control: &PeerControl) -> Lease<'_> {
+        let moved = Lease { control, record: self.record, len: self.len, origin: self.origin };
+        std::mem::forget(self);
+        moved
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        match self.origin {
+            Origin::Lease => self.control.release(self.record, self.len),
+            Origin::TakenUp => self.control.put_back(self.record, self.len),
+        }
+    }
+}
+
+/// A client's connections. There are few, so lookup is a linear search.
+#[derive(Default)]
+pub(crate) struct Table {
+    pub(crate) entries: Vec<ProviderEntry>,
+}
+
+/// One provider and its mapped segments, indexed as in the control object's table.
+pub(crate) struct ProviderEntry {
+    pub(crate) remote: Arc<Remote>,
+    segments: Vec<Option<Arc<Cached>>>,
+}
+
+pub(crate) struct Remote {
+    pub(crate) control: PeerControl,
+    table: Weak<RwLock<Table>>,
+}
+
+/// A mapped segment. Keeps the connection alive, through which views release their leases.
+pub(crate) struct Cached {
+    mapping: Mapping,
+    serial: u64,
+    index: u64,
+    remote: Arc<Remote>,
+}
+
+impl Remote {
+    pub(crate) fn new(control: PeerControl, table: &Arc<RwLock<Table>>) -> Self {
+        Self { control, table: Arc::downgrade(table) }
+    }
+}
+
+impl ProviderEntry {
+    pub(crate) fn new(remote: Arc<Remote>) -> Self {
+        Self { remote, segments: Vec::new() }
+    }
+
+    #[inline]
+    pub(crate) fn provider(&self) -> ProviderId {
+        self.remote.control.id().provider
+    }
+
+    #[inline]
+    pub(crate) fn segment(&self, index: u64, serial: u64) -> Option<&Arc<Cached>> {
+        let known = self.segments.get(index as usize)?.as_ref();
+        known.filter(|cached| cached.serial == serial)
+    }
+
+    pub(crate) fn segment_count(&self) -> usize {
+        self.segments.iter().flatten().count()
+    }
+
+    fn take_retired(&mut self) -> Vec<Arc<Cached>> {
+        let is_retired =
+            |segment: &&mut Option<Arc<Cached>>| segment.as_ref().is_some_and(|cached| cached.is_retired());
+        self.segments.iter_mut().filter(is_retired).filter_map(Option::take).collect()
+    }
+}
+
+impl Table {
+    #[inline]
+    pub(crate) fn find(&self, provider: ProviderId) -> Option<&ProviderEntry> {
+        self.entries.iter().find(|entry| entry.provider() == provider)
+    }
+
+    fn entry_of(&mut self, remote: &Arc<Remote>) -> Option<&mut ProviderEntry> {
+        self.entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.remote, remote))
+    }
+
+    /// Adds a segment, unless another thread has done so. Returns the mapping to use, and destroyed
+    /// segments, which the caller drops without the table's lock: unmapping is a system call.
+    pub(crate) fn enter(&mut self, cached: Arc<Cached>) -> (Arc<Cached>, Vec<Arc<Cached>>) {
+        let Some(entry) = self.entry_of(&cached.remote) else { return (cached, Vec::new()) };
+        let retired = entry.take_retired();
+        let at = cached.index as usize;
+        if entry.segments.len() <= at {
+            entry.segments.resize_with(at + 1, || None);
+        }
+        match &mut entry.segments[at] {
+            Some(known) if known.serial == cached.serial => (known.clone(), retired),
+            vacant => {
+                *vacant = Some(cached.clone());
+                (cached, retired)
+            }
+        }
+    }
+
+    pub(crate) fn take_retired(&mut self) -> Vec<Arc<Cached>> {
+        self.entries.iter_mut().flat_map(ProviderEntry::take_retired).collect()
+    }
+
+    pub(crate) fn take(&mut self, remotes: &[Arc<Remote>]) -> Vec<ProviderEntry> {
+        let is_wanted = |entry: &ProviderEntry| remotes.iter().any(|remote| Arc::ptr_eq(remote, &entry.remote));
+        let (taken, kept) = std::mem::take(&mut self.entries).into_iter().partition(is_wanted);
+        self.entries = kept;
+        taken
+    }
+}
+
+impl Cached {
+    pub(crate) fn new(mapping: Mapping, index: u64, serial: u64, remote: Arc<Remote>) -> Self {
+        Self { mapping, serial, index, remote }
+    }
+
+    #[inline]
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    #[inline]
+    pub(crate) fn control(&self) -> &PeerControl {
+        &self.remote.control
+    }
+
+    #[inline]
+    pub(crate) fn is_retired(&self) -> bool {
+        self.remote.control.is_retired(self.index, self.serial)
+    }
+
+    /// Removes this segment from the table. The caller's view holds another reference.
+    #[cold]
+    pub(crate) fn leave_table(&self) {
+        let Some(table) = self.remote.table.upgrade() else { return };
+        let mut table = table.write();
+        let segments = table.entry_of(&self.remote).map(|entry| &mut entry.segments);
+        let known = segments.and_then(|segments| segments.get_mut(self.index as usize));
+        if let Some(known) = known {
+            if known.as_ref().is_some_and(|cached| cached.serial == self.serial) {
+                *known = None;
             }
         }
     }

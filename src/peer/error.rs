@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
-use crate::os::foreign::ObjectError;
+use crate::os::segment::ObjectError;
 use crate::protocol::ids::ProviderId;
 use thiserror::Error;
 
@@ -48,9 +48,8 @@ pub enum AttachError {
         /// This client's slot.
         own: u8,
     },
-    /// The grant was already taken up or revoked. If the transport may deliver a descriptor twice,
-    /// try once more: while another thread's attach with an older duplicate fails, it can hold this
-    /// descriptor's grant for an instant.
+    /// The grant was already taken up or revoked. If the transport may deliver descriptors twice,
+    /// try once more: an attach with an older duplicate can hold this grant for an instant.
     #[error("no grant of this message is left to take up: each can be attached once")]
     NotGranted,
     /// This client already has the maximum number of views of this message.
@@ -59,9 +58,9 @@ pub enum AttachError {
         /// The limit.
         max: usize,
     },
-    /// This client would exceed the provider's limit on the bytes that one peer reads at a time:
+    /// This client would exceed
     /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer). A grant
-    /// stays pending, and can be taken up later.
+    /// can be taken up later.
     #[error(
         "a message of {len} bytes of provider {provider} is over the quota: this client reads {held} bytes of {max}; drop views"
     )]
@@ -101,8 +100,7 @@ pub enum AttachError {
         /// The provider.
         provider: ProviderId,
     },
-    /// The object under the provider's name was not created by a provider of this crate, or is
-    /// incomplete.
+    /// The object under the provider's name was not created by this crate, or is incomplete.
     #[error("{object} is not usable: {reason}")]
     NotAProvider {
         /// The object's path.
@@ -128,8 +126,8 @@ pub enum AttachError {
         /// The limit.
         max: usize,
     },
-    /// Another peer has taken this client's slot, because the descriptor that held it was closed,
-    /// for example by `closefrom`. The memory behind this client's views may be reused.
+    /// Another peer has this client's slot, because the descriptor that held it was closed, for
+    /// example by `closefrom`. The memory behind this client's views may be reused.
     #[error("this client's slot at provider {provider} is another peer's: something has closed its descriptors; make a new client")]
     SlotLost {
         /// The provider.

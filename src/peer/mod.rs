@@ -1,8 +1,6 @@
 //! The peer's side: the client, its mappings and its views of messages.
 
-pub(crate) mod cache;
 pub(crate) mod client;
 pub(crate) mod control;
 pub(crate) mod error;
-pub(crate) mod lease;
 pub(crate) mod view;

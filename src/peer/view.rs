@@ -1,8 +1,7 @@
 //! [`ShmView`]: a message being read, with its lease and mapping.
 
-use crate::peer::cache::Cached;
+use crate::peer::control::{Cached, Lease};
 use crate::peer::error::AttachError;
-use crate::peer::lease::Lease;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::record::{Place, MAX_LEASES};
 use std::fmt;
@@ -13,12 +12,9 @@ use std::sync::Arc;
 /// A message of another process, mapped read-only. The owner does not reuse the memory while the
 /// view exists.
 ///
-/// A view derefs to `&[u8]`. It has the message's length, and begins where the sender's buffer
-/// begins, so it is aligned to at least 64 bytes, and to the alignment passed to
-/// [`Provider::alloc_layout`](crate::Provider::alloc_layout).
-///
-/// The range always lies within the mapping. The alignment depends on other processes following the
-/// protocol, so unsafe code must check it.
+/// A view derefs to `&[u8]`, aligned to at least 64 bytes, and to the alignment passed to
+/// [`Provider::alloc_layout`](crate::Provider::alloc_layout). Unsafe code must check the alignment,
+/// which depends on other processes following the protocol.
 ///
 /// A view cannot be written through:
 ///
@@ -83,7 +79,7 @@ impl ShmView {
         if !control.has_slot() {
             return Err(AttachError::SlotLost { provider: control.id().provider });
         }
-        control.hold(self.len as u64)?;
+        control.charge(self.len as u64)?;
         let renewed = control.record(self.record).map(|record| record.renew(control.slot()));
         match renewed {
             Some(Ok(())) => {
@@ -91,7 +87,7 @@ impl ShmView {
                 Ok(Self { data: self.data, len: self.len, record: self.record, cached })
             }
             _ => {
-                control.let_go(self.len as u64);
+                control.refund(self.len as u64);
                 Err(AttachError::TooManyLeases { max: MAX_LEASES as usize })
             }
         }
@@ -103,8 +99,8 @@ impl Deref for ShmView {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `new` checked the range against the mapping (I2), which `cached` keeps alive, and
-        // the owner does not write while the lease is held (I5).
+        // SAFETY: `new` checked the range against the mapping (I2), which `cached` keeps alive. The
+        // owner does not write while the lease is held (I5).
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
     }
 }

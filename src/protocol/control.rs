@@ -1,31 +1,26 @@
 //! The control object: one per provider, mapped read-write by the owner and by every peer.
 //!
 //! ```text
-//!   offset 0      ControlHeader: magic, version, state, provider id, sizes; an epoch per peer
-//!                 slot; the serial numbers of the segments that peers may map, 0 where there is
-//!                 none; the quota
-//!   offset 4096   a Record of 128 bytes per shared chunk: generation, lanes, place (see `record`)
+//!   offset 0      a ControlHeader
+//!   offset 4096   a Record of 128 bytes per shared chunk
 //!
 //!   locked bytes (exclusive OFD locks, held for life): 0 the owner, 1 + slot the peer in that slot
 //! ```
 //!
-//! While an owner clears a dead peer's slot, it holds a shared lock on the peer's byte, so that a
-//! connecting peer can tell that the slot is about to be free.
-//!
-//! The kernel decides which processes are alive: it releases a process's locks however the process
-//! ends. There is no heartbeat, and no process id.
+//! While an owner clears a dead peer's slot, it holds a shared lock on the peer's byte, which tells
+//! a connecting peer that the slot is about to be free. The kernel releases a process's locks
+//! however the process ends, and so decides which processes are alive (D5).
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
 //! | owner: state = open, Release | connecting peer: Acquire | the whole header |
-//! | owner: high water, Release | peer that clears a slot: Acquire | that records below it may be in use |
-//! | holder of a slot's or the owner's lock: any write, then unlock or exit | next holder: its system call | all writes under the lock; the kernel orders the two |
-//! | owner: segment entry, Relaxed | peer: Relaxed | only a hint for mapping and unmapping; access never depends on it |
+//! | owner: high water, Release | peer that vacates a slot: Acquire | that records below it may be in use |
+//! | holder of a slot's or the owner's lock: any write, then unlock or exit | next holder: its system call | all writes under the lock |
+//! | owner: segment entry, Relaxed | peer: Relaxed | a hint for mapping and unmapping; access never depends on it |
 
 use crate::os::mapping::Mapping;
-use crate::os::name::{Name, Namespace};
 use crate::os::posix::PAGE;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::memory_bell::MemoryBell;
@@ -36,7 +31,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SHMPOOL\0");
 
-/// The first 8 bytes of a channel's object.
+/// The magic number of a channel's object.
 pub(crate) const CHANNEL_MAGIC: u64 = u64::from_le_bytes(*b"SHMCHAN\0");
 
 pub(crate) const VERSION: u32 = 4;
@@ -46,11 +41,11 @@ pub(crate) const MAX_RECORDS: usize = 1 << 20;
 /// Maximum number of segments of a provider at a time.
 pub(crate) const MAX_SEGMENTS: usize = 16;
 
-/// Entries in the segment table. A segment that is being destroyed keeps its entry slightly longer
-/// than it counts towards [`MAX_SEGMENTS`].
+/// Entries in the segment table. A segment keeps its entry slightly longer than it counts towards
+/// [`MAX_SEGMENTS`].
 const ENTRIES: usize = 2 * MAX_SEGMENTS;
 
-/// The byte that the owner locks.
+/// The byte that an owner locks.
 pub(crate) const OWNER_BYTE: usize = 0;
 
 /// The byte that a channel's receiver locks.
@@ -61,7 +56,7 @@ pub(crate) fn peer_byte(slot: usize) -> usize {
     1 + slot
 }
 
-/// Offset of [`ControlHeader::state`], in bytes.
+/// Offset of [`ControlHeader::state`] in bytes.
 pub(crate) const STATE_OFFSET: u64 = 12;
 
 /// Offset of the segment table, in bytes.
@@ -69,14 +64,14 @@ pub(crate) const SEGMENTS_OFFSET: u64 = 32 + (PEERS * size_of::<Epoch>()) as u64
 
 pub(crate) const NO_SEGMENTS: [u8; ENTRIES * size_of::<u64>()] = [0; ENTRIES * size_of::<u64>()];
 
-/// Offset of the provider's id, in bytes, here and in a channel's object.
+/// Offset of the provider's id in bytes, here and in a channel's object.
 pub(crate) const PROVIDER_OFFSET: u64 = 16;
 
 /// Values of [`ControlHeader::state`]. 0 is an incomplete object.
 pub(crate) const OPEN: u32 = 1;
 pub(crate) const CLOSED: u32 = 2;
 
-/// The first page. Consists of atomics, because other processes may write at any time.
+/// The first page: atomics, because other processes may write at any time.
 #[repr(C)]
 pub(crate) struct ControlHeader {
     pub(crate) magic: AtomicU64,
@@ -87,10 +82,11 @@ pub(crate) struct ControlHeader {
     /// Records below this number may have been used.
     pub(crate) high_water: AtomicU32,
     pub(crate) epochs: [Epoch; PEERS],
+    /// The serial numbers of the segments that peers may map, or 0.
     pub(crate) segments: [AtomicU64; ENTRIES],
-    /// The maximum number of bytes that one peer may read at a time; 0 for no limit.
+    /// The most bytes that a peer may read at a time; 0 for no limit.
     pub(crate) quota: AtomicU64,
-    /// In its own cache line: each peer reads it whenever it releases a lease.
+    /// In its own cache line: peers read it whenever they release a lease.
     pub(crate) memory: MemoryBell,
 }
 
@@ -101,36 +97,26 @@ pub(crate) const OFFSETS: &[(&str, usize)] =
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<ControlHeader>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);
 
-pub(crate) fn control_name(names: &Namespace, provider: ProviderId) -> Name {
-    names.name(&format!("{provider}.ctl"))
-}
-
-pub(crate) fn segment_name(names: &Namespace, provider: ProviderId, serial: u64) -> Name {
-    names.name(&format!("{provider}.{serial:x}"))
-}
-
-/// Returns the length in bytes of a control object with `records` records: the header's page, then
-/// the records.
+/// Returns the length in bytes of a control object with `records` records.
 pub(crate) fn control_size(records: usize) -> usize {
     PAGE + records * size_of::<Record>()
 }
 
-/// A typed view of a mapped control object: its header and `records` records. The count is private;
-/// the one in the header is not trusted.
+/// A typed view of a mapped control object. Its number of records is private: the one in the header
+/// is not trusted.
 pub(crate) struct View {
     mapping: Mapping,
     records: usize,
 }
 
 impl View {
-    /// Returns `None` if the mapping is too small for that many records, or the number is out of
-    /// range.
+    /// Returns `None` if the number is out of range, or the mapping too small for it.
     pub(crate) fn new(mapping: Mapping, records: usize) -> Option<Self> {
         let fits = (1..=MAX_RECORDS).contains(&records) && control_size(records) <= mapping.len();
         fits.then_some(Self { mapping, records })
     }
 
-    /// The header's page alone, without records, if it is that of a living provider with this id.
+    /// Returns a view without records, if the header is that of an open provider with this id.
     pub(crate) fn of_header(mapping: Mapping, provider: ProviderId) -> Option<Self> {
         if mapping.len() < PAGE {
             return None;
@@ -145,7 +131,7 @@ impl View {
         (is_open && is_its).then_some(view)
     }
 
-    /// Returns the same object with another number of records, if they fit.
+    /// Returns the same object with this number of records, if they fit.
     pub(crate) fn with_records(self, records: usize) -> Option<Self> {
         Self::new(self.mapping, records)
     }
@@ -159,9 +145,8 @@ impl View {
     }
 
     pub(crate) fn header(&self) -> &ControlHeader {
-        // SAFETY: the mapping is page-aligned, at least a page long (checked in `new` and
-        // `of_header`), and lives as long as `self`. All processes access it through atomics of the
-        // same width.
+        // SAFETY: the mapping is page-aligned, at least a page long (`new`, `of_header`), and lives
+        // as long as `self`. All processes access it through atomics of the same width.
         unsafe { self.mapping.base().cast::<ControlHeader>().as_ref() }
     }
 
@@ -169,15 +154,14 @@ impl View {
         self.header().segments.get(usize::try_from(index).ok()?)
     }
 
-    /// Returns the serial number of each current segment with its index in the table. A hint: other
-    /// processes can write it.
+    /// Returns index and serial number of each current segment: a hint, which other processes can
+    /// write.
     pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let serials = self.header().segments.iter().map(|entry| entry.load(Ordering::Relaxed));
         (0..).zip(serials).filter(|&(_, serial)| serial != 0)
     }
 
-    /// Populates the header and all records for writing. If the kernel cannot, they are faulted in
-    /// on first use.
+    /// Populates the header and all records for writing, if the kernel can.
     pub(crate) fn prefault(&self) {
         let _ = self.mapping.prefault(0..control_size(self.records));
     }
@@ -189,17 +173,16 @@ impl View {
             return None;
         }
         let offset = PAGE + index * size_of::<Record>();
-        // SAFETY: `index < records`, and that many records lie within the mapping (checked in
-        // `new`; `of_header` has none).
+        // SAFETY: `index < records`, and that many records lie within the mapping (`new`).
         let record = unsafe { self.mapping.base().as_ptr().add(offset) };
-        // SAFETY: the pointer lies within the mapping (`index < records`). The records start at a
-        // page and are 128 bytes each, so it is aligned. A record consists of atomics only.
+        // SAFETY: within the mapping, and aligned: records of 128 bytes start at a page. A record
+        // consists of atomics.
         Some(unsafe { &*record.cast() })
     }
 
-    /// Vacates the slot and clears its lanes. The caller holds the slot's lock. `used` returns how
-    /// many records may have been used; it is called once no new grant to the slot can begin.
-    /// Returns how many records the slot still held.
+    /// Vacates the slot, whose lock the caller holds, and clears its lanes. `used` returns how many
+    /// records may have been used, once no new grant to the slot can begin. Returns how many the
+    /// slot still held.
     pub(crate) fn vacate(&self, slot: usize, used: impl FnOnce() -> u32) -> usize {
         self.header().epochs[slot].vacate(|| self.records(used()).filter(|record| record.clear(slot)).count())
     }
@@ -213,17 +196,14 @@ impl View {
 mod tests {
     use super::*;
 
-    /// A sweep writes `state` by offset; a wrong offset would corrupt the control object.
+    /// A sweep reads and writes these by offset.
     #[test]
-    fn state_offset() {
-        // SAFETY: zero bytes are a valid header of atomics.
-        let header: ControlHeader = unsafe { std::mem::zeroed() };
-        let distance = std::ptr::addr_of!(header.state) as usize - std::ptr::addr_of!(header) as usize;
-        assert_eq!(distance as u64, STATE_OFFSET);
-        let distance = std::ptr::addr_of!(header.provider) as usize - std::ptr::addr_of!(header) as usize;
-        assert_eq!(distance as u64, PROVIDER_OFFSET);
-        let distance = std::ptr::addr_of!(header.segments) as usize - std::ptr::addr_of!(header) as usize;
-        assert_eq!(distance as u64, SEGMENTS_OFFSET);
-        assert_eq!(std::mem::size_of_val(&header.segments), NO_SEGMENTS.len());
+    fn offsets() {
+        let offset = |name: &str| OFFSETS.iter().find(|(field, _)| *field == name).unwrap().1 as u64;
+        assert_eq!(
+            [offset("state"), offset("provider"), offset("segments")],
+            [STATE_OFFSET, PROVIDER_OFFSET, SEGMENTS_OFFSET]
+        );
+        assert_eq!(SEGMENTS_OFFSET + NO_SEGMENTS.len() as u64, offset("quota"));
     }
 }

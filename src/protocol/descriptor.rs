@@ -1,14 +1,6 @@
-//! The 32 bytes that name a message: plain data and a codec. Accesses no shared memory.
-//!
-//! ```text
-//!  byte  0      2       3      4        8          16           24        30      32
-//!        magic  version grant  record   provider   generation   length    check
-//! ```
-//!
-//! All numbers are little-endian. `grant` is 0, or 1 + the slot of the peer that the message was
-//! granted to. The length has 48 bits. `check` folds all other bytes. It detects damage, not
-//! forgery: a descriptor is checked against the record that the owner wrote before a pointer is
-//! formed (invariant I2).
+//! The 32 bytes that name a message: plain data and a codec (see
+//! [`docs::format`](crate::docs::format)). The checksum detects damage, not forgery: a descriptor
+//! is checked against the record that the owner wrote before a pointer is formed (I2).
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +11,7 @@ const MAGIC: u16 = 0x5bd7;
 const VERSION: u8 = 1;
 const LEN_BITS: u32 = 48;
 
-/// Maximum length of a message that a descriptor can name, in bytes.
+/// Maximum length of a message in bytes.
 pub(crate) const MAX_LEN: usize = (1 << LEN_BITS) - 1;
 
 /// Names one message: 32 plain bytes for any transport.
@@ -42,7 +34,6 @@ pub struct Descriptor {
     pub(crate) record: u32,
     pub(crate) generation: u64,
     pub(crate) len: u64,
-    /// The slot of the peer that the message was granted to, if any.
     pub(crate) granted: Option<u8>,
 }
 
@@ -82,9 +73,8 @@ impl Descriptor {
     ///
     /// # Errors
     ///
-    /// [`DescriptorError`] if the bytes are not a descriptor, of another version, or damaged. A
-    /// descriptor that decodes is still untrusted: [`Client::attach`](crate::Client::attach) checks
-    /// it.
+    /// [`DescriptorError`] if the bytes are not a descriptor, of another version, or damaged. The
+    /// result is still untrusted: [`Client::attach`](crate::Client::attach) checks it.
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Result<Self, DescriptorError> {
         let head = word(&bytes, 0);
         let magic = head as u16;
@@ -135,9 +125,8 @@ pub enum DescriptorError {
     },
 }
 
-/// Folds the words into 16 bits. Each step is a bijection of the running value, so words that
-/// differ in one place always differ in the 64-bit result. The fold then misses one in 65,536
-/// damaged descriptors.
+/// Folds the words into 16 bits. Each step is a bijection of the running value, so only the last
+/// fold can miss damage in one place, with a probability of 1 in 65,536.
 fn checksum(words: [u64; 4]) -> u16 {
     let mixed = words.iter().fold(0u64, |sum, word| {
         // The multiplier of Knuth's 64-bit linear congruential generator (MMIX).

@@ -1,7 +1,8 @@
-//! Ids of providers and peers, and their encodings.
+//! Ids of providers and peers, their encodings, and the names of objects, which contain ids.
 
 #![forbid(unsafe_code)]
 
+use crate::os::name::{is_part, Name, Namespace};
 use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
@@ -16,8 +17,7 @@ impl ProviderId {
         self.0
     }
 
-    /// Creates an id from a number that [`to_u64`](Self::to_u64) returned. Any number is an id;
-    /// most name no provider.
+    /// Creates an id from a number that [`to_u64`](Self::to_u64) returned. Any number is accepted.
     pub const fn from_u64(id: u64) -> Self {
         Self(id)
     }
@@ -45,8 +45,7 @@ impl fmt::Debug for ProviderId {
 }
 
 /// Identifies one connection of a client to a provider, so that the provider can grant it leases.
-///
-/// A slot is reused after its peer disconnects; the epoch distinguishes the two peers.
+/// The peers that use a slot one after the other have different ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerId {
     pub(crate) provider: ProviderId,
@@ -95,7 +94,65 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-#[cfg(test)]
+/// An object, parsed from its name, whose parts contain no dots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Object<'a> {
+    Control(ProviderId),
+    Segment(ProviderId, u64),
+    Channel(&'a str),
+    Branch(&'a str, u64),
+}
+
+impl Object<'_> {
+    /// Returns the name of its file.
+    pub(crate) fn file(&self, prefix: &str) -> String {
+        match self {
+            Self::Control(id) => format!("{prefix}.{id}.ctl"),
+            Self::Segment(id, serial) => format!("{prefix}.{id}.{serial:x}"),
+            Self::Channel(name) => format!("{prefix}.{name}.channel"),
+            Self::Branch(name, id) => format!("{prefix}.{name}.{id:016x}.branch"),
+        }
+    }
+}
+
+pub(crate) fn control_name(names: &Namespace, provider: ProviderId) -> Name {
+    names.file(&Object::Control(provider).file(names.prefix()))
+}
+
+pub(crate) fn segment_name(names: &Namespace, provider: ProviderId, serial: u64) -> Name {
+    names.file(&Object::Segment(provider, serial).file(names.prefix()))
+}
+
+/// Returns the prefix of a file's name and the object that it names, or `None` for any other file.
+pub(crate) fn parse(file: &str) -> Option<(&str, Object<'_>)> {
+    let mut parts = file.split('.');
+    let (prefix, owner, last) = (parts.next()?, parts.next()?, parts.next()?);
+    let object = match (last, parts.next()) {
+        ("channel", None) => Object::Channel(channel(owner)?),
+        ("ctl", None) => Object::Control(provider(owner)?),
+        (serial, None) => Object::Segment(provider(owner)?, hexadecimal(serial, false)?),
+        (id, Some("branch")) => Object::Branch(channel(owner)?, hexadecimal(id, true)?),
+        _ => return None,
+    };
+    (is_part(prefix) && parts.next().is_none()).then_some((prefix, object))
+}
+
+fn channel(text: &str) -> Option<&str> {
+    is_part(text).then_some(text)
+}
+
+fn provider(text: &str) -> Option<ProviderId> {
+    hexadecimal(text, true).map(ProviderId)
+}
+
+/// Parses a number written as this crate writes it: in 16 digits, or in as few as possible.
+fn hexadecimal(text: &str, is_whole: bool) -> Option<u64> {
+    let number = u64::from_str_radix(text, 16).ok()?;
+    let written = if is_whole { format!("{number:016x}") } else { format!("{number:x}") };
+    (written == text).then_some(number)
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -106,6 +163,27 @@ mod tests {
             let peer = PeerId { provider: ProviderId(provider), slot, epoch };
             prop_assert_eq!(PeerId::from_bytes(peer.to_bytes()), peer);
             prop_assert_eq!(peer.provider.to_string().parse(), Ok(peer.provider));
+        }
+    }
+
+    #[test]
+    fn parses_names() {
+        let id = ProviderId(0x0123_4567_89ab_cdef);
+        let file = |name: Name| name.path().rsplit('/').next().unwrap().to_owned();
+        let a = Namespace::in_shm("a");
+        assert_eq!(parse(&file(control_name(&a, id))), Some(("a", Object::Control(id))));
+        assert_eq!(parse(&file(segment_name(&a, id, 0x2f))), Some(("a", Object::Segment(id, 0x2f))));
+        assert_eq!(parse("a.c.channel"), Some(("a", Object::Channel("c"))));
+        assert_eq!(parse("a.c.00000000000000ff.branch"), Some(("a", Object::Branch("c", 0xff))));
+        for named in [Object::Control(id), Object::Segment(id, 0x2f), Object::Channel("c"), Object::Branch("c", 0xff)] {
+            assert_eq!(parse(&named.file("a")), Some(("a", named)));
+        }
+        let others = ["a.ctl", "a.0123456789abcdef", "a.0123456789abcdef.CTL", "a.0123456789ABCDEF.ctl", "a.123.ctl"];
+        let more = ["a.0123456789abcdef.+1", "a.0123456789abcdef.01", "a.0123456789abcdef.1.2", ".0123456789abcdef.1"];
+        let channels =
+            ["a.channel", "a..channel", "a.c.branch", "a.c.ff.branch", "a.c d.channel", "a.c.channel.branch"];
+        for other in others.iter().chain(&more).chain(&channels) {
+            assert_eq!(parse(other), None, "{other}");
         }
     }
 }

@@ -1,30 +1,22 @@
 //! The memory bell: wakes an owner that waits for memory when any process releases some.
 //!
-//! It lies in the control object. *Givers* release memory: a peer that drops a lease or leaves its
-//! slot, a receiver that returns a loan, a thread of the owner that drops a buffer. The owner
-//! *listens* while a request waits.
+//! It lies in the control object. *Givers* release memory: a peer that drops a lease or its slot, a
+//! receiver that returns a loan, a thread of the owner that drops a buffer. The owner *listens*
+//! while a request waits; while none does, a giver pays one relaxed load.
 //!
 //! # No wake-up is lost
 //!
 //! | step | owner | step | giver: [`MemoryBell::ring`] |
 //! |---|---|---|---|
 //! | L1 | [`MemoryBell::listen`]: set `listens` | G1 | release the memory |
-//! | L2 | a heavy barrier (see `barrier`) | | (the barrier's light side: nothing) |
+//! | L2 | a heavy barrier (see `futex::barrier`) | | (the barrier's light side: nothing) |
 //! | L3 | read the count | G2 | if `listens` is set: |
 //! | L4 | check for memory; if found, stop | G3 | add 1 to the count |
 //! | L5 | sleep, if the count is unchanged | G4 | wake |
 //!
-//! By the barrier, either L4 sees G1, or G2 sees L1. In the second case G3 changes the count. If G3
-//! precedes L3, then so does G1 (Release and Acquire), and L4 sees it. If G3 follows L3, either L5
-//! returns at once, or G4 follows L5 and wakes it.
-//!
-//! So a giver pays one relaxed load while no request waits.
-//!
-//! # Orderings
-//!
-//! | writer | reader | what becomes visible |
-//! |---|---|---|
-//! | giver: count, Release | owner: count, Acquire | the memory that the giver released before |
+//! By the barrier, either L4 sees G1, or G2 sees L1. In the second case, if G3 precedes L3, then so
+//! does G1 (Release and Acquire of the count), and L4 sees it. If G3 follows L3, either L5 returns
+//! at once, or G4 wakes it.
 //!
 //! # Events without a bell
 //!
@@ -38,15 +30,14 @@
 #[path = "../models/memory_bell.rs"]
 mod models;
 
-use crate::os::deadline::Deadline;
-use crate::os::futex::Futex;
+use crate::os::futex::{Deadline, Futex};
 use crate::sync::{light_barrier, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long an owner sleeps at most before it rechecks for memory that no bell announces.
+/// The longest sleep of an owner before it rechecks for memory.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The bell. Zero bytes are a bell without a listener.
+/// Zero bytes are a bell without a listener.
 #[repr(C, align(64))]
 pub(crate) struct MemoryBell {
     /// Whether the owner listens: 0 or 1.
@@ -55,12 +46,11 @@ pub(crate) struct MemoryBell {
 }
 
 impl MemoryBell {
-    /// Creates a bell in private memory.
     pub(crate) fn new() -> Self {
         Self { listens: AtomicU64::new(0), count: Futex::new(0) }
     }
 
-    /// Makes givers ring, or stop ringing. The caller runs the barrier.
+    /// Makes givers ring, or stop ringing. The caller runs the heavy barrier.
     pub(crate) fn listen(&self, listens: bool) {
         self.listens.store(listens.into(), Ordering::Relaxed);
     }
@@ -70,7 +60,7 @@ impl MemoryBell {
         self.count.load(Ordering::Acquire) // partner: `toll`
     }
 
-    /// Sleeps until the bell has rung since `count`, or until `deadline`.
+    /// Sleeps until the bell has rung since `count`.
     pub(crate) fn sleep(&self, count: u32, deadline: Option<Deadline>) {
         self.count.sleep_while(count, deadline);
     }
@@ -79,14 +69,13 @@ impl MemoryBell {
     #[inline]
     pub(crate) fn ring(&self) {
         light_barrier();
-        // If the load misses a waiting owner's flag, that owner checks after its heavy barrier, and
-        // so sees the released memory.
+        // If the load misses a waiting owner's flag, that owner's check sees the released memory.
         if self.listens.load(Ordering::Relaxed) != 0 {
             self.toll();
         }
     }
 
-    /// Rings, whether or not the owner listens.
+    /// Rings even if the owner does not listen.
     #[cold]
     pub(crate) fn toll(&self) {
         self.count.fetch_add(1, Ordering::Release); // partner: `count`

@@ -2,11 +2,9 @@
 //! control object with its memory bell, object names, and the sweep.
 
 pub(crate) mod control;
-pub(crate) mod dead;
 pub(crate) mod descriptor;
 pub(crate) mod ids;
 pub(crate) mod memory_bell;
-pub(crate) mod names;
 pub(crate) mod record;
 pub(crate) mod slot;
 pub(crate) mod sweep;

@@ -1,5 +1,4 @@
-//! The lease protocol: one [`Record`] of shared memory per shared chunk, and the only code that
-//! accesses it.
+//! The lease protocol: one [`Record`] per shared chunk, and the only code that accesses it.
 //!
 //! # A record
 //!
@@ -11,15 +10,14 @@
 //!                              leases: views that the peer has open (0 to 31)
 //! ```
 //!
-//! A chunk is free when every lane is zero. Eight lanes share an `AtomicU64`, and all processes
-//! access whole words. Because each lane belongs to one peer, a dead peer's leases are known:
-//! [`Record::clear`] zeroes its lane, in any state, any number of times.
+//! A chunk is free when every lane is zero. Eight lanes share an `AtomicU64`, which all processes
+//! access as a whole. A dead peer's leases are those in its lane: [`Record::clear`] zeroes it, in
+//! any state, any number of times.
 //!
 //! The *generation* is odd while the chunk is closed to peers and even while it is published. Only
-//! the owner writes it, and it only grows (but see [`published_after`]). It is the first field
-//! because it changes with each message, as the lanes do, and a message that changes one cache line
-//! takes less time than one that changes two. The second line has only the last eight lanes and the
-//! *place*, the location of the bytes. Only the owner writes the place, and only if it differs.
+//! the owner writes it, and it only grows (but see [`published_after`]). It shares a cache line
+//! with the first lanes, because both change with each message. The second line has the last eight
+//! lanes and the *place* of the bytes, which only the owner writes, and only if it differs.
 //!
 //! # Attach and recycle
 //!
@@ -30,11 +28,9 @@
 //! | A3 | compare the generation with the descriptor's | R3 | full fence |
 //! | A4 | if they differ, undo A1 | R4 | succeed if all lanes are still zero |
 //!
-//! The fences forbid the one fatal outcome, that A3 reads the old generation *and* R4 misses A1.
-//! One of the two fences comes first in their single total order, and the load after the later
-//! fence sees the store before the earlier one. So either the peer returns `Stale` or the owner
-//! sees a lease. Both at once is possible and harmless: the owner leaves the chunk closed and tries
-//! again later. From then on R4 alone decides, because no attach can succeed.
+//! The load after the later fence sees the store before the earlier one. So either the peer returns
+//! `Stale` or the owner sees a lease. Both at once is harmless: the owner leaves the chunk closed
+//! and tries again later. From then on R4 alone decides, because no attach can succeed.
 //!
 //! # Orderings
 //!
@@ -43,19 +39,15 @@
 //! | owner publishes: generation, Release | A3, Acquire | place and payload, whichever transport carried the descriptor |
 //! | peer releases a lease: lane, Release | R1 and R4, Acquire | that the peer has finished reading, so the owner may write |
 //! | owner grants: lane, Release | peer takes the grant up: lane, Acquire | the generation that the grant is for |
-//! | R3 fence | A2 fence | in either order, the load after the later one sees the store before the earlier one |
 //!
-//! Other peers' operations on the same word are read-modify-writes, which continue the release
-//! sequence.
+//! Other peers' operations on the word are read-modify-writes, which continue the release sequence.
 //!
 //! # Killed at any instruction
 //!
-//! A peer that dies leaves its own lane too high, never too low, and nothing else. The lane is
-//! cleared when the peer's slot is found dead (see `control`). The records of an owner that dies
-//! are never recycled.
+//! A peer that dies leaves its own lane too high, never too low, until its slot is vacated (see
+//! `slot`). The records of an owner that dies are never recycled.
 
-// The models write, without a lock, data that the protocol guards, so that loom sees a missing
-// ordering.
+// The models write data that the protocol guards, so that loom sees a missing ordering.
 #![cfg_attr(not(loom), forbid(unsafe_code))]
 
 #[cfg(all(test, not(loom)))]
@@ -73,17 +65,16 @@ pub(crate) const PEERS: usize = 64;
 /// Peers per word of lanes.
 const LANES: usize = 8;
 
-/// Maximum number of leases that one peer holds on one chunk at a time.
+/// Maximum number of one peer's leases of one chunk.
 pub(crate) const MAX_LEASES: u64 = 31;
 
-/// Maximum number of pending grants to one peer on one chunk.
+/// Maximum number of pending grants of one chunk to one peer.
 pub(crate) const MAX_GRANTS: u64 = 7;
 
 /// One grant, as a number in a lane.
 const GRANT: u64 = MAX_LEASES + 1;
 
-/// The location of a published chunk's bytes. Written by the owner; a peer checks it before it
-/// forms a pointer (I2).
+/// The location of a published chunk's bytes. A peer checks it before it forms a pointer (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Serial number of the segment, part of its name.
@@ -96,7 +87,7 @@ pub(crate) struct Place {
     pub(crate) len: u64,
 }
 
-/// The reason why an operation on a lane was refused.
+/// Why an operation on a lane was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The generation differs: the chunk has been recycled.
@@ -105,8 +96,8 @@ pub(crate) enum Refused {
     NotGranted,
 }
 
-/// The shared state of one chunk. `repr(C)`, because both sides map it. Zero bytes are a valid
-/// record: free, in generation 0, which no descriptor carries.
+/// The shared state of one chunk. Zero bytes are a valid record: free, in generation 0, which no
+/// descriptor carries.
 #[repr(C, align(128))]
 pub(crate) struct Record {
     generation: AtomicU64,
@@ -123,25 +114,21 @@ pub(crate) const OFFSETS: &[(&str, usize)] = offsets!(Record: generation lanes s
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Record>() == 128 && PEERS / LANES * 8 == 64);
 
-/// Returns `true` if a descriptor can carry this generation: it must be even, and not 0, the
-/// generation of a record that never had a chunk.
+/// Returns `true` if a descriptor can carry this generation. A record that never had a chunk has 0.
 #[inline]
 fn is_published(generation: u64) -> bool {
     generation != 0 && generation % 2 == 0
 }
 
-/// Returns the generation in which a chunk that is closed at `odd` is published next.
-///
-/// Generations wrap around after some 20,000 years. A descriptor from before matches a later
-/// message after another 29,000 years.
+/// Returns the generation in which a chunk that is closed at `odd` is published next. Wraps around
+/// after some 20,000 years.
 #[inline]
 pub(crate) fn published_after(odd: u64) -> u64 {
-    // Not 0, the generation of a record that never had a chunk.
+    // Not 0: see `is_published`.
     odd.wrapping_add(1).max(2)
 }
 
-/// Stores a value that usually does not change: a line that is not written stays in the peers'
-/// caches.
+/// Stores a value that rarely changes: a line that is not written stays in the peers' caches.
 #[inline]
 fn set(word: &AtomicU64, value: u64) {
     if word.load(Ordering::Relaxed) != value {
@@ -149,14 +136,13 @@ fn set(word: &AtomicU64, value: u64) {
     }
 }
 
-/// Returns the index of the word of a peer's lane, and the lane's shift.
+/// Returns the index of a lane's word, and the lane's shift.
 #[inline]
 fn lane(slot: usize) -> (usize, u32) {
     (slot / LANES % (PEERS / LANES), (slot % LANES * 8) as u32)
 }
 
 impl Record {
-    /// Creates a record in private memory, for tests and models.
     #[cfg(test)]
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
@@ -172,8 +158,7 @@ impl Record {
 
     // ---- the peer's side ---------------------------------------------------------------------
 
-    /// Takes a lease for the peer in `slot` if the chunk is still in `generation`. Returns the
-    /// location of the bytes.
+    /// Takes a lease for the peer in `slot`, if the chunk is still in `generation`.
     #[inline]
     pub(crate) fn attach(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
         // Before A1, so that a generation that no owner ever sent touches no lane.
@@ -194,8 +179,7 @@ impl Record {
     /// Turns a grant for the peer in `slot` into a lease, if it is for `generation`.
     ///
     /// Needs no fence: a pending grant keeps the chunk in its generation, and taking it up never
-    /// makes the lane zero. But if this descriptor was delivered twice, the grant may be for a
-    /// later message. Acquire on the change makes the second check of the generation see that.
+    /// makes the lane zero.
     #[inline]
     pub(crate) fn accept(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
         if self.place_in(generation).is_none() {
@@ -209,8 +193,8 @@ impl Record {
         match self.place_in(generation) {
             Some(place) => Ok(place),
             None => {
-                // Between the first check and the change, the chunk was recycled and got a new
-                // grant, which belongs to another descriptor.
+                // The descriptor was delivered twice, and the grant is for a later message. Acquire
+                // in `change` made this check see that.
                 self.put_back(slot);
                 Err(Refused::Stale)
             }
@@ -218,8 +202,7 @@ impl Record {
     }
 
     /// Turns a lease back into the grant that it was taken from. If the maximum number of grants is
-    /// pending by now, this one is lost: the others hold the chunk, but the last of their receivers
-    /// will be refused.
+    /// pending by now, this one is lost, and the last of their receivers will be refused.
     pub(crate) fn put_back(&self, slot: usize) {
         let _ = self.change(slot, |lane| {
             let grants = (lane / GRANT + 1).min(MAX_GRANTS);
@@ -227,27 +210,24 @@ impl Record {
         });
     }
 
-    /// Adds one lease of the peer in `slot`. Fails with `Full` at the limit.
+    /// Adds one lease of the peer in `slot`.
     pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))
     }
 
-    /// Releases one lease, unless the owner has already cleared it. That happens to a live peer
-    /// that lost its lock, for example because it closed all its descriptors; its release must not
-    /// change the neighbouring lane.
+    /// Releases one lease, unless the owner has cleared it, as it does if a live peer has lost its
+    /// lock.
     #[inline]
     pub(crate) fn release(&self, slot: usize) {
         // Release in `change`: partner of the Acquire in R1 and R4.
         let _ = self.change(slot, |lane| (lane % GRANT > 0).then(|| lane - 1).ok_or(Refused::Stale));
     }
 
-    /// Returns the place, if the chunk is published in `generation`. The result stays valid only
-    /// while a lease is held.
+    /// Returns the place, if the chunk is published in `generation`. Valid while a lease is held.
     #[inline]
     fn place_in(&self, generation: u64) -> Option<Place> {
-        // A3. Acquire: partner of the Release in `publish`. Relaxed after it: the owner writes a
-        // place only while the generation is odd, and while a lease is held, only the same place
-        // again.
+        // A3. Acquire: partner of the Release in `publish`. Relaxed after it: the owner changes a
+        // place only while the generation is odd and no lease is held.
         (self.generation.load(Ordering::Acquire) == generation && is_published(generation)).then(|| Place {
             segment: self.segment.load(Ordering::Relaxed),
             index: self.index.load(Ordering::Relaxed),
@@ -258,8 +238,8 @@ impl Record {
 
     // ---- the owner's side --------------------------------------------------------------------
 
-    /// Opens a closed chunk to peers in `generation`, which is [`published_after`] the one it is
-    /// closed at. Two threads that share the chunk may publish the same generation concurrently.
+    /// Opens a chunk to peers in `generation`, which is [`published_after`] the one it is closed
+    /// at. Two threads that share the chunk may publish the same generation concurrently.
     pub(crate) fn publish(&self, generation: u64, place: Place) {
         set(&self.segment, place.segment);
         set(&self.index, place.index);
@@ -268,15 +248,13 @@ impl Record {
         self.generation.store(generation, Ordering::Release);
     }
 
-    /// Sets the generation of a record that has no chunk. It must be odd. Relaxed: this publishes
-    /// nothing.
+    /// Sets the generation of a record that has no chunk, an odd one. Relaxed: publishes nothing.
     pub(crate) fn close_at(&self, generation: u64) {
         self.generation.store(generation, Ordering::Relaxed);
     }
 
     /// Closes the chunk to peers, and returns `true` if the owner may write it. `generation` is the
-    /// owner's own copy, never read back from shared memory. Afterwards it is odd if and only if
-    /// the record is closed.
+    /// owner's private copy; afterwards it is odd if and only if the record is closed.
     #[inline]
     pub(crate) fn recycle(&self, generation: &mut u64) -> bool {
         if *generation % 2 == 0 {
@@ -302,26 +280,25 @@ impl Record {
         let holders_of =
             |lanes: u64| (0..LANES).fold(0, |bits, at| bits | u64::from(lanes >> (at * 8) & 0xff != 0) << at);
         let words = self.lanes.iter().map(|word| word.load(Ordering::Relaxed)).enumerate();
-        // Nearly all words are zero, and an owner that is short of memory checks every record.
+        // Nearly all words are zero, and an owner short of memory checks every record.
         words.filter(|(_, lanes)| *lanes != 0).fold(0, |all, (at, lanes)| all | holders_of(lanes) << (at * LANES))
     }
 
-    /// Returns the number of open views and of pending grants of the peer in `slot`.
+    /// Returns the peer's numbers of open views and of pending grants.
     pub(crate) fn leases(&self, slot: usize) -> (u64, u64) {
         let (word, shift) = lane(slot);
         let lane = self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff;
         (lane % GRANT, lane / GRANT)
     }
 
-    /// Returns the generation and the place, for inspection: they need not be consistent.
+    /// Returns the generation and the place, which need not be consistent.
     pub(crate) fn look(&self) -> (u64, Place) {
         let [segment, index, offset, len] =
             [&self.segment, &self.index, &self.offset, &self.len].map(|word| word.load(Ordering::Relaxed));
         (self.generation.load(Ordering::Relaxed), Place { segment, index, offset, len })
     }
 
-    /// Adds a grant for the peer in `slot`. The caller holds the chunk, published. Fails with
-    /// `Full` at the limit.
+    /// Adds a grant for the peer in `slot`. The caller holds the chunk, published.
     pub(crate) fn grant(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane / GRANT < MAX_GRANTS).then_some(lane + GRANT).ok_or(Refused::Full))
     }
@@ -337,8 +314,8 @@ impl Record {
         if self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff == 0 {
             return false;
         }
-        // Relaxed: as a read-modify-write it continues the release sequences of the other lanes. No
-        // write of the dead peer itself, which reads no more, needs to be seen.
+        // Relaxed: a read-modify-write continues the release sequences of the other lanes. The dead
+        // peer itself reads no more.
         self.lanes[word].fetch_and(!(0xff << shift), Ordering::Relaxed) >> shift & 0xff != 0
     }
 
@@ -351,8 +328,8 @@ impl Record {
         loop {
             let lane = next(old >> shift & 0xff)?;
             let new = old & !(0xff << shift) | (lane & 0xff) << shift;
-            // AcqRel: Release for `grant` and `release`; Acquire for `accept`, so that a peer that
-            // takes a grant up sees the generation that it is for.
+            // Release for `grant` and `release`; Acquire for `accept`, which must see the
+            // generation that the grant is for.
             match word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => old = now,

@@ -1,115 +1,107 @@
-//! Removes objects that killed owners have left under /dev/shm, or another directory.
+//! Removes objects that killed owners have left.
 //!
-//! An owner takes the exclusive lock on a byte of its control object before it creates anything
-//! else, and holds it until it has removed everything else (see `locks`). So if a sweep can take a
-//! shared lock on that byte, the owner is dead; or it created the object this instant and has not
-//! locked it yet. In that case the owner finds its object locked or unlinked, and starts over under
-//! another name. Holding the shared lock, possibly together with concurrent sweeps, a sweep
+//! An owner locks a byte of its control object before it creates anything else, and until it has
+//! removed everything else. If a sweep can take a shared lock on that byte, the owner is dead; or
+//! it created the object this instant, and will find it locked or unlinked and start over under
+//! another name. Holding the shared lock, possibly together with other sweeps, a sweep
 //!
-//! 1. marks the control object as closed and its segments as destroyed, for peers that have it
-//!    mapped: each segment is unmapped with the next view of it that is dropped,
+//! 1. marks the control object as closed and its segments as destroyed, so that a peer unmaps each
+//!    with the next view of it that it drops,
 //! 2. unlinks the owner's segments,
 //! 3. unlinks the control object.
 //!
-//! A segment without a control object also belongs to a dead owner: a living owner creates the
-//! control object first and removes it last.
-//!
-//! A channel's object is removed separately, by `dead::remove_dead`, because its name may be
-//! reused. So is a branch of a publisher's channel, which the receiver creates.
+//! A segment without a control object also belongs to a dead owner. Channels and publishers'
+//! branches are removed separately, by [`remove_dead`], because their names may be reused.
 //!
 //! # When an object is removed
 //!
-//! A *receiver* of a channel holds a lock on its object until the receiver and all messages that it
-//! received are dropped. While a dead sender's receiver holds the lock, messages may be in segments
-//! that the receiver has not mapped yet. A *peer* holds a lock on the control object until its
-//! client and its views are dropped.
+//! Readers hold locks: a *receiver* on its channel's object and a *peer* on the control object,
+//! until the last message is dropped too. A receiver may still have to map segments with messages
+//! for it; a peer keeps its mappings.
 //!
 //! | the owner | its readers | is removed by |
 //! |---|---|---|
 //! | is alive | | the owner only |
 //! | is dead | a receiver is alive | nothing, except its channel's object, by a successor under that name |
-//! | is dead | only peers are alive | any [`sweep`]: a peer keeps its mappings |
 //! | is dead | the last one has just released its lock | that reader ([`sweep_after_reading`]), or any [`sweep`] |
-//! | is dead | none, or all were killed | any [`sweep`] |
+//! | is dead | only peers, or none | any [`sweep`] |
 //!
-//! A sweep runs in the next `build` with the prefix, on request, and when memory for an object or a
-//! segment is short, before that becomes an error ([`create_locked`], `SegmentFactory::sweep`);
-//! hence also in each attempt of an allocation that waits.
+//! A sweep runs in the next `build` with the prefix, on request, and whenever memory for an object
+//! or a segment is short ([`create_locked`], `SegmentFactory::sweep`).
 //!
 //! # The last reader is always detected
 //!
 //! Each reader releases its own lock first and then tests those of the others. Of two readers that
-//! do so concurrently, at least one finds no other. If both do, they sweep side by side. A sweep
-//! checks for a living receiver before it tries the lock of a channel's creator, and again under
-//! the lock. So it never holds that lock while the receiver does, which would find it taken and
-//! leave the object behind.
+//! do so concurrently, at least one finds no other. If both do, they sweep side by side.
 //!
-//! The kernel rings for a dead sender some time before it releases the locks of the process. A
-//! receiver that is dropped right after that notification waits for the release, [`TEARDOWN`] at
-//! most. A receiver whose sender is alive only loads the bell's word; a client checks once, when
-//! its last view of the provider is dropped too. In a forked child neither does anything.
+//! The kernel rings for a dead sender some time before it releases the process's locks. A receiver
+//! that is dropped in between waits for the release, [`TEARDOWN`] at most. A receiver whose sender
+//! is alive only loads the bell's word; a client checks once per provider.
 //!
 //! # Killed at any instruction
 //!
-//! | process killed | objects left | cleared by |
-//! |---|---|---|
-//! | a reader, before or after it released its lock | all; the kernel releases its lock | the last other reader, or a sweep |
-//! | a sweeping process, in step 1 | the same, marked; the kernel releases its lock | the next sweep |
-//! | in step 2 | some segments and the control object | the next sweep |
-//! | after step 3 | none | |
+//! A killed reader or sweep leaves objects but no lock, for the last other reader or the next
+//! sweep.
 //!
 //! # Never touched
 //!
-//! Objects of another user, files that are not regular, and files with a second name (a hard link).
-//! If a control object does not begin as one, no object of that provider is touched. Nor is a
-//! segment whose length is not a multiple of the page size. A sweep reads only the first words of
-//! control objects and channels, and writes only the marks of step 1.
+//! Objects of another user, files that are not regular, and files with a second name (a hard link);
+//! all objects of a provider whose control object does not begin as one; a segment whose length is
+//! not a multiple of the page size. A sweep reads only the first words of objects, and writes only
+//! the marks of step 1.
 
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
-use crate::os::deadline::Deadline;
-use crate::os::locks::LockFile;
+use crate::os::futex::Deadline;
+use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{Name, Namespace};
-use crate::os::posix::{effective_uid, has_heap};
-use crate::os::segment::{Locked, Segment};
-use crate::protocol::control::{control_name, CHANNEL_MAGIC};
-use crate::protocol::dead::{
-    has_peers, is_read, is_segment, lock_dead_owner, mark_as_gone, remove_dead, Owner, Removal,
+use crate::os::posix::{check_file_size, effective_uid, has_heap, page_size, PAGE};
+use crate::os::segment::{check_regular, Locked, ObjectError, Segment};
+use crate::protocol::control::{
+    peer_byte, CHANNEL_MAGIC, CLOSED, MAGIC, NO_SEGMENTS, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE, SEGMENTS_OFFSET,
+    STATE_OFFSET,
 };
-use crate::protocol::ids::ProviderId;
-use crate::protocol::names::{parse, Object};
+use crate::protocol::ids::{control_name, parse, Object, ProviderId};
+use crate::protocol::record::PEERS;
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::thread;
+use std::ops::Add;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
+use std::{io, thread};
 
-/// How long a reader waits for the locks of a process that the kernel has reported dead. The kernel
-/// takes some milliseconds for each 100 MB of the process's memory.
+/// How long a reader waits for the locks of a process that was reported dead. The kernel takes some
+/// milliseconds for each 100 MB of the process's memory.
 pub(crate) const TEARDOWN: Duration = Duration::from_millis(100);
 
 /// How long to sleep between two checks of those locks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
-/// More heap than a sweep needs, unless there are thousands of names.
+/// Enough heap for a sweep, unless there are thousands of names.
 const HEAP: usize = 96 << 10;
 
 /// The objects removed by a [`sweep`](crate::Provider::sweep).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Swept {
-    /// Number of objects, including control objects.
+    /// Number of objects.
     pub objects: usize,
-    /// Memory of those objects, in bytes. Parts that peers still have mapped are returned to the
-    /// system when they are unmapped.
+    /// Memory of those objects, in bytes. It returns to the system once no peer has it mapped.
     pub bytes: u64,
 }
 
+impl Add for Swept {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { objects: self.objects + other.objects, bytes: self.bytes + other.bytes }
+    }
+}
+
 impl Swept {
-    /// Removes the channels, and the branches of publishers, whose creators and receivers are dead.
+    /// Removes the channels and branches whose creators and receivers are dead.
     fn remove_channels(&mut self, names: &Namespace, uid: u32) -> Result<(), OsError> {
         for channel in channels(names)? {
             if let Ok(Removal::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC, true) {
@@ -125,21 +117,21 @@ impl Swept {
         let Ok(metadata) = fs::symlink_metadata(name.as_path()) else { return };
         if is_its(&metadata) && name.unlink().is_ok() {
             self.objects += 1;
-            // A block is 512 bytes, regardless of the file system's block size.
+            // In blocks of 512 bytes on any file system.
             self.bytes += metadata.blocks() * 512;
         }
     }
 }
 
-/// Removes all objects of dead owners in this namespace.
+/// Removes the objects of dead owners in this namespace.
 pub(crate) fn sweep(names: &Namespace) -> Result<Swept, OsError> {
     sweep_of(names, None)
 }
 
-/// Removes a dead owner's objects, if no reader is left. The caller was a reader, and has released
-/// its lock. `patience` is how long the kernel may take to release the owner's lock.
+/// Removes a dead owner's objects, if no reader is left. The caller was one, and has released its
+/// lock. `patience` is how long the kernel may take to release the owner's lock.
 ///
-/// Runs in drops, which must not need memory: without heap, leaves everything to the next sweep.
+/// Runs in drops, which must not need memory (D23): without heap, leaves all to the next sweep.
 pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patience: Duration) {
     if !has_heap(HEAP) {
         return;
@@ -153,12 +145,11 @@ pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patie
             Ok(Owner::Gone) | Err(_) => return,
         }
     }
-    // Anything that cannot be removed now is left to the next sweep.
+    // What cannot be removed now is left to the next sweep.
     let _ = sweep_of(names, Some(provider));
 }
 
-/// Calls [`Segment::create_locked`]. If memory is short, sweeps dead owners' objects and tries
-/// again.
+/// Like [`Segment::create_locked`]. If memory is short, sweeps and tries again.
 pub(crate) fn create_locked(
     name: Name,
     len: usize,
@@ -189,14 +180,13 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
         None => objects(names)?.into_iter().map(|(provider, ..)| provider).collect(),
     };
     for provider in providers {
-        // Held until everything is removed.
+        // Held until the end.
         let lock: Option<LockFile> = match lock_dead_owner(names, provider, uid) {
             Ok(Owner::Dead(lock)) => Some(lock),
             Ok(Owner::Gone) => None,
             Ok(Owner::Alive) | Err(_) => continue,
         };
-        // Checked only now that the owner is known to be dead, because no further receiver can
-        // connect.
+        // Only now that the owner is known to be dead: no further receiver can connect.
         let has_peers = only.is_some() && lock.as_ref().is_some_and(has_peers);
         if has_peers || channels(names)?.iter().any(|channel| is_read(channel, provider, uid)) {
             continue;
@@ -214,8 +204,8 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
         }
     }
     if swept.objects > before {
-        // The receiver of a channel may have exited between the first look at its lock and the last.
-        // If the directory cannot be read now, the channel is left for the next sweep.
+        // A receiver may have exited meanwhile. If the directory cannot be read now, its channel is
+        // left for the next sweep.
         let _ = swept.remove_channels(names, uid);
     }
     if swept.objects > 0 {
@@ -224,7 +214,7 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
     Ok(swept)
 }
 
-/// Returns the objects of all providers in this namespace.
+/// Returns the objects of all providers.
 fn objects(names: &Namespace) -> Result<Vec<(ProviderId, Leftover, Name)>, OsError> {
     list(names, |object| match object {
         Object::Control(provider) => Some((provider, Leftover::Control)),
@@ -234,13 +224,13 @@ fn objects(names: &Namespace) -> Result<Vec<(ProviderId, Leftover, Name)>, OsErr
     .map(|found| found.into_iter().map(|((provider, kind), name)| (provider, kind, name)).collect())
 }
 
-/// Returns the channels in this namespace, and the branches of publishers' channels.
+/// Returns the channels and branches.
 fn channels(names: &Namespace) -> Result<Vec<Name>, OsError> {
     let is_channel = |object: Object<'_>| matches!(object, Object::Channel(_) | Object::Branch(..)).then_some(());
     list(names, is_channel).map(|found| found.into_iter().map(|((), name)| name).collect())
 }
 
-/// Collects the results of `choose` for the objects in this namespace.
+/// Returns the results of `choose`, with the object's name.
 fn list<T>(names: &Namespace, choose: impl Fn(Object<'_>) -> Option<T>) -> Result<Vec<(T, Name)>, OsError> {
     let mut found = Vec::new();
     for file in names.files()? {
@@ -255,4 +245,134 @@ fn list<T>(names: &Namespace, choose: impl Fn(Object<'_>) -> Option<T>) -> Resul
 enum Leftover {
     Control,
     Segment,
+}
+
+enum Owner {
+    Alive,
+    /// With a shared lock on the owner's byte.
+    Dead(LockFile),
+    Gone,
+}
+
+/// Checks whether a provider is alive. Fails if the file is not its control object, or not of user
+/// `uid`.
+fn lock_dead_owner(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Owner, ObjectError> {
+    let name = control_name(names, provider);
+    let locks = match open(&name, uid) {
+        Err(missing) if missing.is_missing() => return Ok(Owner::Gone),
+        result => result?,
+    };
+    // Shared: a connecting peer may be checking whether the exclusive lock is held.
+    if !matches!(locks.try_lock_shared(OWNER_BYTE), Ok(true)) {
+        return Ok(Owner::Alive);
+    }
+    if !is_object(locks.file(), MAGIC).map_err(|error| name.error("pread", 0, error))? {
+        let reason = "it is no control object, or has another name";
+        return Err(ObjectError::Unusable { object: name.path(), reason });
+    }
+    Ok(Owner::Dead(locks))
+}
+
+fn open(name: &Name, uid: u32) -> Result<LockFile, ObjectError> {
+    let locks = LockFile::open(|| name.open(libc::O_RDWR, 0)).map_err(|error| name.error("open", 0, error))?;
+    check_regular(locks.file(), name, uid)?;
+    Ok(locks)
+}
+
+/// Returns `true` if the file begins with `magic` (or zero, if unfinished) and has no second name.
+/// The caller has checked that its creator is dead.
+pub(crate) fn is_object(file: &File, magic: u64) -> io::Result<bool> {
+    let mut first = [0; 8];
+    // Short, or zero: its creator was killed while creating it.
+    let _ = file.read_at(&mut first, 0)?;
+    Ok([0, magic].contains(&u64::from_ne_bytes(first)) && file.metadata()?.nlink() <= 1)
+}
+
+/// Returns `true` if a file with a segment's name can be a segment of user `uid`.
+pub(crate) fn is_segment(metadata: &Metadata, uid: u32) -> bool {
+    let is_whole = metadata.len() % page_size() as u64 == 0;
+    metadata.is_file() && metadata.uid() == uid && metadata.nlink() == 1 && is_whole
+}
+
+/// Marks a dead owner's control object as closed and its segments as destroyed.
+fn mark_as_gone(control: &LockFile) {
+    let file = control.file();
+    // The owner may have died before it set the length. Written to the file, not through a mapping,
+    // where a file without memory would raise a signal. If a write fails, or would raise a signal
+    // too, peers still find the owner's lock free.
+    let is_whole = file.metadata().is_ok_and(|metadata| metadata.len() >= PAGE as u64);
+    if is_whole && check_file_size(PAGE).is_ok() {
+        let _ = file.write_at(&CLOSED.to_ne_bytes(), STATE_OFFSET);
+        let _ = file.write_at(&NO_SEGMENTS, SEGMENTS_OFFSET);
+    }
+}
+
+fn has_peers(control: &LockFile) -> bool {
+    (0..PEERS).any(|slot| control.is_locked(peer_byte(slot)))
+}
+
+pub(crate) enum Removal {
+    Removed {
+        /// Of memory.
+        bytes: u64,
+    },
+    /// It no longer exists, or another object has its name.
+    Gone,
+    /// Its creator is alive, or another process is removing it.
+    Locked,
+    /// A channel whose receiver is alive and may not have received everything.
+    Read,
+    /// It begins with neither `magic` nor (unfinished) zero, or it has another name.
+    NotOurs,
+}
+
+/// Removes an object whose creator is dead. Another process may reuse the name at once, so this
+/// takes the exclusive lock, and unlinks the name only if the object is still linked then. With
+/// `or_read`, keeps a channel whose receiver is alive.
+pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> Result<Removal, ObjectError> {
+    let failed = |call| move |error| name.error(call, 0, error);
+    let locks = match open(name, uid) {
+        Err(missing) if missing.is_missing() => return Ok(Removal::Gone),
+        result => result?,
+    };
+    let is_read = || or_read && locks.is_locked(RECEIVER_BYTE);
+    // First without the lock: a receiver that is dropped right now must be able to take it, or it
+    // would leave the object behind.
+    if is_read() {
+        return Ok(Removal::Read);
+    }
+    if !locks.try_lock(OWNER_BYTE).map_err(failed(LOCK))? {
+        return Ok(Removal::Locked);
+    }
+    let metadata = locks.file().metadata().map_err(failed("fstat"))?;
+    // Another process has unlinked it with the lock; another object may have the name.
+    if metadata.nlink() == 0 {
+        return Ok(Removal::Gone);
+    }
+    if !is_object(locks.file(), magic).map_err(failed("pread"))? {
+        return Ok(Removal::NotOurs);
+    }
+    if is_read() {
+        return Ok(Removal::Read);
+    }
+    name.unlink().map_err(failed("unlink"))?;
+    // In blocks of 512 bytes on any file system.
+    Ok(Removal::Removed { bytes: metadata.blocks() * 512 })
+}
+
+/// Returns `true` if a channel has a living receiver that may not have received everything this
+/// provider sent, or if the channel cannot be opened for lack of descriptors or memory. Ignores the
+/// sender's lock, which a sweep may hold.
+fn is_read(channel: &Name, provider: ProviderId, uid: u32) -> bool {
+    let locks = match open(channel, uid) {
+        Err(ObjectError::Os(error)) => {
+            return error.is_for_want_of_descriptors() || error.errno() == Some(libc::ENOMEM);
+        }
+        Err(_) => return false,
+        Ok(locks) => locks,
+    };
+    let mut found = [0; 8];
+    // Shorter: nothing has been received through it.
+    let is_its = locks.file().read_at(&mut found, PROVIDER_OFFSET).is_ok() && found == provider.0.to_ne_bytes();
+    is_its && locks.is_locked(RECEIVER_BYTE)
 }
