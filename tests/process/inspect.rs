@@ -2,9 +2,9 @@
 //! objects.
 
 use crate::child::Child;
-use crate::descriptors::with_only;
 use crate::killed_owner;
 use crate::peer::Peer;
+use crate::rlimits::with_only;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::users;
@@ -162,8 +162,7 @@ fn channels() {
     let mut publisher = Publisher::builder().receivers(4).capacity(4).create(&provider, "many").unwrap();
     let options = Receiver::builder().on_full(OnFull::DropNew).capacity(2);
     let mut receiver = options.open(&names.client(), "many").unwrap();
-    let keeper = Child::start("receiver-that-stays", &[names.prefix(), "many"]);
-    keeper.expect_done();
+    let keeper = Child::start_ready("receiver-that-stays", &[names.prefix(), "many"]);
     for number in 0..5_u8 {
         publisher.try_send_bytes(&[number]).unwrap();
     }
@@ -229,8 +228,7 @@ fn stopped_receiver() {
     let bytes = LENGTHS.iter().sum::<usize>() as u64;
     assert_eq!((waiting.is_alive, waiting.lent, waiting.bytes_lent, of_all.bytes_lent), (false, 4, bytes, bytes));
 
-    let child = Child::start("receiver-that-borrows", &[names.prefix(), "c"]);
-    child.expect_done();
+    let child = Child::start_ready("receiver-that-borrows", &[names.prefix(), "c"]);
     child.stop();
     let (of_all, held) = seen();
     let process = held.process.as_ref().unwrap();
@@ -516,8 +514,7 @@ fn few_descriptors() {
     let provider = names.provider().build().unwrap();
     let sender = |number| Sender::builder().capacity(2).loans(2).create(&provider, &format!("c{number}")).unwrap();
     let senders: Vec<_> = (0..MANY).map(sender).collect();
-    let child = Child::start("looks-with-few-descriptors", &[names.prefix()]);
-    child.expect_done();
+    let child = Child::start_ready("looks-with-few-descriptors", &[names.prefix()]);
     child.finish();
     drop(senders);
 }

@@ -2,11 +2,11 @@
 //! of descriptors or memory, or join while messages flow. The survivors are unaffected, or learn of
 //! it at once.
 
-use crate::child::{self, Child};
-use crate::descriptors::with_only;
+use crate::child::{in_child, in_small_shm, Child};
+use crate::rlimits::with_only;
 use crate::shm::{self, Names};
 use crate::sys;
-use crate::wire::{Link, Message};
+use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
     wait_any, ChannelError, Message as Received, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder,
     RecvError, SendErrorKind, WaitAnyError, MAX_INLINE,
@@ -23,9 +23,6 @@ use std::time::{Duration, Instant};
 const CHANNEL: &str = "c";
 
 const NOW: Duration = Duration::ZERO;
-
-/// Longer than any step here takes, and shorter than a child's lifetime.
-const FOR_EVER: Duration = Duration::from_secs(240);
 
 /// The lengths of messages, in turn: two that fit a slot, a small buffer and a large one.
 const LENGTHS: [usize; 4] = [8, MAX_INLINE, 100, 20_000];
@@ -116,8 +113,7 @@ fn keeper_role(link: &Link, arguments: &[&str]) {
 }
 
 fn keeper(names: &Names) -> Child {
-    let child = Child::start("publisher-keeper", &[names.prefix()]);
-    child.expect_done();
+    let child = Child::start_ready("publisher-keeper", &[names.prefix()]);
     child
 }
 
@@ -139,8 +135,7 @@ fn role(link: &Link, arguments: &[&str]) {
 }
 
 fn publishing(names: &Names) -> Child {
-    let child = Child::start("publisher", &[names.prefix()]);
-    child.expect_done();
+    let child = Child::start_ready("publisher", &[names.prefix()]);
     child
 }
 
@@ -381,7 +376,7 @@ role!("publisher-joins", joining_role);
 /// time.
 fn joining_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
-    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    link.expect_go();
     for round in 0..arguments[1].parse().unwrap() {
         let on_full = [OnFull::Wait, OnFull::DropNew, OnFull::KeepLatest][round % 3];
         let options = Receiver::builder().on_full(on_full).capacity(1 + round % 4).spin(Duration::from_micros(1));
@@ -427,8 +422,7 @@ fn join_under_flow() {
 }
 
 fn joining(names: &Names, joins: usize) -> Child {
-    let child = Child::start("publisher-joins", &[names.prefix(), &joins.to_string()]);
-    child.expect_done();
+    let child = Child::start_ready("publisher-joins", &[names.prefix(), &joins.to_string()]);
     child
 }
 
@@ -450,163 +444,138 @@ impl Drop for SetOnDrop<'_> {
 /// A forked child cannot send or receive for its parent, remove its names, or take its locks.
 #[test]
 fn forked_child_has_no_ends() {
-    let names = Names::new("pub-forks");
-    let child = Child::start("publisher-forks", &[names.prefix()]);
-    child.expect_done();
-    child.finish();
-}
-
-role!("publisher-forks", forking_role);
-
-fn forking_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = provider(prefix);
-    let mut publisher = Publisher::builder().history(2).create(&provider, CHANNEL).unwrap();
-    let mut receiver = open(prefix, Receiver::builder());
-    (0..4).for_each(|number| assert_eq!(send(&mut publisher, &provider, number), 1));
-    assert_eq!(number_of(&receiver.recv().unwrap()), 0);
-    let held = receiver.recv().unwrap();
-    let objects = shm::objects(prefix);
-    let buffer = provider.alloc(100).unwrap().freeze();
-    let Some(forked) = sys::fork() else {
-        sys::end_with(move || {
-            let error = publisher.send(buffer).unwrap_err();
-            assert_eq!(error.kind(), SendErrorKind::Forked);
-            assert_eq!(publisher.try_send_bytes(b"x"), Err(SendErrorKind::Forked));
-            assert_eq!(publisher.wait_for_receivers(1, FOR_EVER), Err(SendErrorKind::Forked));
-            assert_eq!(publisher.wait_until_received(FOR_EVER), Err(SendErrorKind::Forked));
-            assert_eq!((publisher.receivers().count(), publisher.has_receivers()), (0, false));
-            for _ in 0..2 {
-                assert!(matches!(receiver.recv(), Err(RecvError::Forked)));
-                assert!(matches!(receiver.try_recv(), Err(RecvError::Forked)));
-            }
-            assert!(matches!(Publisher::create(&provider, "mine"), Err(ChannelError::Forked)));
-            assert_eq!(number_of(&held), 1, "it can still be read");
-            drop((held, receiver, publisher, provider, error));
-        })
-    };
-    forked.finish();
-    assert_eq!(shm::objects(prefix), objects);
-    assert_eq!(number_of(&held), 1);
-    drop((held, buffer));
-    assert_eq!(send(&mut publisher, &provider, 4), 1);
-    (2..5).for_each(|number| assert_eq!(number_of(&receiver.recv().unwrap()), number));
-    drop(publisher);
-    assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
-    assert_eq!(in_use(&provider), 0);
-    link.send(&Message::Done);
+    in_child(|prefix| {
+        let provider = provider(prefix);
+        let mut publisher = Publisher::builder().history(2).create(&provider, CHANNEL).unwrap();
+        let mut receiver = open(prefix, Receiver::builder());
+        (0..4).for_each(|number| assert_eq!(send(&mut publisher, &provider, number), 1));
+        assert_eq!(number_of(&receiver.recv().unwrap()), 0);
+        let held = receiver.recv().unwrap();
+        let objects = shm::objects(prefix);
+        let buffer = provider.alloc(100).unwrap().freeze();
+        let Some(forked) = sys::fork() else {
+            sys::end_with(move || {
+                let error = publisher.send(buffer).unwrap_err();
+                assert_eq!(error.kind(), SendErrorKind::Forked);
+                assert_eq!(publisher.try_send_bytes(b"x"), Err(SendErrorKind::Forked));
+                assert_eq!(publisher.wait_for_receivers(1, FOR_EVER), Err(SendErrorKind::Forked));
+                assert_eq!(publisher.wait_until_received(FOR_EVER), Err(SendErrorKind::Forked));
+                assert_eq!((publisher.receivers().count(), publisher.has_receivers()), (0, false));
+                for _ in 0..2 {
+                    assert!(matches!(receiver.recv(), Err(RecvError::Forked)));
+                    assert!(matches!(receiver.try_recv(), Err(RecvError::Forked)));
+                }
+                assert!(matches!(Publisher::create(&provider, "mine"), Err(ChannelError::Forked)));
+                assert_eq!(number_of(&held), 1, "it can still be read");
+                drop((held, receiver, publisher, provider, error));
+            })
+        };
+        forked.finish();
+        assert_eq!(shm::objects(prefix), objects);
+        assert_eq!(number_of(&held), 1);
+        drop((held, buffer));
+        assert_eq!(send(&mut publisher, &provider, 4), 1);
+        (2..5).for_each(|number| assert_eq!(number_of(&receiver.recv().unwrap()), number));
+        drop(publisher);
+        assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
+        assert_eq!(in_use(&provider), 0);
+    });
 }
 
 /// A publisher that runs short of descriptors tells a receiver that joins, leaks none in its
 /// attempts, and connects the receiver later.
 #[test]
 fn join_at_descriptor_limit() {
-    let names = Names::new("pub-poor");
-    let child = Child::start("publisher-poor", &[names.prefix()]);
-    child.expect_done();
-    child.finish();
-}
-
-role!("publisher-poor", poor_role);
-
-fn poor_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = provider(prefix);
-    let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
-    let mut known = open(prefix, Receiver::builder());
-    assert_eq!(send(&mut publisher, &provider, 0), 1);
-    let mut sent = 1;
-    #[cfg(feature = "tracing")]
-    let log = crate::log::Log::start();
-    let mut comes = loop {
-        let mut comes = open(prefix, Receiver::builder().spin(NOW));
-        let before = (shm::open_descriptors(), shm::mappings(prefix));
-        let takers = with_only(sent - 1, || send(&mut publisher, &provider, 4 * sent));
-        sent += 1;
-        if takers == 2 {
-            break comes;
-        }
-        assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), before, "nothing is left of the attempt");
+    in_child(|prefix| {
+        let provider = provider(prefix);
+        let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
+        let mut known = open(prefix, Receiver::builder());
+        assert_eq!(send(&mut publisher, &provider, 0), 1);
+        let mut sent = 1;
         #[cfg(feature = "tracing")]
-        assert!(
-            matches!(&log.take()[..], [event] if event.starts_with("WARN message=receiver not connected")),
-            "there is an event for each refusal"
-        );
-        let error = comes.try_recv().unwrap_err();
-        assert!(matches!(error, RecvError::NotConnected { errno: libc::EMFILE }), "{error}");
-        assert!(error.to_string().contains("descriptors"), "{error}");
-        assert!(matches!(comes.try_recv(), Err(RecvError::Empty)), "it is told once for each try");
-        let (tell, threads) = mpsc::channel();
-        let told = thread::scope(|scope| {
-            let waiting = scope.spawn(|| {
-                tell.send(nix::unistd::gettid().as_raw()).unwrap();
-                comes.recv().map(drop).unwrap_err()
-            });
-            let thread = threads.recv().unwrap();
-            while !is_asleep(thread) {
-                thread::yield_now();
+        let log = crate::log::Log::start();
+        let mut comes = loop {
+            let mut comes = open(prefix, Receiver::builder().spin(NOW));
+            let before = (shm::open_descriptors(), shm::mappings(prefix));
+            let takers = with_only(sent - 1, || send(&mut publisher, &provider, 4 * sent));
+            sent += 1;
+            if takers == 2 {
+                break comes;
             }
-            assert_eq!(with_only(sent - 2, || publisher.receivers().count()), 1);
-            waiting.join().unwrap()
-        });
-        assert!(matches!(told, RecvError::NotConnected { .. }), "{told}");
-        assert!(sent < 8, "enough descriptors");
-        assert_eq!(publisher.receivers().count(), 2, "it is met without the limit");
-        drop(comes);
-        assert_eq!(publisher.receivers().count(), 1);
-        #[cfg(feature = "tracing")]
-        log.take();
-    };
-    assert!(sent > 2, "the limit was felt");
-    assert_eq!(number_of(&comes.recv().unwrap()), 4 * (sent - 1));
-    let mut late = open(prefix, Receiver::builder());
-    for number in 0..3 {
-        assert_eq!(with_only(1, || send(&mut publisher, &provider, number)), 2, "one is refused");
-    }
-    assert_eq!(send(&mut publisher, &provider, 3), 3);
-    let first = late.recv().unwrap();
-    assert_eq!((number_of(&first), first.missed()), (3, 3), "what it missed is counted, though it never looked");
-    assert_eq!(publisher.receivers().map(|receiver| receiver.dropped).max(), Some(3));
-    let expected = (0..sent).map(|number| 4 * number).chain(0..4);
-    assert!(
-        expected.into_iter().all(|number| number_of(&known.recv().unwrap()) == number),
-        "the other one noticed nothing"
-    );
-    link.send(&Message::Done);
+            assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), before, "nothing is left of the attempt");
+            #[cfg(feature = "tracing")]
+            assert!(
+                matches!(&log.take()[..], [event] if event.starts_with("WARN message=receiver not connected")),
+                "there is an event for each refusal"
+            );
+            let error = comes.try_recv().unwrap_err();
+            assert!(matches!(error, RecvError::NotConnected { errno: libc::EMFILE }), "{error}");
+            assert!(error.to_string().contains("descriptors"), "{error}");
+            assert!(matches!(comes.try_recv(), Err(RecvError::Empty)), "it is told once for each try");
+            let (tell, threads) = mpsc::channel();
+            let told = thread::scope(|scope| {
+                let waiting = scope.spawn(|| {
+                    tell.send(nix::unistd::gettid().as_raw()).unwrap();
+                    comes.recv().map(drop).unwrap_err()
+                });
+                let thread = threads.recv().unwrap();
+                while !is_asleep(thread) {
+                    thread::yield_now();
+                }
+                assert_eq!(with_only(sent - 2, || publisher.receivers().count()), 1);
+                waiting.join().unwrap()
+            });
+            assert!(matches!(told, RecvError::NotConnected { .. }), "{told}");
+            assert!(sent < 8, "enough descriptors");
+            assert_eq!(publisher.receivers().count(), 2, "it is met without the limit");
+            drop(comes);
+            assert_eq!(publisher.receivers().count(), 1);
+            #[cfg(feature = "tracing")]
+            log.take();
+        };
+        assert!(sent > 2, "the limit was felt");
+        assert_eq!(number_of(&comes.recv().unwrap()), 4 * (sent - 1));
+        let mut late = open(prefix, Receiver::builder());
+        for number in 0..3 {
+            assert_eq!(with_only(1, || send(&mut publisher, &provider, number)), 2, "one is refused");
+        }
+        assert_eq!(send(&mut publisher, &provider, 3), 3);
+        let first = late.recv().unwrap();
+        assert_eq!((number_of(&first), first.missed()), (3, 3), "what it missed is counted, though it never looked");
+        assert_eq!(publisher.receivers().map(|receiver| receiver.dropped).max(), Some(3));
+        let expected = (0..sent).map(|number| 4 * number).chain(0..4);
+        assert!(
+            expected.into_iter().all(|number| number_of(&known.recv().unwrap()) == number),
+            "the other one noticed nothing"
+        );
+    });
 }
 
 /// A receiver that finds no room in /dev/shm gets an error instead of a signal, and leaves no
 /// half-made branch and no seat taken.
 #[test]
 fn join_at_full_shm() {
-    let names = Names::new("pub-full");
-    child::run_in_small_shm("publisher-full-shm", &[names.prefix()]);
-}
-
-role!("publisher-full-shm", full_shm_role);
-
-fn full_shm_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).arena_size(64 << 10).max_shared(64);
-    let provider = builder.build().unwrap();
-    let mut publisher = small_publisher().create(&provider, CHANNEL).unwrap();
-    let mut hoard: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
-    hoard.extend(std::iter::from_fn(|| provider.alloc(4 << 10).ok()));
-    let before = (shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix));
-    for _ in 0..3 {
-        let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
-        let ChannelError::Os(error) = &error else { panic!("{error}") };
-        assert_eq!(error.errno(), Some(libc::ENOSPC), "{error}");
-        assert!(error.object().ends_with(".branch"), "{error}");
-        assert_eq!((shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix)), before);
-    }
-    assert_eq!(publisher.receivers().count(), 0);
-    drop(hoard);
-    provider.trim();
-    let mut receiver = open(prefix, Receiver::builder());
-    assert_eq!(publisher.send_bytes(b"x"), Ok(1));
-    assert_eq!(&receiver.recv().unwrap()[..], b"x");
-    link.send(&Message::Done);
+    in_small_shm("", |prefix| {
+        let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).arena_size(64 << 10).max_shared(64);
+        let provider = builder.build().unwrap();
+        let mut publisher = small_publisher().create(&provider, CHANNEL).unwrap();
+        let mut hoard: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
+        hoard.extend(std::iter::from_fn(|| provider.alloc(4 << 10).ok()));
+        let before = (shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix));
+        for _ in 0..3 {
+            let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
+            let ChannelError::Os(error) = &error else { panic!("{error}") };
+            assert_eq!(error.errno(), Some(libc::ENOSPC), "{error}");
+            assert!(error.object().ends_with(".branch"), "{error}");
+            assert_eq!((shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix)), before);
+        }
+        assert_eq!(publisher.receivers().count(), 0);
+        drop(hoard);
+        provider.trim();
+        let mut receiver = open(prefix, Receiver::builder());
+        assert_eq!(publisher.send_bytes(b"x"), Ok(1));
+        assert_eq!(&receiver.recv().unwrap()[..], b"x");
+    });
 }
 
 /// With one seat, and a branch of half a MiB.
@@ -618,102 +587,84 @@ fn small_publisher() -> PublisherBuilder {
 /// ever.
 #[test]
 fn open_garbage() {
-    let names = Names::new("pub-garbage");
-    let child = Child::start("publisher-garbage", &[names.prefix()]);
-    child.expect_done();
-    child.finish();
-}
-
-role!("publisher-garbage", garbage_role);
-
-fn garbage_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = provider(prefix);
-    let mut publisher = Publisher::builder().receivers(64).capacity(8).loans(8).create(&provider, CHANNEL).unwrap();
-    let mut known = open(prefix, Receiver::builder());
-    assert!(publisher.has_receivers());
-    let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
-    let genuine = fs::read(&path).unwrap();
-    // The identification, the count, and the first seats.
-    let places = (0..72).chain(SEATS..SEATS + 48).step_by(4);
-    let words = [0, 1, 2, 3, 7, 1 << 16, 1 << 20, 1 << 30, 0x4000_0001, i32::MAX as u32, 1 << 31, u32::MAX];
-    for (at, word) in places.flat_map(|at| words.map(|word| (at, word))) {
-        let mut content = genuine.clone();
-        content[at..at + 4].copy_from_slice(&word.to_ne_bytes());
-        for is_living in [true, false] {
-            let name = if is_living { CHANNEL } else { "dead" };
-            // In place, because the publisher has it mapped.
-            let object = shm::path(&format!("{prefix}.{name}.channel"));
-            let mut options = fs::OpenOptions::new();
-            options.write(true).create(!is_living).open(&object).unwrap().write_all_at(&content, 0).unwrap();
-            match Receiver::builder().spin(NOW).open(&shm::client(prefix), name) {
-                Ok(mut receiver) => {
-                    let error = receiver.recv_timeout(Duration::from_micros(100)).unwrap_err();
-                    use RecvError::{Disconnected, NotConnected, TimedOut};
-                    let is_told = matches!(error, TimedOut | Disconnected | NotConnected { .. });
-                    assert!(is_told, "{word:#x} at {at}: {error}");
+    in_child(|prefix| {
+        let provider = provider(prefix);
+        let mut publisher = Publisher::builder().receivers(64).capacity(8).loans(8).create(&provider, CHANNEL).unwrap();
+        let mut known = open(prefix, Receiver::builder());
+        assert!(publisher.has_receivers());
+        let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
+        let genuine = fs::read(&path).unwrap();
+        // The identification, the count, and the first seats.
+        let places = (0..72).chain(SEATS..SEATS + 48).step_by(4);
+        let words = [0, 1, 2, 3, 7, 1 << 16, 1 << 20, 1 << 30, 0x4000_0001, i32::MAX as u32, 1 << 31, u32::MAX];
+        for (at, word) in places.flat_map(|at| words.map(|word| (at, word))) {
+            let mut content = genuine.clone();
+            content[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+            for is_living in [true, false] {
+                let name = if is_living { CHANNEL } else { "dead" };
+                // In place, because the publisher has it mapped.
+                let object = shm::path(&format!("{prefix}.{name}.channel"));
+                let mut options = fs::OpenOptions::new();
+                options.write(true).create(!is_living).open(&object).unwrap().write_all_at(&content, 0).unwrap();
+                match Receiver::builder().spin(NOW).open(&shm::client(prefix), name) {
+                    Ok(mut receiver) => {
+                        let error = receiver.recv_timeout(Duration::from_micros(100)).unwrap_err();
+                        use RecvError::{Disconnected, NotConnected, TimedOut};
+                        let is_told = matches!(error, TimedOut | Disconnected | NotConnected { .. });
+                        assert!(is_told, "{word:#x} at {at}: {error}");
+                    }
+                    Err(error) => assert!(!error.to_string().is_empty()),
                 }
-                Err(error) => assert!(!error.to_string().is_empty()),
             }
+            // The publisher is unaffected, except that it may look for branches that do not exist.
+            assert_eq!(publisher.try_send_bytes(&(at as u64).to_le_bytes()).map(|takers| takers > 0), Ok(true));
+            assert_eq!(known.try_recv().unwrap()[..], (at as u64).to_le_bytes());
         }
-        // The publisher is unaffected, except that it may look for branches that do not exist.
-        assert_eq!(publisher.try_send_bytes(&(at as u64).to_le_bytes()).map(|takers| takers > 0), Ok(true));
-        assert_eq!(known.try_recv().unwrap()[..], (at as u64).to_le_bytes());
-    }
-    let object = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    object.write_all_at(&genuine, 0).unwrap();
-    // More seats than there are.
-    object.write_all_at(&1_000_u32.to_ne_bytes(), 36).unwrap();
-    let all: Vec<_> = (1..64).map(|_| open(prefix, Receiver::builder())).collect();
-    let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
-    assert!(matches!(error, ChannelError::TooManyReceivers { .. }), "{error}");
-    assert_eq!((publisher.receivers().count(), all.len()), (64, 63));
-    for content in [&genuine[..0], &genuine[..100], &genuine[..4095], &[0; 4096], &[0xff; 8192]] {
-        let object = shm::path(&format!("{prefix}.dead.channel"));
-        fs::write(&object, content).unwrap();
-        let error = Receiver::open(&shm::client(prefix), "dead").unwrap_err();
-        use ChannelError::{NotAChannel, SenderGone, Unfinished};
-        assert!(matches!(error, NotAChannel { .. } | SenderGone { .. } | Unfinished { .. }), "{error}");
-        fs::remove_file(&object).unwrap();
-    }
-    link.send(&Message::Done);
+        let object = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        object.write_all_at(&genuine, 0).unwrap();
+        // More seats than there are.
+        object.write_all_at(&1_000_u32.to_ne_bytes(), 36).unwrap();
+        let all: Vec<_> = (1..64).map(|_| open(prefix, Receiver::builder())).collect();
+        let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
+        assert!(matches!(error, ChannelError::TooManyReceivers { .. }), "{error}");
+        assert_eq!((publisher.receivers().count(), all.len()), (64, 63));
+        for content in [&genuine[..0], &genuine[..100], &genuine[..4095], &[0; 4096], &[0xff; 8192]] {
+            let object = shm::path(&format!("{prefix}.dead.channel"));
+            fs::write(&object, content).unwrap();
+            let error = Receiver::open(&shm::client(prefix), "dead").unwrap_err();
+            use ChannelError::{NotAChannel, SenderGone, Unfinished};
+            assert!(matches!(error, NotAChannel { .. } | SenderGone { .. } | Unfinished { .. }), "{error}");
+            fs::remove_file(&object).unwrap();
+        }
+    });
 }
 
 /// Guards against a publisher that can never connect a receiver because its process is at its limit
 /// of ends.
 #[test]
 fn bell_limit() {
-    let names = Names::new("pub-bells");
-    let child = Child::start("publisher-bells", &[names.prefix()]);
-    child.expect_done();
-    child.finish();
-}
-
-role!("publisher-bells", bells_role);
-
-fn bells_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = provider(prefix);
-    let mut publisher = Publisher::builder().receivers(1).create(&provider, CHANNEL).unwrap();
-    let mut receiver = open(prefix, Receiver::builder());
-    // Others take all remaining bells, as many at a time as possible.
-    let (mut others, mut seats, mut ends) = (Vec::new(), 64, 2);
-    while seats > 0 {
-        match Publisher::builder().receivers(seats).create(&provider, &format!("other-{}", others.len())) {
-            Ok(other) => {
-                others.push(other);
-                ends += seats;
+    in_child(|prefix| {
+        let provider = provider(prefix);
+        let mut publisher = Publisher::builder().receivers(1).create(&provider, CHANNEL).unwrap();
+        let mut receiver = open(prefix, Receiver::builder());
+        // Others take all remaining bells, as many at a time as possible.
+        let (mut others, mut seats, mut ends) = (Vec::new(), 64, 2);
+        while seats > 0 {
+            match Publisher::builder().receivers(seats).create(&provider, &format!("other-{}", others.len())) {
+                Ok(other) => {
+                    others.push(other);
+                    ends += seats;
+                }
+                Err(ChannelError::TooMany { max: 2048 }) => seats /= 2,
+                Err(error) => panic!("{error}"),
             }
-            Err(ChannelError::TooMany { max: 2048 }) => seats /= 2,
-            Err(error) => panic!("{error}"),
         }
-    }
-    assert_eq!(ends, 2048);
-    assert_eq!(publisher.send_bytes(b"x"), Ok(1));
-    assert_eq!(&receiver.recv().unwrap()[..], b"x");
-    drop((publisher, receiver));
-    assert!(Publisher::builder().receivers(1).create(&provider, CHANNEL).is_ok());
-    link.send(&Message::Done);
+        assert_eq!(ends, 2048);
+        assert_eq!(publisher.send_bytes(b"x"), Ok(1));
+        assert_eq!(&receiver.recv().unwrap()[..], b"x");
+        drop((publisher, receiver));
+        assert!(Publisher::builder().receivers(1).create(&provider, CHANNEL).is_ok());
+    });
 }
 
 /// The offset in a meeting, in bytes, of its seats.
@@ -868,10 +819,9 @@ fn receiver_maps_one_page_of_control() {
     let names = Names::new("pub-control");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
-    let receiver = Child::start("publisher-maps", &[names.prefix()]);
-    receiver.expect_done();
+    let receiver = Child::start_ready("publisher-maps", &[names.prefix()]);
     assert_eq!(send(&mut publisher, &provider, 2), 1);
-    let Message::Number(bytes) = receiver.hear() else { panic!("a number") };
+    let bytes = receiver.number();
     assert!((1..=64 << 10).contains(&bytes), "{bytes} bytes: more than a page of any system");
     receiver.finish();
 }

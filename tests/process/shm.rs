@@ -1,6 +1,6 @@
 //! The contents of /dev/shm, of this process's mappings and of messages.
 
-use shm_pool::{Client, Provider, ProviderBuilder};
+use shm_pool::{Client, Provider, ProviderBuilder, ShmBuf};
 pub(crate) use shm_pool_support::payload::{check_pattern as check, fill_pattern as fill};
 use shm_pool_support::procfs;
 use std::fs;
@@ -56,6 +56,18 @@ impl Drop for Names {
 /// A client with this prefix.
 pub(crate) fn client(prefix: &str) -> Client {
     Client::builder().name_prefix(prefix).build().expect("a prefix that names allow")
+}
+
+/// A message with the pattern of this seed.
+pub(crate) fn message(provider: &Provider, len: usize, seed: u64) -> ShmBuf {
+    let mut buffer = provider.alloc(len).unwrap();
+    fill(&mut buffer, seed);
+    buffer.freeze()
+}
+
+/// Returns what must be undone if a call fails: descriptors, mappings and objects.
+pub(crate) fn state(prefix: &str) -> (usize, usize, Vec<String>) {
+    (open_descriptors(), mappings(prefix), objects(prefix))
 }
 
 /// Returns the path of an object.

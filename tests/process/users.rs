@@ -8,7 +8,7 @@ use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{ChannelError, Publisher, Receiver, Sender};
-use shm_pool::{Client, Provider, ShmBuf};
+use shm_pool::{Client, Provider};
 use std::os::unix::fs::PermissionsExt;
 
 /// `nobody` on most systems. Any user except root will do.
@@ -49,17 +49,11 @@ pub(crate) fn start(role: &str, arguments: &[&str]) -> Option<Child> {
     }
 }
 
-fn message(provider: &Provider) -> ShmBuf {
-    let mut buffer = provider.alloc(100_000).unwrap();
-    shm::fill(&mut buffer, 1);
-    buffer.freeze()
-}
-
 #[test]
 fn default_mode() {
     let names = Names::new("user-default");
     let provider = names.provider().build().unwrap();
-    let message = message(&provider);
+    let message = shm::message(&provider, 100_000, 1);
     let Some(stranger) = stranger(&names, "0") else { return };
     let refused = stranger.attach(message.descriptor().unwrap(), 1).unwrap_err();
     assert!(refused.starts_with("Os(") && refused.contains(&format!("code: {}", libc::EACCES)), "{refused}");
@@ -70,7 +64,7 @@ fn default_mode() {
 fn open_mode() {
     let names = Names::new("user-open");
     let provider = names.provider().mode(0o666).build().unwrap();
-    let message = message(&provider);
+    let message = shm::message(&provider, 100_000, 1);
     for name in shm::objects(names.prefix()) {
         let mode = shm::path(&name).metadata().unwrap().permissions().mode() & 0o777;
         let expected = if name.ends_with(".ctl") { 0o666 } else { 0o644 };
@@ -91,7 +85,7 @@ fn open_mode() {
 fn untrusted_owner() {
     let names = Names::new("user-trust");
     let provider = names.provider().mode(0o666).build().unwrap();
-    let message = message(&provider);
+    let message = shm::message(&provider, 100_000, 1);
     for trusted in ["", "1"] {
         let Some(stranger) = stranger(&names, trusted) else { return };
         let refused = stranger.attach(message.descriptor().unwrap(), 1).unwrap_err();

@@ -126,9 +126,7 @@ fn sender_role(link: &Link, arguments: &[&str]) {
         "send bytes" => marked(|| send(&mut sender, &provider, 1)),
         "send a buffer" => {
             send(&mut sender, &provider, 1);
-            let mut buffer = provider.alloc(SMALL).unwrap();
-            shm::fill(&mut buffer, 1);
-            let buffer = buffer.freeze();
+            let buffer = shm::message(&provider, SMALL, 1);
             marked(|| sender.try_send(buffer)).unwrap();
         }
         "drop the sender" => {

@@ -153,7 +153,7 @@ fn role(link: &Link, arguments: &[&str]) {
             let (client, sent) = (shm::client(prefix), descriptor(link));
             let view = RefCell::new(Some(client.attach(&sent).unwrap()));
             link.send(&Message::Done);
-            assert_eq!(link.receive().unwrap(), Some(Message::Go));
+            link.expect_go();
             attempt.twice(|| {
                 drop(view.take());
                 Ok(())
@@ -163,7 +163,7 @@ fn role(link: &Link, arguments: &[&str]) {
             let mut receiver = channels::receiver(&Arc::new(shm::client(prefix)), channels::OTHER).unwrap();
             let loan = RefCell::new(Some(receiver.recv().unwrap()));
             link.send(&Message::Done);
-            assert_eq!(link.receive().unwrap(), Some(Message::Go));
+            link.expect_go();
             attempt.twice(|| {
                 drop(loan.take());
                 Ok(())
@@ -296,10 +296,7 @@ fn with_options(prefix: &str) -> ProviderBuilder {
 }
 
 fn descriptor(link: &Link) -> Descriptor {
-    match link.receive().unwrap() {
-        Some(Message::Sent(descriptor)) => descriptor,
-        other => panic!("not a descriptor: {other:?}"),
-    }
+    link.sent()
 }
 
 struct Attempt<'a> {

@@ -117,7 +117,7 @@ impl Stage {
         }
         victim.child.tell(&Message::Peer(reader.connect(provider).unwrap()));
         let giver = (operation == WAIT_SERVED).then(|| {
-            let Message::Sent(descriptor) = victim.child.hear() else { panic!("a message to read") };
+            let descriptor = victim.child.sent();
             let view = reader.attach(&descriptor).unwrap();
             victim.child.tell(&Message::Go);
             Giver::start(victim.thread(), || drop(view))

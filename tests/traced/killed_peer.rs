@@ -55,10 +55,7 @@ fn role(link: &Link, arguments: &[&str]) {
         return;
     }
     link.send(&Message::Peer(client.connect(id).unwrap()));
-    let [viewed, granted] = [(); 2].map(|()| match link.receive().unwrap() {
-        Some(Message::Sent(descriptor)) => descriptor,
-        other => panic!("not a descriptor: {other:?}"),
-    });
+    let [viewed, granted] = [(); 2].map(|()| link.sent());
     operate(link, arguments[0], client, &viewed, &granted);
 }
 
@@ -67,7 +64,7 @@ fn operate(link: &Link, operation: &str, client: Client, viewed: &Descriptor, gr
     // From here on, a thread waits for the memory that this process holds.
     let be_waited_for = || {
         link.send(&Message::Done);
-        assert_eq!(link.receive().unwrap(), Some(Message::Go));
+        link.expect_go();
     };
     match operation {
         "warm" => assert!(marked(|| client.warm(viewed.provider())).unwrap() > 0),

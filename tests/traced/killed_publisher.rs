@@ -207,9 +207,7 @@ fn publisher_role(link: &Link, arguments: &[&str]) {
         "let go" => assert_eq!(marked(|| publisher.receivers().count()), 1),
         "drop" => marked(|| drop(publisher)),
         _ => {
-            let mut buffer = provider.alloc(SMALL).unwrap();
-            shm::fill(&mut buffer, next);
-            let buffer = buffer.freeze();
+            let buffer = shm::message(&provider, SMALL, next);
             marked(|| publisher.try_send(buffer)).unwrap();
         }
     }

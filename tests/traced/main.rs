@@ -38,4 +38,4 @@ mod table;
 mod trace;
 mod waits;
 
-use harness::{child, peer, shm, spaces, sys, wire};
+use harness::{child, peer, shm, sys, wire};
