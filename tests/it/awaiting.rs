@@ -1,21 +1,21 @@
 //! Awaiting, waiting for any of several channels, and interrupts, within one process.
 
 use crate::support::{mappings, unique_prefix};
-use nix::unistd::gettid;
+use crate::threads::{assert_prompt, wait_until_asleep, wake_sleeper, wake_sleeper_after};
 use shm_pool::channel::{
     wait_any, Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError,
 };
 use shm_pool::{Client, Provider};
-use shm_pool_support::tasks::block_on;
-use std::fs::{self, File};
+use shm_pool_support::tasks::{block_on, panicking_waker, poll_once, reporting_waker, Woken};
+use std::cell::RefCell;
+use std::fs::File;
 use std::future::{poll_fn, Future};
 use std::os::unix::fs::FileExt;
-use std::pin::{pin, Pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::pin;
 use std::sync::{mpsc, Arc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
 
@@ -53,27 +53,6 @@ impl Scene {
     }
 }
 
-/// Reports each wake-up, so that a test can wait for it.
-struct Bell(mpsc::SyncSender<()>);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        let _ = self.0.try_send(());
-    }
-}
-
-fn bell() -> (Waker, mpsc::Receiver<()>) {
-    let (told, heard) = mpsc::sync_channel(1);
-    (Waker::from(Arc::new(Bell(told))), heard)
-}
-
-fn poll_once<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Option<F::Output> {
-    match future.poll(&mut Context::from_waker(waker)) {
-        Poll::Ready(output) => Some(output),
-        Poll::Pending => None,
-    }
-}
-
 fn number(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(bytes.try_into().unwrap())
 }
@@ -106,7 +85,7 @@ fn cancel_anywhere() {
     const COUNT: u64 = 5_000;
     let scene = Scene::new("await-cancel");
     let (mut sender, mut receiver) = scene.channel(0, 2);
-    let woken = Arc::new(Count::default());
+    let woken = Arc::new(Woken::default());
     let waker = Waker::from(woken.clone());
     let sending = thread::spawn({
         let waker = waker.clone();
@@ -137,15 +116,6 @@ fn cancel_anywhere() {
     }
 }
 
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 /// An unsent buffer is not leaked, and leaves no partial message in the channel.
 #[test]
 fn cancelled_send_returns_buffer() {
@@ -153,7 +123,7 @@ fn cancelled_send_returns_buffer() {
     let (mut sender, mut receiver) = scene.channel(0, 2);
     let buffer = || scene.provider.alloc(1000).unwrap().freeze();
     while sender.try_send_bytes(b"full").is_ok() {}
-    let (waker, woken) = bell();
+    let (waker, woken) = reporting_waker();
     let mut sending = Box::pin(sender.send_async(buffer()));
     assert!(poll_once(sending.as_mut(), &waker).is_none());
     drop(sending);
@@ -182,7 +152,7 @@ fn three_hundred_receivers() {
     const COUNT: usize = 300;
     let scene = Scene::new("await-many");
     let (mut senders, mut receivers) = scene.channels(COUNT);
-    let (waker, woken) = bell();
+    let (waker, woken) = reporting_waker();
     let mut context = Context::from_waker(&waker);
     let mut received = vec![0; COUNT];
     // Polls all receivers until none is ready.
@@ -210,7 +180,7 @@ fn three_hundred_receivers() {
 fn drop_wakes_task() {
     let scene = Scene::new("await-drop");
     let (sender, mut receiver) = scene.channel(0, 2);
-    let (waker, woken) = bell();
+    let (waker, woken) = reporting_waker();
     let mut receiving = Box::pin(receiver.recv_async());
     assert!(poll_once(receiving.as_mut(), &waker).is_none());
     drop(sender);
@@ -221,18 +191,11 @@ fn drop_wakes_task() {
 /// A panicking waker does not end the helper, on which all other tasks depend.
 #[test]
 fn waker_panics() {
-    struct Panics;
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("this panic is part of the test");
-        }
-    }
     let scene = Scene::new("await-panic");
     let (mut senders, mut receivers) = scene.channels(2);
-    let panics = Waker::from(Arc::new(Panics));
-    assert!(receivers[0].poll_recv(&mut Context::from_waker(&panics)).is_pending());
+    assert!(receivers[0].poll_recv(&mut Context::from_waker(&panicking_waker())).is_pending());
     senders[0].send_bytes(b"one").unwrap();
-    let (waker, woken) = bell();
+    let (waker, woken) = reporting_waker();
     assert!(receivers[1].poll_recv(&mut Context::from_waker(&waker)).is_pending());
     senders[1].send_bytes(b"two").unwrap();
     woken.recv_timeout(FOR_EVER).unwrap();
@@ -269,7 +232,7 @@ fn waker_drops_its_end() {
 #[test]
 fn awaited_end_is_unmapped() {
     let scene = Scene::new("await-unmap");
-    let (waker, _woken) = bell();
+    let (waker, _woken) = reporting_waker();
     for _ in 0..50 {
         let (_sender, mut receiver) = scene.channel(0, 2);
         assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
@@ -471,7 +434,7 @@ fn stream() {
     let sending = thread::spawn(move || {
         (0..1000_u64).for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
     });
-    let mut next = || block_on(poll_fn(|context| Pin::new(&mut receiver).poll_next(context)));
+    let mut next = || block_on(poll_fn(|context| std::pin::Pin::new(&mut receiver).poll_next(context)));
     for expected in 0..1000 {
         assert_eq!(number(&next().unwrap().unwrap()), expected);
     }
@@ -538,7 +501,7 @@ fn publisher_awaits_slowest() {
             });
         })
     });
-    let waker = Waker::from(Arc::new(Count::default()));
+    let waker = Waker::from(Arc::new(Woken::default()));
     for sent in 0..COUNT {
         let bytes = sent.to_ne_bytes();
         let early = (0..sent % 3).find_map(|_| poll_once(pin!(publisher.send_bytes_async(&bytes)), &waker));
@@ -686,71 +649,35 @@ fn first_message_wakes_unconnected() {
     // More words than one system call sleeps on.
     let (_senders, mut others) = scene.channels(128);
     for (way, meeting) in ways.into_iter().flat_map(|way| MEETINGS.map(|meeting| (way, meeting))) {
-        let quickest = (0..3).map(|_| {
+        assert_prompt(|| {
             let publisher = Publisher::builder().receivers(1).history(usize::from(meeting == Meeting::History));
-            let mut publisher = publisher.create(&scene.provider, &scene.test).unwrap();
-            publisher.send_bytes(b"before").unwrap();
+            let publisher = publisher.create(&scene.provider, &scene.test).unwrap();
+            let publisher = RefCell::new(publisher);
+            publisher.borrow_mut().send_bytes(b"before").unwrap();
             let mut receiver = Receiver::builder().spin(NOW).open(&scene.client, &scene.test).unwrap();
-            let (tell, thread) = mpsc::channel();
-            thread::scope(|scope| {
-                let receiving = scope.spawn(|| {
-                    tell.send(gettid().as_raw()).unwrap();
-                    way(&mut receiver, &mut others).map(|_| Instant::now()).unwrap()
-                });
-                let thread = thread.recv().unwrap();
-                while !is_asleep(thread) {
-                    thread::yield_now();
-                }
+            let connect = |thread| {
                 if meeting == Meeting::Before {
-                    assert!(publisher.has_receivers());
+                    assert!(publisher.borrow_mut().has_receivers());
                     // It wakes, finds no message, and goes back to sleep on another word.
                     (0..1_000).for_each(|_| thread::yield_now());
-                    while !is_asleep(thread) {
-                        thread::yield_now();
-                    }
+                    wait_until_asleep(thread);
                 }
-                let start = Instant::now();
-                match meeting {
-                    Meeting::History => assert!(publisher.has_receivers()),
-                    Meeting::Message | Meeting::Before => assert_eq!(publisher.send_bytes(b"first"), Ok(1)),
-                }
-                receiving.join().unwrap() - start
-            })
+            };
+            let wake = || match meeting {
+                Meeting::History => assert!(publisher.borrow_mut().has_receivers()),
+                Meeting::Message | Meeting::Before => assert_eq!(publisher.borrow_mut().send_bytes(b"first"), Ok(1)),
+            };
+            wake_sleeper_after(connect, || drop(way(&mut receiver, &mut others).unwrap()), wake).1
         });
-        assert!(quickest.min().unwrap() < Duration::from_millis(500), "it was met by its own look only");
     }
 }
 
-/// Returns `true` if this thread of this process is sleeping on a futex.
-fn is_asleep(thread: i32) -> bool {
-    let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
-    let futexes = [libc::SYS_futex, libc::SYS_futex_waitv].map(|call| call.to_string());
-    call.split(' ').next().is_some_and(|call| futexes.iter().any(|futex| futex == call))
-}
-
-/// Runs `send` in a thread until it sleeps, then drops `held`. Returns how long `send` took from
-/// then on, the best of three runs.
-fn wakes_by_drop<T>(hold: impl Fn(&mut Receiver) -> T, receiver: &mut Receiver, mut send: impl FnMut() + Send) {
-    let quickest = (0..3).map(|_| {
-        let held = hold(receiver);
-        let (tell, threads) = mpsc::channel();
-        thread::scope(|scope| {
-            let sending = scope.spawn(|| {
-                tell.send(gettid().as_raw()).unwrap();
-                send();
-                Instant::now()
-            });
-            let thread = threads.recv().unwrap();
-            while !is_asleep(thread) {
-                assert!(!sending.is_finished(), "it did not wait");
-                thread::yield_now();
-            }
-            let start = Instant::now();
-            drop(held);
-            sending.join().unwrap() - start
-        })
+/// Checks that a thread that sleeps in `send` is woken by the drop of the message that is held.
+fn assert_woken_by_drop(receiver: &mut Receiver, mut send: impl FnMut() + Send) {
+    assert_prompt(|| {
+        let held = receiver.recv().unwrap();
+        wake_sleeper(&mut send, || drop(held)).1
     });
-    assert!(quickest.min().unwrap() < Duration::from_millis(500), "it was woken by its look only");
 }
 
 /// A blocking `send` whose receiver has used its loans waits until the receiver drops a message, on
@@ -766,7 +693,7 @@ fn send_waits_for_loan() {
     assert_eq!(error.kind(), SendErrorKind::TooManyLent { max: 1 });
     let error = sender.send_timeout(buffer(), Duration::from_millis(1)).unwrap_err();
     assert_eq!(error.kind(), SendErrorKind::TimedOut);
-    wakes_by_drop(|receiver| receiver.recv().unwrap(), &mut receiver, || sender.send(buffer()).unwrap());
+    assert_woken_by_drop(&mut receiver, || sender.send(buffer()).unwrap());
 }
 
 /// The same for a publisher that waits for one of its receivers.
@@ -780,11 +707,7 @@ fn publisher_waits_for_loan() {
     publisher.send(buffer()).unwrap();
     let error = publisher.send_timeout(buffer(), Duration::from_millis(1)).unwrap_err();
     assert_eq!(error.kind(), SendErrorKind::TimedOut);
-    wakes_by_drop(
-        |receiver| receiver.recv().unwrap(),
-        &mut receiver,
-        || assert_eq!(publisher.send(buffer()).unwrap(), 1),
-    );
+    assert_woken_by_drop(&mut receiver, || assert_eq!(publisher.send(buffer()).unwrap(), 1));
 }
 
 /// A sending task waits for a loan as a thread does.
@@ -801,7 +724,7 @@ fn await_waits_for_loan() {
     }
     publisher.send(buffer()).unwrap();
     let held = (receiver.recv().unwrap(), subscriber.recv().unwrap());
-    let ((waker, woken), (other_waker, other_woken)) = (bell(), bell());
+    let ((waker, woken), (other_waker, other_woken)) = (reporting_waker(), reporting_waker());
     let mut sending = pin!(sender.send_async(buffer()));
     let mut publishing = pin!(publisher.send_async(buffer()));
     assert!(poll_once(sending.as_mut(), &waker).is_none());
@@ -823,7 +746,7 @@ fn send_future_is_polled_once() {
     let (mut sender, mut receiver) = scene.channel(0, 4);
     fn poll_twice<F: Future>(future: F) -> bool {
         let mut future = pin!(future);
-        let (waker, _woken) = bell();
+        let (waker, _woken) = reporting_waker();
         assert!(poll_once(future.as_mut(), &waker).is_some());
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll_once(future.as_mut(), &waker).is_some())).is_err()
     }

@@ -22,4 +22,6 @@ mod publisher;
 mod races;
 mod sharing;
 mod support;
+#[path = "../support/threads.rs"]
+mod threads;
 mod waiting;

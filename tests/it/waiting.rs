@@ -3,7 +3,7 @@
 use crate::support::{builder, pair, Random};
 use nix::unistd::{gettid, Pid};
 use shm_pool::{AllocError, AllocErrorKind, AllocFuture, Client, Provider, ShmBufMut};
-use shm_pool_support::tasks::{block_on, blocking_waker, noop_waker};
+use shm_pool_support::tasks::{block_on, blocking_waker, noop_waker, panicking_waker, Woken};
 use std::alloc::Layout;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -25,16 +25,6 @@ fn at_the_cap() -> (Provider, Vec<ShmBufMut>) {
     let held = (0..4).map(|_| provider.alloc(CAP / 4).unwrap()).collect();
     assert!(provider.alloc(1).is_err(), "there is no room");
     (provider, held)
-}
-
-/// Counts its wake-ups.
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
 }
 
 /// The same, for at most `time`.
@@ -193,7 +183,7 @@ impl<'a> Waiting<'a> {
     }
 
     fn is_woken(&self) -> bool {
-        self.woken.0.load(Ordering::SeqCst) > 0
+        self.woken.count() > 0
     }
 }
 
@@ -286,8 +276,7 @@ fn last_waker() {
         assert!(future.as_mut().poll(&mut Context::from_waker(&Waker::from(waker.clone()))).is_pending());
     }
     drop(held);
-    let last = &wakers[2].0;
-    while last.load(Ordering::SeqCst) == 0 {
+    while wakers[2].count() == 0 {
         thread::yield_now();
     }
     let polled = future.as_mut().poll(&mut Context::from_waker(&Waker::from(wakers[2].clone())));
@@ -449,25 +438,17 @@ fn reserved_passes_smaller() {
     assert!(smaller.as_mut().poll(&mut context).is_pending());
 }
 
-struct Panics;
-
-impl Wake for Panics {
-    fn wake(self: Arc<Self>) {
-        panic!("on purpose");
-    }
-}
-
 #[test]
 fn waker_panics() {
     let (provider, _held) = at_the_cap();
     let woken = Arc::new(Woken::default());
-    let wakers = [Waker::from(Arc::new(Panics)), Waker::from(woken.clone())];
+    let wakers = [panicking_waker(), Waker::from(woken.clone())];
     let mut futures = [0, 1].map(|_| Box::pin(provider.request(1).wait_async()));
     for (future, waker) in futures.iter_mut().zip(&wakers) {
         assert!(future.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
     }
     provider.end_waits();
-    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    assert_eq!(woken.count(), 1);
 }
 
 #[test]

@@ -9,12 +9,11 @@ use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{wait_any, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
 use shm_pool::{Client, Provider};
 use shm_pool_support::procfs;
+use shm_pool_support::tasks::{block_on, reporting_waker};
 use std::fs;
 use std::future::Future;
 use std::os::unix::fs::FileExt;
-use std::pin::pin;
-use std::sync::{mpsc, Arc};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Context;
 use std::thread;
 use std::time::Duration;
 
@@ -35,31 +34,6 @@ fn go(way: &str, prefix: &str) {
             sys::forbid_call(FUTEX_WAITV, libc::EACCES).unwrap();
         }
         other => panic!("no way {other:?}"),
-    }
-}
-
-/// Reports each wake-up.
-struct Bell(mpsc::SyncSender<()>);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        let _ = self.0.try_send(());
-    }
-}
-
-fn bell() -> (Waker, mpsc::Receiver<()>) {
-    let (told, heard) = mpsc::sync_channel(1);
-    (Waker::from(Arc::new(Bell(told))), heard)
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let (waker, woken) = bell();
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => woken.recv_timeout(FOR_EVER).unwrap(),
-        }
     }
 }
 
@@ -125,7 +99,7 @@ fn with_and_without_futex_waitv() {
             });
 
             // One task awaits many channels.
-            let (waker, woken) = bell();
+            let (waker, woken) = reporting_waker();
             let mut context = Context::from_waker(&waker);
             receivers.iter_mut().for_each(|receiver| assert!(receiver.poll_recv(&mut context).is_pending()));
             drop(receiver);
@@ -178,7 +152,7 @@ fn receiving_role(link: &Link, arguments: &[&str]) {
     go(way, prefix);
     let mut receiver = Receiver::open(&shm::client(prefix), "c").unwrap();
     (0..2).for_each(|_| drop(block_on(receiver.recv_async()).unwrap()));
-    let (waker, woken) = bell();
+    let (waker, woken) = reporting_waker();
     assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
     link.send(&Message::Done);
     woken.recv_timeout(FOR_EVER).unwrap();
@@ -211,7 +185,7 @@ fn sending_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     sender.wait_for_receiver(FOR_EVER).unwrap();
     while sender.try_send_bytes(b"full").is_ok() {}
-    let (waker, woken) = bell();
+    let (waker, woken) = reporting_waker();
     let mut sending = Box::pin(sender.send_async(provider.alloc(100).unwrap().freeze()));
     assert!(sending.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     link.send(&Message::Done);
@@ -234,7 +208,7 @@ fn forked_child_spares_tasks() {
             object.read_exact_at(&mut bytes, 64).unwrap();
             u32::from_ne_bytes(bytes)
         };
-        let (waker, woken) = bell();
+        let (waker, woken) = reporting_waker();
         let interrupter = receiver.interrupter();
         assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
         assert!(word() & SLEEPS != 0);

@@ -5,6 +5,7 @@
 use crate::child::{in_child, Child};
 use crate::shm::{self, Names};
 use crate::sys;
+use crate::threads::beside;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{wait_any, ChannelError, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
 use shm_pool::{Client, Provider};
@@ -13,7 +14,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
@@ -470,7 +471,7 @@ fn concurrent_create() {
         let _sender = Sender::builder().capacity(4).create(&provider, CHANNEL).unwrap();
         fs::read(path(&names)).unwrap()
     };
-    let (living, made, done) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    let (living, made) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let create = |slots: usize| {
         for round in 0..ROUNDS {
             if round % 16 == 0 && living.load(Ordering::SeqCst) == 0 {
@@ -493,18 +494,14 @@ fn concurrent_create() {
             living.fetch_sub(1, Ordering::SeqCst);
         }
     };
-    thread::scope(|scope| {
-        let create = &create;
-        let creating = [2, 3, 8192].map(|slots| scope.spawn(move || create(slots)));
-        scope.spawn(|| {
-            while !done.load(Ordering::SeqCst) {
-                names.sweep();
-            }
-        });
-        let results = creating.map(|thread| thread.join());
-        done.store(true, Ordering::SeqCst);
-        results.into_iter().for_each(|result| result.unwrap());
-    });
+    let create_all = || {
+        thread::scope(|scope| {
+            let create = &create;
+            [2, 3, 8192].map(|slots| scope.spawn(move || create(slots))).map(|thread| thread.join())
+        })
+    };
+    let (results, _) = beside(|| names.sweep(), create_all);
+    results.into_iter().for_each(|result| result.unwrap());
     assert!(made.load(Ordering::SeqCst) >= ROUNDS / 2, "too few to see anything");
     names.sweep();
     assert!(!path(&names).exists());

@@ -7,6 +7,7 @@ use crate::peer::Peer;
 use crate::rlimits::with_only;
 use crate::shm::{self, Names};
 use crate::sys;
+use crate::threads::beside;
 use crate::users;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{self, OnFull, Publisher, Receiver, Sender};
@@ -14,8 +15,6 @@ use shm_pool::inspect::{ChannelReport, Inspector, ProviderReport, State};
 use shm_pool::{Provider, Swept};
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 fn look(names: &Names) -> (Vec<ProviderReport>, Vec<ChannelReport>) {
@@ -470,26 +469,20 @@ fn restart_during_look() {
     let names = Names::new("inspect-again");
     let provider = names.provider().build().unwrap();
     let mut inspector = inspector(&names);
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let at_the_end = End(&is_over);
-        let looking = scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                let report = inspector.look().unwrap();
-                assert!(report.channels.len() <= 1, "{report:?}");
-                for channel in &report.channels {
-                    assert!(!matches!(channel.state, State::Unusable(_)), "{channel:?}");
-                    assert!(channel.state != State::Dead || channel.sender.is_none(), "{channel:?}");
-                }
-                assert!(report.providers.iter().all(|found| found.state == State::Alive), "{report:?}");
-            }
-        });
+    let look = || {
+        let report = inspector.look().unwrap();
+        assert!(report.channels.len() <= 1, "{report:?}");
+        for channel in &report.channels {
+            assert!(!matches!(channel.state, State::Unusable(_)), "{channel:?}");
+            assert!(channel.state != State::Dead || channel.sender.is_none(), "{channel:?}");
+        }
+        assert!(report.providers.iter().all(|found| found.state == State::Alive), "{report:?}");
+    };
+    beside(look, || {
         for _ in 0..5000 {
             let mut sender = Sender::builder().capacity(2).loans(2).create(&provider, "c").unwrap();
             sender.send_bytes(b"message").unwrap();
         }
-        drop(at_the_end);
-        looking.join().unwrap();
     });
 }
 
@@ -527,14 +520,8 @@ fn no_trace() {
     let mut publisher = Publisher::builder().receivers(1).create(&provider, "c").unwrap();
     let mut inspector = inspector(&names);
     let before = open_objects(&names);
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let at_the_end = End(&is_over);
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                inspector.look().unwrap();
-            }
-        });
+    let look = || inspector.look().unwrap();
+    beside(look, || {
         // Each needs a lock that an inspection queries, and all slots are used in turn.
         for _ in 0..100 {
             let clients: Vec<_> = (0..64).map(|_| names.client()).collect();
@@ -545,7 +532,6 @@ fn no_trace() {
             assert!(publisher.has_receivers());
             drop(receiver);
         }
-        drop(at_the_end);
     });
     assert!(!publisher.has_receivers());
     assert_eq!(open_objects(&names), before);
@@ -555,13 +541,4 @@ fn no_trace() {
 fn open_objects(names: &Names) -> usize {
     let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     open.filter(|path| path.to_string_lossy().contains(names.prefix())).count()
-}
-
-/// Ends the test's other thread, also when the test fails.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

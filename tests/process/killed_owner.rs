@@ -5,11 +5,11 @@ use crate::child::{in_small_shm, Child};
 use crate::peer::Peer;
 use crate::shm::{self, Names};
 use crate::sys;
+use crate::threads::beside;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
 use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderBuilder, ProviderId};
 use std::os::unix::fs::symlink;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -314,21 +314,12 @@ fn concurrent_sweeps() {
     let names = Names::new("sweep-many");
     for _ in 0..4 {
         killed_owner(&names);
-        let over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    while !over.load(Ordering::Relaxed) {
-                        Provider::sweep(names.prefix()).unwrap();
-                    }
-                });
-            }
-            let builders: Vec<_> = (0..2).map(|_| scope.spawn(|| start_and_end(names.prefix()))).collect();
-            // Joins all, even if one panicked.
-            let results: Vec<_> = builders.into_iter().map(|builder| builder.join()).collect();
-            over.store(true, Ordering::Relaxed);
-            results.into_iter().for_each(|result| result.unwrap());
-        });
+        let sweep = || Provider::sweep(names.prefix()).unwrap();
+        let start_two = || {
+            thread::scope(|scope| [(); 2].map(|()| scope.spawn(|| start_and_end(names.prefix()))).map(|it| it.join()))
+        };
+        let ((results, _), _) = beside(sweep, || beside(sweep, start_two));
+        results.into_iter().for_each(|result| result.unwrap());
         assert_eq!(shm::objects(names.prefix()), [""; 0]);
     }
 }

@@ -5,6 +5,7 @@ use crate::child::{in_child, Child};
 use crate::peer::{Peer, View};
 use crate::shm::{self, Names};
 use crate::sys::{self, Ending};
+use crate::threads::SetOnDrop;
 use crate::wire::{Link, Message};
 use shm_pool::{AllocErrorKind, AttachError, Client, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView};
 use std::collections::HashSet;
@@ -508,15 +509,6 @@ fn round(prefix: &str, provider: &Provider, messages: &[ShmBuf]) {
     drop((views, clients));
     provider.reclaim();
     assert!(messages.iter().all(|message| !message.is_leased()), "a lease is left");
-}
-
-/// Ends the thread that reclaims, also when the peers fail.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Stops a thread while it reclaims what a dead peer held, and lets another thread do the same

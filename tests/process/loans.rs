@@ -5,12 +5,12 @@ use crate::child::Child;
 use crate::peer::Peer;
 use crate::shm::{self, Names};
 use crate::sys::with_address_space;
+use crate::threads::beside;
 use crate::wire::{Link, Message, FOR_EVER};
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
 use shm_pool::channel::{self, ChannelError, Receiver, SendErrorKind, Sender};
 use shm_pool::{Descriptor, Provider, ShmBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -302,27 +302,12 @@ const RACE_LEN: usize = 4096;
 /// mistaking it for the lease that it added for a receiver that left.
 #[test]
 fn contended_core() {
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let _until_the_end = SetOnDrop(&is_over);
-        scope.spawn(|| {
-            stay_on(SENDERS);
-            while !is_over.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
-            }
-        });
-        let overwritten = trials("race-contended", 2000, |_| ());
-        assert_eq!(overwritten, 0, "of {} views", 2000 * MESSAGES);
-    });
-}
-
-/// Ends the test's other threads, also when the test fails.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
+    let spin = || {
+        stay_on(SENDERS);
+        (0..1_000_000).for_each(|_| std::hint::spin_loop());
+    };
+    let (overwritten, _) = beside(spin, || trials("race-contended", 2000, |_| ()));
+    assert_eq!(overwritten, 0, "of {} views", 2000 * MESSAGES);
 }
 
 /// The same, with a sender that is stopped for a moment at any instruction.

@@ -20,6 +20,8 @@ mod own_shm;
 mod peer;
 mod shm;
 mod sys;
+#[path = "../support/threads.rs"]
+mod threads;
 mod wire;
 
 mod address_space;

@@ -6,6 +6,7 @@ use crate::child::{in_child, in_small_shm, Child};
 use crate::rlimits::with_only;
 use crate::shm::{self, Names};
 use crate::sys;
+use crate::threads::{assert_prompt, beside, wait_until_asleep, wake_sleeper};
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
     wait_any, ChannelError, Message as Received, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder,
@@ -15,7 +16,6 @@ use shm_pool::Provider;
 use shm_pool_support::procfs;
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -193,19 +193,13 @@ fn idle_restarts() {
     assert_eq!(open_branches(names.prefix()), before);
 }
 
-/// Returns `true` if this thread of this process is in the kernel, at a futex.
-fn is_asleep(thread: libc::pid_t) -> bool {
-    let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
-    call.split(' ').next() == Some(&libc::SYS_futex.to_string())
-}
-
 /// Receivers of a crashed publisher wake at once, without waiting for the once-a-second check, and
 /// receive what was sent even if they have not mapped it yet.
 #[test]
 fn killed_publisher() {
     const SENT: u64 = 64;
     let names = Names::new("pub-dies");
-    let quickest = (0..3).map(|_| {
+    assert_prompt(|| {
         let publisher = publishing(&names);
         let mut behind = open(names.prefix(), Receiver::builder());
         let mut asleep = open(names.prefix(), Receiver::builder().spin(NOW));
@@ -226,11 +220,7 @@ fn killed_publisher() {
             };
             thread::spawn(sleep)
         });
-        for thread in threads.iter().take(2) {
-            while !is_asleep(thread) {
-                thread::yield_now();
-            }
-        }
+        threads.iter().take(2).for_each(wait_until_asleep);
         let spins = thread::spawn(move || never_met_and_spins.recv().map(drop).unwrap_err());
         let start = Instant::now();
         publisher.kill();
@@ -250,7 +240,6 @@ fn killed_publisher() {
         all.iter().zip(0..).for_each(|(message, number)| assert_eq!(number_of(message), number));
         told
     });
-    assert!(quickest.min().unwrap() < Duration::from_millis(500), "all were told by their look only");
 }
 
 /// Guards against an interrupt that only the once-a-second check finds: of a publisher that has
@@ -261,27 +250,14 @@ fn interrupt_is_immediate() {
     let provider = provider(names.prefix());
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     let interrupter = publisher.interrupter();
-    let quickest = (0..3).map(|_| {
+    assert_prompt(|| {
         let receiver = open(names.prefix(), Receiver::builder());
         assert_eq!(publisher.receivers().count(), 1);
         drop(receiver);
-        let (tell, threads) = mpsc::channel();
-        thread::scope(|scope| {
-            let waiting = scope.spawn(|| {
-                tell.send(nix::unistd::gettid().as_raw()).unwrap();
-                assert_eq!(publisher.wait_for_receivers(1, FOR_EVER), Err(SendErrorKind::Interrupted));
-                Instant::now()
-            });
-            let thread = threads.recv().unwrap();
-            while !is_asleep(thread) {
-                thread::yield_now();
-            }
-            let start = Instant::now();
-            interrupter.interrupt();
-            waiting.join().unwrap() - start
-        })
+        let (waited, time) = wake_sleeper(|| publisher.wait_for_receivers(1, FOR_EVER), || interrupter.interrupt());
+        assert_eq!(waited, Err(SendErrorKind::Interrupted));
+        time
     });
-    assert!(quickest.min().unwrap() < Duration::from_millis(500));
 }
 
 /// As above, where there is a helper for each receiver.
@@ -297,26 +273,12 @@ fn interrupt_is_immediate_with_helpers() {
     let all = [CHANNEL, "d", "e"].into_iter().flat_map(|name| (0..43).map(move |_| name));
     let mut all: Vec<_> = all.map(|name| options().open(&client, name).unwrap()).collect();
     let interrupter = all[7].interrupter();
-    let quickest = (0..3).map(|_| {
-        let (tell, threads) = mpsc::channel();
-        thread::scope(|scope| {
-            let waiting = scope.spawn(|| {
-                tell.send(nix::unistd::gettid().as_raw()).unwrap();
-                let mut all: Vec<_> = all.iter_mut().collect();
-                let error = wait_any(&mut all, FOR_EVER).unwrap_err();
-                assert!(matches!(error, WaitAnyError::Interrupted { index: 7 }), "{error}");
-                Instant::now()
-            });
-            let thread = threads.recv().unwrap();
-            while !is_asleep(thread) {
-                thread::yield_now();
-            }
-            let start = Instant::now();
-            interrupter.interrupt();
-            waiting.join().unwrap() - start
-        })
+    assert_prompt(|| {
+        let wait = || wait_any(&mut all.iter_mut().collect::<Vec<_>>(), FOR_EVER).unwrap_err();
+        let (error, time) = wake_sleeper(wait, || interrupter.interrupt());
+        assert!(matches!(error, WaitAnyError::Interrupted { index: 7 }), "{error}");
+        time
     });
-    assert!(quickest.min().unwrap() < Duration::from_millis(500));
 }
 
 #[test]
@@ -406,14 +368,11 @@ fn join_under_flow() {
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder().capacity(4).create(&provider, CHANNEL).unwrap();
     let children = [(); 6].map(|()| joining(&names, JOINS));
-    let is_over = AtomicBool::new(false);
-    let sent = thread::scope(|scope| {
-        let publishing = scope.spawn(|| send_until(&is_over, &mut publisher, &provider));
-        let at_the_end = SetOnDrop(&is_over);
+    let mut numbers = 0..;
+    let publish = || numbers.next().map(|number| send(&mut publisher, &provider, number));
+    let (_, sent) = beside(publish, || {
         children.iter().for_each(|child| child.tell(&Message::Go));
         children.iter().for_each(Child::expect_done);
-        drop(at_the_end);
-        publishing.join().unwrap()
     });
     assert!(sent >= (JOINS * RECEIVED) as u64);
     children.into_iter().for_each(Child::finish);
@@ -424,21 +383,6 @@ fn join_under_flow() {
 fn joining(names: &Names, joins: usize) -> Child {
     let child = Child::start_ready("publisher-joins", &[names.prefix(), &joins.to_string()]);
     child
-}
-
-/// Sends one message after another. Returns how many.
-fn send_until(is_over: &AtomicBool, publisher: &mut Publisher, provider: &Provider) -> u64 {
-    let numbers = (0..).take_while(|_| !is_over.load(Ordering::Relaxed));
-    numbers.map(|number| send(publisher, provider, number)).count() as u64
-}
-
-/// Ends the test's other threads, also when the test fails.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// A forked child cannot send or receive for its parent, remove its names, or take its locks.
@@ -512,19 +456,8 @@ fn join_at_descriptor_limit() {
             assert!(matches!(error, RecvError::NotConnected { errno: libc::EMFILE }), "{error}");
             assert!(error.to_string().contains("descriptors"), "{error}");
             assert!(matches!(comes.try_recv(), Err(RecvError::Empty)), "it is told once for each try");
-            let (tell, threads) = mpsc::channel();
-            let told = thread::scope(|scope| {
-                let waiting = scope.spawn(|| {
-                    tell.send(nix::unistd::gettid().as_raw()).unwrap();
-                    comes.recv().map(drop).unwrap_err()
-                });
-                let thread = threads.recv().unwrap();
-                while !is_asleep(thread) {
-                    thread::yield_now();
-                }
-                assert_eq!(with_only(sent - 2, || publisher.receivers().count()), 1);
-                waiting.join().unwrap()
-            });
+            let look = || assert_eq!(with_only(sent - 2, || publisher.receivers().count()), 1);
+            let (told, _) = wake_sleeper(|| comes.recv().map(drop).unwrap_err(), look);
             assert!(matches!(told, RecvError::NotConnected { .. }), "{told}");
             assert!(sent < 8, "enough descriptors");
             assert_eq!(publisher.receivers().count(), 2, "it is met without the limit");

@@ -8,14 +8,13 @@ use crate::wire::{Link, Message, FOR_EVER};
 use nix::unistd::gettid;
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{AllocErrorKind, AllocFuture, BuildError, Provider, ShmBuf};
-use shm_pool_support::tasks::blocking_waker;
+use shm_pool_support::tasks::{blocking_waker, Woken};
 use std::fs;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -237,16 +236,6 @@ fn fork_while_waiting() {
     });
 }
 
-/// Counts its wake-ups.
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 /// A provider can be dropped while a task that is no longer polled waits for it.
 #[test]
 fn forgotten_wait() {
@@ -268,7 +257,7 @@ fn forgetting_role(link: &Link, arguments: &[&str]) {
     assert!(polled.is_pending());
     mem::forget(future);
     drop(provider);
-    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    assert_eq!(woken.count(), 1);
     drop(held);
     link.send(&Message::Done);
 }
