@@ -42,9 +42,7 @@ pub(crate) fn send(sender: &mut Sender, provider: &Provider, count: u64) {
             sender.try_send_bytes(BYTES).unwrap();
             continue;
         }
-        let mut buffer = provider.alloc(SMALL).unwrap();
-        shm::fill(&mut buffer, number);
-        sender.try_send(buffer.freeze()).unwrap();
+        sender.try_send(shm::message(provider, SMALL, number)).unwrap();
     }
 }
 

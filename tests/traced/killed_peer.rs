@@ -139,9 +139,7 @@ impl Stage {
 }
 
 fn message(provider: &Provider, seed: u64) -> ShmBuf {
-    let mut buffer = provider.alloc(LEN).unwrap();
-    shm::fill(&mut buffer, seed);
-    buffer.freeze()
+    shm::message(provider, LEN, seed)
 }
 
 /// Allocates and fills as many messages as possible, then compares them. Returns their number.

@@ -28,7 +28,6 @@ mod kill_points;
 mod killed_channel;
 mod killed_owner;
 mod killed_peer;
-mod killed_publisher;
 #[path = "../support/own_shm.rs"]
 #[allow(dead_code)] // other tests use more of it
 mod own_shm;
