@@ -1,12 +1,13 @@
 //! Awaiting, waiting for any of several channels, and interrupts, within one process.
 
-use crate::support::{mappings, unique_prefix};
+use crate::ends::SendingEnd;
+use crate::support::{mappings, unique_prefix, FOR_EVER, NOW};
 use crate::threads::{assert_prompt, wait_until_asleep, wake_sleeper, wake_sleeper_after};
 use shm_pool::channel::{
-    wait_any, Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError,
+    wait_any, Interrupter, Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError,
 };
 use shm_pool::{Client, Provider};
-use shm_pool_support::tasks::{block_on, panicking_waker, poll_once, reporting_waker, Woken};
+use shm_pool_support::tasks::{block_on, noop_waker, panicking_waker, poll_once, reporting_waker, Woken};
 use std::cell::RefCell;
 use std::fs::File;
 use std::future::{poll_fn, Future};
@@ -16,11 +17,6 @@ use std::sync::{mpsc, Arc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
-
-const NOW: Duration = Duration::ZERO;
-
-/// Longer than any step may take.
-const FOR_EVER: Duration = Duration::from_secs(240);
 
 /// Channels that do not spin, so that each wait sleeps.
 struct Scene {
@@ -79,6 +75,15 @@ fn send_and_recv() {
     sending.join().unwrap();
 }
 
+/// Sends numbers. Before one is awaited, up to two futures are polled and dropped.
+fn send_and_cancel<E: SendingEnd>(end: &mut E, count: u64, waker: &Waker, expected: E::Sent) {
+    for number in 0..count {
+        let bytes = number.to_ne_bytes();
+        let early = (0..number % 3).find_map(|_| poll_once(pin!(end.send_bytes_async(&bytes)), waker));
+        assert_eq!(early.unwrap_or_else(|| block_on(end.send_bytes_async(&bytes))), Ok(expected));
+    }
+}
+
 /// A dropped future takes no message or wake-up with it, and leaves no waker behind.
 #[test]
 fn cancel_anywhere() {
@@ -89,16 +94,7 @@ fn cancel_anywhere() {
     let waker = Waker::from(woken.clone());
     let sending = thread::spawn({
         let waker = waker.clone();
-        move || {
-            for sent in 0..COUNT {
-                let bytes = sent.to_ne_bytes();
-                // Each future is polled this often, and dropped, before one is awaited.
-                let is_sent = (0..sent % 3).any(|_| poll_once(pin!(sender.send_bytes_async(&bytes)), &waker).is_some());
-                if !is_sent {
-                    block_on(sender.send_bytes_async(&bytes)).unwrap();
-                }
-            }
-        }
+        move || send_and_cancel(&mut sender, COUNT, &waker, ())
     });
     for expected in 0..COUNT {
         let early = (0..expected % 4).find_map(|_| poll_once(pin!(receiver.recv_async()), &waker));
@@ -357,31 +353,30 @@ fn interrupt_ends_one_wait() {
     interrupter.interrupt(); // of a dropped end
 }
 
+/// Interrupts waits, alternately before and while they sleep.
+fn assert_interrupted(count: usize, by: &Interrupter, mut wait: impl FnMut() -> Result<(), SendErrorKind>) {
+    for _ in 0..count {
+        thread::scope(|scope| {
+            scope.spawn(|| by.interrupt());
+            assert_eq!(wait(), Err(SendErrorKind::Interrupted));
+        });
+    }
+}
+
 /// The same for each wait of a sender.
 #[test]
 fn interrupt_sender() {
     let scene = Scene::new("interrupt-sender");
     let name = format!("{}-alone", scene.test);
     let mut alone = Sender::builder().spin(NOW).create(&scene.provider, &name).unwrap();
-    let interrupted = |sender: &mut Sender, wait: fn(&mut Sender) -> Result<(), SendErrorKind>| {
-        let interrupter = sender.interrupter();
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| wait(sender));
-            interrupter.interrupt();
-            assert_eq!(waits.join().unwrap(), Err(SendErrorKind::Interrupted));
-        });
-    };
-    for _ in 0..200 {
-        interrupted(&mut alone, |sender| sender.wait_for_receiver(FOR_EVER));
-    }
+    let interrupter = alone.interrupter();
+    assert_interrupted(200, &interrupter, || alone.wait_for_receiver(FOR_EVER));
     // While no receiver is connected, an interrupt must not be reported as a disconnect.
     let receiver = Receiver::open(&scene.client, &name).unwrap();
     alone.wait_for_receiver(FOR_EVER).unwrap();
     while alone.try_send_bytes(b"full").is_ok() {}
-    for _ in 0..200 {
-        interrupted(&mut alone, |sender| sender.wait_until_received(FOR_EVER));
-        interrupted(&mut alone, |sender| sender.send_bytes(b"more"));
-    }
+    assert_interrupted(200, &interrupter, || alone.wait_until_received(FOR_EVER));
+    assert_interrupted(200, &interrupter, || alone.send_bytes(b"more"));
     drop(receiver);
     assert_eq!(alone.send_bytes(b"more"), Err(SendErrorKind::Disconnected));
 }
@@ -501,12 +496,7 @@ fn publisher_awaits_slowest() {
             });
         })
     });
-    let waker = Waker::from(Arc::new(Woken::default()));
-    for sent in 0..COUNT {
-        let bytes = sent.to_ne_bytes();
-        let early = (0..sent % 3).find_map(|_| poll_once(pin!(publisher.send_bytes_async(&bytes)), &waker));
-        assert_eq!(early.unwrap_or_else(|| block_on(publisher.send_bytes_async(&bytes))), Ok(2));
-    }
+    send_and_cancel(&mut publisher, COUNT, &noop_waker(), 2);
     receiving.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
@@ -524,21 +514,9 @@ fn interrupt_publisher() {
         while publisher.try_send_bytes(b"").is_ok() {}
         let other = &mut receivers[1 - slow];
         while other.try_recv().is_ok() {}
-        for wait in [
-            |publisher: &mut Publisher| publisher.send_bytes(b"").map(drop),
-            |publisher: &mut Publisher| publisher.wait_until_received(FOR_EVER),
-            |publisher: &mut Publisher| publisher.wait_for_receivers(3, FOR_EVER),
-        ] {
-            // Alternately before and during the wait.
-            for _ in 0..50 {
-                let interrupting = thread::spawn({
-                    let interrupter = interrupter.clone();
-                    move || interrupter.interrupt()
-                });
-                assert_eq!(wait(&mut publisher), Err(SendErrorKind::Interrupted));
-                interrupting.join().unwrap();
-            }
-        }
+        assert_interrupted(50, &interrupter, || publisher.send_bytes(b"").map(drop));
+        assert_interrupted(50, &interrupter, || publisher.wait_until_received(FOR_EVER));
+        assert_interrupted(50, &interrupter, || publisher.wait_for_receivers(3, FOR_EVER));
         while receivers[slow].try_recv().is_ok() {}
     }
 }
@@ -680,63 +658,41 @@ fn assert_woken_by_drop(receiver: &mut Receiver, mut send: impl FnMut() + Send) 
     });
 }
 
-/// A blocking `send` whose receiver has used its loans waits until the receiver drops a message, on
-/// any thread, and is woken by the drop.
+/// A thread or a task that sends to a receiver that has used its one loan waits until the receiver
+/// drops a message, on any thread, and is woken by the drop.
+fn assert_waits_for_loan<E: SendingEnd>(scene: &Scene, mut end: E, mut receiver: Receiver, sent: E::Sent) {
+    let buffer = || scene.provider.alloc(100).unwrap().freeze();
+    end.send(buffer()).unwrap();
+    let error = end.try_send(buffer()).unwrap_err();
+    assert_eq!(error.kind(), SendErrorKind::TooManyLent { max: 1 });
+    let error = end.send_timeout(buffer(), Duration::from_millis(1)).unwrap_err();
+    assert_eq!(error.kind(), SendErrorKind::TimedOut);
+    assert_woken_by_drop(&mut receiver, || assert_eq!(end.send(buffer()).unwrap(), sent));
+    let held = receiver.recv().unwrap();
+    let (waker, woken) = reporting_waker();
+    let mut sending = pin!(end.send_async(buffer()));
+    assert!(poll_once(sending.as_mut(), &waker).is_none());
+    drop(held);
+    while poll_once(sending.as_mut(), &waker).map(Result::unwrap).is_none() {
+        woken.recv_timeout(FOR_EVER).unwrap();
+    }
+}
+
 #[test]
 fn send_waits_for_loan() {
     let scene = Scene::new("loan-wait");
-    let buffer = || scene.provider.alloc(100).unwrap().freeze();
-    let mut sender = Sender::builder().loans(1).spin(NOW).create(&scene.provider, &scene.test).unwrap();
-    let mut receiver = Receiver::open(&scene.client, &scene.test).unwrap();
-    sender.send(buffer()).unwrap();
-    let error = sender.try_send(buffer()).unwrap_err();
-    assert_eq!(error.kind(), SendErrorKind::TooManyLent { max: 1 });
-    let error = sender.send_timeout(buffer(), Duration::from_millis(1)).unwrap_err();
-    assert_eq!(error.kind(), SendErrorKind::TimedOut);
-    assert_woken_by_drop(&mut receiver, || sender.send(buffer()).unwrap());
+    let sender = Sender::builder().loans(1).spin(NOW).create(&scene.provider, &scene.test).unwrap();
+    let receiver = Receiver::open(&scene.client, &scene.test).unwrap();
+    assert_waits_for_loan(&scene, sender, receiver, ());
 }
 
-/// The same for a publisher that waits for one of its receivers.
 #[test]
 fn publisher_waits_for_loan() {
     let scene = Scene::new("loan-wait-pub");
-    let buffer = || scene.provider.alloc(100).unwrap().freeze();
-    let mut publisher = Publisher::builder().spin(NOW).create(&scene.provider, &scene.test).unwrap();
+    let publisher = Publisher::builder().spin(NOW).create(&scene.provider, &scene.test).unwrap();
     let options = Receiver::builder().on_full(OnFull::Wait).loans(1);
-    let mut receiver = options.open(&scene.client, &scene.test).unwrap();
-    publisher.send(buffer()).unwrap();
-    let error = publisher.send_timeout(buffer(), Duration::from_millis(1)).unwrap_err();
-    assert_eq!(error.kind(), SendErrorKind::TimedOut);
-    assert_woken_by_drop(&mut receiver, || assert_eq!(publisher.send(buffer()).unwrap(), 1));
-}
-
-/// A sending task waits for a loan as a thread does.
-#[test]
-fn await_waits_for_loan() {
-    let scene = Scene::new("loan-await");
-    let buffer = || scene.provider.alloc(100).unwrap().freeze();
-    let (mut sender, mut receiver) = scene.channel(0, 64);
-    let mut publisher = Publisher::builder().create(&scene.provider, &scene.test).unwrap();
-    let options = Receiver::builder().on_full(OnFull::Wait).loans(1);
-    let mut subscriber = options.open(&scene.client, &scene.test).unwrap();
-    for _ in 0..16 {
-        sender.send(buffer()).unwrap();
-    }
-    publisher.send(buffer()).unwrap();
-    let held = (receiver.recv().unwrap(), subscriber.recv().unwrap());
-    let ((waker, woken), (other_waker, other_woken)) = (reporting_waker(), reporting_waker());
-    let mut sending = pin!(sender.send_async(buffer()));
-    let mut publishing = pin!(publisher.send_async(buffer()));
-    assert!(poll_once(sending.as_mut(), &waker).is_none());
-    assert!(poll_once(publishing.as_mut(), &other_waker).is_none());
-    drop(held);
-    let poll = |mut is_done: Box<dyn FnMut() -> bool + '_>, woken: mpsc::Receiver<()>| {
-        while !is_done() {
-            woken.recv_timeout(FOR_EVER).unwrap();
-        }
-    };
-    poll(Box::new(|| poll_once(sending.as_mut(), &waker).map(Result::unwrap).is_some()), woken);
-    poll(Box::new(|| poll_once(publishing.as_mut(), &other_waker).map(Result::unwrap).is_some()), other_woken);
+    let receiver = options.open(&scene.client, &scene.test).unwrap();
+    assert_waits_for_loan(&scene, publisher, receiver, 1);
 }
 
 /// Polling a sender's future after completion panics, as with those of std, and sends no message.

@@ -1,7 +1,7 @@
 //! At the cap, idle memory makes room for new messages and memory in use does not. A refusal
 //! reports the distribution of the memory.
 
-use crate::support::{address, builder, files, holds, message, write, Random};
+use crate::support::{address, builder, files, fill, holds, message, write, Random};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use shm_pool::{AllocErrorKind, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBuf, ShmBufMut, Stats};
@@ -16,20 +16,6 @@ const MIB: usize = 1 << 20;
 
 fn capped() -> Provider {
     builder().max_bytes(CAP).build().unwrap()
-}
-
-/// Allocates until no further message fits.
-fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
-    let mut live = Vec::new();
-    loop {
-        match provider.alloc(len) {
-            Ok(buffer) => live.push(buffer),
-            Err(error) => {
-                assert!(error.is_exhausted(), "{error}");
-                return live;
-            }
-        }
-    }
 }
 
 /// The numbers of a refusal: (requested, cap, in use, idle, leased).

@@ -1,16 +1,11 @@
 //! A channel within one process: capacity, ownership of buffers, and errors at its end.
 
-use crate::support::{builder, segment, unique_prefix};
+use crate::support::{builder, segment, unique_prefix, FOR_EVER, NOW};
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender};
 use shm_pool::{AttachError, Client, Provider};
 use std::alloc::Layout;
 use std::fs;
 use std::time::Duration;
-
-const NOW: Duration = Duration::ZERO;
-
-/// Longer than any step may take.
-const FOR_EVER: Duration = Duration::from_secs(240);
 
 fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, Client) {
     let (client, name) = (Client::new(), unique_prefix(test));

@@ -2,7 +2,7 @@
 //! the warm path.
 
 use crate::log::{self, Log};
-use crate::support::{builder, message, unique_prefix};
+use crate::support::{builder, fill, message, unique_prefix};
 use shm_pool::channel::{Publisher, Receiver};
 use shm_pool::Client;
 use std::cell::RefCell;
@@ -37,7 +37,7 @@ fn events_on_cold_paths() {
     assert!(!publisher.has_receivers());
     told(&["INFO, receiver gone, channel=\"c\""]);
     drop(publisher);
-    let all: Vec<_> = std::iter::from_fn(|| provider.alloc(100_000).ok()).collect();
+    let all = fill(&provider, 100_000);
     assert!(log.take().iter().any(|event| event.contains("DEBUG") && event.contains("exhausted")));
     drop(all);
     provider.trim();

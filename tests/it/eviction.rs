@@ -1,17 +1,10 @@
 //! Which chunks are evicted when room is made, explicitly or automatically, and which are kept.
 
-use crate::support::{builder, files, idle, message, Random, NONE};
+use crate::support::{builder, burst, files, idle, message, Random, NONE};
+use crate::threads::beside;
 use shm_pool::{ClassStats, Client, Provider, ShareError, ShmBuf, ShmView};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 const MIB: usize = 1 << 20;
-
-/// Allocates `count` messages, and drops them together.
-fn burst(provider: &Provider, len: usize, count: usize) {
-    let held: Vec<_> = (0..count).map(|_| provider.alloc(len).unwrap()).collect();
-    drop(held);
-}
 
 /// A target that is no multiple of a page is reached, without evicting everything.
 #[test]
@@ -58,20 +51,14 @@ fn evictions_take_no_reserved_chunk() {
     let held: Vec<_> = (0..8).map(|_| provider.alloc(MIB).unwrap()).collect();
     let misses = || provider.stats().classes.iter().find(|class| class.size >= LEN).map(|class| class.misses);
     let before = misses();
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            for at in 0..15_000 {
-                drop(provider.alloc(500_000 + at % 37 * 40_000));
-                drop(provider.alloc(64));
-                if at % 64 == 0 {
-                    provider.trim();
-                }
+    let take_reserved = || drop([(); 4].map(|()| provider.alloc(LEN).unwrap()));
+    beside(take_reserved, || {
+        for at in 0..15_000 {
+            drop(provider.alloc(500_000 + at % 37 * 40_000));
+            drop(provider.alloc(64));
+            if at % 64 == 0 {
+                provider.trim();
             }
-            is_over.store(true, Ordering::Relaxed);
-        });
-        while !is_over.load(Ordering::Relaxed) {
-            drop([(); 4].map(|()| provider.alloc(LEN).unwrap()));
         }
     });
     assert_eq!(misses(), before);
@@ -257,30 +244,24 @@ fn pass(provider: &Provider, windows: u64) {
     }
 }
 
-/// Allocates `count` messages, and drops them together.
-fn busy_window(provider: &Provider, len: usize, count: usize) {
-    let held: Vec<_> = (0..count).map(|_| provider.alloc(len).unwrap()).collect();
-    drop(held);
-}
-
 #[test]
 fn burst_is_returned() {
     let provider = provider(8);
-    busy_window(&provider, 6 << 20, 32);
+    burst(&provider, 6 << 20, 32);
     let peak = provider.stats().bytes_held;
     assert!(peak >= 32 * (6 << 20));
     // It is released 1 MiB at a time, at every 64th allocation.
     (0..400 * WINDOW).for_each(|_| drop(provider.alloc(48).unwrap()));
     let left = provider.stats().bytes_held;
     assert!(left < 1 << 20, "{left} bytes of {peak} are still held");
-    busy_window(&provider, 6 << 20, 32);
+    burst(&provider, 6 << 20, 32);
     assert!(provider.stats().bytes_held >= 32 * (6 << 20), "and it can be had again");
 }
 
 #[test]
 fn no_window() {
     let provider = builder().max_bytes(64 << 20).idle_window(0).build().unwrap();
-    busy_window(&provider, 6 << 20, 8);
+    burst(&provider, 6 << 20, 8);
     let held = provider.stats().bytes_held;
     pass(&provider, 64);
     assert!(provider.stats().bytes_held >= held);
@@ -290,7 +271,7 @@ fn no_window() {
 fn once_per_window_is_kept() {
     let provider = provider(8);
     for _ in 0..8 {
-        busy_window(&provider, 6 << 20, 3);
+        burst(&provider, 6 << 20, 3);
         pass(&provider, 1);
     }
     assert_eq!(class(&provider, 6 << 20).misses, 3, "made once, however many windows passed");
@@ -303,8 +284,8 @@ fn once_per_window_is_kept() {
 fn recurring_bursts() {
     for count in [2, 4, 5, 16, 31] {
         let provider = provider(32);
-        busy_window(&provider, 4096, count);
-        (0..100 * WINDOW as usize / count).for_each(|_| busy_window(&provider, 4096, count));
+        burst(&provider, 4096, count);
+        (0..100 * WINDOW as usize / count).for_each(|_| burst(&provider, 4096, count));
         assert_eq!(class(&provider, 4096).misses, count as u64, "bursts of {count}");
     }
 }
@@ -338,7 +319,7 @@ fn size_in_use() {
 fn what_is_reserved_stays() {
     let provider = provider(8);
     let reservation = provider.reserve(6 << 20, 4).unwrap();
-    busy_window(&provider, 6 << 20, 8);
+    burst(&provider, 6 << 20, 8);
     pass(&provider, 8);
     assert_eq!(class(&provider, 6 << 20).chunks, 4);
     let held = provider.stats().bytes_held;
@@ -351,8 +332,8 @@ fn what_is_reserved_stays() {
 #[test]
 fn trim_to() {
     let provider = builder().max_bytes(64 << 20).idle_window(0).build().unwrap();
-    busy_window(&provider, 1 << 20, 8);
-    busy_window(&provider, 64 << 10, 8);
+    burst(&provider, 1 << 20, 8);
+    burst(&provider, 64 << 10, 8);
     let held = provider.stats().bytes_held;
     assert_eq!(provider.trim_to(held), 0);
     let target = held - (2 << 20) - (100 << 10);

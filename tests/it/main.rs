@@ -5,6 +5,8 @@ mod backend;
 mod builder;
 mod cap;
 mod channel;
+#[path = "../support/ends.rs"]
+mod ends;
 mod errors;
 #[cfg(feature = "tracing")]
 mod events;

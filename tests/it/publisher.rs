@@ -1,7 +1,7 @@
 //! A publisher and its receivers within one process: delivery, slow receivers, returned buffers and
 //! notifications.
 
-use crate::support::{address, builder, files, holds, mappings, message, provider, unique_prefix, NONE};
+use crate::support::{address, builder, files, holds, mappings, message, provider, unique_prefix, FOR_EVER, NONE, NOW};
 use shm_pool::channel::{
     ChannelError, Message, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder, RecvError, SendErrorKind,
 };
@@ -10,12 +10,6 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::thread;
-use std::time::Duration;
-
-const NOW: Duration = Duration::ZERO;
-
-/// Longer than any step may take.
-const FOR_EVER: Duration = Duration::from_secs(240);
 
 struct Scene {
     publisher: Publisher,

@@ -1,6 +1,6 @@
 //! Frozen buffers: clones, thawing, messages kept until they are confirmed, and `Bytes` over them.
 
-use crate::support::{address, builder, forge, holds, message, pair, provider, write, Random};
+use crate::support::{address, builder, fill, forge, holds, message, pair, provider, write, Random};
 use bytes::Bytes;
 use shm_pool::{
     AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView,
@@ -189,7 +189,7 @@ fn tight() -> (Provider, Client) {
 
 /// Allocates all the memory for messages of `len` bytes, and returns their addresses.
 fn all_addresses(provider: &Provider, len: usize) -> HashSet<usize> {
-    let live: Vec<_> = std::iter::from_fn(|| provider.alloc(len).ok()).collect();
+    let live = fill(&provider, len);
     live.iter().map(|buffer| address(buffer)).collect()
 }
 

@@ -1,9 +1,10 @@
 //! Waiting for memory within one process: wake-ups, their order, and the end of a wait.
 
-use crate::support::{builder, pair, Random};
+use crate::support::{builder, fill, pair, Random, Waiting, FOR_EVER};
+use crate::threads::beside;
 use nix::unistd::{gettid, Pid};
-use shm_pool::{AllocError, AllocErrorKind, AllocFuture, Client, Provider, ShmBufMut};
-use shm_pool_support::tasks::{block_on, blocking_waker, noop_waker, panicking_waker, Woken};
+use shm_pool::{AllocErrorKind, Client, Provider, ShmBufMut};
+use shm_pool_support::tasks::{block_on, blocking_waker, panicking_waker, Woken};
 use std::alloc::Layout;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -16,29 +17,12 @@ use std::time::{Duration, Instant};
 
 const CAP: usize = 1 << 20;
 
-/// Longer than any step may take.
-const FOR_EVER: Duration = Duration::from_secs(240);
-
 /// A provider at its cap, and the buffers that fill it.
 fn at_the_cap() -> (Provider, Vec<ShmBufMut>) {
     let provider = builder().max_bytes(CAP).build().unwrap();
     let held = (0..4).map(|_| provider.alloc(CAP / 4).unwrap()).collect();
     assert!(provider.alloc(1).is_err(), "there is no room");
     (provider, held)
-}
-
-/// The same, for at most `time`.
-fn block_for<T>(mut future: Pin<Box<impl Future<Output = T>>>, time: Duration) -> Option<T> {
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(woken);
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return Some(output);
-        }
-        thread::yield_now();
-    }
-    None
 }
 
 /// A publisher whose own thread releases memory must not sleep beside it.
@@ -167,26 +151,6 @@ fn cancel_anywhere() {
     assert_eq!(provider.stats().bytes_in_use, CAP);
 }
 
-/// A future, and its number of wake-ups.
-struct Waiting<'a> {
-    future: Pin<Box<AllocFuture<'a>>>,
-    woken: Arc<Woken>,
-}
-
-impl<'a> Waiting<'a> {
-    fn new(provider: &'a Provider, len: usize) -> Self {
-        Self { future: Box::pin(provider.request(len).wait_async()), woken: Arc::default() }
-    }
-
-    fn poll(&mut self) -> Poll<Result<ShmBufMut, AllocError>> {
-        self.future.as_mut().poll(&mut Context::from_waker(&Waker::from(self.woken.clone())))
-    }
-
-    fn is_woken(&self) -> bool {
-        self.woken.count() > 0
-    }
-}
-
 /// No memory is lost on its way to a cancelled waiter, and no other waiter keeps sleeping.
 #[test]
 fn thousands_cancelled() {
@@ -195,7 +159,7 @@ fn thousands_cancelled() {
     const LEN: usize = CAP / CHUNKS;
     let provider = builder().max_bytes(CAP).build().unwrap();
     let mut held: Vec<_> = (0..CHUNKS).map(|_| provider.alloc(LEN).unwrap()).collect();
-    let mut futures: Vec<_> = (0..WAITERS).map(|_| Waiting::new(&provider, LEN)).collect();
+    let mut futures: Vec<_> = (0..WAITERS).map(|_| Waiting::new(provider.request(LEN).wait_async())).collect();
     // The others are cancelled before they are polled.
     for future in &mut futures[..WAITERS * 9 / 10] {
         assert!(future.poll().is_pending());
@@ -249,7 +213,7 @@ fn thousands_cancelled() {
 #[test]
 fn thousands_end_with_provider() {
     let (provider, held) = at_the_cap();
-    let mut futures: Vec<_> = (0..2000).map(|_| Waiting::new(&provider, 100)).collect();
+    let mut futures: Vec<_> = (0..2000).map(|_| Waiting::new(provider.request(100).wait_async())).collect();
     assert!(futures.iter_mut().all(|future| future.poll().is_pending()));
     thread::scope(|scope| {
         let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| provider.request(100).wait())).collect();
@@ -286,20 +250,16 @@ fn last_waker() {
 #[test]
 fn small_pass_large() {
     let (provider, mut held) = at_the_cap();
-    let waker = Waker::from(Arc::new(Woken::default()));
-    let mut context = Context::from_waker(&waker);
-    let mut large = pin!(provider.request(CAP).wait_async());
-    assert!(large.as_mut().poll(&mut context).is_pending());
+    let large = Waiting::begin(provider.request(CAP).wait_async());
     for _ in 0..100 {
-        let mut small = Box::pin(provider.request(CAP / 4).wait_async());
-        assert!(small.as_mut().poll(&mut context).is_pending(), "nothing is free");
+        let small = Waiting::begin(provider.request(CAP / 4).wait_async());
         held.pop();
-        held.push(block_on(small).unwrap());
+        held.push(small.wait());
         held.pop();
         held.push(provider.alloc(CAP / 4).expect("without waiting"));
     }
     drop(held);
-    assert_eq!(block_on(large).unwrap().len(), CAP);
+    assert_eq!(large.wait().len(), CAP);
 }
 
 /// A program can exit while a thread of it waits.
@@ -323,13 +283,9 @@ fn end_waits() {
 #[test]
 fn end_waits_from_polling_thread() {
     let (provider, _held) = at_the_cap();
-    let waker = Waker::from(Arc::new(Woken::default()));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(provider.request(1).wait_async());
-    assert!(future.as_mut().poll(&mut context).is_pending());
+    let mut future = Waiting::begin(provider.request(1).wait_async());
     provider.end_waits();
-    let polled = future.as_mut().poll(&mut context);
-    assert!(matches!(polled, Poll::Ready(Err(error)) if is_ended(&error)));
+    assert!(matches!(future.poll(), Poll::Ready(Err(error)) if is_ended(&error)));
 }
 
 /// A task that is dropped, or panics, when it is woken, as in executors that shut down or poll at
@@ -361,10 +317,9 @@ fn waker_drops_task_or_panics() {
         let polled = task.future.lock().unwrap().as_mut().unwrap().as_mut().poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
         // After it in the queue.
-        let mut next = Box::pin(provider.request(CAP / 4).wait_async());
-        assert!(next.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::new(Woken::default())))).is_pending());
+        let next = Waiting::begin(provider.request(CAP / 4).wait_async());
         held.pop();
-        assert!(block_on(next).is_ok());
+        next.wait();
         assert!(task.future.lock().unwrap().is_none(), "it was woken");
     }
 }
@@ -407,16 +362,13 @@ fn waker_drops_last_provider() {
 #[test]
 fn larger_passes_smaller() {
     let provider = builder().max_bytes(CAP).build().unwrap();
-    let mut held: Vec<_> = std::iter::from_fn(|| provider.alloc(8000).ok()).collect();
+    let mut held = fill(&provider, 8000);
     let page = Layout::from_size_align(64, 4096).unwrap();
     let pages: Vec<_> = std::iter::from_fn(|| provider.request(0).layout(page).now().ok()).collect();
-    let waker = Waker::from(Arc::new(Woken::default()));
-    let mut context = Context::from_waker(&waker);
-    let mut aligned = Box::pin(provider.request(0).layout(page).wait_async());
-    let mut ordinary = Box::pin(provider.request(8000).wait_async());
-    assert!(aligned.as_mut().poll(&mut context).is_pending() && ordinary.as_mut().poll(&mut context).is_pending());
+    let aligned = Waiting::begin(provider.request(0).layout(page).wait_async());
+    let ordinary = Waiting::begin(provider.request(8000).wait_async());
     drop(held.remove(held.len() / 2));
-    assert!(block_on(ordinary).is_ok());
+    ordinary.wait();
     drop((aligned, held, pages));
 }
 
@@ -426,42 +378,31 @@ fn reserved_passes_smaller() {
     let provider = builder().max_bytes(4 << 20).build().unwrap();
     let _reservation = provider.reserve(2 << 20, 1).unwrap();
     let reserved = provider.alloc(2 << 20).unwrap();
-    let _held: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
-    let waker = Waker::from(Arc::new(Woken::default()));
-    let mut context = Context::from_waker(&waker);
-    let mut smaller = Box::pin(provider.request(1 << 20).wait_async());
-    let mut wanted = Box::pin(provider.request(2 << 20).wait_async());
-    assert!(smaller.as_mut().poll(&mut context).is_pending() && wanted.as_mut().poll(&mut context).is_pending());
+    let _held = fill(&provider, 64 << 10);
+    let mut smaller = Waiting::begin(provider.request(1 << 20).wait_async());
+    let wanted = Waiting::begin(provider.request(2 << 20).wait_async());
     drop(reserved);
-    let served = block_for(wanted, Duration::from_secs(10)).expect("nobody was served");
-    assert_eq!(served.unwrap().len(), 2 << 20);
-    assert!(smaller.as_mut().poll(&mut context).is_pending());
+    assert_eq!(wanted.served().len(), 2 << 20);
+    assert!(smaller.poll().is_pending());
 }
 
 #[test]
 fn waker_panics() {
     let (provider, _held) = at_the_cap();
-    let woken = Arc::new(Woken::default());
-    let wakers = [panicking_waker(), Waker::from(woken.clone())];
-    let mut futures = [0, 1].map(|_| Box::pin(provider.request(1).wait_async()));
-    for (future, waker) in futures.iter_mut().zip(&wakers) {
-        assert!(future.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
-    }
+    let _panics = Waiting::begin_with(provider.request(1).wait_async(), panicking_waker());
+    let next = Waiting::begin(provider.request(1).wait_async());
     provider.end_waits();
-    assert_eq!(woken.count(), 1);
+    assert!(next.is_woken());
 }
 
 #[test]
 fn reservation_drop_wakes() {
     let provider = builder().max_bytes(4 << 20).build().unwrap();
     let reservation = provider.reserve(1 << 20, 2).unwrap();
-    let held: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
-    let woken = Arc::new(Woken::default());
-    let mut wanted = Box::pin(provider.request(2 << 20).wait_async());
-    assert!(wanted.as_mut().poll(&mut Context::from_waker(&Waker::from(woken))).is_pending());
+    let held = fill(&provider, 64 << 10);
+    let wanted = Waiting::begin(provider.request(2 << 20).wait_async());
     drop(reservation);
-    let served = block_for(wanted, Duration::from_secs(10)).expect("nobody was served");
-    assert_eq!(served.unwrap().len(), 2 << 20);
+    assert_eq!(wanted.served().len(), 2 << 20);
     drop(held);
 }
 
@@ -476,9 +417,7 @@ fn nothing_is_left() {
     drop(provider);
     let (provider, held) = at_the_cap();
     let name = format!(".{}.", provider.id());
-    let waker = Waker::from(Arc::new(Woken::default()));
-    let mut future = Box::pin(provider.request(1).wait_async());
-    assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let future = Waiting::begin(provider.request(1).wait_async());
     assert!(!crate::support::files(&name).is_empty());
     drop((future, held));
     drop(provider);
@@ -489,52 +428,6 @@ fn nothing_is_left() {
 
 const KB: usize = 1000;
 const MIB: usize = 1 << 20;
-
-/// A future that waits for `len` bytes, with this waker.
-fn waiting<'a>(provider: &'a Provider, len: usize, waker: Waker) -> Beside<'a> {
-    let mut waiting = Beside { future: Box::pin(provider.request(len).wait_async()), waker };
-    assert!(waiting.poll().is_none(), "it has nothing to wait for");
-    waiting
-}
-
-struct Beside<'a> {
-    future: Pin<Box<AllocFuture<'a>>>,
-    waker: Waker,
-}
-
-impl Beside<'_> {
-    fn poll(&mut self) -> Option<ShmBufMut> {
-        match self.future.as_mut().poll_with(&self.waker) {
-            Poll::Ready(buffer) => Some(buffer.unwrap()),
-            Poll::Pending => None,
-        }
-    }
-
-    /// Polls until it is served.
-    fn served(mut self) -> Option<ShmBufMut> {
-        let end = Instant::now() + FOR_EVER;
-        while Instant::now() < end {
-            if let Some(buffer) = self.poll() {
-                return Some(buffer);
-            }
-            thread::yield_now();
-        }
-        None
-    }
-}
-
-trait PollWith {
-    type Output;
-    fn poll_with(self, waker: &Waker) -> Poll<Self::Output>;
-}
-
-impl<F: std::future::Future> PollWith for Pin<&mut F> {
-    type Output = F::Output;
-
-    fn poll_with(self, waker: &Waker) -> Poll<F::Output> {
-        self.poll(&mut Context::from_waker(waker))
-    }
-}
 
 /// Makes `count` allocations of new lengths, each of which needs memory to be carved, `kept` of
 /// them at a time. Returns how many were refused.
@@ -561,10 +454,10 @@ fn waiter_causes_no_refusals() {
     for kept in [0, 8] {
         let provider = builder().max_bytes(16 * MIB).build().unwrap();
         let in_use = provider.alloc(64).unwrap();
-        let large = waiting(&provider, 16 * MIB, noop_waker());
+        let large = Waiting::begin(provider.request(16 * MIB).wait_async());
         assert_eq!(refused_cold(&provider, 1000, kept), 0, "of 1000, {kept} kept: {:?}", provider.stats());
         drop(in_use);
-        assert_eq!(large.served().expect("all is free").len(), 16 * MIB);
+        assert_eq!(large.served().len(), 16 * MIB);
     }
 }
 
@@ -573,11 +466,10 @@ fn waiter_keeps_no_reserved_chunk() {
     let provider = builder().max_bytes(16 * MIB).build().unwrap();
     let _reservation = provider.reserve(1000, 1).unwrap();
     let _in_use = provider.alloc(64).unwrap();
-    let _large = waiting(&provider, 16 * MIB, noop_waker());
+    let _large = Waiting::begin(provider.request(16 * MIB).wait_async());
     refused_cold(&provider, 40, 0);
     assert_eq!(provider.alloc_timeout(1000, Duration::ZERO).expect("it is idle").len(), 1000);
-    let mut future = Box::pin(provider.request(1000).wait_async());
-    assert!(future.as_mut().poll_with(&noop_waker()).is_ready(), "it is idle");
+    assert!(Waiting::new(provider.request(1000).wait_async()).poll().is_ready(), "it is idle");
 }
 
 /// A waiter for reserved memory does not queue behind those without.
@@ -586,17 +478,17 @@ fn reserved_waiter_passes_large_one() {
     let provider = builder().max_bytes(4 * MIB).build().unwrap();
     let _reservation = provider.reserve(MIB, 1).unwrap();
     let reserved = provider.alloc(MIB).unwrap();
-    let mut others: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
-    let _large = waiting(&provider, 4 * MIB, noop_waker());
+    let mut others = fill(&provider, 64 << 10);
+    let _large = Waiting::begin(provider.request(4 * MIB).wait_async());
     for pages in 1..=16 {
         // Passed over by a message carved where this one was.
         others.pop();
         let _ = provider.alloc(pages * 4096 - 64).map(|smaller| others.insert(0, smaller));
     }
     others.extend(std::iter::from_fn(|| provider.alloc(4096).ok()));
-    let wanted = waiting(&provider, MIB, noop_waker());
+    let wanted = Waiting::begin(provider.request(MIB).wait_async());
     drop(reserved);
-    assert_eq!(wanted.served().expect("what is reserved for it is idle").len(), MIB);
+    assert_eq!(wanted.served().len(), MIB);
 }
 
 /// In a pool of 4 MiB, four threads hold six messages of 100 kB each, and this one requests 1 MiB,
@@ -607,7 +499,7 @@ fn among_small_ones(large: impl Fn(&Provider) -> bool) -> (usize, usize) {
     let served = (0..40).take_while(|_| {
         let provider = builder().max_bytes(4 * MIB).build().unwrap();
         // Small ones have been everywhere.
-        drop(std::iter::from_fn(|| provider.alloc(100 * KB).ok()).collect::<Vec<_>>());
+        drop(fill(&provider, 100 * KB));
         let (is_over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -665,7 +557,7 @@ fn refused_request_leaves_others_warm() {
     let provider = builder().max_bytes(2 * MIB).max_idle_per_class(8192).idle_window(0).build().unwrap();
     let spare = [(); 4].map(|()| provider.alloc(64 << 10).unwrap());
     // Spread over the cap, so that no eviction makes room for the large request.
-    let mut all: Vec<_> = std::iter::from_fn(|| provider.alloc(1000).ok()).collect();
+    let mut all = fill(&provider, 1000);
     let in_use: Vec<_> = (0..all.len()).step_by(200).rev().map(|at| all.swap_remove(at)).collect();
     // A little memory is free, so that a missing chunk could be made.
     drop((all, spare));
@@ -675,22 +567,14 @@ fn refused_request_leaves_others_warm() {
         let stats = provider.stats();
         (stats.misses(), stats.classes.iter().map(|class| class.chunks).sum::<usize>())
     };
-    let (before, is_over) = (counts(), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let warm = scope.spawn(|| {
-            let mut refused = 0;
-            while !is_over.load(Ordering::Relaxed) {
-                refused += usize::from(provider.alloc(WARM).is_err());
-            }
-            refused
-        });
+    let before = counts();
+    let warm = || drop(provider.alloc(WARM).expect("it is idle"));
+    beside(warm, || {
         for _ in 0..200 {
             assert!(provider.alloc(3 * MIB / 2).is_err());
             // Some memory is released, so that the next request is evaluated anew.
             drop(provider.alloc(64).unwrap());
         }
-        is_over.store(true, Ordering::Relaxed);
-        assert_eq!(warm.join().unwrap(), 0, "refused what is idle");
     });
     let (misses, chunks) = counts();
     // Where room is being made, a chunk is evicted, and made once more elsewhere.
@@ -711,7 +595,7 @@ fn served_beside_a_blocked_waker(timeout: Duration) -> Option<bool> {
     let provider = Arc::new(builder().max_bytes(MIB).build().unwrap());
     let mut held: Vec<_> = (0..4).map(|_| provider.alloc(MIB / 4).unwrap()).collect();
     let (waker, is_called, go) = blocking_waker();
-    let mut first = waiting(&provider, MIB / 4, waker);
+    let mut first = Waiting::begin_with(provider.request(MIB / 4).wait_async(), waker);
     held.pop();
     is_called.recv_timeout(FOR_EVER).expect("it was woken");
     let (begins, begun) = mpsc::channel();
@@ -729,7 +613,7 @@ fn served_beside_a_blocked_waker(timeout: Duration) -> Option<bool> {
     let got = ended.recv_timeout(FOR_EVER).ok();
     drop(go);
     thread.join().unwrap();
-    assert!(first.poll().is_some());
+    assert!(matches!(first.poll(), Poll::Ready(Ok(_))));
     got
 }
 
@@ -761,16 +645,9 @@ fn refused_request_leaves_reserved_alone() {
     let _held = scattered(&provider);
     provider.trim();
     let made = || provider.stats().classes.iter().find(|class| class.size == 1024).map(|class| class.misses);
-    let (before, is_over) = (made(), AtomicBool::new(false));
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                drop(provider.alloc(1000).expect("reserved"));
-            }
-        });
-        (0..5000).for_each(|_| drop(provider.alloc(MIB)));
-        is_over.store(true, Ordering::Relaxed);
-    });
+    let before = made();
+    let take_reserved = || drop(provider.alloc(1000).expect("reserved"));
+    beside(take_reserved, || (0..5000).for_each(|_| drop(provider.alloc(MIB))));
     assert_eq!(made(), before);
 }
 

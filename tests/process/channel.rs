@@ -3,6 +3,7 @@
 //! living sender and one receiver.
 
 use crate::child::{in_child, Child};
+use crate::ends::SendingEnd;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::threads::beside;
@@ -44,22 +45,31 @@ const LENGTHS: [usize; 4] = [0, MAX_INLINE, 100, 20_000];
 const A_BUFFER: u64 = 3;
 
 fn send(sender: &mut Sender, provider: &Provider, number: u64) {
-    let len = LENGTHS[number as usize % LENGTHS.len()];
+    send_filled(sender, provider, LENGTHS[number as usize % LENGTHS.len()], |bytes| shm::fill(bytes, number));
+}
+
+/// Sends a message of this length, in the slot itself if it fits.
+pub(crate) fn send_filled<E: SendingEnd>(
+    end: &mut E,
+    provider: &Provider,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]),
+) -> E::Sent {
     if len <= MAX_INLINE {
-        let mut bytes = vec![0; len];
-        shm::fill(&mut bytes, number);
-        return sender.send_bytes(&bytes).unwrap();
+        let mut bytes = [0; MAX_INLINE];
+        fill(&mut bytes[..len]);
+        return end.send_bytes(&bytes[..len]).unwrap();
     }
     let mut buffer = loop {
         match provider.alloc(len) {
             Ok(buffer) => break buffer,
-            // The receiver has not taken enough yet.
-            Err(error) if error.is_exhausted() => std::thread::yield_now(),
+            // Receivers have not taken enough yet.
+            Err(error) if error.is_exhausted() => thread::yield_now(),
             Err(error) => panic!("{error}"),
         }
     };
-    shm::fill(&mut buffer, number);
-    sender.send(buffer.freeze()).unwrap();
+    fill(&mut buffer);
+    end.send(buffer.freeze()).unwrap()
 }
 
 role!("channel-receiver", role);

@@ -6,7 +6,6 @@ use crate::killed_owner;
 use crate::peer::Peer;
 use crate::rlimits::with_only;
 use crate::shm::{self, Names};
-use crate::sys;
 use crate::threads::beside;
 use crate::users;
 use crate::wire::{Link, Message};
@@ -438,9 +437,7 @@ role!("stranger-looks", strangers_role);
 
 /// The role of another user who inspects. The second argument is the number of objects.
 fn strangers_role(link: &Link, arguments: &[&str]) {
-    if let Err(error) = sys::become_user(users::STRANGER) {
-        return link.send(&Message::Refused(error.to_string()));
-    }
+    users::be_stranger(link);
     link.send(&Message::Done);
     let report = Inspector::new().prefix(arguments[0]).look().unwrap();
     assert_eq!(report.others.to_string(), arguments[1]);

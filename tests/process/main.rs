@@ -12,6 +12,8 @@
 
 #[macro_use]
 mod child;
+#[path = "../support/ends.rs"]
+mod ends;
 #[cfg(feature = "tracing")]
 #[path = "../support/log.rs"]
 mod log;

@@ -2,6 +2,7 @@
 //! of descriptors or memory, or join while messages flow. The survivors are unaffected, or learn of
 //! it at once.
 
+use crate::channel::{provider, send_filled};
 use crate::child::{in_child, in_small_shm, Child};
 use crate::rlimits::with_only;
 use crate::shm::{self, Names};
@@ -27,10 +28,6 @@ const NOW: Duration = Duration::ZERO;
 /// The lengths of messages, in turn: two that fit a slot, a small buffer and a large one.
 const LENGTHS: [usize; 4] = [8, MAX_INLINE, 100, 20_000];
 
-fn provider(prefix: &str) -> Provider {
-    Provider::builder().name_prefix(prefix).max_bytes(8 << 20).arena_size(256 << 10).build().unwrap()
-}
-
 /// Fills a message with its number, which makes it unique.
 fn fill(bytes: &mut [u8], number: u64) {
     let (head, rest) = bytes.split_at_mut(8);
@@ -49,22 +46,7 @@ fn number_of(message: &Received) -> u64 {
 
 /// Sends a message to all. Returns how many receivers got it.
 fn send(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize {
-    let len = LENGTHS[number as usize % LENGTHS.len()];
-    if len <= MAX_INLINE {
-        let mut bytes = [0; MAX_INLINE];
-        fill(&mut bytes[..len], number);
-        return publisher.send_bytes(&bytes[..len]).unwrap();
-    }
-    let mut buffer = loop {
-        match provider.alloc(len) {
-            Ok(buffer) => break buffer,
-            // The receivers have not taken enough yet.
-            Err(error) if error.is_exhausted() => thread::yield_now(),
-            Err(error) => panic!("{error}"),
-        }
-    };
-    fill(&mut buffer, number);
-    publisher.send(buffer.freeze()).unwrap()
+    send_filled(publisher, provider, LENGTHS[number as usize % LENGTHS.len()], |bytes| fill(bytes, number))
 }
 
 fn open(prefix: &str, options: ReceiverBuilder) -> Receiver {

@@ -19,12 +19,18 @@ role!("stranger", role);
 /// The role. The arguments are the prefix and the user whose providers it trusts, or "".
 fn role(link: &Link, arguments: &[&str]) {
     let builder = Client::builder().name_prefix(arguments[0]);
-    if let Err(error) = sys::become_user(STRANGER) {
-        return link.send(&Message::Refused(error.to_string()));
-    }
+    be_stranger(link);
     link.send(&Message::Done);
     let builder = arguments[1].parse().map_or(builder.clone(), |uid| builder.owner_uid(uid));
     peer::serve(link, &builder.build().unwrap(), arguments[0]);
+}
+
+/// Makes this child another user's. If that is not possible, reports why, and exits.
+pub(crate) fn be_stranger(link: &Link) {
+    if let Err(error) = sys::become_user(STRANGER) {
+        link.send(&Message::Refused(error.to_string()));
+        std::process::exit(0);
+    }
 }
 
 /// Starts a peer of another user. Returns `None` if that is not possible here.
@@ -99,9 +105,7 @@ role!("stranger-publishes", publishing_role);
 
 /// The role of a publisher. It reports its number of receivers.
 fn publishing_role(link: &Link, arguments: &[&str]) {
-    if let Err(error) = sys::become_user(STRANGER) {
-        return link.send(&Message::Refused(error.to_string()));
-    }
+    be_stranger(link);
     let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     link.send(&Message::Done);
@@ -114,9 +118,7 @@ role!("stranger-opens", opening_role);
 
 /// The role of a receiver that trusts root. It tells why it cannot open the channel.
 fn opening_role(link: &Link, arguments: &[&str]) {
-    if let Err(error) = sys::become_user(STRANGER) {
-        return link.send(&Message::Refused(error.to_string()));
-    }
+    be_stranger(link);
     link.send(&Message::Done);
     let client = Client::builder().name_prefix(arguments[0]).owner_uid(0).build().unwrap();
     link.send(&Message::Refused(Receiver::open(&client, CHANNEL).unwrap_err().to_string()));
