@@ -202,8 +202,7 @@ fn waker_panics() {
     woken.recv_timeout(FOR_EVER).unwrap();
 }
 
-/// The drop neither deadlocks on the helper that called the waker, nor lets the helper read an
-/// unmapped bell.
+/// Neither deadlocks on the helper that called it, nor lets the helper read an unmapped bell.
 #[test]
 fn waker_drops_its_end() {
     struct Drops(std::sync::Mutex<Option<Receiver>>, mpsc::SyncSender<()>);
@@ -286,8 +285,7 @@ fn wait_any_beside_busy_end() {
     assert_eq!(named, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
 }
 
-/// A thread that waits for several receivers wakes for each, whether it sleeps in its own system
-/// call or uses helpers.
+/// Whether the thread sleeps in its own system call or uses helpers.
 #[test]
 fn any_end_wakes() {
     for count in [2, 128, 200] {
@@ -318,8 +316,7 @@ fn wait_any_of_none() {
     assert!(matches!(wait_any(&mut [], FOR_EVER), Err(WaitAnyError::NoReceivers)));
 }
 
-/// An interrupt before the wait, or just as the thread falls asleep, is not lost, and none counts
-/// twice.
+/// None is lost just as the thread falls asleep, and none counts twice.
 #[test]
 fn interrupt_ends_one_wait() {
     let scene = Scene::new("interrupt");
@@ -480,8 +477,7 @@ fn task_polls_two_receivers() {
     drop(sending.join().unwrap());
 }
 
-/// A publisher that awaits room wakes when every receiver has some. A dropped future loses no
-/// message, and none is sent twice.
+/// A dropped future loses no message, and none is sent twice.
 #[test]
 fn publisher_awaits_slowest() {
     const COUNT: u64 = 5_000;
@@ -500,8 +496,7 @@ fn publisher_awaits_slowest() {
     receiving.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// A publisher can be interrupted while it waits for one of several receivers, and while it waits
-/// for a receiver to join.
+/// While it waits for one of several receivers, or for a receiver to join.
 #[test]
 fn interrupt_publisher() {
     let scene = Scene::new("interrupt-pub");
@@ -521,8 +516,7 @@ fn interrupt_publisher() {
     }
 }
 
-/// A task or thread can wait for receivers of publishers together with others. A withdrawn message
-/// is not reported as an error.
+/// Beside others, and a withdrawn message is not reported as an error.
 #[test]
 fn wait_any_of_publishers() {
     let scene = Scene::new("any-pub");
@@ -608,8 +602,7 @@ enum Meeting {
 
 const MEETINGS: [Meeting; 3] = [Meeting::History, Meeting::Message, Meeting::Before];
 
-/// A receiver that sleeps until its publisher connects it notices at once, by whichever call it
-/// sleeps.
+/// At once, by whichever call the receiver sleeps.
 #[test]
 fn first_message_wakes_unconnected() {
     type Way = fn(&mut Receiver, &mut [Receiver]) -> Result<Message, RecvError>;

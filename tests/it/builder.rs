@@ -333,8 +333,7 @@ impl Drop for Foreign {
     }
 }
 
-/// An allocation does not fail because the name of its segment is taken, for small and large
-/// messages.
+/// An allocation does not fail because the name of its segment is taken.
 #[test]
 fn name_in_use() {
     for len in [100, 1 << 20] {

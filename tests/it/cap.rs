@@ -226,8 +226,7 @@ fn recurring_size_is_made_once() {
     assert_eq!(provider.stats().misses(), misses, "a chunk that recurs was not kept");
 }
 
-/// A message of a recurring size is not refused because rounding up to its class would exceed the
-/// gap.
+/// A message is not refused because rounding up to its class would exceed the gap.
 #[test]
 fn exact_fit_at_cap() {
     let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).build().unwrap();
@@ -272,8 +271,7 @@ fn dropped_one_off_stays_open() {
     }
 }
 
-/// Messages that are longer than any possible gap must not each cost a segment: old segments make
-/// way for a longer one, and only a few times.
+/// Old segments make way for longer ones, only a few times.
 #[test]
 fn growing_messages_make_few_segments() {
     let provider = builder().max_bytes(64 * MIB).build().unwrap();
@@ -464,8 +462,7 @@ fn alloc_after_refusals() {
     drop(reservation);
 }
 
-/// The same with other threads that allocate and drop at the cap: after they exit, all memory is
-/// available.
+/// The same with other threads that allocate and drop at the cap.
 #[test]
 fn refusals_of_several_threads() {
     let provider = builder().max_bytes(4 * MIB).idle_window(0).build().unwrap();

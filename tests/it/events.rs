@@ -48,8 +48,7 @@ fn events_on_cold_paths() {
     told(&["INFO, provider closed"]);
 }
 
-/// A receiver gets every message whose `send` began after its `open` returned, even if other
-/// receivers are replaced during that `send`.
+/// Even if other receivers are replaced during the `send`.
 #[test]
 fn newcomer_gets_first_message() {
     let prefix = unique_prefix("events-newcomer");

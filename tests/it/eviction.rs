@@ -27,8 +27,7 @@ fn leased_while_idle(provider: &Provider, client: &Client, len: usize) -> ShmVie
     client.attach(&descriptor).expect("nobody has used it since")
 }
 
-/// A crowded pool that makes room for a large chunk leaves an idle message of a reserved class open:
-/// its descriptor still attaches.
+/// The descriptor of an idle message of a reserved class still attaches.
 #[test]
 fn crowding_leaves_reserved_open() {
     const LEN: usize = 300_000;

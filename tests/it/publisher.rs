@@ -129,8 +129,7 @@ fn history() {
     assert_eq!(stats.bytes_in_use, 0);
 }
 
-/// A slow receiver keeps the newest messages, knows how many it missed, and holds no memory of the
-/// others.
+/// The receiver knows how many it missed, and holds no memory of them.
 #[test]
 fn keep_latest() {
     for capacity in [1, 2, 3, 7, 256] {
@@ -254,8 +253,7 @@ fn is_stamp(message: &Message, stamp: u64) -> bool {
     message[..8] == stamp.to_le_bytes()
 }
 
-/// A receiver that joins or leaves does not disturb others; its memory is released, and its seat
-/// can be reused.
+/// Others are not disturbed; the memory is released, and the seat can be reused.
 #[test]
 fn receivers_rejoin() {
     let mut scene = Scene::new("pub-come", Publisher::builder().receivers(2));
@@ -422,8 +420,7 @@ fn missed_survives_withdrawal() {
     assert_eq!(scene.dropped(), [3]);
 }
 
-/// Repeated crashes of a restarted receiver do not accumulate memory in /dev/shm, and no living
-/// receiver's branch is removed.
+/// Repeated crashes do not fill /dev/shm, and no living receiver's branch is removed.
 #[test]
 fn seat_reuse_removes_dead_branch() {
     let prefix = unique_prefix("pub-dead");
@@ -447,8 +444,7 @@ fn seat_reuse_removes_dead_branch() {
     assert_eq!(&stays.try_recv().unwrap()[..], b"x");
 }
 
-/// A receiver that keeps the latest does so even if its loans run out before its slots, and loses
-/// no message for one that it does not get either.
+/// No message is lost for one that the receiver does not get either.
 #[test]
 fn keep_latest_out_of_loans_or_slots() {
     let mut scene = Scene::new("pub-loans", Publisher::builder().history(8));
@@ -520,8 +516,7 @@ fn wait_for_too_many_receivers() {
 const SEATS: u64 = 128;
 const ARRIVALS: u64 = 64;
 
-/// An announced object that is no branch costs the publisher neither address space nor time with
-/// each message.
+/// It costs the publisher neither address space nor time with each message.
 #[test]
 fn announced_garbage() {
     let prefix = unique_prefix("pub-no-branch");

@@ -146,8 +146,7 @@ fn concurrent_first_attach() {
     }
 }
 
-/// Under a cap of one arena, a thread that arrives while another one makes the arena is not
-/// refused.
+/// A thread that arrives while another one makes the only arena is not refused.
 #[test]
 fn concurrent_arena_growth() {
     const ARENA: usize = 64 << 10;

@@ -189,7 +189,7 @@ fn tight() -> (Provider, Client) {
 
 /// Allocates all the memory for messages of `len` bytes, and returns their addresses.
 fn all_addresses(provider: &Provider, len: usize) -> HashSet<usize> {
-    let live = fill(&provider, len);
+    let live = fill(provider, len);
     live.iter().map(|buffer| address(buffer)).collect()
 }
 
@@ -581,8 +581,7 @@ fn zero_generation() {
     }
 }
 
-/// A forged descriptor takes no lease, not even for a moment. It must not even reveal that no lease
-/// is left.
+/// A forged descriptor takes no lease, and does not reveal that no lease is left.
 #[test]
 fn impossible_generation() {
     let (provider, client) = pair();

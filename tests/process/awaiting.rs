@@ -10,7 +10,6 @@ use shm_pool::channel::{wait_any, Receiver, RecvError, SendErrorKind, Sender, Wa
 use shm_pool::{Client, Provider};
 use shm_pool_support::procfs;
 use shm_pool_support::tasks::{block_on, reporting_waker};
-use std::fs;
 use std::future::Future;
 use std::os::unix::fs::FileExt;
 use std::task::Context;
@@ -37,7 +36,6 @@ fn go(way: &str, prefix: &str) {
     }
 }
 
-/// Returns the number of helper threads in this process.
 fn helpers() -> usize {
     procfs::threads("shm-pool-await").unwrap()
 }
@@ -51,8 +49,7 @@ fn channel(provider: &Provider, client: &Client, name: &str) -> (Sender, Receive
     (sender, Receiver::builder().spin(Duration::ZERO).open(client, name).unwrap())
 }
 
-/// Guards against tasks that are served only on one kind of kernel, and against one thread per end
-/// where a single thread is enough.
+/// Tasks are served on each kind of kernel, by a single thread where that is enough.
 #[test]
 fn with_and_without_futex_waitv() {
     for way in WAYS {
@@ -202,7 +199,7 @@ fn forked_child_spares_tasks() {
         const SLEEPS: u32 = libc::FUTEX_WAITERS;
         let (provider, client) = (provider(prefix), shm::client(prefix));
         let (mut sender, mut receiver) = channel(&provider, &client, "c");
-        let object = fs::File::open(shm::path(&format!("{prefix}.c.channel"))).unwrap();
+        let object = shm::channel_object(prefix, "c");
         let word = || {
             let mut bytes = [0; 4];
             object.read_exact_at(&mut bytes, 64).unwrap();

@@ -147,7 +147,7 @@ fn start_receiver(names: &Names, way: &str) -> Child {
 /// The offset in a pair, in bytes, of the bell that its receiver rings.
 const TO_SENDER: u64 = 128;
 
-/// A receiver whose bell was overwritten is found to be dead, by the sender and by the pool.
+/// The sender and the pool find that the receiver is dead.
 #[test]
 fn damaged_bell_hides_no_death() {
     for garbage in [0_u32, 77, u32::MAX] {
@@ -156,8 +156,7 @@ fn damaged_bell_hides_no_death() {
         let mut sender = sender(&provider, 2);
         let child = start_receiver(&names, "");
         while sender.try_send(provider.alloc(100).unwrap().freeze()).is_ok() {}
-        let channel = File::options().write(true).open(shm::path(&format!("{}.{CHANNEL}.channel", names.prefix())));
-        channel.unwrap().write_all_at(&garbage.to_ne_bytes(), TO_SENDER).unwrap();
+        shm::channel_object(names.prefix(), CHANNEL).write_all_at(&garbage.to_ne_bytes(), TO_SENDER).unwrap();
         child.kill();
         assert!(provider.stats().bytes_leased > 0);
         provider.trim();
@@ -184,8 +183,7 @@ fn many_through(test: &str, slots: usize, count: u64) {
     assert_eq!(provider.stats().bytes_held, 0, "nothing is leased any more");
 }
 
-/// No message is lost, duplicated, torn or reordered, and no wake-up is lost: with two slots, the
-/// sides constantly wait for each other.
+/// With two slots, the two sides constantly wait for each other.
 #[test]
 fn in_order_with_two_slots() {
     many_through("chan-two", 2, 10_000);
@@ -197,8 +195,7 @@ fn in_order_with_many_slots() {
     many_through("chan-many", 65_536, 66_000);
 }
 
-/// Neither side stays parked while there is a message or room for one. Both sides park at almost
-/// every message, and are woken by a side that is about to park itself.
+/// Both sides park at almost every message, and are woken by one that is about to park itself.
 #[test]
 fn no_lost_wake_up() {
     const ROUNDS: u64 = 20_000;
@@ -253,8 +250,7 @@ fn killed_sender_wakes_receiver() {
 
 /// Takes the sender's lock, which a sweep holds while it inspects a dead sender's channel.
 fn lock_as_a_sweep(names: &Names) -> File {
-    let channel = shm::objects(names.prefix()).into_iter().find(|name| name.ends_with(".channel")).unwrap();
-    let file = File::options().read(true).write(true).open(shm::path(&channel)).unwrap();
+    let file = shm::channel_object(names.prefix(), CHANNEL);
     // SAFETY: zero is a valid value of every field.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_type, lock.l_whence, lock.l_len) = (libc::F_WRLCK as _, libc::SEEK_SET as _, 1);
@@ -285,8 +281,7 @@ fn sent_outlives_killed_sender() {
     assert_eq!(shm::objects(names.prefix()), [""; 0], "control object, segments and the channel");
 }
 
-/// A receiver that briefly runs out of descriptors does not lose a message for good. (The test
-/// reads the message's bytes in the end.)
+/// A receiver that briefly runs out of descriptors does not lose a message for good.
 #[test]
 fn recv_retries_mapping() {
     let names = Names::new("chan-not-now");
@@ -324,8 +319,7 @@ fn poor_role(link: &Link, arguments: &[&str]) {
     link.done_until_end();
 }
 
-/// A publisher that waits for room is woken when its subscriber crashes, and gets the messages
-/// back.
+/// A publisher that waits for room is woken, and gets its messages back.
 #[test]
 fn killed_receiver_wakes_sender() {
     let names = Names::new("chan-receiver-dies");
@@ -372,8 +366,7 @@ fn unreceived_returns() {
     drop(client);
 }
 
-/// A restarted publisher gets its channel back, a living one keeps it, and a channel never has two
-/// receivers.
+/// A restarted publisher gets its channel back, and a living one keeps it.
 #[test]
 fn one_sender_one_receiver() {
     let names = Names::new("chan-names");
@@ -423,7 +416,7 @@ fn garbage_is_refused() {
     let provider = provider(names.prefix());
     let mut sender = sender(&provider, 4);
     let genuine = fs::read(&path).unwrap();
-    let file = File::options().write(true).open(&path).unwrap();
+    let file = shm::channel_object(names.prefix(), CHANNEL);
     for at in (0..8).chain(8..12).chain(24..28) {
         file.write_all_at(&[genuine[at] ^ 0x55], at as u64).unwrap();
         assert!(matches!(open(), Err(ChannelError::NotAChannel { .. })), "byte {at} of the header");
@@ -443,8 +436,7 @@ fn garbage_is_refused() {
     assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "a sequence that cannot be");
 }
 
-/// A receiver whose bell is damaged learns that its sender was killed, however short its waits are,
-/// on one channel or on several at once.
+/// Despite a damaged bell, in waits on one channel and on several at once.
 #[test]
 fn short_waits_find_dead_sender() {
     let names = Names::new("chan-short-waits");
@@ -452,8 +444,7 @@ fn short_waits_find_dead_sender() {
         let owner = Child::start_ready("channel-sender", &[names.prefix(), "0"]);
         let mut receiver = sleeping_receiver(names.prefix(), CHANNEL);
         owner.expect_done();
-        let path = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
-        let channel = File::options().write(true).open(path).unwrap();
+        let channel = shm::channel_object(names.prefix(), CHANNEL);
         channel.write_all_at(&1_u32.to_ne_bytes(), 64).unwrap(); // a thread that is not the sender's
         owner.kill();
         let mut is_told = || {
@@ -607,7 +598,6 @@ fn list() -> Vec<u64> {
     entries.take(100).collect()
 }
 
-/// The keeper's thread.
 fn keeper() -> libc::pid_t {
     let threads = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap());
     let is_keeper = |path: &fs::DirEntry| fs::read_to_string(path.path().join("comm")).unwrap() == "shm-pool-keeper\n";
@@ -617,7 +607,6 @@ fn keeper() -> libc::pid_t {
     keeper.file_name().to_str().unwrap().parse().unwrap()
 }
 
-/// The addresses of a mapping.
 fn range(line: &str) -> Range<u64> {
     let (start, end) = line.split(' ').next().unwrap().split_once('-').expect("two addresses");
     let address = |text| u64::from_str_radix(text, 16).unwrap();

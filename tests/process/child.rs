@@ -16,7 +16,7 @@ use std::os::raw::c_long;
 use std::panic;
 use std::process::{Command, ExitStatus, Stdio};
 
-/// A role: what a child does instead of running tests. It is given its end of the socket, and
+/// A role: a program that a child runs instead of tests. It gets its end of the socket, and
 /// arguments. Declared by [`role!`] beside the test that starts it.
 pub(crate) struct Role {
     pub(crate) name: &'static str,

@@ -14,8 +14,7 @@ use std::alloc::Layout;
 const LARGE: usize = 300_000;
 const SMALL: usize = 1_000;
 
-/// A fork, for example by a library that starts a program, does not release the parent's memory
-/// twice, and does not remove it.
+/// A fork, for example by a library, does not release the parent's memory twice.
 #[test]
 fn forked_child_owns_nothing() {
     in_child(|prefix| {
@@ -42,7 +41,6 @@ fn forked_child_owns_nothing() {
     });
 }
 
-/// One handle of each kind.
 struct Handles {
     writable: [ShmBufMut; 2],
     frozen: ShmBuf,
@@ -152,8 +150,7 @@ fn forked_child_keeps_leases() {
     assert_eq!(provider.stats().bytes_leased, 0);
 }
 
-/// The locks that a forked child inherits do not make a killed peer look alive, so its leases are
-/// reclaimed while the child runs.
+/// The locks that a forked child inherits do not make a killed peer look alive.
 #[test]
 fn killed_peer_with_forked_child() {
     let names = Names::new("fork-killed");

@@ -14,8 +14,7 @@ use std::thread;
 
 const LEN: usize = 256 << 10;
 
-/// In a container with the usual small /dev/shm, the first access to a page does not kill the
-/// process, and a failed allocation does not take up what is left.
+/// The first access to a page does not kill the process, and a refusal takes no memory.
 #[test]
 fn enospc() {
     in_small_shm("", |prefix| {
@@ -60,7 +59,7 @@ fn enospc() {
     });
 }
 
-/// Otherwise an operator makes room where there is plenty.
+/// Guards against an operator who makes room where there is plenty.
 #[test]
 fn no_free_inodes() {
     let few = |command: &mut _| give_shm(command, b"size=4m,nr_inodes=8,mode=1777\0");
@@ -357,8 +356,7 @@ fn full_directory() {
     });
 }
 
-/// On hugetlbfs every object would take whole huge pages, beyond the cap, and the first one that
-/// the kernel cannot supply would kill the process.
+/// Objects would take whole huge pages, beyond the cap; a missing one would kill the process.
 #[test]
 fn hugetlbfs_is_refused() {
     in_small_shm("", |prefix| {
@@ -455,7 +453,6 @@ fn metadata(segment: &File) -> Metadata {
     segment.metadata().unwrap()
 }
 
-/// Returns an object's memory in bytes.
 fn memory(segment: &File) -> u64 {
     metadata(segment).blocks() * 512
 }
@@ -501,8 +498,7 @@ fn mapping_keeps_no_memory() {
     }
 }
 
-/// Neither a provider that closes nor a reader that drops its view affects what another reader
-/// sees.
+/// Even if the provider closes, or another reader drops its view.
 #[test]
 fn view_keeps_memory() {
     for len in GIVEN_BACK {
@@ -525,8 +521,7 @@ fn view_keeps_memory() {
     }
 }
 
-/// Where /dev/shm is small, a peer that has mapped a large message does not prevent its owner from
-/// making another.
+/// A peer that has mapped a large message does not prevent its owner from making another.
 #[test]
 fn mapped_segment_makes_room() {
     in_small_shm("", |prefix| {

@@ -21,8 +21,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// A file that any process can put into /dev/shm neither crashes nor hangs nor misleads a peer that
-/// connects. The cases run in a child, so that a hang fails the test.
+/// The cases run in a child, so that a hang fails the test.
 #[test]
 fn garbage_control_objects() {
     in_child(|prefix| {
@@ -366,29 +365,25 @@ fn control_object() {
     run_at_random("control", 80);
 }
 
-/// A process that can send 32 bytes can neither read unsent memory nor crash the receiver nor hold
-/// memory for ever.
+/// The sender of 32 bytes neither reads unsent memory, crashes the receiver, nor holds memory.
 #[test]
 fn forged_descriptor() {
     run_at_random("descriptor", 60);
 }
 
-/// One rogue process takes down neither a sender nor its receiver, and no message is lost,
-/// duplicated or reordered.
+/// Neither end is taken down, and no message is lost, duplicated or reordered.
 #[test]
 fn channel_object() {
     run_at_random("channel", 250);
 }
 
-/// One rogue receiver neither takes down a publisher nor takes or changes the messages of other
-/// receivers.
+/// A rogue receiver neither takes down a publisher nor changes other receivers' messages.
 #[test]
 fn publisher_objects() {
     run_at_random("publisher", 250);
 }
 
-/// A process that can put a file into /dev/shm can neither crash or hang other processes nor have a
-/// living owner swept.
+/// A planted file neither crashes or hangs a process nor has a living owner swept.
 #[test]
 fn foreign_files() {
     run_at_random("foreign", 60);
@@ -450,8 +445,7 @@ const KEPT: usize = 32;
 
 const CHANNEL: &str = "c";
 
-/// Otherwise a sender makes its receiver reach the limit of mappings (`vm.max_map_count`), after
-/// which the receiver's process cannot allocate.
+/// At the limit of mappings (`vm.max_map_count`), the receiver could not allocate.
 #[test]
 fn mapped_segments_are_bounded() {
     let names = Names::new("hostile-files");
@@ -481,8 +475,7 @@ fn files_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).build().unwrap();
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();
-    let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
-    let channel = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let channel = shm::channel_object(prefix, CHANNEL);
     let files: Vec<_> = (0..FILES).map(|number| file(prefix, &provider, number)).collect();
     for number in 0..FILES {
         sender.send(provider.alloc(8).unwrap().freeze()).unwrap();
@@ -531,8 +524,7 @@ const SHARED: usize = 4000;
 /// Slots that no peer ever had. Slot 0 belongs to a living peer.
 const DEAD: std::ops::Range<u8> = 1..64;
 
-/// Guards against a process that keeps leasing on behalf of dead peers and traps an allocation in
-/// an endless search: memory just reclaimed from the dead looks like new room.
+/// Memory just reclaimed from the dead looks like new room: the search would never end.
 #[test]
 fn forged_leases_of_dead_peers() {
     in_child(|prefix| {

@@ -108,8 +108,7 @@ fn orphans() {
     drop(message);
 }
 
-/// Unfinished objects and those of another version are reported as removable exactly if a sweep
-/// removes them.
+/// They are reported as removable exactly if a sweep removes them.
 #[test]
 fn half_made_objects() {
     let names = Names::new("inspect-half-made");
@@ -142,7 +141,6 @@ fn half_made_objects() {
 
 role!("receiver-that-stays", staying_role);
 
-/// The role of a receiver that receives nothing.
 fn staying_role(link: &Link, arguments: &[&str]) {
     let receiver = Receiver::open(&shm::client(arguments[0]), arguments[1]).unwrap();
     link.send(&Message::Done);
@@ -208,8 +206,7 @@ fn borrowers_role(link: &Link, arguments: &[&str]) {
     drop((messages, receiver));
 }
 
-/// Loans through a channel are listed with their process, and returned ones no longer count, even
-/// before the sender sends again.
+/// Returned loans no longer count, even before the sender sends again.
 #[test]
 fn stopped_receiver() {
     const LENGTHS: [usize; 4] = [1_000, 3 << 20, 0, 3 << 20];
@@ -288,8 +285,7 @@ fn loan_without_publisher() {
     assert_eq!((seen().lent, seen().bytes_lent), (1, 2_000));
 }
 
-/// A receiver that keeps the latest is not blamed for withdrawn messages, which leave the book
-/// without being returned.
+/// Withdrawn messages leave the book without being returned.
 #[test]
 fn loans_by_receiver() {
     let names = Names::new("inspect-lent-steps");
@@ -339,8 +335,7 @@ fn loans_by_receiver() {
     assert!(report.channels[0].receivers.iter().all(|receiver| receiver.lent == 0), "{report:?}");
 }
 
-/// A damaged object, or one that changes during the inspection, neither crashes the operator's tool
-/// nor hides the others.
+/// Damage neither crashes the operator's tool nor hides other objects.
 #[test]
 fn damaged_objects_are_reported() {
     let names = Names::new("inspect-garbage");
@@ -421,8 +416,7 @@ fn waiting_within_capacity() {
     let names = Names::new("inspect-waiting");
     let provider = names.provider().build().unwrap();
     let sender = Sender::builder().capacity(2).create(&provider, "c").unwrap();
-    let path = shm::path(&format!("{}.c.channel", names.prefix()));
-    let object = fs::OpenOptions::new().write(true).open(path).unwrap();
+    let object = shm::channel_object(names.prefix(), "c");
     // All three slots carry a message: the sequence of slot n is n + 1.
     for slot in 0..3_u64 {
         object.write_all_at(&(slot + 1).to_ne_bytes(), 4096 + slot * 64).unwrap();
@@ -516,7 +510,7 @@ fn no_trace() {
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::builder().receivers(1).create(&provider, "c").unwrap();
     let mut inspector = inspector(&names);
-    let before = open_objects(&names);
+    let before = shm::open_objects(names.prefix(), "");
     let look = || inspector.look().unwrap();
     beside(look, || {
         // Each needs a lock that an inspection queries, and all slots are used in turn.
@@ -531,11 +525,5 @@ fn no_trace() {
         }
     });
     assert!(!publisher.has_receivers());
-    assert_eq!(open_objects(&names), before);
-}
-
-/// Returns how many descriptors of this test's objects this process has open.
-fn open_objects(names: &Names) -> usize {
-    let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    open.filter(|path| path.to_string_lossy().contains(names.prefix())).count()
+    assert_eq!(shm::open_objects(names.prefix(), ""), before);
 }

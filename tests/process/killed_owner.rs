@@ -65,7 +65,7 @@ fn views_outlive_killed_owner() {
     assert!(refused.starts_with("NoProvider"), "{refused}");
 }
 
-/// `Client::trim` keeps what a view still reads, and what it keeps is unmapped with the view.
+/// `Client::trim` keeps segments that a view still reads, and they are unmapped with the view.
 #[test]
 fn trim_spares_views_of_killed_owner() {
     let names = Names::new("owner-trim");
@@ -133,7 +133,6 @@ struct Published {
     _message: shm_pool::ShmBuf,
 }
 
-/// Creates [`OBJECTS`] objects.
 fn publish(link: &Link, prefix: &str) -> (Provider, Vec<Published>) {
     let provider = small_builder(prefix).build().unwrap();
     let lengths = [100_000, 100_000, 200_000, 1_000];
@@ -271,8 +270,7 @@ fn file_with_our_name() {
     }
 }
 
-/// A sweep does not write through one name into a file that also has another, nor removes its
-/// names.
+/// A sweep neither writes into a file that has a second name, nor removes its names.
 #[test]
 fn hard_link() {
     let names = Names::new("sweep-links");
@@ -307,8 +305,7 @@ fn hard_link() {
     assert_eq!(names.sweep(), linked.len(), "they have one name again");
 }
 
-/// Publishers that start together after a crash do not remove each other's new objects, nor fail on
-/// objects that another one is removing.
+/// Owners that start together after a crash neither remove each other's objects nor fail.
 #[test]
 fn concurrent_sweeps() {
     let names = Names::new("sweep-many");
@@ -355,8 +352,7 @@ const ID: std::ops::Range<usize> = 16..24;
 /// How many owners die.
 const OWNERS: u64 = 300;
 
-/// A peer does not mistake a sweep, which briefly holds the dead owner's lock, for the owner, and
-/// wait for messages that are never sent.
+/// A sweep briefly holds the dead owner's lock. A peer must not take it for the owner.
 #[test]
 fn connect_during_sweep() {
     let names = Names::new("connect-swept");
@@ -477,8 +473,7 @@ fn start_both(prefix: &str, way: &str, len: usize) -> (Child, Child) {
     (owner, reader)
 }
 
-/// A crash costs no memory after the last reader is done, even if the publisher restarted before
-/// that.
+/// Even if the publisher restarted before the last reader was done.
 #[test]
 fn last_message_sweeps() {
     for way in ["pair", "publisher"] {
@@ -516,8 +511,7 @@ fn unread_messages_are_swept() {
     }
 }
 
-/// The first of several receivers leaves the unread messages of the others, and the last one
-/// removes them.
+/// The first of several receivers leaves the unread messages of the others.
 #[test]
 fn last_receiver_sweeps() {
     let names = Names::new("last-several");
@@ -539,8 +533,7 @@ fn last_receiver_sweeps() {
     assert_eq!(shm::objects(names.prefix()), [""; 0]);
 }
 
-/// A reader's helper process does not remove a dead publisher's messages, which its parent still
-/// reads.
+/// Its parent still reads the dead publisher's messages.
 #[test]
 fn forked_child_sweeps_nothing() {
     let names = Names::new("last-fork");
@@ -557,8 +550,7 @@ fn forked_child_sweeps_nothing() {
     assert_eq!(shm::objects(names.prefix()), [""; 0]);
 }
 
-/// A subscriber that attaches by descriptor frees a dead publisher's memory, but not what another
-/// client may still attach to.
+/// But not what another client may still attach to.
 #[test]
 fn last_client_sweeps() {
     let names = Names::new("last-client");
@@ -577,8 +569,7 @@ fn last_client_sweeps() {
     assert_eq!(shm::objects(names.prefix()), [""; 0]);
 }
 
-/// A subscriber that keeps running does not keep the memory of objects that were swept while it
-/// read.
+/// A reader does not keep the memory of objects that were swept while it read.
 #[test]
 fn last_view_frees_swept_segment() {
     let names = Names::new("last-view");
@@ -595,8 +586,7 @@ fn last_view_frees_swept_segment() {
     drop(client);
 }
 
-/// A publisher that restarts at once on a small /dev/shm starts as soon as all readers have
-/// released their memory.
+/// It starts as soon as all readers have released their memory.
 #[test]
 fn waiting_successor_is_served() {
     for (way, is_killed) in ["pair", "publisher"].into_iter().flat_map(|way| [(way, false), (way, true)]) {

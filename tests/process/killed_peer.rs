@@ -88,8 +88,8 @@ impl Scene {
         assert_eq!(leased, leased_messages * self.len);
     }
 
-    /// Checks that what only the victim held can be reused, and what the survivors hold only after
-    /// they release it.
+    /// Checks that the victim's own messages can be reused, and those of the survivors only after
+    /// they release them.
     fn assert_only_the_victims_memory_is_free(mut self) {
         for _ in 0..LOST {
             let mut buffer = self.provider.alloc(self.len).unwrap();
@@ -206,8 +206,7 @@ fn with_epoch(peer: PeerId, epoch: u64) -> PeerId {
     PeerId::from_bytes(bytes)
 }
 
-/// What a peer held is reclaimed if the peer is killed while it leaves, without waiting for another
-/// peer to take the same slot.
+/// What a peer held is reclaimed without waiting for another peer to take its slot.
 #[test]
 fn killed_during_disconnect() {
     let names = Names::new("leaving");
@@ -265,8 +264,7 @@ fn no_grant_to_empty_slot() {
     }
 }
 
-/// A rogue peer cannot shorten the owner's search for leases of the dead, which would leave their
-/// messages leased for ever.
+/// A rogue peer cannot shorten the owner's search for leases of the dead.
 #[test]
 fn forged_slot_state() {
     let names = Names::new("leaving-wild");
@@ -290,8 +288,7 @@ fn forged_slot_state() {
 
 const PEERS: usize = 64;
 
-/// A provider whose peers crash and restart does not run out of slots, nor mistake a new peer for a
-/// dead one with grants.
+/// A new peer is not mistaken for a dead one with grants.
 #[test]
 fn killed_peer_frees_slot() {
     let names = Names::new("slots");
@@ -483,8 +480,7 @@ fn slot_reuse_during_reclaims() {
 
 role!("reclaimed", peers);
 
-/// The role of the peers that die: clients that each have a view of a different message. The
-/// argument is the prefix.
+/// The role of the peers that die: clients that each have a view of a different message.
 fn peers(link: &Link, arguments: &[&str]) {
     let clients = [(); DEAD].map(|()| shm::client(arguments[0]));
     let attach = |client: &Client| client.attach(&link.sent()).unwrap();

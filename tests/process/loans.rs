@@ -41,8 +41,7 @@ fn receivers(prefix: &str) -> Vec<Receiver> {
     (0..CHANNELS).map(|number| Receiver::open(&client, &name(number)).unwrap()).collect()
 }
 
-/// A message is not reused while it is held and others are sent, and buffers dropped out of order
-/// are returned.
+/// No message is reused while it is held, and buffers dropped out of order are returned.
 #[test]
 fn thousand_loans_out_of_order() {
     let names = Names::new("loans-thousand");
@@ -68,8 +67,7 @@ fn thousand_loans_out_of_order() {
 
 role!("loans-holder", holder_role);
 
-/// The role: holds a thousand messages, then drops them in random order on two threads while it
-/// receives a thousand more.
+/// The role: holds messages, then drops them in random order on two threads while it receives more.
 fn holder_role(link: &Link, arguments: &[&str]) {
     let mut receivers = receivers(arguments[0]);
     let mut receive = |number: usize| {
@@ -93,8 +91,7 @@ fn holder_role(link: &Link, arguments: &[&str]) {
     link.done_until_end();
 }
 
-/// A message that is still read is not overwritten when its sender's process goes on with another
-/// provider.
+/// It is not overwritten when its sender's process goes on with another provider.
 #[test]
 fn message_outlives_sender_and_provider() {
     let names = Names::new("loans-outlive");

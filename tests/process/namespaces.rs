@@ -177,8 +177,7 @@ fn inspected_owner_from_namespace() {
     views.iter().for_each(|&view| elsewhere.peer.check(view));
 }
 
-/// A publisher in a container takes nothing from living subscribers outside, and reclaims from dead
-/// ones.
+/// An owner in a container reclaims from dead subscribers outside, and from no living ones.
 #[test]
 fn inspected_peers_from_namespace() {
     let names = Names::new("spaces-reclaims");
@@ -222,8 +221,7 @@ fn channel_across_namespaces() {
     assert_eq!(provider.reclaim(), 2, "both messages");
 }
 
-/// A peer whose /dev/shm is not its owner's, as in containers that share none, gets an error that
-/// hints at the cause.
+/// As in containers that share none: the error hints at the cause.
 #[test]
 fn other_dev_shm() {
     let names = Names::new("spaces-shm");

@@ -13,8 +13,7 @@ use std::os::unix::net::UnixStream;
 
 const MIB: usize = 1 << 20;
 
-/// A program that starts another one keeps its reservations, and a trim leaves the child's pages
-/// alone.
+/// The parent keeps its reservations, and a trim leaves the child's pages alone.
 #[test]
 fn fork_beside_reservation_and_trim() {
     in_child(|prefix| {
@@ -76,7 +75,7 @@ fn killed_peer_returns_reserved() {
     }
 }
 
-/// A restarted peer is not refused because of what it read before.
+/// A restarted peer is not refused for its earlier reads.
 #[test]
 fn quota_of_killed_peer_is_free() {
     let names = Names::new("pairs-quota");
@@ -90,8 +89,7 @@ fn quota_of_killed_peer_is_free() {
     }
 }
 
-/// Without room in the address space, failed reservations lose no memory; without descriptors, no
-/// call waits for memory that is available.
+/// Failed reservations lose no memory; without descriptors, no call waits for available memory.
 #[test]
 fn address_space_beside_reserve_and_wait() {
     in_child(|prefix| {

@@ -64,15 +64,6 @@ fn branches(prefix: &str) -> Vec<String> {
     shm::objects(prefix).into_iter().filter(|name| name.ends_with(".branch")).collect()
 }
 
-/// Returns how many descriptors of branches this process has, including those of removed ones.
-/// (Other tests have some, too.)
-fn open_branches(prefix: &str) -> usize {
-    let files = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    let start = format!("/dev/shm/{prefix}.");
-    let is_branch = |file: &str| file.starts_with(&start) && file.contains(".branch");
-    files.filter(|file| is_branch(&file.to_string_lossy())).count()
-}
-
 role!("publisher-keeper", keeper_role);
 
 /// The role of a receiver. At each `Go` it receives a message, keeps it, and answers its number; at
@@ -154,8 +145,7 @@ fn killed_receiver_returns_loans() {
     assert_eq!(names.sweep(), 1, "the branch of the last one that was killed; its place is free");
 }
 
-/// A receiver that keeps crashing while nothing is sent neither fills /dev/shm nor takes all seats,
-/// and is connected once it stays.
+/// Restarts fill neither /dev/shm nor the seats, and a receiver that stays is connected.
 #[test]
 fn idle_restarts() {
     let names = Names::new("pub-restarts");
@@ -163,7 +153,7 @@ fn idle_restarts() {
     let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
     let mut stays = open(names.prefix(), Receiver::builder());
     assert_eq!(publisher.receivers().count(), 1);
-    let before = open_branches(names.prefix());
+    let before = shm::open_objects(names.prefix(), ".branch");
     (0..64).for_each(|_| keeper(&names).kill());
     assert_eq!(branches(names.prefix()).len(), 2, "one that lives, and the last one that died");
     let last = keeper(&names);
@@ -172,11 +162,10 @@ fn idle_restarts() {
     assert_eq!(number_of(&stays.recv().unwrap()), 0);
     last.shut_down();
     assert_eq!((publisher.receivers().count(), in_use(&provider)), (1, 0));
-    assert_eq!(open_branches(names.prefix()), before);
+    assert_eq!(shm::open_objects(names.prefix(), ".branch"), before);
 }
 
-/// Receivers of a crashed publisher wake at once, without waiting for the once-a-second check, and
-/// receive what was sent even if they have not mapped it yet.
+/// Receivers wake at once, and receive what was sent even if they have not mapped it yet.
 #[test]
 fn killed_publisher() {
     const SENT: u64 = 64;
@@ -213,7 +202,11 @@ fn killed_publisher() {
         never_met_and_asleep.join().unwrap(); // by its look, within a second
         let error = spins.join().unwrap();
         assert!(matches!(error, RecvError::Disconnected), "{error}");
-        assert_eq!(names.sweep(), 0, "the meeting went with the first receiver; the rest has readers");
+        assert_eq!(
+            names.sweep(),
+            0,
+            "the publisher's object was removed with the first receiver; the rest has readers"
+        );
         let all: Vec<_> = (0..SENT).map(|_| behind.recv().unwrap()).collect();
         all.iter().zip(0..).for_each(|(message, number)| assert_eq!(number_of(message), number));
         assert!(matches!(behind.recv(), Err(RecvError::Disconnected)));
@@ -224,8 +217,7 @@ fn killed_publisher() {
     });
 }
 
-/// Guards against an interrupt that only the once-a-second check finds: of a publisher that has
-/// just disconnected a receiver, or of a thread whose helpers are parked.
+/// The publisher has just disconnected a receiver.
 #[test]
 fn interrupt_is_immediate() {
     let names = Names::new("pub-interrupted");
@@ -242,7 +234,7 @@ fn interrupt_is_immediate() {
     });
 }
 
-/// As above, where there is a helper for each receiver.
+/// The thread has a helper for each receiver.
 #[test]
 fn interrupt_is_immediate_with_helpers() {
     let names = Names::new("pub-interrupted-one");
@@ -281,7 +273,7 @@ fn sweep_of_branches_and_meetings() {
     assert_eq!(publisher.ask(&Message::Number(1)), Message::Number(1));
     publisher.kill();
     let swept = names.sweep();
-    assert_eq!((swept, branches(names.prefix()).len()), (1, 1), "the meeting");
+    assert_eq!((swept, branches(names.prefix()).len()), (1, 1), "the publisher's object");
     assert_eq!(number_of(&lives.recv().unwrap()), 8);
     drop(lives);
     assert_eq!(shm::objects(names.prefix()), [""; 0], "the last receiver has removed the rest");
@@ -342,8 +334,7 @@ fn joining_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// A receiver misses no message without a count, and gets none twice, out of order or torn, while
-/// others join and leave.
+/// No message is missed without a count, duplicated, out of order or torn.
 #[test]
 fn join_under_flow() {
     let names = Names::new("pub-joins");
@@ -408,8 +399,7 @@ fn forked_child_has_no_ends() {
     });
 }
 
-/// A publisher that runs short of descriptors tells a receiver that joins, leaks none in its
-/// attempts, and connects the receiver later.
+/// The publisher tells the receiver, leaks no descriptor, and connects it later.
 #[test]
 fn join_at_descriptor_limit() {
     in_child(|prefix| {
@@ -466,8 +456,7 @@ fn join_at_descriptor_limit() {
     });
 }
 
-/// A receiver that finds no room in /dev/shm gets an error instead of a signal, and leaves no
-/// half-made branch and no seat taken.
+/// An error instead of a signal. No half-made branch is left, and no seat taken.
 #[test]
 fn join_at_full_shm() {
     in_small_shm("", |prefix| {
@@ -498,8 +487,7 @@ fn small_publisher() -> PublisherBuilder {
     Publisher::builder().receivers(1).capacity(4096).loans(32 << 10)
 }
 
-/// A damaged publisher's object neither crashes a receiver that opens it nor makes it wait for
-/// ever.
+/// A receiver that opens a damaged object neither crashes nor waits for ever.
 #[test]
 fn open_garbage() {
     in_child(|prefix| {
@@ -517,7 +505,7 @@ fn open_garbage() {
             content[at..at + 4].copy_from_slice(&word.to_ne_bytes());
             for is_living in [true, false] {
                 let name = if is_living { CHANNEL } else { "dead" };
-                // In place, because the publisher has it mapped.
+                // In place, because the publisher maps it.
                 let object = shm::path(&format!("{prefix}.{name}.channel"));
                 let mut options = fs::OpenOptions::new();
                 options.write(true).create(!is_living).open(&object).unwrap().write_all_at(&content, 0).unwrap();
@@ -535,7 +523,7 @@ fn open_garbage() {
             assert_eq!(publisher.try_send_bytes(&(at as u64).to_le_bytes()).map(|takers| takers > 0), Ok(true));
             assert_eq!(known.try_recv().unwrap()[..], (at as u64).to_le_bytes());
         }
-        let object = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let object = shm::channel_object(prefix, CHANNEL);
         object.write_all_at(&genuine, 0).unwrap();
         // More seats than there are.
         object.write_all_at(&1_000_u32.to_ne_bytes(), 36).unwrap();
@@ -554,8 +542,7 @@ fn open_garbage() {
     });
 }
 
-/// Guards against a publisher that can never connect a receiver because its process is at its limit
-/// of ends.
+/// A publisher has a bell for each receiver, even if its process is at its limit of ends.
 #[test]
 fn bell_limit() {
     in_child(|prefix| {
@@ -582,14 +569,13 @@ fn bell_limit() {
     });
 }
 
-/// The offset in a meeting, in bytes, of its seats.
+/// The offset of a publisher's seats in its object, in bytes.
 const SEATS: usize = 128;
 
 /// The offset in a branch, in bytes, of the bell that its receiver rings.
 const TO_SENDER: u64 = 128;
 
-/// A receiver that overwrites its own bell and then dies is not waited for, and loses its seat and
-/// its leases.
+/// It is not waited for, and loses its seat and its leases.
 #[test]
 fn dead_receiver_with_damaged_bell() {
     let names = Names::new("pub-bell");
@@ -627,8 +613,7 @@ fn receiver_died_before_connect() {
     assert_eq!(publisher.wait_for_receivers(1, Duration::ZERO), Err(SendErrorKind::TimedOut));
 }
 
-/// A publisher that is dropped removes the branches of all killed receivers, even of those that it
-/// never connected.
+/// The branches of all killed receivers, even of those that were never connected.
 #[test]
 fn drop_removes_unconnected_branches() {
     let names = Names::new("pub-unmet-branch");
@@ -640,8 +625,7 @@ fn drop_removes_unconnected_branches() {
     assert_eq!(branches(names.prefix()), [""; 0]);
 }
 
-/// A publisher that is dropped tells all receivers, also those that it never connected, by their
-/// bells.
+/// By their bells, without the once-a-second check.
 #[test]
 fn drop_notifies_unconnected_receivers() {
     let names = Names::new("pub-unmet-told");
@@ -657,8 +641,7 @@ fn drop_notifies_unconnected_receivers() {
     }
 }
 
-/// A receiver that closes keeps its seat as long as one of its messages is read, so the publisher
-/// has no more branches open than seats.
+/// So the publisher has no more branches open than seats.
 #[test]
 fn kept_messages_keep_the_seat() {
     let names = Names::new("pub-kept");
@@ -675,22 +658,21 @@ fn kept_messages_keep_the_seat() {
     let [first, second] = kept;
     drop(first);
     drop(receive());
-    let before = open_branches(names.prefix());
+    let before = shm::open_objects(names.prefix(), ".branch");
     (0..64).for_each(|_| drop(receive()));
-    assert_eq!(open_branches(names.prefix()), before);
+    assert_eq!(shm::open_objects(names.prefix(), ".branch"), before);
     assert_eq!(number_of(&second), 2);
 }
 
-/// Whatever stands at the seats, newcomers take them.
+/// Receivers that join take seats with any content.
 #[test]
 fn damaged_seats_lock_no_newcomer_out() {
     let names = Names::new("pub-seats");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
-    let meeting = fs::File::options().write(true).open(shm::path(&format!("{}.{CHANNEL}.channel", names.prefix())));
-    let meeting = meeting.unwrap();
+    let object = shm::channel_object(names.prefix(), CHANNEL);
     for byte in [0, 0x40, 0xff] {
-        meeting.write_all_at(&[byte; 4096 - SEATS], SEATS as u64).unwrap();
+        object.write_all_at(&[byte; 4096 - SEATS], SEATS as u64).unwrap();
         let mut receivers = [(); 2].map(|()| open(names.prefix(), Receiver::builder()));
         assert_eq!(send(&mut publisher, &provider, 2), 2);
         for receiver in &mut receivers {
@@ -699,17 +681,16 @@ fn damaged_seats_lock_no_newcomer_out() {
     }
 }
 
-/// Another receiver cannot tell an unconnected one that the publisher is gone.
+/// Another receiver cannot tell an unconnected one that the publisher has closed.
 #[test]
 fn damaged_seat_disconnects_no_receiver() {
     let names = Names::new("pub-seat");
     let provider = provider(names.prefix());
     let _publisher = Publisher::create(&provider, CHANNEL).unwrap();
     let mut receiver = open(names.prefix(), Receiver::builder().spin(NOW));
-    let meeting = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
-    let meeting = fs::File::options().write(true).open(meeting).unwrap();
+    let object = shm::channel_object(names.prefix(), CHANNEL);
     let gone = 0x4000_0000_u32.to_ne_bytes();
-    (SEATS..4096).step_by(4).for_each(|at| meeting.write_all_at(&gone, at as u64).unwrap());
+    (SEATS..4096).step_by(4).for_each(|at| object.write_all_at(&gone, at as u64).unwrap());
     let error = receiver.recv_timeout(NOW).unwrap_err();
     assert!(matches!(error, RecvError::NotConnected { .. }), "{error}");
     let error = receiver.recv_timeout(NOW).unwrap_err();
@@ -718,7 +699,7 @@ fn damaged_seat_disconnects_no_receiver() {
 
 role!("publisher-maps", mapping_role);
 
-/// The role of a process that has a receiver only: how much of the control object does it map?
+/// The role of a receiver that reports how much of the control object it maps.
 fn mapping_role(link: &Link, arguments: &[&str]) {
     let mut receiver = open(arguments[0], Receiver::builder());
     link.send(&Message::Done);

@@ -154,7 +154,7 @@ fn assert_no_descriptor_left(error: &OsError) {
 // The kernel answers a call beyond it with SIGXFSZ, which ends the process. This crate makes no such
 // call.
 
-/// Otherwise a provider, its first large message, a channel or a sweep kills the process.
+/// Neither a provider, its first large message, a channel nor a sweep kills the process.
 #[test]
 fn file_size_limit_is_an_error() {
     in_child(|prefix| {
@@ -201,8 +201,7 @@ const RECORDS: usize = 64;
 /// A page, and 128 bytes for each record.
 const CONTROL: usize = 4096 + 128 * RECORDS;
 
-/// An embedded publisher that asks for locked memory learns at once if it cannot have it, and is
-/// not refused memory that it was promised.
+/// A publisher is not refused memory that it was promised.
 #[test]
 fn memlock_limit() {
     let names = Names::new("locked");
@@ -216,7 +215,6 @@ fn memlock_limit() {
 
 role!("lock-memory", role);
 
-/// The role.
 fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     if let Err(error) = sys::give_up_locking_without_limit() {

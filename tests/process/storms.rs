@@ -135,7 +135,6 @@ fn publish(publisher: &Child) -> [(Descriptor, u64); LENGTHS.len()] {
     })
 }
 
-/// Passes some messages from the publisher to the subscriber.
 fn exchange(publisher: &Child, subscriber: &Child) {
     for _ in 0..3 {
         for (descriptor, seed) in publish(publisher) {
@@ -144,8 +143,7 @@ fn exchange(publisher: &Child, subscriber: &Child) {
     }
 }
 
-/// A subscriber that outlives its publishers, such as a recorder, accumulates no descriptors,
-/// mappings, memory or files in /dev/shm.
+/// Such as a recorder: no descriptors, mappings, memory or files accumulate.
 #[test]
 fn subscriber_under_publisher_kills() {
     let names = Names::new("storm-sub");

@@ -59,7 +59,6 @@ fn enter_filter(instructions: impl IntoIterator<Item = (u32, usize, u8, u32)>) -
     check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER as c_ulong, &program) })
 }
 
-/// Writes with a raw system call.
 pub(crate) fn write(descriptor: RawFd, bytes: &[u8]) {
     // SAFETY: the slice is valid for reads of its length. A short write becomes a missing answer.
     unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
@@ -122,7 +121,7 @@ pub(crate) struct Forked(pub(crate) libc::pid_t);
 /// with that: it shares no lock with another thread of this process except those that libc resets
 /// after a fork.
 pub(crate) fn fork() -> Option<Forked> {
-    // SAFETY: what the child calls shares no lock with a thread that it no longer has.
+    // SAFETY: the child's calls share no lock with a thread that it no longer has.
     match unsafe { libc::fork() } {
         0 => {
             end_after(LIFETIME);
@@ -172,7 +171,6 @@ fn end_after(seconds: u32) {
     unsafe { libc::alarm(seconds) };
 }
 
-/// Limits the number of open descriptors of this process.
 pub(crate) fn limit_descriptors(count: u64) {
     set_limit(libc::RLIMIT_NOFILE, count);
 }
@@ -186,7 +184,7 @@ pub(crate) fn set_limit(resource: libc::__rlimit_resource_t, value: u64) {
     check(unsafe { libc::setrlimit(resource, &limit) }).expect("a soft limit below the hard one");
 }
 
-/// Drops this thread's right to lock memory beyond the limit. Another user's process never had it.
+/// Drops this thread's right to lock memory beyond the limit. Another user's process has no such right.
 pub(crate) fn give_up_locking_without_limit() -> io::Result<()> {
     /// The kernel's numbers of the capability and of this call's version.
     const CAP_IPC_LOCK: u32 = 14;
@@ -220,7 +218,6 @@ pub(crate) fn robust_list(thread: libc::pid_t) -> u64 {
     head
 }
 
-/// Makes a named pipe.
 pub(crate) fn make_pipe(path: &std::path::Path) {
     let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a path without a NUL");
     // SAFETY: the pointer is to a NUL-terminated string.

@@ -137,8 +137,7 @@ fn denied_channel() {
     drop(sender);
 }
 
-/// A receiver does not wait for another user's publisher, which cannot open the receiver's objects,
-/// and a publisher cannot take another user's name.
+/// A receiver does not wait for a publisher that cannot open the receiver's objects.
 #[test]
 fn publisher_of_other_user() {
     let names = Names::new("user-publisher");

@@ -247,7 +247,6 @@ fn forgotten_wait() {
 
 role!("waiting-forgets", forgetting_role);
 
-/// The role: forgets a future that waits.
 fn forgetting_role(link: &Link, arguments: &[&str]) {
     let provider = provider(arguments[0]);
     let held = all(&provider);
@@ -295,8 +294,7 @@ fn of_small_shm(prefix: &str) -> Provider {
     }
 }
 
-/// Two publishers on one full file system do not deadlock, and one that is killed while it waits
-/// does not block the others.
+/// They do not deadlock, and one that is killed while it waits does not block the others.
 #[test]
 fn two_processes_in_full_shm() {
     in_small_shm("", |prefix| {

@@ -26,8 +26,7 @@ const SIZES: [usize; 5] = [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
 /// Sizes of which several buffers are held at a time.
 const SMALLER: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 
-/// A publisher in steady state does not wait for the kernel: it neither maps nor locks nor uses the
-/// heap.
+/// A publisher in steady state neither maps nor locks nor uses the heap.
 #[test]
 fn million_warm_cycles() {
     assert!(run_without_calls("warm-path", 1) > 0);
@@ -144,7 +143,6 @@ fn channel(prefix: &str, provider: &Provider) -> (Sender, Receiver) {
     (sender, Receiver::builder().open(&client, "warm").unwrap())
 }
 
-/// Sends a buffer and some bytes through the channel.
 fn through(provider: &Provider, (sender, receiver): &mut (Sender, Receiver), size: usize) -> Option<()> {
     sender.send(provider.alloc(size).ok()?.freeze()).ok()?;
     sender.send_bytes(b"bytes").ok()?;
@@ -153,7 +151,6 @@ fn through(provider: &Provider, (sender, receiver): &mut (Sender, Receiver), siz
     (buffer.len() == size && &bytes[..] == b"bytes").then_some(())
 }
 
-/// A publisher, and a receiver of each rule.
 fn many(prefix: &str, provider: &Provider) -> (Publisher, [Receiver; 3]) {
     let mut publisher = Publisher::create(provider, "warm").unwrap();
     let client = shm::client(prefix);
@@ -207,14 +204,12 @@ const HAND_OVERS: usize = 30_000;
 /// More chunks than two threads and two queues can hold at a time.
 const CHUNKS: usize = 24;
 
-/// Two threads of one publisher do not block each other in the kernel, and neither makes memory
-/// while the other has some to spare.
+/// Neither thread makes memory while the other has some to spare.
 #[test]
 fn hand_over_without_syscalls() {
     assert!(run_without_calls("warm-threads", 2) > 0);
 }
 
-/// State shared by both threads.
 struct Shared {
     provider: Provider,
     client: Client,
@@ -439,8 +434,7 @@ const HELD: usize = 12;
 const WARM_UP: usize = 1_000;
 const MESSAGES: usize = 10_000;
 
-/// Guards against a publisher that keeps calling the kernel because its messages vary in size, and
-/// fills its receivers' tables with short-lived segments.
+/// Nor do varying sizes fill the receivers' tables with short-lived segments.
 #[test]
 fn random_sizes_without_syscalls() {
     assert!(run_without_calls("at-the-cap", 1) <= 1 + 2, "the control object, and few segments");

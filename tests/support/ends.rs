@@ -1,4 +1,4 @@
-//! The two ends that send, for tests of what a sender and a publisher have in common.
+//! The two ends that send, for tests of the common properties of a sender and a publisher.
 
 #![allow(dead_code)] // not all of it by every test program
 

@@ -87,8 +87,7 @@ struct Outcome {
     failed: usize,
 }
 
-/// A limit or a full machine leaves no incomplete objects, open descriptors or mappings behind,
-/// does not end the process, and does not make the operation unusable.
+/// Nothing incomplete is left, the process goes on, and the operation works again.
 #[test]
 fn every_syscall_fails_once() {
     if !is_possible() {

@@ -38,16 +38,13 @@ const OF_SENDERS: &[&str] = &[
     "sender: drop the sender",
 ];
 
-/// A publisher notices the death of a subscriber and recovers its messages in flight; the channel's
-/// name and the memory on loan to the subscriber become available, and a thread that waits for it
-/// wakes.
+/// Its messages in flight and its loans are recovered, a waiting thread wakes, the name is free.
 #[test]
 fn receiver_killed_anywhere() {
     kill_points::sweep(OF_RECEIVERS, &mut Senders { names: Names::new("traced-receiver"), round: None });
 }
 
-/// A subscriber notices the death of a publisher, and receives all sent messages exactly once; the
-/// publisher's successor can use the name.
+/// A subscriber receives all sent messages exactly once; a successor can use the name.
 #[test]
 fn sender_killed_anywhere() {
     let names = Names::new("traced-sender");
@@ -76,7 +73,7 @@ fn assert_delivers(names: &Names, sender: &mut Sender, provider: &Provider) {
     (0..2).for_each(|number| check(&receiver.recv().unwrap(), number));
 }
 
-/// Checks the error for a receiver that comes after its sender.
+/// Checks the error for a receiver that opens the channel after its sender's death.
 fn assert_has_ended(error: &ChannelError) {
     use ChannelError::{NoChannel, NotAChannel, SenderGone, Unfinished};
     let has_ended = matches!(error, NoChannel { .. } | NotAChannel { .. } | SenderGone { .. } | Unfinished { .. });
@@ -213,15 +210,13 @@ const OF_PUBLISHERS: &[&str] = &[
     "publisher: drop",
 ];
 
-/// Neither the publisher nor another receiver waits for a dead receiver; its messages and its seat
-/// are reclaimed.
+/// Neither the publisher nor another receiver waits for it; its messages and seat are reclaimed.
 #[test]
 fn publishers_receiver_killed_anywhere() {
     kill_points::sweep(OF_SUBSCRIBERS, &mut Publishers { names: Names::new("traced-comer"), round: None });
 }
 
-/// No receiver waits for a dead publisher, loses a sent message, or sees an incomplete one; a
-/// successor can use the name.
+/// No receiver waits, loses a sent message, or sees an incomplete one; the name is free.
 #[test]
 fn publisher_killed_anywhere() {
     let names = Names::new("traced-publisher");

@@ -34,8 +34,7 @@ const OPERATIONS: &[&str] = &[
     "peer: drop the client, waited for",
 ];
 
-/// A peer that crashes at any moment costs its owner neither memory nor a slot, and no other peer
-/// its message. A thread that waits for the memory wakes.
+/// It costs neither memory nor a slot nor another peer's message. A waiting thread wakes.
 #[test]
 fn peer_killed_anywhere() {
     kill_points::sweep(OPERATIONS, &mut Stage::new());

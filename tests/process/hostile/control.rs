@@ -1,4 +1,4 @@
-//! Steps of an owner, its peers and a hostile writer, in any order. Whatever is written into its
+//! Steps of an owner, its peers and a hostile writer, in any order. Despite any garbage in its
 //! control object, the owner's buffers keep their bytes and never overlap, and its statistics agree
 //! with its handles. The peers follow the protocol. A view has the length that its descriptor
 //! states, and lies within the mapping.

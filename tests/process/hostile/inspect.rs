@@ -120,7 +120,7 @@ impl<'a> Scene<'a> {
         PathBuf::from(format!("/dev/shm/{}.{rest}", self.prefix))
     }
 
-    /// Checks that the report describes everything that lives correctly, whatever is beside it.
+    /// Checks that the report describes all living objects correctly, beside any others.
     fn check(&mut self) {
         let report = self.inspector.look().expect("/dev/shm and /proc can be read");
         black_box((format!("{report:?}"), report.orphans()));
