@@ -12,7 +12,7 @@ use std::future::Future;
 use std::task::Context;
 use std::time::Duration;
 
-#[path = "support/heap.rs"]
+#[path = "common/heap.rs"]
 mod heap;
 
 /// Sizes of each kind: the smallest chunk, others carved in cache lines, and whole pages.

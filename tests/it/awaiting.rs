@@ -1,7 +1,7 @@
 //! Awaiting, waiting for any of several channels, and interrupts, within one process.
 
 use crate::ends::SendingEnd;
-use crate::support::{mappings, unique_prefix, FOR_EVER, NOW};
+use crate::fixtures::{mappings, unique_prefix, FOR_EVER, NOW};
 use crate::threads::{assert_prompt, wait_until_asleep, wake_sleeper, wake_sleeper_after};
 use shm_pool::channel::{
     wait_any, Interrupter, Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError,

@@ -1,6 +1,6 @@
 //! The backend for other middleware: its source, its collector, and what both are asked for.
 
-use crate::support::{files, unique_prefix, NONE};
+use crate::fixtures::{files, unique_prefix, NONE};
 use shm_pool::backend::{Backend, BackendBuilder, Chunk, Collect, SegmentFile, SegmentSource};
 use shm_pool::{AllocErrorKind, BuildError, OsError};
 use std::fs::File;

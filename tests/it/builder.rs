@@ -1,7 +1,7 @@
 //! Builder options: invalid values are typed errors that leave no object behind, boundary values
 //! work, and modes and names are exact.
 
-use crate::support::{builder, files, holds, message, segment, unique_prefix, write, NONE};
+use crate::fixtures::{builder, files, holds, message, segment, unique_prefix, write, NONE};
 use shm_pool::channel::{Message, Receiver, Sender};
 use shm_pool::{AttachError, BuildError, Client, Provider, ProviderBuilder};
 use std::ffi::OsStr;

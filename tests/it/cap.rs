@@ -1,7 +1,7 @@
 //! At the cap, idle memory makes room for new messages and memory in use does not. A refusal
 //! reports the distribution of the memory.
 
-use crate::support::{address, builder, files, fill, holds, message, write, Random};
+use crate::fixtures::{address, builder, files, fill, holds, message, write, Random};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use shm_pool::{AllocErrorKind, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBuf, ShmBufMut, Stats};
@@ -406,14 +406,14 @@ fn unservable_request_evicts_nothing() {
     let mut held: Vec<_> = fill(&provider, MIB).into_iter().map(Some).collect();
     held.iter_mut().step_by(2).for_each(|buffer| drop(buffer.take()));
     let before = provider.stats();
-    assert_eq!(crate::support::idle(&before), 8);
+    assert_eq!(crate::fixtures::idle(&before), 8);
     assert!(provider.alloc(4 * MIB).unwrap_err().is_exhausted());
     assert_eq!(provider.stats(), before);
     for _ in 0..100 {
         assert!(provider.alloc(4 * MIB).unwrap_err().is_exhausted());
     }
     let after = provider.stats();
-    let idle = crate::support::idle(&after);
+    let idle = crate::fixtures::idle(&after);
     assert!(idle >= 6, "{idle} of 8: more went than the place for one such message");
     assert_eq!(after.bytes_held, before.bytes_held);
     drop(held);

@@ -1,6 +1,6 @@
 //! A channel within one process: capacity, ownership of buffers, and errors at its end.
 
-use crate::support::{builder, open_files, segment, unique_prefix, FOR_EVER, NOW};
+use crate::fixtures::{builder, open_files, segment, unique_prefix, FOR_EVER, NOW};
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender};
 use shm_pool::{AttachError, Client, Provider};
 use std::alloc::Layout;

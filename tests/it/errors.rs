@@ -1,6 +1,6 @@
 //! Error messages: the object, the sizes, a remedy, and the source.
 
-use crate::support::{builder, files, message, pair, NONE};
+use crate::fixtures::{builder, files, message, pair, NONE};
 use shm_pool::channel::{ChannelError, RecvError, SendErrorKind, WaitAnyError};
 use shm_pool::inspect::Inspector;
 use shm_pool::{AllocErrorKind, AttachError, BuildError, Client, DescriptorError, OsError, ShareError};

@@ -1,8 +1,8 @@
 //! Events for subscribers of `tracing`: one for each change that concerns an operator, and none on
 //! the warm path.
 
+use crate::fixtures::{builder, fill, message, unique_prefix};
 use crate::log::{self, Log};
-use crate::support::{builder, fill, message, unique_prefix};
 use shm_pool::channel::{Publisher, Receiver};
 use shm_pool::Client;
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 //! Which chunks are evicted when room is made, explicitly or automatically, and which are kept.
 
-use crate::support::{builder, burst, files, idle, message, Random, NONE};
+use crate::fixtures::{builder, burst, files, idle, message, Random, NONE};
 use crate::threads::beside;
 use shm_pool::{ClassStats, Client, Provider, ShareError, ShmBuf, ShmView};
 

@@ -1,6 +1,6 @@
 //! A grant keeps a message in flight to one known receiver only.
 
-use crate::support::{address, builder, forge, holds, message, pair, provider, unique_prefix};
+use crate::fixtures::{address, builder, forge, holds, message, pair, provider, unique_prefix};
 use shm_pool::{AttachError, Client, PeerId, Provider, ShareError};
 
 /// The lengths of a chunk carved in cache lines, and of one of whole pages.

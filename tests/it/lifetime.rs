@@ -1,7 +1,7 @@
 //! Handles outlive their provider, views outlive their client, and no object is left under /dev/shm
 //! after the owner's last handle.
 
-use crate::support::{
+use crate::fixtures::{
     address, builder, files, holds, mappings, message, open_files, pair, provider, segment, unique_prefix, write,
     Random, NONE,
 };

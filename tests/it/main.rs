@@ -5,16 +5,17 @@ mod backend;
 mod builder;
 mod cap;
 mod channel;
-#[path = "../support/ends.rs"]
+#[path = "../common/ends.rs"]
 mod ends;
 mod errors;
 #[cfg(feature = "tracing")]
 mod events;
 mod eviction;
+mod fixtures;
 mod grants;
 mod lifetime;
 #[cfg(feature = "tracing")]
-#[path = "../support/log.rs"]
+#[path = "../common/log.rs"]
 mod log;
 mod memory;
 mod model;
@@ -23,7 +24,6 @@ mod pooling;
 mod publisher;
 mod races;
 mod sharing;
-mod support;
-#[path = "../support/threads.rs"]
+#[path = "../common/threads.rs"]
 mod threads;
 mod waiting;

@@ -1,6 +1,6 @@
 //! The placement of a provider's memory: NUMA nodes, huge pages.
 
-use crate::support::{builder, files, holds, mappings, message, pair, segment, unique_prefix, write, NONE};
+use crate::fixtures::{builder, files, holds, mappings, message, pair, segment, unique_prefix, write, NONE};
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{AttachError, BuildError, Client, Provider, ProviderId, ShmBufMut};
 use shm_pool_support::procfs::mapped_memory;

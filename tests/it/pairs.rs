@@ -1,6 +1,6 @@
 //! Interactions of two mechanisms that no other file covers (see the table in `../PAIRS.md`).
 
-use crate::support::{builder, burst, holds, idle, message, unique_prefix, Waiting};
+use crate::fixtures::{builder, burst, holds, idle, message, unique_prefix, Waiting};
 use crate::threads::beside;
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{AttachError, Client, Provider};

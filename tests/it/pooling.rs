@@ -1,6 +1,6 @@
 //! Chunks return to the pool and are reused, and the pool keeps no more of them than its limit.
 
-use crate::support::{address, builder, idle, pair, provider, write};
+use crate::fixtures::{address, builder, idle, pair, provider, write};
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::{
     AllocError, AllocErrorKind, Client, ClientBuilder, Descriptor, PeerId, Provider, ProviderBuilder, ProviderId,

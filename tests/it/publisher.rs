@@ -1,7 +1,9 @@
 //! A publisher and its receivers within one process: delivery, slow receivers, returned buffers and
 //! notifications.
 
-use crate::support::{address, builder, files, holds, mappings, message, provider, unique_prefix, FOR_EVER, NONE, NOW};
+use crate::fixtures::{
+    address, builder, files, holds, mappings, message, provider, unique_prefix, FOR_EVER, NONE, NOW,
+};
 use shm_pool::channel::{
     ChannelError, Message, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder, RecvError, SendErrorKind,
 };

@@ -1,7 +1,7 @@
 //! Readers that race with recycling, grants that race with disconnecting peers, and threads that
 //! share one client.
 
-use crate::support::{builder, holds, message};
+use crate::fixtures::{builder, holds, message};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmView};

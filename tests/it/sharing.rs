@@ -1,6 +1,6 @@
 //! Frozen buffers: clones, thawing, messages kept until they are confirmed, and `Bytes` over them.
 
-use crate::support::{address, builder, fill, forge, holds, message, pair, provider, write, Random};
+use crate::fixtures::{address, builder, fill, forge, holds, message, pair, provider, write, Random};
 use bytes::Bytes;
 use shm_pool::{
     AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView,

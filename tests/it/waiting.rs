@@ -1,6 +1,6 @@
 //! Waiting for memory within one process: wake-ups, their order, and the end of a wait.
 
-use crate::support::{builder, fill, pair, Random, Waiting, FOR_EVER};
+use crate::fixtures::{builder, fill, pair, Random, Waiting, FOR_EVER};
 use crate::threads::beside;
 use nix::unistd::{gettid, Pid};
 use shm_pool::{AllocErrorKind, Client, Provider, ShmBufMut};
@@ -352,7 +352,7 @@ fn waker_drops_last_provider() {
     drop(held);
     dropped.recv_timeout(Duration::from_secs(30)).expect("the waker returns");
     let end = Instant::now() + FOR_EVER;
-    while crate::support::files(&name) != crate::support::NONE {
+    while crate::fixtures::files(&name) != crate::fixtures::NONE {
         assert!(Instant::now() < end, "objects stay");
         thread::yield_now();
     }
@@ -418,10 +418,10 @@ fn nothing_is_left() {
     let (provider, held) = at_the_cap();
     let name = format!(".{}.", provider.id());
     let future = Waiting::begin(provider.request(1).wait_async());
-    assert!(!crate::support::files(&name).is_empty());
+    assert!(!crate::fixtures::files(&name).is_empty());
     drop((future, held));
     drop(provider);
-    assert_eq!(crate::support::files(&name), crate::support::NONE);
+    assert_eq!(crate::fixtures::files(&name), crate::fixtures::NONE);
 }
 
 // ---- large requests at the cap ------------------------------------------------------------------

@@ -2,27 +2,27 @@
 //! user, or out of memory or descriptors. Also what only the kernel can tell: that the warm path
 //! makes no system call.
 //!
-//! A child is this test binary again, run with the single test [`child::entry`] and with an
-//! environment variable that names its role. The test and its child talk over a socket, which is
-//! the child's standard input. Nothing here waits for time to pass: every step is an answer, and a
-//! late answer fails the test.
+//! A child is this test binary again. It runs either the body of the same test ([`child::in_child`]),
+//! or the single test [`child::entry`] in a role that an environment variable names. Test and child
+//! talk over a socket, which is the child's standard input. Nothing here waits for time to pass:
+//! every step is an answer, and a late answer fails the test.
 //!
 //! Each test has its own name prefix, leaves /dev/shm as it found it, and checks that itself
 //! ([`shm::Names`]).
 
 #[macro_use]
 mod child;
-#[path = "../support/ends.rs"]
+#[path = "../common/ends.rs"]
 mod ends;
 #[cfg(feature = "tracing")]
-#[path = "../support/log.rs"]
+#[path = "../common/log.rs"]
 mod log;
-#[path = "../support/own_shm.rs"]
+#[path = "../common/own_shm.rs"]
 mod own_shm;
 mod peer;
 mod shm;
 mod sys;
-#[path = "../support/threads.rs"]
+#[path = "../common/threads.rs"]
 mod threads;
 mod wire;
 

@@ -23,20 +23,10 @@ const ENOUGH: u64 = 8;
 fn owner_descriptors() {
     in_child(|prefix| {
         let before = shm::state(prefix);
-        let mut failures = 0;
-        let provider = (0..=ENOUGH).find_map(|count| match with_only(count, || builder(prefix).build()) {
-            Ok(provider) => Some(provider),
-            Err(BuildError::Os(error)) => {
-                assert_no_descriptor_left(&error);
-                assert_eq!(shm::state(prefix), before);
-                failures += 1;
-                None
-            }
-            Err(error) => panic!("{error}"),
+        let provider = until_enough(prefix, || match builder(prefix).build() {
+            Err(BuildError::Os(error)) => Err(error),
+            built => Ok(built.unwrap()),
         });
-        assert!(failures > 0, "the limit was felt");
-        let provider = provider.expect("enough descriptors");
-
         let built = shm::open_descriptors();
         for len in [LEN, 64] {
             let error = with_only(0, || provider.alloc(len)).unwrap_err();
@@ -68,19 +58,11 @@ fn peer_descriptors() {
         let descriptors: Vec<_> = messages.iter().map(|message| message.descriptor().unwrap()).collect();
         let before = (shm::open_descriptors(), shm::mappings(prefix));
         let client = shm::client(prefix);
-        let mut failures = 0;
-        let connected = (0..=ENOUGH).find_map(|count| match with_only(count, || client.connect(provider.id())) {
-            Ok(id) => Some(id),
-            Err(AttachError::Os(error)) => {
-                assert_no_descriptor_left(&error);
-                assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), before);
-                failures += 1;
-                None
-            }
-            Err(error) => panic!("{error}"),
+        let id = until_enough(prefix, || match client.connect(provider.id()) {
+            Err(AttachError::Os(error)) => Err(error),
+            connected => Ok(connected.unwrap()),
         });
-        assert!(failures > 0, "the limit was felt");
-        assert_eq!(connected.expect("enough descriptors").slot(), 0, "the attempts before took no slot");
+        assert_eq!(id.slot(), 0, "the attempts before took no slot");
 
         let connected = (shm::open_descriptors(), shm::mappings(prefix));
         let Err(AttachError::Os(error)) = with_only(0, || client.attach(&descriptors[0])) else {
@@ -143,6 +125,22 @@ pub(crate) fn with_only<T>(count: u64, body: impl FnOnce() -> T) -> T {
     let result = body();
     sys::limit_descriptors(1024);
     result
+}
+
+/// Allows an attempt more and more descriptors until it succeeds. Each failure leaves nothing.
+fn until_enough<T>(prefix: &str, mut attempt: impl FnMut() -> Result<T, OsError>) -> T {
+    let (before, mut failures) = (shm::state(prefix), 0);
+    let result = (0..=ENOUGH).find_map(|count| {
+        let result = with_only(count, &mut attempt);
+        if let Err(error) = &result {
+            assert_no_descriptor_left(error);
+            assert_eq!(shm::state(prefix), before);
+            failures += 1;
+        }
+        result.ok()
+    });
+    assert!(failures > 0, "the limit was felt");
+    result.expect("enough descriptors")
 }
 
 fn assert_no_descriptor_left(error: &OsError) {

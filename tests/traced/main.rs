@@ -28,7 +28,7 @@ mod kill_points;
 mod killed_channel;
 mod killed_owner;
 mod killed_peer;
-#[path = "../support/own_shm.rs"]
+#[path = "../common/own_shm.rs"]
 #[allow(dead_code)] // other tests use more of it
 mod own_shm;
 mod owner_operations;
