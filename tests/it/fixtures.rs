@@ -68,7 +68,8 @@ pub(crate) fn holds(bytes: &[u8], stamp: u64) -> bool {
 
 /// Allocates until no further message fits.
 pub(crate) fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
-    std::iter::from_fn(|| provider.alloc(len).ok()).collect()
+    let is_full = |error: AllocError| assert!(error.is_exhausted(), "{error}");
+    std::iter::from_fn(|| provider.alloc(len).map_err(is_full).ok()).collect()
 }
 
 /// Allocates `count` messages, and drops them together.
@@ -80,7 +81,7 @@ pub(crate) fn burst(provider: &Provider, len: usize, count: usize) {
 pub(crate) struct Waiting<'a> {
     future: Pin<Box<AllocFuture<'a>>>,
     waker: Waker,
-    woken: Arc<Woken>,
+    pub(crate) woken: Arc<Woken>,
 }
 
 impl<'a> Waiting<'a> {
