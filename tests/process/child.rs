@@ -215,8 +215,12 @@ pub(crate) fn in_child_for(case: &str, body: impl Fn(&str)) {
     try_in_child(case, |_| (), body).expect("a child process");
 }
 
-/// The same in a process that has its own /dev/shm of 4 MiB, where that is permitted.
-pub(crate) fn in_small_shm(case: &str, body: impl Fn(&str)) {
+/// Like [`in_child`], in a process that has its own /dev/shm of 4 MiB, where that is permitted.
+pub(crate) fn in_small_shm(body: impl Fn(&str)) {
+    in_small_shm_for("", body);
+}
+
+pub(crate) fn in_small_shm_for(case: &str, body: impl Fn(&str)) {
     skip_without_mounts(try_in_child(case, sys::give_small_shm, body));
 }
 

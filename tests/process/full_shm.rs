@@ -17,7 +17,7 @@ const LEN: usize = 256 << 10;
 /// The first access to a page does not kill the process, and a refusal takes no memory.
 #[test]
 fn enospc() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let builder = || Provider::builder().name_prefix(prefix).max_bytes(1 << 30).arena_size(64 << 10);
         let provider = builder().max_shared(64).build().unwrap();
         let mut large = Vec::new();
@@ -106,7 +106,7 @@ const ROUNDS: usize = 40;
 
 #[test]
 fn fill_and_free() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let _nothing_is_lost = Leftovers::before(prefix);
         let provider = builder(prefix).build().unwrap();
         let (built, descriptors) = (sys::free_shm(), shm::open_descriptors());
@@ -141,7 +141,7 @@ fn fill_and_free() {
 /// A full /dev/shm takes no messages from their readers, and has room again once they are released.
 #[test]
 fn readers_in_full_shm() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let _nothing_is_lost = Leftovers::before(prefix);
         const LARGE: usize = 512 << 10;
         let provider = builder(prefix).build().unwrap();
@@ -175,7 +175,7 @@ fn readers_in_full_shm() {
 
 #[test]
 fn killed_owners_make_room() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let _nothing_is_lost = Leftovers::before(prefix);
         for _ in 0..5 {
             let owner = Child::start("small-shm-owner", &[prefix]);
@@ -203,7 +203,7 @@ fn killed_owners_make_room() {
 /// One message that can never fit does not cost all others their warm memory.
 #[test]
 fn hopeless_request_spares_idle() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let _nothing_is_lost = Leftovers::before(prefix);
         let provider = builder(prefix).idle_window(0).build().unwrap();
         let idle = || provider.stats().classes.iter().map(|class| class.idle).sum::<usize>();
@@ -225,7 +225,7 @@ fn hopeless_request_spares_idle() {
 
 #[test]
 fn threads_in_full_shm() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let _nothing_is_lost = Leftovers::before(prefix);
         let provider = builder(prefix).build().unwrap();
         let built = sys::free_shm();
@@ -248,7 +248,7 @@ fn threads_in_full_shm() {
 /// A reader that was late for a large message does not make a publisher fail despite idle memory.
 #[test]
 fn full_shm_passes_leased_class() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let _nothing_is_lost = Leftovers::before(prefix);
         let provider = builder(prefix).max_idle_per_class(64).idle_window(0).build().unwrap();
         let client = shm::client(prefix);
@@ -314,9 +314,7 @@ fn assert_whole(all: &[ShmBufMut]) {
 
 /// Publishes a message, and has a peer attach to it.
 fn read(peer: &Peer, provider: &Provider, len: usize, seed: u64) -> View {
-    let mut buffer = provider.alloc(len).unwrap();
-    shm::fill(&mut buffer, seed);
-    peer.attach(buffer.freeze().descriptor().unwrap(), seed).unwrap()
+    peer.attach(shm::message(provider, len, seed).descriptor().unwrap(), seed).unwrap()
 }
 
 role!("small-shm-owner", fill_and_wait);
@@ -336,7 +334,7 @@ fn fill_and_wait(link: &Link, arguments: &[&str]) {
 /// A full tmpfs of the pool itself is not blamed on /dev/shm, and does not kill the process.
 #[test]
 fn full_directory() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let directory = "/dev/shm/full";
         if !has_mounted("tmpfs", directory, "size=1m") {
             return child::skip("a tmpfs cannot be mounted");
@@ -359,7 +357,7 @@ fn full_directory() {
 /// Objects would take whole huge pages, beyond the cap; a missing one would kill the process.
 #[test]
 fn hugetlbfs_is_refused() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let directory = "/dev/shm/hugetlbfs";
         if !has_mounted("hugetlbfs", directory, "") {
             return child::skip("hugetlbfs cannot be mounted");
@@ -373,7 +371,7 @@ fn hugetlbfs_is_refused() {
 /// On every kind of tmpfs, messages are complete and the pool stays within its file system.
 #[test]
 fn huge_pages_by_mount() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         const HUGE: usize = 2 << 20;
         const CAP: usize = 8 * HUGE;
         for option in ["never", "advise", "within_size", "always"] {
@@ -524,7 +522,7 @@ fn view_keeps_memory() {
 /// A peer that has mapped a large message does not prevent its owner from making another.
 #[test]
 fn mapped_segment_makes_room() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let provider = Provider::builder().name_prefix(prefix).max_bytes(1 << 30).max_shared(64).build().unwrap();
         let peer = Peer::start(prefix);
         for (seed, len) in [3 << 20, 2 << 20, 3 << 20].into_iter().enumerate() {

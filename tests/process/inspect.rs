@@ -38,11 +38,7 @@ fn stopped_peer() {
     const LENGTHS: [usize; 2] = [40 << 20, 1_000];
     let names = Names::new("inspect-stopped");
     let provider = names.provider().max_bytes(64 << 20).build().unwrap();
-    let messages = LENGTHS.map(|len| {
-        let mut buffer = provider.alloc(len).unwrap();
-        shm::fill(&mut buffer, len as u64);
-        buffer.freeze()
-    });
+    let messages = LENGTHS.map(|len| shm::message(&provider, len, len as u64));
     let (peer, idle) = (Peer::start(names.prefix()), Peer::start(names.prefix()));
     let idle_id = idle.connect(provider.id()).unwrap();
     let idle_slot = idle_id.slot();

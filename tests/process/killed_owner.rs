@@ -1,7 +1,7 @@
 //! An owner that is killed: mappings stay valid and can be released, and its objects, and no others,
 //! are removed by the next owner, a sweep, or the last reader.
 
-use crate::child::{in_small_shm, Child};
+use crate::child::{in_small_shm_for, Child};
 use crate::peer::Peer;
 use crate::shm::{self, Names};
 use crate::sys;
@@ -23,11 +23,7 @@ role!("owner", role);
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
     link.send(&Message::Provider(provider.id()));
-    let messages = LENGTHS.map(|len| {
-        let mut buffer = provider.alloc(len).unwrap();
-        shm::fill(&mut buffer, len as u64);
-        buffer.freeze()
-    });
+    let messages = LENGTHS.map(|len| shm::message(&provider, len, len as u64));
     messages.iter().for_each(|message| link.send(&Message::Sent(message.descriptor().unwrap())));
     while link.receive().unwrap().is_some() {}
 }
@@ -590,7 +586,7 @@ fn last_view_frees_swept_segment() {
 #[test]
 fn waiting_successor_is_served() {
     for (way, is_killed) in ["pair", "publisher"].into_iter().flat_map(|way| [(way, false), (way, true)]) {
-        in_small_shm(&format!("{way}-{is_killed}"), |prefix| {
+        in_small_shm_for(&format!("{way}-{is_killed}"), |prefix| {
             let (owner, reader) = start_both(prefix, way, MUCH);
             owner.kill();
             let successor = Child::start_ready("last-reader-successor", &[prefix]);
@@ -611,7 +607,7 @@ fn waiting_successor_is_served() {
 #[test]
 fn shortage_sweeps() {
     for what in ["alloc", "sender", "publisher"] {
-        in_small_shm(what, |prefix| {
+        in_small_shm_for(what, |prefix| {
             let (owner, reader) = start_both(prefix, "pair", MUCH);
             let provider = builder(prefix).build().unwrap();
             owner.kill();

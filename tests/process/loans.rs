@@ -31,9 +31,7 @@ fn len(number: usize) -> usize {
 }
 
 fn send(sender: &mut Sender, provider: &Provider, number: usize) {
-    let mut buffer = provider.alloc(len(number)).unwrap();
-    shm::fill(&mut buffer, number as u64);
-    sender.send(buffer.freeze()).unwrap();
+    sender.send(shm::message(provider, len(number), number as u64)).unwrap();
 }
 
 fn receivers(prefix: &str) -> Vec<Receiver> {

@@ -117,9 +117,7 @@ fn address_space_beside_killed_peer() {
     in_child(|prefix| {
         let provider = Provider::builder().name_prefix(prefix).max_bytes(MIB).build().unwrap();
         for round in 0..6 {
-            let mut buffer = provider.alloc(MIB).unwrap();
-            shm::fill(&mut buffer, 1);
-            let (message, peer) = (buffer.freeze(), Peer::start(prefix));
+            let (message, peer) = (shm::message(&provider, MIB, 1), Peer::start(prefix));
             peer.attach(message.descriptor().unwrap(), 1).unwrap();
             drop(message);
             peer.kill();
@@ -136,7 +134,7 @@ fn address_space_beside_killed_peer() {
 /// Two publishers that share a small /dev/shm return to each other what they no longer need.
 #[test]
 fn window_makes_room_in_small_shm() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let builder = || Provider::builder().name_prefix(prefix).max_bytes(16 * MIB).max_shared(64).idle_window(64);
         let [first, second] = [(); 2].map(|()| builder().build().unwrap());
         drop([first.alloc(MIB).unwrap(), first.alloc(MIB).unwrap(), first.alloc(MIB).unwrap()]);

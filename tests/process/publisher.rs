@@ -459,7 +459,7 @@ fn join_at_descriptor_limit() {
 /// An error instead of a signal. No half-made branch is left, and no seat taken.
 #[test]
 fn join_at_full_shm() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).arena_size(64 << 10).max_shared(64);
         let provider = builder.build().unwrap();
         let mut publisher = small_publisher().create(&provider, CHANNEL).unwrap();

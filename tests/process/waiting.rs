@@ -27,9 +27,7 @@ fn provider(prefix: &str) -> Provider {
 
 /// A message that takes the whole pool.
 fn all(provider: &Provider) -> ShmBuf {
-    let mut buffer = provider.alloc(CAP).unwrap();
-    shm::fill(&mut buffer, 1);
-    buffer.freeze()
+    shm::message(provider, CAP, 1)
 }
 
 /// Waits for the whole pool, while `give` releases it.
@@ -80,10 +78,8 @@ fn last_look_finds_dead_peer() {
     let provider = provider(names.prefix());
     let peer = Peer::start(names.prefix());
     let quarter = provider.alloc(CAP / 4).unwrap();
-    let mut buffer = provider.alloc(CAP / 2).unwrap();
+    let message = shm::message(&provider, CAP / 2, 1);
     let _rest: Vec<_> = std::iter::from_fn(|| provider.alloc(4096).ok()).collect();
-    shm::fill(&mut buffer, 1);
-    let message = buffer.freeze();
     peer.attach(message.descriptor().unwrap(), 1).unwrap();
     drop(message);
     // The serving thread stays in the waker of the first future.
@@ -264,7 +260,7 @@ fn forgetting_role(link: &Link, arguments: &[&str]) {
 /// A full /dev/shm is not fatal to a publisher that waits: others may make room there.
 #[test]
 fn wait_for_full_shm() {
-    in_small_shm("", |_| {
+    in_small_shm(|_| {
         const LEN: usize = 2 << 20;
         let build = || Provider::builder().max_bytes(16 << 20).max_shared(64).build().unwrap();
         let (first, second) = (build(), build());
@@ -297,7 +293,7 @@ fn of_small_shm(prefix: &str) -> Provider {
 /// They do not deadlock, and one that is killed while it waits does not block the others.
 #[test]
 fn two_processes_in_full_shm() {
-    in_small_shm("", |prefix| {
+    in_small_shm(|prefix| {
         let provider = of_small_shm(prefix);
         let mut held = provider.alloc(MOST).unwrap();
         let other = Child::start("waiting-for-turns", &[prefix]);

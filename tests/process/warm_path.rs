@@ -358,11 +358,7 @@ fn warm_peer_without_faults() {
         let mut sender = Sender::create(&provider, "warmed").unwrap();
         let child = Child::start("warmed", &[names.prefix(), &provider.id().to_u64().to_string()]);
         let Message::Peer(peer) = child.hear() else { panic!("not a peer") };
-        let messages = RESERVED_SIZES.map(|len| {
-            let mut buffer = provider.alloc(len).unwrap();
-            shm::fill(&mut buffer, len as u64);
-            buffer.freeze()
-        });
+        let messages = RESERVED_SIZES.map(|len| shm::message(&provider, len, len as u64));
         for message in &messages {
             // First, because the child may not wait for a message once it has all descriptors.
             sender.send(message.clone()).unwrap();
