@@ -1,6 +1,6 @@
 //! In steady state no operation touches the heap: no allocation and no free, as counted by the
 //! global allocator. After a reservation, this holds from the first message on, which also causes
-//! no page fault. (`process/reserved.rs` shows that it makes no system call.) Releasing memory
+//! no page fault. (`process/warm_path.rs` shows that it makes no system call.) Releasing memory
 //! never allocates. (`process/address_space.rs` shows this in a process without heap.) And the
 //! pool's own lists grow with use, not with the limits.
 
@@ -12,7 +12,7 @@ use std::future::Future;
 use std::task::Context;
 use std::time::Duration;
 
-#[path = "support/heap.rs"]
+#[path = "common/heap.rs"]
 mod heap;
 
 /// Sizes of each kind: the smallest chunk, others carved in cache lines, and whole pages.

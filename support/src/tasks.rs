@@ -1,7 +1,8 @@
 //! For futures: an executor for one, which is the calling thread, and wakers for tests.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{pin, Pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
@@ -35,6 +36,58 @@ pub fn noop_waker() -> Waker {
     }
 
     Waker::from(Arc::new(Noop))
+}
+
+/// Polls a future once. Returns its output, or `None` if it is pending.
+pub fn poll_once<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Option<F::Output> {
+    match future.poll(&mut Context::from_waker(waker)) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+/// A number of wake-ups.
+#[derive(Debug, Default)]
+pub struct Woken(AtomicUsize);
+
+impl Woken {
+    /// Returns the number so far.
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A waker that reports through the channel that it was called. Of several reports, one is kept.
+pub fn reporting_waker() -> (Waker, mpsc::Receiver<()>) {
+    struct Reports(mpsc::SyncSender<()>);
+
+    impl Wake for Reports {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.try_send(());
+        }
+    }
+
+    let (told, heard) = mpsc::sync_channel(1);
+    (Waker::from(Arc::new(Reports(told))), heard)
+}
+
+/// A waker that panics.
+pub fn panicking_waker() -> Waker {
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("this panic is part of the test");
+        }
+    }
+
+    Waker::from(Arc::new(Panics))
 }
 
 /// A waker whose `wake` blocks: it sends a message through the first channel, and returns once the

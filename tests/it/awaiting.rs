@@ -1,26 +1,22 @@
 //! Awaiting, waiting for any of several channels, and interrupts, within one process.
 
-use crate::support::{mappings, unique_prefix};
-use nix::unistd::gettid;
+use crate::ends::SendingEnd;
+use crate::fixtures::{mappings, unique_prefix, FOR_EVER, NOW};
+use crate::threads::{assert_prompt, wait_until_asleep, wake_sleeper, wake_sleeper_after};
 use shm_pool::channel::{
-    wait_any, Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError,
+    wait_any, Interrupter, Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError,
 };
 use shm_pool::{Client, Provider};
-use shm_pool_support::tasks::block_on;
-use std::fs::{self, File};
+use shm_pool_support::tasks::{block_on, noop_waker, panicking_waker, poll_once, reporting_waker, Woken};
+use std::cell::RefCell;
+use std::fs::File;
 use std::future::{poll_fn, Future};
 use std::os::unix::fs::FileExt;
-use std::pin::{pin, Pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::pin;
 use std::sync::{mpsc, Arc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
-
-const NOW: Duration = Duration::ZERO;
-
-/// Longer than any step may take.
-const FOR_EVER: Duration = Duration::from_secs(240);
+use std::time::Duration;
 
 /// Channels that do not spin, so that each wait sleeps.
 struct Scene {
@@ -53,27 +49,6 @@ impl Scene {
     }
 }
 
-/// Reports each wake-up, so that a test can wait for it.
-struct Bell(mpsc::SyncSender<()>);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        let _ = self.0.try_send(());
-    }
-}
-
-fn bell() -> (Waker, mpsc::Receiver<()>) {
-    let (told, heard) = mpsc::sync_channel(1);
-    (Waker::from(Arc::new(Bell(told))), heard)
-}
-
-fn poll_once<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Option<F::Output> {
-    match future.poll(&mut Context::from_waker(waker)) {
-        Poll::Ready(output) => Some(output),
-        Poll::Pending => None,
-    }
-}
-
 fn number(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(bytes.try_into().unwrap())
 }
@@ -100,26 +75,26 @@ fn send_and_recv() {
     sending.join().unwrap();
 }
 
+/// Sends numbers. Before one is awaited, up to two futures are polled and dropped.
+fn send_and_cancel<E: SendingEnd>(end: &mut E, count: u64, waker: &Waker, expected: E::Sent) {
+    for number in 0..count {
+        let bytes = number.to_ne_bytes();
+        let early = (0..number % 3).find_map(|_| poll_once(pin!(end.send_bytes_async(&bytes)), waker));
+        assert_eq!(early.unwrap_or_else(|| block_on(end.send_bytes_async(&bytes))), Ok(expected));
+    }
+}
+
 /// A dropped future takes no message or wake-up with it, and leaves no waker behind.
 #[test]
 fn cancel_anywhere() {
     const COUNT: u64 = 5_000;
     let scene = Scene::new("await-cancel");
     let (mut sender, mut receiver) = scene.channel(0, 2);
-    let woken = Arc::new(Count::default());
+    let woken = Arc::new(Woken::default());
     let waker = Waker::from(woken.clone());
     let sending = thread::spawn({
         let waker = waker.clone();
-        move || {
-            for sent in 0..COUNT {
-                let bytes = sent.to_ne_bytes();
-                // Each future is polled this often, and dropped, before one is awaited.
-                let is_sent = (0..sent % 3).any(|_| poll_once(pin!(sender.send_bytes_async(&bytes)), &waker).is_some());
-                if !is_sent {
-                    block_on(sender.send_bytes_async(&bytes)).unwrap();
-                }
-            }
-        }
+        move || send_and_cancel(&mut sender, COUNT, &waker, ())
     });
     for expected in 0..COUNT {
         let early = (0..expected % 4).find_map(|_| poll_once(pin!(receiver.recv_async()), &waker));
@@ -137,15 +112,6 @@ fn cancel_anywhere() {
     }
 }
 
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 /// An unsent buffer is not leaked, and leaves no partial message in the channel.
 #[test]
 fn cancelled_send_returns_buffer() {
@@ -153,7 +119,7 @@ fn cancelled_send_returns_buffer() {
     let (mut sender, mut receiver) = scene.channel(0, 2);
     let buffer = || scene.provider.alloc(1000).unwrap().freeze();
     while sender.try_send_bytes(b"full").is_ok() {}
-    let (waker, woken) = bell();
+    let (waker, woken) = reporting_waker();
     let mut sending = Box::pin(sender.send_async(buffer()));
     assert!(poll_once(sending.as_mut(), &waker).is_none());
     drop(sending);
@@ -182,7 +148,7 @@ fn three_hundred_receivers() {
     const COUNT: usize = 300;
     let scene = Scene::new("await-many");
     let (mut senders, mut receivers) = scene.channels(COUNT);
-    let (waker, woken) = bell();
+    let (waker, woken) = reporting_waker();
     let mut context = Context::from_waker(&waker);
     let mut received = vec![0; COUNT];
     // Polls all receivers until none is ready.
@@ -210,7 +176,7 @@ fn three_hundred_receivers() {
 fn drop_wakes_task() {
     let scene = Scene::new("await-drop");
     let (sender, mut receiver) = scene.channel(0, 2);
-    let (waker, woken) = bell();
+    let (waker, woken) = reporting_waker();
     let mut receiving = Box::pin(receiver.recv_async());
     assert!(poll_once(receiving.as_mut(), &waker).is_none());
     drop(sender);
@@ -221,18 +187,11 @@ fn drop_wakes_task() {
 /// A panicking waker does not end the helper, on which all other tasks depend.
 #[test]
 fn waker_panics() {
-    struct Panics;
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("this panic is part of the test");
-        }
-    }
     let scene = Scene::new("await-panic");
     let (mut senders, mut receivers) = scene.channels(2);
-    let panics = Waker::from(Arc::new(Panics));
-    assert!(receivers[0].poll_recv(&mut Context::from_waker(&panics)).is_pending());
+    assert!(receivers[0].poll_recv(&mut Context::from_waker(&panicking_waker())).is_pending());
     senders[0].send_bytes(b"one").unwrap();
-    let (waker, woken) = bell();
+    let (waker, woken) = reporting_waker();
     assert!(receivers[1].poll_recv(&mut Context::from_waker(&waker)).is_pending());
     senders[1].send_bytes(b"two").unwrap();
     woken.recv_timeout(FOR_EVER).unwrap();
@@ -243,8 +202,7 @@ fn waker_panics() {
     woken.recv_timeout(FOR_EVER).unwrap();
 }
 
-/// The drop neither deadlocks on the helper that called the waker, nor lets the helper read an
-/// unmapped bell.
+/// Neither deadlocks on the helper that called it, nor lets the helper read an unmapped bell.
 #[test]
 fn waker_drops_its_end() {
     struct Drops(std::sync::Mutex<Option<Receiver>>, mpsc::SyncSender<()>);
@@ -269,7 +227,7 @@ fn waker_drops_its_end() {
 #[test]
 fn awaited_end_is_unmapped() {
     let scene = Scene::new("await-unmap");
-    let (waker, _woken) = bell();
+    let (waker, _woken) = reporting_waker();
     for _ in 0..50 {
         let (_sender, mut receiver) = scene.channel(0, 2);
         assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
@@ -327,8 +285,7 @@ fn wait_any_beside_busy_end() {
     assert_eq!(named, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
 }
 
-/// A thread that waits for several receivers wakes for each, whether it sleeps in its own system
-/// call or uses helpers.
+/// Whether the thread sleeps in its own system call or uses helpers.
 #[test]
 fn any_end_wakes() {
     for count in [2, 128, 200] {
@@ -359,8 +316,7 @@ fn wait_any_of_none() {
     assert!(matches!(wait_any(&mut [], FOR_EVER), Err(WaitAnyError::NoReceivers)));
 }
 
-/// An interrupt before the wait, or just as the thread falls asleep, is not lost, and none counts
-/// twice.
+/// None is lost just as the thread falls asleep, and none counts twice.
 #[test]
 fn interrupt_ends_one_wait() {
     let scene = Scene::new("interrupt");
@@ -394,31 +350,30 @@ fn interrupt_ends_one_wait() {
     interrupter.interrupt(); // of a dropped end
 }
 
+/// Interrupts waits, alternately before and while they sleep.
+fn assert_interrupted(count: usize, by: &Interrupter, mut wait: impl FnMut() -> Result<(), SendErrorKind>) {
+    for _ in 0..count {
+        thread::scope(|scope| {
+            scope.spawn(|| by.interrupt());
+            assert_eq!(wait(), Err(SendErrorKind::Interrupted));
+        });
+    }
+}
+
 /// The same for each wait of a sender.
 #[test]
 fn interrupt_sender() {
     let scene = Scene::new("interrupt-sender");
     let name = format!("{}-alone", scene.test);
     let mut alone = Sender::builder().spin(NOW).create(&scene.provider, &name).unwrap();
-    let interrupted = |sender: &mut Sender, wait: fn(&mut Sender) -> Result<(), SendErrorKind>| {
-        let interrupter = sender.interrupter();
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| wait(sender));
-            interrupter.interrupt();
-            assert_eq!(waits.join().unwrap(), Err(SendErrorKind::Interrupted));
-        });
-    };
-    for _ in 0..200 {
-        interrupted(&mut alone, |sender| sender.wait_for_receiver(FOR_EVER));
-    }
+    let interrupter = alone.interrupter();
+    assert_interrupted(200, &interrupter, || alone.wait_for_receiver(FOR_EVER));
     // While no receiver is connected, an interrupt must not be reported as a disconnect.
     let receiver = Receiver::open(&scene.client, &name).unwrap();
     alone.wait_for_receiver(FOR_EVER).unwrap();
     while alone.try_send_bytes(b"full").is_ok() {}
-    for _ in 0..200 {
-        interrupted(&mut alone, |sender| sender.wait_until_received(FOR_EVER));
-        interrupted(&mut alone, |sender| sender.send_bytes(b"more"));
-    }
+    assert_interrupted(200, &interrupter, || alone.wait_until_received(FOR_EVER));
+    assert_interrupted(200, &interrupter, || alone.send_bytes(b"more"));
     drop(receiver);
     assert_eq!(alone.send_bytes(b"more"), Err(SendErrorKind::Disconnected));
 }
@@ -471,7 +426,7 @@ fn stream() {
     let sending = thread::spawn(move || {
         (0..1000_u64).for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
     });
-    let mut next = || block_on(poll_fn(|context| Pin::new(&mut receiver).poll_next(context)));
+    let mut next = || block_on(poll_fn(|context| std::pin::Pin::new(&mut receiver).poll_next(context)));
     for expected in 0..1000 {
         assert_eq!(number(&next().unwrap().unwrap()), expected);
     }
@@ -522,8 +477,7 @@ fn task_polls_two_receivers() {
     drop(sending.join().unwrap());
 }
 
-/// A publisher that awaits room wakes when every receiver has some. A dropped future loses no
-/// message, and none is sent twice.
+/// A dropped future loses no message, and none is sent twice.
 #[test]
 fn publisher_awaits_slowest() {
     const COUNT: u64 = 5_000;
@@ -538,17 +492,11 @@ fn publisher_awaits_slowest() {
             });
         })
     });
-    let waker = Waker::from(Arc::new(Count::default()));
-    for sent in 0..COUNT {
-        let bytes = sent.to_ne_bytes();
-        let early = (0..sent % 3).find_map(|_| poll_once(pin!(publisher.send_bytes_async(&bytes)), &waker));
-        assert_eq!(early.unwrap_or_else(|| block_on(publisher.send_bytes_async(&bytes))), Ok(2));
-    }
+    send_and_cancel(&mut publisher, COUNT, &noop_waker(), 2);
     receiving.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// A publisher can be interrupted while it waits for one of several receivers, and while it waits
-/// for a receiver to join.
+/// While it waits for one of several receivers, or for a receiver to join.
 #[test]
 fn interrupt_publisher() {
     let scene = Scene::new("interrupt-pub");
@@ -561,27 +509,14 @@ fn interrupt_publisher() {
         while publisher.try_send_bytes(b"").is_ok() {}
         let other = &mut receivers[1 - slow];
         while other.try_recv().is_ok() {}
-        for wait in [
-            |publisher: &mut Publisher| publisher.send_bytes(b"").map(drop),
-            |publisher: &mut Publisher| publisher.wait_until_received(FOR_EVER),
-            |publisher: &mut Publisher| publisher.wait_for_receivers(3, FOR_EVER),
-        ] {
-            // Alternately before and during the wait.
-            for _ in 0..50 {
-                let interrupting = thread::spawn({
-                    let interrupter = interrupter.clone();
-                    move || interrupter.interrupt()
-                });
-                assert_eq!(wait(&mut publisher), Err(SendErrorKind::Interrupted));
-                interrupting.join().unwrap();
-            }
-        }
+        assert_interrupted(50, &interrupter, || publisher.send_bytes(b"").map(drop));
+        assert_interrupted(50, &interrupter, || publisher.wait_until_received(FOR_EVER));
+        assert_interrupted(50, &interrupter, || publisher.wait_for_receivers(3, FOR_EVER));
         while receivers[slow].try_recv().is_ok() {}
     }
 }
 
-/// A task or thread can wait for receivers of publishers together with others. A withdrawn message
-/// is not reported as an error.
+/// Beside others, and a withdrawn message is not reported as an error.
 #[test]
 fn wait_any_of_publishers() {
     let scene = Scene::new("any-pub");
@@ -667,8 +602,7 @@ enum Meeting {
 
 const MEETINGS: [Meeting; 3] = [Meeting::History, Meeting::Message, Meeting::Before];
 
-/// A receiver that sleeps until its publisher connects it notices at once, by whichever call it
-/// sleeps.
+/// At once, by whichever call the receiver sleeps.
 #[test]
 fn first_message_wakes_unconnected() {
     type Way = fn(&mut Receiver, &mut [Receiver]) -> Result<Message, RecvError>;
@@ -686,134 +620,72 @@ fn first_message_wakes_unconnected() {
     // More words than one system call sleeps on.
     let (_senders, mut others) = scene.channels(128);
     for (way, meeting) in ways.into_iter().flat_map(|way| MEETINGS.map(|meeting| (way, meeting))) {
-        let quickest = (0..3).map(|_| {
+        assert_prompt(|| {
             let publisher = Publisher::builder().receivers(1).history(usize::from(meeting == Meeting::History));
-            let mut publisher = publisher.create(&scene.provider, &scene.test).unwrap();
-            publisher.send_bytes(b"before").unwrap();
+            let publisher = publisher.create(&scene.provider, &scene.test).unwrap();
+            let publisher = RefCell::new(publisher);
+            publisher.borrow_mut().send_bytes(b"before").unwrap();
             let mut receiver = Receiver::builder().spin(NOW).open(&scene.client, &scene.test).unwrap();
-            let (tell, thread) = mpsc::channel();
-            thread::scope(|scope| {
-                let receiving = scope.spawn(|| {
-                    tell.send(gettid().as_raw()).unwrap();
-                    way(&mut receiver, &mut others).map(|_| Instant::now()).unwrap()
-                });
-                let thread = thread.recv().unwrap();
-                while !is_asleep(thread) {
-                    thread::yield_now();
-                }
+            let connect = |thread| {
                 if meeting == Meeting::Before {
-                    assert!(publisher.has_receivers());
+                    assert!(publisher.borrow_mut().has_receivers());
                     // It wakes, finds no message, and goes back to sleep on another word.
                     (0..1_000).for_each(|_| thread::yield_now());
-                    while !is_asleep(thread) {
-                        thread::yield_now();
-                    }
+                    wait_until_asleep(thread);
                 }
-                let start = Instant::now();
-                match meeting {
-                    Meeting::History => assert!(publisher.has_receivers()),
-                    Meeting::Message | Meeting::Before => assert_eq!(publisher.send_bytes(b"first"), Ok(1)),
-                }
-                receiving.join().unwrap() - start
-            })
+            };
+            let wake = || match meeting {
+                Meeting::History => assert!(publisher.borrow_mut().has_receivers()),
+                Meeting::Message | Meeting::Before => assert_eq!(publisher.borrow_mut().send_bytes(b"first"), Ok(1)),
+            };
+            wake_sleeper_after(connect, || drop(way(&mut receiver, &mut others).unwrap()), wake).1
         });
-        assert!(quickest.min().unwrap() < Duration::from_millis(500), "it was met by its own look only");
     }
 }
 
-/// Returns `true` if this thread of this process is sleeping on a futex.
-fn is_asleep(thread: i32) -> bool {
-    let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
-    let futexes = [libc::SYS_futex, libc::SYS_futex_waitv].map(|call| call.to_string());
-    call.split(' ').next().is_some_and(|call| futexes.iter().any(|futex| futex == call))
-}
-
-/// Runs `send` in a thread until it sleeps, then drops `held`. Returns how long `send` took from
-/// then on, the best of three runs.
-fn wakes_by_drop<T>(hold: impl Fn(&mut Receiver) -> T, receiver: &mut Receiver, mut send: impl FnMut() + Send) {
-    let quickest = (0..3).map(|_| {
-        let held = hold(receiver);
-        let (tell, threads) = mpsc::channel();
-        thread::scope(|scope| {
-            let sending = scope.spawn(|| {
-                tell.send(gettid().as_raw()).unwrap();
-                send();
-                Instant::now()
-            });
-            let thread = threads.recv().unwrap();
-            while !is_asleep(thread) {
-                assert!(!sending.is_finished(), "it did not wait");
-                thread::yield_now();
-            }
-            let start = Instant::now();
-            drop(held);
-            sending.join().unwrap() - start
-        })
+/// Checks that a thread that sleeps in `send` is woken by the drop of the message that is held.
+fn assert_woken_by_drop(receiver: &mut Receiver, mut send: impl FnMut() + Send) {
+    assert_prompt(|| {
+        let held = receiver.recv().unwrap();
+        wake_sleeper(&mut send, || drop(held)).1
     });
-    assert!(quickest.min().unwrap() < Duration::from_millis(500), "it was woken by its look only");
 }
 
-/// A blocking `send` whose receiver has used its loans waits until the receiver drops a message, on
-/// any thread, and is woken by the drop.
+/// A thread or a task that sends to a receiver that has used its one loan waits until the receiver
+/// drops a message, on any thread, and is woken by the drop.
+fn assert_waits_for_loan<E: SendingEnd>(scene: &Scene, mut end: E, mut receiver: Receiver, sent: E::Sent) {
+    let buffer = || scene.provider.alloc(100).unwrap().freeze();
+    end.send(buffer()).unwrap();
+    let error = end.try_send(buffer()).unwrap_err();
+    assert_eq!(error.kind(), SendErrorKind::TooManyLent { max: 1 });
+    let error = end.send_timeout(buffer(), Duration::from_millis(1)).unwrap_err();
+    assert_eq!(error.kind(), SendErrorKind::TimedOut);
+    assert_woken_by_drop(&mut receiver, || assert_eq!(end.send(buffer()).unwrap(), sent));
+    let held = receiver.recv().unwrap();
+    let (waker, woken) = reporting_waker();
+    let mut sending = pin!(end.send_async(buffer()));
+    assert!(poll_once(sending.as_mut(), &waker).is_none());
+    drop(held);
+    while poll_once(sending.as_mut(), &waker).map(Result::unwrap).is_none() {
+        woken.recv_timeout(FOR_EVER).unwrap();
+    }
+}
+
 #[test]
 fn send_waits_for_loan() {
     let scene = Scene::new("loan-wait");
-    let buffer = || scene.provider.alloc(100).unwrap().freeze();
-    let mut sender = Sender::builder().loans(1).spin(NOW).create(&scene.provider, &scene.test).unwrap();
-    let mut receiver = Receiver::open(&scene.client, &scene.test).unwrap();
-    sender.send(buffer()).unwrap();
-    let error = sender.try_send(buffer()).unwrap_err();
-    assert_eq!(error.kind(), SendErrorKind::TooManyLent { max: 1 });
-    let error = sender.send_timeout(buffer(), Duration::from_millis(1)).unwrap_err();
-    assert_eq!(error.kind(), SendErrorKind::TimedOut);
-    wakes_by_drop(|receiver| receiver.recv().unwrap(), &mut receiver, || sender.send(buffer()).unwrap());
+    let sender = Sender::builder().loans(1).spin(NOW).create(&scene.provider, &scene.test).unwrap();
+    let receiver = Receiver::open(&scene.client, &scene.test).unwrap();
+    assert_waits_for_loan(&scene, sender, receiver, ());
 }
 
-/// The same for a publisher that waits for one of its receivers.
 #[test]
 fn publisher_waits_for_loan() {
     let scene = Scene::new("loan-wait-pub");
-    let buffer = || scene.provider.alloc(100).unwrap().freeze();
-    let mut publisher = Publisher::builder().spin(NOW).create(&scene.provider, &scene.test).unwrap();
+    let publisher = Publisher::builder().spin(NOW).create(&scene.provider, &scene.test).unwrap();
     let options = Receiver::builder().on_full(OnFull::Wait).loans(1);
-    let mut receiver = options.open(&scene.client, &scene.test).unwrap();
-    publisher.send(buffer()).unwrap();
-    let error = publisher.send_timeout(buffer(), Duration::from_millis(1)).unwrap_err();
-    assert_eq!(error.kind(), SendErrorKind::TimedOut);
-    wakes_by_drop(
-        |receiver| receiver.recv().unwrap(),
-        &mut receiver,
-        || assert_eq!(publisher.send(buffer()).unwrap(), 1),
-    );
-}
-
-/// A sending task waits for a loan as a thread does.
-#[test]
-fn await_waits_for_loan() {
-    let scene = Scene::new("loan-await");
-    let buffer = || scene.provider.alloc(100).unwrap().freeze();
-    let (mut sender, mut receiver) = scene.channel(0, 64);
-    let mut publisher = Publisher::builder().create(&scene.provider, &scene.test).unwrap();
-    let options = Receiver::builder().on_full(OnFull::Wait).loans(1);
-    let mut subscriber = options.open(&scene.client, &scene.test).unwrap();
-    for _ in 0..16 {
-        sender.send(buffer()).unwrap();
-    }
-    publisher.send(buffer()).unwrap();
-    let held = (receiver.recv().unwrap(), subscriber.recv().unwrap());
-    let ((waker, woken), (other_waker, other_woken)) = (bell(), bell());
-    let mut sending = pin!(sender.send_async(buffer()));
-    let mut publishing = pin!(publisher.send_async(buffer()));
-    assert!(poll_once(sending.as_mut(), &waker).is_none());
-    assert!(poll_once(publishing.as_mut(), &other_waker).is_none());
-    drop(held);
-    let poll = |mut is_done: Box<dyn FnMut() -> bool + '_>, woken: mpsc::Receiver<()>| {
-        while !is_done() {
-            woken.recv_timeout(FOR_EVER).unwrap();
-        }
-    };
-    poll(Box::new(|| poll_once(sending.as_mut(), &waker).map(Result::unwrap).is_some()), woken);
-    poll(Box::new(|| poll_once(publishing.as_mut(), &other_waker).map(Result::unwrap).is_some()), other_woken);
+    let receiver = options.open(&scene.client, &scene.test).unwrap();
+    assert_waits_for_loan(&scene, publisher, receiver, 1);
 }
 
 /// Polling a sender's future after completion panics, as with those of std, and sends no message.
@@ -823,7 +695,7 @@ fn send_future_is_polled_once() {
     let (mut sender, mut receiver) = scene.channel(0, 4);
     fn poll_twice<F: Future>(future: F) -> bool {
         let mut future = pin!(future);
-        let (waker, _woken) = bell();
+        let (waker, _woken) = reporting_waker();
         assert!(poll_once(future.as_mut(), &waker).is_some());
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll_once(future.as_mut(), &waker).is_some())).is_err()
     }

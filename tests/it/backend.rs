@@ -1,6 +1,6 @@
 //! The backend for other middleware: its source, its collector, and what both are asked for.
 
-use crate::support::{files, unique_prefix, NONE};
+use crate::fixtures::{files, unique_prefix, NONE};
 use shm_pool::backend::{Backend, BackendBuilder, Chunk, Collect, SegmentFile, SegmentSource};
 use shm_pool::{AllocErrorKind, BuildError, OsError};
 use std::fs::File;
@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 const MIB: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Segments named after a test.
 struct Source {
     prefix: String,
     next: AtomicU64,
@@ -21,7 +20,6 @@ struct Source {
     is_refusing: AtomicBool,
 }
 
-/// A source that the test keeps, too.
 struct Shared(Arc<Source>);
 
 impl Source {
@@ -362,7 +360,7 @@ fn segment_id_used_twice() {
     assert_eq!(source.files(), NONE);
 }
 
-/// Otherwise middleware that keeps whole chunks in lists of its own starves long messages.
+/// Guards against middleware that keeps whole chunks in its own lists and starves long messages.
 #[test]
 fn wants_back_what_a_long_message_needs() {
     let backend = build(&Source::new("wants-back"));

@@ -1,16 +1,11 @@
 //! A channel within one process: capacity, ownership of buffers, and errors at its end.
 
-use crate::support::{builder, segment, unique_prefix};
+use crate::fixtures::{builder, open_files, segment, unique_prefix, FOR_EVER, NOW};
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender};
 use shm_pool::{AttachError, Client, Provider};
 use std::alloc::Layout;
 use std::fs;
 use std::time::Duration;
-
-const NOW: Duration = Duration::ZERO;
-
-/// Longer than any step may take.
-const FOR_EVER: Duration = Duration::from_secs(240);
 
 fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, Client) {
     let (client, name) = (Client::new(), unique_prefix(test));
@@ -111,8 +106,7 @@ fn alignment() {
     }
 }
 
-/// A grant that is presented twice does not release the message of a receiver that got it through a
-/// channel.
+/// It does not release the message of a receiver that got it through a channel.
 #[test]
 fn duplicate_grant_beside_channel() {
     let provider = Provider::builder().build().unwrap();
@@ -195,18 +189,13 @@ fn loan_outlives_sender_and_provider() {
 #[test]
 fn closed_channels_are_unmapped() {
     let provider = Provider::builder().build().unwrap();
-    let open = || fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok).filter(is_of_a_channel).count();
     for _ in 0..50 {
         let (mut sender, receiver, _client) = channel("chan-over", &provider, 4);
         // This message is returned when its receiver is dropped, without notifying the pool.
         sender.send(provider.alloc(5000).unwrap().freeze()).unwrap();
         drop((receiver, sender));
-        assert!(open() <= 4, "the last channel's, and no more");
+        assert!(open_files("chan-over") <= 4, "the last channel's, and no more");
     }
-}
-
-fn is_of_a_channel(entry: &fs::DirEntry) -> bool {
-    fs::read_link(entry.path()).is_ok_and(|path| path.to_string_lossy().contains("chan-over"))
 }
 
 #[test]
@@ -218,8 +207,7 @@ fn channel_modes() {
     }
 }
 
-/// An incomplete object whose creator was killed is reported as a disconnected sender, so that
-/// `open_timeout` waits for a successor.
+/// Its creator was killed. `open_timeout` waits for a successor.
 #[test]
 fn unfinished_object() {
     let prefix = unique_prefix("ch-unfinished");

@@ -1,6 +1,6 @@
 //! Error messages: the object, the sizes, a remedy, and the source.
 
-use crate::support::{builder, files, message, pair, NONE};
+use crate::fixtures::{builder, files, message, pair, NONE};
 use shm_pool::channel::{ChannelError, RecvError, SendErrorKind, WaitAnyError};
 use shm_pool::inspect::Inspector;
 use shm_pool::{AllocErrorKind, AttachError, BuildError, Client, DescriptorError, OsError, ShareError};
@@ -145,7 +145,7 @@ fn os() -> OsError {
     Inspector::of("/nowhere/at/all").look().unwrap_err()
 }
 
-/// Otherwise a chain of causes is printed with gaps, or says everything twice.
+/// A printed chain of causes has no gaps, and says nothing twice.
 #[test]
 fn source_is_not_displayed() {
     let exhausted = || builder().max_bytes(1 << 20).build().unwrap().alloc(2 << 20).unwrap_err();

@@ -1,8 +1,8 @@
 //! Events for subscribers of `tracing`: one for each change that concerns an operator, and none on
 //! the warm path.
 
+use crate::fixtures::{builder, fill, message, unique_prefix};
 use crate::log::{self, Log};
-use crate::support::{builder, message, unique_prefix};
 use shm_pool::channel::{Publisher, Receiver};
 use shm_pool::Client;
 use std::cell::RefCell;
@@ -37,7 +37,7 @@ fn events_on_cold_paths() {
     assert!(!publisher.has_receivers());
     told(&["INFO, receiver gone, channel=\"c\""]);
     drop(publisher);
-    let all: Vec<_> = std::iter::from_fn(|| provider.alloc(100_000).ok()).collect();
+    let all = fill(&provider, 100_000);
     assert!(log.take().iter().any(|event| event.contains("DEBUG") && event.contains("exhausted")));
     drop(all);
     provider.trim();
@@ -48,8 +48,7 @@ fn events_on_cold_paths() {
     told(&["INFO, provider closed"]);
 }
 
-/// A receiver gets every message whose `send` began after its `open` returned, even if other
-/// receivers are replaced during that `send`.
+/// Even if other receivers are replaced during the `send`.
 #[test]
 fn newcomer_gets_first_message() {
     let prefix = unique_prefix("events-newcomer");

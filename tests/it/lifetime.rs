@@ -1,8 +1,14 @@
 //! Handles outlive their provider, views outlive their client, and no object is left under /dev/shm
 //! after the owner's last handle.
 
-use crate::support::{address, files, holds, message, pair, provider, segment, unique_prefix, write, NONE};
-use shm_pool::{AttachError, Client, Provider};
+use crate::fixtures::{
+    address, builder, files, holds, mappings, message, open_files, pair, provider, segment, unique_prefix, write,
+    Random, NONE,
+};
+use shm_pool::{AttachError, Client, PeerId, Provider, ShmBufMut};
+use std::hint::spin_loop;
+use std::sync::{Arc, Barrier};
+use std::thread;
 
 /// The lengths of a chunk carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [1000, 1 << 20];
@@ -164,4 +170,246 @@ fn object_names() {
     assert_eq!(files(&prefix), expected);
     drop((provider, buffers));
     assert_eq!(files(&prefix), NONE);
+}
+
+// ---- concurrent closes --------------------------------------------------------------------------
+
+/// A handle that another thread checks and drops.
+type Held = Box<dyn FnOnce() + Send>;
+
+fn named(prefix: &str) -> Provider {
+    let builder = Provider::builder().max_shared(16).max_bytes(1 << 20).arena_size(64 << 10).max_idle_per_class(2);
+    builder.name_prefix(prefix).build().unwrap()
+}
+
+/// Returns two handles to one buffer.
+fn ways_to_hold(way: usize, mut buffer: ShmBufMut, client: &Client, peer: PeerId) -> [Held; 2] {
+    write(&mut buffer, way as u64);
+    let check = move |bytes: &[u8]| assert!(holds(bytes, way as u64), "bytes were lost when the provider closed");
+    let nothing = || Box::new(|| ()) as Held;
+    if way == 0 {
+        return [Box::new(move || check(&buffer)), nothing()];
+    }
+    let message = buffer.freeze();
+    match way {
+        1 => [
+            Box::new({
+                let clone = message.clone();
+                move || check(&clone)
+            }),
+            Box::new(move || check(&message)),
+        ],
+        2 => {
+            let view = client.attach(&message.descriptor().unwrap()).unwrap();
+            [Box::new(move || check(&view)), Box::new(move || check(&message))]
+        }
+        3 => {
+            // The grant is never taken up.
+            message.grant(peer).unwrap();
+            [Box::new(move || check(&message)), nothing()]
+        }
+        4 => {
+            // Shared for the first time while the provider closes, or after that.
+            [Box::new(move || assert!(message.descriptor().is_ok())), nothing()]
+        }
+        _ => {
+            message.descriptor().unwrap();
+            let rewrite = move || {
+                let mut buffer = message.try_into_mut().unwrap();
+                write(&mut buffer, 9);
+                assert!(holds(&buffer, 9));
+            };
+            [Box::new(rewrite), nothing()]
+        }
+    }
+}
+
+/// Spins for a random time, so that the threads interleave differently.
+fn dawdle(random: &mut Random) {
+    (0..random.below(3000)).for_each(|_| spin_loop());
+}
+
+fn assert_nothing_left(prefix: &str) {
+    assert_eq!(files(prefix), NONE, "files are left");
+    assert_eq!(mappings(prefix), 0, "mappings are left");
+    assert_eq!(open_files(prefix), 0, "file descriptors are left");
+}
+
+#[test]
+fn close_under_buffers() {
+    let prefix = unique_prefix("closing");
+    let client = Client::builder().name_prefix(prefix.as_str()).build().unwrap();
+    let mut random = Random(7);
+    for round in 0..2000 {
+        let provider = named(&prefix);
+        let peer = client.connect(provider.id()).unwrap();
+        let lengths = [100, 100, 3000, 70_000];
+        let pairs = lengths.map(|len| ways_to_hold(random.below(6), provider.alloc(len).unwrap(), &client, peer));
+        // Leaves an idle chunk in each kind of place.
+        drop(provider.reserve(100, 2).unwrap());
+        assert!(provider.alloc(70_000).unwrap().freeze().descriptor().is_ok());
+        let (one, two): (Vec<Held>, Vec<Held>) = pairs.into_iter().map(|[one, two]| (one, two)).unzip();
+        let start = Barrier::new(3);
+        let mut delays = [(); 2].map(|()| Random(random.next()));
+        thread::scope(|scope| {
+            for (held, delay) in [one, two].into_iter().zip(&mut delays) {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    for drop_one in held {
+                        dawdle(delay);
+                        drop_one();
+                    }
+                });
+            }
+            start.wait();
+            dawdle(&mut random);
+            drop(provider);
+        });
+        if round % 100 == 0 {
+            client.trim();
+            assert_eq!(client.mapped_segments(), 0);
+            assert_eq!(files(&prefix), NONE, "files are left after {round} rounds");
+        }
+    }
+    drop(client);
+    assert_nothing_left(&prefix);
+}
+
+#[test]
+fn close_during_drops() {
+    let prefix = unique_prefix("last-owner");
+    for round in 0..500 {
+        let provider = Arc::new(named(&prefix));
+        let start = Arc::new(Barrier::new(3));
+        let threads = [1, 2, 3].map(|nth| {
+            let (provider, start) = (provider.clone(), start.clone());
+            thread::spawn(move || {
+                let mut random = Random(round * 3 + nth);
+                let mut held: Vec<ShmBufMut> = Vec::new();
+                start.wait();
+                for _ in 0..random.below(20) {
+                    held.push(provider.alloc(random.below(20_000)).unwrap());
+                    held.drain(..random.below(held.len()));
+                }
+                drop(provider);
+                dawdle(&mut random);
+            })
+        });
+        drop(provider);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+    assert_nothing_left(&prefix);
+}
+
+// ---- mappings -----------------------------------------------------------------------------------
+
+const LEN: usize = 1 << 20;
+
+/// A provider that destroys every segment as soon as it is unused.
+fn forgetful() -> Provider {
+    builder().max_idle_per_class(0).build().unwrap()
+}
+
+#[test]
+fn segment_is_mapped_once() {
+    let (provider, client) = pair();
+    let messages: Vec<_> = (0..20).map(|stamp| message(&provider, 1000, stamp)).collect();
+    let views: Vec<_> = messages.iter().map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
+    assert!((0..).zip(&views).all(|(stamp, view)| holds(view, stamp)));
+    assert_eq!(client.mapped_segments(), 1, "chunks of one arena are mapped apart");
+    assert_eq!(mappings(&segment(&provider, 1)), 2, "one mapping of the owner's, one of the client's");
+    drop(views);
+    assert_eq!(client.mapped_segments(), 1, "a segment that will be used again is mapped anew each time");
+}
+
+#[test]
+fn last_view_unmaps() {
+    for len in [1000, LEN] {
+        let (provider, client) = pair();
+        let (name, id) = (segment(&provider, 1), provider.id().to_string());
+        let buffer = message(&provider, len, 1);
+        let descriptor = buffer.descriptor().unwrap();
+        let [first, last] = [(); 2].map(|()| client.attach(&descriptor).unwrap());
+        // A leased chunk is destroyed only when its provider closes.
+        drop(buffer);
+        drop(provider);
+        assert_eq!(files(&id), NONE);
+        drop(first);
+        assert_eq!(mappings(&name), 1, "{len} bytes: the mapping is gone although a view needs it");
+        assert!(holds(&last, 1));
+        drop(last);
+        assert_eq!(client.mapped_segments(), 0, "{len} bytes: the table keeps a segment that nobody can use");
+        assert_eq!(mappings(&name), 0, "{len} bytes: memory of a destroyed segment is kept from the system");
+    }
+}
+
+#[test]
+fn attach_unmaps_destroyed() {
+    let (provider, client) = (forgetful(), Client::new());
+    for serial in 1..10 {
+        let buffer = message(&provider, LEN, serial);
+        let view = client.attach(&buffer.descriptor().unwrap()).unwrap();
+        assert!(holds(&view, serial));
+        assert_eq!(client.mapped_segments(), 1, "a destroyed segment's mapping survives the attach to another");
+        let older: usize = (1..serial).map(|older| mappings(&segment(&provider, older))).sum();
+        assert_eq!(older, 0, "an old segment is still in the process's map");
+        drop(view);
+    }
+}
+
+#[test]
+fn client_trim() {
+    let (provider, client) = pair();
+    let id = provider.id().to_string();
+    let large = message(&provider, LEN, 1);
+    drop(client.attach(&large.descriptor().unwrap()).unwrap());
+    assert_eq!((client.mapped_segments(), client.trim()), (1, 0), "trim let a segment go that is in use");
+    drop(large);
+    assert_eq!(client.trim(), 0, "trim let an idle segment go, which will be used again");
+    provider.trim();
+    assert_eq!((client.trim(), client.mapped_segments()), (1, 0), "the destroyed segment stays mapped");
+    assert_eq!(mappings(&segment(&provider, 1)), 0);
+    let small = message(&provider, 100, 2);
+    let small_view = client.attach(&small.descriptor().unwrap()).unwrap();
+    drop(provider);
+    assert_eq!(client.trim(), 0, "trim gave up a provider whose message is alive");
+    drop(small);
+    assert!(client.trim() > 0, "trim keeps a closed provider's control object");
+    assert_eq!(client.mapped_segments(), 0);
+    assert!(holds(&small_view, 2), "trim unmapped what a view reads");
+    drop(small_view);
+    assert_eq!(mappings(&id), 0, "something of a closed provider is still mapped");
+}
+
+/// A client need not map a segment again when its owner trims it.
+#[test]
+fn mapping_is_stable() {
+    let (provider, client) = pair();
+    let kept = message(&provider, LEN, 1);
+    let kept_view = client.attach(&kept.descriptor().unwrap()).unwrap();
+    for stamp in 2..20 {
+        let held = provider.stats().bytes_held;
+        let buffer = message(&provider, 4 * LEN, stamp);
+        assert!(holds(&client.attach(&buffer.descriptor().unwrap()).unwrap(), stamp));
+        drop(buffer);
+        assert_eq!(provider.trim(), 4 * LEN, "an idle message's memory stays taken");
+        assert_eq!(provider.stats().bytes_held, held);
+        assert!(holds(&kept, 1) && holds(&kept_view, 1), "a reader's bytes were given back");
+        assert_eq!((client.trim(), client.mapped_segments()), (0, 1));
+    }
+}
+
+#[test]
+fn client_drop_unmaps() {
+    let (provider, client) = pair();
+    let id = provider.id().to_string();
+    let buffer = message(&provider, LEN, 1);
+    let view = client.attach(&buffer.descriptor().unwrap()).unwrap();
+    drop(buffer);
+    drop(client);
+    drop(provider);
+    assert!(holds(&view, 1));
+    drop(view);
+    assert_eq!(mappings(&id), 0);
 }

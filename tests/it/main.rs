@@ -5,33 +5,25 @@ mod backend;
 mod builder;
 mod cap;
 mod channel;
-mod closing;
-mod descriptors;
-mod directories;
+#[path = "../common/ends.rs"]
+mod ends;
 mod errors;
 #[cfg(feature = "tracing")]
 mod events;
 mod eviction;
+mod fixtures;
 mod grants;
-mod idle_window;
 mod lifetime;
 #[cfg(feature = "tracing")]
-#[path = "../support/log.rs"]
+#[path = "../common/log.rs"]
 mod log;
-mod mappings;
 mod memory;
 mod model;
-mod occupied_names;
-mod odd_generations;
 mod pairs;
 mod pooling;
 mod publisher;
 mod races;
-mod readers;
 mod sharing;
-mod sizes;
-mod starvation;
-mod support;
-mod trading;
+#[path = "../common/threads.rs"]
+mod threads;
 mod waiting;
-mod warming;

@@ -1,7 +1,7 @@
 //! Random histories of one provider and one client, checked against a simple model: the live
 //! handles, each with its expected message.
 
-use crate::support::{address, builder, holds, idle, write};
+use crate::fixtures::{address, builder, holds, idle, write};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -1,46 +1,12 @@
 //! Interactions of two mechanisms that no other file covers (see the table in `../PAIRS.md`).
 
-use crate::support::{builder, holds, idle, message, unique_prefix};
+use crate::fixtures::{builder, burst, holds, idle, message, unique_prefix, Waiting};
+use crate::threads::beside;
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AllocFuture, AttachError, Client, Provider, ShmBuf};
-use shm_pool_support::tasks::noop_waker;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use shm_pool::{AttachError, Client, Provider};
 use std::thread;
-use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
-
-/// Longer than any wait may take.
-const FOR_EVER: Duration = Duration::from_secs(60);
-
-fn poll(future: &mut Pin<Box<AllocFuture<'_>>>) -> Option<ShmBuf> {
-    match future.as_mut().poll(&mut Context::from_waker(&noop_waker())) {
-        Poll::Ready(buffer) => Some(buffer.unwrap().freeze()),
-        Poll::Pending => None,
-    }
-}
-
-/// A future that waits for `len` bytes.
-fn waiting(provider: &Provider, len: usize) -> Pin<Box<AllocFuture<'_>>> {
-    let mut future = Box::pin(provider.request(len).wait_async());
-    assert!(poll(&mut future).is_none(), "it has nothing to wait for");
-    future
-}
-
-/// Polls until it is served.
-fn served(mut future: Pin<Box<AllocFuture<'_>>>) -> ShmBuf {
-    let end = Instant::now() + FOR_EVER;
-    loop {
-        if let Some(message) = poll(&mut future) {
-            return message;
-        }
-        assert!(Instant::now() < end, "nobody was served");
-        thread::yield_now();
-    }
-}
 
 /// Allocations that end windows of 64: warm ones, and some for which a chunk is made.
 fn pass_windows(provider: &Provider) {
@@ -50,23 +16,17 @@ fn pass_windows(provider: &Provider) {
     }
 }
 
-/// Allocates `count` messages, and drops them together.
-fn burst(provider: &Provider, len: usize, count: usize) {
-    let held: Vec<_> = (0..count).map(|_| provider.alloc(len).unwrap()).collect();
-    drop(held);
-}
-
 /// A waiter gets memory that a window holds temporarily or releases.
 #[test]
 fn windows_end_beside_waiter() {
     let provider = builder().max_bytes(8 * MIB).idle_window(64).build().unwrap();
     burst(&provider, MIB / 2, 4);
     let held: Vec<_> = (0..3).map(|_| provider.alloc(2 * MIB).unwrap()).collect();
-    let future = waiting(&provider, 3 * MIB);
+    let future = Waiting::begin(provider.request(3 * MIB).wait_async());
     pass_windows(&provider);
     drop(held);
     pass_windows(&provider);
-    assert_eq!(served(future).len(), 3 * MIB);
+    assert_eq!(future.served().len(), 3 * MIB);
 }
 
 /// A waiter gets the memory of grants that a greedy peer may not take up.
@@ -78,11 +38,11 @@ fn disconnect_wakes_waiter() {
     let all = message(&provider, MIB, 1);
     let granted = all.grant(peer).unwrap();
     drop(all);
-    let mut future = waiting(&provider, MIB);
+    let mut future = Waiting::begin(provider.request(MIB).wait_async());
     assert!(matches!(client.attach(&granted), Err(AttachError::OverQuota { .. })));
-    assert!(poll(&mut future).is_none(), "the grant can still be taken up");
+    assert!(future.poll().is_pending(), "the grant can still be taken up");
     provider.disconnect(peer).unwrap();
-    assert_eq!(served(future).len(), MIB);
+    assert_eq!(future.served().len(), MIB);
 }
 
 /// A reservation does not lose a chunk for each peer that is refused.
@@ -161,22 +121,20 @@ fn eviction_passes_loans() {
 #[test]
 fn trims_beside_windows() {
     let provider = builder().max_bytes(64 * MIB).idle_window(64).build().unwrap();
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for len in [100_000, MIB] {
-            let (provider, is_over) = (&provider, &is_over);
-            scope.spawn(move || {
-                for round in 0..200 {
-                    burst(provider, len, 1 + round % 12);
-                    (0..100).for_each(|_| drop(provider.alloc(48).unwrap()));
-                }
-                is_over.store(true, Ordering::Relaxed);
-            });
+    let trim = || {
+        provider.trim_to(MIB);
+        assert!(provider.stats().bytes_held <= 64 * MIB);
+    };
+    let use_windows = |len| {
+        for round in 0..200 {
+            burst(&provider, len, 1 + round % 12);
+            (0..100).for_each(|_| drop(provider.alloc(48).unwrap()));
         }
-        while !is_over.load(Ordering::Relaxed) {
-            provider.trim_to(MIB);
-            assert!(provider.stats().bytes_held <= 64 * MIB);
-        }
+    };
+    beside(trim, || {
+        thread::scope(|scope| {
+            [100_000, MIB].map(|len| scope.spawn(move || use_windows(len))).map(|it| it.join().unwrap())
+        })
     });
     assert_eq!(provider.stats().bytes_in_use, 0);
     provider.trim();

@@ -1,7 +1,9 @@
 //! A publisher and its receivers within one process: delivery, slow receivers, returned buffers and
 //! notifications.
 
-use crate::support::{address, builder, files, holds, mappings, message, provider, unique_prefix, NONE};
+use crate::fixtures::{
+    address, builder, files, holds, mappings, message, provider, unique_prefix, FOR_EVER, NONE, NOW,
+};
 use shm_pool::channel::{
     ChannelError, Message, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder, RecvError, SendErrorKind,
 };
@@ -10,12 +12,6 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::thread;
-use std::time::Duration;
-
-const NOW: Duration = Duration::ZERO;
-
-/// Longer than any step may take.
-const FOR_EVER: Duration = Duration::from_secs(240);
 
 struct Scene {
     publisher: Publisher,
@@ -135,8 +131,7 @@ fn history() {
     assert_eq!(stats.bytes_in_use, 0);
 }
 
-/// A slow receiver keeps the newest messages, knows how many it missed, and holds no memory of the
-/// others.
+/// The receiver knows how many it missed, and holds no memory of them.
 #[test]
 fn keep_latest() {
     for capacity in [1, 2, 3, 7, 256] {
@@ -260,8 +255,7 @@ fn is_stamp(message: &Message, stamp: u64) -> bool {
     message[..8] == stamp.to_le_bytes()
 }
 
-/// A receiver that joins or leaves does not disturb others; its memory is released, and its seat
-/// can be reused.
+/// Others are not disturbed; the memory is released, and the seat can be reused.
 #[test]
 fn receivers_rejoin() {
     let mut scene = Scene::new("pub-come", Publisher::builder().receivers(2));
@@ -428,8 +422,7 @@ fn missed_survives_withdrawal() {
     assert_eq!(scene.dropped(), [3]);
 }
 
-/// Repeated crashes of a restarted receiver do not accumulate memory in /dev/shm, and no living
-/// receiver's branch is removed.
+/// Repeated crashes do not fill /dev/shm, and no living receiver's branch is removed.
 #[test]
 fn seat_reuse_removes_dead_branch() {
     let prefix = unique_prefix("pub-dead");
@@ -453,8 +446,7 @@ fn seat_reuse_removes_dead_branch() {
     assert_eq!(&stays.try_recv().unwrap()[..], b"x");
 }
 
-/// A receiver that keeps the latest does so even if its loans run out before its slots, and loses
-/// no message for one that it does not get either.
+/// No message is lost for one that the receiver does not get either.
 #[test]
 fn keep_latest_out_of_loans_or_slots() {
     let mut scene = Scene::new("pub-loans", Publisher::builder().history(8));
@@ -526,8 +518,7 @@ fn wait_for_too_many_receivers() {
 const SEATS: u64 = 128;
 const ARRIVALS: u64 = 64;
 
-/// An announced object that is no branch costs the publisher neither address space nor time with
-/// each message.
+/// It costs the publisher neither address space nor time with each message.
 #[test]
 fn announced_garbage() {
     let prefix = unique_prefix("pub-no-branch");

@@ -1,7 +1,7 @@
 //! Readers that race with recycling, grants that race with disconnecting peers, and threads that
 //! share one client.
 
-use crate::support::{builder, holds, message};
+use crate::fixtures::{builder, holds, message};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmView};
@@ -146,8 +146,7 @@ fn concurrent_first_attach() {
     }
 }
 
-/// Under a cap of one arena, a thread that arrives while another one makes the arena is not
-/// refused.
+/// A thread that arrives while another one makes the only arena is not refused.
 #[test]
 fn concurrent_arena_growth() {
     const ARENA: usize = 64 << 10;

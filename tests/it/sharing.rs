@@ -1,8 +1,11 @@
 //! Frozen buffers: clones, thawing, messages kept until they are confirmed, and `Bytes` over them.
 
-use crate::support::{address, builder, holds, message, pair, provider, write};
+use crate::fixtures::{address, builder, fill, forge, holds, message, pair, provider, write, Random};
 use bytes::Bytes;
-use shm_pool::{AttachError, Client, ShareError, ShmBuf};
+use shm_pool::{
+    AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView,
+};
+use std::collections::{BTreeMap, HashSet};
 
 #[test]
 fn unshared_into_mut() {
@@ -173,4 +176,426 @@ fn bytes_from_owner() {
         provider.trim();
         assert_eq!(provider.stats().bytes_held, 0, "dropping the bytes did not give the chunk back");
     }
+}
+
+// ---- readers ------------------------------------------------------------------------------------
+
+const CAP: usize = 256 << 10;
+
+/// A provider with little memory, and a client.
+fn tight() -> (Provider, Client) {
+    (builder().max_bytes(CAP).arena_size(64 << 10).build().unwrap(), Client::new())
+}
+
+/// Allocates all the memory for messages of `len` bytes, and returns their addresses.
+fn all_addresses(provider: &Provider, len: usize) -> HashSet<usize> {
+    let live = fill(provider, len);
+    live.iter().map(|buffer| address(buffer)).collect()
+}
+
+#[test]
+fn view_is_stable() {
+    for len in [64, 4096, 20_480] {
+        let (provider, client) = tight();
+        let mut random = Random(len as u64);
+        let buffer = message(&provider, len, 1);
+        let first = address(&buffer);
+        let view = client.attach(&buffer.descriptor().unwrap()).unwrap();
+        drop(buffer);
+        let mut live: Vec<ShmBuf> = Vec::new();
+        for stamp in 2..2 + 100 * (CAP / len) as u64 {
+            let other = message(&provider, len, stamp);
+            assert_ne!(address(&other), first, "{len} bytes: the chunk was used again under the view");
+            if random.below(2) == 0 {
+                drop(client.attach(&other.descriptor().unwrap()).unwrap());
+            }
+            live.push(other);
+            live.drain(..random.below(live.len().min(8)));
+            assert!(holds(&view, 1), "{len} bytes: the view's bytes changed at message {stamp}");
+        }
+        live.clear();
+        assert!(!all_addresses(&provider, len).contains(&first), "{len} bytes: taken under memory pressure");
+        assert!(holds(&view, 1));
+        drop(view);
+        assert!(all_addresses(&provider, len).contains(&first), "{len} bytes: the chunk is lost after its view");
+    }
+}
+
+#[test]
+fn eviction_spares_views() {
+    for len in [64, 4096, 20_480] {
+        let (provider, client) = tight();
+        let buffer = message(&provider, len, 1);
+        let view = client.attach(&buffer.descriptor().unwrap()).unwrap();
+        drop(buffer);
+        assert!(provider.alloc(CAP).unwrap_err().is_exhausted(), "{len} viewed bytes were given to somebody else");
+        provider.trim();
+        assert!(provider.alloc(CAP).unwrap_err().is_exhausted(), "{len} viewed bytes were trimmed away");
+        assert!(holds(&view, 1));
+        drop(view);
+        assert!(provider.alloc(CAP).is_ok(), "{len} bytes are lost after their view");
+    }
+}
+
+#[test]
+fn two_views() {
+    let (provider, client) = tight();
+    let other = Client::new();
+    let buffer = message(&provider, 20_480, 1);
+    let first = address(&buffer);
+    let descriptor = buffer.descriptor().unwrap();
+    let mut views = vec![client.attach(&descriptor).unwrap(), other.attach(&descriptor).unwrap()];
+    views.push(views[0].try_clone().unwrap());
+    views.push(views[1].try_clone().unwrap());
+    drop(buffer);
+    while !views.is_empty() {
+        assert!(!all_addresses(&provider, 20_480).contains(&first), "{} views are left", views.len());
+        assert!(views.iter().all(|view| holds(view, 1)));
+        views.pop();
+    }
+    assert!(all_addresses(&provider, 20_480).contains(&first));
+}
+
+#[test]
+fn thirty_one_views() {
+    let (provider, client) = tight();
+    let buffer = message(&provider, 100, 1);
+    let descriptor = buffer.descriptor().unwrap();
+    let mut views: Vec<_> = (0..31).map(|_| client.attach(&descriptor).unwrap()).collect();
+    let too_many = |result: Result<_, AttachError>| matches!(result, Err(AttachError::TooManyLeases { max: 31 }));
+    assert!(too_many(client.attach(&descriptor)), "a 32nd lease would overflow into the grants");
+    assert!(too_many(views[0].try_clone()), "a 32nd lease would overflow into the grants");
+    let other = Client::new();
+    let theirs: Vec<_> = (0..31).map(|_| other.attach(&descriptor).unwrap()).collect();
+    views.pop();
+    views.push(views[0].try_clone().unwrap());
+    assert!(too_many(client.attach(&descriptor)));
+    drop(views);
+    assert!(buffer.is_leased(), "the other client's leases went with the first one's");
+    assert!(theirs.iter().all(|view| holds(view, 1)));
+    drop(theirs);
+    assert!(!buffer.is_leased(), "refused attaches left leases behind");
+    assert!(buffer.try_into_mut().is_ok());
+}
+
+#[test]
+fn sixty_four_peers() {
+    let (provider, first) = tight();
+    let buffer = message(&provider, 100, 1);
+    let descriptor = buffer.descriptor().unwrap();
+    let connected = first.connect(provider.id()).unwrap();
+    assert_eq!(first.connect(provider.id()).unwrap(), connected, "connecting again takes another slot");
+    let mut others: Vec<_> = (1..64).map(|_| Client::new()).collect();
+    let slots = others.iter().map(|client| client.connect(provider.id()).unwrap().slot());
+    assert_eq!(slots.chain([connected.slot()]).collect::<HashSet<u8>>().len(), 64, "two peers share a slot");
+    let late = Client::new();
+    let refused = late.attach(&descriptor);
+    assert!(matches!(refused, Err(AttachError::TooManyPeers { max: 64, .. })), "{refused:?}");
+    let views: Vec<_> = others.iter().map(|client| client.attach(&descriptor).unwrap()).collect();
+    drop(others.pop());
+    assert!(late.attach(&descriptor).is_err(), "a slot is free although its peer still has a view");
+    drop(views);
+    assert!(holds(&late.attach(&descriptor).unwrap(), 1), "the slot of a peer that has gone is not used again");
+}
+
+// ---- untrusted descriptors ----------------------------------------------------------------------
+
+/// Replaces one field and corrects the checksum.
+fn forged(original: &Descriptor, at: usize, field: &[u8]) -> Descriptor {
+    let mut bytes = original.to_bytes();
+    bytes[at..at + field.len()].copy_from_slice(field);
+    forge(bytes).expect("magic number and version are right")
+}
+
+const GRANT: usize = 3;
+const RECORD: usize = 4;
+const PROVIDER: usize = 8;
+const GENERATION: usize = 16;
+const LENGTH: usize = 24;
+
+#[test]
+fn bytes_and_fields() {
+    let (provider, client) = pair();
+    let peer = client.connect(provider.id()).unwrap();
+    let buffer = message(&provider, 1000, 1);
+    for descriptor in [buffer.descriptor().unwrap(), buffer.grant(peer).unwrap()] {
+        let received = Descriptor::from_bytes(descriptor.to_bytes()).unwrap();
+        assert_eq!(received, descriptor);
+        assert!(holds(&client.attach(&received).unwrap(), 1));
+    }
+    assert_eq!(ProviderId::from_u64(provider.id().to_u64()), provider.id());
+    assert_eq!(provider.id().to_string(), format!("{:016x}", provider.id().to_u64()), "file names are made of it");
+    assert_eq!(provider.id().to_string().parse(), Ok(provider.id()));
+}
+
+#[test]
+fn unknown_provider() {
+    let (provider, client) = pair();
+    let nobody = ProviderId::from_u64(!provider.id().to_u64());
+    let buffer = message(&provider, 1000, 1);
+    let descriptor = forged(&buffer.descriptor().unwrap(), PROVIDER, &nobody.to_u64().to_le_bytes());
+    for refused in [client.attach(&descriptor).map(drop), client.connect(nobody).map(drop)] {
+        let Err(AttachError::NoProvider { provider, object }) = refused else { panic!("{refused:?}") };
+        assert_eq!((provider, object), (nobody, format!("/dev/shm/shm_pool.{nobody}.ctl")));
+    }
+}
+
+#[test]
+fn swapped_provider_id() {
+    let (one, client) = pair();
+    let two = provider();
+    let (ours, theirs) = (message(&one, 1000, 1), message(&two, 1000, 2));
+    let (descriptor, other) = (ours.descriptor().unwrap(), theirs.descriptor().unwrap());
+    let mixed = forged(&descriptor, PROVIDER, &other.provider().to_u64().to_le_bytes());
+    assert_ne!(mixed, other, "generations of two providers start at the same number");
+    let refused = client.attach(&mixed);
+    assert!(matches!(refused, Err(AttachError::Stale)), "{refused:?}");
+    assert!(theirs.try_into_mut().is_ok(), "the refused attach left a lease behind");
+}
+
+#[test]
+fn changed_field_is_refused() {
+    let (provider, client) = pair();
+    let slot = client.connect(provider.id()).unwrap().slot();
+    let buffer = message(&provider, 1000, 1);
+    let unshared = message(&provider, 1000, 2);
+    let real = buffer.descriptor().unwrap();
+    let attach = |at, field: &[u8]| client.attach(&forged(&real, at, field)).unwrap_err();
+
+    for record in [64, 65, u32::MAX] {
+        let error = attach(RECORD, &u32::to_le_bytes(record));
+        let told = matches!(error, AttachError::NoSuchRecord { record: told, records: 64, .. } if told == record);
+        assert!(told, "record {record} of 64: {error}");
+    }
+    for record in [1, 63] {
+        assert!(matches!(attach(RECORD, &u32::to_le_bytes(record)), AttachError::Stale), "an unused record was opened");
+    }
+    for generation in [0, 1, 2, u64::MAX] {
+        assert!(matches!(attach(GENERATION, &generation.to_le_bytes()), AttachError::Stale), "{generation}");
+    }
+    for length in [0, 999, 1001, 1024, 1 << 20, (1 << 48) - 1u64] {
+        let error = attach(LENGTH, &length.to_le_bytes()[..6]);
+        let told = matches!(error, AttachError::WrongLength { len, actual: 1000 } if len == length);
+        assert!(told, "{length} of 1000 bytes: {error}");
+    }
+    assert!(matches!(attach(GRANT, &[slot + 1]), AttachError::NotGranted), "a grant was made up");
+    for other in [slot + 1, 63, 64, 254] {
+        assert!(matches!(attach(GRANT, &[other + 1]), AttachError::OtherPeer { .. }), "a grant for slot {other}");
+    }
+    assert!(buffer.try_into_mut().is_ok() && unshared.try_into_mut().is_ok(), "a refused attach left a lease behind");
+}
+
+#[test]
+fn other_prefix_or_user() {
+    let (provider, _) = pair();
+    let descriptor = message(&provider, 100, 1).descriptor().unwrap();
+    let stranger = Client::builder().name_prefix("it-other").build().unwrap();
+    assert!(matches!(stranger.attach(&descriptor), Err(AttachError::NoProvider { .. })));
+    let uid = Client::builder().owner_uid(u32::MAX - 1).build().unwrap();
+    let Err(AttachError::WrongUid { expected, object, .. }) = uid.attach(&descriptor) else {
+        panic!("an object of another user is trusted");
+    };
+    assert_eq!((expected, object), (u32::MAX - 1, format!("/dev/shm/shm_pool.{}.ctl", provider.id())));
+}
+
+/// The result of decoding and attaching 32 untrusted bytes.
+fn outcome(client: &Client, bytes: [u8; Descriptor::SIZE]) -> &'static str {
+    match Descriptor::from_bytes(bytes) {
+        Err(DescriptorError::Magic { .. }) => "magic number",
+        Err(DescriptorError::Version { .. }) => "version",
+        Err(DescriptorError::Checksum { .. }) => "checksum",
+        Err(_) => "unknown error",
+        Ok(descriptor) => refusal(client, &descriptor),
+    }
+}
+
+fn refusal(client: &Client, descriptor: &Descriptor) -> &'static str {
+    match client.attach(descriptor) {
+        Ok(_) => "attached",
+        Err(AttachError::Stale) => "stale",
+        Err(AttachError::NoSuchRecord { .. }) => "no such record",
+        Err(AttachError::WrongLength { .. }) => "wrong length",
+        Err(AttachError::NotGranted) => "not granted",
+        Err(AttachError::OtherPeer { .. }) => "other peer",
+        Err(AttachError::NoProvider { .. }) => "no provider",
+        Err(_) => "another error",
+    }
+}
+
+/// Flips one to four different bits of the first `bits`.
+fn flip(random: &mut Random, mut bytes: [u8; Descriptor::SIZE], bits: usize) -> [u8; Descriptor::SIZE] {
+    let (start, step) = (random.below(bits), 1 + random.below(bits / 4));
+    for nth in 0..1 + random.below(4) {
+        let bit = (start + nth * step) % bits;
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    bytes
+}
+
+/// A provider, a client that has read all its messages, the live messages, and the bytes of their
+/// descriptors and spent grants.
+fn targets() -> (shm_pool::Provider, Client, Vec<ShmBuf>, Vec<[u8; Descriptor::SIZE]>) {
+    let (provider, client) = pair();
+    let messages: Vec<ShmBuf> = [0, 1, 100, 4096, 1 << 20].map(|len| message(&provider, len, 1)).into();
+    let peer = client.connect(provider.id()).unwrap();
+    let plain = messages.iter().map(|message| message.descriptor().unwrap());
+    let spent = messages.iter().map(|message| message.grant(peer).unwrap());
+    let descriptors: Vec<Descriptor> = plain.chain(spent).collect();
+    descriptors.iter().for_each(|descriptor| drop(client.attach(descriptor).unwrap()));
+    let bytes = descriptors.iter().map(|descriptor| descriptor.to_bytes()).collect();
+    (provider, client, messages, bytes)
+}
+
+/// Fails if a lease is left, or if a message has changed.
+fn assert_untouched(messages: Vec<ShmBuf>) {
+    for message in messages {
+        let first = address(&message);
+        assert!(holds(&message, 1), "a refused descriptor changed a message");
+        let buffer = message.try_into_mut().expect("a refused descriptor left a lease behind");
+        assert_eq!(address(&buffer), first);
+    }
+}
+
+#[test]
+fn damaged_descriptors() {
+    let (_provider, client, messages, real) = targets();
+    let mut random = Random(1);
+    let mut counts = BTreeMap::new();
+    for nth in 0..1_000_000 {
+        let bytes = if nth % 2 == 0 {
+            let words = [(); 4].map(|()| random.next().to_le_bytes());
+            std::array::from_fn(|at| words[at / 8][at % 8])
+        } else {
+            flip(&mut random, real[nth % real.len()], 256)
+        };
+        *counts.entry(outcome(&client, bytes)).or_insert(0) += 1;
+    }
+    assert_eq!(counts.values().sum::<i32>(), 1_000_000);
+    for wrong in ["attached", "another error", "unknown error"] {
+        assert_eq!(counts.get(wrong), None, "{counts:?}");
+    }
+    for (kind, least) in [("magic number", 500_000), ("checksum", 300_000), ("version", 10_000)] {
+        assert!(counts[kind] > least, "{counts:?}");
+    }
+    assert_untouched(messages);
+}
+
+#[test]
+fn forged_descriptors() {
+    let (_provider, client, messages, real) = targets();
+    let mut random = Random(2);
+    let mut counts = BTreeMap::new();
+    for nth in 0..100_000 {
+        // All bits but those of the checksum. `forge` skips a wrong magic number or version.
+        let flipped = flip(&mut random, real[nth % real.len()].map(|byte| byte), 240);
+        let Some(descriptor) = forge(flipped) else { continue };
+        *counts.entry(refusal(&client, &descriptor)).or_insert(0) += 1;
+    }
+    // Clearing the grant leaves a valid descriptor of a live message.
+    let honest = counts.remove("attached").unwrap_or(0);
+    assert!(honest < 1000, "{honest} of the forged descriptors opened a message");
+    for expected in ["stale", "no such record", "wrong length", "not granted", "other peer", "no provider"] {
+        assert!(counts.remove(expected).unwrap_or(0) > 0, "no forged descriptor was refused as {expected}");
+    }
+    assert!(counts.is_empty(), "{counts:?}");
+    assert_untouched(messages);
+}
+
+// ---- odd generations ----------------------------------------------------------------------------
+// A forger can derive generations that no owner sends, zero and the odd ones of closed chunks, from a
+// descriptor that was once valid. They are refused before a lease is tried.
+
+/// The lengths of a chunk carved in cache lines, and of one of whole pages.
+const LENGTHS: [usize; 2] = [100, 1 << 20];
+
+/// The maximum number of views of one message in one client.
+const VIEWS: usize = 31;
+
+fn generation(descriptor: &Descriptor) -> u64 {
+    let bytes = descriptor.to_bytes();
+    u64::from_le_bytes(std::array::from_fn(|at| bytes[16 + at]))
+}
+
+fn with_generation(original: &Descriptor, generation: u64) -> Descriptor {
+    let mut bytes = original.to_bytes();
+    bytes[16..24].copy_from_slice(&generation.to_le_bytes());
+    forge(bytes).expect("magic number and version are right")
+}
+
+/// The descriptor that the owner would send if it had granted the message to `peer`.
+fn with_grant(original: &Descriptor, peer: PeerId) -> Descriptor {
+    let mut bytes = original.to_bytes();
+    bytes[3] = peer.slot() + 1;
+    forge(bytes).expect("magic number and version are right")
+}
+
+/// A descriptor of record 63, which belongs to no chunk, at generation 0, the value of the record's
+/// zero bytes.
+fn of_an_unused_record(original: &Descriptor) -> Descriptor {
+    let mut bytes = with_generation(original, 0).to_bytes();
+    bytes[4..8].copy_from_slice(&63u32.to_le_bytes());
+    bytes[24..30].fill(0);
+    forge(bytes).expect("magic number and version are right")
+}
+
+fn assert_stale(client: &Client, descriptor: &Descriptor, what: &str) {
+    let refused = client.attach(descriptor).map(|view: ShmView| view.len());
+    assert!(matches!(refused, Err(AttachError::Stale)), "{what}: {refused:?}");
+}
+
+/// A forger cannot read a chunk while its owner writes it: its generation is easily guessed.
+#[test]
+fn odd_generation() {
+    for len in LENGTHS {
+        let (provider, client) = pair();
+        let peer = client.connect(provider.id()).unwrap();
+        let buffer = message(&provider, len, 1);
+        let (first, sent) = (address(&buffer), buffer.descriptor().unwrap());
+        drop(client.attach(&sent).unwrap());
+        drop(buffer);
+        let mut writing = provider.alloc(len).unwrap();
+        assert_eq!(address(&writing), first, "the test needs the chunk again");
+        let closed = with_generation(&sent, generation(&sent) + 1);
+        assert_stale(&client, &closed, "a chunk is read while its owner writes it");
+        assert_stale(&client, &with_grant(&closed, peer), "the same by a grant that is made up");
+        assert_stale(&Client::new(), &closed, "the same by a client that has nothing mapped");
+        write(&mut writing, 2);
+        let again = writing.freeze();
+        assert!(holds(&client.attach(&again.descriptor().unwrap()).unwrap(), 2));
+        assert!(again.try_into_mut().is_ok(), "a refused descriptor left a lease behind");
+    }
+}
+
+/// The zero bytes of a record that never had a chunk do not pass for a message.
+#[test]
+fn zero_generation() {
+    for len in LENGTHS {
+        let (provider, client) = pair();
+        let buffer = message(&provider, len, 1);
+        let unused = of_an_unused_record(&buffer.descriptor().unwrap());
+        assert_stale(&client, &unused, "an unused record");
+        drop(client.attach(&buffer.descriptor().unwrap()).unwrap());
+        assert_stale(&client, &unused, "an unused record, and a segment that is mapped");
+        let peer = client.connect(provider.id()).unwrap();
+        assert_stale(&client, &with_grant(&unused, peer), "an unused record, by a grant that is made up");
+    }
+}
+
+/// A forged descriptor takes no lease, and does not reveal that no lease is left.
+#[test]
+fn impossible_generation() {
+    let (provider, client) = pair();
+    let buffer = message(&provider, 100, 1);
+    let sent = buffer.descriptor().unwrap();
+    let views = [(); VIEWS].map(|()| client.attach(&sent).unwrap());
+    let full = client.attach(&with_generation(&sent, generation(&sent) + 2)).map(|view| view.len());
+    assert!(
+        matches!(full, Err(AttachError::TooManyLeases { .. })),
+        "the test needs a peer that is at its limit: {full:?}"
+    );
+    for other in [0, 1, u64::MAX, generation(&sent) - 1, generation(&sent) + 1] {
+        assert_stale(&client, &with_generation(&sent, other), "its limit was looked at");
+    }
+    drop(views);
+    assert!(buffer.try_into_mut().is_ok(), "a refused descriptor left a lease behind");
 }

@@ -1,12 +1,15 @@
 //! Waiting for memory within one process: wake-ups, their order, and the end of a wait.
 
-use crate::support::{builder, pair, Random};
-use shm_pool::{AllocError, AllocErrorKind, AllocFuture, Client, Provider, ShmBufMut};
-use shm_pool_support::tasks::block_on;
+use crate::fixtures::{builder, fill, pair, Random, Waiting, FOR_EVER};
+use crate::threads::beside;
+use nix::unistd::{gettid, Pid};
+use shm_pool::{AllocErrorKind, Client, Provider, ShmBufMut};
+use shm_pool_support::tasks::{block_on, blocking_waker, panicking_waker, Woken};
 use std::alloc::Layout;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{pin, Pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
@@ -14,39 +17,12 @@ use std::time::{Duration, Instant};
 
 const CAP: usize = 1 << 20;
 
-/// Longer than any step may take.
-const FOR_EVER: Duration = Duration::from_secs(240);
-
 /// A provider at its cap, and the buffers that fill it.
 fn at_the_cap() -> (Provider, Vec<ShmBufMut>) {
     let provider = builder().max_bytes(CAP).build().unwrap();
     let held = (0..4).map(|_| provider.alloc(CAP / 4).unwrap()).collect();
     assert!(provider.alloc(1).is_err(), "there is no room");
     (provider, held)
-}
-
-/// Counts its wake-ups.
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-/// The same, for at most `time`.
-fn block_for<T>(mut future: Pin<Box<impl Future<Output = T>>>, time: Duration) -> Option<T> {
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(woken);
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return Some(output);
-        }
-        thread::yield_now();
-    }
-    None
 }
 
 /// A publisher whose own thread releases memory must not sleep beside it.
@@ -175,26 +151,6 @@ fn cancel_anywhere() {
     assert_eq!(provider.stats().bytes_in_use, CAP);
 }
 
-/// A future, and its number of wake-ups.
-struct Waiting<'a> {
-    future: Pin<Box<AllocFuture<'a>>>,
-    woken: Arc<Woken>,
-}
-
-impl<'a> Waiting<'a> {
-    fn new(provider: &'a Provider, len: usize) -> Self {
-        Self { future: Box::pin(provider.request(len).wait_async()), woken: Arc::default() }
-    }
-
-    fn poll(&mut self) -> Poll<Result<ShmBufMut, AllocError>> {
-        self.future.as_mut().poll(&mut Context::from_waker(&Waker::from(self.woken.clone())))
-    }
-
-    fn is_woken(&self) -> bool {
-        self.woken.0.load(Ordering::SeqCst) > 0
-    }
-}
-
 /// No memory is lost on its way to a cancelled waiter, and no other waiter keeps sleeping.
 #[test]
 fn thousands_cancelled() {
@@ -203,7 +159,7 @@ fn thousands_cancelled() {
     const LEN: usize = CAP / CHUNKS;
     let provider = builder().max_bytes(CAP).build().unwrap();
     let mut held: Vec<_> = (0..CHUNKS).map(|_| provider.alloc(LEN).unwrap()).collect();
-    let mut futures: Vec<_> = (0..WAITERS).map(|_| Waiting::new(&provider, LEN)).collect();
+    let mut futures: Vec<_> = (0..WAITERS).map(|_| Waiting::new(provider.request(LEN).wait_async())).collect();
     // The others are cancelled before they are polled.
     for future in &mut futures[..WAITERS * 9 / 10] {
         assert!(future.poll().is_pending());
@@ -257,7 +213,7 @@ fn thousands_cancelled() {
 #[test]
 fn thousands_end_with_provider() {
     let (provider, held) = at_the_cap();
-    let mut futures: Vec<_> = (0..2000).map(|_| Waiting::new(&provider, 100)).collect();
+    let mut futures: Vec<_> = (0..2000).map(|_| Waiting::new(provider.request(100).wait_async())).collect();
     assert!(futures.iter_mut().all(|future| future.poll().is_pending()));
     thread::scope(|scope| {
         let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| provider.request(100).wait())).collect();
@@ -284,8 +240,7 @@ fn last_waker() {
         assert!(future.as_mut().poll(&mut Context::from_waker(&Waker::from(waker.clone()))).is_pending());
     }
     drop(held);
-    let last = &wakers[2].0;
-    while last.load(Ordering::SeqCst) == 0 {
+    while wakers[2].count() == 0 {
         thread::yield_now();
     }
     let polled = future.as_mut().poll(&mut Context::from_waker(&Waker::from(wakers[2].clone())));
@@ -295,20 +250,16 @@ fn last_waker() {
 #[test]
 fn small_pass_large() {
     let (provider, mut held) = at_the_cap();
-    let waker = Waker::from(Arc::new(Woken::default()));
-    let mut context = Context::from_waker(&waker);
-    let mut large = pin!(provider.request(CAP).wait_async());
-    assert!(large.as_mut().poll(&mut context).is_pending());
+    let large = Waiting::begin(provider.request(CAP).wait_async());
     for _ in 0..100 {
-        let mut small = Box::pin(provider.request(CAP / 4).wait_async());
-        assert!(small.as_mut().poll(&mut context).is_pending(), "nothing is free");
+        let small = Waiting::begin(provider.request(CAP / 4).wait_async());
         held.pop();
-        held.push(block_on(small).unwrap());
+        held.push(small.wait());
         held.pop();
         held.push(provider.alloc(CAP / 4).expect("without waiting"));
     }
     drop(held);
-    assert_eq!(block_on(large).unwrap().len(), CAP);
+    assert_eq!(large.wait().len(), CAP);
 }
 
 /// A program can exit while a thread of it waits.
@@ -332,13 +283,9 @@ fn end_waits() {
 #[test]
 fn end_waits_from_polling_thread() {
     let (provider, _held) = at_the_cap();
-    let waker = Waker::from(Arc::new(Woken::default()));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(provider.request(1).wait_async());
-    assert!(future.as_mut().poll(&mut context).is_pending());
+    let mut future = Waiting::begin(provider.request(1).wait_async());
     provider.end_waits();
-    let polled = future.as_mut().poll(&mut context);
-    assert!(matches!(polled, Poll::Ready(Err(error)) if is_ended(&error)));
+    assert!(matches!(future.poll(), Poll::Ready(Err(error)) if is_ended(&error)));
 }
 
 /// A task that is dropped, or panics, when it is woken, as in executors that shut down or poll at
@@ -370,10 +317,9 @@ fn waker_drops_task_or_panics() {
         let polled = task.future.lock().unwrap().as_mut().unwrap().as_mut().poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
         // After it in the queue.
-        let mut next = Box::pin(provider.request(CAP / 4).wait_async());
-        assert!(next.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::new(Woken::default())))).is_pending());
+        let next = Waiting::begin(provider.request(CAP / 4).wait_async());
         held.pop();
-        assert!(block_on(next).is_ok());
+        next.wait();
         assert!(task.future.lock().unwrap().is_none(), "it was woken");
     }
 }
@@ -406,7 +352,7 @@ fn waker_drops_last_provider() {
     drop(held);
     dropped.recv_timeout(Duration::from_secs(30)).expect("the waker returns");
     let end = Instant::now() + FOR_EVER;
-    while crate::support::files(&name) != crate::support::NONE {
+    while crate::fixtures::files(&name) != crate::fixtures::NONE {
         assert!(Instant::now() < end, "objects stay");
         thread::yield_now();
     }
@@ -416,16 +362,13 @@ fn waker_drops_last_provider() {
 #[test]
 fn larger_passes_smaller() {
     let provider = builder().max_bytes(CAP).build().unwrap();
-    let mut held: Vec<_> = std::iter::from_fn(|| provider.alloc(8000).ok()).collect();
+    let mut held = fill(&provider, 8000);
     let page = Layout::from_size_align(64, 4096).unwrap();
     let pages: Vec<_> = std::iter::from_fn(|| provider.request(0).layout(page).now().ok()).collect();
-    let waker = Waker::from(Arc::new(Woken::default()));
-    let mut context = Context::from_waker(&waker);
-    let mut aligned = Box::pin(provider.request(0).layout(page).wait_async());
-    let mut ordinary = Box::pin(provider.request(8000).wait_async());
-    assert!(aligned.as_mut().poll(&mut context).is_pending() && ordinary.as_mut().poll(&mut context).is_pending());
+    let aligned = Waiting::begin(provider.request(0).layout(page).wait_async());
+    let ordinary = Waiting::begin(provider.request(8000).wait_async());
     drop(held.remove(held.len() / 2));
-    assert!(block_on(ordinary).is_ok());
+    ordinary.wait();
     drop((aligned, held, pages));
 }
 
@@ -435,50 +378,31 @@ fn reserved_passes_smaller() {
     let provider = builder().max_bytes(4 << 20).build().unwrap();
     let _reservation = provider.reserve(2 << 20, 1).unwrap();
     let reserved = provider.alloc(2 << 20).unwrap();
-    let _held: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
-    let waker = Waker::from(Arc::new(Woken::default()));
-    let mut context = Context::from_waker(&waker);
-    let mut smaller = Box::pin(provider.request(1 << 20).wait_async());
-    let mut wanted = Box::pin(provider.request(2 << 20).wait_async());
-    assert!(smaller.as_mut().poll(&mut context).is_pending() && wanted.as_mut().poll(&mut context).is_pending());
+    let _held = fill(&provider, 64 << 10);
+    let mut smaller = Waiting::begin(provider.request(1 << 20).wait_async());
+    let wanted = Waiting::begin(provider.request(2 << 20).wait_async());
     drop(reserved);
-    let served = block_for(wanted, Duration::from_secs(10)).expect("nobody was served");
-    assert_eq!(served.unwrap().len(), 2 << 20);
-    assert!(smaller.as_mut().poll(&mut context).is_pending());
-}
-
-struct Panics;
-
-impl Wake for Panics {
-    fn wake(self: Arc<Self>) {
-        panic!("on purpose");
-    }
+    assert_eq!(wanted.served().len(), 2 << 20);
+    assert!(smaller.poll().is_pending());
 }
 
 #[test]
 fn waker_panics() {
     let (provider, _held) = at_the_cap();
-    let woken = Arc::new(Woken::default());
-    let wakers = [Waker::from(Arc::new(Panics)), Waker::from(woken.clone())];
-    let mut futures = [0, 1].map(|_| Box::pin(provider.request(1).wait_async()));
-    for (future, waker) in futures.iter_mut().zip(&wakers) {
-        assert!(future.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
-    }
+    let _panics = Waiting::begin_with(provider.request(1).wait_async(), panicking_waker());
+    let next = Waiting::begin(provider.request(1).wait_async());
     provider.end_waits();
-    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    assert_eq!(next.woken.count(), 1);
 }
 
 #[test]
 fn reservation_drop_wakes() {
     let provider = builder().max_bytes(4 << 20).build().unwrap();
     let reservation = provider.reserve(1 << 20, 2).unwrap();
-    let held: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
-    let woken = Arc::new(Woken::default());
-    let mut wanted = Box::pin(provider.request(2 << 20).wait_async());
-    assert!(wanted.as_mut().poll(&mut Context::from_waker(&Waker::from(woken))).is_pending());
+    let held = fill(&provider, 64 << 10);
+    let wanted = Waiting::begin(provider.request(2 << 20).wait_async());
     drop(reservation);
-    let served = block_for(wanted, Duration::from_secs(10)).expect("nobody was served");
-    assert_eq!(served.unwrap().len(), 2 << 20);
+    assert_eq!(wanted.served().len(), 2 << 20);
     drop(held);
 }
 
@@ -493,11 +417,275 @@ fn nothing_is_left() {
     drop(provider);
     let (provider, held) = at_the_cap();
     let name = format!(".{}.", provider.id());
-    let waker = Waker::from(Arc::new(Woken::default()));
-    let mut future = Box::pin(provider.request(1).wait_async());
-    assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    assert!(!crate::support::files(&name).is_empty());
+    let future = Waiting::begin(provider.request(1).wait_async());
+    assert!(!crate::fixtures::files(&name).is_empty());
     drop((future, held));
     drop(provider);
-    assert_eq!(crate::support::files(&name), crate::support::NONE);
+    assert_eq!(crate::fixtures::files(&name), crate::fixtures::NONE);
+}
+
+// ---- large requests at the cap ------------------------------------------------------------------
+
+const KB: usize = 1000;
+const MIB: usize = 1 << 20;
+
+/// Makes `count` allocations of new lengths, each of which needs memory to be carved, `kept` of
+/// them at a time. Returns how many were refused.
+fn refused_cold(provider: &Provider, count: usize, kept: usize) -> usize {
+    let (mut random, mut held) = (Random(5), VecDeque::new());
+    let cold = (0..count).map(|_| {
+        let most = 64 << random.below(14);
+        let len = 64 + random.below(most);
+        match provider.alloc(len) {
+            Ok(buffer) => held.push_back(buffer),
+            Err(_) => return 1,
+        }
+        while held.len() > kept {
+            held.pop_front();
+        }
+        0
+    });
+    cold.sum()
+}
+
+/// One request that cannot be served does not make a publisher of a thousand sizes fail.
+#[test]
+fn waiter_causes_no_refusals() {
+    for kept in [0, 8] {
+        let provider = builder().max_bytes(16 * MIB).build().unwrap();
+        let in_use = provider.alloc(64).unwrap();
+        let large = Waiting::begin(provider.request(16 * MIB).wait_async());
+        assert_eq!(refused_cold(&provider, 1000, kept), 0, "of 1000, {kept} kept: {:?}", provider.stats());
+        drop(in_use);
+        assert_eq!(large.served().len(), 16 * MIB);
+    }
+}
+
+#[test]
+fn waiter_keeps_no_reserved_chunk() {
+    let provider = builder().max_bytes(16 * MIB).build().unwrap();
+    let _reservation = provider.reserve(1000, 1).unwrap();
+    let _in_use = provider.alloc(64).unwrap();
+    let _large = Waiting::begin(provider.request(16 * MIB).wait_async());
+    refused_cold(&provider, 40, 0);
+    assert_eq!(provider.alloc_timeout(1000, Duration::ZERO).expect("it is idle").len(), 1000);
+    assert!(Waiting::new(provider.request(1000).wait_async()).poll().is_ready(), "it is idle");
+}
+
+/// A waiter for reserved memory does not queue behind those without.
+#[test]
+fn reserved_waiter_passes_large_one() {
+    let provider = builder().max_bytes(4 * MIB).build().unwrap();
+    let _reservation = provider.reserve(MIB, 1).unwrap();
+    let reserved = provider.alloc(MIB).unwrap();
+    let mut others = fill(&provider, 64 << 10);
+    let _large = Waiting::begin(provider.request(4 * MIB).wait_async());
+    for pages in 1..=16 {
+        // Passed over by a message carved where this one was.
+        others.pop();
+        let _ = provider.alloc(pages * 4096 - 64).map(|smaller| others.insert(0, smaller));
+    }
+    others.extend(std::iter::from_fn(|| provider.alloc(4096).ok()));
+    let wanted = Waiting::begin(provider.request(MIB).wait_async());
+    drop(reserved);
+    assert_eq!(wanted.served().len(), MIB);
+}
+
+/// In a pool of 4 MiB, four threads hold six messages of 100 kB each, and this one requests 1 MiB,
+/// 40 times, each in a new pool. Returns how often it was served, and how many small ones were
+/// refused.
+fn among_small_ones(large: impl Fn(&Provider) -> bool) -> (usize, usize) {
+    let refused = AtomicUsize::new(0);
+    let served = (0..40).take_while(|_| {
+        let provider = builder().max_bytes(4 * MIB).build().unwrap();
+        // Small ones have been everywhere.
+        drop(fill(&provider, 100 * KB));
+        let (is_over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut held = VecDeque::new();
+                    while !is_over.load(Ordering::Relaxed) {
+                        if held.len() == 6 {
+                            held.pop_front();
+                        }
+                        match provider.alloc(100 * KB) {
+                            Ok(buffer) => held.push_back(buffer),
+                            Err(_) => drop(refused.fetch_add(1, Ordering::Relaxed)),
+                        }
+                        rounds.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            while rounds.load(Ordering::Relaxed) < 1000 {
+                thread::yield_now();
+            }
+            let is_served = large(&provider);
+            is_over.store(true, Ordering::Relaxed);
+            is_served
+        })
+    });
+    (served.count(), refused.load(Ordering::Relaxed))
+}
+
+/// A point cloud is sent while images are, if there is room for both.
+#[test]
+fn large_waiter_among_small_ones() {
+    let served = among_small_ones(|provider| provider.alloc_timeout(MIB, Duration::from_secs(10)).is_ok());
+    assert_eq!(served, (40, 0), "served of 40, and small ones refused");
+}
+
+/// The same for a publisher that does not wait, but retries.
+#[test]
+fn large_poller_among_small_ones() {
+    let served = among_small_ones(|provider| {
+        let end = Instant::now() + Duration::from_secs(10);
+        while provider.alloc(MIB).is_err() {
+            if Instant::now() > end {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
+    });
+    assert_eq!(served, (40, 0), "served of 40, and small ones refused");
+}
+
+#[test]
+fn refused_request_leaves_others_warm() {
+    const WARM: usize = 2000;
+    let provider = builder().max_bytes(2 * MIB).max_idle_per_class(8192).idle_window(0).build().unwrap();
+    let spare = [(); 4].map(|()| provider.alloc(64 << 10).unwrap());
+    // Spread over the cap, so that no eviction makes room for the large request.
+    let mut all = fill(&provider, 1000);
+    let in_use: Vec<_> = (0..all.len()).step_by(200).rev().map(|at| all.swap_remove(at)).collect();
+    // A little memory is free, so that a missing chunk could be made.
+    drop((all, spare));
+    provider.trim_to(2 * MIB - (256 << 10));
+    drop(provider.alloc(WARM).unwrap());
+    let counts = || {
+        let stats = provider.stats();
+        (stats.misses(), stats.classes.iter().map(|class| class.chunks).sum::<usize>())
+    };
+    let before = counts();
+    let warm = || drop(provider.alloc(WARM).expect("it is idle"));
+    beside(warm, || {
+        for _ in 0..200 {
+            assert!(provider.alloc(3 * MIB / 2).is_err());
+            // Some memory is released, so that the next request is evaluated anew.
+            drop(provider.alloc(64).unwrap());
+        }
+    });
+    let (misses, chunks) = counts();
+    // Where room is being made, a chunk is evicted, and made once more elsewhere.
+    assert!(misses <= before.0 + 8, "{} chunks had to be made", misses - before.0);
+    assert!(chunks + 1 >= before.1, "{chunks} chunks are left of {}", before.1);
+    drop(in_use);
+}
+
+/// Returns `true` if this thread of this process has neither fallen asleep nor exited.
+fn is_awake(thread: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") S "))
+}
+
+/// Blocks the thread that woke another waiter in that waiter's waker, and then releases memory.
+/// Returns the result of a waiting thread, if it arrived within 30 seconds.
+fn served_beside_a_blocked_waker(timeout: Duration) -> Option<bool> {
+    let provider = Arc::new(builder().max_bytes(MIB).build().unwrap());
+    let mut held: Vec<_> = (0..4).map(|_| provider.alloc(MIB / 4).unwrap()).collect();
+    let (waker, is_called, go) = blocking_waker();
+    let mut first = Waiting::begin_with(provider.request(MIB / 4).wait_async(), waker);
+    held.pop();
+    is_called.recv_timeout(FOR_EVER).expect("it was woken");
+    let (begins, begun) = mpsc::channel();
+    let (ends, ended) = mpsc::channel();
+    let others = provider.clone();
+    let thread = thread::spawn(move || {
+        begins.send(gettid()).unwrap();
+        let _ = ends.send(others.alloc_timeout(MIB / 4, timeout).is_ok());
+    });
+    let thread_id = begun.recv().unwrap();
+    while is_awake(thread_id) {
+        thread::yield_now();
+    }
+    held.pop();
+    let got = ended.recv_timeout(FOR_EVER).ok();
+    drop(go);
+    thread.join().unwrap();
+    assert!(matches!(first.poll(), Poll::Ready(Ok(_))));
+    got
+}
+
+/// A waiter that times out because a helper is late checks for memory once more.
+#[test]
+fn waiter_last_look() {
+    assert_eq!(served_beside_a_blocked_waker(Duration::from_millis(500)), Some(true));
+}
+
+/// A waiter does not sleep beside free memory because another one's waker is slow.
+#[test]
+fn waiter_needs_no_other_waiter() {
+    assert_eq!(served_beside_a_blocked_waker(Duration::MAX), Some(true));
+}
+
+/// Every other message of 60 kB is held; those between are idle, and too short for the refused
+/// request.
+fn scattered(provider: &shm_pool::Provider) -> Vec<shm_pool::ShmBufMut> {
+    let mut held: Vec<_> = std::iter::from_fn(|| provider.alloc(60_000).ok()).map(Some).collect();
+    held.iter_mut().step_by(2).for_each(|buffer| drop(buffer.take()));
+    held.into_iter().flatten().collect()
+}
+
+/// A search for room holds idle chunks temporarily, but none that is reserved.
+#[test]
+fn refused_request_leaves_reserved_alone() {
+    let provider = builder().max_bytes(4 * MIB).idle_window(0).build().unwrap();
+    let _reservation = provider.reserve(1000, 1).unwrap();
+    let _held = scattered(&provider);
+    provider.trim();
+    let made = || provider.stats().classes.iter().find(|class| class.size == 1024).map(|class| class.misses);
+    let before = made();
+    let take_reserved = || drop(provider.alloc(1000).expect("reserved"));
+    beside(take_reserved, || (0..5000).for_each(|_| drop(provider.alloc(MIB))));
+    assert_eq!(made(), before);
+}
+
+/// Idle chunks in the region of a refused request do not count as reserved.
+#[test]
+fn reserve_beside_region() {
+    const LEN: usize = 16 << 10;
+    let provider = builder().max_bytes(4 * MIB).max_idle_per_class(64).idle_window(0).build().unwrap();
+    let (mut mine, mut others) = (Vec::new(), Vec::new());
+    for _ in 0..64 {
+        mine.push(provider.alloc(LEN).unwrap());
+        others.extend(provider.alloc(40 << 10).ok());
+    }
+    others.extend(std::iter::from_fn(|| provider.alloc(4 << 10).ok()));
+    others.extend(std::iter::from_fn(|| provider.alloc(64).ok()));
+    drop(mine);
+    for _ in 0..4 {
+        assert!(provider.alloc(MIB + MIB / 2).is_err());
+    }
+    others.clear();
+    let _reservation = provider.reserve(LEN, 64).unwrap();
+    drop([(); 64].map(|()| provider.alloc(LEN).unwrap()));
+    let chunks = provider.stats().classes.iter().find(|class| class.size == LEN).map(|class| class.chunks);
+    assert!(chunks.is_some_and(|chunks| chunks >= 64), "{chunks:?}");
+}
+
+#[test]
+fn two_refused_lengths_in_turn() {
+    let provider = builder().max_bytes(4 * MIB).build().unwrap();
+    let mut held: std::collections::VecDeque<_> = scattered(&provider).into();
+    provider.trim();
+    let mut wanted = vec![700_000, 800_000];
+    let end = Instant::now() + Duration::from_secs(30);
+    while !wanted.is_empty() {
+        assert!(Instant::now() < end, "{wanted:?} never fit");
+        held.pop_front();
+        held.extend(provider.alloc(60_000).ok());
+        wanted.retain(|&len| provider.alloc(len).is_err());
+        thread::yield_now();
+    }
 }

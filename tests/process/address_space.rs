@@ -1,10 +1,9 @@
 //! Too little address space (`ulimit -v`), as in a process that maps too much: the error says so,
 //! and all earlier steps are undone (D9).
 
-use crate::child::Child;
-use crate::shm::{self, Names};
-use crate::spaces::{with_address_space, with_heap_left, with_private_memory};
-use crate::wire::{Link, Message};
+use crate::child::{in_child, in_child_for};
+use crate::shm;
+use crate::sys::{with_address_space, with_heap_left, with_private_memory};
 use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, ShareError};
 
 /// How much more may be mapped: enough for the heap, too little for any object.
@@ -16,20 +15,71 @@ const ROUNDS: usize = 20;
 /// An owner at its limit loses no memory or descriptors at a failed attempt, and gets no signal.
 #[test]
 fn owner_cannot_map() {
-    run("address-space-of-an-owner", "space-owner");
+    in_child(|prefix| {
+        let before = state(prefix);
+        for _ in 0..ROUNDS {
+            let refused = with_address_space(LITTLE, || builder(prefix).build());
+            let Err(BuildError::Os(error)) = refused else { panic!("{refused:?}") };
+            assert_no_space(&error);
+            assert_eq!(state(prefix), before);
+        }
+        let provider = builder(prefix).build().unwrap();
+        let built = state(prefix);
+        for len in [LEN, LEN / 2].repeat(ROUNDS) {
+            let error = with_address_space(LITTLE, || provider.alloc(len)).unwrap_err();
+            let AllocErrorKind::Os(error) = error.kind() else { panic!("{error}") };
+            assert_no_space(error);
+            assert_eq!((state(prefix), provider.stats().bytes_held), (built.clone(), 0));
+        }
+        drop(provider.alloc(2 * LEN).unwrap());
+        for len in [2 * LEN, LEN, 64] {
+            // Idle memory, of this class or another, makes room.
+            with_address_space(LITTLE, || provider.alloc(len)).unwrap().fill(1);
+        }
+        drop(provider);
+        assert_eq!(state(prefix), before);
+    });
 }
 
 /// A peer at its limit keeps no slot or lease that it cannot use, and loses no grant.
 #[test]
 fn peer_cannot_map() {
-    run("address-space-of-a-peer", "space-peer");
-}
-
-fn run(role: &str, test: &str) {
-    let names = Names::new(test);
-    let child = Child::start(role, &[names.prefix()]);
-    child.expect_done();
-    child.finish();
+    in_child(|prefix| {
+        let provider = builder(prefix).build().unwrap();
+        let message = shm::message(&provider, LEN, 1);
+        let descriptor = message.descriptor().unwrap();
+        let before = state(prefix);
+        let client = shm::client(prefix);
+        let assert_refused = |refused: Result<(), AttachError>, state_before: &_| {
+            let Err(AttachError::Os(error)) = refused else { panic!("{refused:?}") };
+            assert_no_space(&error);
+            assert_eq!(&state(prefix), state_before);
+        };
+        for _ in 0..ROUNDS {
+            assert_refused(with_address_space(LITTLE, || client.connect(provider.id()).map(drop)), &before);
+            assert_refused(with_address_space(LITTLE, || client.attach(&descriptor).map(drop)), &before);
+        }
+        let id = client.connect(provider.id()).unwrap();
+        assert_eq!(id.slot(), 0, "a connection that was given up has kept its slot");
+        let connected = state(prefix);
+        for _ in 0..ROUNDS {
+            assert_refused(with_address_space(LITTLE, || client.attach(&descriptor).map(drop)), &connected);
+            assert!(!message.is_leased(), "an attach that failed has kept a lease");
+        }
+        let granted = message.grant(id).unwrap();
+        for _ in 0..ROUNDS {
+            assert_refused(with_address_space(LITTLE, || client.attach(&granted).map(drop)), &connected);
+            assert!(message.is_leased(), "the grant waits until there is room");
+        }
+        let view = client.attach(&granted).unwrap();
+        let again = with_address_space(LITTLE, || client.attach(&descriptor));
+        drop(again.expect("what is mapped needs no more"));
+        shm::check(&view, 1).unwrap();
+        drop(view);
+        assert!(!message.is_leased());
+        drop((message, provider, client));
+        assert_eq!((shm::objects(prefix), shm::mappings(prefix)), (vec![], 0));
+    });
 }
 
 /// The control object takes 2 MiB, and the first arena 4 MiB.
@@ -38,7 +88,7 @@ fn builder(prefix: &str) -> ProviderBuilder {
 }
 
 fn state(prefix: &str) -> (usize, usize, Vec<String>) {
-    (shm::open_descriptors(), shm::mappings(prefix), shm::objects(prefix))
+    shm::state(prefix)
 }
 
 fn assert_no_space(error: &OsError) {
@@ -46,172 +96,79 @@ fn assert_no_space(error: &OsError) {
     assert!(error.to_string().contains("ulimit -v"), "{error}");
 }
 
-role!("address-space-of-an-owner", owner);
-
-fn owner(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let before = state(prefix);
-    for _ in 0..ROUNDS {
-        let refused = with_address_space(LITTLE, || builder(prefix).build());
-        let Err(BuildError::Os(error)) = refused else { panic!("{refused:?}") };
-        assert_no_space(&error);
-        assert_eq!(state(prefix), before);
-    }
-    let provider = builder(prefix).build().unwrap();
-    let built = state(prefix);
-    for len in [LEN, LEN / 2].repeat(ROUNDS) {
-        let error = with_address_space(LITTLE, || provider.alloc(len)).unwrap_err();
-        let AllocErrorKind::Os(error) = error.kind() else { panic!("{error}") };
-        assert_no_space(error);
-        assert_eq!((state(prefix), provider.stats().bytes_held), (built.clone(), 0));
-    }
-    drop(provider.alloc(2 * LEN).unwrap());
-    for len in [2 * LEN, LEN, 64] {
-        // Idle memory, of this class or another, makes room.
-        with_address_space(LITTLE, || provider.alloc(len)).unwrap().fill(1);
-    }
-    drop(provider);
-    assert_eq!(state(prefix), before);
-    link.send(&Message::Done);
-}
-
 /// A process at its limit survives sharing its first message.
 #[test]
 fn first_descriptor_without_memory() {
-    run("address-space-of-a-first-descriptor", "space-first");
-}
-
-role!("address-space-of-a-first-descriptor", first_descriptor);
-
-fn first_descriptor(link: &Link, arguments: &[&str]) {
-    // The queue takes 16 bytes per entry: 4 MiB.
-    let provider = Provider::builder().name_prefix(arguments[0]).max_shared(256 << 10).build().unwrap();
-    let message = provider.alloc(1).unwrap().freeze();
-    for _ in 0..ROUNDS {
-        let error = with_private_memory(LITTLE, || message.descriptor()).unwrap_err();
-        assert_eq!(error, ShareError::OutOfMemory { bytes: 4 << 20 });
-    }
-    let descriptor = message.descriptor().unwrap();
-    drop(shm::client(arguments[0]).attach(&descriptor).unwrap());
-    link.send(&Message::Done);
-}
-
-role!("address-space-of-a-peer", peer);
-
-fn peer(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = builder(prefix).build().unwrap();
-    let mut buffer = provider.alloc(LEN).unwrap();
-    shm::fill(&mut buffer, 1);
-    let message = buffer.freeze();
-    let descriptor = message.descriptor().unwrap();
-    let before = state(prefix);
-    let client = shm::client(prefix);
-    let assert_refused = |refused: Result<(), AttachError>, state_before: &_| {
-        let Err(AttachError::Os(error)) = refused else { panic!("{refused:?}") };
-        assert_no_space(&error);
-        assert_eq!(&state(prefix), state_before);
-    };
-    for _ in 0..ROUNDS {
-        assert_refused(with_address_space(LITTLE, || client.connect(provider.id()).map(drop)), &before);
-        assert_refused(with_address_space(LITTLE, || client.attach(&descriptor).map(drop)), &before);
-    }
-    let id = client.connect(provider.id()).unwrap();
-    assert_eq!(id.slot(), 0, "a connection that was given up has kept its slot");
-    let connected = state(prefix);
-    for _ in 0..ROUNDS {
-        assert_refused(with_address_space(LITTLE, || client.attach(&descriptor).map(drop)), &connected);
-        assert!(!message.is_leased(), "an attach that failed has kept a lease");
-    }
-    let granted = message.grant(id).unwrap();
-    for _ in 0..ROUNDS {
-        assert_refused(with_address_space(LITTLE, || client.attach(&granted).map(drop)), &connected);
-        assert!(message.is_leased(), "the grant waits until there is room");
-    }
-    let view = client.attach(&granted).unwrap();
-    let again = with_address_space(LITTLE, || client.attach(&descriptor));
-    drop(again.expect("what is mapped needs no more"));
-    shm::check(&view, 1).unwrap();
-    drop(view);
-    assert!(!message.is_leased());
-    drop((message, provider, client));
-    assert_eq!((shm::objects(prefix), shm::mappings(prefix)), (vec![], 0));
-    link.send(&Message::Done);
+    in_child(|prefix| {
+        // The queue takes 16 bytes per entry: 4 MiB.
+        let provider = Provider::builder().name_prefix(prefix).max_shared(256 << 10).build().unwrap();
+        let message = provider.alloc(1).unwrap().freeze();
+        for _ in 0..ROUNDS {
+            let error = with_private_memory(LITTLE, || message.descriptor()).unwrap_err();
+            assert_eq!(error, ShareError::OutOfMemory { bytes: 4 << 20 });
+        }
+        let descriptor = message.descriptor().unwrap();
+        drop(shm::client(prefix).attach(&descriptor).unwrap());
+    });
 }
 
 #[test]
 fn drops_need_no_heap() {
     for what in ["provider", "buffers", "the last buffer", "a reservation"] {
-        let names = Names::new(&format!("space-drops-{}", what.len()));
-        let child = Child::start("address-space-of-drops", &[names.prefix(), what]);
-        child.expect_done();
-        child.finish();
+        in_child_for(what, |prefix| {
+            let provider = builder(prefix).max_shared(64).max_idle_per_class(64).build().unwrap();
+            let client = shm::client(prefix);
+            let reservation = provider.reserve(5000, 8).unwrap();
+            let mut held = Vec::new();
+            for len in [64, 1000, 5000, 100_000, 1 << 20] {
+                held.extend([0, 1, 2, 3].map(|_| provider.alloc(len).unwrap().freeze()));
+            }
+            let views: Vec<_> =
+                held.iter().step_by(2).map(|sent| client.attach(&sent.descriptor().unwrap()).unwrap()).collect();
+            match what {
+                "provider" => {
+                    // Some are idle, some are read, and some are held.
+                    held.truncate(7);
+                    with_heap_left(0, || drop(provider));
+                    drop((held, views, reservation));
+                }
+                "buffers" => {
+                    with_heap_left(0, || drop(held));
+                    drop((views, reservation, provider));
+                }
+                "the last buffer" => {
+                    drop((views, reservation, provider));
+                    with_heap_left(0, || drop(held));
+                }
+                _ => {
+                    drop(held);
+                    with_heap_left(0, || drop(reservation));
+                    drop((views, provider));
+                }
+            }
+            drop(client);
+            assert_eq!((shm::objects(prefix), shm::mappings(prefix)), (vec![], 0));
+        });
     }
-}
-
-role!("address-space-of-drops", drops);
-
-/// The role: drops an object while the heap is exhausted.
-fn drops(link: &Link, arguments: &[&str]) {
-    let (prefix, what) = (arguments[0], arguments[1]);
-    let provider = builder(prefix).max_shared(64).max_idle_per_class(64).build().unwrap();
-    let client = shm::client(prefix);
-    let reservation = provider.reserve(5000, 8).unwrap();
-    let mut held = Vec::new();
-    for len in [64, 1000, 5000, 100_000, 1 << 20] {
-        held.extend([0, 1, 2, 3].map(|_| provider.alloc(len).unwrap().freeze()));
-    }
-    let views: Vec<_> =
-        held.iter().step_by(2).map(|sent| client.attach(&sent.descriptor().unwrap()).unwrap()).collect();
-    match what {
-        "provider" => {
-            // Some are idle, some are read, and some are held.
-            held.truncate(7);
-            with_heap_left(0, || drop(provider));
-            drop((held, views, reservation));
-        }
-        "buffers" => {
-            with_heap_left(0, || drop(held));
-            drop((views, reservation, provider));
-        }
-        "the last buffer" => {
-            drop((views, reservation, provider));
-            with_heap_left(0, || drop(held));
-        }
-        _ => {
-            drop(held);
-            with_heap_left(0, || drop(reservation));
-            drop((views, provider));
-        }
-    }
-    drop(client);
-    assert_eq!((shm::objects(prefix), shm::mappings(prefix)), (vec![], 0));
-    link.send(&Message::Done);
 }
 
 #[test]
 fn build_and_stats_without_heap() {
-    run("address-space-of-books", "space-books");
-}
-
-role!("address-space-of-books", books);
-
-fn books(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = builder(prefix).build().unwrap();
-    let before = state(prefix);
-    for left in [0, 1 << 10, 16 << 10, 256 << 10] {
-        let builder = builder(prefix);
-        let built = with_heap_left(left, || builder.build());
-        let text = format!("{built:?}");
-        assert!(built.is_ok() && left > 0 || text.contains("OutOfMemory"), "{left} bytes left: {text}");
-        drop(built);
-        assert_eq!(state(prefix), before, "{left} bytes left");
-    }
-    let held = provider.alloc(1000).unwrap();
-    let (stats, without_heap) = (provider.stats(), with_heap_left(0, || provider.stats()));
-    let figures = |stats: &shm_pool::Stats| (stats.bytes_held, stats.bytes_in_use, stats.segments);
-    assert_eq!(figures(&without_heap), figures(&stats), "only the classes may be left out");
-    drop((held, provider));
-    link.send(&Message::Done);
+    in_child(|prefix| {
+        let provider = builder(prefix).build().unwrap();
+        let before = state(prefix);
+        for left in [0, 1 << 10, 16 << 10, 256 << 10] {
+            let builder = builder(prefix);
+            let built = with_heap_left(left, || builder.build());
+            let text = format!("{built:?}");
+            assert!(built.is_ok() && left > 0 || text.contains("OutOfMemory"), "{left} bytes left: {text}");
+            drop(built);
+            assert_eq!(state(prefix), before, "{left} bytes left");
+        }
+        let held = provider.alloc(1000).unwrap();
+        let (stats, without_heap) = (provider.stats(), with_heap_left(0, || provider.stats()));
+        let figures = |stats: &shm_pool::Stats| (stats.bytes_held, stats.bytes_in_use, stats.segments);
+        assert_eq!(figures(&without_heap), figures(&stats), "only the classes may be left out");
+        drop((held, provider));
+    });
 }

@@ -2,24 +2,19 @@
 //! are covered: with `futex_waitv`, and in a process where a filter rejects that call, either from
 //! the start or only once it has been used.
 
-use crate::child::Child;
+use crate::child::{in_child, in_child_for, Child};
 use crate::shm::{self, Names};
 use crate::sys;
-use crate::wire::{Link, Message};
+use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{wait_any, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
 use shm_pool::{Client, Provider};
 use shm_pool_support::procfs;
-use std::fs;
+use shm_pool_support::tasks::{block_on, reporting_waker};
 use std::future::Future;
 use std::os::unix::fs::FileExt;
-use std::pin::pin;
-use std::sync::{mpsc, Arc};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Context;
 use std::thread;
 use std::time::Duration;
-
-/// Longer than anything here may take, and shorter than a child's lifetime.
-const FOR_EVER: Duration = Duration::from_secs(240);
 
 const WAYS: [&str; 3] = ["many", "one", "forbidden"];
 
@@ -41,32 +36,6 @@ fn go(way: &str, prefix: &str) {
     }
 }
 
-/// Reports each wake-up.
-struct Bell(mpsc::SyncSender<()>);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        let _ = self.0.try_send(());
-    }
-}
-
-fn bell() -> (Waker, mpsc::Receiver<()>) {
-    let (told, heard) = mpsc::sync_channel(1);
-    (Waker::from(Arc::new(Bell(told))), heard)
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let (waker, woken) = bell();
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => woken.recv_timeout(FOR_EVER).unwrap(),
-        }
-    }
-}
-
-/// Returns the number of helper threads in this process.
 fn helpers() -> usize {
     procfs::threads("shm-pool-await").unwrap()
 }
@@ -80,89 +49,81 @@ fn channel(provider: &Provider, client: &Client, name: &str) -> (Sender, Receive
     (sender, Receiver::builder().spin(Duration::ZERO).open(client, name).unwrap())
 }
 
-/// Guards against tasks that are served only on one kind of kernel, and against one thread per end
-/// where a single thread is enough.
+/// Tasks are served on each kind of kernel, by a single thread where that is enough.
 #[test]
 fn with_and_without_futex_waitv() {
     for way in WAYS {
-        let names = Names::new(&format!("await-{way}"));
-        let child = Child::start("awaiting", &[names.prefix(), way]);
-        child.expect_done();
-        child.shut_down();
-    }
-}
+        in_child_for(way, |prefix| {
+            const COUNT: usize = 130;
+            go(way, prefix);
+            // Without the call, a helper polls once per millisecond.
+            let count: u64 = if way == "forbidden" { 500 } else { 5000 };
+            let (provider, client) = (provider(prefix), shm::client(prefix));
+            let (mut senders, mut receivers): (Vec<_>, Vec<_>) =
+                (0..COUNT).map(|number| channel(&provider, &client, &number.to_string())).unzip();
+            assert_eq!(helpers(), 0, "nobody has awaited yet");
 
-role!("awaiting", role);
-
-fn role(link: &Link, arguments: &[&str]) {
-    const COUNT: usize = 130;
-    let [prefix, way] = arguments else { panic!("a prefix and a way") };
-    go(way, prefix);
-    // Without the call, a helper polls once per millisecond.
-    let count: u64 = if *way == "forbidden" { 500 } else { 5000 };
-    let (provider, client) = (provider(prefix), shm::client(prefix));
-    let (mut senders, mut receivers): (Vec<_>, Vec<_>) =
-        (0..COUNT).map(|number| channel(&provider, &client, &number.to_string())).unzip();
-    assert_eq!(helpers(), 0, "nobody has awaited yet");
-
-    // Both ends of one channel are awaited.
-    let (mut sender, mut receiver) = (senders.pop().unwrap(), receivers.pop().unwrap());
-    let sending = thread::spawn(move || {
-        (0..count).for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
-    });
-    for expected in 0..count {
-        assert_eq!(block_on(receiver.recv_async()).unwrap()[..], expected.to_ne_bytes());
-    }
-    sending.join().unwrap();
-    assert!(matches!(block_on(receiver.recv_async()), Err(RecvError::Disconnected)));
-
-    // A thread waits for any of several receivers: without helpers, or with one helper each.
-    let mut some: Vec<&mut Receiver> = receivers.iter_mut().take(3).collect();
-    for number in 0..count as usize / 5 {
-        let sender = &mut senders[number % 3];
-        thread::scope(|scope| {
-            let sending = scope.spawn(|| sender.send_bytes(b"any").unwrap());
-            assert_eq!(wait_any(&mut some, FOR_EVER).unwrap(), number % 3);
+            // Both ends of one channel are awaited.
+            let (mut sender, mut receiver) = (senders.pop().unwrap(), receivers.pop().unwrap());
+            let sending = thread::spawn(move || {
+                (0..count).for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
+            });
+            for expected in 0..count {
+                assert_eq!(block_on(receiver.recv_async()).unwrap()[..], expected.to_ne_bytes());
+            }
             sending.join().unwrap();
+            assert!(matches!(block_on(receiver.recv_async()), Err(RecvError::Disconnected)));
+
+            // A thread waits for any of several receivers: without helpers, or with one helper each.
+            let mut some: Vec<&mut Receiver> = receivers.iter_mut().take(3).collect();
+            for number in 0..count as usize / 5 {
+                let sender = &mut senders[number % 3];
+                thread::scope(|scope| {
+                    let sending = scope.spawn(|| sender.send_bytes(b"any").unwrap());
+                    assert_eq!(wait_any(&mut some, FOR_EVER).unwrap(), number % 3);
+                    sending.join().unwrap();
+                });
+                some[number % 3].try_recv().unwrap();
+            }
+            assert!(matches!(
+                wait_any(&mut some, Duration::from_millis(1)),
+                Err(WaitAnyError::TimedOut { receivers: 3 })
+            ));
+            let interrupter = some[1].interrupter();
+            thread::scope(|scope| {
+                scope.spawn(|| interrupter.interrupt());
+                assert!(matches!(wait_any(&mut some, FOR_EVER), Err(WaitAnyError::Interrupted { index: 1 })));
+            });
+
+            // One task awaits many channels.
+            let (waker, woken) = reporting_waker();
+            let mut context = Context::from_waker(&waker);
+            receivers.iter_mut().for_each(|receiver| assert!(receiver.poll_recv(&mut context).is_pending()));
+            drop(receiver);
+            for (at, sender) in senders.iter_mut().enumerate() {
+                sender.send_bytes(b"one").unwrap();
+                // A woken task polls all its channels, and once a second it is woken for each of them.
+                let mut is_there = false;
+                while !is_there {
+                    woken.recv_timeout(FOR_EVER).unwrap();
+                    is_there = receivers[at].poll_recv(&mut context).is_ready();
+                    assert!(receivers[at + 1..].iter_mut().all(|later| later.poll_recv(&mut context).is_pending()));
+                }
+                assert!(receivers[at].poll_recv(&mut context).is_pending());
+            }
+            // A thread gets its name shortly after it starts, and exits shortly after it may.
+            let expected = if way == "one" { COUNT - 1 } else { 2 };
+            while helpers() != expected {
+                thread::yield_now();
+            }
+
+            // The last helper exits with the last end.
+            drop(receivers);
+            while helpers() > 0 {
+                thread::yield_now();
+            }
         });
-        some[number % 3].try_recv().unwrap();
     }
-    assert!(matches!(wait_any(&mut some, Duration::from_millis(1)), Err(WaitAnyError::TimedOut { receivers: 3 })));
-    let interrupter = some[1].interrupter();
-    thread::scope(|scope| {
-        scope.spawn(|| interrupter.interrupt());
-        assert!(matches!(wait_any(&mut some, FOR_EVER), Err(WaitAnyError::Interrupted { index: 1 })));
-    });
-
-    // One task awaits many channels.
-    let (waker, woken) = bell();
-    let mut context = Context::from_waker(&waker);
-    receivers.iter_mut().for_each(|receiver| assert!(receiver.poll_recv(&mut context).is_pending()));
-    drop(receiver);
-    for (at, sender) in senders.iter_mut().enumerate() {
-        sender.send_bytes(b"one").unwrap();
-        // A woken task polls all its channels, and once a second it is woken for each of them.
-        let mut is_there = false;
-        while !is_there {
-            woken.recv_timeout(FOR_EVER).unwrap();
-            is_there = receivers[at].poll_recv(&mut context).is_ready();
-            assert!(receivers[at + 1..].iter_mut().all(|later| later.poll_recv(&mut context).is_pending()));
-        }
-        assert!(receivers[at].poll_recv(&mut context).is_pending());
-    }
-    // A thread gets its name shortly after it starts, and exits shortly after it may.
-    let expected = if *way == "one" { COUNT - 1 } else { 2 };
-    while helpers() != expected {
-        thread::yield_now();
-    }
-
-    // The last helper exits with the last end.
-    drop(receivers);
-    while helpers() > 0 {
-        thread::yield_now();
-    }
-    link.send(&Message::Done);
-    assert_eq!(link.receive().unwrap(), None);
 }
 
 /// A subscriber's task wakes when its publisher has crashed.
@@ -170,8 +131,7 @@ fn role(link: &Link, arguments: &[&str]) {
 fn killed_sender_wakes_task() {
     for way in WAYS {
         let names = Names::new(&format!("await-sender-dies-{way}"));
-        let owner = Child::start("channel-sender", &[names.prefix(), "2"]);
-        owner.expect_done();
+        let owner = Child::start_ready("channel-sender", &[names.prefix(), "2"]);
         let receiver = Child::start("awaiting-receiver", &[names.prefix(), way]);
         owner.expect_done();
         receiver.expect_done();
@@ -189,14 +149,13 @@ fn receiving_role(link: &Link, arguments: &[&str]) {
     go(way, prefix);
     let mut receiver = Receiver::open(&shm::client(prefix), "c").unwrap();
     (0..2).for_each(|_| drop(block_on(receiver.recv_async()).unwrap()));
-    let (waker, woken) = bell();
+    let (waker, woken) = reporting_waker();
     assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
     link.send(&Message::Done);
     woken.recv_timeout(FOR_EVER).unwrap();
     let ended = block_on(receiver.recv_async());
     assert!(matches!(ended, Err(RecvError::Disconnected)), "{ended:?}");
-    link.send(&Message::Done);
-    assert_eq!(link.receive().unwrap(), None);
+    link.done_until_end();
 }
 
 /// A publisher's task wakes when its subscriber has crashed, and its buffer is not lost.
@@ -204,10 +163,8 @@ fn receiving_role(link: &Link, arguments: &[&str]) {
 fn killed_receiver_wakes_task() {
     for way in WAYS {
         let names = Names::new(&format!("await-receiver-dies-{way}"));
-        let sender = Child::start("awaiting-sender", &[names.prefix(), way]);
-        sender.expect_done();
-        let receiver = Child::start("channel-receiver", &[names.prefix(), "hold"]);
-        receiver.expect_done();
+        let sender = Child::start_ready("awaiting-sender", &[names.prefix(), way]);
+        let receiver = Child::start_ready("channel-receiver", &[names.prefix(), "hold"]);
         sender.expect_done();
         receiver.kill();
         sender.expect_done();
@@ -225,66 +182,55 @@ fn sending_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     sender.wait_for_receiver(FOR_EVER).unwrap();
     while sender.try_send_bytes(b"full").is_ok() {}
-    let (waker, woken) = bell();
+    let (waker, woken) = reporting_waker();
     let mut sending = Box::pin(sender.send_async(provider.alloc(100).unwrap().freeze()));
     assert!(sending.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     link.send(&Message::Done);
     woken.recv_timeout(FOR_EVER).unwrap();
     let error = block_on(sending).unwrap_err();
     assert_eq!((error.kind(), error.into_message().len()), (SendErrorKind::Disconnected, 100));
-    link.send(&Message::Done);
-    assert_eq!(link.receive().unwrap(), None);
+    link.done_until_end();
 }
 
 /// A child does not consume its parent's wake-ups, nor wait for a helper that it does not have.
 #[test]
 fn forked_child_spares_tasks() {
-    let names = Names::new("await-fork");
-    let child = Child::start("awaiting-forks", &[names.prefix()]);
-    child.expect_done();
-    child.shut_down();
-}
-
-role!("awaiting-forks", forking_role);
-
-fn forking_role(link: &Link, arguments: &[&str]) {
-    const SLEEPS: u32 = libc::FUTEX_WAITERS;
-    let prefix = arguments[0];
-    let (provider, client) = (provider(prefix), shm::client(prefix));
-    let (mut sender, mut receiver) = channel(&provider, &client, "c");
-    let object = fs::File::open(shm::path(&format!("{prefix}.c.channel"))).unwrap();
-    let word = || {
-        let mut bytes = [0; 4];
-        object.read_exact_at(&mut bytes, 64).unwrap();
-        u32::from_ne_bytes(bytes)
-    };
-    let (waker, woken) = bell();
-    let interrupter = receiver.interrupter();
-    assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
-    assert!(word() & SLEEPS != 0);
-    match sys::fork() {
-        None => sys::end_with(|| {
-            interrupter.interrupt();
-            assert!(matches!(block_on(receiver.recv_async()), Err(RecvError::Forked)));
-            assert!(matches!(wait_any(&mut [&mut receiver], FOR_EVER), Err(WaitAnyError::Forked { index: 0 })));
-            assert_eq!(block_on(sender.send_bytes_async(b"x")), Err(SendErrorKind::Forked));
-            drop(receiver);
-            // The child has no helper, and starts its own.
-            assert_eq!(helpers(), 0);
-            let prefix = format!("{prefix}.child");
-            let (provider, client) =
-                (self::provider(&prefix.replace('.', "-")), shm::client(&prefix.replace('.', "-")));
-            let (mut sender, mut receiver) = channel(&provider, &client, "own");
-            let sending = thread::spawn(move || sender.send_bytes(b"own").unwrap());
-            assert_eq!(&block_on(receiver.recv_async()).unwrap()[..], b"own");
-            sending.join().unwrap();
-        }),
-        Some(forked) => forked.finish(),
-    }
-    assert!(word() & SLEEPS != 0, "the child has taken the parent's place on the bell");
-    sender.send_bytes(b"one").unwrap();
-    woken.recv_timeout(FOR_EVER).unwrap();
-    assert_eq!(&block_on(receiver.recv_async()).unwrap()[..], b"one");
-    link.send(&Message::Done);
-    assert_eq!(link.receive().unwrap(), None);
+    in_child(|prefix| {
+        const SLEEPS: u32 = libc::FUTEX_WAITERS;
+        let (provider, client) = (provider(prefix), shm::client(prefix));
+        let (mut sender, mut receiver) = channel(&provider, &client, "c");
+        let object = shm::channel_object(prefix, "c");
+        let word = || {
+            let mut bytes = [0; 4];
+            object.read_exact_at(&mut bytes, 64).unwrap();
+            u32::from_ne_bytes(bytes)
+        };
+        let (waker, woken) = reporting_waker();
+        let interrupter = receiver.interrupter();
+        assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+        assert!(word() & SLEEPS != 0);
+        match sys::fork() {
+            None => sys::end_with(|| {
+                interrupter.interrupt();
+                assert!(matches!(block_on(receiver.recv_async()), Err(RecvError::Forked)));
+                assert!(matches!(wait_any(&mut [&mut receiver], FOR_EVER), Err(WaitAnyError::Forked { index: 0 })));
+                assert_eq!(block_on(sender.send_bytes_async(b"x")), Err(SendErrorKind::Forked));
+                drop(receiver);
+                // The child has no helper, and starts its own.
+                assert_eq!(helpers(), 0);
+                let prefix = format!("{prefix}.child");
+                let (provider, client) =
+                    (self::provider(&prefix.replace('.', "-")), shm::client(&prefix.replace('.', "-")));
+                let (mut sender, mut receiver) = channel(&provider, &client, "own");
+                let sending = thread::spawn(move || sender.send_bytes(b"own").unwrap());
+                assert_eq!(&block_on(receiver.recv_async()).unwrap()[..], b"own");
+                sending.join().unwrap();
+            }),
+            Some(forked) => forked.finish(),
+        }
+        assert!(word() & SLEEPS != 0, "the child has taken the parent's place on the bell");
+        sender.send_bytes(b"one").unwrap();
+        woken.recv_timeout(FOR_EVER).unwrap();
+        assert_eq!(&block_on(receiver.recv_async()).unwrap()[..], b"one");
+    });
 }

@@ -1,22 +1,26 @@
 //! A channel between two processes. Messages arrive complete and in order, with two slots or with
-//! many, and each side learns that the other was killed, even while it is parked.
+//! many; each side learns that the other was killed, even while it is parked; each name has one
+//! living sender and one receiver.
 
-use crate::child::Child;
+use crate::child::{in_child, Child};
+use crate::ends::SendingEnd;
 use crate::shm::{self, Names};
 use crate::sys;
-use crate::wire::{Link, Message};
+use crate::threads::beside;
+use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{wait_any, ChannelError, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
 use shm_pool::{Client, Provider};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
 use std::time::Duration;
 
 const CHANNEL: &str = "c";
-
-/// Longer than any step here takes, and shorter than a child's lifetime.
-const FOR_EVER: Duration = Duration::from_secs(240);
 
 pub(crate) fn provider(prefix: &str) -> Provider {
     Provider::builder().name_prefix(prefix).max_bytes(8 << 20).arena_size(256 << 10).build().unwrap()
@@ -41,22 +45,31 @@ const LENGTHS: [usize; 4] = [0, MAX_INLINE, 100, 20_000];
 const A_BUFFER: u64 = 3;
 
 fn send(sender: &mut Sender, provider: &Provider, number: u64) {
-    let len = LENGTHS[number as usize % LENGTHS.len()];
+    send_filled(sender, provider, LENGTHS[number as usize % LENGTHS.len()], |bytes| shm::fill(bytes, number));
+}
+
+/// Sends a message of this length, in the slot itself if it fits.
+pub(crate) fn send_filled<E: SendingEnd>(
+    end: &mut E,
+    provider: &Provider,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]),
+) -> E::Sent {
     if len <= MAX_INLINE {
-        let mut bytes = vec![0; len];
-        shm::fill(&mut bytes, number);
-        return sender.send_bytes(&bytes).unwrap();
+        let mut bytes = [0; MAX_INLINE];
+        fill(&mut bytes[..len]);
+        return end.send_bytes(&bytes[..len]).unwrap();
     }
     let mut buffer = loop {
         match provider.alloc(len) {
             Ok(buffer) => break buffer,
-            // The receiver has not taken enough yet.
-            Err(error) if error.is_exhausted() => std::thread::yield_now(),
+            // Receivers have not taken enough yet.
+            Err(error) if error.is_exhausted() => thread::yield_now(),
             Err(error) => panic!("{error}"),
         }
     };
-    shm::fill(&mut buffer, number);
-    sender.send(buffer.freeze()).unwrap();
+    fill(&mut buffer);
+    end.send(buffer.freeze()).unwrap()
 }
 
 role!("channel-receiver", role);
@@ -97,8 +110,7 @@ pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     sender.wait_for_receiver(FOR_EVER).unwrap();
     (0..count.parse().unwrap()).for_each(|number| send(&mut sender, &provider, number));
-    link.send(&Message::Done);
-    assert_eq!(link.receive().unwrap(), None);
+    link.done_until_end();
 }
 
 role!("channel-echo", echo_role);
@@ -128,15 +140,14 @@ fn sleeping_receiver(prefix: &str, name: &str) -> Receiver {
 }
 
 fn start_receiver(names: &Names, way: &str) -> Child {
-    let child = Child::start("channel-receiver", &[names.prefix(), way]);
-    child.expect_done();
+    let child = Child::start_ready("channel-receiver", &[names.prefix(), way]);
     child
 }
 
 /// The offset in a pair, in bytes, of the bell that its receiver rings.
 const TO_SENDER: u64 = 128;
 
-/// A receiver whose bell was overwritten is found to be dead, by the sender and by the pool.
+/// The sender and the pool find that the receiver is dead.
 #[test]
 fn damaged_bell_hides_no_death() {
     for garbage in [0_u32, 77, u32::MAX] {
@@ -145,8 +156,7 @@ fn damaged_bell_hides_no_death() {
         let mut sender = sender(&provider, 2);
         let child = start_receiver(&names, "");
         while sender.try_send(provider.alloc(100).unwrap().freeze()).is_ok() {}
-        let channel = File::options().write(true).open(shm::path(&format!("{}.{CHANNEL}.channel", names.prefix())));
-        channel.unwrap().write_all_at(&garbage.to_ne_bytes(), TO_SENDER).unwrap();
+        shm::channel_object(names.prefix(), CHANNEL).write_all_at(&garbage.to_ne_bytes(), TO_SENDER).unwrap();
         child.kill();
         assert!(provider.stats().bytes_leased > 0);
         provider.trim();
@@ -173,8 +183,7 @@ fn many_through(test: &str, slots: usize, count: u64) {
     assert_eq!(provider.stats().bytes_held, 0, "nothing is leased any more");
 }
 
-/// No message is lost, duplicated, torn or reordered, and no wake-up is lost: with two slots, the
-/// sides constantly wait for each other.
+/// With two slots, the two sides constantly wait for each other.
 #[test]
 fn in_order_with_two_slots() {
     many_through("chan-two", 2, 10_000);
@@ -186,16 +195,14 @@ fn in_order_with_many_slots() {
     many_through("chan-many", 65_536, 66_000);
 }
 
-/// Neither side stays parked while there is a message or room for one. Both sides park at almost
-/// every message, and are woken by a side that is about to park itself.
+/// Both sides park at almost every message, and are woken by one that is about to park itself.
 #[test]
 fn no_lost_wake_up() {
     const ROUNDS: u64 = 20_000;
     let names = Names::new("chan-wake");
     let provider = provider(names.prefix());
     let mut there = sleeping_sender(&provider, THERE);
-    let child = Child::start("channel-echo", &[names.prefix()]);
-    child.expect_done();
+    let child = Child::start_ready("channel-echo", &[names.prefix()]);
     let mut back = sleeping_receiver(names.prefix(), BACK);
     let mut number: u64 = 0;
     for round in 0..ROUNDS {
@@ -220,8 +227,7 @@ fn no_lost_wake_up() {
 #[test]
 fn killed_sender_wakes_receiver() {
     let names = Names::new("chan-sender-dies");
-    let owner = Child::start("channel-sender", &[names.prefix(), "5"]);
-    owner.expect_done();
+    let owner = Child::start_ready("channel-sender", &[names.prefix(), "5"]);
     let mut receiver = receiver(names.prefix());
     owner.expect_done();
     for number in 0..3 {
@@ -244,8 +250,7 @@ fn killed_sender_wakes_receiver() {
 
 /// Takes the sender's lock, which a sweep holds while it inspects a dead sender's channel.
 fn lock_as_a_sweep(names: &Names) -> File {
-    let channel = shm::objects(names.prefix()).into_iter().find(|name| name.ends_with(".channel")).unwrap();
-    let file = File::options().read(true).write(true).open(shm::path(&channel)).unwrap();
+    let file = shm::channel_object(names.prefix(), CHANNEL);
     // SAFETY: zero is a valid value of every field.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_type, lock.l_whence, lock.l_len) = (libc::F_WRLCK as _, libc::SEEK_SET as _, 1);
@@ -257,8 +262,7 @@ fn lock_as_a_sweep(names: &Names) -> File {
 #[test]
 fn sent_outlives_killed_sender() {
     let names = Names::new("chan-swept");
-    let owner = Child::start("channel-sender", &[names.prefix(), "5"]);
-    owner.expect_done();
+    let owner = Child::start_ready("channel-sender", &[names.prefix(), "5"]);
     let mut receiver = receiver(names.prefix());
     owner.expect_done();
     owner.kill();
@@ -277,15 +281,13 @@ fn sent_outlives_killed_sender() {
     assert_eq!(shm::objects(names.prefix()), [""; 0], "control object, segments and the channel");
 }
 
-/// A receiver that briefly runs out of descriptors does not lose a message for good. (The test
-/// reads the message's bytes in the end.)
+/// A receiver that briefly runs out of descriptors does not lose a message for good.
 #[test]
 fn recv_retries_mapping() {
     let names = Names::new("chan-not-now");
     let provider = provider(names.prefix());
     let mut sender = sender(&provider, 4);
-    let child = Child::start("channel-poor", &[names.prefix()]);
-    child.expect_done();
+    let child = Child::start_ready("channel-poor", &[names.prefix()]);
     send(&mut sender, &provider, A_BUFFER);
     child.tell(&Message::Go);
     child.expect_done();
@@ -300,7 +302,7 @@ role!("channel-poor", poor_role);
 fn poor_role(link: &Link, arguments: &[&str]) {
     let mut receiver = receiver(arguments[0]);
     link.send(&Message::Done);
-    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    link.expect_go();
     sys::limit_descriptors(64);
     let mut others = Vec::new();
     // Until no descriptor is left.
@@ -314,12 +316,10 @@ fn poor_role(link: &Link, arguments: &[&str]) {
     drop(others);
     shm::check(&receiver.recv().unwrap(), A_BUFFER).unwrap();
     drop(receiver);
-    link.send(&Message::Done);
-    assert_eq!(link.receive().unwrap(), None);
+    link.done_until_end();
 }
 
-/// A publisher that waits for room is woken when its subscriber crashes, and gets the messages
-/// back.
+/// A publisher that waits for room is woken, and gets its messages back.
 #[test]
 fn killed_receiver_wakes_sender() {
     let names = Names::new("chan-receiver-dies");
@@ -366,15 +366,13 @@ fn unreceived_returns() {
     drop(client);
 }
 
-/// A restarted publisher gets its channel back, a living one keeps it, and a channel never has two
-/// receivers.
+/// A restarted publisher gets its channel back, and a living one keeps it.
 #[test]
 fn one_sender_one_receiver() {
     let names = Names::new("chan-names");
     let open = || Receiver::builder().open(&client(names.prefix()), CHANNEL);
     assert!(matches!(open(), Err(ChannelError::NoChannel { .. })));
-    let owner = Child::start("channel-sender", &[names.prefix(), "0"]);
-    owner.expect_done();
+    let owner = Child::start_ready("channel-sender", &[names.prefix(), "0"]);
     let provider = provider(names.prefix());
     let create = || Sender::builder().create(&provider, CHANNEL);
     assert!(matches!(create(), Err(ChannelError::Taken { .. })));
@@ -418,7 +416,7 @@ fn garbage_is_refused() {
     let provider = provider(names.prefix());
     let mut sender = sender(&provider, 4);
     let genuine = fs::read(&path).unwrap();
-    let file = File::options().write(true).open(&path).unwrap();
+    let file = shm::channel_object(names.prefix(), CHANNEL);
     for at in (0..8).chain(8..12).chain(24..28) {
         file.write_all_at(&[genuine[at] ^ 0x55], at as u64).unwrap();
         assert!(matches!(open(), Err(ChannelError::NotAChannel { .. })), "byte {at} of the header");
@@ -438,18 +436,15 @@ fn garbage_is_refused() {
     assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "a sequence that cannot be");
 }
 
-/// A receiver whose bell is damaged learns that its sender was killed, however short its waits are,
-/// on one channel or on several at once.
+/// Despite a damaged bell, in waits on one channel and on several at once.
 #[test]
 fn short_waits_find_dead_sender() {
     let names = Names::new("chan-short-waits");
     for is_any in [false, true] {
-        let owner = Child::start("channel-sender", &[names.prefix(), "0"]);
-        owner.expect_done();
+        let owner = Child::start_ready("channel-sender", &[names.prefix(), "0"]);
         let mut receiver = sleeping_receiver(names.prefix(), CHANNEL);
         owner.expect_done();
-        let path = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
-        let channel = File::options().write(true).open(path).unwrap();
+        let channel = shm::channel_object(names.prefix(), CHANNEL);
         channel.write_all_at(&1_u32.to_ne_bytes(), 64).unwrap(); // a thread that is not the sender's
         owner.kill();
         let mut is_told = || {
@@ -463,4 +458,157 @@ fn short_waits_find_dead_sender() {
         drop(receiver);
         names.sweep();
     }
+}
+
+// ---- names --------------------------------------------------------------------------------------
+
+/// A restarted publisher gets its name, shares it with no sender, and maps only its own object.
+#[test]
+fn concurrent_create() {
+    const ROUNDS: usize = 1500;
+    let names = Names::new("chan-races");
+    let provider = names.provider().build().unwrap();
+    let remains = {
+        let _sender = Sender::builder().capacity(4).create(&provider, CHANNEL).unwrap();
+        fs::read(path(&names)).unwrap()
+    };
+    let (living, made) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let create = |slots: usize| {
+        for round in 0..ROUNDS {
+            if round % 16 == 0 && living.load(Ordering::SeqCst) == 0 {
+                // A dead sender's object, unless another thread has created a channel in the
+                // meantime.
+                let dead = OpenOptions::new().write(true).create_new(true).open(path(&names));
+                let _ = dead.and_then(|mut dead| dead.write_all(&remains));
+            }
+            let mut sender = match Sender::builder().capacity(slots).create(&provider, CHANNEL) {
+                Ok(sender) => sender,
+                Err(ChannelError::Taken { .. }) => continue,
+                Err(error) => panic!("{error}"),
+            };
+            assert_eq!(living.fetch_add(1, Ordering::SeqCst), 0, "another one has the name, too");
+            made.fetch_add(1, Ordering::SeqCst);
+            let mut receiver = Receiver::open(&names.client(), CHANNEL).expect("the name leads to the sender");
+            assert_eq!(sender.capacity(), slots);
+            (0..slots.min(100)).for_each(|_| sender.try_send_bytes(&slots.to_ne_bytes()).unwrap());
+            assert_eq!(&receiver.try_recv().unwrap()[..], slots.to_ne_bytes());
+            living.fetch_sub(1, Ordering::SeqCst);
+        }
+    };
+    let create_all = || {
+        thread::scope(|scope| {
+            let create = &create;
+            [2, 3, 8192].map(|slots| scope.spawn(move || create(slots))).map(|thread| thread.join())
+        })
+    };
+    let (results, _) = beside(|| names.sweep(), create_all);
+    results.into_iter().for_each(|result| result.unwrap());
+    assert!(made.load(Ordering::SeqCst) >= ROUNDS / 2, "too few to see anything");
+    names.sweep();
+    assert!(!path(&names).exists());
+}
+
+fn path(names: &Names) -> std::path::PathBuf {
+    shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()))
+}
+
+/// Guards against two receivers, of which one gets the messages and the other their leases.
+#[test]
+fn concurrent_open() {
+    const ROUNDS: usize = 1000;
+    let names = Names::new("chan-openers");
+    let provider = names.provider().build().unwrap();
+    let clients = [(); 2].map(|()| Arc::new(names.client()));
+    clients.iter().for_each(|client| assert!(client.connect(provider.id()).is_ok()));
+    for _ in 0..ROUNDS {
+        let mut sender = Sender::create(&provider, CHANNEL).unwrap();
+        let start = Barrier::new(2);
+        let open = |client: &Arc<shm_pool::Client>| {
+            start.wait();
+            Receiver::open(client, CHANNEL)
+        };
+        let opened = thread::scope(|scope| {
+            let [first, second] = &clients;
+            let threads = [scope.spawn(|| open(first)), scope.spawn(|| open(second))];
+            threads.map(|thread| thread.join().unwrap())
+        });
+        let (mut receivers, refused): (Vec<_>, Vec<_>) = opened.into_iter().partition(Result::is_ok);
+        assert_eq!((receivers.len(), refused.len()), (1, 1));
+        assert!(matches!(refused[0], Err(ChannelError::HasReceiver { .. })));
+        let receiver = receivers[0].as_mut().unwrap();
+        sender.wait_for_receiver(Duration::from_secs(100)).unwrap();
+        sender.send(provider.alloc_zeroed(100).unwrap().freeze()).unwrap();
+        assert_eq!(receiver.recv().expect("it is for this receiver").len(), 100);
+    }
+    assert_eq!(provider.stats().bytes_leased, 0);
+}
+
+/// A foreign file under such a name survives.
+#[test]
+fn garbage_is_not_replaced() {
+    let names = Names::new("chan-file");
+    let provider = names.provider().build().unwrap();
+    fs::write(path(&names), b"a text of somebody").unwrap();
+    let error = Sender::create(&provider, CHANNEL).unwrap_err();
+    assert!(matches!(error, ChannelError::NotAChannel { .. }), "{error}");
+    assert_eq!(names.sweep(), 0);
+    assert_eq!(fs::read(path(&names)).unwrap(), b"a text of somebody");
+    fs::remove_file(path(&names)).unwrap();
+}
+
+// ---- the keeper's robust list, as the kernel reports it (see `os/robust_list.rs`) ---------------
+
+const CHANNELS: usize = 3;
+
+/// Guards against a list that the kernel unmaps before walking it when it kills a process for lack
+/// of memory, or that a peer can write: the other ends would stay parked.
+#[test]
+fn robust_list_is_private() {
+    in_child(|prefix| {
+        let (provider, client) = (Provider::builder().name_prefix(prefix).build().unwrap(), shm::client(prefix));
+        let ends: Vec<_> = (0..CHANNELS)
+            .map(|number| {
+                let name = format!("c{number}");
+                (Sender::create(&provider, &name).unwrap(), Receiver::open(&client, &name).unwrap())
+            })
+            .collect();
+        let list = list();
+        assert_eq!(list.len(), 1 + 2 * CHANNELS, "the head, and an entry for each end");
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        for address in list {
+            let mapping = maps.lines().find(|line| range(line).contains(&address)).expect("a mapped address");
+            assert!(mapping.split(' ').nth(1).expect("permissions").ends_with('s'), "private: {mapping}");
+            assert!(!mapping.contains("/dev/shm/"), "peers have it too: {mapping}");
+        }
+        drop(ends);
+        assert_eq!(self::list().len(), 1, "the head alone");
+    });
+}
+
+/// The addresses of the list's head and of its entries.
+fn list() -> Vec<u64> {
+    let memory = File::open("/proc/self/mem").unwrap();
+    let next = |at: u64| {
+        let mut address = [0; 8];
+        memory.read_exact_at(&mut address, at).expect("an entry that is mapped");
+        u64::from_ne_bytes(address)
+    };
+    let head = sys::robust_list(keeper());
+    let entries = std::iter::successors(Some(head), |&at| Some(next(at)).filter(|&next| next != head));
+    entries.take(100).collect()
+}
+
+fn keeper() -> libc::pid_t {
+    let threads = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap());
+    let is_keeper = |path: &fs::DirEntry| fs::read_to_string(path.path().join("comm")).unwrap() == "shm-pool-keeper\n";
+    let mut keepers = threads.filter(is_keeper);
+    let keeper = keepers.next().expect("the first channel has started it");
+    assert!(keepers.next().is_none(), "one for each process");
+    keeper.file_name().to_str().unwrap().parse().unwrap()
+}
+
+fn range(line: &str) -> Range<u64> {
+    let (start, end) = line.split(' ').next().unwrap().split_once('-').expect("two addresses");
+    let address = |text| u64::from_str_radix(text, 16).unwrap();
+    address(start)..address(end)
 }

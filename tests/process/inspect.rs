@@ -2,11 +2,11 @@
 //! objects.
 
 use crate::child::Child;
-use crate::descriptors::with_only;
 use crate::killed_owner;
 use crate::peer::Peer;
+use crate::rlimits::with_only;
 use crate::shm::{self, Names};
-use crate::sys;
+use crate::threads::beside;
 use crate::users;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{self, OnFull, Publisher, Receiver, Sender};
@@ -14,8 +14,6 @@ use shm_pool::inspect::{ChannelReport, Inspector, ProviderReport, State};
 use shm_pool::{Provider, Swept};
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 fn look(names: &Names) -> (Vec<ProviderReport>, Vec<ChannelReport>) {
@@ -40,11 +38,7 @@ fn stopped_peer() {
     const LENGTHS: [usize; 2] = [40 << 20, 1_000];
     let names = Names::new("inspect-stopped");
     let provider = names.provider().max_bytes(64 << 20).build().unwrap();
-    let messages = LENGTHS.map(|len| {
-        let mut buffer = provider.alloc(len).unwrap();
-        shm::fill(&mut buffer, len as u64);
-        buffer.freeze()
-    });
+    let messages = LENGTHS.map(|len| shm::message(&provider, len, len as u64));
     let (peer, idle) = (Peer::start(names.prefix()), Peer::start(names.prefix()));
     let idle_id = idle.connect(provider.id()).unwrap();
     let idle_slot = idle_id.slot();
@@ -110,8 +104,7 @@ fn orphans() {
     drop(message);
 }
 
-/// Unfinished objects and those of another version are reported as removable exactly if a sweep
-/// removes them.
+/// They are reported as removable exactly if a sweep removes them.
 #[test]
 fn half_made_objects() {
     let names = Names::new("inspect-half-made");
@@ -144,7 +137,6 @@ fn half_made_objects() {
 
 role!("receiver-that-stays", staying_role);
 
-/// The role of a receiver that receives nothing.
 fn staying_role(link: &Link, arguments: &[&str]) {
     let receiver = Receiver::open(&shm::client(arguments[0]), arguments[1]).unwrap();
     link.send(&Message::Done);
@@ -162,8 +154,7 @@ fn channels() {
     let mut publisher = Publisher::builder().receivers(4).capacity(4).create(&provider, "many").unwrap();
     let options = Receiver::builder().on_full(OnFull::DropNew).capacity(2);
     let mut receiver = options.open(&names.client(), "many").unwrap();
-    let keeper = Child::start("receiver-that-stays", &[names.prefix(), "many"]);
-    keeper.expect_done();
+    let keeper = Child::start_ready("receiver-that-stays", &[names.prefix(), "many"]);
     for number in 0..5_u8 {
         publisher.try_send_bytes(&[number]).unwrap();
     }
@@ -211,8 +202,7 @@ fn borrowers_role(link: &Link, arguments: &[&str]) {
     drop((messages, receiver));
 }
 
-/// Loans through a channel are listed with their process, and returned ones no longer count, even
-/// before the sender sends again.
+/// Returned loans no longer count, even before the sender sends again.
 #[test]
 fn stopped_receiver() {
     const LENGTHS: [usize; 4] = [1_000, 3 << 20, 0, 3 << 20];
@@ -229,8 +219,7 @@ fn stopped_receiver() {
     let bytes = LENGTHS.iter().sum::<usize>() as u64;
     assert_eq!((waiting.is_alive, waiting.lent, waiting.bytes_lent, of_all.bytes_lent), (false, 4, bytes, bytes));
 
-    let child = Child::start("receiver-that-borrows", &[names.prefix(), "c"]);
-    child.expect_done();
+    let child = Child::start_ready("receiver-that-borrows", &[names.prefix(), "c"]);
     child.stop();
     let (of_all, held) = seen();
     let process = held.process.as_ref().unwrap();
@@ -292,8 +281,7 @@ fn loan_without_publisher() {
     assert_eq!((seen().lent, seen().bytes_lent), (1, 2_000));
 }
 
-/// A receiver that keeps the latest is not blamed for withdrawn messages, which leave the book
-/// without being returned.
+/// Withdrawn messages leave the book without being returned.
 #[test]
 fn loans_by_receiver() {
     let names = Names::new("inspect-lent-steps");
@@ -343,8 +331,7 @@ fn loans_by_receiver() {
     assert!(report.channels[0].receivers.iter().all(|receiver| receiver.lent == 0), "{report:?}");
 }
 
-/// A damaged object, or one that changes during the inspection, neither crashes the operator's tool
-/// nor hides the others.
+/// Damage neither crashes the operator's tool nor hides other objects.
 #[test]
 fn damaged_objects_are_reported() {
     let names = Names::new("inspect-garbage");
@@ -425,8 +412,7 @@ fn waiting_within_capacity() {
     let names = Names::new("inspect-waiting");
     let provider = names.provider().build().unwrap();
     let sender = Sender::builder().capacity(2).create(&provider, "c").unwrap();
-    let path = shm::path(&format!("{}.c.channel", names.prefix()));
-    let object = fs::OpenOptions::new().write(true).open(path).unwrap();
+    let object = shm::channel_object(names.prefix(), "c");
     // All three slots carry a message: the sequence of slot n is n + 1.
     for slot in 0..3_u64 {
         object.write_all_at(&(slot + 1).to_ne_bytes(), 4096 + slot * 64).unwrap();
@@ -441,9 +427,7 @@ role!("stranger-looks", strangers_role);
 
 /// The role of another user who inspects. The second argument is the number of objects.
 fn strangers_role(link: &Link, arguments: &[&str]) {
-    if let Err(error) = sys::become_user(users::STRANGER) {
-        return link.send(&Message::Refused(error.to_string()));
-    }
+    users::be_stranger(link);
     link.send(&Message::Done);
     let report = Inspector::new().prefix(arguments[0]).look().unwrap();
     assert_eq!(report.others.to_string(), arguments[1]);
@@ -472,26 +456,20 @@ fn restart_during_look() {
     let names = Names::new("inspect-again");
     let provider = names.provider().build().unwrap();
     let mut inspector = inspector(&names);
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let at_the_end = End(&is_over);
-        let looking = scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                let report = inspector.look().unwrap();
-                assert!(report.channels.len() <= 1, "{report:?}");
-                for channel in &report.channels {
-                    assert!(!matches!(channel.state, State::Unusable(_)), "{channel:?}");
-                    assert!(channel.state != State::Dead || channel.sender.is_none(), "{channel:?}");
-                }
-                assert!(report.providers.iter().all(|found| found.state == State::Alive), "{report:?}");
-            }
-        });
+    let look = || {
+        let report = inspector.look().unwrap();
+        assert!(report.channels.len() <= 1, "{report:?}");
+        for channel in &report.channels {
+            assert!(!matches!(channel.state, State::Unusable(_)), "{channel:?}");
+            assert!(channel.state != State::Dead || channel.sender.is_none(), "{channel:?}");
+        }
+        assert!(report.providers.iter().all(|found| found.state == State::Alive), "{report:?}");
+    };
+    beside(look, || {
         for _ in 0..5000 {
             let mut sender = Sender::builder().capacity(2).loans(2).create(&provider, "c").unwrap();
             sender.send_bytes(b"message").unwrap();
         }
-        drop(at_the_end);
-        looking.join().unwrap();
     });
 }
 
@@ -516,8 +494,7 @@ fn few_descriptors() {
     let provider = names.provider().build().unwrap();
     let sender = |number| Sender::builder().capacity(2).loans(2).create(&provider, &format!("c{number}")).unwrap();
     let senders: Vec<_> = (0..MANY).map(sender).collect();
-    let child = Child::start("looks-with-few-descriptors", &[names.prefix()]);
-    child.expect_done();
+    let child = Child::start_ready("looks-with-few-descriptors", &[names.prefix()]);
     child.finish();
     drop(senders);
 }
@@ -529,15 +506,9 @@ fn no_trace() {
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::builder().receivers(1).create(&provider, "c").unwrap();
     let mut inspector = inspector(&names);
-    let before = open_objects(&names);
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let at_the_end = End(&is_over);
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                inspector.look().unwrap();
-            }
-        });
+    let before = shm::open_objects(names.prefix(), "");
+    let look = || inspector.look().unwrap();
+    beside(look, || {
         // Each needs a lock that an inspection queries, and all slots are used in turn.
         for _ in 0..100 {
             let clients: Vec<_> = (0..64).map(|_| names.client()).collect();
@@ -548,23 +519,7 @@ fn no_trace() {
             assert!(publisher.has_receivers());
             drop(receiver);
         }
-        drop(at_the_end);
     });
     assert!(!publisher.has_receivers());
-    assert_eq!(open_objects(&names), before);
-}
-
-/// Returns how many descriptors of this test's objects this process has open.
-fn open_objects(names: &Names) -> usize {
-    let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    open.filter(|path| path.to_string_lossy().contains(names.prefix())).count()
-}
-
-/// Ends the test's other thread, also when the test fails.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
+    assert_eq!(shm::open_objects(names.prefix(), ""), before);
 }

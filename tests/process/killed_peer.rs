@@ -1,11 +1,20 @@
-//! A peer is killed with views and grants, or exits in another way without releasing them: the
-//! owner reclaims its memory, and no other peer loses any (D4, D5).
+//! Peers that are slow, or are killed with views and grants, or exit without releasing them: the
+//! owner reclaims its memory and the slot, and no other peer loses any (D4, D5).
 
+use crate::child::{in_child, Child};
 use crate::peer::{Peer, View};
 use crate::shm::{self, Names};
-use crate::spaces::Ending;
-use shm_pool::{AllocErrorKind, PeerId, Provider, ShareError, ShmBuf};
+use crate::sys::{self, Ending};
+use crate::threads::SetOnDrop;
+use crate::wire::{Link, Message};
+use shm_pool::{AllocErrorKind, AttachError, Client, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView};
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::{hint, thread};
 
 /// The most views of one message in one client, and the most grants of one to a peer.
 const VIEWS: usize = 31;
@@ -31,7 +40,7 @@ impl Scene {
         let victim = Peer::start(names.prefix());
         let victim_id = victim.connect(provider.id()).unwrap();
         // As many views and grants as possible: the victim's counters are full.
-        let (viewed, granted) = (message(&provider, len, 0), message(&provider, len, 1));
+        let (viewed, granted) = (shm::message(&provider, len, 0), shm::message(&provider, len, 1));
         for _ in 0..VIEWS {
             victim.attach(viewed.descriptor().unwrap(), 0).unwrap();
         }
@@ -44,7 +53,7 @@ impl Scene {
         // The victim leases the survivors' messages, too.
         let survivors = [2, 3].map(|seed| {
             let survivor = Peer::start(names.prefix());
-            let message = message(&provider, len, seed);
+            let message = shm::message(&provider, len, seed);
             victim.attach(message.descriptor().unwrap(), seed).unwrap();
             message.grant(victim_id).unwrap();
             let view = survivor.attach(message.descriptor().unwrap(), seed).unwrap();
@@ -79,8 +88,8 @@ impl Scene {
         assert_eq!(leased, leased_messages * self.len);
     }
 
-    /// Checks that what only the victim held can be reused, and what the survivors hold only after
-    /// they release it.
+    /// Checks that the victim's own messages can be reused, and those of the survivors only after
+    /// they release them.
     fn assert_only_the_victims_memory_is_free(mut self) {
         for _ in 0..LOST {
             let mut buffer = self.provider.alloc(self.len).unwrap();
@@ -96,12 +105,6 @@ impl Scene {
         self.assert_exhausted(0);
         drop(last);
     }
-}
-
-fn message(provider: &Provider, len: usize, seed: u64) -> ShmBuf {
-    let mut buffer = provider.alloc(len).unwrap();
-    shm::fill(&mut buffer, seed);
-    buffer.freeze()
 }
 
 /// Guards against losing large chunks, and in the end the whole cap, to crashing peers.
@@ -142,7 +145,7 @@ fn trim_spares_living_peer() {
     let provider = names.provider().max_bytes(1 << 20).build().unwrap();
     let peer = Peer::start(names.prefix());
     let id = peer.connect(provider.id()).unwrap();
-    let (viewed, granted) = (message(&provider, 100_000, 1), message(&provider, 100_000, 2));
+    let (viewed, granted) = (shm::message(&provider, 100_000, 1), shm::message(&provider, 100_000, 2));
     let view = peer.attach(viewed.descriptor().unwrap(), 1).unwrap();
     let descriptor = granted.grant(id).unwrap();
     drop((viewed, granted));
@@ -179,4 +182,358 @@ fn reclaim_after_any_end() {
         scene.survivors.iter().for_each(|(survivor, view)| survivor.check(*view));
         scene.assert_only_the_victims_memory_is_free();
     }
+}
+
+// ---- peers that are killed while they leave -----------------------------------------------------
+
+/// Where a control object's header has the number of records ever used, and the slots' epochs.
+const HIGH_WATER: u64 = 28;
+const EPOCHS: u64 = 32;
+
+fn control(names: &Names, provider: ProviderId) -> File {
+    let path = shm::path(&format!("{}.{provider}.ctl", names.prefix()));
+    OpenOptions::new().read(true).write(true).open(path).expect("the control object has its documented name")
+}
+
+fn epoch(peer: PeerId) -> u64 {
+    let bytes = peer.to_bytes();
+    u64::from_le_bytes(std::array::from_fn(|at| bytes[8 + at]))
+}
+
+fn with_epoch(peer: PeerId, epoch: u64) -> PeerId {
+    let mut bytes = peer.to_bytes();
+    bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
+    PeerId::from_bytes(bytes)
+}
+
+/// What a peer held is reclaimed without waiting for another peer to take its slot.
+#[test]
+fn killed_during_disconnect() {
+    let names = Names::new("leaving");
+    let provider = names.provider().build().unwrap();
+    let control = control(&names, provider.id());
+    let victim = Peer::start(names.prefix());
+    let dead = victim.connect(provider.id()).unwrap();
+    let (read, granted) = (shm::message(&provider, 5_000, 1), shm::message(&provider, 5_000, 2));
+    victim.attach(read.descriptor().unwrap(), 1).unwrap();
+    let untaken = granted.grant(dead).unwrap();
+    victim.kill();
+    // The first step of leaving. The victim never gets to the second.
+    let at = EPOCHS + 8 * u64::from(dead.slot());
+    let mut word = [0; 8];
+    control.read_exact_at(&mut word, at).unwrap();
+    assert_eq!(u64::from_le_bytes(word), epoch(dead), "the header has the slot's epoch elsewhere");
+    control.write_all_at(&(epoch(dead) + 1).to_le_bytes(), at).unwrap();
+
+    assert!(read.is_leased() && granted.is_leased(), "nobody has looked yet");
+    assert_eq!(granted.grant(dead), Err(ShareError::PeerGone(dead)), "it had begun to leave");
+    assert_eq!((provider.reclaim(), provider.reclaim()), (2, 0), "both messages, and once");
+    assert!(!read.is_leased() && !granted.is_leased());
+
+    let next = Peer::start(names.prefix());
+    let living = next.connect(provider.id()).unwrap();
+    assert_eq!(living.slot(), dead.slot(), "the test needs the slot again");
+    assert_eq!(next.attach(untaken, 2).unwrap_err(), "NotGranted", "a grant is not inherited");
+    assert_eq!(granted.grant(dead), Err(ShareError::PeerGone(dead)));
+    let own = granted.grant(living).unwrap();
+    assert_eq!(provider.reclaim(), 0, "the slot is a living peer's now");
+    let view = next.attach(own, 2).expect("the living peer's grant is there");
+    assert!(granted.is_leased());
+    next.release(view);
+    assert!(!granted.is_leased());
+}
+
+/// Guards against a grant to a forged or damaged id, whose message would never become free again.
+#[test]
+fn no_grant_to_empty_slot() {
+    let names = Names::new("leaving-ids");
+    let provider = names.provider().build().unwrap();
+    let message = shm::message(&provider, 5_000, 3);
+    let peer = Peer::start(names.prefix());
+    let id = peer.connect(provider.id()).unwrap();
+    peer.kill();
+    provider.reclaim();
+    let mut never_taken = id.to_bytes();
+    never_taken[16] = 63;
+    let never_taken = PeerId::from_bytes(never_taken);
+    for epoch in (0..=epoch(id) + 8).chain([u64::MAX, u64::MAX - 3, 1 << 48, 3 << 48]) {
+        for id in [with_epoch(id, epoch), with_epoch(never_taken, epoch)] {
+            assert_eq!(message.grant(id), Err(ShareError::PeerGone(id)));
+            assert!(!message.is_leased(), "a refused grant leaves nothing");
+        }
+    }
+}
+
+/// A rogue peer cannot shorten the owner's search for leases of the dead.
+#[test]
+fn forged_slot_state() {
+    let names = Names::new("leaving-wild");
+    let provider = names.provider().build().unwrap();
+    let messages: Vec<_> = (0..5).map(|seed| shm::message(&provider, 5_000, seed)).collect();
+    let victim = Peer::start(names.prefix());
+    for (seed, message) in (0..).zip(&messages) {
+        victim.attach(message.descriptor().unwrap(), seed).unwrap();
+    }
+    let control = control(&names, provider.id());
+    let mut word = [0; 4];
+    control.read_exact_at(&mut word, HIGH_WATER).unwrap();
+    assert_eq!(u32::from_le_bytes(word), 5, "the header has the number of used records elsewhere");
+    control.write_all_at(&[0; 4], HIGH_WATER).unwrap();
+    victim.kill();
+    assert_eq!(provider.reclaim(), messages.len());
+    assert!(messages.iter().all(|message| !message.is_leased()));
+}
+
+// ---- the 64 slots (D5) --------------------------------------------------------------------------
+
+const PEERS: usize = 64;
+
+/// A new peer is not mistaken for a dead one with grants.
+#[test]
+fn killed_peer_frees_slot() {
+    let names = Names::new("slots");
+    let provider = names.provider().build().unwrap();
+    let victim = Peer::start(names.prefix());
+    let dead = victim.connect(provider.id()).unwrap();
+    let clients: Vec<Client> = (1..PEERS).map(|_| names.client()).collect();
+    let ids: Vec<_> = clients.iter().map(|client| client.connect(provider.id()).unwrap()).collect();
+    let one_more = names.client();
+    let refused = one_more.connect(provider.id()).unwrap_err();
+    assert!(matches!(refused, AttachError::TooManyPeers { max: PEERS, .. }), "{refused}");
+
+    let message = shm::message(&provider, 20_000, 1);
+    victim.attach(message.descriptor().unwrap(), 1).unwrap();
+    let untaken = message.grant(dead).unwrap();
+    victim.kill();
+
+    let living = one_more.connect(provider.id()).unwrap();
+    assert_eq!(living.slot(), dead.slot(), "there is no other");
+    assert!(!message.is_leased(), "who takes a slot over clears what its last peer held");
+    assert_eq!(message.grant(dead), Err(ShareError::PeerGone(dead)), "the dead one's id is not the new one's");
+    assert!(!message.is_leased(), "a refused grant leaves nothing");
+    let refused = one_more.attach(&untaken).unwrap_err();
+    assert!(matches!(refused, AttachError::NotGranted), "a grant is not inherited: {refused}");
+
+    for (client, id) in clients.iter().zip(ids) {
+        let view = client.attach(&message.grant(id).unwrap()).unwrap();
+        shm::check(&view, 1).unwrap();
+    }
+    let view = one_more.attach(&message.grant(living).unwrap()).unwrap();
+    assert!(message.is_leased());
+    drop(view);
+    assert!(!message.is_leased());
+}
+
+#[test]
+fn killed_peers_share_slot() {
+    let names = Names::new("slots-again");
+    let provider = names.provider().build().unwrap();
+    let message = shm::message(&provider, 5_000, 9);
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        let peer = Peer::start(names.prefix());
+        peer.attach(message.descriptor().unwrap(), 9).unwrap();
+        ids.push(peer.connect(provider.id()).unwrap());
+        peer.kill();
+    }
+    assert!(ids.iter().all(|id| id.slot() == ids[0].slot()), "{ids:?}");
+    assert!(message.is_leased(), "nobody has looked since the last one died");
+    drop(message);
+    assert_eq!(provider.stats().bytes_leased, provider.stats().classes[0].size);
+    provider.trim();
+    assert_eq!(provider.stats().bytes_held, 0);
+}
+
+/// With all 64 slots taken, another process never shares a slot, and joins once a slot is free.
+#[test]
+fn sixty_fifth_peer() {
+    let names = Names::new("slots-65");
+    let provider = names.provider().build().unwrap();
+    let message = shm::message(&provider, 5_000, 65);
+    let descriptor = message.descriptor().unwrap();
+    let mut peers: Vec<Option<Peer>> = (0..PEERS).map(|_| Some(Peer::start(names.prefix()))).collect();
+    let connected = peers.iter().flatten().map(|peer| peer.connect(provider.id()).unwrap().slot());
+    assert!(connected.eq(0..PEERS as u8), "one slot each, the first that is free");
+    let views: Vec<_> = peers.iter().flatten().map(|peer| peer.attach(descriptor, 65).unwrap()).collect();
+
+    type Goes = fn(Peer);
+    let ways: [(usize, Goes); 3] = [(40, Peer::kill), (63, Peer::leave), (0, Peer::kill)];
+    let late = Peer::start(names.prefix());
+    let mut latecomers = vec![late];
+    for (slot, goes) in ways {
+        let late = latecomers.last().expect("one was pushed");
+        for refused in [late.connect(provider.id()).unwrap_err(), late.attach(descriptor, 65).unwrap_err()] {
+            assert!(refused.starts_with("TooManyPeers") && refused.contains("max: 64"), "{refused}");
+        }
+        assert_eq!(late.mappings(), 0, "a refused peer keeps no mapping");
+        goes(peers[slot].take().expect("each slot is left once"));
+        assert_eq!(usize::from(late.connect(provider.id()).unwrap().slot()), slot, "there is no other");
+        late.attach(descriptor, 65).unwrap();
+        latecomers.push(Peer::start(names.prefix()));
+    }
+    assert_eq!(provider.reclaim(), 0, "who took the slots has cleared them");
+    for (peer, view) in peers.iter().zip(&views) {
+        peer.iter().for_each(|peer| peer.check(*view));
+    }
+    drop((peers, latecomers));
+    assert_eq!(provider.reclaim(), PEERS, "all were killed with a view of the message");
+    assert!(!message.is_leased());
+}
+
+// ---- slow peers (D3) ----------------------------------------------------------------------------
+
+#[test]
+fn held_segment() {
+    let names = Names::new("slow-large");
+    hold_while_publishing(&names, 1 << 20, 4 << 20);
+}
+
+#[test]
+fn held_chunk() {
+    let names = Names::new("slow-small");
+    hold_while_publishing(&names, 4 << 10, 64 << 10);
+}
+
+fn hold_while_publishing(names: &Names, len: usize, max_bytes: usize) {
+    let provider = names.provider().max_bytes(max_bytes).build().unwrap();
+    let (slow, other) = (Peer::start(names.prefix()), Peer::start(names.prefix()));
+    let held = shm::message(&provider, len, 1);
+    let address = held.as_ptr() as usize;
+    let view = slow.attach(held.descriptor().unwrap(), 1).unwrap();
+    drop(held);
+    assert_eq!(provider.stats().bytes_leased, len);
+
+    // Each round publishes two messages.
+    let rounds = 50 * max_bytes / len;
+    for round in 2..2 + rounds as u64 {
+        publish(&provider, &other, len, round);
+        if round % 20 == 0 {
+            slow.check(view);
+        }
+    }
+    assert!(!all_addresses(&provider, len).contains(&address), "handed out while a peer holds it");
+    slow.check(view);
+
+    slow.release(view);
+    assert_eq!(provider.stats().bytes_leased, 0);
+    assert!(all_addresses(&provider, len).contains(&address), "never used again");
+}
+
+/// Publishes two messages. Over the rounds, some are never shared, some are sent to no peer, and
+/// some are read by another peer.
+fn publish(provider: &Provider, other: &Peer, len: usize, seed: u64) {
+    let [mut first, mut second] = [(); 2].map(|()| provider.alloc(len).unwrap());
+    second.fill(seed as u8);
+    match seed % 16 {
+        0 => {
+            shm::fill(&mut first, seed);
+            let first = first.freeze();
+            let read = other.attach(first.descriptor().unwrap(), seed).unwrap();
+            drop(first);
+            other.release(read);
+        }
+        1..=9 => {
+            first.fill(!seed as u8);
+            first.freeze().descriptor().unwrap();
+        }
+        _ => {}
+    }
+}
+
+/// Returns the addresses of all buffers of one length that can be held at the same time.
+fn all_addresses(provider: &Provider, len: usize) -> HashSet<usize> {
+    let buffers: Vec<_> = std::iter::from_fn(|| provider.alloc(len).ok()).collect();
+    buffers.iter().map(|buffer| buffer.as_ptr() as usize).collect()
+}
+
+// ---- concurrent reclaims ------------------------------------------------------------------------
+// One of two threads that look for dead peers is stopped halfway. A living peer that has meanwhile
+// taken a dead one's slot must not be mistaken for the dead one.
+
+/// Enough that the thread is stopped at the critical point in at least one of them.
+const ROUNDS: usize = 4;
+
+/// How many peers die in a round, each in its own slot, and how many join after them.
+const DEAD: usize = 16;
+const LIVING: usize = 32;
+
+/// Shared messages, all of which are searched for leases of each dead peer. There are so many that
+/// a reclaim spends most of its time on that.
+const MESSAGES: usize = 8_000;
+
+/// A new peer keeps its leases, so its messages are not overwritten while it reads them.
+#[test]
+fn slot_reuse_during_reclaims() {
+    in_child(|prefix| {
+        let provider = Provider::builder().name_prefix(prefix).max_shared(MESSAGES).build().unwrap();
+        let messages: Vec<ShmBuf> = (0..MESSAGES).map(|_| provider.alloc(64).unwrap().freeze()).collect();
+        let descriptors: Vec<_> = messages.iter().map(|message| message.descriptor().unwrap()).collect();
+        for _ in 0..ROUNDS {
+            let peers = Child::start("reclaimed", &[prefix]);
+            descriptors[..DEAD].iter().for_each(|descriptor| peers.tell(&Message::Sent(*descriptor)));
+            peers.expect_done();
+            peers.kill();
+            round(prefix, &provider, &messages);
+        }
+    });
+}
+
+role!("reclaimed", peers);
+
+/// The role of the peers that die: clients that each have a view of a different message.
+fn peers(link: &Link, arguments: &[&str]) {
+    let clients = [(); DEAD].map(|()| shm::client(arguments[0]));
+    let attach = |client: &Client| client.attach(&link.sent()).unwrap();
+    let views: Vec<_> = clients.iter().map(attach).collect();
+    link.send(&Message::Done);
+    while link.receive().unwrap().is_some() {}
+    drop(views);
+}
+
+/// Living peers take the slots of the dead. They keep their leases, and can be granted more.
+fn round(prefix: &str, provider: &Provider, messages: &[ShmBuf]) {
+    let clients: Vec<Client> = (0..LIVING).map(|_| shm::client(prefix)).collect();
+    // The last messages: a search through all of them gets to these late.
+    let leased = &messages[messages.len() - LIVING..];
+    let views = attach_while_reclaiming(provider, messages, &clients, leased);
+    for (client, message) in clients.iter().zip(leased) {
+        let id = client.connect(provider.id()).unwrap();
+        assert!(message.is_leased(), "the lease of living peer {id} was taken back");
+        let granted = message.grant(id).unwrap_or_else(|error| panic!("a living peer: {error}"));
+        client.attach(&granted).unwrap_or_else(|error| panic!("the grant of living peer {id} is lost: {error}"));
+    }
+    drop((views, clients));
+    provider.reclaim();
+    assert!(messages.iter().all(|message| !message.is_leased()), "a lease is left");
+}
+
+/// Stops a thread while it reclaims what a dead peer held, and lets another thread do the same
+/// while new peers join.
+fn attach_while_reclaiming(
+    provider: &Provider,
+    messages: &[ShmBuf],
+    clients: &[Client],
+    leased: &[ShmBuf],
+) -> Vec<ShmView> {
+    let (is_over, (to_tell, told)) = (AtomicBool::new(false), mpsc::channel());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            to_tell.send(sys::this_thread()).unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                provider.reclaim();
+            }
+        });
+        let _over = SetOnDrop(&is_over);
+        let thread = told.recv().unwrap();
+        // When this ends, the thread is clearing the second dead peer's slot, or has just done so.
+        while messages[1].is_leased() {
+            hint::spin_loop();
+        }
+        let stopped = sys::stop(thread);
+        scope.spawn(|| provider.reclaim());
+        let pairs = clients.iter().zip(leased);
+        let views = pairs.map(|(client, message)| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
+        drop(stopped);
+        views
+    })
 }

@@ -1,21 +1,22 @@
-//! Buffers on loan to channels: held for long, dropped in any order and on any thread, and held by
-//! receivers that outlive their senders.
+//! Messages between owner and reader: on loan to channels, held for long and dropped in any order and
+//! on any thread; or in transit as descriptors.
 
 use crate::child::Child;
+use crate::peer::Peer;
 use crate::shm::{self, Names};
-use crate::spaces::with_address_space;
-use crate::wire::{Link, Message};
-use shm_pool::channel::{self, ChannelError, Receiver, Sender};
-use shm_pool::Provider;
+use crate::sys::with_address_space;
+use crate::threads::beside;
+use crate::wire::{Link, Message, FOR_EVER};
+use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
+use shm_pool::channel::{self, ChannelError, Receiver, SendErrorKind, Sender};
+use shm_pool::{Descriptor, Provider, ShmBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CHANNELS: usize = 3;
 const HELD: usize = 1000;
 const LENGTHS: [usize; 4] = [100, 5000, 20_000, 1 << 20];
-
-/// Longer than anything here may take.
-const FOR_EVER: Duration = Duration::from_secs(240);
 
 fn provider(prefix: &str) -> Provider {
     Provider::builder().name_prefix(prefix).max_bytes(1 << 30).build().unwrap()
@@ -30,9 +31,7 @@ fn len(number: usize) -> usize {
 }
 
 fn send(sender: &mut Sender, provider: &Provider, number: usize) {
-    let mut buffer = provider.alloc(len(number)).unwrap();
-    shm::fill(&mut buffer, number as u64);
-    sender.send(buffer.freeze()).unwrap();
+    sender.send(shm::message(provider, len(number), number as u64)).unwrap();
 }
 
 fn receivers(prefix: &str) -> Vec<Receiver> {
@@ -40,8 +39,7 @@ fn receivers(prefix: &str) -> Vec<Receiver> {
     (0..CHANNELS).map(|number| Receiver::open(&client, &name(number)).unwrap()).collect()
 }
 
-/// A message is not reused while it is held and others are sent, and buffers dropped out of order
-/// are returned.
+/// No message is reused while it is held, and buffers dropped out of order are returned.
 #[test]
 fn thousand_loans_out_of_order() {
     let names = Names::new("loans-thousand");
@@ -67,8 +65,7 @@ fn thousand_loans_out_of_order() {
 
 role!("loans-holder", holder_role);
 
-/// The role: holds a thousand messages, then drops them in random order on two threads while it
-/// receives a thousand more.
+/// The role: holds messages, then drops them in random order on two threads while it receives more.
 fn holder_role(link: &Link, arguments: &[&str]) {
     let mut receivers = receivers(arguments[0]);
     let mut receive = |number: usize| {
@@ -78,7 +75,7 @@ fn holder_role(link: &Link, arguments: &[&str]) {
     };
     let held: Vec<(usize, channel::Message)> = (0..HELD).map(|number| (number, receive(number))).collect();
     link.send(&Message::Done);
-    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    link.expect_go();
     let (mut odd, mut even): (Vec<_>, Vec<_>) = held.into_iter().partition(|(number, _)| number % 2 == 1);
     let mut random = fastrand::Rng::with_seed(1);
     random.shuffle(&mut odd);
@@ -89,12 +86,10 @@ fn holder_role(link: &Link, arguments: &[&str]) {
         scope.spawn(|| even.into_iter().for_each(check));
         (HELD..2 * HELD).for_each(|number| check((number, receive(number))));
     });
-    link.send(&Message::Done);
-    assert_eq!(link.receive().unwrap(), None);
+    link.done_until_end();
 }
 
-/// A message that is still read is not overwritten when its sender's process goes on with another
-/// provider.
+/// It is not overwritten when its sender's process goes on with another provider.
 #[test]
 fn message_outlives_sender_and_provider() {
     let names = Names::new("loans-outlive");
@@ -125,12 +120,11 @@ fn heir_role(link: &Link, arguments: &[&str]) {
     // The request for the next message confirms that these have arrived.
     assert!(receivers[0].recv().is_err());
     drop(receivers);
-    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    link.expect_go();
     held.iter().zip(0..).for_each(|(message, number)| shm::check(message, number).unwrap());
     drop(held);
     assert_eq!(shm::mappings(arguments[0]), 0, "what nobody reads is let go of");
-    link.send(&Message::Done);
-    assert_eq!(link.receive().unwrap(), None);
+    link.done_until_end();
 }
 
 /// Address space to leave, in KiB: from none to more than a first channel takes.
@@ -160,7 +154,7 @@ fn keeper_role(link: &Link, arguments: &[&str]) {
     let [prefix, space] = arguments else { panic!("a prefix and a number") };
     let prefix = format!("{prefix}-{space}");
     let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
-    let before = (shm::open_descriptors(), shm::mappings(&prefix), shm::objects(&prefix));
+    let before = shm::state(&prefix);
     let made = with_address_space(space.parse::<u64>().unwrap() << 10, || Sender::create(&provider, "c"));
     let answer = match made {
         Ok(sender) => {
@@ -169,7 +163,7 @@ fn keeper_role(link: &Link, arguments: &[&str]) {
         }
         Err(ChannelError::Os(error)) => {
             assert!(matches!(error.errno(), Some(libc::ENOMEM | libc::EAGAIN)), "{error}");
-            let after = (shm::open_descriptors(), shm::mappings(&prefix), shm::objects(&prefix));
+            let after = shm::state(&prefix);
             assert_eq!(after, before, "{error}, and not undone");
             Message::Refused(error.to_string())
         }
@@ -177,4 +171,257 @@ fn keeper_role(link: &Link, arguments: &[&str]) {
     };
     drop(Sender::create(&provider, "c").unwrap());
     link.send(&answer);
+}
+
+// ---- descriptors in transit (D7) ----------------------------------------------------------------
+
+const LEN: usize = 256 << 10;
+const POOL: usize = 1 << 20;
+
+fn small_pool(names: &Names) -> Provider {
+    names.provider().max_bytes(POOL).arena_size(64 << 10).build().unwrap()
+}
+
+/// Uses all free memory, many times over.
+fn overwrite_all_that_is_free(provider: &Provider) {
+    for pattern in 0..20 {
+        let mut all: Vec<_> = std::iter::from_fn(|| provider.alloc(LEN).ok()).collect();
+        all.iter_mut().for_each(|buffer| buffer.fill(pattern));
+        for buffer in all {
+            buffer.freeze().descriptor().unwrap();
+        }
+    }
+}
+
+/// A message is neither lost nor overwritten between its sender's drop and its receiver's attach.
+#[test]
+fn granted_message() {
+    let names = Names::new("grant");
+    let provider = small_pool(&names);
+    let (receiver, stranger) = (Peer::start(names.prefix()), Peer::start(names.prefix()));
+    let id = receiver.connect(provider.id()).unwrap();
+    assert_eq!(receiver.connect(provider.id()), Ok(id), "a second connection is the same peer");
+    stranger.connect(provider.id()).unwrap();
+
+    let granted = shm::message(&provider, LEN, 1);
+    let descriptor = granted.grant(id).unwrap();
+    drop(granted); // from here on, only the grant holds it
+    overwrite_all_that_is_free(&provider);
+
+    let refused = stranger.attach(descriptor, 1).unwrap_err();
+    assert!(refused.starts_with("OtherPeer"), "{refused}");
+    let view = receiver.attach(descriptor, 1).unwrap();
+    let again = receiver.attach(descriptor, 1).unwrap_err();
+    assert_eq!(again, "NotGranted", "one grant is one view");
+    overwrite_all_that_is_free(&provider);
+    receiver.check(view);
+
+    receiver.release(view);
+    assert_eq!(provider.stats().bytes_leased, 0, "the grant and the lease are one");
+    overwrite_all_that_is_free(&provider);
+    let late = receiver.attach(descriptor, 1).unwrap_err();
+    assert!(late == "Stale", "the descriptor names nothing any more, but gives {late}");
+}
+
+#[test]
+fn kept_until_confirmed() {
+    let names = Names::new("confirm");
+    let provider = small_pool(&names);
+    let receivers = [(); 3].map(|()| Peer::start(names.prefix()));
+    let kept = shm::message(&provider, LEN, 2);
+    let descriptor = kept.descriptor().unwrap();
+    let attach = |receiver: &Peer| {
+        overwrite_all_that_is_free(&provider);
+        receiver.attach(descriptor, 2).unwrap() // the reply is the confirmation
+    };
+    let views: Vec<_> = receivers.iter().map(attach).collect();
+    drop(kept);
+    overwrite_all_that_is_free(&provider);
+    for (receiver, view) in receivers.iter().zip(views) {
+        receiver.check(view);
+        assert_eq!(provider.stats().bytes_leased, LEN, "held until the last of them lets go");
+        receiver.release(view);
+    }
+    assert_eq!(provider.stats().bytes_leased, 0);
+}
+
+#[test]
+fn unkept_is_stale() {
+    let names = Names::new("late");
+    let provider = small_pool(&names);
+    let receiver = Peer::start(names.prefix());
+    let lost = shm::message(&provider, LEN, 3);
+    let descriptor = lost.descriptor().unwrap();
+    drop(lost);
+    overwrite_all_that_is_free(&provider);
+    assert_eq!(receiver.attach(descriptor, 3).unwrap_err(), "Stale");
+    assert_eq!(provider.stats().bytes_leased, 0, "a refused attach leaves no lease");
+}
+
+/// A receiver never reads the memory of a provider with another prefix.
+#[test]
+fn other_prefix() {
+    let names = Names::new("prefix");
+    let provider = small_pool(&names);
+    let message = shm::message(&provider, LEN, 4);
+    let elsewhere = Peer::start("proc-elsewhere");
+    let refused = elsewhere.attach(message.descriptor().unwrap(), 4).unwrap_err();
+    assert!(refused.starts_with("NoProvider"), "{refused}");
+}
+
+// ---- a successor at the same provider -----------------------------------------------------------
+// A receiver leaves while its sender sends, and its successor attaches to the same messages by their
+// descriptors. The sender must not reclaim from the first what belongs to the second.
+//
+// The sender shares a processor with a thread that only spins, and the receiver runs on another. So
+// the sender pauses for some milliseconds again and again, at any instruction, and sometimes the
+// receiver leaves and its successor joins within one such pause.
+
+/// Indices into the processors that this process may use: the first and the second.
+const SENDERS: usize = 0;
+const RECEIVERS: usize = 1;
+
+/// Pins this thread to one processor, if there are several.
+fn stay_on(at: usize) {
+    let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let Some(processor) = (0..CpuSet::count()).filter(|&one| allowed.is_set(one).unwrap()).nth(at) else { return };
+    let mut only = CpuSet::new();
+    only.set(processor).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &only).unwrap();
+}
+
+const MESSAGES: usize = 16;
+const RACE_LEN: usize = 4096;
+
+/// Guards against a view that shows another message: the sender has released the view's lease,
+/// mistaking it for the lease that it added for a receiver that left.
+#[test]
+fn contended_core() {
+    let spin = || {
+        stay_on(SENDERS);
+        (0..1_000_000).for_each(|_| std::hint::spin_loop());
+    };
+    let (overwritten, _) = beside(spin, || trials("race-contended", 2000, |_| ()));
+    assert_eq!(overwritten, 0, "of {} views", 2000 * MESSAGES);
+}
+
+/// The same, with a sender that is stopped for a moment at any instruction.
+#[test]
+fn stopped_sender() {
+    let mut random = 1_u64;
+    let stop = |sender: &Child| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        for _ in 0..random >> 54 {
+            std::hint::spin_loop();
+        }
+        sender.signal(libc::SIGSTOP);
+    };
+    assert_eq!(trials("race-stopped", 5000, stop), 0, "of {} views", 5000 * MESSAGES);
+}
+
+/// Calls `disturb` while the sender sends and the receiver is about to leave. The sender continues
+/// once the successor has its views. Returns how many views were overwritten.
+fn trials(test: &str, count: usize, mut disturb: impl FnMut(&Child)) -> u64 {
+    let names = Names::new(test);
+    let sender = Child::start("race-sender", &[names.prefix()]);
+    let reader = Child::start("race-reader", &[names.prefix()]);
+    let mut overwritten = 0;
+    for _ in 0..count {
+        sender.tell(&Message::Go);
+        for _ in 0..MESSAGES {
+            reader.tell(&sender.hear());
+        }
+        reader.expect_done();
+        disturb(&sender);
+        reader.expect_done();
+        sender.signal(libc::SIGCONT);
+        sender.tell(&Message::Go);
+        sender.expect_done();
+        match reader.ask(&Message::Go) {
+            Message::Number(number) => overwritten += number,
+            other => panic!("{other:?}"),
+        }
+    }
+    reader.shut_down();
+    sender.shut_down();
+    overwritten
+}
+
+role!("race-sender", sender_role);
+
+/// The owner: sends the same messages until the receiver disconnects, then writes other messages
+/// into the free memory.
+fn sender_role(link: &Link, arguments: &[&str]) {
+    stay_on(SENDERS);
+    let provider = Provider::builder().name_prefix(arguments[0]).max_bytes(2 << 20).build().unwrap();
+    for number in 0_usize.. {
+        match link.receive().unwrap() {
+            Some(Message::Go) => {}
+            None => return,
+            other => panic!("{other:?}"),
+        }
+        let messages: Vec<ShmBuf> = (0..MESSAGES).map(|_| filled(&provider, 1)).collect();
+        let mut sender = Sender::builder().capacity(MESSAGES).create(&provider, &channel(number)).unwrap();
+        messages.iter().for_each(|message| link.send(&Message::Sent(message.descriptor().unwrap())));
+        sender.wait_for_receiver(Duration::MAX).unwrap();
+        'sending: loop {
+            for message in &messages {
+                match sender.try_send(message.clone()).map_err(|error| error.kind()) {
+                    Ok(()) | Err(SendErrorKind::Full { .. } | SendErrorKind::TooManyLent { .. }) => {}
+                    Err(SendErrorKind::Disconnected) => break 'sending,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        link.expect_go();
+        drop((messages, sender));
+        drop((0..2 * MESSAGES).map(|_| filled(&provider, 2)).collect::<Vec<_>>());
+        link.send(&Message::Done);
+    }
+}
+
+fn filled(provider: &Provider, byte: u8) -> ShmBuf {
+    let mut buffer = provider.alloc(RACE_LEN).unwrap();
+    buffer.fill(byte);
+    buffer.freeze()
+}
+
+fn channel(number: usize) -> String {
+    format!("c{number}")
+}
+
+role!("race-reader", reader_role);
+
+/// The receiver, and then its successor.
+fn reader_role(link: &Link, arguments: &[&str]) {
+    stay_on(RECEIVERS);
+    let prefix = arguments[0];
+    for number in 0_usize.. {
+        let mut descriptors: Vec<Descriptor> = Vec::new();
+        while descriptors.len() < MESSAGES {
+            match link.receive().unwrap() {
+                Some(Message::Sent(descriptor)) => descriptors.push(descriptor),
+                None => return,
+                other => panic!("{other:?}"),
+            }
+        }
+        let first = shm::client(prefix);
+        first.connect(descriptors[0].provider()).unwrap();
+        let mut receiver = Receiver::open(&first, &channel(number)).unwrap();
+        drop(receiver.recv().unwrap());
+        link.send(&Message::Done);
+        // Lets the sender find room, so that it is at any point of sending when its receiver
+        // leaves.
+        let (start, time) = (Instant::now(), Duration::from_micros((number * 7919 % 6000) as u64));
+        while start.elapsed() < time {
+            drop(receiver.try_recv());
+        }
+        drop((receiver, first));
+        let second = shm::client(prefix);
+        let views: Vec<_> = descriptors.iter().map(|descriptor| second.attach(descriptor).unwrap()).collect();
+        link.send(&Message::Done);
+        link.expect_go();
+        let overwritten = views.iter().filter(|view| view.iter().any(|&byte| byte != 1)).count();
+        link.send(&Message::Number(overwritten as u64));
+    }
 }

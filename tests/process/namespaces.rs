@@ -6,10 +6,10 @@ use crate::child::{self, Child};
 use crate::killed_owner;
 use crate::peer::{self, Peer, Views};
 use crate::shm::{self, Names};
+use crate::sys;
 use crate::wire::{Link, Message};
-use crate::{spaces, sys};
 use shm_pool::channel::{RecvError, SendErrorKind};
-use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShareError, ShmBuf};
+use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShareError};
 
 /// An owner's objects: a control object and a segment.
 const OBJECTS: u64 = 2;
@@ -19,7 +19,7 @@ role!("other-namespaces", role);
 /// The role: forks process 1 of another PID namespace, reports its id in this one, and later
 /// reports its exit.
 fn role(link: &Link, arguments: &[&str]) {
-    if let Err(error) = spaces::leave_pid_namespace() {
+    if let Err(error) = sys::leave_pid_namespace() {
         return link.send(&Message::Refused(error.to_string()));
     }
     let Some(forked) = sys::fork() else { sys::end_with(|| process_1(link, arguments)) };
@@ -29,8 +29,8 @@ fn role(link: &Link, arguments: &[&str]) {
 }
 
 fn process_1(link: &Link, arguments: &[&str]) {
-    spaces::end_with_parent();
-    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    sys::end_with_parent();
+    link.expect_go();
     assert_eq!(std::process::id(), 1, "not another PID namespace");
     match arguments[1] {
         "peer" => observe(link, arguments[0]),
@@ -55,18 +55,12 @@ fn observe(link: &Link, prefix: &str) {
 /// An owner that publishes a message and looks for dead peers at each `Go`.
 fn reclaim(link: &Link, prefix: &str) {
     let provider = Provider::builder().name_prefix(prefix).build().unwrap();
-    let message = message(&provider, 5);
+    let message = shm::message(&provider, 100_000, 5);
     link.send(&Message::Sent(message.descriptor().unwrap()));
     while let Some(question) = link.receive().unwrap() {
         assert_eq!(question, Message::Go);
         link.send(&Message::Number(provider.reclaim() as u64));
     }
-}
-
-fn message(provider: &Provider, seed: u64) -> ShmBuf {
-    let mut buffer = provider.alloc(100_000).unwrap();
-    shm::fill(&mut buffer, seed);
-    buffer.freeze()
 }
 
 fn skip(reason: &str) {
@@ -82,7 +76,7 @@ struct Elsewhere {
 impl Elsewhere {
     /// Returns `None` if that is not possible here.
     fn start(names: &Names, what: &str) -> Option<Self> {
-        let child = Child::start_with("other-namespaces", &[names.prefix(), what], spaces::leave_mount_namespace);
+        let child = Child::start_with("other-namespaces", &[names.prefix(), what], sys::leave_mount_namespace);
         let child = child.map_err(|error| skip(&error.to_string())).ok()?;
         match child.hear() {
             Message::Number(id) => {
@@ -98,7 +92,7 @@ impl Elsewhere {
 
     /// Sends SIGKILL and waits until process 1 has exited.
     fn kill(self) {
-        spaces::kill(self.id);
+        sys::kill(self.id);
         let child = self.peer.into_child();
         child.expect_done();
         child.finish();
@@ -117,7 +111,7 @@ fn peer_in_namespace() {
     let provider = names.provider().build().unwrap();
     let Some(elsewhere) = Elsewhere::start(&names, "peer") else { return };
     let id = elsewhere.peer.connect(provider.id()).unwrap();
-    let (read, granted) = (message(&provider, 1), message(&provider, 2));
+    let (read, granted) = (shm::message(&provider, 100_000, 1), shm::message(&provider, 100_000, 2));
     let view = elsewhere.peer.attach(read.descriptor().unwrap(), 1).unwrap();
     let grant = granted.grant(id).unwrap();
 
@@ -141,10 +135,7 @@ fn peer_in_namespace() {
 
 fn provider_and_messages(owner: &Child) -> (ProviderId, [Descriptor; 2]) {
     let Message::Provider(id) = owner.hear() else { panic!("the owner tells its id first") };
-    let message = |_| match owner.hear() {
-        Message::Sent(descriptor) => descriptor,
-        other => panic!("not a descriptor: {other:?}"),
-    };
+    let message = |_| owner.sent();
     (id, [0, 1].map(message))
 }
 
@@ -186,13 +177,12 @@ fn inspected_owner_from_namespace() {
     views.iter().for_each(|&view| elsewhere.peer.check(view));
 }
 
-/// A publisher in a container takes nothing from living subscribers outside, and reclaims from dead
-/// ones.
+/// An owner in a container reclaims from dead subscribers outside, and from no living ones.
 #[test]
 fn inspected_peers_from_namespace() {
     let names = Names::new("spaces-reclaims");
     let Some(elsewhere) = Elsewhere::start(&names, "reclaims") else { return };
-    let Message::Sent(descriptor) = elsewhere.peer.child().hear() else { panic!("not a descriptor") };
+    let descriptor = elsewhere.peer.child().sent();
     let [victim, survivor] = [(); 2].map(|()| Peer::start(names.prefix()));
     let view = survivor.attach(descriptor, 5).unwrap();
     victim.attach(descriptor, 5).unwrap();
@@ -225,19 +215,18 @@ fn channel_across_namespaces() {
     let mut sender = channel::sender(&provider, 2);
     let elsewhere = Elsewhere::start(&names, "receiver").expect("it was possible a moment ago");
     elsewhere.peer.child().expect_done();
-    (0..2).for_each(|_| sender.send(message(&provider, 7)).unwrap());
+    (0..2).for_each(|_| sender.send(shm::message(&provider, 100_000, 7)).unwrap());
     elsewhere.kill();
     assert_eq!(sender.send_bytes(b"x"), Err(SendErrorKind::Disconnected));
     assert_eq!(provider.reclaim(), 2, "both messages");
 }
 
-/// A peer whose /dev/shm is not its owner's, as in containers that share none, gets an error that
-/// hints at the cause.
+/// As in containers that share none: the error hints at the cause.
 #[test]
 fn other_dev_shm() {
     let names = Names::new("spaces-shm");
     let provider = names.provider().build().unwrap();
-    let message = message(&provider, 3);
+    let message = shm::message(&provider, 100_000, 3);
     let peer = match Child::start_with("peer", &[names.prefix()], sys::give_small_shm) {
         Ok(child) => Peer::of(child),
         Err(error) => return child::skip(&format!("no mount namespace of our own: {error}")),

@@ -1,77 +1,57 @@
 //! Pairs of mechanisms that belong to no other topic and involve several processes (see the table
 //! in `../PAIRS.md`).
 
-use crate::child::{self, Child};
-use crate::descriptors::with_only;
+use crate::child::{in_child, in_small_shm};
 use crate::peer::Peer;
+use crate::rlimits::with_only;
 use crate::shm::{self, Names};
-use crate::spaces::with_address_space;
-use crate::sys;
-use crate::wire::{Link, Message};
+use crate::sys::{self, with_address_space};
+use crate::wire::FOR_EVER;
 use shm_pool::{AllocErrorKind, Provider, ShareError};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
-/// Longer than any step takes.
-const FOR_EVER: Duration = Duration::from_secs(240);
-
-fn run(role: &str, test: &str) {
-    let names = Names::new(test);
-    let child = Child::start(role, &[names.prefix()]);
-    child.expect_done();
-    child.finish();
-}
-
-/// A program that starts another one keeps its reservations, and a trim leaves the child's pages
-/// alone.
+/// The parent keeps its reservations, and a trim leaves the child's pages alone.
 #[test]
 fn fork_beside_reservation_and_trim() {
-    run("pairs-fork", "pairs-fork");
-}
-
-role!("pairs-fork", forking_role);
-
-/// The role: forks, and goes on while the child lives.
-fn forking_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = Provider::builder().name_prefix(prefix).max_bytes(4 * MIB).build().unwrap();
-    let client = shm::client(prefix);
-    let peer = client.connect(provider.id()).unwrap();
-    let reservation = provider.reserve(100_000, 2).unwrap();
-    drop([provider.alloc(MIB).unwrap(), provider.alloc(MIB).unwrap()]);
-    let stats = provider.stats();
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let Some(forked) = sys::fork() else {
-        sys::end_with(move || {
-            assert_eq!((provider.trim(), provider.trim_to(0), provider.reclaim()), (0, 0, 0));
-            assert_eq!(provider.disconnect(peer), Err(ShareError::Forked));
-            drop((reservation, provider, client));
-            drop(ours);
-            // The child runs until its parent closes the other end.
-            let _ = (&theirs).read(&mut [0]);
-        });
-    };
-    drop(theirs);
-    assert_eq!(provider.stats(), stats, "as if there had been no fork");
-    let message = provider.alloc(1000).unwrap().freeze();
-    assert!(client.attach(&message.grant(peer).unwrap()).is_ok(), "nobody was disconnected");
-    let idle = 2 * MIB;
-    assert!(provider.trim() >= idle, "all that is idle goes, whoever has it mapped");
-    assert!((2 * 100_000..idle).contains(&provider.stats().bytes_held), "and what is reserved stays");
-    let others: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
-    let misses = provider.stats().misses();
-    let mut reserved = [(); 2].map(|()| provider.alloc(100_000).expect("it is reserved"));
-    assert_eq!(provider.stats().misses(), misses);
-    reserved.iter_mut().for_each(|buffer| shm::fill(buffer, 1));
-    drop(ours);
-    forked.finish();
-    reserved.iter().for_each(|buffer| shm::check(buffer, 1).unwrap());
-    drop((reserved, others, message, reservation, provider, client));
-    assert_eq!(shm::objects(prefix), [""; 0]);
-    link.send(&Message::Done);
+    in_child(|prefix| {
+        let provider = Provider::builder().name_prefix(prefix).max_bytes(4 * MIB).build().unwrap();
+        let client = shm::client(prefix);
+        let peer = client.connect(provider.id()).unwrap();
+        let reservation = provider.reserve(100_000, 2).unwrap();
+        drop([provider.alloc(MIB).unwrap(), provider.alloc(MIB).unwrap()]);
+        let stats = provider.stats();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let Some(forked) = sys::fork() else {
+            sys::end_with(move || {
+                assert_eq!((provider.trim(), provider.trim_to(0), provider.reclaim()), (0, 0, 0));
+                assert_eq!(provider.disconnect(peer), Err(ShareError::Forked));
+                drop((reservation, provider, client));
+                drop(ours);
+                // The child runs until its parent closes the other end.
+                let _ = (&theirs).read(&mut [0]);
+            });
+        };
+        drop(theirs);
+        assert_eq!(provider.stats(), stats, "as if there had been no fork");
+        let message = provider.alloc(1000).unwrap().freeze();
+        assert!(client.attach(&message.grant(peer).unwrap()).is_ok(), "nobody was disconnected");
+        let idle = 2 * MIB;
+        assert!(provider.trim() >= idle, "all that is idle goes, whoever has it mapped");
+        assert!((2 * 100_000..idle).contains(&provider.stats().bytes_held), "and what is reserved stays");
+        let others: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
+        let misses = provider.stats().misses();
+        let mut reserved = [(); 2].map(|()| provider.alloc(100_000).expect("it is reserved"));
+        assert_eq!(provider.stats().misses(), misses);
+        reserved.iter_mut().for_each(|buffer| shm::fill(buffer, 1));
+        drop(ours);
+        forked.finish();
+        reserved.iter().for_each(|buffer| shm::check(buffer, 1).unwrap());
+        drop((reserved, others, message, reservation, provider, client));
+        assert_eq!(shm::objects(prefix), [""; 0]);
+    });
 }
 
 /// A killed reader costs a control loop none of its chunks.
@@ -82,9 +62,7 @@ fn killed_peer_returns_reserved() {
     let _reservation = provider.reserve(100_000, 1).unwrap();
     for round in 0..5 {
         let peer = Peer::start(names.prefix());
-        let mut buffer = provider.alloc(100_000).unwrap();
-        shm::fill(&mut buffer, round);
-        let message = buffer.freeze();
+        let message = shm::message(&provider, 100_000, round);
         peer.attach(message.descriptor().unwrap(), round).unwrap();
         drop(message);
         // The cap is used up, which triggers a search for it.
@@ -97,14 +75,12 @@ fn killed_peer_returns_reserved() {
     }
 }
 
-/// A restarted peer is not refused because of what it read before.
+/// A restarted peer is not refused for its earlier reads.
 #[test]
 fn quota_of_killed_peer_is_free() {
     let names = Names::new("pairs-quota");
     let provider = names.provider().max_bytes_per_peer(1000).build().unwrap();
-    let mut buffer = provider.alloc(1000).unwrap();
-    shm::fill(&mut buffer, 1);
-    let message = buffer.freeze();
+    let message = shm::message(&provider, 1000, 1);
     for _ in 0..5 {
         let peer = Peer::start(names.prefix());
         peer.attach(message.descriptor().unwrap(), 1).unwrap();
@@ -113,85 +89,63 @@ fn quota_of_killed_peer_is_free() {
     }
 }
 
-/// Without room in the address space, failed reservations lose no memory; without descriptors, no
-/// call waits for memory that is available.
+/// Failed reservations lose no memory; without descriptors, no call waits for available memory.
 #[test]
 fn address_space_beside_reserve_and_wait() {
-    run("pairs-limits", "pairs-limits");
-}
-
-role!("pairs-limits", limits_role);
-
-fn limits_role(link: &Link, arguments: &[&str]) {
-    const LEN: usize = 4 * MIB;
-    let prefix = arguments[0];
-    let provider = Provider::builder().name_prefix(prefix).max_bytes(32 * MIB).arena_size(LEN).build().unwrap();
-    let state = || (shm::objects(prefix), shm::mappings(prefix), provider.stats().bytes_held);
-    let before = state();
-    for _ in 0..20 {
-        let error = with_address_space(512 << 10, || provider.reserve(LEN, 2)).unwrap_err();
-        assert!(error.is_exhausted() && matches!(error.kind(), AllocErrorKind::Os(_)), "{error}");
-        assert_eq!(state(), before);
-        let error = with_only(0, || provider.alloc_timeout(LEN, FOR_EVER)).unwrap_err();
-        let AllocErrorKind::Os(error) = error.kind() else { panic!("{error}") };
-        assert_eq!(error.errno(), Some(libc::EMFILE), "{error}");
-        assert_eq!(state(), before);
-    }
-    assert_eq!(provider.reserve(LEN, 2).unwrap().count(), 2);
-    drop(provider);
-    link.send(&Message::Done);
+    in_child(|prefix| {
+        const LEN: usize = 4 * MIB;
+        let provider = Provider::builder().name_prefix(prefix).max_bytes(32 * MIB).arena_size(LEN).build().unwrap();
+        let state = || (shm::objects(prefix), shm::mappings(prefix), provider.stats().bytes_held);
+        let before = state();
+        for _ in 0..20 {
+            let error = with_address_space(512 << 10, || provider.reserve(LEN, 2)).unwrap_err();
+            assert!(error.is_exhausted() && matches!(error.kind(), AllocErrorKind::Os(_)), "{error}");
+            assert_eq!(state(), before);
+            let error = with_only(0, || provider.alloc_timeout(LEN, FOR_EVER)).unwrap_err();
+            let AllocErrorKind::Os(error) = error.kind() else { panic!("{error}") };
+            assert_eq!(error.errno(), Some(libc::EMFILE), "{error}");
+            assert_eq!(state(), before);
+        }
+        assert_eq!(provider.reserve(LEN, 2).unwrap().count(), 2);
+        drop(provider);
+    });
 }
 
 /// An owner that has run out of a resource can reclaim from the dead.
 #[test]
 fn address_space_beside_killed_peer() {
-    run("pairs-reclaims", "pairs-reclaims");
-}
-
-role!("pairs-reclaims", reclaiming_role);
-
-fn reclaiming_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = Provider::builder().name_prefix(prefix).max_bytes(MIB).build().unwrap();
-    for round in 0..6 {
-        let mut buffer = provider.alloc(MIB).unwrap();
-        shm::fill(&mut buffer, 1);
-        let (message, peer) = (buffer.freeze(), Peer::start(prefix));
-        peer.attach(message.descriptor().unwrap(), 1).unwrap();
-        drop(message);
-        peer.kill();
-        match round % 3 {
-            0 => assert_eq!(with_only(0, || provider.reclaim()), 1),
-            1 => assert!(with_only(0, || provider.alloc_timeout(MIB, FOR_EVER)).is_ok()),
-            _ => assert!(with_address_space(0, || provider.alloc(MIB)).is_ok()),
+    in_child(|prefix| {
+        let provider = Provider::builder().name_prefix(prefix).max_bytes(MIB).build().unwrap();
+        for round in 0..6 {
+            let (message, peer) = (shm::message(&provider, MIB, 1), Peer::start(prefix));
+            peer.attach(message.descriptor().unwrap(), 1).unwrap();
+            drop(message);
+            peer.kill();
+            match round % 3 {
+                0 => assert_eq!(with_only(0, || provider.reclaim()), 1),
+                1 => assert!(with_only(0, || provider.alloc_timeout(MIB, FOR_EVER)).is_ok()),
+                _ => assert!(with_address_space(0, || provider.alloc(MIB)).is_ok()),
+            }
         }
-    }
-    drop(provider);
-    link.send(&Message::Done);
+        drop(provider);
+    });
 }
 
 /// Two publishers that share a small /dev/shm return to each other what they no longer need.
 #[test]
 fn window_makes_room_in_small_shm() {
-    let names = Names::new("pairs-window");
-    child::run_in_small_shm("pairs-window", &[names.prefix()]);
-}
-
-role!("pairs-window", window_role);
-
-/// The role, with a /dev/shm of 4 MiB.
-fn window_role(link: &Link, arguments: &[&str]) {
-    let builder = || Provider::builder().name_prefix(arguments[0]).max_bytes(16 * MIB).max_shared(64).idle_window(64);
-    let [first, second] = [(); 2].map(|()| builder().build().unwrap());
-    drop([first.alloc(MIB).unwrap(), first.alloc(MIB).unwrap(), first.alloc(MIB).unwrap()]);
-    assert!(second.alloc(2 * MIB).unwrap_err().is_exhausted(), "the first one has it");
-    let mut rounds = 0;
-    while second.alloc(2 * MIB).is_err() {
-        (0..200).for_each(|_| drop(first.alloc(48).unwrap()));
-        drop([(); 20].map(|()| first.alloc(48).unwrap()));
-        rounds += 1;
-        assert!(rounds < 10_000, "{:?}", first.stats());
-    }
-    drop((first, second));
-    link.send(&Message::Done);
+    in_small_shm(|prefix| {
+        let builder = || Provider::builder().name_prefix(prefix).max_bytes(16 * MIB).max_shared(64).idle_window(64);
+        let [first, second] = [(); 2].map(|()| builder().build().unwrap());
+        drop([first.alloc(MIB).unwrap(), first.alloc(MIB).unwrap(), first.alloc(MIB).unwrap()]);
+        assert!(second.alloc(2 * MIB).unwrap_err().is_exhausted(), "the first one has it");
+        let mut rounds = 0;
+        while second.alloc(2 * MIB).is_err() {
+            (0..200).for_each(|_| drop(first.alloc(48).unwrap()));
+            drop([(); 20].map(|()| first.alloc(48).unwrap()));
+            rounds += 1;
+            assert!(rounds < 10_000, "{:?}", first.stats());
+        }
+        drop((first, second));
+    });
 }

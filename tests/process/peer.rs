@@ -2,7 +2,7 @@
 
 use crate::child::Child;
 use crate::shm;
-use crate::spaces::Ending;
+use crate::sys::Ending;
 use crate::wire::{Link, Message};
 use shm_pool::{AttachError, Client, Descriptor, PeerId, ProviderId, ShmView};
 use std::process::ExitStatus;

@@ -2,11 +2,13 @@
 //! of descriptors or memory, or join while messages flow. The survivors are unaffected, or learn of
 //! it at once.
 
-use crate::child::{self, Child};
-use crate::descriptors::with_only;
+use crate::channel::{provider, send_filled};
+use crate::child::{in_child, in_small_shm, Child};
+use crate::rlimits::with_only;
 use crate::shm::{self, Names};
 use crate::sys;
-use crate::wire::{Link, Message};
+use crate::threads::{assert_prompt, beside, wait_until_asleep, wake_sleeper};
+use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
     wait_any, ChannelError, Message as Received, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder,
     RecvError, SendErrorKind, WaitAnyError, MAX_INLINE,
@@ -15,7 +17,6 @@ use shm_pool::Provider;
 use shm_pool_support::procfs;
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,15 +25,8 @@ const CHANNEL: &str = "c";
 
 const NOW: Duration = Duration::ZERO;
 
-/// Longer than any step here takes, and shorter than a child's lifetime.
-const FOR_EVER: Duration = Duration::from_secs(240);
-
 /// The lengths of messages, in turn: two that fit a slot, a small buffer and a large one.
 const LENGTHS: [usize; 4] = [8, MAX_INLINE, 100, 20_000];
-
-fn provider(prefix: &str) -> Provider {
-    Provider::builder().name_prefix(prefix).max_bytes(8 << 20).arena_size(256 << 10).build().unwrap()
-}
 
 /// Fills a message with its number, which makes it unique.
 fn fill(bytes: &mut [u8], number: u64) {
@@ -52,22 +46,7 @@ fn number_of(message: &Received) -> u64 {
 
 /// Sends a message to all. Returns how many receivers got it.
 fn send(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize {
-    let len = LENGTHS[number as usize % LENGTHS.len()];
-    if len <= MAX_INLINE {
-        let mut bytes = [0; MAX_INLINE];
-        fill(&mut bytes[..len], number);
-        return publisher.send_bytes(&bytes[..len]).unwrap();
-    }
-    let mut buffer = loop {
-        match provider.alloc(len) {
-            Ok(buffer) => break buffer,
-            // The receivers have not taken enough yet.
-            Err(error) if error.is_exhausted() => thread::yield_now(),
-            Err(error) => panic!("{error}"),
-        }
-    };
-    fill(&mut buffer, number);
-    publisher.send(buffer.freeze()).unwrap()
+    send_filled(publisher, provider, LENGTHS[number as usize % LENGTHS.len()], |bytes| fill(bytes, number))
 }
 
 fn open(prefix: &str, options: ReceiverBuilder) -> Receiver {
@@ -83,15 +62,6 @@ fn in_use(provider: &Provider) -> usize {
 
 fn branches(prefix: &str) -> Vec<String> {
     shm::objects(prefix).into_iter().filter(|name| name.ends_with(".branch")).collect()
-}
-
-/// Returns how many descriptors of branches this process has, including those of removed ones.
-/// (Other tests have some, too.)
-fn open_branches(prefix: &str) -> usize {
-    let files = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    let start = format!("/dev/shm/{prefix}.");
-    let is_branch = |file: &str| file.starts_with(&start) && file.contains(".branch");
-    files.filter(|file| is_branch(&file.to_string_lossy())).count()
 }
 
 role!("publisher-keeper", keeper_role);
@@ -116,8 +86,7 @@ fn keeper_role(link: &Link, arguments: &[&str]) {
 }
 
 fn keeper(names: &Names) -> Child {
-    let child = Child::start("publisher-keeper", &[names.prefix()]);
-    child.expect_done();
+    let child = Child::start_ready("publisher-keeper", &[names.prefix()]);
     child
 }
 
@@ -139,8 +108,7 @@ fn role(link: &Link, arguments: &[&str]) {
 }
 
 fn publishing(names: &Names) -> Child {
-    let child = Child::start("publisher", &[names.prefix()]);
-    child.expect_done();
+    let child = Child::start_ready("publisher", &[names.prefix()]);
     child
 }
 
@@ -177,8 +145,7 @@ fn killed_receiver_returns_loans() {
     assert_eq!(names.sweep(), 1, "the branch of the last one that was killed; its place is free");
 }
 
-/// A receiver that keeps crashing while nothing is sent neither fills /dev/shm nor takes all seats,
-/// and is connected once it stays.
+/// Restarts fill neither /dev/shm nor the seats, and a receiver that stays is connected.
 #[test]
 fn idle_restarts() {
     let names = Names::new("pub-restarts");
@@ -186,7 +153,7 @@ fn idle_restarts() {
     let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
     let mut stays = open(names.prefix(), Receiver::builder());
     assert_eq!(publisher.receivers().count(), 1);
-    let before = open_branches(names.prefix());
+    let before = shm::open_objects(names.prefix(), ".branch");
     (0..64).for_each(|_| keeper(&names).kill());
     assert_eq!(branches(names.prefix()).len(), 2, "one that lives, and the last one that died");
     let last = keeper(&names);
@@ -195,22 +162,15 @@ fn idle_restarts() {
     assert_eq!(number_of(&stays.recv().unwrap()), 0);
     last.shut_down();
     assert_eq!((publisher.receivers().count(), in_use(&provider)), (1, 0));
-    assert_eq!(open_branches(names.prefix()), before);
+    assert_eq!(shm::open_objects(names.prefix(), ".branch"), before);
 }
 
-/// Returns `true` if this thread of this process is in the kernel, at a futex.
-fn is_asleep(thread: libc::pid_t) -> bool {
-    let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
-    call.split(' ').next() == Some(&libc::SYS_futex.to_string())
-}
-
-/// Receivers of a crashed publisher wake at once, without waiting for the once-a-second check, and
-/// receive what was sent even if they have not mapped it yet.
+/// Receivers wake at once, and receive what was sent even if they have not mapped it yet.
 #[test]
 fn killed_publisher() {
     const SENT: u64 = 64;
     let names = Names::new("pub-dies");
-    let quickest = (0..3).map(|_| {
+    assert_prompt(|| {
         let publisher = publishing(&names);
         let mut behind = open(names.prefix(), Receiver::builder());
         let mut asleep = open(names.prefix(), Receiver::builder().spin(NOW));
@@ -231,11 +191,7 @@ fn killed_publisher() {
             };
             thread::spawn(sleep)
         });
-        for thread in threads.iter().take(2) {
-            while !is_asleep(thread) {
-                thread::yield_now();
-            }
-        }
+        threads.iter().take(2).for_each(wait_until_asleep);
         let spins = thread::spawn(move || never_met_and_spins.recv().map(drop).unwrap_err());
         let start = Instant::now();
         publisher.kill();
@@ -246,7 +202,11 @@ fn killed_publisher() {
         never_met_and_asleep.join().unwrap(); // by its look, within a second
         let error = spins.join().unwrap();
         assert!(matches!(error, RecvError::Disconnected), "{error}");
-        assert_eq!(names.sweep(), 0, "the meeting went with the first receiver; the rest has readers");
+        assert_eq!(
+            names.sweep(),
+            0,
+            "the publisher's object was removed with the first receiver; the rest has readers"
+        );
         let all: Vec<_> = (0..SENT).map(|_| behind.recv().unwrap()).collect();
         all.iter().zip(0..).for_each(|(message, number)| assert_eq!(number_of(message), number));
         assert!(matches!(behind.recv(), Err(RecvError::Disconnected)));
@@ -255,41 +215,26 @@ fn killed_publisher() {
         all.iter().zip(0..).for_each(|(message, number)| assert_eq!(number_of(message), number));
         told
     });
-    assert!(quickest.min().unwrap() < Duration::from_millis(500), "all were told by their look only");
 }
 
-/// Guards against an interrupt that only the once-a-second check finds: of a publisher that has
-/// just disconnected a receiver, or of a thread whose helpers are parked.
+/// The publisher has just disconnected a receiver.
 #[test]
 fn interrupt_is_immediate() {
     let names = Names::new("pub-interrupted");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     let interrupter = publisher.interrupter();
-    let quickest = (0..3).map(|_| {
+    assert_prompt(|| {
         let receiver = open(names.prefix(), Receiver::builder());
         assert_eq!(publisher.receivers().count(), 1);
         drop(receiver);
-        let (tell, threads) = mpsc::channel();
-        thread::scope(|scope| {
-            let waiting = scope.spawn(|| {
-                tell.send(nix::unistd::gettid().as_raw()).unwrap();
-                assert_eq!(publisher.wait_for_receivers(1, FOR_EVER), Err(SendErrorKind::Interrupted));
-                Instant::now()
-            });
-            let thread = threads.recv().unwrap();
-            while !is_asleep(thread) {
-                thread::yield_now();
-            }
-            let start = Instant::now();
-            interrupter.interrupt();
-            waiting.join().unwrap() - start
-        })
+        let (waited, time) = wake_sleeper(|| publisher.wait_for_receivers(1, FOR_EVER), || interrupter.interrupt());
+        assert_eq!(waited, Err(SendErrorKind::Interrupted));
+        time
     });
-    assert!(quickest.min().unwrap() < Duration::from_millis(500));
 }
 
-/// As above, where there is a helper for each receiver.
+/// The thread has a helper for each receiver.
 #[test]
 fn interrupt_is_immediate_with_helpers() {
     let names = Names::new("pub-interrupted-one");
@@ -302,26 +247,12 @@ fn interrupt_is_immediate_with_helpers() {
     let all = [CHANNEL, "d", "e"].into_iter().flat_map(|name| (0..43).map(move |_| name));
     let mut all: Vec<_> = all.map(|name| options().open(&client, name).unwrap()).collect();
     let interrupter = all[7].interrupter();
-    let quickest = (0..3).map(|_| {
-        let (tell, threads) = mpsc::channel();
-        thread::scope(|scope| {
-            let waiting = scope.spawn(|| {
-                tell.send(nix::unistd::gettid().as_raw()).unwrap();
-                let mut all: Vec<_> = all.iter_mut().collect();
-                let error = wait_any(&mut all, FOR_EVER).unwrap_err();
-                assert!(matches!(error, WaitAnyError::Interrupted { index: 7 }), "{error}");
-                Instant::now()
-            });
-            let thread = threads.recv().unwrap();
-            while !is_asleep(thread) {
-                thread::yield_now();
-            }
-            let start = Instant::now();
-            interrupter.interrupt();
-            waiting.join().unwrap() - start
-        })
+    assert_prompt(|| {
+        let wait = || wait_any(&mut all.iter_mut().collect::<Vec<_>>(), FOR_EVER).unwrap_err();
+        let (error, time) = wake_sleeper(wait, || interrupter.interrupt());
+        assert!(matches!(error, WaitAnyError::Interrupted { index: 7 }), "{error}");
+        time
     });
-    assert!(quickest.min().unwrap() < Duration::from_millis(500));
 }
 
 #[test]
@@ -342,7 +273,7 @@ fn sweep_of_branches_and_meetings() {
     assert_eq!(publisher.ask(&Message::Number(1)), Message::Number(1));
     publisher.kill();
     let swept = names.sweep();
-    assert_eq!((swept, branches(names.prefix()).len()), (1, 1), "the meeting");
+    assert_eq!((swept, branches(names.prefix()).len()), (1, 1), "the publisher's object");
     assert_eq!(number_of(&lives.recv().unwrap()), 8);
     drop(lives);
     assert_eq!(shm::objects(names.prefix()), [""; 0], "the last receiver has removed the rest");
@@ -381,7 +312,7 @@ role!("publisher-joins", joining_role);
 /// time.
 fn joining_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
-    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    link.expect_go();
     for round in 0..arguments[1].parse().unwrap() {
         let on_full = [OnFull::Wait, OnFull::DropNew, OnFull::KeepLatest][round % 3];
         let options = Receiver::builder().on_full(on_full).capacity(1 + round % 4).spin(Duration::from_micros(1));
@@ -403,22 +334,18 @@ fn joining_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// A receiver misses no message without a count, and gets none twice, out of order or torn, while
-/// others join and leave.
+/// No message is missed without a count, duplicated, out of order or torn.
 #[test]
 fn join_under_flow() {
     let names = Names::new("pub-joins");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder().capacity(4).create(&provider, CHANNEL).unwrap();
     let children = [(); 6].map(|()| joining(&names, JOINS));
-    let is_over = AtomicBool::new(false);
-    let sent = thread::scope(|scope| {
-        let publishing = scope.spawn(|| send_until(&is_over, &mut publisher, &provider));
-        let at_the_end = SetOnDrop(&is_over);
+    let mut numbers = 0..;
+    let publish = || numbers.next().map(|number| send(&mut publisher, &provider, number));
+    let (_, sent) = beside(publish, || {
         children.iter().for_each(|child| child.tell(&Message::Go));
         children.iter().for_each(Child::expect_done);
-        drop(at_the_end);
-        publishing.join().unwrap()
     });
     assert!(sent >= (JOINS * RECEIVED) as u64);
     children.into_iter().for_each(Child::finish);
@@ -427,186 +354,132 @@ fn join_under_flow() {
 }
 
 fn joining(names: &Names, joins: usize) -> Child {
-    let child = Child::start("publisher-joins", &[names.prefix(), &joins.to_string()]);
-    child.expect_done();
+    let child = Child::start_ready("publisher-joins", &[names.prefix(), &joins.to_string()]);
     child
-}
-
-/// Sends one message after another. Returns how many.
-fn send_until(is_over: &AtomicBool, publisher: &mut Publisher, provider: &Provider) -> u64 {
-    let numbers = (0..).take_while(|_| !is_over.load(Ordering::Relaxed));
-    numbers.map(|number| send(publisher, provider, number)).count() as u64
-}
-
-/// Ends the test's other threads, also when the test fails.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// A forked child cannot send or receive for its parent, remove its names, or take its locks.
 #[test]
 fn forked_child_has_no_ends() {
-    let names = Names::new("pub-forks");
-    let child = Child::start("publisher-forks", &[names.prefix()]);
-    child.expect_done();
-    child.finish();
+    in_child(|prefix| {
+        let provider = provider(prefix);
+        let mut publisher = Publisher::builder().history(2).create(&provider, CHANNEL).unwrap();
+        let mut receiver = open(prefix, Receiver::builder());
+        (0..4).for_each(|number| assert_eq!(send(&mut publisher, &provider, number), 1));
+        assert_eq!(number_of(&receiver.recv().unwrap()), 0);
+        let held = receiver.recv().unwrap();
+        let objects = shm::objects(prefix);
+        let buffer = provider.alloc(100).unwrap().freeze();
+        let Some(forked) = sys::fork() else {
+            sys::end_with(move || {
+                let error = publisher.send(buffer).unwrap_err();
+                assert_eq!(error.kind(), SendErrorKind::Forked);
+                assert_eq!(publisher.try_send_bytes(b"x"), Err(SendErrorKind::Forked));
+                assert_eq!(publisher.wait_for_receivers(1, FOR_EVER), Err(SendErrorKind::Forked));
+                assert_eq!(publisher.wait_until_received(FOR_EVER), Err(SendErrorKind::Forked));
+                assert_eq!((publisher.receivers().count(), publisher.has_receivers()), (0, false));
+                for _ in 0..2 {
+                    assert!(matches!(receiver.recv(), Err(RecvError::Forked)));
+                    assert!(matches!(receiver.try_recv(), Err(RecvError::Forked)));
+                }
+                assert!(matches!(Publisher::create(&provider, "mine"), Err(ChannelError::Forked)));
+                assert_eq!(number_of(&held), 1, "it can still be read");
+                drop((held, receiver, publisher, provider, error));
+            })
+        };
+        forked.finish();
+        assert_eq!(shm::objects(prefix), objects);
+        assert_eq!(number_of(&held), 1);
+        drop((held, buffer));
+        assert_eq!(send(&mut publisher, &provider, 4), 1);
+        (2..5).for_each(|number| assert_eq!(number_of(&receiver.recv().unwrap()), number));
+        drop(publisher);
+        assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
+        assert_eq!(in_use(&provider), 0);
+    });
 }
 
-role!("publisher-forks", forking_role);
-
-fn forking_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = provider(prefix);
-    let mut publisher = Publisher::builder().history(2).create(&provider, CHANNEL).unwrap();
-    let mut receiver = open(prefix, Receiver::builder());
-    (0..4).for_each(|number| assert_eq!(send(&mut publisher, &provider, number), 1));
-    assert_eq!(number_of(&receiver.recv().unwrap()), 0);
-    let held = receiver.recv().unwrap();
-    let objects = shm::objects(prefix);
-    let buffer = provider.alloc(100).unwrap().freeze();
-    let Some(forked) = sys::fork() else {
-        sys::end_with(move || {
-            let error = publisher.send(buffer).unwrap_err();
-            assert_eq!(error.kind(), SendErrorKind::Forked);
-            assert_eq!(publisher.try_send_bytes(b"x"), Err(SendErrorKind::Forked));
-            assert_eq!(publisher.wait_for_receivers(1, FOR_EVER), Err(SendErrorKind::Forked));
-            assert_eq!(publisher.wait_until_received(FOR_EVER), Err(SendErrorKind::Forked));
-            assert_eq!((publisher.receivers().count(), publisher.has_receivers()), (0, false));
-            for _ in 0..2 {
-                assert!(matches!(receiver.recv(), Err(RecvError::Forked)));
-                assert!(matches!(receiver.try_recv(), Err(RecvError::Forked)));
-            }
-            assert!(matches!(Publisher::create(&provider, "mine"), Err(ChannelError::Forked)));
-            assert_eq!(number_of(&held), 1, "it can still be read");
-            drop((held, receiver, publisher, provider, error));
-        })
-    };
-    forked.finish();
-    assert_eq!(shm::objects(prefix), objects);
-    assert_eq!(number_of(&held), 1);
-    drop((held, buffer));
-    assert_eq!(send(&mut publisher, &provider, 4), 1);
-    (2..5).for_each(|number| assert_eq!(number_of(&receiver.recv().unwrap()), number));
-    drop(publisher);
-    assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
-    assert_eq!(in_use(&provider), 0);
-    link.send(&Message::Done);
-}
-
-/// A publisher that runs short of descriptors tells a receiver that joins, leaks none in its
-/// attempts, and connects the receiver later.
+/// The publisher tells the receiver, leaks no descriptor, and connects it later.
 #[test]
 fn join_at_descriptor_limit() {
-    let names = Names::new("pub-poor");
-    let child = Child::start("publisher-poor", &[names.prefix()]);
-    child.expect_done();
-    child.finish();
-}
-
-role!("publisher-poor", poor_role);
-
-fn poor_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = provider(prefix);
-    let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
-    let mut known = open(prefix, Receiver::builder());
-    assert_eq!(send(&mut publisher, &provider, 0), 1);
-    let mut sent = 1;
-    #[cfg(feature = "tracing")]
-    let log = crate::log::Log::start();
-    let mut comes = loop {
-        let mut comes = open(prefix, Receiver::builder().spin(NOW));
-        let before = (shm::open_descriptors(), shm::mappings(prefix));
-        let takers = with_only(sent - 1, || send(&mut publisher, &provider, 4 * sent));
-        sent += 1;
-        if takers == 2 {
-            break comes;
-        }
-        assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), before, "nothing is left of the attempt");
+    in_child(|prefix| {
+        let provider = provider(prefix);
+        let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
+        let mut known = open(prefix, Receiver::builder());
+        assert_eq!(send(&mut publisher, &provider, 0), 1);
+        let mut sent = 1;
         #[cfg(feature = "tracing")]
-        assert!(
-            matches!(&log.take()[..], [event] if event.starts_with("WARN message=receiver not connected")),
-            "there is an event for each refusal"
-        );
-        let error = comes.try_recv().unwrap_err();
-        assert!(matches!(error, RecvError::NotConnected { errno: libc::EMFILE }), "{error}");
-        assert!(error.to_string().contains("descriptors"), "{error}");
-        assert!(matches!(comes.try_recv(), Err(RecvError::Empty)), "it is told once for each try");
-        let (tell, threads) = mpsc::channel();
-        let told = thread::scope(|scope| {
-            let waiting = scope.spawn(|| {
-                tell.send(nix::unistd::gettid().as_raw()).unwrap();
-                comes.recv().map(drop).unwrap_err()
-            });
-            let thread = threads.recv().unwrap();
-            while !is_asleep(thread) {
-                thread::yield_now();
+        let log = crate::log::Log::start();
+        let mut comes = loop {
+            let mut comes = open(prefix, Receiver::builder().spin(NOW));
+            let before = (shm::open_descriptors(), shm::mappings(prefix));
+            let takers = with_only(sent - 1, || send(&mut publisher, &provider, 4 * sent));
+            sent += 1;
+            if takers == 2 {
+                break comes;
             }
-            assert_eq!(with_only(sent - 2, || publisher.receivers().count()), 1);
-            waiting.join().unwrap()
-        });
-        assert!(matches!(told, RecvError::NotConnected { .. }), "{told}");
-        assert!(sent < 8, "enough descriptors");
-        assert_eq!(publisher.receivers().count(), 2, "it is met without the limit");
-        drop(comes);
-        assert_eq!(publisher.receivers().count(), 1);
-        #[cfg(feature = "tracing")]
-        log.take();
-    };
-    assert!(sent > 2, "the limit was felt");
-    assert_eq!(number_of(&comes.recv().unwrap()), 4 * (sent - 1));
-    let mut late = open(prefix, Receiver::builder());
-    for number in 0..3 {
-        assert_eq!(with_only(1, || send(&mut publisher, &provider, number)), 2, "one is refused");
-    }
-    assert_eq!(send(&mut publisher, &provider, 3), 3);
-    let first = late.recv().unwrap();
-    assert_eq!((number_of(&first), first.missed()), (3, 3), "what it missed is counted, though it never looked");
-    assert_eq!(publisher.receivers().map(|receiver| receiver.dropped).max(), Some(3));
-    let expected = (0..sent).map(|number| 4 * number).chain(0..4);
-    assert!(
-        expected.into_iter().all(|number| number_of(&known.recv().unwrap()) == number),
-        "the other one noticed nothing"
-    );
-    link.send(&Message::Done);
+            assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), before, "nothing is left of the attempt");
+            #[cfg(feature = "tracing")]
+            assert!(
+                matches!(&log.take()[..], [event] if event.starts_with("WARN message=receiver not connected")),
+                "there is an event for each refusal"
+            );
+            let error = comes.try_recv().unwrap_err();
+            assert!(matches!(error, RecvError::NotConnected { errno: libc::EMFILE }), "{error}");
+            assert!(error.to_string().contains("descriptors"), "{error}");
+            assert!(matches!(comes.try_recv(), Err(RecvError::Empty)), "it is told once for each try");
+            let look = || assert_eq!(with_only(sent - 2, || publisher.receivers().count()), 1);
+            let (told, _) = wake_sleeper(|| comes.recv().map(drop).unwrap_err(), look);
+            assert!(matches!(told, RecvError::NotConnected { .. }), "{told}");
+            assert!(sent < 8, "enough descriptors");
+            assert_eq!(publisher.receivers().count(), 2, "it is met without the limit");
+            drop(comes);
+            assert_eq!(publisher.receivers().count(), 1);
+            #[cfg(feature = "tracing")]
+            log.take();
+        };
+        assert!(sent > 2, "the limit was felt");
+        assert_eq!(number_of(&comes.recv().unwrap()), 4 * (sent - 1));
+        let mut late = open(prefix, Receiver::builder());
+        for number in 0..3 {
+            assert_eq!(with_only(1, || send(&mut publisher, &provider, number)), 2, "one is refused");
+        }
+        assert_eq!(send(&mut publisher, &provider, 3), 3);
+        let first = late.recv().unwrap();
+        assert_eq!((number_of(&first), first.missed()), (3, 3), "what it missed is counted, though it never looked");
+        assert_eq!(publisher.receivers().map(|receiver| receiver.dropped).max(), Some(3));
+        let expected = (0..sent).map(|number| 4 * number).chain(0..4);
+        assert!(
+            expected.into_iter().all(|number| number_of(&known.recv().unwrap()) == number),
+            "the other one noticed nothing"
+        );
+    });
 }
 
-/// A receiver that finds no room in /dev/shm gets an error instead of a signal, and leaves no
-/// half-made branch and no seat taken.
+/// An error instead of a signal. No half-made branch is left, and no seat taken.
 #[test]
 fn join_at_full_shm() {
-    let names = Names::new("pub-full");
-    child::run_in_small_shm("publisher-full-shm", &[names.prefix()]);
-}
-
-role!("publisher-full-shm", full_shm_role);
-
-fn full_shm_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).arena_size(64 << 10).max_shared(64);
-    let provider = builder.build().unwrap();
-    let mut publisher = small_publisher().create(&provider, CHANNEL).unwrap();
-    let mut hoard: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
-    hoard.extend(std::iter::from_fn(|| provider.alloc(4 << 10).ok()));
-    let before = (shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix));
-    for _ in 0..3 {
-        let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
-        let ChannelError::Os(error) = &error else { panic!("{error}") };
-        assert_eq!(error.errno(), Some(libc::ENOSPC), "{error}");
-        assert!(error.object().ends_with(".branch"), "{error}");
-        assert_eq!((shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix)), before);
-    }
-    assert_eq!(publisher.receivers().count(), 0);
-    drop(hoard);
-    provider.trim();
-    let mut receiver = open(prefix, Receiver::builder());
-    assert_eq!(publisher.send_bytes(b"x"), Ok(1));
-    assert_eq!(&receiver.recv().unwrap()[..], b"x");
-    link.send(&Message::Done);
+    in_small_shm(|prefix| {
+        let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).arena_size(64 << 10).max_shared(64);
+        let provider = builder.build().unwrap();
+        let mut publisher = small_publisher().create(&provider, CHANNEL).unwrap();
+        let mut hoard: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
+        hoard.extend(std::iter::from_fn(|| provider.alloc(4 << 10).ok()));
+        let before = (shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix));
+        for _ in 0..3 {
+            let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
+            let ChannelError::Os(error) = &error else { panic!("{error}") };
+            assert_eq!(error.errno(), Some(libc::ENOSPC), "{error}");
+            assert!(error.object().ends_with(".branch"), "{error}");
+            assert_eq!((shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix)), before);
+        }
+        assert_eq!(publisher.receivers().count(), 0);
+        drop(hoard);
+        provider.trim();
+        let mut receiver = open(prefix, Receiver::builder());
+        assert_eq!(publisher.send_bytes(b"x"), Ok(1));
+        assert_eq!(&receiver.recv().unwrap()[..], b"x");
+    });
 }
 
 /// With one seat, and a branch of half a MiB.
@@ -614,116 +487,95 @@ fn small_publisher() -> PublisherBuilder {
     Publisher::builder().receivers(1).capacity(4096).loans(32 << 10)
 }
 
-/// A damaged publisher's object neither crashes a receiver that opens it nor makes it wait for
-/// ever.
+/// A receiver that opens a damaged object neither crashes nor waits for ever.
 #[test]
 fn open_garbage() {
-    let names = Names::new("pub-garbage");
-    let child = Child::start("publisher-garbage", &[names.prefix()]);
-    child.expect_done();
-    child.finish();
-}
-
-role!("publisher-garbage", garbage_role);
-
-fn garbage_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = provider(prefix);
-    let mut publisher = Publisher::builder().receivers(64).capacity(8).loans(8).create(&provider, CHANNEL).unwrap();
-    let mut known = open(prefix, Receiver::builder());
-    assert!(publisher.has_receivers());
-    let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
-    let genuine = fs::read(&path).unwrap();
-    // The identification, the count, and the first seats.
-    let places = (0..72).chain(SEATS..SEATS + 48).step_by(4);
-    let words = [0, 1, 2, 3, 7, 1 << 16, 1 << 20, 1 << 30, 0x4000_0001, i32::MAX as u32, 1 << 31, u32::MAX];
-    for (at, word) in places.flat_map(|at| words.map(|word| (at, word))) {
-        let mut content = genuine.clone();
-        content[at..at + 4].copy_from_slice(&word.to_ne_bytes());
-        for is_living in [true, false] {
-            let name = if is_living { CHANNEL } else { "dead" };
-            // In place, because the publisher has it mapped.
-            let object = shm::path(&format!("{prefix}.{name}.channel"));
-            let mut options = fs::OpenOptions::new();
-            options.write(true).create(!is_living).open(&object).unwrap().write_all_at(&content, 0).unwrap();
-            match Receiver::builder().spin(NOW).open(&shm::client(prefix), name) {
-                Ok(mut receiver) => {
-                    let error = receiver.recv_timeout(Duration::from_micros(100)).unwrap_err();
-                    use RecvError::{Disconnected, NotConnected, TimedOut};
-                    let is_told = matches!(error, TimedOut | Disconnected | NotConnected { .. });
-                    assert!(is_told, "{word:#x} at {at}: {error}");
+    in_child(|prefix| {
+        let provider = provider(prefix);
+        let mut publisher = Publisher::builder().receivers(64).capacity(8).loans(8).create(&provider, CHANNEL).unwrap();
+        let mut known = open(prefix, Receiver::builder());
+        assert!(publisher.has_receivers());
+        let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
+        let genuine = fs::read(&path).unwrap();
+        // The identification, the count, and the first seats.
+        let places = (0..72).chain(SEATS..SEATS + 48).step_by(4);
+        let words = [0, 1, 2, 3, 7, 1 << 16, 1 << 20, 1 << 30, 0x4000_0001, i32::MAX as u32, 1 << 31, u32::MAX];
+        for (at, word) in places.flat_map(|at| words.map(|word| (at, word))) {
+            let mut content = genuine.clone();
+            content[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+            for is_living in [true, false] {
+                let name = if is_living { CHANNEL } else { "dead" };
+                // In place, because the publisher maps it.
+                let object = shm::path(&format!("{prefix}.{name}.channel"));
+                let mut options = fs::OpenOptions::new();
+                options.write(true).create(!is_living).open(&object).unwrap().write_all_at(&content, 0).unwrap();
+                match Receiver::builder().spin(NOW).open(&shm::client(prefix), name) {
+                    Ok(mut receiver) => {
+                        let error = receiver.recv_timeout(Duration::from_micros(100)).unwrap_err();
+                        use RecvError::{Disconnected, NotConnected, TimedOut};
+                        let is_told = matches!(error, TimedOut | Disconnected | NotConnected { .. });
+                        assert!(is_told, "{word:#x} at {at}: {error}");
+                    }
+                    Err(error) => assert!(!error.to_string().is_empty()),
                 }
-                Err(error) => assert!(!error.to_string().is_empty()),
             }
+            // The publisher is unaffected, except that it may look for branches that do not exist.
+            assert_eq!(publisher.try_send_bytes(&(at as u64).to_le_bytes()).map(|takers| takers > 0), Ok(true));
+            assert_eq!(known.try_recv().unwrap()[..], (at as u64).to_le_bytes());
         }
-        // The publisher is unaffected, except that it may look for branches that do not exist.
-        assert_eq!(publisher.try_send_bytes(&(at as u64).to_le_bytes()).map(|takers| takers > 0), Ok(true));
-        assert_eq!(known.try_recv().unwrap()[..], (at as u64).to_le_bytes());
-    }
-    let object = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    object.write_all_at(&genuine, 0).unwrap();
-    // More seats than there are.
-    object.write_all_at(&1_000_u32.to_ne_bytes(), 36).unwrap();
-    let all: Vec<_> = (1..64).map(|_| open(prefix, Receiver::builder())).collect();
-    let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
-    assert!(matches!(error, ChannelError::TooManyReceivers { .. }), "{error}");
-    assert_eq!((publisher.receivers().count(), all.len()), (64, 63));
-    for content in [&genuine[..0], &genuine[..100], &genuine[..4095], &[0; 4096], &[0xff; 8192]] {
-        let object = shm::path(&format!("{prefix}.dead.channel"));
-        fs::write(&object, content).unwrap();
-        let error = Receiver::open(&shm::client(prefix), "dead").unwrap_err();
-        use ChannelError::{NotAChannel, SenderGone, Unfinished};
-        assert!(matches!(error, NotAChannel { .. } | SenderGone { .. } | Unfinished { .. }), "{error}");
-        fs::remove_file(&object).unwrap();
-    }
-    link.send(&Message::Done);
+        let object = shm::channel_object(prefix, CHANNEL);
+        object.write_all_at(&genuine, 0).unwrap();
+        // More seats than there are.
+        object.write_all_at(&1_000_u32.to_ne_bytes(), 36).unwrap();
+        let all: Vec<_> = (1..64).map(|_| open(prefix, Receiver::builder())).collect();
+        let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
+        assert!(matches!(error, ChannelError::TooManyReceivers { .. }), "{error}");
+        assert_eq!((publisher.receivers().count(), all.len()), (64, 63));
+        for content in [&genuine[..0], &genuine[..100], &genuine[..4095], &[0; 4096], &[0xff; 8192]] {
+            let object = shm::path(&format!("{prefix}.dead.channel"));
+            fs::write(&object, content).unwrap();
+            let error = Receiver::open(&shm::client(prefix), "dead").unwrap_err();
+            use ChannelError::{NotAChannel, SenderGone, Unfinished};
+            assert!(matches!(error, NotAChannel { .. } | SenderGone { .. } | Unfinished { .. }), "{error}");
+            fs::remove_file(&object).unwrap();
+        }
+    });
 }
 
-/// Guards against a publisher that can never connect a receiver because its process is at its limit
-/// of ends.
+/// A publisher has a bell for each receiver, even if its process is at its limit of ends.
 #[test]
 fn bell_limit() {
-    let names = Names::new("pub-bells");
-    let child = Child::start("publisher-bells", &[names.prefix()]);
-    child.expect_done();
-    child.finish();
-}
-
-role!("publisher-bells", bells_role);
-
-fn bells_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = provider(prefix);
-    let mut publisher = Publisher::builder().receivers(1).create(&provider, CHANNEL).unwrap();
-    let mut receiver = open(prefix, Receiver::builder());
-    // Others take all remaining bells, as many at a time as possible.
-    let (mut others, mut seats, mut ends) = (Vec::new(), 64, 2);
-    while seats > 0 {
-        match Publisher::builder().receivers(seats).create(&provider, &format!("other-{}", others.len())) {
-            Ok(other) => {
-                others.push(other);
-                ends += seats;
+    in_child(|prefix| {
+        let provider = provider(prefix);
+        let mut publisher = Publisher::builder().receivers(1).create(&provider, CHANNEL).unwrap();
+        let mut receiver = open(prefix, Receiver::builder());
+        // Others take all remaining bells, as many at a time as possible.
+        let (mut others, mut seats, mut ends) = (Vec::new(), 64, 2);
+        while seats > 0 {
+            match Publisher::builder().receivers(seats).create(&provider, &format!("other-{}", others.len())) {
+                Ok(other) => {
+                    others.push(other);
+                    ends += seats;
+                }
+                Err(ChannelError::TooMany { max: 2048 }) => seats /= 2,
+                Err(error) => panic!("{error}"),
             }
-            Err(ChannelError::TooMany { max: 2048 }) => seats /= 2,
-            Err(error) => panic!("{error}"),
         }
-    }
-    assert_eq!(ends, 2048);
-    assert_eq!(publisher.send_bytes(b"x"), Ok(1));
-    assert_eq!(&receiver.recv().unwrap()[..], b"x");
-    drop((publisher, receiver));
-    assert!(Publisher::builder().receivers(1).create(&provider, CHANNEL).is_ok());
-    link.send(&Message::Done);
+        assert_eq!(ends, 2048);
+        assert_eq!(publisher.send_bytes(b"x"), Ok(1));
+        assert_eq!(&receiver.recv().unwrap()[..], b"x");
+        drop((publisher, receiver));
+        assert!(Publisher::builder().receivers(1).create(&provider, CHANNEL).is_ok());
+    });
 }
 
-/// The offset in a meeting, in bytes, of its seats.
+/// The offset of a publisher's seats in its object, in bytes.
 const SEATS: usize = 128;
 
 /// The offset in a branch, in bytes, of the bell that its receiver rings.
 const TO_SENDER: u64 = 128;
 
-/// A receiver that overwrites its own bell and then dies is not waited for, and loses its seat and
-/// its leases.
+/// It is not waited for, and loses its seat and its leases.
 #[test]
 fn dead_receiver_with_damaged_bell() {
     let names = Names::new("pub-bell");
@@ -761,8 +613,7 @@ fn receiver_died_before_connect() {
     assert_eq!(publisher.wait_for_receivers(1, Duration::ZERO), Err(SendErrorKind::TimedOut));
 }
 
-/// A publisher that is dropped removes the branches of all killed receivers, even of those that it
-/// never connected.
+/// The branches of all killed receivers, even of those that were never connected.
 #[test]
 fn drop_removes_unconnected_branches() {
     let names = Names::new("pub-unmet-branch");
@@ -774,8 +625,7 @@ fn drop_removes_unconnected_branches() {
     assert_eq!(branches(names.prefix()), [""; 0]);
 }
 
-/// A publisher that is dropped tells all receivers, also those that it never connected, by their
-/// bells.
+/// By their bells, without the once-a-second check.
 #[test]
 fn drop_notifies_unconnected_receivers() {
     let names = Names::new("pub-unmet-told");
@@ -791,8 +641,7 @@ fn drop_notifies_unconnected_receivers() {
     }
 }
 
-/// A receiver that closes keeps its seat as long as one of its messages is read, so the publisher
-/// has no more branches open than seats.
+/// So the publisher has no more branches open than seats.
 #[test]
 fn kept_messages_keep_the_seat() {
     let names = Names::new("pub-kept");
@@ -809,22 +658,21 @@ fn kept_messages_keep_the_seat() {
     let [first, second] = kept;
     drop(first);
     drop(receive());
-    let before = open_branches(names.prefix());
+    let before = shm::open_objects(names.prefix(), ".branch");
     (0..64).for_each(|_| drop(receive()));
-    assert_eq!(open_branches(names.prefix()), before);
+    assert_eq!(shm::open_objects(names.prefix(), ".branch"), before);
     assert_eq!(number_of(&second), 2);
 }
 
-/// Whatever stands at the seats, newcomers take them.
+/// Receivers that join take seats with any content.
 #[test]
 fn damaged_seats_lock_no_newcomer_out() {
     let names = Names::new("pub-seats");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
-    let meeting = fs::File::options().write(true).open(shm::path(&format!("{}.{CHANNEL}.channel", names.prefix())));
-    let meeting = meeting.unwrap();
+    let object = shm::channel_object(names.prefix(), CHANNEL);
     for byte in [0, 0x40, 0xff] {
-        meeting.write_all_at(&[byte; 4096 - SEATS], SEATS as u64).unwrap();
+        object.write_all_at(&[byte; 4096 - SEATS], SEATS as u64).unwrap();
         let mut receivers = [(); 2].map(|()| open(names.prefix(), Receiver::builder()));
         assert_eq!(send(&mut publisher, &provider, 2), 2);
         for receiver in &mut receivers {
@@ -833,17 +681,16 @@ fn damaged_seats_lock_no_newcomer_out() {
     }
 }
 
-/// Another receiver cannot tell an unconnected one that the publisher is gone.
+/// Another receiver cannot tell an unconnected one that the publisher has closed.
 #[test]
 fn damaged_seat_disconnects_no_receiver() {
     let names = Names::new("pub-seat");
     let provider = provider(names.prefix());
     let _publisher = Publisher::create(&provider, CHANNEL).unwrap();
     let mut receiver = open(names.prefix(), Receiver::builder().spin(NOW));
-    let meeting = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
-    let meeting = fs::File::options().write(true).open(meeting).unwrap();
+    let object = shm::channel_object(names.prefix(), CHANNEL);
     let gone = 0x4000_0000_u32.to_ne_bytes();
-    (SEATS..4096).step_by(4).for_each(|at| meeting.write_all_at(&gone, at as u64).unwrap());
+    (SEATS..4096).step_by(4).for_each(|at| object.write_all_at(&gone, at as u64).unwrap());
     let error = receiver.recv_timeout(NOW).unwrap_err();
     assert!(matches!(error, RecvError::NotConnected { .. }), "{error}");
     let error = receiver.recv_timeout(NOW).unwrap_err();
@@ -852,7 +699,7 @@ fn damaged_seat_disconnects_no_receiver() {
 
 role!("publisher-maps", mapping_role);
 
-/// The role of a process that has a receiver only: how much of the control object does it map?
+/// The role of a receiver that reports how much of the control object it maps.
 fn mapping_role(link: &Link, arguments: &[&str]) {
     let mut receiver = open(arguments[0], Receiver::builder());
     link.send(&Message::Done);
@@ -868,10 +715,9 @@ fn receiver_maps_one_page_of_control() {
     let names = Names::new("pub-control");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
-    let receiver = Child::start("publisher-maps", &[names.prefix()]);
-    receiver.expect_done();
+    let receiver = Child::start_ready("publisher-maps", &[names.prefix()]);
     assert_eq!(send(&mut publisher, &provider, 2), 1);
-    let Message::Number(bytes) = receiver.hear() else { panic!("a number") };
+    let bytes = receiver.number();
     assert!((1..=64 << 10).contains(&bytes), "{bytes} bytes: more than a page of any system");
     receiver.finish();
 }

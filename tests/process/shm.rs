@@ -1,9 +1,9 @@
 //! The contents of /dev/shm, of this process's mappings and of messages.
 
-use shm_pool::{Client, Provider, ProviderBuilder};
+use shm_pool::{Client, Provider, ProviderBuilder, ShmBuf};
 pub(crate) use shm_pool_support::payload::{check_pattern as check, fill_pattern as fill};
 use shm_pool_support::procfs;
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
 
 /// A prefix that no other test uses. Panics on drop if an object with it is left.
@@ -27,7 +27,6 @@ impl Names {
         Provider::builder().name_prefix(&self.prefix)
     }
 
-    /// A client with this prefix.
     pub(crate) fn client(&self) -> Client {
         client(&self.prefix)
     }
@@ -58,7 +57,24 @@ pub(crate) fn client(prefix: &str) -> Client {
     Client::builder().name_prefix(prefix).build().expect("a prefix that names allow")
 }
 
-/// Returns the path of an object.
+/// A message with the pattern of this seed.
+pub(crate) fn message(provider: &Provider, len: usize, seed: u64) -> ShmBuf {
+    let mut buffer = provider.alloc(len).unwrap();
+    fill(&mut buffer, seed);
+    buffer.freeze()
+}
+
+/// Returns what must be undone if a call fails: descriptors, mappings and objects.
+pub(crate) fn state(prefix: &str) -> (usize, usize, Vec<String>) {
+    (open_descriptors(), mappings(prefix), objects(prefix))
+}
+
+/// Opens a channel's object, as any process of the same user can.
+pub(crate) fn channel_object(prefix: &str, channel: &str) -> File {
+    let path = path(&format!("{prefix}.{channel}.channel"));
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
 pub(crate) fn path(name: &str) -> PathBuf {
     PathBuf::from("/dev/shm").join(name)
 }
@@ -76,7 +92,14 @@ pub(crate) fn mappings(prefix: &str) -> usize {
     mappings.iter().filter(|mapping| mapping.name.starts_with(&start)).count()
 }
 
-/// Returns the number of open descriptors of this process.
 pub(crate) fn open_descriptors() -> usize {
     procfs::descriptors().expect("/proc")
+}
+
+/// Returns how many objects of this prefix and kind this process has open, including removed ones.
+/// `kind` is part of their names.
+pub(crate) fn open_objects(prefix: &str, kind: &str) -> usize {
+    let files = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let start = format!("/dev/shm/{prefix}.");
+    files.filter(|file| file.to_string_lossy().strip_prefix(&start).is_some_and(|rest| rest.contains(kind))).count()
 }

@@ -44,10 +44,7 @@ impl Footprint {
     /// Requests a child's footprint.
     fn of(child: &Child) -> Self {
         child.tell(&Message::Mappings);
-        let number = |_| match child.hear() {
-            Message::Number(number) => number,
-            other => panic!("not a number: {other:?}"),
-        };
+        let number = |_| child.number();
         let [descriptors, mappings, resident] = [0, 1, 2].map(number);
         Self { descriptors, mappings, resident }
     }
@@ -98,9 +95,7 @@ fn publisher(link: &Link, arguments: &[&str]) {
             Message::Go => {
                 kept.clear();
                 for len in LENGTHS {
-                    let mut buffer = provider.alloc(len).unwrap();
-                    shm::fill(&mut buffer, seed);
-                    let message = buffer.freeze();
+                    let message = shm::message(&provider, len, seed);
                     let granted = peer.and_then(|peer| message.grant(peer).ok());
                     link.send(&Message::Sent(granted.unwrap_or_else(|| message.descriptor().unwrap())));
                     link.send(&Message::Number(seed));
@@ -140,7 +135,6 @@ fn publish(publisher: &Child) -> [(Descriptor, u64); LENGTHS.len()] {
     })
 }
 
-/// Passes some messages from the publisher to the subscriber.
 fn exchange(publisher: &Child, subscriber: &Child) {
     for _ in 0..3 {
         for (descriptor, seed) in publish(publisher) {
@@ -149,8 +143,7 @@ fn exchange(publisher: &Child, subscriber: &Child) {
     }
 }
 
-/// A subscriber that outlives its publishers, such as a recorder, accumulates no descriptors,
-/// mappings, memory or files in /dev/shm.
+/// Such as a recorder: no descriptors, mappings, memory or files accumulate.
 #[test]
 fn subscriber_under_publisher_kills() {
     let names = Names::new("storm-sub");

@@ -8,7 +8,7 @@ use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{ChannelError, Publisher, Receiver, Sender};
-use shm_pool::{Client, Provider, ShmBuf};
+use shm_pool::{Client, Provider};
 use std::os::unix::fs::PermissionsExt;
 
 /// `nobody` on most systems. Any user except root will do.
@@ -19,12 +19,18 @@ role!("stranger", role);
 /// The role. The arguments are the prefix and the user whose providers it trusts, or "".
 fn role(link: &Link, arguments: &[&str]) {
     let builder = Client::builder().name_prefix(arguments[0]);
-    if let Err(error) = sys::become_user(STRANGER) {
-        return link.send(&Message::Refused(error.to_string()));
-    }
+    be_stranger(link);
     link.send(&Message::Done);
     let builder = arguments[1].parse().map_or(builder.clone(), |uid| builder.owner_uid(uid));
     peer::serve(link, &builder.build().unwrap(), arguments[0]);
+}
+
+/// Makes this child another user's. If that is not possible, reports why, and exits.
+pub(crate) fn be_stranger(link: &Link) {
+    if let Err(error) = sys::become_user(STRANGER) {
+        link.send(&Message::Refused(error.to_string()));
+        std::process::exit(0);
+    }
 }
 
 /// Starts a peer of another user. Returns `None` if that is not possible here.
@@ -49,17 +55,11 @@ pub(crate) fn start(role: &str, arguments: &[&str]) -> Option<Child> {
     }
 }
 
-fn message(provider: &Provider) -> ShmBuf {
-    let mut buffer = provider.alloc(100_000).unwrap();
-    shm::fill(&mut buffer, 1);
-    buffer.freeze()
-}
-
 #[test]
 fn default_mode() {
     let names = Names::new("user-default");
     let provider = names.provider().build().unwrap();
-    let message = message(&provider);
+    let message = shm::message(&provider, 100_000, 1);
     let Some(stranger) = stranger(&names, "0") else { return };
     let refused = stranger.attach(message.descriptor().unwrap(), 1).unwrap_err();
     assert!(refused.starts_with("Os(") && refused.contains(&format!("code: {}", libc::EACCES)), "{refused}");
@@ -70,7 +70,7 @@ fn default_mode() {
 fn open_mode() {
     let names = Names::new("user-open");
     let provider = names.provider().mode(0o666).build().unwrap();
-    let message = message(&provider);
+    let message = shm::message(&provider, 100_000, 1);
     for name in shm::objects(names.prefix()) {
         let mode = shm::path(&name).metadata().unwrap().permissions().mode() & 0o777;
         let expected = if name.ends_with(".ctl") { 0o666 } else { 0o644 };
@@ -91,7 +91,7 @@ fn open_mode() {
 fn untrusted_owner() {
     let names = Names::new("user-trust");
     let provider = names.provider().mode(0o666).build().unwrap();
-    let message = message(&provider);
+    let message = shm::message(&provider, 100_000, 1);
     for trusted in ["", "1"] {
         let Some(stranger) = stranger(&names, trusted) else { return };
         let refused = stranger.attach(message.descriptor().unwrap(), 1).unwrap_err();
@@ -105,9 +105,7 @@ role!("stranger-publishes", publishing_role);
 
 /// The role of a publisher. It reports its number of receivers.
 fn publishing_role(link: &Link, arguments: &[&str]) {
-    if let Err(error) = sys::become_user(STRANGER) {
-        return link.send(&Message::Refused(error.to_string()));
-    }
+    be_stranger(link);
     let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     link.send(&Message::Done);
@@ -120,9 +118,7 @@ role!("stranger-opens", opening_role);
 
 /// The role of a receiver that trusts root. It tells why it cannot open the channel.
 fn opening_role(link: &Link, arguments: &[&str]) {
-    if let Err(error) = sys::become_user(STRANGER) {
-        return link.send(&Message::Refused(error.to_string()));
-    }
+    be_stranger(link);
     link.send(&Message::Done);
     let client = Client::builder().name_prefix(arguments[0]).owner_uid(0).build().unwrap();
     link.send(&Message::Refused(Receiver::open(&client, CHANNEL).unwrap_err().to_string()));
@@ -141,8 +137,7 @@ fn denied_channel() {
     drop(sender);
 }
 
-/// A receiver does not wait for another user's publisher, which cannot open the receiver's objects,
-/// and a publisher cannot take another user's name.
+/// A receiver does not wait for a publisher that cannot open the receiver's objects.
 #[test]
 fn publisher_of_other_user() {
     let names = Names::new("user-publisher");

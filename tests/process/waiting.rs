@@ -1,29 +1,25 @@
 //! Waiting for memory that other processes hold: it returns when they release it, leave or die.
 
-use crate::child::{run_in_small_shm, Child};
+use crate::child::{in_child, in_small_shm, Child};
 use crate::peer::Peer;
 use crate::shm::{self, Names};
 use crate::sys;
-use crate::wire::{Link, Message};
+use crate::wire::{Link, Message, FOR_EVER};
 use nix::unistd::gettid;
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{AllocErrorKind, AllocFuture, BuildError, Provider, ShmBuf};
-use shm_pool_support::tasks::blocking_waker;
+use shm_pool_support::tasks::{blocking_waker, Woken};
 use std::fs;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
 const CAP: usize = 1 << 20;
 const ROUNDS: usize = 300;
-
-/// Longer than any step takes.
-const FOR_EVER: Duration = Duration::from_secs(240);
 
 fn provider(prefix: &str) -> Provider {
     Provider::builder().name_prefix(prefix).max_bytes(CAP).build().unwrap()
@@ -31,9 +27,7 @@ fn provider(prefix: &str) -> Provider {
 
 /// A message that takes the whole pool.
 fn all(provider: &Provider) -> ShmBuf {
-    let mut buffer = provider.alloc(CAP).unwrap();
-    shm::fill(&mut buffer, 1);
-    buffer.freeze()
+    shm::message(provider, CAP, 1)
 }
 
 /// Waits for the whole pool, while `give` releases it.
@@ -84,10 +78,8 @@ fn last_look_finds_dead_peer() {
     let provider = provider(names.prefix());
     let peer = Peer::start(names.prefix());
     let quarter = provider.alloc(CAP / 4).unwrap();
-    let mut buffer = provider.alloc(CAP / 2).unwrap();
+    let message = shm::message(&provider, CAP / 2, 1);
     let _rest: Vec<_> = std::iter::from_fn(|| provider.alloc(4096).ok()).collect();
-    shm::fill(&mut buffer, 1);
-    let message = buffer.freeze();
     peer.attach(message.descriptor().unwrap(), 1).unwrap();
     drop(message);
     // The serving thread stays in the waker of the first future.
@@ -119,8 +111,7 @@ fn returned_loan_wakes() {
     let names = Names::new("wait-loan");
     let provider = provider(names.prefix());
     let mut sender = Sender::create(&provider, "loans").unwrap();
-    let child = Child::start("waiting-receiver", &[names.prefix()]);
-    child.expect_done();
+    let child = Child::start_ready("waiting-receiver", &[names.prefix()]);
     for _ in 0..ROUNDS {
         sender.send(all(&provider)).unwrap();
         child.expect_done();
@@ -139,7 +130,7 @@ fn receiver_role(link: &Link, arguments: &[&str]) {
         let message = receiver.recv().unwrap();
         shm::check(&message, 1).unwrap();
         link.send(&Message::Done);
-        assert_eq!(link.receive().unwrap(), Some(Message::Go));
+        link.expect_go();
     }
     assert_eq!(link.receive().unwrap(), None);
 }
@@ -149,7 +140,7 @@ fn receiver_role(link: &Link, arguments: &[&str]) {
 fn killed_while_waiting() {
     let names = Names::new("wait-killed");
     let owner = Child::start("waiting-owner", &[names.prefix()]);
-    let Message::Sent(descriptor) = owner.hear() else { panic!("no descriptor") };
+    let descriptor = owner.sent();
     let peer = Peer::start(names.prefix());
     let view = peer.attach(descriptor, 1).unwrap();
     assert_eq!(owner.ask(&Message::Go), Message::Done, "it is about to wait");
@@ -168,7 +159,7 @@ fn owner_role(link: &Link, arguments: &[&str]) {
     let provider = provider(arguments[0]);
     let message = all(&provider);
     link.send(&Message::Sent(message.descriptor().unwrap()));
-    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    link.expect_go();
     drop(message);
     link.send(&Message::Done);
     let _ = provider.request(CAP).wait();
@@ -177,103 +168,81 @@ fn owner_role(link: &Link, arguments: &[&str]) {
 /// A program that forks, as `Command` does, neither hangs in the child nor ends the parent's waits.
 #[test]
 fn fork_while_waiting() {
-    let names = Names::new("wait-fork");
-    let child = Child::start("waiting-forks", &[names.prefix()]);
-    child.expect_done();
-    child.finish();
-}
-
-role!("waiting-forks", forking_role);
-
-/// The role: forks while a thread waits.
-fn forking_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = provider(prefix);
-    let held = all(&provider);
-    let waker = Waker::from(Arc::new(Woken::default()));
-    let mut context = Context::from_waker(&waker);
-    let mut futures: Vec<_> = (0..1000).map(|_| Box::pin(provider.request(CAP).wait_async())).collect();
-    assert!(futures.iter_mut().all(|future| future.as_mut().poll(&mut context).is_pending()));
-    // A child that drops its copies of all waiters changes no state that it shares with its parent:
-    // the bell keeps ringing.
-    let control = shm::objects(prefix).into_iter().find(|name| name.ends_with(".ctl")).expect("a provider");
-    let shared = || fs::read(shm::path(&control)).unwrap();
-    let before = shared();
-    match sys::fork() {
-        None => sys::end_with(|| futures.clear()),
-        Some(child) => child.finish(),
-    }
-    assert!(shared() == before, "the parent's waits are not the child's");
-    thread::scope(|scope| {
-        let waits = scope.spawn(|| provider.alloc_timeout(CAP, FOR_EVER).map(drop).unwrap());
-        for _ in 0..20 {
-            // SAFETY: the child uses what a forked child may, and ends without unwinding.
-            let pid = unsafe { libc::fork() };
-            if pid == 0 {
-                let is_forked = |error: &shm_pool::AllocError| matches!(error.kind(), AllocErrorKind::Forked);
-                let refused = provider.alloc_timeout(CAP, FOR_EVER).is_err_and(|error| is_forked(&error));
-                // The parent's futures fail in the child, and stay pending in the parent.
-                let is_told = |future: &mut Pin<Box<AllocFuture<'_>>>| match future.as_mut().poll(&mut context) {
-                    Poll::Ready(Err(error)) => is_forked(&error),
-                    _ => false,
-                };
-                let are_told = futures.iter_mut().all(is_told);
-                futures.clear();
-                // The child's own waits work, although its memory includes the parent's count of
-                // waiters.
-                let own = self::provider(prefix);
-                let all = own.alloc(CAP).unwrap();
-                let timed_out = own.alloc_timeout(CAP, Duration::from_millis(1)).is_err();
-                drop(all);
-                let is_good = refused && are_told && timed_out && own.alloc_timeout(CAP, FOR_EVER).is_ok();
-                drop(own);
-                // SAFETY: no preconditions.
-                unsafe { libc::_exit(i32::from(!is_good)) };
-            }
-            let mut status = 0;
-            // SAFETY: a valid place to write to.
-            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-            assert_eq!(status, 0, "the child found something else");
+    in_child(|prefix| {
+        let provider = provider(prefix);
+        let held = all(&provider);
+        let waker = Waker::from(Arc::new(Woken::default()));
+        let mut context = Context::from_waker(&waker);
+        let mut futures: Vec<_> = (0..1000).map(|_| Box::pin(provider.request(CAP).wait_async())).collect();
+        assert!(futures.iter_mut().all(|future| future.as_mut().poll(&mut context).is_pending()));
+        // A child that drops its copies of all waiters changes no state that it shares with its parent:
+        // the bell keeps ringing.
+        let control = shm::objects(prefix).into_iter().find(|name| name.ends_with(".ctl")).expect("a provider");
+        let shared = || fs::read(shm::path(&control)).unwrap();
+        let before = shared();
+        match sys::fork() {
+            None => sys::end_with(|| futures.clear()),
+            Some(child) => child.finish(),
         }
-        drop(held);
-        for mut future in futures {
-            let buffer = loop {
-                match future.as_mut().poll(&mut context) {
-                    Poll::Ready(buffer) => break buffer,
-                    Poll::Pending => thread::yield_now(),
+        assert!(shared() == before, "the parent's waits are not the child's");
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| provider.alloc_timeout(CAP, FOR_EVER).map(drop).unwrap());
+            for _ in 0..20 {
+                // SAFETY: the child uses what a forked child may, and ends without unwinding.
+                let pid = unsafe { libc::fork() };
+                if pid == 0 {
+                    let is_forked = |error: &shm_pool::AllocError| matches!(error.kind(), AllocErrorKind::Forked);
+                    let refused = provider.alloc_timeout(CAP, FOR_EVER).is_err_and(|error| is_forked(&error));
+                    // The parent's futures fail in the child, and stay pending in the parent.
+                    let is_told = |future: &mut Pin<Box<AllocFuture<'_>>>| match future.as_mut().poll(&mut context) {
+                        Poll::Ready(Err(error)) => is_forked(&error),
+                        _ => false,
+                    };
+                    let are_told = futures.iter_mut().all(is_told);
+                    futures.clear();
+                    // The child's own waits work, although its memory includes the parent's count of
+                    // waiters.
+                    let own = self::provider(prefix);
+                    let all = own.alloc(CAP).unwrap();
+                    let timed_out = own.alloc_timeout(CAP, Duration::from_millis(1)).is_err();
+                    drop(all);
+                    let is_good = refused && are_told && timed_out && own.alloc_timeout(CAP, FOR_EVER).is_ok();
+                    drop(own);
+                    // SAFETY: no preconditions.
+                    unsafe { libc::_exit(i32::from(!is_good)) };
                 }
-            };
-            // The next waiter gets it.
-            drop(buffer.unwrap());
-        }
-        waits.join().unwrap();
+                let mut status = 0;
+                // SAFETY: a valid place to write to.
+                assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                assert_eq!(status, 0, "the child found something else");
+            }
+            drop(held);
+            for mut future in futures {
+                let buffer = loop {
+                    match future.as_mut().poll(&mut context) {
+                        Poll::Ready(buffer) => break buffer,
+                        Poll::Pending => thread::yield_now(),
+                    }
+                };
+                // The next waiter gets it.
+                drop(buffer.unwrap());
+            }
+            waits.join().unwrap();
+        });
     });
-    link.send(&Message::Done);
-}
-
-/// Counts its wake-ups.
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
 }
 
 /// A provider can be dropped while a task that is no longer polled waits for it.
 #[test]
 fn forgotten_wait() {
     let names = Names::new("wait-forgotten");
-    let child = Child::start("waiting-forgets", &[names.prefix()]);
-    child.expect_done();
+    let child = Child::start_ready("waiting-forgets", &[names.prefix()]);
     child.finish();
     assert_eq!(names.sweep(), 2, "what was forgotten keeps its provider's objects while its process lives");
 }
 
 role!("waiting-forgets", forgetting_role);
 
-/// The role: forgets a future that waits.
 fn forgetting_role(link: &Link, arguments: &[&str]) {
     let provider = provider(arguments[0]);
     let held = all(&provider);
@@ -283,7 +252,7 @@ fn forgetting_role(link: &Link, arguments: &[&str]) {
     assert!(polled.is_pending());
     mem::forget(future);
     drop(provider);
-    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    assert_eq!(woken.count(), 1);
     drop(held);
     link.send(&Message::Done);
 }
@@ -291,27 +260,21 @@ fn forgetting_role(link: &Link, arguments: &[&str]) {
 /// A full /dev/shm is not fatal to a publisher that waits: others may make room there.
 #[test]
 fn wait_for_full_shm() {
-    run_in_small_shm("waiting-small-shm", &[]);
-}
-
-role!("waiting-small-shm", small_shm_role);
-
-/// The role, with a /dev/shm of 4 MiB: two providers, one of which fills it.
-fn small_shm_role(link: &Link, _: &[&str]) {
-    const LEN: usize = 2 << 20;
-    let build = || Provider::builder().max_bytes(16 << 20).max_shared(64).build().unwrap();
-    let (first, second) = (build(), build());
-    let mut held: Vec<_> = std::iter::from_fn(|| first.alloc(1 << 20).ok()).collect();
-    let error = second.alloc(LEN).unwrap_err();
-    assert!(error.is_exhausted() && matches!(error.kind(), AllocErrorKind::Os(_)), "{error}");
-    assert!(second.alloc_timeout(LEN, Duration::from_millis(1)).is_err());
-    thread::scope(|scope| {
-        let waits = scope.spawn(|| second.alloc_timeout(LEN, FOR_EVER).unwrap());
-        held.clear();
-        first.trim();
-        waits.join().unwrap();
+    in_small_shm(|_| {
+        const LEN: usize = 2 << 20;
+        let build = || Provider::builder().max_bytes(16 << 20).max_shared(64).build().unwrap();
+        let (first, second) = (build(), build());
+        let mut held: Vec<_> = std::iter::from_fn(|| first.alloc(1 << 20).ok()).collect();
+        let error = second.alloc(LEN).unwrap_err();
+        assert!(error.is_exhausted() && matches!(error.kind(), AllocErrorKind::Os(_)), "{error}");
+        assert!(second.alloc_timeout(LEN, Duration::from_millis(1)).is_err());
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| second.alloc_timeout(LEN, FOR_EVER).unwrap());
+            held.clear();
+            first.trim();
+            waits.join().unwrap();
+        });
     });
-    link.send(&Message::Done);
 }
 
 /// Most of a /dev/shm of 4 MiB.
@@ -327,45 +290,36 @@ fn of_small_shm(prefix: &str) -> Provider {
     }
 }
 
-/// Two publishers on one full file system do not deadlock, and one that is killed while it waits
-/// does not block the others.
+/// They do not deadlock, and one that is killed while it waits does not block the others.
 #[test]
 fn two_processes_in_full_shm() {
-    let names = Names::new("wait-turns");
-    run_in_small_shm("waiting-turns", &[names.prefix()]);
-}
-
-role!("waiting-turns", turns_role);
-
-/// The role, with a /dev/shm of 4 MiB: takes turns with another process at holding most of it.
-fn turns_role(link: &Link, arguments: &[&str]) {
-    let prefix = arguments[0];
-    let provider = of_small_shm(prefix);
-    let mut held = provider.alloc(MOST).unwrap();
-    let other = Child::start("waiting-for-turns", &[prefix]);
-    for round in 0..5 {
-        let killed = Child::start("waiting-for-turns", &[prefix]);
-        assert_eq!(killed.ask(&Message::Go), Message::Done, "it is about to wait");
-        assert_eq!(other.ask(&Message::Go), Message::Done, "it is about to wait");
-        held.fill(round);
-        killed.kill();
-        drop(held);
-        provider.trim();
-        other.expect_done();
-        held = thread::scope(|scope| {
-            let waits = scope.spawn(|| provider.alloc_timeout(MOST, FOR_EVER).unwrap());
-            other.tell(&Message::Go);
-            waits.join().unwrap()
-        });
-    }
-    other.shut_down();
-    // The control object of the last one that was killed, and a segment if it was just creating
-    // one, unless the last waiter has removed them.
-    let left = Provider::sweep(prefix).unwrap().objects;
-    assert!(left <= 2, "{left} objects");
-    drop((held, provider));
-    assert_eq!(shm::objects(prefix), [""; 0]);
-    link.send(&Message::Done);
+    in_small_shm(|prefix| {
+        let provider = of_small_shm(prefix);
+        let mut held = provider.alloc(MOST).unwrap();
+        let other = Child::start("waiting-for-turns", &[prefix]);
+        for round in 0..5 {
+            let killed = Child::start("waiting-for-turns", &[prefix]);
+            assert_eq!(killed.ask(&Message::Go), Message::Done, "it is about to wait");
+            assert_eq!(other.ask(&Message::Go), Message::Done, "it is about to wait");
+            held.fill(round);
+            killed.kill();
+            drop(held);
+            provider.trim();
+            other.expect_done();
+            held = thread::scope(|scope| {
+                let waits = scope.spawn(|| provider.alloc_timeout(MOST, FOR_EVER).unwrap());
+                other.tell(&Message::Go);
+                waits.join().unwrap()
+            });
+        }
+        other.shut_down();
+        // The control object of the last one that was killed, and a segment if it was just creating
+        // one, unless the last waiter has removed them.
+        let left = Provider::sweep(prefix).unwrap().objects;
+        assert!(left <= 2, "{left} objects");
+        drop((held, provider));
+        assert_eq!(shm::objects(prefix), [""; 0]);
+    });
 }
 
 role!("waiting-for-turns", turn_role);
@@ -379,7 +333,7 @@ fn turn_role(link: &Link, arguments: &[&str]) {
         let mut buffer = provider.alloc_timeout(MOST, FOR_EVER).unwrap();
         buffer.fill(0);
         link.send(&Message::Done);
-        assert_eq!(link.receive().unwrap(), Some(Message::Go));
+        link.expect_go();
         drop(buffer);
         provider.trim();
     }

@@ -1,56 +1,47 @@
 //! The warm path makes no system call: a thread that may make none still allocates, shares and
 //! drops.
 
-use crate::child::Child;
+use crate::child::{answer_without_calls, run_without_calls, Child};
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
+use crossbeam_queue::ArrayQueue;
+use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
-use shm_pool::{Client, PeerId, Provider, ProviderBuilder, ShmBuf};
+use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf, ShmView};
 use shm_pool_support::tasks::noop_waker;
 use std::alloc::Layout;
+use std::collections::VecDeque;
 use std::future::Future;
+use std::hint::black_box;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::task::Context;
+use std::thread;
 
 const CYCLES: usize = 1_000_000;
 const SIZES: [usize; 5] = [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
 /// Sizes of which several buffers are held at a time.
 const SMALLER: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 
-/// A publisher in steady state does not wait for the kernel: it neither maps nor locks nor uses the
-/// heap.
+/// A publisher in steady state neither maps nor locks nor uses the heap.
 #[test]
 fn million_warm_cycles() {
-    let names = Names::new("warm");
-    let child = Child::start("warm-path", &[names.prefix()]);
-    child.expect_done();
-    child.kill();
-    // A process without system calls cannot remove its objects either.
-    assert!(names.sweep() > 0);
+    assert!(run_without_calls("warm-path", 1) > 0);
 }
 
 /// A publisher with several receivers makes no system call while no thread is parked, nor do they.
 #[test]
 fn million_published_messages() {
-    let names = Names::new("warm-many");
-    let child = Child::start("warm-path-to-many", &[names.prefix()]);
-    child.expect_done();
-    child.kill();
-    assert!(names.sweep() > 0);
+    assert!(run_without_calls("warm-path-to-many", 1) > 0);
 }
 
 /// One pool that is short of memory does not make every publisher of the process call the kernel.
 #[test]
 fn waiter_leaves_other_pools_warm() {
-    let names = Names::new("warm-waiter");
-    let child = Child::start("warm-path-beside-a-waiter", &[names.prefix()]);
-    child.expect_done();
-    child.kill();
-    assert!(names.sweep() > 0);
+    assert!(run_without_calls("warm-path-beside-a-waiter", 1) > 0);
 }
 
 /// Checks that the tests above can fail: without idle chunks, the same calls end the child.
@@ -105,21 +96,15 @@ fn run(link: &Link, prefix: &str, builder: ProviderBuilder, warm_up: usize) {
 /// Runs rounds until there were enough cycles, and notifies the test. A `round` returns its number
 /// of cycles, or `None` if it failed.
 fn cycle(link: &Link, warm_up: usize, mut round: impl FnMut() -> Option<usize>) {
-    let (socket, good, bad) = (link.as_raw_fd(), Message::Done.to_frame(), Message::Trim.to_frame());
     (0..warm_up).for_each(|_| assert!(round().is_some()));
-    sys::forbid_all_calls_but(&sys::STRICT).unwrap();
-    let mut cycles = 0;
-    while cycles < CYCLES {
-        match round() {
-            Some(count) => cycles += count,
-            None => {
-                sys::write(socket, &bad);
-                sys::exit_thread();
-            }
+    answer_without_calls(link, &[], || {
+        let mut cycles = 0;
+        while cycles < CYCLES {
+            let Some(count) = round() else { return false };
+            cycles += count;
         }
-    }
-    sys::write(socket, &good);
-    sys::exit_thread();
+        true
+    });
 }
 
 /// Does each operation once per size. Returns how many buffers it allocated and dropped, or `None`
@@ -158,7 +143,6 @@ fn channel(prefix: &str, provider: &Provider) -> (Sender, Receiver) {
     (sender, Receiver::builder().open(&client, "warm").unwrap())
 }
 
-/// Sends a buffer and some bytes through the channel.
 fn through(provider: &Provider, (sender, receiver): &mut (Sender, Receiver), size: usize) -> Option<()> {
     sender.send(provider.alloc(size).ok()?.freeze()).ok()?;
     sender.send_bytes(b"bytes").ok()?;
@@ -167,7 +151,6 @@ fn through(provider: &Provider, (sender, receiver): &mut (Sender, Receiver), siz
     (buffer.len() == size && &bytes[..] == b"bytes").then_some(())
 }
 
-/// A publisher, and a receiver of each rule.
 fn many(prefix: &str, provider: &Provider) -> (Publisher, [Receiver; 3]) {
     let mut publisher = Publisher::create(provider, "warm").unwrap();
     let client = shm::client(prefix);
@@ -210,5 +193,285 @@ fn shared(provider: &Provider, client: &Client, peer: PeerId, size: usize) -> Op
     let descriptor = granted.grant(peer).ok()?;
     drop(granted);
     drop(client.attach(&descriptor).ok()?);
+    Some(())
+}
+
+// ---- two threads that hand buffers to each other ------------------------------------------------
+
+const HANDED_OVER: [usize; 3] = [64, 4 << 10, 300 << 10];
+const HAND_OVERS_BEFORE: usize = 2_000;
+const HAND_OVERS: usize = 30_000;
+/// More chunks than two threads and two queues can hold at a time.
+const CHUNKS: usize = 24;
+
+/// Neither thread makes memory while the other has some to spare.
+#[test]
+fn hand_over_without_syscalls() {
+    assert!(run_without_calls("warm-threads", 2) > 0);
+}
+
+struct Shared {
+    provider: Provider,
+    client: Client,
+    queues: [ArrayQueue<(usize, ShmBuf)>; 2],
+    barrier: Barrier,
+}
+
+role!("warm-threads", threads_role);
+
+fn threads_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).max_idle_per_class(2 * CHUNKS);
+    let builder = builder.idle_window(0);
+    let queues = [(); 2].map(|()| ArrayQueue::new(2));
+    let shared =
+        Shared { provider: builder.build().unwrap(), client: shm::client(prefix), queues, barrier: Barrier::new(2) };
+    for size in HANDED_OVER {
+        shared.provider.reserve(size, CHUNKS).unwrap().keep();
+        // A chunk's first descriptor takes a lock, so each chunk gets one now.
+        let all: Vec<ShmBuf> = (0..CHUNKS).map(|_| shared.provider.alloc(size).unwrap().freeze()).collect();
+        all.iter().for_each(|message| drop(shared.client.attach(&message.descriptor().unwrap()).unwrap()));
+    }
+    thread::scope(|scope| {
+        for side in 0..2 {
+            let shared = &shared;
+            scope.spawn(move || hand_over(shared, side, link));
+        }
+    });
+}
+
+fn hand_over(shared: &Shared, side: usize, link: &Link) -> ! {
+    assert!(exchange(shared, side, HAND_OVERS_BEFORE).is_some());
+    shared.barrier.wait();
+    // These threads wait for each other by yielding their time slice, and crossbeam's queue waits
+    // that way for a thread that was stopped in the middle of a push or pop. It is the only call
+    // allowed here that a single thread may not make.
+    answer_without_calls(link, &[libc::SYS_sched_yield], || exchange(shared, side, HAND_OVERS).is_some())
+}
+
+/// Sends `count` messages to the other side and receives as many.
+fn exchange(shared: &Shared, side: usize, count: usize) -> Option<()> {
+    let [inbox, outbox] = [&shared.queues[side], &shared.queues[1 - side]];
+    let (mut sent, mut received) = (0, 0);
+    let mut waiting = None;
+    while sent < count || received < count {
+        let before = (sent, received, waiting.is_some());
+        if let Some((number, message)) = inbox.pop() {
+            receive(shared, received, number, message)?;
+            received += 1;
+        }
+        if waiting.is_none() && sent < count {
+            let mut buffer = shared.provider.alloc(HANDED_OVER[sent % HANDED_OVER.len()]).ok()?;
+            buffer[..8].copy_from_slice(&sent.to_ne_bytes());
+            waiting = Some((sent, buffer.freeze()));
+            sent += 1;
+        }
+        waiting = waiting.and_then(|parcel| outbox.push(parcel).err());
+        if before == (sent, received, waiting.is_some()) {
+            thread::yield_now();
+        }
+    }
+    while let Some(parcel) = waiting {
+        waiting = outbox.push(parcel).err();
+        thread::yield_now();
+    }
+    Some(())
+}
+
+/// Checks a message. Every fourth one is read as a peer would read it.
+fn receive(shared: &Shared, expected: usize, number: usize, message: ShmBuf) -> Option<()> {
+    let is_right = |bytes: &[u8]| number == expected && bytes[..8] == expected.to_ne_bytes();
+    if number % 4 != 0 {
+        return is_right(&message).then_some(());
+    }
+    let view = shared.client.attach(&message.descriptor().ok()?).ok()?;
+    drop(message);
+    is_right(&view).then_some(())
+}
+
+// ---- the first messages -------------------------------------------------------------------------
+// `no_heap.rs` counts the heap calls and faults of both sides in one process.
+
+const RESERVED_SIZES: [usize; 5] = [64, 4 << 10, 100_000, 1 << 20, 3 << 20];
+const RESERVED: usize = 3;
+const FIRST_MESSAGES: usize = 1000;
+
+/// How often faults are counted. The kernel may reclaim a page from any process at any time, but
+/// hardly in each try.
+const TRIES: usize = 3;
+
+/// A control loop's first messages do not wait for the kernel: for memory, a mapping or a lock.
+#[test]
+fn first_messages_without_syscalls() {
+    assert!(run_without_calls("reserved", 1) > 0);
+}
+
+role!("reserved", reserved_role);
+
+fn reserved_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+    let client = shm::client(prefix);
+    let mut sender = Sender::create(&provider, "reserved").unwrap();
+    let mut receiver = Receiver::open(&client, "reserved").unwrap();
+    RESERVED_SIZES.iter().for_each(|&len| provider.reserve(len, RESERVED).unwrap().keep());
+    client.warm(provider.id()).unwrap();
+    receiver.warm().unwrap();
+    let peer = client.connect(provider.id()).unwrap();
+    let mut messages = RESERVED_SIZES.iter().cycle().take(FIRST_MESSAGES / (RESERVED + 1));
+    answer_without_calls(link, &[], || {
+        messages.all(|&len| {
+            shared_at_once(&provider, &client, peer, len).is_some()
+                && sent(&provider, &mut sender, &mut receiver, len).is_some()
+        })
+    });
+}
+
+/// Shares all chunks of a size at the same time: by descriptor, and the last one by a grant.
+fn shared_at_once(provider: &Provider, client: &Client, peer: PeerId, len: usize) -> Option<()> {
+    let messages = [(); RESERVED].map(|()| provider.alloc(len).ok().map(ShmBuf::from));
+    let attach = |message: &ShmBuf| client.attach(&message.descriptor().ok()?).ok();
+    // An array: a list would need the heap.
+    let views: [Option<ShmView>; RESERVED] = std::array::from_fn(|at| attach(messages[at].as_ref()?));
+    let granted = messages.last()?.as_ref()?.grant(peer).ok()?;
+    drop(messages);
+    let taken_up = client.attach(&granted).ok()?;
+    (views.iter().all(|view| view.as_ref().is_some_and(|view| view.len() == len)) && taken_up.len() == len)
+        .then_some(())
+}
+
+fn sent(provider: &Provider, sender: &mut Sender, receiver: &mut Receiver, len: usize) -> Option<()> {
+    sender.send(provider.alloc(len).ok()?.freeze()).ok()?;
+    sender.send_bytes(b"bytes").ok()?;
+    let received = [receiver.recv().ok()?.len(), receiver.recv().ok()?.len()];
+    (received == [len, b"bytes".len()]).then_some(())
+}
+
+/// A subscriber's first messages are not delayed by a mapping and a fault for each page.
+#[test]
+fn warm_peer_without_faults() {
+    let faults = [(); TRIES].map(|()| {
+        let names = Names::new("warmed");
+        let provider = names.provider().arena_size(64 << 10).build().unwrap();
+        RESERVED_SIZES.iter().for_each(|&len| provider.reserve(len, RESERVED).unwrap().keep());
+        assert!(provider.stats().segments > 1);
+        let mut sender = Sender::create(&provider, "warmed").unwrap();
+        let child = Child::start("warmed", &[names.prefix(), &provider.id().to_u64().to_string()]);
+        let Message::Peer(peer) = child.hear() else { panic!("not a peer") };
+        let messages = RESERVED_SIZES.map(|len| shm::message(&provider, len, len as u64));
+        for message in &messages {
+            // First, because the child may not wait for a message once it has all descriptors.
+            sender.send(message.clone()).unwrap();
+            child.tell(&Message::Sent(message.descriptor().unwrap()));
+            child.tell(&Message::Sent(message.grant(peer).unwrap()));
+        }
+        let faults = child.number();
+        child.kill();
+        faults
+    });
+    assert!(faults.contains(&0), "faults in {} messages: {faults:?}", 3 * RESERVED_SIZES.len());
+}
+
+role!("warmed", warmed_role);
+
+fn warmed_role(link: &Link, arguments: &[&str]) {
+    let (prefix, id) = (arguments[0], shm_pool::ProviderId::from_u64(arguments[1].parse().unwrap()));
+    let client = shm::client(prefix);
+    let mut receiver = Receiver::open(&client, "warmed").unwrap();
+    link.send(&Message::Peer(client.connect(id).unwrap()));
+    let descriptors = [(); 2 * RESERVED_SIZES.len()].map(|()| link.sent());
+    rehearse(prefix);
+    assert_eq!((client.mapped_segments(), receiver.mapped_segments()), (0, 0));
+    let present = [client.warm(id).unwrap(), receiver.warm().unwrap()];
+    assert!(present.iter().all(|&bytes| bytes >= RESERVED * RESERVED_SIZES.iter().sum::<usize>()), "{present:?}");
+    let answers: Vec<Vec<u8>> = (0..100).map(|number| Message::Number(number).to_frame()).collect();
+    let socket = link.as_raw_fd();
+    sys::forbid_all_calls_but(&[&sys::STRICT[..], &[libc::SYS_getrusage]].concat()).unwrap();
+    let faults = faults_of(|| read(&client, &mut receiver, &descriptors));
+    sys::write(socket, &answers[faults.min(answers.len() - 1)]);
+    sys::exit_thread();
+}
+
+/// Reads other messages in the same way, so that the code is present, too.
+fn rehearse(prefix: &str) {
+    let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+    let client = shm::client(prefix);
+    let mut sender = Sender::create(&provider, "rehearsal").unwrap();
+    let mut receiver = Receiver::open(&client, "rehearsal").unwrap();
+    let message = provider.alloc_zeroed(1).unwrap().freeze();
+    let granted = message.grant(client.connect(provider.id()).unwrap()).unwrap();
+    let descriptors = [message.descriptor().unwrap(), granted];
+    sender.send(message).unwrap();
+    faults_of(|| read(&client, &mut receiver, &descriptors));
+}
+
+fn read(client: &Client, receiver: &mut Receiver, descriptors: &[Descriptor]) {
+    let look = |bytes: &[u8]| bytes.iter().step_by(4096).for_each(|&byte| assert!(black_box(Some(byte)).is_some()));
+    descriptors.iter().for_each(|descriptor| look(&client.attach(descriptor).unwrap()));
+    (0..descriptors.len() / 2).for_each(|_| look(&receiver.recv().unwrap()));
+}
+
+/// Returns how many pages fault in this thread while `what` runs.
+fn faults_of(what: impl FnOnce()) -> usize {
+    let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
+    let before = faults();
+    what();
+    (faults() - before) as usize
+}
+
+// ---- at the cap ---------------------------------------------------------------------------------
+// With messages of random sizes and readers that hold some of them, memory moves between the existing
+// segments. The C library may still ask the kernel for private memory: carving takes a little heap.
+
+const CAP: usize = 64 << 20;
+const LARGEST: usize = 4 << 20;
+/// The number of messages that readers hold: about 24 MiB.
+const HELD: usize = 12;
+const WARM_UP: usize = 1_000;
+const MESSAGES: usize = 10_000;
+
+/// Nor do varying sizes fill the receivers' tables with short-lived segments.
+#[test]
+fn random_sizes_without_syscalls() {
+    assert!(run_without_calls("at-the-cap", 1) <= 1 + 2, "the control object, and few segments");
+}
+
+role!("at-the-cap", cap_role);
+
+fn cap_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = Provider::builder().name_prefix(prefix).max_bytes(CAP).build().unwrap();
+    let client = shm::client(prefix);
+    let mut random = 0;
+    let mut held = VecDeque::with_capacity(HELD + 1);
+    // Allocates the whole cap first: carving a page that has no memory yet would take a system
+    // call.
+    let all: Vec<_> = std::iter::from_fn(|| provider.alloc(LARGEST).ok()).collect();
+    assert_eq!(provider.stats().bytes_held, CAP);
+    drop(all);
+    (0..WARM_UP).for_each(|_| publish(&provider, &client, &mut held, &mut random).unwrap());
+    let made = provider.stats().segments_created;
+    // None of these creates, maps or frees shared memory, takes a lock, or opens a file.
+    let of_malloc = [libc::SYS_brk, libc::SYS_mprotect, libc::SYS_madvise];
+    answer_without_calls(link, &of_malloc, || {
+        let all = (0..MESSAGES).all(|_| publish(&provider, &client, &mut held, &mut random).is_some());
+        all && provider.stats().segments_created == made
+    });
+}
+
+/// Publishes a message of a random size, has a reader attach to it, and drops the buffer. Drops the
+/// oldest view if there are too many.
+fn publish(provider: &Provider, client: &Client, held: &mut VecDeque<ShmView>, random: &mut u64) -> Option<()> {
+    // Vigna's SplitMix64.
+    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*random ^ *random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let mut buffer = provider.alloc(1 + (mixed >> 16) as usize % LARGEST).ok()?;
+    *buffer.last_mut()? = 1;
+    let message = buffer.freeze();
+    held.push_back(client.attach(&message.descriptor().ok()?).ok()?);
+    if held.len() > HELD {
+        held.pop_front();
+    }
     Some(())
 }

@@ -1,6 +1,6 @@
 //! The protocol between a test and its child: typed messages over a stream socket.
 
-use crate::spaces::Ending;
+use crate::sys::Ending;
 use shm_pool::{Descriptor, PeerId, ProviderId};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -10,6 +10,9 @@ use std::time::Duration;
 
 /// How long a test waits for one answer. Only a hang takes nearly that long.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Longer than any step of a test takes, and shorter than a child's lifetime.
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(240);
 
 /// One message, in either direction.
 #[derive(Debug, PartialEq, Eq)]
@@ -133,6 +136,25 @@ impl Link {
     pub(crate) fn end(&self) {
         // This fails only if the other end is closed.
         let _ = self.0.shutdown(Shutdown::Write);
+    }
+
+    /// Waits for the descriptor of a message.
+    pub(crate) fn sent(&self) -> Descriptor {
+        match self.receive().unwrap() {
+            Some(Message::Sent(descriptor)) => descriptor,
+            other => panic!("not a descriptor: {other:?}"),
+        }
+    }
+
+    /// Waits for the signal to continue.
+    pub(crate) fn expect_go(&self) {
+        assert_eq!(self.receive().unwrap(), Some(Message::Go));
+    }
+
+    /// Reports success, and waits until the other end is closed.
+    pub(crate) fn done_until_end(&self) {
+        self.send(&Message::Done);
+        assert_eq!(self.receive().unwrap(), None);
     }
 
     /// Returns the next message, or `None` when the other end is closed. Fails if the deadline

@@ -21,7 +21,7 @@ pub(crate) struct Call {
 
 /// System calls that are not made to fail:
 ///
-/// * those that cannot fail, whatever the state of the machine;
+/// * those that cannot fail in any state of the machine;
 /// * those that fail only when the heap is exhausted (`brk`, `mprotect`, mappings without a file),
 ///   because Rust's allocator, not this crate, then ends the program;
 /// * `futex` between threads of one process, which only libraries use;

@@ -42,9 +42,7 @@ pub(crate) fn send(sender: &mut Sender, provider: &Provider, count: u64) {
             sender.try_send_bytes(BYTES).unwrap();
             continue;
         }
-        let mut buffer = provider.alloc(SMALL).unwrap();
-        shm::fill(&mut buffer, number);
-        sender.try_send(buffer.freeze()).unwrap();
+        sender.try_send(shm::message(provider, SMALL, number)).unwrap();
     }
 }
 
@@ -126,9 +124,7 @@ fn sender_role(link: &Link, arguments: &[&str]) {
         "send bytes" => marked(|| send(&mut sender, &provider, 1)),
         "send a buffer" => {
             send(&mut sender, &provider, 1);
-            let mut buffer = provider.alloc(SMALL).unwrap();
-            shm::fill(&mut buffer, 1);
-            let buffer = buffer.freeze();
+            let buffer = shm::message(&provider, SMALL, 1);
             marked(|| sender.try_send(buffer)).unwrap();
         }
         "drop the sender" => {

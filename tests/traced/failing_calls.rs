@@ -5,7 +5,7 @@
 
 use crate::calls::{error_name, is_complaint, is_done_anyway, is_retried_for_ever, may_last, takes_back, Call};
 use crate::channels;
-use crate::fallible::{channel, Footprint, AWAITS, LOCKED_ALLOC, LOCKED_BUILD, MEET, PUBLISHED};
+use crate::fallible::{channel, Footprint, AWAITS, CONNECT, LOCKED_ALLOC, LOCKED_BUILD, PUBLISHED};
 use crate::kill_points::{is_possible, Place, Victim};
 use crate::owner_operations::{builder, published, LARGE, SMALL};
 use crate::shm::{self, Names};
@@ -40,8 +40,8 @@ const OPERATIONS: &[&str] = &[
     "create a channel",
     "create a publisher",
     OPEN,
-    COME,
-    MEET,
+    JOIN,
+    CONNECT,
     WARM,
     AWAITS[0],
     AWAITS[1],
@@ -51,13 +51,13 @@ const OPERATIONS: &[&str] = &[
 
 /// The operations of a peer.
 const IN_PEERS: &[&str] =
-    &["connect", "warm", "disconnect", "attach", "accept", WAITED_FOR[0], WAITED_FOR[1], OPEN, COME, WARM];
+    &["connect", "warm", "disconnect", "attach", "accept", WAITED_FOR[0], WAITED_FOR[1], OPEN, JOIN, WARM];
 
 /// The provider waits for the memory that the operation releases.
 const WAITED_FOR: [&str; 2] = ["drop a view, waited for", "drop a loan, waited for"];
 
 const OPEN: &str = "open a channel";
-const COME: &str = "come to a publisher";
+const JOIN: &str = "join a publisher";
 const WARM: &str = "warm a receiver";
 
 /// How many channels are opened, each only once: one by the attempt, two by the attempts after it,
@@ -87,8 +87,7 @@ struct Outcome {
     failed: usize,
 }
 
-/// A limit or a full machine leaves no incomplete objects, open descriptors or mappings behind,
-/// does not end the process, and does not make the operation unusable.
+/// Nothing incomplete is left, the process goes on, and the operation works again.
 #[test]
 fn every_syscall_fails_once() {
     if !is_possible() {
@@ -103,7 +102,7 @@ fn every_syscall_fails_once() {
         for (at, call) in usual.calls.iter().enumerate() {
             let nth = 1 + usual.calls[..at].iter().filter(|earlier| earlier.number == call.number).count();
             // Without the branch, there is no next attempt.
-            let is_final = |errno| *operation == MEET && errno == libc::ENOENT;
+            let is_final = |errno| *operation == CONNECT && errno == libc::ENOENT;
             let once =
                 call.errors.iter().filter(|&&errno| !is_final(errno)).map(|&errno| Fault { at, errno, again: false });
             let lasting = call.errors.iter().filter(|&&errno| may_last(call.number, errno));
@@ -139,7 +138,7 @@ fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String 
     // Without a provider no thread waits for memory, and there is no bell to map. A provider that
     // does not admit this user rechecks by itself.
     let is_missing = matches!(fault.errno, libc::ENOENT | libc::EACCES);
-    if [OPEN, COME].contains(&operation) && (call.about, is_missing) == ("control", true) {
+    if [OPEN, JOIN].contains(&operation) && (call.about, is_missing) == ("control", true) {
         return "done, without a bell".to_owned();
     }
     // A segment may disappear during the search.
@@ -161,12 +160,12 @@ fn is_told(error: &str, errno: i32, operation: &str) -> bool {
         (libc::ENOENT, "attach" | "accept") => error == "Closed",
         (libc::ENOENT, OPEN) => error == "NoChannel",
         // Or a sweep has removed the branch while it was being created.
-        (libc::ENOENT, COME) => error == "NoChannel" || error == "ENOENT of open",
+        (libc::ENOENT, JOIN) => error == "NoChannel" || error == "ENOENT of open",
         // The limit and the node are checked before any object is created.
         (_, LOCKED_BUILD) if error == "LockMemory" || error == "NumaNode" => true,
         // Another process has the lock.
-        (libc::EAGAIN | libc::EACCES, OPEN | COME) if error == "HasReceiver" => true,
-        (_, MEET) => error == "NotMet",
+        (libc::EAGAIN | libc::EACCES, OPEN | JOIN) if error == "HasReceiver" => true,
+        (_, CONNECT) => error == "NotConnected",
         // No thread can be started.
         (libc::EAGAIN, operation) if AWAITS.contains(&operation) => error == "NoHelper",
         _ => error == "Random" || error.split(' ').next() == Some(&error_name(errno)),
@@ -290,7 +289,7 @@ impl Others {
         let living = IN_PEERS.contains(&operation).then(publish);
         let channels = match operation {
             OPEN | WARM => CHANNELS,
-            COME | "drop a loan, waited for" => 0,
+            JOIN | "drop a loan, waited for" => 0,
             _ => return Self { living, senders: Vec::new(), publisher: None, wait: None },
         };
         let create = |(provider, ..): &(Arc<Provider>, _, _)| {
@@ -298,7 +297,7 @@ impl Others {
             channels.map(|name| channels::sender(provider, &name).unwrap()).collect()
         };
         let senders = living.as_ref().map(create).unwrap_or_default();
-        let publisher = living.as_ref().filter(|_| operation == COME);
+        let publisher = living.as_ref().filter(|_| operation == JOIN);
         let publisher = publisher.map(|(provider, ..)| Publisher::create(provider, PUBLISHED).unwrap());
         Self { living, senders, publisher, wait: None }
     }

@@ -14,7 +14,7 @@ use crate::trace::{marked, this_thread};
 use crate::waits::{self, Giver};
 use crate::wire::{Link, Message};
 use shm_pool::channel::{wait_any, ChannelError, Publisher, Receiver, RecvError, Sender, WaitAnyError};
-use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, Descriptor, OsError, Provider, ProviderBuilder};
+use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder};
 use std::cell::RefCell;
 use std::fs;
 use std::ops::RangeFrom;
@@ -76,13 +76,9 @@ fn role(link: &Link, arguments: &[&str]) {
             attempt.twice(|| provider.alloc(LARGE).map_err(alloc_error));
         }
         "sweep" => attempt.twice(|| shm_pool::Provider::sweep(prefix).map_err(build_error)),
-        "alloc, a run" => {
-            let provider = provider();
-            attempt.twice(|| provider.alloc(LARGE).map_err(alloc_error));
-        }
-        "alloc, a heap" => {
-            let provider = provider();
-            attempt.twice(|| provider.alloc(SMALL).map_err(alloc_error));
+        "alloc, a run" | "alloc, a heap" => {
+            let (provider, len) = (provider(), if operation == "alloc, a run" { LARGE } else { SMALL });
+            attempt.twice(|| provider.alloc(len).map_err(alloc_error));
         }
         "reserve" => {
             let provider = provider();
@@ -116,58 +112,46 @@ fn role(link: &Link, arguments: &[&str]) {
                 drop([LARGE, SMALL].map(|len| published(&provider, len)));
                 built.replace(Some(provider));
             };
-            attempt.twice_after(prepare, || {
-                drop(built.take());
-                Ok(())
-            });
+            attempt.twice_after(prepare, || drop_of(&built));
         }
         "connect" => {
-            let (client, descriptor) = (shm::client(prefix), descriptor(link));
+            let (client, descriptor) = (shm::client(prefix), link.sent());
             attempt.twice(|| client.connect(descriptor.provider()).map_err(attach_error));
         }
         "warm" => {
-            let (client, descriptor) = (shm::client(prefix), descriptor(link));
+            let (client, descriptor) = (shm::client(prefix), link.sent());
             client.connect(descriptor.provider()).unwrap();
             attempt.twice(|| client.warm(descriptor.provider()).map_err(attach_error));
         }
         "disconnect" => {
-            let (connected, descriptor) = (RefCell::new(None), descriptor(link));
+            let (connected, descriptor) = (RefCell::new(None), link.sent());
             let prepare = || {
                 let client = shm::client(prefix);
                 client.attach(&descriptor).unwrap();
                 connected.replace(Some(client));
             };
-            attempt.twice_after(prepare, || {
-                drop(connected.take());
-                Ok(())
-            });
+            attempt.twice_after(prepare, || drop_of(&connected));
         }
         "attach" | "accept" => {
-            let (client, sent) = (shm::client(prefix), descriptor(link));
+            let (client, sent) = (shm::client(prefix), link.sent());
             link.send(&Message::Peer(client.connect(sent.provider()).unwrap()));
-            let granted = descriptor(link);
+            let granted = link.sent();
             let descriptor = if operation == "attach" { sent } else { granted };
             attempt.twice(|| client.attach(&descriptor).map_err(attach_error));
         }
         "drop a view, waited for" => {
-            let (client, sent) = (shm::client(prefix), descriptor(link));
+            let (client, sent) = (shm::client(prefix), link.sent());
             let view = RefCell::new(Some(client.attach(&sent).unwrap()));
             link.send(&Message::Done);
-            assert_eq!(link.receive().unwrap(), Some(Message::Go));
-            attempt.twice(|| {
-                drop(view.take());
-                Ok(())
-            });
+            link.expect_go();
+            attempt.twice(|| drop_of(&view));
         }
         "drop a loan, waited for" => {
             let mut receiver = channels::receiver(&Arc::new(shm::client(prefix)), channels::OTHER).unwrap();
             let loan = RefCell::new(Some(receiver.recv().unwrap()));
             link.send(&Message::Done);
-            assert_eq!(link.receive().unwrap(), Some(Message::Go));
-            attempt.twice(|| {
-                drop(loan.take());
-                Ok(())
-            });
+            link.expect_go();
+            attempt.twice(|| drop_of(&loan));
         }
         "create a channel" => {
             let (provider, numbers) = (provider(), (0..).into());
@@ -175,7 +159,7 @@ fn role(link: &Link, arguments: &[&str]) {
             attempt.twice(|| channels::sender(&provider, &next(&numbers)).map_err(channel_error));
         }
         "open a channel" => {
-            let (client, descriptor, numbers) = (Arc::new(shm::client(prefix)), descriptor(link), (0..).into());
+            let (client, descriptor, numbers) = (Arc::new(shm::client(prefix)), link.sent(), (0..).into());
             client.connect(descriptor.provider()).unwrap();
             let _other = channels::receiver(&client, channels::OTHER).unwrap();
             attempt.twice(|| channels::receiver(&client, &next(&numbers)).map_err(channel_error));
@@ -186,24 +170,24 @@ fn role(link: &Link, arguments: &[&str]) {
             let publisher = |name: String| Publisher::builder().receivers(2).create(&provider, &name);
             attempt.twice(|| publisher(next(&numbers)).map_err(channel_error));
         }
-        "come to a publisher" => {
-            let (client, descriptor) = (Arc::new(shm::client(prefix)), descriptor(link));
+        "join a publisher" => {
+            let (client, descriptor) = (Arc::new(shm::client(prefix)), link.sent());
             client.connect(descriptor.provider()).unwrap();
             let _other = channels::receiver(&client, channels::OTHER).unwrap();
             attempt.twice(|| channels::receiver(&client, PUBLISHED).map_err(channel_error));
         }
-        MEET => {
+        CONNECT => {
             let provider = provider();
             let _other = channels::sender(&provider, channels::OTHER).unwrap();
             let publisher = RefCell::new(Publisher::builder().receivers(2).create(&provider, PUBLISHED).unwrap());
             let _receiver = channels::receiver(&Arc::new(shm::client(prefix)), PUBLISHED).unwrap();
             attempt.twice(|| match publisher.borrow_mut().receivers().count() {
                 1 => Ok(()),
-                _ => Err("NotMet".to_owned()),
+                _ => Err("NotConnected".to_owned()),
             });
         }
         "warm a receiver" => {
-            let (client, descriptor) = (Arc::new(shm::client(prefix)), descriptor(link));
+            let (client, descriptor) = (Arc::new(shm::client(prefix)), link.sent());
             client.connect(descriptor.provider()).unwrap();
             let receiver = RefCell::new(channels::receiver(&client, channels::OTHER).unwrap());
             attempt.twice(|| receiver.borrow_mut().warm().map_err(recv_error));
@@ -295,11 +279,10 @@ fn with_options(prefix: &str) -> ProviderBuilder {
     })
 }
 
-fn descriptor(link: &Link) -> Descriptor {
-    match link.receive().unwrap() {
-        Some(Message::Sent(descriptor)) => descriptor,
-        other => panic!("not a descriptor: {other:?}"),
-    }
+/// An operation that drops a value and cannot fail.
+fn drop_of<T>(value: &RefCell<Option<T>>) -> Result<(), String> {
+    value.take();
+    Ok(())
 }
 
 struct Attempt<'a> {
@@ -379,7 +362,7 @@ fn next(numbers: &RefCell<RangeFrom<usize>>) -> String {
 }
 
 /// A publisher connects a receiver that has joined.
-pub(crate) const MEET: &str = "meet a receiver";
+pub(crate) const CONNECT: &str = "connect a receiver";
 
 /// The name of a publisher's channel.
 pub(crate) const PUBLISHED: &str = "published";

@@ -10,8 +10,6 @@ pub(crate) mod child;
 pub(crate) mod peer;
 #[path = "../process/shm.rs"]
 pub(crate) mod shm;
-#[path = "../process/spaces.rs"]
-pub(crate) mod spaces;
 #[path = "../process/sys.rs"]
 pub(crate) mod sys;
 #[path = "../process/wire.rs"]

@@ -84,17 +84,14 @@ impl Victim {
         Self::try_start(role, arguments).expect("tracing was possible a moment ago")
     }
 
-    /// Kills the process with SIGKILL, and returns when it is dead.
     pub(crate) fn kill(self) {
         drop(self);
     }
 
-    /// Returns the thread that runs the operation.
     pub(crate) fn thread(&self) -> u64 {
         self.thread
     }
 
-    /// Waits for the first mark.
     pub(crate) fn at_first_mark(&self) -> Tracee {
         Tracee::at_first_mark(self.thread)
     }
@@ -109,7 +106,6 @@ impl Drop for Victim {
 
 role!("idle", idle_role);
 
-/// The role of a child that does nothing.
 fn idle_role(link: &Link, _arguments: &[&str]) {
     introduce(link);
 }

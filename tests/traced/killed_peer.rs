@@ -34,8 +34,7 @@ const OPERATIONS: &[&str] = &[
     "peer: drop the client, waited for",
 ];
 
-/// A peer that crashes at any moment costs its owner neither memory nor a slot, and no other peer
-/// its message. A thread that waits for the memory wakes.
+/// It costs neither memory nor a slot nor another peer's message. A waiting thread wakes.
 #[test]
 fn peer_killed_anywhere() {
     kill_points::sweep(OPERATIONS, &mut Stage::new());
@@ -55,10 +54,7 @@ fn role(link: &Link, arguments: &[&str]) {
         return;
     }
     link.send(&Message::Peer(client.connect(id).unwrap()));
-    let [viewed, granted] = [(); 2].map(|()| match link.receive().unwrap() {
-        Some(Message::Sent(descriptor)) => descriptor,
-        other => panic!("not a descriptor: {other:?}"),
-    });
+    let [viewed, granted] = [(); 2].map(|()| link.sent());
     operate(link, arguments[0], client, &viewed, &granted);
 }
 
@@ -67,7 +63,7 @@ fn operate(link: &Link, operation: &str, client: Client, viewed: &Descriptor, gr
     // From here on, a thread waits for the memory that this process holds.
     let be_waited_for = || {
         link.send(&Message::Done);
-        assert_eq!(link.receive().unwrap(), Some(Message::Go));
+        link.expect_go();
     };
     match operation {
         "warm" => assert!(marked(|| client.warm(viewed.provider())).unwrap() > 0),
@@ -142,9 +138,7 @@ impl Stage {
 }
 
 fn message(provider: &Provider, seed: u64) -> ShmBuf {
-    let mut buffer = provider.alloc(LEN).unwrap();
-    shm::fill(&mut buffer, seed);
-    buffer.freeze()
+    shm::message(provider, LEN, seed)
 }
 
 /// Allocates and fills as many messages as possible, then compares them. Returns their number.

@@ -28,8 +28,7 @@ mod kill_points;
 mod killed_channel;
 mod killed_owner;
 mod killed_peer;
-mod killed_publisher;
-#[path = "../support/own_shm.rs"]
+#[path = "../common/own_shm.rs"]
 #[allow(dead_code)] // other tests use more of it
 mod own_shm;
 mod owner_operations;
@@ -38,4 +37,4 @@ mod table;
 mod trace;
 mod waits;
 
-use harness::{child, peer, shm, spaces, sys, wire};
+use harness::{child, peer, shm, sys, wire};

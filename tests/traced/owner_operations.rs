@@ -32,9 +32,7 @@ pub(crate) fn builder(prefix: &str) -> ProviderBuilder {
 
 /// Publishes a message whose contents depend on its length.
 pub(crate) fn published(provider: &Provider, len: usize) -> (ShmBuf, Descriptor) {
-    let mut buffer = provider.alloc(len).unwrap();
-    shm::fill(&mut buffer, len as u64);
-    let message = buffer.freeze();
+    let message = shm::message(provider, len, len as u64);
     let descriptor = message.descriptor().unwrap();
     (message, descriptor)
 }

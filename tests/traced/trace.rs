@@ -34,7 +34,6 @@ fn mark() {
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), this_thread(), libc::SIGSTOP) };
 }
 
-/// Returns the calling thread.
 pub(crate) fn this_thread() -> libc::pid_t {
     // SAFETY: no preconditions.
     unsafe { libc::gettid() }
@@ -122,7 +121,6 @@ impl Tracee {
         self.resume(libc::PTRACE_CONT);
     }
 
-    /// Returns the child's registers.
     pub(crate) fn registers(&self) -> Registers {
         // SAFETY: the registers are plain numbers, for which zero is a valid value.
         let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
@@ -130,7 +128,6 @@ impl Tracee {
         Registers(registers)
     }
 
-    /// Changes the child's registers.
     pub(crate) fn set_registers(&self, registers: Registers) {
         let Registers(mut registers) = registers;
         self.transfer(libc::PTRACE_SETREGSET, NT_PRSTATUS, &mut registers);

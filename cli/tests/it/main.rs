@@ -7,7 +7,7 @@
 
 mod child;
 mod command;
-#[path = "../../../tests/support/own_shm.rs"]
+#[path = "../../../tests/common/own_shm.rs"]
 #[allow(dead_code)] // The library's tests use more of it.
 mod own_shm;
 

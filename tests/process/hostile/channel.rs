@@ -3,10 +3,10 @@
 //! From then on both ends return typed errors or continue, all received messages can be read, and
 //! nothing is left behind.
 
-use super::forgery::{forge, Change};
-use super::layout::{OpenObject, Value, Word, Write};
-use super::{outside, storm};
-use arbitrary::{Arbitrary, Unstructured};
+use super::descriptor::{forge, Change};
+use super::layout::{OpenObject, Storm, Value, Word, Write};
+use super::{outside, Many};
+use arbitrary::Arbitrary;
 use shm_pool::channel::{Message, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
 use shm_pool::{Client, Descriptor, Provider};
 use std::collections::{HashSet, VecDeque};
@@ -20,9 +20,6 @@ const CHANNEL: &str = "c";
 /// The capacity of each channel.
 const SLOTS: usize = 3;
 
-/// Most steps in one program.
-const MAX_STEPS: usize = 300;
-
 /// How many of the last received messages are kept.
 const KEPT: usize = 8;
 
@@ -30,14 +27,14 @@ const KEPT: usize = 8;
 const SHORT: Duration = Duration::from_micros(30);
 
 /// Steps of the two ends and of the writer, on one channel after another.
-#[derive(Clone, Debug)]
+#[derive(Arbitrary, Clone, Debug)]
 pub(crate) struct Program {
     sender_goes_first: bool,
-    /// Leaves out the writer's steps.
+    /// Leaves out the writer's steps, and the storm.
     is_peaceful: bool,
-    /// The writes that another thread repeats into the first channel.
-    storm: Vec<Write>,
-    steps: Vec<Step>,
+    /// Into the first channel.
+    storm: Storm,
+    steps: Many<Step, 300>,
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -99,28 +96,16 @@ impl Place {
     }
 }
 
-impl<'a> Arbitrary<'a> for Program {
-    /// Written by hand: the derived version would stop after each step with even odds.
-    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
-        let (sender_goes_first, is_peaceful) = bytes.arbitrary()?;
-        let storm = if is_peaceful { Vec::new() } else { storm::writes(bytes)? };
-        let mut steps = Vec::new();
-        while !bytes.is_empty() && steps.len() < MAX_STEPS {
-            steps.push(bytes.arbitrary()?);
-        }
-        Ok(Self { sender_goes_first, is_peaceful, storm, steps })
-    }
-}
-
 impl Program {
     /// Runs the program with a provider and a client of this prefix, which is used only here.
     pub(crate) fn run(&self, prefix: &str) {
         let scene = Scene::new(prefix);
         let mut ends = Ends::begin(&scene, self.is_peaceful);
         let first = OpenObject::open(&scene.path, 1);
-        ends.is_damaged = !self.storm.is_empty();
-        storm::during(&first, &self.storm, || {
-            for step in &self.steps {
+        let storm = if self.is_peaceful { &Storm::CALM } else { &self.storm };
+        ends.is_damaged = !storm.is_calm();
+        storm.during(&first, || {
+            for step in &self.steps.0 {
                 if matches!(step, Step::Begin) {
                     ends.end(self.sender_goes_first);
                     ends = Ends::begin(&scene, self.is_peaceful);

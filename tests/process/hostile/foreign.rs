@@ -2,8 +2,8 @@
 //! or attach, and sweeps, encounter them; the owner is not disturbed.
 
 use super::layout::{OpenObject, Write, RECORDS};
-use super::outside;
-use arbitrary::{Arbitrary, Unstructured};
+use super::{outside, Many};
+use arbitrary::Arbitrary;
 use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderId, ShmBuf};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,32 +13,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-const MAX_OBJECTS: usize = 12;
-
 /// The sparse files are shorter than this.
 const MAX_LEN: u32 = 1 << 22;
 
 /// Files to create, and a message to look for in each provider that they seem to belong to.
-#[derive(Clone, Debug)]
+#[derive(Arbitrary, Clone, Debug)]
 pub(crate) struct Objects {
-    objects: Vec<Object>,
     /// The message's record, which each apparent provider is asked for.
     record: u8,
     generation: u64,
     len: u16,
     is_swept_first: bool,
-}
-
-impl<'a> Arbitrary<'a> for Objects {
-    /// As many objects as the bytes yield, up to `MAX_OBJECTS`.
-    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
-        let (record, generation, len, is_swept_first) = bytes.arbitrary()?;
-        let mut objects = Vec::new();
-        while !bytes.is_empty() && objects.len() < MAX_OBJECTS {
-            objects.push(bytes.arbitrary()?);
-        }
-        Ok(Self { objects, record, generation, len, is_swept_first })
-    }
+    objects: Many<Object, 12>,
 }
 
 #[derive(Arbitrary, Clone, Debug)]
@@ -85,12 +71,12 @@ impl Objects {
     pub(crate) fn run(&self, prefix: &str) {
         let scene = Scene::new(prefix);
         let living = outside::files(prefix);
-        self.objects.iter().for_each(|object| scene.make(object));
+        self.objects.0.iter().for_each(|object| scene.make(object));
         if self.is_swept_first {
             scene.sweep();
         }
         let client = Client::builder().name_prefix(prefix).build().expect("a client");
-        for object in &self.objects {
+        for object in &self.objects.0 {
             if let Name::Control(id) | Name::Segment(id, _) = &object.name {
                 self.visit(&client, id.number(&scene.provider));
             }
@@ -122,7 +108,7 @@ impl Objects {
         bytes[8..16].copy_from_slice(&provider.to_u64().to_le_bytes());
         bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
         bytes[24..26].copy_from_slice(&self.len.to_le_bytes());
-        super::forgery::sign(bytes).expect("magic number and version are right")
+        super::descriptor::sign(bytes).expect("magic number and version are right")
     }
 }
 

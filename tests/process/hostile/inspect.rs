@@ -3,8 +3,8 @@
 //! the living objects beside them correctly.
 
 use super::layout::{OpenObject, Write, RECORDS};
-use super::outside;
-use arbitrary::{Arbitrary, Unstructured};
+use super::{outside, Many};
+use arbitrary::Arbitrary;
 use shm_pool::channel::{Publisher, Receiver, Sender};
 use shm_pool::inspect::{Inspector, State};
 use shm_pool::{Client, Provider, ShmView, Swept};
@@ -16,8 +16,8 @@ use std::path::PathBuf;
 const LEN: usize = 5000;
 
 /// Changes to copies, and an inspection after each.
-#[derive(Clone, Debug)]
-pub(crate) struct Program(Vec<Step>);
+#[derive(Arbitrary, Clone, Debug)]
+pub(crate) struct Program(Many<Step, 16>);
 
 #[derive(Arbitrary, Clone, Debug)]
 struct Step {
@@ -40,16 +40,6 @@ enum Name {
     LivingBranch(u8),
 }
 
-impl<'a> Arbitrary<'a> for Program {
-    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
-        let mut steps = Vec::new();
-        while !bytes.is_empty() && steps.len() < 16 {
-            steps.push(bytes.arbitrary()?);
-        }
-        Ok(Self(steps))
-    }
-}
-
 /// A provider, its peer with a message, and a channel of each kind.
 struct Scene<'a> {
     prefix: &'a str,
@@ -65,7 +55,7 @@ impl Program {
     pub(crate) fn run(&self, prefix: &str) {
         let mut scene = Scene::new(prefix);
         scene.check();
-        for step in &self.0 {
+        for step in &self.0 .0 {
             scene.change(step);
             scene.check();
         }
@@ -130,7 +120,7 @@ impl<'a> Scene<'a> {
         PathBuf::from(format!("/dev/shm/{}.{rest}", self.prefix))
     }
 
-    /// Checks that the report describes everything that lives correctly, whatever is beside it.
+    /// Checks that the report describes all living objects correctly, beside any others.
     fn check(&mut self) {
         let report = self.inspector.look().expect("/dev/shm and /proc can be read");
         black_box((format!("{report:?}"), report.orphans()));

@@ -4,10 +4,12 @@
 //! The offsets follow `src/protocol/control.rs`. If they were wrong, the programs would still be
 //! hostile, but would hit less often.
 
-use arbitrary::Arbitrary;
+use arbitrary::{Arbitrary, Unstructured};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 /// The number of records of the providers in these programs.
 pub(crate) const RECORDS: u64 = 8;
@@ -140,5 +142,49 @@ impl OpenObject {
         let at = at % self.len;
         let fits = bytes.len().min((self.len - at) as usize);
         self.file.write_all_at(&bytes[..fits], at).expect("a write within the file");
+    }
+}
+
+/// Writes that another thread repeats while others work: none, most of the time.
+#[derive(Clone, Debug)]
+pub(super) struct Storm(Vec<Write>);
+
+impl<'a> Arbitrary<'a> for Storm {
+    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let count = u8::arbitrary(bytes)?.saturating_sub(250);
+        Ok(Self((0..count).map(|_| bytes.arbitrary()).collect::<Result<_, _>>()?))
+    }
+}
+
+impl Storm {
+    pub(super) const CALM: Self = Self(Vec::new());
+
+    pub(super) fn is_calm(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Repeats the writes into `object` from before `work` begins until it ends.
+    pub(super) fn during(&self, object: &OpenObject, work: impl FnOnce()) {
+        /// Ends the storm on drop, also if a check fails, so that the scope can end.
+        struct Calm<'a>(&'a AtomicBool);
+
+        impl Drop for Calm<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _calm = Calm(&is_over);
+            if !self.is_calm() {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        self.0.iter().for_each(|write| object.apply(write));
+                    }
+                });
+            }
+            work();
+        });
     }
 }

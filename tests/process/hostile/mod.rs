@@ -3,65 +3,56 @@
 //! in the fuzzers in `fuzz/`, which include these files. A program panics if a guarantee is broken.
 
 mod channel;
-mod descriptors;
+mod control;
+mod descriptor;
 mod foreign;
-mod forgery;
 mod inspect;
 mod layout;
 mod outside;
-mod owner;
-mod peers;
-mod program;
 mod publisher;
-mod storm;
 
 #[cfg(test)]
 pub(crate) use layout::{OpenObject, Word};
 
 use arbitrary::{Arbitrary, Unstructured};
 
-/// An owner, its peers, and garbage in the control object.
-pub(crate) fn control(prefix: &str, bytes: &[u8]) {
-    if let Some(program) = read::<program::Program>(bytes) {
-        program.run(prefix);
-    }
+macro_rules! attacks {
+    ($($(#[$doc:meta])* $name:ident: $program:ident;)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $name(prefix: &str, bytes: &[u8]) {
+            if let Ok(program) = $name::$program::arbitrary(&mut Unstructured::new(bytes)) {
+                program.run(prefix);
+            }
+        }
+    )*};
 }
 
-/// Both ends of a channel, and garbage in its object.
-pub(crate) fn channel(prefix: &str, bytes: &[u8]) {
-    if let Some(program) = read::<channel::Program>(bytes) {
-        program.run(prefix);
-    }
+attacks! {
+    /// An owner, its peers, and garbage in the control object.
+    control: Program;
+    /// Both ends of a channel, and garbage in its object.
+    channel: Program;
+    /// A publisher and its receivers, one of which writes garbage wherever it can.
+    publisher: Program;
+    /// Forged descriptors and peer ids.
+    descriptor: Forgeries;
+    /// Files of any name, kind and content beside a living owner.
+    foreign: Objects;
+    /// Damaged objects of every kind, and inspections of them.
+    inspect: Program;
 }
 
-/// A publisher and its receivers, one of which writes garbage wherever it can.
-pub(crate) fn publisher(prefix: &str, bytes: &[u8]) {
-    if let Some(program) = read::<publisher::Program>(bytes) {
-        program.run(prefix);
-    }
-}
+/// As many values as the bytes yield, up to `MAX`. A derived `Vec` would stop after each with even
+/// odds.
+#[derive(Clone, Debug)]
+struct Many<T, const MAX: usize>(Vec<T>);
 
-/// Forged descriptors and peer ids.
-pub(crate) fn descriptor(prefix: &str, bytes: &[u8]) {
-    if let Some(forgeries) = read::<descriptors::Forgeries>(bytes) {
-        forgeries.run(prefix);
+impl<'a, T: Arbitrary<'a>, const MAX: usize> Arbitrary<'a> for Many<T, MAX> {
+    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let mut values = Vec::new();
+        while !bytes.is_empty() && values.len() < MAX {
+            values.push(bytes.arbitrary()?);
+        }
+        Ok(Self(values))
     }
-}
-
-/// Files of any name, kind and content beside a living owner.
-pub(crate) fn foreign(prefix: &str, bytes: &[u8]) {
-    if let Some(objects) = read::<foreign::Objects>(bytes) {
-        objects.run(prefix);
-    }
-}
-
-/// Damaged objects of every kind, and inspections of them.
-pub(crate) fn inspect(prefix: &str, bytes: &[u8]) {
-    if let Some(program) = read::<inspect::Program>(bytes) {
-        program.run(prefix);
-    }
-}
-
-fn read<'a, T: Arbitrary<'a>>(bytes: &'a [u8]) -> Option<T> {
-    T::arbitrary(&mut Unstructured::new(bytes)).ok()
 }

@@ -3,9 +3,9 @@
 //! order and with every gap counted, up to the last message sent. New receivers may be refused or
 //! overlooked. Nothing is left behind.
 
-use super::layout::{OpenObject, Value, Word, Write};
-use super::{outside, storm};
-use arbitrary::{Arbitrary, Unstructured};
+use super::layout::{OpenObject, Storm, Value, Word, Write};
+use super::{outside, Many};
+use arbitrary::Arbitrary;
 use shm_pool::channel::{Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind};
 use shm_pool::{Client, Provider};
 use std::hint::black_box;
@@ -20,23 +20,20 @@ const CAPACITY: usize = 3;
 /// How many receivers the publisher has room for.
 const SEATS: u16 = 4;
 
-/// Most steps in one program.
-const MAX_STEPS: usize = 300;
-
 /// Long enough to park after spinning.
 const SHORT: Duration = Duration::from_micros(30);
 
 /// Steps of the publisher, its receivers and the writer.
-#[derive(Clone, Debug)]
+#[derive(Arbitrary, Clone, Debug)]
 pub(crate) struct Program {
     history: u8,
     /// The rule that the hostile receiver requests.
     rule: u8,
     hostile_comes_first: bool,
-    /// The writes that another thread repeats: into the publisher's object, or into the branch.
-    storm: Vec<Write>,
+    /// Into the publisher's object, or into the branch.
+    storm: Storm,
     is_storm_in_the_branch: bool,
-    steps: Vec<Step>,
+    steps: Many<Step, 300>,
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -100,27 +97,14 @@ fn rule(number: u8) -> OnFull {
     [OnFull::Wait, OnFull::DropNew, OnFull::KeepLatest][usize::from(number) % 3]
 }
 
-impl<'a> Arbitrary<'a> for Program {
-    /// Written by hand: the derived version would stop after each step with even odds.
-    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
-        let (history, rule, hostile_comes_first, is_storm_in_the_branch) = bytes.arbitrary()?;
-        let storm = storm::writes(bytes)?;
-        let mut steps = Vec::new();
-        while !bytes.is_empty() && steps.len() < MAX_STEPS {
-            steps.push(bytes.arbitrary()?);
-        }
-        Ok(Self { history, rule, hostile_comes_first, storm, is_storm_in_the_branch, steps })
-    }
-}
-
 impl Program {
     /// Runs the program with a provider and a client of this prefix, which is used only here.
     pub(crate) fn run(&self, prefix: &str) {
         let mut world = World::new(prefix, self);
         let path = if self.is_storm_in_the_branch { &world.branch_path } else { &world.meeting_path };
         let stormed = OpenObject::open(path, 1);
-        storm::during(&stormed, &self.storm, || {
-            self.steps.iter().for_each(|step| world.run(step));
+        self.storm.during(&stormed, || {
+            self.steps.0.iter().for_each(|step| world.run(step));
             world.end();
         });
         drop(stormed);

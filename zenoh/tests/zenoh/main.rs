@@ -9,12 +9,12 @@ mod contract;
 mod differences;
 mod footprint;
 mod full_shm;
-#[path = "../../../tests/support/heap.rs"]
+#[path = "../../../tests/common/heap.rs"]
 mod heap;
 mod hostile;
 mod invalidated;
 mod killed;
-#[path = "../../../tests/support/own_shm.rs"]
+#[path = "../../../tests/common/own_shm.rs"]
 #[allow(dead_code)] // The other tests need more of it.
 mod own_shm;
 mod policies;

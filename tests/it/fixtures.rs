@@ -1,11 +1,25 @@
 //! Shared helpers: providers that are cheap to build, patterns to write and check, and queries of
 //! the objects that this process and /dev/shm hold.
 
-use shm_pool::{Client, Descriptor, DescriptorError, Provider, ProviderBuilder, ShmBuf, Stats};
+use shm_pool::{
+    AllocError, AllocFuture, Client, Descriptor, DescriptorError, Provider, ProviderBuilder, ShmBuf, ShmBufMut, Stats,
+};
+use shm_pool_support::tasks::{block_on, Woken};
 use std::fs;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The result of [`files`] when everything is cleaned up.
 pub(crate) const NONE: [&str; 0] = [];
+
+pub(crate) const NOW: Duration = Duration::ZERO;
+
+/// Longer than any step may take.
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(240);
 
 /// A builder of providers with a small control object.
 pub(crate) fn builder() -> ProviderBuilder {
@@ -50,6 +64,72 @@ pub(crate) fn write(bytes: &mut [u8], stamp: u64) {
 pub(crate) fn holds(bytes: &[u8], stamp: u64) -> bool {
     let head = bytes.len().min(8);
     bytes[..head] == stamp.to_le_bytes()[..head] && bytes[head..] == bytes[..bytes.len() - head]
+}
+
+/// Allocates until no further message fits.
+pub(crate) fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
+    let is_full = |error: AllocError| assert!(error.is_exhausted(), "{error}");
+    std::iter::from_fn(|| provider.alloc(len).map_err(is_full).ok()).collect()
+}
+
+/// Allocates `count` messages, and drops them together.
+pub(crate) fn burst(provider: &Provider, len: usize, count: usize) {
+    drop((0..count).map(|_| provider.alloc(len).unwrap()).collect::<Vec<_>>());
+}
+
+/// A request that waits for memory as a task does.
+pub(crate) struct Waiting<'a> {
+    future: Pin<Box<AllocFuture<'a>>>,
+    waker: Waker,
+    pub(crate) woken: Arc<Woken>,
+}
+
+impl<'a> Waiting<'a> {
+    /// One that was not polled yet.
+    pub(crate) fn new(future: AllocFuture<'a>) -> Self {
+        let woken = Arc::new(Woken::default());
+        Self { future: Box::pin(future), waker: Waker::from(woken.clone()), woken }
+    }
+
+    /// One that was polled with its waker, in vain.
+    pub(crate) fn begin(future: AllocFuture<'a>) -> Self {
+        Self::new(future).polled()
+    }
+
+    /// The same with another waker.
+    pub(crate) fn begin_with(future: AllocFuture<'a>, waker: Waker) -> Self {
+        Self { waker, ..Self::new(future) }.polled()
+    }
+
+    fn polled(mut self) -> Self {
+        assert!(self.poll().is_pending(), "it has nothing to wait for");
+        self
+    }
+
+    pub(crate) fn poll(&mut self) -> Poll<Result<ShmBufMut, AllocError>> {
+        self.future.as_mut().poll(&mut Context::from_waker(&self.waker))
+    }
+
+    pub(crate) fn is_woken(&self) -> bool {
+        self.woken.count() > 0
+    }
+
+    /// Polls until it is served.
+    pub(crate) fn served(mut self) -> ShmBufMut {
+        let end = Instant::now() + FOR_EVER;
+        loop {
+            if let Poll::Ready(buffer) = self.poll() {
+                return buffer.unwrap();
+            }
+            assert!(Instant::now() < end, "it is not served");
+            thread::yield_now();
+        }
+    }
+
+    /// Blocks until it is served, with this thread as its executor.
+    pub(crate) fn wait(self) -> ShmBufMut {
+        block_on(self.future).unwrap()
+    }
 }
 
 /// The address of the first byte.

@@ -1,5 +1,5 @@
-//! The events of a thread. All threads share one subscriber: subscribers that come and go side by
-//! side may miss events of each other's threads.
+//! The events of a thread. All threads share one subscriber: with concurrent ones, each may
+//! miss events of the others' threads.
 
 use std::cell::RefCell;
 use std::fmt::{Debug, Write};

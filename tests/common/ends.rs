@@ -1,0 +1,51 @@
+//! The two ends that send, for tests of the common properties of a sender and a publisher.
+
+#![allow(dead_code)] // not all of it by every test program
+
+use shm_pool::channel::{Publisher, SendError, SendErrorKind, Sender};
+use shm_pool::ShmBuf;
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::Duration;
+
+pub(crate) trait SendingEnd: Send {
+    /// What it says of a message that it has sent: nothing, or the number of receivers.
+    type Sent: Copy + Debug + PartialEq + Sync;
+
+    fn send(&mut self, buffer: ShmBuf) -> Result<Self::Sent, SendError<ShmBuf>>;
+    fn try_send(&mut self, buffer: ShmBuf) -> Result<Self::Sent, SendError<ShmBuf>>;
+    fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<Self::Sent, SendError<ShmBuf>>;
+    fn send_async(&mut self, buffer: ShmBuf) -> impl Future<Output = Result<Self::Sent, SendError<ShmBuf>>>;
+    fn send_bytes(&mut self, bytes: &[u8]) -> Result<Self::Sent, SendErrorKind>;
+    fn send_bytes_async(&mut self, bytes: &[u8]) -> impl Future<Output = Result<Self::Sent, SendErrorKind>>;
+}
+
+macro_rules! sending_end {
+    ($end:ty, $sent:ty) => {
+        impl SendingEnd for $end {
+            type Sent = $sent;
+
+            fn send(&mut self, buffer: ShmBuf) -> Result<$sent, SendError<ShmBuf>> {
+                self.send(buffer)
+            }
+            fn try_send(&mut self, buffer: ShmBuf) -> Result<$sent, SendError<ShmBuf>> {
+                self.try_send(buffer)
+            }
+            fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<$sent, SendError<ShmBuf>> {
+                self.send_timeout(buffer, timeout)
+            }
+            fn send_async(&mut self, buffer: ShmBuf) -> impl Future<Output = Result<$sent, SendError<ShmBuf>>> {
+                self.send_async(buffer)
+            }
+            fn send_bytes(&mut self, bytes: &[u8]) -> Result<$sent, SendErrorKind> {
+                self.send_bytes(bytes)
+            }
+            fn send_bytes_async(&mut self, bytes: &[u8]) -> impl Future<Output = Result<$sent, SendErrorKind>> {
+                self.send_bytes_async(bytes)
+            }
+        }
+    };
+}
+
+sending_end!(Sender, ());
+sending_end!(Publisher, usize);
