@@ -30,7 +30,7 @@ fn main() -> Fallible {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let missed = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => return publish(),
-        ["logger", imu] => receive(imu, Receiver::builder().on_full(OnFull::Wait), u64::MAX, drop)?,
+        ["logger", imu] => receive(imu, Receiver::builder().on_full(OnFull::Block), u64::MAX, drop)?,
         ["display", camera] => {
             let show = |_| thread::sleep(Duration::from_millis(30));
             receive(camera, Receiver::builder().capacity(2), u64::MAX, show)?
@@ -49,7 +49,7 @@ fn publish() -> Fallible {
     // One frame being written, two waiting, those that receivers hold, and some to spare.
     let provider = Provider::builder().max_bytes(10 * FRAME).build()?;
     let [eye, ear] = ["camera", "imu"].map(|sensor| format!("{sensor}-{}", process::id()));
-    let mut camera = Publisher::builder().capacity(2).may_wait(false).create(&provider, &eye)?;
+    let mut camera = Publisher::builder().capacity(2).allow_blocking(false).create(&provider, &eye)?;
     let mut imu = Publisher::create(&provider, &ear)?;
     let (display, logger) = (start(&["display", &eye], Stdio::inherit())?, start(&["logger", &ear], Stdio::inherit())?);
     camera.wait_for_receivers(1, PATIENCE)?;

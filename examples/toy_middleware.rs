@@ -54,7 +54,7 @@ impl Collect for InFlight {
 fn publish(mut socket: UnixStream, table: &File) -> Fallible {
     let in_flight = Arc::new(InFlight(MmapRaw::map_raw(table)?, Mutex::default()));
     let (cap, segments) = (Backend::builder().max_bytes(CAP), Segments(AtomicU64::new(1)));
-    let backend = cap.build(segments)?.collecting_by(in_flight.clone());
+    let backend = cap.build(segments)?.with_collector(in_flight.clone());
     for number in 0..MESSAGES {
         let mut chunk = backend.alloc_timeout(LEN, 64, Duration::from_secs(10))?;
         // SAFETY: no reader has it.

@@ -133,7 +133,7 @@ pub enum BuildError {
     #[error("no random bits for the provider's id")]
     Random(#[source] io::Error),
     /// Other processes repeatedly swept the control object while it was being created.
-    #[error("{object} was removed {tries} times while it was made; do not sweep in a loop")]
+    #[error("{object} was removed {tries} times while it was created; do not sweep in a loop")]
     Swept {
         /// The path of the last one.
         object: String,

@@ -101,7 +101,7 @@
 //! | … most of it *idle* | free, but fragmented: wait, or retry within 250 ms, and one range is set aside for that length; leave more room under the cap for large messages ([`docs::limits`]) |
 //! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of address space, descriptors or lockable memory, as the error says. [`Provider::trim`] returns idle memory to the system |
 //! | [`ShareError::TooManyShared`] | all records belong to chunks that are held, leased or reserved: raise [`max_shared`](ProviderBuilder::max_shared), or drop shared buffers |
-//! | `SendErrorKind::TooManyLent` | the receiver of a [`channel`] holds the maximum number of buffers: [`loans`](channel::SenderBuilder::loans) |
+//! | `SendErrorKind::TooManyLoans` | the receiver of a [`channel`] holds the maximum number of buffers: [`loans`](channel::SenderBuilder::loans) |
 //!
 //! [`Provider::reserve`] makes chunks of one size, with everything that a message needs, so that
 //! the first one costs no more than later ones; [`Client::warm`] and [`channel::Receiver::warm`] do
@@ -125,7 +125,7 @@
 //! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` take a timeout | |
 //!
 //! A wait ends early when another thread calls [`channel::Interrupter::interrupt`] or
-//! [`Provider::end_waits`].
+//! [`Provider::interrupt_waits`].
 //!
 //! # Vocabulary
 //!

@@ -142,9 +142,9 @@ fn publisher_messages() {
     let (provider, name) = (provider(), format!("no-heap-many-{}", std::process::id()));
     let mut publisher = Publisher::builder().history(2).create(&provider, &name).unwrap();
     let (client, open) = (Client::new(), Receiver::builder);
-    let mut waited_for = open().on_full(OnFull::Wait).open(&client, &name).unwrap();
+    let mut waited_for = open().on_full(OnFull::Block).open(&client, &name).unwrap();
     let mut latest = open().capacity(1).open(&client, &name).unwrap();
-    let mut oldest = open().on_full(OnFull::DropNew).capacity(1).open(&client, &name).unwrap();
+    let mut oldest = open().on_full(OnFull::DropNewest).capacity(1).open(&client, &name).unwrap();
     for len in SIZES {
         assert_no_heap("two messages to three receivers, of which one is withdrawn and one left out", 10_000, || {
             publisher.send(provider.alloc(len).unwrap().freeze()).unwrap();

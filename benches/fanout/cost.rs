@@ -245,7 +245,7 @@ impl Row {
             come()?;
             Subject { sends, provider, receivers, kind, sent: 0, is_thorough }.into_batch()
         } else {
-            let options = Publisher::builder().receivers(count).capacity(capacity).loans(LOANS).on_full(OnFull::Wait);
+            let options = Publisher::builder().receivers(count).capacity(capacity).loans(LOANS).on_full(OnFull::Block);
             let mut publisher = options.create(&provider, &channel)?;
             come()?;
             publisher.wait_for_receivers(count, FOR_EVER)?;

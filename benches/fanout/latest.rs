@@ -71,7 +71,7 @@ struct Told {
 impl Task {
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
-        let options = Receiver::builder().spin(Duration::ZERO).on_full(OnFull::KeepLatest);
+        let options = Receiver::builder().spin(Duration::ZERO).on_full(OnFull::DropOldest);
         let mut receiver = open(options.capacity(self.who.capacity), &self.channel)?;
         let mut told = Told { tally: Tally::default(), ages: Vec::new() };
         loop {
@@ -137,7 +137,7 @@ pub(crate) fn measure(frames: u64, cores: Cores) -> Fallible {
 fn run(frames: u64, cores: Cores) -> Fallible<Vec<(Tally, Histogram<u64>)>> {
     let provider = crate::provider(CAP)?;
     let channel = channel_name("latest");
-    let mut publisher = Publisher::builder().may_wait(false).create(&provider, &channel)?;
+    let mut publisher = Publisher::builder().allow_blocking(false).create(&provider, &channel)?;
     let start = |(who, name, _): (Who, &str, Goal)| {
         let task = Task { channel: channel.clone(), who, core: cores.second() };
         Child::start(name, this_program(&Part::Latest(task))?.stdout(Stdio::piped()))

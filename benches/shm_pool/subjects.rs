@@ -261,7 +261,7 @@ impl Inspect {
         end_with_parent()?;
         let mut inspector = Inspector::new();
         loop {
-            black_box(inspector.look()?);
+            black_box(inspector.report()?);
         }
     }
 }

@@ -112,7 +112,7 @@ impl From<Code> for ExitCode {
 
 impl Scope {
     pub(crate) fn inspector(&self) -> Inspector {
-        let all = Inspector::of(&self.directory);
+        let all = Inspector::in_directory(&self.directory);
         match &self.prefix {
             Some(prefix) => all.prefix(prefix),
             None => all,

@@ -49,11 +49,11 @@ struct Provider {
     bytes_held: u64,
     bytes_mapped: u64,
     bytes_leased: u64,
-    bytes_lent: u64,
+    bytes_loaned: u64,
     max_shared: usize,
     segments: Vec<Segment>,
     leased: Vec<Class>,
-    lent: Vec<Class>,
+    loaned: Vec<Class>,
     peers: Vec<Peer>,
     is_orphan: bool,
     orphans: Orphans,
@@ -108,25 +108,25 @@ pub(crate) struct Channel {
 
 #[derive(Serialize)]
 struct Damaged {
-    branch: String,
+    id: String,
     problem: String,
     is_orphan: bool,
 }
 
 #[derive(Serialize)]
 struct Receiver {
-    branch: Option<String>,
+    id: Option<String>,
     is_alive: bool,
     process: Option<Process>,
     on_full: &'static str,
     capacity: usize,
     loans: usize,
-    lent: usize,
-    bytes_lent: u64,
+    loaned: usize,
+    bytes_loaned: u64,
     oldest_loan_seconds: Option<f64>,
     sent: u64,
     waiting: usize,
-    left_out: u32,
+    skipped: u32,
     bytes_held: u64,
     is_orphan: bool,
 }
@@ -170,7 +170,7 @@ pub(crate) fn id(id: ProviderId) -> String {
 fn state(state: &State) -> (&'static str, Option<String>) {
     match state {
         State::Alive => ("alive", None),
-        State::Unfinished => ("unfinished", None),
+        State::Starting => ("starting", None),
         State::Dead => ("dead", None),
         State::Unusable(problem) => ("unusable", Some(problem.clone())),
         other => ("other", Some(format!("{other:?}"))),
@@ -189,11 +189,11 @@ impl Provider {
             bytes_held: provider.bytes_held,
             bytes_mapped: provider.bytes_mapped,
             bytes_leased: provider.bytes_leased,
-            bytes_lent: provider.bytes_lent,
+            bytes_loaned: provider.bytes_loaned,
             max_shared: provider.max_shared,
             segments: provider.segments.iter().map(Segment::of).collect(),
             leased: provider.leased.iter().map(Class::of).collect(),
-            lent: provider.lent.iter().map(Class::of).collect(),
+            loaned: provider.loaned.iter().map(Class::of).collect(),
             peers: provider.peers.iter().map(Peer::of).collect(),
             is_orphan: provider.is_orphan,
             orphans: provider.orphans.into(),
@@ -256,27 +256,27 @@ impl Channel {
 }
 
 impl Damaged {
-    fn of(damaged: &inspect::DamagedBranch) -> Self {
-        let inspect::DamagedBranch { branch, problem, is_orphan, .. } = damaged;
-        Self { branch: format!("{branch:016x}"), problem: problem.clone(), is_orphan: *is_orphan }
+    fn of(damaged: &inspect::DamagedReceiver) -> Self {
+        let inspect::DamagedReceiver { id, problem, is_orphan, .. } = damaged;
+        Self { id: format!("{id:016x}"), problem: problem.clone(), is_orphan: *is_orphan }
     }
 }
 
 impl Receiver {
     fn of(receiver: &inspect::ReceiverReport) -> Self {
         Self {
-            branch: receiver.branch.map(|id| format!("{id:016x}")),
+            id: receiver.id.map(|id| format!("{id:016x}")),
             is_alive: receiver.is_alive,
             process: Process::of_any(&receiver.process),
             on_full: on_full(receiver.on_full),
             capacity: receiver.capacity,
             loans: receiver.loans,
-            lent: receiver.lent,
-            bytes_lent: receiver.bytes_lent,
+            loaned: receiver.loaned,
+            bytes_loaned: receiver.bytes_loaned,
             oldest_loan_seconds: receiver.oldest_loan.map(|time| time.as_secs_f64()),
             sent: receiver.sent,
             waiting: receiver.waiting,
-            left_out: receiver.left_out,
+            skipped: receiver.skipped,
             bytes_held: receiver.bytes_held,
             is_orphan: receiver.is_orphan,
         }
@@ -285,9 +285,9 @@ impl Receiver {
 
 pub(crate) fn on_full(rule: OnFull) -> &'static str {
     match rule {
-        OnFull::Wait => "wait",
-        OnFull::DropNew => "drop_new",
-        OnFull::KeepLatest => "keep_latest",
+        OnFull::Block => "block",
+        OnFull::DropNewest => "drop_newest",
+        OnFull::DropOldest => "drop_oldest",
         _ => "other",
     }
 }

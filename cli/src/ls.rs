@@ -6,7 +6,7 @@ use crate::{json, text, Answer, Fallible};
 use shm_pool::inspect::{ChannelReport, ProviderReport, Report};
 
 pub(crate) fn run(scope: &Scope, options: &Ls) -> Fallible<Answer> {
-    let report = scope.inspector().look()?;
+    let report = scope.inspector().report()?;
     let is_left = options.check && report.orphans().objects > 0;
     let code = if is_left { Code::Orphans } else { Code::Fine };
     let text = if scope.json { json::of(&json::Document::of(&report))? } else { list(&report) };
@@ -14,7 +14,7 @@ pub(crate) fn run(scope: &Scope, options: &Ls) -> Fallible<Answer> {
 }
 
 fn list(report: &Report) -> String {
-    let heads = ["PROVIDER", "STATE", "OWNER", "HELD", "LEASED", "LENT", "PEERS"];
+    let heads = ["PROVIDER", "STATE", "OWNER", "HELD", "LEASED", "LOANED", "PEERS"];
     let providers = text::table(heads, report.providers.iter().map(provider));
     let heads = ["CHANNEL", "STATE", "SENDER", "RECEIVERS", "WAITING"];
     let channels = text::table(heads, report.channels.iter().map(channel));
@@ -32,7 +32,7 @@ fn provider(provider: &ProviderReport) -> [String; 7] {
         text::short_process(provider.owner.as_ref(), is_alive),
         text::bytes(provider.bytes_held),
         text::bytes_or_none(provider.bytes_leased),
-        text::bytes_or_none(provider.bytes_lent),
+        text::bytes_or_none(provider.bytes_loaned),
         provider.peers.len().to_string(),
     ]
 }

@@ -7,7 +7,7 @@ use shm_pool::inspect::{ChannelReport, ClassReport, PeerReport, ProviderReport, 
 use shm_pool::ProviderId;
 
 pub(crate) fn run(scope: &Scope, options: &Show) -> Fallible<Answer> {
-    let mut report = scope.inspector().look()?;
+    let mut report = scope.inspector().report()?;
     let all = text::footer(&report);
     keep_only(&mut report, &options.what);
     let is_there = !report.providers.is_empty() || !report.channels.is_empty();
@@ -81,13 +81,13 @@ fn provider(provider: &ProviderReport) -> String {
         ("held", text::bytes(provider.bytes_held)),
         ("mapped", text::bytes(provider.bytes_mapped)),
         ("leased", text::bytes(provider.bytes_leased)),
-        ("lent", text::bytes(provider.bytes_lent)),
+        ("loaned", text::bytes(provider.bytes_loaned)),
         ("shared", format!("at most {} messages at a time", provider.max_shared)),
     ];
     let tables = [
         text::table(["SEGMENT", "LENGTH", "HELD", "MAPPED BY"], segments),
         text::table(["LEASED CLASS", "MESSAGES", "BYTES"], classes(&provider.leased)),
-        text::table(["LENT CLASS", "MESSAGES", "BYTES"], classes(&provider.lent)),
+        text::table(["LOANED CLASS", "MESSAGES", "BYTES"], classes(&provider.loaned)),
         text::table(["PEER", "OWNER SAYS", "PROCESS", "LEASED", "MESSAGES", "VIEWS", "GRANTS"], peers),
     ];
     described(&lines, &tables)
@@ -96,14 +96,14 @@ fn provider(provider: &ProviderReport) -> String {
 fn channel(channel: &ChannelReport) -> String {
     let receivers = channel.receivers.iter().map(|receiver| {
         [
-            receiver.branch.map_or(text::NONE.to_owned(), |id| format!("{id:016x}")),
+            receiver.id.map_or(text::NONE.to_owned(), |id| format!("{id:016x}")),
             text::process(receiver.process.as_ref(), receiver.is_alive),
             json::on_full(receiver.on_full).replace('_', " "),
             text::fill(receiver),
             receiver.sent.to_string(),
-            receiver.left_out.to_string(),
-            format!("{}/{}", receiver.lent, receiver.loans),
-            text::bytes_or_none(receiver.bytes_lent),
+            receiver.skipped.to_string(),
+            format!("{}/{}", receiver.loaned, receiver.loans),
+            text::bytes_or_none(receiver.bytes_loaned),
         ]
     });
     let lines = [
@@ -113,8 +113,8 @@ fn channel(channel: &ChannelReport) -> String {
         ("provider", channel.provider.map_or(text::NONE.to_owned(), |id| id.to_string())),
         ("kind", if channel.is_publisher { "publisher" } else { "sender" }.to_owned()),
     ];
-    let heads = ["BRANCH", "RECEIVER", "WHEN FULL", "WAITING", "SENT", "LEFT OUT", "LOANS", "LENT"];
-    let damaged = channel.damaged.iter().map(|of| [format!("{:016x}", of.branch), text::visible(&of.problem)]);
+    let heads = ["BRANCH", "RECEIVER", "WHEN FULL", "WAITING", "SENT", "SKIPPED", "LOANS", "LOANED"];
+    let damaged = channel.damaged.iter().map(|of| [format!("{:016x}", of.id), text::visible(&of.problem)]);
     described(&lines, &[text::table(heads, receivers), text::table(["DAMAGED BRANCH", "PROBLEM"], damaged)])
 }
 

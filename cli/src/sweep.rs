@@ -9,14 +9,14 @@ use shm_pool::{Provider, Swept};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) fn run(scope: &Scope, options: &Sweep) -> Fallible<Answer> {
-    let report = scope.inspector().look()?;
+    let report = scope.inspector().report()?;
     let mut removal = Removal { prefixes: by_prefix(&report), is_done: options.yes, errors: Vec::new() };
     if options.yes {
         removal.carry_out(|prefix| {
             Provider::sweep_in(&scope.directory, prefix).map_err(|error| text::with_causes(&error))
         });
         // A sweep skips what it is not permitted to remove.
-        removal.note_left(&still_there(&report, &scope.inspector().look()?));
+        removal.note_left(&still_there(&report, &scope.inspector().report()?));
     }
     let text = if scope.json { json::of(&Document::of(&report, &removal))? } else { describe(&report, &removal) };
     Ok(Answer { text, code: if removal.errors.is_empty() { Code::Fine } else { Code::Error } })

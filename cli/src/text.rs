@@ -3,7 +3,7 @@
 use crate::unseen::Unseen;
 use bytesize::ByteSize;
 use comfy_table::{presets, ContentArrangement, Table};
-use shm_pool::inspect::{ChannelReport, DamagedBranch, Process, ProviderReport, ReceiverReport, Report, State};
+use shm_pool::inspect::{ChannelReport, DamagedReceiver, Process, ProviderReport, ReceiverReport, Report, State};
 use std::error::Error;
 use std::iter;
 use std::time::Duration;
@@ -112,8 +112,8 @@ pub(crate) fn name_of_channel(channel: &ChannelReport) -> String {
     format!("{}.{}", channel.prefix, channel.name)
 }
 
-pub(crate) fn name_of_branch(channel: &ChannelReport, damaged: &DamagedBranch) -> String {
-    format!("{}.{:016x}.branch", name_of_channel(channel), damaged.branch)
+pub(crate) fn name_of_branch(channel: &ChannelReport, damaged: &DamagedReceiver) -> String {
+    format!("{}.{:016x}.branch", name_of_channel(channel), damaged.id)
 }
 
 pub(crate) fn state_of_provider(provider: &ProviderReport) -> &'static str {
@@ -134,7 +134,7 @@ pub(crate) fn state_of_channel(channel: &ChannelReport) -> &'static str {
 fn state(state: &State, is_orphan: bool) -> &'static str {
     match state {
         State::Alive => "alive",
-        State::Unfinished => "starting",
+        State::Starting => "starting",
         State::Dead if is_orphan => "orphan",
         State::Dead => "dead, read",
         State::Unusable(_) if is_orphan => "orphan, damaged",

@@ -49,7 +49,7 @@ fn ends(provider: &ProviderReport) -> usize {
 
 /// Returns `true` if the maker of an object holds its lock.
 pub(crate) fn is_there(state: &State) -> bool {
-    matches!(state, State::Alive | State::Unfinished)
+    matches!(state, State::Alive | State::Starting)
 }
 
 #[cfg(test)]

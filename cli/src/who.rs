@@ -11,11 +11,11 @@ use std::time::Duration;
 
 pub(crate) fn run(scope: &Scope, options: &Who) -> Fallible<Answer> {
     let mut inspector = scope.inspector();
-    let mut report = inspector.look()?;
+    let mut report = inspector.report()?;
     if !options.time.is_zero() {
         // Only a second look shows which leases stay.
         thread::sleep(options.time);
-        report = inspector.look()?;
+        report = inspector.report()?;
     }
     let all = holders(&report);
     let text = if scope.json { json::of(&Document::of(&report, &all))? } else { list(&report, &all) };
@@ -89,18 +89,18 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
         }
         for receiver in &channel.receivers {
             let place = || {
-                let which = receiver.branch.map_or(String::new(), |id| format!("{id:016x} "));
+                let which = receiver.id.map_or(String::new(), |id| format!("{id:016x} "));
                 format!("receiver {which}of {}", text::name_of_channel(channel))
             };
             let holder = match &receiver.process {
                 Some(process) => Holder::Process(process.clone()),
                 None if receiver.is_alive => Holder::Unseen(place()),
-                None if receiver.lent > 0 => Holder::Absent(place()),
+                None if receiver.loaned > 0 => Holder::Absent(place()),
                 None => continue,
             };
             let holding = all.entry(holder).or_default();
             holding.receives.push((text::name_of_channel(channel), receiver.waiting, receiver.capacity));
-            holding.borrows.add(receiver.lent, receiver.bytes_lent);
+            holding.borrows.add(receiver.loaned, receiver.bytes_loaned);
             holding.oldest = holding.oldest.max(receiver.oldest_loan);
         }
     }

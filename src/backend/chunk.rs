@@ -77,7 +77,7 @@ impl Chunk {
     /// Leaves the bytes forever to a reader that can no longer be tracked, for example one that
     /// holds messages when the publisher shuts down. They no longer count as in use, but count
     /// against the cap until the segment is removed.
-    pub fn give_up(self) {
+    pub fn leak(self) {
         let chunk = self.into_closed();
         if chunk.is_ours() {
             chunk.keep_bytes();

@@ -333,7 +333,7 @@ impl Backend {
     /// Returns a handle of the same backend whose allocations, and those of its clones, call
     /// `collector`. By default there is none. A collector may hold chunks, but only weak handles of
     /// its own backend.
-    pub fn collecting_by(&self, collector: Arc<dyn Collect>) -> Self {
+    pub fn with_collector(&self, collector: Arc<dyn Collect>) -> Self {
         Self { shared: self.shared.clone(), collector: Some(collector) }
     }
 

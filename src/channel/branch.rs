@@ -189,7 +189,7 @@ impl Branch {
         }
         // Only the sender fills slots and takes loans: both remain available.
         if !self.has_loan(is_buffer) {
-            return Err(SendErrorKind::TooManyLent { max: self.object.shared().loans() });
+            return Err(SendErrorKind::TooManyLoans { max: self.object.shared().loans() });
         }
         Ok(())
     }
@@ -228,12 +228,12 @@ impl Branch {
         &mut self,
         (segment, offset, len): (u64, u64, u64),
         buffer: ShmBuf,
-        left_out: u32,
+        skipped: u32,
     ) -> Option<u32> {
         let (number, ticket) = (self.numbers.pop()?, self.count());
         // No read-modify-write until the message is in its slot (see `lender`).
         self.lender.put(number, ticket, buffer);
-        self.fill(&message::of_buffer(ticket, &SentBuffer { number, segment, offset, len }, left_out));
+        self.fill(&message::of_buffer(ticket, &SentBuffer { number, segment, offset, len }, skipped));
         Some(number)
     }
 
@@ -254,7 +254,7 @@ impl Branch {
     #[inline]
     pub(super) fn look_for_room(&mut self) -> bool {
         self.has_room = self.has_room();
-        if self.has_room || self.on_full != OnFull::KeepLatest {
+        if self.has_room || self.on_full != OnFull::DropOldest {
             return false;
         }
         let is_withdrawn = self.withdraw();
@@ -314,10 +314,10 @@ pub(super) async fn send<S, M, T>(
     try_send: impl Fn(&mut S, M) -> Result<T, SendError<M>>,
     waited_for: fn(&mut S, bool) -> Option<&mut Branch>,
 ) -> Result<T, SendError<M>> {
-    use SendErrorKind::{Full, TooManyLent};
+    use SendErrorKind::{Full, TooManyLoans};
     loop {
         message = match try_send(sends, message) {
-            Err(SendError { kind: Full { .. } | TooManyLent { .. }, message }) => message,
+            Err(SendError { kind: Full { .. } | TooManyLoans { .. }, message }) => message,
             done => return done,
         };
         let Some(branch) = waited_for(sends, is_buffer) else { continue };

@@ -21,77 +21,69 @@ pub enum ChannelError {
         /// The longest name, in bytes.
         max: usize,
     },
-    /// The capacity is out of range.
-    #[error("a channel cannot hold {capacity} messages; it can hold {min} to {max}")]
-    Capacity {
-        /// The requested capacity, in messages.
-        capacity: usize,
-        /// The smallest capacity.
+    /// An option is out of range.
+    #[error("option {option} is {value}, but must be from {min} to {max}")]
+    OutOfRange {
+        /// The builder's method that sets the option.
+        option: &'static str,
+        /// The requested value.
+        value: usize,
+        /// The smallest value allowed.
         min: usize,
-        /// The largest capacity.
+        /// The largest value allowed: for a receiver, what the publisher has set.
         max: usize,
     },
     /// A live sender has a channel of this name.
-    #[error("{object} is the channel of another sender that lives; choose another name")]
-    Taken {
+    #[error("{object} is the channel of a live sender; choose another name")]
+    NameTaken {
         /// The object's path.
         object: String,
     },
     /// No channel of this name exists.
-    #[error("{object} does not exist: its sender has not made it yet, has closed it, or has another name_prefix than the client")]
-    NoChannel {
+    #[error("{object} does not exist: its sender has not created it yet, has closed it, or uses another name_prefix than the client")]
+    NotFound {
         /// The object's path.
         object: String,
     },
     /// The sender has closed the channel, or has died.
-    #[error("the sender of {object} is gone; open the channel of its successor")]
-    SenderGone {
+    #[error("the sender of {object} has closed or died; open the channel of its successor")]
+    Closed {
         /// The object's path.
         object: String,
     },
     /// The sender is still creating the channel, or a dead sender's object is being removed: try
     /// again. The object of a sender killed at that moment looks the same until a sweep, or until a
     /// channel of that name is created.
-    #[error("{object} is being made; try again (ReceiverBuilder::open_timeout does)")]
-    Unfinished {
+    #[error("{object} is being created; try again, as ReceiverBuilder::open_timeout does")]
+    NotReady {
         /// The object's path.
         object: String,
     },
     /// The channel has a receiver, or had one that has closed: it accepts no other.
-    #[error("{object} has, or had, a receiver already; each channel has one")]
+    #[error("{object} has, or had, a receiver; a channel accepts only one")]
     HasReceiver {
         /// The object's path.
         object: String,
     },
     /// All seats of the publisher are taken, some perhaps by closed receivers whose messages are
     /// still being read.
-    #[error("{object} has {max} receivers already; have one leave, or make the channel for more (PublisherBuilder::receivers)")]
+    #[error("{object} has {max} receivers, the maximum; close one, or raise PublisherBuilder::receivers")]
     TooManyReceivers {
         /// The object's path.
         object: String,
         /// The maximum number of receivers.
         max: usize,
     },
-    /// The maximum number of receivers is out of range.
-    #[error("a publisher cannot have {receivers} receivers; it can have {min} to {max}")]
-    Receivers {
-        /// The requested number of receivers.
-        receivers: usize,
-        /// The smallest number of receivers.
-        min: usize,
-        /// The largest number of receivers.
-        max: usize,
-    },
     /// The receiver asks the publisher to wait for it, and the publisher waits for no receiver.
-    #[error("the publisher of {object} waits for nobody; choose OnFull::DropNew or OnFull::KeepLatest")]
-    MayNotWait {
+    #[error("the publisher of {object} does not allow OnFull::Block; choose DropNewest or DropOldest")]
+    BlockingNotAllowed {
         /// The object's path.
         object: String,
     },
     /// The receiver sets its own capacity, loans or rule, which the channel's
     /// [`Sender`](super::Sender) has fixed.
-    #[error("{object} is the channel of a Sender, which fixes its capacity, its loans and that it waits; leave them out, or make it with a Publisher")]
-    NoPublisher {
+    #[error("{object} is the channel of a Sender, which fixes capacity, loans and OnFull::Block; set none of them, or create the channel with a Publisher")]
+    NotAPublisher {
         /// The object's path.
         object: String,
     },
@@ -113,16 +105,6 @@ pub enum ChannelError {
         /// The expected uid.
         expected: u32,
     },
-    /// The maximum number of buffers that the receiver may hold is out of range.
-    #[error("{loans} buffers at a time are not possible; from {min} to {max} are")]
-    Loans {
-        /// The requested number of buffers.
-        loans: usize,
-        /// The smallest number of buffers.
-        min: usize,
-        /// The largest number of buffers.
-        max: usize,
-    },
     /// The file mode denies the owner access, or has bits that mean nothing for shared memory.
     #[error("mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and write to anyone")]
     Mode {
@@ -130,17 +112,33 @@ pub enum ChannelError {
         mode: u32,
     },
     /// This process is a forked child of the process that built the provider.
-    #[error("the provider belongs to the process that this one was forked from; make one here")]
+    #[error("the provider belongs to the parent of this forked process; build a new one")]
     Forked,
     /// This process already has the maximum number of channel ends.
-    #[error("this process has {max} ends of channels already")]
-    TooMany {
+    #[error("this process has {max} channel ends, the maximum")]
+    TooManyEnds {
         /// The limit.
         max: usize,
     },
     /// A system call failed. All earlier steps were undone.
     #[error(transparent)]
     Os(#[from] OsError),
+}
+
+impl ChannelError {
+    /// Returns `true` if the channel does not exist yet, or no longer: opening it may succeed once
+    /// its sender has created it.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound { .. } | Self::NotReady { .. } | Self::Closed { .. })
+    }
+
+    /// Checks that an option has one of the values from `min` to `max`.
+    pub(super) fn check(option: &'static str, value: usize, min: usize, max: usize) -> Result<(), Self> {
+        match (min..=max).contains(&value) {
+            true => Ok(()),
+            false => Err(Self::OutOfRange { option, value, min, max }),
+        }
+    }
 }
 
 /// A message that was not sent, and the reason.
@@ -155,6 +153,17 @@ impl<M> SendError<M> {
     /// Returns the kind of error.
     pub fn kind(&self) -> SendErrorKind {
         self.kind
+    }
+
+    /// Returns `true` if the receiver has closed its end or died.
+    pub fn is_disconnected(&self) -> bool {
+        self.kind == SendErrorKind::Disconnected
+    }
+
+    /// Returns `true` if there is no room now: the same call may succeed once the receiver has received
+    /// or dropped messages.
+    pub fn is_full(&self) -> bool {
+        self.kind.is_full()
     }
 
     /// Returns the message that was not sent.
@@ -174,35 +183,33 @@ impl<M> fmt::Debug for SendError<M> {
 #[non_exhaustive]
 pub enum SendErrorKind {
     /// All slots hold messages that the receiver has not received.
-    #[error("the channel holds {capacity} messages already; wait, drop the message, or make the channel larger")]
+    #[error("the channel is full with {capacity} messages; wait, drop the message, or raise its `capacity`")]
     Full {
         /// The number of messages that fit.
         capacity: usize,
     },
     /// No slot or loan became free in time, or no receiver joined in time.
-    #[error("the receiver made no room in time")]
+    #[error("the wait timed out: the receiver made no room")]
     TimedOut,
     /// The receiver already has the maximum number of buffers, received or not.
-    #[error("the receiver has {max} buffers already; wait until it drops some, or make the channel with more (SenderBuilder::loans; of a publisher, ReceiverBuilder::loans and PublisherBuilder::loans)")]
-    TooManyLent {
+    #[error("the receiver holds {max} buffers, the maximum; wait until it drops some, or raise the channel's `loans`")]
+    TooManyLoans {
         /// The limit.
         max: usize,
     },
-    /// The number of receivers to wait for exceeds the number of seats.
-    #[error(
-        "there can be {seats} receivers, and not {receivers}; make the channel for more (PublisherBuilder::receivers)"
-    )]
-    TooFewSeats {
+    /// More receivers to wait for than the publisher accepts.
+    #[error("cannot wait for {receivers} receivers: at most {max} can join; raise PublisherBuilder::receivers")]
+    TooManyReceivers {
         /// The number of receivers to wait for.
         receivers: usize,
         /// The maximum number of receivers.
-        seats: usize,
+        max: usize,
     },
     /// The receiver has closed its end or died. Buffers that it had not received are returned.
-    #[error("the receiver is gone; make a new channel")]
+    #[error("the receiver has closed or died; create a new channel")]
     Disconnected,
     /// The bytes do not fit in a slot.
-    #[error("{len} bytes do not fit a slot, which takes {max}; put them into a buffer")]
+    #[error("{len} bytes do not fit in a slot of {max}; send a buffer")]
     TooLong {
         /// The length in bytes.
         len: usize,
@@ -210,7 +217,9 @@ pub enum SendErrorKind {
         max: usize,
     },
     /// The buffer belongs to another provider.
-    #[error("the buffer is of provider {found}, and the channel's is {expected}; make a channel for each provider")]
+    #[error(
+        "the buffer belongs to provider {found}, and the channel to {expected}; create a channel for each provider"
+    )]
     OtherProvider {
         /// The buffer's provider.
         found: ProviderId,
@@ -218,17 +227,25 @@ pub enum SendErrorKind {
         expected: ProviderId,
     },
     /// This process is a forked child of the process that owns the channel.
-    #[error("the channel belongs to the process that this one was forked from")]
+    #[error("the channel belongs to the parent of this forked process")]
     Forked,
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
     #[error("the wait for the receiver was interrupted")]
     Interrupted,
     /// The helper thread that wakes the tasks of channels could not be started.
-    #[error("no thread could be started to wake who awaits channels (error {errno}); raise the limit of threads, or use `send`")]
+    #[error("cannot start the thread that wakes tasks (error {errno}); raise the limit of threads, or use `send`")]
     NoHelper {
         /// The operating system's error code.
         errno: i32,
     },
+}
+
+impl SendErrorKind {
+    /// Returns `true` if there is no room now: the same call may succeed once the receiver has received
+    /// or dropped messages.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::TooManyLoans { .. } | Self::TimedOut)
+    }
 }
 
 impl From<AttachError> for RecvError {
@@ -245,18 +262,18 @@ impl From<AttachError> for RecvError {
 #[non_exhaustive]
 pub enum RecvError {
     /// No message has arrived.
-    #[error("no message is there")]
+    #[error("no message has arrived")]
     Empty,
     /// No message arrived in time.
-    #[error("no message came in time")]
+    #[error("the wait timed out: no message arrived")]
     TimedOut,
     /// The sender has closed its end or died, and everything it sent has been received.
-    #[error("the sender is gone, and all its messages were received")]
+    #[error("the sender has closed or died, and all its messages were received")]
     Disconnected,
     /// The buffer's segment cannot be mapped now because descriptors or memory have run out. The
     /// message stays queued for the next call.
-    #[error("a message that cannot be mapped now, and is still there")]
-    NotNow(#[source] OsError),
+    #[error("the message cannot be mapped now, and stays queued")]
+    Map(#[source] OsError),
     /// The system refused to let the publisher connect this receiver, mostly because its process
     /// has run out of descriptors or memory. The publisher retries when it next sends or is asked
     /// for its receivers. The messages missed until then are [counted](super::Message::missed).
@@ -270,13 +287,13 @@ pub enum RecvError {
     },
     /// The buffer no longer exists: its provider was dropped, or was killed and swept. The next
     /// message may be good.
-    #[error("a message of provider {provider}, which is gone with its segments")]
+    #[error("the message is lost: provider {provider} has closed")]
     Closed {
         /// The provider.
         provider: ProviderId,
     },
     /// The buffer's segment does not belong to the sender. The next message may be good.
-    #[error("a message that cannot be read")]
+    #[error("the message cannot be read")]
     Attach(#[source] AttachError),
     /// The message is one that no sender writes. The next message may be good.
     #[error("a damaged message: {what}")]
@@ -285,14 +302,27 @@ pub enum RecvError {
         what: &'static str,
     },
     /// This process is a forked child of the process that owns the channel.
-    #[error("the channel belongs to the process that this one was forked from")]
+    #[error("the channel belongs to the parent of this forked process")]
     Forked,
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
     #[error("the wait for a message was interrupted")]
     Interrupted,
     /// The helper thread that wakes the tasks of channels could not be started. No message is lost.
-    #[error("no thread could be started to wake who awaits channels; raise the limit of threads, or use `recv`")]
+    #[error("cannot start the thread that wakes tasks; raise the limit of threads, or use `recv`")]
     NoHelper(#[source] OsError),
+}
+
+impl RecvError {
+    /// Returns `true` if no message has arrived, at once or in time.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Empty | Self::TimedOut)
+    }
+
+    /// Returns `true` if the sender has closed its end or died, and everything it sent has been
+    /// received.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self, Self::Disconnected)
+    }
 }
 
 /// The error returned by [`wait_any`](super::wait_any).
@@ -300,7 +330,7 @@ pub enum RecvError {
 #[non_exhaustive]
 pub enum WaitAnyError {
     /// The slice of receivers is empty.
-    #[error("no receiver was given to wait for")]
+    #[error("the list of receivers is empty")]
     NoReceivers,
     /// No message arrived in time.
     #[error("none of {receivers} receivers had a message in time")]
@@ -316,7 +346,7 @@ pub enum WaitAnyError {
         index: usize,
     },
     /// The helper thread could not be started.
-    #[error("no thread could be started to wait for {receivers} receivers; raise the limit of threads")]
+    #[error("cannot start the thread that waits for {receivers} receivers; raise the limit of threads")]
     NoHelper {
         /// The number of receivers.
         receivers: usize,
@@ -324,7 +354,7 @@ pub enum WaitAnyError {
         source: OsError,
     },
     /// This process is a forked child of the process that owns a receiver's channel.
-    #[error("the channel of receiver {index} belongs to the process that this one was forked from")]
+    #[error("the channel of receiver {index} belongs to the parent of this forked process")]
     Forked {
         /// The index of that receiver.
         index: usize,

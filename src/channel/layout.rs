@@ -67,7 +67,7 @@ pub(super) struct Facts {
     pub(super) seats: usize,
     /// For a publisher, the default of its receivers.
     pub(super) on_full: OnFull,
-    pub(super) may_wait: bool,
+    pub(super) allow_blocking: bool,
 }
 
 /// What is wrong with an object that is not as long as its header says.
@@ -95,7 +95,7 @@ pub(super) struct What {
     kind: AtomicU32,
     seats: AtomicU32,
     on_full: AtomicU32,
-    may_wait: AtomicU32,
+    allow_blocking: AtomicU32,
 }
 
 impl What {
@@ -123,7 +123,7 @@ impl What {
         self.kind.store(facts.kind as u32, Ordering::Relaxed);
         self.seats.store(facts.seats as u32, Ordering::Relaxed);
         self.on_full.store(facts.on_full as u32, Ordering::Relaxed);
-        self.may_wait.store(facts.may_wait.into(), Ordering::Relaxed);
+        self.allow_blocking.store(facts.allow_blocking.into(), Ordering::Relaxed);
     }
 
     pub(super) fn finish(&self) {
@@ -151,9 +151,9 @@ impl What {
         let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
         match self.state.load(Ordering::Acquire) {
             OPEN => {}
-            CLOSED => return Err(ChannelError::SenderGone { object: object() }),
-            0 if has_maker => return Err(ChannelError::Unfinished { object: object() }),
-            0 => return Err(ChannelError::SenderGone { object: object() }),
+            CLOSED => return Err(ChannelError::Closed { object: object() }),
+            0 if has_maker => return Err(ChannelError::NotReady { object: object() }),
+            0 => return Err(ChannelError::Closed { object: object() }),
             _ => return bad("it is in a state that there is not"),
         }
         self.facts(object)
@@ -182,7 +182,7 @@ impl What {
             slots: self.slots.load(Ordering::Relaxed) as usize,
             loans: self.loans.load(Ordering::Relaxed) as usize,
             seats: self.seats.load(Ordering::Relaxed) as usize,
-            may_wait: self.may_wait.load(Ordering::Relaxed) != 0,
+            allow_blocking: self.allow_blocking.load(Ordering::Relaxed) != 0,
         })
     }
 }
@@ -195,7 +195,7 @@ pub(crate) mod format {
     pub(crate) use super::VERSION;
 
     pub(crate) const OFFSETS: &[(&str, usize)] =
-        offsets!(What: magic version state provider slots loans kind seats on_full may_wait);
+        offsets!(What: magic version state provider slots loans kind seats on_full allow_blocking);
 
     pub(crate) const HEADER: &[(&str, usize)] = offsets!(Header: to_receiver to_sender returns_read);
 
@@ -360,13 +360,13 @@ impl Found {
 pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     let object = || name.path();
     let missing = |error: ObjectError| match error {
-        missing if missing.is_missing() => ChannelError::NoChannel { object: object() },
+        missing if missing.is_missing() => ChannelError::NotFound { object: object() },
         other => not_a_channel(other),
     };
     let foreign = Foreign::open(name.clone(), Access::ReadWrite, uid).map_err(missing)?;
     let locks = foreign.open_for_locks().map_err(|error| match error {
         // Another object took the name in between.
-        ObjectError::Unusable { .. } => ChannelError::Unfinished { object: object() },
+        ObjectError::Unusable { .. } => ChannelError::NotReady { object: object() },
         other => missing(other),
     })?;
     let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
@@ -374,7 +374,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     // The creator sets the length after it has taken the lock.
     if foreign.len < PAGE {
         return if has_maker || foreign.len == 0 {
-            Err(ChannelError::Unfinished { object: object() })
+            Err(ChannelError::NotReady { object: object() })
         } else {
             bad("it is too small for a header")
         };

@@ -440,7 +440,7 @@ mod tests {
     #[test]
     fn send_searches_no_loans() {
         const LOANS: usize = 131_072;
-        let (provider, mut publisher, mut receiver) = large("loans", OnFull::DropNew, LOANS);
+        let (provider, mut publisher, mut receiver) = large("loans", OnFull::DropNewest, LOANS);
         let buffer = provider.alloc(1).unwrap().freeze();
         let mut looks_of = |messages: usize, takers: usize| {
             LOOKS.set(0);
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn send_searches_each_slot_once() {
-        let (provider, mut publisher, mut receiver) = large("slots", OnFull::KeepLatest, 2);
+        let (provider, mut publisher, mut receiver) = large("slots", OnFull::DropOldest, 2);
         let buffer = provider.alloc(1).unwrap().freeze();
         (0..2).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap(), 1));
         let held = [receiver.recv().unwrap(), receiver.recv().unwrap()];

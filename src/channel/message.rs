@@ -52,9 +52,9 @@ const LEFT_OUT: u32 = 32;
 
 /// Sets the count of messages not sent.
 #[inline]
-pub(super) fn after(words: &Words, left_out: u32) -> Words {
+pub(super) fn after(words: &Words, skipped: u32) -> Words {
     let mut words = *words;
-    words[0] |= u64::from(left_out) << LEFT_OUT;
+    words[0] |= u64::from(skipped) << LEFT_OUT;
     words
 }
 
@@ -100,8 +100,8 @@ fn check(ticket: u64, [head, segment, offset, len]: [u64; 4]) -> u64 {
 }
 
 #[inline]
-pub(super) fn of_buffer(ticket: u64, place: &SentBuffer, left_out: u32) -> Words {
-    let head = BUFFER | u64::from(place.number) << 8 | u64::from(left_out) << LEFT_OUT;
+pub(super) fn of_buffer(ticket: u64, place: &SentBuffer, skipped: u32) -> Words {
+    let head = BUFFER | u64::from(place.number) << 8 | u64::from(skipped) << LEFT_OUT;
     let check = check(ticket, [head, place.segment, place.offset, place.len]);
     [head, place.segment, place.offset, place.len, check, 0, 0]
 }

@@ -50,7 +50,7 @@
 //!
 //! Each receiver of a [`Publisher`] creates its own ring when it joins. A message takes one slot
 //! per receiver; its payload is never copied. A receiver delays the others only with
-//! [`OnFull::Wait`], and none maps another's ring. A receiver gets the messages sent after it
+//! [`OnFull::Block`], and none maps another's ring. A receiver gets the messages sent after it
 //! joins, and optionally the last few before ([`PublisherBuilder::history`]). The publisher
 //! connects it when it next sends, or is asked for its receivers.
 //!
@@ -62,9 +62,9 @@
 //!   1                   being filled
 //! + max of              waiting for receivers, all among the newest:
 //!     history             kept for late receivers
-//!     capacity            of each receiver with KeepLatest
+//!     capacity            of each receiver with DropOldest
 //!     capacity + 1        of each receiver with Wait
-//! + sum of (capacity + 1) of the receivers with DropNew, which wait although newer ones exist
+//! + sum of (capacity + 1) of the receivers with DropNewest, which wait although newer ones exist
 //! + sum of views          the most messages that each receiver has received and not yet dropped
 //! ```
 //!

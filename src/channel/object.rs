@@ -114,12 +114,12 @@ fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelError> {
             }
         }
     }
-    Err(ChannelError::Taken { object: name.path() })
+    Err(ChannelError::NameTaken { object: name.path() })
 }
 
 fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
     match error.raw_os_error() {
-        Some(libc::ENOSPC) => ChannelError::TooMany { max: MAX_BELLS },
+        Some(libc::ENOSPC) => ChannelError::TooManyEnds { max: MAX_BELLS },
         _ => name.error(call, 0, error).into(),
     }
 }
@@ -220,7 +220,7 @@ impl Object {
 
     /// Makes this end of a pair the receiver's. One of several concurrent tries succeeds.
     pub(super) fn join(self, name: &Name) -> Result<Self, ChannelError> {
-        let gone = || ChannelError::SenderGone { object: name.path() };
+        let gone = || ChannelError::Closed { object: name.path() };
         if !self.shared.to_receiver().is_held() {
             return Err(gone());
         }
@@ -291,7 +291,7 @@ impl Object {
 
 impl Facts {
     pub(super) fn of_pair(provider: ProviderId, slots: usize, loans: usize) -> Self {
-        Self { kind: Kind::Pair, provider, slots, loans, seats: 1, on_full: OnFull::Wait, may_wait: true }
+        Self { kind: Kind::Pair, provider, slots, loans, seats: 1, on_full: OnFull::Block, allow_blocking: true }
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct Traffic {
     pub(crate) sent: u64,
     pub(crate) waiting: usize,
     /// The number of messages not sent, as of the last one that was sent.
-    pub(crate) left_out: u32,
+    pub(crate) skipped: u32,
     /// What the receiver holds, received or not.
     pub(crate) loaned: Vec<Loaned>,
 }
@@ -79,10 +79,10 @@ fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelEr
     let sent = ring::sent(slots);
     let last = sent.checked_sub(1).and_then(|ticket| Some((ticket, ring::words_of(slots, ticket)?)));
     let place = last.filter(|(ticket, words)| message::read(*ticket, words, 0).is_ok());
-    let left_out = place.map_or(0, |(ticket, words)| message::place(ticket, &words).wrapping_sub(ticket as u32));
+    let skipped = place.map_or(0, |(ticket, words)| message::place(ticket, &words).wrapping_sub(ticket as u32));
     // The extra slot may hold a message too.
     let waiting = ring::waiting(slots).min(shared.capacity());
-    Ok(Traffic { sent, waiting, left_out, loaned: all(&shared) })
+    Ok(Traffic { sent, waiting, skipped, loaned: all(&shared) })
 }
 
 /// The bits of a word that hold 1 + the length.

@@ -5,7 +5,7 @@
 //! 1. Open the branches of new receivers and send them the history; drop those of closed or dead
 //!    ones.
 //! 2. Find room, by each receiver's rule: wait for it, or skip the receiver. Only the sender fills
-//!    slots, so room once found stays. If a receiver with [`OnFull::Wait`] makes no room in time,
+//!    slots, so room once found stays. If a receiver with [`OnFull::Block`] makes no room in time,
 //!    no receiver gets the message.
 //! 3. For each receiver: lend it the buffer and fill its slot.
 //! 4. One full fence for all bells, then ring those whose receivers sleep.
@@ -63,7 +63,7 @@ pub struct PublisherBuilder {
     loans: usize,
     history: usize,
     on_full: OnFull,
-    may_wait: bool,
+    allow_blocking: bool,
     spin: Duration,
 }
 
@@ -93,16 +93,16 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets the rule for receivers that do not choose one; default [`OnFull::KeepLatest`].
+    /// Sets the rule for receivers that do not choose one; default [`OnFull::DropOldest`].
     pub fn on_full(mut self, on_full: OnFull) -> Self {
         self.on_full = on_full;
         self
     }
 
-    /// Sets whether a receiver may choose [`OnFull::Wait`]; default `true`. If `false`, such
+    /// Sets whether a receiver may choose [`OnFull::Block`]; default `true`. If `false`, such
     /// receivers are refused.
-    pub fn may_wait(mut self, may_wait: bool) -> Self {
-        self.may_wait = may_wait;
+    pub fn allow_blocking(mut self, allow_blocking: bool) -> Self {
+        self.allow_blocking = allow_blocking;
         self
     }
 
@@ -127,20 +127,14 @@ impl PublisherBuilder {
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Name`], [`ChannelError::Receivers`], [`ChannelError::Capacity`],
-    /// [`ChannelError::Loans`], [`ChannelError::Forked`], [`ChannelError::Taken`],
-    /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooMany`],
+    /// [`ChannelError::Name`], [`ChannelError::OutOfRange`], [`ChannelError::Forked`],
+    /// [`ChannelError::NameTaken`],
+    /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`],
     /// [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Publisher, ChannelError> {
-        if !(1..=MAX_SEATS).contains(&self.seats) {
-            return Err(ChannelError::Receivers { receivers: self.seats, min: 1, max: MAX_SEATS });
-        }
-        if !(1..=MAX_SLOTS).contains(&self.slots) {
-            return Err(ChannelError::Capacity { capacity: self.slots, min: 1, max: MAX_SLOTS });
-        }
-        if !(1..=MAX_LOANS).contains(&self.loans) {
-            return Err(ChannelError::Loans { loans: self.loans, min: 1, max: MAX_LOANS });
-        }
+        ChannelError::check("receivers", self.seats, 1, MAX_SEATS)?;
+        ChannelError::check("capacity", self.slots, 1, MAX_SLOTS)?;
+        ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
         // First: in a forked child, a thread that does not exist there may hold a lock.
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
@@ -153,7 +147,7 @@ impl PublisherBuilder {
             loans: self.loans.next_power_of_two(),
             seats: self.seats,
             on_full: self.on_full,
-            may_wait: self.may_wait,
+            allow_blocking: self.allow_blocking,
         };
         let meeting = Arc::new(Meeting::create(&object, &facts)?);
         Ok(Publisher {
@@ -186,11 +180,11 @@ pub struct ReceiverState {
     pub on_full: OnFull,
     /// How many messages it may be behind.
     pub capacity: usize,
-    /// How many messages wait for it. Unless the rule is [`OnFull::KeepLatest`], this includes the
+    /// How many messages wait for it. Unless the rule is [`OnFull::DropOldest`], this includes the
     /// last one received, until the receiver asks for the next.
     pub waiting: usize,
     /// How many buffers it holds, received or not.
-    pub lent: usize,
+    pub loaned: usize,
     /// How many messages it has missed since it joined: those withdrawn, and those never sent to
     /// it.
     pub dropped: u64,
@@ -211,7 +205,7 @@ pub struct ReceiverState {
 ///
 /// // Each of these would be a process of its own.
 /// let client = Client::new();
-/// let mut logger = Receiver::builder().on_full(OnFull::Wait).open(&client, &name)?;
+/// let mut logger = Receiver::builder().on_full(OnFull::Block).open(&client, &name)?;
 /// let mut display = Receiver::builder().capacity(2).open(&client, &name)?;
 ///
 /// publisher.wait_for_receivers(2, Duration::from_secs(10))?;
@@ -232,7 +226,7 @@ pub struct Publisher {
     names: Namespace,
     channel: String,
     pool: Weak<Pool>,
-    /// Those with [`OnFull::Wait`] precede the others, so that nothing is withdrawn for a message
+    /// Those with [`OnFull::Block`] precede the others, so that nothing is withdrawn for a message
     /// that is not sent.
     outlets: Vec<Outlet>,
     /// How many messages were sent, to however many receivers.
@@ -256,7 +250,7 @@ struct Outlet {
     branch: Branch,
     id: u64,
     /// How many messages were not sent to it, modulo 2^32.
-    left_out: u32,
+    skipped: u32,
     /// How many messages it did not get, including withdrawn ones.
     dropped: u64,
     /// `true` if this receiver gets the message being sent.
@@ -284,7 +278,7 @@ impl Outlet {
         let branch = &mut self.branch;
         let has_room = branch.is_ready() || branch.has_room();
         self.is_taker = has_room && branch.has_loan(is_buffer);
-        if has_room && !self.is_taker && branch.on_full == OnFull::KeepLatest && branch.withdraw_buffer() {
+        if has_room && !self.is_taker && branch.on_full == OnFull::DropOldest && branch.withdraw_buffer() {
             self.dropped += 1;
             self.is_taker = branch.has_loan(is_buffer);
         }
@@ -301,21 +295,21 @@ impl Outlet {
 
     #[cold]
     fn leave_out(&mut self) {
-        self.left_out = self.left_out.wrapping_add(1);
+        self.skipped = self.skipped.wrapping_add(1);
         self.dropped += 1;
     }
 
     #[inline]
     fn lend(&mut self, place: (u64, u64, u64), buffer: ShmBuf) {
         if self.is_taker {
-            self.branch.lend(place, buffer, self.left_out);
+            self.branch.lend(place, buffer, self.skipped);
         }
     }
 
     #[inline]
     fn fill(&mut self, words: &Words) {
         if self.is_taker {
-            self.branch.fill(&message::after(words, self.left_out));
+            self.branch.fill(&message::after(words, self.skipped));
         }
     }
 
@@ -325,7 +319,7 @@ impl Outlet {
             on_full: self.branch.on_full,
             capacity: self.branch.object.shared().capacity(),
             waiting: self.branch.waiting(),
-            lent: self.branch.loaned(),
+            loaned: self.branch.loaned(),
             dropped: self.dropped,
         }
     }
@@ -340,7 +334,7 @@ impl Publisher {
             loans: DEFAULT_LOANS,
             history: 0,
             on_full: OnFull::default(),
-            may_wait: true,
+            allow_blocking: true,
             spin: DEFAULT_SPIN,
         }
     }
@@ -355,7 +349,7 @@ impl Publisher {
     }
 
     /// Sends a buffer to all receivers, and returns to how many. Blocks until every receiver with
-    /// [`OnFull::Wait`] has room and a loan. Without any receiver or
+    /// [`OnFull::Block`] has room and a loan. Without any receiver or
     /// [history](PublisherBuilder::history), the buffer is free again at once.
     ///
     /// The count may include a receiver that closes concurrently and does not get the message.
@@ -373,8 +367,8 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`] if a receiver with [`OnFull::Wait`] has no room;
-    /// [`SendErrorKind::TooManyLent`] if it has no free loan; and those of [`send`](Self::send).
+    /// [`SendErrorKind::Full`] if a receiver with [`OnFull::Block`] has no room;
+    /// [`SendErrorKind::TooManyLoans`] if it has no free loan; and those of [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::None)
@@ -435,7 +429,7 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`] if a receiver with [`OnFull::Wait`] has no room, and those of
+    /// [`SendErrorKind::Full`] if a receiver with [`OnFull::Block`] has no room, and those of
     /// [`send_bytes`](Self::send_bytes).
     #[inline]
     pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<usize, SendErrorKind> {
@@ -471,7 +465,7 @@ impl Publisher {
     }
 
     /// Sends a buffer to all receivers, and waits without blocking the thread for each receiver
-    /// with [`OnFull::Wait`] that has no free slot. An error returns the buffer. If the future is
+    /// with [`OnFull::Block`] that has no free slot. An error returns the buffer. If the future is
     /// dropped before it is ready, so is the buffer, and nothing is sent.
     ///
     /// # Errors
@@ -513,8 +507,8 @@ impl Publisher {
                 continue;
             }
             match outlet.branch.on_full {
-                OnFull::Wait => outlet.wait(is_buffer, self.spin, patience)?,
-                OnFull::DropNew | OnFull::KeepLatest => outlet.make_room(is_buffer),
+                OnFull::Block => outlet.wait(is_buffer, self.spin, patience)?,
+                OnFull::DropNewest | OnFull::DropOldest => outlet.make_room(is_buffer),
             }
             takers += usize::from(outlet.is_taker);
         }
@@ -558,7 +552,13 @@ impl Publisher {
         let (here, gone): (_, Vec<_>) = std::mem::take(&mut self.outlets).into_iter().partition(is_here);
         self.outlets = here;
         for outlet in gone {
-            event!(info, channel = self.channel, receiver = outlet.id, lent = outlet.branch.loaned(), "receiver gone");
+            event!(
+                info,
+                channel = self.channel,
+                receiver = outlet.id,
+                loaned = outlet.branch.loaned(),
+                "receiver disconnected"
+            );
             outlet.branch.close();
         }
         // Its target may be a dropped receiver's bell, which would stay mapped.
@@ -617,8 +617,8 @@ impl Publisher {
 
     fn add(&mut self, outlet: Option<Outlet>) {
         let Some(outlet) = outlet else { return };
-        let waited_for = self.outlets.partition_point(|other| other.branch.on_full == OnFull::Wait);
-        let at = if outlet.branch.on_full == OnFull::Wait { waited_for } else { self.outlets.len() };
+        let waited_for = self.outlets.partition_point(|other| other.branch.on_full == OnFull::Block);
+        let at = if outlet.branch.on_full == OnFull::Block { waited_for } else { self.outlets.len() };
         self.outlets.insert(at, outlet);
     }
 
@@ -631,7 +631,7 @@ impl Publisher {
             && facts.provider == rules.provider
             && facts.slots <= rules.slots
             && facts.loans <= rules.loans
-            && (rules.may_wait || facts.on_full != OnFull::Wait);
+            && (rules.allow_blocking || facts.on_full != OnFull::Block);
         if !is_within || !found.has_all_its_memory(name)? {
             return Ok(None);
         }
@@ -654,7 +654,7 @@ impl Publisher {
         let kept = self.history.len().min(branch.object.shared().capacity()).min(facts.loans);
         // The history has some of the messages that it missed.
         let dropped = missed.saturating_sub(kept as u64);
-        let mut outlet = Outlet { branch, id, left_out: dropped as u32, dropped, is_taker: false };
+        let mut outlet = Outlet { branch, id, skipped: dropped as u32, dropped, is_taker: false };
         for kept in self.history.iter().skip(self.history.len() - kept) {
             outlet.make_room(matches!(kept, Kept::Buffer(_)));
             match kept {
@@ -676,7 +676,7 @@ impl Publisher {
         self.history.push_back(message);
     }
 
-    /// Returns the connected receivers, those with [`OnFull::Wait`] first. In a forked child there
+    /// Returns the connected receivers, those with [`OnFull::Block`] first. In a forked child there
     /// are none.
     pub fn receivers(&mut self) -> impl Iterator<Item = ReceiverState> + '_ {
         let is_ours = self.meeting.is_ours();
@@ -702,12 +702,12 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TooFewSeats`], at once, if `count` exceeds the number of seats;
+    /// [`SendErrorKind::TooManyReceivers`], at once, if `count` exceeds the number of seats;
     /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendErrorKind> {
-        let (deadline, seats) = (Deadline::after(timeout), self.rules.seats);
-        if count > seats {
-            return Err(SendErrorKind::TooFewSeats { receivers: count, seats });
+        let (deadline, max) = (Deadline::after(timeout), self.rules.seats);
+        if count > max {
+            return Err(SendErrorKind::TooManyReceivers { receivers: count, max });
         }
         loop {
             self.check_fork()?;
@@ -729,7 +729,7 @@ impl Publisher {
     }
 
     /// Blocks until all connected receivers have received everything and, unless they have
-    /// [`OnFull::KeepLatest`], have asked for more; for at most `timeout`. Skips receivers that
+    /// [`OnFull::DropOldest`], have asked for more; for at most `timeout`. Skips receivers that
     /// close or die. Then publisher and provider can be dropped without loss.
     ///
     /// # Errors
@@ -755,8 +755,18 @@ impl Publisher {
 
     /// Returns the branch of the first receiver to wait for.
     fn waited_for(&mut self, is_buffer: bool) -> Option<&mut Branch> {
-        let mut branches = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Wait);
+        let mut branches = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Block);
         branches.find(|outlet| !outlet.branch.is_ready_for(is_buffer)).map(|outlet| &mut outlet.branch)
+    }
+
+    /// Returns how many messages a receiver may be behind at most.
+    pub fn capacity(&self) -> usize {
+        self.rules.slots - EXTRA_SLOTS
+    }
+
+    /// Returns how many buffers a receiver may hold at a time at most.
+    pub fn loans(&self) -> usize {
+        self.rules.loans
     }
 
     /// Returns the id of the provider whose buffers this publisher sends.

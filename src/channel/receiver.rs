@@ -86,7 +86,7 @@ pub struct ReceiverBuilder {
 impl ReceiverBuilder {
     /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind,
     /// from 1 to the publisher's maximum, which is the default. Each takes 64 bytes of /dev/shm.
-    /// With [`OnFull::KeepLatest`] the number is exact; with the other rules one more fits, as
+    /// With [`OnFull::DropOldest`] the number is exact; with the other rules one more fits, as
     /// [`SenderBuilder::capacity`](super::SenderBuilder::capacity) explains.
     pub fn capacity(mut self, messages: usize) -> Self {
         self.capacity = Some(messages);
@@ -96,7 +96,7 @@ impl ReceiverBuilder {
     /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may hold at a time,
     /// including those not yet received: from 1 to the publisher's maximum, which is the default,
     /// rounded up to a power of two. Each takes 16 bytes of /dev/shm. Beyond that, messages are
-    /// dropped; with [`OnFull::Wait`] the publisher waits.
+    /// dropped; with [`OnFull::Block`] the publisher waits.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = Some(loans);
         self
@@ -122,11 +122,11 @@ impl ReceiverBuilder {
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Name`], [`ChannelError::NoChannel`], [`ChannelError::Unfinished`],
-    /// [`ChannelError::SenderGone`], [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`],
-    /// [`ChannelError::WrongUid`], [`ChannelError::TooMany`], [`ChannelError::Os`]; of a sender:
-    /// [`ChannelError::NoPublisher`]; of a publisher: [`ChannelError::TooManyReceivers`],
-    /// [`ChannelError::Capacity`], [`ChannelError::Loans`], [`ChannelError::MayNotWait`].
+    /// [`ChannelError::Name`], [`ChannelError::NotFound`], [`ChannelError::NotReady`],
+    /// [`ChannelError::Closed`], [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`],
+    /// [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`], [`ChannelError::Os`]; of a sender:
+    /// [`ChannelError::NotAPublisher`]; of a publisher: [`ChannelError::TooManyReceivers`],
+    /// [`ChannelError::OutOfRange`], [`ChannelError::BlockingNotAllowed`].
     pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
         let (names, uid) = client.trusted();
         let object = layout::name(names, name)?;
@@ -135,7 +135,7 @@ impl ReceiverBuilder {
         // Before joining, which could not be undone.
         let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
         let (object, on_full) = match found.facts.kind {
-            Kind::Pair => (self.join(found, &object)?, OnFull::Wait),
+            Kind::Pair => (self.join(found, &object)?, OnFull::Block),
             // The publisher could not open the branch that this process creates.
             Kind::Meeting if uid != effective_uid() => {
                 let (object, expected) = (object.path(), effective_uid());
@@ -154,7 +154,7 @@ impl ReceiverBuilder {
 
     fn join(&self, found: Found, name: &Name) -> Result<Object, ChannelError> {
         if self.capacity.is_some() || self.loans.is_some() || self.on_full.is_some() {
-            return Err(ChannelError::NoPublisher { object: name.path() });
+            return Err(ChannelError::NotAPublisher { object: name.path() });
         }
         Object::found(found, None).join(name)
     }
@@ -170,20 +170,16 @@ impl ReceiverBuilder {
         let object = || name.path();
         let (most, most_loans) = (rules.slots - EXTRA_SLOTS, rules.loans);
         let (capacity, loans) = (self.capacity.unwrap_or(most), self.loans.unwrap_or(most_loans));
-        if !(1..=most.min(MAX_SLOTS)).contains(&capacity) {
-            return Err(ChannelError::Capacity { capacity, min: 1, max: most });
-        }
-        if !(1..=most_loans.min(MAX_LOANS)).contains(&loans) {
-            return Err(ChannelError::Loans { loans, min: 1, max: most_loans });
-        }
+        ChannelError::check("capacity", capacity, 1, most.min(MAX_SLOTS))?;
+        ChannelError::check("loans", loans, 1, most_loans.min(MAX_LOANS))?;
         let on_full = self.on_full.unwrap_or(rules.on_full);
-        if on_full == OnFull::Wait && !rules.may_wait {
-            return Err(ChannelError::MayNotWait { object: object() });
+        if on_full == OnFull::Block && !rules.allow_blocking {
+            return Err(ChannelError::BlockingNotAllowed { object: object() });
         }
         let random = |error: getrandom::Error| name.error("getrandom", 0, error.into());
         let id = getrandom::u64().map_err(random)?;
         let meeting = Meeting::of_receiver(found);
-        let gone = || ChannelError::SenderGone { object: object() };
+        let gone = || ChannelError::Closed { object: object() };
         if !meeting.has_publisher() {
             return Err(gone());
         }
@@ -217,9 +213,9 @@ impl ReceiverBuilder {
         loop {
             match self.clone().open(client, name) {
                 Err(
-                    ChannelError::NoChannel { .. }
-                    | ChannelError::Unfinished { .. }
-                    | ChannelError::SenderGone { .. }
+                    ChannelError::NotFound { .. }
+                    | ChannelError::NotReady { .. }
+                    | ChannelError::Closed { .. }
                     | ChannelError::TooManyReceivers { .. },
                 ) if !deadline.is_some_and(Deadline::has_passed) => thread::sleep(BETWEEN_TRIES),
                 result => return result,
@@ -239,7 +235,7 @@ pub struct Receiver {
     read: Option<Ticket>,
     /// The number of the next message, counting those not sent to this receiver.
     expected: u32,
-    /// With [`OnFull::KeepLatest`] the receiver claims each message.
+    /// With [`OnFull::DropOldest`] the receiver claims each message.
     on_full: OnFull,
     pub(super) spin: Duration,
     /// When [`wait_any`](super::wait_any) last returned this receiver; larger is later.
@@ -273,7 +269,7 @@ impl Receiver {
     ///
     /// * [`RecvError::Disconnected`] if the sender has been dropped or has died, before or during
     ///   the wait, and everything it sent has been received.
-    /// * [`RecvError::NotNow`]: try again for the same message.
+    /// * [`RecvError::Map`]: try again for the same message.
     /// * [`RecvError::NotConnected`]: the publisher retries on its next send; messages are lost
     ///   until then.
     /// * [`RecvError::Closed`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this message is
@@ -392,14 +388,14 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// [`RecvError::NotNow`] if descriptors or memory run out; [`RecvError::Attach`] if a segment
+    /// [`RecvError::Map`] if descriptors or memory run out; [`RecvError::Attach`] if a segment
     /// is not the provider's; [`RecvError::Forked`] in a forked child. On error, no additional
     /// segment stays mapped.
     pub fn warm(&mut self) -> Result<usize, RecvError> {
         self.check_fork()?;
         let Self { object, segments, .. } = self;
         segments.warm(|| is_sender_there(object)).map_err(|error| match error {
-            AttachError::Os(error) if may_work_later(&error) => RecvError::NotNow(error),
+            AttachError::Os(error) if may_work_later(&error) => RecvError::Map(error),
             error => error.into(),
         })
     }
@@ -408,6 +404,11 @@ impl Receiver {
     /// [`ReceiverBuilder::capacity`].
     pub fn capacity(&self) -> usize {
         self.object.shared().capacity()
+    }
+
+    /// Returns how many buffers this receiver may hold at a time.
+    pub fn loans(&self) -> usize {
+        self.object.shared().loans()
     }
 
     /// Returns what happens when that many messages are waiting. A [`Sender`](super::Sender)
@@ -463,11 +464,11 @@ impl Receiver {
     fn take(&mut self) -> Option<Result<Message, RecvError>> {
         // Mapped before the claim: the sender counts a claimed message as received.
         let Self { object, segments, ticket, on_full, .. } = self;
-        let may_vanish = *on_full == OnFull::KeepLatest;
+        let may_vanish = *on_full == OnFull::DropOldest;
         let prepare = |ticket, words: &_| prepare(object, segments, ticket, words);
         let (words, ticket) = match ring::receive(object.shared().slots(), ticket, may_vanish, prepare) {
             Some(Ok(received)) => received,
-            Some(Err(error)) => return Some(Err(RecvError::NotNow(error))),
+            Some(Err(error)) => return Some(Err(RecvError::Map(error))),
             None => return object.take_refusal().map(|errno| Err(RecvError::NotConnected { errno })),
         };
         if may_vanish {

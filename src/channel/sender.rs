@@ -69,17 +69,13 @@ impl SenderBuilder {
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Name`], [`ChannelError::Capacity`], [`ChannelError::Loans`],
-    /// [`ChannelError::Mode`], [`ChannelError::Forked`], [`ChannelError::Taken`],
-    /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooMany`],
+    /// [`ChannelError::Name`], [`ChannelError::OutOfRange`], [`ChannelError::Mode`],
+    /// [`ChannelError::Forked`], [`ChannelError::NameTaken`],
+    /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`],
     /// [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
-        if !(MIN_SLOTS..=MAX_SLOTS).contains(&self.slots) {
-            return Err(ChannelError::Capacity { capacity: self.slots, min: MIN_SLOTS, max: MAX_SLOTS });
-        }
-        if !(1..=MAX_LOANS).contains(&self.loans) {
-            return Err(ChannelError::Loans { loans: self.loans, min: 1, max: MAX_LOANS });
-        }
+        ChannelError::check("capacity", self.slots, MIN_SLOTS, MAX_SLOTS)?;
+        ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
         if !is_object_mode(self.mode) {
             return Err(ChannelError::Mode { mode: self.mode });
         }
@@ -160,6 +156,16 @@ impl Sender {
         self.branch.object.shared().capacity()
     }
 
+    /// Returns how many buffers the receiver may hold at a time.
+    pub fn loans(&self) -> usize {
+        self.branch.object.shared().loans()
+    }
+
+    /// Returns the id of the provider whose buffers this sender sends.
+    pub fn provider(&self) -> ProviderId {
+        self.provider
+    }
+
     /// Sends a buffer to the receiver, which need not have opened the channel yet. Blocks until
     /// there is room in the ring and a free loan.
     ///
@@ -180,7 +186,7 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyLent`], and those of [`send`](Self::send).
+    /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyLoans`], and those of [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::None)

@@ -74,7 +74,7 @@
 //! | 32 | `kind` | 4 bytes: 1 pair, 2 meeting, 3 branch |
 //! | 36 | `seats` | 4 bytes: the number of a meeting's seats |
 //! | 40 | `on_full` | 4 bytes: 0 wait, 1 drop new, 2 keep latest |
-//! | 44 | `may_wait` | 4 bytes: whether a receiver of a meeting may make the publisher wait |
+//! | 44 | `allow_blocking` | 4 bytes: whether a receiver of a meeting may make the publisher wait |
 //!
 //! A pair and a branch continue with a *bell* of 4 bytes at 64, which the sender rings, one at 128,
 //! which the receiver rings, and at 192 the number of returns that the sender has read. At 4096 are
@@ -178,7 +178,8 @@ mod tests {
         let file = |name: Name| name.path().rsplit('/').next().unwrap().to_owned();
         let all = [control_name(&names, ID), segment_name(&names, ID, 0x2f)].into_iter().chain(channel::names(&names));
         all.for_each(|name| assert_says("Names", &format!("\n//! | `{}` |", file(name))));
-        for (rule, text) in [(OnFull::Wait, "wait"), (OnFull::DropNew, "drop new"), (OnFull::KeepLatest, "keep latest")]
+        for (rule, text) in
+            [(OnFull::Block, "wait"), (OnFull::DropNewest, "drop new"), (OnFull::DropOldest, "keep latest")]
         {
             assert_says("The objects of a channel", &format!("{} {text}", rule as u32));
         }

@@ -15,7 +15,7 @@
 //! * However a peer ends (SIGKILL, abort, exit without drop, a fault), its slot can be taken again
 //!   at once. The 65th peer gets a typed error.
 //! * The owner may be killed at any instruction. Readers keep all bytes that they hold; attach
-//!   returns [`OwnerDied`](crate::AttachError::OwnerDied) or the error of the state that followed.
+//!   returns [`ProviderDied`](crate::AttachError::ProviderDied) or the error of the state that followed.
 //! * The next `build()` of the same prefix, and `Provider::sweep`, remove a dead owner's objects,
 //!   including incomplete ones, and never a living owner's.
 //! * A dead owner's objects are removed with its last reader, however soon the next owner starts;

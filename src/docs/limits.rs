@@ -8,11 +8,11 @@
 //! | bytes that one peer reads at a time | [`ProviderBuilder::max_bytes_per_peer`]: no limit by default, at least 1 | [`AttachError::OverQuota`](crate::AttachError::OverQuota) |
 //! | views of one message in one client | 31 | [`AttachError::TooManyLeases`](crate::AttachError::TooManyLeases) |
 //! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`](crate::ShareError::TooManyGrants) |
-//! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::Capacity`](crate::channel::ChannelError::Capacity) |
+//! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::OutOfRange`](crate::channel::ChannelError::OutOfRange) |
 //! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64; a closed one counts as long as one of its messages is read | `ChannelError::TooManyReceivers` |
 //! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`](crate::channel::MAX_INLINE), 48 | `SendErrorKind::TooLong` |
-//! | buffers that the receiver of a channel holds | [`SenderBuilder::loans`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyLent` |
-//! | ends of channels in one process | 2048; a publisher counts as one for each receiver that it may have | [`ChannelError::TooMany`](crate::channel::ChannelError::TooMany) |
+//! | buffers that the receiver of a channel holds | [`SenderBuilder::loans`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyLoans` |
+//! | ends of channels in one process | 2048; a publisher counts as one for each receiver that it may have | [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds) |
 //! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`](crate::ShareError::TooManyShared) |
 //! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`], and 1 TiB: 16 segments of at most 64 GiB | [`AllocErrorKind::Exhausted`](crate::AllocErrorKind::Exhausted) |

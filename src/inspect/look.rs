@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::report::{
-    ChannelReport, ClassReport, DamagedBranch, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State,
+    ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State,
 };
 use super::sources::{Facts, Object, Objects, OfProvider, Process, Seen, Stat};
 use crate::channel::outside::{self, Loaned, Outside, Role};
@@ -33,7 +33,7 @@ pub(super) struct Look {
     /// The providers whose messages a living receiver may still have to map.
     read: BTreeSet<(String, ProviderId)>,
     /// The messages on loan through channels, by provider.
-    lent: BTreeMap<(String, ProviderId), Counted>,
+    loaned: BTreeMap<(String, ProviderId), Counted>,
 }
 
 #[derive(Default)]
@@ -54,7 +54,7 @@ struct OfPeer {
 impl Look {
     pub(super) fn new(seen: Seen, objects: Objects, leases: Since<Lease>, loans: Since<Loan>) -> Self {
         let (leases, loans) = (Ages::new(leases), Ages::new(loans));
-        Self { objects, seen, leases, loans, read: BTreeSet::new(), lent: BTreeMap::new() }
+        Self { objects, seen, leases, loans, read: BTreeSet::new(), loaned: BTreeMap::new() }
     }
 
     /// Returns the process that holds a lock, if the lock is held and the process is visible.
@@ -96,7 +96,7 @@ impl Look {
                         leases = Leases::of(&view, id, self.leases.of_one());
                         peers = self.peers(object, &view, id, &leases, &were_alive);
                     }
-                    Ok(None) => state = if is_locked { State::Unfinished } else { State::Dead },
+                    Ok(None) => state = if is_locked { State::Starting } else { State::Dead },
                     Err(reason) => state = State::Unusable(reason),
                 }
             }
@@ -112,7 +112,7 @@ impl Look {
         }
         let is_orphan = is_dead && !self.read.contains(&(prefix.to_owned(), id));
         let orphans = if is_orphan { its.into_iter().fold(own, Add::add) } else { Swept::default() };
-        let lent = self.lent.remove(&(prefix.to_owned(), id)).unwrap_or_default();
+        let loaned = self.loaned.remove(&(prefix.to_owned(), id)).unwrap_or_default();
         Some(ProviderReport {
             bytes_held: segments.iter().map(|segment| segment.bytes_held).sum(),
             bytes_mapped: segments.iter().fold(0, |sum, segment| sum.saturating_add(segment.len)),
@@ -124,8 +124,8 @@ impl Look {
             max_shared,
             bytes_leased: leases.all.bytes,
             leased: leases.all.into_classes(),
-            bytes_lent: lent.bytes,
-            lent: lent.into_classes(),
+            bytes_loaned: loaned.bytes,
+            loaned: loaned.into_classes(),
             peers,
             is_orphan: orphans.objects > 0,
             orphans,
@@ -208,7 +208,7 @@ impl Look {
         for id in branches {
             let visit = self.visit(prefix, Named::Branch(name, *id));
             is_there |= !matches!(visit, Ok(None));
-            let damaged = |problem, is_orphan| DamagedBranch { branch: *id, problem, is_orphan };
+            let damaged = |problem, is_orphan| DamagedReceiver { id: *id, problem, is_orphan };
             match visit {
                 Ok(None) => {}
                 Err(problem) => report.damaged.push(damaged(problem, false)),
@@ -248,7 +248,7 @@ impl Look {
         let is_locked = visit.facts.is_owned;
         report.sender = self.holder(&visit.object, OWNER_BYTE, is_locked);
         report.state = match &visit.content {
-            Ok(_) if is_locked && !visit.is_finished => State::Unfinished,
+            Ok(_) if is_locked && !visit.is_finished => State::Starting,
             Ok(seen) => {
                 report.provider = Some(seen.provider);
                 report.is_publisher = seen.role == Role::Meeting;
@@ -262,7 +262,7 @@ impl Look {
                     State::Dead
                 }
             }
-            Err(_) if is_locked && !visit.is_finished => State::Unfinished,
+            Err(_) if is_locked && !visit.is_finished => State::Starting,
             Err(_) if visit.facts.magic == 0 => State::Dead,
             Err(error) => State::Unusable(Chain(error).to_string()),
         };
@@ -273,27 +273,27 @@ impl Look {
     fn receiver(&mut self, prefix: &str, branch: Option<u64>, visit: &Visit, seen: &Outside) -> ReceiverReport {
         let is_alive = visit.facts.is_received;
         let (provider, object) = (seen.provider, visit.object.stat.inode);
-        let lent = self.lent.entry((prefix.to_owned(), provider)).or_default();
+        let loaned = self.loaned.entry((prefix.to_owned(), provider)).or_default();
         let mut ages = self.loans.of_one();
-        let (mut bytes_lent, mut oldest_loan) = (0_u64, None);
+        let (mut bytes_loaned, mut oldest_loan) = (0_u64, None);
         for &Loaned { number, word, len } in &seen.traffic.loaned {
-            lent.add(len);
-            bytes_lent = bytes_lent.saturating_add(len);
+            loaned.add(len);
+            bytes_loaned = bytes_loaned.saturating_add(len);
             oldest_loan = oldest_loan.max(ages.of(Loan { provider, object, branch, number, word }));
         }
         ReceiverReport {
-            branch,
+            id: branch,
             is_alive,
             process: self.holder(&visit.object, RECEIVER_BYTE, is_alive),
             on_full: seen.on_full,
             capacity: seen.capacity,
             loans: seen.loans,
-            lent: seen.traffic.loaned.len(),
-            bytes_lent,
+            loaned: seen.traffic.loaned.len(),
+            bytes_loaned,
             oldest_loan,
             sent: seen.traffic.sent,
             waiting: seen.traffic.waiting,
-            left_out: seen.traffic.left_out,
+            skipped: seen.traffic.skipped,
             bytes_held: visit.object.stat.bytes_held,
             is_orphan: visit.is_orphan(),
         }

@@ -5,7 +5,7 @@
 //! use shm_pool::inspect::Inspector;
 //!
 //! # let provider = shm_pool::Provider::builder().build()?;
-//! let report = Inspector::new().look()?;
+//! let report = Inspector::new().report()?;
 //! for provider in &report.providers {
 //!     println!("{}.{}: {:?}, {} bytes held", provider.prefix, provider.id, provider.state, provider.bytes_held);
 //!     for peer in &provider.peers {
@@ -54,7 +54,8 @@ mod report;
 mod sources;
 
 pub use report::{
-    ChannelReport, ClassReport, DamagedBranch, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport, State,
+    ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport,
+    State,
 };
 pub use sources::Process;
 
@@ -89,11 +90,11 @@ impl Default for Inspector {
 impl Inspector {
     /// Creates an inspector of /dev/shm.
     pub fn new() -> Self {
-        Self::of(DIRECTORY)
+        Self::in_directory(DIRECTORY)
     }
 
     /// Creates an inspector of another [directory](crate::ProviderBuilder::directory).
-    pub fn of(directory: impl Into<PathBuf>) -> Self {
+    pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), prefix: None, leases: Since::new(), loans: Since::new() }
     }
 
@@ -115,7 +116,7 @@ impl Inspector {
     ///
     /// [`OsError`] if the directory or /proc cannot be read. The report lists objects that cannot
     /// be read, with the reason.
-    pub fn look(&mut self) -> Result<Report, OsError> {
+    pub fn report(&mut self) -> Result<Report, OsError> {
         let mut objects = Objects::find(&self.directory, self.prefix.as_deref())?;
         let wanted = Wanted { inodes: std::mem::take(&mut objects.inodes), is_name: &|file| parse(file).is_some() };
         let seen = Seen::of(&wanted).map_err(|error| OsError::new("readdir", "/proc", 0, error, String::new()))?;
@@ -141,11 +142,11 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// As for [`Inspector::look`]; also if the control object has been removed by hand. In a forked
+    /// As for [`Inspector::report`]; also if the control object has been removed by hand. In a forked
     /// child, `owner` is the parent.
     pub fn report(&self) -> Result<ProviderReport, OsError> {
         let names = self.names();
-        let report = Inspector::of(names.directory()).prefix(names.prefix()).look()?;
+        let report = Inspector::in_directory(names.directory()).prefix(names.prefix()).report()?;
         let own = report.providers.into_iter().find(|provider| provider.id == self.id());
         let missing = || control_name(names, self.id()).error("open", 0, io::Error::from_raw_os_error(libc::ENOENT));
         own.ok_or_else(missing)

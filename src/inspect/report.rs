@@ -35,7 +35,7 @@ pub enum State {
     /// Alive: the kernel reports its lock as held.
     Alive,
     /// Alive, and still making the object.
-    Unfinished,
+    Starting,
     /// Dead. A sweep removes the object, unless it still has a reader.
     Dead,
     /// The object is not what its name says, or has another version; the text says why.
@@ -68,9 +68,9 @@ pub struct ProviderReport {
     pub leased: Vec<ClassReport>,
     /// Bytes of messages on loan to receivers. A message on loan to several counts once for each.
     /// Excludes channels whose [objects have been removed](super#sources).
-    pub bytes_lent: u64,
+    pub bytes_loaned: u64,
     /// The messages on loan, by the size class of their length.
-    pub lent: Vec<ClassReport>,
+    pub loaned: Vec<ClassReport>,
     /// The connected peers, and those that died with leases, by slot.
     pub peers: Vec<PeerReport>,
     /// Whether a sweep would remove it now.
@@ -152,7 +152,7 @@ pub struct ChannelReport {
     /// The receivers; of a sender, also the place for one that has not connected.
     pub receivers: Vec<ReceiverReport>,
     /// Branches that cannot be read.
-    pub damaged: Vec<DamagedBranch>,
+    pub damaged: Vec<DamagedReceiver>,
     /// Whether a sweep would remove its own object now, not those shared with receivers.
     pub is_orphan: bool,
     /// What a sweep would remove of all its objects, half-made ones included.
@@ -163,8 +163,9 @@ pub struct ChannelReport {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReceiverReport {
-    /// Of a publisher: the id of the branch that it shares with this receiver.
-    pub branch: Option<u64>,
+    /// Of a publisher's receiver: its id, as in the name of the object that it shares with the publisher and
+    /// in [`ReceiverState::id`](crate::channel::ReceiverState::id).
+    pub id: Option<u64>,
     /// Whether its process is alive and still holds anything that it received.
     pub is_alive: bool,
     /// Its process, if visible.
@@ -177,9 +178,9 @@ pub struct ReceiverReport {
     pub loans: usize,
     /// Number of buffers that it holds, received or not. The owner reclaims a dead receiver's
     /// buffers when it needs memory.
-    pub lent: usize,
+    pub loaned: usize,
     /// Their total length in bytes.
-    pub bytes_lent: u64,
+    pub bytes_loaned: u64,
     /// How long this inspector has seen the oldest of its loans: see
     /// [what only the owner knows](super#what-only-the-owner-knows).
     pub oldest_loan: Option<Duration>,
@@ -190,19 +191,19 @@ pub struct ReceiverReport {
     pub waiting: usize,
     /// Number of messages that were left out, as recorded in the last one sent, except those that
     /// were withdrawn.
-    pub left_out: u32,
+    pub skipped: u32,
     /// Memory held by the object that it shares with the sender, in bytes.
     pub bytes_held: u64,
     /// Whether a sweep would remove that object now.
     pub is_orphan: bool,
 }
 
-/// An object that has the name of a publisher's branch but cannot be read.
+/// An object that has the name of one shared by a publisher and a receiver, but cannot be read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct DamagedBranch {
+pub struct DamagedReceiver {
     /// The id in its name.
-    pub branch: u64,
+    pub id: u64,
     /// What is wrong with it.
     pub problem: String,
     /// Whether a sweep would remove it now.

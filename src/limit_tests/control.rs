@@ -74,7 +74,7 @@ fn epoch_equal_modulo_gate() {
         let alias = PeerId { epoch: peer.id().epoch.wrapping_add(BEYOND_THE_GATE.wrapping_mul(factor)), ..peer.id() };
         assert_ne!(alias, peer.id());
         for _ in 0..=MAX_GRANTS {
-            assert_eq!(scene.grant(alias), Err(ShareError::PeerGone(alias)));
+            assert_eq!(scene.grant(alias), Err(ShareError::PeerDisconnected(alias)));
         }
         assert!(!scene.owner.revoke(scene.record(), alias), "the peer's own grant");
     }
@@ -92,13 +92,13 @@ fn epoch_wraps() {
     for before in [BEYOND_THE_GATE - 4, BEYOND_THE_GATE, 3 * BEYOND_THE_GATE - 4, u64::MAX - 7, u64::MAX - 3, 0] {
         let earlier = scene.connect_after(before.wrapping_sub(4)).id();
         let peer = scene.connect_after(before);
-        assert_eq!(scene.grant(earlier), Err(ShareError::PeerGone(earlier)), "after epoch {before:#x}");
+        assert_eq!(scene.grant(earlier), Err(ShareError::PeerDisconnected(earlier)), "after epoch {before:#x}");
         assert_eq!(scene.grant(peer.id()), Ok(()), "after epoch {before:#x}");
-        assert_eq!(scene.grant(earlier), Err(ShareError::PeerGone(earlier)), "after epoch {before:#x}");
+        assert_eq!(scene.grant(earlier), Err(ShareError::PeerDisconnected(earlier)), "after epoch {before:#x}");
         let id = peer.id();
         drop(peer);
         assert!(!scene.record().is_leased(), "a peer that leaves takes its grants with it");
-        assert_eq!(scene.grant(id), Err(ShareError::PeerGone(id)), "after epoch {before:#x}");
+        assert_eq!(scene.grant(id), Err(ShareError::PeerDisconnected(id)), "after epoch {before:#x}");
         assert_eq!(scene.owner.reclaim(), 0, "it has left");
     }
 }

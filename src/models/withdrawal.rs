@@ -104,7 +104,7 @@ fn withdraw_buffer_during_receive() {
     });
 }
 
-/// With `KeepLatest`, the receiver wakes for the last message, the sender always finds room, and it
+/// With `DropOldest`, the receiver wakes for the last message, the sender always finds room, and it
 /// wakes once the last message was received.
 #[test]
 fn keep_latest_with_bells() {

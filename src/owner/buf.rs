@@ -196,7 +196,7 @@ impl ShmBuf {
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerGone`] if the peer is no longer connected, [`ShareError::OtherProvider`],
+    /// [`ShareError::PeerDisconnected`] if the peer is no longer connected, [`ShareError::OtherProvider`],
     /// [`ShareError::TooManyGrants`] if it has 7 unclaimed grants of this message, and those of
     /// [`descriptor`](Self::descriptor). On an error, nothing is leased.
     pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {

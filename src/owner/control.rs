@@ -160,14 +160,14 @@ impl OwnerControl {
             return Err(ShareError::OtherProvider { peer, provider: self.id });
         }
         let slot = usize::from(peer.slot);
-        let gate = self.gates.get(slot).ok_or(ShareError::PeerGone(peer))?;
+        let gate = self.gates.get(slot).ok_or(ShareError::PeerDisconnected(peer))?;
         Ok((slot, gate, &self.view.header().epochs[slot]))
     }
 
     pub(crate) fn grant(&self, record: &Record, peer: PeerId) -> Result<(), ShareError> {
         let (slot, gate, epoch) = self.slot_of(peer)?;
         gate.grant(epoch, peer.epoch, record, slot).map_err(|error| match error {
-            NotGranted::Gone => ShareError::PeerGone(peer),
+            NotGranted::Gone => ShareError::PeerDisconnected(peer),
             NotGranted::Full => ShareError::TooManyGrants { peer, max: MAX_GRANTS as usize },
         })
     }
@@ -184,7 +184,7 @@ impl OwnerControl {
             granted.for_each(|record| (0..MAX_GRANTS).take_while(|_| record.revoke(slot)).for_each(|_| ()));
         };
         let is_refused = gate.refuse(epoch, peer.epoch, take_back);
-        is_refused.then_some(()).ok_or(ShareError::PeerGone(peer))
+        is_refused.then_some(()).ok_or(ShareError::PeerDisconnected(peer))
     }
 
     pub(crate) fn reclaim(&self) -> usize {

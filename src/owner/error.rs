@@ -93,16 +93,16 @@ pub enum AllocErrorKind {
         leased: usize,
     },
     /// No memory was released in time, and a last attempt found none.
-    #[error("no memory came back within {timeout:?}")]
+    #[error("no memory was released within {timeout:?}")]
     TimedOut {
         /// The time limit of the wait.
         timeout: Duration,
         /// Why the allocation failed when the wait began.
         source: AllocError,
     },
-    /// [`Provider::end_waits`](crate::Provider::end_waits) was called.
+    /// [`Provider::interrupt_waits`](crate::Provider::interrupt_waits) was called.
     #[error("this provider's waits for memory were ended")]
-    WaitsEnded,
+    Interrupted,
     /// More chunks than the provider may keep idle.
     #[error("cannot reserve {count} chunks: max_idle_per_class keeps {max} of a class; raise it")]
     ReserveTooMany {
@@ -112,10 +112,10 @@ pub enum AllocErrorKind {
         max: usize,
     },
     /// A reserved chunk could not be prepared for sharing.
-    #[error("a reserved chunk cannot be made ready to be shared")]
+    #[error("a reserved chunk cannot be prepared for sharing")]
     ReserveShare(#[source] ShareError),
     /// This process is a forked child of the one that built the provider, and owns no part of it.
-    #[error("the provider belongs to the process that this one was forked from; build a new one here")]
+    #[error("the provider belongs to the parent of this forked process; build a new one")]
     Forked,
     /// The operating system refused a segment, or memory for it.
     #[error(transparent)]
@@ -135,8 +135,8 @@ pub enum ShareError {
         max: usize,
     },
     /// The peer has disconnected or died since it sent its id.
-    #[error("peer {0} is gone; send to the peers that are left")]
-    PeerGone(PeerId),
+    #[error("peer {0} has disconnected or died; send to the remaining peers")]
+    PeerDisconnected(PeerId),
     /// The peer id belongs to another provider's control object.
     #[error("peer {peer} is not connected to provider {provider}")]
     OtherProvider {
@@ -146,7 +146,7 @@ pub enum ShareError {
         provider: ProviderId,
     },
     /// The peer has not claimed earlier grants of this same buffer.
-    #[error("peer {peer} has {max} grants of this buffer that it has not taken up; wait until it attaches")]
+    #[error("peer {peer} has {max} pending grants of this buffer; wait until it attaches")]
     TooManyGrants {
         /// The peer.
         peer: PeerId,
@@ -161,7 +161,7 @@ pub enum ShareError {
         bytes: usize,
     },
     /// This process is a forked child of the owner.
-    #[error("the buffer belongs to the process that this one was forked from")]
+    #[error("the buffer belongs to the parent of this forked process")]
     Forked,
 }
 

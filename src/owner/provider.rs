@@ -142,12 +142,12 @@ impl Provider {
         self.request(len).timeout(timeout)
     }
 
-    /// Ends all current and future waits for memory with [`AllocErrorKind::WaitsEnded`]. Other
+    /// Ends all current and future waits for memory with [`AllocErrorKind::Interrupted`]. Other
     /// allocations are not affected.
     ///
     /// Blocks until the helper thread for futures has exited, unless a waker calls this on that
     /// thread.
-    pub fn end_waits(&self) {
+    pub fn interrupt_waits(&self) {
         if let Some(pool) = self.own_pool() {
             pool.waiting.close(pool);
         }
@@ -159,7 +159,7 @@ impl Provider {
     ///
     /// As [`alloc`](Self::alloc).
     pub fn alloc_zeroed(&self, len: usize) -> Result<ShmBufMut, AllocError> {
-        self.request(len).zeroed().now()
+        self.request(len).zeroed().alloc()
     }
 
     /// Reserves `count` chunks for messages of `len` bytes, aligned to 64, until the
@@ -219,7 +219,7 @@ impl Provider {
     /// Disconnects a peer that keeps too much (see [`report`](Self::report)). Its
     /// [`Client::attach`](crate::Client::attach) then fails with
     /// [`AttachError::Disconnected`](crate::AttachError::Disconnected),
-    /// [`ShmBuf::grant`](crate::ShmBuf::grant) to it with [`ShareError::PeerGone`], and its
+    /// [`ShmBuf::grant`](crate::ShmBuf::grant) to it with [`ShareError::PeerDisconnected`], and its
     /// unclaimed grants are revoked. Its views stay valid until it drops them or dies.
     ///
     /// The peer keeps its slot, and its process may connect again with a new client. The peer's own
@@ -227,7 +227,7 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerGone`] if the peer is no longer connected, [`ShareError::OtherProvider`],
+    /// [`ShareError::PeerDisconnected`] if the peer is no longer connected, [`ShareError::OtherProvider`],
     /// [`ShareError::Forked`] in a forked child.
     pub fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
         let pool = self.own_pool().ok_or(ShareError::Forked)?;
@@ -387,7 +387,7 @@ impl<'a> Request<'a> {
     /// # Errors
     ///
     /// As [`Provider::alloc_layout`].
-    pub fn now(self) -> Result<ShmBufMut, AllocError> {
+    pub fn alloc(self) -> Result<ShmBufMut, AllocError> {
         self.finish(self.provider.alloc_aligned(self.len, self.align))
     }
 
@@ -395,11 +395,11 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TimedOut`], after a last try; [`AllocErrorKind::WaitsEnded`]; at once
+    /// [`AllocErrorKind::TimedOut`], after a last try; [`AllocErrorKind::Interrupted`]; at once
     /// [`AllocErrorKind::TooLarge`], [`AllocErrorKind::UnsupportedAlignment`],
     /// [`AllocErrorKind::Forked`], and [`AllocErrorKind::Os`] other than a lack of memory.
     pub fn timeout(self, timeout: Duration) -> Result<ShmBufMut, AllocError> {
-        let source = match self.now() {
+        let source = match self.alloc() {
             Err(error) if error.is_exhausted() => error,
             result => return result,
         };
@@ -449,7 +449,7 @@ impl<'a> Request<'a> {
         AllocFuture { request: self, ticket: None }
     }
 
-    /// Joins the queue. [`now`](Self::now) has accepted the layout.
+    /// Joins the queue. [`now`](Self::alloc) has accepted the layout.
     fn join(&self, is_thread: bool) -> Result<Ticket, AllocError> {
         let class = self.provider.class(self.len, self.align)?;
         Ticket::join(self.provider.pool(), class, self.len, is_thread)
@@ -483,7 +483,7 @@ impl Future for AllocFuture<'_> {
             return Poll::Ready(Err(AllocErrorKind::Forked.into()));
         }
         if self.ticket.is_none() {
-            match request.now() {
+            match request.alloc() {
                 Err(error) if error.is_exhausted() => self.ticket = Some(request.join(false)?),
                 result => return Poll::Ready(result),
             }

@@ -111,7 +111,7 @@ impl WaitingRoom {
         let mut queue = self.queue.lock();
         queue.is_closed = true;
         while let Some(waiter) = queue.waiters.front().cloned() {
-            *waiter.outcome.lock() = Some(Err(AllocErrorKind::WaitsEnded.into()));
+            *waiter.outcome.lock() = Some(Err(AllocErrorKind::Interrupted.into()));
             queue.remove(pool, 0);
             // The waker may hold the user's last reference, so it is also dropped unlocked.
             MutexGuard::unlocked(&mut queue, move || waiter.wake());
@@ -221,7 +221,7 @@ impl Ticket {
         let ticket = Self { pool: pool.clone(), waiter };
         let mut queue = room.queue.lock();
         if queue.is_closed {
-            return Err(AllocErrorKind::WaitsEnded.into());
+            return Err(AllocErrorKind::Interrupted.into());
         }
         if queue.waiters.is_empty() {
             listen(pool);

@@ -136,7 +136,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`AttachError::NoProvider`], [`AttachError::Closed`] or [`AttachError::OwnerDied`] if the
+    /// [`AttachError::NoProvider`], [`AttachError::Closed`] or [`AttachError::ProviderDied`] if the
     /// provider no longer exists; [`AttachError::NotAProvider`], [`AttachError::WrongUid`] or
     /// [`AttachError::TooManyPeers`] if it cannot be used; [`AttachError::Forked`];
     /// [`AttachError::Os`].

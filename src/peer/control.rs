@@ -75,7 +75,7 @@ impl PeerControl {
         // The object may have been removed since it was first opened.
         let locks = foreign.open_for_locks().map_err(gone)?;
         if !locks.is_locked(OWNER_BYTE) {
-            return Err(AttachError::OwnerDied { provider });
+            return Err(AttachError::ProviderDied { provider });
         }
         let Some(slot) = free_slot(&locks).map_err(|error| control_name(names, provider).error(LOCK, 0, error))? else {
             return Err(AttachError::TooManyPeers { provider, max: PEERS });
@@ -214,7 +214,7 @@ impl PeerControl {
             return Err(AttachError::Closed { provider });
         }
         if !self.locks.is_locked(OWNER_BYTE) {
-            return Err(AttachError::OwnerDied { provider });
+            return Err(AttachError::ProviderDied { provider });
         }
         Ok(())
     }
@@ -253,7 +253,7 @@ impl Drop for PeerControl {
             // descriptor. If this fails, the slot stays taken until that child exits.
             let _ = self.locks.unlock(peer_byte(self.slot()));
             // Only now, so that of two peers that disconnect, at least one finds itself the last.
-            if matches!(self.check_owner(), Err(AttachError::OwnerDied { .. })) {
+            if matches!(self.check_owner(), Err(AttachError::ProviderDied { .. })) {
                 sweep_after_reading(&self.names, self.id.provider, Duration::ZERO);
             }
         }

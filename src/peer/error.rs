@@ -96,7 +96,7 @@ pub enum AttachError {
     },
     /// The provider's process has died. Existing views stay valid.
     #[error("provider {provider} has died; connect to its successor")]
-    OwnerDied {
+    ProviderDied {
         /// The provider.
         provider: ProviderId,
     },
@@ -128,13 +128,13 @@ pub enum AttachError {
     },
     /// Another peer has this client's slot, because the descriptor that held it was closed, for
     /// example by `closefrom`. The memory behind this client's views may be reused.
-    #[error("this client's slot at provider {provider} is another peer's: something has closed its descriptors; make a new client")]
+    #[error("this client has lost its slot at provider {provider} to another peer: its descriptors were closed; create a new client")]
     SlotLost {
         /// The provider.
         provider: ProviderId,
     },
     /// This process is a forked child of the one that created the client.
-    #[error("the client belongs to the process that this one was forked from; make a new one here")]
+    #[error("the client belongs to the parent of this forked process; create a new one")]
     Forked,
     /// A system call failed.
     #[error(transparent)]

@@ -40,7 +40,7 @@ impl Scene {
     /// Creates a publisher and two receivers that it waits for.
     fn publisher(&self) -> (Publisher, [Receiver; 2]) {
         let publisher = Publisher::builder().spin(NOW).create(&self.provider, &self.test).unwrap();
-        let options = Receiver::builder().on_full(OnFull::Wait).capacity(1).spin(NOW);
+        let options = Receiver::builder().on_full(OnFull::Block).capacity(1).spin(NOW);
         (publisher, [(); 2].map(|()| options.clone().open(&self.client, &self.test).unwrap()))
     }
 
@@ -657,7 +657,7 @@ fn assert_waits_for_loan<E: SendingEnd>(scene: &Scene, mut end: E, mut receiver:
     let buffer = || scene.provider.alloc(100).unwrap().freeze();
     end.send(buffer()).unwrap();
     let error = end.try_send(buffer()).unwrap_err();
-    assert_eq!(error.kind(), SendErrorKind::TooManyLent { max: 1 });
+    assert_eq!(error.kind(), SendErrorKind::TooManyLoans { max: 1 });
     let error = end.send_timeout(buffer(), Duration::from_millis(1)).unwrap_err();
     assert_eq!(error.kind(), SendErrorKind::TimedOut);
     assert_woken_by_drop(&mut receiver, || assert_eq!(end.send(buffer()).unwrap(), sent));
@@ -683,7 +683,7 @@ fn send_waits_for_loan() {
 fn publisher_waits_for_loan() {
     let scene = Scene::new("loan-wait-pub");
     let publisher = Publisher::builder().spin(NOW).create(&scene.provider, &scene.test).unwrap();
-    let options = Receiver::builder().on_full(OnFull::Wait).loans(1);
+    let options = Receiver::builder().on_full(OnFull::Block).loans(1);
     let receiver = options.open(&scene.client, &scene.test).unwrap();
     assert_waits_for_loan(&scene, publisher, receiver, 1);
 }

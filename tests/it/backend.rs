@@ -173,7 +173,7 @@ fn unmappable_file_is_removed() {
 fn collects_before_refusal() {
     let source = Source::new("backend-collects");
     let in_flight = Arc::new(InFlight::default());
-    let backend = builder().collect_early(false).build(Shared(source)).unwrap().collecting_by(in_flight.clone());
+    let backend = builder().collect_early(false).build(Shared(source)).unwrap().with_collector(in_flight.clone());
     for _ in 0..8 {
         let chunk = backend.alloc(MIB / 8, 1).unwrap();
         in_flight.chunks.lock().unwrap().push(chunk);
@@ -189,7 +189,7 @@ fn collects_before_refusal() {
 fn collects_before_growth() {
     let source = Source::new("backend-early");
     let in_flight = Arc::new(InFlight::default());
-    let backend = build(&source).collecting_by(in_flight.clone());
+    let backend = build(&source).with_collector(in_flight.clone());
     in_flight.is_read.store(true, Ordering::Relaxed);
     for _ in 0..100 {
         let chunk = backend.alloc(1000, 1).unwrap();
@@ -202,7 +202,7 @@ fn collects_before_growth() {
 fn wait() {
     let source = Source::new("backend-waits");
     let in_flight = Arc::new(InFlight::default());
-    let backend = build(&source).collecting_by(in_flight.clone());
+    let backend = build(&source).with_collector(in_flight.clone());
     let held = backend.alloc(MIB, 1).unwrap();
     let error = backend.alloc_timeout(1, 1, Duration::ZERO).unwrap_err();
     assert!(matches!(error.kind(), AllocErrorKind::TimedOut { .. }));
@@ -221,7 +221,7 @@ fn wait() {
 fn reserve_and_trim() {
     let source = Source::new("backend-reserves");
     let in_flight = Arc::new(InFlight::default());
-    let backend = build(&source).collecting_by(in_flight.clone());
+    let backend = build(&source).with_collector(in_flight.clone());
     let class = backend.class(1000, 1).unwrap();
     let reserved = backend.reserve(1000, 1, 4).unwrap();
     assert_eq!((backend.reserved(class), backend.places(class).len()), (4, 4));
@@ -240,7 +240,7 @@ fn reserve_and_trim() {
 }
 
 #[test]
-fn give_up() {
+fn leak() {
     let source = Source::new("backend-given-up");
     let backend = build(&source);
     let kept = backend.alloc(MIB / 2, 1).unwrap();
@@ -248,7 +248,7 @@ fn give_up() {
     let mapped = kept.keep_mapped();
     // SAFETY: no reader writes.
     unsafe { address.write_bytes(9, MIB / 2) };
-    kept.give_up();
+    kept.leak();
     assert_eq!(backend.stats().bytes_in_use, 0);
     assert!(backend.alloc(MIB, 1).unwrap_err().is_exhausted());
     assert_ne!(place(&backend.alloc(MIB / 2, 1).unwrap()), first);
@@ -312,7 +312,7 @@ fn long_message_beside_given_up_chunk() {
     let mut chunks: Vec<_> = (0..32).map(|_| backend.alloc(PAGE, PAGE).unwrap()).collect();
     chunks.sort_by_key(Chunk::offset);
     let mut places: Vec<_> = chunks.into_iter().map(Some).collect();
-    places[0].take().unwrap().give_up();
+    places[0].take().unwrap().leak();
     // The cheapest window begins with the chunk that was given up; no gap is long enough.
     for gap in [1, 2, 3, 6, 10, 14, 18, 22, 26, 30] {
         places[gap] = None;

@@ -88,12 +88,12 @@ fn share_errors() {
     let buffer = message(&provider, 1, 1);
     let id = provider.id().to_string();
     let grants: Vec<_> = (0..7).map(|_| buffer.grant(peer).unwrap()).collect();
-    assert_says(&buffer.grant(peer).unwrap_err(), &["7 grants", &id]);
+    assert_says(&buffer.grant(peer).unwrap_err(), &["7 pending grants", &id]);
     let (other, _) = pair();
     let other_id = other.id().to_string();
     assert_says(&message(&other, 1, 1).grant(peer).unwrap_err(), &[&id, &other_id]);
     drop((client, grants));
-    assert_says(&buffer.grant(peer).unwrap_err(), &["gone", &id]);
+    assert_says(&buffer.grant(peer).unwrap_err(), &["has disconnected", &id]);
     assert_says(&ShareError::TooManyShared { max: 5 }, &["5 records", "max_shared"]);
 }
 
@@ -142,7 +142,7 @@ fn capacity_error() {
 
 /// A call without a size that failed.
 fn os() -> OsError {
-    Inspector::of("/nowhere/at/all").look().unwrap_err()
+    Inspector::in_directory("/nowhere/at/all").report().unwrap_err()
 }
 
 /// A printed chain of causes has no gaps, and says nothing twice.
@@ -163,7 +163,7 @@ fn source_is_not_displayed() {
         ("AllocErrorKind::ReserveShare", Box::new(AllocErrorKind::ReserveShare(ShareError::Forked))),
         ("AttachError::Os", Box::new(AttachError::from(os()))),
         ("ChannelError::Os", Box::new(ChannelError::from(os()))),
-        ("RecvError::NotNow", Box::new(RecvError::NotNow(os()))),
+        ("RecvError::Map", Box::new(RecvError::Map(os()))),
         ("RecvError::Attach", Box::new(RecvError::Attach(AttachError::Forked))),
         ("WaitAnyError::NoHelper", Box::new(WaitAnyError::NoHelper { receivers: 1, source: os() })),
     ];

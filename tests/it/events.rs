@@ -27,7 +27,7 @@ fn events_on_cold_paths() {
     let client = Client::builder().name_prefix(&prefix).build().unwrap();
     let mut receiver = Receiver::open(&client, "c").unwrap();
     assert!(publisher.has_receivers());
-    told(&["INFO, receiver met, channel=\"c\", KeepLatest"]);
+    told(&["INFO, receiver met, channel=\"c\", DropOldest"]);
     for stamp in 0..1_000 {
         publisher.send(message(&provider, 1_000, stamp)).unwrap();
         drop(receiver.recv().unwrap());
@@ -35,7 +35,7 @@ fn events_on_cold_paths() {
     told(&[]);
     drop(receiver);
     assert!(!publisher.has_receivers());
-    told(&["INFO, receiver gone, channel=\"c\""]);
+    told(&["INFO, receiver disconnected, channel=\"c\""]);
     drop(publisher);
     let all = fill(&provider, 100_000);
     assert!(log.take().iter().any(|event| event.contains("DEBUG") && event.contains("exhausted")));
@@ -64,7 +64,7 @@ fn newcomer_gets_first_message() {
     let hooked = log::hook({
         let replaced = replaced.clone();
         move |event| {
-            if event.contains("receiver gone") {
+            if event.contains("receiver disconnected") {
                 drop(replaced.take());
                 replaced.replace(Some(open(&client)));
             }

@@ -101,11 +101,15 @@ fn grant_to_exited_peer() {
     let (provider, client, peer) = connected();
     let buffer = message(&provider, 100, 1);
     drop(client);
-    assert_eq!(buffer.grant(peer), Err(ShareError::PeerGone(peer)));
+    assert_eq!(buffer.grant(peer), Err(ShareError::PeerDisconnected(peer)));
     let successor = Client::new();
     let new = successor.connect(provider.id()).unwrap();
     assert_eq!(new.slot(), peer.slot(), "the test needs the slot again");
-    assert_eq!(buffer.grant(peer), Err(ShareError::PeerGone(peer)), "the slot's next peer got the last one's message");
+    assert_eq!(
+        buffer.grant(peer),
+        Err(ShareError::PeerDisconnected(peer)),
+        "the slot's next peer got the last one's message"
+    );
     assert!(holds(&successor.attach(&buffer.grant(new).unwrap()).unwrap(), 1));
     assert!(buffer.try_into_mut().is_ok(), "a refused grant left a lease behind");
 }
@@ -132,7 +136,7 @@ fn forged_peer_id() {
             bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
             bytes[16] = slot;
             let made_up = PeerId::from_bytes(bytes);
-            assert!(matches!(buffer.grant(made_up), Err(ShareError::PeerGone(_))), "{made_up:?} got a grant");
+            assert!(matches!(buffer.grant(made_up), Err(ShareError::PeerDisconnected(_))), "{made_up:?} got a grant");
         }
     }
     assert!(buffer.try_into_mut().is_ok(), "a refused grant left a lease behind");
@@ -241,8 +245,8 @@ fn disconnect() {
         let error = greedy.attach(descriptor).unwrap_err();
         assert!(matches!(error, AttachError::Disconnected { provider: of } if of == provider.id()), "{error}");
     }
-    assert!(matches!(open.grant(peer), Err(ShareError::PeerGone(of)) if of == peer));
-    assert!(matches!(provider.disconnect(peer), Err(ShareError::PeerGone(_))));
+    assert!(matches!(open.grant(peer), Err(ShareError::PeerDisconnected(of)) if of == peer));
+    assert!(matches!(provider.disconnect(peer), Err(ShareError::PeerDisconnected(_))));
     assert!(other.attach(&open.grant(good).unwrap()).is_ok(), "others are not touched");
 
     let again = view.try_clone().unwrap();
@@ -258,7 +262,7 @@ fn disconnect() {
     let successor = next.connect(provider.id()).unwrap();
     assert_eq!((successor.slot(), successor == peer), (peer.slot(), false));
     assert!(next.attach(&open.grant(successor).unwrap()).is_ok());
-    assert!(matches!(provider.disconnect(peer), Err(ShareError::PeerGone(_))));
+    assert!(matches!(provider.disconnect(peer), Err(ShareError::PeerDisconnected(_))));
     assert!(next.attach(&open.descriptor().unwrap()).is_ok());
     let elsewhere = builder().build().unwrap();
     assert!(matches!(elsewhere.disconnect(successor), Err(ShareError::OtherProvider { .. })));

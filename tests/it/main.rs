@@ -27,3 +27,4 @@ mod sharing;
 #[path = "../common/threads.rs"]
 mod threads;
 mod waiting;
+mod wake_fd;

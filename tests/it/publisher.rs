@@ -114,7 +114,7 @@ fn history() {
     assert_eq!(all(&mut first).len(), 5);
     assert_eq!(scene.in_use(), 3 * 1_024, "what is kept is in use");
     let mut late = scene.receiver(Receiver::builder());
-    let mut small = scene.behind(OnFull::DropNew, 1);
+    let mut small = scene.behind(OnFull::DropNewest, 1);
     assert!(matches!(late.try_recv(), Err(RecvError::Empty)));
     assert_eq!(scene.publisher.receivers().count(), 3, "asking is enough");
     assert_eq!(all(&mut late), [(2, 0), (3, 0), (4, 0)]);
@@ -136,7 +136,7 @@ fn history() {
 fn keep_latest() {
     for capacity in [1, 2, 3, 7, 256] {
         let mut scene = Scene::new(&format!("pub-latest-{capacity}"), Publisher::builder());
-        let mut receiver = scene.behind(OnFull::KeepLatest, capacity);
+        let mut receiver = scene.behind(OnFull::DropOldest, capacity);
         let mut next = 0;
         let mut expected = 0;
         for burst in [1, capacity, 1, capacity + 1, 2 * capacity + 3, 0, 5 * capacity, 1] {
@@ -166,7 +166,7 @@ fn keep_latest() {
 #[test]
 fn keep_latest_spares_received() {
     let mut scene = Scene::new("pub-read", Publisher::builder());
-    let mut receiver = scene.behind(OnFull::KeepLatest, 1);
+    let mut receiver = scene.behind(OnFull::DropOldest, 1);
     scene.send(0);
     let read = receiver.try_recv().unwrap();
     for number in 1..10 {
@@ -182,7 +182,7 @@ fn keep_latest_spares_received() {
 #[test]
 fn drop_new() {
     let mut scene = Scene::new("pub-new", Publisher::builder());
-    let mut receiver = scene.behind(OnFull::DropNew, 2);
+    let mut receiver = scene.behind(OnFull::DropNewest, 2);
     let sent: usize = (0..10).map(|number| scene.send(number)).sum();
     assert_eq!(sent, 3, "one more fits until it gets its first");
     let found = all(&mut receiver);
@@ -198,7 +198,7 @@ fn drop_new() {
 /// A receiver that has used its loans gets no more, does not block others, and learns of the gap.
 #[test]
 fn receiver_at_loan_limit() {
-    for on_full in [OnFull::KeepLatest, OnFull::DropNew] {
+    for on_full in [OnFull::DropOldest, OnFull::DropNewest] {
         let mut scene = Scene::new(&format!("pub-holds-{on_full:?}"), Publisher::builder());
         let mut receiver = scene.receiver(Receiver::builder().on_full(on_full).loans(2));
         let mut other = scene.receiver(Receiver::builder());
@@ -217,11 +217,11 @@ fn receiver_at_loan_limit() {
         assert_eq!(all(&mut receiver), [(5, 0)]);
     }
     let mut scene = Scene::new("pub-holds-wait", Publisher::builder());
-    let mut receiver = scene.receiver(Receiver::builder().on_full(OnFull::Wait).loans(1));
+    let mut receiver = scene.receiver(Receiver::builder().on_full(OnFull::Block).loans(1));
     scene.send(0);
     let held = receiver.try_recv().unwrap();
     let refused = scene.publisher.try_send(message(&scene.provider, 1_000, 1)).unwrap_err();
-    assert_eq!(refused.kind(), SendErrorKind::TooManyLent { max: 1 });
+    assert_eq!(refused.kind(), SendErrorKind::TooManyLoans { max: 1 });
     assert!(holds(&refused.into_message(), 1));
     drop(held);
     assert_eq!(scene.send(1), 1);
@@ -231,8 +231,8 @@ fn receiver_at_loan_limit() {
 #[test]
 fn send_is_all_or_nothing() {
     let mut scene = Scene::new("pub-wait", Publisher::builder());
-    let mut slow = scene.behind(OnFull::Wait, 2);
-    let mut latest = scene.behind(OnFull::KeepLatest, 1);
+    let mut slow = scene.behind(OnFull::Block, 2);
+    let mut latest = scene.behind(OnFull::DropOldest, 1);
     while scene.publisher.try_send_bytes(&7_u64.to_le_bytes()).is_ok() {}
     let refused = scene.publisher.try_send(message(&scene.provider, 1_000, 9)).unwrap_err();
     assert_eq!(refused.kind(), SendErrorKind::Full { capacity: 2 });
@@ -259,7 +259,7 @@ fn is_stamp(message: &Message, stamp: u64) -> bool {
 #[test]
 fn receivers_rejoin() {
     let mut scene = Scene::new("pub-come", Publisher::builder().receivers(2));
-    let mut stays = scene.behind(OnFull::Wait, 64);
+    let mut stays = scene.behind(OnFull::Block, 64);
     for round in 0..40 {
         let mut guest = scene.receiver(Receiver::builder());
         let error = Receiver::open(&scene.client, &scene.name).unwrap_err();
@@ -291,9 +291,9 @@ fn publisher_drop() {
     assert!(matches!(waiting.join().unwrap(), Err(RecvError::Disconnected)));
     assert_eq!(all(&mut known), [(0, 0)]);
     assert!(matches!(known.recv(), Err(RecvError::Disconnected)));
-    assert!(matches!(Receiver::open(&client, &name), Err(ChannelError::NoChannel { .. })));
+    assert!(matches!(Receiver::open(&client, &name), Err(ChannelError::NotFound { .. })));
     let again = Publisher::create(&provider, &name).unwrap();
-    assert!(matches!(Publisher::create(&provider, &name), Err(ChannelError::Taken { .. })));
+    assert!(matches!(Publisher::create(&provider, &name), Err(ChannelError::NameTaken { .. })));
     drop(again);
 }
 
@@ -302,25 +302,26 @@ fn refusals() {
     let (provider, client, name) = (provider(), Client::new(), unique_prefix("pub-no"));
     for receivers in [0, 65, usize::MAX] {
         let error = Publisher::builder().receivers(receivers).create(&provider, &name).unwrap_err();
-        assert!(matches!(error, ChannelError::Receivers { min: 1, max: 64, .. }), "{error}");
+        assert!(matches!(error, ChannelError::OutOfRange { option: "receivers", min: 1, max: 64, .. }), "{error}");
     }
-    let options = Publisher::builder().capacity(8).loans(16).may_wait(false);
-    let _publisher = options.create(&provider, &name).unwrap();
+    let options = Publisher::builder().capacity(8).loans(16).allow_blocking(false);
+    let publisher = options.create(&provider, &name).unwrap();
+    assert_eq!((publisher.capacity(), publisher.loans()), (8, 16));
     let refused = |options: ReceiverBuilder| options.open(&client, &name).unwrap_err();
     let error = refused(Receiver::builder().capacity(9));
-    assert!(matches!(error, ChannelError::Capacity { capacity: 9, min: 1, max: 8 }), "{error}");
+    assert!(matches!(error, ChannelError::OutOfRange { option: "capacity", value: 9, min: 1, max: 8 }), "{error}");
     let error = refused(Receiver::builder().capacity(0));
-    assert!(matches!(error, ChannelError::Capacity { capacity: 0, .. }), "{error}");
+    assert!(matches!(error, ChannelError::OutOfRange { option: "capacity", value: 0, .. }), "{error}");
     let error = refused(Receiver::builder().loans(17));
-    assert!(matches!(error, ChannelError::Loans { loans: 17, min: 1, max: 16 }), "{error}");
-    let error = refused(Receiver::builder().on_full(OnFull::Wait));
-    assert!(matches!(error, ChannelError::MayNotWait { .. }), "{error}");
+    assert!(matches!(error, ChannelError::OutOfRange { option: "loans", value: 17, min: 1, max: 16 }), "{error}");
+    let error = refused(Receiver::builder().on_full(OnFull::Block));
+    assert!(matches!(error, ChannelError::BlockingNotAllowed { .. }), "{error}");
     let pair = unique_prefix("pub-no-pair");
     let _sender = shm_pool::channel::Sender::create(&provider, &pair).unwrap();
     let error = Receiver::builder().capacity(4).open(&client, &pair).unwrap_err();
-    assert!(matches!(error, ChannelError::NoPublisher { .. }), "{error}");
+    assert!(matches!(error, ChannelError::NotAPublisher { .. }), "{error}");
     let error = Publisher::create(&provider, &pair).unwrap_err();
-    assert!(matches!(error, ChannelError::Taken { .. }), "{error}");
+    assert!(matches!(error, ChannelError::NameTaken { .. }), "{error}");
 }
 
 /// A publisher can send buffers after its provider is dropped, and their memory is released.
@@ -344,18 +345,18 @@ fn publisher_outlives_provider() {
 /// The receivers with which the documentation's formula is tested: a rule, a capacity, and how many
 /// messages each holds at a time.
 const RECEIVERS: [(OnFull, usize, usize); 4] =
-    [(OnFull::KeepLatest, 2, 1), (OnFull::Wait, 3, 2), (OnFull::DropNew, 2, 1), (OnFull::DropNew, 1, 2)];
+    [(OnFull::DropOldest, 2, 1), (OnFull::Block, 3, 2), (OnFull::DropNewest, 2, 1), (OnFull::DropNewest, 1, 2)];
 const HISTORY: usize = 3;
 
 /// The documented number of chunks that they need, without the one being filled.
 fn chunks_needed() -> usize {
     let newest = RECEIVERS.map(|(on_full, capacity, _)| match on_full {
-        OnFull::Wait => capacity + 1,
-        OnFull::KeepLatest => capacity,
+        OnFull::Block => capacity + 1,
+        OnFull::DropOldest => capacity,
         _ => 0,
     });
     let oldest =
-        RECEIVERS.iter().filter(|(on_full, ..)| *on_full == OnFull::DropNew).map(|(_, capacity, _)| capacity + 1);
+        RECEIVERS.iter().filter(|(on_full, ..)| *on_full == OnFull::DropNewest).map(|(_, capacity, _)| capacity + 1);
     let views = RECEIVERS.iter().map(|(.., views)| views);
     newest.into_iter().max().unwrap_or(0).max(HISTORY) + oldest.sum::<usize>() + views.sum::<usize>()
 }
@@ -492,7 +493,7 @@ fn keep_latest_out_of_loans_or_slots() {
 fn received_outlives_publisher() {
     for round in 0..200 {
         let mut scene = Scene::new(&format!("pub-received-{round}"), Publisher::builder());
-        let receiving = [OnFull::KeepLatest, OnFull::Wait, OnFull::DropNew].map(|on_full| {
+        let receiving = [OnFull::DropOldest, OnFull::Block, OnFull::DropNewest].map(|on_full| {
             let mut receiver = scene.behind(on_full, 2);
             thread::spawn(move || {
                 assert!(is(&receiver.recv_timeout(FOR_EVER).unwrap(), round), "{on_full:?}");
@@ -511,7 +512,7 @@ fn received_outlives_publisher() {
 fn wait_for_too_many_receivers() {
     let mut scene = Scene::new("pub-seats", Publisher::builder().receivers(2));
     let error = scene.publisher.wait_for_receivers(3, FOR_EVER).unwrap_err();
-    assert_eq!(error, SendErrorKind::TooFewSeats { receivers: 3, seats: 2 });
+    assert_eq!(error, SendErrorKind::TooManyReceivers { receivers: 3, max: 2 });
 }
 
 /// The offset of the seats, in bytes.

@@ -99,7 +99,7 @@ fn send_grants(provider: &Provider, peer: &Mutex<Option<PeerId>>, sent: &ArrayQu
             }
             // A slow peer may hold all the records.
             Err(ShareError::TooManyShared { .. }) => thread::yield_now(),
-            Err(error) => assert_eq!(error, ShareError::PeerGone(peer)),
+            Err(error) => assert_eq!(error, ShareError::PeerDisconnected(peer)),
         }
     }
 }

@@ -91,7 +91,7 @@ fn options_survive_wait() {
         let thread = scope.spawn(|| request.wait().unwrap());
         let future = scope.spawn(|| block_on(request.wait_async()).unwrap());
         drop(held);
-        [thread.join().unwrap(), future.join().unwrap(), request.now().unwrap()]
+        [thread.join().unwrap(), future.join().unwrap(), request.alloc().unwrap()]
     });
     for buffer in &buffers {
         assert_eq!((buffer.len(), buffer.as_ptr() as usize % 4096), (5000, 0));
@@ -217,7 +217,7 @@ fn thousands_end_with_provider() {
     assert!(futures.iter_mut().all(|future| future.poll().is_pending()));
     thread::scope(|scope| {
         let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| provider.request(100).wait())).collect();
-        provider.end_waits();
+        provider.interrupt_waits();
         let ended = threads.into_iter().map(|thread| thread.join().unwrap());
         assert!(ended.into_iter().all(|result| is_ended(&result.unwrap_err())));
     });
@@ -264,13 +264,13 @@ fn small_pass_large() {
 
 /// A program can exit while a thread of it waits.
 #[test]
-fn end_waits() {
+fn interrupt_waits() {
     let (provider, held) = at_the_cap();
     thread::scope(|scope| {
         let threads: Vec<_> = (0..5).map(|_| scope.spawn(|| provider.request(1).wait())).collect();
         let future = scope.spawn(|| block_on(provider.request(1).wait_async()));
         let ended = |result: Result<ShmBufMut, _>| matches!(result, Err(error) if is_ended(&error));
-        provider.end_waits();
+        provider.interrupt_waits();
         assert!(threads.into_iter().all(|thread| ended(thread.join().unwrap())));
         assert!(ended(future.join().unwrap()));
     });
@@ -284,7 +284,7 @@ fn end_waits() {
 fn end_waits_from_polling_thread() {
     let (provider, _held) = at_the_cap();
     let mut future = Waiting::begin(provider.request(1).wait_async());
-    provider.end_waits();
+    provider.interrupt_waits();
     assert!(matches!(future.poll(), Poll::Ready(Err(error)) if is_ended(&error)));
 }
 
@@ -364,7 +364,7 @@ fn larger_passes_smaller() {
     let provider = builder().max_bytes(CAP).build().unwrap();
     let mut held = fill(&provider, 8000);
     let page = Layout::from_size_align(64, 4096).unwrap();
-    let pages: Vec<_> = std::iter::from_fn(|| provider.request(0).layout(page).now().ok()).collect();
+    let pages: Vec<_> = std::iter::from_fn(|| provider.request(0).layout(page).alloc().ok()).collect();
     let aligned = Waiting::begin(provider.request(0).layout(page).wait_async());
     let ordinary = Waiting::begin(provider.request(8000).wait_async());
     drop(held.remove(held.len() / 2));
@@ -391,7 +391,7 @@ fn waker_panics() {
     let (provider, _held) = at_the_cap();
     let _panics = Waiting::begin_with(provider.request(1).wait_async(), panicking_waker());
     let next = Waiting::begin(provider.request(1).wait_async());
-    provider.end_waits();
+    provider.interrupt_waits();
     assert_eq!(next.woken.count(), 1);
 }
 
@@ -407,7 +407,7 @@ fn reservation_drop_wakes() {
 }
 
 fn is_ended(error: &shm_pool::AllocError) -> bool {
-    matches!(error.kind(), AllocErrorKind::WaitsEnded)
+    matches!(error.kind(), AllocErrorKind::Interrupted)
 }
 
 /// No thread of one provider keeps another's objects alive.

@@ -311,7 +311,7 @@ fn poor_role(link: &Link, arguments: &[&str]) {
     }
     for _ in 0..3 {
         let error = receiver.recv().unwrap_err();
-        assert!(matches!(&error, RecvError::NotNow(error) if error.errno() == Some(libc::EMFILE)), "{error:?}");
+        assert!(matches!(&error, RecvError::Map(error) if error.errno() == Some(libc::EMFILE)), "{error:?}");
     }
     drop(others);
     shm::check(&receiver.recv().unwrap(), A_BUFFER).unwrap();
@@ -371,11 +371,11 @@ fn unreceived_returns() {
 fn one_sender_one_receiver() {
     let names = Names::new("chan-names");
     let open = || Receiver::builder().open(&client(names.prefix()), CHANNEL);
-    assert!(matches!(open(), Err(ChannelError::NoChannel { .. })));
+    assert!(matches!(open(), Err(ChannelError::NotFound { .. })));
     let owner = Child::start_ready("channel-sender", &[names.prefix(), "0"]);
     let provider = provider(names.prefix());
     let create = || Sender::builder().create(&provider, CHANNEL);
-    assert!(matches!(create(), Err(ChannelError::Taken { .. })));
+    assert!(matches!(create(), Err(ChannelError::NameTaken { .. })));
     let first = open().unwrap();
     // The sender has seen this receiver. If the receiver had left earlier, the sender would have
     // ended, because no other receiver can join.
@@ -384,14 +384,14 @@ fn one_sender_one_receiver() {
     drop(first);
     assert!(matches!(open(), Err(ChannelError::HasReceiver { .. })), "a channel is for one receiver, once");
     owner.kill();
-    assert!(matches!(open(), Err(ChannelError::SenderGone { .. })));
+    assert!(matches!(open(), Err(ChannelError::Closed { .. })));
     let mut again = create().unwrap();
     let mut receiver = open().unwrap();
     again.send_bytes(b"again").unwrap();
     assert_eq!(&receiver.recv().unwrap()[..], b"again");
     drop(again);
     assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
-    assert!(matches!(open(), Err(ChannelError::NoChannel { .. })));
+    assert!(matches!(open(), Err(ChannelError::NotFound { .. })));
     names.sweep();
 }
 
@@ -406,8 +406,8 @@ fn garbage_is_refused() {
         // An empty object may be one that is being created, and one of zeros is left by a creator
         // that was killed.
         assert!(match open() {
-            Err(ChannelError::Unfinished { .. }) => content.is_empty(),
-            Err(ChannelError::SenderGone { .. }) => content == [0; 8192],
+            Err(ChannelError::NotReady { .. }) => content.is_empty(),
+            Err(ChannelError::Closed { .. }) => content == [0; 8192],
             Err(ChannelError::NotAChannel { .. }) => !content.is_empty(),
             _ => false,
         });
@@ -483,7 +483,7 @@ fn concurrent_create() {
             }
             let mut sender = match Sender::builder().capacity(slots).create(&provider, CHANNEL) {
                 Ok(sender) => sender,
-                Err(ChannelError::Taken { .. }) => continue,
+                Err(ChannelError::NameTaken { .. }) => continue,
                 Err(error) => panic!("{error}"),
             };
             assert_eq!(living.fetch_add(1, Ordering::SeqCst), 0, "another one has the name, too");

@@ -56,7 +56,7 @@ fn assert_reason(error: &AttachError, words: &str) {
     let reason = match error {
         AttachError::NotAProvider { reason, .. } => reason,
         AttachError::Closed { .. } => "closed",
-        AttachError::OwnerDied { .. } => "dead", // everything else is valid
+        AttachError::ProviderDied { .. } => "dead", // everything else is valid
         _ => panic!("{error:?}"),
     };
     assert!(reason.contains(words), "{words:?} was expected: {error}");

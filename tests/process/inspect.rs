@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 fn look(names: &Names) -> (Vec<ProviderReport>, Vec<ChannelReport>) {
-    let report = inspector(names).look().unwrap();
+    let report = inspector(names).report().unwrap();
     (report.providers, report.channels)
 }
 
@@ -51,7 +51,7 @@ fn stopped_peer() {
     peer.child().stop();
 
     let mut inspector = inspector(&names);
-    let mut seen = || inspector.look().unwrap().providers.remove(0);
+    let mut seen = || inspector.report().unwrap().providers.remove(0);
     let report = seen();
     assert_eq!((&report.state, report.id, report.is_orphan), (&State::Alive, provider.id(), false));
     assert_eq!(report.owner.as_ref().map(|owner| owner.id), Some(std::process::id()));
@@ -93,7 +93,7 @@ fn orphans() {
     let living = names.provider().build().unwrap();
     let message = living.alloc(100_000).unwrap();
     owner.kill();
-    let report = inspector(&names).look().unwrap();
+    let report = inspector(&names).report().unwrap();
     let dead = report.providers.iter().find(|provider| provider.id == id).unwrap();
     assert_eq!((&dead.state, &dead.owner, dead.is_orphan), (&State::Dead, &None, true));
     assert!(report.providers.iter().any(|provider| provider.id == living.id() && !provider.is_orphan));
@@ -125,13 +125,13 @@ fn half_made_objects() {
     write("half.channel", 0, 0);
     write("half.0000000000000001.branch", 0, 4_096);
     write(kept[3], 7, 4_096);
-    let report = inspector(&names).look().unwrap();
+    let report = inspector(&names).report().unwrap();
     let is_orphan: Vec<_> = report.providers.iter().map(|provider| provider.is_orphan).collect();
     assert_eq!(is_orphan, [false, true, true], "{report:?}");
     let is_orphan: Vec<_> = report.channels.iter().map(|channel| (&channel.name[..], channel.is_orphan)).collect();
     assert_eq!(is_orphan, [("half", true), ("other", false)]);
     assert_eq!((report.orphans().objects, Provider::sweep(names.prefix()).unwrap()), (4, report.orphans()));
-    assert_eq!(inspector(&names).look().unwrap().orphans(), Swept::default());
+    assert_eq!(inspector(&names).report().unwrap().orphans(), Swept::default());
     kept.iter().for_each(|kind| fs::remove_file(shm::path(&format!("{}.{kind}", names.prefix()))).unwrap());
 }
 
@@ -152,7 +152,7 @@ fn channels() {
     let mut sender = Sender::builder().capacity(8).loans(16).create(&provider, "alone").unwrap();
     (0..3).for_each(|_| sender.send_bytes(b"early").unwrap());
     let mut publisher = Publisher::builder().receivers(4).capacity(4).create(&provider, "many").unwrap();
-    let options = Receiver::builder().on_full(OnFull::DropNew).capacity(2);
+    let options = Receiver::builder().on_full(OnFull::DropNewest).capacity(2);
     let mut receiver = options.open(&names.client(), "many").unwrap();
     let keeper = Child::start_ready("receiver-that-stays", &[names.prefix(), "many"]);
     for number in 0..5_u8 {
@@ -171,21 +171,21 @@ fn channels() {
     assert_eq!((many.provider, many.is_publisher), (Some(provider.id()), true));
     let of = |id: u32| many.receivers.iter().find(|it| it.process.as_ref().is_some_and(|process| process.id == id));
     let (mine, theirs) = (of(me).unwrap(), of(keeper.id()).unwrap());
-    assert_eq!((mine.is_alive, mine.on_full, mine.capacity), (true, OnFull::DropNew, 2));
+    assert_eq!((mine.is_alive, mine.on_full, mine.capacity), (true, OnFull::DropNewest, 2));
     // One of the three has the extra slot.
-    assert_eq!((mine.sent, mine.waiting, mine.left_out), (3, 2, 0));
-    assert_eq!((theirs.on_full, theirs.waiting, theirs.sent), (OnFull::KeepLatest, 4, 5));
+    assert_eq!((mine.sent, mine.waiting, mine.skipped), (3, 2, 0));
+    assert_eq!((theirs.on_full, theirs.waiting, theirs.sent), (OnFull::DropOldest, 4, 5));
     // The next message reports what was dropped.
     (0..3).for_each(|_| drop(receiver.try_recv().unwrap()));
     assert!(receiver.try_recv().is_err());
     publisher.send_bytes(&[5]).unwrap();
     let (_, channels) = look(&names);
-    let again = channels[1].receivers.iter().find(|it| it.branch == mine.branch).unwrap();
-    assert_eq!((again.sent, again.waiting, again.left_out), (4, 1, 2));
+    let again = channels[1].receivers.iter().find(|it| it.id == mine.id).unwrap();
+    assert_eq!((again.sent, again.waiting, again.skipped), (4, 1, 2));
 
     keeper.kill();
     let (_, channels) = look(&names);
-    let dead = channels[1].receivers.iter().find(|it| it.branch == theirs.branch).unwrap();
+    let dead = channels[1].receivers.iter().find(|it| it.id == theirs.id).unwrap();
     assert_eq!((dead.is_alive, dead.is_orphan), (false, true));
     assert_eq!(names.sweep(), 1);
 }
@@ -206,41 +206,41 @@ fn borrowers_role(link: &Link, arguments: &[&str]) {
 #[test]
 fn stopped_receiver() {
     const LENGTHS: [usize; 4] = [1_000, 3 << 20, 0, 3 << 20];
-    let names = Names::new("inspect-lent");
+    let names = Names::new("inspect-loaned");
     let provider = names.provider().build().unwrap();
     let mut sender = Sender::builder().capacity(8).loans(4).create(&provider, "c").unwrap();
     LENGTHS.iter().for_each(|&len| sender.send(provider.alloc(len).unwrap().freeze()).unwrap());
     let mut inspector = inspector(&names);
     let mut seen = || {
-        let mut report = inspector.look().unwrap();
+        let mut report = inspector.report().unwrap();
         (report.providers.remove(0), report.channels.remove(0).receivers.remove(0))
     };
     let (of_all, waiting) = seen();
     let bytes = LENGTHS.iter().sum::<usize>() as u64;
-    assert_eq!((waiting.is_alive, waiting.lent, waiting.bytes_lent, of_all.bytes_lent), (false, 4, bytes, bytes));
+    assert_eq!((waiting.is_alive, waiting.loaned, waiting.bytes_loaned, of_all.bytes_loaned), (false, 4, bytes, bytes));
 
     let child = Child::start_ready("receiver-that-borrows", &[names.prefix(), "c"]);
     child.stop();
     let (of_all, held) = seen();
     let process = held.process.as_ref().unwrap();
     assert_eq!((process.id, process.is_stopped), (child.id(), true));
-    assert_eq!((held.lent, held.bytes_lent, held.loans, held.waiting), (3, bytes - 1_000, 4, 2), "read, or waits");
-    let classes: Vec<_> = of_all.lent.iter().map(|class| (class.size, class.messages, class.bytes)).collect();
+    assert_eq!((held.loaned, held.bytes_loaned, held.loans, held.waiting), (3, bytes - 1_000, 4, 2), "read, or waits");
+    let classes: Vec<_> = of_all.loaned.iter().map(|class| (class.size, class.messages, class.bytes)).collect();
     assert_eq!(classes, [(64, 1, 0), (3 << 20, 2, 6 << 20)]);
     assert_eq!((of_all.bytes_leased, of_all.peers.len()), (0, 0));
     assert!(held.oldest_loan.is_some_and(|age| age > Duration::ZERO), "seen by both looks");
 
     // Another message now has the number of a returned one.
     sender.send(provider.alloc(5).unwrap().freeze()).unwrap();
-    assert_eq!(seen().1.bytes_lent, bytes - 1_000 + 5);
+    assert_eq!(seen().1.bytes_loaned, bytes - 1_000 + 5);
 
     child.kill();
     let (_, dead) = seen();
-    assert_eq!((dead.is_alive, &dead.process, dead.lent), (false, &None, 4));
+    assert_eq!((dead.is_alive, &dead.process, dead.loaned), (false, &None, 4));
     provider.reclaim();
     let (of_all, dead) = seen();
-    assert_eq!((dead.lent, dead.bytes_lent, dead.oldest_loan, of_all.bytes_lent), (0, 0, None, 0));
-    assert!(of_all.lent.is_empty());
+    assert_eq!((dead.loaned, dead.bytes_loaned, dead.oldest_loan, of_all.bytes_loaned), (0, 0, None, 0));
+    assert!(of_all.loaned.is_empty());
 }
 
 /// The age starts again when a receiver takes the next message.
@@ -251,7 +251,7 @@ fn age_of_loan() {
     let mut sender = Sender::builder().capacity(2).loans(1).create(&provider, "c").unwrap();
     let mut receiver = Receiver::open(&names.client(), "c").unwrap();
     let mut inspector = inspector(&names);
-    let mut age = || inspector.look().unwrap().channels[0].receivers[0].oldest_loan;
+    let mut age = || inspector.report().unwrap().channels[0].receivers[0].oldest_loan;
     assert_eq!(age(), None);
     for _ in 0..3 {
         sender.send(provider.alloc(1_000).unwrap().freeze()).unwrap();
@@ -266,7 +266,7 @@ fn age_of_loan() {
 /// A process that keeps memory of a closed provider is still listed with it.
 #[test]
 fn loan_without_publisher() {
-    let names = Names::new("inspect-lent-still");
+    let names = Names::new("inspect-loaned-still");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::create(&provider, "c").unwrap();
     let mut receiver = Receiver::open(&names.client(), "c").unwrap();
@@ -276,19 +276,19 @@ fn loan_without_publisher() {
     let [first, _second] = [(); 2].map(|()| receiver.recv().unwrap());
     drop((publisher, provider));
     let seen = || look(&names).1.remove(0).receivers.remove(0);
-    assert_eq!((seen().lent, seen().bytes_lent), (2, 3_000));
+    assert_eq!((seen().loaned, seen().bytes_loaned), (2, 3_000));
     drop(first);
-    assert_eq!((seen().lent, seen().bytes_lent), (1, 2_000));
+    assert_eq!((seen().loaned, seen().bytes_loaned), (1, 2_000));
 }
 
 /// Withdrawn messages leave the book without being returned.
 #[test]
 fn loans_by_receiver() {
-    let names = Names::new("inspect-lent-steps");
+    let names = Names::new("inspect-loaned-steps");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::builder().receivers(2).capacity(4).loans(8).create(&provider, "c").unwrap();
     let open = |rule| Receiver::builder().on_full(rule).open(&names.client(), "c").unwrap();
-    let mut receivers = [OnFull::KeepLatest, OnFull::DropNew].map(|rule| (rule, open(rule), Vec::new()));
+    let mut receivers = [OnFull::DropOldest, OnFull::DropNewest].map(|rule| (rule, open(rule), Vec::new()));
     let mut random = fastrand::Rng::with_seed(17);
     let mut inspector = inspector(&names);
     for step in 0..500 {
@@ -308,27 +308,31 @@ fn loans_by_receiver() {
                 }
             }
         }
-        let report = inspector.look().unwrap();
+        let report = inspector.report().unwrap();
         for (rule, _, held) in &receivers {
             let seen = report.channels[0].receivers.iter().find(|seen| seen.on_full == *rule).unwrap();
             let buffers = held.iter().filter(|message| matches!(message, channel::Message::Buffer(_)));
-            let (lent, bytes) = buffers.fold((0, 0), |(lent, bytes), buffer| (lent + 1, bytes + buffer.len() as u64));
+            let (loaned, bytes) =
+                buffers.fold((0, 0), |(loaned, bytes), buffer| (loaned + 1, bytes + buffer.len() as u64));
             // Beyond the messages being read, at most those that wait.
-            assert!((lent..=lent + seen.waiting).contains(&seen.lent), "{step}: {lent} {seen:?}");
-            assert!(seen.bytes_lent >= bytes && (seen.lent > lent || seen.bytes_lent == bytes), "{step}: {seen:?}");
+            assert!((loaned..=loaned + seen.waiting).contains(&seen.loaned), "{step}: {loaned} {seen:?}");
+            assert!(
+                seen.bytes_loaned >= bytes && (seen.loaned > loaned || seen.bytes_loaned == bytes),
+                "{step}: {seen:?}"
+            );
             let state = publisher.receivers().into_iter().find(|state| state.on_full == *rule).unwrap();
-            assert!(state.lent >= seen.lent, "{step}: {state:?} {seen:?}");
+            assert!(state.loaned >= seen.loaned, "{step}: {state:?} {seen:?}");
         }
-        let of_all: u64 = report.channels[0].receivers.iter().map(|receiver| receiver.bytes_lent).sum();
-        assert_eq!(report.providers[0].bytes_lent, of_all);
+        let of_all: u64 = report.channels[0].receivers.iter().map(|receiver| receiver.bytes_loaned).sum();
+        assert_eq!(report.providers[0].bytes_loaned, of_all);
     }
     // Once all messages are received and dropped, no loan is left, even before the publisher looks.
     for (_, receiver, held) in &mut receivers {
         held.clear();
         while receiver.try_recv().is_ok() {}
     }
-    let report = inspector.look().unwrap();
-    assert!(report.channels[0].receivers.iter().all(|receiver| receiver.lent == 0), "{report:?}");
+    let report = inspector.report().unwrap();
+    assert!(report.channels[0].receivers.iter().all(|receiver| receiver.loaned == 0), "{report:?}");
 }
 
 /// Damage neither crashes the operator's tool nor hides other objects.
@@ -399,7 +403,7 @@ fn damaged_branches_are_listed() {
         assert_eq!((channel.damaged.len(), channel.receivers.len(), channel.orphans.objects), (1, 0, 0));
         assert!(!channel.damaged[0].problem.is_empty() && !channel.damaged[0].is_orphan);
     }
-    assert_eq!(noise.damaged[0].branch, 1);
+    assert_eq!(noise.damaged[0].id, 1);
     // It is not known to be this crate's.
     assert_eq!(names.sweep(), 0);
     fs::remove_file(garbage).unwrap();
@@ -429,7 +433,7 @@ role!("stranger-looks", strangers_role);
 fn strangers_role(link: &Link, arguments: &[&str]) {
     users::be_stranger(link);
     link.send(&Message::Done);
-    let report = Inspector::new().prefix(arguments[0]).look().unwrap();
+    let report = Inspector::new().prefix(arguments[0]).report().unwrap();
     assert_eq!(report.others.to_string(), arguments[1]);
     assert!(report.providers.is_empty() && report.channels.is_empty(), "{report:?}");
     link.send(&Message::Done);
@@ -457,7 +461,7 @@ fn restart_during_look() {
     let provider = names.provider().build().unwrap();
     let mut inspector = inspector(&names);
     let look = || {
-        let report = inspector.look().unwrap();
+        let report = inspector.report().unwrap();
         assert!(report.channels.len() <= 1, "{report:?}");
         for channel in &report.channels {
             assert!(!matches!(channel.state, State::Unusable(_)), "{channel:?}");
@@ -481,7 +485,7 @@ role!("looks-with-few-descriptors", poor_role);
 /// The role of an inspector with few descriptors.
 fn poor_role(link: &Link, arguments: &[&str]) {
     let mut inspector = Inspector::new().prefix(arguments[0]);
-    let report = with_only(6, || inspector.look()).unwrap();
+    let report = with_only(6, || inspector.report()).unwrap();
     let alive = report.channels.iter().filter(|channel| channel.state == State::Alive && channel.receivers.len() == 1);
     assert_eq!((report.providers.len(), alive.count()), (1, MANY));
     assert!(report.providers[0].owner.is_some());
@@ -507,7 +511,7 @@ fn no_trace() {
     let mut publisher = Publisher::builder().receivers(1).create(&provider, "c").unwrap();
     let mut inspector = inspector(&names);
     let before = shm::open_objects(names.prefix(), "");
-    let look = || inspector.look().unwrap();
+    let look = || inspector.report().unwrap();
     beside(look, || {
         // Each needs a lock that an inspection queries, and all slots are used in turn.
         for _ in 0..100 {

@@ -50,7 +50,7 @@ fn views_outlive_killed_owner() {
     let another = descriptors.map(attach);
     let newcomer = Peer::start(names.prefix());
     let refused = newcomer.connect(id).unwrap_err();
-    assert!(refused.starts_with("OwnerDied"), "{refused}");
+    assert!(refused.starts_with("ProviderDied"), "{refused}");
     assert_eq!(newcomer.mappings(), 0, "a refused peer keeps no mapping");
 
     views.iter().chain(&another).for_each(|&view| peer.release(view));
@@ -166,7 +166,7 @@ fn build_sweeps() {
     let descriptor = killed_owner(&names);
     assert_eq!(shm::objects(names.prefix()).len(), OBJECTS);
     let refused = names.client().attach(&descriptor).unwrap_err();
-    assert!(matches!(refused, shm_pool::AttachError::OwnerDied { .. }), "{refused}");
+    assert!(matches!(refused, shm_pool::AttachError::ProviderDied { .. }), "{refused}");
     let provider = small_builder(names.prefix()).build().unwrap();
     assert_eq!(shm::objects(names.prefix()).len(), 1, "its own control object");
     let refused = names.client().attach(&descriptor).unwrap_err();
@@ -334,7 +334,7 @@ fn killed_owner_with_forked_child() {
     let descriptor = first_message(&owner);
     let link = owner.kill_but_keep_link();
     let refused = names.client().attach(&descriptor).unwrap_err();
-    assert!(matches!(refused, shm_pool::AttachError::OwnerDied { .. }), "{refused}");
+    assert!(matches!(refused, shm_pool::AttachError::ProviderDied { .. }), "{refused}");
     assert_eq!(names.sweep(), OBJECTS);
     link.send(&Message::Go);
     assert_eq!(link.receive().unwrap(), Some(Message::Done), "the forked child has lived all the time");
@@ -367,7 +367,7 @@ fn connect_during_sweep() {
             loop {
                 match client.connect(id) {
                     // Not swept yet.
-                    Err(AttachError::OwnerDied { .. }) => {}
+                    Err(AttachError::ProviderDied { .. }) => {}
                     other => break other,
                 }
             }
@@ -415,7 +415,7 @@ fn owner_role(link: &Link, arguments: &[&str]) {
             link.done_until_end();
         }
         "publisher" => {
-            let mut publisher = Publisher::builder().on_full(OnFull::Wait).create(&provider, CHANNEL).unwrap();
+            let mut publisher = Publisher::builder().on_full(OnFull::Block).create(&provider, CHANNEL).unwrap();
             link.send(&Message::Done);
             publisher.wait_for_receivers(1, Duration::MAX).unwrap();
             (0..2).for_each(|_| assert!(publisher.send(shm::message(&provider, len, len as u64)).unwrap() > 0));

@@ -99,7 +99,7 @@ impl Scene {
         self.assert_exhausted(KEPT);
         self.survivors.iter().for_each(|(survivor, view)| survivor.check(*view));
         let refused = self.held[0].grant(self.victim_id).unwrap_err();
-        assert_eq!(refused, ShareError::PeerGone(self.victim_id), "a grant to the dead would be lost");
+        assert_eq!(refused, ShareError::PeerDisconnected(self.victim_id), "a grant to the dead would be lost");
         self.survivors.iter().for_each(|(survivor, view)| survivor.release(*view));
         let last = [(); KEPT].map(|()| self.provider.alloc(self.len).unwrap());
         self.assert_exhausted(0);
@@ -226,7 +226,7 @@ fn killed_during_disconnect() {
     control.write_all_at(&(epoch(dead) + 1).to_le_bytes(), at).unwrap();
 
     assert!(read.is_leased() && granted.is_leased(), "nobody has looked yet");
-    assert_eq!(granted.grant(dead), Err(ShareError::PeerGone(dead)), "it had begun to leave");
+    assert_eq!(granted.grant(dead), Err(ShareError::PeerDisconnected(dead)), "it had begun to leave");
     assert_eq!((provider.reclaim(), provider.reclaim()), (2, 0), "both messages, and once");
     assert!(!read.is_leased() && !granted.is_leased());
 
@@ -234,7 +234,7 @@ fn killed_during_disconnect() {
     let living = next.connect(provider.id()).unwrap();
     assert_eq!(living.slot(), dead.slot(), "the test needs the slot again");
     assert_eq!(next.attach(untaken, 2).unwrap_err(), "NotGranted", "a grant is not inherited");
-    assert_eq!(granted.grant(dead), Err(ShareError::PeerGone(dead)));
+    assert_eq!(granted.grant(dead), Err(ShareError::PeerDisconnected(dead)));
     let own = granted.grant(living).unwrap();
     assert_eq!(provider.reclaim(), 0, "the slot is a living peer's now");
     let view = next.attach(own, 2).expect("the living peer's grant is there");
@@ -258,7 +258,7 @@ fn no_grant_to_empty_slot() {
     let never_taken = PeerId::from_bytes(never_taken);
     for epoch in (0..=epoch(id) + 8).chain([u64::MAX, u64::MAX - 3, 1 << 48, 3 << 48]) {
         for id in [with_epoch(id, epoch), with_epoch(never_taken, epoch)] {
-            assert_eq!(message.grant(id), Err(ShareError::PeerGone(id)));
+            assert_eq!(message.grant(id), Err(ShareError::PeerDisconnected(id)));
             assert!(!message.is_leased(), "a refused grant leaves nothing");
         }
     }
@@ -309,7 +309,7 @@ fn killed_peer_frees_slot() {
     let living = one_more.connect(provider.id()).unwrap();
     assert_eq!(living.slot(), dead.slot(), "there is no other");
     assert!(!message.is_leased(), "who takes a slot over clears what its last peer held");
-    assert_eq!(message.grant(dead), Err(ShareError::PeerGone(dead)), "the dead one's id is not the new one's");
+    assert_eq!(message.grant(dead), Err(ShareError::PeerDisconnected(dead)), "the dead one's id is not the new one's");
     assert!(!message.is_leased(), "a refused grant leaves nothing");
     let refused = one_more.attach(&untaken).unwrap_err();
     assert!(matches!(refused, AttachError::NotGranted), "a grant is not inherited: {refused}");

@@ -367,7 +367,7 @@ fn sender_role(link: &Link, arguments: &[&str]) {
         'sending: loop {
             for message in &messages {
                 match sender.try_send(message.clone()).map_err(|error| error.kind()) {
-                    Ok(()) | Err(SendErrorKind::Full { .. } | SendErrorKind::TooManyLent { .. }) => {}
+                    Ok(()) | Err(SendErrorKind::Full { .. } | SendErrorKind::TooManyLoans { .. }) => {}
                     Err(SendErrorKind::Disconnected) => break 'sending,
                     Err(error) => panic!("{error}"),
                 }

@@ -129,7 +129,7 @@ fn peer_in_namespace() {
     shm::check(&kept, 1).unwrap();
     drop(kept);
     assert!(!read.is_leased());
-    assert_eq!(granted.grant(id), Err(ShareError::PeerGone(id)));
+    assert_eq!(granted.grant(id), Err(ShareError::PeerDisconnected(id)));
     assert_eq!(names.client().connect(provider.id()).unwrap().slot(), id.slot(), "its slot is free");
 }
 
@@ -154,7 +154,7 @@ fn owner_in_namespace() {
     elsewhere.kill();
     views.iter().for_each(|&view| peer.check(view));
     let refused = names.client().connect(id).unwrap_err();
-    assert!(matches!(refused, AttachError::OwnerDied { .. }), "{refused}");
+    assert!(matches!(refused, AttachError::ProviderDied { .. }), "{refused}");
     assert_eq!(peer.trim(), OBJECTS, "its peers see that it is dead");
     assert_eq!(names.sweep() as u64, OBJECTS);
     views.iter().for_each(|&view| peer.check(view));
@@ -172,7 +172,7 @@ fn inspected_owner_from_namespace() {
     views.iter().for_each(|&view| elsewhere.peer.check(view));
     assert_eq!(elsewhere.peer.trim(), OBJECTS);
     let refused = elsewhere.peer.connect(id).unwrap_err();
-    assert!(refused.starts_with("OwnerDied"), "{refused}");
+    assert!(refused.starts_with("ProviderDied"), "{refused}");
     assert_eq!((elsewhere.go(), elsewhere.go()), (OBJECTS, 0), "all is swept, and once");
     views.iter().for_each(|&view| elsewhere.peer.check(view));
 }

@@ -69,7 +69,7 @@ role!("publisher-keeper", keeper_role);
 /// The role of a receiver. At each `Go` it receives a message, keeps it, and answers its number; at
 /// each `Done` it checks all kept messages.
 fn keeper_role(link: &Link, arguments: &[&str]) {
-    let mut receiver = open(arguments[0], Receiver::builder().on_full(OnFull::Wait).spin(NOW));
+    let mut receiver = open(arguments[0], Receiver::builder().on_full(OnFull::Block).spin(NOW));
     link.send(&Message::Done);
     let mut kept = Vec::new();
     while let Some(question) = link.receive().unwrap() {
@@ -286,7 +286,7 @@ fn one_publisher() {
     let first = publishing(&names);
     let own = provider(names.prefix());
     let error = Publisher::create(&own, CHANNEL).unwrap_err();
-    assert!(matches!(error, ChannelError::Taken { .. }), "{error}");
+    assert!(matches!(error, ChannelError::NameTaken { .. }), "{error}");
     let mut receiver = open(names.prefix(), Receiver::builder());
     assert_eq!(first.ask(&Message::Number(1)), Message::Number(1));
     first.kill();
@@ -314,7 +314,7 @@ fn joining_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     link.expect_go();
     for round in 0..arguments[1].parse().unwrap() {
-        let on_full = [OnFull::Wait, OnFull::DropNew, OnFull::KeepLatest][round % 3];
+        let on_full = [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest][round % 3];
         let options = Receiver::builder().on_full(on_full).capacity(1 + round % 4).spin(Duration::from_micros(1));
         let mut receiver = open(arguments[0], options);
         let mut last = None;
@@ -324,7 +324,7 @@ fn joining_role(link: &Link, arguments: &[&str]) {
             if let Some(last) = last {
                 assert_eq!(number, last + 1 + u64::from(missed), "{on_full:?}, message {at} of round {round}");
             }
-            assert!(missed == 0 || on_full != OnFull::Wait, "{missed} missed");
+            assert!(missed == 0 || on_full != OnFull::Block, "{missed} missed");
             last = Some(number);
             if round % 5 == 0 {
                 thread::yield_now();
@@ -535,8 +535,8 @@ fn open_garbage() {
             let object = shm::path(&format!("{prefix}.dead.channel"));
             fs::write(&object, content).unwrap();
             let error = Receiver::open(&shm::client(prefix), "dead").unwrap_err();
-            use ChannelError::{NotAChannel, SenderGone, Unfinished};
-            assert!(matches!(error, NotAChannel { .. } | SenderGone { .. } | Unfinished { .. }), "{error}");
+            use ChannelError::{Closed, NotAChannel, NotReady};
+            assert!(matches!(error, NotAChannel { .. } | Closed { .. } | NotReady { .. }), "{error}");
             fs::remove_file(&object).unwrap();
         }
     });
@@ -557,7 +557,7 @@ fn bell_limit() {
                     others.push(other);
                     ends += seats;
                 }
-                Err(ChannelError::TooMany { max: 2048 }) => seats /= 2,
+                Err(ChannelError::TooManyEnds { max: 2048 }) => seats /= 2,
                 Err(error) => panic!("{error}"),
             }
         }

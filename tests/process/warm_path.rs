@@ -154,9 +154,9 @@ fn through(provider: &Provider, (sender, receiver): &mut (Sender, Receiver), siz
 fn many(prefix: &str, provider: &Provider) -> (Publisher, [Receiver; 3]) {
     let mut publisher = Publisher::create(provider, "warm").unwrap();
     let client = shm::client(prefix);
-    let receivers = [OnFull::Wait, OnFull::DropNew, OnFull::KeepLatest].map(|on_full| {
+    let receivers = [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest].map(|on_full| {
         // Only the first one has room for two messages.
-        let capacity = if on_full == OnFull::Wait { 2 } else { 1 };
+        let capacity = if on_full == OnFull::Block { 2 } else { 1 };
         Receiver::builder().on_full(on_full).capacity(capacity).open(&client, "warm").unwrap()
     });
     assert!(publisher.has_receivers());

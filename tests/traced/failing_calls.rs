@@ -158,9 +158,9 @@ fn is_told(error: &str, errno: i32, operation: &str) -> bool {
         // The object does not exist: its owner has closed it meanwhile.
         (libc::ENOENT, "connect") => error == "NoProvider",
         (libc::ENOENT, "attach" | "accept") => error == "Closed",
-        (libc::ENOENT, OPEN) => error == "NoChannel",
+        (libc::ENOENT, OPEN) => error == "NotFound",
         // Or a sweep has removed the branch while it was being created.
-        (libc::ENOENT, JOIN) => error == "NoChannel" || error == "ENOENT of open",
+        (libc::ENOENT, JOIN) => error == "NotFound" || error == "ENOENT of open",
         // The limit and the node are checked before any object is created.
         (_, LOCKED_BUILD) if error == "LockMemory" || error == "NumaNode" => true,
         // Another process has the lock.

@@ -350,7 +350,7 @@ fn channel_error(error: ChannelError) -> String {
 
 fn recv_error(error: RecvError) -> String {
     match error {
-        RecvError::NotNow(error) | RecvError::Attach(AttachError::Os(error)) => os_error(&error),
+        RecvError::Map(error) | RecvError::Attach(AttachError::Os(error)) => os_error(&error),
         other => variant(&other),
     }
 }

@@ -75,8 +75,8 @@ fn assert_delivers(names: &Names, sender: &mut Sender, provider: &Provider) {
 
 /// Checks the error for a receiver that opens the channel after its sender's death.
 fn assert_has_ended(error: &ChannelError) {
-    use ChannelError::{NoChannel, NotAChannel, SenderGone, Unfinished};
-    let has_ended = matches!(error, NoChannel { .. } | NotAChannel { .. } | SenderGone { .. } | Unfinished { .. });
+    use ChannelError::{Closed, NotAChannel, NotFound, NotReady};
+    let has_ended = matches!(error, NotFound { .. } | NotAChannel { .. } | Closed { .. } | NotReady { .. });
     assert!(has_ended, "{error}");
 }
 
@@ -245,7 +245,7 @@ fn publish(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize
 /// Checks that a channel of that name works.
 fn assert_publishes(names: &Names, provider: &Provider) {
     let mut publisher = publisher(provider).expect("the name can be used again");
-    let mut receiver = join(&names.client(), OnFull::Wait).unwrap();
+    let mut receiver = join(&names.client(), OnFull::Block).unwrap();
     for number in 0..2 {
         assert_eq!(publish(&mut publisher, provider, number), 1);
         check(&receiver.recv().unwrap(), number);
@@ -261,13 +261,13 @@ fn subscriber_role(link: &Link, arguments: &[&str]) {
     let client = Arc::new(shm::client(prefix));
     let _other = receiver(&client, OTHER).unwrap();
     if operation == "join" {
-        drop(marked(|| join(&client, OnFull::KeepLatest)).unwrap());
+        drop(marked(|| join(&client, OnFull::DropOldest)).unwrap());
         return;
     }
     let on_full = match operation {
-        "receive the latest" => OnFull::KeepLatest,
-        "receive the oldest" => OnFull::DropNew,
-        _ => OnFull::Wait,
+        "receive the latest" => OnFull::DropOldest,
+        "receive the oldest" => OnFull::DropNewest,
+        _ => OnFull::Block,
     };
     let mut receiver = join(&client, on_full).unwrap();
     link.send(&Message::Done);
@@ -292,7 +292,7 @@ impl Scene for Publishers {
         let provider = builder(self.names.prefix()).build().unwrap();
         let other = sender(&provider, OTHER).unwrap();
         let mut publisher = publisher(&provider).unwrap();
-        let stays = join(&self.names.client(), OnFull::Wait).unwrap();
+        let stays = join(&self.names.client(), OnFull::Block).unwrap();
         let victim = Victim::start("killed-subscriber", &[operation, self.names.prefix()]);
         if operation != "join" {
             victim.child.expect_done();
@@ -316,7 +316,7 @@ impl Scene for Publishers {
             assert_eq!(message.missed(), 0);
         }
         // On the dead one's seat.
-        let mut next = join(&self.names.client(), OnFull::DropNew).unwrap();
+        let mut next = join(&self.names.client(), OnFull::DropNewest).unwrap();
         assert_eq!(publish(&mut publisher, &provider, 1), 2);
         check(&stays.recv().unwrap(), 1);
         check(&next.recv().unwrap(), sent); // what is kept for late ones
@@ -391,8 +391,8 @@ impl Scene for Subscribers {
         let (client, mut receivers) = (self.names.client(), Vec::new());
         if operation != "create" {
             victim.child.expect_done();
-            let slow = if operation.ends_with("withdraw from one") { OnFull::KeepLatest } else { OnFull::DropNew };
-            receivers.extend([OnFull::Wait, slow].map(|on_full| join(&client, on_full).unwrap()));
+            let slow = if operation.ends_with("withdraw from one") { OnFull::DropOldest } else { OnFull::DropNewest };
+            receivers.extend([OnFull::Block, slow].map(|on_full| join(&client, on_full).unwrap()));
             victim.child.tell(&Message::Done);
             if operation != "connect a receiver" {
                 victim.child.expect_done();
@@ -432,7 +432,7 @@ impl Scene for Subscribers {
                 assert!(received >= CAPACITY, "{received}: a message was withdrawn before the next one was there");
             }
         }
-        assert_has_ended(&join(&client, OnFull::Wait).unwrap_err());
+        assert_has_ended(&join(&client, OnFull::Block).unwrap_err());
         assert_publishes(&self.names, &self.neighbour);
         assert_only_neighbour_is_left(&self.names);
     }

@@ -169,8 +169,8 @@ fn remains(names: &Names, others: &[String]) -> Vec<(String, Vec<u8>)> {
 }
 
 fn is_told_that_it_is_dead(error: &AttachError) -> bool {
-    use AttachError::{Closed, NoProvider, NotAProvider, OwnerDied};
-    matches!(error, OwnerDied { .. } | NoProvider { .. } | NotAProvider { .. } | Closed { .. })
+    use AttachError::{Closed, NoProvider, NotAProvider, ProviderDied};
+    matches!(error, ProviderDied { .. } | NoProvider { .. } | NotAProvider { .. } | Closed { .. })
 }
 
 impl Scene for Stage {

@@ -389,7 +389,7 @@ impl Inner {
             for (class, size) in self.largest_first() {
                 let mut buffers = self.classes[class].lock();
                 let count = buffers.idle().min(bytes.saturating_sub(evicted).div_ceil(size));
-                buffers.give_up(count);
+                buffers.leak(count);
                 evicted += count * size;
             }
         }

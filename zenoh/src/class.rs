@@ -192,7 +192,7 @@ impl Class {
     }
 
     /// Releases idle buffers, those that returned first before others.
-    pub(crate) fn give_up(&mut self, count: usize) {
+    pub(crate) fn leak(&mut self, count: usize) {
         self.idle.drain(..count);
         self.note_gone(count);
     }
@@ -250,7 +250,7 @@ impl Class {
         let spare = (self.kept - self.low) / SPARE_SHARE + 1;
         let unneeded = self.low.saturating_sub(spare).div_ceil(2);
         let count = unneeded.min(self.kept.saturating_sub(reserved));
-        self.give_up(count);
+        self.leak(count);
         self.tidy();
         (self.window, self.low) = (0, self.idle.len());
         count

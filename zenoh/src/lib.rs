@@ -325,7 +325,7 @@ impl PoolBackend {
 
     fn new(chunks: Backend, outstanding: Arc<Outstanding>) -> Self {
         let providers = Arc::new(Providers::new());
-        let collecting = chunks.collecting_by(providers.clone());
+        let collecting = chunks.with_collector(providers.clone());
         Self { core: Arc::new(Core { chunks, outstanding, providers }), chunks: collecting }
     }
 
@@ -507,7 +507,7 @@ impl Drop for Core {
         // Readers may keep these for any time; their segments remain until this process drops its last
         // buffer. A forked child owns nothing, and leaves its copies as they are.
         if !self.chunks.is_inherited() {
-            self.outstanding.take_all().for_each(Chunk::give_up);
+            self.outstanding.take_all().for_each(Chunk::leak);
         }
     }
 }

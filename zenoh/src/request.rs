@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 ///
 /// | zenoh's provider | a buffer pool |
 /// |---|---|
-/// | `JustAlloc`, `GarbageCollect`, `Defragment` | [`now`](Self::now), which does what all of them do |
+/// | `JustAlloc`, `GarbageCollect`, `Defragment` | [`now`](Self::alloc), which does what all of them do |
 /// | `BlockOn<…>` with `wait()` | [`wait`](Self::wait), [`timeout`](Self::timeout) |
 /// | `BlockOn<…>` with `await` | [`wait_async`](Self::wait_async), with any executor |
 /// | `Deallocate` | none: no reader's bytes change |
@@ -64,7 +64,7 @@ impl<'a> BufferRequest<'a> {
     /// use zenoh::shm::Typed;
     ///
     /// let pool = BufferPool::new(&PoolBackend::builder().max_bytes(1 << 20).build()?);
-    /// let buffer = pool.request(0).layout(Layout::new::<[f64; 3]>()).now()?;
+    /// let buffer = pool.request(0).layout(Layout::new::<[f64; 3]>()).alloc()?;
     /// let mut position = Typed::new(buffer)?.initialize([0.0; 3]);
     /// position[2] = 1.5;
     /// let message = ZBytes::from(position); // or `publisher.put(position)`
@@ -88,7 +88,7 @@ impl<'a> BufferRequest<'a> {
     /// # Errors
     ///
     /// As [`BufferPool::alloc`]; [`AllocErrorKind::UnsupportedAlignment`] above a page.
-    pub fn now(self) -> Result<Buffer, AllocError> {
+    pub fn alloc(self) -> Result<Buffer, AllocError> {
         let class = self.class()?;
         self.finish(self.pool.alloc_class(class, self.len))
     }
@@ -98,7 +98,7 @@ impl<'a> BufferRequest<'a> {
     ///
     /// # Errors
     ///
-    /// As [`now`](Self::now); [`AllocErrorKind::TimedOut`] after `timeout`, with the last error. An
+    /// As [`now`](Self::alloc); [`AllocErrorKind::TimedOut`] after `timeout`, with the last error. An
     /// error that waiting cannot change is returned at once.
     pub fn timeout(self, timeout: Duration) -> Result<Buffer, AllocError> {
         let class = self.class()?;
@@ -123,7 +123,7 @@ impl<'a> BufferRequest<'a> {
     ///
     /// # Errors
     ///
-    /// As [`now`](Self::now), except for a shortage of memory.
+    /// As [`now`](Self::alloc), except for a shortage of memory.
     pub fn wait(self) -> Result<Buffer, AllocError> {
         self.timeout(Duration::MAX)
     }
@@ -194,7 +194,7 @@ impl Future for BufferFuture<'_> {
             Err(error) => return Poll::Ready(Err(error)),
         };
         if self.place.is_none() {
-            match self.request.now() {
+            match self.request.alloc() {
                 Err(error) if is_for_want_of_memory(&error) => {}
                 done => return Poll::Ready(done),
             }

@@ -27,7 +27,7 @@
 //! # Panics
 //!
 //! A look runs zenoh's code and the user's `tracing` subscriber. If it panics on the helper thread, the
-//! futures that wait get [`AllocErrorKind::WaitsEnded`], and the next one to join starts a new helper.
+//! futures that wait get [`AllocErrorKind::Interrupted`], and the next one to join starts a new helper.
 
 #![deny(unsafe_code)]
 
@@ -147,7 +147,7 @@ impl WaitingRoom {
         let waiting = queue.waiters.iter_mut().filter(|waiter| waiter.outcome.is_none());
         let wakers: Vec<_> = waiting
             .filter_map(|waiter| {
-                waiter.outcome = Some(Err(AllocErrorKind::WaitsEnded.into()));
+                waiter.outcome = Some(Err(AllocErrorKind::Interrupted.into()));
                 waiter.waker.take()
             })
             .collect();
@@ -322,7 +322,7 @@ mod tests {
         told.recv().unwrap();
         let outcome = future.as_mut().poll(&mut Context::from_waker(&waker));
         let Poll::Ready(Err(error)) = outcome else { panic!("{outcome:?}") };
-        assert!(matches!(error.kind(), AllocErrorKind::WaitsEnded), "{error}");
+        assert!(matches!(error.kind(), AllocErrorKind::Interrupted), "{error}");
         drop(held);
     }
 

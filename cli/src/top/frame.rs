@@ -111,7 +111,7 @@ fn title(watch: &Watch, width: u16) -> String {
 
 /// Returns the bytes that peers lease or channels have on loan.
 fn out(provider: &ProviderReport) -> u64 {
-    provider.bytes_leased.saturating_add(provider.bytes_lent)
+    provider.bytes_leased.saturating_add(provider.bytes_loaned)
 }
 
 fn providers(watch: &Watch) -> Part {
@@ -157,7 +157,7 @@ fn channels(watch: &Watch) -> Part {
 /// bytes has a full bar.
 fn classes(watch: &Watch) -> Part {
     let mut all = BTreeMap::<u64, (usize, u64)>::new();
-    for class in watch.report().providers.iter().flat_map(|provider| provider.leased.iter().chain(&provider.lent)) {
+    for class in watch.report().providers.iter().flat_map(|provider| provider.leased.iter().chain(&provider.loaned)) {
         let (messages, bytes) = all.entry(class.size).or_default();
         (*messages, *bytes) = (*messages + class.messages, bytes.saturating_add(class.bytes));
     }

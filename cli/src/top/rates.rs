@@ -20,13 +20,13 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(mut inspector: Inspector) -> Result<Self, OsError> {
-        let report = inspector.look()?;
+        let report = inspector.report()?;
         let before = sent(&report);
         Ok(Self { inspector, report, at: Instant::now(), seconds: 0.0, before })
     }
 
     pub(super) fn look(&mut self) -> Result<(), OsError> {
-        let report = self.inspector.look()?;
+        let report = self.inspector.report()?;
         let now = Instant::now();
         self.before = sent(&self.report);
         self.seconds = (now - self.at).as_secs_f64();
@@ -44,7 +44,7 @@ impl Watch {
     pub(super) fn rate(&self, channel: &ChannelReport) -> f64 {
         let name = text::name_of_channel(channel);
         let since = |branch, sent: u64| Some(sent.saturating_sub(*self.before.get(&(name.clone(), branch))?));
-        let most = channel.receivers.iter().filter_map(|receiver| since(receiver.branch, receiver.sent)).max();
+        let most = channel.receivers.iter().filter_map(|receiver| since(receiver.id, receiver.sent)).max();
         match most {
             Some(messages) if self.seconds > 0.0 => messages as f64 / self.seconds,
             _ => 0.0,
@@ -56,7 +56,7 @@ fn sent(report: &Report) -> Sent {
     let of = |channel: &ChannelReport| {
         let name = text::name_of_channel(channel);
         let receivers = channel.receivers.iter();
-        receivers.map(|receiver| ((name.clone(), receiver.branch), receiver.sent)).collect::<Vec<_>>()
+        receivers.map(|receiver| ((name.clone(), receiver.id), receiver.sent)).collect::<Vec<_>>()
     };
     report.channels.iter().flat_map(of).collect()
 }

@@ -26,7 +26,8 @@ fn readme_lists_every_field() {
     // Between backticks; without what stands between brackets, if that names values or commands.
     let rows = tables.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
     let named = rows.flat_map(|(_, fields)| fields.split('`').skip(1).step_by(2)).filter(is_field);
-    let values = ["alive", "unfinished", "dead", "unusable", "wait", "drop_new", "keep_latest", "show", "top", "null"];
+    let values =
+        ["alive", "starting", "dead", "unusable", "block", "drop_newest", "drop_oldest", "show", "top", "null"];
     let documented: BTreeSet<_> = named.filter(|name| !values.contains(name)).map(str::to_owned).collect();
     assert_eq!(documented, fields);
     names.run(&["sweep", "--yes"]).fine();

@@ -81,7 +81,7 @@ fn channels() {
         (&theirs["process"]["id"], &theirs["waiting"], &theirs["sent"]),
         (&json!(receiver.id()), &json!(4), &json!(4))
     );
-    assert_eq!(theirs["branch"].as_str().unwrap().len(), 16);
+    assert_eq!(theirs["id"].as_str().unwrap().len(), 16);
     let line = names.run(&["ls"]).line(".many");
     assert!(line.contains(&std::process::id().to_string()) && line.ends_with("1          4/4"), "{line}");
     let line = names.run(&["ls"]).line(".alone");
@@ -116,7 +116,7 @@ fn receiver_loans() {
     let provider_line = names.run(&["ls"]).line(&provider.id().to_string());
     assert!(provider_line.contains("6.0 MiB"), "{provider_line}");
     let shown = names.run(&["show", &provider.id().to_string()]).fine();
-    assert!(shown.contains("LENT CLASS") && shown.contains("6.0 MiB"), "{shown}");
+    assert!(shown.contains("LOANED CLASS") && shown.contains("6.0 MiB"), "{shown}");
     let line = names.run(&["show", "frames"]).line("STOPPED");
     assert!(line.contains(" 2/2048 ") && line.ends_with("6.0 MiB"), "{line}");
     let frame = names.run(&["top", "--once", "--interval", "100ms"]).fine();

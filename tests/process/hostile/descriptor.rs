@@ -105,7 +105,7 @@ impl Scene {
                 assert_eq!(self.client.attach(&granted).expect("a grant")[..], message[..]);
             }
             Err(error) => {
-                let is_right = matches!(error, ShareError::PeerGone(_) | ShareError::OtherProvider { .. });
+                let is_right = matches!(error, ShareError::PeerDisconnected(_) | ShareError::OtherProvider { .. });
                 assert!(is_right && peer != self.peer, "{error}");
             }
         }

@@ -122,7 +122,7 @@ impl<'a> Scene<'a> {
 
     /// Checks that the report describes all living objects correctly, beside any others.
     fn check(&mut self) {
-        let report = self.inspector.look().expect("/dev/shm and /proc can be read");
+        let report = self.inspector.report().expect("/dev/shm and /proc can be read");
         black_box((format!("{report:?}"), report.orphans()));
         let own = report.providers.iter().find(|found| found.id == self.provider.id()).expect("the provider");
         let stats = self.provider.stats();
@@ -135,7 +135,7 @@ impl<'a> Scene<'a> {
         assert_eq!((peer.bytes, own.bytes_leased), (LEN as u64, LEN as u64));
         for name in ["pair", "many"] {
             let channel = report.channels.iter().find(|channel| channel.name == name).expect("the channel");
-            let genuine = channel.receivers.iter().filter(|receiver| receiver.branch.is_none() || receiver.is_alive);
+            let genuine = channel.receivers.iter().filter(|receiver| receiver.id.is_none() || receiver.is_alive);
             let [receiver] = genuine.collect::<Vec<_>>()[..] else { panic!("{channel:?}") };
             assert_eq!((&channel.state, channel.is_orphan, channel.provider), (&State::Alive, false, Some(own.id)));
             assert_eq!((receiver.sent, receiver.waiting, receiver.capacity), (1, 1, 2));

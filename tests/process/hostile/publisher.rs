@@ -94,7 +94,7 @@ impl Place {
 }
 
 fn rule(number: u8) -> OnFull {
-    [OnFull::Wait, OnFull::DropNew, OnFull::KeepLatest][usize::from(number) % 3]
+    [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest][usize::from(number) % 3]
 }
 
 impl Program {
@@ -182,7 +182,7 @@ impl World {
         let branches = || outside::files(prefix).into_iter().filter(|path| path.to_string_lossy().ends_with(".branch"));
         let mut goods = Vec::new();
         let mut hostile = program.hostile_comes_first.then(|| (open(rule(program.rule)), branches().next()));
-        goods.extend([OnFull::DropNew, OnFull::KeepLatest].map(|on_full| Good {
+        goods.extend([OnFull::DropNewest, OnFull::DropOldest].map(|on_full| Good {
             receiver: open(on_full),
             is_met: true,
             last: None,
@@ -280,7 +280,7 @@ impl World {
                 self.sent += 1;
             }
             // Blocked by a receiver that the publisher waits for: the hostile one, or a guest.
-            Err(SendErrorKind::Full { .. } | SendErrorKind::TimedOut | SendErrorKind::TooManyLent { .. }) => {}
+            Err(SendErrorKind::Full { .. } | SendErrorKind::TimedOut | SendErrorKind::TooManyLoans { .. }) => {}
             Err(error) => panic!("{error}"),
         }
     }

@@ -35,7 +35,7 @@ fn alignments() {
     for len in [0, 1, 65, 4096, 5000, LARGE, CAP / 4 + 1] {
         for align in iter::successors(Some(1), |align| Some(align * 2)).take_while(|&align| align <= 4096) {
             let request = pool.request(7).layout(layout(len, align));
-            let mut buffer = request.now().unwrap();
+            let mut buffer = request.alloc().unwrap();
             assert_eq!((buffer.as_ptr() as usize % align, buffer.len()), (0, len));
             buffer.fill(align as u8);
             let address = buffer.as_ptr();
@@ -51,7 +51,7 @@ fn alignments() {
     let AllocErrorKind::UnsupportedAlignment { align, max } = *error.kind() else { panic!("{error}") };
     assert_eq!((align, max), (8192, 4096));
     // Small page-aligned buffers make way for others, too.
-    let aligned = iter::from_fn(|| pool.request(0).layout(layout(64, 4096)).now().ok());
+    let aligned = iter::from_fn(|| pool.request(0).layout(layout(64, 4096)).alloc().ok());
     drop(aligned.map(ZBytes::from).collect::<Vec<_>>());
     drop(pool.alloc(CAP / 2).unwrap());
     drop(pool);
@@ -71,7 +71,7 @@ fn typed() {
     let request = pool.request(0).layout(Layout::new::<Pose>());
     let mut places = Vec::new();
     for number in 0..10 {
-        let buffer = request.now().unwrap();
+        let buffer = request.alloc().unwrap();
         assert!(buffer.is_valid());
         let pose = Typed::new(buffer).unwrap().initialize(Pose { position: [1.0, 2.0, 3.0], number });
         let message = ZBytes::from(pose);

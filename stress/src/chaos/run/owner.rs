@@ -384,7 +384,7 @@ impl Connection {
                 let kept = (way == Way::Kept).then(|| message.clone());
                 self.send(sequence, kept, Sent::Message { sequence, way, may_hold, descriptor: descriptor.to_bytes() });
             }
-            Err(ShareError::PeerGone(_)) => self.is_doomed = true,
+            Err(ShareError::PeerDisconnected(_)) => self.is_doomed = true,
             Err(error) => control.fail(&format!("cannot share message {sequence}: {error}")),
         }
         !self.is_doomed

@@ -247,7 +247,7 @@ impl Follower {
         match error {
             AttachError::Stale
             | AttachError::Closed { .. }
-            | AttachError::OwnerDied { .. }
+            | AttachError::ProviderDied { .. }
             | AttachError::NoProvider { .. }
             | AttachError::NotAProvider { .. } => Some(text),
             _ => self.fail(&text),

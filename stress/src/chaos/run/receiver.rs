@@ -1,6 +1,6 @@
 //! The receiver beside each connection of a peer: it joins the owner's publisher by some rule,
 //! receives in a thread or as a task, checks every byte, holds, checks again, leaves, and rejoins.
-//! It never misses a message that is not counted, and with [`OnFull::Wait`] none at all.
+//! It never misses a message that is not counted, and with [`OnFull::Block`] none at all.
 //!
 //! When the publisher says so, it leaves with all that it holds, and rests until the connection
 //! allows it to rejoin.
@@ -173,10 +173,10 @@ impl Receives {
     }
 
     fn come(&mut self) -> Option<(Receiver, OnFull)> {
-        let on_full = [OnFull::Wait, OnFull::DropNew, OnFull::KeepLatest][self.random.usize(..3)];
+        let on_full = [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest][self.random.usize(..3)];
         let spin = Duration::from_micros(self.random.u64(..2) * 20);
         let mut options = Receiver::builder().on_full(on_full).capacity(self.random.usize(1..=CAPACITY)).spin(spin);
-        if on_full != OnFull::Wait && self.random.bool() {
+        if on_full != OnFull::Block && self.random.bool() {
             // So few that it runs short of loans.
             options = options.loans(self.random.usize(1..=CAPACITY));
         }
@@ -192,9 +192,9 @@ impl Receives {
                 // The publisher has closed, and has no successor yet; or the successor is creating
                 // the channel, or died doing so.
                 Err(
-                    ChannelError::NoChannel { .. }
-                    | ChannelError::SenderGone { .. }
-                    | ChannelError::Unfinished { .. }
+                    ChannelError::NotFound { .. }
+                    | ChannelError::Closed { .. }
+                    | ChannelError::NotReady { .. }
                     | ChannelError::NotAChannel { .. },
                 ) => {}
                 // A sweep has taken the branch before it was locked.
@@ -248,7 +248,7 @@ impl Receives {
         let number = numbered::number(&message).unwrap_or_else(|error| self.fail(&error.to_string()));
         let (count, missed) = (number >> 2, u64::from(message.missed()));
         let is_next = heard.last.iter().all(|last| count == last + 1 + missed);
-        if !is_next || heard.on_full == OnFull::Wait && missed != heard.lost {
+        if !is_next || heard.on_full == OnFull::Block && missed != heard.lost {
             let (on_full, last, lost) = (heard.on_full, heard.last, heard.lost);
             let but = format!("{missed} missed, {lost} of them lost with their owner");
             self.fail(&format!("{on_full:?}: message {count} follows {last:?}, with {but}"));
