@@ -113,9 +113,9 @@ fn channel(channel: &ChannelReport) -> String {
         ("provider", channel.provider.map_or(text::NONE.to_owned(), |id| id.to_string())),
         ("kind", if channel.is_publisher { "publisher" } else { "sender" }.to_owned()),
     ];
-    let heads = ["BRANCH", "RECEIVER", "WHEN FULL", "WAITING", "SENT", "SKIPPED", "LOANS", "LOANED"];
+    let heads = ["ID", "RECEIVER", "WHEN FULL", "WAITING", "SENT", "SKIPPED", "LOANS", "LOANED"];
     let damaged = channel.damaged.iter().map(|of| [format!("{:016x}", of.id), text::visible(&of.problem)]);
-    described(&lines, &[text::table(heads, receivers), text::table(["DAMAGED BRANCH", "PROBLEM"], damaged)])
+    described(&lines, &[text::table(heads, receivers), text::table(["DAMAGED", "PROBLEM"], damaged)])
 }
 
 fn described(lines: &[(&str, String)], tables: &[String]) -> String {

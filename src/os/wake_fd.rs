@@ -74,6 +74,8 @@ mod models;
 /// [`Request::wait_async`]: crate::Request::wait_async
 /// [`Sender::send_async`]: crate::channel::Sender::send_async
 #[derive(Debug)]
+// The models poll `Shared` without a waker.
+#[cfg_attr(all(test, loom), allow(dead_code))]
 pub struct WakeFd {
     shared: Arc<Shared>,
     waker: Waker,

@@ -85,9 +85,9 @@ fn channels() {
     let line = names.run(&["ls"]).line(".many");
     assert!(line.contains(&std::process::id().to_string()) && line.ends_with("1          4/4"), "{line}");
     let line = names.run(&["ls"]).line(".alone");
-    assert!(line.ends_with("0          3/8"), "nobody has come yet: {line}");
+    assert!(line.ends_with("0          3/8"), "no receiver has opened it: {line}");
     let shown = names.run(&["show", "many"]).fine();
-    assert!(shown.contains("keep latest") && shown.contains(&receiver.id().to_string()), "{shown}");
+    assert!(shown.contains("drop oldest") && shown.contains(&receiver.id().to_string()), "{shown}");
     let line = names.run(&["who", "--for", "0s"]).line(".many 4/4");
     assert!(line.starts_with(&receiver.id().to_string()), "{line}");
     receiver.shut_down();
