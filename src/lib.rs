@@ -127,6 +127,8 @@
 //! A wait ends early when another thread calls [`channel::Interrupter::interrupt`] or
 //! [`Provider::interrupt_waits`].
 //!
+//! With a [`WakeFd`], futures take part in an event loop: `epoll`, `mio`, GLib and others.
+//!
 //! # Vocabulary
 //!
 //! | word | meaning |

@@ -73,7 +73,7 @@
 //! | 28 | `loans` | 4 bytes: how many buffers the receiver may hold |
 //! | 32 | `kind` | 4 bytes: 1 pair, 2 meeting, 3 branch |
 //! | 36 | `seats` | 4 bytes: the number of a meeting's seats |
-//! | 40 | `on_full` | 4 bytes: 0 wait, 1 drop new, 2 keep latest |
+//! | 40 | `on_full` | 4 bytes: 0 block, 1 drop newest, 2 drop oldest |
 //! | 44 | `allow_blocking` | 4 bytes: whether a receiver of a meeting may make the publisher wait |
 //!
 //! A pair and a branch continue with a *bell* of 4 bytes at 64, which the sender rings, one at 128,
@@ -179,7 +179,7 @@ mod tests {
         let all = [control_name(&names, ID), segment_name(&names, ID, 0x2f)].into_iter().chain(channel::names(&names));
         all.for_each(|name| assert_says("Names", &format!("\n//! | `{}` |", file(name))));
         for (rule, text) in
-            [(OnFull::Block, "wait"), (OnFull::DropNewest, "drop new"), (OnFull::DropOldest, "keep latest")]
+            [(OnFull::Block, "block"), (OnFull::DropNewest, "drop newest"), (OnFull::DropOldest, "drop oldest")]
         {
             assert_says("The objects of a channel", &format!("{} {text}", rule as u32));
         }

@@ -43,14 +43,14 @@ struct Scene {
 
 /// Receives all messages, as an event loop does: only while the descriptor is readable.
 fn receive(scene: &Scene, sent: u32) {
-    let mut received = 0;
+    let (mut received, mut is_cleared) = (0, false);
     while received < sent {
         scene.shared.fd.poll();
         let arrived = |received| match scene.messages.load(Ordering::Relaxed) > received {
             true => Poll::Ready(()),
             false => Poll::Pending,
         };
-        while received < sent && scene.shared.poll(|| arrived(received)).is_ready() {
+        while received < sent && scene.shared.poll(&mut is_cleared, || arrived(received)).is_ready() {
             received += 1;
         }
     }

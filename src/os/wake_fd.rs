@@ -1,11 +1,12 @@
 //! A waker with a file descriptor: what is awaited takes part in any event loop.
 //!
 //! The descriptor is an eventfd. It is readable at first, so that the loop polls once, and from then
-//! on whenever the last poll was ready or a waker has been called since.
+//! on whenever the last poll was ready or a waker has been called since. It serves one future: with
+//! several, P2 for one of them could consume the wake-up of another.
 //!
 //! | step | [`WakeFd::poll`] | step | a waker |
 //! |---|---|---|---|
-//! | P1 | poll; if ready, return | W1 | `is_woken` = true |
+//! | P1 | poll; if ready, write the eventfd if P3 has cleared it, and return | W1 | `is_woken` = true |
 //! | P2 | exchange `is_woken` for false; if it was true, return | W2 | write the eventfd |
 //! | P3 | read the eventfd: it is not readable any more | | |
 //! | P4 | if `is_woken`, write the eventfd | | |
@@ -33,14 +34,14 @@ mod models;
 /// loops: `epoll`, `poll`, `mio`, `calloop`, GLib, or an executor of ROS.
 ///
 /// It works with everything that can be awaited: [`Receiver::poll_recv`], [`Sender::send_async`],
-/// [`Request::wait_async`]. While a receiver has messages, it makes no system call. Without one, each
-/// poll and each wake-up makes one, and a thread of this process waits for the other side, as for
+/// [`Request::wait_async`]. While a receiver has messages, it makes no system call. Pending polls
+/// and wake-ups make one or two, and a thread of this process waits for the other side, as for
 /// any task (see [awaiting](crate::channel#awaiting)).
 ///
-/// The descriptor is level-triggered. It may be readable although nothing is ready: at first, and
-/// once a second, when a task checks that the other side still exists. So poll until
-/// [`Poll::Pending`], and never block. One `WakeFd` may serve several futures, if each of them is
-/// polled until it is pending whenever the descriptor is readable.
+/// The descriptor may be readable although nothing is ready: at first, after a wake-up until the second
+/// pending poll, and once a second, when a task checks that the other side still exists. So poll when
+/// it is readable, and never block. Create one `WakeFd` for each future or receiver, and remove it
+/// from the event loop before you drop it: a registered waker keeps the descriptor open.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -79,6 +80,8 @@ mod models;
 pub struct WakeFd {
     shared: Arc<Shared>,
     waker: Waker,
+    /// P3 was the last to write or read the descriptor here.
+    is_cleared: bool,
 }
 
 #[derive(Debug)]
@@ -94,21 +97,31 @@ impl Shared {
     }
 
     /// Calls a poll function, and clears the descriptor if nothing is ready.
-    fn poll<T>(&self, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
+    fn poll<T>(&self, is_cleared: &mut bool, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
         let polled = poll(); // P1
-                             // P2. The waker's stores before W1 are visible to the next poll.
-        if polled.is_pending() && self.is_woken.swap(0, Ordering::AcqRel) == 0 {
-            self.fd.clear(); // P3
-                             // P4, after W1 of any waker whose write P3 has erased.
-            if self.is_woken.load(Ordering::Acquire) != 0 {
+        if polled.is_ready() {
+            // The poll may have dropped the waker that would have set it.
+            if std::mem::take(is_cleared) {
                 self.fd.set();
             }
+            return polled;
+        }
+        // P2. The waker's stores before W1 are visible to the next poll.
+        if self.is_woken.swap(0, Ordering::AcqRel) != 0 {
+            return polled;
+        }
+        self.fd.clear(); // P3
+        *is_cleared = true;
+        // P4, after W1 of any waker whose write P3 has erased.
+        if self.is_woken.load(Ordering::Acquire) != 0 {
+            self.fd.set();
         }
         polled
     }
 
     fn wake(&self) {
-        self.is_woken.swap(1, Ordering::AcqRel); // W1
+        // W1. Release: partner of P2 and P4. A swap, so that another waker's release sequence continues.
+        self.is_woken.swap(1, Ordering::AcqRel);
         self.fd.set(); // W2
     }
 }
@@ -157,18 +170,18 @@ mod real {
         ///
         /// # Errors
         ///
-        /// [`OsError`] if the process or the system has too many descriptors.
+        /// [`OsError`] if the process or the system has too many descriptors, or too little memory.
         pub fn new() -> Result<Self, OsError> {
             let shared = Arc::new(Shared::new(EventFd::new()?));
             let waker = Waker::from(shared.clone());
-            Ok(Self { shared, waker })
+            Ok(Self { shared, waker, is_cleared: false })
         }
 
         /// Calls a poll function, such as [`Receiver::poll_recv`](crate::channel::Receiver::poll_recv)
-        /// or that of a pinned future, with a waker that makes this descriptor readable. If the
-        /// result is pending, the descriptor is not readable until that waker is called.
+        /// or that of a pinned future, with a waker that makes this descriptor readable. A
+        /// pending result clears the descriptor, or, after a wake-up, the second one does.
         pub fn poll<T>(&mut self, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
-            self.shared.poll(|| poll(&mut Context::from_waker(&self.waker)))
+            self.shared.poll(&mut self.is_cleared, || poll(&mut Context::from_waker(&self.waker)))
         }
     }
 

@@ -449,7 +449,7 @@ impl<'a> Request<'a> {
         AllocFuture { request: self, ticket: None }
     }
 
-    /// Joins the queue. [`now`](Self::alloc) has accepted the layout.
+    /// Joins the queue. [`alloc`](Self::alloc) has accepted the layout.
     fn join(&self, is_thread: bool) -> Result<Ticket, AllocError> {
         let class = self.provider.class(self.len, self.align)?;
         Ticket::join(self.provider.pool(), class, self.len, is_thread)

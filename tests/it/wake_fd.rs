@@ -19,6 +19,14 @@ fn is_readable(fd: &impl AsFd, timeout: i32) -> bool {
     unsafe { libc::poll(&mut polled, 1, timeout) == 1 }
 }
 
+/// Sleeps until one of the descriptors is readable.
+fn wait_for_any(fds: &[WakeFd]) {
+    let polled = |fd: &WakeFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut polled: Vec<_> = fds.iter().map(polled).collect();
+    // SAFETY: `polled` has that many elements, and lives during the call.
+    unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+}
+
 fn channel(provider: &Provider, name: &str) -> (Sender, Receiver) {
     let sender = Sender::builder().spin(Duration::ZERO).create(provider, name).unwrap();
     (sender, Receiver::builder().spin(Duration::ZERO).open(&Client::new(), name).unwrap())
@@ -49,6 +57,7 @@ fn readable_while_ready() {
         assert!(is_readable(&ready, -1));
     };
     assert_eq!(&message[..], b"third");
+    assert!(is_readable(&ready, 0), "the last poll was ready");
     while ready.poll(|context| receiver.poll_recv(context)).is_ready() {}
     drop(sender);
     let error = loop {
@@ -60,7 +69,7 @@ fn readable_while_ready() {
     assert!(matches!(error, RecvError::Disconnected), "{error}");
 }
 
-/// One loop, one descriptor, two channels and a request for memory.
+/// One loop for two channels and a request for memory.
 #[test]
 fn event_loop() {
     const MESSAGES: u64 = 20_000;
@@ -70,10 +79,11 @@ fn event_loop() {
         (0..2).map(|number| channel(&provider, &format!("{name}-{number}"))).unzip();
     let all = provider.alloc(1 << 20).unwrap();
     let mut request = pin!(provider.request(4096).wait_async());
-    let mut ready = WakeFd::new().unwrap();
+    let mut ready = [(); 3].map(|()| WakeFd::new().unwrap());
+    assert!(ready[2].poll(|context| request.as_mut().poll(context)).is_pending());
     let (mut sums, mut buffer) = ([0, 0], None);
     thread::scope(|scope| {
-        let released = scope.spawn(move || drop(all));
+        scope.spawn(move || drop(all));
         for mut sender in senders {
             scope.spawn(move || {
                 for number in 0..MESSAGES {
@@ -82,10 +92,10 @@ fn event_loop() {
                 sender.wait_until_received(Duration::from_secs(240)).unwrap();
             });
         }
-        released.join().unwrap();
         while sums != [MESSAGES * (MESSAGES - 1) / 2; 2] || buffer.is_none() {
-            assert!(is_readable(&ready, -1));
-            for (receiver, sum) in receivers.iter_mut().zip(&mut sums) {
+            wait_for_any(&ready);
+            let [channels @ .., memory] = &mut ready;
+            for ((receiver, sum), ready) in receivers.iter_mut().zip(&mut sums).zip(channels) {
                 while let Poll::Ready(message) = ready.poll(|context| receiver.poll_recv(context)) {
                     match message {
                         Ok(message) => *sum += u64::from_ne_bytes(message[..].try_into().unwrap()),
@@ -97,7 +107,7 @@ fn event_loop() {
                 }
             }
             if buffer.is_none() {
-                if let Poll::Ready(allocated) = ready.poll(|context| request.as_mut().poll(context)) {
+                if let Poll::Ready(allocated) = memory.poll(|context| request.as_mut().poll(context)) {
                     buffer = Some(allocated.unwrap());
                 }
             }
@@ -112,7 +122,7 @@ fn tokio_async_fd() {
     let (mut sender, mut receiver) = channel(&provider, &unique_prefix("wake-fd-tokio"));
     runtime.block_on(async {
         let ready = WakeFd::new().unwrap();
-        // SAFETY: a `WakeFd` has one descriptor, which it closes when it is dropped.
+        // SAFETY: a `WakeFd` has one descriptor, which stays open as long as it lives.
         let mut ready = unsafe { AsyncFd::register_with_interest(ready, Interest::READABLE) }.unwrap();
         let sending = thread::spawn(move || (0..1_000_u64).for_each(|n| sender.send_bytes(&n.to_ne_bytes()).unwrap()));
         let mut received = 0_u64;
