@@ -72,7 +72,7 @@
 //! | D7 | A message in flight is not lost: it is granted, on loan, or kept until confirmed. A late receiver gets `Stale`, never wrong bytes |
 //! | D8 | Shared chunks are reused first in, first out; unshared ones last in, first out |
 //! | D9 | Memory is reserved when a chunk is made; a step that fails undoes the earlier ones |
-//! | D10 | Peers are not trusted with memory safety: payload is read-only to them, and everything read from shared memory is checked against private data |
+//! | D10 | Peers are not trusted with memory safety: payload is read-only to them, and everything read from shared memory is checked against private data. A peer maps writable only what it needs |
 //! | D11 | A forked child owns nothing |
 //! | D12 | Two APIs, one pool: where another library counts readers ([`backend`](crate::backend)), the pool does not count them again |
 //! | D13 | A channel's messages are loans and take no lease: its own object records the returns |
@@ -81,7 +81,7 @@
 //! | D16 | Whole zenoh buffers are recycled by zenoh's own uniqueness check |
 //! | D17 | Observing does not disturb: inspection takes no peer slot, no lock that matters, and trusts nothing it reads |
 //! | D18 | Segments are few, large and long-lived; they start small and grow. Shelves are for speed, arenas for memory |
-//! | D19 | Receivers of one publisher share nothing but a page for discovery: each creates its own branch, which no other receiver reuses, so joining, leaving and dying need no clean-up |
+//! | D19 | Receivers of one publisher share nothing but a page for discovery: each creates its own branch, which no other receiver reuses, so joining, leaving and dying need no clean-up. The page is trusted only as far as it can be checked |
 //! | D20 | Fewer mechanisms. Most defects were interactions between mechanisms: a new one has to replace an old one or be worth its interactions |
 //! | D21 | A refused length is served by a [region](#at-the-cap), which bounds how long it can starve; smaller requests are never stopped by it |
 //! | D22 | The backend is public. zenoh support is a crate of its own on top of it and uses only public items |

@@ -5,10 +5,10 @@
 //! handles inert there. Checking the epoch costs one relaxed load, not a `getpid` per message.
 //!
 //! On the warm path, a thread's *token* identifies both process and thread: no two threads of a
-//! process share one, nor does a thread with one that an ancestor had before the
-//! fork. So a value that records the current thread's token was created by this thread, in this process.
-//! Parent and child may hand out the same token later: never compare tokens of two processes. A fork clears the token of
-//! the only thread that continues in the child.
+//! process share one, nor does a thread with one that an ancestor had before the fork. So a value that
+//! records the current thread's token was created by this thread, in this process. After a fork, both
+//! processes may hand out the same number: never compare tokens of two processes. A fork clears the
+//! token of the only thread that continues in the child.
 //!
 //! Not detected: a child made by a raw `clone` system call, `_Fork` or `vfork`, which run no
 //! `pthread_atfork` handlers. `fork` in a signal handler, which POSIX no longer allows, may

@@ -49,6 +49,7 @@ pub(crate) enum Access {
 impl Mapping {
     /// Maps memory at an address that the kernel chooses.
     fn map(len: usize, access: libc::c_int, flags: libc::c_int, fd: RawFd) -> io::Result<Self> {
+        debug_assert_eq!(flags & libc::MAP_FIXED, 0);
         // SAFETY: no caller passes MAP_FIXED, so the new mapping touches no existing memory.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd, 0) };
         match NonNull::new(base.cast()).filter(|_| base != libc::MAP_FAILED) {
@@ -57,11 +58,16 @@ impl Mapping {
         }
     }
 
-    /// Maps a part of this mapping anew, before it is used. Returns the part's address.
-    fn replace(&self, part: Range<usize>, flags: libc::c_int, fd: RawFd) -> io::Result<NonNull<u8>> {
+    /// Maps a part of this mapping anew. Returns the part's address.
+    ///
+    /// # Safety
+    ///
+    /// No reference or pointer to the part is used afterwards.
+    unsafe fn replace(&self, part: Range<usize>, flags: libc::c_int, fd: RawFd) -> io::Result<NonNull<u8>> {
         let failed = || io::Error::from_raw_os_error(libc::EINVAL);
         let at = self.range(part.start as u64, part.len() as u64).ok_or_else(failed)?;
-        // SAFETY: the part lies within this mapping (`range`), which is not in use yet.
+        // SAFETY: the part lies within this mapping (`range`), and by this function's contract it is not
+        // in use.
         let done = unsafe { libc::mmap(at.as_ptr().cast(), part.len(), READ_WRITE, flags | libc::MAP_FIXED, fd, 0) };
         if done == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -72,7 +78,8 @@ impl Mapping {
     /// Maps `len` bytes of a file into this address space, `before` bytes from its start. The rest
     /// is unmapped with the result.
     fn with_file(self, before: usize, fd: &File, len: usize) -> io::Result<Self> {
-        let base = self.replace(before..before + len, libc::MAP_SHARED, fd.as_raw_fd())?;
+        // SAFETY: every caller has just made the mapping, which it gives up here.
+        let base = unsafe { self.replace(before..before + len, libc::MAP_SHARED, fd.as_raw_fd()) }?;
         let space = ManuallyDrop::new(self);
         Ok(Self { base, len, before, after: space.len - before - len })
     }
@@ -95,7 +102,8 @@ impl Mapping {
             let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let space = Self::map(page.saturating_add(len), libc::PROT_NONE, nothing, -1)?;
             // Shared: see `Mapping::shared`.
-            space.replace(0..page, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)?;
+            // SAFETY: the mapping is new, and no other code knows it.
+            unsafe { space.replace(0..page, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1) }?;
             space.with_file(page, fd, len)
         };
         map().map_err(|error| name.error("mmap", len, error))

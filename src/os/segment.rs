@@ -133,7 +133,7 @@ impl Segment {
     }
 
     /// Releases a range's memory to the system, in whole pages, even while other processes have it
-    /// mapped. A process that reads it afterwards, in violation of the protocol, reads zeros, or
+    /// mapped; the length stays (I4). The range must no longer be read. A process that reads it afterwards, in violation of the protocol, reads zeros, or
     /// gets a signal if /dev/shm is full. Returns `false` if the system refuses.
     pub(crate) fn discard(&self, range: Range<usize>) -> bool {
         self.file.as_ref().is_some_and(|file| punch(file, range.start, range.len()).is_ok())

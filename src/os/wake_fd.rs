@@ -15,6 +15,9 @@
 //! orders W1 and W2 before such a P3, so P4 or the P2 before it has seen W1. If P2 saw it, P3 does not
 //! take place. A write that follows P3 remains.
 //!
+//! Polls that follow a pending one write the eventfd if they are ready (P1), because such a poll may
+//! have dropped the waker.
+//!
 //! A receiver with messages makes no system call here: P1 returns.
 
 use crate::sync::{AtomicU32, Ordering};
@@ -80,7 +83,7 @@ mod models;
 pub struct WakeFd {
     shared: Arc<Shared>,
     waker: Waker,
-    /// P3 was the last to write or read the descriptor here.
+    /// Set by P3, and cleared by the write of P1.
     is_cleared: bool,
 }
 
@@ -98,7 +101,8 @@ impl Shared {
 
     /// Calls a poll function, and clears the descriptor if nothing is ready.
     fn poll<T>(&self, is_cleared: &mut bool, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
-        let polled = poll(); // P1
+        // P1.
+        let polled = poll();
         if polled.is_ready() {
             // The poll may have dropped the waker that would have set it.
             if std::mem::take(is_cleared) {
@@ -110,9 +114,11 @@ impl Shared {
         if self.is_woken.swap(0, Ordering::AcqRel) != 0 {
             return polled;
         }
-        self.fd.clear(); // P3
+        // P3.
+        self.fd.clear();
         *is_cleared = true;
-        // P4, after W1 of any waker whose write P3 has erased.
+        // P4, after W1 of any waker whose write P3 has erased. Acquire: the next poll sees that waker's
+        // stores.
         if self.is_woken.load(Ordering::Acquire) != 0 {
             self.fd.set();
         }
@@ -130,43 +136,59 @@ impl Shared {
 mod real {
     use super::{Shared, WakeFd};
     use crate::error::OsError;
+    use crate::os::{fork, locks};
     use std::fs::File;
-    use std::io::{Read, Write};
+    use std::io::{self, Read, Write};
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
     use std::sync::Arc;
     use std::task::{Context, Poll, Wake, Waker};
 
     /// An eventfd, readable at first.
     #[derive(Debug)]
-    pub(super) struct EventFd(File);
+    pub(super) struct EventFd {
+        file: File,
+        /// A forked child shares the counter with its parent, and must not clear it (D11).
+        fork_epoch: u64,
+    }
 
     impl EventFd {
         fn new() -> Result<Self, OsError> {
+            let failed = |call, error| OsError::new(call, "this process", 0, error, String::new());
+            locks::watch_forks().map_err(|error| failed("pthread_atfork", error))?;
             // SAFETY: the call has no pointers.
             let fd = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
             if fd < 0 {
-                let error = std::io::Error::last_os_error();
-                return Err(OsError::new("eventfd", "this process", 0, error, String::new()));
+                return Err(failed("eventfd", io::Error::last_os_error()));
             }
             // SAFETY: the descriptor is new, and has no other owner.
-            Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }.into()))
+            let file = unsafe { OwnedFd::from_raw_fd(fd) }.into();
+            Ok(Self { file, fork_epoch: fork::epoch() })
+        }
+
+        fn is_inherited(&self) -> bool {
+            self.fork_epoch != fork::epoch()
         }
 
         /// Makes it readable.
         pub(super) fn set(&self) {
-            // It fails if the counter would overflow: then it is readable.
-            let _full = (&self.0).write(&1_u64.to_ne_bytes());
+            if !self.is_inherited() {
+                // It fails if the counter would overflow: then it is readable.
+                let _full = (&self.file).write(&1_u64.to_ne_bytes());
+            }
         }
 
         /// Makes it unreadable.
         pub(super) fn clear(&self) {
-            // It fails if it is not readable.
-            let _empty = (&self.0).read(&mut [0; 8]);
+            if !self.is_inherited() {
+                // It fails if it is not readable.
+                let _empty = (&self.file).read(&mut [0; 8]);
+            }
         }
     }
 
     impl WakeFd {
-        /// Creates the descriptor, which is closed by `exec`.
+        /// Creates the descriptor, which is closed by `exec`. A forked child that inherits it never
+        /// changes it, and needs one of its own.
         ///
         /// # Errors
         ///
@@ -197,7 +219,7 @@ mod real {
 
     impl AsFd for WakeFd {
         fn as_fd(&self) -> BorrowedFd<'_> {
-            self.shared.fd.0.as_fd()
+            self.shared.fd.file.as_fd()
         }
     }
 

@@ -10,9 +10,8 @@ use crate::os::name::Namespace;
 use crate::os::segment::{Foreign, ObjectError};
 use crate::peer::error::AttachError;
 use crate::protocol::control::{peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
-use crate::protocol::descriptor::Descriptor;
 use crate::protocol::ids::{control_name, PeerId, ProviderId};
-use crate::protocol::record::{Place, Record, Refused, MAX_LEASES, PEERS};
+use crate::protocol::record::{Record, PEERS};
 use crate::protocol::sweep::sweep_after_reading;
 use parking_lot::RwLock;
 use std::mem::size_of;
@@ -260,73 +259,85 @@ impl Drop for PeerControl {
     }
 }
 
-/// A right to read a chunk, released on drop.
-pub(crate) struct Lease<'a> {
-    control: &'a PeerControl,
-    record: u32,
-    /// The message's length according to the descriptor, which counts against the quota.
-    len: u64,
-    origin: Origin,
-}
+pub(crate) use lease::Lease;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    Lease,
-    /// Taken from a grant: an attach that fails puts the grant back.
-    TakenUp,
-}
+/// Only `Lease::take` makes a lease, so that each one is released once.
+mod lease {
+    #![forbid(unsafe_code)]
 
-impl<'a> Lease<'a> {
-    /// Takes the lease that a descriptor names: a new one, or the granted one.
-    #[inline]
-    pub(crate) fn take(control: &'a PeerControl, descriptor: &Descriptor) -> Result<(Self, Place), AttachError> {
-        let Some(record) = control.record(descriptor.record) else {
-            let (provider, records) = (descriptor.provider, control.records());
-            return Err(AttachError::NoSuchRecord { provider, record: descriptor.record, records });
-        };
-        control.check_slot()?;
-        let (slot, generation) = (control.slot(), descriptor.generation);
-        let len = descriptor.len;
-        control.charge(len)?;
-        let (origin, taken) = match descriptor.granted {
-            None => (Origin::Lease, record.attach(slot, generation)),
-            Some(granted) if usize::from(granted) != slot => {
-                control.refund(len);
-                return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 });
+    use super::PeerControl;
+    use crate::peer::error::AttachError;
+    use crate::protocol::descriptor::Descriptor;
+    use crate::protocol::record::{Place, Refused, MAX_LEASES};
+
+    /// A right to read a chunk, released on drop.
+    pub(crate) struct Lease<'a> {
+        control: &'a PeerControl,
+        record: u32,
+        /// The message's length according to the descriptor, which counts against the quota.
+        len: u64,
+        origin: Origin,
+    }
+
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Origin {
+        Lease,
+        /// Taken from a grant: an attach that fails puts the grant back.
+        TakenUp,
+    }
+
+    impl<'a> Lease<'a> {
+        /// Takes the lease that a descriptor names: a new one, or the granted one.
+        #[inline]
+        pub(crate) fn take(control: &'a PeerControl, descriptor: &Descriptor) -> Result<(Self, Place), AttachError> {
+            let Some(record) = control.record(descriptor.record) else {
+                let (provider, records) = (descriptor.provider, control.records());
+                return Err(AttachError::NoSuchRecord { provider, record: descriptor.record, records });
+            };
+            control.check_slot()?;
+            let (slot, generation) = (control.slot(), descriptor.generation);
+            let len = descriptor.len;
+            control.charge(len)?;
+            let (origin, taken) = match descriptor.granted {
+                None => (Origin::Lease, record.attach(slot, generation)),
+                Some(granted) if usize::from(granted) != slot => {
+                    control.refund(len);
+                    return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 });
+                }
+                Some(_) => (Origin::TakenUp, record.accept(slot, generation)),
+            };
+            let refused = match taken {
+                Ok(place) => return Ok((Lease { control, record: descriptor.record, len, origin }, place)),
+                Err(refused) => refused,
+            };
+            control.refund(len);
+            match refused {
+                Refused::Stale => {
+                    // A grant may have been taken up and put back.
+                    control.take_back_if_refused(record);
+                    // The lease may briefly have kept an owner from recycling the chunk.
+                    control.ring();
+                    Err(AttachError::Stale)
+                }
+                Refused::Full => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
+                Refused::NotGranted => Err(AttachError::NotGranted),
             }
-            Some(_) => (Origin::TakenUp, record.accept(slot, generation)),
-        };
-        let refused = match taken {
-            Ok(place) => return Ok((Lease { control, record: descriptor.record, len, origin }, place)),
-            Err(refused) => refused,
-        };
-        control.refund(len);
-        match refused {
-            Refused::Stale => {
-                // A grant may have been taken up and put back.
-                control.take_back_if_refused(record);
-                // The lease may briefly have kept an owner from recycling the chunk.
-                control.ring();
-                Err(AttachError::Stale)
-            }
-            Refused::Full => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
-            Refused::NotGranted => Err(AttachError::NotGranted),
+        }
+
+        /// Moves the lease to another reference to the same control object.
+        pub(crate) fn moved_to(self, control: &PeerControl) -> Lease<'_> {
+            let moved = Lease { control, record: self.record, len: self.len, origin: self.origin };
+            std::mem::forget(self);
+            moved
         }
     }
 
-    /// Moves the lease to another reference to the same control object.
-    pub(crate) fn moved_to(self, control: &PeerControl) -> Lease<'_> {
-        let moved = Lease { control, record: self.record, len: self.len, origin: self.origin };
-        std::mem::forget(self);
-        moved
-    }
-}
-
-impl Drop for Lease<'_> {
-    fn drop(&mut self) {
-        match self.origin {
-            Origin::Lease => self.control.release(self.record, self.len),
-            Origin::TakenUp => self.control.put_back(self.record, self.len),
+    impl Drop for Lease<'_> {
+        fn drop(&mut self) {
+            match self.origin {
+                Origin::Lease => self.control.release(self.record, self.len),
+                Origin::TakenUp => self.control.put_back(self.record, self.len),
+            }
         }
     }
 }

@@ -68,8 +68,9 @@ impl MemoryBell {
     /// Announces released memory.
     #[inline]
     pub(crate) fn ring(&self) {
+        // Partner: the heavy barrier after `listen`. If the load misses a waiting owner's flag, that
+        // owner's check sees the released memory.
         light_barrier();
-        // If the load misses a waiting owner's flag, that owner's check sees the released memory.
         if self.listens.load(Ordering::Relaxed) != 0 {
             self.toll();
         }

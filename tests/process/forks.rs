@@ -7,9 +7,11 @@ use crate::wire::{Link, Message};
 use shm_pool::channel::{ChannelError, Sender};
 use shm_pool::{
     AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmBuf, ShmBufMut,
-    ShmView,
+    ShmView, WakeFd,
 };
 use std::alloc::Layout;
+use std::os::fd::AsRawFd;
+use std::task::Poll;
 
 const LARGE: usize = 300_000;
 const SMALL: usize = 1_000;
@@ -38,6 +40,24 @@ fn forked_child_owns_nothing() {
         assert_eq!(handles.provider.stats().bytes_in_use, 0);
         drop((handles.client, handles.provider));
         assert_eq!(shm::objects(prefix), [""; 0]);
+    });
+}
+
+/// A child that polls an inherited descriptor of an event loop does not erase its parent's wake-up.
+#[test]
+fn forked_child_clears_no_wake_fd() {
+    in_child(|_| {
+        let mut ready = WakeFd::new().unwrap();
+        let Some(forked) = sys::fork() else {
+            sys::end_with(move || assert!(ready.poll(|_| Poll::<()>::Pending).is_pending()));
+        };
+        forked.finish();
+        let mut polled = libc::pollfd { fd: ready.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid element, which lives during the call.
+        assert_eq!(unsafe { libc::poll(&mut polled, 1, 0) }, 1, "it is readable at first");
+        assert!(ready.poll(|_| Poll::<()>::Pending).is_pending());
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::poll(&mut polled, 1, 0) }, 0, "the parent's own poll clears it");
     });
 }
 
