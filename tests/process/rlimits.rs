@@ -6,7 +6,7 @@ use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{ChannelError, Sender};
-use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder};
+use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, WakeFd};
 use shm_pool_support::procfs::{mapped_memory, memory};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -153,6 +153,16 @@ fn assert_no_descriptor_left(error: &OsError) {
 // call.
 
 /// Neither a provider, its first large message, a channel nor a sweep kills the process.
+#[test]
+fn wake_fd_descriptor() {
+    in_child(|_| {
+        let error = with_only(0, WakeFd::new).unwrap_err();
+        assert_eq!((error.call(), error.errno()), ("eventfd", Some(libc::EMFILE)), "{error}");
+        assert!(error.to_string().contains("ulimit -n"), "{error}");
+        WakeFd::new().unwrap();
+    });
+}
+
 #[test]
 fn file_size_limit_is_an_error() {
     in_child(|prefix| {
