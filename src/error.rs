@@ -79,12 +79,12 @@ impl OsError {
     }
 
     /// Returns `true` if memory was short, in the file system or for this process.
-    pub(crate) fn is_for_want_of_memory(&self) -> bool {
+    pub(crate) fn is_out_of_memory(&self) -> bool {
         matches!(self.errno(), Some(libc::ENOSPC | libc::ENOMEM))
     }
 
     /// Returns `true` if descriptors were short, for this process or the system.
-    pub(crate) fn is_for_want_of_descriptors(&self) -> bool {
+    pub(crate) fn is_out_of_descriptors(&self) -> bool {
         matches!(self.errno(), Some(libc::EMFILE | libc::ENFILE))
     }
 }

@@ -558,7 +558,7 @@ impl Backend {
 fn may_pass(error: &AllocError) -> bool {
     match error.kind() {
         // A segment may no longer be needed. An error of the source's own has no number.
-        AllocErrorKind::Os(os) => os.errno().is_none() || os.is_for_want_of_descriptors() || error.is_exhausted(),
+        AllocErrorKind::Os(os) => os.errno().is_none() || os.is_out_of_descriptors() || error.is_exhausted(),
         _ => error.is_exhausted(),
     }
 }

@@ -288,7 +288,7 @@ impl Lends for Lender {
         self.collect_few(&mut self.loans.lock(), self.all())
     }
 
-    fn each_lent(&self, tell: &mut dyn FnMut(&Chunk)) {
+    fn each_loaned(&self, tell: &mut dyn FnMut(&Chunk)) {
         let taking = self.loans.lock();
         // SAFETY: the handle in the cell keeps the chunk (I3), and handles are taken out only under
         // the lock, which `taking` holds while the chunk is borrowed.

@@ -212,12 +212,12 @@ impl ReceiverBuilder {
         let deadline = Deadline::after(timeout);
         loop {
             match self.clone().open(client, name) {
-                Err(
-                    ChannelError::NotFound { .. }
-                    | ChannelError::NotReady { .. }
-                    | ChannelError::Closed { .. }
-                    | ChannelError::TooManyReceivers { .. },
-                ) if !deadline.is_some_and(Deadline::has_passed) => thread::sleep(BETWEEN_TRIES),
+                Err(error)
+                    if (error.is_not_found() || matches!(error, ChannelError::TooManyReceivers { .. }))
+                        && !deadline.is_some_and(Deadline::has_passed) =>
+                {
+                    thread::sleep(BETWEEN_TRIES);
+                }
                 result => return result,
             }
         }

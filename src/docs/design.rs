@@ -91,7 +91,7 @@
 //! # Checked by models
 //!
 //! [loom](https://docs.rs/loom) explores the interleavings and reorderings of the protocols of
-//! records, peer slots, shelves, channels and the memory bell, with the models in `src/models`.
+//! records, peer slots, shelves, channels, the memory bell and the descriptor of an event loop, with the models in `src/models`.
 //!
 //! # Lock freedom
 //!

@@ -24,7 +24,7 @@ impl AllocError {
     pub fn is_exhausted(&self) -> bool {
         match &*self.0 {
             AllocErrorKind::Exhausted { .. } => true,
-            AllocErrorKind::Os(error) => error.is_for_want_of_memory(),
+            AllocErrorKind::Os(error) => error.is_out_of_memory(),
             AllocErrorKind::TimedOut { source, .. } => source.is_exhausted(),
             _ => false,
         }

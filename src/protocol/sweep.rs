@@ -160,7 +160,7 @@ pub(crate) fn create_locked(
     let create = || Segment::create_locked(name.clone(), len, mode, byte, map);
     let makes_room = || sweep(&name.namespace()).is_ok_and(|swept| swept.objects > 0);
     match create() {
-        Err(error) if error.is_for_want_of_memory() && makes_room() => create(),
+        Err(error) if error.is_out_of_memory() && makes_room() => create(),
         made => made,
     }
 }
@@ -366,7 +366,7 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
 fn is_read(channel: &Name, provider: ProviderId, uid: u32) -> bool {
     let locks = match open(channel, uid) {
         Err(ObjectError::Os(error)) => {
-            return error.is_for_want_of_descriptors() || error.errno() == Some(libc::ENOMEM);
+            return error.is_out_of_descriptors() || error.errno() == Some(libc::ENOMEM);
         }
         Err(_) => return false,
         Ok(locks) => locks,

@@ -1,9 +1,9 @@
 //! Error messages: the object, the sizes, a remedy, and the source.
 
-use crate::fixtures::{builder, files, message, pair, NONE};
-use shm_pool::channel::{ChannelError, RecvError, SendErrorKind, WaitAnyError};
+use crate::fixtures::{builder, files, message, pair, unique_prefix, NONE};
+use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
 use shm_pool::inspect::Inspector;
-use shm_pool::{AllocErrorKind, AttachError, BuildError, Client, DescriptorError, OsError, ShareError};
+use shm_pool::{AllocErrorKind, AttachError, BuildError, Client, DescriptorError, OsError, Provider, ShareError};
 use std::error::Error;
 use std::io;
 use std::time::Duration;
@@ -208,4 +208,34 @@ fn errors_are_send() {
     is_error::<DescriptorError>();
     is_error::<shm_pool::CapacityError>();
     is_error::<OsError>();
+}
+
+/// The questions that a caller asks of an error of a channel.
+#[test]
+fn predicates() {
+    let (provider, client, name) = (Provider::builder().build().unwrap(), Client::new(), unique_prefix("predicates"));
+    assert!(Receiver::open(&client, &name).unwrap_err().is_not_found());
+    let mut sender = Sender::builder().capacity(2).loans(1).create(&provider, &name).unwrap();
+    assert!(!Sender::create(&provider, &name).unwrap_err().is_not_found());
+    let mut receiver = Receiver::open(&client, &name).unwrap();
+    let error = receiver.try_recv().unwrap_err();
+    assert!(error.is_empty() && !error.is_disconnected(), "{error}");
+    assert!(receiver.recv_timeout(Duration::from_millis(1)).unwrap_err().is_empty());
+
+    let message = || provider.alloc(1).unwrap().freeze();
+    sender.try_send(message()).unwrap();
+    let error = sender.try_send(message()).unwrap_err();
+    assert!(error.is_full() && !error.is_disconnected(), "no loan: {error}");
+    let refused = std::iter::repeat_with(|| sender.try_send_bytes(b"")).find_map(Result::err).unwrap();
+    assert!(refused.is_full(), "no slot: {refused}");
+    drop(receiver);
+    let error = sender.try_send(message()).unwrap_err();
+    assert!(error.is_disconnected() && !error.is_full(), "{error}");
+    drop(sender);
+
+    let successor = Sender::create(&provider, &name).unwrap();
+    let mut receiver = Receiver::open(&client, &name).unwrap();
+    drop(successor);
+    let error = receiver.recv().unwrap_err();
+    assert!(error.is_disconnected() && !error.is_empty(), "{error}");
 }

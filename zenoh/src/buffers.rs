@@ -9,7 +9,7 @@ use crate::outstanding::Key;
 use crate::request::BufferRequest;
 use crate::waiting::WaitingRoom;
 use crate::whole::{Shared, Whole};
-use crate::{is_for_want_of_memory, PoolBackend, MAP};
+use crate::{is_out_of_memory, PoolBackend, MAP};
 use parking_lot::Mutex;
 use shm_pool::backend::SizeClass;
 use shm_pool::OsError;
@@ -290,7 +290,7 @@ impl Inner {
         let result = self.make(class, len, false);
         search.next_try = began + began.elapsed() * TRY_SHARE;
         match result {
-            Err(error) if is_for_want_of_memory(&error) => {
+            Err(error) if is_out_of_memory(&error) => {
                 search.error = Some(error);
                 None
             }
@@ -333,7 +333,7 @@ impl Inner {
     fn make(&self, class: usize, len: usize, is_thorough: bool) -> Result<Whole, AllocError> {
         loop {
             let error = match self.make_one(class, len) {
-                Err(error) if is_for_want_of_memory(&error) => error,
+                Err(error) if is_out_of_memory(&error) => error,
                 done => return done,
             };
             if is_thorough {

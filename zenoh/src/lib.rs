@@ -422,7 +422,7 @@ impl PoolBackend {
         } else {
             tracing::error!(%layout, error = cause, "no memory for a message; not logged again until there is some");
         }
-        if is_for_want_of_memory(error) {
+        if is_out_of_memory(error) {
             ZAllocError::OutOfMemory
         } else {
             ZAllocError::Other
@@ -490,7 +490,7 @@ impl ShmProviderBackend for PoolBackend {
 }
 
 /// Returns `true` if memory that is released can help.
-fn is_for_want_of_memory(error: &AllocError) -> bool {
+fn is_out_of_memory(error: &AllocError) -> bool {
     match error.kind() {
         AllocErrorKind::Exhausted { .. } => true,
         AllocErrorKind::Os(os) => match os.errno() {

@@ -4,7 +4,7 @@
 
 use crate::buffers::{BufferPool, Search};
 use crate::handle::Buffer;
-use crate::is_for_want_of_memory;
+use crate::is_out_of_memory;
 use crate::waiting::{pause, Place};
 use shm_pool::{AllocError, AllocErrorKind};
 use std::alloc::Layout;
@@ -103,7 +103,7 @@ impl<'a> BufferRequest<'a> {
     pub fn timeout(self, timeout: Duration) -> Result<Buffer, AllocError> {
         let class = self.class()?;
         let source = match self.pool.alloc_class(class, self.len) {
-            Err(error) if is_for_want_of_memory(&error) => error,
+            Err(error) if is_out_of_memory(&error) => error,
             done => return self.finish(done),
         };
         let start = Instant::now();
@@ -195,7 +195,7 @@ impl Future for BufferFuture<'_> {
         };
         if self.place.is_none() {
             match self.request.alloc() {
-                Err(error) if is_for_want_of_memory(&error) => {}
+                Err(error) if is_out_of_memory(&error) => {}
                 done => return Poll::Ready(done),
             }
             match Place::join(pool.inner(), class, len) {

@@ -120,7 +120,7 @@ impl Pool {
             let has_made_room = match &failure {
                 _ if tries == 0 => false,
                 NoMemory::Cap => self.make_room(wanted, from == Where::Anywhere),
-                NoMemory::Os(error) if !error.is_for_want_of_memory() => false,
+                NoMemory::Os(error) if !error.is_out_of_memory() => false,
                 NoMemory::Os(error) => {
                     self.relieve_system(wanted.need, std::mem::replace(&mut was_punched, true), error)
                         || std::mem::take(&mut may_sweep) && self.source.sweep() > 0
@@ -269,7 +269,7 @@ impl Pool {
                 }
                 // There may be too little address space, or memory if the factory reserves all of
                 // it.
-                Err(NoMemory::Os(error)) if error.is_for_want_of_memory() && arena > least => {
+                Err(NoMemory::Os(error)) if error.is_out_of_memory() && arena > least => {
                     arena = round_to_pages(arena / 2).unwrap_or(least).max(len);
                 }
                 Err(error) => return Err(error),

@@ -295,7 +295,7 @@ pub(crate) trait Lends: Send + Sync {
     fn reclaim(&self) -> usize;
 
     /// Calls `tell` with each chunk on loan.
-    fn each_lent(&self, tell: &mut dyn FnMut(&Chunk));
+    fn each_loaned(&self, tell: &mut dyn FnMut(&Chunk));
 
     /// Returns `true` if nothing is on loan, and never will be.
     fn is_over(&self) -> bool;
@@ -341,7 +341,7 @@ impl Pool {
                 on_loan.push((NonNull::from(chunk), chunk.capacity()));
             }
         };
-        self.lenders.lock().iter().flatten().for_each(|lender| lender.each_lent(&mut tell));
+        self.lenders.lock().iter().flatten().for_each(|lender| lender.each_loaned(&mut tell));
         // Several channels may have the same one.
         on_loan.sort_unstable();
         on_loan.dedup();
