@@ -68,7 +68,7 @@ fn is_ready(object: &Object, lender: &Lender, ticket: Ticket, needs_loan: bool) 
     if !needs_loan {
         return true;
     }
-    // For loans, this stands for S2 of `bell`. Partner: the light barrier in `Borrower::give_back`.
+    // For loans, this barrier takes the place of step S2 of `bell`. Partner: the light barrier in `Borrower::give_back`.
     if object.shared().to_sender().is_slept_on() {
         barrier::heavy();
     }
@@ -97,7 +97,7 @@ impl Branch {
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         let shared = self.object.shared();
-        // For its effect: it remembers the receiver before the bell is damaged.
+        // For its side effect: it records that there was a receiver, in case the bell is damaged later.
         shared.has_had_receiver();
         shared.to_sender().is_gone()
     }

@@ -1,6 +1,7 @@
 //! Loom models of the descriptor: a wake-up makes it readable, whenever it comes.
 
 use super::*;
+use crate::sync::{explore, fence};
 use loom::sync::atomic::AtomicU32 as Word;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -35,52 +36,101 @@ impl EventFd {
     }
 }
 
-/// A source of messages whose waker is always registered.
+/// A source of messages with one waker at most, which wakes once. Like `AtomicWaker`, it changes its
+/// state by read-modify-writes alone.
 struct Scene {
     shared: Shared,
     messages: Word,
+    is_armed: Word,
 }
 
-/// Receives all messages, as an event loop does: only while the descriptor is readable.
-fn receive(scene: &Scene, sent: u32) {
+impl Scene {
+    fn new() -> Arc<Self> {
+        let (messages, is_armed) = (Word::new(0), Word::new(0));
+        Arc::new(Self { shared: Shared::new(EventFd::new()), messages, is_armed })
+    }
+
+    fn send(&self) {
+        self.messages.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.is_armed.swap(0, Ordering::SeqCst) != 0 {
+            self.shared.wake();
+        }
+    }
+
+    /// Takes the message with this number. If it has arrived, drops the waker.
+    fn take(&self, number: u32) -> Poll<()> {
+        let has_arrived = || self.messages.load(Ordering::SeqCst) > number;
+        if !has_arrived() {
+            self.is_armed.swap(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if !has_arrived() {
+                return Poll::Pending;
+            }
+        }
+        self.is_armed.swap(0, Ordering::SeqCst);
+        Poll::Ready(())
+    }
+}
+
+/// How an event loop polls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loop {
+    /// Until the result is pending, whenever the descriptor is readable.
+    UntilPending,
+    /// Once, whenever the descriptor is readable.
+    Once,
+    /// Besides, twice at first for another reason.
+    AlsoUnasked,
+}
+
+fn receive(scene: &Scene, sent: u32, polls: Loop) {
     let (mut received, mut is_cleared) = (0, false);
-    while received < sent {
+    let mut poll = || {
+        let is_ready = received < sent && scene.shared.poll(&mut is_cleared, || scene.take(received)).is_ready();
+        received += u32::from(is_ready);
+        (is_ready, received < sent)
+    };
+    let mut is_waiting = true;
+    if polls == Loop::AlsoUnasked {
+        poll();
+        is_waiting = poll().1;
+    }
+    while is_waiting {
         scene.shared.fd.poll();
-        let arrived = |received| match scene.messages.load(Ordering::Relaxed) > received {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        };
-        while received < sent && scene.shared.poll(&mut is_cleared, || arrived(received)).is_ready() {
-            received += 1;
+        let mut is_ready = true;
+        while is_ready && is_waiting {
+            (is_ready, is_waiting) = poll();
+            is_ready &= polls == Loop::UntilPending;
         }
     }
 }
 
-fn senders(count: u32, most_preemptions: Option<usize>) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = most_preemptions;
-    model.check(move || {
-        let scene = Arc::new(Scene { shared: Shared::new(EventFd::new()), messages: Word::new(0) });
-        let sending: Vec<_> = (0..count)
-            .map(|_| {
-                let scene = scene.clone();
-                thread::spawn(move || {
-                    scene.messages.fetch_add(1, Ordering::Relaxed);
-                    scene.shared.wake();
-                })
-            })
-            .collect();
-        receive(&scene, count);
+/// In the model, a lost wake-up is a deadlock.
+fn senders(count: u32, polls: Loop, preemptions: impl Into<Option<usize>>) {
+    explore(preemptions, move || {
+        let scene = Scene::new();
+        let send = |scene: Arc<Scene>| thread::spawn(move || scene.send());
+        let sending: Vec<_> = (0..count).map(|_| send(scene.clone())).collect();
+        receive(&scene, count, polls);
         sending.into_iter().for_each(|sender| sender.join().unwrap());
     });
 }
 
 #[test]
-fn wake_up_is_never_lost() {
-    senders(1, None);
+fn poll_until_pending() {
+    senders(1, Loop::UntilPending, None);
+    senders(2, Loop::UntilPending, 2);
 }
 
 #[test]
-fn last_of_two_wake_ups_is_never_lost() {
-    senders(2, Some(3));
+fn poll_once() {
+    senders(1, Loop::Once, None);
+    senders(2, Loop::Once, 2);
+}
+
+#[test]
+fn poll_unasked() {
+    senders(1, Loop::AlsoUnasked, None);
+    senders(2, Loop::AlsoUnasked, 2);
 }

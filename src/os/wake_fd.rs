@@ -1,4 +1,4 @@
-//! A waker with a file descriptor: what is awaited takes part in any event loop.
+//! A waker backed by a file descriptor, so that an event loop can wait for a future.
 //!
 //! The descriptor is an eventfd. It is readable at first, so that the loop polls once, and from then
 //! on whenever the last poll was ready or a waker has been called since. It serves one future: with
@@ -18,7 +18,7 @@
 //! Polls that follow a pending one write the eventfd if they are ready (P1), because such a poll may
 //! have dropped the waker.
 //!
-//! A receiver with messages makes no system call here: P1 returns.
+//! While a receiver has messages, P1 returns without a system call, except for the first of them.
 
 use crate::sync::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -33,12 +33,11 @@ use real::EventFd;
 #[path = "../models/wake_fd.rs"]
 mod models;
 
-/// A file descriptor that is readable whenever polling a future again may make progress, for event
-/// loops: `epoll`, `poll`, `mio`, `calloop`, GLib, or an executor of ROS.
+/// A file descriptor that is readable whenever a future should be polled again, for event loops: `epoll`, `poll`, `mio`, `calloop`, GLib, or an executor of ROS.
 ///
 /// It works with everything that can be awaited: [`Receiver::poll_recv`], [`Sender::send_async`],
-/// [`Request::wait_async`]. While a receiver has messages, it makes no system call. Pending polls
-/// and wake-ups make one or two, and a thread of this process waits for the other side, as for
+/// [`Request::wait_async`]. While a receiver has messages, polls make no system call, apart from
+/// the first one. Pending polls and wake-ups make one or two, and a thread of this process waits for the other side, as for
 /// any task (see [awaiting](crate::channel#awaiting)).
 ///
 /// The descriptor may be readable although nothing is ready: at first, after a wake-up until the second

@@ -51,6 +51,7 @@ pub(crate) struct Chunk {
     capacity: usize,
     /// Handles of a frozen chunk; otherwise 1.
     refs: AtomicUsize,
+    /// The token of the thread that took it last (see `os::fork`).
     taker: AtomicU64,
     /// Odd while closed to peers, even while published, 0 before a record is claimed.
     generation: AtomicU64,

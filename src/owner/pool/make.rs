@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// A segment that is never removed has at least this share of its intended length.
+/// A segment that is never removed has at least 1 / `KEPT_SHARE` of its intended length.
 const KEPT_SHARE: usize = 32;
 
 /// How often room is made for one request. Other threads may take the room.
@@ -136,7 +136,7 @@ impl Pool {
                     // site.
                     wanted.is_one_off |= wanted.may_be_larger && self.arenas.has_other_sites();
                 }
-                // Another thread may have given one.
+                // Another thread may have released a chunk.
                 failure => return self.take_any(wanted).ok_or_else(|| self.failed(wanted, failure)),
             }
         }

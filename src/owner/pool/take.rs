@@ -39,7 +39,7 @@ const LEASED_TRIES_AT_THE_CAP: usize = 2;
 /// the cap.
 const SEARCHES_PER_TRIM: u64 = 64;
 
-/// An idle chunk may serve for a smaller one if it is larger by at most this share.
+/// An idle chunk may serve a smaller size if it is larger by at most 1 / `MOST_WASTE` of that size.
 const MOST_WASTE: usize = 4;
 
 /// The same if the arenas can no longer grow.
