@@ -63,7 +63,7 @@
 //! + max of              waiting for receivers, all among the newest:
 //!     history             kept for late receivers
 //!     capacity            of each receiver with DropOldest
-//!     capacity + 1        of each receiver with Wait
+//!     capacity + 1        of each receiver with Block
 //! + sum of (capacity + 1) of the receivers with DropNewest, which wait although newer ones exist
 //! + sum of views          the most messages that each receiver has received and not yet dropped
 //! ```
