@@ -109,7 +109,7 @@
 //! their memory.
 //!
 //! Idle memory that has not been needed for a while is returned to the system automatically
-//! ([`idle_window`](ProviderBuilder::idle_window)), or at once by [`Provider::trim`] and
+//! ([`idle_window`](Tuning::idle_window)), or at once by [`Provider::trim`] and
 //! [`Provider::trim_to`]. [`Provider::reclaim`] reclaims dead peers' leases now instead of at the
 //! next shortage. [`Provider::stats`] reports the pool's memory.
 //!
@@ -214,6 +214,7 @@ pub use os::wake_fd::WakeFd;
 pub use owner::buf::{ShmBuf, ShmBufMut};
 pub use owner::builder::ProviderBuilder;
 pub use owner::error::{AllocError, AllocErrorKind, CapacityError, ShareError};
+pub use owner::limits::Tuning;
 pub use owner::pool::{ClassStats, Stats};
 pub use owner::provider::{AllocFuture, Provider, Request, Reservation};
 pub use peer::client::{Client, ClientBuilder};

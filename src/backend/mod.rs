@@ -78,12 +78,12 @@ pub use chunk::Chunk;
 use crate::error::{BuildError, OsError};
 use crate::os::futex::Deadline;
 use crate::os::name::Name;
-use crate::os::segment::Segment;
+use crate::os::segment::{Memory, Segment};
 use crate::os::{fork, locks};
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::control::{Payload, SegmentFactory};
 use crate::owner::error::{AllocError, AllocErrorKind};
-use crate::owner::limits::{range, Limits, DEFAULT_IDLE_WINDOW, LONGEST};
+use crate::owner::limits::{range, Limits, Tuning, LONGEST};
 use crate::owner::pool::{Pool, Stats};
 use crate::owner::provider::Reservation;
 use crate::owner::waiting::Ticket;
@@ -153,23 +153,26 @@ pub struct SegmentFile {
 }
 
 /// A source, as the pool's segment factory.
-struct Sourced<S>(Arc<S>);
+struct Sourced<S> {
+    source: Arc<S>,
+    memory: Memory,
+}
 
 impl<S: SegmentSource + 'static> SegmentFactory for Sourced<S> {
     fn create(&self, len: usize) -> Result<Payload, OsError> {
-        let SegmentFile { id, file, path } = self.0.create(len)?;
+        let SegmentFile { id, file, path } = self.source.create(len)?;
         let file = Arc::new(file);
-        let removal = Removal { source: self.0.clone(), id, file: Some(file.clone()), fork_epoch: fork::epoch() };
-        let segment = Segment::of_file(file, Name::of_path(&path), len)?;
+        let removal = Removal { source: self.source.clone(), id, file: Some(file.clone()), fork_epoch: fork::epoch() };
+        let segment = Segment::of_file(file, Name::of_path(&path), len, self.memory)?;
         Ok(Payload::removed_by(segment, id, removal))
     }
 
     fn sweep(&self) -> u64 {
-        self.0.sweep()
+        self.source.sweep()
     }
 
     fn keeps_segments(&self) -> bool {
-        self.0.keeps_segments()
+        self.source.keeps_segments()
     }
 }
 
@@ -198,10 +201,9 @@ pub struct BackendBuilder {
     max_bytes: usize,
     max_alloc: Option<usize>,
     max_idle_per_class: Option<usize>,
-    arena_size: Option<usize>,
     max_segment: usize,
-    idle_window: u64,
     collect_early: bool,
+    tuning: Tuning,
 }
 
 impl BackendBuilder {
@@ -210,10 +212,9 @@ impl BackendBuilder {
             max_bytes: DEFAULT_MAX_BYTES,
             max_alloc: None,
             max_idle_per_class: None,
-            arena_size: None,
             max_segment: LONGEST,
-            idle_window: DEFAULT_IDLE_WINDOW,
             collect_early: true,
+            tuning: Tuning::new(),
         }
     }
 
@@ -240,25 +241,10 @@ impl BackendBuilder {
         self
     }
 
-    /// Sets the length of the first segment in bytes, as
-    /// [`ProviderBuilder::arena_size`](crate::ProviderBuilder::arena_size) does.
-    pub fn arena_size(mut self, bytes: usize) -> Self {
-        self.arena_size = Some(bytes);
-        self
-    }
-
     /// Sets the longest segment in bytes, from a page to 64 GiB, which is the default: the largest
     /// offset that readers understand.
     pub fn max_segment(mut self, bytes: usize) -> Self {
         self.max_segment = bytes;
-        self
-    }
-
-    /// Sets how soon idle memory goes back to the system, as
-    /// [`ProviderBuilder::idle_window`](crate::ProviderBuilder::idle_window) does; default 32,768
-    /// allocations.
-    pub fn idle_window(mut self, allocations: u64) -> Self {
-        self.idle_window = allocations;
         self
     }
 
@@ -269,21 +255,27 @@ impl BackendBuilder {
         self
     }
 
+    /// Sets the options of segments and memory that few programs need; see [`Tuning`].
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
     /// Builds the backend, without a segment yet.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if an option or a combination is out of range, or if the process has no heap
-    /// for the backend's lists.
+    /// [`BuildError`] if an option or a combination is out of range, if memory cannot be taken from
+    /// the node, or if the process has no heap for the backend's lists.
     pub fn build(self, source: impl SegmentSource + 'static) -> Result<Backend, BuildError> {
         range("max_segment", self.max_segment, crate::os::posix::page_size(), LONGEST, " bytes")?;
         range("max_bytes", self.max_bytes, 1, Backend::MAX_SEGMENTS.saturating_mul(self.max_segment), " bytes")?;
         let (max_alloc, max_idle) = (self.max_alloc, self.max_idle_per_class);
-        let limits = Limits::new(self.max_bytes, max_alloc, max_idle, self.arena_size, self.max_segment)?;
-        let limits = limits.with_idle_window(self.idle_window)?;
+        let limits = Limits::new(self.max_bytes, max_alloc, max_idle, &self.tuning, self.max_segment)?;
+        let memory = self.tuning.memory(false)?;
         locks::watch_forks()
             .map_err(|error| OsError::new("pthread_atfork", "this process", 0, error, String::new()))?;
-        let pool = Pool::new(limits, Box::new(Sourced(Arc::new(source))), None);
+        let pool = Pool::new(limits, Box::new(Sourced { source: Arc::new(source), memory }), None);
         let shared = Shared { pool: ManuallyDrop::new(pool), collect_early: self.collect_early };
         Ok(Backend { shared: Arc::new(shared), collector: None })
     }
@@ -341,7 +333,7 @@ impl Backend {
     ///
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and does not
     /// touch the heap, except that about every 64th allocation may return idle memory
-    /// ([`idle_window`](BackendBuilder::idle_window)).
+    /// ([`idle_window`](Tuning::idle_window)).
     ///
     /// # Errors
     ///

@@ -17,7 +17,6 @@ use crate::protocol::ids::{control_name, segment_name, ProviderId};
 use crate::protocol::sweep::{sweep_after_reading, TEARDOWN};
 use crate::sync::light_barrier;
 use counted::{Counted, Owned};
-use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -245,15 +244,8 @@ impl MappedSegments {
     }
 }
 
-/// A buffer of the sender, read in place. Its memory is not reused before this is dropped, even
-/// after the receiver, the sender and the provider have been dropped.
-///
-/// A loan dereferences to `&[u8]`, with the length of the message. It begins where the sender's
-/// buffer does, so it has the alignment requested from
-/// [`Provider::alloc_layout`](crate::Provider::alloc_layout), and at least 64 bytes. The range
-/// always lies within the mapping; the alignment holds only as long as other processes keep to the
-/// protocol, so unsafe code must check it.
-pub struct Loan {
+/// The buffer of a [`Message`](super::Message), which describes it.
+pub(super) struct Loan {
     data: NonNull<u8>,
     len: usize,
     /// The loan's number, and above it the count of missed messages. One word, because a message is
@@ -268,8 +260,8 @@ unsafe impl Send for Loan {}
 unsafe impl Sync for Loan {}
 
 impl Loan {
-    /// See [`Message::missed`](super::Message::missed).
-    pub fn missed(&self) -> u32 {
+    #[inline]
+    pub(super) fn missed(&self) -> u32 {
         (self.tag >> 32) as u32
     }
 }
@@ -285,23 +277,10 @@ impl Deref for Loan {
     }
 }
 
-impl AsRef<[u8]> for Loan {
-    #[inline]
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
-
 impl Drop for Loan {
     #[inline]
     fn drop(&mut self) {
         self.mapped.borrower.give_back(self.tag as u32);
-    }
-}
-
-impl fmt::Debug for Loan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loan").field("len", &self.len).finish()
     }
 }
 

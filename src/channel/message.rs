@@ -19,19 +19,17 @@ pub const MAX_INLINE: usize = (WORDS - 1) * 8;
 const BYTES: u64 = 1;
 const BUFFER: u64 = 2;
 
-/// Up to [`MAX_INLINE`] bytes, copied out of their slot and aligned to 8 bytes. Dereferences to
-/// `&[u8]`, with the length that was sent.
-#[derive(Clone, Copy, Debug)]
+/// Up to [`MAX_INLINE`] bytes, copied out of their slot and aligned to 8 bytes.
 #[repr(C, align(8))]
-pub struct Inline {
+pub(super) struct Inline {
     bytes: [u8; MAX_INLINE],
     len: u32,
     missed: u32,
 }
 
 impl Inline {
-    /// See [`Message::missed`](super::Message::missed).
-    pub fn missed(&self) -> u32 {
+    #[inline]
+    pub(super) fn missed(&self) -> u32 {
         self.missed
     }
 }

@@ -158,9 +158,8 @@ mod withdrawal_models;
 #[cfg(all(test, not(loom)))]
 pub(crate) use layout::format;
 
-pub use borrower::Loan;
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
-pub use message::{Inline, MAX_INLINE};
+pub use message::MAX_INLINE;
 pub use publisher::{Publisher, PublisherBuilder, ReceiverState};
 pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
 pub use ring::OnFull;

@@ -28,14 +28,27 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-/// A received message. Dereferences to `&[u8]`, with the length that was sent.
-#[derive(Debug)]
-pub enum Message {
-    /// A buffer of the sender's provider, read in place. Aligned as described at [`Loan`].
+/// A received message: a buffer of the sender, read in place, or up to
+/// [`MAX_INLINE`](super::MAX_INLINE) bytes, copied out of the slot. Dereferences to `&[u8]`, with
+/// the length that was sent.
+///
+/// The sender does not reuse the memory of a buffer before the message is dropped, even after the
+/// receiver, the sender and the provider have been dropped. (A [`ShmView`](crate::ShmView) is a type
+/// of its own because it releases a lease, and a message returns a loan.)
+///
+/// A message begins where the sender's buffer does, so it has the alignment requested from
+/// [`Provider::alloc_layout`](crate::Provider::alloc_layout), and at least 64 bytes; an
+/// [inline](Self::is_inline) one has 8. The range always lies within the mapping; the alignment
+/// holds only as long as other processes keep to the protocol, so unsafe code must check it.
+pub struct Message(Content);
+
+enum Content {
     Buffer(Loan),
-    /// Bytes copied out of the slot itself. Aligned to 8 bytes.
     Bytes(Inline),
 }
+
+// A message is returned by value.
+const _: () = assert!(std::mem::size_of::<Message>() <= 64);
 
 impl Message {
     /// Returns how many messages were sent between the previous message received and this one:
@@ -43,10 +56,17 @@ impl Message {
     /// Wraps around above [`u32::MAX`].
     #[inline]
     pub fn missed(&self) -> u32 {
-        match self {
-            Self::Buffer(loan) => loan.missed(),
-            Self::Bytes(bytes) => bytes.missed(),
+        match &self.0 {
+            Content::Buffer(loan) => loan.missed(),
+            Content::Bytes(bytes) => bytes.missed(),
         }
+    }
+
+    /// Returns `true` if the bytes were sent in the slot itself, by
+    /// [`send_bytes`](super::Sender::send_bytes). It takes no loan.
+    #[inline]
+    pub fn is_inline(&self) -> bool {
+        matches!(self.0, Content::Bytes(_))
     }
 }
 
@@ -55,9 +75,9 @@ impl Deref for Message {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        match self {
-            Self::Buffer(loan) => loan,
-            Self::Bytes(bytes) => bytes,
+        match &self.0 {
+            Content::Buffer(loan) => loan,
+            Content::Bytes(bytes) => bytes,
         }
     }
 }
@@ -66,6 +86,14 @@ impl AsRef<[u8]> for Message {
     #[inline]
     fn as_ref(&self) -> &[u8] {
         self
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut message = f.debug_struct("Message");
+        message.field("len", &self.len()).field("is_inline", &self.is_inline());
+        message.field("missed", &self.missed()).finish()
     }
 }
 
@@ -480,9 +508,9 @@ impl Receiver {
         let place = message::place(number, &words);
         let missed = place.wrapping_sub(self.expected);
         let message = match message::read(number, &words, missed) {
-            Ok(Carried::Bytes(bytes)) => Ok(Message::Bytes(bytes)),
+            Ok(Carried::Bytes(bytes)) => Ok(Message(Content::Bytes(bytes))),
             Ok(Carried::Buffer(place)) => match segments.open(&place, missed, || is_sender_there(object)) {
-                Ok(loan) => Ok(Message::Buffer(loan)),
+                Ok(loan) => Ok(Message(Content::Buffer(loan))),
                 Err(error) => {
                     segments.borrower().give_back(place.number);
                     Err(error.into())

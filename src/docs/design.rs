@@ -51,7 +51,7 @@
 //! * **I5.** No Rust reference exists to bytes that another process may write at that time.
 //!   `&mut [u8]` comes only from a [`ShmBufMut`](crate::ShmBufMut), which no peer can attach to;
 //!   `&[u8]` exists only while a [`ShmBuf`](crate::ShmBuf), [`ShmView`](crate::ShmView) or
-//!   [`channel::Loan`](crate::channel::Loan) is held.
+//!   [`channel::Message`](crate::channel::Message) is held.
 //! * **I6.** After its provider is dropped, every chunk is destroyed exactly once, and with the
 //!   last one the pool.
 //! * **I7.** Each name, under /dev/shm or another directory, is unlinked by the process that

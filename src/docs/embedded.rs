@@ -53,11 +53,11 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use shm_pool::{BuildError, Provider};
+//! use shm_pool::{BuildError, Provider, Tuning};
 //!
 //! // 1. mount -t tmpfs -o size=1m,mode=0700 none /run/frames, and `.directory("/run/frames")`
 //! let builder = Provider::builder().max_bytes(256 << 10).max_shared(16).max_idle_per_class(16);
-//! let builder = builder.idle_window(0); // what is idle stays
+//! let builder = builder.tuning(Tuning::new().idle_window(0)); // what is idle stays
 //! // 2.
 //! let provider = match builder.clone().lock_memory(true).build() {
 //!     Err(error @ BuildError::LockMemory { .. }) => {
@@ -81,7 +81,7 @@
 //!    [`max_shared`](crate::ProviderBuilder::max_shared) as above;
 //!    [`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) to at least the largest
 //!    reservation; [`directory`](crate::ProviderBuilder::directory) for a tmpfs of its own;
-//!    [`numa_node`](crate::ProviderBuilder::numa_node) on a machine with several.
+//!    [`numa_node`](crate::Tuning::numa_node) on a machine with several.
 //! 2. **Lock.** [`lock_memory`](crate::ProviderBuilder::lock_memory) keeps the pool's memory out of
 //!    swap. [`build`](crate::ProviderBuilder::build) compares cap and control object with
 //!    `RLIMIT_MEMLOCK`: 8 MiB on many systems and 64 KiB on older ones. Raise it with
@@ -101,7 +101,7 @@
 //! are in use than were reserved. Waking a side of a channel that sleeps is a system call.
 //!
 //! Allocations of an unreserved length also release idle memory, every 32,768 allocations, 1 MiB at
-//! a time, and take locks for it; [`idle_window(0)`](crate::ProviderBuilder::idle_window) turns
+//! a time, and take locks for it; [`idle_window(0)`](crate::Tuning::idle_window) turns
 //! that off.
 //!
 //! Leave to a thread without a deadline: allocating an unreserved length, or more messages than
@@ -116,7 +116,7 @@
 //!
 //! # Huge pages
 //!
-//! [`huge_pages`](crate::ProviderBuilder::huge_pages) helps with messages of megabytes that are
+//! [`huge_pages`](crate::Tuning::huge_pages) helps with messages of megabytes that are
 //! accessed at random, not with copies from front to back; the bench `memory` measures it. Several
 //! short messages share a huge page if they are reserved together, and a single message begins and
 //! ends in small pages. Huge pages cannot be required: on hugetlbfs, every object consists of whole

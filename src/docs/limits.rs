@@ -22,7 +22,7 @@
 //! | [`ProviderBuilder::max_bytes`] | 2^48 - 1 bytes; 64 GiB with `shm-pool-zenoh` | [`BuildError::OutOfRange`](crate::BuildError::OutOfRange) |
 //! | idle chunks of a size class | [`max_idle_per_class`]: 8 by default, at most 1,048,576 | further ones return to their arena |
 //! | memory that a provider may lock ([`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory)) | `RLIMIT_MEMLOCK`, for `max_bytes` and the control object | [`BuildError::LockMemory`](crate::BuildError::LockMemory) |
-//! | NUMA node ([`ProviderBuilder::numa_node`](crate::ProviderBuilder::numa_node)) | 1023, and one that has memory | [`BuildError::NumaNode`](crate::BuildError::NumaNode) |
+//! | NUMA node ([`Tuning::numa_node`](crate::Tuning::numa_node)) | 1023, and one that has memory | [`BuildError::NumaNode`](crate::BuildError::NumaNode) |
 //! | private memory for a provider's own lists | the heap that the process may have (`ulimit -v`, cgroup memory) | [`BuildError::OutOfMemory`](crate::BuildError::OutOfMemory) |
 //! | name prefix | 64 bytes | [`BuildError::Prefix`](crate::BuildError::Prefix) |
 //! | name of a channel | 64 bytes | [`ChannelError::Name`](crate::channel::ChannelError::Name) |

@@ -84,8 +84,8 @@ impl Segment {
     }
 
     /// Maps an object of `len` bytes that the caller creates and removes. `name` is for errors.
-    pub(crate) fn of_file(file: Arc<File>, name: Name, len: usize) -> Result<Self, OsError> {
-        Self::sparse(file, Link::of_others(name), len, Memory::default())
+    pub(crate) fn of_file(file: Arc<File>, name: Name, len: usize, memory: Memory) -> Result<Self, OsError> {
+        Self::sparse(file, Link::of_others(name), len, memory)
     }
 
     fn sparse(file: Arc<File>, link: Link, len: usize, memory: Memory) -> Result<Self, OsError> {

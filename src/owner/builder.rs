@@ -3,12 +3,11 @@
 #![forbid(unsafe_code)]
 
 use crate::error::{BuildError, OsError};
-use crate::os::mapping::{can_prefer_node, may_lock};
+use crate::os::mapping::may_lock;
 use crate::os::name::{Namespace, DEFAULT_PREFIX, DIRECTORY};
-use crate::os::posix::{huge_page_size, is_object_mode, is_on_hugetlbfs, lock_limit, round_to_pages};
-use crate::os::segment::Memory;
+use crate::os::posix::{is_object_mode, is_on_hugetlbfs, lock_limit, round_to_pages};
 use crate::owner::control::{Numbered, OwnerControl};
-use crate::owner::limits::{range, Limits, DEFAULT_IDLE_WINDOW, LONGEST};
+use crate::owner::limits::{range, Limits, Tuning, LONGEST};
 use crate::owner::pool::Pool;
 use crate::owner::provider::Provider;
 use crate::protocol::control::{control_size, MAX_RECORDS};
@@ -32,12 +31,9 @@ pub struct ProviderBuilder {
     max_idle_per_class: usize,
     max_shared: usize,
     quota: Option<u64>,
-    arena_size: Option<usize>,
-    idle_window: u64,
     mode: u32,
     lock_memory: bool,
-    huge_pages: bool,
-    numa_node: Option<u32>,
+    tuning: Tuning,
     directory: PathBuf,
     name_prefix: String,
 }
@@ -57,12 +53,9 @@ impl Default for ProviderBuilder {
             max_idle_per_class: DEFAULT_MAX_IDLE,
             max_shared: DEFAULT_MAX_SHARED,
             quota: None,
-            arena_size: None,
-            idle_window: DEFAULT_IDLE_WINDOW,
             mode: 0o600,
             lock_memory: false,
-            huge_pages: false,
-            numa_node: None,
+            tuning: Tuning::new(),
             directory: PathBuf::from(DIRECTORY),
             name_prefix: DEFAULT_PREFIX.to_owned(),
         }
@@ -122,40 +115,6 @@ impl ProviderBuilder {
         self
     }
 
-    /// Sets the length of the first segment in bytes, from 1 to `max_bytes` and at most 64 GiB,
-    /// rounded up to whole pages and to a multiple of the first message's chunk, or to `max_bytes`
-    /// if little of it would be left.
-    ///
-    /// By default it is a 32nd of `max_bytes`, but at least 64 KiB and eight of the first message;
-    /// with [`max_idle_per_class`](Self::max_idle_per_class) 0, one message. Each further segment
-    /// is at least as long as all earlier ones together and as eight of its first message, or 32 of
-    /// a message above a 32nd of `max_bytes`. All of this is within the cap, and only address
-    /// space.
-    pub fn arena_size(mut self, bytes: usize) -> Self {
-        self.arena_size = Some(bytes);
-        self
-    }
-
-    /// Sets the number of allocations after which memory that was idle throughout is returned to
-    /// the system: from 0 (never) to 2,147,483,648, rounded up to a multiple of 64; default 32,768.
-    /// Such a window also has at least 128 allocations for each existing chunk.
-    ///
-    /// These were not needed in a window:
-    ///
-    /// * of the chunks in a class's queue, the lowest number that a take has left there;
-    /// * a class's most recently released chunk, if no message has used it;
-    /// * of the memory between chunks, the amount that was also there at the end of the previous
-    ///   window.
-    ///
-    /// If that is at least a 1024th of `max_bytes`, about every 64th allocation returns up to 1 MiB
-    /// of it, at some 40 ns per 4 KiB page. [Reserved](Provider::reserve) chunks stay. Allocations
-    /// of a reserved length count but return nothing, so a publisher that makes no others, or
-    /// stops, has to call [`Provider::trim`].
-    pub fn idle_window(mut self, allocations: u64) -> Self {
-        self.idle_window = allocations;
-        self
-    }
-
     /// Sets the permission bits of the objects under /dev/shm, whatever umask is set; default
     /// `0o600`: peers of the same user. With `0o660`, peers of the same group may attach too. For
     /// others than the owner, write bits apply only to the control object, which holds the leases.
@@ -176,7 +135,7 @@ impl ProviderBuilder {
     /// ([`Provider::sweep_in`]).
     ///
     /// Choose a tmpfs, for example one with its own size or with `huge=` (see
-    /// [`huge_pages`](Self::huge_pages)). Another local file system writes messages to the disk now
+    /// [`huge_pages`](Tuning::huge_pages)). Another local file system writes messages to the disk now
     /// and then, and writers may wait for that. A network file system does not work: locks show
     /// which processes are alive. hugetlbfs is refused: every object would take whole huge pages.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
@@ -198,27 +157,9 @@ impl ProviderBuilder {
         self
     }
 
-    /// Advises the kernel to put reserved memory into huge pages (2 MiB on x86-64), so that large
-    /// messages cause fewer TLB misses. Other memory stays in small pages, without an
-    /// error. Needs Linux 6.1. Default `false`.
-    ///
-    /// A huge page is made when the last of its small pages is reserved, so it takes no more
-    /// memory. Reserving then takes about twice as long, because the kernel copies, and may delay
-    /// other threads: [`reserve`](Provider::reserve) at the start.
-    ///
-    /// A tmpfs mounted with `huge=always` ([`directory`](Self::directory)) has huge pages without
-    /// this option, faster, but takes up to one more for each piece. `ShmemPmdMapped` in
-    /// /proc/*pid*/smaps shows how much a process has mapped in huge pages; a peer does so only
-    /// where it faults a segment in at once.
-    pub fn huge_pages(mut self, advise: bool) -> Self {
-        self.huge_pages = advise;
-        self
-    }
-
-    /// Prefers this NUMA node for payload memory. Default: the node of the thread that allocates
-    /// first.
-    pub fn numa_node(mut self, node: u32) -> Self {
-        self.numa_node = Some(node);
+    /// Sets the options of segments and memory that few programs need; see [`Tuning`].
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
         self
     }
 
@@ -232,8 +173,7 @@ impl ProviderBuilder {
     /// refuses the control object. Nothing is left behind.
     pub fn build(self) -> Result<Provider, BuildError> {
         let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
-        let limits = Limits::new(max_bytes, max_alloc, Some(max_idle), self.arena_size, LONGEST)?;
-        let limits = limits.with_idle_window(self.idle_window)?;
+        let limits = Limits::new(max_bytes, max_alloc, Some(max_idle), &self.tuning, LONGEST)?;
         if !is_object_mode(self.mode) {
             return Err(BuildError::Mode { mode: self.mode });
         }
@@ -242,14 +182,13 @@ impl ProviderBuilder {
         range("max_bytes_per_peer", quota, 1, usize::MAX, " bytes")?;
         let names = Namespace::new(&self.directory, &self.name_prefix)?;
         self.check_directory()?;
-        self.check_memory(&limits)?;
+        let memory = self.tuning.memory(self.lock_memory)?;
+        self.check_lock_limit(&limits)?;
         let _ = sweep::sweep(&names);
         let control = self.create_control(&names)?;
         if self.lock_memory {
             control.lock_memory()?;
         }
-        let huge_page = self.huge_pages.then(huge_page_size).flatten();
-        let memory = Memory { is_locked: self.lock_memory, huge_page, numa_node: self.numa_node };
         event!(info, provider = %control.id(), prefix = names.prefix(), max_bytes, "provider made");
         let segments = Numbered::new(names.clone(), control.id(), self.mode & 0o644, memory);
         Ok(Provider::new(Pool::new(limits, Box::new(segments), Some(control)), names))
@@ -263,15 +202,12 @@ impl ProviderBuilder {
             return unfit("is not a directory");
         }
         if is_on_hugetlbfs(directory) {
-            return unfit("is on hugetlbfs; use a tmpfs, and ProviderBuilder::huge_pages");
+            return unfit("is on hugetlbfs; use a tmpfs, and Tuning::huge_pages");
         }
         Ok(())
     }
 
-    fn check_memory(&self, limits: &Limits) -> Result<(), BuildError> {
-        if let Some(node) = self.numa_node {
-            can_prefer_node(node).map_err(|source| BuildError::NumaNode { node, source })?;
-        }
+    fn check_lock_limit(&self, limits: &Limits) -> Result<(), BuildError> {
         let control = round_to_pages(control_size(self.max_shared)).unwrap_or(usize::MAX);
         let needed = limits.max_bytes.saturating_add(control);
         // If the kernel cannot be asked, the first segment will show.

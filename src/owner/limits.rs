@@ -10,7 +10,9 @@
 #![forbid(unsafe_code)]
 
 use crate::error::BuildError;
-use crate::os::posix::{has_heap, page_size, round_to_pages, PAGE};
+use crate::os::mapping::can_prefer_node;
+use crate::os::posix::{has_heap, huge_page_size, page_size, round_to_pages, PAGE};
+use crate::os::segment::Memory;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::protocol::descriptor::MAX_LEN;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -86,13 +88,119 @@ const BOOKS_OF_CLASS: usize = 512;
 const BOOKS: usize = 96 << 10;
 
 /// The default number of allocations in a window (see `pool::evict`).
-pub(crate) const DEFAULT_IDLE_WINDOW: u64 = 1 << 15;
+const DEFAULT_IDLE_WINDOW: u64 = 1 << 15;
 
 const MAX_IDLE_WINDOW: u64 = 1 << 31;
 
 /// Uses of a chunk are counted in batches of this size. A power of two: the warm path tests the
 /// lowest bits of its count.
 pub(crate) const COUNTED: u64 = 64;
+
+/// Options of a pool's segments and memory that few programs need.
+///
+/// Passed to [`ProviderBuilder::tuning`](crate::ProviderBuilder::tuning) or
+/// [`BackendBuilder::tuning`](crate::backend::BackendBuilder::tuning), which replace all of them;
+/// `build` checks them.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::{Provider, Tuning};
+///
+/// let tuning = Tuning::new().arena_size(16 << 20).huge_pages(true);
+/// let provider = Provider::builder().max_bytes(64 << 20).tuning(tuning).build()?;
+/// # drop(provider);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "options have no effect until they are passed to a builder"]
+pub struct Tuning {
+    arena_size: Option<usize>,
+    idle_window: u64,
+    huge_pages: bool,
+    numa_node: Option<u32>,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { arena_size: None, idle_window: DEFAULT_IDLE_WINDOW, huge_pages: false, numa_node: None }
+    }
+}
+
+impl Tuning {
+    /// Returns the default options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the length of the first segment in bytes, from 1 to `max_bytes` and at most the longest
+    /// segment (of a provider: 64 GiB), rounded up to whole pages and to a multiple of the first
+    /// message's chunk, or to `max_bytes` if little of it would be left.
+    ///
+    /// By default it is a 32nd of `max_bytes`, but at least 64 KiB and eight of the first message;
+    /// with [`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) 0, one message. Each
+    /// further segment is at least as long as all earlier ones together and as eight of its first
+    /// message, or 32 of a message above a 32nd of `max_bytes`. All of this is within the cap, and
+    /// only address space.
+    pub fn arena_size(mut self, bytes: usize) -> Self {
+        self.arena_size = Some(bytes);
+        self
+    }
+
+    /// Sets the number of allocations after which memory that was idle throughout is returned to
+    /// the system: from 0 (never) to 2,147,483,648, rounded up to a multiple of 64; default 32,768.
+    /// Such a window also has at least 128 allocations for each existing chunk.
+    ///
+    /// These were not needed in a window:
+    ///
+    /// * of the chunks in a class's queue, the lowest number that a take has left there;
+    /// * a class's most recently released chunk, if no message has used it;
+    /// * of the memory between chunks, the amount that was also there at the end of the previous
+    ///   window.
+    ///
+    /// If that is at least a 1024th of `max_bytes`, about every 64th allocation returns up to 1 MiB
+    /// of it, at some 40 ns per 4 KiB page. [Reserved](crate::Provider::reserve) chunks stay.
+    /// Allocations of a reserved length count but return nothing, so a publisher that makes no
+    /// others, or stops, has to call [`Provider::trim`](crate::Provider::trim).
+    pub fn idle_window(mut self, allocations: u64) -> Self {
+        self.idle_window = allocations;
+        self
+    }
+
+    /// Advises the kernel to put reserved memory into huge pages (2 MiB on x86-64), so that large
+    /// messages cause fewer TLB misses. Other memory stays in small pages, without an error. Needs
+    /// Linux 6.1. Default `false`.
+    ///
+    /// A huge page is made when the last of its small pages is reserved, so it takes no more
+    /// memory. Reserving then takes about twice as long, because the kernel copies, and may delay
+    /// other threads: [`reserve`](crate::Provider::reserve) at the start.
+    ///
+    /// A tmpfs mounted with `huge=always`
+    /// ([`directory`](crate::ProviderBuilder::directory)) has huge pages without this option,
+    /// faster, but takes up to one more for each piece. `ShmemPmdMapped` in /proc/*pid*/smaps shows
+    /// how much a process has mapped in huge pages; a peer does so only where it faults a segment
+    /// in at once.
+    pub fn huge_pages(mut self, advise: bool) -> Self {
+        self.huge_pages = advise;
+        self
+    }
+
+    /// Prefers this NUMA node for payload memory. Default: the node of the thread that allocates
+    /// first.
+    pub fn numa_node(mut self, node: u32) -> Self {
+        self.numa_node = Some(node);
+        self
+    }
+
+    /// Checks the node, and returns the properties of each segment's memory.
+    pub(crate) fn memory(&self, is_locked: bool) -> Result<Memory, BuildError> {
+        if let Some(node) = self.numa_node {
+            can_prefer_node(node).map_err(|source| BuildError::NumaNode { node, source })?;
+        }
+        let huge_page = self.huge_pages.then(huge_page_size).flatten();
+        Ok(Memory { is_locked, huge_page, numa_node: self.numa_node })
+    }
+}
 
 /// The checked options. All sizes are in bytes and multiples of the page size.
 #[derive(Clone, Debug)]
@@ -144,37 +252,35 @@ impl ClassShape {
 }
 
 impl Limits {
-    /// Checks the options, all in bytes except `max_idle`, and fills in the defaults.
+    /// Checks the options, in bytes except `max_idle`, and fills in the defaults.
     pub(crate) fn new(
         max_bytes: usize,
         max_alloc: Option<usize>,
         max_idle: Option<usize>,
-        arena_size: Option<usize>,
+        tuning: &Tuning,
         longest: usize,
     ) -> Result<Self, BuildError> {
         range("max_bytes", max_bytes, 1, MAX_LEN, " bytes")?;
         let (page, pages) = (page_size(), |bytes| round_to_pages(bytes).unwrap_or(bytes));
         let (max_bytes, longest) = (pages(max_bytes), longest / page * page);
         let largest = max_bytes.min(longest);
-        let max_alloc = max_alloc.unwrap_or(largest);
+        let (max_alloc, arena_size, idle_window) =
+            (max_alloc.unwrap_or(largest), tuning.arena_size, tuning.idle_window);
         range("max_alloc", max_alloc, 1, largest, " bytes (max_bytes, or the longest segment)")?;
         let default_arena = (max_bytes / FIRST_SHARE).max(MIN_ARENA).min(largest);
         range("arena_size", arena_size.unwrap_or(1), 1, largest, " bytes (max_bytes, or the longest segment)")?;
         range("max_idle_per_class", max_idle.unwrap_or(0), 0, MAX_IDLE, " chunks")?;
+        let longest_window = usize::try_from(MAX_IDLE_WINDOW).unwrap_or(usize::MAX);
+        let window = usize::try_from(idle_window).unwrap_or(usize::MAX);
+        range("idle_window", window, 0, longest_window, " allocations")?;
         let max_alloc = pages(max_alloc);
         let first_arena = arena_size.map_or(First::Usual(pages(default_arena)), |bytes| First::Given(pages(bytes)));
         let bytes = (class_of(max_alloc) + PAGES) * BOOKS_OF_CLASS + BOOKS;
         if !has_heap(bytes) {
             return Err(BuildError::OutOfMemory { bytes });
         }
-        let idle_window = DEFAULT_IDLE_WINDOW;
+        let idle_window = idle_window.next_multiple_of(COUNTED);
         Ok(Self { max_bytes, max_alloc, max_idle, first_arena, longest_arena: longest, idle_window, page })
-    }
-
-    pub(crate) fn with_idle_window(self, allocations: u64) -> Result<Self, BuildError> {
-        let most = usize::try_from(MAX_IDLE_WINDOW).unwrap_or(usize::MAX);
-        range("idle_window", usize::try_from(allocations).unwrap_or(usize::MAX), 0, most, " allocations")?;
-        Ok(Self { idle_window: allocations.next_multiple_of(COUNTED), ..self })
     }
 
     /// Returns `true` if the memory of each chunk returns to the system at once.
@@ -313,7 +419,7 @@ mod tests {
     #[test]
     fn table_covers_lengths_and_alignments() {
         for max_alloc in [1, 64, 4096, 5 * 4096, 126 << 10, 128 << 10, (128 << 10) + 1, 1 << 20, 33_000_000] {
-            let limits = Limits::new(1 << 30, Some(max_alloc), Some(8), None, LONGEST).unwrap();
+            let limits = Limits::new(1 << 30, Some(max_alloc), Some(8), &Tuning::new(), LONGEST).unwrap();
             let shapes = limits.shapes();
             let lines = &shapes[..limits.classes()];
             assert_eq!(lines.last().map(ClassShape::size), Some(limits.max_alloc));
@@ -334,14 +440,14 @@ mod tests {
     #[test]
     fn rounds_up_to_pages() {
         for (bytes, rounded) in [(1, 4096), (42, 4096), (4096, 4096), (10_240, 12_288), (1_000_000, 1_003_520)] {
-            let limits = Limits::new(bytes, None, Some(8), None, LONGEST).unwrap();
+            let limits = Limits::new(bytes, None, Some(8), &Tuning::new(), LONGEST).unwrap();
             assert_eq!((limits.max_bytes, limits.max_alloc), (rounded, rounded));
         }
     }
 
     #[test]
     fn default_idle_cap() {
-        let limits = Limits::new(64 << 20, None, None, None, LONGEST).unwrap();
+        let limits = Limits::new(64 << 20, None, None, &Tuning::new(), LONGEST).unwrap();
         let idle = |size| limits.shapes().iter().find(|shape| shape.size() == size).map(|shape| shape.max_idle);
         assert_eq!([64, 1 << 10, 4 << 10, 64 << 10].map(idle), [8192, 8192, 2048, 256].map(Some));
         assert!(!limits.keeps_nothing());

@@ -84,7 +84,7 @@ impl Provider {
     /// * if the system has no memory, a [`sweep`](Self::sweep).
     ///
     /// About every 64th call also returns up to 1 MiB to the system, if an
-    /// [`idle_window`](crate::ProviderBuilder::idle_window) has found any and the length is not
+    /// [`idle_window`](crate::Tuning::idle_window) has found any and the length is not
     /// reserved.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use crate::fixtures::{files, unique_prefix, NONE};
 use shm_pool::backend::{Backend, BackendBuilder, Chunk, Collect, SegmentFile, SegmentSource};
-use shm_pool::{AllocErrorKind, BuildError, OsError};
+use shm_pool::{AllocErrorKind, BuildError, OsError, Tuning};
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -54,7 +54,7 @@ impl SegmentSource for Shared {
 }
 
 fn builder() -> BackendBuilder {
-    Backend::builder().max_bytes(MIB).arena_size(MIB)
+    Backend::builder().max_bytes(MIB).tuning(Tuning::new().arena_size(MIB))
 }
 
 fn build(source: &Arc<Source>) -> Backend {
@@ -114,6 +114,23 @@ fn alignment_and_limits() {
     }
     let too_much = Backend::builder().max_bytes(1 << 30).max_segment(1 << 20).build(Shared(source));
     assert!(matches!(too_much.err(), Some(BuildError::OutOfRange { option: "max_bytes", .. })));
+}
+
+#[test]
+fn tuning() {
+    let source = Source::new("backend-tuning");
+    let build = |tuning| Backend::builder().max_bytes(8 * MIB).tuning(tuning).build(Shared(source.clone()));
+    let option = |tuning| match build(tuning).err() {
+        Some(BuildError::OutOfRange { option, .. }) => option,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(option(Tuning::new().arena_size(0)), "arena_size");
+    assert_eq!(option(Tuning::new().idle_window(1 << 40)), "idle_window");
+    let node = build(Tuning::new().numa_node(1024)).err();
+    assert!(matches!(node, Some(BuildError::NumaNode { node: 1024, .. })), "{node:?}");
+    let backend = build(Tuning::new().arena_size(4 * MIB).huge_pages(true)).unwrap();
+    let _chunk = backend.alloc(100, 1).unwrap();
+    assert_eq!(backend.stats().bytes_mapped, 4 * MIB);
 }
 
 #[test]
@@ -307,7 +324,7 @@ fn forked_child() {
 fn long_message_beside_given_up_chunk() {
     const PAGE: usize = 4096;
     let source = Source::new("backend-long");
-    let builder = Backend::builder().max_bytes(32 * PAGE).arena_size(32 * PAGE).idle_window(0);
+    let builder = Backend::builder().max_bytes(32 * PAGE).tuning(Tuning::new().arena_size(32 * PAGE).idle_window(0));
     let backend = builder.build(Shared(source.clone())).unwrap();
     let mut chunks: Vec<_> = (0..32).map(|_| backend.alloc(PAGE, PAGE).unwrap()).collect();
     chunks.sort_by_key(Chunk::offset);
@@ -350,7 +367,7 @@ impl SegmentSource for OneId {
 #[test]
 fn segment_id_used_twice() {
     let source = Source::new("backend-id");
-    let backend = builder().arena_size(MIB / 16).build(OneId(source.clone())).unwrap();
+    let backend = builder().tuning(Tuning::new().arena_size(MIB / 16)).build(OneId(source.clone())).unwrap();
     let first = backend.alloc(MIB / 32, 1).unwrap();
     let error = backend.alloc(MIB / 4, 1).unwrap_err();
     let AllocErrorKind::Os(os) = error.kind() else { panic!("{error}") };

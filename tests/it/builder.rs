@@ -2,8 +2,8 @@
 //! work, and modes and names are exact.
 
 use crate::fixtures::{builder, files, holds, message, segment, unique_prefix, write, NONE};
-use shm_pool::channel::{Message, Receiver, Sender};
-use shm_pool::{AttachError, BuildError, Client, Provider, ProviderBuilder};
+use shm_pool::channel::{Receiver, Sender};
+use shm_pool::{AttachError, BuildError, Client, Provider, ProviderBuilder, Tuning};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{symlink, PermissionsExt};
@@ -38,10 +38,10 @@ fn numbers_out_of_range() {
         ("max_alloc", builder().max_bytes((1 << 20) + 100).max_alloc((1 << 20) + 4097)),
         ("max_alloc", builder().max_bytes(MAX_LEN).max_alloc((64 << 30) + 1)),
         ("max_alloc", builder().max_alloc(usize::MAX)),
-        ("arena_size", builder().arena_size(0)),
-        ("arena_size", builder().arena_size((1 << 30) + 1)),
-        ("arena_size", builder().max_bytes(1 << 20).arena_size((1 << 20) + 1)),
-        ("arena_size", builder().arena_size(usize::MAX)),
+        ("arena_size", builder().tuning(Tuning::new().arena_size(0))),
+        ("arena_size", builder().tuning(Tuning::new().arena_size((1 << 30) + 1))),
+        ("arena_size", builder().max_bytes(1 << 20).tuning(Tuning::new().arena_size((1 << 20) + 1))),
+        ("arena_size", builder().tuning(Tuning::new().arena_size(usize::MAX))),
         ("max_idle_per_class", builder().max_idle_per_class((1 << 20) + 1)),
         ("max_idle_per_class", builder().max_idle_per_class(usize::MAX)),
         ("max_shared", builder().max_shared(0)),
@@ -71,12 +71,12 @@ fn boundary_values_work() {
         small().max_alloc(1),
         small().max_alloc(1 << 30),
         small().max_bytes(1 << 20).max_alloc(1 << 20),
-        small().arena_size(1),
-        small().arena_size(64 << 10),
-        small().arena_size((64 << 10) + 1),
+        small().tuning(Tuning::new().arena_size(1)),
+        small().tuning(Tuning::new().arena_size(64 << 10)),
+        small().tuning(Tuning::new().arena_size((64 << 10) + 1)),
         small().max_bytes(MAX_LEN).max_alloc(64 << 30),
-        small().max_bytes(1 << 20).arena_size(1 << 20),
-        small().max_bytes(64 << 10).arena_size(64 << 10).max_alloc(1),
+        small().max_bytes(1 << 20).tuning(Tuning::new().arena_size(1 << 20)),
+        small().max_bytes(64 << 10).tuning(Tuning::new().arena_size(64 << 10)).max_alloc(1),
         small().max_idle_per_class(0),
         small().max_idle_per_class(1 << 20),
     ];
@@ -230,8 +230,8 @@ fn directory() {
     let view = client.attach(&message.descriptor().unwrap()).unwrap();
     assert!(holds(&view, 5));
     sender.send(message).unwrap();
-    let Ok(Message::Buffer(loan)) = receiver.recv() else { panic!("not a buffer") };
-    assert!(holds(&loan, 5));
+    let received = receiver.recv().unwrap();
+    assert!(!received.is_inline() && holds(&received, 5));
     let elsewhere = Client::new().connect(provider.id());
     assert!(matches!(elsewhere, Err(AttachError::NoProvider { .. })), "{elsewhere:?}");
 }

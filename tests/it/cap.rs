@@ -4,7 +4,9 @@
 use crate::fixtures::{address, builder, files, fill, holds, message, write, Random};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
-use shm_pool::{AllocErrorKind, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBuf, ShmBufMut, Stats};
+use shm_pool::{
+    AllocErrorKind, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBuf, ShmBufMut, Stats, Tuning,
+};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -216,7 +218,7 @@ fn one_off_is_exact() {
 /// A publisher of messages of a few sizes returns to the warm path.
 #[test]
 fn recurring_size_is_made_once() {
-    let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).build().unwrap();
+    let provider = builder().max_bytes(16 * MIB).tuning(Tuning::new().arena_size(16 * MIB)).build().unwrap();
     let large = [200_000, 300_000, 400_000, 500_000, 600_000, 700_000, MIB, 2 * MIB];
     let sizes = [[100, 2100, 5000, 9000, 20_000, 30_000, 40_000, 70_000], large].concat();
     let round = || sizes.iter().for_each(|&len| drop(provider.alloc(len).unwrap()));
@@ -229,7 +231,7 @@ fn recurring_size_is_made_once() {
 /// A message is not refused because rounding up to its class would exceed the gap.
 #[test]
 fn exact_fit_at_cap() {
-    let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).build().unwrap();
+    let provider = builder().max_bytes(16 * MIB).tuning(Tuning::new().arena_size(16 * MIB)).build().unwrap();
     let gap = 1_003_520;
     // The second is a one-off.
     let _live = [59 * MIB / 4, 5 * MIB / 4 - gap].map(|len| provider.alloc(len).unwrap());
@@ -242,7 +244,8 @@ fn exact_fit_at_cap() {
 /// A shared one-off is not kept after its drop, given `max_idle_per_class` 0.
 #[test]
 fn no_idle_chunks_at_cap() {
-    let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).max_idle_per_class(0).build().unwrap();
+    let provider =
+        builder().max_bytes(16 * MIB).tuning(Tuning::new().arena_size(16 * MIB)).max_idle_per_class(0).build().unwrap();
     let first = provider.alloc(MIB).unwrap();
     let message = message(&provider, 3 * MIB, 1);
     message.descriptor().unwrap();
@@ -392,17 +395,22 @@ fn arena_size() {
     assert_eq!(first(of_a_gigabyte(), 1), 32 * MIB, "a 32nd by default");
     assert_eq!(first(of_a_gigabyte(), 8 * MIB), 64 * MIB, "eight messages");
     assert_eq!(first(of_a_gigabyte(), 33 * MIB), 1 << 30, "32 messages of more than a 32nd, if the cap allowed it");
-    assert_eq!(first(of_a_gigabyte().arena_size(64 << 10), 1), 64 << 10);
-    assert_eq!(first(of_a_gigabyte().arena_size(100 << 20), 1), 100 << 20);
-    assert_eq!(first(of_a_gigabyte().arena_size(64 << 10), 4 * MIB), 4 * MIB, "no shorter than the message");
+    assert_eq!(first(of_a_gigabyte().tuning(Tuning::new().arena_size(64 << 10)), 1), 64 << 10);
+    assert_eq!(first(of_a_gigabyte().tuning(Tuning::new().arena_size(100 << 20)), 1), 100 << 20);
+    assert_eq!(
+        first(of_a_gigabyte().tuning(Tuning::new().arena_size(64 << 10)), 4 * MIB),
+        4 * MIB,
+        "no shorter than the message"
+    );
     assert_eq!(first(of_a_gigabyte().max_idle_per_class(0), MIB), MIB, "it goes with its message");
-    assert_eq!(first(of_a_gigabyte().max_idle_per_class(0).arena_size(2 * MIB), MIB), 2 * MIB);
+    assert_eq!(first(of_a_gigabyte().max_idle_per_class(0).tuning(Tuning::new().arena_size(2 * MIB)), MIB), 2 * MIB);
 }
 
 /// Idle messages of one size, in every second place: their total would suffice, but is fragmented.
 #[test]
 fn unservable_request_evicts_nothing() {
-    let provider = builder().max_bytes(16 * MIB).max_idle_per_class(8).idle_window(0).build().unwrap();
+    let provider =
+        builder().max_bytes(16 * MIB).max_idle_per_class(8).tuning(Tuning::new().idle_window(0)).build().unwrap();
     let mut held: Vec<_> = fill(&provider, MIB).into_iter().map(Some).collect();
     held.iter_mut().step_by(2).for_each(|buffer| drop(buffer.take()));
     let before = provider.stats();
@@ -430,7 +438,7 @@ fn poll(provider: &Provider, len: usize) {
 /// A publisher that retries is not refused once memory has been released.
 #[test]
 fn alloc_after_refusals() {
-    let provider = builder().max_bytes(4 * MIB).idle_window(0).build().unwrap();
+    let provider = builder().max_bytes(4 * MIB).tuning(Tuning::new().idle_window(0)).build().unwrap();
     let reservation = provider.reserve(48, 1).unwrap();
     let client = Client::new();
     let mut held = fill(&provider, MIB);
@@ -465,7 +473,7 @@ fn alloc_after_refusals() {
 /// The same with other threads that allocate and drop at the cap.
 #[test]
 fn refusals_of_several_threads() {
-    let provider = builder().max_bytes(4 * MIB).idle_window(0).build().unwrap();
+    let provider = builder().max_bytes(4 * MIB).tuning(Tuning::new().idle_window(0)).build().unwrap();
     for round in 0..100 {
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -627,7 +635,11 @@ fn exclusive_with_spare_memory() {
 
 #[test]
 fn exclusive_at_cap() {
-    let builder = builder().max_shared(1024).max_bytes(512 << 10).arena_size(64 << 10).max_idle_per_class(2);
+    let builder = builder()
+        .max_shared(1024)
+        .max_bytes(512 << 10)
+        .tuning(Tuning::new().arena_size(64 << 10))
+        .max_idle_per_class(2);
     let market = &Market::new(builder.build().unwrap());
     thread::scope(|scope| {
         let trades: Vec<_> =

@@ -3,7 +3,9 @@
 use crate::fixtures::{builder, files, message, pair, unique_prefix, NONE};
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
 use shm_pool::inspect::Inspector;
-use shm_pool::{AllocErrorKind, AttachError, BuildError, Client, DescriptorError, OsError, Provider, ShareError};
+use shm_pool::{
+    AllocErrorKind, AttachError, BuildError, Client, DescriptorError, OsError, Provider, ShareError, Tuning,
+};
 use std::error::Error;
 use std::io;
 use std::time::Duration;
@@ -124,7 +126,7 @@ fn descriptor_errors() {
 
 #[test]
 fn build_errors() {
-    let error = builder().max_bytes(1 << 20).arena_size(2 << 20).build().unwrap_err();
+    let error = builder().max_bytes(1 << 20).tuning(Tuning::new().arena_size(2 << 20)).build().unwrap_err();
     assert_says(&error, &["arena_size", "2097152", "1", "1048576", "bytes"]);
     assert_says(&builder().name_prefix("a/b").build().unwrap_err(), &["a/b", "64", "A-Z"]);
     assert_says(&builder().mode(0o777).build().unwrap_err(), &["0o777", "0o600"]);

@@ -2,14 +2,14 @@
 
 use crate::fixtures::{builder, burst, files, idle, message, Random, NONE};
 use crate::threads::beside;
-use shm_pool::{ClassStats, Client, Provider, ShareError, ShmBuf, ShmView};
+use shm_pool::{ClassStats, Client, Provider, ShareError, ShmBuf, ShmView, Tuning};
 
 const MIB: usize = 1 << 20;
 
 /// A target that is no multiple of a page is reached, without evicting everything.
 #[test]
 fn trim_to_odd_target() {
-    let provider = builder().max_bytes(64 * MIB).idle_window(0).build().unwrap();
+    let provider = builder().max_bytes(64 * MIB).tuning(Tuning::new().idle_window(0)).build().unwrap();
     burst(&provider, MIB, 8);
     for target in [3_000_000, 2 * MIB + 1, MIB + 4095] {
         provider.trim_to(target);
@@ -31,7 +31,8 @@ fn leased_while_idle(provider: &Provider, client: &Client, len: usize) -> ShmVie
 #[test]
 fn crowding_leaves_reserved_open() {
     const LEN: usize = 300_000;
-    let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).idle_window(0).build().unwrap();
+    let provider =
+        builder().max_bytes(16 * MIB).tuning(Tuning::new().arena_size(16 * MIB).idle_window(0)).build().unwrap();
     let _reserved = provider.reserve(LEN, 4).unwrap();
     let held: Vec<_> = (0..8).map(|_| provider.alloc(MIB).unwrap()).collect();
     let descriptor = message(&provider, LEN, 1).descriptor().unwrap();
@@ -45,7 +46,8 @@ fn crowding_leaves_reserved_open() {
 #[test]
 fn evictions_take_no_reserved_chunk() {
     const LEN: usize = 300_000;
-    let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).idle_window(64).build().unwrap();
+    let provider =
+        builder().max_bytes(16 * MIB).tuning(Tuning::new().arena_size(16 * MIB).idle_window(64)).build().unwrap();
     let _reserved = provider.reserve(LEN, 4).unwrap();
     let held: Vec<_> = (0..8).map(|_| provider.alloc(MIB).unwrap()).collect();
     let misses = || provider.stats().classes.iter().find(|class| class.size >= LEN).map(|class| class.misses);
@@ -67,7 +69,8 @@ fn evictions_take_no_reserved_chunk() {
 /// A leased idle chunk does not prevent the eviction of smaller ones.
 #[test]
 fn trim_passes_leased_class() {
-    let (provider, client) = (builder().max_bytes(64 * MIB).idle_window(0).build().unwrap(), Client::new());
+    let (provider, client) =
+        (builder().max_bytes(64 * MIB).tuning(Tuning::new().idle_window(0)).build().unwrap(), Client::new());
     burst(&provider, 64 << 10, 8);
     let view = leased_while_idle(&provider, &client, 6 * MIB);
     assert!(provider.trim_to(0) > 0, "eight chunks are idle");
@@ -79,7 +82,7 @@ fn trim_passes_leased_class() {
 /// A control loop that has reserved its memory does not pay for earlier use of other sizes.
 #[test]
 fn reserved_allocs_give_nothing_back() {
-    let provider = builder().max_bytes(256 * MIB).idle_window(64).build().unwrap();
+    let provider = builder().max_bytes(256 * MIB).tuning(Tuning::new().idle_window(64)).build().unwrap();
     let _reservation = provider.reserve(1000, 1).unwrap();
     burst(&provider, 6 * MIB, 1);
     let held = provider.stats().bytes_held;
@@ -94,7 +97,7 @@ fn reserved_allocs_give_nothing_back() {
 /// No single allocation is delayed by milliseconds.
 #[test]
 fn one_alloc_gives_back_one_mib() {
-    let provider = builder().max_bytes(256 * MIB).idle_window(64).build().unwrap();
+    let provider = builder().max_bytes(256 * MIB).tuning(Tuning::new().idle_window(64)).build().unwrap();
     burst(&provider, 6 * MIB, 16);
     let peak = provider.stats().bytes_held;
     let (mut held, mut most_at_once) = (peak, 0);
@@ -182,7 +185,8 @@ fn failed_descriptor_after_close() {
 fn reserve_evicts_larger() {
     const LARGER: usize = 1_200_000;
     let arena = 8 * LARGER.next_multiple_of(32 << 10);
-    let builder = builder().max_bytes(16 * MIB).arena_size(arena).max_idle_per_class(16).idle_window(0);
+    let builder =
+        builder().max_bytes(16 * MIB).tuning(Tuning::new().arena_size(arena).idle_window(0)).max_idle_per_class(16);
     let provider = builder.build().unwrap();
     burst(&provider, LARGER, 8);
     let stats = provider.stats();
@@ -198,7 +202,8 @@ fn reserve_needs_no_trim() {
     let mut random = Random(11);
     let mut refused = 0;
     for _ in 0..300 {
-        let builder = builder().max_bytes(CAP).arena_size(64 << 10).max_idle_per_class(64).idle_window(0);
+        let builder =
+            builder().max_bytes(CAP).tuning(Tuning::new().arena_size(64 << 10).idle_window(0)).max_idle_per_class(64);
         let provider = builder.build().unwrap();
         let mut held = Vec::new();
         for _ in 0..random.below(60) {
@@ -226,7 +231,12 @@ fn reserve_needs_no_trim() {
 const WINDOW: u64 = 64;
 
 fn provider(max_idle: usize) -> Provider {
-    builder().max_bytes(256 << 20).max_idle_per_class(max_idle).idle_window(WINDOW).build().unwrap()
+    builder()
+        .max_bytes(256 << 20)
+        .max_idle_per_class(max_idle)
+        .tuning(Tuning::new().idle_window(WINDOW))
+        .build()
+        .unwrap()
 }
 
 /// Returns the statistics of the class of messages of `len` bytes.
@@ -259,7 +269,7 @@ fn burst_is_returned() {
 
 #[test]
 fn no_window() {
-    let provider = builder().max_bytes(64 << 20).idle_window(0).build().unwrap();
+    let provider = builder().max_bytes(64 << 20).tuning(Tuning::new().idle_window(0)).build().unwrap();
     burst(&provider, 6 << 20, 8);
     let held = provider.stats().bytes_held;
     pass(&provider, 64);
@@ -330,7 +340,7 @@ fn what_is_reserved_stays() {
 
 #[test]
 fn trim_to() {
-    let provider = builder().max_bytes(64 << 20).idle_window(0).build().unwrap();
+    let provider = builder().max_bytes(64 << 20).tuning(Tuning::new().idle_window(0)).build().unwrap();
     burst(&provider, 1 << 20, 8);
     burst(&provider, 64 << 10, 8);
     let held = provider.stats().bytes_held;
@@ -349,6 +359,6 @@ fn trim_to() {
 
 #[test]
 fn window_out_of_range() {
-    let error = Provider::builder().idle_window(1 << 40).build().unwrap_err();
+    let error = Provider::builder().tuning(Tuning::new().idle_window(1 << 40)).build().unwrap_err();
     assert!(error.to_string().contains("idle_window"), "{error}");
 }

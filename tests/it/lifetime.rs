@@ -5,7 +5,7 @@ use crate::fixtures::{
     address, builder, files, holds, mappings, message, open_files, pair, provider, segment, unique_prefix, write,
     Random, NONE,
 };
-use shm_pool::{AttachError, Client, PeerId, Provider, ShmBufMut};
+use shm_pool::{AttachError, Client, PeerId, Provider, ShmBufMut, Tuning};
 use std::hint::spin_loop;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -178,7 +178,11 @@ fn object_names() {
 type Held = Box<dyn FnOnce() + Send>;
 
 fn named(prefix: &str) -> Provider {
-    let builder = Provider::builder().max_shared(16).max_bytes(1 << 20).arena_size(64 << 10).max_idle_per_class(2);
+    let builder = Provider::builder()
+        .max_shared(16)
+        .max_bytes(1 << 20)
+        .tuning(Tuning::new().arena_size(64 << 10))
+        .max_idle_per_class(2);
     builder.name_prefix(prefix).build().unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use crate::fixtures::{builder, files, holds, mappings, message, pair, segment, unique_prefix, write, NONE};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AttachError, BuildError, Client, Provider, ProviderId, ShmBufMut};
+use shm_pool::{AttachError, BuildError, Client, Provider, ProviderId, ShmBufMut, Tuning};
 use shm_pool_support::procfs::mapped_memory;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 #[test]
 fn numa_node() {
     let prefix = unique_prefix("node");
-    let provider = match builder().name_prefix(prefix.as_str()).numa_node(0).build() {
+    let provider = match builder().name_prefix(prefix.as_str()).tuning(Tuning::new().numa_node(0)).build() {
         // A container may forbid the call, and a kernel may lack it.
         Err(BuildError::NumaNode { node: 0, source }) => {
             assert!(matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)), "{source}");
@@ -32,7 +32,7 @@ fn unknown_numa_node() {
     let prefix = unique_prefix("no-node");
     // Linux has 1024 at most.
     for node in [1023, 1024, 1025, 4096, u32::MAX] {
-        let error = builder().name_prefix(prefix.as_str()).numa_node(node).build().unwrap_err();
+        let error = builder().name_prefix(prefix.as_str()).tuning(Tuning::new().numa_node(node)).build().unwrap_err();
         let BuildError::NumaNode { node: named, source } = &error else { panic!("{error}") };
         assert_eq!(*named, node);
         assert!(source.raw_os_error().is_some() && error.to_string().contains("Mems_allowed_list"), "{error}");
@@ -54,7 +54,7 @@ fn taken(prefix: &str) -> usize {
 fn huge_pages() {
     let prefix = unique_prefix("huge-anywhere");
     let provider = Provider::builder().name_prefix(prefix.as_str()).max_shared(64).max_bytes(12 * HUGE);
-    let provider = provider.arena_size(12 * HUGE).huge_pages(true).build().unwrap();
+    let provider = provider.tuning(Tuning::new().arena_size(12 * HUGE).huge_pages(true)).build().unwrap();
     let control = taken(&prefix);
     let mut kept: Vec<(usize, ShmBufMut)> = Vec::new();
     // Whole huge pages and parts of some, at any offset.
@@ -91,7 +91,7 @@ fn huge_pages() {
 fn huge_pages_of_reservation() {
     let prefix = unique_prefix("huge-shared");
     let provider = Provider::builder().name_prefix(prefix.as_str()).max_shared(64).max_bytes(8 * HUGE);
-    let provider = provider.arena_size(8 * HUGE).huge_pages(true).build().unwrap();
+    let provider = provider.tuning(Tuning::new().arena_size(8 * HUGE).huge_pages(true)).build().unwrap();
     let reservation = provider.reserve(HUGE / 4, 8).unwrap();
     if !has_huge_pages() {
         return println!("SKIPPED: this kernel makes no huge pages for shared memory");
@@ -124,7 +124,7 @@ fn has_huge_pages() -> bool {
 /// The first segment is not a whole number of huge pages.
 #[test]
 fn huge_page_at_segment_end() {
-    let provider = builder().max_bytes(64 << 20).huge_pages(true).build().unwrap();
+    let provider = builder().max_bytes(64 << 20).tuning(Tuning::new().huge_pages(true)).build().unwrap();
     let short: Vec<_> = (0..30).map(|_| provider.alloc(96_000).unwrap()).collect();
     let long: Vec<_> = (0..30).map(|_| provider.alloc(200_000).unwrap()).collect();
     drop((short, long));
@@ -137,7 +137,7 @@ const LENGTHS: [usize; 3] = [1000, 100_000, 3 << 20];
 
 /// A provider with several segments, most of which have no memory yet.
 fn spread() -> Provider {
-    let provider = builder().arena_size(64 << 10).build().unwrap();
+    let provider = builder().tuning(Tuning::new().arena_size(64 << 10)).build().unwrap();
     LENGTHS.iter().for_each(|&len| provider.reserve(len, 2).unwrap().keep());
     let stats = provider.stats();
     assert!(stats.segments > 1 && stats.bytes_held < stats.bytes_mapped, "{stats:?}");

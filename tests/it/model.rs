@@ -5,7 +5,7 @@ use crate::fixtures::{address, builder, holds, idle, write};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use shm_pool::{AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider};
+use shm_pool::{AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, Tuning};
 use shm_pool::{ShareError, ShmBuf, ShmBufMut, ShmView};
 use std::alloc::Layout;
 
@@ -107,7 +107,8 @@ struct World {
 
 impl World {
     fn new(max_bytes: usize, max_idle: usize) -> Self {
-        let builder = builder().max_shared(512).max_bytes(max_bytes).max_alloc(MAX_ALLOC).arena_size(ARENA);
+        let builder =
+            builder().max_shared(512).max_bytes(max_bytes).max_alloc(MAX_ALLOC).tuning(Tuning::new().arena_size(ARENA));
         let provider = builder.max_idle_per_class(max_idle).build().unwrap();
         let client = Client::new();
         let peer = client.connect(provider.id()).unwrap();

@@ -3,7 +3,7 @@
 use crate::fixtures::{builder, burst, holds, idle, message, unique_prefix, Waiting};
 use crate::threads::beside;
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AttachError, Client, Provider};
+use shm_pool::{AttachError, Client, Provider, Tuning};
 use std::thread;
 
 const MIB: usize = 1 << 20;
@@ -19,7 +19,7 @@ fn pass_windows(provider: &Provider) {
 /// A waiter gets memory that a window holds temporarily or releases.
 #[test]
 fn windows_end_beside_waiter() {
-    let provider = builder().max_bytes(8 * MIB).idle_window(64).build().unwrap();
+    let provider = builder().max_bytes(8 * MIB).tuning(Tuning::new().idle_window(64)).build().unwrap();
     burst(&provider, MIB / 2, 4);
     let held: Vec<_> = (0..3).map(|_| provider.alloc(2 * MIB).unwrap()).collect();
     let future = Waiting::begin(provider.request(3 * MIB).wait_async());
@@ -73,7 +73,7 @@ fn trim_after_disconnect() {
 /// The end of a window takes no memory from a reader, and a reader does not block the rest.
 #[test]
 fn windows_pass_leases_and_loans() {
-    let provider = builder().max_bytes(64 * MIB).idle_window(64).build().unwrap();
+    let provider = builder().max_bytes(64 * MIB).tuning(Tuning::new().idle_window(64)).build().unwrap();
     let (client, name) = (Client::new(), unique_prefix("windows"));
     let mut sender = Sender::create(&provider, &name).unwrap();
     let mut receiver = Receiver::open(&client, &name).unwrap();
@@ -98,7 +98,7 @@ fn windows_pass_leases_and_loans() {
 /// Eviction takes no buffer that a channel's receiver reads, but uses those it has returned.
 #[test]
 fn eviction_passes_loans() {
-    let provider = builder().max_bytes(4 * MIB).idle_window(0).build().unwrap();
+    let provider = builder().max_bytes(4 * MIB).tuning(Tuning::new().idle_window(0)).build().unwrap();
     let (client, name) = (Client::new(), unique_prefix("evicted"));
     let mut sender = Sender::create(&provider, &name).unwrap();
     let mut receiver = Receiver::open(&client, &name).unwrap();
@@ -120,7 +120,7 @@ fn eviction_passes_loans() {
 /// No chunk is destroyed twice or lost when a window ends during a trim.
 #[test]
 fn trims_beside_windows() {
-    let provider = builder().max_bytes(64 * MIB).idle_window(64).build().unwrap();
+    let provider = builder().max_bytes(64 * MIB).tuning(Tuning::new().idle_window(64)).build().unwrap();
     let trim = || {
         provider.trim_to(MIB);
         assert!(provider.stats().bytes_held <= 64 * MIB);

@@ -4,7 +4,7 @@ use crate::fixtures::{address, builder, idle, pair, provider, write};
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::{
     AllocError, AllocErrorKind, Client, ClientBuilder, Descriptor, PeerId, Provider, ProviderBuilder, ProviderId,
-    ShmBuf, ShmBufMut, ShmView, Stats,
+    ShmBuf, ShmBufMut, ShmView, Stats, Tuning,
 };
 use std::alloc::Layout;
 use std::mem::size_of;
@@ -33,8 +33,13 @@ fn reuse() {
 #[test]
 fn reuse_behind_leased_chunks() {
     for (len, read) in [(1 << 20, 8), (1 << 20, 64), (100_000, 512)] {
-        let provider =
-            builder().max_bytes(1 << 30).max_shared(2048).max_idle_per_class(1024).arena_size(4 << 20).build().unwrap();
+        let provider = builder()
+            .max_bytes(1 << 30)
+            .max_shared(2048)
+            .max_idle_per_class(1024)
+            .tuning(Tuning::new().arena_size(4 << 20))
+            .build()
+            .unwrap();
         let client = Client::new();
         let all: Vec<ShmBuf> = (0..2 * read).map(|_| provider.alloc(len).unwrap().freeze()).collect();
         let mut views: Vec<_> =
@@ -288,7 +293,8 @@ fn every_length() {
     // Not the size of a class, so the last class is a short one.
     const MAX: usize = 9 * 4096;
     for arena in [1 << 16, 1 << 20] {
-        let provider = builder().max_bytes(1 << 20).max_alloc(MAX).arena_size(arena).build().unwrap();
+        let provider =
+            builder().max_bytes(1 << 20).max_alloc(MAX).tuning(Tuning::new().arena_size(arena)).build().unwrap();
         for len in 0..=MAX {
             let mut buffer = provider.alloc(len).unwrap();
             assert_eq!(buffer.len(), len);

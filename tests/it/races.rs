@@ -4,7 +4,7 @@
 use crate::fixtures::{builder, holds, message};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
-use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmView};
+use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmView, Tuning};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Barrier;
 use std::thread;
@@ -151,7 +151,7 @@ fn concurrent_first_attach() {
 fn concurrent_arena_growth() {
     const ARENA: usize = 64 << 10;
     for _ in 0..300 {
-        let provider = builder().max_bytes(ARENA).arena_size(ARENA).build().unwrap();
+        let provider = builder().max_bytes(ARENA).tuning(Tuning::new().arena_size(ARENA)).build().unwrap();
         let start = Barrier::new(2);
         let results = thread::scope(|scope| {
             let threads = [(); 2].map(|()| {
@@ -172,7 +172,8 @@ fn concurrent_arena_growth() {
 #[test]
 fn reservation_during_evictions() {
     const LEN: usize = 64 << 10;
-    let provider = builder().max_bytes(4 << 20).max_idle_per_class(8).idle_window(64).build().unwrap();
+    let provider =
+        builder().max_bytes(4 << 20).max_idle_per_class(8).tuning(Tuning::new().idle_window(64)).build().unwrap();
     let reservation = provider.reserve(LEN, 4).unwrap();
     for round in 0..300 {
         // One more than is reserved, shared by all evicting threads.

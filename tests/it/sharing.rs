@@ -3,7 +3,7 @@
 use crate::fixtures::{address, builder, fill, forge, holds, message, pair, provider, write, Random};
 use bytes::Bytes;
 use shm_pool::{
-    AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView,
+    AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView, Tuning,
 };
 use std::collections::{BTreeMap, HashSet};
 
@@ -184,7 +184,7 @@ const CAP: usize = 256 << 10;
 
 /// A provider with little memory, and a client.
 fn tight() -> (Provider, Client) {
-    (builder().max_bytes(CAP).arena_size(64 << 10).build().unwrap(), Client::new())
+    (builder().max_bytes(CAP).tuning(Tuning::new().arena_size(64 << 10)).build().unwrap(), Client::new())
 }
 
 /// Allocates all the memory for messages of `len` bytes, and returns their addresses.

@@ -3,7 +3,7 @@
 use crate::fixtures::{builder, fill, pair, Random, Waiting, FOR_EVER};
 use crate::threads::beside;
 use nix::unistd::{gettid, Pid};
-use shm_pool::{AllocErrorKind, Client, Provider, ShmBufMut};
+use shm_pool::{AllocErrorKind, Client, Provider, ShmBufMut, Tuning};
 use shm_pool_support::tasks::{block_on, blocking_waker, panicking_waker, Woken};
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -554,7 +554,8 @@ fn large_poller_among_small_ones() {
 #[test]
 fn refused_request_leaves_others_warm() {
     const WARM: usize = 2000;
-    let provider = builder().max_bytes(2 * MIB).max_idle_per_class(8192).idle_window(0).build().unwrap();
+    let provider =
+        builder().max_bytes(2 * MIB).max_idle_per_class(8192).tuning(Tuning::new().idle_window(0)).build().unwrap();
     let spare = [(); 4].map(|()| provider.alloc(64 << 10).unwrap());
     // Spread over the cap, so that no eviction makes room for the large request.
     let mut all = fill(&provider, 1000);
@@ -640,7 +641,7 @@ fn scattered(provider: &shm_pool::Provider) -> Vec<shm_pool::ShmBufMut> {
 /// A search for room holds idle chunks temporarily, but none that is reserved.
 #[test]
 fn refused_request_leaves_reserved_alone() {
-    let provider = builder().max_bytes(4 * MIB).idle_window(0).build().unwrap();
+    let provider = builder().max_bytes(4 * MIB).tuning(Tuning::new().idle_window(0)).build().unwrap();
     let _reservation = provider.reserve(1000, 1).unwrap();
     let _held = scattered(&provider);
     provider.trim();
@@ -655,7 +656,8 @@ fn refused_request_leaves_reserved_alone() {
 #[test]
 fn reserve_beside_region() {
     const LEN: usize = 16 << 10;
-    let provider = builder().max_bytes(4 * MIB).max_idle_per_class(64).idle_window(0).build().unwrap();
+    let provider =
+        builder().max_bytes(4 * MIB).max_idle_per_class(64).tuning(Tuning::new().idle_window(0)).build().unwrap();
     let (mut mine, mut others) = (Vec::new(), Vec::new());
     for _ in 0..64 {
         mine.push(provider.alloc(LEN).unwrap());

@@ -4,7 +4,7 @@
 use crate::child::{in_child, in_child_for};
 use crate::shm;
 use crate::sys::{with_address_space, with_heap_left, with_private_memory};
-use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, ShareError};
+use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, ShareError, Tuning};
 
 /// How much more may be mapped: enough for the heap, too little for any object.
 const LITTLE: u64 = 512 << 10;
@@ -84,7 +84,11 @@ fn peer_cannot_map() {
 
 /// The control object takes 2 MiB, and the first arena 4 MiB.
 fn builder(prefix: &str) -> ProviderBuilder {
-    Provider::builder().name_prefix(prefix).max_bytes(32 << 20).arena_size(LEN).max_shared(16 << 10)
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(32 << 20)
+        .tuning(Tuning::new().arena_size(LEN))
+        .max_shared(16 << 10)
 }
 
 fn state(prefix: &str) -> (usize, usize, Vec<String>) {

@@ -9,7 +9,7 @@ use crate::sys;
 use crate::threads::beside;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{wait_any, ChannelError, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
-use shm_pool::{Client, Provider};
+use shm_pool::{Client, Provider, Tuning};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
@@ -23,7 +23,12 @@ use std::time::Duration;
 const CHANNEL: &str = "c";
 
 pub(crate) fn provider(prefix: &str) -> Provider {
-    Provider::builder().name_prefix(prefix).max_bytes(8 << 20).arena_size(256 << 10).build().unwrap()
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(8 << 20)
+        .tuning(Tuning::new().arena_size(256 << 10))
+        .build()
+        .unwrap()
 }
 
 pub(crate) fn sender(provider: &Provider, slots: usize) -> Sender {

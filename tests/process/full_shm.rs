@@ -7,7 +7,9 @@ use crate::peer::{Peer, View};
 use crate::shm::{self, Names};
 use crate::sys::{self, mount};
 use crate::wire::{Link, Message};
-use shm_pool::{AllocError, AllocErrorKind, BuildError, Client, OsError, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
+use shm_pool::{
+    AllocError, AllocErrorKind, BuildError, Client, OsError, Provider, ProviderBuilder, ShmBuf, ShmBufMut, Tuning,
+};
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::thread;
@@ -18,7 +20,8 @@ const LEN: usize = 256 << 10;
 #[test]
 fn enospc() {
     in_small_shm(|prefix| {
-        let builder = || Provider::builder().name_prefix(prefix).max_bytes(1 << 30).arena_size(64 << 10);
+        let builder =
+            || Provider::builder().name_prefix(prefix).max_bytes(1 << 30).tuning(Tuning::new().arena_size(64 << 10));
         let provider = builder().max_shared(64).build().unwrap();
         let mut large = Vec::new();
         let error = loop {
@@ -205,7 +208,7 @@ fn killed_owners_make_room() {
 fn hopeless_request_spares_idle() {
     in_small_shm(|prefix| {
         let _nothing_is_lost = Leftovers::before(prefix);
-        let provider = builder(prefix).idle_window(0).build().unwrap();
+        let provider = builder(prefix).tuning(Tuning::new().arena_size(64 << 10).idle_window(0)).build().unwrap();
         let idle = || provider.stats().classes.iter().map(|class| class.idle).sum::<usize>();
         drop([provider.alloc(1 << 20).unwrap(), provider.alloc(1 << 20).unwrap()]);
         // Another file fills the file system, up to half a chunk.
@@ -250,7 +253,11 @@ fn threads_in_full_shm() {
 fn full_shm_passes_leased_class() {
     in_small_shm(|prefix| {
         let _nothing_is_lost = Leftovers::before(prefix);
-        let provider = builder(prefix).max_idle_per_class(64).idle_window(0).build().unwrap();
+        let provider = builder(prefix)
+            .max_idle_per_class(64)
+            .tuning(Tuning::new().arena_size(64 << 10).idle_window(0))
+            .build()
+            .unwrap();
         let client = shm::client(prefix);
         let large = provider.alloc(1 << 20).unwrap().freeze();
         let (descriptor, small) = (large.descriptor().unwrap(), fill(&provider, 64 << 10));
@@ -283,7 +290,7 @@ impl Drop for Leftovers<'_> {
 }
 
 fn builder(prefix: &str) -> ProviderBuilder {
-    Provider::builder().name_prefix(prefix).max_bytes(1 << 30).arena_size(64 << 10).max_shared(64)
+    Provider::builder().name_prefix(prefix).max_bytes(1 << 30).tuning(Tuning::new().arena_size(64 << 10)).max_shared(64)
 }
 
 /// Allocates until the system has no memory left, and checks that the error says so. Fills each
@@ -380,8 +387,11 @@ fn huge_pages_by_mount() {
             if !has_mounted("tmpfs", &directory, &format!("size=15m,huge={option}")) {
                 return child::skip("a tmpfs with huge pages cannot be mounted");
             }
-            let provider =
-                builder_in(prefix, &directory).max_bytes(CAP).arena_size(CAP).huge_pages(true).build().unwrap();
+            let provider = builder_in(prefix, &directory)
+                .max_bytes(CAP)
+                .tuning(Tuning::new().arena_size(CAP).huge_pages(true))
+                .build()
+                .unwrap();
             let client = Client::builder().name_prefix(prefix).directory(&directory).build().unwrap();
             let mut messages = Vec::new();
             for round in 0..3 {
@@ -435,7 +445,7 @@ const GIVEN_BACK: [usize; 2] = [512 << 10, 4 << 10];
 const ARENA: usize = 256 << 10;
 
 fn peers_builder(names: &Names) -> ProviderBuilder {
-    names.provider().max_bytes(8 << 20).arena_size(ARENA)
+    names.provider().max_bytes(8 << 20).tuning(Tuning::new().arena_size(ARENA))
 }
 
 /// Opens the only segment. Like a mapping, an open file keeps the memory of a removed object.

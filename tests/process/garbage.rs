@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShmBuf};
+use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShmBuf, Tuning};
 use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
@@ -323,7 +323,11 @@ struct Scene<'a> {
 
 impl Scene<'_> {
     fn new(prefix: &str) -> Scene<'_> {
-        let builder = Provider::builder().name_prefix(prefix).max_bytes(4 << 20).max_shared(8).arena_size(64 << 10);
+        let builder = Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(4 << 20)
+            .max_shared(8)
+            .tuning(Tuning::new().arena_size(64 << 10));
         let provider = builder.build().unwrap();
         let message = shm::message(&provider, LEN, 1);
         let descriptor = message.descriptor().unwrap();

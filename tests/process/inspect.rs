@@ -9,7 +9,7 @@ use crate::shm::{self, Names};
 use crate::threads::beside;
 use crate::users;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{self, OnFull, Publisher, Receiver, Sender};
+use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
 use shm_pool::inspect::{ChannelReport, Inspector, ProviderReport, State};
 use shm_pool::{Provider, Swept};
 use std::fs;
@@ -311,7 +311,7 @@ fn loans_by_receiver() {
         let report = inspector.report().unwrap();
         for (rule, _, held) in &receivers {
             let seen = report.channels[0].receivers.iter().find(|seen| seen.on_full == *rule).unwrap();
-            let buffers = held.iter().filter(|message| matches!(message, channel::Message::Buffer(_)));
+            let buffers = held.iter().filter(|message| !message.is_inline());
             let (loaned, bytes) =
                 buffers.fold((0, 0), |(loaned, bytes), buffer| (loaned + 1, bytes + buffer.len() as u64));
             // Beyond the messages being read, at most those that wait.

@@ -8,7 +8,7 @@ use crate::sys;
 use crate::threads::beside;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
-use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderBuilder, ProviderId};
+use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderBuilder, ProviderId, Tuning};
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -146,7 +146,7 @@ fn published(provider: &Provider, len: usize) -> Published {
 const OBJECTS: usize = 3;
 
 fn small_builder(prefix: &str) -> ProviderBuilder {
-    Provider::builder().name_prefix(prefix).max_bytes(1 << 20).arena_size(64 << 10).max_shared(64)
+    Provider::builder().name_prefix(prefix).max_bytes(1 << 20).tuning(Tuning::new().arena_size(64 << 10)).max_shared(64)
 }
 
 fn first_message(owner: &Child) -> Descriptor {

@@ -7,7 +7,9 @@ use crate::shm::{self, Names};
 use crate::sys::{self, Ending};
 use crate::threads::SetOnDrop;
 use crate::wire::{Link, Message};
-use shm_pool::{AllocErrorKind, AttachError, Client, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView};
+use shm_pool::{
+    AllocErrorKind, AttachError, Client, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView, Tuning,
+};
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -36,7 +38,8 @@ struct Scene {
 
 impl Scene {
     fn new(names: &Names, len: usize, max_bytes: usize) -> Self {
-        let provider = names.provider().max_bytes(max_bytes).arena_size(64 << 10).build().unwrap();
+        let provider =
+            names.provider().max_bytes(max_bytes).tuning(Tuning::new().arena_size(64 << 10)).build().unwrap();
         let victim = Peer::start(names.prefix());
         let victim_id = victim.connect(provider.id()).unwrap();
         // As many views and grants as possible: the victim's counters are full.

@@ -10,7 +10,7 @@ use crate::wire::{Link, Message, FOR_EVER};
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
 use shm_pool::channel::{self, ChannelError, Receiver, SendErrorKind, Sender};
-use shm_pool::{Descriptor, Provider, ShmBuf};
+use shm_pool::{Descriptor, Provider, ShmBuf, Tuning};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -179,7 +179,7 @@ const LEN: usize = 256 << 10;
 const POOL: usize = 1 << 20;
 
 fn small_pool(names: &Names) -> Provider {
-    names.provider().max_bytes(POOL).arena_size(64 << 10).build().unwrap()
+    names.provider().max_bytes(POOL).tuning(Tuning::new().arena_size(64 << 10)).build().unwrap()
 }
 
 /// Uses all free memory, many times over.

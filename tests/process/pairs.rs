@@ -7,7 +7,7 @@ use crate::rlimits::with_only;
 use crate::shm::{self, Names};
 use crate::sys::{self, with_address_space};
 use crate::wire::FOR_EVER;
-use shm_pool::{AllocErrorKind, Provider, ShareError};
+use shm_pool::{AllocErrorKind, Provider, ShareError, Tuning};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 
@@ -94,7 +94,12 @@ fn quota_of_killed_peer_is_free() {
 fn address_space_beside_reserve_and_wait() {
     in_child(|prefix| {
         const LEN: usize = 4 * MIB;
-        let provider = Provider::builder().name_prefix(prefix).max_bytes(32 * MIB).arena_size(LEN).build().unwrap();
+        let provider = Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(32 * MIB)
+            .tuning(Tuning::new().arena_size(LEN))
+            .build()
+            .unwrap();
         let state = || (shm::objects(prefix), shm::mappings(prefix), provider.stats().bytes_held);
         let before = state();
         for _ in 0..20 {
@@ -135,7 +140,13 @@ fn address_space_beside_killed_peer() {
 #[test]
 fn window_makes_room_in_small_shm() {
     in_small_shm(|prefix| {
-        let builder = || Provider::builder().name_prefix(prefix).max_bytes(16 * MIB).max_shared(64).idle_window(64);
+        let builder = || {
+            Provider::builder()
+                .name_prefix(prefix)
+                .max_bytes(16 * MIB)
+                .max_shared(64)
+                .tuning(Tuning::new().idle_window(64))
+        };
         let [first, second] = [(); 2].map(|()| builder().build().unwrap());
         drop([first.alloc(MIB).unwrap(), first.alloc(MIB).unwrap(), first.alloc(MIB).unwrap()]);
         assert!(second.alloc(2 * MIB).unwrap_err().is_exhausted(), "the first one has it");

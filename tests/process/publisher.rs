@@ -13,7 +13,7 @@ use shm_pool::channel::{
     wait_any, ChannelError, Message as Received, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder,
     RecvError, SendErrorKind, WaitAnyError, MAX_INLINE,
 };
-use shm_pool::Provider;
+use shm_pool::{Provider, Tuning};
 use shm_pool_support::procfs;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -460,7 +460,11 @@ fn join_at_descriptor_limit() {
 #[test]
 fn join_at_full_shm() {
     in_small_shm(|prefix| {
-        let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).arena_size(64 << 10).max_shared(64);
+        let builder = Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(64 << 20)
+            .tuning(Tuning::new().arena_size(64 << 10))
+            .max_shared(64);
         let provider = builder.build().unwrap();
         let mut publisher = small_publisher().create(&provider, CHANNEL).unwrap();
         let mut hoard: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();

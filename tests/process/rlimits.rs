@@ -6,7 +6,7 @@ use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{ChannelError, Sender};
-use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, WakeFd};
+use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning, WakeFd};
 use shm_pool_support::procfs::{mapped_memory, memory};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -115,7 +115,11 @@ fn grant_survives_descriptor_limit() {
 }
 
 fn builder(prefix: &str) -> shm_pool::ProviderBuilder {
-    Provider::builder().name_prefix(prefix).max_bytes(8 << 20).arena_size(64 << 10).max_idle_per_class(SEGMENTS)
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(8 << 20)
+        .tuning(Tuning::new().arena_size(64 << 10))
+        .max_idle_per_class(SEGMENTS)
 }
 
 /// Calls `body` while no more than `count` descriptors can be opened.
@@ -166,7 +170,8 @@ fn wake_fd_descriptor() {
 #[test]
 fn file_size_limit_is_an_error() {
     in_child(|prefix| {
-        let builder = || Provider::builder().name_prefix(prefix).max_shared(64).arena_size(64 << 10);
+        let builder =
+            || Provider::builder().name_prefix(prefix).max_shared(64).tuning(Tuning::new().arena_size(64 << 10));
         let limit = |bytes| sys::set_limit(libc::RLIMIT_FSIZE, bytes);
         limit(4096);
         let BuildError::Os(error) = builder().build().unwrap_err() else { panic!() };
@@ -259,7 +264,7 @@ fn cap_above_memlock(prefix: &str) {
 }
 
 fn what_has_memory_is_locked(prefix: &str) {
-    let provider = locked(prefix).max_bytes(2 << 20).arena_size(2 << 20).build().unwrap();
+    let provider = locked(prefix).max_bytes(2 << 20).tuning(Tuning::new().arena_size(2 << 20)).build().unwrap();
     assert_eq!(bytes_locked(prefix), CONTROL, "no payload memory yet");
     let assert_all = |what: &str| {
         let held = provider.stats().bytes_held;
@@ -282,7 +287,7 @@ fn what_has_memory_is_locked(prefix: &str) {
 }
 
 fn segment_above_memlock(prefix: &str) {
-    let build = || locked(prefix).max_bytes(3 << 20).arena_size(3 << 20).build().unwrap();
+    let build = || locked(prefix).max_bytes(3 << 20).tuning(Tuning::new().arena_size(3 << 20)).build().unwrap();
     // Each may lock its cap; both together may not.
     let (first, second) = (build(), build());
     let taken = first.alloc(3 << 20).unwrap();

@@ -4,7 +4,7 @@
 use crate::child::Child;
 use crate::shm::{self, Names};
 use crate::wire::{Link, Message};
-use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderId, ShmBuf, ShmView};
+use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderId, ShmBuf, ShmView, Tuning};
 use std::fs;
 
 /// A message of whole pages, and a small one.
@@ -83,7 +83,8 @@ role!("storm-publisher", publisher);
 /// The role of a publisher. At each `Go` it publishes one message of each length, and keeps them
 /// until the next. Between a `Peer` and the following `Done`, it grants its messages to that peer.
 fn publisher(link: &Link, arguments: &[&str]) {
-    let builder = Provider::builder().name_prefix(arguments[0]).arena_size(256 << 10).max_shared(16);
+    let builder =
+        Provider::builder().name_prefix(arguments[0]).tuning(Tuning::new().arena_size(256 << 10)).max_shared(16);
     let provider = builder.max_bytes(1 << 20).build().unwrap();
     link.send(&Message::Provider(provider.id()));
     let (mut kept, mut seed): (Vec<ShmBuf>, u64) = (Vec::new(), 0);

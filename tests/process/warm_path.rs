@@ -8,7 +8,7 @@ use crate::wire::{Link, Message};
 use crossbeam_queue::ArrayQueue;
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
-use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf, ShmView};
+use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf, ShmView, Tuning};
 use shm_pool_support::tasks::noop_waker;
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -58,7 +58,7 @@ role!("warm-path", role);
 fn role(link: &Link, arguments: &[&str]) {
     // Enough rounds that each chunk of each class has been in each place, and shared once, and that
     // some windows have ended, which release the memory that only the start needed.
-    run(link, arguments[0], Provider::builder().idle_window(1 << 12), 1000);
+    run(link, arguments[0], Provider::builder().tuning(Tuning::new().idle_window(1 << 12)), 1000);
 }
 
 role!("warm-path-beside-a-waiter", beside_a_waiter_role);
@@ -222,7 +222,7 @@ role!("warm-threads", threads_role);
 fn threads_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).max_idle_per_class(2 * CHUNKS);
-    let builder = builder.idle_window(0);
+    let builder = builder.tuning(Tuning::new().idle_window(0));
     let queues = [(); 2].map(|()| ArrayQueue::new(2));
     let shared =
         Shared { provider: builder.build().unwrap(), client: shm::client(prefix), queues, barrier: Barrier::new(2) };
@@ -352,7 +352,7 @@ fn sent(provider: &Provider, sender: &mut Sender, receiver: &mut Receiver, len: 
 fn warm_peer_without_faults() {
     let faults = [(); TRIES].map(|()| {
         let names = Names::new("warmed");
-        let provider = names.provider().arena_size(64 << 10).build().unwrap();
+        let provider = names.provider().tuning(Tuning::new().arena_size(64 << 10)).build().unwrap();
         RESERVED_SIZES.iter().for_each(|&len| provider.reserve(len, RESERVED).unwrap().keep());
         assert!(provider.stats().segments > 1);
         let mut sender = Sender::create(&provider, "warmed").unwrap();

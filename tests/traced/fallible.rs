@@ -14,7 +14,7 @@ use crate::trace::{marked, this_thread};
 use crate::waits::{self, Giver};
 use crate::wire::{Link, Message};
 use shm_pool::channel::{wait_any, ChannelError, Publisher, Receiver, RecvError, Sender, WaitAnyError};
-use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder};
+use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning};
 use std::cell::RefCell;
 use std::fs;
 use std::ops::RangeFrom;
@@ -266,8 +266,10 @@ pub(crate) const LOCKED_ALLOC: &str = "alloc, locked";
 /// A provider with as many of the memory options as this machine allows.
 fn with_options(prefix: &str) -> ProviderBuilder {
     // A segment that is long enough for a huge page.
-    let usual = builder(prefix).max_bytes(4 << 20).arena_size(2 << 20).huge_pages(true);
-    let options: [fn(ProviderBuilder) -> ProviderBuilder; 2] = [|it| it.lock_memory(true), |it| it.numa_node(0)];
+    let tuning = || Tuning::new().arena_size(2 << 20).huge_pages(true);
+    let usual = builder(prefix).max_bytes(4 << 20).tuning(tuning());
+    let options: [&dyn Fn(ProviderBuilder) -> ProviderBuilder; 2] =
+        [&|it| it.lock_memory(true), &|it| it.tuning(tuning().numa_node(0))];
     // The limit may be low, and a container may forbid the call.
     options.iter().fold(usual, |builder, with| {
         let particular = with(builder.clone());

@@ -8,7 +8,7 @@ use crate::shm::{self, Names};
 use crate::trace::marked;
 use crate::waits::Wait;
 use crate::wire::{Link, Message};
-use shm_pool::{Client, Descriptor, Provider, ShmBuf, ShmView};
+use shm_pool::{Client, Descriptor, Provider, ShmBuf, ShmView, Tuning};
 use std::sync::Arc;
 
 /// The length of a message: one chunk of an arena.
@@ -158,7 +158,7 @@ impl Scene for Stage {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
         let operation = operation.strip_prefix("peer: ").expect("an operation of a peer");
         let victim = Victim::start("killed-peer", &[operation, self.names.prefix()]);
-        let builder = self.names.provider().max_bytes(MAX_BYTES).arena_size(MAX_BYTES);
+        let builder = self.names.provider().max_bytes(MAX_BYTES).tuning(Tuning::new().arena_size(MAX_BYTES));
         let provider = Arc::new(builder.max_idle_per_class(64).max_shared(32).build().unwrap());
         let survivor = self.names.client();
         assert_eq!(survivor.connect(provider.id()).unwrap().slot(), 0);

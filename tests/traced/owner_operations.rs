@@ -5,7 +5,7 @@
 use crate::shm;
 use crate::trace::marked;
 use crate::wire::{Link, Message};
-use shm_pool::{AllocErrorKind, Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
+use shm_pool::{AllocErrorKind, Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf, ShmBufMut, Tuning};
 use std::future::Future;
 use std::sync::{mpsc, Arc, Mutex};
 use std::task::{Context, Wake, Waker};
@@ -27,7 +27,12 @@ const LONGEST: usize = 700 << 10;
 
 pub(crate) fn builder(prefix: &str) -> ProviderBuilder {
     // As few size classes as possible: operations that look at all of them are shorter.
-    Provider::builder().name_prefix(prefix).max_bytes(CAP).max_alloc(LONGEST).arena_size(ARENA).max_shared(16)
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(CAP)
+        .max_alloc(LONGEST)
+        .tuning(Tuning::new().arena_size(ARENA))
+        .max_shared(16)
 }
 
 /// Publishes a message whose contents depend on its length.

@@ -8,6 +8,7 @@ use crate::segments::ZenohSegments;
 use crate::system::{lock_limit, may_lock};
 use crate::{BuildError, PoolBackend};
 use shm_pool::backend::Backend;
+use shm_pool::Tuning;
 use std::sync::Arc;
 
 /// A cap of up to this many bytes is one segment, and the first segment of a large cap is this long. A
@@ -133,7 +134,7 @@ impl PoolBackendBuilder {
             bytes => (bytes > FIRST_SHARE * FIRST_SEGMENT).then_some(FIRST_SEGMENT),
         };
         if let Some(bytes) = self.arena_size.or(first) {
-            chunks = chunks.arena_size(bytes);
+            chunks = chunks.tuning(Tuning::new().arena_size(bytes));
         }
         if let Some(bytes) = self.max_alloc {
             chunks = chunks.max_alloc(bytes);

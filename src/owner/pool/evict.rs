@@ -10,7 +10,7 @@
 //!
 //! # Windows
 //!
-//! [`idle_window`](crate::ProviderBuilder::idle_window) defines a window, and the memory not needed
+//! [`idle_window`](crate::Tuning::idle_window) defines a window, and the memory not needed
 //! in it. There is no thread and no clock, and the warm path counts nothing more: every
 //! [`COUNTED`]th use of a chunk counts for all chunks. After the end of a window, an allocation of
 //! a class without reservations judges what was not needed, and it and later ones return that to

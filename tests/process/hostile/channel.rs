@@ -8,7 +8,7 @@ use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::channel::{Message, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
-use shm_pool::{Client, Descriptor, Provider};
+use shm_pool::{Client, Descriptor, Provider, Tuning};
 use std::collections::{HashSet, VecDeque};
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -131,7 +131,8 @@ struct Scene<'p> {
 
 impl<'p> Scene<'p> {
     fn new(prefix: &'p str) -> Self {
-        let builder = Provider::builder().name_prefix(prefix).max_bytes(1 << 20).arena_size(64 << 10);
+        let builder =
+            Provider::builder().name_prefix(prefix).max_bytes(1 << 20).tuning(Tuning::new().arena_size(64 << 10));
         let client = Client::builder().name_prefix(prefix).build().expect("a client");
         Self {
             prefix,
@@ -307,9 +308,9 @@ impl<'a> Ends<'a> {
     fn note_damaged(&mut self, received: Result<Message, RecvError>, keep: bool) {
         match received {
             Ok(message) => {
-                if let Message::Buffer(view) = &message {
-                    assert!(self.lengths.contains(&view.len()), "a view of what was never sent");
-                    assert!(outside::is_mapped(view, self.scene.prefix, false), "a view of what is not mapped");
+                if !message.is_inline() {
+                    assert!(self.lengths.contains(&message.len()), "a view of what was never sent");
+                    assert!(outside::is_mapped(&message, self.scene.prefix, false), "a view of what is not mapped");
                 }
                 black_box(message.iter().fold(0u8, |sum, byte| sum ^ byte));
                 self.keep(message, Vec::new(), keep);

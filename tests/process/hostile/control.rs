@@ -9,7 +9,7 @@ use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::{
     AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, ProviderId, ShareError, ShmBuf,
-    ShmBufMut, ShmView,
+    ShmBufMut, ShmView, Tuning,
 };
 use std::fs::File;
 use std::hint::black_box;
@@ -291,7 +291,8 @@ fn stamp(message: u64) -> u8 {
 
 impl Owner {
     fn new(prefix: &str, max_idle: u8) -> Self {
-        let builder = Provider::builder().name_prefix(prefix).max_bytes(MAX_BYTES).arena_size(ARENA);
+        let builder =
+            Provider::builder().name_prefix(prefix).max_bytes(MAX_BYTES).tuning(Tuning::new().arena_size(ARENA));
         let builder = builder.max_shared(RECORDS as usize).max_idle_per_class(usize::from(max_idle % 5));
         let provider = builder.build().expect("a provider");
         Self { prefix: prefix.to_owned(), provider, held: Vec::new(), messages: 0 }

@@ -4,7 +4,7 @@
 use super::layout::RECORDS;
 use super::{outside, Many};
 use arbitrary::Arbitrary;
-use shm_pool::{AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ShareError, ShmBuf};
+use shm_pool::{AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ShareError, ShmBuf, Tuning};
 use std::hint::black_box;
 
 /// Lengths of the published messages: an empty, a small and a large one.
@@ -48,7 +48,8 @@ impl Forgeries {
 
 impl Scene {
     fn new(prefix: &str) -> Self {
-        let builder = Provider::builder().name_prefix(prefix).max_bytes(1 << 20).arena_size(64 << 10);
+        let builder =
+            Provider::builder().name_prefix(prefix).max_bytes(1 << 20).tuning(Tuning::new().arena_size(64 << 10));
         let provider = builder.max_shared(RECORDS as usize).build().expect("a provider");
         let publish = |(nth, &len): (usize, &usize)| {
             let mut buffer = provider.alloc(len).expect("room");

@@ -4,7 +4,7 @@
 use super::layout::{OpenObject, Write, RECORDS};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
-use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderId, ShmBuf};
+use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderId, ShmBuf, Tuning};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -124,7 +124,8 @@ impl Id {
 
 impl<'a> Scene<'a> {
     fn new(prefix: &'a str) -> Self {
-        let builder = Provider::builder().name_prefix(prefix).max_bytes(256 << 10).arena_size(64 << 10);
+        let builder =
+            Provider::builder().name_prefix(prefix).max_bytes(256 << 10).tuning(Tuning::new().arena_size(64 << 10));
         let provider = builder.max_shared(RECORDS as usize).build().expect("a provider");
         let mut buffer = provider.alloc(1000).expect("room");
         buffer.fill(1);

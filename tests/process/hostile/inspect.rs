@@ -7,7 +7,7 @@ use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::channel::{Publisher, Receiver, Sender};
 use shm_pool::inspect::{Inspector, State};
-use shm_pool::{Client, Provider, ShmView, Swept};
+use shm_pool::{Client, Provider, ShmView, Swept, Tuning};
 use std::fs::{self, File};
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -70,7 +70,8 @@ impl Program {
 
 impl<'a> Scene<'a> {
     fn new(prefix: &'a str) -> Self {
-        let builder = Provider::builder().name_prefix(prefix).max_bytes(256 << 10).arena_size(64 << 10);
+        let builder =
+            Provider::builder().name_prefix(prefix).max_bytes(256 << 10).tuning(Tuning::new().arena_size(64 << 10));
         let provider = builder.max_shared(RECORDS as usize).build().expect("a provider");
         let client = Client::builder().name_prefix(prefix).build().expect("a client");
         let message = provider.alloc(LEN).expect("room").freeze();

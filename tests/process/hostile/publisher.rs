@@ -7,7 +7,7 @@ use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::channel::{Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind};
-use shm_pool::{Client, Provider};
+use shm_pool::{Client, Provider, Tuning};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -172,7 +172,8 @@ struct World {
 
 impl World {
     fn new(prefix: &str, program: &Program) -> Self {
-        let provider = Provider::builder().name_prefix(prefix).max_bytes(1 << 20).arena_size(64 << 10);
+        let provider =
+            Provider::builder().name_prefix(prefix).max_bytes(1 << 20).tuning(Tuning::new().arena_size(64 << 10));
         let provider = provider.build().expect("a provider");
         let client = Client::builder().name_prefix(prefix).build().expect("a client");
         let options = Publisher::builder().receivers(SEATS.into()).capacity(CAPACITY).loans(16);

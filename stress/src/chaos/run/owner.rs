@@ -8,7 +8,7 @@
 use super::peer::{Sent, Way};
 use super::publisher::Publishing;
 use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Role, Word, DEADLINE};
-use shm_pool::{PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmBufMut};
+use shm_pool::{PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmBufMut, Tuning};
 use shm_pool_support::payload::{check_pattern, fill_pattern, seed};
 use shm_pool_support::wire;
 use std::collections::VecDeque;
@@ -86,7 +86,7 @@ enum Stage {
 
 pub(crate) fn run(role: &Role, control: &Arc<Control>) {
     let builder = Provider::builder().name_prefix(&role.prefix).max_bytes(role.plan.max_bytes());
-    let built = builder.max_shared(MAX_SHARED).arena_size(ARENA_SIZE).build();
+    let built = builder.max_shared(MAX_SHARED).tuning(Tuning::new().arena_size(ARENA_SIZE)).build();
     let provider = built.unwrap_or_else(|error| control.fail(&format!("cannot build: {error}")));
     let publishing = Publishing::start(role, control);
     control.say(Word::Ready);

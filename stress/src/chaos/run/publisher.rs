@@ -10,7 +10,7 @@ use super::receiver::{channel, len, number, What, CAPACITY};
 use super::worker::{Control, Counts, Remains, Role, Word, DEADLINE};
 use super::PEERS;
 use shm_pool::channel::{Interrupter, Publisher, SendErrorKind, MAX_INLINE};
-use shm_pool::{Provider, ShmBuf};
+use shm_pool::{Provider, ShmBuf, Tuning};
 use shm_pool_support::numbered;
 use shm_pool_support::tasks::block_on;
 use std::mem;
@@ -47,7 +47,10 @@ pub(crate) struct Publishing {
 
 impl Publishing {
     pub(crate) fn start(role: &Role, control: &Arc<Control>) -> Self {
-        let provider = Provider::builder().name_prefix(&role.prefix).max_bytes(MAX_BYTES).arena_size(MAX_BYTES / 4);
+        let provider = Provider::builder()
+            .name_prefix(&role.prefix)
+            .max_bytes(MAX_BYTES)
+            .tuning(Tuning::new().arena_size(MAX_BYTES / 4));
         let provider = provider.build().unwrap_or_else(|error| control.fail(&format!("cannot build: {error}")));
         let options = Publisher::builder().receivers(PEERS).capacity(CAPACITY).history(1);
         let publisher = options.create(&provider, &channel(role.post.index));
