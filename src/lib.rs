@@ -212,11 +212,10 @@ mod sync;
 pub use error::{BuildError, OsError};
 pub use os::wake_fd::WakeFd;
 pub use owner::buf::{ShmBuf, ShmBufMut};
-pub use owner::builder::ProviderBuilder;
-pub use owner::error::{AllocError, AllocErrorKind, CapacityError, ShareError};
-pub use owner::limits::Tuning;
-pub use owner::pool::{ClassStats, Stats};
-pub use owner::provider::{AllocFuture, Provider, Request, Reservation};
+
+pub use owner::limits::{AllocError, AllocErrorKind, CapacityError, ShareError, Tuning};
+pub use owner::pool::{ClassStats, Reservation, Stats};
+pub use owner::provider::{AllocFuture, Provider, ProviderBuilder, Request};
 pub use peer::client::{Client, ClientBuilder};
 pub use peer::error::AttachError;
 pub use peer::view::ShmView;

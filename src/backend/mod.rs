@@ -71,6 +71,10 @@
 //! The allocator's bookkeeping is in private memory. A reader that writes to a segment can damage
 //! messages, but not the allocator.
 
+#![deny(unsafe_code)]
+
+// The pointers of a chunk: to its bytes, and in place of itself.
+#[allow(unsafe_code)]
 mod chunk;
 
 pub use chunk::Chunk;
@@ -82,16 +86,15 @@ use crate::os::segment::{Memory, Segment};
 use crate::os::{fork, locks};
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::control::{Payload, SegmentFactory};
-use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::limits::{range, Limits, Tuning, LONGEST};
-use crate::owner::pool::{Pool, Stats};
-use crate::owner::provider::Reservation;
+use crate::owner::limits::{AllocError, AllocErrorKind};
+use crate::owner::pool::{Pool, Reservation, Stats};
+
 use crate::owner::waiting::Ticket;
 use crate::protocol::control;
 use crate::protocol::memory_bell::LOOK_AGAIN;
 use std::fmt;
 use std::fs::File;
-use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -276,7 +279,7 @@ impl BackendBuilder {
         locks::watch_forks()
             .map_err(|error| OsError::new("pthread_atfork", "this process", 0, error, String::new()))?;
         let pool = Pool::new(limits, Box::new(Sourced { source: Arc::new(source), memory }), None);
-        let shared = Shared { pool: ManuallyDrop::new(pool), collect_early: self.collect_early };
+        let shared = Shared { pool, collect_early: self.collect_early };
         Ok(Backend { shared: Arc::new(shared), collector: None })
     }
 }
@@ -299,7 +302,7 @@ pub struct Backend {
 }
 
 struct Shared {
-    pool: ManuallyDrop<Arc<Pool>>,
+    pool: Arc<Pool>,
     collect_early: bool,
 }
 
@@ -557,11 +560,11 @@ fn may_pass(error: &AllocError) -> bool {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A forked child owns nothing (D11).
         if self.pool.is_ours() {
             self.pool.close();
-            // SAFETY: dropped only here.
-            unsafe { ManuallyDrop::drop(&mut self.pool) };
+        } else {
+            // A forked child owns nothing (D11), so its copy of the pool is never dropped.
+            std::mem::forget(self.pool.clone());
         }
     }
 }

@@ -159,6 +159,13 @@ impl Mapping {
         self.base
     }
 
+    /// Returns the address of a byte of the mapping; of its end for an offset behind it.
+    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+        // SAFETY: inside the mapping, or one past its end.
+        let byte = unsafe { self.base.as_ptr().add(offset.min(self.len)) };
+        NonNull::new(byte).unwrap_or(self.base)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -6,7 +6,7 @@
 
 use crate::os::mapping::prefetch_for_writing;
 use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk};
-use crate::owner::error::{CapacityError, ShareError};
+use crate::owner::limits::{CapacityError, ShareError};
 use crate::owner::pool::Pool;
 use crate::owner::shelf::Owner;
 use crate::protocol::descriptor::Descriptor;

@@ -15,7 +15,7 @@ use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Namespace};
 use crate::os::posix::{round_to_pages, LOCK_MEMORY};
 use crate::os::segment::{Locked, Memory, Segment};
-use crate::owner::error::ShareError;
+use crate::owner::limits::ShareError;
 use crate::protocol::control::{control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
 use crate::protocol::ids::{control_name, segment_name, PeerId, ProviderId};
 use crate::protocol::memory_bell::MemoryBell;

@@ -2,10 +2,9 @@
 
 pub(crate) mod arena;
 pub(crate) mod buf;
-pub(crate) mod builder;
+pub(crate) mod carver;
 pub(crate) mod chunk;
 pub(crate) mod control;
-pub(crate) mod error;
 pub(crate) mod limits;
 pub(crate) mod pool;
 pub(crate) mod provider;

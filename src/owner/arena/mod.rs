@@ -7,21 +7,23 @@
 //!
 //! All of this is off the warm path, behind one mutex. An arena has its full length from the start
 //! (I4), but no memory. The thread that carves a run reserves memory for its holes outside the
-//! mutex (see `pool::make`), before any other thread knows about the run. [`Arenas::punch`] returns
+//! mutex (see `pool::take`), before any other thread knows about the run. [`Arenas::punch`] returns
 //! the memory of uncarved pages to the system.
 
-mod carver;
+#![forbid(unsafe_code)]
+
 mod region;
 
+pub(crate) use crate::owner::carver::Mark;
+pub(crate) use region::Site;
+
 use crate::os::posix::{page_size, round_to_pages};
+use crate::owner::carver::Carver;
 use crate::owner::control::Payload;
 use crate::owner::limits::{Account, First, Grain, MIN_SIZE};
 use crate::protocol::control::MAX_SEGMENTS;
-use carver::Carver;
-pub(crate) use carver::Mark;
 use parking_lot::Mutex;
 use region::Region;
-pub(crate) use region::Site;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -128,12 +130,7 @@ impl Carved {
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
-        let base = self.payload.segment().mapping().base();
-        // SAFETY: a carver hands out only parts of its own range (checked in `Carver::carve`), and
-        // an arena's range is its segment.
-        let start = unsafe { base.as_ptr().add(self.offset) };
-        // SAFETY: inside a mapping, which does not begin at null.
-        unsafe { NonNull::new_unchecked(start) }
+        self.payload.segment().mapping().at(self.offset)
     }
 
     pub(crate) fn shortened(self, len: usize) -> Self {

@@ -7,15 +7,15 @@
 //! |---|---|
 //! | a run or a piece for its class | is carved once nothing else is carved there, and the region ends |
 //! | a run or a piece for another class | is carved only if it fits nowhere else |
-//! | a chunk is dropped | it returns to the arena, not to a shelf (see `pool::make`) |
+//! | a chunk is dropped | it returns to the arena, not to a shelf (see `pool::release`) |
 //!
 //! A region ends [`LAPSE`] after its class was last refused. Another class may replace it [`LAPSE`]
 //! after it was chosen, so that a message that can never fit does not withhold memory for long.
 
 #![forbid(unsafe_code)]
 
-use super::carver::{overlap, Mark};
 use super::{Arena, ArenaState, Arenas, Carved};
+use crate::owner::carver::{overlap, Mark};
 use crate::owner::limits::{Grain, Need, MIN_SIZE};
 use crate::protocol::control::MAX_SEGMENTS;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! The pool: its state, first shares, closing, loans, and statistics. Chunks are taken and given in
-//! `take`, made in `make`, and evicted in `evict`.
+//! The pool: its state, first shares, closing, loans, and statistics. Chunks are taken and made in
+//! `take`, and given back and evicted in `release`.
 //!
 //! Dropping the provider closes every shelf (see `shelf`). Outstanding handles keep the pool alive
 //! through their chunks. Each destroys its chunk when the shelf refuses it, and the last one frees
@@ -7,17 +7,18 @@
 
 #![forbid(unsafe_code)]
 
-mod evict;
-mod make;
+mod release;
 mod take;
+
+pub use take::Reservation;
 
 use crate::os::fork;
 use crate::os::posix::round_to_pages;
 use crate::owner::arena::{Arenas, Room};
 use crate::owner::chunk::{Chunk, ChunkShelf, ClosedChunk, OwnedChunk, Registry, Whereabouts};
 use crate::owner::control::{OwnerControl, SegmentFactory};
-use crate::owner::error::{AllocError, AllocErrorKind, ShareError};
 use crate::owner::limits::{Account, ClassShape, First, Grain, Limits, Need};
+use crate::owner::limits::{AllocError, AllocErrorKind, ShareError};
 use crate::owner::shelf::Queue;
 use crate::owner::waiting::{Notice, WaitingRoom};
 use crate::protocol::ids::ProviderId;
@@ -80,7 +81,7 @@ struct Class {
     /// The pool's `made` at the last one of this class, or 0.
     last_made: AtomicU64,
     past_uses: AtomicU64,
-    /// The low-water mark of this window (see `evict`).
+    /// The low-water mark of this window (see `release`).
     low: AtomicUsize,
     /// Idle chunks that the last window has not needed and that are still there.
     unneeded: AtomicUsize,

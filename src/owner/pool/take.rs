@@ -1,4 +1,6 @@
-//! Taking a chunk and giving it back. A take tries, in this order,
+//! Taking a chunk: one that is free, or a new one; and reservations, which make chunks in advance.
+//!
+//! A take tries, in this order,
 //!
 //! 1. the hot slot of the class (the warm path, in `provider`);
 //! 2. the class's idle queue;
@@ -6,22 +8,24 @@
 //!    ended;
 //! 4. chunks that channels have got back, once the class has a few chunks;
 //! 5. idle chunks of the next larger classes, if they waste little;
-//! 6. a new chunk (`make`), at the cap in the room of idle chunks of other classes or of chunks of
-//!    dead peers.
+//! 6. a new chunk, from the arenas, which grow up to the cap; at the cap in the room of idle chunks
+//!    of other classes or of chunks of dead peers (`release`).
 //!
-//! A chunk returns to its shelf, or to the leased queue if a peer leases it. If its place refuses
-//! it, it is destroyed. Giving back needs no memory.
+//! A chunk of its class's size stays in the pool until its room is needed. A *one-off* is as long
+//! as its message, and no shelf keeps it.
 
 #![forbid(unsafe_code)]
 
-use super::{Pool, GROUP};
-use crate::owner::arena::{Mark, Room};
-use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk, Registry, Whereabouts};
-use crate::owner::error::{AllocError, AllocErrorKind};
-use crate::owner::limits::{class_of, COUNTED};
-use std::ops::RangeInclusive;
+use super::{Pool, GROUP, RECURS_WITHIN};
+use crate::error::OsError;
+use crate::os::posix::round_to_pages;
+use crate::owner::arena::{Carved, Room};
+use crate::owner::chunk::{Chunk, ClosedChunk};
+use crate::owner::limits::{class_of, AllocError, AllocErrorKind, Grain, Need, COUNTED, MIN_SIZE};
+use std::io;
+use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The least number of leased chunks to check before a new one is carved.
 const LEASED_TRIES: usize = 8;
@@ -183,122 +187,403 @@ impl Pool {
     }
 }
 
-// ---- giving back --------------------------------------------------------------------------------
+// ---- a new chunk --------------------------------------------------------------------------------
+
+/// A segment that is never removed has at least 1 / `KEPT_SHARE` of its intended length.
+const KEPT_SHARE: usize = 32;
+
+/// How often room is made for one request. Other threads may take the room.
+const TRIES: usize = 8;
+
+/// [`RECURS_WITHIN`] for large chunks if memory is crowded.
+const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
+
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) class: usize,
+    pub(super) need: Need,
+    /// As long as its message, and destroyed on release.
+    is_one_off: bool,
+    /// A free chunk of a slightly larger class serves, too.
+    pub(super) may_be_larger: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Where {
+    /// In existing arenas, outside the region of another class.
+    Arenas,
+    /// There, or in a new arena.
+    Grow,
+    /// In existing arenas, including any region.
+    Anywhere,
+}
+
+enum NoMemory {
+    Cap,
+    /// Boxed, so that success is returned in few words.
+    Os(Box<OsError>),
+}
+
+fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
+    let source = io::Error::from_raw_os_error(libc::ENOMEM);
+    let advice = "; private memory to keep account of it".to_owned();
+    NoMemory::Os(Box::new(OsError::new("malloc", object, bytes, source, advice)))
+}
 
 impl Pool {
-    /// Gives back a chunk that was not shared since it was taken. Does nothing in a forked child.
-    #[inline]
-    pub(crate) fn give(chunk: ClosedChunk) {
-        if !chunk.was_taken_here() {
-            return Self::give_queued(chunk.into());
+    /// Makes a chunk for a message of `len` bytes, of a class that has none idle.
+    ///
+    /// If the arenas can no longer grow, it is a one-off unless its class recurs. With messages of
+    /// many sizes, a chunk on a shelf is in the way of others and is rarely used again.
+    #[cold]
+    pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
+        let need = self.demand(class, len);
+        let recurs_within = match (self.arenas.room(), need.grain) {
+            (Room::ToGrow, _) => None,
+            (Room::Crowded, Grain::Page) => Some(RECURS_WITHIN_WHERE_CROWDED),
+            _ => Some(RECURS_WITHIN),
+        };
+        // Relaxed: only a hint.
+        let (made, last) = (self.made.load(Ordering::Relaxed), self.classes[class].last_made.load(Ordering::Relaxed));
+        let is_kept = recurs_within.map_or(true, |within| made.saturating_sub(last) < within);
+        let usual = self.usual(class);
+        let one_off = Wanted { need, is_one_off: true, ..usual };
+        let mut made = self.make(if is_kept { usual } else { one_off });
+        if is_kept && need.size < usual.need.size && made.as_ref().is_err_and(AllocError::is_at_the_cap) {
+            // It may fit without the class's rounding.
+            made = self.make(one_off).or(made);
         }
-        let notice = chunk.notice();
-        match chunk.give() {
-            Ok(()) => notice.came_back(),
-            Err(chunk) => Self::destroy(chunk),
-        }
+        made
     }
 
-    /// Gives back a chunk that was shared, or that another thread took or used at the same time.
-    /// Does nothing in a forked child.
-    ///
-    /// A shared chunk stays open to peers, so a descriptor in flight is valid until the chunk is
-    /// used again or evicted.
-    ///
-    /// A chunk that another thread took also goes to the queue: otherwise the hot slot's cache line
-    /// would move between the two threads with every message, and the bytes are not in that
-    /// thread's cache anyway.
-    #[inline(never)]
-    pub(crate) fn give_queued(chunk: OwnedChunk) {
-        if chunk.is_ours() {
-            let notice = chunk.notice();
-            Self::put_back(chunk);
-            // Even if it is leased: its last lease may have ended while it was in no place.
-            notice.came_back();
-        }
+    /// Returns the least that a message of `len` bytes of a class takes.
+    pub(crate) fn demand(&self, class: usize, len: usize) -> Need {
+        let Need { size, grain } = self.classes[class].shape.need;
+        let unit = if grain == Grain::Line { MIN_SIZE } else { self.limits.page };
+        Need { size: len.max(1).next_multiple_of(unit).min(size), grain }
     }
 
-    /// Puts a chunk where it belongs, open or closed as it is, without notice to waiting requests.
-    pub(super) fn put_back(chunk: OwnedChunk) {
-        if !chunk.is_shared() {
-            chunk.set_whereabouts(Whereabouts::Elsewhere);
-            return Self::shelve(chunk);
-        }
-        // A retired chunk stays open in the leased queue, unless nothing is to be kept.
-        if chunk.is_leased() || chunk.is_retired() && !chunk.pool().limits.keeps_nothing() {
-            return Self::queue_leased(chunk);
-        }
-        chunk.set_whereabouts(Whereabouts::Idle);
-        if let Err(chunk) = chunk.give_idle() {
-            if let Some(chunk) = Self::reopen(chunk) {
-                Self::shelve(chunk.into());
+    fn usual(&self, class: usize) -> Wanted {
+        Wanted { class, need: self.classes[class].shape.need, is_one_off: false, may_be_larger: true }
+    }
+
+    /// Makes a chunk, and room for it if necessary; or takes one that became free.
+    #[cold]
+    fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
+        // Bounded: a process that writes garbage can make it look as if there were always more to
+        // reclaim, and other threads may take the room.
+        let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) = (true, false, true, TRIES);
+        let mut from = if self.arenas.room() == Room::ToGrow { Where::Arenas } else { Where::Grow };
+        loop {
+            let failure = match self.find_memory(wanted, from) {
+                Ok(memory) => return Ok(self.register(wanted, memory)),
+                Err(failure) => failure,
+            };
+            if let Some(chunk) = self.take_any(wanted) {
+                return Ok(chunk);
+            }
+            // No segment is created while a chunk is free anywhere.
+            if from == Where::Arenas {
+                from = Where::Grow;
+                continue;
+            }
+            tries = tries.saturating_sub(1);
+            let has_made_room = match &failure {
+                _ if tries == 0 => false,
+                NoMemory::Cap => self.make_room(wanted, from == Where::Anywhere),
+                NoMemory::Os(error) if !error.is_out_of_memory() => false,
+                NoMemory::Os(error) => {
+                    self.relieve_system(wanted.need, std::mem::replace(&mut was_punched, true), error)
+                        || std::mem::take(&mut may_sweep) && self.source.sweep() > 0
+                }
+            };
+            if has_made_room || std::mem::take(&mut may_reclaim) && self.reclaim() > 0 {
+                continue;
+            }
+            match failure {
+                NoMemory::Cap if from == Where::Grow && self.arenas.is_kept_from(wanted.class) => {
+                    (from, tries) = (Where::Anywhere, TRIES);
+                    // A chunk in the region leaves it when it is dropped, unless there is no other
+                    // site.
+                    wanted.is_one_off |= wanted.may_be_larger && self.arenas.has_other_sites();
+                }
+                // Another thread may have released a chunk.
+                failure => return self.take_any(wanted).ok_or_else(|| self.failed(wanted, failure)),
             }
         }
     }
 
-    fn shelve(chunk: OwnedChunk) {
-        let refused = if chunk.is_retired() { Err(chunk) } else { chunk.give_idle() };
-        if let Err(chunk) = refused.or_else(|chunk| chunk.close()?.give()) {
-            Self::destroy(chunk);
-        }
-    }
-
-    /// Closes a chunk that was taken from a queue, or moves it to the leased queue if a peer leases
-    /// it.
-    pub(super) fn reopen(chunk: OwnedChunk) -> Option<ClosedChunk> {
-        let closed = chunk.close().map_err(Self::queue_leased).ok()?;
-        closed.set_whereabouts(Whereabouts::Elsewhere);
-        Some(closed)
-    }
-
-    fn queue_leased(chunk: OwnedChunk) {
-        chunk.set_whereabouts(Whereabouts::Leased);
-        if let Err(chunk) = chunk.give_leased() {
-            // Only a closed pool refuses.
-            Self::destroy(chunk);
-        }
-    }
-
-    /// Destroys a chunk (I6: exactly once). If a peer leases it, its bytes stay as they are.
     #[cold]
-    pub(crate) fn destroy(chunk: OwnedChunk) {
-        let closed = chunk.close().map(OwnedChunk::from).map_err(|leased| {
-            leased.keep_bytes();
-            leased
-        });
-        let (Ok(chunk) | Err(chunk)) = closed;
-        chunk.pool().unlist(&mut chunk.pool().registry.lock(), &chunk);
-        Self::free_unlisted(chunk);
-    }
-
-    pub(super) fn unlist(&self, registry: &mut Registry, chunk: &Chunk) {
-        registry.remove(chunk);
-        if !chunk.is_one_off() {
-            self.listed[chunk.class()].fetch_sub(1, Ordering::Relaxed);
-            self.groups[chunk.class() / GROUP].fetch_sub(1, Ordering::Relaxed);
+    fn failed(&self, wanted: Wanted, failure: NoMemory) -> AllocError {
+        match failure {
+            NoMemory::Cap => self.exhausted(wanted.need),
+            NoMemory::Os(error) => {
+                if !self.source.keeps_segments() {
+                    self.give_up_arenas(true);
+                }
+                (*error).into()
+            }
         }
     }
 
-    pub(super) fn free_unlisted(chunk: OwnedChunk) {
-        let (class, uses, record, is_kept) = (chunk.class(), chunk.uses(), chunk.claimed(), chunk.is_given_up());
-        let (pool, memory, home) = chunk.dismantle();
-        pool.registry.lock().keep(home);
-        pool.classes[class].past_uses.fetch_add(uses, Ordering::Relaxed);
-        pool.collection.note_destroyed(memory.len());
-        if is_kept {
-            // A peer still reads, for an unknown time: neither the record nor the bytes are used
-            // again. Dropped before `pool`, so that the last chunk's arena is removed before the
-            // control object (see `sweep`).
-            pool.arenas.mark(&memory, Mark::GivenUp);
-            return drop(memory);
+    /// Takes any free chunk that serves a class, however long the search.
+    fn take_any(&self, wanted: Wanted) -> Option<ClosedChunk> {
+        let class = wanted.class;
+        if !wanted.may_be_larger {
+            // Reserved chunks are beside the existing ones.
+            self.return_leased();
+            return None;
         }
-        if let (Some((record, generation)), Some(control)) = (record, pool.control()) {
-            control.release_record(record, generation);
+        let idle = self.take_own(class).or_else(|| self.take_leased(class, usize::MAX));
+        idle.or_else(|| self.take_larger(class))
+    }
+
+    fn register(self: &Arc<Self>, wanted: Wanted, memory: Carved) -> ClosedChunk {
+        let Wanted { class, is_one_off, .. } = wanted;
+        let counts = &self.classes[class];
+        counts.misses.fetch_add(1, Ordering::Relaxed);
+        counts.last_made.store(self.made.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.collection.note_made(memory.len());
+        let mut registry = self.registry.lock();
+        if !is_one_off {
+            self.groups[class / GROUP].fetch_add(1, Ordering::Relaxed);
+            let others = self.listed[class].fetch_add(1, Ordering::Relaxed);
+            self.shelves[class].open_idle(others, self.classes[class].shape.max_idle.saturating_sub(1));
         }
-        pool.arenas.free(memory);
-        if pool.limits.keeps_nothing() {
-            pool.give_memory_back();
+        registry.enter(self.clone(), class, memory, is_one_off)
+    }
+
+    fn find_memory(&self, wanted: Wanted, from: Where) -> Result<Carved, NoMemory> {
+        let Wanted { need, class, .. } = wanted;
+        if need.grain == Grain::Page {
+            let run = self.find_run(need.size, need.size, class, from)?;
+            // Only now: a request that cannot be served evicts nothing.
+            if self.arenas.room() == Room::Crowded {
+                self.relieve_crowding();
+            }
+            return Ok(run);
         }
-        pool.memory_bell().ring();
+        if let Some(carved) = self.arenas.carve_lines(need.size, class, from == Where::Anywhere) {
+            return Ok(carved);
+        }
+        let (len, least) = self.arenas.heap_len(need.size, !wanted.is_one_off);
+        if need.size >= self.limits.page && len == least {
+            // Nothing else would fit in that heap.
+            return self.find_run(least, least, class, from).map(|run| run.shortened(need.size));
+        }
+        let run = self.find_run(len, least, class, from)?;
+        self.arenas.add_heap(run, need.size).ok_or_else(|| no_private_memory("a heap", len))
+    }
+
+    /// Finds a run of `wanted` bytes or fewer, but at least `least`, and reserves its memory.
+    fn find_run(&self, wanted: usize, least: usize, class: usize, from: Where) -> Result<Carved, NoMemory> {
+        let mut len = wanted;
+        loop {
+            match self.arenas.carve_run(len, class, from == Where::Anywhere).map(|run| self.fill(run)) {
+                Some(Ok(carved)) => return Ok(carved),
+                Some(Err(error)) if len == least => return Err(error),
+                None if len == least && from != Where::Grow => return Err(NoMemory::Cap),
+                None if len == least => {
+                    // The next try may fail too, if other threads are faster.
+                    self.grow(wanted).or_else(|_| self.grow(least))?;
+                    len = wanted;
+                }
+                _ => len = round_to_pages(len / 2).unwrap_or(least).max(least),
+            }
+        }
+    }
+
+    fn fill(&self, (run, holes): (Carved, Vec<Range<usize>>)) -> Result<Carved, NoMemory> {
+        if holes.is_empty() {
+            return Ok(run);
+        }
+        let segment = run.payload().segment();
+        for (at, hole) in holes.iter().enumerate() {
+            if let Err(error) = segment.reserve(hole.clone()) {
+                // Undoes a partial reservation.
+                segment.discard(hole.clone());
+                self.arenas.give_up(run, &holes[at..]);
+                return Err(NoMemory::Os(Box::new(error)));
+            }
+            self.account.take(hole.len());
+        }
+        self.arenas.fill_rests(&run, &self.account);
+        Ok(run)
+    }
+
+    fn grow(&self, len: usize) -> Result<(), NoMemory> {
+        // One thread at a time creates an arena. The others then find room in it, not the cap.
+        let _one_at_a_time = self.growing.lock();
+        if self.arenas.has_gap(len) {
+            return Ok(());
+        }
+        let mut arena = self.arenas.next_len(len).ok_or(NoMemory::Cap)?;
+        // A segment that stays has to be worth its entry.
+        let least = if self.source.keeps_segments() { len.max(arena / KEPT_SHARE) } else { len };
+        loop {
+            let blank = self.arenas.prepare(arena).ok_or_else(|| no_private_memory("an arena", arena));
+            let refused = |error| NoMemory::Os(Box::new(error));
+            match blank.and_then(|blank| Ok((self.source.create(arena).map_err(refused)?, blank))) {
+                Ok((payload, _)) if self.arenas.has_segment(payload.serial()) => {
+                    let (serial, twice) = (payload.serial(), io::Error::from_raw_os_error(libc::EEXIST));
+                    let advice = "; its source has given two segments one id".to_owned();
+                    return Err(refused(OsError::new("create", &format!("segment {serial}"), arena, twice, advice)));
+                }
+                Ok((mut payload, blank)) => {
+                    if let Some(control) = self.control() {
+                        control.list(&mut payload);
+                    }
+                    self.account.count_segment();
+                    event!(info, provider = %self.id(), segment = payload.serial(), len = arena, "segment made");
+                    self.arenas.add(Arc::new(payload), blank);
+                    return Ok(());
+                }
+                // There may be too little address space, or memory if the factory reserves all of
+                // it.
+                Err(NoMemory::Os(error)) if error.is_out_of_memory() && arena > least => {
+                    arena = round_to_pages(arena / 2).unwrap_or(least).max(len);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+// ---- reservations -------------------------------------------------------------------------------
+
+impl Pool {
+    /// Reserves `count` more chunks of a class. On an error nothing is reserved.
+    ///
+    /// A reservation is a number for a class, not a mark on chunks: that many exist, in use or
+    /// idle, and all of the class have a record, and space in the leased queue. Eviction leaves
+    /// that many ([`evict_or_put_back`](Self::evict_or_put_back)), and no other class takes one. A
+    /// search of the leased queue for the class covers all of it.
+    pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), AllocError> {
+        let _one_at_a_time = self.reserving.lock();
+        let max = self.classes[class].shape.max_idle;
+        let reserved = self.reserved(class);
+        let wanted = reserved.saturating_add(count);
+        if wanted > max {
+            return Err(AllocErrorKind::ReserveTooMany { count: wanted, max }.into());
+        }
+        let mut result = self.make_reserved(class, reserved, wanted);
+        if result.as_ref().is_err_and(AllocError::is_at_the_cap) {
+            // It may fit without idle chunks, in joined arenas.
+            self.trim();
+            result = self.make_reserved(class, reserved, wanted);
+        }
+        // A request that looked meanwhile has missed the chunks in this thread's hand.
+        self.memory_bell().ring();
+        result
+    }
+
+    fn make_reserved(self: &Arc<Self>, class: usize, reserved: usize, wanted: usize) -> Result<(), AllocError> {
+        // A retired chunk is destroyed when it is dropped, and occupies the queue until then.
+        self.evict_of(class, usize::MAX, Chunk::is_retired);
+        // First, so that new chunks are not evicted at once.
+        self.promise(class, wanted);
+        let mut taken = Vec::new();
+        let result = self.make_ready(class, wanted, &mut taken);
+        if result.is_err() {
+            self.promise(class, reserved);
+        }
+        for chunk in taken {
+            chunk.count_use(); // misses count it, too
+            if result.is_ok() {
+                Self::put_back(chunk.into());
+            } else {
+                self.evict_or_put_back(chunk.into());
+            }
+        }
+        result
+    }
+
+    fn make_ready(
+        self: &Arc<Self>,
+        class: usize,
+        wanted: usize,
+        taken: &mut Vec<ClosedChunk>,
+    ) -> Result<(), AllocError> {
+        while self.registry.lock().count(class) < wanted {
+            taken.push(self.make(Wanted { may_be_larger: false, ..self.usual(class) })?);
+        }
+        if self.control().is_some() {
+            self.prepare_class(class).map_err(AllocErrorKind::ReserveShare)?;
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with every chunk of a class, including those in use.
+    pub(crate) fn each_of_class(&self, class: usize, each: impl FnMut(&Chunk)) {
+        self.registry.lock().of_class(class).for_each(each);
+    }
+
+    /// Ends a reservation of `count` chunks. They stay until their room is needed.
+    pub(crate) fn end_reservation(&self, class: usize, count: usize) {
+        let _one_at_a_time = self.reserving.lock();
+        let left = self.reserved(class).saturating_sub(count);
+        self.promise(class, left);
+        // A waiting request may need what could not be evicted until now.
+        self.memory_bell().ring();
+    }
+
+    fn promise(&self, class: usize, count: usize) {
+        // Eviction decides under this lock: when this returns, chunks evicted by the previous
+        // number are no longer listed.
+        let _decides = self.registry.lock();
+        self.classes[class].reserved.store(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn reserved(&self, class: usize) -> usize {
+        // Relaxed: the registry's lock orders it where that matters.
+        self.classes[class].reserved.load(Ordering::Relaxed)
+    }
+}
+
+/// Chunks kept for one size class while this value lives. Created by [`Provider::reserve`] and
+/// [`Backend::reserve`](crate::backend::Backend::reserve).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let provider = shm_pool::Provider::builder().max_bytes(1 << 20).max_idle_per_class(64).build()?;
+/// let telemetry = provider.reserve(48, 64)?;
+/// // The camera takes all the rest.
+/// let frames: Vec<_> = std::iter::from_fn(|| provider.alloc(100_000).ok()).collect();
+/// assert!(provider.alloc(48).is_ok(), "reserved");
+/// drop(telemetry); // now other lengths may use the memory
+/// # drop(frames);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a reservation ends when it is dropped; `keep` it for the provider's life"]
+pub struct Reservation {
+    pool: Weak<Pool>,
+    class: usize,
+    count: usize,
+}
+
+impl Reservation {
+    pub(crate) fn new(pool: &Arc<Pool>, class: usize, count: usize) -> Self {
+        Self { pool: Arc::downgrade(pool), class, count }
+    }
+
+    /// Returns the number of reserved chunks.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Keeps the reservation for the provider's lifetime.
+    pub fn keep(mut self) {
+        self.pool = Weak::new();
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // In a forked child the pool is the parent's, and its locks may be held.
+        if let Some(pool) = self.pool.upgrade().filter(|pool| pool.is_ours()) {
+            pool.end_reservation(self.class, self.count);
+        }
     }
 }

@@ -1,4 +1,9 @@
-//! Eviction: idle chunks return to the arenas, and free memory to the system.
+//! Releasing: a chunk returns to its place, idle chunks to the arenas, and free memory to the system.
+//!
+//! A chunk that is given back returns to its shelf, or to the leased queue if a peer leases it. If
+//! its place refuses it, it is destroyed. Giving back needs no memory.
+//!
+//! # Eviction
 //!
 //! | for | evicted |
 //! |---|---|
@@ -19,12 +24,248 @@
 
 #![forbid(unsafe_code)]
 
-use super::{LastWindow, Pool, NO_MARK};
+use super::take::Wanted;
+use super::{LastWindow, Pool, GROUP, NO_MARK};
 use crate::error::OsError;
-use crate::owner::chunk::{Chunk, OwnedChunk, Registry};
+use crate::owner::arena::{Mark, Site};
+use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk, Registry, Whereabouts};
 use crate::owner::control::{OwnerControl, Payload};
 use crate::owner::limits::{Grain, Need, COUNTED};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// Gives back a chunk that was not shared since it was taken. Does nothing in a forked child.
+    #[inline]
+    pub(crate) fn give(chunk: ClosedChunk) {
+        if !chunk.was_taken_here() {
+            return Self::give_queued(chunk.into());
+        }
+        let notice = chunk.notice();
+        match chunk.give() {
+            Ok(()) => notice.came_back(),
+            Err(chunk) => Self::destroy(chunk),
+        }
+    }
+
+    /// Gives back a chunk that was shared, or that another thread took or used at the same time.
+    /// Does nothing in a forked child.
+    ///
+    /// A shared chunk stays open to peers, so a descriptor in flight is valid until the chunk is
+    /// used again or evicted.
+    ///
+    /// A chunk that another thread took also goes to the queue: otherwise the hot slot's cache line
+    /// would move between the two threads with every message, and the bytes are not in that
+    /// thread's cache anyway.
+    #[inline(never)]
+    pub(crate) fn give_queued(chunk: OwnedChunk) {
+        if chunk.is_ours() {
+            let notice = chunk.notice();
+            Self::put_back(chunk);
+            // Even if it is leased: its last lease may have ended while it was in no place.
+            notice.came_back();
+        }
+    }
+
+    /// Puts a chunk where it belongs, open or closed as it is, without notice to waiting requests.
+    pub(super) fn put_back(chunk: OwnedChunk) {
+        if !chunk.is_shared() {
+            chunk.set_whereabouts(Whereabouts::Elsewhere);
+            return Self::shelve(chunk);
+        }
+        // A retired chunk stays open in the leased queue, unless nothing is to be kept.
+        if chunk.is_leased() || chunk.is_retired() && !chunk.pool().limits.keeps_nothing() {
+            return Self::queue_leased(chunk);
+        }
+        chunk.set_whereabouts(Whereabouts::Idle);
+        if let Err(chunk) = chunk.give_idle() {
+            if let Some(chunk) = Self::reopen(chunk) {
+                Self::shelve(chunk.into());
+            }
+        }
+    }
+
+    fn shelve(chunk: OwnedChunk) {
+        let refused = if chunk.is_retired() { Err(chunk) } else { chunk.give_idle() };
+        if let Err(chunk) = refused.or_else(|chunk| chunk.close()?.give()) {
+            Self::destroy(chunk);
+        }
+    }
+
+    /// Closes a chunk that was taken from a queue, or moves it to the leased queue if a peer leases
+    /// it.
+    pub(super) fn reopen(chunk: OwnedChunk) -> Option<ClosedChunk> {
+        let closed = chunk.close().map_err(Self::queue_leased).ok()?;
+        closed.set_whereabouts(Whereabouts::Elsewhere);
+        Some(closed)
+    }
+
+    fn queue_leased(chunk: OwnedChunk) {
+        chunk.set_whereabouts(Whereabouts::Leased);
+        if let Err(chunk) = chunk.give_leased() {
+            // Only a closed pool refuses.
+            Self::destroy(chunk);
+        }
+    }
+
+    /// Destroys a chunk (I6: exactly once). If a peer leases it, its bytes stay as they are.
+    #[cold]
+    pub(crate) fn destroy(chunk: OwnedChunk) {
+        let closed = chunk.close().map(OwnedChunk::from).map_err(|leased| {
+            leased.keep_bytes();
+            leased
+        });
+        let (Ok(chunk) | Err(chunk)) = closed;
+        chunk.pool().unlist(&mut chunk.pool().registry.lock(), &chunk);
+        Self::free_unlisted(chunk);
+    }
+
+    pub(super) fn unlist(&self, registry: &mut Registry, chunk: &Chunk) {
+        registry.remove(chunk);
+        if !chunk.is_one_off() {
+            self.listed[chunk.class()].fetch_sub(1, Ordering::Relaxed);
+            self.groups[chunk.class() / GROUP].fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn free_unlisted(chunk: OwnedChunk) {
+        let (class, uses, record, is_kept) = (chunk.class(), chunk.uses(), chunk.claimed(), chunk.is_given_up());
+        let (pool, memory, home) = chunk.dismantle();
+        pool.registry.lock().keep(home);
+        pool.classes[class].past_uses.fetch_add(uses, Ordering::Relaxed);
+        pool.collection.note_destroyed(memory.len());
+        if is_kept {
+            // A peer still reads, for an unknown time: neither the record nor the bytes are used
+            // again. Dropped before `pool`, so that the last chunk's arena is removed before the
+            // control object (see `sweep`).
+            pool.arenas.mark(&memory, Mark::GivenUp);
+            return drop(memory);
+        }
+        if let (Some((record, generation)), Some(control)) = (record, pool.control()) {
+            control.release_record(record, generation);
+        }
+        pool.arenas.free(memory);
+        if pool.limits.keeps_nothing() {
+            pool.give_memory_back();
+        }
+        pool.memory_bell().ring();
+    }
+}
+
+// ---- room at the cap ----------------------------------------------------------------------------
+
+impl Pool {
+    /// Makes room for a chunk of a class that has none idle, if no gap is long enough; in the
+    /// region of another class only if `anywhere`. Returns `false` if that is impossible now.
+    ///
+    /// A site that contains only idle chunks becomes a region, so that no other request gets its
+    /// room. All chunks there are retired, and those that are still idle evicted. If there is no
+    /// such site, nothing is evicted. A class that is refused again gets a region with few bytes in
+    /// use ([`note_refused`](Self::note_refused)), which becomes free as its chunks are dropped.
+    ///
+    /// One thread makes room at a time. Others miss at most one chunk meanwhile.
+    pub(super) fn make_room(&self, wanted: Wanted, anywhere: bool) -> bool {
+        let Wanted { class, need, .. } = wanted;
+        let _one_at_a_time = self.making_room.lock();
+        if wanted.may_be_larger && !self.shelves[class].is_empty() {
+            return true;
+        }
+        if self.give_up_region(class) {
+            return true;
+        }
+        let is_kept = self.arenas.is_kept_from(class);
+        let site = self.find_idle_site(need, anywhere || !is_kept, !is_kept);
+        self.searched();
+        let Some(site) = site else { return false };
+        let classes = self.retire(&site);
+        if !is_kept {
+            self.arenas.keep_region(class, site.clone());
+        }
+        for idle in classes {
+            self.evict_of(idle, usize::MAX, |chunk| site.takes(chunk.memory()));
+        }
+        self.give_up_region(class);
+        true
+    }
+
+    /// If the region of a class is whole arenas that are empty by now, removes them and returns
+    /// `true`.
+    fn give_up_region(&self, class: usize) -> bool {
+        self.arenas.is_surrendered(class).then(|| self.give_up_arenas(false)).is_some()
+    }
+
+    /// Returns `true` if part of a segment is in the region of a class that was refused lately, and
+    /// is too short for that class.
+    #[inline]
+    pub(crate) fn wants_back(&self, serial: u64, range: &Range<usize>) -> bool {
+        let class = self.arenas.region_at(serial, range);
+        class.is_some_and(|class| self.classes[class].shape.size() > range.len())
+    }
+
+    /// Finds a site that contains only idle chunks. Marks them class by class, the largest first,
+    /// until there is one. It may be whole arenas only if `may_surrender`.
+    fn find_idle_site(&self, need: Need, anywhere: bool, may_surrender: bool) -> Option<Site> {
+        let (_, spanned) = self.arenas.count_and_len();
+        let most = self.arenas.free_bytes() + self.most_to_evict() + (self.limits.max_bytes - spanned);
+        if most < need.size {
+            return None;
+        }
+        self.arenas.clear_marks();
+        let free = || self.arenas.cheapest_site(need, false, anywhere);
+        // First without any idle chunk: one may have been dropped meanwhile.
+        let found = free().or_else(|| {
+            self.evictable_classes().find_map(|(class, mut left)| {
+                self.evict_of(class, usize::MAX, |chunk| {
+                    if left > 0 && !chunk.is_leased() {
+                        self.arenas.mark(chunk.memory(), Mark::Idle);
+                        left -= 1;
+                    }
+                    false
+                });
+                free()
+            })
+        });
+        found.or_else(|| self.arenas.surrender(need, false).filter(|_| may_surrender))
+    }
+
+    /// Notes that a class was refused. If that goes on, it gets a region with few bytes in use, or
+    /// another one if its region takes too long.
+    pub(crate) fn note_refused(&self, class: usize, len: usize) {
+        let _one_at_a_time = self.making_room.lock();
+        if !self.arenas.is_region_due(class) {
+            return;
+        }
+        let need = self.demand(class, len);
+        let before = self.arenas.region_of(class);
+        let takes_too_long = |chunk: &Chunk| before.as_ref().is_some_and(|site| site.takes(chunk.memory()));
+        for chunk in self.registry.lock().chunks() {
+            let stays = self.reserved(chunk.class()) > 0 || chunk.is_given_up();
+            if stays || takes_too_long(chunk) {
+                self.arenas.mark(chunk.memory(), Mark::Pinned);
+            }
+        }
+        let site = self.arenas.cheapest_site(need, true, true).or_else(|| self.arenas.surrender(need, true));
+        if let Some(site) = site {
+            self.retire(&site);
+            self.arenas.keep_region(class, site);
+        }
+    }
+
+    /// Retires the chunks in a site, except reserved ones. Returns their classes.
+    fn retire(&self, site: &Site) -> Vec<usize> {
+        let mut classes = Vec::new();
+        self.registry.lock().retire(|chunk| {
+            let is_in_it = site.takes(chunk.memory());
+            if is_in_it && !classes.contains(&chunk.class()) {
+                classes.push(chunk.class());
+            }
+            is_in_it.then(|| self.reserved(chunk.class()))
+        });
+        classes
+    }
+}
+
+// ---- eviction -----------------------------------------------------------------------------------
 
 /// The most bytes that one allocation returns to the system.
 const AT_ONCE: usize = 1 << 20;

@@ -26,7 +26,7 @@ const LISTS: usize = talc::min_first_heap_size::<DefaultBinning>().div_ceil(CHUN
 /// A shadow of at least this many bytes is mapped, so that untouched pages take no memory.
 const MAPPED: usize = 256 << 10;
 
-pub(super) struct Carver {
+pub(crate) struct Carver {
     talc: Talc<Manual, DefaultBinning>,
     shadow: Shadow,
     units: usize,
@@ -56,7 +56,7 @@ pub(crate) enum Mark {
 
 /// The cost of a range: the units in use; if none, the length of the gap left once idle pieces are
 /// freed; among equal gaps, the idle units.
-pub(super) type Cost = (usize, usize, usize);
+pub(crate) type Cost = (usize, usize, usize);
 
 /// talc's memory: its lists, a unit for the tag, and the shadow of each unit. No other code
 /// accesses it.
@@ -100,13 +100,13 @@ fn shadow_of(units: usize) -> Option<Layout> {
     Layout::from_size_align(bytes, CHUNK_UNIT).ok()
 }
 
-pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+pub(crate) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
     one.start.max(other.start) < one.end.min(other.end)
 }
 
 impl Carver {
     /// Creates a carver. Returns `None` if there is no private memory for the shadow.
-    pub(super) fn new(units: usize) -> Option<Self> {
+    pub(crate) fn new(units: usize) -> Option<Self> {
         let shadow = Shadow::new(units)?;
         let mut talc = Talc::new(Manual);
         // SAFETY: this first part of the shadow is talc's for the carver's lifetime.
@@ -125,7 +125,7 @@ impl Carver {
 
     /// Carves a piece of `units` units and returns its first unit, or `None` if no gap is that
     /// long. Uses the closed range only if `anywhere`.
-    pub(super) fn carve(&mut self, units: usize, anywhere: bool) -> Option<usize> {
+    pub(crate) fn carve(&mut self, units: usize, anywhere: bool) -> Option<usize> {
         // talc chooses where to search, so each gap that it finds in the closed range is set aside
         // for the duration, up to the end of that range.
         let closed = if anywhere { 0..0 } else { self.closed.clone() };
@@ -173,48 +173,48 @@ impl Carver {
 
     /// Returns `true` if there is a gap of `units` units. talc finds it faster than a scan of all
     /// pieces.
-    pub(super) fn has_gap(&mut self, units: usize) -> bool {
+    pub(crate) fn has_gap(&mut self, units: usize) -> bool {
         self.carve(units, false).map(|at| self.free(at)).is_some()
     }
 
-    pub(super) fn free(&mut self, at: usize) {
+    pub(crate) fn free(&mut self, at: usize) {
         let Some(piece) = self.pieces.remove(&at) else { return };
         self.carved -= piece.units;
         self.marked[piece.mark as usize] -= 1;
         self.deallocate(at, piece.units);
     }
 
-    pub(super) fn units(&self) -> usize {
+    pub(crate) fn units(&self) -> usize {
         self.units
     }
 
-    pub(super) fn free_units(&self) -> usize {
+    pub(crate) fn free_units(&self) -> usize {
         self.units - self.carved
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
     // ---- making room for a longer piece ---------------------------------------------------------
 
     /// Closes a range to carving, instead of the previous one.
-    pub(super) fn close(&mut self, range: Range<usize>) {
+    pub(crate) fn close(&mut self, range: Range<usize>) {
         self.closed = range;
     }
 
-    pub(super) fn is_closed_free(&self) -> bool {
+    pub(crate) fn is_closed_free(&self) -> bool {
         self.pieces_in(&self.closed).next().is_none()
     }
 
-    pub(super) fn clear_marks(&mut self) {
+    pub(crate) fn clear_marks(&mut self) {
         let pieces = self.pieces.values_mut().filter(|piece| piece.mark != Mark::GivenUp);
         pieces.for_each(|piece| piece.mark = Mark::InUse);
         let given_up = self.marked[Mark::GivenUp as usize];
         self.marked = [0, self.pieces.len() - given_up, 0, given_up];
     }
 
-    pub(super) fn mark(&mut self, at: usize, mark: Mark) {
+    pub(crate) fn mark(&mut self, at: usize, mark: Mark) {
         if let Some(piece) = self.pieces.get_mut(&at) {
             self.marked[piece.mark as usize] -= 1;
             self.marked[mark as usize] += 1;
@@ -223,7 +223,7 @@ impl Carver {
     }
 
     /// Returns the combined mark of all pieces: they can be freed only together.
-    pub(super) fn mark_of_all(&self) -> Mark {
+    pub(crate) fn mark_of_all(&self) -> Mark {
         match self.marked {
             [_, 0, 0, 0] => Mark::Idle,
             [_, _, 0, 0] => Mark::InUse,
@@ -231,7 +231,7 @@ impl Carver {
         }
     }
 
-    pub(super) fn units_in_use(&self) -> Option<usize> {
+    pub(crate) fn units_in_use(&self) -> Option<usize> {
         let price = self.pieces.values().map(|piece| self.price(piece)).sum();
         (price <= self.units).then_some(price)
     }
@@ -249,7 +249,7 @@ impl Carver {
     /// of a gap between pieces that are not idle. It is widened to whole pieces, so it may be
     /// longer than `need`. It includes pieces in use only if `in_use`, the closed range only if
     /// `anywhere`, and pinned pieces never.
-    pub(super) fn cheapest(&self, need: usize, in_use: bool, anywhere: bool) -> Option<(Cost, Range<usize>)> {
+    pub(crate) fn cheapest(&self, need: usize, in_use: bool, anywhere: bool) -> Option<(Cost, Range<usize>)> {
         let closed = if anywhere { 0..0 } else { self.widened(self.closed.clone()) };
         let pieces =
             |part: Range<usize>| self.pieces.range(part).map(|(&at, piece)| (at..at + piece.units, self.price(piece)));
@@ -300,7 +300,7 @@ impl Carver {
     }
 
     /// Returns the gaps in order, starting at `from`, which is not inside a piece.
-    pub(super) fn gaps(&self, from: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+    pub(crate) fn gaps(&self, from: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let starts = self.pieces.range(from..).map(|(start, _)| *start).chain([self.units]);
         let ends = std::iter::once(from).chain(self.pieces.range(from..).map(|(start, piece)| start + piece.units));
         ends.zip(starts).map(|(start, end)| start..end).filter(|gap| !gap.is_empty())
