@@ -38,17 +38,6 @@ pub(crate) fn fence_after_rmw() {
     }
 }
 
-/// The light side of an asymmetric barrier (see `futex::barrier`): the compiler moves no load before
-/// it and no store after it. In the models it is a full fence, the effect of the heavy side.
-#[inline]
-pub(crate) fn light_barrier() {
-    if cfg!(loom) {
-        fence(Ordering::SeqCst);
-    } else {
-        std::sync::atomic::compiler_fence(Ordering::SeqCst);
-    }
-}
-
 /// Explores the interleavings of a model with at most `preemptions`, or all of them, which may take
 /// minutes.
 #[cfg(all(test, loom))]

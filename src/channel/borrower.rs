@@ -15,7 +15,6 @@ use crate::peer::error::AttachError;
 use crate::protocol::control::{View, MAX_SEGMENTS, RECEIVER_BYTE};
 use crate::protocol::ids::{control_name, segment_name, ProviderId};
 use crate::protocol::sweep::{sweep_after_reading, TEARDOWN};
-use crate::sync::light_barrier;
 use counted::{Counted, Owned};
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -55,7 +54,7 @@ impl Borrower {
             let ticket = self.returned.fetch_add(1, Ordering::Relaxed);
             ring::give_back(self.shared.returns(), ticket, number);
             // For a sender that waits for a loan. Partner: the heavy barrier in `branch::is_ready`.
-            light_barrier();
+            barrier::light();
             self.shared.to_sender().ring_after_fence();
             if let Some(memory) = &self.memory {
                 memory.header().memory.ring();

@@ -54,13 +54,14 @@ impl Deadline {
 pub(crate) mod barrier {
     //! An asymmetric barrier (`man 2 membarrier`), for a path where a fence would cost too much.
     //!
-    //! The light side stores and then loads. The heavy side stores, calls [`heavy`], and then
-    //! loads. At least one of the two loads sees the other side's store.
+    //! Each side stores, calls [`light`] or [`heavy`], and then loads. At least one of the two loads
+    //! sees the other side's store.
     //!
     //! Where the kernel or a sandbox refuses `membarrier`, the light side's store may be delayed
     //! past its load. A thread that waits must therefore recheck its condition periodically.
 
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use crate::sync::fence;
+    use std::sync::atomic::{compiler_fence, AtomicU64, Ordering};
 
     /// No process is enlisted initially; epochs begin at 0.
     const NOBODY: u64 = u64::MAX;
@@ -77,10 +78,21 @@ pub(crate) mod barrier {
         }
     }
 
+    /// Keeps the compiler from moving the store behind the load. In the models it is a full fence,
+    /// the effect of the heavy side.
+    #[inline]
+    pub(crate) fn light() {
+        if cfg!(loom) {
+            fence(Ordering::SeqCst);
+        } else {
+            compiler_fence(Ordering::SeqCst);
+        }
+    }
+
     /// Runs a full barrier on every thread of every [enlisted](enlist) process, including this one.
     pub(crate) fn heavy() {
         enlist();
-        crate::sync::fence(crate::sync::Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
     }
 

@@ -31,7 +31,6 @@ use crate::owner::limits::Need;
 use crate::owner::limits::{AllocError, AllocErrorKind};
 use crate::owner::pool::Pool;
 use crate::protocol::memory_bell::{MemoryBell, LOOK_AGAIN};
-use crate::sync::light_barrier;
 use atomic_waker::AtomicWaker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -336,7 +335,7 @@ impl Notice {
 
     #[inline]
     pub(crate) fn came_back(self) {
-        light_barrier();
+        barrier::light();
         // Relaxed: the heavy side of the barrier orders it (see `memory_bell`).
         if self.flag().load(Ordering::Relaxed) != 0 {
             self.ring();

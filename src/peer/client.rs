@@ -217,14 +217,14 @@ impl Client {
     fn map(&self, remote: &Arc<Remote>, place: Place) -> Result<Arc<Cached>, AttachError> {
         // While a chunk is leased, its segment is destroyed only if the provider closes.
         let closed = || AttachError::Closed { provider: remote.control.id().provider };
-        if remote.control.is_retired(place.index, place.segment) {
+        if remote.control.is_destroyed(place.index, place.segment) {
             return Err(closed());
         }
         let foreign = self.open(remote, place.segment)?.ok_or_else(closed)?;
         let mapping = foreign.map(Access::Read)?;
         let cached = Arc::new(Cached::new(mapping, place.index, place.segment, remote.clone()));
-        let (cached, retired) = self.table.write().enter(cached);
-        drop(retired);
+        let (cached, destroyed) = self.table.write().enter(cached);
+        drop(destroyed);
         Ok(cached)
     }
 
@@ -281,11 +281,11 @@ impl Client {
             warm.push(cached);
         }
         let mut table = self.table.write();
-        let mut retired: Vec<_> = warm.iter().flat_map(|cached| table.enter(cached.clone()).1).collect();
-        retired.extend(table.take_retired());
+        let mut destroyed: Vec<_> = warm.iter().flat_map(|cached| table.enter(cached.clone()).1).collect();
+        destroyed.extend(table.take_destroyed());
         drop(table);
-        // Unmaps retired segments only now, without the lock.
-        drop((retired, warm));
+        // Unmaps destroyed segments only now, without the lock.
+        drop((destroyed, warm));
         Ok(present)
     }
 
@@ -298,9 +298,9 @@ impl Client {
         if self.check_fork().is_err() {
             return 0;
         }
-        let retired = self.table.write().take_retired();
+        let destroyed = self.table.write().take_destroyed();
         let abandoned = self.forget_abandoned();
-        retired.len() + abandoned.iter().map(|entry| 1 + entry.segment_count()).sum::<usize>()
+        destroyed.len() + abandoned.iter().map(|entry| 1 + entry.segment_count()).sum::<usize>()
     }
 
     /// Returns the number of mapped segments, over all providers; 0 in a forked child.

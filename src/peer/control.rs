@@ -192,7 +192,7 @@ impl PeerControl {
     }
 
     /// Returns `true` if the owner has destroyed the segment: a hint for unmapping.
-    pub(crate) fn is_retired(&self, index: u64, serial: u64) -> bool {
+    pub(crate) fn is_destroyed(&self, index: u64, serial: u64) -> bool {
         self.view.segment_entry(index).map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
     }
 
@@ -393,10 +393,10 @@ impl ProviderEntry {
         self.segments.iter().flatten().count()
     }
 
-    fn take_retired(&mut self) -> Vec<Arc<Cached>> {
-        let is_retired =
-            |segment: &&mut Option<Arc<Cached>>| segment.as_ref().is_some_and(|cached| cached.is_retired());
-        self.segments.iter_mut().filter(is_retired).filter_map(Option::take).collect()
+    fn take_destroyed(&mut self) -> Vec<Arc<Cached>> {
+        let is_destroyed =
+            |segment: &&mut Option<Arc<Cached>>| segment.as_ref().is_some_and(|cached| cached.is_destroyed());
+        self.segments.iter_mut().filter(is_destroyed).filter_map(Option::take).collect()
     }
 }
 
@@ -414,22 +414,22 @@ impl Table {
     /// segments, which the caller drops without the table's lock: unmapping is a system call.
     pub(crate) fn enter(&mut self, cached: Arc<Cached>) -> (Arc<Cached>, Vec<Arc<Cached>>) {
         let Some(entry) = self.entry_of(&cached.remote) else { return (cached, Vec::new()) };
-        let retired = entry.take_retired();
+        let destroyed = entry.take_destroyed();
         let at = cached.index as usize;
         if entry.segments.len() <= at {
             entry.segments.resize_with(at + 1, || None);
         }
         match &mut entry.segments[at] {
-            Some(known) if known.serial == cached.serial => (known.clone(), retired),
+            Some(known) if known.serial == cached.serial => (known.clone(), destroyed),
             vacant => {
                 *vacant = Some(cached.clone());
-                (cached, retired)
+                (cached, destroyed)
             }
         }
     }
 
-    pub(crate) fn take_retired(&mut self) -> Vec<Arc<Cached>> {
-        self.entries.iter_mut().flat_map(ProviderEntry::take_retired).collect()
+    pub(crate) fn take_destroyed(&mut self) -> Vec<Arc<Cached>> {
+        self.entries.iter_mut().flat_map(ProviderEntry::take_destroyed).collect()
     }
 
     pub(crate) fn take(&mut self, remotes: &[Arc<Remote>]) -> Vec<ProviderEntry> {
@@ -456,8 +456,8 @@ impl Cached {
     }
 
     #[inline]
-    pub(crate) fn is_retired(&self) -> bool {
-        self.remote.control.is_retired(self.index, self.serial)
+    pub(crate) fn is_destroyed(&self) -> bool {
+        self.remote.control.is_destroyed(self.index, self.serial)
     }
 
     /// Removes this segment from the table. The caller's view holds another reference.

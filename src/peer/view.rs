@@ -121,7 +121,7 @@ impl Drop for ShmView {
             return;
         }
         control.release(self.record, self.len as u64);
-        if self.cached.is_retired() {
+        if self.cached.is_destroyed() {
             self.cached.leave_table();
         }
     }

@@ -30,8 +30,9 @@
 #[path = "../models/memory_bell.rs"]
 mod models;
 
+use crate::os::futex::barrier;
 use crate::os::futex::{Deadline, Futex};
-use crate::sync::{light_barrier, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The longest sleep of an owner before it rechecks for memory.
@@ -70,7 +71,7 @@ impl MemoryBell {
     pub(crate) fn ring(&self) {
         // Partner: the heavy barrier after `listen`. If the load misses a waiting owner's flag, that
         // owner's check sees the released memory.
-        light_barrier();
+        barrier::light();
         if self.listens.load(Ordering::Relaxed) != 0 {
             self.toll();
         }

@@ -281,7 +281,7 @@ fn interrupt_waits() {
 
 /// A single-threaded program that ends its waits does not deadlock.
 #[test]
-fn end_waits_from_polling_thread() {
+fn interrupt_from_polling_thread() {
     let (provider, _held) = at_the_cap();
     let mut future = Waiting::begin(provider.request(1).wait_async());
     provider.interrupt_waits();

@@ -282,7 +282,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.give_memory_back();
-        self.arenas.payloads(|payload| self.retire_segment(payload));
+        self.arenas.payloads(|payload| self.unlist_segment(payload));
     }
 }
 

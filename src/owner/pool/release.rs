@@ -471,7 +471,7 @@ impl Pool {
         while let Some((payload, filled)) = self.arenas.take_empty(unused) {
             event!(info, provider = %self.id(), segment = payload.serial(), len = payload.len(), "segment given up");
             payload.segment().discard(0..payload.len());
-            self.retire_segment(&payload);
+            self.unlist_segment(&payload);
             self.account.give_back(filled);
             if unused {
                 self.account.uncount_segment();
@@ -479,7 +479,7 @@ impl Pool {
         }
     }
 
-    pub(super) fn retire_segment(&self, payload: &Payload) {
+    pub(super) fn unlist_segment(&self, payload: &Payload) {
         if let Some(control) = self.control() {
             control.unlist(payload);
         }
