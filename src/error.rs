@@ -1,12 +1,7 @@
-//! Errors shared by all modules: a failed system call, and a failed build.
-//!
-//! Each operation has its own error type, which names the object, the sizes and a remedy. The other
-//! errors are in `owner/error`, `peer/error`, `channel/error` and `protocol/descriptor`.
-//!
-//! One rule holds for all of them: an error that another one caused returns it from
+//! Errors shared by all modules. Each operation has its own error type, which names the object, the
+//! sizes and a remedy. An error that another one caused returns it from
 //! [`source`](std::error::Error::source) and does not display it, so that a chain says each thing
-//! once. A `transparent` variant displays and returns what its cause does. An error number without an
-//! error, as in errors that are `Copy`, is displayed.
+//! once.
 
 #![forbid(unsafe_code)]
 
@@ -16,8 +11,6 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 /// A system call that failed. Earlier steps of the operation have been undone.
-///
-/// The [`source`](std::error::Error::source) is the system's error.
 #[derive(Debug, Error)]
 #[error("{call} on {object}{} failed{advice}", Size(*.bytes))]
 pub struct OsError {
@@ -163,8 +156,7 @@ pub enum BuildError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// The process has no heap for the provider's own lists, such as those of its size classes.
-    /// They grow with the number of classes, and so with
+    /// The process has no heap for the provider's lists, which grow with
     /// [`max_alloc`](crate::ProviderBuilder::max_alloc).
     #[error("no private memory for {bytes} bytes; raise the limit (ulimit -v, cgroup memory), or lower max_alloc")]
     OutOfMemory {

@@ -38,8 +38,6 @@ pub(crate) fn fence_after_rmw() {
     }
 }
 
-/// Explores the interleavings of a model with at most `preemptions`, or all of them, which may take
-/// minutes.
 #[cfg(all(test, loom))]
 pub(crate) fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
@@ -53,7 +51,6 @@ mod model {
     use loom::sync::atomic;
     use std::ptr;
 
-    /// A `u64` that announces each access to loom.
     pub(crate) struct AtomicU64 {
         value: atomic::AtomicU64,
         companion: atomic::AtomicU8,
@@ -111,7 +108,6 @@ mod model {
         }
     }
 
-    /// A lock with the interface of `parking_lot`'s.
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {

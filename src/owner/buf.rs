@@ -1,8 +1,5 @@
-//! The owner's handles: [`ShmBufMut`] to fill a message, [`ShmBuf`] to share it. Each is two words,
-//! the chunk and the message's length; dropping the last one releases the chunk.
-//!
-//! A reference to the bytes exists only while a handle is held (I5): `&mut [u8]` through the only
-//! handle of a chunk that no peer can attach to, `&[u8]` otherwise.
+//! The owner's handles. References to the bytes exist only while one is held (I5): `&mut [u8]`
+//! through the only handle of a chunk that no peer can attach to, `&[u8]` otherwise.
 
 use crate::os::mapping::prefetch_for_writing;
 use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk};
@@ -52,7 +49,6 @@ use std::ptr::NonNull;
 pub struct ShmBufMut(ManuallyDrop<ShmBuf>);
 
 impl ShmBufMut {
-    /// Creates a handle to the first `len` bytes of a chunk, or to all of a shorter one.
     #[inline]
     pub(crate) fn new(chunk: ClosedChunk, len: usize) -> Self {
         let len = len.min(chunk.capacity());
@@ -84,7 +80,7 @@ impl ShmBufMut {
         Ok(())
     }
 
-    /// Ends writing. The result can be cloned and shared with peers. Copies nothing.
+    /// Ends writing, without a copy. The result can be cloned and shared with peers.
     #[inline]
     pub fn freeze(self) -> ShmBuf {
         let this = ManuallyDrop::new(self);
@@ -137,17 +133,12 @@ impl fmt::Debug for ShmBufMut {
     }
 }
 
-/// A message in shared memory, cheap to clone. It is never written while a clone or a peer's view
-/// exists. When the last clone is dropped and the peers' leases have ended, the pool reuses the
-/// chunk.
+/// A message in shared memory, cheap to clone. The pool reuses its chunk once the last clone is
+/// dropped and the peers' leases have ended.
 ///
-/// To send it, either
-///
-/// * [`grant`](Self::grant) it to a known peer and send the descriptor: the buffer can then be
-///   dropped at once; or
-/// * send its [`descriptor`](Self::descriptor) to any peers, and keep a clone until they have
-///   confirmed, or for as long as the message is useful. Those that attach too late get
-///   [`AttachError::Stale`](crate::AttachError::Stale).
+/// To send it, [`grant`](Self::grant) it to a known peer, and drop the buffer; or send its
+/// [`descriptor`](Self::descriptor) to any peers, and keep a clone until they have confirmed. Those
+/// that attach too late get [`AttachError::Stale`](crate::AttachError::Stale).
 pub struct ShmBuf {
     chunk: NonNull<Chunk>,
     len: usize,
@@ -176,9 +167,7 @@ impl ShmBuf {
     ///
     /// # Errors
     ///
-    /// [`ShareError::TooManyShared`] if the provider has no record left,
-    /// [`ShareError::OutOfMemory`] if there is no private memory for the first shared buffer,
-    /// [`ShareError::Forked`] in a forked child.
+    /// [`ShareError::TooManyShared`], [`ShareError::OutOfMemory`], [`ShareError::Forked`].
     #[inline]
     pub fn descriptor(&self) -> Result<Descriptor, ShareError> {
         let chunk = self.chunk();
@@ -196,9 +185,9 @@ impl ShmBuf {
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerDisconnected`] if the peer is no longer connected, [`ShareError::OtherProvider`],
-    /// [`ShareError::TooManyGrants`] if it has 7 unclaimed grants of this message, and those of
-    /// [`descriptor`](Self::descriptor). On an error, nothing is leased.
+    /// [`ShareError::PeerDisconnected`], [`ShareError::OtherProvider`],
+    /// [`ShareError::TooManyGrants`] with 7 unclaimed grants of this message, and those of
+    /// [`descriptor`](Self::descriptor). Nothing is leased then.
     pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
         let descriptor = self.descriptor()?;
         let chunk = self.chunk();
@@ -208,9 +197,8 @@ impl ShmBuf {
         Ok(Descriptor { granted: Some(peer.slot), ..descriptor })
     }
 
-    /// Revokes a grant, for example because its descriptor could not be delivered. Returns `false`
-    /// if none is left: the peer has attached, or is no longer connected. Grants of one message to
-    /// one peer are interchangeable.
+    /// Revokes a grant whose descriptor could not be delivered. Returns `false` if none is left:
+    /// the peer has attached, or is no longer connected.
     pub fn revoke(&self, peer: PeerId) -> bool {
         let chunk = self.chunk();
         match (chunk.record(), chunk.pool().control()) {
@@ -237,8 +225,7 @@ impl ShmBuf {
         copies
     }
 
-    /// Prefetches both ends of the memory for the next writer. The processor's own prefetcher
-    /// covers the middle of a large message.
+    /// For the next writer. The processor's own prefetcher covers the middle.
     #[inline]
     pub(crate) fn fetch_ends(&self) {
         let first = self.chunk().data().as_ptr();
@@ -250,7 +237,7 @@ impl ShmBuf {
         self.chunk().pool().id()
     }
 
-    /// Returns the location of the bytes: the segment's serial number, offset and length in bytes.
+    /// Segment, offset and length.
     #[inline]
     pub(crate) fn place(&self) -> (u64, u64, u64) {
         let chunk = self.chunk();
@@ -278,14 +265,13 @@ impl ShmBuf {
         self
     }
 
-    /// Drops the handle, but keeps the bytes from ever being reused. Called once the provider has
-    /// been dropped, for a receiver that may read them for an unknown time.
+    /// Drops the handle, but keeps the bytes for a receiver that may read them for an unknown time.
     pub(crate) fn give_up_to_reader(self) {
         self.chunk().keep_bytes();
     }
 
-    /// Returns `true` if, at the time of the call, a peer has a view or a grant of the message, or
-    /// a channel's receiver holds it. Once the provider is dropped, loans are not counted.
+    /// Returns `true` if a peer has a view or a grant of the message, or a channel's receiver holds
+    /// it. Once the provider is dropped, loans are not counted.
     pub fn is_leased(&self) -> bool {
         self.chunk().is_leased() || self.is_on_loan()
     }
@@ -295,12 +281,9 @@ impl ShmBuf {
         chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_on_loan(self.chunk)
     }
 
-    /// Turns the message back into an exclusive buffer, if this is the only handle and no peer has
-    /// a lease or a grant. In any case, descriptors that no peer has attached to may become stale.
-    ///
-    /// # Errors
-    ///
-    /// The buffer itself, if it is not exclusive, or in a forked child.
+    /// Turns the message back into an exclusive buffer, or returns it if this is not the only
+    /// handle, a peer has a lease or a grant, or in a forked child. In any case, descriptors that
+    /// no peer has attached to may become stale.
     pub fn try_into_mut(self) -> Result<ShmBufMut, Self> {
         let chunk = self.chunk();
         // First, because this drops the handles of returned loans.
@@ -321,7 +304,6 @@ impl ShmBuf {
     }
 }
 
-/// Handles of one message that are counted but not created yet.
 pub(crate) struct Copies {
     chunk: NonNull<Chunk>,
     len: usize,
@@ -345,7 +327,7 @@ impl Drop for Copies {
 }
 
 impl Clone for ShmBuf {
-    /// Aborts the process above `isize::MAX` clones, as [`Arc`](std::sync::Arc) does.
+    /// Aborts above `isize::MAX` clones, as [`Arc`](std::sync::Arc) does.
     #[inline]
     fn clone(&self) -> Self {
         self.chunk().add_handles(1);

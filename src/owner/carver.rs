@@ -42,7 +42,6 @@ struct Piece {
     mark: Mark,
 }
 
-/// Whether a piece can be freed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// At once.
@@ -54,12 +53,10 @@ pub(crate) enum Mark {
     GivenUp,
 }
 
-/// The cost of a range: the units in use; if none, the length of the gap left once idle pieces are
-/// freed; among equal gaps, the idle units.
+/// The units in use; if none, the gap left once idle pieces are freed; then the idle units.
 pub(crate) type Cost = (usize, usize, usize);
 
-/// talc's memory: its lists, a unit for the tag, and the shadow of each unit. No other code
-/// accesses it.
+/// talc's lists, a unit for the tag, and the shadow of each unit. No other code accesses it.
 struct Shadow {
     start: NonNull<u8>,
     /// The memory is in one of these two.
@@ -87,7 +84,6 @@ impl Shadow {
         Some(Self { start: NonNull::new(heap.as_mut_ptr())?.cast(), _heap: heap, _mapping: None })
     }
 
-    /// Returns the shadow of the unit at `at`, which is at most the number of units.
     fn unit(&self, at: usize) -> *mut u8 {
         // SAFETY: `new` reserves this much, so the address is inside the allocation or one past its
         // end.
@@ -105,7 +101,6 @@ pub(crate) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
 }
 
 impl Carver {
-    /// Creates a carver. Returns `None` if there is no private memory for the shadow.
     pub(crate) fn new(units: usize) -> Option<Self> {
         let shadow = Shadow::new(units)?;
         let mut talc = Talc::new(Manual);
@@ -123,8 +118,7 @@ impl Carver {
         Some(Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, marked: [0; 4], closed: 0..0 })
     }
 
-    /// Carves a piece of `units` units and returns its first unit, or `None` if no gap is that
-    /// long. Uses the closed range only if `anywhere`.
+    /// Returns the first unit. Uses the closed range only if `anywhere`.
     pub(crate) fn carve(&mut self, units: usize, anywhere: bool) -> Option<usize> {
         // talc chooses where to search, so each gap that it finds in the closed range is set aside
         // for the duration, up to the end of that range.
@@ -171,8 +165,7 @@ impl Carver {
         }
     }
 
-    /// Returns `true` if there is a gap of `units` units. talc finds it faster than a scan of all
-    /// pieces.
+    /// talc finds it faster than a scan of all pieces.
     pub(crate) fn has_gap(&mut self, units: usize) -> bool {
         self.carve(units, false).map(|at| self.free(at)).is_some()
     }
@@ -196,7 +189,6 @@ impl Carver {
         self.pieces.is_empty()
     }
 
-    // ---- making room for a longer piece ---------------------------------------------------------
 
     /// Closes a range to carving, instead of the previous one.
     pub(crate) fn close(&mut self, range: Range<usize>) {
@@ -222,7 +214,6 @@ impl Carver {
         }
     }
 
-    /// Returns the combined mark of all pieces: they can be freed only together.
     pub(crate) fn mark_of_all(&self) -> Mark {
         match self.marked {
             [_, 0, 0, 0] => Mark::Idle,
@@ -236,7 +227,6 @@ impl Carver {
         (price <= self.units).then_some(price)
     }
 
-    /// Returns the cost of freeing a piece in units, above all units if it is pinned.
     fn price(&self, piece: &Piece) -> usize {
         match piece.mark {
             Mark::InUse => piece.units,
@@ -246,9 +236,8 @@ impl Carver {
     }
 
     /// Finds the cheapest range where `need` units fit if its pieces are freed, at the start or end
-    /// of a gap between pieces that are not idle. It is widened to whole pieces, so it may be
-    /// longer than `need`. It includes pieces in use only if `in_use`, the closed range only if
-    /// `anywhere`, and pinned pieces never.
+    /// of a gap between pieces that are not idle, widened to whole pieces. Never includes pinned
+    /// ones.
     pub(crate) fn cheapest(&self, need: usize, in_use: bool, anywhere: bool) -> Option<(Cost, Range<usize>)> {
         let closed = if anywhere { 0..0 } else { self.widened(self.closed.clone()) };
         let pieces =
@@ -299,7 +288,6 @@ impl Carver {
         pieces.take_while(|piece| piece.end > range.start)
     }
 
-    /// Returns the gaps in order, starting at `from`, which is not inside a piece.
     pub(crate) fn gaps(&self, from: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let starts = self.pieces.range(from..).map(|(start, _)| *start).chain([self.units]);
         let ends = std::iter::once(from).chain(self.pieces.range(from..).map(|(start, piece)| start + piece.units));

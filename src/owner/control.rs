@@ -50,9 +50,7 @@ struct FreeLists {
 }
 
 impl OwnerControl {
-    /// Creates the control object, locked by this process, with all records free. `quota` is as in
-    /// [`ControlHeader`](crate::protocol::control::ControlHeader). Returns `None` if a sweep
-    /// mistook it for a dead owner's before it was locked.
+    /// `None`: a sweep mistook it for a dead owner's before it was locked.
     pub(crate) fn create(
         names: &Namespace,
         id: ProviderId,
@@ -89,7 +87,6 @@ impl OwnerControl {
         Ok(())
     }
 
-    /// Returns the bell that peers ring when they release leases.
     pub(crate) fn memory_bell(&self) -> &MemoryBell {
         &self.view.header().memory
     }
@@ -107,7 +104,6 @@ impl OwnerControl {
         self.view.record(index)
     }
 
-    /// Claims a free record, closed. Returns its number and odd generation.
     pub(crate) fn claim_record(&self) -> Result<(u32, u64), ShareError> {
         let mut free_lists = self.free_lists.lock();
         if let Some(used) = free_lists.used.pop() {
@@ -127,8 +123,7 @@ impl OwnerControl {
         Ok((index, generation))
     }
 
-    /// Lists a new segment for peers. There is always a free entry: the table has twice as many as
-    /// a pool has segments.
+    /// There is always a free entry: the table has twice as many as a pool has segments.
     pub(crate) fn list(&self, payload: &mut Payload) {
         let mut free_lists = self.free_lists.lock();
         let index = free_lists.listed.trailing_ones();
@@ -139,7 +134,7 @@ impl OwnerControl {
         }
     }
 
-    /// Removes a segment from the list before it is removed itself, so that peers unmap it.
+    /// Before it is removed itself, so that peers unmap it.
     pub(crate) fn unlist(&self, payload: &Payload) {
         let Some(index) = payload.index() else { return };
         let mut free_lists = self.free_lists.lock();
@@ -154,7 +149,6 @@ impl OwnerControl {
         self.free_lists.lock().used.push((record, generation));
     }
 
-    /// Returns a peer's slot: its number, gate and epoch.
     fn slot_of(&self, peer: PeerId) -> Result<(usize, &GrantGate, &Epoch), ShareError> {
         if peer.provider != self.id {
             return Err(ShareError::OtherProvider { peer, provider: self.id });
@@ -212,7 +206,7 @@ impl OwnerControl {
         cleared
     }
 
-    /// Returns how many records were ever used. Peers can write the high water in shared memory.
+    /// Peers can write the high water in shared memory.
     fn used(&self) -> u32 {
         self.free_lists.lock().fresh
     }
@@ -236,7 +230,6 @@ fn first_generation(seed: u64, index: u32) -> u64 {
     (seed ^ u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 2 | 1
 }
 
-// ---- payload segments ------------------------------------------------------------
 
 pub(crate) struct Payload {
     segment: Segment,
@@ -247,13 +240,10 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// Creates a payload. `serial` is part of the segment's name, unique among the provider's
-    /// existing segments.
     pub(crate) fn new(segment: Segment, serial: u64) -> Self {
         Self { segment, serial, index: None, _removes: None }
     }
 
-    /// Creates a payload with a value that is dropped once the segment is unmapped.
     pub(crate) fn removed_by(segment: Segment, serial: u64, removes: impl Any + Send + Sync) -> Self {
         Self { _removes: Some(Box::new(removes)), ..Self::new(segment, serial) }
     }
@@ -285,12 +275,10 @@ const NAME_TRIES: usize = 16;
 pub(crate) trait SegmentFactory: Send + Sync {
     fn create(&self, len: usize) -> Result<Payload, OsError>;
 
-    /// Removes the objects of dead owners. Returns their bytes.
     fn sweep(&self) -> u64 {
         0
     }
 
-    /// Returns `true` if even empty segments stay.
     fn keeps_segments(&self) -> bool {
         false
     }

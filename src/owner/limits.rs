@@ -1,12 +1,10 @@
-//! Size classes, the checked options of a pool, the account of the memory that it holds, and the
-//! errors of a request that exceeds one of these.
+//! Size classes, options, the account of memory, and the errors of a request beyond any of them.
 //!
 //! # Size classes
 //!
 //! Up to 2 KiB there is a class for each multiple of a cache line. Above, there are 32 evenly
 //! spaced classes per doubling, so a class is at most 3.2 % larger than the smallest length that
-//! needs it. jemalloc has the same spacing with fewer steps. Here a class costs only a shelf: idle
-//! chunks of a slightly larger class serve too, and all chunks are carved from the same arenas.
+//! needs it (jemalloc's spacing, with more steps). A class costs only a shelf.
 
 #![forbid(unsafe_code)]
 
@@ -20,8 +18,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Size of the smallest class in bytes, and the alignment of every chunk: one cache line, so that
-/// two messages in use by two processes never share a line.
+/// The smallest class, and the alignment of every chunk: a cache line, so that two processes never
+/// share one by two messages.
 pub(crate) const MIN_SIZE: usize = 64;
 
 const MIN_SHIFT: u32 = MIN_SIZE.trailing_zeros();
@@ -32,8 +30,7 @@ const STEP_SHIFT: u32 = 5;
 /// log2 of the length up to which the classes are a cache line apart.
 const LINEAR_SHIFT: u32 = MIN_SHIFT + STEP_SHIFT;
 
-/// Returns the class of a length: the smallest `c` with `size_of_class(c) >= len`. For large
-/// lengths it exceeds the pool's number of classes.
+/// Returns the smallest `c` with `size_of_class(c) >= len`, which may exceed the pool's classes.
 #[inline]
 pub(crate) const fn class_of(len: usize) -> usize {
     let last = len.saturating_sub(1);
@@ -72,17 +69,16 @@ pub(crate) struct Need {
 /// Classes of at least this many pages are whole pages. Smaller ones are carved by cache lines.
 const PAGES: usize = 32;
 
-/// The first arena's default share of the cap.
 const FIRST_SHARE: usize = 32;
 
 const MIN_ARENA: usize = 64 << 10;
 
-/// The longest segment of a [`Provider`](crate::Provider), and so its largest message, in bytes.
+/// The longest segment of a provider, and so its largest message.
 pub(crate) const LONGEST: usize = 64 << 30;
 
 const MAX_IDLE: usize = 1 << 20;
 
-/// By default, a class keeps idle chunks up to this share of the cap, within these bounds.
+/// The default idle cap of a class: this share of `max_bytes`, within these bounds.
 const IDLE_SHARE: usize = 8;
 const USUAL_IDLE: std::ops::RangeInclusive<usize> = 256..=8192;
 
@@ -90,30 +86,22 @@ const USUAL_IDLE: std::ops::RangeInclusive<usize> = 256..=8192;
 const BOOKS_OF_CLASS: usize = 512;
 const BOOKS: usize = 96 << 10;
 
-/// The default number of allocations in a window (see `pool::release`).
 const DEFAULT_IDLE_WINDOW: u64 = 1 << 15;
 
 const MAX_IDLE_WINDOW: u64 = 1 << 31;
 
-/// Uses of a chunk are counted in batches of this size. A power of two: the warm path tests the
-/// lowest bits of its count.
+/// Uses of a chunk are counted in batches of this size, a power of two.
 pub(crate) const COUNTED: u64 = 64;
 
-/// Options of a pool's segments and memory that few programs need.
-///
-/// Passed to [`ProviderBuilder::tuning`](crate::ProviderBuilder::tuning) or
-/// [`BackendBuilder::tuning`](crate::backend::BackendBuilder::tuning), which replace all of them;
-/// `build` checks them.
+/// Options of a pool's segments and memory that few programs need, for
+/// [`ProviderBuilder::tuning`](crate::ProviderBuilder::tuning) and
+/// [`BackendBuilder::tuning`](crate::backend::BackendBuilder::tuning). `build` checks them.
 ///
 /// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use shm_pool::{Provider, Tuning};
-///
-/// let tuning = Tuning::new().arena_size(16 << 20).huge_pages(true);
-/// let provider = Provider::builder().max_bytes(64 << 20).tuning(tuning).build()?;
-/// # drop(provider);
-/// # Ok(())
-/// # }
+/// # use shm_pool::{Provider, Tuning}
+/// let tuning = Tuning::new().arena_size(16 << 20).huge_pages(true)
+/// let provider = Provider::builder().max_bytes(64 << 20).tuning(tuning).build()?
+/// ;# Ok::<(), shm_pool::BuildError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "options have no effect until they are passed to a builder"]
@@ -140,11 +128,10 @@ impl Tuning {
     /// segment (of a provider: 64 GiB), rounded up to whole pages and to a multiple of the first
     /// message's chunk, or to `max_bytes` if little of it would be left.
     ///
-    /// By default it is a 32nd of `max_bytes`, but at least 64 KiB and eight of the first message;
-    /// with [`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) 0, one message. Each
+    /// Default: a 32nd of `max_bytes`, but at least 64 KiB and eight of the first message; with
+    /// [`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) 0, one message. Each
     /// further segment is at least as long as all earlier ones together and as eight of its first
-    /// message, or 32 of a message above a 32nd of `max_bytes`. All of this is within the cap, and
-    /// only address space.
+    /// message, or 32 of a message above a 32nd of `max_bytes`. All of this is only address space.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
@@ -154,17 +141,12 @@ impl Tuning {
     /// the system: from 0 (never) to 2,147,483,648, rounded up to a multiple of 64; default 32,768.
     /// Such a window also has at least 128 allocations for each existing chunk.
     ///
-    /// These were not needed in a window:
-    ///
-    /// * of the chunks in a class's queue, the lowest number that a take has left there;
-    /// * a class's most recently released chunk, if no message has used it;
-    /// * of the memory between chunks, the amount that was also there at the end of the previous
-    ///   window.
-    ///
-    /// If that is at least a 1024th of `max_bytes`, about every 64th allocation returns up to 1 MiB
-    /// of it, at some 40 ns per 4 KiB page. [Reserved](crate::Provider::reserve) chunks stay.
-    /// Allocations of a reserved length count but return nothing, so a publisher that makes no
-    /// others, or stops, has to call [`Provider::trim`](crate::Provider::trim).
+    /// Not needed were, of a class's queue, the lowest number that a take has left; a most recently
+    /// released chunk that no message has used; and between chunks, the memory that was there at
+    /// the end of two windows. If that is at least a 1024th of `max_bytes`, about every 64th
+    /// allocation returns up to 1 MiB of it, at some 40 ns per 4 KiB page.
+    /// [Reserved](crate::Provider::reserve) chunks stay. A publisher that allocates only reserved
+    /// lengths, or stops, has to call [`Provider::trim`](crate::Provider::trim).
     pub fn idle_window(mut self, allocations: u64) -> Self {
         self.idle_window = allocations;
         self
@@ -175,14 +157,10 @@ impl Tuning {
     /// Linux 6.1. Default `false`.
     ///
     /// A huge page is made when the last of its small pages is reserved, so it takes no more
-    /// memory. Reserving then takes about twice as long, because the kernel copies, and may delay
-    /// other threads: [`reserve`](crate::Provider::reserve) at the start.
-    ///
-    /// A tmpfs mounted with `huge=always`
-    /// ([`directory`](crate::ProviderBuilder::directory)) has huge pages without this option,
-    /// faster, but takes up to one more for each piece. `ShmemPmdMapped` in /proc/*pid*/smaps shows
-    /// how much a process has mapped in huge pages; a peer does so only where it faults a segment
-    /// in at once.
+    /// memory. Reserving takes about twice as long, because the kernel copies, and may delay other
+    /// threads: [`reserve`](crate::Provider::reserve) at the start. A tmpfs mounted with
+    /// `huge=always` ([`directory`](crate::ProviderBuilder::directory)) has huge pages without this
+    /// option, faster, but takes up to one more for each piece.
     pub fn huge_pages(mut self, advise: bool) -> Self {
         self.huge_pages = advise;
         self
@@ -195,7 +173,6 @@ impl Tuning {
         self
     }
 
-    /// Checks the node, and returns the properties of each segment's memory.
     pub(crate) fn memory(&self, is_locked: bool) -> Result<Memory, BuildError> {
         if let Some(node) = self.numa_node {
             can_prefer_node(node).map_err(|source| BuildError::NumaNode { node, source })?;
@@ -205,7 +182,7 @@ impl Tuning {
     }
 }
 
-/// The checked options. All sizes are in bytes and multiples of the page size.
+/// The checked options, in bytes and whole pages.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     pub(crate) max_bytes: usize,
@@ -255,7 +232,6 @@ impl ClassShape {
 }
 
 impl Limits {
-    /// Checks the options, in bytes except `max_idle`, and fills in the defaults.
     pub(crate) fn new(
         max_bytes: usize,
         max_alloc: Option<usize>,
@@ -286,7 +262,6 @@ impl Limits {
         Ok(Self { max_bytes, max_alloc, max_idle, first_arena, longest_arena: longest, idle_window, page })
     }
 
-    /// Returns `true` if the memory of each chunk returns to the system at once.
     pub(crate) fn keeps_nothing(&self) -> bool {
         self.max_idle == Some(0)
     }
@@ -295,8 +270,8 @@ impl Limits {
         class_of(self.max_alloc) + 1
     }
 
-    /// Returns the table of all classes: those of ordinary alignment (a cache line), the large ones
-    /// being whole pages; then those of small page-aligned messages, one for each number of pages.
+    /// The classes of ordinary alignment, the large ones being whole pages; then those of small
+    /// page-aligned messages, one for each number of pages.
     pub(crate) fn shapes(&self) -> Vec<ClassShape> {
         let page = self.page;
         let (least, most) = USUAL_IDLE.into_inner();
@@ -332,7 +307,6 @@ impl Limits {
     }
 }
 
-/// The account of memory taken from the system, and of segments created.
 #[derive(Default)]
 pub(crate) struct Account {
     held: AtomicUsize,
@@ -354,7 +328,6 @@ impl Account {
         self.created.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Undoes [`count_segment`](Self::count_segment) for a segment of a failed allocation.
     pub(crate) fn uncount_segment(&self) {
         self.created.fetch_sub(1, Ordering::Relaxed);
     }
@@ -372,9 +345,8 @@ impl Account {
     }
 }
 
-// ---- errors of allocating and sharing -----------------------------------------------------------
 
-/// The error of an allocation. One pointer wide, so that a successful result fits two registers.
+/// The error of an allocation, one pointer wide.
 #[derive(Debug, Error)]
 #[error(transparent)]
 pub struct AllocError(Box<AllocErrorKind>);
@@ -386,8 +358,8 @@ impl AllocError {
     }
 
     /// Returns `true` if there was too little memory, so that the same call may succeed later: at
-    /// the cap ([`AllocErrorKind::Exhausted`]) once buffers or views are dropped, and if the system
-    /// has none ([`AllocErrorKind::Os`] with `ENOSPC` or `ENOMEM`) once another process frees some.
+    /// the cap once buffers or views are dropped, and if the system has none (`ENOSPC`, `ENOMEM`)
+    /// once another process frees some.
     pub fn is_exhausted(&self) -> bool {
         match &*self.0 {
             AllocErrorKind::Exhausted { .. } => true,
@@ -520,8 +492,7 @@ pub enum ShareError {
         /// The limit.
         max: usize,
     },
-    /// No private memory for the queue of buffers that are dropped but still read. The first shared
-    /// buffer allocates it.
+    /// No private memory for the queue of dropped buffers that peers still read.
     #[error("no private memory for {bytes} bytes; lower ProviderBuilder::max_shared")]
     OutOfMemory {
         /// Requested bytes.

@@ -30,23 +30,8 @@ use std::time::Duration;
 
 /// Allocates messages in shared memory. Share one by reference or in an `Arc`.
 ///
-/// Dropping it returns its idle memory to the system. Held buffers stay valid; their memory is
-/// returned with the last of them. Peers keep what they have mapped.
+/// Dropping it returns idle memory to the system; buffers and peers' mappings stay valid.
 ///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let provider = shm_pool::Provider::builder().max_bytes(64 << 20).build()?;
-/// for frame in 0..3u8 {
-///     // After the first: no system call, no lock, no heap.
-///     let mut buffer = provider.alloc(640 * 480)?;
-///     buffer.fill(frame);
-///     let message = buffer.freeze();
-///     let _to_send = message.descriptor()?.to_bytes();
-/// }
-/// assert_eq!(provider.stats().segments_created, 1);
-/// # Ok(())
-/// # }
-/// ```
 pub struct Provider {
     pool: Arc<Pool>,
     max_alloc: usize,
@@ -54,7 +39,6 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Creates the pool's only taker of chunks, which closes the pool on drop.
     pub(super) fn new(pool: Arc<Pool>, names: Namespace) -> Self {
         Self { max_alloc: pool.limits.max_alloc, names, pool }
     }
@@ -78,19 +62,12 @@ impl Provider {
     /// Allocates `len` bytes with unspecified content, aligned to 64.
     ///
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and uses no
-    /// heap. Otherwise it takes microseconds, plus in the worst case the sum of these:
-    ///
-    /// * 50 ns for each chunk checked that peers leased when it was dropped: 8, and one per 128
-    ///   bytes of `len`; all of them before a segment is created, and for a reserved length;
-    /// * 0.4 ms per MiB of new memory;
-    /// * at the cap, 0.2 µs for each idle chunk until there is room, and if there is none, 1 µs for
-    ///   each of up to 64 peers; every 250 ms a pass over all chunks for a length that keeps being
-    ///   refused;
-    /// * if the system has no memory, a [`sweep`](Self::sweep).
-    ///
-    /// About every 64th call also returns up to 1 MiB to the system, if an
-    /// [`idle_window`](crate::Tuning::idle_window) has found any and the length is not
-    /// reserved.
+    /// heap. Otherwise it takes microseconds, plus in the worst case 50 ns for each chunk checked
+    /// that peers leased when it was dropped (8, and one per 128 bytes of `len`; all of them before
+    /// a segment is created), 0.4 ms per MiB of new memory and, at the cap, 0.2 µs for each idle
+    /// chunk and 1 µs for each peer. If the system has no memory, it [sweeps](Self::sweep). After
+    /// an [`idle_window`](crate::Tuning::idle_window), it returns up to 1 MiB to the system now and
+    /// then.
     ///
     /// # Errors
     ///
@@ -137,8 +114,8 @@ impl Provider {
         Request::new(self, len)
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does, and waits at most `timeout` for memory, which it
-    /// finds as soon as any process releases it, and within 50 milliseconds of a peer's death.
+    /// Like [`alloc`](Self::alloc), but waits at most `timeout` for memory, which it finds as soon
+    /// as any process releases it, and within 50 milliseconds of a peer's death.
     ///
     /// # Errors
     ///
@@ -147,18 +124,15 @@ impl Provider {
         self.request(len).timeout(timeout)
     }
 
-    /// Ends all current and future waits for memory with [`AllocErrorKind::Interrupted`]. Other
-    /// allocations are not affected.
-    ///
-    /// Blocks until the helper thread for futures has exited, unless a waker calls this on that
-    /// thread.
+    /// Ends all current and future waits for memory with [`AllocErrorKind::Interrupted`]. Blocks
+    /// until the helper thread for futures has exited, unless a waker calls this on that thread.
     pub fn interrupt_waits(&self) {
         if let Some(pool) = self.own_pool() {
             pool.waiting.close(pool);
         }
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does, and sets every byte to zero.
+    /// Like [`alloc`](Self::alloc), and sets every byte to zero.
     ///
     /// # Errors
     ///
@@ -173,16 +147,10 @@ impl Provider {
     /// class add up.
     ///
     /// While one of them is free, a message of that length makes no system call, uses no heap and
-    /// causes no page fault, from the first one on. Each chunk has memory that is present in this
-    /// process, a record for [`descriptor`](crate::ShmBuf::descriptor) and
-    /// [`grant`](crate::ShmBuf::grant), and room on its shelf and in the queue of leased chunks.
-    /// Each free one is found, at some 50 ns for each one that is leased or on loan.
-    ///
-    /// A channel's memory is present from
-    /// [`SenderBuilder::create`](crate::channel::SenderBuilder::create) on; peers prepare with
-    /// [`Client::warm`](crate::Client::warm) and
-    /// [`Receiver::warm`](crate::channel::Receiver::warm). Not included: the system call that wakes
-    /// a receiver, contention for locks, and chunks of other lengths that a search finds.
+    /// causes no page fault, from the first one on: each chunk has memory that is present in this
+    /// process, a record, and room in its queues. Each free one is found, at some 50 ns for each
+    /// one that is leased or on loan. Peers prepare with [`Client::warm`](crate::Client::warm) and
+    /// [`Receiver::warm`](crate::channel::Receiver::warm).
     ///
     /// # Errors
     ///
@@ -197,17 +165,15 @@ impl Provider {
     }
 
     /// Returns idle memory to the system until the provider holds at most `bytes`
-    /// ([`Stats::bytes_held`]), as far as possible: first memory between chunks, then idle chunks,
-    /// the largest first. Also reclaims leases of dead peers. Returns the number of bytes, whole
-    /// pages.
-    ///
-    /// Reserved chunks stay, and so do segments, which are only address space without memory.
+    /// ([`Stats::bytes_held`]), as far as possible: memory between chunks, then idle chunks, the
+    /// largest first. Reserved chunks and segments without memory stay. Returns the number of
+    /// bytes, whole pages.
     pub fn trim_to(&self, bytes: usize) -> usize {
         self.own_pool().map_or(0, |pool| pool.trim_to(bytes))
     }
 
-    /// Returns all idle memory to the system: idle chunks, unused segments, free pages of others,
-    /// and chunks that dead peers leased. Returns the number of bytes.
+    /// Returns all idle memory to the system, including chunks that dead peers leased. Returns the
+    /// number of bytes.
     pub fn trim(&self) -> usize {
         self.own_pool().map_or(0, |pool| pool.trim())
     }
@@ -227,8 +193,8 @@ impl Provider {
     /// [`ShmBuf::grant`](crate::ShmBuf::grant) to it with [`ShareError::PeerDisconnected`], and its
     /// unclaimed grants are revoked. Its views stay valid until it drops them or dies.
     ///
-    /// The peer keeps its slot, and its process may connect again with a new client. The peer's own
-    /// library enforces this: it is no defence against a process that violates the protocol.
+    /// Its process may connect again with a new client. This is no defence against a process that
+    /// violates the protocol: the peer's own library enforces it.
     ///
     /// # Errors
     ///
@@ -244,25 +210,19 @@ impl Provider {
 
     /// Removes the objects in /dev/shm that killed providers of this
     /// [`name_prefix`](crate::ProviderBuilder::name_prefix) have left: those of this user whose
-    /// owner's lock no process holds. Bytes that peers have mapped stay. Processes may sweep at the
-    /// same time, and be killed meanwhile.
+    /// owner's lock no process holds. Bytes that peers have mapped stay.
     ///
-    /// A file is removed only if it looks like an object: a control object or a channel begins as
-    /// one, or is unfinished; a segment is whole pages; none has a hard link. A control object that
-    /// stays keeps all segments named after it, so do not remove a living provider's by hand: a
-    /// sweep then takes its segments, and peers that have not mapped them get
-    /// [`AttachError::Closed`](crate::AttachError::Closed).
+    /// A file is removed only if it looks like an object and has no hard link. A control object
+    /// that stays keeps the segments named after it, so do not remove a living provider's by hand.
     ///
     /// You seldom need to call this: the last reader of a dead provider removes its objects, and
     /// [`ProviderBuilder::build`](crate::ProviderBuilder::build) sweeps, as do allocations and new
     /// channels if the system is out of memory.
     ///
     /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let swept = shm_pool::Provider::sweep("camera")?;
-    /// println!("{} objects, {} bytes", swept.objects, swept.bytes);
-    /// # Ok(())
-    /// # }
+    /// let swept = shm_pool::Provider::sweep("camera")?
+    /// ;println!("{} objects, {} bytes", swept.objects, swept.bytes)
+    /// ;# Ok::<(), shm_pool::BuildError>(())
     /// ```
     ///
     /// # Errors
@@ -273,15 +233,7 @@ impl Provider {
         Self::sweep_in(DIRECTORY, name_prefix)
     }
 
-    /// Sweeps as [`sweep`](Self::sweep) does, in another
-    /// [`directory`](crate::ProviderBuilder::directory).
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// shm_pool::Provider::sweep_in("/dev/shm", "camera")?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Like [`sweep`](Self::sweep), in another [`directory`](crate::ProviderBuilder::directory).
     ///
     /// # Errors
     ///
@@ -306,7 +258,6 @@ impl Provider {
         self.own_pool().map(|_| class).ok_or_else(|| AllocErrorKind::Forked.into())
     }
 
-    /// Makes a chunk that was just taken this thread's, and wraps its first `len` bytes.
     #[inline]
     pub(crate) fn hand_out(&self, chunk: ClosedChunk, len: usize) -> Result<ShmBufMut, AllocError> {
         self.pool.adopt(&chunk)?;
@@ -332,7 +283,6 @@ impl std::fmt::Debug for Provider {
     }
 }
 
-// ---- requests -----------------------------------------------------------------------------------
 
 /// An allocation to be made. Created by [`Provider::request`].
 ///
@@ -340,12 +290,10 @@ impl std::fmt::Debug for Provider {
 ///
 /// Waiting requests are tried in order of arrival. One that fits is served before an earlier one
 /// that does not, and allocations that do not wait before all of them. So that a large message does
-/// not starve, a length that keeps being refused gets a region: one range under the cap, in which
-/// dropped chunks are not used again. Once all of them have been dropped, the message fits. There
-/// is one region at a time, and it may pass to another length after 250 milliseconds. It contains
-/// no [reserved](Provider::reserve) chunk, and a smaller message that fits nowhere else is carved
-/// there. A publisher that retries every 250 milliseconds gets one, too. See
-/// [`docs::design`](crate::docs::design).
+/// not starve, a length that keeps being refused gets a *region*: one range under the cap, in which
+/// dropped chunks are not used again until the message fits. There is one region at a time, which
+/// may pass to another length after 250 milliseconds; it contains no [reserved](Provider::reserve)
+/// chunk. A publisher that retries every 250 milliseconds gets one, too.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -427,9 +375,9 @@ impl<'a> Request<'a> {
     /// Allocates, and waits for memory without blocking the thread. Works with any executor, and is
     /// cancel safe: memory delivered to a dropped future is passed on.
     ///
-    /// While futures wait, a helper thread looks for memory on their behalf. It or another waiting
-    /// thread calls their wakers, with no lock held: a waker may allocate, poll, drop its task or
-    /// the last `Arc` of the provider, and panic.
+    /// While futures wait, a helper thread looks for memory on their behalf. Wakers are called with
+    /// no lock held: a waker may allocate, poll, drop its task or the last `Arc` of the provider,
+    /// and panic.
     ///
     /// A provider cannot be dropped while a request waits for it:
     ///
@@ -454,7 +402,6 @@ impl<'a> Request<'a> {
         AllocFuture { request: self, ticket: None }
     }
 
-    /// Joins the queue. [`alloc`](Self::alloc) has accepted the layout.
     fn join(&self, is_thread: bool) -> Result<Ticket, AllocError> {
         let class = self.provider.class(self.len, self.align)?;
         Ticket::join(self.provider.pool(), class, self.len, is_thread)
@@ -506,9 +453,8 @@ impl fmt::Debug for AllocFuture<'_> {
     }
 }
 
-// ---- building -----------------------------------------------------------------------------------
 
-/// How many control objects `build` creates before it gives up because sweeps remove them.
+/// Then `build` gives up: other processes sweep in a loop.
 const SWEPT_TRIES: usize = 16;
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
@@ -532,7 +478,6 @@ pub struct ProviderBuilder {
 }
 
 impl Provider {
-    /// Returns a builder with the default options.
     pub fn builder() -> ProviderBuilder {
         ProviderBuilder::default()
     }
@@ -559,10 +504,9 @@ impl ProviderBuilder {
     /// Sets the cap on payload memory in bytes, at least 1, rounded up to whole pages; default 1
     /// GiB. Nothing is reserved in advance.
     ///
-    /// All messages are carved from a few segments whose total length is within the cap and whose
-    /// pages take memory when they are first needed. (A process that locks everything it maps with
-    /// `mlockall` takes memory for whole segments.) The control object is not included: a page, and
-    /// 128 bytes for each of [`max_shared`](Self::max_shared).
+    /// A few segments within the cap hold all messages, and their pages take memory when they are
+    /// first needed. (With `mlockall`, whole segments do.) The control object is not included: a
+    /// page, and 128 bytes for each of [`max_shared`](Self::max_shared).
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
@@ -579,9 +523,8 @@ impl ProviderBuilder {
     /// return to their segments, without a system call. With 0, each buffer's memory is returned to
     /// the system when the buffer is dropped.
     ///
-    /// Chunks that peers lease do not count, and are found by later allocations when their leases
-    /// end. A high number costs nothing by itself: a class's queue begins with 64 slots of 16 bytes
-    /// of heap and grows with the class. Without heap for it, fewer are kept.
+    /// Chunks that peers lease do not count. A high number costs nothing by itself: a class's queue
+    /// begins with 64 slots of 16 bytes of heap and grows with the class.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = chunks;
         self
@@ -598,11 +541,9 @@ impl ProviderBuilder {
     /// Sets the most bytes of messages that one peer may read at a time, at least 1; by default
     /// there is no limit. Above it, that peer's [`Client::attach`](crate::Client::attach) fails
     /// with [`AttachError::OverQuota`](crate::AttachError::OverQuota) until it drops views. So a
-    /// subscriber that leaks messages cannot use up the cap.
-    ///
-    /// Unclaimed grants do not count, and a grant refused for this reason can be claimed later. The
-    /// peer's own library enforces this: it is no defence against a process that violates the
-    /// protocol. For channels, see [`SenderBuilder::loans`](crate::channel::SenderBuilder::loans).
+    /// subscriber that leaks messages cannot use up the cap. Unclaimed grants do not count. The
+    /// peer's own library enforces this, not the owner. For channels, see
+    /// [`SenderBuilder::loans`](crate::channel::SenderBuilder::loans).
     pub fn max_bytes_per_peer(mut self, bytes: u64) -> Self {
         self.quota = Some(bytes);
         self
@@ -627,10 +568,9 @@ impl ProviderBuilder {
     /// need [the same](crate::ClientBuilder::directory), and each directory is swept separately
     /// ([`Provider::sweep_in`]).
     ///
-    /// Choose a tmpfs, for example one with its own size or with `huge=` (see
-    /// [`huge_pages`](Tuning::huge_pages)). Another local file system writes messages to the disk now
-    /// and then, and writers may wait for that. A network file system does not work: locks show
-    /// which processes are alive. hugetlbfs is refused: every object would take whole huge pages.
+    /// Choose a tmpfs. Another local file system writes messages to the disk now and then, and
+    /// writers may wait for that. A network file system does not work, because locks show which
+    /// processes are alive. hugetlbfs is refused: every object would take whole huge pages.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
         self
@@ -640,17 +580,16 @@ impl ProviderBuilder {
     /// back from swap. Default `false`.
     ///
     /// [`build`](Self::build) checks that `RLIMIT_MEMLOCK` allows for
-    /// [`max_bytes`](Self::max_bytes) and the control object ([`BuildError::LockMemory`]). Each
-    /// segment is locked at its whole length when it is created, and takes memory page by page as
-    /// usual. If the process has locked other memory by then, the allocation fails with
+    /// [`max_bytes`](Self::max_bytes) and the control object ([`BuildError::LockMemory`]). If the
+    /// process has locked other memory by the time of an allocation, that fails with
     /// [`AllocErrorKind::Os`](crate::AllocErrorKind::Os) (`mlock2`). The lock ends with the owner's
-    /// process; peers may use `mlockall`.
+    /// process.
     pub fn lock_memory(mut self, lock: bool) -> Self {
         self.lock_memory = lock;
         self
     }
 
-    /// Sets the options of segments and memory that few programs need; see [`Tuning`].
+    /// Sets the [options](Tuning) that few programs need.
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self
@@ -661,9 +600,7 @@ impl ProviderBuilder {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if an option or a combination is out of range, if memory cannot be locked or
-    /// taken from the node, if the process has no heap for the pool's lists, or if the system
-    /// refuses the control object. Nothing is left behind.
+    /// [`BuildError`]. Nothing is left behind.
     pub fn build(self) -> Result<Provider, BuildError> {
         let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
         let limits = Limits::new(max_bytes, max_alloc, Some(max_idle), &self.tuning, LONGEST)?;
@@ -703,7 +640,7 @@ impl ProviderBuilder {
     fn check_lock_limit(&self, limits: &Limits) -> Result<(), BuildError> {
         let control = round_to_pages(control_size(self.max_shared)).unwrap_or(usize::MAX);
         let needed = limits.max_bytes.saturating_add(control);
-        // If the kernel cannot be asked, the first segment will show.
+        // If not, the first segment will show.
         if self.lock_memory && matches!(may_lock(needed), Ok(false)) {
             return Err(BuildError::LockMemory { needed, limit: lock_limit() });
         }

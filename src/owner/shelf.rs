@@ -90,8 +90,7 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         Self { hot, uses_queue: AtomicBool::new(false), longest: AtomicU8::new(0), idle }
     }
 
-    /// Makes space for `chunks` idle chunks in the queue, at most `max`, if there is private
-    /// memory. Called off the warm path, before there are that many.
+    /// Called off the warm path, before there are that many.
     pub(crate) fn open_idle(&self, chunks: usize, max: usize) {
         let lengths = (0..QUEUES).map(|at| SHORTEST.saturating_mul(GROWTH.pow(at as u32)).min(max));
         let Some((at, capacity)) = lengths.enumerate().find(|&(_, length)| length >= chunks.min(max)) else { return };
@@ -140,10 +139,8 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     }
 
     /// Gives an idle chunk to the hot slot, and moves the slot's previous chunk to the idle queue.
-    /// `Err` returns the refused chunk, for the caller to destroy.
-    ///
-    /// Afterwards the caller must not touch that chunk, nor the shelf unless it holds another of
-    /// its chunks.
+    /// The caller destroys a refused chunk. It must not touch one that was taken, nor the shelf
+    /// unless it holds another of its chunks.
     #[inline]
     pub(crate) fn give(&self, chunk: C) -> Result<(), O> {
         let chunk = chunk.into_raw();
@@ -175,7 +172,6 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         self.idle[usize::from(longest)].give(chunk)
     }
 
-    /// Returns the number of idle chunks, hot slot and queue together, at the time of the call.
     pub(crate) fn idle_count(&self) -> usize {
         usize::from(Self::is_chunk(self.hot.0.load(Ordering::Relaxed))) + self.queued_count()
     }
@@ -189,8 +185,8 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         self.idle_count() == 0
     }
 
-    /// Seals every place, and passes each chunk found there to `destroy`, exactly once. Other
-    /// threads may give chunks meanwhile, but not take any or open a queue.
+    /// Seals every place, and passes each chunk found there to `destroy`, once. Other threads may
+    /// give chunks meanwhile, but not take any or open a queue.
     pub(crate) fn close(&self, mut destroy: impl FnMut(O)) {
         if let Some(chunk) = self.seal_hot() {
             destroy(chunk.into());
@@ -207,8 +203,7 @@ impl<O> Queue<O> {
         Self(OnceLock::new())
     }
 
-    /// Allocates space for `capacity` chunks, unless the queue is open. Called off the warm path,
-    /// and not once the queue is closed. Returns `false` if there is no private memory.
+    /// Called off the warm path, and not once the queue is closed.
     pub(crate) fn open(&self, capacity: usize) -> bool {
         // Creating the queue without memory would abort the process.
         let may_open = self.0.get().is_some() || has_heap(Self::bytes(capacity));
@@ -218,7 +213,6 @@ impl<O> Queue<O> {
         may_open
     }
 
-    /// Returns the bytes of a queue of `capacity` chunks: a stamp and an owner for each.
     pub(crate) const fn bytes(capacity: usize) -> usize {
         capacity * size_of::<[usize; 2]>()
     }
@@ -228,8 +222,6 @@ impl<O> Queue<O> {
         self.0.get().filter(|queue| !queue.is_empty())?.pop()?
     }
 
-    /// Gives a chunk to the queue, as [`Shelf::give`] does. `Err` returns it if the queue is full
-    /// or not open.
     #[inline]
     pub(crate) fn give(&self, chunk: O) -> Result<(), O> {
         let Some(queue) = self.0.get() else { return Err(chunk) };

@@ -4,9 +4,9 @@
 //! A *look* tries each request in order of arrival, under the queue's lock. A request that fits
 //! overtakes an earlier one that does not, which gets a region instead (see `arena::region`).
 //!
-//! A waiting thread sleeps on the memory bell (see `memory_bell`), and looks for all requests when
-//! it wakes. For futures, a helper thread does. Of the threads that one ring wakes, the first
-//! looks; the others see that the bell has not rung since.
+//! A waiting thread sleeps on the memory bell, and looks for all requests when it wakes; for
+//! futures, a helper thread does. The first thread that a ring wakes looks; the others see that the
+//! bell has not rung since.
 //!
 //! | event | a look follows because |
 //! |---|---|
@@ -42,7 +42,6 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 use std::{mem, ptr};
 
-/// The helper thread's stack in bytes: several times what an allocation and a waker need.
 const STACK: usize = 1 << 20;
 
 pub(crate) type Delivery = Result<ClosedChunk, AllocError>;
@@ -73,7 +72,7 @@ struct Waiter {
     outcome: Mutex<Option<Delivery>>,
 }
 
-/// Calls a user's waker, and catches a panic, which the panic hook has already reported.
+/// Catches a panic, which the panic hook has already reported.
 pub(crate) fn wake(waker: Waker) {
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
         // The payload is the user's too. If dropping it panics, the second payload is forgotten.
@@ -105,7 +104,7 @@ impl WaitingRoom {
         &self.own_bell
     }
 
-    /// Ends all current and future waits. Blocks until the helper thread has exited.
+    /// Blocks until the helper thread has exited.
     pub(crate) fn close(&self, pool: &Pool) {
         let mut queue = self.queue.lock();
         queue.is_closed = true;
@@ -127,8 +126,8 @@ impl WaitingRoom {
         self.looker.load(Ordering::Relaxed) == fork::own_token()
     }
 
-    /// Looks for memory on behalf of all, unless the last look is recent and the bell has not rung
-    /// since. Returns the count to sleep on.
+    /// Unless the last look is recent and the bell has not rung since. Returns the count to sleep
+    /// on.
     fn look(&self, pool: &Arc<Pool>, is_forced: bool) -> u32 {
         let bell = pool.memory_bell();
         let mut queue = self.queue.lock();
@@ -236,13 +235,11 @@ impl Ticket {
         Ok(ticket)
     }
 
-    /// Blocks until the request is done. Returns `None` if nothing was delivered by the deadline.
     pub(crate) fn wait(self, until: Option<Deadline>) -> Option<Delivery> {
         self.wait_and(until, || LOOK_AGAIN)
     }
 
-    /// Waits as [`wait`](Self::wait) does. Calls `collect` before each look; it returns the longest
-    /// sleep after that look.
+    /// Calls `collect` before each look; it returns the longest sleep after that look.
     pub(crate) fn wait_and(self, until: Option<Deadline>, mut collect: impl FnMut() -> Duration) -> Option<Delivery> {
         let mut is_first = true;
         loop {
@@ -258,7 +255,6 @@ impl Ticket {
         }
     }
 
-    /// Takes the delivery, or registers `waker` for it.
     pub(crate) fn poll(&self, waker: &Waker) -> Option<Delivery> {
         if let Some(own) = &self.waiter.waker {
             // First, so that a delivery after the check below wakes it.
@@ -305,7 +301,6 @@ fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, AllocError> {
     Ok(thread.spawn(help).map_err(failed)?.thread().id())
 }
 
-// ---- notifying requests that wait ------------------------------------------------------------
 
 /// The number of listening pools with this notice. Every drop of a buffer reads it, so it has its
 /// own cache lines.
@@ -320,10 +315,9 @@ static FLAGS: [Flag; 256] = [UNSET; 256];
 /// The listening pools. Per process, because a forked child may inherit the lock locked.
 static POOLS: PerProcess<Mutex<Vec<Weak<Pool>>>> = PerProcess::new();
 
-/// The index of a flag of the process, which says that a request waits for a pool's memory. A
-/// thread that has released a chunk may not touch the pool, which may have been dropped. So each
-/// chunk has a copy, and if its flag is set, the thread finds the listening pools in a list. Pools
-/// that share a flag ring for each other.
+/// The index of a flag of the process: a request waits for a pool's memory. A thread that has
+/// released a chunk may not touch the pool, so each chunk has a copy. If its flag is set, the
+/// thread finds the listening pools in a list; pools that share a flag ring for each other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Notice(u8);
 
@@ -359,8 +353,8 @@ impl Notice {
     }
 }
 
-/// Makes each thread that releases memory of the pool ring its bell from now on. A look that begins
-/// after this call sees what was released before.
+/// From now on, threads that release memory of the pool ring its bell. A look that begins after
+/// this sees what was released before.
 fn listen(pool: &Arc<Pool>) {
     POOLS.get().lock().push(Arc::downgrade(pool));
     pool.notice.flag().fetch_add(1, Ordering::Relaxed);

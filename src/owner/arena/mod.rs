@@ -6,9 +6,8 @@
 //! | heap | one run, by cache lines | pieces | smaller chunks, to keep them together |
 //!
 //! All of this is off the warm path, behind one mutex. An arena has its full length from the start
-//! (I4), but no memory. The thread that carves a run reserves memory for its holes outside the
-//! mutex (see `pool::take`), before any other thread knows about the run. [`Arenas::punch`] returns
-//! the memory of uncarved pages to the system.
+//! (I4), but no memory: the thread that carves a run reserves memory for its holes outside the
+//! mutex (see `pool::take`).
 
 #![forbid(unsafe_code)]
 
@@ -31,8 +30,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The rest of a hole is filled along with the carved part if it is at most this many bytes and at
-/// most a [`REST_SHARE`]th of the cap. It is not worth a later system call.
+/// The rest of a hole is filled along with the carved part if it is at most this many bytes and
+/// this share of the cap: it is not worth a later system call.
 const REST: usize = 1 << 20;
 const REST_SHARE: usize = 64;
 
@@ -42,16 +41,14 @@ const HEAP: (usize, usize) = (64 << 10, 256 << 10);
 
 const LAST_HEAP: usize = 32 << 10;
 
-/// A new heap has this share of the length of all heaps.
 const HEAP_GROWTH: usize = 16;
 
 const LEAST_SHARE: usize = 64;
 
-/// Each arena holds at least this many of the runs it is made for.
 const LEAST_RUNS: usize = 8;
 
-/// The same for a run above a [`LARGE_SHARE`]th of the cap. Long messages of different lengths
-/// leave fewer gaps in one arena than in several.
+/// For runs above this share of the cap: long messages of different lengths leave fewer gaps in one
+/// arena than in several.
 const LEAST_LARGE_RUNS: usize = 32;
 const LARGE_SHARE: usize = 32;
 
@@ -60,10 +57,8 @@ const BITS: usize = u64::BITS as usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     ToGrow,
-    /// The arenas span the cap, and at least half of it is not carved.
     Ample,
-    /// The arenas span the cap, and less than half of it is not carved: a chunk's position
-    /// determines what else fits.
+    /// Less than half of the cap is not carved: a chunk's position determines what else fits.
     Crowded,
 }
 
@@ -77,7 +72,6 @@ pub(crate) struct Carved {
 
 pub(crate) struct Arenas {
     state: Mutex<ArenaState>,
-    /// The [`Room`] as of the last change.
     room: AtomicU8,
     page: usize,
     max: usize,
@@ -105,7 +99,6 @@ struct Arena {
     payload: Arc<Payload>,
     pages: Carver,
     holes: Holes,
-    /// A run of it got its memory.
     was_used: bool,
 }
 
@@ -143,7 +136,6 @@ impl Carved {
 }
 
 impl Arenas {
-    /// Creates an empty set of arenas. All lengths are whole pages.
     pub(crate) fn new(max: usize, first: First, longest: usize, all_or_none: bool) -> Self {
         let has_region = Arc::new(AtomicBool::new(false));
         let state = ArenaState {
@@ -159,10 +151,8 @@ impl Arenas {
         Self { state: Mutex::new(state), room, page: page_size(), max, first, longest, all_or_none, has_region }
     }
 
-    // ---- carving --------------------------------------------------------------------------------
 
-    /// Carves a piece for a class from a heap, or returns `None` if none has space. Uses the region
-    /// of another class only if `anywhere`.
+    /// Carves from a heap; from the region of another class only if `anywhere`.
     pub(crate) fn carve_lines(&self, len: usize, class: usize, anywhere: bool) -> Option<Carved> {
         let mut state = self.state.lock();
         let ArenaState { heaps, region, .. } = &mut *state;
@@ -173,8 +163,7 @@ impl Arenas {
         Some(carved)
     }
 
-    /// Turns a run with reserved memory into a heap, and carves the first piece from it. Returns
-    /// `None` if there is no private memory.
+    /// Turns a filled run into a heap, and carves its first piece. `None`: no private memory.
     pub(crate) fn add_heap(&self, run: Carved, len: usize) -> Option<Carved> {
         let Some(lines) = Carver::new(run.len / MIN_SIZE) else {
             self.free(run);
@@ -186,9 +175,8 @@ impl Arenas {
         carved
     }
 
-    /// Carves a run of `len` bytes, whole pages, for a class from the oldest arena with space, or
-    /// returns `None` if none has any. Uses the region of another class only if `anywhere`. Also
-    /// returns the parts of the run without memory, in bytes from the segment's start.
+    /// Carves whole pages from the oldest arena with space, and returns the parts without memory,
+    /// in bytes from the segment's start. Uses the region of another class only if `anywhere`.
     pub(crate) fn carve_run(&self, len: usize, class: usize, anywhere: bool) -> Option<(Carved, Vec<Range<usize>>)> {
         let (mut state, pages) = (self.state.lock(), len / self.page);
         let carve = |state: &mut ArenaState, anywhere| {
@@ -213,9 +201,8 @@ impl Arenas {
         Some((carved, holes))
     }
 
-    /// Records that a run has its memory, and reserves the small rests of its holes. This is under
-    /// the lock, because another thread could otherwise carve these pages, marked as filled before
-    /// they are.
+    /// Reserves the small rests of a filled run's holes; under the lock, because another thread
+    /// could otherwise carve these pages, marked as filled before they are.
     pub(crate) fn fill_rests(&self, run: &Carved, account: &Account) {
         let mut state = self.state.lock();
         let Some(arena) = state.arena(run) else { return };
@@ -231,7 +218,6 @@ impl Arenas {
         arena.collapse_ends(&range, self.page);
     }
 
-    /// Returns a run whose `holes` could not be filled.
     pub(crate) fn give_up(&self, run: Carved, holes: &[Range<usize>]) {
         let mut state = self.state.lock();
         if let Some(arena) = state.arena(&run) {
@@ -261,7 +247,6 @@ impl Arenas {
         self.note_room(&state);
     }
 
-    // ---- queries --------------------------------------------------------------------------------
 
     /// Returns the space left. Takes no lock: searches for existing chunks call this.
     pub(crate) fn room(&self) -> Room {
@@ -269,7 +254,6 @@ impl Arenas {
         [Room::ToGrow, Room::Ample, Room::Crowded][usize::from(self.room.load(Ordering::Relaxed))]
     }
 
-    /// Returns how many more free bytes would make half of the cap free.
     pub(crate) fn crowding(&self) -> usize {
         (self.max / 2).saturating_sub(self.free_bytes())
     }
@@ -287,7 +271,6 @@ impl Arenas {
         self.state.lock().free_pages() * self.page
     }
 
-    /// Returns the bytes of uncarved lines in heaps, and of all heaps.
     pub(crate) fn heap_bytes(&self) -> (usize, usize) {
         let state = self.state.lock();
         let lines: usize = state.heaps.values().map(|heap| heap.lines.free_units()).sum();
@@ -307,7 +290,7 @@ impl Arenas {
         (state.arenas.len(), state.spanned())
     }
 
-    /// Returns the longest run that is sure to fit now, in bytes: in a gap, or in a new arena.
+    /// Returns the longest run that is sure to fit now: in a gap, or in a new arena.
     pub(crate) fn longest_run(&self) -> usize {
         let state = self.state.lock();
         let gaps = state.arenas.iter().flat_map(|arena| arena.pages.gaps(0)).map(|gap| gap.len() * self.page);
@@ -350,9 +333,8 @@ impl ArenaState {
 }
 
 impl Arena {
-    /// Collapses the huge pages at the ends of a run, if all their pages have memory.
-    /// `Segment::reserve` collapsed those within the run. Under the lock, so that no gap beside the
-    /// run is punched at the same time: a huge page takes memory for it.
+    /// Collapses the huge pages at the ends of a run, if all their pages have memory. Under the
+    /// lock, so that no gap beside the run is punched at the same time.
     fn collapse_ends(&self, run: &Range<usize>, page: usize) {
         let segment = self.payload.segment();
         let Some(huge) = segment.huge_page().map(|bytes| bytes / page) else { return };
@@ -381,12 +363,10 @@ impl Heap {
     }
 }
 
-// ---- growing ----------------------------------------------------------------------------------------
 
 pub(crate) struct Blank(Carver, Holes);
 
 impl Arenas {
-    /// Returns the preferred and the least length of a heap for pieces of `len` bytes.
     pub(crate) fn heap_len(&self, len: usize, will_recur: bool) -> (usize, usize) {
         let pages = |len: usize| round_to_pages(len).unwrap_or(len);
         let first = match self.first {
@@ -406,13 +386,11 @@ impl Arenas {
         (pages(wanted.div_ceil(len).max(1) * len), pages(len))
     }
 
-    /// Returns the length of the next arena, made for a run of `len` bytes, or `None` if the cap,
-    /// the number of arenas or the longest segment does not allow one.
-    ///
-    /// Each arena but the first is at least as long as all earlier ones together, so there are at
-    /// most eight, unless the longest segment is the limit. If a message fits in none of them,
-    /// arenas with only idle memory make way for one (see `region`), at most seven times. A length
-    /// is a multiple of the run, so that messages of one size leave no remainder.
+    /// Returns the length of the next arena, made for a run of `len` bytes. Each arena but the
+    /// first is at least as long as all earlier ones together, so there are at most eight, unless
+    /// the longest segment is the limit. If a message fits in none of them, arenas with only idle
+    /// memory make way for one (see `region`), at most seven times. A length is a multiple of the
+    /// run, so that messages of one size leave no remainder.
     pub(crate) fn next_len(&self, len: usize) -> Option<usize> {
         let state = self.state.lock();
         let rest = self.max - state.spanned();
@@ -455,7 +433,6 @@ impl Arenas {
     }
 }
 
-// ---- returning memory to the system -----------------------------------------------------------------
 
 impl Arenas {
     pub(crate) fn filled_gaps(&self) -> usize {
@@ -464,7 +441,6 @@ impl Arenas {
         state.arenas.iter().map(filled).sum::<usize>() * self.page
     }
 
-    /// Returns up to `most` bytes of memory in gaps to the system. Returns how many.
     pub(crate) fn punch(&self, account: &Account, most: usize) -> usize {
         let mut state = self.state.lock();
         let mut given = 0;
@@ -486,8 +462,7 @@ impl Arenas {
         given
     }
 
-    /// Removes an empty arena, and returns it with the bytes of its memory; if `unused`, only an
-    /// arena made for an allocation that failed.
+    /// If `unused`, only an arena made for an allocation that failed.
     pub(crate) fn take_empty(&self, unused: bool) -> Option<(Arc<Payload>, usize)> {
         let mut state = self.state.lock();
         let is_leaving = |arena: &Arena| arena.pages.is_empty() && !(unused && arena.was_used);
@@ -499,14 +474,12 @@ impl Arenas {
     }
 }
 
-// ---- the pages of an arena without memory: never carved, or returned to the system --------------
 
-/// One bit for each page: set if it has memory. The bits exist from the start, so that returning
-/// memory needs none.
+/// One bit for each page: set if it has memory. They exist from the start: returning memory needs
+/// none.
 struct Holes(Vec<u64>);
 
 impl Holes {
-    /// Creates an arena's holes: one hole. Returns `None` if there is no private memory.
     fn all(pages: usize) -> Option<Self> {
         let (mut words, count) = (Vec::new(), pages.div_ceil(BITS));
         words.try_reserve_exact(count).ok()?;
@@ -514,7 +487,6 @@ impl Holes {
         Some(Self(words))
     }
 
-    /// Fills `range`. Returns its parts that were holes.
     fn take(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
         let taken: Vec<_> = self.parts(range.clone(), false).collect();
         taken.iter().for_each(|part| self.set(part, true));
@@ -539,7 +511,6 @@ impl Holes {
         self.parts(range.clone(), true).map(|part| part.len()).sum()
     }
 
-    /// Returns the parts of a range that are `filled`, or its holes.
     fn parts(&self, mut rest: Range<usize>, filled: bool) -> impl Iterator<Item = Range<usize>> + '_ {
         std::iter::from_fn(move || {
             rest.start = self.next(rest.clone(), filled);
@@ -553,7 +524,6 @@ impl Holes {
         self.0[page / BITS] >> (page % BITS) & 1 != 0
     }
 
-    /// Returns the first page of `range` that is filled, or is a hole; its end if there is none.
     fn next(&self, range: Range<usize>, filled: bool) -> usize {
         let mut at = range.start;
         while at < range.end {

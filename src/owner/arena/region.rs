@@ -1,7 +1,5 @@
-//! Making room for a length that fits nowhere: selects pieces to free, and keeps their region for
-//! that length until they are freed.
-//!
-//! There is at most one region. It belongs to the size class that was refused.
+//! Making room for a length that fits nowhere: at most one region, which belongs to the size class
+//! that was refused, until its pieces are freed.
 //!
 //! | request or event | in the region |
 //! |---|---|
@@ -25,7 +23,6 @@ use std::time::{Duration, Instant};
 /// How long a region stays after its class was last refused, and how soon it may be replaced.
 const LAPSE: Duration = Duration::from_millis(250);
 
-/// The longest that a class waits for one site, in multiples of [`LAPSE`].
 const MOST_PATIENCE: u32 = 256;
 
 /// Where a length fits once the pieces there are freed: a part of one arena, or whole arenas that
@@ -52,8 +49,7 @@ pub(super) struct Region {
     pub(super) site: Site,
     chosen: Instant,
     asked: Instant,
-    /// How long its class waits for this site, in multiples of [`LAPSE`]: twice as long as for the
-    /// previous one.
+    /// In multiples of [`LAPSE`]: twice as long as for the previous site.
     patience: u32,
 }
 
@@ -80,9 +76,8 @@ impl Arenas {
         }
     }
 
-    /// Finds where `need` fits if the pieces there are freed: the tightest site with only idle ones
-    /// or, with `in_use`, the one with the fewest bytes in use. Considers the region only if
-    /// `anywhere`.
+    /// The tightest site with only idle pieces or, with `in_use`, the one with the fewest bytes in
+    /// use.
     pub(crate) fn cheapest_site(&self, need: Need, in_use: bool, anywhere: bool) -> Option<Site> {
         let mut state = self.state.lock();
         state.mark_heaps(self.page);
@@ -107,8 +102,7 @@ impl Arenas {
     }
 
     /// Selects arenas to make way for one that holds `need`: those with the fewest bytes in use,
-    /// until they and the rest of the cap are long enough. Returns `None` if that is impossible, or
-    /// requires memory in use and `in_use` is not set.
+    /// until they and the rest of the cap are long enough.
     pub(crate) fn surrender(&self, need: Need, in_use: bool) -> Option<Site> {
         let mut state = self.state.lock();
         state.mark_heaps(self.page);
@@ -132,7 +126,6 @@ impl Arenas {
         (room >= len && len <= self.longest && !parts.is_empty()).then_some(Site { parts, is_surrender: true })
     }
 
-    /// Records that a class was refused. Returns `true` if it should get a region, or another one.
     pub(crate) fn is_region_due(&self, class: usize) -> bool {
         let (mut state, now) = (self.state.lock(), Instant::now());
         match &mut state.region {
@@ -170,14 +163,12 @@ impl Arenas {
         state.region.as_ref().is_some_and(|region| region.class != class)
     }
 
-    /// Returns the class that was refused lately and whose region contains part of this range.
     /// Without a region, this is one relaxed load.
     #[inline]
     pub(crate) fn region_at(&self, serial: u64, range: &Range<usize>) -> Option<usize> {
         self.waiting(|region| region.site.overlaps(serial, range))
     }
 
-    /// Returns `true` if another class was refused lately and has a region.
     #[inline]
     pub(crate) fn is_another_waiting(&self, class: usize) -> bool {
         self.waiting(|region| region.class != class).is_some()
@@ -194,7 +185,6 @@ impl Arenas {
         region.map(|region| region.class)
     }
 
-    /// Returns `true` if the region is only a part of an arena.
     pub(crate) fn has_other_sites(&self) -> bool {
         self.state.lock().region.as_ref().is_some_and(|region| !region.site.is_surrender)
     }
@@ -219,8 +209,7 @@ impl Arenas {
         state.has_region.store(true, Ordering::Relaxed);
     }
 
-    /// If the region belongs to the class and is whole arenas that are empty by now, ends it and
-    /// returns `true`: they may be removed.
+    /// Ends a region of whole arenas that are empty by now: they may be removed.
     pub(crate) fn is_surrendered(&self, class: usize) -> bool {
         let mut state = self.state.lock();
         let is_surrendered = matches!(&state.region, Some(region) if region.class == class && region.site.is_surrender)
@@ -234,7 +223,6 @@ impl Arenas {
 }
 
 impl ArenaState {
-    /// Gives the run of each heap the combined mark of its pieces.
     fn mark_heaps(&mut self, page: usize) {
         let ArenaState { arenas, heaps, .. } = self;
         for (&(serial, start), heap) in heaps {
@@ -244,13 +232,11 @@ impl ArenaState {
         }
     }
 
-    /// Returns `true` if there is an empty region.
     fn is_region_free(&self) -> bool {
         self.region.is_some() && self.arenas.iter().all(|arena| arena.pages.is_closed_free())
     }
 
-    /// Returns `true` if this class may carve `len` bytes in the region: it is its own, a part of
-    /// one arena, empty and long enough; or it has lapsed.
+    /// Its own region, a part of one arena, empty and long enough; or one that has lapsed.
     pub(super) fn may_use_region(&self, class: usize, len: usize) -> bool {
         let Some(region) = &self.region else { return false };
         let fits = |(_, part): &(u64, Range<usize>)| part.len() >= len;

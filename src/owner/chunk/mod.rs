@@ -1,8 +1,6 @@
-//! A chunk: the memory of one allocation with what the owner knows about it, in the owner's private
-//! memory.
-//!
-//! A chunk moves by pointer between its shelf and its handles: one hand, or clones of a `ShmBuf`
-//! that are counted in `refs`. It keeps its pool alive, so a handle need not.
+//! The memory of one allocation with what the owner knows about it, in private memory. A chunk
+//! moves by pointer between its shelf and its handles: one hand, or clones of a `ShmBuf` that are
+//! counted in `refs`. It keeps its pool alive, so a handle need not.
 //!
 //! # Orderings
 //!
@@ -11,7 +9,7 @@
 //! | `ShmBuf` clone dropped: `refs` Release | last drop: `refs` Acquire | the end of the other holders' reads; `shared` and `is_given_up` |
 //! | `share`: `generation`, Release | `share` in another thread, Acquire | the record's number |
 //!
-//! The registry's lock guards `registered`. Only the exclusive holder writes the other fields.
+//! Only the exclusive holder writes the other fields.
 
 mod registry;
 
@@ -34,8 +32,7 @@ pub(crate) const MAX_HANDLES: usize = isize::MAX as usize;
 
 const NO_RECORD: u32 = u32::MAX;
 
-/// The queue that a shared chunk is in. Unshared chunks are always `Elsewhere`, which saves the
-/// warm path two stores.
+/// Unshared chunks are always `Elsewhere`, which saves the warm path two stores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whereabouts {
     Elsewhere = 0,
@@ -44,9 +41,8 @@ pub(crate) enum Whereabouts {
     Leased = 2,
 }
 
-/// Every drop reads the first cache line. Fields that change with each use are in another line, out
-/// of reach of the prefetcher that fetches pairs of lines: if one thread takes the chunk and
-/// another releases it, both keep the first line in their caches.
+/// Every drop reads the first cache line. Fields that change with each use are in another pair, so
+/// that a thread that takes and one that releases both keep the first line.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
     /// The class's shelf, or [`Pool::no_shelf`] once it is retired.
@@ -190,7 +186,6 @@ impl ClosedChunk {
 pub(crate) type Home = Box<MaybeUninit<Chunk>>;
 
 impl Chunk {
-    /// Makes a chunk in `home`. No shelf keeps a one-off.
     pub(crate) fn make(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
         let shelf = if is_one_off { &pool.no_shelf } else { &pool.shelves()[class] };
         let chunk = Box::leak(home).write(Self {
@@ -237,7 +232,6 @@ impl Chunk {
         &self.rest.memory
     }
 
-    /// Returns the offset from the segment's start, in bytes.
     #[inline]
     pub(crate) fn offset(&self) -> usize {
         self.rest.memory.offset()
@@ -264,7 +258,7 @@ impl Chunk {
         self.rest.is_one_off
     }
 
-    /// Returns `true` if no shelf keeps it: it is a one-off or was retired.
+    /// No shelf keeps it: a one-off, or retired.
     pub(crate) fn is_retired(&self) -> bool {
         self.shelf() == NonNull::from(&self.pool().no_shelf)
     }
@@ -279,7 +273,6 @@ impl Chunk {
         self.notice
     }
 
-    /// Returns `true` if this process made the chunk, not a parent that forked it.
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
@@ -295,7 +288,6 @@ impl Chunk {
         self.taker.store(fork::own_token(), Ordering::Relaxed);
     }
 
-    /// Counts an allocation, and returns the count. The caller has just taken the chunk.
     #[inline]
     pub(crate) fn count_use(&self) -> u64 {
         let uses = self.rest.uses.load(Ordering::Relaxed) + 1;
@@ -307,7 +299,6 @@ impl Chunk {
         self.rest.uses.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` if it was used since the last call. The caller has just taken it.
     pub(crate) fn was_used_since_asked(&self) -> bool {
         let was_used = self.taker.load(Ordering::Relaxed) != fork::NOBODY;
         self.taker.store(fork::NOBODY, Ordering::Relaxed);
@@ -322,9 +313,7 @@ impl Chunk {
         self.rest.registered.store(at, Ordering::Relaxed);
     }
 
-    // ---- handles of a frozen chunk --------------------------------------------------------------
 
-    /// Adds handles. The caller has one.
     #[inline]
     pub(crate) fn add_handles(&self, count: usize) {
         // As in `Arc`: only leaked handles can be this many, and a count that wrapped would free a
@@ -345,8 +334,7 @@ impl Chunk {
         self.refs.load(Ordering::Acquire) == 1
     }
 
-    /// Drops the caller's handle. Returns `true` if it was the last; then the caller owns the
-    /// chunk.
+    /// Returns `true` if the caller's handle was the last; then it owns the chunk.
     #[inline]
     pub(crate) fn drop_handle(&self) -> bool {
         // No other thread can clone the only handle, so dropping it needs no read-modify-write.
@@ -361,7 +349,6 @@ impl Chunk {
         true
     }
 
-    // ---- sharing with peers ---------------------------------------------------------------------
 
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
@@ -369,8 +356,7 @@ impl Chunk {
         self.shared.load(Ordering::Relaxed)
     }
 
-    /// Publishes the first `len` bytes to peers. Returns the record and the generation that name
-    /// them. The caller has a handle; concurrent callers repeat the same stores.
+    /// Publishes the first `len` bytes. Concurrent callers repeat the same stores.
     #[inline]
     pub(crate) fn share(&self, len: usize) -> Result<(u32, u64), ShareError> {
         let mut generation = self.generation.load(Ordering::Acquire);
@@ -405,7 +391,6 @@ impl Chunk {
         self.generation() != 0
     }
 
-    /// Returns its record's number and the generation, if one was claimed.
     pub(crate) fn claimed(&self) -> Option<(u32, u64)> {
         self.has_record().then(|| (self.record.load(Ordering::Relaxed), self.generation()))
     }
@@ -414,14 +399,13 @@ impl Chunk {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Sets the record. Called once, under a lock.
+    /// Called once, under a lock.
     pub(crate) fn set_record(&self, record: u32, generation: u64) {
         self.record.store(record, Ordering::Relaxed);
         self.generation.store(generation, Ordering::Release);
     }
 
-    /// Closes the chunk to peers. Returns `true` if no peer leases it, so that the holder may
-    /// write. The caller holds it exclusively.
+    /// Closes the chunk to peers. `true`: no peer leases it, so the exclusive holder may write.
     #[inline]
     fn recycle(&self) -> bool {
         if !self.is_shared() {
@@ -440,7 +424,6 @@ impl Chunk {
         self.is_shared() && self.record().is_some_and(Record::is_leased)
     }
 
-    // ---- bookkeeping ----------------------------------------------------------------------------
 
     /// Keeps the bytes from ever being reused. Relaxed: the caller then drops its handle (Release),
     /// and a caller of [`is_given_up`](Self::is_given_up) has the last one (Acquire), or wants a

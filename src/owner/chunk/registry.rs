@@ -15,9 +15,8 @@ pub(crate) struct Registry {
     listed: Vec<Registered>,
     /// The number of chunks of each class, except one-off and retired ones.
     kept: Box<[usize]>,
-    /// Homes of destroyed chunks. glibc is slow to allocate memory of this alignment: without
-    /// these, an allocation of random size at the cap takes a quarter longer (`cargo bench --bench
-    /// at_the_cap`).
+    /// glibc is slow to allocate memory of this alignment: without these, an allocation of random
+    /// size at the cap takes a quarter longer (`cargo bench --bench at_the_cap`).
     homes: Vec<Home>,
 }
 
@@ -59,8 +58,7 @@ impl Registry {
         }
     }
 
-    /// Retires the chunks for which `least` returns a number, while more than that number of their
-    /// class are kept.
+    /// Retires the chunks for which `least` returns a number, while their class keeps more.
     pub(crate) fn retire(&mut self, mut least: impl FnMut(&Chunk) -> Option<usize>) {
         for chunk in self.listed.iter().map(Registered::chunk) {
             let kept = &mut self.kept[chunk.class()];

@@ -1,9 +1,6 @@
-//! The pool: its state, first shares, closing, loans, and statistics. Chunks are taken and made in
-//! `take`, and given back and evicted in `release`.
-//!
-//! Dropping the provider closes every shelf (see `shelf`). Outstanding handles keep the pool alive
-//! through their chunks. Each destroys its chunk when the shelf refuses it, and the last one frees
-//! the pool (I6).
+//! The pool. Dropping the provider closes every shelf (see `shelf`). Outstanding handles keep the
+//! pool alive through their chunks: each destroys its chunk when the shelf refuses it, and the last
+//! one frees the pool (I6).
 
 #![forbid(unsafe_code)]
 
@@ -31,8 +28,8 @@ use std::sync::Arc;
 /// Classes are counted together by doublings.
 const GROUP: usize = 32;
 
-/// A class *recurs* if fewer than this many chunks were made since its last one. So a publisher
-/// that cycles through this many sizes reaches the warm path.
+/// A class *recurs* if fewer chunks were made since its last one. So a publisher that cycles
+/// through this many sizes reaches the warm path.
 const RECURS_WITHIN: u64 = 16;
 
 pub(crate) struct Pool {
@@ -43,8 +40,8 @@ pub(crate) struct Pool {
     pub(crate) leased: Queue<OwnedChunk>,
     classes: Box<[Class]>,
     reserving: Mutex<()>,
-    /// The number of chunks of each class, except one-offs; changed under the registry's lock. Side
-    /// by side and summed by groups, so that a search for idle chunks reads few cache lines.
+    /// Chunks of each class, except one-offs; changed under the registry's lock. Side by side and
+    /// summed by groups, so that a search reads few cache lines.
     listed: Box<[AtomicUsize]>,
     groups: Box<[AtomicUsize]>,
     pub(crate) limits: Limits,
@@ -70,8 +67,6 @@ pub(crate) struct Pool {
     control: Option<OwnerControl>,
 }
 
-/// A class's shape, and what changes only on cold paths. The fields for making a chunk share a
-/// cache line.
 #[repr(C, align(64))]
 struct Class {
     shape: ClassShape,
@@ -106,7 +101,6 @@ struct Windows {
     last: Mutex<LastWindow>,
 }
 
-/// The rest of the last window's work, and the figures for the next comparison.
 #[derive(Default)]
 struct LastWindow {
     /// Bytes of memory in gaps at its end.
@@ -120,8 +114,7 @@ struct LastWindow {
 /// A collection is worthwhile if it makes this share of all memory idle.
 const YIELD_SHARE: usize = 8;
 
-/// When middleware that gives chunks back only on request (see `backend`) collects them. A hint, so
-/// all accesses are Relaxed.
+/// When a `backend` collects. All accesses are Relaxed: hints.
 #[derive(Default)]
 struct Collection {
     made: AtomicUsize,
@@ -191,7 +184,7 @@ impl Pool {
         self.listed[class].load(Ordering::Relaxed)
     }
 
-    /// Returns the classes with chunks other than one-offs, in descending order.
+    /// In descending order.
     fn used_classes(&self) -> impl Iterator<Item = usize> + '_ {
         let is_used = |counts: &[AtomicUsize], at: usize| counts[at].load(Ordering::Relaxed) > 0;
         let groups = (0..self.groups.len()).rev().filter(move |&group| is_used(&self.groups, group));
@@ -207,12 +200,10 @@ impl Pool {
         self.control.as_ref()
     }
 
-    /// Returns the id that peers connect by; 0 without peers.
     pub(crate) fn id(&self) -> ProviderId {
         self.control().map_or(ProviderId(0), OwnerControl::id)
     }
 
-    /// Returns `true` if this process built the pool, not a parent that forked it.
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
@@ -231,8 +222,8 @@ impl Pool {
         })
     }
 
-    /// Claims records. If they run short, evicts idle chunks that have one, but not once the pool
-    /// is closed: its queues then hold seals.
+    /// Evicts idle chunks that have a record, but not once the pool is closed: its queues hold
+    /// seals.
     fn claim_records<T>(&self, claim: impl Fn(bool) -> Result<T, ShareError>) -> Result<T, ShareError> {
         let is_closed = self.first_share.lock();
         let mut may_collect = true;
@@ -250,8 +241,7 @@ impl Pool {
         }
     }
 
-    /// Claims a record and opens the leased queue, unless the chunk has one. The caller holds
-    /// `first_share`.
+    /// The caller holds `first_share`.
     fn claim_record(&self, chunk: &Chunk, is_closed: bool) -> Result<u64, ShareError> {
         let generation = chunk.generation();
         if generation != 0 {
@@ -286,7 +276,6 @@ impl Drop for Pool {
     }
 }
 
-// ---- loans to channels --------------------------------------------------------------------------
 
 pub(crate) trait Lends: Send + Sync {
     /// Drops the chunks that were returned. Returns how many there were.
@@ -302,12 +291,11 @@ pub(crate) trait Lends: Send + Sync {
     fn is_over(&self) -> bool;
 }
 
-/// The number of chunks of a class before returned ones are preferred to new ones: one being
-/// filled, one being read, and one on its way back.
+/// Chunks of a class before returned ones are preferred to new ones: one being filled, one being
+/// read, and one on its way back.
 const DEPTH: usize = 3;
 
 impl Pool {
-    /// Registers a lender, which is asked for returned chunks until it is over or the pool closed.
     pub(crate) fn add_lender(&self, lender: Arc<dyn Lends>) {
         self.reclaim_loans();
         if let Some(lenders) = &mut *self.lenders.lock() {
@@ -315,7 +303,6 @@ impl Pool {
         }
     }
 
-    /// Takes a returned chunk of a class, unless making another one is better.
     pub(super) fn take_returned(&self, class: usize) -> Option<ClosedChunk> {
         // One lock after the other, never both.
         let has_lenders = self.lenders.lock().as_ref().is_some_and(|lenders| !lenders.is_empty());
@@ -325,12 +312,10 @@ impl Pool {
         has_come_back.then(|| self.take_own(class)).flatten()
     }
 
-    /// Collects the chunks that borrowers have returned.
     pub(super) fn collect_loans(&self) -> usize {
         self.ask_lenders(|lender| lender.collect())
     }
 
-    /// Collects the chunks that borrowers have returned, and those of dead borrowers.
     pub(crate) fn reclaim_loans(&self) -> usize {
         self.ask_lenders(|lender| lender.collect() + lender.reclaim())
     }
@@ -363,20 +348,18 @@ impl Pool {
     }
 }
 
-// ---- when to collect ----------------------------------------------------------------------------
 
 impl Pool {
-    /// Returns `true` if it is better to collect than to make another chunk. Not if nearly all of
-    /// the cap was taken from the system: then another chunk takes no more memory, and a collection
-    /// can wait until there is no room.
+    /// Not if nearly all of the cap was taken from the system: another chunk then takes no more
+    /// memory.
     pub(crate) fn is_collection_due(&self) -> bool {
         let Collection { made, collect_at } = &self.collection;
         let nearly_all = self.limits.max_bytes - self.limits.max_bytes / YIELD_SHARE;
         made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.account.held() < nearly_all
     }
 
-    /// Returns `true` if a message of `len` bytes probably does not fit without a collection, or
-    /// fits only where a longer message waits for room.
+    /// Returns `true` if a message probably fits only after a collection, or only where a longer
+    /// message waits for room.
     pub(crate) fn is_full_for(&self, class: usize, len: usize) -> bool {
         if self.arenas.is_another_waiting(class) {
             return true;
@@ -388,8 +371,8 @@ impl Pool {
             && self.idle_bytes() < pages
     }
 
-    /// Notes a collection. If a [`YIELD_SHARE`]th of all memory is idle now, the next one is due at
-    /// the next miss; otherwise once the pool has made the missing bytes.
+    /// If a [`YIELD_SHARE`]th of all memory is idle now, the next collection is due at the next
+    /// miss; otherwise once the pool has made the missing bytes.
     pub(crate) fn note_collection(&self) {
         let made = self.collection.made.load(Ordering::Relaxed);
         let missing = (made / YIELD_SHARE).saturating_sub(self.idle_bytes());
@@ -397,7 +380,6 @@ impl Pool {
     }
 }
 
-// ---- what the pool holds ------------------------------------------------------------------------
 
 /// A snapshot of a provider's memory. Exact while no other thread uses the provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -411,20 +393,16 @@ pub struct Stats {
     pub peak_bytes_held: usize,
     /// Bytes of chunks that this process has handles to, except those on loan through channels.
     pub bytes_in_use: usize,
-    /// Bytes of chunks that this process has dropped and peers still lease, or leased when they
-    /// died (see [`Provider::reclaim`](crate::Provider::reclaim)), and of chunks on loan, once per
-    /// channel.
+    /// Bytes of chunks that this process has dropped and peers, alive or dead, still lease; and of
+    /// chunks on loan, once per channel.
     pub bytes_leased: usize,
-    /// Total length of the payload segments in bytes, at most `max_bytes`: the address space that
-    /// they take here and in peers.
+    /// Total length of the payload segments in bytes, at most `max_bytes`.
     pub bytes_mapped: usize,
     /// Current number of payload segments.
     pub segments: usize,
-    /// Number of payload segments ever created: at most 16 for a provider that keeps idle chunks
-    /// and is not trimmed.
+    /// Number of payload segments ever created: at most 16 if idle chunks are kept and not trimmed.
     pub segments_created: u64,
-    /// The size classes that have ever had a chunk, smallest first. Empty if there is no private
-    /// memory for them.
+    /// The size classes that have ever had a chunk, smallest first. Empty without private memory.
     pub classes: Vec<ClassStats>,
 }
 
@@ -521,8 +499,6 @@ impl Pool {
         }
     }
 
-    /// Returns the bytes of chunks that this process has handles to, and of those that only peers
-    /// have.
     fn in_use_and_leased(&self) -> (usize, usize) {
         if self.control().is_none() {
             // Without peers the counters suffice. A caller that polls at the cap is refused often.
@@ -550,7 +526,6 @@ impl Pool {
         sizes.take_while(|&size| size <= longest).last().unwrap_or(0)
     }
 
-    /// Returns `true` if less is in use than at this error, so that another try is worthwhile.
     pub(crate) fn has_less_in_use(&self, error: &AllocError) -> bool {
         match *error.kind() {
             AllocErrorKind::Exhausted { in_use, .. } => self.in_use_and_leased().0 < in_use,

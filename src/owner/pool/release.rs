@@ -1,7 +1,6 @@
-//! Releasing: a chunk returns to its place, idle chunks to the arenas, and free memory to the system.
-//!
-//! A chunk that is given back returns to its shelf, or to the leased queue if a peer leases it. If
-//! its place refuses it, it is destroyed. Giving back needs no memory.
+//! Releasing. A chunk returns to its shelf, or to the leased queue if a peer leases it; if its
+//! place refuses it, it is destroyed. Idle chunks are evicted to the arenas, and free memory
+//! returns to the system. None of this needs memory.
 //!
 //! # Eviction
 //!
@@ -15,12 +14,10 @@
 //!
 //! # Windows
 //!
-//! [`idle_window`](crate::Tuning::idle_window) defines a window, and the memory not needed
-//! in it. There is no thread and no clock, and the warm path counts nothing more: every
-//! [`COUNTED`]th use of a chunk counts for all chunks. After the end of a window, an allocation of
-//! a class without reservations judges what was not needed, and it and later ones return that to
-//! the system. The lowest number that a take has left in a class's queue is its *low-water mark*.
-//! Chunks that are leased when they are dropped are in no class's queue, and count as needed.
+//! [`idle_window`](crate::Tuning::idle_window) defines a window, and the memory not needed in it.
+//! There is no thread and no clock: every [`COUNTED`]th use of a chunk counts for all chunks. After
+//! the end of a window, allocations of classes without reservations return what was not needed. The
+//! lowest number that a take has left in a class's queue is its *low-water mark*.
 
 #![forbid(unsafe_code)]
 
@@ -35,7 +32,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl Pool {
-    /// Gives back a chunk that was not shared since it was taken. Does nothing in a forked child.
+    /// Does nothing in a forked child.
     #[inline]
     pub(crate) fn give(chunk: ClosedChunk) {
         if !chunk.was_taken_here() {
@@ -48,15 +45,10 @@ impl Pool {
         }
     }
 
-    /// Gives back a chunk that was shared, or that another thread took or used at the same time.
-    /// Does nothing in a forked child.
-    ///
-    /// A shared chunk stays open to peers, so a descriptor in flight is valid until the chunk is
-    /// used again or evicted.
-    ///
-    /// A chunk that another thread took also goes to the queue: otherwise the hot slot's cache line
-    /// would move between the two threads with every message, and the bytes are not in that
-    /// thread's cache anyway.
+    /// For a chunk that was shared, or that another thread took. A shared one stays open to peers,
+    /// so a descriptor in flight is valid until the chunk is used again or evicted. One that
+    /// another thread took goes to the queue, because the hot slot's cache line would move between
+    /// the threads with every message.
     #[inline(never)]
     pub(crate) fn give_queued(chunk: OwnedChunk) {
         if chunk.is_ours() {
@@ -67,7 +59,7 @@ impl Pool {
         }
     }
 
-    /// Puts a chunk where it belongs, open or closed as it is, without notice to waiting requests.
+    /// Without notice to waiting requests.
     pub(super) fn put_back(chunk: OwnedChunk) {
         if !chunk.is_shared() {
             chunk.set_whereabouts(Whereabouts::Elsewhere);
@@ -92,8 +84,6 @@ impl Pool {
         }
     }
 
-    /// Closes a chunk that was taken from a queue, or moves it to the leased queue if a peer leases
-    /// it.
     pub(super) fn reopen(chunk: OwnedChunk) -> Option<ClosedChunk> {
         let closed = chunk.close().map_err(Self::queue_leased).ok()?;
         closed.set_whereabouts(Whereabouts::Elsewhere);
@@ -108,7 +98,7 @@ impl Pool {
         }
     }
 
-    /// Destroys a chunk (I6: exactly once). If a peer leases it, its bytes stay as they are.
+    /// Destroys a chunk, once (I6). If a peer leases it, its bytes stay as they are.
     #[cold]
     pub(crate) fn destroy(chunk: OwnedChunk) {
         let closed = chunk.close().map(OwnedChunk::from).map_err(|leased| {
@@ -152,18 +142,15 @@ impl Pool {
     }
 }
 
-// ---- room at the cap ----------------------------------------------------------------------------
 
 impl Pool {
-    /// Makes room for a chunk of a class that has none idle, if no gap is long enough; in the
-    /// region of another class only if `anywhere`. Returns `false` if that is impossible now.
+    /// Makes room for a chunk; in the region of another class only if `anywhere`. Returns `false`
+    /// if that is impossible now.
     ///
     /// A site that contains only idle chunks becomes a region, so that no other request gets its
     /// room. All chunks there are retired, and those that are still idle evicted. If there is no
     /// such site, nothing is evicted. A class that is refused again gets a region with few bytes in
     /// use ([`note_refused`](Self::note_refused)), which becomes free as its chunks are dropped.
-    ///
-    /// One thread makes room at a time. Others miss at most one chunk meanwhile.
     pub(super) fn make_room(&self, wanted: Wanted, anywhere: bool) -> bool {
         let Wanted { class, need, .. } = wanted;
         let _one_at_a_time = self.making_room.lock();
@@ -188,22 +175,18 @@ impl Pool {
         true
     }
 
-    /// If the region of a class is whole arenas that are empty by now, removes them and returns
-    /// `true`.
     fn give_up_region(&self, class: usize) -> bool {
         self.arenas.is_surrendered(class).then(|| self.give_up_arenas(false)).is_some()
     }
 
-    /// Returns `true` if part of a segment is in the region of a class that was refused lately, and
-    /// is too short for that class.
+    /// Returns `true` if the range is in the region of a longer class.
     #[inline]
     pub(crate) fn wants_back(&self, serial: u64, range: &Range<usize>) -> bool {
         let class = self.arenas.region_at(serial, range);
         class.is_some_and(|class| self.classes[class].shape.size() > range.len())
     }
 
-    /// Finds a site that contains only idle chunks. Marks them class by class, the largest first,
-    /// until there is one. It may be whole arenas only if `may_surrender`.
+    /// Marks idle chunks class by class, the largest first, until there is a site.
     fn find_idle_site(&self, need: Need, anywhere: bool, may_surrender: bool) -> Option<Site> {
         let (_, spanned) = self.arenas.count_and_len();
         let most = self.arenas.free_bytes() + self.most_to_evict() + (self.limits.max_bytes - spanned);
@@ -228,8 +211,7 @@ impl Pool {
         found.or_else(|| self.arenas.surrender(need, false).filter(|_| may_surrender))
     }
 
-    /// Notes that a class was refused. If that goes on, it gets a region with few bytes in use, or
-    /// another one if its region takes too long.
+    /// A class that is refused again gets a region, or another one if that takes too long.
     pub(crate) fn note_refused(&self, class: usize, len: usize) {
         let _one_at_a_time = self.making_room.lock();
         if !self.arenas.is_region_due(class) {
@@ -251,7 +233,6 @@ impl Pool {
         }
     }
 
-    /// Retires the chunks in a site, except reserved ones. Returns their classes.
     fn retire(&self, site: &Site) -> Vec<usize> {
         let mut classes = Vec::new();
         self.registry.lock().retire(|chunk| {
@@ -291,8 +272,8 @@ impl Pool {
         evicted
     }
 
-    /// Evicts large idle chunks until half of the cap is free. Without this, about five times as
-    /// many messages of random sizes are refused, and the p99 doubles (`cargo bench --bench
+    /// Evicts large idle chunks until half of the cap is free: otherwise about five times as many
+    /// messages of random sizes are refused, and the p99 doubles (`cargo bench --bench
     /// at_the_cap`).
     pub(super) fn relieve_crowding(&self) {
         // Size first, to keep the shelves of small classes out of the cache.
@@ -304,9 +285,8 @@ impl Pool {
         self.searched();
     }
 
-    /// Evicts as [`evict`](Self::evict) does, for one class. Takes each chunk in turn and puts it
-    /// back if it is not picked, so other threads miss only that one. Takes none if all that are
-    /// left are reserved.
+    /// Takes each chunk in turn and puts it back if it is not picked, so other threads miss only
+    /// that one.
     pub(super) fn evict_of(&self, class: usize, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
         let shelf = &self.shelves[class];
         let mut evicted = 0;
@@ -331,11 +311,8 @@ impl Pool {
         evicted
     }
 
-    /// Evicts an idle chunk, unless a peer leases it or it is reserved. Returns its bytes if it was
-    /// evicted. The only code that evicts.
-    ///
-    /// The registry's lock, under which promises are made, decides between several threads;
-    /// [`evictable`](Self::evictable) is only an expectation.
+    /// The only code that evicts. The registry's lock, under which promises are made, decides
+    /// between several threads; [`evictable`](Self::evictable) is only an expectation.
     pub(super) fn evict_or_put_back(&self, chunk: OwnedChunk) -> usize {
         let is_reserved = |registry: &Registry, chunk: &Chunk| {
             !chunk.is_retired() && registry.count(chunk.class()) <= self.reserved(chunk.class())
@@ -367,8 +344,7 @@ impl Pool {
         }
     }
 
-    /// Returns the classes with evictable chunks, and how many: small page-aligned ones, then the
-    /// others, the largest first.
+    /// Small page-aligned classes, then the others, the largest first.
     pub(super) fn evictable_classes(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.used_classes().map(|class| (class, self.evictable(class))).filter(|&(_, count)| count > 0)
     }
@@ -390,16 +366,13 @@ impl Pool {
         large + (small + free).min(all)
     }
 
-    /// Returns how many chunks of a class may be evicted at the time of the call.
     pub(super) fn evictable(&self, class: usize) -> usize {
         self.listed(class).saturating_sub(self.reserved(class)).min(self.shelves[class].idle_count())
     }
 
-    // ---- a system without memory ----------------------------------------------------------------
 
-    /// Helps a system out of memory: returns free memory of the arenas or, if that was done before,
-    /// of enough idle chunks. Returns `false` if all idle memory is too little; then nothing was
-    /// evicted.
+    /// Returns free memory of the arenas to the system or, if that was done before, of enough idle
+    /// chunks. If all idle memory is too little, evicts nothing.
     pub(super) fn relieve_system(&self, need: Need, was_punched: bool, error: &OsError) -> bool {
         if !was_punched && self.punch(usize::MAX) > 0 {
             return true;
@@ -416,9 +389,7 @@ impl Pool {
         self.punch(usize::MAX) > 0 || evicted > 0
     }
 
-    // ---- back to the system ---------------------------------------------------------------------
 
-    /// Reclaims chunks of dead peers and borrowers. Returns how many there were.
     pub(crate) fn reclaim(&self) -> usize {
         self.reclaim_loans() + self.control().map_or(0, OwnerControl::reclaim)
     }
@@ -433,8 +404,7 @@ impl Pool {
         bytes
     }
 
-    /// Returns idle memory to the system until at most `most` bytes are held: first gaps, then idle
-    /// chunks, the largest first. Returns the number of bytes.
+    /// First gaps, then idle chunks, the largest first.
     pub(crate) fn trim_to(&self, most: usize) -> usize {
         let before = self.account.held();
         self.reclaim();
@@ -457,7 +427,6 @@ impl Pool {
         self.arenas.punch(&self.account, most)
     }
 
-    /// Returns uncarved memory to the system: whole segments, if they may be removed, and gaps.
     pub(super) fn give_memory_back(&self) {
         if !self.source.keeps_segments() {
             self.give_up_arenas(false);
@@ -465,8 +434,8 @@ impl Pool {
         self.punch(usize::MAX);
     }
 
-    /// Removes empty segments: all or, with `unused`, those created for an allocation that failed.
-    /// Their memory is discarded first, because peers may still have them mapped.
+    /// With `unused`, segments created for an allocation that failed. Their memory is discarded
+    /// first, because peers may still have them mapped.
     pub(super) fn give_up_arenas(&self, unused: bool) {
         while let Some((payload, filled)) = self.arenas.take_empty(unused) {
             event!(info, provider = %self.id(), segment = payload.serial(), len = payload.len(), "segment given up");
@@ -486,10 +455,8 @@ impl Pool {
     }
 }
 
-// ---- windows ------------------------------------------------------------------------------------
 
 impl Pool {
-    /// Counts [`COUNTED`] uses, one of them of this class.
     #[cold]
     #[inline(never)]
     pub(super) fn count_uses(&self, class: usize) {
@@ -560,8 +527,6 @@ impl Pool {
         }
     }
 
-    /// Evicts chunks that the last window has not needed. Returns their bytes; fewer than
-    /// [`AT_ONCE`] if there are no more.
     fn evict_unneeded(&self) -> usize {
         let mut evicted = 0;
         for class in self.used_classes() {

@@ -1,4 +1,4 @@
-//! Taking a chunk: one that is free, or a new one; and reservations, which make chunks in advance.
+//! Taking a chunk; and reservations, which make chunks in advance.
 //!
 //! A take tries, in this order,
 //!
@@ -11,8 +11,7 @@
 //! 6. a new chunk, from the arenas, which grow up to the cap; at the cap in the room of idle chunks
 //!    of other classes or of chunks of dead peers (`release`).
 //!
-//! A chunk of its class's size stays in the pool until its room is needed. A *one-off* is as long
-//! as its message, and no shelf keeps it.
+//! A *one-off* is as long as its message, and no shelf keeps it.
 
 #![forbid(unsafe_code)]
 
@@ -30,28 +29,25 @@ use std::sync::{Arc, Weak};
 /// The least number of leased chunks to check before a new one is carved.
 const LEASED_TRIES: usize = 8;
 
-/// One more is checked for this many bytes of the chunk. A check takes some 50 ns, as long as the
-/// system needs to reserve that much memory. So all are checked before a large chunk is carved.
+/// One more for this many bytes of the chunk: a check takes some 50 ns, as long as the system needs
+/// to reserve them. So all are checked before a large chunk is carved.
 const BYTES_PER_TRY: usize = 128;
 
-/// The number to check if the arenas can no longer grow: a new chunk takes no memory from the
-/// system then. Two, so that the search overtakes the queue. All are checked before a request is
-/// refused or evicts anything.
+/// For arenas that can no longer grow: a new chunk takes no memory from the system. Two, so that
+/// the search overtakes the queue.
 const LEASED_TRIES_AT_THE_CAP: usize = 2;
 
-/// One in this many searches of the leased queue covers all of it, which destroys idle chunks above
-/// the cap.
+/// One in this many searches covers the whole leased queue, and destroys idle chunks above the cap.
 const SEARCHES_PER_TRIM: u64 = 64;
 
-/// An idle chunk may serve a smaller size if it is larger by at most 1 / `MOST_WASTE` of that size.
+/// An idle chunk may serve a smaller size if it is larger by at most this part of it.
 const MOST_WASTE: usize = 4;
 
 /// The same if the arenas can no longer grow.
 const MOST_WASTE_AT_THE_CAP: usize = 32;
 
 impl Pool {
-    /// Makes a chunk that was just taken this thread's, and counts the use. Fails in a forked
-    /// child, whose copy of the pool loses the chunk.
+    /// Makes a chunk that was just taken this thread's. A forked child loses it.
     #[inline]
     pub(crate) fn adopt(&self, chunk: &Chunk) -> Result<(), AllocError> {
         if !chunk.was_taken_here() {
@@ -72,7 +68,6 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a chunk for a message of `len` bytes, of a class whose hot slot was empty.
     #[inline(never)]
     pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let taken = self.take_now(class, len);
@@ -82,7 +77,6 @@ impl Pool {
         taken
     }
 
-    /// Takes as [`take_slow`](Self::take_slow) does, for a caller that can act on a refusal.
     pub(crate) fn take_now(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let ready = self.take_own(class).or_else(|| self.take_leased(class, self.leased_tries(class)));
         let ready = ready.or_else(|| self.take_returned(class)).or_else(|| self.take_larger(class));
@@ -102,7 +96,6 @@ impl Pool {
         self.take_own(class).or_else(|| self.take_larger(class))
     }
 
-    /// Returns `true` if a chunk of a class is idle or reserved, so that a search is worthwhile.
     pub(crate) fn has_ready(&self, class: usize) -> bool {
         self.reserved(class) > 0 || !self.shelves[class].is_empty()
     }
@@ -122,7 +115,6 @@ impl Pool {
         others.filter_map(|other| self.take_own(other)).next()
     }
 
-    /// Returns the classes whose idle chunks serve this one: itself, and those that waste little.
     fn serving(&self, class: usize) -> RangeInclusive<usize> {
         let classes = self.limits.classes();
         let size = self.classes[class].shape.size();
@@ -148,8 +140,8 @@ impl Pool {
         Some(chunk)
     }
 
-    /// Checks up to `tries` leased chunks, from the head. Takes the first that serves the class and
-    /// whose leases have ended. Others whose leases have ended return to their shelves.
+    /// Takes the first of `tries` leased chunks that serves the class and whose leases have ended.
+    /// Others of these return to their shelves.
     pub(super) fn take_leased(&self, class: usize, tries: usize) -> Option<ClosedChunk> {
         let leased = self.leased.count();
         if leased == 0 {
@@ -166,8 +158,7 @@ impl Pool {
             }
         }
         self.searched();
-        // A count lost to another thread only delays the full search, so this is no
-        // read-modify-write.
+        // A count lost to another thread only delays the full search.
         let count = self.searches.load(Ordering::Relaxed) + 1;
         self.searches.store(count, Ordering::Relaxed);
         if count % SEARCHES_PER_TRIM == 0 {
@@ -176,35 +167,28 @@ impl Pool {
         None
     }
 
-    /// Takes the head of the leased queue, or moves it to the tail if it is still leased.
     fn probe_leased(&self) -> Option<ClosedChunk> {
         self.leased.take().and_then(Self::reopen)
     }
 
-    /// Returns all leased chunks whose leases have ended to their shelves.
     pub(super) fn return_leased(&self) {
         (0..self.leased.count()).filter_map(|_| self.probe_leased()).for_each(|chunk| Self::put_back(chunk.into()));
     }
 }
 
-// ---- a new chunk --------------------------------------------------------------------------------
 
 /// A segment that is never removed has at least 1 / `KEPT_SHARE` of its intended length.
 const KEPT_SHARE: usize = 32;
 
-/// How often room is made for one request. Other threads may take the room.
 const TRIES: usize = 8;
 
-/// [`RECURS_WITHIN`] for large chunks if memory is crowded.
 const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
 
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) class: usize,
     pub(super) need: Need,
-    /// As long as its message, and destroyed on release.
     is_one_off: bool,
-    /// A free chunk of a slightly larger class serves, too.
     pub(super) may_be_larger: bool,
 }
 
@@ -231,10 +215,8 @@ fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
 }
 
 impl Pool {
-    /// Makes a chunk for a message of `len` bytes, of a class that has none idle.
-    ///
-    /// If the arenas can no longer grow, it is a one-off unless its class recurs. With messages of
-    /// many sizes, a chunk on a shelf is in the way of others and is rarely used again.
+    /// If the arenas can no longer grow, this makes a one-off unless the class recurs: with
+    /// messages of many sizes, a chunk on a shelf is in the way of others and is rarely used again.
     #[cold]
     pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let need = self.demand(class, len);
@@ -256,7 +238,6 @@ impl Pool {
         made
     }
 
-    /// Returns the least that a message of `len` bytes of a class takes.
     pub(crate) fn demand(&self, class: usize, len: usize) -> Need {
         let Need { size, grain } = self.classes[class].shape.need;
         let unit = if grain == Grain::Line { MIN_SIZE } else { self.limits.page };
@@ -267,7 +248,6 @@ impl Pool {
         Wanted { class, need: self.classes[class].shape.need, is_one_off: false, may_be_larger: true }
     }
 
-    /// Makes a chunk, and room for it if necessary; or takes one that became free.
     #[cold]
     fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
         // Bounded: a process that writes garbage can make it look as if there were always more to
@@ -326,7 +306,6 @@ impl Pool {
         }
     }
 
-    /// Takes any free chunk that serves a class, however long the search.
     fn take_any(&self, wanted: Wanted) -> Option<ClosedChunk> {
         let class = wanted.class;
         if !wanted.may_be_larger {
@@ -375,7 +354,6 @@ impl Pool {
         self.arenas.add_heap(run, need.size).ok_or_else(|| no_private_memory("a heap", len))
     }
 
-    /// Finds a run of `wanted` bytes or fewer, but at least `least`, and reserves its memory.
     fn find_run(&self, wanted: usize, least: usize, class: usize, from: Where) -> Result<Carved, NoMemory> {
         let mut len = wanted;
         loop {
@@ -412,7 +390,6 @@ impl Pool {
     }
 
     fn grow(&self, len: usize) -> Result<(), NoMemory> {
-        // One thread at a time creates an arena. The others then find room in it, not the cap.
         let _one_at_a_time = self.growing.lock();
         if self.arenas.has_gap(len) {
             return Ok(());
@@ -449,15 +426,11 @@ impl Pool {
     }
 }
 
-// ---- reservations -------------------------------------------------------------------------------
 
 impl Pool {
-    /// Reserves `count` more chunks of a class. On an error nothing is reserved.
-    ///
     /// A reservation is a number for a class, not a mark on chunks: that many exist, in use or
     /// idle, and all of the class have a record, and space in the leased queue. Eviction leaves
-    /// that many ([`evict_or_put_back`](Self::evict_or_put_back)), and no other class takes one. A
-    /// search of the leased queue for the class covers all of it.
+    /// that many, and no other class takes one.
     pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), AllocError> {
         let _one_at_a_time = self.reserving.lock();
         let max = self.classes[class].shape.max_idle;
@@ -513,7 +486,6 @@ impl Pool {
         Ok(())
     }
 
-    /// Calls `each` with every chunk of a class, including those in use.
     pub(crate) fn each_of_class(&self, class: usize, each: impl FnMut(&Chunk)) {
         self.registry.lock().of_class(class).for_each(each);
     }
@@ -540,21 +512,9 @@ impl Pool {
     }
 }
 
-/// Chunks kept for one size class while this value lives. Created by [`Provider::reserve`] and
-/// [`Backend::reserve`](crate::backend::Backend::reserve).
+/// Chunks kept for one size class while this value lives; see
+/// [`Provider::reserve`](crate::Provider::reserve).
 ///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let provider = shm_pool::Provider::builder().max_bytes(1 << 20).max_idle_per_class(64).build()?;
-/// let telemetry = provider.reserve(48, 64)?;
-/// // The camera takes all the rest.
-/// let frames: Vec<_> = std::iter::from_fn(|| provider.alloc(100_000).ok()).collect();
-/// assert!(provider.alloc(48).is_ok(), "reserved");
-/// drop(telemetry); // now other lengths may use the memory
-/// # drop(frames);
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug)]
 #[must_use = "a reservation ends when it is dropped; `keep` it for the provider's life"]
 pub struct Reservation {
