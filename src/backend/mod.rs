@@ -1,9 +1,8 @@
 //! An allocator of raw chunks, for middleware that counts its readers itself.
 //!
-//! Such middleware has names and formats that its receivers expect. It still needs an allocator
-//! that keeps memory within a cap, serves any mix of lengths from few segments, reuses chunks
-//! without a system call, waits for memory, and returns idle memory to the system. This module is
-//! the one that [`Provider`](crate::Provider) is built on, without descriptors, leases and peers:
+//! It keeps memory within a cap, serves any mix of lengths from few segments, reuses chunks without
+//! a system call, waits for memory, and returns idle memory to the system, as
+//! [`Provider`](crate::Provider) does, but without descriptors, leases and peers:
 //!
 //! | the middleware | the backend |
 //! |---|---|
@@ -50,21 +49,16 @@
 //! # }
 //! ```
 //!
-//! `examples/toy_middleware.rs` is a complete middleware with a second process. The crate
-//! `shm-pool-zenoh` is a backend for zenoh.
+//! `examples/toy_middleware.rs` is a complete middleware; `shm-pool-zenoh` is a backend for zenoh.
 //!
 //! # Collecting
 //!
-//! If readers decrement a count in shared memory, the publisher has to look for free chunks. If it
-//! looked only when an allocation fails, it would fill the whole cap, and write each message to
-//! memory that left the cache long ago. So when no suitable chunk is idle, the backend calls the
-//! collector before it creates one.
-//!
-//! A collection visits every message in flight, and gains little if a slow reader holds thousands.
-//! So if it makes less than an eighth of the memory idle, the backend grows by the missing amount
-//! before the next one: it holds at most a seventh more than the messages in flight. Once nearly
-//! all of the cap has been taken from the system, it collects only when a chunk fits nowhere, and
-//! before it refuses an allocation.
+//! If readers decrement a count in shared memory, the publisher has to look for free chunks.
+//! Looking only when an allocation fails would fill the whole cap, with messages in memory that
+//! left the cache long ago. So the backend calls the collector before it creates a chunk. If that
+//! makes less than an eighth of the memory idle, it grows by the missing amount before the next
+//! collection: it holds at most a seventh more than the messages in flight. Once nearly all of the
+//! cap has been taken from the system, it collects only when a chunk fits nowhere.
 //!
 //! # Trust
 //!
@@ -99,45 +93,36 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The sleep between two collections: this share of the time waited so far, within limits.
+/// This share of the time waited so far, within limits.
 const PAUSE_SHARE: u32 = 8;
 const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
 
-/// Names, creates and removes the segments of a [`Backend`].
-///
-/// The source decides how readers find a segment: its name, owner, mode, locks and limits. The
-/// backend sets the file's length once, maps it, reserves and returns its memory, and unmaps it.
-///
-/// The methods are called with locks of the backend held, so they must not call the same backend.
-///
-/// The memory of a [`Chunk`] is exclusive only if each segment has a new file, which no process
+/// Names, creates and removes the segments of a [`Backend`]: how readers find one is the source's
+/// matter. The methods are called with locks of the backend held, so they must not call it. The
+/// memory of a [`Chunk`] is exclusive only if each segment has a new file, which no process
 /// shrinks.
 pub trait SegmentSource: Send + Sync {
-    /// Creates the file of a segment of `len` bytes, empty, open for reading and writing. One
-    /// thread calls this at a time.
+    /// Creates the file of a segment of `len` bytes. One thread calls this at a time.
     ///
     /// # Errors
     ///
-    /// If the error's number is `ENOSPC` or `ENOMEM`, the backend makes room and tries again, also
-    /// with a shorter segment. If that does not help, or for any other error, the allocation fails
-    /// with [`AllocErrorKind::Os`].
+    /// After `ENOSPC` or `ENOMEM`, the backend makes room and tries again, also with a shorter
+    /// segment. Otherwise the allocation fails with [`AllocErrorKind::Os`].
     fn create(&self, len: usize) -> Result<SegmentFile, OsError>;
 
-    /// Removes a segment that this process no longer maps, or that the backend could not use:
-    /// unlinks its name, if it has one. Called by any thread; not called in a forked child.
+    /// Unlinks a segment that this process no longer maps. Not called in a forked child.
     fn remove(&self, id: u64, file: File);
 
-    /// Returns `true` if empty segments are kept, without memory, because readers never unmap them.
-    /// By default an empty segment is removed.
+    /// Returns `true` if empty segments are kept, because readers never unmap them; default
+    /// `false`.
     fn keeps_segments(&self) -> bool {
         false
     }
 
-    /// Removes segments of dead processes, when the system has no memory left. Returns the number
-    /// of bytes.
+    /// Removes segments of dead processes, when memory is short. Returns the bytes.
     fn sweep(&self) -> u64 {
         0
     }
@@ -148,14 +133,12 @@ pub trait SegmentSource: Send + Sync {
 pub struct SegmentFile {
     /// Identifies the segment to readers. Refused with `EEXIST` if an existing segment has it.
     pub id: u64,
-    /// Empty, open for reading and writing. The descriptor, and with it a lock, is held as long as
-    /// the segment is mapped.
+    /// Empty, open for reading and writing. Held, with its locks, while the segment is mapped.
     pub file: File,
     /// Used in errors, and to ask how much memory the file system has left.
     pub path: PathBuf,
 }
 
-/// A source, as the pool's segment factory.
 struct Sourced<S> {
     source: Arc<S>,
     memory: Memory,
@@ -179,7 +162,6 @@ impl<S: SegmentSource + 'static> SegmentFactory for Sourced<S> {
     }
 }
 
-/// Removes a segment on drop.
 struct Removal<S: SegmentSource> {
     source: Arc<S>,
     id: u64,
@@ -236,16 +218,14 @@ impl BackendBuilder {
     }
 
     /// Sets how many idle chunks of each size class are kept, from 0 (memory goes back to the
-    /// system at once) to 1,048,576. Default: as many as make an eighth of
-    /// [`max_bytes`](Self::max_bytes), but from 256 to 8192, because a collection returns many at a
-    /// time.
+    /// system at once) to 1,048,576. Default: an eighth of [`max_bytes`](Self::max_bytes), from 256
+    /// to 8192.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = Some(chunks);
         self
     }
 
-    /// Sets the longest segment in bytes, from a page to 64 GiB, which is the default: the largest
-    /// offset that readers understand.
+    /// Sets the longest segment in bytes, from a page to 64 GiB, the default.
     pub fn max_segment(mut self, bytes: usize) -> Self {
         self.max_segment = bytes;
         self
@@ -258,7 +238,7 @@ impl BackendBuilder {
         self
     }
 
-    /// Sets the options of segments and memory that few programs need; see [`Tuning`].
+    /// Sets the [options](Tuning) that few programs need.
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self
@@ -268,8 +248,7 @@ impl BackendBuilder {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if an option or a combination is out of range, if memory cannot be taken from
-    /// the node, or if the process has no heap for the backend's lists.
+    /// [`BuildError`].
     pub fn build(self, source: impl SegmentSource + 'static) -> Result<Backend, BuildError> {
         range("max_segment", self.max_segment, crate::os::posix::page_size(), LONGEST, " bytes")?;
         range("max_bytes", self.max_bytes, 1, Backend::MAX_SEGMENTS.saturating_mul(self.max_segment), " bytes")?;
@@ -287,14 +266,11 @@ impl BackendBuilder {
 /// Releases the chunks that readers are done with: see [Collecting](self#collecting).
 pub trait Collect: Send + Sync {
     /// Drops the chunks that no reader holds any more. Returns `true` if there were any.
-    ///
-    /// Called by the thread of an allocation, a reservation or a trim, with none of the backend's
-    /// locks held. Must not allocate from the same backend.
+    /// Called with none of the backend's locks held. Must not allocate from the same backend.
     fn collect(&self) -> bool;
 }
 
-/// Allocates chunks in segments of a [`SegmentSource`]. When the last clone is dropped, idle memory
-/// returns to the system, and segments without chunks are removed. Chunks in use stay valid.
+/// Allocates chunks in segments of a [`SegmentSource`]. Chunks outlive the last clone.
 #[derive(Clone)]
 pub struct Backend {
     shared: Arc<Shared>,
@@ -325,9 +301,8 @@ impl Backend {
         BackendBuilder::new()
     }
 
-    /// Returns a handle of the same backend whose allocations, and those of its clones, call
-    /// `collector`. By default there is none. A collector may hold chunks, but only weak handles of
-    /// its own backend.
+    /// Returns a handle of the same backend whose allocations call `collector`. A collector may
+    /// hold chunks, but only weak handles of its own backend.
     pub fn with_collector(&self, collector: Arc<dyn Collect>) -> Self {
         Self { shared: self.shared.clone(), collector: Some(collector) }
     }
@@ -335,15 +310,12 @@ impl Backend {
     /// Allocates `len` bytes, aligned to `align`, or 64 if that is more.
     ///
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and does not
-    /// touch the heap, except that about every 64th allocation may return idle memory
-    /// ([`idle_window`](Tuning::idle_window)).
+    /// touch the heap.
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TooLarge`] above the largest chunk,
-    /// [`AllocErrorKind::UnsupportedAlignment`] above 4096 bytes; [`AllocErrorKind::Exhausted`] if
-    /// the cap is reached and a collection does not help; [`AllocErrorKind::Os`] if the source or
-    /// the system refuses; [`AllocErrorKind::Forked`] in a forked child.
+    /// Those of [`Provider::alloc`](crate::Provider::alloc), and
+    /// [`AllocErrorKind::UnsupportedAlignment`].
     #[inline]
     pub fn alloc(&self, len: usize, align: usize) -> Result<Chunk, AllocError> {
         let class = self.class(len, align)?;
@@ -351,14 +323,13 @@ impl Backend {
         self.hand_out(taken.map_or_else(|| self.take_slow(class, len), Ok)?)
     }
 
-    /// Like [`alloc`](Self::alloc), but blocks for up to `timeout` until there is memory;
-    /// [`Duration::MAX`] means without limit. A dropped chunk ends a wait at once. The collector is
-    /// called after 20 µs, then after each eighth of the time waited, at least every millisecond.
-    /// Requests are served in order of arrival.
+    /// Like [`alloc`](Self::alloc), but blocks for up to `timeout` until there is memory. The
+    /// collector is called after 20 µs, then after each eighth of the time waited, at least every
+    /// millisecond.
     ///
     /// # Errors
     ///
-    /// Those of `alloc`; [`AllocErrorKind::TimedOut`] after `timeout`.
+    /// Those of `alloc`; [`AllocErrorKind::TimedOut`].
     pub fn alloc_timeout(&self, len: usize, align: usize, timeout: Duration) -> Result<Chunk, AllocError> {
         let source = match self.alloc(len, align) {
             Err(error) if error.is_exhausted() => error,
@@ -379,16 +350,11 @@ impl Backend {
         }
     }
 
-    /// Reserves `count` chunks for messages of `len` bytes, aligned to `align`. They exist, in use
-    /// or idle and with their memory present, until the [`Reservation`] is dropped. Other lengths
-    /// do not use them, and neither [`trim`](Self::trim) nor a shortage of memory destroys them.
-    /// They count against the cap. Reservations of one size class add up.
+    /// Reserves `count` chunks, as [`Provider::reserve`](crate::Provider::reserve) does.
     ///
     /// # Errors
     ///
-    /// Those of [`alloc`](Self::alloc); [`AllocErrorKind::ReserveTooMany`] if the class has more
-    /// reserved than [`max_idle_per_class`](BackendBuilder::max_idle_per_class). After an error
-    /// nothing is reserved or left behind.
+    /// Those of [`alloc`](Self::alloc); [`AllocErrorKind::ReserveTooMany`].
     pub fn reserve(&self, len: usize, align: usize, count: usize) -> Result<Reservation, AllocError> {
         let class = self.class(len, align)?;
         if self.is_inherited() {
@@ -407,8 +373,7 @@ impl Backend {
         self.trim_to(0)
     }
 
-    /// Returns idle memory to the system until the backend holds at most `bytes`, if there is
-    /// enough. Returns the number of bytes.
+    /// Returns idle memory to the system until the backend holds at most `bytes`.
     pub fn trim_to(&self, bytes: usize) -> usize {
         if self.is_inherited() {
             return 0;
@@ -420,15 +385,14 @@ impl Backend {
         }
     }
 
-    /// Returns all idle chunks to their segments, where adjacent ones merge, but not to the system.
+    /// Returns all idle chunks to their segments, where they merge, but not to the system.
     pub fn evict_idle(&self) {
         if !self.is_inherited() {
             self.pool().evict_all();
         }
     }
 
-    /// Returns the length in bytes of a chunk that is sure to fit now, not counting idle chunks
-    /// that are not [evicted](Self::evict_idle).
+    /// Returns the length of a chunk that is sure to fit now, unless idle chunks are in the way.
     pub fn largest_that_fits(&self) -> usize {
         match self.is_inherited() {
             true => 0,
@@ -436,8 +400,7 @@ impl Backend {
         }
     }
 
-    /// Returns statistics; all zero in a forked child. A chunk counts as in use until it is
-    /// dropped.
+    /// Returns statistics; all zero in a forked child.
     pub fn stats(&self) -> Stats {
         self.pool().stats()
     }
@@ -466,8 +429,7 @@ impl Backend {
         }
     }
 
-    /// Returns segment and offset of each chunk of a size class, including those in use. Other
-    /// threads may create and destroy chunks meanwhile.
+    /// Returns segment and offset of each chunk of a size class, including those in use.
     pub fn places(&self, class: usize) -> Vec<(u64, usize)> {
         let mut places = Vec::new();
         if !self.is_inherited() {
@@ -477,10 +439,7 @@ impl Backend {
     }
 
     /// Returns `true` if a chunk should be dropped once its readers are done: a longer message
-    /// keeps being refused, and will fit where this chunk lies.
-    ///
-    /// For middleware that keeps chunks in lists of its own. While no message is being refused,
-    /// this is one relaxed load.
+    /// keeps being refused, and will fit where this chunk lies. Otherwise one relaxed load.
     #[inline]
     pub fn wants_back(&self, segment: u64, offset: usize, len: usize) -> bool {
         // In a forked child, a thread that does not exist there may hold the lock.
@@ -504,7 +463,6 @@ impl Backend {
         Ok(Chunk::new(chunk))
     }
 
-    /// Takes a chunk for `len` bytes, of a class whose hot slot is empty.
     #[inline(never)]
     fn take_slow(&self, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let pool = self.pool();
@@ -536,7 +494,6 @@ impl Backend {
         })
     }
 
-    /// Returns `true` if chunks were released since an allocation failed.
     #[cold]
     fn has_come_back(&self, has_collected: bool, error: &AllocError) -> bool {
         let found = !has_collected && self.collect();
@@ -549,7 +506,6 @@ impl Backend {
     }
 }
 
-/// Returns `true` if a released chunk can help.
 fn may_pass(error: &AllocError) -> bool {
     match error.kind() {
         // A segment may no longer be needed. An error of the source's own has no number.

@@ -4,15 +4,12 @@
 //! *epoch* in which it was created. A fork increments the epoch in the child, which makes inherited
 //! handles inert there. Checking the epoch costs one relaxed load, not a `getpid` per message.
 //!
-//! On the warm path, a thread's *token* identifies both process and thread: no two threads of a
-//! process share one, nor does a thread with one that an ancestor had before the fork. So a value that
-//! records the current thread's token was created by this thread, in this process. After a fork, both
-//! processes may hand out the same number: never compare tokens of two processes. A fork clears the
-//! token of the only thread that continues in the child.
+//! On the warm path, a thread's *token* identifies process and thread: no two threads of a process
+//! share one, nor does a thread with one that an ancestor had before the fork. Never compare tokens
+//! of two processes: after a fork, both may hand out the same number.
 //!
-//! Not detected: a child made by a raw `clone` system call, `_Fork` or `vfork`, which run no
-//! `pthread_atfork` handlers. `fork` in a signal handler, which POSIX no longer allows, may
-//! deadlock if the signal interrupted this thread while it was opening or closing a lock file.
+//! Not detected: a child made by a raw `clone` system call, `_Fork` or `vfork`. `fork` in a signal
+//! handler, which POSIX no longer allows, may deadlock.
 
 use std::cell::Cell;
 use std::ptr;
@@ -33,20 +30,18 @@ const NO_TOKEN: u64 = 0;
 /// A token that no thread has.
 pub(crate) const NOBODY: u64 = u64::MAX;
 
-/// Returns the fork epoch of this process. Relaxed: it changes only right after a fork, in the
-/// child's only thread.
+/// Relaxed: it changes only right after a fork, in the child's only thread.
 #[inline]
 pub(crate) fn epoch() -> u64 {
     EPOCH.load(Ordering::Relaxed)
 }
 
-/// Returns the token of this thread, or [`NO_TOKEN`] if it has none yet.
 #[inline]
 pub(crate) fn token() -> u64 {
     TOKEN.with(Cell::get)
 }
 
-/// Returns the token of this thread, assigning one if it has none yet.
+/// Assigns one if the thread has none yet.
 pub(crate) fn own_token() -> u64 {
     TOKEN.with(|token| {
         if token.get() == NO_TOKEN {
@@ -57,8 +52,7 @@ pub(crate) fn own_token() -> u64 {
     })
 }
 
-/// Runs in the child right after a fork: invalidates inherited handles and the forking thread's
-/// token.
+/// Runs in the child right after a fork.
 pub(super) fn enter_child() {
     EPOCH.fetch_add(1, Ordering::Relaxed);
     TOKEN.with(|token| token.set(NO_TOKEN));
@@ -70,7 +64,7 @@ struct Made<T> {
 }
 
 /// A global value that a forked child does not share with its parent, whose locks may be held by
-/// threads that do not exist in the child. Created on first use and never freed.
+/// threads that do not exist in the child. Never freed.
 pub(crate) struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
 
 impl<T: Default + Sync + 'static> PerProcess<T> {
@@ -78,7 +72,6 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Returns this process's value, if it has been created.
     pub(crate) fn existing(&self) -> Option<&'static T> {
         // Acquire: partner of the Release in `get`.
         Self::of_this_process(self.0.load(Ordering::Acquire))
@@ -90,7 +83,6 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
         (made.fork_epoch == epoch()).then_some(&made.value)
     }
 
-    /// Returns this process's value.
     pub(crate) fn get(&self) -> &'static T {
         loop {
             // Loaded once: only a value that was found to be the parent's is replaced below.
@@ -126,7 +118,6 @@ mod tests {
         pid > 0 && waited == pid && status == 0
     }
 
-    /// A process at the end of 2^32 nested forks does not take inherited handles for its own.
     #[test]
     fn epochs_have_64_bits() {
         crate::os::locks::watch_forks().unwrap();

@@ -1,5 +1,5 @@
-//! How threads of all processes sleep and wake each other: the futex, its deadlines, and the
-//! barrier for paths that may have to wake a thread.
+//! How threads of all processes sleep and wake each other, and the barrier for paths that may have
+//! to wake a thread.
 
 #[cfg(all(test, loom))]
 pub(crate) use model::{can_sleep_on_many, Futex, Words};
@@ -8,10 +8,9 @@ pub(crate) use real::{can_sleep_on_many, Futex, Words};
 
 use std::time::Duration;
 
-/// Maximum number of words to sleep on at once, since Linux 5.16: the kernel's `FUTEX_WAITV_MAX`.
+/// Since Linux 5.16: the kernel's `FUTEX_WAITV_MAX`.
 pub(crate) const MOST_WORDS: usize = 128;
 
-/// A point in time on the monotonic clock.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline(libc::timespec);
 
@@ -28,19 +27,18 @@ impl Deadline {
         (now.tv_sec, now.tv_nsec) >= (self.0.tv_sec, self.0.tv_nsec)
     }
 
-    /// Returns the time left; zero if the deadline has passed.
     pub(crate) fn left(self) -> Duration {
         let since_start = |time: libc::timespec| Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
         since_start(self.0).saturating_sub(since_start(now()))
     }
 
-    /// Returns the earlier deadline; `None` never passes.
+    /// `None` never passes.
     pub(crate) fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let (Some(a), Some(b)) = (one, other) else { return one.or(other) };
         Some(if (a.0.tv_sec, a.0.tv_nsec) <= (b.0.tv_sec, b.0.tv_nsec) { a } else { b })
     }
 
-    /// Returns a deadline `timeout` from now, or `None` if the clock cannot represent it.
+    /// `None` if the clock cannot represent it.
     pub(crate) fn after(timeout: Duration) -> Option<Self> {
         let now = now();
         let nanos = now.tv_nsec + libc::c_long::from(timeout.subsec_nanos() as i32);
@@ -66,8 +64,7 @@ pub(crate) mod barrier {
     /// No process is enlisted initially; epochs begin at 0.
     const NOBODY: u64 = u64::MAX;
 
-    /// Registers this process, so that [`heavy`] reaches its threads from any process. Makes a
-    /// system call the first time.
+    /// Registers this process, so that [`heavy`] reaches its threads from any process.
     pub(crate) fn enlist() {
         // The epoch of the process that enlisted: a forked child must enlist itself.
         static ENLISTED: AtomicU64 = AtomicU64::new(NOBODY);
@@ -78,8 +75,7 @@ pub(crate) mod barrier {
         }
     }
 
-    /// Keeps the compiler from moving the store behind the load. In the models it is a full fence,
-    /// the effect of the heavy side.
+    /// Keeps the compiler from moving the store behind the load. In the models, a full fence.
     #[inline]
     pub(crate) fn light() {
         if cfg!(loom) {
@@ -89,7 +85,7 @@ pub(crate) mod barrier {
         }
     }
 
-    /// Runs a full barrier on every thread of every [enlisted](enlist) process, including this one.
+    /// Runs a full barrier on every thread of every [enlisted](enlist) process.
     pub(crate) fn heavy() {
         enlist();
         fence(Ordering::SeqCst);
@@ -141,8 +137,7 @@ mod real {
             self.0.compare_exchange(old, new, yes, no)
         }
 
-        /// Sleeps if the word equals `value`, until it is woken, `deadline` passes, or the thread
-        /// wakes spuriously.
+        /// Sleeps if the word equals `value`, until a wake-up, spurious or not, or `deadline`.
         pub(crate) fn sleep_while(&self, value: u32, deadline: Option<Deadline>) {
             let deadline = deadline.as_ref().map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
             // Unlike `FUTEX_WAIT`, this operation takes an absolute deadline.
@@ -163,13 +158,10 @@ mod real {
     /// `futex_waitv`, which old versions of libc do not define. The number is the same everywhere.
     const WAITV: libc::c_long = 449;
 
-    /// `FUTEX2_SIZE_U32`, without `FUTEX2_PRIVATE`: a word shared between processes.
     const SIZE_U32: u32 = 2;
 
-    /// How long to sleep on a single word if the kernel suddenly refuses to sleep on many.
     const REFUSED: Duration = Duration::from_millis(1);
 
-    /// The kernel's `struct futex_waitv`.
     #[repr(C)]
     #[derive(Clone, Copy)]
     struct Waiter {
@@ -179,7 +171,6 @@ mod real {
         reserved: u32,
     }
 
-    /// Words to sleep on at once, each with its expected value.
     pub(crate) struct Words<'a> {
         waiters: [Waiter; MOST_WORDS],
         len: usize,
@@ -203,14 +194,12 @@ mod real {
             }
         }
 
-        /// Returns the word added last, and its expected value.
         pub(crate) fn last(&self) -> Option<(&'a Futex, u32)> {
             self.last
         }
 
-        /// Sleeps if each word has its expected value, until one of them is woken, `deadline`
-        /// passes, or the thread wakes spuriously. The kernel checks the words in the order in
-        /// which they were added; a wake-up of a word after its check wakes this thread.
+        /// Sleeps as [`Futex::sleep_while`] does, on all words. The kernel checks them in order; a
+        /// wake-up of a word after its check wakes this thread.
         pub(crate) fn sleep(&self, deadline: Option<Deadline>) {
             let until = deadline.as_ref().map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
             let (waiters, none) = (self.waiters.as_ptr(), 0);
@@ -225,17 +214,15 @@ mod real {
         }
     }
 
-    /// Returns `true` if the caller should recheck its words, `false` if it cannot sleep this way.
     fn is_awake(error: &io::Error) -> bool {
         matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT))
     }
 
-    /// Returns `true` if the kernel does not have the call, or a sandbox forbids it.
     fn is_missing(error: &io::Error) -> bool {
         matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
     }
 
-    /// Returns `true` if a thread can sleep on several words. Queries the kernel once per process.
+    /// Queries the kernel once per process.
     pub(crate) fn can_sleep_on_many() -> bool {
         const YES: u8 = 1;
         const NO: u8 = 2;
@@ -268,7 +255,6 @@ mod model {
     pub(crate) struct Futex {
         word: atomic::AtomicU32,
         companion: atomic::AtomicU8,
-        /// How many times it was woken.
         lock: Mutex<usize>,
         woken: Condvar,
     }
@@ -283,7 +269,6 @@ mod model {
             }
         }
 
-        /// Returns the word for one access, which the companion announces to loom (see `sync`).
         fn word(&self) -> &atomic::AtomicU32 {
             self.companion.fetch_add(0, Ordering::Relaxed);
             &self.word

@@ -30,12 +30,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The call that takes locks, as errors name it.
 pub(crate) const LOCK: &str = "fcntl(F_OFD_SETLK)";
 
-/// The descriptors of this process's open lock files. Not a `parking_lot` mutex: a forked child
-/// unlocks it, and that one would look for waiters that do not exist there.
+/// Not a `parking_lot` mutex: a forked child unlocks it, and that one would look for waiters that
+/// do not exist there.
 static LOCK_FILES: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// The guard of `LOCK_FILES` while this thread forks. Has no destructor: usable at any time.
+    /// While this thread forks. Has no destructor: usable at any time.
     static FORKING: Cell<Option<ManuallyDrop<MutexGuard<'static, Vec<RawFd>>>>> = const { Cell::new(None) };
 }
 
@@ -44,7 +44,6 @@ fn lock_files() -> MutexGuard<'static, Vec<RawFd>> {
     LOCK_FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An object opened for locks of this process, not of its forked children.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: ManuallyDrop<File>,
@@ -52,7 +51,7 @@ pub(crate) struct LockFile {
 }
 
 impl LockFile {
-    /// Opens a lock file. `open` must create a new open file description.
+    /// `open` must create a new open file description.
     pub(crate) fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Self> {
         watch_forks()?;
         let mut list = lock_files();
@@ -66,13 +65,12 @@ impl LockFile {
         &self.file
     }
 
-    /// Tries to take the exclusive lock on a byte. Returns `false` if it is locked elsewhere.
+    /// Returns `false` if the byte is locked elsewhere.
     pub(crate) fn try_lock(&self, byte: usize) -> io::Result<bool> {
         self.try_set_lock(byte, libc::F_WRLCK)
     }
 
-    /// Tries to take a shared lock on a byte. Returns `false` if the exclusive one is held
-    /// elsewhere.
+    /// Returns `false` if the exclusive lock is held elsewhere.
     pub(crate) fn try_lock_shared(&self, byte: usize) -> io::Result<bool> {
         self.try_set_lock(byte, libc::F_RDLCK)
     }
@@ -85,7 +83,7 @@ impl LockFile {
         }
     }
 
-    /// Releases the lock on a byte. Does nothing in a forked child, whose copy was closed.
+    /// Does nothing in a forked child, whose copy was closed.
     pub(crate) fn unlock(&self, byte: usize) -> io::Result<()> {
         if self.is_ours() {
             self.set_lock(byte, libc::F_UNLCK)
@@ -98,9 +96,8 @@ impl LockFile {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Returns `true` if the exclusive lock on a byte is held elsewhere, or the kernel cannot tell.
+    /// Also `true` if the kernel cannot tell.
     pub(crate) fn is_locked(&self, byte: usize) -> bool {
-        // Asks whether a shared lock could be taken.
         let mut lock = byte_lock(byte, libc::F_RDLCK);
         // SAFETY: the descriptor is open, and `lock` is a valid `flock` of `byte_lock`.
         let result = check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
@@ -138,8 +135,7 @@ fn byte_lock(byte: usize, kind: i32) -> libc::flock {
     lock
 }
 
-/// Makes forks increment the epoch and close the child's copies of lock files. Must be called
-/// before anything records an epoch.
+/// Must be called before anything records an epoch.
 pub(crate) fn watch_forks() -> io::Result<()> {
     static IS_WATCHED: AtomicBool = AtomicBool::new(false);
     // Not a `Once`: a forked child would wait forever for a thread of its parent that was
@@ -159,7 +155,6 @@ pub(crate) fn watch_forks() -> io::Result<()> {
     }
 }
 
-/// Keeps other threads from opening or closing a lock file while this thread forks.
 extern "C" fn before() {
     FORKING.with(|forking| {
         let held = forking.take().unwrap_or_else(|| ManuallyDrop::new(lock_files()));

@@ -12,7 +12,6 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::slice;
 
-/// The most NUMA nodes of any Linux.
 const MAX_NODES: usize = 1024;
 
 const BITS: usize = libc::c_ulong::BITS as usize;
@@ -29,9 +28,8 @@ const WITHOUT_MEMORY: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | li
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Bytes before the base that are unmapped with it: private memory, or reserved address space.
+    /// Bytes before the base that are unmapped with it.
     before: usize,
-    /// The same, after the end.
     after: usize,
 }
 
@@ -58,8 +56,6 @@ impl Mapping {
         }
     }
 
-    /// Maps a part of this mapping anew. Returns the part's address.
-    ///
     /// # Safety
     ///
     /// No reference or pointer to the part is used afterwards.
@@ -75,8 +71,7 @@ impl Mapping {
         Ok(at)
     }
 
-    /// Maps `len` bytes of a file into this address space, `before` bytes from its start. The rest
-    /// is unmapped with the result.
+    /// Maps `len` bytes of a file, `before` bytes from this address space's start.
     fn with_file(self, before: usize, fd: &File, len: usize) -> io::Result<Self> {
         // SAFETY: every caller has just made the mapping, which it gives up here.
         let base = unsafe { self.replace(before..before + len, libc::MAP_SHARED, fd.as_raw_fd()) }?;
@@ -89,13 +84,11 @@ impl Mapping {
         Self::map(len, access, libc::MAP_SHARED, fd.as_raw_fd()).map_err(|error| name.error("mmap", len, error))
     }
 
-    /// Maps an object for reading and writing.
     pub(crate) fn of_owner(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         Self::new(fd, name, len, Access::ReadWrite)
     }
 
-    /// Maps an object for reading and writing, directly after one zeroed page private to this
-    /// process.
+    /// Directly after one zeroed page of this process only.
     pub(crate) fn behind_own_page(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         let page = page_size();
         let map = || {
@@ -109,7 +102,6 @@ impl Mapping {
         map().map_err(|error| name.error("mmap", len, error))
     }
 
-    /// Maps an object for reading and writing, at a multiple of `align`, which is a power of two.
     pub(super) fn aligned(fd: &File, name: &Name, len: usize, align: usize) -> Result<Self, OsError> {
         let map = || {
             let space = Self::address_space(len.saturating_add(align))?;
@@ -119,8 +111,8 @@ impl Mapping {
         map().map_err(|error| name.error("mmap", len, error))
     }
 
-    /// Copies the first `len` bytes of the object to private memory, with zeroes past its end.
-    /// Reading the copy cannot raise a signal, whatever other processes do to the object.
+    /// Copies the first bytes to private memory, with zeroes past the end. Reading the copy cannot
+    /// raise a signal, whatever other processes do to the object.
     pub(crate) fn copy_of(file: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         let failed = |call| move |error| name.error(call, len, error);
         let this = Self::map(len, READ_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).map_err(failed("mmap"))?;
@@ -138,28 +130,25 @@ impl Mapping {
         Ok(this)
     }
 
-    /// Reserves inaccessible address space.
     fn address_space(len: usize) -> io::Result<Self> {
         Self::map(len, libc::PROT_NONE, WITHOUT_MEMORY, -1)
     }
 
-    /// Maps zeroed memory of this process only, which the kernel keeps until it has walked the
-    /// robust lists of a killed process (see `robust_list`).
+    /// Zeroed memory of this process only, which the kernel keeps until it has walked the robust
+    /// lists of a killed process.
     pub(super) fn shared(len: usize) -> io::Result<Self> {
         Self::map(len, READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
     }
 
-    /// Maps private zeroed memory. A page is allocated when it is first written.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
         Self::map(len, READ_WRITE, WITHOUT_MEMORY, -1)
     }
 
-    /// The first byte, page-aligned.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Returns the address of a byte of the mapping; of its end for an offset behind it.
+    /// Of the end, for an offset behind it.
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
         // SAFETY: inside the mapping, or one past its end.
         let byte = unsafe { self.base.as_ptr().add(offset.min(self.len)) };
@@ -170,8 +159,7 @@ impl Mapping {
         self.len
     }
 
-    /// Returns a pointer to `len` bytes at `offset`, or `None` if they are not within the mapping
-    /// (invariant I2).
+    /// `None` if the bytes are not within the mapping (I2).
     pub(crate) fn range(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;
         if end > self.len as u64 {
@@ -181,19 +169,17 @@ impl Mapping {
         NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
-    /// Populates whole pages for writing, even while other threads write them. Returns `false`
-    /// before Linux 5.14.
+    /// For writing, even while other threads write. `false` before Linux 5.14.
     pub(crate) fn prefault(&self, pages: Range<usize>) -> bool {
         self.fault_in(pages, libc::MADV_POPULATE_WRITE)
     }
 
-    /// Populates whole pages for reading, even while other threads write them. Returns `false`
-    /// before Linux 5.14, or if no memory is available.
+    /// For reading. `false` before Linux 5.14, or without memory.
     pub(super) fn prefault_for_reading(&self, pages: Range<usize>) -> bool {
         self.fault_in(pages, libc::MADV_POPULATE_READ)
     }
 
-    /// The kernel faults the pages in, so a page without memory is an error here and not a SIGBUS.
+    /// A page without memory is an error here and not a SIGBUS.
     fn fault_in(&self, pages: Range<usize>, how: libc::c_int) -> bool {
         let Some(first) = self.range(pages.start as u64, pages.len() as u64) else { return false };
         // SAFETY: the pages lie within this mapping (`range`). MADV_POPULATE_READ and
@@ -201,14 +187,12 @@ impl Mapping {
         unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), how) == 0 }
     }
 
-    /// Locks each page into RAM once it is present, for as long as the mapping lives. The whole
-    /// length counts against the limit, but memory is still allocated on demand.
+    /// Locks each page into RAM once it is present. The whole length counts against the limit.
     pub(crate) fn lock(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping. Locking changes no byte.
         check(unsafe { libc::mlock2(self.base.as_ptr().cast(), self.len, libc::MLOCK_ONFAULT as _) })
     }
 
-    /// Makes the kernel prefer this NUMA node for new pages of the mapping.
     pub(super) fn prefer_node(&self, node: u32) -> io::Result<()> {
         let mut nodes = [0 as libc::c_ulong; MAX_NODES / BITS];
         let word = nodes.get_mut(node as usize / BITS).ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -222,11 +206,9 @@ impl Mapping {
         check(done as i32)
     }
 
-    /// Asks the kernel (since Linux 6.1) to collapse the aligned parts of a range into huge pages
-    /// of `huge` bytes. Pages that cannot be moved stay small.
-    ///
-    /// A part of each huge page must be present: if it is only reserved, Linux 6.18 exposes the
-    /// memory's previous content, on a tmpfs mounted with `huge=always`.
+    /// Asks the kernel (since Linux 6.1) to collapse the aligned parts of a range into huge pages.
+    /// A part of each must be present: if it is only reserved, Linux 6.18 exposes the memory's
+    /// previous content, on a tmpfs mounted with `huge=always`.
     pub(super) fn collapse(&self, range: Range<usize>, huge: usize) {
         let (start, end) = (range.start.next_multiple_of(huge), range.end / huge * huge);
         let len = end.saturating_sub(start);
@@ -235,8 +217,7 @@ impl Mapping {
         unsafe { libc::madvise(first.as_ptr().cast(), len, MADV_COLLAPSE) };
     }
 
-    /// Populates whole pages for writing, on any kernel. The memory is reserved, and no other
-    /// thread writes it.
+    /// For writing, on any kernel. The memory is reserved, and no other thread writes it.
     pub(super) fn populate(&self, pages: Range<usize>) {
         if self.prefault(pages.clone()) {
             return;
@@ -263,7 +244,6 @@ impl Drop for Mapping {
     }
 }
 
-/// Returns `true` if this process may lock that many more bytes into RAM.
 pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
     match Mapping::address_space(bytes)?.lock() {
         Err(error) => match error.raw_os_error() {
@@ -275,13 +255,11 @@ pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
     }
 }
 
-/// Checks that the kernel accepts this NUMA node as a preference.
 pub(crate) fn can_prefer_node(node: u32) -> io::Result<()> {
     Mapping::address_space(page_size())?.prefer_node(node)
 }
 
-/// Prefetches the cache line of this address for writing: the later store does not wait for another
-/// core to give it up.
+/// Prefetches a cache line for writing: the later store does not wait for another core.
 #[inline]
 pub(crate) fn prefetch_for_writing<T>(address: *const T) {
     // SAFETY: a hint, which never faults and changes no memory, whatever the address.

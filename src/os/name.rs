@@ -14,13 +14,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The default directory: the one that `shm_open` uses in every libc.
+/// The directory that `shm_open` uses in every libc.
 pub(crate) const DIRECTORY: &str = "/dev/shm";
 
 pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
 
-/// Maximum length in bytes of the parts of a name that users choose. A file name has up to two of
-/// these and some 40 other bytes, of 255.
+/// Of the parts of a name that users choose. A file name has up to two, and some 40 other bytes, of
+/// 255.
 pub(crate) const MAX_PART: usize = 64;
 
 pub(crate) fn is_part(text: &str) -> bool {
@@ -28,8 +28,6 @@ pub(crate) fn is_part(text: &str) -> bool {
     (1..=MAX_PART).contains(&text.len()) && text.bytes().all(allowed)
 }
 
-/// A directory and a name prefix. Two processes find each other's objects if both use the same
-/// namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Namespace {
     directory: Arc<Path>,
@@ -37,8 +35,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Checks that `directory` is an absolute path, and that `prefix` is valid in a file name. Does
-    /// not access the file system.
+    /// Does not access the file system.
     pub(crate) fn new(directory: &Path, prefix: &str) -> Result<Self, BuildError> {
         let unfit = |reason| Err(BuildError::Directory { directory: directory.to_owned(), reason });
         if !directory.is_absolute() {
@@ -53,7 +50,6 @@ impl Namespace {
         Ok(Self { directory: directory.into(), prefix: prefix.into() })
     }
 
-    /// The names under /dev/shm that start with `prefix`, which must be a [valid part](is_part).
     pub(crate) fn in_shm(prefix: &str) -> Self {
         debug_assert!(is_part(prefix));
         Self { directory: Path::new(DIRECTORY).into(), prefix: prefix.into() }
@@ -67,23 +63,20 @@ impl Namespace {
         &self.prefix
     }
 
-    /// The name of an object: the prefix, a dot, and `rest`.
     pub(crate) fn name(&self, rest: &str) -> Name {
         self.file(&format!("{}.{rest}", self.prefix))
     }
 
-    /// Returns all files of the directory, with any prefix.
     pub(crate) fn files(&self) -> Result<Vec<String>, OsError> {
         list(&self.directory)
     }
 
-    /// The name of a file of the directory, with any prefix.
     pub(crate) fn file(&self, file: &str) -> Name {
         Name::in_directory(&self.directory, file)
     }
 }
 
-/// Returns the files of a directory whose names are valid UTF-8, as those of all objects are.
+/// Names of objects are valid UTF-8; others are skipped.
 pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
     let failed = |error| OsError::new("readdir", &directory.to_string_lossy(), 0, error, String::new());
     let mut files = Vec::new();
@@ -96,12 +89,10 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
 /// Open flags: closed on `exec`, no symbolic links, and no blocking if the file is a pipe.
 const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
-/// The full path of an object.
 #[derive(Clone, Debug)]
 pub(crate) struct Name(CString);
 
 impl Name {
-    /// Creates a name under /dev/shm. `file` is a plain file name, without a slash or a NUL.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn new(file: &str) -> Self {
         Self::in_directory(Path::new(DIRECTORY), file)
@@ -113,7 +104,7 @@ impl Name {
         Self(CString::new(path.into_os_string().into_vec()).unwrap_or_default())
     }
 
-    /// The name of an object that another part of the program has created.
+    /// Of an object that another part of the program has created.
     pub(crate) fn of_path(path: &Path) -> Self {
         Self(CString::new(path.as_os_str().as_bytes()).unwrap_or_default())
     }
@@ -126,12 +117,11 @@ impl Name {
         Path::new(OsStr::from_bytes(self.0.as_bytes()))
     }
 
-    /// Returns `true` if an object of this name exists, or if the system cannot tell.
+    /// Also `true` if the system cannot tell.
     pub(crate) fn exists(&self) -> bool {
         self.as_path().try_exists().unwrap_or(true)
     }
 
-    /// Opens or creates the object, as `shm_open` does under /dev/shm.
     pub(crate) fn open(&self, flags: i32, mode: u32) -> io::Result<File> {
         retry(|| {
             // SAFETY: the path is a NUL-terminated string.
@@ -166,7 +156,6 @@ impl Name {
         }
     }
 
-    /// Returns an error with advice for the error number in this context.
     pub(crate) fn error(&self, call: &'static str, bytes: usize, source: io::Error) -> OsError {
         let advice = match source.raw_os_error() {
             Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) if call == LOCK_MEMORY => format!(
@@ -207,17 +196,14 @@ impl Name {
 pub(crate) struct Link {
     name: Name,
     fork_epoch: u64,
-    /// Whether this process may still unlink the name.
     is_ours: bool,
 }
 
 impl Link {
-    /// Takes ownership of a name that this process has just created.
     pub(crate) fn new(name: Name) -> Self {
         Self { name, fork_epoch: fork::epoch(), is_ours: true }
     }
 
-    /// For a name that its creator unlinks.
     pub(crate) fn of_others(name: Name) -> Self {
         Self { name, fork_epoch: fork::epoch(), is_ours: false }
     }

@@ -10,10 +10,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How many times an interrupted call is attempted.
 pub(crate) const EINTR_RETRIES: usize = 64;
 
-/// Bytes reserved per call once a signal has interrupted a reservation.
+/// Per call, once a signal has interrupted a reservation.
 const RESERVE_STEP: usize = 4 << 20;
 
 /// Divides the page size of every Linux machine, in bytes.
@@ -22,7 +21,6 @@ pub(crate) const PAGE: usize = 4096;
 /// The name, in errors, of the call that locks memory into RAM.
 pub(crate) const LOCK_MEMORY: &str = "mlock2";
 
-/// Returns the machine's page size in bytes.
 pub(crate) fn page_size() -> usize {
     // SAFETY: `sysconf` has no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -34,25 +32,21 @@ pub(crate) fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Returns `true` if `mode` lets the owner read and write, and grants nothing but that.
 pub(crate) fn is_object_mode(mode: u32) -> bool {
     mode & !0o666 == 0 && mode & 0o600 == 0o600
 }
 
-/// Rounds a length up to whole pages, at least one. Returns `None` on overflow.
+/// At least one page. `None` on overflow.
 pub(crate) fn round_to_pages(len: usize) -> Option<usize> {
     let page = page_size();
     Some(len.max(1).checked_add(page - 1)? / page * page)
 }
 
-/// Reserves memory for all `len` bytes of a new object, and gives it that length.
 pub(crate) fn reserve_all(fd: &File, len: usize) -> io::Result<()> {
     check_file_size(len)?;
     reserve(fd, 0, len)
 }
 
-/// Reserves memory for `len` bytes from `start` on, and extends the object to hold them.
-///
 /// Makes a single call, so that a request that cannot fit takes no memory. If a signal interrupts
 /// it, continues in steps: tmpfs rolls back what an interrupted call has reserved, so a program
 /// with a timer could never reserve a large segment at once.
@@ -65,7 +59,6 @@ pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
     }
 }
 
-/// Sets the object's length without reserving memory.
 pub(crate) fn set_len(fd: &File, len: usize) -> io::Result<()> {
     check_file_size(len)?;
     let len = offset(len)?;
@@ -73,7 +66,7 @@ pub(crate) fn set_len(fd: &File, len: usize) -> io::Result<()> {
     retry(|| check(unsafe { libc::ftruncate(fd.as_raw_fd(), len) }))
 }
 
-/// Releases the object's memory for `len` bytes from `start` on. Keeps the length.
+/// Keeps the length.
 pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
     let (start, len) = (offset(start)?, offset(len)?);
     retry(|| {
@@ -84,7 +77,6 @@ pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
     })
 }
 
-/// Returns the first range of the object, from `start` on, that has memory.
 pub(crate) fn next_filled(fd: &File, start: usize) -> Option<Range<usize>> {
     let first = seek(fd, start, libc::SEEK_DATA)?;
     Some(first..seek(fd, first, libc::SEEK_HOLE)?)
@@ -115,7 +107,7 @@ pub(crate) fn check(result: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Retries an interrupted call, a bounded number of times.
+/// A bounded number of times.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..EINTR_RETRIES {
         match call() {
@@ -137,17 +129,14 @@ fn statvfs(directory: &Path) -> Option<libc::statvfs> {
     Some(unsafe { stat.assume_init() })
 }
 
-/// Returns the free bytes in a directory, if known.
 pub(crate) fn free_bytes(directory: &Path) -> Option<u64> {
     statvfs(directory).map(|stat| stat.f_bavail * stat.f_frsize)
 }
 
-/// Returns the free inodes in a directory, if its file system counts them.
 pub(crate) fn free_inodes(directory: &Path) -> Option<u64> {
     statvfs(directory).filter(|stat| stat.f_files > 0).map(|stat| stat.f_favail)
 }
 
-/// Returns the free space in a directory, as "N of M bytes free".
 pub(crate) fn free_space(directory: &Path) -> String {
     match statvfs(directory) {
         Some(stat) => format!("{} of {} bytes free", stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize),
@@ -155,8 +144,7 @@ pub(crate) fn free_space(directory: &Path) -> String {
     }
 }
 
-/// Returns `true` if this process can allocate that many more bytes: a check before operations in
-/// which the standard library would abort. Other threads may allocate in between.
+/// A check before operations in which the standard library would abort.
 pub(crate) fn has_heap(bytes: usize) -> bool {
     let mut heap = Vec::<u8>::new();
     let has_heap = heap.try_reserve_exact(bytes).is_ok();
@@ -165,7 +153,6 @@ pub(crate) fn has_heap(bytes: usize) -> bool {
     has_heap
 }
 
-/// Returns how many bytes this process may lock into RAM without privileges.
 pub(crate) fn lock_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writes.
@@ -173,7 +160,6 @@ pub(crate) fn lock_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Returns the length in bytes of the longest file that this process may create or write.
 pub(crate) fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
     // SAFETY: `limit` is valid for writes.
@@ -181,8 +167,7 @@ pub(crate) fn file_size_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Refuses a length beyond that limit, before a call that would raise SIGXFSZ, which ends the
-/// process.
+/// Refuses a length before a call that would raise SIGXFSZ.
 pub(crate) fn check_file_size(len: usize) -> io::Result<()> {
     if len as u64 > file_size_limit() {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -190,13 +175,11 @@ pub(crate) fn check_file_size(len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the size in bytes of the kernel's huge pages for shared memory, if it has any.
 pub(crate) fn huge_page_size() -> Option<usize> {
     let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").ok()?;
     text.trim().parse().ok().filter(|size: &usize| size.is_power_of_two())
 }
 
-/// Returns `true` if the directory is on hugetlbfs, which has huge pages only.
 pub(crate) fn is_on_hugetlbfs(directory: &Path) -> bool {
     let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else { return false };
     let mut stat = MaybeUninit::<libc::statfs>::uninit();

@@ -1,5 +1,5 @@
-//! The keeper: one thread per process that holds the process's bells, so that the kernel rings them
-//! when the process dies.
+//! One thread per process, the *keeper*, that holds the process's bells, so that the kernel rings
+//! them when the process dies.
 //!
 //! When a thread exits, the kernel walks its *robust list* (`man 2 set_robust_list`) and checks the
 //! futex word at a fixed distance after each entry. If the word names the dead thread as its
@@ -17,8 +17,6 @@
 //! An entry joins the list before its word names the keeper, and leaves it after the ringer has
 //! left. Each change of the list is a single store, consistent before and after it.
 //!
-//! A forked child has no keeper until it creates a channel. The parent's bells name no thread of
-//! it.
 
 use crate::os::fork;
 use crate::os::futex::Futex;
@@ -30,11 +28,10 @@ use std::mem::{forget, size_of, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-/// The longest list that the kernel walks: its `ROBUST_LIST_LIMIT`.
+/// The kernel's `ROBUST_LIST_LIMIT`.
 pub(crate) const MAX_BELLS: usize = 2048;
 
-/// Stack size of the thread in bytes. If the program's thread-local variables leave too little of
-/// it, the thread gets the default stack.
+/// If the program's thread-local variables leave too little of it, the thread gets the default.
 const STACK: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -57,13 +54,11 @@ pub(crate) struct ListEntry {
 #[repr(C)]
 struct Head {
     list: ListEntry,
-    /// Distance from an entry to its word, in bytes.
     distance: libc::c_long,
     pending: *mut ListEntry,
 }
 
-/// The list of this process's bells, and the thread that holds them. Never unmapped: the kernel
-/// reads it when the process ends.
+/// Never unmapped: the kernel reads it when the process ends.
 #[repr(C)]
 struct Keeper {
     head: Head,
@@ -71,7 +66,6 @@ struct Keeper {
     /// 0 until the thread has registered the list or failed to.
     has_begun: Futex,
     id: AtomicU32,
-    /// The error of registering the list, or 0.
     errno: AtomicI32,
     state: Mutex<KeeperState>,
 }
@@ -88,7 +82,6 @@ unsafe impl Send for Keeper {}
 #[derive(Default)]
 struct KeeperState {
     thread: Option<u32>,
-    /// The number of places in use or reserved.
     taken: usize,
 }
 
@@ -102,11 +95,10 @@ impl KeeperState {
     }
 }
 
-/// The keeper of this process, or of the ancestor that it was forked from.
+/// Of this process, or of the ancestor that it was forked from.
 static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
 
 impl Keeper {
-    /// Creates a keeper at the start of a page, and returns the page.
     fn in_own_page(fork_epoch: u64) -> Result<Mapping, Failed> {
         let page = Mapping::shared(page_size()).map_err(failed("mmap"))?;
         let this = page.base().cast::<Self>();
@@ -123,7 +115,6 @@ impl Keeper {
         Ok(page)
     }
 
-    /// Returns the keeper of this process, creating it on the first call.
     fn get() -> Result<&'static Self, Failed> {
         let fork_epoch = fork::epoch();
         loop {
@@ -141,7 +132,6 @@ impl Keeper {
         }
     }
 
-    /// Returns the id of the thread, which is the holder of all bells. Starts it on the first call.
     fn thread(&'static self, state: &mut KeeperState) -> Result<u32, Failed> {
         match state.thread {
             Some(thread) => Ok(thread),
@@ -155,8 +145,6 @@ impl Keeper {
         }
     }
 
-    /// Starts the thread, with a stack of this size or the default, and returns its id.
-    ///
     /// Uses libc: the standard library gives each thread a second stack for signals and aborts if
     /// that allocation fails.
     fn start(&'static self, stack: Option<usize>) -> Result<u32, Failed> {
@@ -190,7 +178,6 @@ impl Keeper {
         }
     }
 
-    /// Makes the calling thread the holder of the listed bells.
     fn begin(&self) -> io::Result<()> {
         let head = ptr::addr_of!(self.head);
         // SAFETY: the head is never unmapped and always leads to a consistent list.
@@ -198,7 +185,6 @@ impl Keeper {
     }
 }
 
-/// The body of the thread.
 extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `start` passes a keeper, which is never unmapped.
     let keeper = unsafe { &*keeper.cast::<Keeper>() };
@@ -222,7 +208,6 @@ extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
     ptr::null_mut()
 }
 
-/// Runs `work` with all signals blocked in this thread.
 fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
     // SAFETY: `all` is valid for writes.
@@ -235,20 +220,17 @@ fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Returns the distance from an entry to its bell's word, in bytes.
 pub(crate) fn distance() -> usize {
     page_size()
 }
 
-/// Places in the list of this process's keeper, released on drop.
 pub(crate) struct Places {
     keeper: &'static Keeper,
     count: usize,
 }
 
 impl Places {
-    /// Reserves places for later entries, and starts the thread. Fails with `ENOSPC` if there are
-    /// too few.
+    /// Fails with `ENOSPC` if there are too few.
     pub(crate) fn take(count: usize) -> Result<Self, Failed> {
         let keeper = Keeper::get()?;
         let mut state = keeper.state.lock();
@@ -268,11 +250,10 @@ impl Drop for Places {
     }
 }
 
-/// An entry in the list of this process's keeper. Leaves the list on drop.
 pub(crate) struct Listed {
     entry: NonNull<ListEntry>,
     keeper: &'static Keeper,
-    /// Released after the entry has left the list. `None` if the caller reserved the place.
+    /// Released after the entry has left the list.
     _place: Option<Places>,
 }
 
@@ -283,10 +264,8 @@ unsafe impl Sync for Listed {}
 
 impl Listed {
     /// Adds a bell's entry to the list, then calls `hold` to write the thread's id into the bell's
-    /// word. Returns `None` if `hold` returns `false`. Fails with `ENOSPC` if the list is full.
-    ///
-    /// With `has_place`, the caller keeps a [place](Places) for the entry for as long as it is
-    /// listed.
+    /// word; `None` if that returns `false`. With `has_place`, the caller keeps a [place](Places)
+    /// while the entry is listed.
     ///
     /// # Safety
     ///

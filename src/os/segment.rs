@@ -1,11 +1,7 @@
-//! Shared-memory objects: a [`Segment`] that this process creates, and a [`Foreign`] one of another
-//! process, checked before it is mapped.
-//!
-//! * Memory is reserved (`posix_fallocate`) before it is used, so a full /dev/shm is an error and
-//!   never a SIGBUS: when an object is created that other processes write, and range by range in a
-//!   payload segment.
-//! * A step that fails undoes the earlier ones: descriptors, mappings and names clean up on drop.
-//! * An open file description that holds locks is never mapped (see `locks`).
+//! A [`Segment`] that this process creates, and a [`Foreign`] object, checked before it is mapped.
+//! Memory is reserved before it is used, so a full /dev/shm is an error and never a SIGBUS. A step
+//! that fails undoes the earlier ones. An open file description that holds locks is never mapped
+//! (see `locks`).
 
 #![forbid(unsafe_code)]
 
@@ -20,22 +16,16 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
-/// An object that this process created: mapped for reading and writing, unlinked on drop (I7).
-///
-/// The order of the fields matters: mapping and file are closed before the name is unlinked.
+/// Unlinked on drop (I7). The order of the fields matters: mapping and file are closed before that.
 pub(crate) struct Segment {
     mapping: Mapping,
-    /// Kept open if memory is reserved later.
     file: Option<Arc<File>>,
-    /// The size of the requested huge pages in bytes.
     huge_page: Option<usize>,
     link: Link,
 }
 
-/// Properties of a payload segment's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Memory {
-    /// Locked into RAM; if that is impossible, creating the segment fails.
     pub(crate) is_locked: bool,
     /// In huge pages of that many bytes, where they fit and the kernel has them.
     pub(crate) huge_page: Option<usize>,
@@ -45,14 +35,12 @@ pub(crate) struct Memory {
 
 pub(crate) enum Locked {
     Made(Segment, LockFile),
-    /// A sweep found the object before it was locked, and removes it. Another object may have its
-    /// name already.
+    /// A sweep found the object before it was locked, and removes it.
     Swept(Link),
 }
 
 impl Segment {
-    /// Creates an object of `len` bytes (a multiple of the page size) and maps it. It has no memory
-    /// yet: [reserve](Self::reserve) a range before using it.
+    /// Without memory yet: [reserve](Self::reserve) a range before using it.
     pub(crate) fn create(name: Name, len: usize, mode: u32, memory: Memory) -> Result<Self, OsError> {
         let file = create_new(&name).map_err(|error| name.error("open", len, error))?;
         let link = Link::new(name);
@@ -60,7 +48,7 @@ impl Segment {
         Self::sparse(Arc::new(file), link, len, memory)
     }
 
-    /// Creates an object, locks a `byte` of it first, reserves its memory, and maps it with `map`.
+    /// Locks a `byte` first, reserves memory, and maps the object with `map`.
     pub(crate) fn create_locked(
         name: Name,
         len: usize,
@@ -83,7 +71,7 @@ impl Segment {
         Ok(Locked::Made(Self { mapping, file: None, huge_page: None, link }, locks))
     }
 
-    /// Maps an object of `len` bytes that the caller creates and removes. `name` is for errors.
+    /// `name` is for errors.
     pub(crate) fn of_file(file: Arc<File>, name: Name, len: usize, memory: Memory) -> Result<Self, OsError> {
         Self::sparse(file, Link::of_others(name), len, memory)
     }
@@ -108,9 +96,7 @@ impl Segment {
         Ok(Self { mapping, file: Some(file), huge_page, link })
     }
 
-    /// Reserves memory for a range, in whole pages, populates it in this process, and collapses the
-    /// huge pages within it, if requested. Memory reserved earlier stays unchanged. No other thread
-    /// or process may write the range concurrently.
+    /// In whole pages. No other thread or process may write the range concurrently.
     pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
         let Some(file) = &self.file else { return Ok(()) };
         reserve(file, range.start, range.len())
@@ -124,17 +110,16 @@ impl Segment {
         self.huge_page
     }
 
-    /// Collapses the huge pages within a range, as far as the kernel can. The range is reserved,
-    /// and a part of each huge page is present.
+    /// The range is reserved, and a part of each huge page is present.
     pub(crate) fn collapse(&self, range: Range<usize>) {
         if let Some(huge) = self.huge_page {
             self.mapping.collapse(range, huge);
         }
     }
 
-    /// Releases a range's memory to the system, in whole pages, even while other processes have it
-    /// mapped; the length stays (I4). The range must no longer be read. A process that reads it afterwards, in violation of the protocol, reads zeros, or
-    /// gets a signal if /dev/shm is full. Returns `false` if the system refuses.
+    /// Releases whole pages to the system, even while other processes have them mapped; the length
+    /// stays (I4). The range must no longer be read: a process that does reads zeros, or gets a
+    /// signal if /dev/shm is full. Returns `false` if the system refuses.
     pub(crate) fn discard(&self, range: Range<usize>) -> bool {
         self.file.as_ref().is_some_and(|file| punch(file, range.start, range.len()).is_ok())
     }
@@ -143,7 +128,7 @@ impl Segment {
         free_bytes(self.link.name().directory())
     }
 
-    /// Returns the mapping and the name, to be dropped in this order.
+    /// To be dropped in this order.
     pub(crate) fn into_parts(self) -> (Mapping, Link) {
         (self.mapping, self.link)
     }
@@ -157,23 +142,20 @@ fn create_new(name: &Name) -> io::Result<File> {
     name.open(libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)
 }
 
-/// Sets exactly `mode`, regardless of the umask.
 fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// Returns `true` if the object still has a name, which no other process unlinks while the caller
-/// holds its lock.
+/// No other process unlinks the name while the caller holds its lock.
 pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.nlink() > 0)
 }
 
-/// Checks that the object is a regular file of user `uid`. Returns its length in bytes.
+/// Returns the object's length.
 pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize, ObjectError> {
     check_metadata(&file.metadata().map_err(|error| name.error("fstat", 0, error))?, name, uid)
 }
 
-/// Like [`check_regular`], for an object that need not be open.
 pub(crate) fn check_metadata(metadata: &Metadata, name: &Name, uid: u32) -> Result<usize, ObjectError> {
     if metadata.uid() != uid {
         return Err(ObjectError::WrongUid { object: name.path(), found: metadata.uid(), expected: uid });
@@ -184,10 +166,8 @@ pub(crate) fn check_metadata(metadata: &Metadata, name: &Name, uid: u32) -> Resu
     Ok(usize::try_from(metadata.len()).unwrap_or(0))
 }
 
-/// An error in another process's object, which callers convert to their own error type.
 #[derive(Debug)]
 pub(crate) enum ObjectError {
-    /// The object does not have the expected type or content.
     Unusable {
         object: String,
         reason: &'static str,
@@ -201,7 +181,6 @@ pub(crate) enum ObjectError {
 }
 
 impl ObjectError {
-    /// Returns `true` if no object has this name.
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self, Self::Os(error) if error.errno() == Some(libc::ENOENT))
     }
@@ -213,11 +192,9 @@ impl From<OsError> for ObjectError {
     }
 }
 
-/// An object of another process, checked for type and owner.
 pub(crate) struct Foreign {
     name: Name,
     file: File,
-    /// Length in bytes when it was opened.
     pub(crate) len: usize,
 }
 
@@ -233,7 +210,6 @@ impl Foreign {
         self.map_first(self.len, access)
     }
 
-    /// Maps the first `len` bytes, or all if there are fewer.
     pub(crate) fn map_first(&self, len: usize, access: Access) -> Result<Mapping, ObjectError> {
         if self.len == 0 {
             return Err(ObjectError::Unusable { object: self.name.path(), reason: "it is empty" });
@@ -241,14 +217,11 @@ impl Foreign {
         Ok(Mapping::new(&self.file, &self.name, len.min(self.len), access)?)
     }
 
-    /// Populates the parts of a mapping of this object that have memory, for reading. Returns their
-    /// size in bytes, or 0 before Linux 5.14.
-    ///
-    /// Reading a hole would allocate memory that the owner does not account for. (That can still
-    /// happen in a part that the owner is just releasing; it is reused with the range.)
+    /// Populates the parts that have memory, for reading. (Reading a hole would allocate memory
+    /// that the owner does not account for.) Returns their size, or 0 before Linux 5.14.
     pub(crate) fn fault_in(&self, mapping: &Mapping) -> usize {
         let (len, mut at, mut present) = (mapping.len(), 0, 0);
-        // Memory may appear and disappear meanwhile, so each iteration advances by at least a page.
+        // Memory may appear and disappear meanwhile, so each iteration advances.
         while let Some(filled) = next_filled(&self.file, at).filter(|filled| filled.start < len) {
             let filled = filled.start..filled.end.min(len);
             at = filled.end.max(filled.start + page_size());
@@ -259,12 +232,10 @@ impl Foreign {
         present
     }
 
-    /// Maps the object for reading and writing, behind a page private to this process.
     pub(crate) fn map_behind_own_page(&self) -> Result<Mapping, OsError> {
         Mapping::behind_own_page(&self.file, &self.name, self.len)
     }
 
-    /// Opens the same object again, for locks.
     pub(crate) fn open_for_locks(&self) -> Result<LockFile, ObjectError> {
         let failed = |call| move |error| self.name.error(call, self.len, error);
         let again = LockFile::open(|| self.name.open(libc::O_RDWR, 0)).map_err(failed("open"))?;

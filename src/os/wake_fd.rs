@@ -1,8 +1,8 @@
 //! A waker backed by a file descriptor, so that an event loop can wait for a future.
 //!
-//! The descriptor is an eventfd. It is readable at first, so that the loop polls once, and from then
-//! on whenever the last poll was ready or a waker has been called since. It serves one future: with
-//! several, P2 for one of them could consume the wake-up of another.
+//! It is an eventfd, readable at first and from then on whenever the last poll was ready or a waker
+//! has been called since. It serves one future: with several, P2 for one of them could consume the
+//! wake-up of another.
 //!
 //! | step | [`WakeFd::poll`] | step | a waker |
 //! |---|---|---|---|
@@ -15,10 +15,8 @@
 //! orders W1 and W2 before such a P3, so P4 or the P2 before it has seen W1. If P2 saw it, P3 does not
 //! take place. A write that follows P3 remains.
 //!
-//! Polls that follow a pending one write the eventfd if they are ready (P1), because such a poll may
-//! have dropped the waker.
-//!
-//! While a receiver has messages, P1 returns without a system call, except for the first of them.
+//! A ready poll that follows a pending one writes the eventfd (P1), because it may have dropped the
+//! waker.
 
 use crate::sync::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -33,17 +31,16 @@ use real::EventFd;
 #[path = "../models/wake_fd.rs"]
 mod models;
 
-/// A file descriptor that is readable whenever a future should be polled again, for event loops: `epoll`, `poll`, `mio`, `calloop`, GLib, or an executor of ROS.
+/// A file descriptor that is readable whenever a future should be polled again, for event loops:
+/// `epoll`, `mio`, GLib and others.
 ///
 /// It works with everything that can be awaited: [`Receiver::poll_recv`], [`Sender::send_async`],
-/// [`Request::wait_async`]. While a receiver has messages, polls make no system call, apart from
-/// the first one. Pending polls and wake-ups make one or two, and a thread of this process waits for the other side, as for
-/// any task (see [awaiting](crate::channel#awaiting)).
+/// [`Request::wait_async`]. Only pending polls, wake-ups and the poll after these make system
+/// calls.
 ///
-/// The descriptor may be readable although nothing is ready: at first, after a wake-up until the second
-/// pending poll, and once a second, when a task checks that the other side still exists. So poll when
-/// it is readable, and never block. Create one `WakeFd` for each future or receiver, and remove it
-/// from the event loop before you drop it: a registered waker keeps the descriptor open.
+/// The descriptor may be readable although nothing is ready, so poll when it is readable, and never
+/// block. Create one `WakeFd` for each future or receiver, and remove it from the event loop before
+/// you drop it: a registered waker keeps the descriptor open.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -88,7 +85,6 @@ pub struct WakeFd {
 
 #[derive(Debug)]
 struct Shared {
-    /// 1 if a waker was called since P2.
     is_woken: AtomicU32,
     fd: EventFd,
 }
@@ -98,7 +94,6 @@ impl Shared {
         Self { is_woken: AtomicU32::new(0), fd }
     }
 
-    /// Calls a poll function, and clears the descriptor if nothing is ready.
     fn poll<T>(&self, is_cleared: &mut bool, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
         // P1.
         let polled = poll();
@@ -142,7 +137,6 @@ mod real {
     use std::sync::Arc;
     use std::task::{Context, Poll, Wake, Waker};
 
-    /// An eventfd, readable at first.
     #[derive(Debug)]
     pub(super) struct EventFd {
         file: File,
@@ -173,7 +167,6 @@ mod real {
             self.fork_epoch != fork::epoch()
         }
 
-        /// Makes it readable.
         pub(super) fn set(&self) {
             if !self.is_inherited() {
                 // It fails if the counter would overflow: then it is readable.
@@ -181,7 +174,6 @@ mod real {
             }
         }
 
-        /// Makes it unreadable.
         pub(super) fn clear(&self) {
             if !self.is_inherited() {
                 // It fails if it is not readable.
@@ -203,9 +195,9 @@ mod real {
             Ok(Self { shared, waker, is_cleared: false })
         }
 
-        /// Calls a poll function, such as [`Receiver::poll_recv`](crate::channel::Receiver::poll_recv)
-        /// or that of a pinned future, with a waker that makes this descriptor readable. A
-        /// pending result clears the descriptor, or, after a wake-up, the second one does.
+        /// Calls a poll function, such as
+        /// [`Receiver::poll_recv`](crate::channel::Receiver::poll_recv) or that of a pinned future,
+        /// with a waker that makes this descriptor readable.
         pub fn poll<T>(&mut self, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
             self.shared.poll(&mut self.is_cleared, || poll(&mut Context::from_waker(&self.waker)))
         }

@@ -478,6 +478,7 @@ pub struct ProviderBuilder {
 }
 
 impl Provider {
+    /// Returns a builder with the default options.
     pub fn builder() -> ProviderBuilder {
         ProviderBuilder::default()
     }

@@ -1,17 +1,7 @@
-//! [`Client`], with which a peer attaches to messages by descriptor.
-//!
-//! A client maps each control object and each segment once and keeps them in a table. A view holds
-//! a reference to its segment, which keeps the control object mapped, so it outlives the client.
-//!
-//! A descriptor is untrusted: record, generation, length and range are checked before a pointer is
-//! formed (I2).
-//!
-//! # Cost of an attach when everything is mapped
-//!
-//! Six read-modify-writes and no system call: two on the table's reader lock, one to take the lease
-//! (and a fence, where that is none), one to count the reference to the mapping, and two when the
-//! view is dropped. Readers wait only while another thread stores a new mapping in the table; the
-//! system calls precede that.
+//! A client maps each control object and each segment once. A view holds a reference to its
+//! segment, which keeps the control object mapped, so it outlives the client. An attach when
+//! everything is mapped takes six read-modify-writes: two on the table's reader lock, one for the
+//! lease, one for the mapping's reference, and two when the view is dropped.
 
 #![forbid(unsafe_code)]
 
@@ -55,8 +45,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the user whose providers are trusted, and no others'; default: the effective user of
-    /// this process.
+    /// Sets the user whose providers are trusted; default: the effective user of this process.
     pub fn owner_uid(mut self, uid: u32) -> Self {
         self.owner_uid = Some(uid);
         self
@@ -66,8 +55,7 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`BuildError::Directory`] if the directory is not an absolute path, [`BuildError::Prefix`]
-    /// if the prefix cannot be part of a file name.
+    /// [`BuildError::Directory`] if the directory is not an absolute path, [`BuildError::Prefix`].
     pub fn build(self) -> Result<Client, BuildError> {
         let names = Namespace::new(&self.directory, &self.name_prefix)?;
         watch_forks();
@@ -80,26 +68,9 @@ impl ClientBuilder {
     }
 }
 
-/// Reads messages of other processes in place. Create one per process and share it by reference or
-/// `Arc`: it takes one of the 64 peer slots of each provider that it attaches to, until the client
-/// and its last view of that provider are dropped.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use shm_pool::{Client, Descriptor, Provider};
-///
-/// # let provider = Provider::builder().build()?;
-/// # let mut buffer = provider.alloc(5)?;
-/// # buffer.copy_from_slice(b"hello");
-/// # let message = buffer.freeze();
-/// # let received = message.descriptor()?.to_bytes();
-/// let client = Client::new();
-/// let descriptor = Descriptor::from_bytes(received)?;
-/// let view = client.attach(&descriptor)?;
-/// assert_eq!(&view[..], b"hello");
-/// # Ok(())
-/// # }
-/// ```
+/// Reads messages of other processes in place; see the [quickstart](crate#quickstart). Create one
+/// per process and share it by reference or `Arc`: it takes one of the 64 peer slots of each
+/// provider that it attaches to, until the client and its last view of that provider are dropped.
 pub struct Client {
     names: Namespace,
     uid: u32,
@@ -121,7 +92,6 @@ impl Client {
         Self { names: Namespace::in_shm(DEFAULT_PREFIX), uid, fork_epoch, table: Arc::default() }
     }
 
-    /// Returns the providers' namespace and user.
     pub(crate) fn trusted(&self) -> (&Namespace, u32) {
         (&self.names, self.uid)
     }
@@ -136,10 +106,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`AttachError::NoProvider`], [`AttachError::Closed`] or [`AttachError::ProviderDied`] if the
-    /// provider no longer exists; [`AttachError::NotAProvider`], [`AttachError::WrongUid`] or
-    /// [`AttachError::TooManyPeers`] if it cannot be used; [`AttachError::Forked`];
-    /// [`AttachError::Os`].
+    /// [`AttachError::NoProvider`], [`AttachError::Closed`], [`AttachError::ProviderDied`],
+    /// [`AttachError::NotAProvider`], [`AttachError::WrongUid`], [`AttachError::TooManyPeers`],
+    /// [`AttachError::Forked`], [`AttachError::Os`].
     pub fn connect(&self, provider: ProviderId) -> Result<PeerId, AttachError> {
         self.check_fork()?;
         if let Some(entry) = self.table.read().find(provider) {
@@ -228,7 +197,6 @@ impl Client {
         Ok(cached)
     }
 
-    /// Opens a segment. Returns `None` if it no longer exists.
     fn open(&self, remote: &Remote, serial: u64) -> Result<Option<Foreign>, AttachError> {
         let name = segment_name(&self.names, remote.control.id().provider, serial);
         match Foreign::open(name, Access::Read, self.uid) {
@@ -249,19 +217,6 @@ impl Client {
     /// # Errors
     ///
     /// Those of [`connect`](Self::connect). After an error, the client may be connected.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use shm_pool::{Client, Provider};
-    ///
-    /// let provider = Provider::builder().build()?;
-    /// provider.reserve(1 << 20, 4)?.keep();
-    ///
-    /// let client = Client::new(); // in another process
-    /// assert!(client.warm(provider.id())? >= 4 << 20);
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn warm(&self, provider: ProviderId) -> Result<usize, AttachError> {
         self.connect(provider)?;
         let remote = self.table.read().find(provider).map(|entry| entry.remote.clone());
@@ -289,11 +244,9 @@ impl Client {
         Ok(present)
     }
 
-    /// Unmaps segments that their owner has destroyed, as mapping a new one does too, and
-    /// disconnects from providers that have closed or died. Views stay valid. Returns the number of
-    /// mappings dropped.
-    ///
-    /// Call this when no message may arrive for a long time.
+    /// Unmaps segments that their owner has destroyed, and disconnects from providers that have
+    /// closed or died. Views stay valid. Returns the number of mappings dropped. Call this when no
+    /// message may arrive for a long time.
     pub fn trim(&self) -> usize {
         if self.check_fork().is_err() {
             return 0;
@@ -322,7 +275,6 @@ impl Client {
     }
 }
 
-/// Registers the fork handlers. If that fails, connecting reports it.
 fn watch_forks() {
     let _ = locks::watch_forks();
 }

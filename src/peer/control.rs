@@ -1,4 +1,3 @@
-//! A connection to a provider: its control object, the slot in it, leases, and the mapped segments.
 
 #![forbid(unsafe_code)]
 
@@ -23,22 +22,18 @@ use std::{io, thread};
 /// How long to wait for a slot that the owner is clearing: 0.7 s for a million records.
 const CLEARING_LIMIT: Duration = Duration::from_secs(1);
 
-/// A connection to a provider's control object, and a slot in it. On drop, releases the slot, and
-/// removes a dead owner's objects if no other reader is left (see `sweep`).
+/// On drop, releases the slot, and removes a dead owner's objects if no other reader is left.
 pub(crate) struct PeerControl {
     view: View,
     names: Namespace,
     locks: LockFile,
     id: PeerId,
     fork_epoch: u64,
-    /// The limit on the bytes that this peer reads at a time.
     quota: Option<u64>,
-    /// The bytes that it reads, if there is a limit.
     held: AtomicU64,
 }
 
 impl PeerControl {
-    /// Opens the control object of `provider`, which must belong to user `uid`, and takes a slot.
     pub(crate) fn connect(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Self, AttachError> {
         barrier::enlist();
         let name = control_name(names, provider);
@@ -104,14 +99,13 @@ impl PeerControl {
         usize::from(self.id.slot)
     }
 
-    /// Returns `true` if this peer still holds its slot. If the process has closed the descriptor
-    /// with the lock, another peer may have it, and this one must not touch its leases.
+    /// If the process has closed the descriptor with the lock, another peer may have the slot, and
+    /// this one must not touch its leases.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
         self.view.header().epochs[self.slot()].is_of(self.id.epoch)
     }
 
-    /// Fails if this peer has lost its slot, or the owner refuses it.
     #[inline]
     pub(crate) fn check_slot(&self) -> Result<(), AttachError> {
         if self.view.header().epochs[self.slot()].is(self.id.epoch) {
@@ -141,7 +135,6 @@ impl PeerControl {
         self.view.record(index)
     }
 
-    /// Charges a message of `len` bytes against the quota.
     #[inline]
     pub(crate) fn charge(&self, len: u64) -> Result<(), AttachError> {
         self.quota.map_or(Ok(()), |max| self.charge_within(max, len))
@@ -161,7 +154,6 @@ impl PeerControl {
         }
     }
 
-    /// Releases one lease of this peer, of a message of `len` bytes.
     #[inline]
     pub(crate) fn release(&self, record: u32, len: u64) {
         self.refund(len);
@@ -171,12 +163,10 @@ impl PeerControl {
         }
     }
 
-    /// Rings the provider's memory bell.
     pub(crate) fn ring(&self) {
         self.view.header().memory.ring();
     }
 
-    /// Turns one lease of this peer back into a grant.
     pub(crate) fn put_back(&self, record: u32, len: u64) {
         self.refund(len);
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
@@ -186,17 +176,15 @@ impl PeerControl {
         }
     }
 
-    /// Revokes a grant that this peer has just put back, if the owner refuses the peer.
     pub(crate) fn take_back_if_refused(&self, record: &Record) {
         self.view.header().epochs[self.slot()].take_back_if_refused(self.id.epoch, record, self.slot());
     }
 
-    /// Returns `true` if the owner has destroyed the segment: a hint for unmapping.
+    /// A hint for unmapping.
     pub(crate) fn is_destroyed(&self, index: u64, serial: u64) -> bool {
         self.view.segment_entry(index).map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
     }
 
-    /// Populates the control object. Returns the index and serial number of each segment: a hint.
     pub(crate) fn warm(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.view.prefault();
         self.view.segments()
@@ -206,7 +194,6 @@ impl PeerControl {
         self.check_owner().is_err()
     }
 
-    /// Fails if the owner has closed its side, or died.
     pub(crate) fn check_owner(&self) -> Result<(), AttachError> {
         let provider = self.id.provider;
         if self.view.header().state.load(Ordering::Relaxed) != OPEN {
@@ -219,14 +206,12 @@ impl PeerControl {
     }
 }
 
-/// Returns how many records may have been used.
 fn used(view: &View) -> u32 {
     // Acquire: partner of the Release in `OwnerControl`.
     view.header().high_water.load(Ordering::Acquire).min(view.record_count())
 }
 
-/// Takes the lock of the first free slot. Waits for one that the owner, which may be stopped, is
-/// clearing.
+/// Waits for a slot that the owner, which may be stopped, is clearing.
 fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
     let begin = Instant::now();
     loop {
@@ -270,11 +255,10 @@ mod lease {
     use crate::protocol::descriptor::Descriptor;
     use crate::protocol::record::{Place, Refused, MAX_LEASES};
 
-    /// A right to read a chunk, released on drop.
     pub(crate) struct Lease<'a> {
         control: &'a PeerControl,
         record: u32,
-        /// The message's length according to the descriptor, which counts against the quota.
+        /// According to the descriptor.
         len: u64,
         origin: Origin,
     }
@@ -287,7 +271,6 @@ mod lease {
     }
 
     impl<'a> Lease<'a> {
-        /// Takes the lease that a descriptor names: a new one, or the granted one.
         #[inline]
         pub(crate) fn take(control: &'a PeerControl, descriptor: &Descriptor) -> Result<(Self, Place), AttachError> {
             let Some(record) = control.record(descriptor.record) else {
@@ -324,7 +307,6 @@ mod lease {
             }
         }
 
-        /// Moves the lease to another reference to the same control object.
         pub(crate) fn moved_to(self, control: &PeerControl) -> Lease<'_> {
             let moved = Lease { control, record: self.record, len: self.len, origin: self.origin };
             std::mem::forget(self);
@@ -342,13 +324,13 @@ mod lease {
     }
 }
 
-/// A client's connections. There are few, so lookup is a linear search.
+/// There are few, so lookup is a linear search.
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) entries: Vec<ProviderEntry>,
 }
 
-/// One provider and its mapped segments, indexed as in the control object's table.
+/// Indexed as in the control object's table.
 pub(crate) struct ProviderEntry {
     pub(crate) remote: Arc<Remote>,
     segments: Vec<Option<Arc<Cached>>>,
@@ -359,7 +341,7 @@ pub(crate) struct Remote {
     table: Weak<RwLock<Table>>,
 }
 
-/// A mapped segment. Keeps the connection alive, through which views release their leases.
+/// Keeps the connection alive, through which views release their leases.
 pub(crate) struct Cached {
     mapping: Mapping,
     serial: u64,
@@ -410,8 +392,8 @@ impl Table {
         self.entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.remote, remote))
     }
 
-    /// Adds a segment, unless another thread has done so. Returns the mapping to use, and destroyed
-    /// segments, which the caller drops without the table's lock: unmapping is a system call.
+    /// Unless another thread has done so. The caller drops destroyed segments without the table's
+    /// lock: unmapping is a system call.
     pub(crate) fn enter(&mut self, cached: Arc<Cached>) -> (Arc<Cached>, Vec<Arc<Cached>>) {
         let Some(entry) = self.entry_of(&cached.remote) else { return (cached, Vec::new()) };
         let destroyed = entry.take_destroyed();
@@ -460,7 +442,6 @@ impl Cached {
         self.remote.control.is_destroyed(self.index, self.serial)
     }
 
-    /// Removes this segment from the table. The caller's view holds another reference.
     #[cold]
     pub(crate) fn leave_table(&self) {
         let Some(table) = self.remote.table.upgrade() else { return };

@@ -38,40 +38,34 @@ pub(crate) const VERSION: u32 = 4;
 
 pub(crate) const MAX_RECORDS: usize = 1 << 20;
 
-/// Maximum number of segments of a provider at a time.
 pub(crate) const MAX_SEGMENTS: usize = 16;
 
-/// Entries in the segment table. A segment keeps its entry slightly longer than it counts towards
-/// [`MAX_SEGMENTS`].
+/// A segment keeps its entry slightly longer than it counts towards [`MAX_SEGMENTS`].
 const ENTRIES: usize = 2 * MAX_SEGMENTS;
 
-/// The byte that an owner locks.
 pub(crate) const OWNER_BYTE: usize = 0;
 
 /// The byte that a channel's receiver locks.
 pub(crate) const RECEIVER_BYTE: usize = 1;
 
-/// The byte that the peer in `slot` locks.
 pub(crate) fn peer_byte(slot: usize) -> usize {
     1 + slot
 }
 
-/// Offset of [`ControlHeader::state`] in bytes.
 pub(crate) const STATE_OFFSET: u64 = 12;
 
-/// Offset of the segment table, in bytes.
 pub(crate) const SEGMENTS_OFFSET: u64 = 32 + (PEERS * size_of::<Epoch>()) as u64;
 
 pub(crate) const NO_SEGMENTS: [u8; ENTRIES * size_of::<u64>()] = [0; ENTRIES * size_of::<u64>()];
 
-/// Offset of the provider's id in bytes, here and in a channel's object.
+/// Here and in a channel's object.
 pub(crate) const PROVIDER_OFFSET: u64 = 16;
 
 /// Values of [`ControlHeader::state`]. 0 is an incomplete object.
 pub(crate) const OPEN: u32 = 1;
 pub(crate) const CLOSED: u32 = 2;
 
-/// The first page: atomics, because other processes may write at any time.
+/// Atomics: other processes may write at any time.
 #[repr(C)]
 pub(crate) struct ControlHeader {
     pub(crate) magic: AtomicU64,
@@ -79,12 +73,10 @@ pub(crate) struct ControlHeader {
     pub(crate) state: AtomicU32,
     pub(crate) provider: AtomicU64,
     pub(crate) records: AtomicU32,
-    /// Records below this number may have been used.
     pub(crate) high_water: AtomicU32,
     pub(crate) epochs: [Epoch; PEERS],
     /// The serial numbers of the segments that peers may map, or 0.
     pub(crate) segments: [AtomicU64; ENTRIES],
-    /// The most bytes that a peer may read at a time; 0 for no limit.
     pub(crate) quota: AtomicU64,
     /// In its own cache line: peers read it whenever they release a lease.
     pub(crate) memory: MemoryBell,
@@ -97,26 +89,23 @@ pub(crate) const OFFSETS: &[(&str, usize)] =
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<ControlHeader>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);
 
-/// Returns the length in bytes of a control object with `records` records.
 pub(crate) fn control_size(records: usize) -> usize {
     PAGE + records * size_of::<Record>()
 }
 
-/// A typed view of a mapped control object. Its number of records is private: the one in the header
-/// is not trusted.
+/// Its number of records is private: the one in the header is not trusted.
 pub(crate) struct View {
     mapping: Mapping,
     records: usize,
 }
 
 impl View {
-    /// Returns `None` if the number is out of range, or the mapping too small for it.
     pub(crate) fn new(mapping: Mapping, records: usize) -> Option<Self> {
         let fits = (1..=MAX_RECORDS).contains(&records) && control_size(records) <= mapping.len();
         fits.then_some(Self { mapping, records })
     }
 
-    /// Returns a view without records, if the header is that of an open provider with this id.
+    /// `None` if this is not the header of an open provider with this id.
     pub(crate) fn of_header(mapping: Mapping, provider: ProviderId) -> Option<Self> {
         if mapping.len() < PAGE {
             return None;
@@ -131,7 +120,6 @@ impl View {
         (is_open && is_its).then_some(view)
     }
 
-    /// Returns the same object with this number of records, if they fit.
     pub(crate) fn with_records(self, records: usize) -> Option<Self> {
         Self::new(self.mapping, records)
     }
@@ -154,14 +142,12 @@ impl View {
         self.header().segments.get(usize::try_from(index).ok()?)
     }
 
-    /// Returns index and serial number of each current segment: a hint, which other processes can
-    /// write.
+    /// Index and serial number of each: a hint, which other processes can write.
     pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let serials = self.header().segments.iter().map(|entry| entry.load(Ordering::Relaxed));
         (0..).zip(serials).filter(|&(_, serial)| serial != 0)
     }
 
-    /// Populates the header and all records for writing, if the kernel can.
     pub(crate) fn prefault(&self) {
         let _ = self.mapping.prefault(0..control_size(self.records));
     }
@@ -180,9 +166,8 @@ impl View {
         Some(unsafe { &*record.cast() })
     }
 
-    /// Vacates the slot, whose lock the caller holds, and clears its lanes. `used` returns how many
-    /// records may have been used, once no new grant to the slot can begin. Returns how many the
-    /// slot still held.
+    /// Vacates the slot, whose lock the caller holds, and clears its lanes. `used` runs once no new
+    /// grant to the slot can begin. Returns how many records the slot still held.
     pub(crate) fn vacate(&self, slot: usize, used: impl FnOnce() -> u32) -> usize {
         self.header().epochs[slot].vacate(|| self.records(used()).filter(|record| record.clear(slot)).count())
     }
@@ -196,7 +181,6 @@ impl View {
 mod tests {
     use super::*;
 
-    /// A sweep reads and writes these by offset.
     #[test]
     fn offsets() {
         let offset = |name: &str| OFFSETS.iter().find(|(field, _)| *field == name).unwrap().1 as u64;

@@ -11,23 +11,9 @@ const MAGIC: u16 = 0x5bd7;
 const VERSION: u8 = 1;
 const LEN_BITS: u32 = 48;
 
-/// Maximum length of a message in bytes.
 pub(crate) const MAX_LEN: usize = (1 << LEN_BITS) - 1;
 
 /// Names one message: 32 plain bytes for any transport.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use shm_pool::{Descriptor, Provider};
-///
-/// let provider = Provider::builder().build()?;
-/// let message = provider.alloc(5)?.freeze();
-/// let descriptor = message.descriptor()?;
-/// let bytes: [u8; 32] = descriptor.to_bytes(); // over a socket, a queue, a topic…
-/// assert_eq!(Descriptor::from_bytes(bytes)?, descriptor);
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Descriptor {
     pub(crate) provider: ProviderId,
@@ -69,12 +55,12 @@ impl Descriptor {
         bytes
     }
 
-    /// Decodes the bytes that [`to_bytes`](Self::to_bytes) returned.
+    /// Decodes the bytes that [`to_bytes`](Self::to_bytes) returned. The result is untrusted:
+    /// [`Client::attach`](crate::Client::attach) checks it.
     ///
     /// # Errors
     ///
-    /// [`DescriptorError`] if the bytes are not a descriptor, of another version, or damaged. The
-    /// result is still untrusted: [`Client::attach`](crate::Client::attach) checks it.
+    /// [`DescriptorError`] if the bytes are not a descriptor, of another version, or damaged.
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Result<Self, DescriptorError> {
         let head = word(&bytes, 0);
         let magic = head as u16;
@@ -125,8 +111,7 @@ pub enum DescriptorError {
     },
 }
 
-/// Folds the words into 16 bits. Each step is a bijection of the running value, so only the last
-/// fold can miss damage in one place, with a probability of 1 in 65,536.
+/// Only the last fold can miss damage in one place, with a probability of 1 in 65,536.
 fn checksum(words: [u64; 4]) -> u16 {
     let mixed = words.iter().fold(0u64, |sum, word| {
         // The multiplier of Knuth's 64-bit linear congruential generator (MMIX).
@@ -167,7 +152,6 @@ mod tests {
         }
     }
 
-    /// The longest messages of the largest provider arrive intact.
     #[test]
     fn fields_at_limits() {
         for (number, granted) in [(0, None), (0, Some(0)), (u64::MAX, Some(63)), (u64::MAX, Some(254))] {

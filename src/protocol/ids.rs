@@ -45,7 +45,6 @@ impl fmt::Debug for ProviderId {
 }
 
 /// Identifies one connection of a client to a provider, so that the provider can grant it leases.
-/// The peers that use a slot one after the other have different ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerId {
     pub(crate) provider: ProviderId,
@@ -94,7 +93,6 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// An object, parsed from its name, whose parts contain no dots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Object<'a> {
     Control(ProviderId),
@@ -104,7 +102,6 @@ pub(crate) enum Object<'a> {
 }
 
 impl Object<'_> {
-    /// Returns the name of its file.
     pub(crate) fn file(&self, prefix: &str) -> String {
         match self {
             Self::Control(id) => format!("{prefix}.{id}.ctl"),
@@ -123,7 +120,6 @@ pub(crate) fn segment_name(names: &Namespace, provider: ProviderId, serial: u64)
     names.file(&Object::Segment(provider, serial).file(names.prefix()))
 }
 
-/// Returns the prefix of a file's name and the object that it names, or `None` for any other file.
 pub(crate) fn parse(file: &str) -> Option<(&str, Object<'_>)> {
     let mut parts = file.split('.');
     let (prefix, owner, last) = (parts.next()?, parts.next()?, parts.next()?);

@@ -51,22 +51,20 @@ impl MemoryBell {
         Self { listens: AtomicU64::new(0), count: Futex::new(0) }
     }
 
-    /// Makes givers ring, or stop ringing. The caller runs the heavy barrier.
+    /// The caller runs the heavy barrier.
     pub(crate) fn listen(&self, listens: bool) {
         self.listens.store(listens.into(), Ordering::Relaxed);
     }
 
-    /// Returns the count, to be read before the check for memory.
+    /// To be read before the check for memory.
     pub(crate) fn count(&self) -> u32 {
         self.count.load(Ordering::Acquire) // partner: `toll`
     }
 
-    /// Sleeps until the bell has rung since `count`.
     pub(crate) fn sleep(&self, count: u32, deadline: Option<Deadline>) {
         self.count.sleep_while(count, deadline);
     }
 
-    /// Announces released memory.
     #[inline]
     pub(crate) fn ring(&self) {
         // Partner: the heavy barrier after `listen`. If the load misses a waiting owner's flag, that
@@ -77,7 +75,6 @@ impl MemoryBell {
         }
     }
 
-    /// Rings even if the owner does not listen.
     #[cold]
     pub(crate) fn toll(&self) {
         self.count.fetch_add(1, Ordering::Release); // partner: `count`

@@ -1,5 +1,4 @@
-//! The protocol between owner and peers: descriptors, records with their leases, peer slots, the
-//! control object with its memory bell, object names, and the sweep.
+//! What owner and peers read and write.
 
 pub(crate) mod control;
 pub(crate) mod descriptor;

@@ -59,35 +59,28 @@ mod models;
 
 use crate::sync::{fence, fence_after_rmw, AtomicU64, Ordering};
 
-/// Maximum number of peers of one provider at a time.
+/// Peers of one provider at a time.
 pub(crate) const PEERS: usize = 64;
 
-/// Peers per word of lanes.
 const LANES: usize = 8;
 
-/// Maximum number of one peer's leases of one chunk.
+/// Of one chunk by one peer.
 pub(crate) const MAX_LEASES: u64 = 31;
 
-/// Maximum number of pending grants of one chunk to one peer.
+/// Pending, of one chunk to one peer.
 pub(crate) const MAX_GRANTS: u64 = 7;
 
-/// One grant, as a number in a lane.
 const GRANT: u64 = MAX_LEASES + 1;
 
-/// The location of a published chunk's bytes. A peer checks it before it forms a pointer (I2).
+/// A peer checks it before it forms a pointer (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Serial number of the segment, part of its name.
     pub(crate) segment: u64,
-    /// Index of the segment in the control object's table.
     pub(crate) index: u64,
-    /// Bytes from the segment's start.
     pub(crate) offset: u64,
-    /// Length of the message in bytes.
     pub(crate) len: u64,
 }
 
-/// Why an operation on a lane was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The generation differs: the chunk has been recycled.
@@ -96,8 +89,7 @@ pub(crate) enum Refused {
     NotGranted,
 }
 
-/// The shared state of one chunk. Zero bytes are a valid record: free, in generation 0, which no
-/// descriptor carries.
+/// Zero bytes are a valid record: free, in generation 0, which no descriptor carries.
 #[repr(C, align(128))]
 pub(crate) struct Record {
     generation: AtomicU64,
@@ -114,14 +106,12 @@ pub(crate) const OFFSETS: &[(&str, usize)] = offsets!(Record: generation lanes s
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Record>() == 128 && PEERS / LANES * 8 == 64);
 
-/// Returns `true` if a descriptor can carry this generation. A record that never had a chunk has 0.
 #[inline]
 fn is_published(generation: u64) -> bool {
     generation != 0 && generation % 2 == 0
 }
 
-/// Returns the generation in which a chunk that is closed at `odd` is published next. Wraps around
-/// after some 20,000 years.
+/// Wraps around after some 20,000 years.
 #[inline]
 pub(crate) fn published_after(odd: u64) -> u64 {
     // Not 0: see `is_published`.
@@ -136,7 +126,6 @@ fn set(word: &AtomicU64, value: u64) {
     }
 }
 
-/// Returns the index of a lane's word, and the lane's shift.
 #[inline]
 fn lane(slot: usize) -> (usize, u32) {
     (slot / LANES % (PEERS / LANES), (slot % LANES * 8) as u32)
@@ -156,9 +145,7 @@ impl Record {
         }
     }
 
-    // ---- the peer's side ---------------------------------------------------------------------
 
-    /// Takes a lease for the peer in `slot`, if the chunk is still in `generation`.
     #[inline]
     pub(crate) fn attach(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
         // Before A1, so that a generation that no owner ever sent touches no lane.
@@ -176,10 +163,8 @@ impl Record {
         }
     }
 
-    /// Turns a grant for the peer in `slot` into a lease, if it is for `generation`.
-    ///
-    /// Needs no fence: a pending grant keeps the chunk in its generation, and taking it up never
-    /// makes the lane zero.
+    /// Turns a grant into a lease. Needs no fence: a pending grant keeps the chunk in its
+    /// generation, and taking it up never makes the lane zero.
     #[inline]
     pub(crate) fn accept(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
         if self.place_in(generation).is_none() {
@@ -201,8 +186,7 @@ impl Record {
         }
     }
 
-    /// Turns a lease back into the grant that it was taken from. If the maximum number of grants is
-    /// pending by now, this one is lost, and the last of their receivers will be refused.
+    /// Turns a lease back into a grant. If the maximum is pending by now, this one is lost.
     pub(crate) fn put_back(&self, slot: usize) {
         let _ = self.change(slot, |lane| {
             let grants = (lane / GRANT + 1).min(MAX_GRANTS);
@@ -210,20 +194,18 @@ impl Record {
         });
     }
 
-    /// Adds one lease of the peer in `slot`.
     pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))
     }
 
-    /// Releases one lease, unless the owner has cleared it, as it does if a live peer has lost its
-    /// lock.
+    /// Unless the owner has cleared it, as it does if a live peer has lost its lock.
     #[inline]
     pub(crate) fn release(&self, slot: usize) {
         // Release in `change`: partner of the Acquire in R1 and R4.
         let _ = self.change(slot, |lane| (lane % GRANT > 0).then(|| lane - 1).ok_or(Refused::Stale));
     }
 
-    /// Returns the place, if the chunk is published in `generation`. Valid while a lease is held.
+    /// Valid while a lease is held.
     #[inline]
     fn place_in(&self, generation: u64) -> Option<Place> {
         // A3. Acquire: partner of the Release in `publish`. Relaxed after it: the owner changes a
@@ -236,10 +218,8 @@ impl Record {
         })
     }
 
-    // ---- the owner's side --------------------------------------------------------------------
 
-    /// Opens a chunk to peers in `generation`, which is [`published_after`] the one it is closed
-    /// at. Two threads that share the chunk may publish the same generation concurrently.
+    /// Two threads that share the chunk may publish the same generation concurrently.
     pub(crate) fn publish(&self, generation: u64, place: Place) {
         set(&self.segment, place.segment);
         set(&self.index, place.index);
@@ -248,13 +228,13 @@ impl Record {
         self.generation.store(generation, Ordering::Release);
     }
 
-    /// Sets the generation of a record that has no chunk, an odd one. Relaxed: publishes nothing.
+    /// Relaxed: publishes nothing.
     pub(crate) fn close_at(&self, generation: u64) {
         self.generation.store(generation, Ordering::Relaxed);
     }
 
-    /// Closes the chunk to peers, and returns `true` if the owner may write it. `generation` is the
-    /// owner's private copy; afterwards it is odd if and only if the record is closed.
+    /// Returns `true` if the owner may write the chunk. `generation` is the owner's private copy;
+    /// afterwards it is odd if and only if the record is closed.
     #[inline]
     pub(crate) fn recycle(&self, generation: &mut u64) -> bool {
         if *generation % 2 == 0 {
@@ -268,14 +248,13 @@ impl Record {
         !self.is_leased() // R4
     }
 
-    /// Returns `true` if any lane is not zero.
     #[inline]
     pub(crate) fn is_leased(&self) -> bool {
         // Acquire: partner of the Release in `release`.
         self.lanes.iter().fold(0, |all, word| all | word.load(Ordering::Acquire)) != 0
     }
 
-    /// Returns the slots whose lanes are not zero, one bit each.
+    /// One bit each.
     pub(crate) fn holders(&self) -> u64 {
         let holders_of =
             |lanes: u64| (0..LANES).fold(0, |bits, at| bits | u64::from(lanes >> (at * 8) & 0xff != 0) << at);
@@ -284,31 +263,29 @@ impl Record {
         words.filter(|(_, lanes)| *lanes != 0).fold(0, |all, (at, lanes)| all | holders_of(lanes) << (at * LANES))
     }
 
-    /// Returns the peer's numbers of open views and of pending grants.
+    /// Open views, pending grants.
     pub(crate) fn leases(&self, slot: usize) -> (u64, u64) {
         let (word, shift) = lane(slot);
         let lane = self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff;
         (lane % GRANT, lane / GRANT)
     }
 
-    /// Returns the generation and the place, which need not be consistent.
+    /// Need not be consistent.
     pub(crate) fn look(&self) -> (u64, Place) {
         let [segment, index, offset, len] =
             [&self.segment, &self.index, &self.offset, &self.len].map(|word| word.load(Ordering::Relaxed));
         (self.generation.load(Ordering::Relaxed), Place { segment, index, offset, len })
     }
 
-    /// Adds a grant for the peer in `slot`. The caller holds the chunk, published.
+    /// The caller holds the chunk, published.
     pub(crate) fn grant(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane / GRANT < MAX_GRANTS).then_some(lane + GRANT).ok_or(Refused::Full))
     }
 
-    /// Revokes one pending grant of the peer. Returns `false` if there is none.
     pub(crate) fn revoke(&self, slot: usize) -> bool {
         self.change(slot, |lane| lane.checked_sub(GRANT).ok_or(Refused::NotGranted)).is_ok()
     }
 
-    /// Zeroes the lane of a peer that is dead or disconnected. Returns `true` if it was not zero.
     pub(crate) fn clear(&self, slot: usize) -> bool {
         let (word, shift) = lane(slot);
         if self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff == 0 {
@@ -319,7 +296,7 @@ impl Record {
         self.lanes[word].fetch_and(!(0xff << shift), Ordering::Relaxed) >> shift & 0xff != 0
     }
 
-    /// Replaces one lane with the result of `next`. Never changes the other seven.
+    /// Never changes the other seven lanes.
     #[inline]
     fn change(&self, slot: usize, next: impl Fn(u64) -> Result<u64, Refused>) -> Result<(), Refused> {
         let (word, shift) = lane(slot);

@@ -41,19 +41,16 @@ mod models;
 use crate::protocol::record::{Record, Refused};
 use crate::sync::{fence, yield_now, AtomicU64, Ordering};
 
-/// Epochs modulo 4. 0 is an occupied slot.
+/// Of an epoch modulo 4. 0 is an occupied slot.
 const VACATING: u64 = 1;
 const REFUSED: u64 = 2;
 pub(crate) const VACANT: u64 = 3;
 
-/// Bits of a gate that count grants under way.
 pub(crate) const UNDER_WAY: u32 = 16;
 
-/// Maximum number of grants under way in one gate.
 pub(crate) const MAX_UNDER_WAY: u64 = (1 << UNDER_WAY) - 1;
 
-/// The epoch of a peer slot, in the control object. Any peer can write it: only the assignment of
-/// grants depends on it.
+/// Any peer can write it: only the assignment of grants depends on it.
 #[repr(transparent)]
 pub(crate) struct Epoch(pub(crate) AtomicU64);
 
@@ -66,7 +63,7 @@ impl Epoch {
         self.0.store(VACANT, Ordering::Relaxed);
     }
 
-    /// Vacates the slot, whose lock the caller holds. `clear` clears its lanes.
+    /// The caller holds the slot's lock.
     pub(crate) fn vacate<T>(&self, clear: impl FnOnce() -> T) -> T {
         let base = self.0.load(Ordering::Relaxed) / 4 * 4;
         self.0.store(base + VACATING, Ordering::Relaxed);
@@ -78,35 +75,30 @@ impl Epoch {
         cleared
     }
 
-    /// Occupies the slot, which the caller has just vacated. Returns the new epoch.
     pub(crate) fn occupy(&self) -> u64 {
         let epoch = self.0.load(Ordering::Relaxed).wrapping_add(1) / 4 * 4;
         self.0.store(epoch, Ordering::Release); // partner: `is`
         epoch
     }
 
-    /// Returns `true` if the slot belongs to the peer that connected with `epoch`, and the owner
-    /// does not refuse it.
+    /// Returns `true` if the slot's peer connected with `epoch`, and is not refused.
     pub(crate) fn is(&self, epoch: u64) -> bool {
         // Acquire: partner of `occupy`, so that a grant follows the clearing of the lanes.
         self.0.load(Ordering::Acquire) == epoch
     }
 
-    /// Like [`is`](Self::is), but also `true` for a peer that the owner refuses.
+    /// Also for a refused peer.
     #[inline]
     pub(crate) fn is_of(&self, epoch: u64) -> bool {
         // Acquire: as in `is`.
         self.0.load(Ordering::Acquire) & !REFUSED == epoch
     }
 
-    /// Returns the epoch that the slot's peer connected with, if it has one.
     pub(crate) fn peer(&self) -> Option<u64> {
         let epoch = self.0.load(Ordering::Relaxed);
         (epoch % 2 == 0).then_some(epoch & !REFUSED)
     }
 
-    /// Revokes a grant on `record`, which the peer that connected with `epoch` has put back, if the
-    /// owner refuses that peer.
     pub(crate) fn take_back_if_refused(&self, epoch: u64, record: &Record, slot: usize) {
         fence(Ordering::SeqCst); // partner: the fence in `GrantGate::refuse`
         if self.0.load(Ordering::Relaxed) == epoch + REFUSED {
@@ -122,9 +114,7 @@ impl Epoch {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotGranted {
-    /// The peer has lost its slot.
     Gone,
-    /// It already has the maximum number of grants.
     Full,
 }
 
@@ -140,8 +130,7 @@ impl GrantGate {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds a grant on `record` for the peer that connected to `slot` with the epoch `wanted`. The
-    /// caller holds the chunk, published.
+    /// The caller holds the chunk, published.
     pub(crate) fn grant(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize) -> Result<(), NotGranted> {
         // Only a peer's epoch is a multiple of 4.
         if wanted % 4 != 0 || !self.enter(current, wanted) {
@@ -161,7 +150,6 @@ impl GrantGate {
         }
     }
 
-    /// Revokes a grant that the peer has not taken up. Returns `false` if there is none.
     pub(crate) fn revoke(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize) -> bool {
         if wanted % 4 != 0 || !self.enter(current, wanted) {
             return false;
@@ -172,9 +160,7 @@ impl GrantGate {
         is_revoked
     }
 
-    /// Refuses the peer that connected with the epoch `wanted`, then calls `take_back` to revoke
-    /// its grants. Counts as a grant under way. Returns `false` if the peer has disconnected or is
-    /// already refused.
+    /// Refuses a peer, then calls `take_back` to revoke its grants. Counts as a grant under way.
     pub(crate) fn refuse(&self, current: &Epoch, wanted: u64, take_back: impl FnOnce()) -> bool {
         if wanted % 4 != 0 || !self.enter(current, wanted) {
             return false;
@@ -193,7 +179,6 @@ impl GrantGate {
         self.0.fetch_sub(1, Ordering::Release);
     }
 
-    /// Counts a grant as under way, if the gate is open for `wanted` or can be opened for it.
     fn enter(&self, current: &Epoch, wanted: u64) -> bool {
         let mine = wanted << UNDER_WAY;
         let mut seen = self.0.load(Ordering::Relaxed);

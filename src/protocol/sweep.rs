@@ -26,8 +26,7 @@
 //! | is dead | the last one has just released its lock | that reader ([`sweep_after_reading`]), or any [`sweep`] |
 //! | is dead | only peers, or none | any [`sweep`] |
 //!
-//! A sweep runs in the next `build` with the prefix, on request, and whenever memory for an object
-//! or a segment is short ([`create_locked`], `SegmentFactory::sweep`).
+//! A sweep runs in the next `build` with the prefix, on request, and when memory is short.
 //!
 //! # The last reader is always detected
 //!
@@ -72,11 +71,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 use std::{io, thread};
 
-/// How long a reader waits for the locks of a process that was reported dead. The kernel takes some
-/// milliseconds for each 100 MB of the process's memory.
+/// The kernel takes some milliseconds for each 100 MB of a dead process's memory.
 pub(crate) const TEARDOWN: Duration = Duration::from_millis(100);
 
-/// How long to sleep between two checks of those locks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// Enough heap for a sweep, unless there are thousands of names.
@@ -101,7 +98,6 @@ impl Add for Swept {
 }
 
 impl Swept {
-    /// Removes the channels and branches whose creators and receivers are dead.
     fn remove_channels(&mut self, names: &Namespace, uid: u32) -> Result<(), OsError> {
         for channel in channels(names)? {
             if let Ok(Removal::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC, true) {
@@ -112,7 +108,6 @@ impl Swept {
         Ok(())
     }
 
-    /// Unlinks an object of a dead owner, if `is_its` returns `true`.
     fn remove(&mut self, name: &Name, is_its: impl Fn(&Metadata) -> bool) {
         let Ok(metadata) = fs::symlink_metadata(name.as_path()) else { return };
         if is_its(&metadata) && name.unlink().is_ok() {
@@ -123,15 +118,12 @@ impl Swept {
     }
 }
 
-/// Removes the objects of dead owners in this namespace.
 pub(crate) fn sweep(names: &Namespace) -> Result<Swept, OsError> {
     sweep_of(names, None)
 }
 
-/// Removes a dead owner's objects, if no reader is left. The caller was one, and has released its
-/// lock. `patience` is how long the kernel may take to release the owner's lock.
-///
-/// Runs in drops, which must not need memory (D23): without heap, leaves all to the next sweep.
+/// The caller was a reader, and has released its lock. Runs in drops, which must not need memory
+/// (D23): without heap, leaves all to the next sweep.
 pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patience: Duration) {
     if !has_heap(HEAP) {
         return;
@@ -149,7 +141,7 @@ pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patie
     let _ = sweep_of(names, Some(provider));
 }
 
-/// Like [`Segment::create_locked`]. If memory is short, sweeps and tries again.
+/// If memory is short, sweeps and tries again.
 pub(crate) fn create_locked(
     name: Name,
     len: usize,
@@ -165,7 +157,7 @@ pub(crate) fn create_locked(
     }
 }
 
-/// Sweeps all dead owners' objects, or those of one owner if no reader is left.
+/// Of all dead owners, or of one if no reader is left.
 fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsError> {
     if !has_heap(HEAP) {
         let source = io::Error::from_raw_os_error(libc::ENOMEM);
@@ -214,7 +206,6 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
     Ok(swept)
 }
 
-/// Returns the objects of all providers.
 fn objects(names: &Namespace) -> Result<Vec<(ProviderId, Leftover, Name)>, OsError> {
     list(names, |object| match object {
         Object::Control(provider) => Some((provider, Leftover::Control)),
@@ -224,13 +215,11 @@ fn objects(names: &Namespace) -> Result<Vec<(ProviderId, Leftover, Name)>, OsErr
     .map(|found| found.into_iter().map(|((provider, kind), name)| (provider, kind, name)).collect())
 }
 
-/// Returns the channels and branches.
 fn channels(names: &Namespace) -> Result<Vec<Name>, OsError> {
     let is_channel = |object: Object<'_>| matches!(object, Object::Channel(_) | Object::Branch(..)).then_some(());
     list(names, is_channel).map(|found| found.into_iter().map(|((), name)| name).collect())
 }
 
-/// Returns the results of `choose`, with the object's name.
 fn list<T>(names: &Namespace, choose: impl Fn(Object<'_>) -> Option<T>) -> Result<Vec<(T, Name)>, OsError> {
     let mut found = Vec::new();
     for file in names.files()? {
@@ -254,8 +243,7 @@ enum Owner {
     Gone,
 }
 
-/// Checks whether a provider is alive. Fails if the file is not its control object, or not of user
-/// `uid`.
+/// Fails if the file is not its control object, or not of user `uid`.
 fn lock_dead_owner(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Owner, ObjectError> {
     let name = control_name(names, provider);
     let locks = match open(&name, uid) {
@@ -279,8 +267,7 @@ fn open(name: &Name, uid: u32) -> Result<LockFile, ObjectError> {
     Ok(locks)
 }
 
-/// Returns `true` if the file begins with `magic` (or zero, if unfinished) and has no second name.
-/// The caller has checked that its creator is dead.
+/// The caller has checked that the creator is dead.
 pub(crate) fn is_object(file: &File, magic: u64) -> io::Result<bool> {
     let mut first = [0; 8];
     // Short, or zero: its creator was killed while creating it.
@@ -288,13 +275,11 @@ pub(crate) fn is_object(file: &File, magic: u64) -> io::Result<bool> {
     Ok([0, magic].contains(&u64::from_ne_bytes(first)) && file.metadata()?.nlink() <= 1)
 }
 
-/// Returns `true` if a file with a segment's name can be a segment of user `uid`.
 pub(crate) fn is_segment(metadata: &Metadata, uid: u32) -> bool {
     let is_whole = metadata.len() % page_size() as u64 == 0;
     metadata.is_file() && metadata.uid() == uid && metadata.nlink() == 1 && is_whole
 }
 
-/// Marks a dead owner's control object as closed and its segments as destroyed.
 fn mark_as_gone(control: &LockFile) {
     let file = control.file();
     // The owner may have died before it set the length. Written to the file, not through a mapping,
@@ -360,9 +345,8 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
     Ok(Removal::Removed { bytes: metadata.blocks() * 512 })
 }
 
-/// Returns `true` if a channel has a living receiver that may not have received everything this
-/// provider sent, or if the channel cannot be opened for lack of descriptors or memory. Ignores the
-/// sender's lock, which a sweep may hold.
+/// Returns `true` if a living receiver may not have received everything, or the channel cannot be
+/// opened. Ignores the sender's lock, which a sweep may hold.
 fn is_read(channel: &Name, provider: ProviderId, uid: u32) -> bool {
     let locks = match open(channel, uid) {
         Err(ObjectError::Os(error)) => {
