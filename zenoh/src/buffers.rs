@@ -66,7 +66,7 @@ use zenoh::shm::{ShmProvider, ShmProviderBackend};
 pub struct BufferPool(Arc<Inner>);
 
 /// A waiting request tries to make a buffer again after this many times as long as the last try took.
-const TRY_SHARE: u32 = 15;
+const TRY_SHARE: u32 = 9;
 
 /// The progress of a waiting request.
 pub(crate) struct Search {
@@ -211,8 +211,9 @@ impl BufferPool {
         let mut buffers = Vec::new();
         let made = (0..count).try_for_each(|_| self.0.make_one(class, len).map(|whole| buffers.push(whole)));
         let mut class = self.0.classes[class].lock();
-        buffers.into_iter().for_each(|whole| class.put_idle(whole));
+        let surplus: Vec<_> = buffers.into_iter().filter_map(|whole| class.put_idle(whole)).collect();
         drop(class);
+        drop(surplus);
         made.map(|()| reservation)
     }
 
@@ -435,7 +436,8 @@ impl Inner {
     /// Keeps a buffer that was sent.
     #[inline]
     pub(crate) fn keep_sent(&self, buffer: Shared, class: usize) {
-        self.classes[class].lock().put_sent(buffer);
+        // Not dropped under the lock.
+        let _surplus = self.classes[class].lock().put_sent(buffer);
     }
 
     /// Puts back a buffer that was not sent.
@@ -444,7 +446,8 @@ impl Inner {
         if self.is_wanted_back(&whole) {
             self.release(whole, class);
         } else {
-            self.classes[class].lock().put_idle(whole);
+            // Not dropped under the lock.
+            let _surplus = self.classes[class].lock().put_idle(whole);
         }
         // Relaxed: a waiter that falls asleep at this moment looks again after the pause.
         if self.waiting.load(Ordering::Relaxed) > 0 {

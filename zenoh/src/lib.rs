@@ -249,7 +249,7 @@ struct Core {
 const PATIENCE: u32 = 8;
 
 /// A collection that released nothing is followed by another one after this many times its duration.
-const POLLED_SHARE: u32 = 32;
+const POLLED_SHARE: u32 = 128;
 
 /// The providers on a backend, and the allocations that were refused since the last one that was
 /// served. No lock for the latter, which a forked child reaches, too. All accesses are Relaxed: each

@@ -111,13 +111,21 @@ struct LastWindow {
     bytes: usize,
 }
 
-/// A collection is worthwhile if it makes this share of all memory idle.
+/// A collection is worthwhile if it makes this share of all memory idle: an eighth if chunks are
+/// long. It visits every chunk, so where there can be many because they are short, half of them.
+fn worthwhile(bytes: usize) -> usize {
+    (bytes / 2).min(SHORT).max(bytes / YIELD_SHARE)
+}
+
 const YIELD_SHARE: usize = 8;
+const SHORT: usize = 1024;
 
 /// When a `backend` collects. All accesses are Relaxed: hints.
 #[derive(Default)]
 struct Collection {
     made: AtomicUsize,
+    /// The sum of what is [`worthwhile`] of each chunk.
+    enough: AtomicUsize,
     /// From this many bytes on, a miss collects first.
     collect_at: AtomicUsize,
 }
@@ -129,11 +137,13 @@ impl Collection {
 
     fn note_made(&self, bytes: usize) {
         self.made.fetch_add(bytes, Ordering::Relaxed);
+        self.enough.fetch_add(worthwhile(bytes), Ordering::Relaxed);
     }
 
     fn note_destroyed(&self, bytes: usize) {
-        let left = self.made.fetch_sub(bytes, Ordering::Relaxed) - bytes;
-        self.collect_at.fetch_min(left + left / YIELD_SHARE, Ordering::Relaxed);
+        let made = self.made.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+        let enough = self.enough.fetch_sub(worthwhile(bytes), Ordering::Relaxed) - worthwhile(bytes);
+        self.collect_at.fetch_min(made + enough, Ordering::Relaxed);
     }
 }
 
@@ -353,7 +363,7 @@ impl Pool {
     /// Not if nearly all of the cap was taken from the system: another chunk then takes no more
     /// memory.
     pub(crate) fn is_collection_due(&self) -> bool {
-        let Collection { made, collect_at } = &self.collection;
+        let Collection { made, collect_at, .. } = &self.collection;
         let nearly_all = self.limits.max_bytes - self.limits.max_bytes / YIELD_SHARE;
         made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.account.held() < nearly_all
     }
@@ -374,9 +384,9 @@ impl Pool {
     /// If a [`YIELD_SHARE`]th of all memory is idle now, the next collection is due at the next
     /// miss; otherwise once the pool has made the missing bytes.
     pub(crate) fn note_collection(&self) {
-        let made = self.collection.made.load(Ordering::Relaxed);
-        let missing = (made / YIELD_SHARE).saturating_sub(self.idle_bytes());
-        self.collection.collect_at.store(made + missing, Ordering::Relaxed);
+        let Collection { enough, collect_at, .. } = &self.collection;
+        let missing = enough.load(Ordering::Relaxed).saturating_sub(self.idle_bytes());
+        collect_at.store(self.collection.made() + missing, Ordering::Relaxed);
     }
 }
 
