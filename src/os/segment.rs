@@ -168,15 +168,8 @@ pub(crate) fn check_metadata(metadata: &Metadata, name: &Name, uid: u32) -> Resu
 
 #[derive(Debug)]
 pub(crate) enum ObjectError {
-    Unusable {
-        object: String,
-        reason: &'static str,
-    },
-    WrongUid {
-        object: String,
-        found: u32,
-        expected: u32,
-    },
+    Unusable { object: String, reason: &'static str },
+    WrongUid { object: String, found: u32, expected: u32 },
     Os(OsError),
 }
 

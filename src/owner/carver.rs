@@ -189,7 +189,6 @@ impl Carver {
         self.pieces.is_empty()
     }
 
-
     /// Closes a range to carving, instead of the previous one.
     pub(crate) fn close(&mut self, range: Range<usize>) {
         self.closed = range;

@@ -230,7 +230,6 @@ fn first_generation(seed: u64, index: u32) -> u64 {
     (seed ^ u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 2 | 1
 }
 
-
 pub(crate) struct Payload {
     segment: Segment,
     serial: u64,

@@ -345,7 +345,6 @@ impl Account {
     }
 }
 
-
 /// The error of an allocation, one pointer wide.
 #[derive(Debug, Error)]
 #[error(transparent)]

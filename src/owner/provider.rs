@@ -283,7 +283,6 @@ impl std::fmt::Debug for Provider {
     }
 }
 
-
 /// An allocation to be made. Created by [`Provider::request`].
 ///
 /// # Order
@@ -452,7 +451,6 @@ impl fmt::Debug for AllocFuture<'_> {
         f.debug_struct("AllocFuture").field("request", &self.request).field("waits", &self.ticket.is_some()).finish()
     }
 }
-
 
 /// Then `build` gives up: other processes sweep in a loop.
 const SWEPT_TRIES: usize = 16;

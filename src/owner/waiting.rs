@@ -301,7 +301,6 @@ fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, AllocError> {
     Ok(thread.spawn(help).map_err(failed)?.thread().id())
 }
 
-
 /// The number of listening pools with this notice. Every drop of a buffer reads it, so it has its
 /// own cache lines.
 #[repr(align(128))]

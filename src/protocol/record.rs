@@ -145,7 +145,6 @@ impl Record {
         }
     }
 
-
     #[inline]
     pub(crate) fn attach(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
         // Before A1, so that a generation that no owner ever sent touches no lane.
@@ -217,7 +216,6 @@ impl Record {
             len: self.len.load(Ordering::Relaxed),
         })
     }
-
 
     /// Two threads that share the chunk may publish the same generation concurrently.
     pub(crate) fn publish(&self, generation: u64, place: Place) {

@@ -20,7 +20,6 @@
 use serde::{Deserialize, Serialize};
 use shm_pool_support::process::{end_with_parent, exit_code, task, this_program, Child};
 use shm_pool_support::table::{show, table};
-use shm_pool_support::turns::{interleave, Batch};
 use shm_pool_support::{clock, Fallible};
 use shm_pool_zenoh::{BufferPool, PoolBackend};
 use std::collections::VecDeque;
@@ -32,8 +31,7 @@ use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
 use zenoh::qos::CongestionControl;
 use zenoh::shm::{
-    cleanup_orphaned_shm_segments, BlockOn, GarbageCollect, PosixShmProviderBackend, ShmProvider, ShmProviderBackend,
-    ShmProviderBuilder,
+    cleanup_orphaned_shm_segments, BlockOn, GarbageCollect, PosixShmProviderBackend, ShmProvider, ShmProviderBuilder,
 };
 use zenoh::{Config, Session, Wait};
 
@@ -85,26 +83,6 @@ impl Memory {
             Self::Buffers(pool) => pool.alloc(len).ok()?.into(),
             Self::Zenoh(provider) => provider.alloc(len).with_policy::<GarbageCollect>().wait().ok()?.into(),
         })
-    }
-
-    /// Returns a message whose first bytes are written, or `None` if there is no memory. A provider
-    /// gives up if the largest chunk that a collection frees is too short, hence the attempts.
-    fn write(&self, len: usize, byte: u8) -> Option<ZBytes> {
-        fn provided<B: ShmProviderBackend>(provider: &ShmProvider<B>, len: usize, byte: u8) -> Option<ZBytes> {
-            let take = || provider.alloc(len).with_policy::<GarbageCollect>().wait();
-            let mut message = take().or_else(|_| take()).or_else(|_| take()).ok()?;
-            message[..64].fill(byte);
-            Some(message.into())
-        }
-        match self {
-            Self::Pool(provider) => provided(provider, len, byte),
-            Self::Buffers(pool) => {
-                let mut message = pool.alloc(len).ok()?;
-                message[..64].fill(byte);
-                Some(message.into())
-            }
-            Self::Zenoh(provider) => provided(provider, len, byte),
-        }
     }
 
     /// Waits for memory.
@@ -329,81 +307,10 @@ fn restarts() -> Fallible {
     print("restarts", delays.map(|delay| row(&format!("exit after {delay:?}"), |whose| measure(whose, delay))))
 }
 
-/// Which of the messages in flight is read next.
-#[derive(Clone, Copy)]
-enum Order {
-    Oldest,
-    Any,
-    /// All, once as many have been sent; not timed.
-    All,
-}
-
-/// Allocating and sending with many in flight.
-fn flight() -> Fallible {
-    let only_order = std::env::var("ORDER").ok();
-    const LEN: usize = 1024;
-    /// More than the segment has room for, so that each provider collects in each batch.
-    const BATCH: u64 = 100_000;
-    let orders = [
-        ("the oldest is read", Order::Oldest),
-        ("any is read", Order::Any),
-        ("none is read before all are sent", Order::All),
-    ];
-    let only = std::env::var("ONLY").ok();
-    let measure = |held: usize, order: Order| -> Fallible<Vec<String>> {
-        let subjects = ALL.map(|whose| -> Result<Batch, String> {
-            if only.as_ref().is_some_and(|only| *only != (whose as u8).to_string()) { return Err("skipped".into()); }
-            let memory = Memory::new(whose, 64 * MIB).map_err(|error| error.to_string())?;
-            let send = move |number: u64| memory.write(LEN, number as u8).ok_or_else(|| "no memory".to_owned());
-            let mut messages = VecDeque::with_capacity(held + 1);
-            if !matches!(order, Order::All) {
-                for number in 0..held {
-                    messages.push_back(send(number as u64)?);
-                }
-            }
-            let mut random = fastrand::Rng::with_seed(1);
-            Ok(Box::new(move |count| {
-                let start = Instant::now();
-                for number in 0..count {
-                    messages.push_back(send(number)?);
-                    drop(match order {
-                        Order::Oldest => messages.pop_front(),
-                        Order::Any => messages.swap_remove_front(random.usize(..held)),
-                        Order::All => None,
-                    });
-                }
-                let took = start.elapsed();
-                if matches!(order, Order::All) {
-                    messages.clear();
-                }
-                Ok(Some(took))
-            }))
-        });
-        let count = if matches!(order, Order::All) { held as u64 } else { BATCH };
-        let spreads = interleave(subjects, 4 * rounds(), Some(count));
-        let medians: Vec<f64> =
-            spreads.iter().map(|spread| spread.as_ref().map_or(f64::NAN, |spread| spread.median)).collect();
-        Ok(medians.iter().map(|median| format!("{median:.0} ns ({:.2})", median / medians[2])).collect())
-    };
-    let orders: Vec<_> = orders.into_iter().filter(|(name, _)| only_order.as_ref().map_or(true, |o| name.contains(o.as_str()))).collect();
-    let cases = [10_000, 30_000].into_iter().flat_map(|held| orders.iter().map(move |&(name, order)| (held, name, order)).collect::<Vec<_>>());
-    print(
-        "flight",
-        cases
-            .map(|(held, name, order)| Ok([vec![format!("{held} in flight, {name}")], measure(held, order)?].concat())),
-    )
-}
-
 fn run() -> Fallible {
     type Case = (&'static str, fn() -> Fallible);
-    let cases: [Case; 6] = [
-        ("flight", flight),
-        ("long", long),
-        ("waiting", waiting),
-        ("idle", idle),
-        ("exit", exit),
-        ("restarts", restarts),
-    ];
+    let cases: [Case; 5] =
+        [("long", long), ("waiting", waiting), ("idle", idle), ("exit", exit), ("restarts", restarts)];
     let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     for name in &wanted {
         if !cases.iter().any(|(case, _)| case == name) {

@@ -66,7 +66,7 @@ use zenoh::shm::{ShmProvider, ShmProviderBackend};
 pub struct BufferPool(Arc<Inner>);
 
 /// A waiting request tries to make a buffer again after this many times as long as the last try took.
-const TRY_SHARE: u32 = 9;
+const TRY_SHARE: u32 = 31;
 
 /// The progress of a waiting request.
 pub(crate) struct Search {
@@ -211,9 +211,8 @@ impl BufferPool {
         let mut buffers = Vec::new();
         let made = (0..count).try_for_each(|_| self.0.make_one(class, len).map(|whole| buffers.push(whole)));
         let mut class = self.0.classes[class].lock();
-        let surplus: Vec<_> = buffers.into_iter().filter_map(|whole| class.put_idle(whole)).collect();
+        buffers.into_iter().for_each(|whole| class.put_idle(whole));
         drop(class);
-        drop(surplus);
         made.map(|()| reservation)
     }
 
@@ -279,7 +278,7 @@ impl Inner {
 
     /// Looks for a buffer on behalf of a waiting request, and returns `None` if there is none yet. The
     /// sent buffers of its class are looked at each time, as far as `search` allows; making room for
-    /// another one takes longer, so it is tried only in a sixteenth of the time.
+    /// another one takes longer, so it is tried only in a 32nd of the time.
     pub(crate) fn look(&self, class: usize, len: usize, search: &mut Search) -> Option<Result<Whole, AllocError>> {
         if let Some(whole) = self.not_wanted_back(class, |buffers| buffers.look()) {
             return Some(Ok(whole));
@@ -394,7 +393,9 @@ impl Inner {
                 evicted += count * size;
             }
         }
-        self.provider.garbage_collect();
+        if evicted > 0 {
+            self.provider.garbage_collect();
+        }
         evicted
     }
 
@@ -436,8 +437,7 @@ impl Inner {
     /// Keeps a buffer that was sent.
     #[inline]
     pub(crate) fn keep_sent(&self, buffer: Shared, class: usize) {
-        // Not dropped under the lock.
-        let _surplus = self.classes[class].lock().put_sent(buffer);
+        self.classes[class].lock().put_sent(buffer);
     }
 
     /// Puts back a buffer that was not sent.
@@ -446,8 +446,7 @@ impl Inner {
         if self.is_wanted_back(&whole) {
             self.release(whole, class);
         } else {
-            // Not dropped under the lock.
-            let _surplus = self.classes[class].lock().put_idle(whole);
+            self.classes[class].lock().put_idle(whole);
         }
         // Relaxed: a waiter that falls asleep at this moment looks again after the pause.
         if self.waiting.load(Ordering::Relaxed) > 0 {

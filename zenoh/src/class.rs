@@ -24,14 +24,10 @@ const LOOKS: usize = 4;
 
 /// How many sent buffers a waiting request looks at besides. A look takes some 0.1 µs if the
 /// metadata is in no cache.
-const BATCH: usize = 512;
+const BATCH: usize = 1024;
 
 /// The pool releases a buffer that was still being read in this many looks.
 const PATIENCE: u8 = 64;
-
-/// The most buffers that a class keeps. zenoh's threads confirm and check each buffer many times a
-/// second, also while it is idle; others become ordinary messages when they are sent.
-const MOST: usize = 4096;
 
 /// A window is this many allocations, and [`WINDOW_SHARE`] more for each buffer of the class.
 const WINDOW: usize = 256;
@@ -264,30 +260,19 @@ impl Class {
         self.idle.len()
     }
 
-    /// Puts back a buffer that was made or handed out, and not sent. Returns it if the class has
-    /// enough.
+    /// Puts back a buffer that was made or handed out, and not sent.
     #[inline]
-    pub(crate) fn put_idle(&mut self, whole: Whole) -> Option<Whole> {
-        if self.kept > MOST {
-            self.note_gone(1);
-            return Some(whole);
-        }
+    pub(crate) fn put_idle(&mut self, whole: Whole) {
         self.idle.push(whole);
-        None
     }
 
-    /// Keeps a buffer that was sent. Returns it if the class has enough.
+    /// Keeps a buffer that was sent.
     #[inline]
-    pub(crate) fn put_sent(&mut self, buffer: Shared) -> Option<Shared> {
-        if self.kept > MOST {
-            self.note_gone(1);
-            return Some(buffer);
-        }
+    pub(crate) fn put_sent(&mut self, buffer: Shared) {
         if self.sent.len() == self.sent.capacity() {
             self.compact();
         }
         self.sent.push_back(Sent { buffer: Some(buffer), looks: 0 });
-        None
     }
 
     /// Drops the places that looks have emptied: the queue has room for all buffers, not for these

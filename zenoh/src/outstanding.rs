@@ -214,7 +214,8 @@ impl Outstanding {
             line => page.others.get()?.get(line - 1)?,
         };
         let chunk = empty(cell)?;
-        if Key::of(&chunk) == key && chunk.len() == len {
+        // No chunk begins between two lines.
+        if key.offset as usize % MIN_SIZE == 0 && chunk.len() == len {
             return Some(chunk);
         }
         // If the rightful caller came in between, it found no chunk, which was logged.

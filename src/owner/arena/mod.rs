@@ -151,7 +151,6 @@ impl Arenas {
         Self { state: Mutex::new(state), room, page: page_size(), max, first, longest, all_or_none, has_region }
     }
 
-
     /// Carves from a heap; from the region of another class only if `anywhere`.
     pub(crate) fn carve_lines(&self, len: usize, class: usize, anywhere: bool) -> Option<Carved> {
         let mut state = self.state.lock();
@@ -246,7 +245,6 @@ impl Arenas {
         }
         self.note_room(&state);
     }
-
 
     /// Returns the space left. Takes no lock: searches for existing chunks call this.
     pub(crate) fn room(&self) -> Room {
@@ -363,7 +361,6 @@ impl Heap {
     }
 }
 
-
 pub(crate) struct Blank(Carver, Holes);
 
 impl Arenas {
@@ -433,7 +430,6 @@ impl Arenas {
     }
 }
 
-
 impl Arenas {
     pub(crate) fn filled_gaps(&self) -> usize {
         let state = self.state.lock();
@@ -473,7 +469,6 @@ impl Arenas {
         Some((arena.payload, filled))
     }
 }
-
 
 /// One bit for each page: set if it has memory. They exist from the start: returning memory needs
 /// none.

@@ -313,7 +313,6 @@ impl Chunk {
         self.rest.registered.store(at, Ordering::Relaxed);
     }
 
-
     #[inline]
     pub(crate) fn add_handles(&self, count: usize) {
         // As in `Arc`: only leaked handles can be this many, and a count that wrapped would free a
@@ -348,7 +347,6 @@ impl Chunk {
         self.refs.store(1, Ordering::Relaxed);
         true
     }
-
 
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
@@ -423,7 +421,6 @@ impl Chunk {
     pub(crate) fn is_leased(&self) -> bool {
         self.is_shared() && self.record().is_some_and(Record::is_leased)
     }
-
 
     /// Keeps the bytes from ever being reused. Relaxed: the caller then drops its handle (Release),
     /// and a caller of [`is_given_up`](Self::is_given_up) has the last one (Acquire), or wants a

@@ -111,14 +111,14 @@ struct LastWindow {
     bytes: usize,
 }
 
-/// A collection is worthwhile if it makes this share of all memory idle: an eighth if chunks are
-/// long. It visits every chunk, so where there can be many because they are short, half of them.
-fn worthwhile(bytes: usize) -> usize {
-    (bytes / 2).min(SHORT).max(bytes / YIELD_SHARE)
-}
-
+/// A collection is worthwhile if it makes this share of all memory idle.
 const YIELD_SHARE: usize = 8;
-const SHORT: usize = 1024;
+
+/// Returns the part of a chunk that counts as its share. A collection visits every chunk, so of
+/// short ones, of which there may be many, half must become idle; of 4 KiB, a quarter.
+fn worthwhile(bytes: usize) -> usize {
+    (bytes / 2).min(1024).max(bytes / YIELD_SHARE)
+}
 
 /// When a `backend` collects. All accesses are Relaxed: hints.
 #[derive(Default)]
@@ -286,7 +286,6 @@ impl Drop for Pool {
     }
 }
 
-
 pub(crate) trait Lends: Send + Sync {
     /// Drops the chunks that were returned. Returns how many there were.
     fn collect(&self) -> usize;
@@ -358,7 +357,6 @@ impl Pool {
     }
 }
 
-
 impl Pool {
     /// Not if nearly all of the cap was taken from the system: another chunk then takes no more
     /// memory.
@@ -389,7 +387,6 @@ impl Pool {
         collect_at.store(self.collection.made() + missing, Ordering::Relaxed);
     }
 }
-
 
 /// A snapshot of a provider's memory. Exact while no other thread uses the provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

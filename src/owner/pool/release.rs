@@ -62,7 +62,6 @@ impl Pool {
     /// Without notice to waiting requests.
     pub(super) fn put_back(chunk: OwnedChunk) {
         if !chunk.is_shared() {
-            chunk.set_whereabouts(Whereabouts::Elsewhere);
             return Self::shelve(chunk);
         }
         // A retired chunk stays open in the leased queue, unless nothing is to be kept.
@@ -141,7 +140,6 @@ impl Pool {
         pool.memory_bell().ring();
     }
 }
-
 
 impl Pool {
     /// Makes room for a chunk; in the region of another class only if `anywhere`. Returns `false`
@@ -370,7 +368,6 @@ impl Pool {
         self.listed(class).saturating_sub(self.reserved(class)).min(self.shelves[class].idle_count())
     }
 
-
     /// Returns free memory of the arenas to the system or, if that was done before, of enough idle
     /// chunks. If all idle memory is too little, evicts nothing.
     pub(super) fn relieve_system(&self, need: Need, was_punched: bool, error: &OsError) -> bool {
@@ -388,7 +385,6 @@ impl Pool {
         let evicted = self.evict(missing, |_| true);
         self.punch(usize::MAX) > 0 || evicted > 0
     }
-
 
     pub(crate) fn reclaim(&self) -> usize {
         self.reclaim_loans() + self.control().map_or(0, OwnerControl::reclaim)
@@ -454,7 +450,6 @@ impl Pool {
         }
     }
 }
-
 
 impl Pool {
     #[cold]

@@ -176,7 +176,6 @@ impl Pool {
     }
 }
 
-
 /// A segment that is never removed has at least 1 / `KEPT_SHARE` of its intended length.
 const KEPT_SHARE: usize = 32;
 
@@ -425,7 +424,6 @@ impl Pool {
         }
     }
 }
-
 
 impl Pool {
     /// A reservation is a number for a class, not a mark on chunks: that many exist, in use or
