@@ -1,0 +1,66 @@
+"""The exceptions of shm_pool. All of them are an :class:`Error`, and most also a built-in exception.
+
+Their text says what failed, with the sizes, and what to do.
+"""
+
+
+class Error(Exception):
+    """The base of all exceptions of this package."""
+
+
+class InvalidArgument(Error, ValueError):
+    """An option is out of range, a name has other characters than ``A-Z a-z 0-9 _ -``, or a buffer
+    belongs to another provider."""
+
+
+class Timeout(Error, TimeoutError):
+    """The wait timed out: no message, no room, no memory or no receiver came in time.
+
+    With ``timeout=0``: the call would have had to wait.
+    """
+
+
+class Disconnected(Error, ConnectionError):
+    """The other side has closed or died. A receiver first gets everything that was sent before."""
+
+
+class PoolExhausted(Error, MemoryError):
+    """The provider's cap is reached, or /dev/shm is full. The text says how much is in use by this
+    process, leased by others, and idle. Release buffers and messages, and try again."""
+
+
+class NotFound(Error, FileNotFoundError):
+    """No such channel or provider exists: not yet, or not any more."""
+
+
+class NameTaken(Error, FileExistsError):
+    """A living sender has a channel of this name, or the channel has its receiver."""
+
+
+class Stale(Error):
+    """The memory was used again before this descriptor was attached to. Grant messages, or keep
+    them until they are confirmed."""
+
+
+class MessageLost(Error):
+    """This message cannot be read. The next one may be good."""
+
+
+class Interrupted(Error):
+    """``interrupt()`` or ``interrupt_waits()`` ended the wait. The next one waits again."""
+
+
+class InUse(Error, RuntimeError):
+    """Another thread uses this end of a channel, and waits. Create one end for each thread."""
+
+
+class Closed(Error, ValueError):
+    """The object was closed or released."""
+
+
+class Forked(Error, RuntimeError):
+    """The object was created before this process was forked, and belongs to the parent."""
+
+
+class SystemCallFailed(Error, OSError):
+    """The system refused a call. ``errno`` says why."""

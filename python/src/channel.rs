@@ -1,0 +1,600 @@
+//! `Sender`, `Publisher` and `Receiver`.
+//!
+//! One thread at a time uses an end: a call in another thread raises `InUse`, and never waits for
+//! the first, which may wait for a message. An end is locked anew for each slice of a wait, so that
+//! a signal handler may close it. `close` interrupts the wait of another thread.
+
+use crate::errors::{self, IntoPyErr};
+use crate::fork::Process;
+use crate::memory::{Buffer, Bytes, Message};
+use crate::provider::{Client, Provider};
+use crate::wait::{self, Deadline};
+use pyo3::prelude::*;
+use shm_pool::channel::{self, ChannelError, Interrupter, RecvError, SendErrorKind, MAX_INLINE};
+use shm_pool::{ShmBuf, WakeFd};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::Poll;
+use std::time::Duration;
+
+/// One end of a channel, which `close` drops.
+struct End<T> {
+    end: Mutex<Option<T>>,
+    is_closed: AtomicBool,
+    interrupter: Interrupter,
+    process: Process,
+    object: &'static str,
+}
+
+impl<T: Send> End<T> {
+    fn new(end: T, interrupter: Interrupter, object: &'static str) -> Self {
+        let (end, is_closed) = (Mutex::new(Some(end)), AtomicBool::new(false));
+        Self { end, is_closed, interrupter, process: Process::current(), object }
+    }
+
+    fn check(&self) -> PyResult<()> {
+        self.process.check(self.object)?;
+        // Acquire: partner of the Release in `close`.
+        match self.is_closed.load(Ordering::Acquire) {
+            true => Err(errors::Closed::new_err(format!("this {} was closed", self.object))),
+            false => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> PyResult<MutexGuard<'_, Option<T>>> {
+        self.check()?;
+        match self.end.try_lock() {
+            Ok(end) => Ok(end),
+            Err(TryLockError::Poisoned(end)) => Ok(end.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                Err(errors::InUse::new_err(format!("another thread uses this {}", self.object)))
+            }
+        }
+    }
+
+    /// Calls `f` with the GIL held.
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> PyResult<R> {
+        let mut end = self.lock()?;
+        // `close` sets `is_closed` first.
+        end.as_mut().map(f).ok_or_else(|| errors::Closed::new_err("closed"))
+    }
+
+    /// Waits as [`wait::until`]. `attempt` waits at most so long; the first time not at all, with the
+    /// GIL held, and then without it.
+    fn until<R: Send, E: IntoPyErr + Send>(
+        &self,
+        py: Python<'_>,
+        deadline: Deadline,
+        is_timeout: fn(&E) -> bool,
+        mut attempt: impl FnMut(&mut T, Duration) -> Result<R, E> + Send,
+    ) -> PyResult<R> {
+        match self.with(|end| attempt(end, Duration::ZERO))? {
+            Err(error) if is_timeout(&error) && !deadline.is_now() => {}
+            result => return result.map_err(IntoPyErr::into_py),
+        }
+        wait::until(py, deadline, |time, is_last| match self.with(|end| py.detach(|| attempt(end, time)))? {
+            Err(error) if is_timeout(&error) && !is_last => Ok(None),
+            Ok(result) => Ok(Some(result)),
+            // Closed rather than interrupted.
+            Err(error) => self.check().and(Err(error.into_py())),
+        })
+    }
+
+    fn close(&self, py: Python<'_>) {
+        // The end belongs to the parent, one of whose threads may have locked it.
+        if !self.process.is_current() {
+            return;
+        }
+        self.is_closed.store(true, Ordering::Release);
+        let end = match self.end.try_lock() {
+            Ok(mut end) => end.take(),
+            Err(_) => {
+                self.interrupter.interrupt();
+                py.detach(|| self.end.lock().unwrap_or_else(PoisonError::into_inner).take())
+            }
+        };
+        py.detach(|| drop(end));
+    }
+}
+
+// ---- sending ------------------------------------------------------------------------------------
+
+/// What a `Sender` and a `Publisher` have in common.
+trait Output: Send {
+    type Report: Send;
+
+    fn send(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<Self::Report, SendErrorKind>;
+    fn send_bytes(&mut self, bytes: &[u8], timeout: Duration) -> Result<Self::Report, SendErrorKind>;
+}
+
+macro_rules! output {
+    ($end:ty, $report:ty) => {
+        impl Output for $end {
+            type Report = $report;
+
+            fn send(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<$report, SendErrorKind> {
+                let sent = match timeout.is_zero() {
+                    true => self.try_send(buffer),
+                    false => self.send_timeout(buffer, timeout),
+                };
+                sent.map_err(|error| error.kind())
+            }
+
+            fn send_bytes(&mut self, bytes: &[u8], timeout: Duration) -> Result<$report, SendErrorKind> {
+                match timeout.is_zero() {
+                    true => self.try_send_bytes(bytes),
+                    false => self.send_bytes_timeout(bytes, timeout),
+                }
+            }
+        }
+    };
+}
+
+output!(channel::Sender, ());
+output!(channel::Publisher, usize);
+
+/// Sends a `Buffer`, or a copy of any other object's bytes.
+fn send<T: Output>(
+    py: Python<'_>,
+    end: &End<T>,
+    provider: &Py<Provider>,
+    message: &Bound<'_, PyAny>,
+    timeout: Option<f64>,
+) -> PyResult<T::Report> {
+    let deadline = Deadline::after(timeout)?;
+    end.check()?;
+    let buffer = match message.cast::<Buffer>() {
+        Ok(buffer) => buffer.get().message()?,
+        Err(_) => {
+            let bytes = Bytes::of(message)?;
+            let mut slot = [0; MAX_INLINE];
+            if let Some(slot) = slot.get_mut(..bytes.len()) {
+                bytes.copy_to(slot);
+                let slot = &*slot;
+                return end.until(py, deadline, SendErrorKind::is_full, |end, time| end.send_bytes(slot, time));
+            }
+            provider.get().copy(py, &bytes, deadline)?
+        }
+    };
+    end.until(py, deadline, SendErrorKind::is_full, |end, time| end.send(buffer.clone(), time))
+}
+
+/// Sends messages to one :class:`Receiver`, in this or another process, and loses none of them.
+///
+/// Creates the channel ``name``, of 1 to 64 characters of ``A-Z a-z 0-9 _ -``. It holds ``capacity``
+/// messages that were not received (default 256), and the receiver may hold ``loans`` buffers (2048).
+///
+/// >>> import shm_pool
+/// >>> provider = shm_pool.Provider()
+/// >>> sender = shm_pool.Sender(provider, "docs-sender")
+/// >>> receiver = shm_pool.Receiver("docs-sender")
+/// >>> sender.send(b"any object with the buffer protocol is copied once")
+/// >>> buffer = provider.alloc(1 << 20)
+/// >>> sender.send(buffer)  # a buffer is not
+/// >>> [len(receiver.recv()) for _ in range(2)]
+/// [50, 1048576]
+///
+/// Raises :class:`NameTaken`, :class:`InvalidArgument`, :class:`SystemCallFailed`.
+#[pyclass(frozen, module = "shm_pool")]
+pub(crate) struct Sender {
+    end: End<channel::Sender>,
+    provider: Py<Provider>,
+}
+
+#[pymethods]
+impl Sender {
+    #[new]
+    #[pyo3(signature = (provider, name, *, capacity=None, loans=None, mode=None))]
+    fn new(
+        provider: Py<Provider>,
+        name: &str,
+        capacity: Option<usize>,
+        loans: Option<usize>,
+        mode: Option<u32>,
+    ) -> PyResult<Self> {
+        let mut builder = channel::Sender::builder();
+        if let Some(messages) = capacity {
+            builder = builder.capacity(messages);
+        }
+        if let Some(loans) = loans {
+            builder = builder.loans(loans);
+        }
+        if let Some(mode) = mode {
+            builder = builder.mode(mode);
+        }
+        let sender = builder.create(&*provider.get().get()?, name).map_err(IntoPyErr::into_py)?;
+        let interrupter = sender.interrupter();
+        Ok(Self { end: End::new(sender, interrupter, "sender"), provider })
+    }
+
+    /// Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them travel in
+    /// the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room, by default
+    /// without limit.
+    ///
+    /// Raises :class:`Disconnected` if the receiver has closed or died, :class:`Timeout`,
+    /// :class:`Interrupted`, BufferError as :meth:`Buffer.freeze`, :class:`InvalidArgument` for a buffer
+    /// of another provider; for a copy, as :meth:`Provider.alloc`.
+    #[pyo3(signature = (message, *, timeout=None))]
+    fn send(&self, py: Python<'_>, message: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        send(py, &self.end, &self.provider, message, timeout)
+    }
+
+    /// Waits until a receiver has opened the channel. Raises :class:`Timeout`, :class:`Disconnected`.
+    #[pyo3(signature = (*, timeout=None))]
+    fn wait_for_receiver(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let deadline = Deadline::after(timeout)?;
+        self.end.until(py, deadline, SendErrorKind::is_full, channel::Sender::wait_for_receiver)
+    }
+
+    /// Waits until everything was received. Then nothing is lost if the provider is closed.
+    /// Raises :class:`Timeout`, :class:`Disconnected`.
+    #[pyo3(signature = (*, timeout=None))]
+    fn wait_until_received(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let deadline = Deadline::after(timeout)?;
+        self.end.until(py, deadline, SendErrorKind::is_full, channel::Sender::wait_until_received)
+    }
+
+    /// How many messages may wait to be received.
+    #[getter]
+    fn capacity(&self) -> PyResult<usize> {
+        self.end.with(|end| end.capacity())
+    }
+
+    /// How many buffers a receiver may hold, received or not.
+    #[getter]
+    fn loans(&self) -> PyResult<usize> {
+        self.end.with(|end| end.loans())
+    }
+
+    /// Ends the current wait, or the next one, with :class:`Interrupted`. For other threads.
+    fn interrupt(&self) {
+        self.end.interrupter.interrupt();
+    }
+
+    /// Closes this end. A call that waits in another thread raises :class:`Closed`.
+    fn close(&self, py: Python<'_>) {
+        self.end.close(py);
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().end.check()?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) {
+        self.end.close(py);
+    }
+}
+
+/// What happens when a message is sent to a receiver that is behind by its capacity.
+///
+/// ``BLOCK``: the publisher waits for it. ``DROP_NEWEST``: it misses the new message. ``DROP_OLDEST``: it
+/// misses the oldest message that it has not received. :attr:`Message.missed` counts those missed.
+#[pyclass(frozen, eq, hash, module = "shm_pool", rename_all = "SCREAMING_SNAKE_CASE")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum OnFull {
+    Block,
+    DropNewest,
+    DropOldest,
+}
+
+impl From<OnFull> for channel::OnFull {
+    fn from(on_full: OnFull) -> Self {
+        match on_full {
+            OnFull::Block => Self::Block,
+            OnFull::DropNewest => Self::DropNewest,
+            OnFull::DropOldest => Self::DropOldest,
+        }
+    }
+}
+
+impl From<channel::OnFull> for OnFull {
+    fn from(on_full: channel::OnFull) -> Self {
+        match on_full {
+            channel::OnFull::Block => Self::Block,
+            channel::OnFull::DropNewest => Self::DropNewest,
+            // The enum is not exhaustive, and this is its default.
+            _ => Self::DropOldest,
+        }
+    }
+}
+
+/// Sends messages to up to ``receivers`` (default 16, at most 64) :class:`Receiver` objects, which may join, leave
+/// and die at any time.
+///
+/// ``on_full`` is what happens when a receiver is behind by ``capacity`` messages (default 256), for those that
+/// do not choose: :attr:`OnFull.DROP_OLDEST` by default. ``allow_blocking=False`` refuses those that
+/// choose :attr:`OnFull.BLOCK`. A new receiver first gets the last ``history`` messages (default 0).
+///
+/// >>> import shm_pool
+/// >>> provider = shm_pool.Provider()
+/// >>> publisher = shm_pool.Publisher(provider, "docs-publisher")
+/// >>> logger = shm_pool.Receiver("docs-publisher", on_full=shm_pool.OnFull.BLOCK)
+/// >>> display = shm_pool.Receiver("docs-publisher", capacity=1)
+/// >>> for number in range(3):
+/// ...     buffer = provider.alloc(1000)
+/// ...     memoryview(buffer)[0] = number
+/// ...     receivers = publisher.send(buffer)
+/// >>> receivers
+/// 2
+/// >>> newest = display.recv()
+/// >>> memoryview(newest)[0], newest.missed
+/// (2, 2)
+/// >>> memoryview(logger.recv())[0]
+/// 0
+///
+/// Raises :class:`NameTaken`, :class:`InvalidArgument`, :class:`SystemCallFailed`.
+#[pyclass(frozen, module = "shm_pool")]
+pub(crate) struct Publisher {
+    end: End<channel::Publisher>,
+    provider: Py<Provider>,
+}
+
+#[pymethods]
+impl Publisher {
+    #[new]
+    #[pyo3(signature = (provider, name, *, receivers=None, capacity=None, loans=None, on_full=None, allow_blocking=None, history=None))]
+    #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
+    fn new(
+        provider: Py<Provider>,
+        name: &str,
+        receivers: Option<usize>,
+        capacity: Option<usize>,
+        loans: Option<usize>,
+        on_full: Option<OnFull>,
+        allow_blocking: Option<bool>,
+        history: Option<usize>,
+    ) -> PyResult<Self> {
+        let mut builder = channel::Publisher::builder();
+        if let Some(receivers) = receivers {
+            builder = builder.receivers(receivers);
+        }
+        if let Some(messages) = capacity {
+            builder = builder.capacity(messages);
+        }
+        if let Some(loans) = loans {
+            builder = builder.loans(loans);
+        }
+        if let Some(on_full) = on_full {
+            builder = builder.on_full(on_full.into());
+        }
+        if let Some(allow) = allow_blocking {
+            builder = builder.allow_blocking(allow);
+        }
+        if let Some(messages) = history {
+            builder = builder.history(messages);
+        }
+        let publisher = builder.create(&*provider.get().get()?, name).map_err(IntoPyErr::into_py)?;
+        let interrupter = publisher.interrupter();
+        Ok(Self { end: End::new(publisher, interrupter, "publisher"), provider })
+    }
+
+    /// Sends a :class:`Buffer` to all receivers without a copy, or one copy of any object's bytes, and
+    /// returns to how many. Waits at most ``timeout`` seconds, by default without limit, for receivers
+    /// with :attr:`OnFull.BLOCK`; if one makes no room, no receiver gets the message.
+    ///
+    /// Raises as :meth:`Sender.send`, but not :class:`Disconnected`.
+    #[pyo3(signature = (message, *, timeout=None))]
+    fn send(&self, py: Python<'_>, message: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<usize> {
+        send(py, &self.end, &self.provider, message, timeout)
+    }
+
+    /// Waits until this many receivers have joined. Raises :class:`Timeout`.
+    #[pyo3(signature = (receivers=1, *, timeout=None))]
+    fn wait_for_receivers(&self, py: Python<'_>, receivers: usize, timeout: Option<f64>) -> PyResult<()> {
+        let deadline = Deadline::after(timeout)?;
+        self.end.until(py, deadline, SendErrorKind::is_full, |end, time| end.wait_for_receivers(receivers, time))
+    }
+
+    /// Waits until everything was received. Then nothing is lost if the provider is closed.
+    /// Raises :class:`Timeout`, :class:`Disconnected`.
+    #[pyo3(signature = (*, timeout=None))]
+    fn wait_until_received(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let deadline = Deadline::after(timeout)?;
+        self.end.until(py, deadline, SendErrorKind::is_full, channel::Publisher::wait_until_received)
+    }
+
+    /// Returns the state of each receiver.
+    fn receivers(&self) -> PyResult<Vec<ReceiverState>> {
+        self.end.with(|end| end.receivers().map(ReceiverState::from).collect())
+    }
+
+    /// How many messages may wait to be received.
+    #[getter]
+    fn capacity(&self) -> PyResult<usize> {
+        self.end.with(|end| end.capacity())
+    }
+
+    /// How many buffers a receiver may hold, received or not.
+    #[getter]
+    fn loans(&self) -> PyResult<usize> {
+        self.end.with(|end| end.loans())
+    }
+
+    /// Ends the current wait, or the next one, with :class:`Interrupted`. For other threads.
+    fn interrupt(&self) {
+        self.end.interrupter.interrupt();
+    }
+
+    /// Closes this end. A call that waits in another thread raises :class:`Closed`.
+    fn close(&self, py: Python<'_>) {
+        self.end.close(py);
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().end.check()?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) {
+        self.end.close(py);
+    }
+}
+
+/// A snapshot of a receiver of a :class:`Publisher`: how many messages wait for it, how many buffers
+/// it holds (``loaned``), and how many messages it has missed (``dropped``).
+#[pyclass(frozen, get_all, module = "shm_pool")]
+pub(crate) struct ReceiverState {
+    id: u64,
+    on_full: OnFull,
+    capacity: usize,
+    waiting: usize,
+    loaned: usize,
+    dropped: u64,
+}
+
+impl From<channel::ReceiverState> for ReceiverState {
+    fn from(state: channel::ReceiverState) -> Self {
+        let channel::ReceiverState { id, on_full, capacity, waiting, loaned, dropped, .. } = state;
+        Self { id, on_full: on_full.into(), capacity, waiting, loaned, dropped }
+    }
+}
+
+// ---- receiving ----------------------------------------------------------------------------------
+
+/// A receiver, and the descriptor by which an event loop waits for it.
+struct Input {
+    receiver: channel::Receiver,
+    wake: Option<WakeFd>,
+}
+
+impl Input {
+    fn receive(&mut self, timeout: Duration) -> Result<channel::Message, RecvError> {
+        let Self { receiver, wake } = self;
+        let Some(wake) = wake else {
+            return match timeout.is_zero() {
+                true => receiver.try_recv(),
+                false => receiver.recv_timeout(timeout),
+            };
+        };
+        if timeout.is_zero() {
+            return match wake.poll(|context| receiver.poll_recv(context)) {
+                Poll::Ready(received) => received,
+                Poll::Pending => Err(RecvError::Empty),
+            };
+        }
+        let received = receiver.recv_timeout(timeout);
+        // The wait has dropped the waker. An event loop has to call again, to register another one.
+        let _pending: Poll<()> = wake.poll(|context| {
+            context.waker().wake_by_ref();
+            Poll::Pending
+        });
+        received
+    }
+}
+
+/// The part of `shm_pool.Receiver` that needs no event loop.
+#[pyclass(frozen, subclass, module = "shm_pool._native")]
+pub(crate) struct Receiver(End<Input>);
+
+#[pymethods]
+impl Receiver {
+    #[new]
+    #[pyo3(signature = (name, client=None, *, timeout=Some(0.0), capacity=None, loans=None, on_full=None))]
+    fn new(
+        py: Python<'_>,
+        name: &str,
+        client: Option<&Client>,
+        timeout: Option<f64>,
+        capacity: Option<usize>,
+        loans: Option<usize>,
+        on_full: Option<OnFull>,
+    ) -> PyResult<Self> {
+        let deadline = Deadline::after(timeout)?;
+        let mut builder = channel::Receiver::builder();
+        if let Some(messages) = capacity {
+            builder = builder.capacity(messages);
+        }
+        if let Some(loans) = loans {
+            builder = builder.loans(loans);
+        }
+        if let Some(on_full) = on_full {
+            builder = builder.on_full(on_full.into());
+        }
+        let client = client.map_or_else(|| Ok(Arc::default()), Client::get)?;
+        let receiver = wait::until(py, deadline, |time, is_last| {
+            match py.detach(|| builder.clone().open_timeout(&client, name, time)) {
+                Err(error) if may_open_later(&error) && !is_last => Ok(None),
+                opened => opened.map(Some).map_err(IntoPyErr::into_py),
+            }
+        })?;
+        let interrupter = receiver.interrupter();
+        Ok(Self(End::new(Input { receiver, wake: None }, interrupter, "receiver")))
+    }
+
+    /// Receives the next message, waiting at most ``timeout`` seconds, by default without limit.
+    ///
+    /// Raises :class:`Timeout`, :class:`Disconnected` if the other side has closed or died and all its
+    /// messages were received, :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`.
+    #[pyo3(signature = (*, timeout=None))]
+    fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
+        let deadline = Deadline::after(timeout)?;
+        self.0.until(py, deadline, RecvError::is_empty, Input::receive).map(Message::of_channel)
+    }
+
+    /// Receives the next message, or returns ``None`` if none has arrived. Raises as :meth:`recv`.
+    fn try_recv(&self) -> PyResult<Option<Message>> {
+        match self.0.with(|end| end.receive(Duration::ZERO))? {
+            Ok(message) => Ok(Some(Message::of_channel(message))),
+            Err(error) if error.is_empty() => Ok(None),
+            Err(error) => Err(error.into_py()),
+        }
+    }
+
+    /// Returns a descriptor for ``select``, ``selectors`` and other event loops. It is readable whenever a
+    /// message may have arrived: then call :meth:`try_recv` until it returns ``None``.
+    fn fileno(&self) -> PyResult<RawFd> {
+        self.0.with(|end| {
+            let wake = match end.wake.take() {
+                Some(wake) => wake,
+                None => WakeFd::new().map_err(IntoPyErr::into_py)?,
+            };
+            Ok(end.wake.insert(wake).as_raw_fd())
+        })?
+    }
+
+    /// Maps all memory of the sender's provider now. Returns its bytes.
+    fn warm(&self, py: Python<'_>) -> PyResult<usize> {
+        self.0.with(|end| py.detach(|| end.receiver.warm()))?.map_err(IntoPyErr::into_py)
+    }
+
+    /// How many messages may wait to be received.
+    #[getter]
+    fn capacity(&self) -> PyResult<usize> {
+        self.0.with(|end| end.receiver.capacity())
+    }
+
+    /// How many buffers a receiver may hold, received or not.
+    #[getter]
+    fn loans(&self) -> PyResult<usize> {
+        self.0.with(|end| end.receiver.loans())
+    }
+
+    /// What happens when ``capacity`` messages wait for this receiver.
+    #[getter]
+    fn on_full(&self) -> PyResult<OnFull> {
+        self.0.with(|end| end.receiver.on_full().into())
+    }
+
+    /// Ends the current wait, or the next one, with :class:`Interrupted`. For other threads.
+    fn interrupt(&self) {
+        self.0.interrupter.interrupt();
+    }
+
+    fn close(&self, py: Python<'_>) {
+        self.0.close(py);
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().0.check()?;
+        Ok(slf)
+    }
+}
+
+/// Returns `true` if a sender, or a free seat, may appear.
+fn may_open_later(error: &ChannelError) -> bool {
+    error.is_not_found() || matches!(error, ChannelError::TooManyReceivers { .. })
+}

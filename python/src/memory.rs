@@ -1,0 +1,474 @@
+//! `Buffer`, memory to fill and send, and `Message`, memory that was received: both by the buffer
+//! protocol, without a copy.
+//!
+//! Python's consumers, such as memoryview and numpy, hold *exports*: raw pointers, each with a
+//! reference to the object. **While there is an export, the content is neither dropped nor moved, and
+//! a `Buffer` does not become a message.** So a pointer in Python's hands is valid, memory that an
+//! array refers to stays on loan, and nothing that was sent can be written.
+//!
+//! Content and count are behind one lock, taken with the GIL held and never while Python code runs.
+
+use crate::errors::{self, IntoPyErr};
+use crate::fork::Process;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use shm_pool::channel;
+use shm_pool::{PeerId, ShmBuf, ShmBufMut, ShmView};
+use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Content that Python may refer to.
+struct Exported<T> {
+    content: Option<T>,
+    exports: usize,
+    /// `true` if the content is dropped with its last export.
+    is_ending: bool,
+}
+
+impl<T> Exported<T> {
+    fn new(content: T) -> Mutex<Self> {
+        Mutex::new(Self { content: Some(content), exports: 0, is_ending: false })
+    }
+
+    fn get(&self, object: &str) -> PyResult<&T> {
+        self.content.as_ref().filter(|_| !self.is_ending).ok_or_else(|| released(object))
+    }
+
+    fn check_exports(&self, object: &str, operation: &str) -> PyResult<()> {
+        match self.exports {
+            0 => Ok(()),
+            exports => Err(PyBufferError::new_err(format!(
+                "{exports} arrays or memoryviews refer to this {object}: delete them before it is {operation}"
+            ))),
+        }
+    }
+
+    fn release(&mut self, object: &str) -> PyResult<()> {
+        self.check_exports(object, "released")?;
+        self.content = None;
+        Ok(())
+    }
+
+    /// Releases the content, or leaves that to the last export.
+    fn end(&mut self) {
+        self.is_ending = true;
+        if self.exports == 0 {
+            self.content = None;
+        }
+    }
+
+    fn end_export(&mut self) {
+        self.exports = self.exports.saturating_sub(1);
+        if self.is_ending && self.exports == 0 {
+            self.content = None;
+        }
+    }
+}
+
+fn released(object: &str) -> PyErr {
+    errors::Closed::new_err(format!("this {object} was released"))
+}
+
+/// Locks the content. A panic under the lock leaves it whole.
+fn lock<T>(exported: &Mutex<Exported<T>>) -> MutexGuard<'_, Exported<T>> {
+    exported.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Fills `view` with bytes of `object`, of which `writable` tells whether they may be written.
+///
+/// # Safety
+///
+/// `view` is valid for writes. The bytes stay where they are until `__releasebuffer__` is called for
+/// `view`, and may be written if `writable` says so.
+unsafe fn export(
+    object: &Bound<'_, PyAny>,
+    (data, len): (*mut u8, usize),
+    writable: bool,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+) -> PyResult<()> {
+    // A slice has at most `isize::MAX` bytes.
+    let (len, read_only) = (len as ffi::Py_ssize_t, c_int::from(!writable));
+    // SAFETY: by this function's contract; `object` is a live object. On an error, the call sets the
+    // view's object to null, as the protocol demands.
+    match unsafe { ffi::PyBuffer_FillInfo(view, object.as_ptr(), data.cast(), len, read_only, flags) } {
+        0 => Ok(()),
+        _ => Err(PyErr::fetch(object.py())),
+    }
+}
+
+/// Marks `view` as not filled.
+///
+/// # Safety
+///
+/// `view` is valid for writes.
+unsafe fn refuse<T>(view: *mut ffi::Py_buffer, error: PyErr) -> PyResult<T> {
+    // SAFETY: by this function's contract.
+    unsafe { (*view).obj = std::ptr::null_mut() };
+    Err(error)
+}
+
+// ---- buffers ------------------------------------------------------------------------------------
+
+enum Memory {
+    Writable(ShmBufMut),
+    Frozen(ShmBuf),
+}
+
+impl Memory {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Writable(buffer) => buffer,
+            Self::Frozen(buffer) => buffer,
+        }
+    }
+}
+
+/// Memory of a provider, to be filled and sent. Made by :meth:`Provider.alloc`.
+///
+/// It supports the buffer protocol, so arrays refer to it without a copy:
+///
+/// >>> import numpy as np, shm_pool
+/// >>> provider = shm_pool.Provider()
+/// >>> with provider.alloc(12) as buffer:
+/// ...     np.asarray(buffer)[:] = 7  # uint8
+/// ...     np.frombuffer(buffer, np.float32)[1] = 0.5
+/// ...     bytes(buffer)
+/// b'\x07\x07\x07\x07\x00\x00\x00?\x07\x07\x07\x07'
+///
+/// Sending freezes it: from then on it is read-only. That fails with BufferError while an array or a
+/// memoryview refers to it, which could still write what was sent: ``del`` it before.
+///
+/// A frozen buffer may be sent again, and by several channels. Its memory is used again once the
+/// buffer is released and all receivers have released the message. Leaving a ``with`` block releases
+/// it: at once, or with the last array that refers to it.
+#[pyclass(frozen, module = "shm_pool")]
+pub(crate) struct Buffer {
+    memory: Mutex<Exported<Memory>>,
+    process: Process,
+}
+
+const BUFFER: &str = "buffer";
+
+impl Buffer {
+    pub(crate) fn new(buffer: ShmBufMut) -> Self {
+        Self { memory: Exported::new(Memory::Writable(buffer)), process: Process::current() }
+    }
+
+    /// Freezes the buffer if it is writable, and returns another handle of the message.
+    pub(crate) fn message(&self) -> PyResult<ShmBuf> {
+        self.process.check(BUFFER)?;
+        let mut memory = lock(&self.memory);
+        memory.get(BUFFER)?;
+        if matches!(memory.content, Some(Memory::Writable(_))) {
+            memory.check_exports(BUFFER, "frozen or sent")?;
+        }
+        let message = match memory.content.take() {
+            Some(Memory::Writable(buffer)) => buffer.freeze(),
+            Some(Memory::Frozen(buffer)) => buffer,
+            None => return Err(released(BUFFER)),
+        };
+        memory.content = Some(Memory::Frozen(message.clone()));
+        Ok(message)
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&Memory) -> T) -> PyResult<T> {
+        lock(&self.memory).get(BUFFER).map(f)
+    }
+}
+
+#[pymethods]
+impl Buffer {
+    /// Makes the buffer read-only, as sending does.
+    ///
+    /// Raises BufferError while arrays or memoryviews refer to it.
+    fn freeze(&self) -> PyResult<()> {
+        self.message().map(drop)
+    }
+
+    /// ``True`` if the buffer is frozen.
+    #[getter]
+    fn readonly(&self) -> PyResult<bool> {
+        self.with(|memory| matches!(memory, Memory::Frozen(_)))
+    }
+
+    /// The longest length that :meth:`resize` accepts, in bytes.
+    #[getter]
+    fn capacity(&self) -> PyResult<usize> {
+        self.with(|memory| match memory {
+            Memory::Writable(buffer) => buffer.capacity(),
+            Memory::Frozen(buffer) => buffer.capacity(),
+        })
+    }
+
+    /// Sets the length in bytes, for messages whose length is known only at the end.
+    ///
+    /// Raises :class:`InvalidArgument` above the capacity, BufferError while arrays or memoryviews refer
+    /// to the buffer, and :class:`Error` if it is frozen.
+    fn resize(&self, len: usize) -> PyResult<()> {
+        self.process.check(BUFFER)?;
+        let mut memory = lock(&self.memory);
+        memory.get(BUFFER)?;
+        memory.check_exports(BUFFER, "resized")?;
+        match &mut memory.content {
+            Some(Memory::Writable(buffer)) => buffer.try_set_len(len).map_err(IntoPyErr::into_py),
+            _ => Err(errors::Error::new_err("this buffer is frozen: resize it before it is sent")),
+        }
+    }
+
+    /// Freezes the buffer, and returns its 32-byte descriptor, to be sent by any transport.
+    ///
+    /// A descriptor holds nothing: keep the buffer until the receivers confirm that they have attached.
+    ///
+    /// >>> import shm_pool
+    /// >>> provider, client = shm_pool.Provider(), shm_pool.Client()
+    /// >>> buffer = provider.alloc(4, zeroed=True)
+    /// >>> bytes(client.attach(buffer.descriptor()))
+    /// b'\x00\x00\x00\x00'
+    ///
+    /// Raises BufferError as :meth:`freeze`, and :class:`Error` if too many buffers are shared.
+    fn descriptor<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let descriptor = self.message()?.descriptor().map_err(IntoPyErr::into_py)?;
+        Ok(PyBytes::new(py, &descriptor.to_bytes()))
+    }
+
+    /// Freezes the buffer, and returns a descriptor for one peer, which may attach to it once. The buffer
+    /// may be released at once. ``peer`` is what the peer got from :meth:`Client.connect`.
+    ///
+    /// Raises :class:`Disconnected` if the peer has closed or died, and as :meth:`descriptor`.
+    fn grant<'py>(&self, py: Python<'py>, peer: [u8; PeerId::SIZE]) -> PyResult<Bound<'py, PyBytes>> {
+        let descriptor = self.message()?.grant(PeerId::from_bytes(peer)).map_err(IntoPyErr::into_py)?;
+        Ok(PyBytes::new(py, &descriptor.to_bytes()))
+    }
+
+    /// Takes back a grant that could not be delivered. Returns ``False`` if none is left.
+    fn revoke(&self, peer: [u8; PeerId::SIZE]) -> PyResult<bool> {
+        Ok(self.message()?.revoke(PeerId::from_bytes(peer)))
+    }
+
+    /// ``True`` if a receiver reads the message, or has not received it yet.
+    #[getter]
+    fn is_leased(&self) -> PyResult<bool> {
+        self.process.check(BUFFER)?;
+        self.with(|memory| match memory {
+            Memory::Writable(_) => false,
+            Memory::Frozen(buffer) => buffer.is_leased(),
+        })
+    }
+
+    /// Releases the memory now.
+    ///
+    /// Raises BufferError while arrays or memoryviews refer to it. Leaving a ``with`` block does not.
+    fn release(&self) -> PyResult<()> {
+        lock(&self.memory).release(BUFFER)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().with(|_| ())?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, _error: &Bound<'_, PyAny>) {
+        lock(&self.memory).end();
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        self.with(|memory| memory.bytes().len())
+    }
+
+    fn __repr__(&self) -> String {
+        let memory = lock(&self.memory);
+        match memory.get(BUFFER) {
+            Ok(Memory::Writable(buffer)) => format!("<shm_pool.Buffer of {} bytes>", buffer.len()),
+            Ok(Memory::Frozen(buffer)) => format!("<shm_pool.Buffer of {} bytes, frozen>", buffer.len()),
+            Err(_) => "<shm_pool.Buffer, released>".to_owned(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `view` is valid for writes: Python calls this.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let this = slf.get();
+        let mut memory = lock(&this.memory);
+        if let Err(error) = this.process.check(BUFFER).and_then(|()| memory.get(BUFFER).map(drop)) {
+            // SAFETY: by this function's contract.
+            return unsafe { refuse(view, error) };
+        }
+        let (bytes, writable) = match &mut memory.content {
+            Some(Memory::Writable(buffer)) => ((buffer.as_mut_ptr(), buffer.len()), true),
+            Some(Memory::Frozen(buffer)) => ((buffer.as_ptr().cast_mut(), buffer.len()), false),
+            // SAFETY: by this function's contract.
+            None => return unsafe { refuse(view, released(BUFFER)) },
+        };
+        // SAFETY: shared memory does not move, and the count below keeps the handle from being
+        // dropped. A writable one is the only handle, and is not frozen while there are exports.
+        unsafe { export(slf.as_any(), bytes, writable, view, flags)? };
+        memory.exports += 1;
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// None: `_view` is not used.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        lock(&self.memory).end_export();
+    }
+}
+
+// ---- messages -----------------------------------------------------------------------------------
+
+enum Received {
+    Channel(channel::Message),
+    View(ShmView),
+}
+
+impl Received {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Channel(message) => message,
+            Self::View(view) => view,
+        }
+    }
+}
+
+/// A received message: read-only memory of the sender's process, which supports the buffer protocol.
+///
+/// ``np.frombuffer(message, dtype)`` and ``memoryview(message)`` copy nothing, and ``bytes(message)``
+/// copies. The message stays on loan, and the sender cannot use its memory again, until it is
+/// released or deleted, and so is every array that refers to it. A ``with`` block ends it: at once,
+/// or with the last array.
+///
+/// >>> import numpy as np, shm_pool
+/// >>> provider = shm_pool.Provider()
+/// >>> sender = shm_pool.Sender(provider, "docs-message")
+/// >>> receiver = shm_pool.Receiver("docs-message")
+/// >>> sender.send(np.arange(3.0))
+/// >>> message = receiver.recv()
+/// >>> np.frombuffer(message, np.float64)
+/// array([0., 1., 2.])
+///
+/// The memory outlives its sender, even if that was killed.
+#[pyclass(frozen, module = "shm_pool")]
+pub(crate) struct Message {
+    /// Not moved while there are exports: the bytes of a short message lie within it.
+    received: Mutex<Exported<Received>>,
+    missed: u32,
+}
+
+const MESSAGE: &str = "message";
+
+impl Message {
+    pub(crate) fn of_channel(message: channel::Message) -> Self {
+        Self { missed: message.missed(), received: Exported::new(Received::Channel(message)) }
+    }
+
+    pub(crate) fn of_client(view: ShmView) -> Self {
+        Self { missed: 0, received: Exported::new(Received::View(view)) }
+    }
+}
+
+#[pymethods]
+impl Message {
+    /// How many messages this receiver missed before this one. Always 0 after :meth:`Client.attach`.
+    #[getter]
+    fn missed(&self) -> u32 {
+        self.missed
+    }
+
+    /// Returns the message to its sender now.
+    ///
+    /// Raises BufferError while arrays or memoryviews refer to it. Leaving a ``with`` block does not.
+    fn release(&self) -> PyResult<()> {
+        lock(&self.received).release(MESSAGE)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        lock(&slf.get().received).get(MESSAGE)?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, _error: &Bound<'_, PyAny>) {
+        lock(&self.received).end();
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        lock(&self.received).get(MESSAGE).map(|received| received.bytes().len())
+    }
+
+    fn __repr__(&self) -> String {
+        match lock(&self.received).get(MESSAGE) {
+            Ok(received) => format!("<shm_pool.Message of {} bytes>", received.bytes().len()),
+            Err(_) => "<shm_pool.Message, released>".to_owned(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `view` is valid for writes: Python calls this.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let mut received = lock(&slf.get().received);
+        let bytes = match received.get(MESSAGE) {
+            Ok(received) => received.bytes(),
+            // SAFETY: by this function's contract.
+            Err(error) => return unsafe { refuse(view, error) },
+        };
+        let bytes = (bytes.as_ptr().cast_mut(), bytes.len());
+        // SAFETY: the bytes are read-only. The count below keeps the message from being dropped, and
+        // it lies in its Python object, which does not move.
+        unsafe { export(slf.as_any(), bytes, false, view, flags)? };
+        received.exports += 1;
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// None: `_view` is not used.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        lock(&self.received).end_export();
+    }
+}
+
+// ---- other objects with the buffer protocol -----------------------------------------------------
+
+/// The bytes of any object with the buffer protocol, which cannot be resized meanwhile.
+pub(crate) struct Bytes {
+    view: ffi::Py_buffer,
+}
+
+impl Bytes {
+    /// Fails with `BufferError` or `TypeError` if the object has none, or they are not contiguous.
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut view = ffi::Py_buffer::new();
+        // SAFETY: `object` is a live object, and `view` valid for writes.
+        match unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut view, ffi::PyBUF_SIMPLE) } {
+            0 => Ok(Self { view }),
+            _ => Err(PyErr::fetch(object.py())),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.view.len as usize
+    }
+
+    /// Copies the bytes to the beginning of `target`. Another thread may write the object meanwhile,
+    /// as with every use of it: then the copy has some of both.
+    pub(crate) fn copy_to(&self, target: &mut [u8]) {
+        let len = self.len().min(target.len());
+        // SAFETY: the view is held, so there are `len` bytes. They do not overlap with `target`, which
+        // is exclusive.
+        unsafe { std::ptr::copy_nonoverlapping(self.view.buf.cast::<u8>(), target.as_mut_ptr(), len) };
+    }
+}
+
+impl Drop for Bytes {
+    /// With the GIL held: a `Bytes` is not sent to another thread.
+    fn drop(&mut self) {
+        // SAFETY: the view was filled by `PyObject_GetBuffer`, and is released once.
+        unsafe { ffi::PyBuffer_Release(&mut self.view) };
+    }
+}

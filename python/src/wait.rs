@@ -1,0 +1,67 @@
+//! Waits without the GIL, that end with an exception when a signal handler raises one.
+//!
+//! Python runs signal handlers, such as the one that raises KeyboardInterrupt, in the main thread,
+//! between two calls into the interpreter. The C handler of a signal only sets a flag, and no
+//! descriptor or callback reports it except `signal.set_wakeup_fd`, which belongs to asyncio. So
+//! the main thread, and only that one, waits in slices and looks at the flag between them. Within a
+//! slice it sleeps, and the other side wakes it at once. Other threads sleep for the whole timeout.
+
+use crate::errors;
+use pyo3::prelude::*;
+use std::time::{Duration, Instant};
+
+/// The longest time from a signal to its handler: not noticed by a person, and ten wake-ups per
+/// second of an idle process.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// The point in time at which a wait times out.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// Returns the deadline of a wait that starts now: `None` waits without limit.
+    pub(crate) fn after(timeout: Option<f64>) -> PyResult<Self> {
+        let Some(seconds) = timeout else { return Ok(Self(None)) };
+        if seconds.is_nan() || seconds < 0.0 {
+            return Err(errors::InvalidArgument::new_err(format!("timeout is {seconds}, but must be at least 0")));
+        }
+        // Centuries are no limit.
+        let limit = Duration::try_from_secs_f64(seconds).ok();
+        Ok(Self(limit.and_then(|limit| Instant::now().checked_add(limit))))
+    }
+
+    /// Returns `true` if the wait may not begin at all.
+    pub(crate) fn is_now(self) -> bool {
+        self.left().is_zero()
+    }
+
+    fn left(self) -> Duration {
+        self.0.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+}
+
+fn is_main_thread() -> bool {
+    // SAFETY: the call has no preconditions.
+    let thread = unsafe { libc::gettid() };
+    // SAFETY: as above.
+    thread == unsafe { libc::getpid() }
+}
+
+/// Calls `attempt` with the time that it may wait, until it returns something, or a signal handler
+/// raises an exception. It returns `None` if it timed out, except the last time (`true`): then the
+/// deadline has passed, and it has to return the error.
+pub(crate) fn until<T>(
+    py: Python<'_>,
+    deadline: Deadline,
+    mut attempt: impl FnMut(Duration, bool) -> PyResult<Option<T>>,
+) -> PyResult<T> {
+    let slice = if is_main_thread() { SLICE } else { Duration::MAX };
+    loop {
+        let left = deadline.left();
+        let is_last = left <= slice;
+        if let Some(result) = attempt(left.min(slice), is_last)? {
+            return Ok(result);
+        }
+        py.check_signals()?;
+    }
+}
