@@ -493,7 +493,10 @@ pub(crate) struct Receiver(End<Input>);
 #[pymethods]
 impl Receiver {
     #[new]
-    #[pyo3(signature = (name, client=None, *, timeout=Some(0.0), capacity=None, loans=None, on_full=None))]
+    #[pyo3(
+        signature = (name, client=None, *, timeout=Some(0.0), capacity=None, loans=None, on_full=None),
+        text_signature = "(name, client=None, *, timeout=0.0, capacity=None, loans=None, on_full=None)"
+    )]
     fn new(
         py: Python<'_>,
         name: &str,

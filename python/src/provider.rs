@@ -138,7 +138,10 @@ impl Provider {
     ///
     /// Raises :class:`PoolExhausted` at the cap and :class:`Timeout` after a wait, :class:`InvalidArgument`
     /// if it can never fit, :class:`Interrupted`, :class:`SystemCallFailed`.
-    #[pyo3(signature = (len, *, zeroed=false, timeout=Some(0.0)))]
+    #[pyo3(
+        signature = (len, *, zeroed=false, timeout=Some(0.0)),
+        text_signature = "($self, len, *, zeroed=False, timeout=0.0)"
+    )]
     fn alloc(&self, py: Python<'_>, len: usize, zeroed: bool, timeout: Option<f64>) -> PyResult<Buffer> {
         let deadline = Deadline::after(timeout)?;
         self.allocate(py, len, zeroed, deadline).map(Buffer::new)

@@ -1,7 +1,25 @@
-from collections.abc import Buffer as _BytesLike
 from os import PathLike
 from types import TracebackType
 from typing import ClassVar, Self, final
+
+from typing_extensions import Buffer as _BytesLike
+from typing_extensions import disjoint_base
+
+__all__ = [
+    "MAX_INLINE",
+    "Buffer",
+    "Client",
+    "Message",
+    "OnFull",
+    "Provider",
+    "Publisher",
+    "Receiver",
+    "ReceiverState",
+    "Reservation",
+    "Sender",
+    "Stats",
+    "__version__",
+]
 
 MAX_INLINE: int
 __version__: str
@@ -9,7 +27,6 @@ __version__: str
 @final
 class Buffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
-    def __release_buffer__(self, view: memoryview, /) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
@@ -31,7 +48,6 @@ class Buffer:
 @final
 class Message:
     def __buffer__(self, flags: int, /) -> memoryview: ...
-    def __release_buffer__(self, view: memoryview, /) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
@@ -198,6 +214,7 @@ class ReceiverState:
     @property
     def waiting(self) -> int: ...
 
+@disjoint_base
 class Receiver:
     def __new__(
         cls,

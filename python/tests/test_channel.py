@@ -1,0 +1,213 @@
+"""Senders, publishers and receivers within one process."""
+
+import select
+import threading
+
+import numpy as np
+import pytest
+
+import shm_pool
+from shm_pool import OnFull, Publisher, Receiver, Sender
+
+
+def test_iteration_ends_with_sender(provider, client):
+    sender, receiver = Sender(provider, "pair"), Receiver("pair", client)
+    for number in range(3):
+        sender.send(bytes([number]) * 100)
+    sender.wait_for_receiver(timeout=10)
+    sender.close()
+    assert [bytes(message)[0] for message in receiver] == [0, 1, 2]
+    with pytest.raises(ConnectionError, match="closed or died"):
+        receiver.recv()
+    receiver.close()
+
+
+def test_no_message(provider, client):
+    with Sender(provider, "pair"), Receiver("pair", client) as receiver:
+        assert receiver.try_recv() is None
+        with pytest.raises(shm_pool.Timeout, match="no message has arrived"):
+            receiver.recv(timeout=0)
+        with pytest.raises(TimeoutError, match="timed out"):
+            receiver.recv(timeout=0.01)
+
+
+def test_no_room(provider, client):
+    with Sender(provider, "pair", capacity=2) as sender, Receiver("pair", client) as receiver:
+        with pytest.raises(shm_pool.Timeout, match="full"):
+            for _ in range(10):
+                sender.send(bytes(100), timeout=0)
+        with pytest.raises(shm_pool.Timeout, match="made no room"):
+            sender.send(b"short", timeout=0.01)
+        receiving = threading.Timer(0.01, lambda: [receiver.recv(), receiver.recv()])
+        receiving.start()
+        sender.send(bytes(100))
+        receiving.join()
+
+
+def test_receiver_closes(provider, client):
+    with Sender(provider, "pair") as sender:
+        Receiver("pair", client).close()
+        for message in b"short", bytes(100), provider.alloc(100):
+            with pytest.raises(shm_pool.Disconnected):
+                sender.send(message)
+
+
+def test_names(provider, client):
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        Receiver("nothing", client)
+    with pytest.raises(shm_pool.NotFound):
+        Receiver("nothing", client, timeout=0.01)
+    with pytest.raises(shm_pool.InvalidArgument):
+        Sender(provider, "no/slash")
+    with Sender(provider, "pair") as sender, pytest.raises(FileExistsError):
+        Sender(provider, "pair")
+    with pytest.raises(shm_pool.Closed):
+        sender.send(b"")
+
+
+def test_waits_for_channel(provider, client):
+    senders = []
+    creating = threading.Timer(0.01, lambda: senders.append(Sender(provider, "pair")))
+    creating.start()
+    Receiver("pair", client, timeout=None).close()
+    creating.join()
+
+
+def test_other_provider(provider, prefix):
+    with Sender(provider, "pair") as sender, shm_pool.Provider(name_prefix=prefix) as other:
+        with pytest.raises(shm_pool.InvalidArgument, match="belongs to provider"):
+            sender.send(other.alloc(100))
+
+
+def test_publisher(provider, client):
+    with Publisher(provider, "one-to-many") as publisher:
+        assert publisher.send(bytes(100)) == 0
+        logger = Receiver("one-to-many", client, on_full=OnFull.BLOCK)
+        display = Receiver("one-to-many", client, capacity=1)
+        publisher.wait_for_receivers(2, timeout=10)
+        for number in range(5):
+            assert publisher.send(np.full(1000, number, np.uint8)) == 2
+        newest = display.recv()
+        assert (memoryview(newest)[0], newest.missed) == (4, 4)
+        assert [memoryview(logger.recv())[0] for _ in range(5)] == list(range(5))
+        states = {state.on_full: state for state in publisher.receivers()}
+        assert states[OnFull.DROP_OLDEST].dropped == 4 and states[OnFull.DROP_OLDEST].capacity == 1
+        assert states[OnFull.BLOCK].dropped == 0
+        assert logger.on_full == OnFull.BLOCK and display.on_full != OnFull.BLOCK
+        display.close()
+        logger.close()
+        assert publisher.receivers() == []
+
+
+def test_history(provider, client):
+    with Publisher(provider, "one-to-many", history=2) as publisher:
+        for number in range(5):
+            publisher.send(bytes([number]))
+        with Receiver("one-to-many", client) as receiver:
+            publisher.wait_for_receivers(timeout=10)
+            assert [bytes(receiver.recv(timeout=10)) for _ in range(2)] == [b"\3", b"\4"]
+
+
+def test_blocking_refused(provider, client):
+    with Publisher(provider, "one-to-many", allow_blocking=False, on_full=OnFull.DROP_NEWEST):
+        with pytest.raises(shm_pool.Error, match="Block"):
+            Receiver("one-to-many", client, on_full=OnFull.BLOCK)
+        with Receiver("one-to-many", client) as receiver:
+            assert receiver.on_full == OnFull.DROP_NEWEST
+
+
+def test_many_receivers_wait(provider, client):
+    with Publisher(provider, "one-to-many", receivers=1) as publisher:
+        with Receiver("one-to-many", client):
+            with pytest.raises(shm_pool.Error, match="1"):
+                Receiver("one-to-many", client)
+            with pytest.raises(shm_pool.InvalidArgument, match="2 receivers"):
+                publisher.wait_for_receivers(2)
+
+
+def in_thread(call):
+    """Calls in a thread, and returns a function that waits for its exception."""
+    raised = []
+
+    def body():
+        try:
+            call()
+        except shm_pool.Error as error:
+            raised.append(type(error))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+
+    def join():
+        thread.join()
+        return raised
+
+    return join
+
+
+def test_close_ends_wait(provider, client):
+    with Sender(provider, "pair"):
+        receiver = Receiver("pair", client)
+        join = in_thread(receiver.recv)
+        receiver.close()
+        assert join() == [shm_pool.Closed]
+
+
+def test_interrupt(provider, client):
+    with Sender(provider, "pair"), Receiver("pair", client) as receiver:
+        join = in_thread(receiver.recv)
+        receiver.interrupt()
+        assert join() == [shm_pool.Interrupted]
+
+
+def test_one_thread_at_a_time(provider, client):
+    with Sender(provider, "pair") as sender, Receiver("pair", client) as receiver:
+        join = in_thread(receiver.recv)
+        with pytest.raises(shm_pool.InUse):
+            while True:
+                receiver.capacity
+        sender.send(b"")
+        assert join() == []
+
+
+def test_gil_is_free_while_waiting(provider, client):
+    with Sender(provider, "pair") as sender, Receiver("pair", client) as receiver:
+        sending = threading.Thread(target=lambda: sender.send(b"from another thread"))
+        sending.start()
+        assert bytes(receiver.recv()) == b"from another thread"
+        sending.join()
+
+
+def test_event_loop(provider, client):
+    with Sender(provider, "pair") as sender, Receiver("pair", client) as receiver:
+        descriptor = receiver.fileno()
+        assert receiver.fileno() == descriptor
+
+        def is_readable():
+            return select.select([descriptor], [], [], 0)[0] == [descriptor]
+
+        def drain():
+            # A wake-up that comes with a message is cleared by the second call.
+            messages = []
+            while is_readable():
+                if (message := receiver.try_recv()) is not None:
+                    messages.append(bytes(message))
+            return messages
+
+        assert drain() == []
+        sender.send(b"first")
+        sender.send(b"second")
+        select.select([descriptor], [], [])
+        received = []
+        while len(received) < 2:
+            received += drain()
+        assert received == [b"first", b"second"]
+        # A wait in between does not lose the next wake-up.
+        sender.send(b"third")
+        receiver.recv(timeout=10)
+        drain()
+        sender.send(b"fourth")
+        select.select([descriptor], [], [])
+        while not (received := drain()):
+            pass
+        assert received == [b"fourth"]

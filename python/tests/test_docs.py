@@ -1,0 +1,40 @@
+"""The examples in docstrings and the README, and the type stubs."""
+
+import asyncio
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+
+import shm_pool
+
+HERE = Path(__file__).parent
+
+
+def test_docstrings():
+    runner = doctest.DocTestRunner()
+    names = {name: getattr(shm_pool, name) for name in shm_pool.__all__} | {"asyncio": asyncio}
+    for test in doctest.DocTestFinder().find(shm_pool, globs=names):
+        runner.run(test)
+    results = runner.summarize()
+    assert results.failed == 0 and results.attempted > 50
+
+
+def test_every_public_item_has_docs():
+    for name in shm_pool.__all__:
+        item = getattr(shm_pool, name)
+        if isinstance(item, type):
+            methods = [(key, value) for key, value in vars(item).items() if not key.startswith("_") and callable(value)]
+            assert item.__doc__, name
+            assert [key for key, value in methods if not value.__doc__] == [], name
+
+
+def test_stubs():
+    # Python before 3.12 does not show the buffer protocol as a method.
+    allowed = HERE / "stubtest.allow"
+    command = [sys.executable, "-m", "mypy.stubtest", "shm_pool", "--allowlist", str(allowed), "--ignore-unused-allowlist"]
+    subprocess.run(command, check=True)
+
+
+def test_types_of_users():
+    subprocess.run([sys.executable, "-m", "mypy", "--strict", str(HERE / "typed.py")], check=True)

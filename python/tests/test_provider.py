@@ -1,0 +1,103 @@
+"""Providers: options, errors, waiting for memory, statistics."""
+
+import threading
+
+import pytest
+
+import shm_pool
+
+
+def test_options(prefix):
+    with pytest.raises(shm_pool.InvalidArgument, match="max_bytes is 0"):
+        shm_pool.Provider(name_prefix=prefix, max_bytes=0)
+    with pytest.raises(ValueError, match="name_prefix"):
+        shm_pool.Provider(name_prefix="no/slash")
+    with pytest.raises(shm_pool.InvalidArgument):
+        shm_pool.Provider(name_prefix=prefix, mode=0o777)
+    with pytest.raises(shm_pool.SystemCallFailed) as failed:
+        shm_pool.Provider(name_prefix=prefix, directory="/no/such/directory")
+    assert failed.value.errno == 2 and "/no/such/directory" in str(failed.value)
+
+
+def test_exhausted(prefix):
+    with shm_pool.Provider(name_prefix=prefix, max_bytes=1 << 20) as provider:
+        held = provider.alloc(1 << 20)
+        with pytest.raises(MemoryError, match="does not fit under max_bytes 1048576"):
+            provider.alloc(1)
+        with pytest.raises(shm_pool.Timeout, match="no memory was released"):
+            provider.alloc(1, timeout=0.01)
+        with pytest.raises(shm_pool.InvalidArgument, match="largest allocation"):
+            provider.alloc(2 << 20)
+        held.release()
+        provider.alloc(1)
+
+
+def test_wait_for_memory(prefix):
+    with shm_pool.Provider(name_prefix=prefix, max_bytes=1 << 20) as provider:
+        held = provider.alloc(1 << 20)
+        releasing = threading.Timer(0.01, held.release)
+        releasing.start()
+        assert len(provider.alloc(1 << 20, timeout=None)) == 1 << 20
+        releasing.join()
+
+
+def test_close_ends_waits(prefix):
+    with shm_pool.Provider(name_prefix=prefix, max_bytes=1 << 20) as provider:
+        held = provider.alloc(1 << 20)
+        raised = []
+
+        def wait():
+            with pytest.raises((shm_pool.Interrupted, shm_pool.Closed)):
+                provider.alloc(1, timeout=None)
+            raised.append(True)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        provider.close()
+        waiting.join()
+        assert raised
+        assert len(held) == 1 << 20, "a buffer outlives its provider"
+        with pytest.raises(shm_pool.Closed):
+            provider.alloc(1)
+
+
+def test_timeouts_are_checked(provider):
+    for timeout in -1, float("nan"):
+        with pytest.raises(shm_pool.InvalidArgument, match="timeout"):
+            provider.alloc(1, timeout=timeout)
+    provider.alloc(1, timeout=1e300)
+
+
+def test_stats(provider):
+    with provider.alloc(100_000):
+        stats = provider.stats()
+        assert stats.bytes_in_use >= 100_000 and stats.max_bytes == 64 << 20
+        assert (stats.hits, stats.misses, stats.segments) == (0, 1, 1)
+    provider.alloc(100_000)
+    assert provider.stats().hits == 1
+    assert provider.trim() >= 100_000
+    assert provider.reclaim() == 0
+
+
+def test_reservation(provider):
+    with provider.reserve(1000, 4) as reservation:
+        assert reservation.count == 4
+        provider.alloc(1000)
+        assert provider.stats().hits == 1
+    with pytest.raises(shm_pool.Closed):
+        reservation.count
+
+
+def test_sweep(prefix, python):
+    program = """if True:
+        import os, shm_pool, signal, sys
+        provider = shm_pool.Provider(name_prefix=sys.argv[1])
+        buffer = provider.alloc(4096)
+        print("ready")
+        signal.pause()
+    """
+    child = python(program, prefix)
+    child.line()
+    child.kill()
+    objects, size = shm_pool.Provider.sweep(prefix)
+    assert objects == 2 and size > 4096
