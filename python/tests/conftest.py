@@ -65,7 +65,8 @@ class Child:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Child]]:
+def start(prefix: str) -> Iterator[Callable[..., Child]]:
+    """Starts a program. It is dead before /dev/shm is checked."""
     children: list[Child] = []
 
     def start(*command: str) -> Child:
@@ -74,8 +75,8 @@ def start() -> Iterator[Callable[..., Child]]:
 
     yield start
     for child in children:
-        child.process.kill()
-        child.process.communicate()
+        child.kill()
+        child.process.__exit__(None, None, None)
 
 
 @pytest.fixture

@@ -37,4 +37,6 @@ def test_stubs():
 
 
 def test_types_of_users():
-    subprocess.run([sys.executable, "-m", "mypy", "--strict", str(HERE / "typed.py")], check=True)
+    # numpy's types know other buffers than its own from Python 3.12 on.
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.12", str(HERE / "typed.py")]
+    subprocess.run(command, check=True)

@@ -1,0 +1,327 @@
+"""Processes of both languages, which are killed, interrupted and forked."""
+
+import hashlib
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shm_pool
+from conftest import PATIENCE
+from shm_pool import Publisher, Receiver, Sender
+
+LEN = 1_000_000
+
+
+def is_uniform(message):
+    array = np.frombuffer(message, np.uint8)
+    return len(array) == LEN and bool((array == array[0]).all())
+
+
+def test_rust_publisher_killed(peer, start, prefix, client):
+    publisher = start(peer, "publish", prefix, "killed", str(LEN))
+    publisher.line()
+    receiver = Receiver("killed", client, timeout=PATIENCE)
+    kept = [receiver.recv(timeout=PATIENCE) for _ in range(5)]
+    assert all(map(is_uniform, kept))
+    publisher.kill()
+    # What was sent before arrives.
+    kept += receiver
+    assert len(kept) >= 5 and all(map(is_uniform, kept))
+    with pytest.raises(shm_pool.Disconnected):
+        receiver.recv()
+    array = np.frombuffer(kept[0], np.uint8)
+    receiver.close()
+    kept.clear()
+    assert (array == array[0]).all(), "an array outlives everything"
+    assert any(name.startswith(f"{prefix}.") for name in os.listdir("/dev/shm"))
+    del array
+    assert not any(name.startswith(f"{prefix}.") for name in os.listdir("/dev/shm")), "the last reader removes it"
+
+
+def test_rust_receiver_killed(peer, start, prefix):
+    receiver = start(peer, "receive", prefix, "killed", str(LEN))
+    with shm_pool.Provider(name_prefix=prefix, max_bytes=8 << 20) as provider, Publisher(provider, "killed") as publisher:
+        publisher.wait_for_receivers(timeout=PATIENCE)
+        receiver.line()
+        # It keeps every message.
+        with pytest.raises(shm_pool.PoolExhausted, match="leased"):
+            for number in range(100):
+                assert publisher.send(np.full(LEN, number, np.uint8), timeout=0) == 1
+        assert [receiver.line() for _ in range(number)] == [str(number) for number in range(number)]
+        receiver.kill()
+        # Its memory is there, and its seat.
+        with provider.alloc(7 << 20, timeout=PATIENCE):
+            pass
+        assert publisher.receivers() == []
+
+
+def test_rust_receiver_of_sender_killed(peer, start, prefix, provider):
+    with Sender(provider, "killed", capacity=2) as sender:
+        receiver = start(peer, "receive", prefix, "killed", str(LEN))
+        sender.wait_for_receiver(timeout=PATIENCE)
+        receiver.kill()
+        with pytest.raises(shm_pool.Disconnected):
+            while True:
+                sender.send(b"", timeout=PATIENCE)
+
+
+PUBLISH = """if True:
+    import numpy as np, shm_pool, sys
+    prefix, length = sys.argv[1], int(sys.argv[2])
+    provider = shm_pool.Provider(name_prefix=prefix)
+    publisher = shm_pool.Publisher(provider, "killed")
+    print("ready")
+    publisher.wait_for_receivers()
+    for number in range(1 << 30):
+        with provider.alloc(length) as buffer:
+            np.asarray(buffer)[:] = number & 0xff
+            publisher.send(buffer)
+"""
+
+RECEIVE = """if True:
+    import shm_pool, sys
+    client = shm_pool.Client(name_prefix=sys.argv[1])
+    kept = []
+    for message in shm_pool.Receiver("killed", client, timeout=60):
+        kept.append(message)
+        print(memoryview(message)[0])
+"""
+
+
+def test_python_publisher_killed(peer, start, python, prefix):
+    publisher = python(PUBLISH, prefix, str(LEN))
+    publisher.line()
+    receiver = start(peer, "receive", prefix, "killed", str(LEN))
+    assert receiver.line() == "ready"
+    receiver.line()
+    publisher.kill()
+    # It checks every byte, and ends with the error that the sender has died.
+    assert receiver.process.wait(PATIENCE) == 1
+
+
+def test_python_receiver_killed(peer, start, python, prefix, client):
+    publisher = start(peer, "publish", prefix, "killed", str(LEN))
+    publisher.line()
+    for _ in range(2):
+        killed = python(RECEIVE, prefix)
+        killed.line()
+        killed.kill()
+    with Receiver("killed", client, timeout=PATIENCE) as receiver:
+        assert all(is_uniform(receiver.recv(timeout=PATIENCE)) for _ in range(5))
+    assert publisher.end() == 0
+
+
+def test_descriptors_between_processes(python, prefix, provider):
+    child = python(
+        """if True:
+        import hashlib, shm_pool, sys
+        client = shm_pool.Client(name_prefix=sys.argv[1])
+        print(client.connect(int(sys.argv[2])).hex())
+        for line in sys.stdin:
+            with client.attach(bytes.fromhex(line)) as message:
+                print(hashlib.sha256(message).hexdigest())
+        """,
+        prefix,
+        str(provider.id),
+    )
+    peer = bytes.fromhex(child.line())
+    for number in range(3):
+        content = os.urandom(LEN)
+        with provider.alloc(LEN) as buffer:
+            memoryview(buffer)[:] = content
+            descriptor = buffer.grant(peer) if number else buffer.descriptor()
+            child.process.stdin.write(descriptor.hex() + "\n")
+            child.process.stdin.flush()
+            assert child.line() == hashlib.sha256(content).hexdigest()
+    assert child.end() == 0
+
+
+# ---- signals ------------------------------------------------------------------------------------
+
+WAITS = {
+    "recv": "receiver.recv()",
+    "recv with timeout": "receiver.recv(timeout=1000)",
+    "send": "sender.send(b'')",
+    "send of a buffer": "sender.send(bytes(1000))",
+    "alloc": "provider.alloc(1, timeout=None)",
+    "open": "shm_pool.Receiver('nothing', client, timeout=None)",
+    "wait for receivers": "publisher.wait_for_receivers(2)",
+    "async": "asyncio.run(receiver.recv_async())",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_keyboard_interrupt(wait, python, prefix):
+    program = f"""if True:
+        import asyncio, shm_pool, sys
+        provider = shm_pool.Provider(name_prefix=sys.argv[1], max_bytes=1 << 20)
+        client = shm_pool.Client(name_prefix=sys.argv[1])
+        sender = shm_pool.Sender(provider, "full", capacity=2)
+        full = shm_pool.Receiver("full", client)
+        try:
+            while True:
+                sender.send(b"", timeout=0)
+        except shm_pool.Timeout:
+            pass
+        publisher = shm_pool.Publisher(provider, "publisher")
+        receiver = shm_pool.Receiver("publisher", client)
+        held = provider.alloc((1 << 20) - (0 if "alloc" in {wait!r} else 8192))
+        try:
+            print("ready")
+            {wait}
+        except KeyboardInterrupt:
+            print("interrupted")
+        publisher.send(b"later")
+        assert bytes(receiver.recv()) == b"later"
+        print("usable")
+    """
+    child = python(program, prefix)
+    child.line()
+    until_asleep(child.process.pid)
+    child.process.send_signal(signal.SIGINT)
+    assert child.line() == "interrupted"
+    assert child.line() == "usable"
+    assert child.process.wait(PATIENCE) == 0
+
+
+def until_asleep(pid):
+    """Waits until the main thread of a process sleeps in a futex, a poll or a sleep."""
+    asleep = ("202", "232", "281", "35", "230", "7", "271")
+    deadline = time.monotonic() + PATIENCE
+    while Path(f"/proc/{pid}/syscall").read_text().split()[0] not in asleep:
+        assert time.monotonic() < deadline
+        os.sched_yield()
+
+
+def test_signal_handler_closes(python, prefix):
+    program = """if True:
+        import shm_pool, signal, sys
+        provider = shm_pool.Provider(name_prefix=sys.argv[1])
+        sender = shm_pool.Sender(provider, "pair")
+        receiver = shm_pool.Receiver("pair", shm_pool.Client(name_prefix=sys.argv[1]))
+        signal.signal(signal.SIGTERM, lambda *_: receiver.close())
+        print("ready")
+        try:
+            receiver.recv()
+        except shm_pool.Closed:
+            print("closed")
+    """
+    child = python(program, prefix)
+    child.line()
+    until_asleep(child.process.pid)
+    child.process.send_signal(signal.SIGTERM)
+    assert child.line() == "closed"
+
+
+# ---- forks --------------------------------------------------------------------------------------
+
+
+def in_fork(body):
+    """Returns the exit code of a child that calls `body`, and then exits as Python does."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            body()
+            code = 0
+        finally:
+            # No atexit handlers: they are pytest's.
+            sys.stdout.flush()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_inherited_handles(provider, client):
+    sender, receiver = Sender(provider, "fork"), Receiver("fork", client)
+    publisher = Publisher(provider, "fork-publisher")
+    buffer, frozen = provider.alloc(100, zeroed=True), provider.alloc(100, zeroed=True)
+    frozen.freeze()
+    reservation = provider.reserve(4096, 2)
+    sender.send(bytes(100))
+    message = receiver.recv()
+    array = np.frombuffer(message, np.uint8)
+    sender.send(b"for the parent")
+
+    def child():
+        uses = [
+            lambda: provider.alloc(1),
+            lambda: provider.stats(),
+            lambda: memoryview(buffer),
+            lambda: buffer.freeze(),
+            lambda: sender.send(buffer),
+            lambda: sender.send(b"short"),
+            lambda: publisher.send(frozen),
+            lambda: receiver.recv(),
+            lambda: receiver.try_recv(),
+            lambda: receiver.fileno(),
+            lambda: client.attach(bytes(32)),
+            lambda: client.connect(1),
+            lambda: Receiver("fork-publisher", client),
+            lambda: reservation.count,
+        ]
+        for number, use in enumerate(uses):
+            with pytest.raises(shm_pool.Forked):
+                use()
+                print("did not raise", number)
+        assert array.tolist() == [0] * 100
+        for handle in receiver, sender, publisher, provider, client, reservation:
+            handle.close()
+        for memory in buffer, frozen:
+            memory.release()
+        # The child makes its own.
+        with Sender(shm_pool.Provider(name_prefix="pytest-fork"), "fork"):
+            pass
+
+    assert in_fork(child) == 0
+    assert bytes(receiver.recv()) == b"for the parent"
+    assert array.tolist() == [0] * 100
+    np.asarray(buffer)[:] = 1
+    sender.send(buffer)
+    assert bytes(receiver.recv()) == bytes([1]) * 100
+    for handle in receiver, sender, publisher, reservation:
+        handle.close()
+
+
+def test_fork_while_receiving(provider, client):
+    with Sender(provider, "fork") as sender, Receiver("fork", client) as receiver:
+        waiting = threading.Thread(target=receiver.recv)
+        waiting.start()
+        # Until the thread has the lock of the receiver.
+        with pytest.raises(shm_pool.InUse):
+            while True:
+                receiver.capacity
+
+        def child():
+            with pytest.raises(shm_pool.Forked):
+                receiver.recv()
+            receiver.close()
+
+        assert in_fork(child) == 0
+        sender.send(b"")
+        waiting.join()
+
+
+def test_descriptors_are_not_leaked(provider, client):
+    def count():
+        return len(os.listdir("/proc/self/fd"))
+
+    def once():
+        with Publisher(provider, "leak") as publisher, Receiver("leak", client) as receiver:
+            receiver.fileno()
+            publisher.wait_for_receivers()
+            publisher.send(bytes(1000))
+            receiver.recv()
+        with pytest.raises(shm_pool.NotFound):
+            Receiver("leak", client)
+
+    once()
+    before = count()
+    for _ in range(20):
+        once()
+    assert count() == before
