@@ -19,6 +19,19 @@ PATIENCE = 60.0
 _numbers = itertools.count()
 
 
+@pytest.fixture(autouse=True)
+def no_hang() -> Iterator[None]:
+    """Ends a test that waits for what does not come. Its handler runs although a call waits."""
+
+    def give_up(*_: object) -> None:
+        raise AssertionError("the test hangs")
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(int(2 * PATIENCE))
+    yield
+    signal.alarm(0)
+
+
 @pytest.fixture
 def prefix() -> Iterator[str]:
     """A name prefix of this test, which must leave nothing in /dev/shm, once a sweep has removed what

@@ -2,6 +2,8 @@
 
 import asyncio
 import doctest
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,16 @@ def test_docstrings():
         runner.run(test)
     results = runner.summarize()
     assert results.failed == 0 and results.attempted > 50
+
+
+def test_readme(python):
+    """Its publisher and its receiver, as two processes."""
+    _, publish, _, receive, _ = re.split(r"```python\n(.*?)```", (HERE.parent / "README.md").read_text(), flags=re.S)
+    channel = f'"pytest-readme-{os.getpid()}"'
+    receiver, publisher = (python(program.replace('"camera"', channel)) for program in (receive, publish))
+    lines = receiver.process.stdout.read().splitlines()
+    assert lines[-1].split() == ["99.0", "0"]
+    assert receiver.end() == publisher.end() == 0
 
 
 def test_every_public_item_has_docs():
