@@ -17,6 +17,7 @@ use pyo3::types::PyBytes;
 use shm_pool::channel;
 use shm_pool::{PeerId, ShmBuf, ShmBufMut, ShmView};
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Content that Python may refer to.
@@ -76,38 +77,40 @@ fn lock<T>(exported: &Mutex<Exported<T>>) -> MutexGuard<'_, Exported<T>> {
     exported.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Fills `view` with bytes of `object`, of which `writable` tells whether they may be written.
+/// Fills `view` with the bytes that `borrow` returns, with an address that stays good until
+/// `__releasebuffer__` is called for `view`, and whether they may be written. `borrow` has counted the
+/// export; if Python refuses the view, `undo` takes that back.
+///
+/// No lock is held here: a refusal may collect garbage, which may be anything.
 ///
 /// # Safety
 ///
-/// `view` is valid for writes. The bytes stay where they are until `__releasebuffer__` is called for
-/// `view`, and may be written if `writable` says so.
+/// `view` is valid for writes, and the bytes are as said above.
 unsafe fn export(
     object: &Bound<'_, PyAny>,
-    (data, len): (*mut u8, usize),
-    writable: bool,
+    borrow: impl FnOnce() -> PyResult<(*mut u8, usize, bool)>,
+    undo: impl FnOnce(),
     view: *mut ffi::Py_buffer,
     flags: c_int,
 ) -> PyResult<()> {
+    let (data, len, writable) = match borrow() {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            // SAFETY: by this function's contract. The protocol demands it for a view that is not filled.
+            unsafe { (*view).obj = ptr::null_mut() };
+            return Err(error);
+        }
+    };
     // A slice has at most `isize::MAX` bytes.
     let (len, read_only) = (len as ffi::Py_ssize_t, c_int::from(!writable));
-    // SAFETY: by this function's contract; `object` is a live object. On an error, the call sets the
-    // view's object to null, as the protocol demands.
+    // SAFETY: by this function's contract; `object` is a live object.
     match unsafe { ffi::PyBuffer_FillInfo(view, object.as_ptr(), data.cast(), len, read_only, flags) } {
         0 => Ok(()),
-        _ => Err(PyErr::fetch(object.py())),
+        _ => {
+            undo();
+            Err(PyErr::fetch(object.py()))
+        }
     }
-}
-
-/// Marks `view` as not filled.
-///
-/// # Safety
-///
-/// `view` is valid for writes.
-unsafe fn refuse<T>(view: *mut ffi::Py_buffer, error: PyErr) -> PyResult<T> {
-    // SAFETY: by this function's contract.
-    unsafe { (*view).obj = std::ptr::null_mut() };
-    Err(error)
 }
 
 // ---- buffers ------------------------------------------------------------------------------------
@@ -293,22 +296,21 @@ impl Buffer {
     /// `view` is valid for writes: Python calls this.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
-        let mut memory = lock(&this.memory);
-        if let Err(error) = this.process.check(BUFFER).and_then(|()| memory.get(BUFFER).map(drop)) {
-            // SAFETY: by this function's contract.
-            return unsafe { refuse(view, error) };
-        }
-        let (bytes, writable) = match &mut memory.content {
-            Some(Memory::Writable(buffer)) => ((buffer.as_mut_ptr(), buffer.len()), true),
-            Some(Memory::Frozen(buffer)) => ((buffer.as_ptr().cast_mut(), buffer.len()), false),
-            // SAFETY: by this function's contract.
-            None => return unsafe { refuse(view, released(BUFFER)) },
+        let borrow = || {
+            this.process.check(BUFFER)?;
+            let mut memory = lock(&this.memory);
+            memory.get(BUFFER)?;
+            let bytes = match &mut memory.content {
+                Some(Memory::Writable(buffer)) => (buffer.as_mut_ptr(), buffer.len(), true),
+                Some(Memory::Frozen(buffer)) => (buffer.as_ptr().cast_mut(), buffer.len(), false),
+                None => return Err(released(BUFFER)),
+            };
+            memory.exports += 1;
+            Ok(bytes)
         };
-        // SAFETY: shared memory does not move, and the count below keeps the handle from being
-        // dropped. A writable one is the only handle, and is not frozen while there are exports.
-        unsafe { export(slf.as_any(), bytes, writable, view, flags)? };
-        memory.exports += 1;
-        Ok(())
+        // SAFETY: shared memory does not move, and the count keeps the handle from being dropped. A
+        // writable one is the only handle, and is not frozen while there are exports.
+        unsafe { export(slf.as_any(), borrow, || lock(&this.memory).end_export(), view, flags) }
     }
 
     /// # Safety
@@ -411,18 +413,17 @@ impl Message {
     ///
     /// `view` is valid for writes: Python calls this.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        let mut received = lock(&slf.get().received);
-        let bytes = match received.get(MESSAGE) {
-            Ok(received) => received.bytes(),
-            // SAFETY: by this function's contract.
-            Err(error) => return unsafe { refuse(view, error) },
+        let received = &slf.get().received;
+        let borrow = || {
+            let mut received = lock(received);
+            let bytes = received.get(MESSAGE)?.bytes();
+            let bytes = (bytes.as_ptr().cast_mut(), bytes.len(), false);
+            received.exports += 1;
+            Ok(bytes)
         };
-        let bytes = (bytes.as_ptr().cast_mut(), bytes.len());
-        // SAFETY: the bytes are read-only. The count below keeps the message from being dropped, and
-        // it lies in its Python object, which does not move.
-        unsafe { export(slf.as_any(), bytes, false, view, flags)? };
-        received.exports += 1;
-        Ok(())
+        // SAFETY: the bytes are read-only. The count keeps the message from being dropped, and it lies
+        // in its Python object, which does not move.
+        unsafe { export(slf.as_any(), borrow, || lock(received).end_export(), view, flags) }
     }
 
     /// # Safety
@@ -461,7 +462,7 @@ impl Bytes {
         let len = self.len().min(target.len());
         // SAFETY: the view is held, so there are `len` bytes. They do not overlap with `target`, which
         // is exclusive.
-        unsafe { std::ptr::copy_nonoverlapping(self.view.buf.cast::<u8>(), target.as_mut_ptr(), len) };
+        unsafe { ptr::copy_nonoverlapping(self.view.buf.cast::<u8>(), target.as_mut_ptr(), len) };
     }
 }
 
