@@ -5,6 +5,7 @@
 //! a signal handler may close it. `close` interrupts the wait of another thread.
 
 use crate::errors::{self, IntoPyErr};
+use crate::exit::{self, detach};
 use crate::fork::Process;
 use crate::memory::{Buffer, Bytes, Message};
 use crate::provider::{Client, Provider};
@@ -73,7 +74,7 @@ impl<T: Send> End<T> {
             Err(error) if is_timeout(&error) && !deadline.is_now() => {}
             result => return result.map_err(IntoPyErr::into_py),
         }
-        wait::until(py, deadline, |time, is_last| match self.with(|end| py.detach(|| attempt(end, time)))? {
+        wait::until(py, deadline, |time, is_last| match self.with(|end| detach(py, || attempt(end, time)))? {
             Err(error) if is_timeout(&error) && !is_last => Ok(None),
             Ok(result) => Ok(Some(result)),
             // Closed rather than interrupted.
@@ -89,12 +90,14 @@ impl<T: Send> End<T> {
         self.is_closed.store(true, Ordering::Release);
         let end = match self.end.try_lock() {
             Ok(mut end) => end.take(),
+            // The thread that has it does not come back.
+            Err(_) if exit::is_exiting() => None,
             Err(_) => {
                 self.interrupter.interrupt();
-                py.detach(|| self.end.lock().unwrap_or_else(PoisonError::into_inner).take())
+                detach(py, || self.end.lock().unwrap_or_else(PoisonError::into_inner).take())
             }
         };
-        py.detach(|| drop(end));
+        detach(py, || drop(end));
     }
 }
 
@@ -519,7 +522,7 @@ impl Receiver {
         }
         let client = client.map_or_else(|| Ok(Arc::default()), Client::get)?;
         let receiver = wait::until(py, deadline, |time, is_last| {
-            match py.detach(|| builder.clone().open_timeout(&client, name, time)) {
+            match detach(py, || builder.clone().open_timeout(&client, name, time)) {
                 Err(error) if may_open_later(&error) && !is_last => Ok(None),
                 opened => opened.map(Some).map_err(IntoPyErr::into_py),
             }
@@ -561,7 +564,7 @@ impl Receiver {
 
     /// Maps all memory of the sender's provider now. Returns its bytes.
     fn warm(&self, py: Python<'_>) -> PyResult<usize> {
-        self.0.with(|end| py.detach(|| end.receiver.warm()))?.map_err(IntoPyErr::into_py)
+        self.0.with(|end| detach(py, || end.receiver.warm()))?.map_err(IntoPyErr::into_py)
     }
 
     /// How many messages may wait to be received.

@@ -3,7 +3,7 @@
 //! The crate refuses most calls by itself. This also covers the locks of this module, which a
 //! thread of the parent may have held, and the memory of a `Buffer`, which the child could write.
 
-use crate::errors;
+use crate::{errors, exit};
 use pyo3::exceptions::PyOSError;
 use pyo3::PyResult;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +36,7 @@ impl Process {
 
 extern "C" fn enter_child() {
     EPOCH.fetch_add(1, Ordering::Relaxed);
+    exit::enter_child();
 }
 
 /// Registers the handler that tells a child from its parent; once, when the module is imported.

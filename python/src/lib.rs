@@ -6,6 +6,7 @@
 //! | `provider.rs` | `Provider`, `Reservation`, `Stats`; `Client` |
 //! | `channel.rs` | `Sender`, `Publisher`, `Receiver` |
 //! | `wait.rs` | waiting without the GIL, and signals |
+//! | `exit.rs` | threads that wait when Python exits |
 //! | `fork.rs` | inherited handles |
 //! | `errors.rs` | the crate's errors as exceptions |
 //!
@@ -13,6 +14,7 @@
 
 mod channel;
 mod errors;
+mod exit;
 mod fork;
 mod memory;
 mod provider;
@@ -23,6 +25,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     fork::watch()?;
+    exit::watch(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("MAX_INLINE", shm_pool::channel::MAX_INLINE)?;
     module.add_class::<memory::Buffer>()?;

@@ -1,6 +1,7 @@
 //! `Provider` and what it makes, and `Client`.
 
 use crate::errors::{self, IntoPyErr};
+use crate::exit::detach;
 use crate::fork::Process;
 use crate::memory::{Buffer, Bytes, Message};
 use crate::wait::{self, Deadline};
@@ -32,7 +33,7 @@ impl<T: Send + Sync> Closable<T> {
     fn close(&self, py: Python<'_>) {
         let value = self.value.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Without the lock and the GIL: unmapping a large pool takes a while.
-        py.detach(|| drop(value));
+        detach(py, || drop(value));
     }
 }
 
@@ -82,7 +83,7 @@ impl Provider {
             Err(error) if error.is_exhausted() && !deadline.is_now() => {}
             allocated => return allocated.map_err(IntoPyErr::into_py),
         }
-        wait::until(py, deadline, |time, is_last| match py.detach(|| request().timeout(time)) {
+        wait::until(py, deadline, |time, is_last| match detach(py, || request().timeout(time)) {
             Err(error) if !is_last && matches!(error.kind(), AllocErrorKind::TimedOut { .. }) => Ok(None),
             allocated => allocated.map(Some).map_err(IntoPyErr::into_py),
         })
@@ -121,7 +122,7 @@ impl Provider {
         if let Some(mode) = mode {
             builder = builder.mode(mode);
         }
-        let provider = py.detach(|| builder.build()).map_err(IntoPyErr::into_py)?;
+        let provider = detach(py, || builder.build()).map_err(IntoPyErr::into_py)?;
         Ok(Self(Closable::new(provider, "provider")))
     }
 
@@ -153,27 +154,27 @@ impl Provider {
     /// Raises as :meth:`alloc`.
     fn reserve(&self, py: Python<'_>, len: usize, count: usize) -> PyResult<Reservation> {
         let provider = self.get()?;
-        let reservation = py.detach(|| provider.reserve(len, count)).map_err(IntoPyErr::into_py)?;
+        let reservation = detach(py, || provider.reserve(len, count)).map_err(IntoPyErr::into_py)?;
         Ok(Reservation(Closable::new(reservation, "reservation")))
     }
 
     /// Ends all current and future waits for memory with :class:`Interrupted`.
     fn interrupt_waits(&self, py: Python<'_>) -> PyResult<()> {
         let provider = self.get()?;
-        py.detach(|| provider.interrupt_waits());
+        detach(py, || provider.interrupt_waits());
         Ok(())
     }
 
     /// Returns all idle memory to the system, and the number of its bytes.
     fn trim(&self, py: Python<'_>) -> PyResult<usize> {
         let provider = self.get()?;
-        Ok(py.detach(|| provider.trim()))
+        Ok(detach(py, || provider.trim()))
     }
 
     /// Takes back what dead peers held, as :meth:`alloc` does at the cap. Returns how many messages.
     fn reclaim(&self, py: Python<'_>) -> PyResult<usize> {
         let provider = self.get()?;
-        Ok(py.detach(|| provider.reclaim()))
+        Ok(detach(py, || provider.reclaim()))
     }
 
     /// Refuses a client of this id from now on. It may keep what it has.
@@ -209,7 +210,7 @@ impl Provider {
             Some(directory) => shm_pool::Provider::sweep_in(directory, name_prefix),
             None => shm_pool::Provider::sweep(name_prefix),
         };
-        let swept = py.detach(sweep).map_err(IntoPyErr::into_py)?;
+        let swept = detach(py, sweep).map_err(IntoPyErr::into_py)?;
         Ok((swept.objects as u64, swept.bytes))
     }
 
@@ -217,7 +218,7 @@ impl Provider {
     fn close(&self, py: Python<'_>) {
         // In a forked child, or if it is closed, there is nothing to end.
         if let Ok(provider) = self.get() {
-            py.detach(|| provider.interrupt_waits());
+            detach(py, || provider.interrupt_waits());
         }
         self.0.close(py);
     }
@@ -347,21 +348,21 @@ impl Client {
         let client = self.get()?;
         let descriptor = Descriptor::from_bytes(descriptor).map_err(IntoPyErr::into_py)?;
         // Without the GIL: the first attach to a provider maps its memory.
-        let view = py.detach(|| client.attach(&descriptor)).map_err(IntoPyErr::into_py)?;
+        let view = detach(py, || client.attach(&descriptor)).map_err(IntoPyErr::into_py)?;
         Ok(Message::of_client(view))
     }
 
     /// Connects to a provider, by its id, and returns the 24 bytes for :meth:`Buffer.grant`.
     fn connect<'py>(&self, py: Python<'py>, provider: u64) -> PyResult<Bound<'py, PyBytes>> {
         let client = self.get()?;
-        let peer = py.detach(|| client.connect(ProviderId::from_u64(provider))).map_err(IntoPyErr::into_py)?;
+        let peer = detach(py, || client.connect(ProviderId::from_u64(provider))).map_err(IntoPyErr::into_py)?;
         Ok(PyBytes::new(py, &peer.to_bytes()))
     }
 
     /// Maps all memory of a provider now, so that the first message costs no page fault. Returns its bytes.
     fn warm(&self, py: Python<'_>, provider: u64) -> PyResult<usize> {
         let client = self.get()?;
-        py.detach(|| client.warm(ProviderId::from_u64(provider))).map_err(IntoPyErr::into_py)
+        detach(py, || client.warm(ProviderId::from_u64(provider))).map_err(IntoPyErr::into_py)
     }
 
     /// Closes the client. Messages stay valid, and keep its place at their providers.

@@ -7,6 +7,7 @@
 //! slice it sleeps, and the other side wakes it at once. Other threads sleep for the whole timeout.
 
 use crate::errors;
+use crate::exit::this_thread;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -42,9 +43,7 @@ impl Deadline {
 
 fn is_main_thread() -> bool {
     // SAFETY: the call has no preconditions.
-    let thread = unsafe { libc::gettid() };
-    // SAFETY: as above.
-    thread == unsafe { libc::getpid() }
+    this_thread() == unsafe { libc::getpid() }
 }
 
 /// Calls `attempt` with the time that it may wait, until it returns something, or a signal handler

@@ -219,6 +219,40 @@ def test_signal_handler_closes(python, prefix):
     assert child.line() == "closed"
 
 
+# ---- exits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_exit_while_threads_wait(busy, python, prefix):
+    program = """if True:
+        import shm_pool, sys, threading
+        prefix, busy = sys.argv[1:]
+        provider = shm_pool.Provider(name_prefix=prefix)
+        client = shm_pool.Client(name_prefix=prefix)
+        sender, receiver = shm_pool.Sender(provider, "idle"), shm_pool.Receiver("idle", client)
+        publisher = shm_pool.Publisher(provider, "busy")
+        readers = [shm_pool.Receiver("busy", client) for _ in range(2)]
+        threading.Thread(target=receiver.recv, daemon=True).start()
+
+        def read(reader):
+            for message in reader:
+                pass
+
+        def write():
+            while True:
+                publisher.send(b"")
+
+        if busy == "True":
+            for reader in readers:
+                threading.Thread(target=read, args=(reader,), daemon=True).start()
+            threading.Thread(target=write, daemon=True).start()
+            threading.Event().wait(0.1)
+    """
+    for _ in range(3):
+        child = python(program, prefix, str(busy))
+        assert child.end() == 0
+
+
 # ---- forks --------------------------------------------------------------------------------------
 
 
