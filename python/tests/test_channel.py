@@ -40,7 +40,7 @@ def test_no_room(provider, client):
             sender.send(b"short", timeout=0.01)
         receiving = threading.Timer(0.01, lambda: [receiver.recv(), receiver.recv()])
         receiving.start()
-        sender.send(bytes(100))
+        sender.send(bytes(100), timeout=10)
         receiving.join()
 
 
@@ -174,7 +174,7 @@ def test_gil_is_free_while_waiting(provider, client):
     with Sender(provider, "pair") as sender, Receiver("pair", client) as receiver:
         sending = threading.Thread(target=lambda: sender.send(b"from another thread"))
         sending.start()
-        assert bytes(receiver.recv()) == b"from another thread"
+        assert bytes(receiver.recv(timeout=10)) == b"from another thread"
         sending.join()
 
 
