@@ -90,7 +90,7 @@ impl<T: Send> End<T> {
         self.is_closed.store(true, Ordering::Release);
         let end = match self.end.try_lock() {
             Ok(mut end) => end.take(),
-            // The thread that has it does not come back.
+            // The thread that holds the lock does not come back.
             Err(_) if exit::is_exiting() => None,
             Err(_) => {
                 self.interrupter.interrupt();
