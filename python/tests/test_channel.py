@@ -203,8 +203,10 @@ def test_event_loop(provider, client):
             received += drain()
         assert received == [b"first", b"second"]
         # A wait in between does not lose the next wake-up.
-        sender.send(b"third")
-        receiver.recv(timeout=10)
+        sending = threading.Timer(0.05, sender.send, [b"third"])
+        sending.start()
+        assert bytes(receiver.recv(timeout=10)) == b"third"
+        sending.join()
         drain()
         sender.send(b"fourth")
         select.select([descriptor], [], [])
