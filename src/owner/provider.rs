@@ -220,9 +220,9 @@ impl Provider {
     /// channels if the system is out of memory.
     ///
     /// ```
-    /// let swept = shm_pool::Provider::sweep("camera")?
-    /// ;println!("{} objects, {} bytes", swept.objects, swept.bytes)
-    /// ;# Ok::<(), shm_pool::BuildError>(())
+    /// let swept = shm_pool::Provider::sweep("camera")?;
+    /// println!("{} objects, {} bytes", swept.objects, swept.bytes);
+    /// # Ok::<(), shm_pool::BuildError>(())
     /// ```
     ///
     /// # Errors
