@@ -31,7 +31,6 @@ use std::time::Duration;
 /// Allocates messages in shared memory. Share one by reference or in an `Arc`.
 ///
 /// Dropping it returns idle memory to the system; buffers and peers' mappings stay valid.
-///
 pub struct Provider {
     pool: Arc<Pool>,
     max_alloc: usize,
@@ -452,7 +451,7 @@ impl fmt::Debug for AllocFuture<'_> {
     }
 }
 
-/// Then `build` gives up: other processes sweep in a loop.
+/// How many control objects `build` creates before it gives up: other processes sweep in a loop.
 const SWEPT_TRIES: usize = 16;
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
@@ -588,7 +587,7 @@ impl ProviderBuilder {
         self
     }
 
-    /// Sets the [options](Tuning) that few programs need.
+    /// Sets all [options](Tuning) that few programs need.
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self
