@@ -225,7 +225,7 @@ impl ShmBuf {
         copies
     }
 
-    /// For the next writer. The processor's own prefetcher covers the middle.
+    /// Prefetches both ends for the next writer; the processor's own prefetcher covers the middle.
     #[inline]
     pub(crate) fn fetch_ends(&self) {
         let first = self.chunk().data().as_ptr();

@@ -292,23 +292,6 @@ impl std::fmt::Debug for Provider {
 /// dropped chunks are not used again until the message fits. There is one region at a time, which
 /// may pass to another length after 250 milliseconds; it contains no [reserved](Provider::reserve)
 /// chunk. A publisher that retries every 250 milliseconds gets one, too.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use std::time::Duration;
-///
-/// let provider = shm_pool::Provider::builder().max_bytes(1 << 20).build()?;
-/// let held = provider.alloc(1 << 20)?;
-/// let later = std::thread::scope(|scope| {
-///     // Waits until the buffer is dropped below.
-///     let waits = scope.spawn(|| provider.request(5000).zeroed().timeout(Duration::from_secs(10)));
-///     drop(held);
-///     waits.join().unwrap()
-/// })?;
-/// assert!(later.iter().all(|&byte| byte == 0));
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a request does nothing until it is made by `now`, `timeout`, `wait` or `wait_async`"]
 pub struct Request<'a> {
