@@ -2,21 +2,11 @@
 //!
 //! # Modules
 //!
-//! Imports go one way:
+//! Imports go one way: `os`; `protocol`, what both sides read and write; `owner` and `peer`, which
+//! never use each other; `channel`; and at the top `backend` and `inspect`. `CONTRIBUTING.md` walks
+//! through the source file by file.
 //!
-//! ```text
-//!   backend/ inspect/        leaves: nothing uses them
-//!      |        |
-//!      |     channel/
-//!       \     /    \
-//!       owner/      peer/    never each other
-//!          \        /
-//!           protocol/        what both sides read and write
-//!               |
-//!              os/           names, mappings, locks, fork, futex
-//! ```
-//!
-//! `CONTRIBUTING.md` walks through the source file by file.
+//! # Memory
 //!
 //! Arenas are carved by pages into runs: large chunks, and heaps, which are carved by cache lines
 //! into small chunks. A page takes memory from the system when it is first carved. Once carved, a
