@@ -1,0 +1,478 @@
+//! The sending ends of channels: one to one, and one to many.
+
+use crate::buf::Buf;
+use crate::provider::Provider;
+use crate::status::{guard, guard_value, Failure, Status};
+use crate::value::{
+    bytes, check_reserved, copy_out, create, option, size_option, text, timeout, u32_option, Required, Value,
+    SHM_POOL_FOREVER,
+};
+use shm_pool::channel::{self, Interrupter as Interrupt, OnFull, SendError};
+use shm_pool::ShmBuf;
+use std::ffi::{c_char, c_void};
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+/// The most bytes that a slot of a channel holds: a message of `shm_pool_sender_send_bytes`.
+pub const SHM_POOL_MAX_INLINE: usize = 48;
+const _: () = assert!(SHM_POOL_MAX_INLINE == channel::MAX_INLINE);
+
+/// In options: a receiver that is behind makes the publisher wait.
+pub const SHM_POOL_BLOCK: u64 = 1;
+
+/// In options: a receiver that is behind misses new messages.
+pub const SHM_POOL_DROP_NEWEST: u64 = 2;
+
+/// In options: a receiver that is behind gets the newest messages, and misses older ones.
+pub const SHM_POOL_DROP_OLDEST: u64 = 3;
+
+/// Sends messages to one receiver, in order and without loss.
+///
+/// Thread safety: any thread may use it, one at a time. An interrupter works from other threads.
+pub struct Sender(channel::Sender);
+
+/// Sends messages to any number of receivers, up to 64, which join and leave at any time.
+///
+/// Thread safety: any thread may use it, one at a time. An interrupter works from other threads.
+pub struct Publisher(channel::Publisher);
+
+/// Ends the blocking calls of one end of a channel.
+///
+/// Thread safety: any number of threads may use it at a time, except to destroy it; also while the end
+/// is being destroyed, and afterwards.
+pub struct Interrupter(pub(crate) Interrupt);
+
+/// Options of a sender. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number 0.
+#[repr(C)]
+pub struct SenderOptions {
+    /// How many unreceived messages the channel holds, 2 to 65,536; default 256.
+    pub capacity: u64,
+    /// How many buffers the receiver may hold at a time, received or not; default 2048.
+    pub loans: u64,
+    /// The permission bits of the object; default 0600.
+    pub mode: u64,
+    /// How long a send spins for room before it sleeps, in nanoseconds; default 20,000.
+    pub spin_ns: u64,
+    /// Must be 0.
+    pub reserved: [u64; 4],
+}
+
+/// Options of a publisher. Initialise it with zeros: 0 and `false` mean the default, and
+/// `SHM_POOL_ZERO` the number 0.
+#[repr(C)]
+pub struct PublisherOptions {
+    /// How many receivers there may be at a time, 1 to 64; default 16.
+    pub receivers: u64,
+    /// How many messages a receiver may be behind, 1 to 65,536; default 256.
+    pub capacity: u64,
+    /// How many buffers a receiver may hold at a time, received or not; default 2048.
+    pub loans: u64,
+    /// How many of the last messages a new receiver gets; default 0.
+    pub history: u64,
+    /// The rule for receivers that do not choose one: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
+    /// `SHM_POOL_DROP_OLDEST`, the default.
+    pub on_full: u64,
+    /// How long a send spins for room before it sleeps, in nanoseconds; default 20,000.
+    pub spin_ns: u64,
+    /// Refuses receivers with `SHM_POOL_BLOCK`, so that sends never wait.
+    pub refuse_blocking: bool,
+    /// Must be 0.
+    pub reserved: [u64; 4],
+}
+
+/// A receiver of a publisher.
+#[repr(C)]
+pub struct ReceiverState {
+    /// A random id, part of the name of the object that publisher and receiver share.
+    pub id: u64,
+    /// The rule for when it falls behind: `SHM_POOL_BLOCK` and others.
+    pub on_full: u64,
+    /// How many messages it may be behind.
+    pub capacity: u64,
+    /// How many messages wait for it.
+    pub waiting: u64,
+    /// How many buffers it holds, received or not.
+    pub loaned: u64,
+    /// How many messages it has missed since it joined.
+    pub dropped: u64,
+}
+
+pub(crate) fn on_full(value: u64) -> Result<Option<OnFull>, Failure> {
+    Ok(Some(match value {
+        0 => return Ok(None),
+        SHM_POOL_BLOCK => OnFull::Block,
+        SHM_POOL_DROP_NEWEST => OnFull::DropNewest,
+        SHM_POOL_DROP_OLDEST => OnFull::DropOldest,
+        _ => return Err(Failure::new(Status::InvalidArgument, format!("option on_full is {value}, which is no rule"))),
+    }))
+}
+
+fn on_full_value(rule: OnFull) -> u64 {
+    match rule {
+        OnFull::Block => SHM_POOL_BLOCK,
+        OnFull::DropNewest => SHM_POOL_DROP_NEWEST,
+        OnFull::DropOldest => SHM_POOL_DROP_OLDEST,
+        _ => 0,
+    }
+}
+
+pub(crate) fn spin(value: u64) -> Option<Duration> {
+    option(value).map(Duration::from_nanos)
+}
+
+/// Sends a buffer, or leaves it in place.
+#[inline]
+fn send<T>(
+    buf: Option<&mut Buf>,
+    send: impl FnOnce(ShmBuf) -> Result<T, SendError<ShmBuf>>,
+) -> Result<T, Failure> {
+    let buf = buf.required("buf")?;
+    match send(buf.take().required("buf")?) {
+        Ok(sent) => Ok(sent),
+        Err(error) => {
+            let failure = error.kind().into();
+            buf.put(error.into_message());
+            Err(failure)
+        }
+    }
+}
+
+/// Creates the channel `name`, for buffers of one provider and one receiver.
+///
+/// `provider`: may be destroyed before the sender.
+/// `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
+/// `options`: NULL for the defaults. Not kept.
+/// `sender`: set to the new sender, which the caller owns and destroys with `shm_pool_sender_destroy`;
+/// NULL after an error.
+///
+/// Errors: `INVALID_ARGUMENT`, `NAME_TAKEN`, `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `FORKED`, `OS`.
+///
+/// # Safety
+///
+/// `name` is NULL, or ends with a NUL.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_sender_create(
+    provider: Option<&Provider>,
+    name: *const c_char,
+    options: Option<&SenderOptions>,
+    sender: Option<&mut MaybeUninit<Option<Box<Sender>>>>,
+) -> Status {
+    guard(|| {
+        create(sender, "sender", || {
+            // SAFETY: by this function's contract.
+            let name = unsafe { text(name, "name")? }.required("name")?;
+            let mut builder = channel::Sender::builder();
+            if let Some(options) = options {
+                check_reserved(&options.reserved)?;
+                if let Some(capacity) = size_option(options.capacity) {
+                    builder = builder.capacity(capacity);
+                }
+                if let Some(loans) = size_option(options.loans) {
+                    builder = builder.loans(loans);
+                }
+                if let Some(mode) = u32_option(options.mode, "mode")? {
+                    builder = builder.mode(mode);
+                }
+                if let Some(spin) = spin(options.spin_ns) {
+                    builder = builder.spin(spin);
+                }
+            }
+            Ok(Sender(builder.create(&provider.required("provider")?.0, name)?))
+        })
+    })
+}
+
+/// Closes a channel. Its receiver gets what was sent, and then `DISCONNECTED`; see also
+/// `shm_pool_sender_wait_until_received`.
+///
+/// `sender`: consumed. NULL is allowed.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_destroy(sender: Option<Box<Sender>>) {
+    guard_value((), || drop(sender));
+}
+
+/// Sends a buffer to the receiver, which need not have opened the channel yet.
+///
+/// `buf`: emptied; its memory is free again when all its handles and the receiver's message are
+/// dropped. On an error it stays as it is.
+/// `timeout_ns`: how long to wait for room, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no
+/// limit.
+///
+/// Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_LOANS` without a
+/// wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_send(sender: Option<&mut Sender>, buf: Option<&mut Buf>, timeout_ns: u64) -> Status {
+    guard(|| {
+        let sender = &mut sender.required("sender")?.0;
+        send(buf, |content| match timeout_ns {
+            0 => sender.try_send(content),
+            SHM_POOL_FOREVER => sender.send(content),
+            _ => sender.send_timeout(content, timeout(timeout_ns)),
+        })
+    })
+}
+
+/// Sends up to `SHM_POOL_MAX_INLINE` bytes, copied into the slot itself.
+///
+/// `bytes`: not kept.
+/// `timeout_ns`: as for `shm_pool_sender_send`.
+///
+/// Errors: `TOO_LONG`, and those of `shm_pool_sender_send`.
+///
+/// # Safety
+///
+/// `bytes` is NULL, or points to `len` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_sender_send_bytes(
+    sender: Option<&mut Sender>,
+    bytes: *const c_void,
+    len: usize,
+    timeout_ns: u64,
+) -> Status {
+    guard(|| {
+        let sender = &mut sender.required("sender")?.0;
+        // SAFETY: by this function's contract.
+        let bytes = unsafe { self::bytes(bytes, len)? };
+        Ok(match timeout_ns {
+            0 => sender.try_send_bytes(bytes)?,
+            SHM_POOL_FOREVER => sender.send_bytes(bytes)?,
+            _ => sender.send_bytes_timeout(bytes, timeout(timeout_ns))?,
+        })
+    })
+}
+
+/// Waits until a receiver has opened the channel. Messages can be sent before that.
+///
+/// Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_wait_for_receiver(sender: Option<&mut Sender>, timeout_ns: u64) -> Status {
+    guard(|| Ok(sender.required("sender")?.0.wait_for_receiver(timeout(timeout_ns))?))
+}
+
+/// Waits until the receiver has received everything and asked for more. Then sender and provider can be
+/// destroyed without losing a message.
+///
+/// Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_wait_until_received(sender: Option<&mut Sender>, timeout_ns: u64) -> Status {
+    guard(|| Ok(sender.required("sender")?.0.wait_until_received(timeout(timeout_ns))?))
+}
+
+/// Creates a handle that ends this sender's waits.
+///
+/// `interrupter`: set to the new interrupter, which the caller owns and destroys with
+/// `shm_pool_interrupter_destroy`, before or after the sender; NULL after an error.
+///
+/// Errors: `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_interrupter(
+    sender: Option<&Sender>,
+    interrupter: Option<&mut MaybeUninit<Option<Box<Interrupter>>>>,
+) -> Status {
+    guard(|| create(interrupter, "interrupter", || Ok(Interrupter(sender.required("sender")?.0.interrupter()))))
+}
+
+/// Ends the wait of the other thread with `INTERRUPTED`; without one, the next wait.
+#[no_mangle]
+pub extern "C" fn shm_pool_interrupter_interrupt(interrupter: Option<&Interrupter>) {
+    guard_value((), || interrupter.into_iter().for_each(|interrupter| interrupter.0.interrupt()));
+}
+
+/// Destroys an interrupter.
+///
+/// `interrupter`: consumed. NULL is allowed.
+#[no_mangle]
+pub extern "C" fn shm_pool_interrupter_destroy(interrupter: Option<Box<Interrupter>>) {
+    guard_value((), || drop(interrupter));
+}
+
+/// Creates the channel `name`, for buffers of one provider and up to 64 receivers of the same user.
+///
+/// `provider`: may be destroyed before the publisher.
+/// `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
+/// `options`: NULL for the defaults. Not kept.
+/// `publisher`: set to the new publisher, which the caller owns and destroys with
+/// `shm_pool_publisher_destroy`; NULL after an error.
+///
+/// Errors: those of `shm_pool_sender_create`.
+///
+/// # Safety
+///
+/// `name` is NULL, or ends with a NUL.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_publisher_create(
+    provider: Option<&Provider>,
+    name: *const c_char,
+    options: Option<&PublisherOptions>,
+    publisher: Option<&mut MaybeUninit<Option<Box<Publisher>>>>,
+) -> Status {
+    guard(|| {
+        create(publisher, "publisher", || {
+            // SAFETY: by this function's contract.
+            let name = unsafe { text(name, "name")? }.required("name")?;
+            let mut builder = channel::Publisher::builder();
+            if let Some(options) = options {
+                check_reserved(&options.reserved)?;
+                builder = builder.allow_blocking(!options.refuse_blocking);
+                if let Some(receivers) = size_option(options.receivers) {
+                    builder = builder.receivers(receivers);
+                }
+                if let Some(capacity) = size_option(options.capacity) {
+                    builder = builder.capacity(capacity);
+                }
+                if let Some(loans) = size_option(options.loans) {
+                    builder = builder.loans(loans);
+                }
+                if let Some(history) = size_option(options.history) {
+                    builder = builder.history(history);
+                }
+                if let Some(rule) = on_full(options.on_full)? {
+                    builder = builder.on_full(rule);
+                }
+                if let Some(spin) = spin(options.spin_ns) {
+                    builder = builder.spin(spin);
+                }
+            }
+            Ok(Publisher(builder.create(&provider.required("provider")?.0, name)?))
+        })
+    })
+}
+
+/// Closes a channel. Its receivers get what was sent, and then `DISCONNECTED`; see also
+/// `shm_pool_publisher_wait_until_received`.
+///
+/// `publisher`: consumed. NULL is allowed.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_destroy(publisher: Option<Box<Publisher>>) {
+    guard_value((), || drop(publisher));
+}
+
+/// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`.
+///
+/// `buf`: emptied; its memory is free again when all its handles and the receivers' messages are
+/// dropped. On an error it stays as it is, and no receiver gets it.
+/// `timeout_ns`: how long to wait for room, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no
+/// limit.
+/// `sent`: set to the number of receivers that get it; not after an error. May be NULL.
+///
+/// Errors: `FULL` and `TOO_MANY_LOANS` without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`,
+/// `FORKED`, `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_send(
+    publisher: Option<&mut Publisher>,
+    buf: Option<&mut Buf>,
+    timeout_ns: u64,
+    sent: Option<&mut MaybeUninit<usize>>,
+) -> Status {
+    guard(|| {
+        let publisher = &mut publisher.required("publisher")?.0;
+        let count = send(buf, |content| match timeout_ns {
+            0 => publisher.try_send(content),
+            SHM_POOL_FOREVER => publisher.send(content),
+            _ => publisher.send_timeout(content, timeout(timeout_ns)),
+        })?;
+        sent.into_iter().for_each(|sent| *sent = MaybeUninit::new(count));
+        Ok(())
+    })
+}
+
+/// Sends up to `SHM_POOL_MAX_INLINE` bytes, copied into the slots themselves.
+///
+/// `bytes`: not kept.
+/// `timeout_ns`, `sent`: as for `shm_pool_publisher_send`.
+///
+/// Errors: `TOO_LONG`, and those of `shm_pool_publisher_send`.
+///
+/// # Safety
+///
+/// `bytes` is NULL, or points to `len` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_publisher_send_bytes(
+    publisher: Option<&mut Publisher>,
+    bytes: *const c_void,
+    len: usize,
+    timeout_ns: u64,
+    sent: Option<&mut MaybeUninit<usize>>,
+) -> Status {
+    guard(|| {
+        let publisher = &mut publisher.required("publisher")?.0;
+        // SAFETY: by this function's contract.
+        let bytes = unsafe { self::bytes(bytes, len)? };
+        let count = match timeout_ns {
+            0 => publisher.try_send_bytes(bytes)?,
+            SHM_POOL_FOREVER => publisher.send_bytes(bytes)?,
+            _ => publisher.send_bytes_timeout(bytes, timeout(timeout_ns))?,
+        };
+        sent.into_iter().for_each(|sent| *sent = MaybeUninit::new(count));
+        Ok(())
+    })
+}
+
+/// Waits until `count` receivers or more are connected.
+///
+/// Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`, also if `count` is above the
+/// publisher's option `receivers`.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_wait_for_receivers(
+    publisher: Option<&mut Publisher>,
+    count: usize,
+    timeout_ns: u64,
+) -> Status {
+    guard(|| Ok(publisher.required("publisher")?.0.wait_for_receivers(count, timeout(timeout_ns))?))
+}
+
+/// Waits until all connected receivers have received everything. Then publisher and provider can be
+/// destroyed without losing a message.
+///
+/// Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_wait_until_received(publisher: Option<&mut Publisher>, timeout_ns: u64) -> Status {
+    guard(|| Ok(publisher.required("publisher")?.0.wait_until_received(timeout(timeout_ns))?))
+}
+
+/// Reads the state of each connected receiver.
+///
+/// `states`: an array with room for `capacity` entries, overwritten as far as there are receivers. May
+/// be NULL, to ask for their number.
+/// `count`: set to the number of receivers, which may exceed `capacity`.
+///
+/// Errors: `INVALID_ARGUMENT`.
+///
+/// # Safety
+///
+/// `states` is NULL, or has room for `capacity` entries.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_publisher_receivers(
+    publisher: Option<&mut Publisher>,
+    states: *mut ReceiverState,
+    capacity: usize,
+    count: Option<&mut MaybeUninit<usize>>,
+) -> Status {
+    guard(|| {
+        let count = count.required("count")?.write(0);
+        let found = publisher.required("publisher")?.0.receivers().map(|state| ReceiverState {
+            id: state.id,
+            on_full: on_full_value(state.on_full),
+            capacity: state.capacity as u64,
+            waiting: state.waiting as u64,
+            loaned: state.loaned as u64,
+            dropped: state.dropped,
+        });
+        // SAFETY: by this function's contract.
+        *count = unsafe { copy_out(found, states, capacity) };
+        Ok(())
+    })
+}
+
+/// Creates a handle that ends this publisher's waits.
+///
+/// `interrupter`: as for `shm_pool_sender_interrupter`.
+///
+/// Errors: `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_interrupter(
+    publisher: Option<&Publisher>,
+    interrupter: Option<&mut MaybeUninit<Option<Box<Interrupter>>>>,
+) -> Status {
+    guard(|| create(interrupter, "interrupter", || Ok(Interrupter(publisher.required("publisher")?.0.interrupter()))))
+}

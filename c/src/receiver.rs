@@ -1,0 +1,285 @@
+//! The receiving end of channels.
+
+use crate::channel::{on_full, spin, Interrupter};
+use crate::client::Client;
+use crate::status::{guard, guard_value, Failure, Status};
+use crate::value::{check_reserved, create, size_option, text, timeout, value, Required, Value, SHM_POOL_FOREVER};
+use shm_pool::channel::{self, RecvError, WaitAnyError};
+use shm_pool::WakeFd;
+use std::ffi::{c_char, c_int};
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::task::Poll;
+
+/// Receives the messages of a sender or a publisher.
+///
+/// Thread safety: any thread may use it, one at a time. An interrupter works from other threads.
+pub struct Receiver {
+    end: channel::Receiver,
+    /// Made when the descriptor is first asked for.
+    ready: Option<WakeFd>,
+}
+
+/// Options of a receiver. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number
+/// 0. All but `spin_ns` are for receivers of a publisher, whose options are the defaults and the limits.
+#[repr(C)]
+pub struct ReceiverOptions {
+    /// How many messages this receiver may be behind.
+    pub capacity: u64,
+    /// How many buffers it may hold at a time, received or not.
+    pub loans: u64,
+    /// What happens when it is behind: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
+    /// `SHM_POOL_DROP_OLDEST`.
+    pub on_full: u64,
+    /// How long a receive spins before it sleeps, in nanoseconds; default 20,000.
+    pub spin_ns: u64,
+    /// Must be 0.
+    pub reserved: [u64; 4],
+}
+
+/// A received message: a buffer of the sender, read in place, or the bytes of a slot. A value, as
+/// `shm_pool_buf_mut` is.
+///
+/// A buffer stays on loan until the message is dropped.
+///
+/// Thread safety: any number of threads may read it at a time; one at a time may drop it.
+#[repr(C)]
+pub struct Message {
+    opaque: [MaybeUninit<u64>; 10],
+}
+value!(Message: channel::Message);
+
+/// Opens the channel `name` of a sender or a publisher.
+///
+/// `client`: says where to look, and which user to trust. May be destroyed before the receiver.
+/// `name`: the channel's name.
+/// `options`: NULL for the defaults. Not kept.
+/// `timeout_ns`: how long to wait for the channel to appear and to have room, in nanoseconds: 0 does not
+/// wait, `SHM_POOL_FOREVER` has no limit.
+/// `receiver`: set to the new receiver, which the caller owns and destroys with
+/// `shm_pool_receiver_destroy`; NULL after an error.
+///
+/// Errors: `NOT_FOUND`, `NOT_READY`, `CLOSED`, `HAS_RECEIVER`, `TOO_MANY_RECEIVERS`,
+/// `BLOCKING_NOT_ALLOWED`, `NOT_A_PUBLISHER`, `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `OS`,
+/// `INVALID_ARGUMENT`.
+///
+/// # Safety
+///
+/// `name` is NULL, or ends with a NUL.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_receiver_open(
+    client: Option<&Client>,
+    name: *const c_char,
+    options: Option<&ReceiverOptions>,
+    timeout_ns: u64,
+    receiver: Option<&mut MaybeUninit<Option<Box<Receiver>>>>,
+) -> Status {
+    guard(|| {
+        create(receiver, "receiver", || {
+            // SAFETY: by this function's contract.
+            let name = unsafe { text(name, "name")? }.required("name")?;
+            let mut builder = channel::Receiver::builder();
+            if let Some(options) = options {
+                check_reserved(&options.reserved)?;
+                if let Some(capacity) = size_option(options.capacity) {
+                    builder = builder.capacity(capacity);
+                }
+                if let Some(loans) = size_option(options.loans) {
+                    builder = builder.loans(loans);
+                }
+                if let Some(rule) = on_full(options.on_full)? {
+                    builder = builder.on_full(rule);
+                }
+                if let Some(spin) = spin(options.spin_ns) {
+                    builder = builder.spin(spin);
+                }
+            }
+            let client = &client.required("client")?.0;
+            let end = match timeout_ns {
+                0 => builder.open(client, name)?,
+                _ => builder.open_timeout(client, name, timeout(timeout_ns))?,
+            };
+            Ok(Receiver { end, ready: None })
+        })
+    })
+}
+
+/// Destroys a receiver. Messages that it has received stay valid.
+///
+/// `receiver`: consumed, and its descriptor closed: remove that from the event loop before. NULL is
+/// allowed.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_destroy(receiver: Option<Box<Receiver>>) {
+    guard_value((), || drop(receiver));
+}
+
+/// Receives the next message.
+///
+/// `timeout_ns`: how long to wait, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
+/// `message`: overwritten. The caller owns it, and drops it. Empty after an error.
+///
+/// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; `DISCONNECTED` if the sender has closed or
+/// died, and everything it sent has been received; `OS` if a resource has run out: the message stays
+/// queued; `CLOSED` and `DAMAGED`: this message is lost, the next one may be good; `NOT_CONNECTED`;
+/// `NO_HELPER`; `FORKED`; `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_recv(
+    receiver: Option<&mut Receiver>,
+    timeout_ns: u64,
+    message: Option<&mut MaybeUninit<Message>>,
+) -> Status {
+    guard(|| {
+        Message::fill(message, "message", || {
+            let Receiver { end, ready } = receiver.required("receiver")?;
+            Ok(match (timeout_ns, ready) {
+                (0, None) => end.try_recv()?,
+                (0, Some(ready)) => match ready.poll(|context| end.poll_recv(context)) {
+                    Poll::Ready(received) => received?,
+                    Poll::Pending => return Err(RecvError::Empty.into()),
+                },
+                (SHM_POOL_FOREVER, _) => end.recv()?,
+                _ => end.recv_timeout(timeout(timeout_ns))?,
+            })
+        })
+    })
+}
+
+/// Returns a descriptor for event loops (`poll`, `epoll`, `select`). It is readable when a message may
+/// have arrived, or the sender has closed or died; sometimes also without a reason.
+///
+/// Wait for it only after `shm_pool_receiver_recv` with a timeout of 0 has returned `EMPTY`: that call,
+/// from the first call of this function on, makes the descriptor unreadable until there is something to
+/// receive. At first it is readable. So an event loop is:
+///
+/// ```c
+/// shm_pool_receiver_fd(receiver, &fd);
+/// for (;;) {
+///     poll(...); // until fd is readable
+///     while ((status = shm_pool_receiver_recv(receiver, 0, &message)) == SHM_POOL_STATUS_OK) {
+///         ...
+///         shm_pool_message_drop(&message);
+///     }
+///     if (status != SHM_POOL_STATUS_EMPTY) break;
+/// }
+/// ```
+///
+/// `fd`: overwritten; -1 after an error. Owner: the receiver. Neither read, write nor close it. The same
+/// each time.
+///
+/// Errors: `OS`, `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_fd(receiver: Option<&mut Receiver>, fd: Option<&mut MaybeUninit<c_int>>) -> Status {
+    guard(|| {
+        let fd = fd.required("fd")?.write(-1);
+        let ready = &mut receiver.required("receiver")?.ready;
+        let ready = match ready {
+            Some(ready) => ready,
+            None => ready.insert(WakeFd::new()?),
+        };
+        *fd = ready.as_raw_fd();
+        Ok(())
+    })
+}
+
+/// Waits until one of several receivers has a message, or its sender has closed or died.
+///
+/// `receivers`: an array of `count` different receivers.
+/// `timeout_ns`: how long to wait, in nanoseconds; `SHM_POOL_FOREVER` has no limit.
+/// `index`: set to the place of that receiver in the array; not after an error. Receivers take turns.
+///
+/// Errors: `TIMED_OUT`, `INTERRUPTED`, `NO_HELPER`, `FORKED`, `INVALID_ARGUMENT`.
+///
+/// # Safety
+///
+/// `receivers` is NULL, or an array of `count` receivers, none of which any thread uses meanwhile.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_wait_any(
+    receivers: *const *mut Receiver,
+    count: usize,
+    timeout_ns: u64,
+    index: Option<&mut MaybeUninit<usize>>,
+) -> Status {
+    guard(|| {
+        let index = index.required("index")?;
+        if count == 0 {
+            return Err(WaitAnyError::NoReceivers.into());
+        }
+        if receivers.is_null() {
+            return Err(Failure::new(Status::InvalidArgument, "argument receivers is NULL".to_owned()));
+        }
+        // SAFETY: by this function's contract.
+        let receivers = unsafe { std::slice::from_raw_parts(receivers, count) };
+        let mut ends = Vec::with_capacity(count);
+        for (at, &receiver) in receivers.iter().enumerate() {
+            if receiver.is_null() || receivers[..at].contains(&receiver) {
+                let text = format!("receivers[{at}] is NULL, or one of the receivers before it");
+                return Err(Failure::new(Status::InvalidArgument, text));
+            }
+            // SAFETY: by this function's contract, and no receiver is in the array twice.
+            ends.push(unsafe { &mut (*receiver).end });
+        }
+        index.write(channel::wait_any(&mut ends, timeout(timeout_ns))?);
+        Ok(())
+    })
+}
+
+/// Maps and faults in all memory that the sender's provider has now, so that the first read of a buffer
+/// costs no system call and no page fault.
+///
+/// `bytes`: set to the number of payload bytes present; not after an error. May be NULL.
+///
+/// Errors: `OS`, `FORKED`, `CLOSED`, `NOT_USABLE`, `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_warm(
+    receiver: Option<&mut Receiver>,
+    bytes: Option<&mut MaybeUninit<usize>>,
+) -> Status {
+    guard(|| {
+        let present = receiver.required("receiver")?.end.warm()?;
+        bytes.into_iter().for_each(|bytes| *bytes = MaybeUninit::new(present));
+        Ok(())
+    })
+}
+
+/// Creates a handle that ends this receiver's waits.
+///
+/// `interrupter`: as for `shm_pool_sender_interrupter`.
+///
+/// Errors: `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_interrupter(
+    receiver: Option<&Receiver>,
+    interrupter: Option<&mut MaybeUninit<Option<Box<Interrupter>>>>,
+) -> Status {
+    guard(|| create(interrupter, "interrupter", || Ok(Interrupter(receiver.required("receiver")?.end.interrupter()))))
+}
+
+/// Returns the first byte of a message, for reading; NULL if it is empty. Aligned to at least 8, a
+/// buffer to 64.
+///
+/// Owner: the message. Valid until it is dropped, or moved: the bytes of a slot are in the struct itself.
+#[no_mangle]
+pub extern "C" fn shm_pool_message_data(message: Option<&Message>) -> *const u8 {
+    message.and_then(|message| message.get()).map_or(ptr::null(), |content| content.as_ptr())
+}
+
+/// Returns the length of a message in bytes; 0 if it is empty.
+#[no_mangle]
+pub extern "C" fn shm_pool_message_len(message: Option<&Message>) -> usize {
+    message.and_then(|message| message.get()).map_or(0, |content| content.len())
+}
+
+/// Returns how many messages this receiver has missed just before this one; wraps around above 2^32 - 1.
+#[no_mangle]
+pub extern "C" fn shm_pool_message_missed(message: Option<&Message>) -> u32 {
+    message.and_then(|message| message.get()).map_or(0, |content| content.missed())
+}
+
+/// Drops a message. Allowed in any thread, and after the receiver is destroyed.
+///
+/// `message`: emptied. NULL and an empty message are allowed.
+#[no_mangle]
+pub extern "C" fn shm_pool_message_drop(message: Option<&mut Message>) {
+    guard_value((), || drop(message.and_then(|message| message.take())));
+}

@@ -1,0 +1,430 @@
+//! Results: a code for each condition that a caller can act on, and a message for the rest.
+
+use shm_pool::channel::{ChannelError, RecvError, SendErrorKind, WaitAnyError};
+use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, CapacityError, DescriptorError, OsError, ShareError};
+use std::any::Any;
+use std::cell::RefCell;
+use std::error::Error;
+use std::ffi::{c_char, c_int, CStr, CString};
+use std::io;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// The result of a call. Numbers keep their meaning in later versions, which may add some.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// The call succeeded.
+    Ok = 0,
+    /// An argument is null, an empty handle, out of range, or not a valid name.
+    InvalidArgument = 1,
+    /// A defect of the library: a panic was caught. The object may be unusable; destroy it.
+    Panic = 2,
+    /// The object belongs to the parent of this forked process.
+    Forked = 3,
+    /// A system call failed; see `shm_pool_last_errno`.
+    Os = 4,
+    /// This process has no heap memory left.
+    OutOfMemory = 5,
+    /// Another thread has ended the wait. The next one waits again.
+    Interrupted = 6,
+    /// The time is over.
+    TimedOut = 7,
+    /// The object belongs to another user.
+    WrongUid = 8,
+    /// An error that this version of the interface has no code for.
+    Other = 9,
+    /// The provider's cap is reached; the message says by what.
+    Exhausted = 20,
+    /// The length is above the largest allocation, or above the buffer's capacity.
+    TooLarge = 21,
+    /// The message has other handles or readers.
+    NotExclusive = 22,
+    /// The provider has no record left to share another buffer.
+    TooManyShared = 30,
+    /// The peer has disconnected or died.
+    PeerDisconnected = 31,
+    /// The buffer or the peer belongs to another provider.
+    OtherProvider = 32,
+    /// The peer has not taken up earlier grants of this buffer.
+    TooManyGrants = 33,
+    /// The memory has been reused since the descriptor was made.
+    Stale = 40,
+    /// The grant was taken up already, or revoked.
+    NotGranted = 41,
+    /// The descriptor was granted to another client.
+    OtherPeer = 42,
+    /// This client has as many views of the message as it may have.
+    TooManyLeases = 43,
+    /// This client reads as many bytes as the provider allows.
+    OverQuota = 44,
+    /// No such provider exists.
+    NoProvider = 45,
+    /// The provider's process has died.
+    ProviderDied = 46,
+    /// The provider, or the channel, has been closed.
+    Closed = 47,
+    /// The provider refuses this client, or the other end of the channel has closed or died.
+    Disconnected = 48,
+    /// All peer slots of the provider are taken.
+    TooManyPeers = 49,
+    /// Another process has this client's slot, because its descriptors were closed.
+    SlotLost = 50,
+    /// The descriptor, the message or the shared memory has no valid content.
+    Damaged = 51,
+    /// The object under that name is not one of this library, or of another version.
+    NotUsable = 52,
+    /// No message has arrived.
+    Empty = 60,
+    /// The channel is full.
+    Full = 61,
+    /// The receiver holds as many buffers as it may.
+    TooManyLoans = 62,
+    /// More bytes than a slot holds: send a buffer.
+    TooLong = 63,
+    /// No channel of that name exists.
+    NotFound = 64,
+    /// The channel is being created; try again.
+    NotReady = 65,
+    /// A live sender has a channel of that name.
+    NameTaken = 66,
+    /// The channel has, or had, a receiver.
+    HasReceiver = 67,
+    /// The publisher has as many receivers as it accepts.
+    TooManyReceivers = 68,
+    /// The publisher does not wait for receivers.
+    BlockingNotAllowed = 69,
+    /// The channel's sender fixes the options that this receiver sets.
+    NotAPublisher = 70,
+    /// This process has as many ends of channels as it may have.
+    TooManyEnds = 71,
+    /// The publisher's process has no descriptors or memory for this receiver.
+    NotConnected = 72,
+    /// The thread that watches channels for descriptors could not be started.
+    NoHelper = 73,
+}
+
+enum Text {
+    Static(&'static CStr),
+    /// Formatted when it is asked for: a full channel is no rare event.
+    Send(SendErrorKind),
+    Owned(CString),
+}
+
+/// An error on its way to C.
+pub(crate) struct Failure {
+    status: Status,
+    errno: c_int,
+    text: Text,
+}
+
+impl Failure {
+    pub(crate) fn new(status: Status, text: String) -> Self {
+        // Text up to a NUL, which no message has.
+        let text = CString::new(text).unwrap_or_default();
+        Self { status, errno: 0, text: Text::Owned(text) }
+    }
+
+    fn fixed(status: Status, text: &'static CStr) -> Self {
+        Self { status, errno: 0, text: Text::Static(text) }
+    }
+
+    #[cold]
+    fn of(status: Status, error: &(dyn Error + 'static)) -> Self {
+        let causes = || std::iter::successors(Some(error), |&cause| cause.source());
+        let texts: Vec<String> = causes().map(ToString::to_string).collect();
+        let errno = causes().find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error());
+        Self { errno: errno.unwrap_or(0), ..Self::new(status, texts.join(": ")) }
+    }
+
+    #[cold]
+    fn of_panic(payload: Box<dyn Any + Send>) -> Self {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned();
+        // Its drop might panic.
+        std::mem::forget(payload);
+        Self::new(Status::Panic, format!("the library panicked: {text}"))
+    }
+
+    #[cold]
+    fn report(self) -> Status {
+        let status = self.status;
+        // While the thread exits there is no place for it.
+        let _ = LAST.try_with(|last| *last.borrow_mut() = Some(self));
+        status
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Failure>> = const { RefCell::new(None) };
+}
+
+/// Runs the body of a call: no panic passes, and an error is kept for this thread.
+#[inline]
+pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> Status {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => Status::Ok,
+        Ok(Err(failure)) => failure.report(),
+        Err(payload) => Failure::of_panic(payload).report(),
+    }
+}
+
+/// Like [`guard`], for a call that returns a value and cannot fail.
+#[inline]
+pub(crate) fn guard_value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
+        Failure::of_panic(payload).report();
+        fallback
+    })
+}
+
+/// Returns the message of the last call of this thread that failed, in English and without a line
+/// end; an empty string if none has. Successful calls do not change it.
+///
+/// Owner: the library. Valid until the next call of this thread that fails.
+#[no_mangle]
+pub extern "C" fn shm_pool_last_error() -> *const c_char {
+    let text = LAST.try_with(|last| {
+        let mut last = last.borrow_mut();
+        let Some(failure) = &mut *last else { return c"".as_ptr() };
+        if let Text::Send(kind) = failure.text {
+            failure.text = Text::Owned(CString::new(kind.to_string()).unwrap_or_default());
+        }
+        match &failure.text {
+            Text::Static(text) => text.as_ptr(),
+            Text::Owned(text) => text.as_ptr(),
+            Text::Send(_) => c"".as_ptr(),
+        }
+    });
+    text.unwrap_or(c"".as_ptr())
+}
+
+/// Returns the status of the last call of this thread that failed; `SHM_POOL_STATUS_OK` if none has.
+#[no_mangle]
+pub extern "C" fn shm_pool_last_status() -> Status {
+    let status = LAST.try_with(|last| last.borrow().as_ref().map_or(Status::Ok, |failure| failure.status));
+    status.unwrap_or(Status::Ok)
+}
+
+/// Returns the `errno` of the last call of this thread that failed, if a system call was the cause;
+/// otherwise 0.
+#[no_mangle]
+pub extern "C" fn shm_pool_last_errno() -> c_int {
+    let errno = LAST.try_with(|last| last.borrow().as_ref().map_or(0, |failure| failure.errno));
+    errno.unwrap_or(0)
+}
+
+impl From<AllocError> for Failure {
+    #[cold]
+    fn from(error: AllocError) -> Self {
+        Self::of(of_alloc(&error), &error)
+    }
+}
+
+fn of_alloc(error: &AllocError) -> Status {
+    match error.kind() {
+        AllocErrorKind::TooLarge { .. } => Status::TooLarge,
+        AllocErrorKind::UnsupportedAlignment { .. } | AllocErrorKind::ReserveTooMany { .. } => Status::InvalidArgument,
+        AllocErrorKind::Exhausted { .. } => Status::Exhausted,
+        AllocErrorKind::TimedOut { .. } => Status::TimedOut,
+        AllocErrorKind::Interrupted => Status::Interrupted,
+        AllocErrorKind::ReserveShare(error) => of_share(error),
+        AllocErrorKind::Forked => Status::Forked,
+        AllocErrorKind::Os(_) => Status::Os,
+        _ => Status::Other,
+    }
+}
+
+impl From<ShareError> for Failure {
+    #[cold]
+    fn from(error: ShareError) -> Self {
+        Self::of(of_share(&error), &error)
+    }
+}
+
+fn of_share(error: &ShareError) -> Status {
+    match error {
+        ShareError::TooManyShared { .. } => Status::TooManyShared,
+        ShareError::PeerDisconnected(_) => Status::PeerDisconnected,
+        ShareError::OtherProvider { .. } => Status::OtherProvider,
+        ShareError::TooManyGrants { .. } => Status::TooManyGrants,
+        ShareError::OutOfMemory { .. } => Status::OutOfMemory,
+        ShareError::Forked => Status::Forked,
+        _ => Status::Other,
+    }
+}
+
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Self {
+        let status = match &error {
+            BuildError::OutOfRange { .. }
+            | BuildError::Prefix { .. }
+            | BuildError::Directory { .. }
+            | BuildError::Mode { .. }
+            | BuildError::LockMemory { .. }
+            | BuildError::NumaNode { .. } => Status::InvalidArgument,
+            BuildError::OutOfMemory { .. } => Status::OutOfMemory,
+            BuildError::Os(_) | BuildError::Random(_) => Status::Os,
+            _ => Status::Other,
+        };
+        Self::of(status, &error)
+    }
+}
+
+impl From<CapacityError> for Failure {
+    fn from(error: CapacityError) -> Self {
+        Self::of(Status::TooLarge, &error)
+    }
+}
+
+impl From<DescriptorError> for Failure {
+    fn from(error: DescriptorError) -> Self {
+        Self::of(Status::Damaged, &error)
+    }
+}
+
+impl From<AttachError> for Failure {
+    #[cold]
+    fn from(error: AttachError) -> Self {
+        Self::of(of_attach(&error), &error)
+    }
+}
+
+fn of_attach(error: &AttachError) -> Status {
+    match error {
+        AttachError::Stale => Status::Stale,
+        AttachError::NoSuchRecord { .. } | AttachError::WrongLength { .. } | AttachError::Damaged { .. } => Status::Damaged,
+        AttachError::OtherPeer { .. } => Status::OtherPeer,
+        AttachError::NotGranted => Status::NotGranted,
+        AttachError::TooManyLeases { .. } => Status::TooManyLeases,
+        AttachError::OverQuota { .. } => Status::OverQuota,
+        AttachError::NoProvider { .. } => Status::NoProvider,
+        AttachError::Disconnected { .. } => Status::Disconnected,
+        AttachError::Closed { .. } => Status::Closed,
+        AttachError::ProviderDied { .. } => Status::ProviderDied,
+        AttachError::NotAProvider { .. } => Status::NotUsable,
+        AttachError::WrongUid { .. } => Status::WrongUid,
+        AttachError::TooManyPeers { .. } => Status::TooManyPeers,
+        AttachError::SlotLost { .. } => Status::SlotLost,
+        AttachError::Forked => Status::Forked,
+        AttachError::Os(_) => Status::Os,
+        _ => Status::Other,
+    }
+}
+
+impl From<ChannelError> for Failure {
+    fn from(error: ChannelError) -> Self {
+        let status = match &error {
+            ChannelError::Name { .. } | ChannelError::OutOfRange { .. } | ChannelError::Mode { .. } => Status::InvalidArgument,
+            ChannelError::NameTaken { .. } => Status::NameTaken,
+            ChannelError::NotFound { .. } => Status::NotFound,
+            ChannelError::Closed { .. } => Status::Closed,
+            ChannelError::NotReady { .. } => Status::NotReady,
+            ChannelError::HasReceiver { .. } => Status::HasReceiver,
+            ChannelError::TooManyReceivers { .. } => Status::TooManyReceivers,
+            ChannelError::BlockingNotAllowed { .. } => Status::BlockingNotAllowed,
+            ChannelError::NotAPublisher { .. } => Status::NotAPublisher,
+            ChannelError::NotAChannel { .. } => Status::NotUsable,
+            ChannelError::WrongUid { .. } => Status::WrongUid,
+            ChannelError::Forked => Status::Forked,
+            ChannelError::TooManyEnds { .. } => Status::TooManyEnds,
+            ChannelError::Os(_) => Status::Os,
+            _ => Status::Other,
+        };
+        Self::of(status, &error)
+    }
+}
+
+impl From<SendErrorKind> for Failure {
+    #[cold]
+    fn from(kind: SendErrorKind) -> Self {
+        let (status, errno) = match kind {
+            SendErrorKind::Full { .. } => (Status::Full, 0),
+            SendErrorKind::TimedOut => (Status::TimedOut, 0),
+            SendErrorKind::TooManyLoans { .. } => (Status::TooManyLoans, 0),
+            SendErrorKind::TooManyReceivers { .. } => (Status::InvalidArgument, 0),
+            SendErrorKind::Disconnected => (Status::Disconnected, 0),
+            SendErrorKind::TooLong { .. } => (Status::TooLong, 0),
+            SendErrorKind::OtherProvider { .. } => (Status::OtherProvider, 0),
+            SendErrorKind::Forked => (Status::Forked, 0),
+            SendErrorKind::Interrupted => (Status::Interrupted, 0),
+            SendErrorKind::NoHelper { errno } => (Status::NoHelper, errno),
+            _ => (Status::Other, 0),
+        };
+        Self { status, errno, text: Text::Send(kind) }
+    }
+}
+
+impl From<RecvError> for Failure {
+    #[cold]
+    fn from(error: RecvError) -> Self {
+        let status = match &error {
+            RecvError::Empty => return Self::fixed(Status::Empty, c"no message has arrived"),
+            RecvError::TimedOut => return Self::fixed(Status::TimedOut, c"the wait timed out: no message arrived"),
+            RecvError::Disconnected => Status::Disconnected,
+            RecvError::Map(_) => Status::Os,
+            RecvError::NotConnected { errno } => {
+                return Self { errno: *errno, ..Self::of(Status::NotConnected, &error) };
+            }
+            RecvError::Closed { .. } => Status::Closed,
+            RecvError::Attach(error) => of_attach(error),
+            RecvError::Damaged { .. } => Status::Damaged,
+            RecvError::Forked => Status::Forked,
+            RecvError::Interrupted => Status::Interrupted,
+            RecvError::NoHelper(_) => Status::NoHelper,
+            _ => Status::Other,
+        };
+        Self::of(status, &error)
+    }
+}
+
+impl From<WaitAnyError> for Failure {
+    #[cold]
+    fn from(error: WaitAnyError) -> Self {
+        let status = match &error {
+            WaitAnyError::NoReceivers => Status::InvalidArgument,
+            WaitAnyError::TimedOut { .. } => Status::TimedOut,
+            WaitAnyError::Interrupted { .. } => Status::Interrupted,
+            WaitAnyError::NoHelper { .. } => Status::NoHelper,
+            WaitAnyError::Forked { .. } => Status::Forked,
+            _ => Status::Other,
+        };
+        Self::of(status, &error)
+    }
+}
+
+impl From<OsError> for Failure {
+    fn from(error: OsError) -> Self {
+        Self::of(Status::Os, &error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last() -> &'static str {
+        // SAFETY: the string is valid until the next failure of this thread.
+        unsafe { CStr::from_ptr(shm_pool_last_error()) }.to_str().expect("UTF-8")
+    }
+
+    #[test]
+    fn panics_are_caught() {
+        assert_eq!(guard(|| panic!("at {}", 7)), Status::Panic);
+        assert_eq!((shm_pool_last_status(), last()), (Status::Panic, "the library panicked: at 7"));
+        assert_eq!(guard_value(3, || panic!("again")), 3);
+        assert_eq!(last(), "the library panicked: again");
+    }
+
+    #[test]
+    fn messages_have_their_causes() {
+        let cause = std::io::Error::from_raw_os_error(28);
+        let error = OsError::new("fallocate", "a segment", 4096, cause, String::new());
+        assert_eq!(guard(|| Err(BuildError::Os(error).into())), Status::Os);
+        assert_eq!(last(), "fallocate on a segment (4096 bytes) failed: No space left on device (os error 28)");
+        assert_eq!(shm_pool_last_errno(), 28);
+        assert_eq!(guard(|| Err(SendErrorKind::Full { capacity: 3 }.into())), Status::Full);
+        assert_eq!((last().contains("full with 3 messages"), shm_pool_last_errno()), (true, 0));
+        assert_eq!(guard(|| Ok(())), Status::Ok);
+        assert_eq!(shm_pool_last_status(), Status::Full);
+    }
+}
