@@ -2,13 +2,20 @@
 //! here, and `include/shm_pool.hpp` wraps it for C++.
 //!
 //! Pointers to single objects are references that may be null, so that the code behind them is safe:
-//! C guarantees what a reference needs (see the head of the header), and `status` refuses null.
-//! Handles of the warm path are values of fixed size (`value`); all others are boxes.
+//! C guarantees what a reference needs (see the head of the header), and `value` refuses null.
+//! Handles of the warm path are values of fixed size; all others are boxes.
 
-mod buf;
-mod channel;
-mod client;
-mod provider;
-mod receiver;
-mod status;
-mod value;
+// In the order of the header.
+pub mod status;
+
+pub mod value;
+
+pub mod provider;
+
+pub mod buf;
+
+pub mod client;
+
+pub mod channel;
+
+pub mod receiver;
