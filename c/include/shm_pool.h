@@ -40,6 +40,12 @@
 #define SHM_POOL_VERSION_MAJOR 0
 #define SHM_POOL_VERSION_MINOR 1
 
+// The number of nanoseconds that means "without limit".
+#define SHM_POOL_FOREVER UINT64_MAX
+
+// In options, where 0 means "the default": the number zero.
+#define SHM_POOL_ZERO UINT64_MAX
+
 // The most bytes that a slot of a channel holds: a message of `shm_pool_sender_send_bytes`.
 #define SHM_POOL_MAX_INLINE 48
 
@@ -51,12 +57,6 @@
 
 // In options: a receiver that is behind gets the newest messages, and misses older ones.
 #define SHM_POOL_DROP_OLDEST 3
-
-// The number of nanoseconds that means "without limit".
-#define SHM_POOL_FOREVER UINT64_MAX
-
-// In options, where 0 means "the default": the number zero.
-#define SHM_POOL_ZERO UINT64_MAX
 
 // The result of a call. Numbers keep their meaning in later versions, which may add some.
 typedef enum shm_pool_status {
@@ -185,6 +185,42 @@ typedef struct shm_pool_reservation shm_pool_reservation;
 // Thread safety: any thread may use it, one at a time. An interrupter works from other threads.
 typedef struct shm_pool_sender shm_pool_sender;
 
+// Options of a provider. Initialise it with zeros: 0, `false` and NULL mean the default, and
+// `SHM_POOL_ZERO` the number 0.
+typedef struct shm_pool_provider_options {
+    // The cap on payload memory in bytes; default 1 GiB. Nothing is reserved in advance.
+    uint64_t max_bytes;
+    // The largest allocation in bytes; default: the largest possible.
+    uint64_t max_alloc;
+    // How many free chunks are kept per size class; default 8.
+    uint64_t max_idle_per_class;
+    // How many chunks peers can know at a time; default 4096. Each takes 128 bytes of /dev/shm.
+    uint64_t max_shared;
+    // The most bytes of messages that one peer may read at a time; default: no limit.
+    uint64_t max_bytes_per_peer;
+    // The length of the first segment in bytes; default: a 32nd of `max_bytes`.
+    uint64_t arena_size;
+    // The number of allocations after which memory that was idle throughout is returned to the
+    // system; default 32,768. `SHM_POOL_ZERO`: never.
+    uint64_t idle_window;
+    // The permission bits of the objects under /dev/shm; default 0600. With 0660, peers of the same
+    // group may attach too.
+    uint64_t mode;
+    // The NUMA node to prefer for payload memory; default: that of the thread that allocates first.
+    uint64_t numa_node;
+    // Locks the pool and the control object into RAM; see `RLIMIT_MEMLOCK`.
+    bool lock_memory;
+    // Advises the kernel to put reserved memory into huge pages.
+    bool huge_pages;
+    // The directory of the objects, an absolute path; default "/dev/shm". Clients need the same.
+    const char *directory;
+    // The prefix of the objects' names: 1 to 64 of `A-Z a-z 0-9 _ -`; default "shm_pool". Clients
+    // need the same.
+    const char *name_prefix;
+    // Must be 0.
+    uint64_t reserved[8];
+} shm_pool_provider_options;
+
 // A buffer in shared memory that only its owner can read or write.
 //
 // A value: the caller provides the struct, initialised with zeros or by a call. It may be moved with
@@ -194,6 +230,66 @@ typedef struct shm_pool_sender shm_pool_sender;
 typedef struct shm_pool_buf_mut {
     uint64_t opaque[3];
 } shm_pool_buf_mut;
+
+// A provider's memory, in bytes unless stated otherwise.
+typedef struct shm_pool_stats {
+    // The cap.
+    uint64_t max_bytes;
+    // All chunks: in use, leased by peers, and idle.
+    uint64_t bytes_held;
+    // The highest `bytes_held` so far.
+    uint64_t peak_bytes_held;
+    // Chunks that this process holds buffers of.
+    uint64_t bytes_in_use;
+    // Chunks that peers lease, or that are on loan through channels.
+    uint64_t bytes_leased;
+    // The segments' length: address space, of which only `bytes_held` takes memory.
+    uint64_t bytes_mapped;
+    // The number of segments.
+    uint64_t segments;
+    // The number of segments created so far.
+    uint64_t segments_created;
+    // How many allocations found an idle chunk.
+    uint64_t hits;
+    // How many allocations made a chunk.
+    uint64_t misses;
+    // Always 0.
+    uint64_t reserved[6];
+} shm_pool_stats;
+
+// The chunks of one size class.
+typedef struct shm_pool_class_stats {
+    // The size of a chunk in bytes.
+    uint64_t size;
+    // The alignment of a chunk in bytes.
+    uint64_t align;
+    // The number of chunks.
+    uint64_t chunks;
+    // How many of them are idle.
+    uint64_t idle;
+    // How many of them this process holds buffers of.
+    uint64_t in_use;
+    // How many of them peers lease, or are on loan.
+    uint64_t leased;
+    // How many allocations found an idle chunk.
+    uint64_t hits;
+    // How many allocations made a chunk.
+    uint64_t misses;
+} shm_pool_class_stats;
+
+// Identifies one connection of a client to a provider: 24 plain bytes, for any transport.
+typedef struct shm_pool_peer_id {
+    // The id. It has no invalid values: a provider checks it.
+    uint8_t bytes[24];
+} shm_pool_peer_id;
+
+// What a sweep has removed.
+typedef struct shm_pool_swept {
+    // The number of objects.
+    uint64_t objects;
+    // Their length in bytes.
+    uint64_t bytes;
+} shm_pool_swept;
 
 // A message in shared memory: a buffer that cannot be written any more. A value, as
 // `shm_pool_buf_mut` is.
@@ -211,12 +307,6 @@ typedef struct shm_pool_descriptor {
     uint8_t bytes[32];
 } shm_pool_descriptor;
 
-// Identifies one connection of a client to a provider: 24 plain bytes, for any transport.
-typedef struct shm_pool_peer_id {
-    // The id. It has no invalid values: a provider checks it.
-    uint8_t bytes[24];
-} shm_pool_peer_id;
-
 // The content of a descriptor.
 typedef struct shm_pool_descriptor_fields {
     // The id of the provider that owns the message.
@@ -226,6 +316,27 @@ typedef struct shm_pool_descriptor_fields {
     // The slot of the peer that the message was granted to; -1 if any peer may attach.
     int32_t granted_to;
 } shm_pool_descriptor_fields;
+
+// Options of a client. Initialise it with zeros: 0 and NULL mean the default, and `SHM_POOL_ZERO` the
+// number 0.
+typedef struct shm_pool_client_options {
+    // The providers' directory; default "/dev/shm".
+    const char *directory;
+    // The providers' prefix; default "shm_pool".
+    const char *name_prefix;
+    // The user whose providers are trusted, and no others'; default: this process's effective user.
+    uint64_t owner_uid;
+    // Must be 0.
+    uint64_t reserved[4];
+} shm_pool_client_options;
+
+// A message of another process, mapped read-only. The owner does not reuse the memory while the view
+// exists. A value, as `shm_pool_buf_mut` is.
+//
+// Thread safety: any number of threads may read it at a time; one at a time may drop it.
+typedef struct shm_pool_view {
+    uint64_t opaque[5];
+} shm_pool_view;
 
 // Options of a sender. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number 0.
 typedef struct shm_pool_sender_options {
@@ -279,117 +390,6 @@ typedef struct shm_pool_receiver_state {
     uint64_t dropped;
 } shm_pool_receiver_state;
 
-// Options of a client. Initialise it with zeros: 0 and NULL mean the default, and `SHM_POOL_ZERO` the
-// number 0.
-typedef struct shm_pool_client_options {
-    // The providers' directory; default "/dev/shm".
-    const char *directory;
-    // The providers' prefix; default "shm_pool".
-    const char *name_prefix;
-    // The user whose providers are trusted, and no others'; default: this process's effective user.
-    uint64_t owner_uid;
-    // Must be 0.
-    uint64_t reserved[4];
-} shm_pool_client_options;
-
-// A message of another process, mapped read-only. The owner does not reuse the memory while the view
-// exists. A value, as `shm_pool_buf_mut` is.
-//
-// Thread safety: any number of threads may read it at a time; one at a time may drop it.
-typedef struct shm_pool_view {
-    uint64_t opaque[5];
-} shm_pool_view;
-
-// Options of a provider. Initialise it with zeros: 0, `false` and NULL mean the default, and
-// `SHM_POOL_ZERO` the number 0.
-typedef struct shm_pool_provider_options {
-    // The cap on payload memory in bytes; default 1 GiB. Nothing is reserved in advance.
-    uint64_t max_bytes;
-    // The largest allocation in bytes; default: the largest possible.
-    uint64_t max_alloc;
-    // How many free chunks are kept per size class; default 8.
-    uint64_t max_idle_per_class;
-    // How many chunks peers can know at a time; default 4096. Each takes 128 bytes of /dev/shm.
-    uint64_t max_shared;
-    // The most bytes of messages that one peer may read at a time; default: no limit.
-    uint64_t max_bytes_per_peer;
-    // The length of the first segment in bytes; default: a 32nd of `max_bytes`.
-    uint64_t arena_size;
-    // The number of allocations after which memory that was idle throughout is returned to the
-    // system; default 32,768. `SHM_POOL_ZERO`: never.
-    uint64_t idle_window;
-    // The permission bits of the objects under /dev/shm; default 0600. With 0660, peers of the same
-    // group may attach too.
-    uint64_t mode;
-    // The NUMA node to prefer for payload memory; default: that of the thread that allocates first.
-    uint64_t numa_node;
-    // Locks the pool and the control object into RAM; see `RLIMIT_MEMLOCK`.
-    bool lock_memory;
-    // Advises the kernel to put reserved memory into huge pages.
-    bool huge_pages;
-    // The directory of the objects, an absolute path; default "/dev/shm". Clients need the same.
-    const char *directory;
-    // The prefix of the objects' names: 1 to 64 of `A-Z a-z 0-9 _ -`; default "shm_pool". Clients
-    // need the same.
-    const char *name_prefix;
-    // Must be 0.
-    uint64_t reserved[8];
-} shm_pool_provider_options;
-
-// A provider's memory, in bytes unless stated otherwise.
-typedef struct shm_pool_stats {
-    // The cap.
-    uint64_t max_bytes;
-    // All chunks: in use, leased by peers, and idle.
-    uint64_t bytes_held;
-    // The highest `bytes_held` so far.
-    uint64_t peak_bytes_held;
-    // Chunks that this process holds buffers of.
-    uint64_t bytes_in_use;
-    // Chunks that peers lease, or that are on loan through channels.
-    uint64_t bytes_leased;
-    // The segments' length: address space, of which only `bytes_held` takes memory.
-    uint64_t bytes_mapped;
-    // The number of segments.
-    uint64_t segments;
-    // The number of segments created so far.
-    uint64_t segments_created;
-    // How many allocations found an idle chunk.
-    uint64_t hits;
-    // How many allocations made a chunk.
-    uint64_t misses;
-    // Always 0.
-    uint64_t reserved[6];
-} shm_pool_stats;
-
-// The chunks of one size class.
-typedef struct shm_pool_class_stats {
-    // The size of a chunk in bytes.
-    uint64_t size;
-    // The alignment of a chunk in bytes.
-    uint64_t align;
-    // The number of chunks.
-    uint64_t chunks;
-    // How many of them are idle.
-    uint64_t idle;
-    // How many of them this process holds buffers of.
-    uint64_t in_use;
-    // How many of them peers lease, or are on loan.
-    uint64_t leased;
-    // How many allocations found an idle chunk.
-    uint64_t hits;
-    // How many allocations made a chunk.
-    uint64_t misses;
-} shm_pool_class_stats;
-
-// What a sweep has removed.
-typedef struct shm_pool_swept {
-    // The number of objects.
-    uint64_t objects;
-    // Their length in bytes.
-    uint64_t bytes;
-} shm_pool_swept;
-
 // Options of a receiver. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number
 // 0. All but `spin_ns` are for receivers of a publisher, whose options are the defaults and the limits.
 typedef struct shm_pool_receiver_options {
@@ -419,6 +419,140 @@ typedef struct shm_pool_message {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Returns the message of the last call of this thread that failed, in English and without a line
+// end; an empty string if none has. Successful calls do not change it.
+//
+// Owner: the library. Valid until the next call of this thread that fails.
+const char *shm_pool_last_error(void);
+
+// Returns the status of the last call of this thread that failed; `SHM_POOL_STATUS_OK` if none has.
+enum shm_pool_status shm_pool_last_status(void);
+
+// Returns the `errno` of the last call of this thread that failed, if a system call was the cause;
+// otherwise 0.
+int shm_pool_last_errno(void);
+
+// Creates a provider and its control object, but no payload memory yet. First removes what dead
+// providers of this directory and prefix have left.
+//
+// `options`: NULL for the defaults. Not kept.
+// `provider`: set to the new provider, which the caller owns and destroys with
+// `shm_pool_provider_destroy`; NULL after an error.
+//
+// Errors: `INVALID_ARGUMENT` for an option that is out of range, `OS`, `OUT_OF_MEMORY`.
+//
+// Requires: The strings of the options are NULL, or end with a NUL.
+enum shm_pool_status shm_pool_provider_create(const struct shm_pool_provider_options *options,
+                                              struct shm_pool_provider **provider);
+
+// Destroys a provider. Its idle memory returns to the system. Buffers stay valid, and their memory
+// returns to the system with the last of them; peers keep what they have mapped.
+//
+// `provider`: consumed. NULL is allowed.
+void shm_pool_provider_destroy(struct shm_pool_provider *provider);
+
+// Returns the provider's id, for `shm_pool_client_connect`; 0 if `provider` is NULL.
+uint64_t shm_pool_provider_id(const struct shm_pool_provider *provider);
+
+// Allocates a buffer of `len` bytes, aligned to at least 64. Never waits. The bytes are those of an
+// earlier message, or zero. Once the pool is warm, this makes no system call, takes no lock and
+// does not touch the heap.
+//
+// `buf`: overwritten. The caller owns the buffer, and drops, freezes or sends it. Empty after an
+// error.
+//
+// Errors: `EXHAUSTED` at the cap, `TOO_LARGE`, `OS`, `FORKED`, `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_provider_alloc(const struct shm_pool_provider *provider,
+                                             size_t len,
+                                             struct shm_pool_buf_mut *buf);
+
+// Allocates a buffer of `len` bytes, aligned to `align`, and waits until any process releases enough
+// memory. Requests are served in their order.
+//
+// `align`: a power of two up to 4096; 0 means 64.
+// `timeout_ns`: how long to wait, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
+// `buf`: as for `shm_pool_provider_alloc`.
+//
+// Errors: `TIMED_OUT`, `INTERRUPTED`, and those of `shm_pool_provider_alloc`.
+enum shm_pool_status shm_pool_provider_alloc_timeout(const struct shm_pool_provider *provider,
+                                                     size_t len,
+                                                     size_t align,
+                                                     uint64_t timeout_ns,
+                                                     struct shm_pool_buf_mut *buf);
+
+// Ends all current and future waits for memory of this provider with `INTERRUPTED`.
+void shm_pool_provider_interrupt_waits(const struct shm_pool_provider *provider);
+
+// Reserves `count` chunks for messages of `len` bytes: a message of that length then costs no more
+// from the first one on, and neither other lengths nor a lack of memory take its memory.
+//
+// `reservation`: set to the new reservation, which the caller owns and destroys with
+// `shm_pool_reservation_destroy`, before or after the provider; NULL after an error.
+//
+// Errors: `INVALID_ARGUMENT` above `max_idle_per_class`, `TOO_MANY_SHARED`, and those of
+// `shm_pool_provider_alloc`. After an error nothing is reserved.
+enum shm_pool_status shm_pool_provider_reserve(const struct shm_pool_provider *provider,
+                                               size_t len,
+                                               size_t count,
+                                               struct shm_pool_reservation **reservation);
+
+// Ends a reservation: its chunks become ordinary ones.
+//
+// `reservation`: consumed. NULL is allowed. Any thread.
+void shm_pool_reservation_destroy(struct shm_pool_reservation *reservation);
+
+// Reads the provider's statistics; all zero in a forked child. Takes a lock that creating and
+// destroying chunks also take.
+//
+// `stats`: overwritten.
+//
+// Errors: `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_provider_stats(const struct shm_pool_provider *provider,
+                                             struct shm_pool_stats *stats);
+
+// Reads the statistics of each size class in use.
+//
+// `classes`: an array with room for `capacity` entries, overwritten as far as there are classes. May
+// be NULL, to ask for their number.
+// `count`: set to the number of classes, which may exceed `capacity`.
+//
+// Errors: `INVALID_ARGUMENT`.
+//
+// Requires: `classes` is NULL, or has room for `capacity` entries.
+enum shm_pool_status shm_pool_provider_class_stats(const struct shm_pool_provider *provider,
+                                                   struct shm_pool_class_stats *classes,
+                                                   size_t capacity,
+                                                   size_t *count);
+
+// Returns idle memory to the system until the provider holds at most `bytes`, as far as possible.
+// Returns the number of bytes returned; 0 if `provider` is NULL.
+size_t shm_pool_provider_trim_to(const struct shm_pool_provider *provider, size_t bytes);
+
+// Reclaims the leases of dead peers now, rather than when memory runs out. Returns how many messages
+// they still held; 0 if `provider` is NULL.
+size_t shm_pool_provider_reclaim(const struct shm_pool_provider *provider);
+
+// Disconnects a peer that keeps too much: it attaches to no further messages, and its grants are
+// revoked. Its views stay valid.
+//
+// Errors: `PEER_DISCONNECTED` if it is no longer connected, `OTHER_PROVIDER`, `FORKED`,
+// `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_provider_disconnect(const struct shm_pool_provider *provider,
+                                                  const struct shm_pool_peer_id *peer);
+
+// Removes the objects that killed providers of a directory and prefix have left. Creating a provider
+// does this too.
+//
+// `directory`, `name_prefix`: NULL for "/dev/shm" and "shm_pool".
+// `swept`: overwritten. May be NULL.
+//
+// Any thread. Errors: `INVALID_ARGUMENT`, `OS`.
+//
+// Requires: The strings are NULL, or end with a NUL.
+enum shm_pool_status shm_pool_sweep(const char *directory,
+                                    const char *name_prefix,
+                                    struct shm_pool_swept *swept);
 
 // Returns the first byte of a buffer, for reading and writing; NULL if it is empty.
 //
@@ -517,182 +651,6 @@ bool shm_pool_buf_revoke(const struct shm_pool_buf *buf,
 enum shm_pool_status shm_pool_descriptor_read(const struct shm_pool_descriptor *descriptor,
                                               struct shm_pool_descriptor_fields *fields);
 
-// Creates the channel `name`, for buffers of one provider and one receiver.
-//
-// `provider`: may be destroyed before the sender.
-// `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
-// `options`: NULL for the defaults. Not kept.
-// `sender`: set to the new sender, which the caller owns and destroys with `shm_pool_sender_destroy`;
-// NULL after an error.
-//
-// Errors: `INVALID_ARGUMENT`, `NAME_TAKEN`, `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `FORKED`, `OS`.
-//
-// # Safety
-//
-// `name` is NULL, or ends with a NUL.
-enum shm_pool_status shm_pool_sender_create(const struct shm_pool_provider *provider,
-                                            const char *name,
-                                            const struct shm_pool_sender_options *options,
-                                            struct shm_pool_sender **sender);
-
-// Closes a channel. Its receiver gets what was sent, and then `DISCONNECTED`; see also
-// `shm_pool_sender_wait_until_received`.
-//
-// `sender`: consumed. NULL is allowed.
-void shm_pool_sender_destroy(struct shm_pool_sender *sender);
-
-// Sends a buffer to the receiver, which need not have opened the channel yet.
-//
-// `buf`: emptied; its memory is free again when all its handles and the receiver's message are
-// dropped. On an error it stays as it is.
-// `timeout_ns`: how long to wait for room, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no
-// limit.
-//
-// Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_LOANS` without a
-// wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_sender_send(struct shm_pool_sender *sender,
-                                          struct shm_pool_buf *buf,
-                                          uint64_t timeout_ns);
-
-// Sends up to `SHM_POOL_MAX_INLINE` bytes, copied into the slot itself.
-//
-// `bytes`: not kept.
-// `timeout_ns`: as for `shm_pool_sender_send`.
-//
-// Errors: `TOO_LONG`, and those of `shm_pool_sender_send`.
-//
-// # Safety
-//
-// `bytes` is NULL, or points to `len` bytes.
-enum shm_pool_status shm_pool_sender_send_bytes(struct shm_pool_sender *sender,
-                                                const void *bytes,
-                                                size_t len,
-                                                uint64_t timeout_ns);
-
-// Waits until a receiver has opened the channel. Messages can be sent before that.
-//
-// Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_sender_wait_for_receiver(struct shm_pool_sender *sender,
-                                                       uint64_t timeout_ns);
-
-// Waits until the receiver has received everything and asked for more. Then sender and provider can be
-// destroyed without losing a message.
-//
-// Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_sender_wait_until_received(struct shm_pool_sender *sender,
-                                                         uint64_t timeout_ns);
-
-// Creates a handle that ends this sender's waits.
-//
-// `interrupter`: set to the new interrupter, which the caller owns and destroys with
-// `shm_pool_interrupter_destroy`, before or after the sender; NULL after an error.
-//
-// Errors: `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_sender_interrupter(const struct shm_pool_sender *sender,
-                                                 struct shm_pool_interrupter **interrupter);
-
-// Ends the wait of the other thread with `INTERRUPTED`; without one, the next wait.
-void shm_pool_interrupter_interrupt(const struct shm_pool_interrupter *interrupter);
-
-// Destroys an interrupter.
-//
-// `interrupter`: consumed. NULL is allowed.
-void shm_pool_interrupter_destroy(struct shm_pool_interrupter *interrupter);
-
-// Creates the channel `name`, for buffers of one provider and up to 64 receivers of the same user.
-//
-// `provider`: may be destroyed before the publisher.
-// `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
-// `options`: NULL for the defaults. Not kept.
-// `publisher`: set to the new publisher, which the caller owns and destroys with
-// `shm_pool_publisher_destroy`; NULL after an error.
-//
-// Errors: those of `shm_pool_sender_create`.
-//
-// # Safety
-//
-// `name` is NULL, or ends with a NUL.
-enum shm_pool_status shm_pool_publisher_create(const struct shm_pool_provider *provider,
-                                               const char *name,
-                                               const struct shm_pool_publisher_options *options,
-                                               struct shm_pool_publisher **publisher);
-
-// Closes a channel. Its receivers get what was sent, and then `DISCONNECTED`; see also
-// `shm_pool_publisher_wait_until_received`.
-//
-// `publisher`: consumed. NULL is allowed.
-void shm_pool_publisher_destroy(struct shm_pool_publisher *publisher);
-
-// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`.
-//
-// `buf`: emptied; its memory is free again when all its handles and the receivers' messages are
-// dropped. On an error it stays as it is, and no receiver gets it.
-// `timeout_ns`: how long to wait for room, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no
-// limit.
-// `sent`: set to the number of receivers that get it; not after an error. May be NULL.
-//
-// Errors: `FULL` and `TOO_MANY_LOANS` without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`,
-// `FORKED`, `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_publisher_send(struct shm_pool_publisher *publisher,
-                                             struct shm_pool_buf *buf,
-                                             uint64_t timeout_ns,
-                                             size_t *sent);
-
-// Sends up to `SHM_POOL_MAX_INLINE` bytes, copied into the slots themselves.
-//
-// `bytes`: not kept.
-// `timeout_ns`, `sent`: as for `shm_pool_publisher_send`.
-//
-// Errors: `TOO_LONG`, and those of `shm_pool_publisher_send`.
-//
-// # Safety
-//
-// `bytes` is NULL, or points to `len` bytes.
-enum shm_pool_status shm_pool_publisher_send_bytes(struct shm_pool_publisher *publisher,
-                                                   const void *bytes,
-                                                   size_t len,
-                                                   uint64_t timeout_ns,
-                                                   size_t *sent);
-
-// Waits until `count` receivers or more are connected.
-//
-// Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`, also if `count` is above the
-// publisher's option `receivers`.
-enum shm_pool_status shm_pool_publisher_wait_for_receivers(struct shm_pool_publisher *publisher,
-                                                           size_t count,
-                                                           uint64_t timeout_ns);
-
-// Waits until all connected receivers have received everything. Then publisher and provider can be
-// destroyed without losing a message.
-//
-// Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_publisher_wait_until_received(struct shm_pool_publisher *publisher,
-                                                            uint64_t timeout_ns);
-
-// Reads the state of each connected receiver.
-//
-// `states`: an array with room for `capacity` entries, overwritten as far as there are receivers. May
-// be NULL, to ask for their number.
-// `count`: set to the number of receivers, which may exceed `capacity`.
-//
-// Errors: `INVALID_ARGUMENT`.
-//
-// # Safety
-//
-// `states` is NULL, or has room for `capacity` entries.
-enum shm_pool_status shm_pool_publisher_receivers(struct shm_pool_publisher *publisher,
-                                                  struct shm_pool_receiver_state *states,
-                                                  size_t capacity,
-                                                  size_t *count);
-
-// Creates a handle that ends this publisher's waits.
-//
-// `interrupter`: as for `shm_pool_sender_interrupter`.
-//
-// Errors: `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_publisher_interrupter(const struct shm_pool_publisher *publisher,
-                                                    struct shm_pool_interrupter **interrupter);
-
 // Creates a client. Creates no system object yet.
 //
 // `options`: NULL for the defaults. Not kept.
@@ -701,9 +659,7 @@ enum shm_pool_status shm_pool_publisher_interrupter(const struct shm_pool_publis
 //
 // Errors: `INVALID_ARGUMENT`.
 //
-// # Safety
-//
-// The strings of the options are NULL, or end with a NUL.
+// Requires: The strings of the options are NULL, or end with a NUL.
 enum shm_pool_status shm_pool_client_create(const struct shm_pool_client_options *options,
                                             struct shm_pool_client **client);
 
@@ -771,132 +727,171 @@ enum shm_pool_status shm_pool_view_clone(const struct shm_pool_view *view,
 // `view`: emptied. NULL and an empty view are allowed.
 void shm_pool_view_drop(struct shm_pool_view *view);
 
-// Creates a provider and its control object, but no payload memory yet. First removes what dead
-// providers of this directory and prefix have left.
+// Creates the channel `name`, for buffers of one provider and one receiver.
 //
+// `provider`: may be destroyed before the sender.
+// `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
 // `options`: NULL for the defaults. Not kept.
-// `provider`: set to the new provider, which the caller owns and destroys with
-// `shm_pool_provider_destroy`; NULL after an error.
+// `sender`: set to the new sender, which the caller owns and destroys with `shm_pool_sender_destroy`;
+// NULL after an error.
 //
-// Errors: `INVALID_ARGUMENT` for an option that is out of range, `OS`, `OUT_OF_MEMORY`.
+// Errors: `INVALID_ARGUMENT`, `NAME_TAKEN`, `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `FORKED`, `OS`.
 //
-// # Safety
-//
-// The strings of the options are NULL, or end with a NUL.
-enum shm_pool_status shm_pool_provider_create(const struct shm_pool_provider_options *options,
-                                              struct shm_pool_provider **provider);
+// Requires: `name` is NULL, or ends with a NUL.
+enum shm_pool_status shm_pool_sender_create(const struct shm_pool_provider *provider,
+                                            const char *name,
+                                            const struct shm_pool_sender_options *options,
+                                            struct shm_pool_sender **sender);
 
-// Destroys a provider. Its idle memory returns to the system. Buffers stay valid, and their memory
-// returns to the system with the last of them; peers keep what they have mapped.
+// Closes a channel. Its receiver gets what was sent, and then `DISCONNECTED`; see also
+// `shm_pool_sender_wait_until_received`.
 //
-// `provider`: consumed. NULL is allowed.
-void shm_pool_provider_destroy(struct shm_pool_provider *provider);
+// `sender`: consumed. NULL is allowed.
+void shm_pool_sender_destroy(struct shm_pool_sender *sender);
 
-// Returns the provider's id, for `shm_pool_client_connect`; 0 if `provider` is NULL.
-uint64_t shm_pool_provider_id(const struct shm_pool_provider *provider);
+// Sends a buffer to the receiver, which need not have opened the channel yet.
+//
+// `buf`: emptied; its memory is free again when all its handles and the receiver's message are
+// dropped. On an error it stays as it is.
+// `timeout_ns`: how long to wait for room, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no
+// limit.
+//
+// Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_LOANS` without a
+// wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_sender_send(struct shm_pool_sender *sender,
+                                          struct shm_pool_buf *buf,
+                                          uint64_t timeout_ns);
 
-// Allocates a buffer of `len` bytes, aligned to at least 64. Never waits. The bytes are those of an
-// earlier message, or zero. Once the pool is warm, this makes no system call, takes no lock and
-// does not touch the heap.
+// Sends up to `SHM_POOL_MAX_INLINE` bytes, copied into the slot itself.
 //
-// `buf`: overwritten. The caller owns the buffer, and drops, freezes or sends it. Empty after an
-// error.
+// `bytes`: not kept.
+// `timeout_ns`: as for `shm_pool_sender_send`.
 //
-// Errors: `EXHAUSTED` at the cap, `TOO_LARGE`, `OS`, `FORKED`, `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_provider_alloc(const struct shm_pool_provider *provider,
-                                             size_t len,
-                                             struct shm_pool_buf_mut *buf);
+// Errors: `TOO_LONG`, and those of `shm_pool_sender_send`.
+//
+// Requires: `bytes` is NULL, or points to `len` bytes.
+enum shm_pool_status shm_pool_sender_send_bytes(struct shm_pool_sender *sender,
+                                                const void *bytes,
+                                                size_t len,
+                                                uint64_t timeout_ns);
 
-// Allocates a buffer of `len` bytes, aligned to `align`, and waits until any process releases enough
-// memory. Requests are served in their order.
+// Waits until a receiver has opened the channel. Messages can be sent before that.
 //
-// `align`: a power of two up to 4096; 0 means 64.
-// `timeout_ns`: how long to wait, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
-// `buf`: as for `shm_pool_provider_alloc`.
-//
-// Errors: `TIMED_OUT`, `INTERRUPTED`, and those of `shm_pool_provider_alloc`.
-enum shm_pool_status shm_pool_provider_alloc_timeout(const struct shm_pool_provider *provider,
-                                                     size_t len,
-                                                     size_t align,
-                                                     uint64_t timeout_ns,
-                                                     struct shm_pool_buf_mut *buf);
+// Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_sender_wait_for_receiver(struct shm_pool_sender *sender,
+                                                       uint64_t timeout_ns);
 
-// Ends all current and future waits for memory of this provider with `INTERRUPTED`.
-void shm_pool_provider_interrupt_waits(const struct shm_pool_provider *provider);
+// Waits until the receiver has received everything and asked for more. Then sender and provider can be
+// destroyed without losing a message.
+//
+// Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_sender_wait_until_received(struct shm_pool_sender *sender,
+                                                         uint64_t timeout_ns);
 
-// Reserves `count` chunks for messages of `len` bytes: a message of that length then costs no more
-// from the first one on, and neither other lengths nor a lack of memory take its memory.
+// Creates a handle that ends this sender's waits.
 //
-// `reservation`: set to the new reservation, which the caller owns and destroys with
-// `shm_pool_reservation_destroy`, before or after the provider; NULL after an error.
-//
-// Errors: `INVALID_ARGUMENT` above `max_idle_per_class`, `TOO_MANY_SHARED`, and those of
-// `shm_pool_provider_alloc`. After an error nothing is reserved.
-enum shm_pool_status shm_pool_provider_reserve(const struct shm_pool_provider *provider,
-                                               size_t len,
-                                               size_t count,
-                                               struct shm_pool_reservation **reservation);
-
-// Ends a reservation: its chunks become ordinary ones.
-//
-// `reservation`: consumed. NULL is allowed. Any thread.
-void shm_pool_reservation_destroy(struct shm_pool_reservation *reservation);
-
-// Reads the provider's statistics; all zero in a forked child. Takes a lock that creating and
-// destroying chunks also take.
-//
-// `stats`: overwritten.
+// `interrupter`: set to the new interrupter, which the caller owns and destroys with
+// `shm_pool_interrupter_destroy`, before or after the sender; NULL after an error.
 //
 // Errors: `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_provider_stats(const struct shm_pool_provider *provider,
-                                             struct shm_pool_stats *stats);
+enum shm_pool_status shm_pool_sender_interrupter(const struct shm_pool_sender *sender,
+                                                 struct shm_pool_interrupter **interrupter);
 
-// Reads the statistics of each size class in use.
+// Ends the wait of the other thread with `INTERRUPTED`; without one, the next wait.
+void shm_pool_interrupter_interrupt(const struct shm_pool_interrupter *interrupter);
+
+// Destroys an interrupter.
 //
-// `classes`: an array with room for `capacity` entries, overwritten as far as there are classes. May
+// `interrupter`: consumed. NULL is allowed.
+void shm_pool_interrupter_destroy(struct shm_pool_interrupter *interrupter);
+
+// Creates the channel `name`, for buffers of one provider and up to 64 receivers of the same user.
+//
+// `provider`: may be destroyed before the publisher.
+// `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
+// `options`: NULL for the defaults. Not kept.
+// `publisher`: set to the new publisher, which the caller owns and destroys with
+// `shm_pool_publisher_destroy`; NULL after an error.
+//
+// Errors: those of `shm_pool_sender_create`.
+//
+// Requires: `name` is NULL, or ends with a NUL.
+enum shm_pool_status shm_pool_publisher_create(const struct shm_pool_provider *provider,
+                                               const char *name,
+                                               const struct shm_pool_publisher_options *options,
+                                               struct shm_pool_publisher **publisher);
+
+// Closes a channel. Its receivers get what was sent, and then `DISCONNECTED`; see also
+// `shm_pool_publisher_wait_until_received`.
+//
+// `publisher`: consumed. NULL is allowed.
+void shm_pool_publisher_destroy(struct shm_pool_publisher *publisher);
+
+// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`.
+//
+// `buf`: emptied; its memory is free again when all its handles and the receivers' messages are
+// dropped. On an error it stays as it is, and no receiver gets it.
+// `timeout_ns`: how long to wait for room, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no
+// limit.
+// `sent`: set to the number of receivers that get it; not after an error. May be NULL.
+//
+// Errors: `FULL` and `TOO_MANY_LOANS` without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`,
+// `FORKED`, `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_publisher_send(struct shm_pool_publisher *publisher,
+                                             struct shm_pool_buf *buf,
+                                             uint64_t timeout_ns,
+                                             size_t *sent);
+
+// Sends up to `SHM_POOL_MAX_INLINE` bytes, copied into the slots themselves.
+//
+// `bytes`: not kept.
+// `timeout_ns`, `sent`: as for `shm_pool_publisher_send`.
+//
+// Errors: `TOO_LONG`, and those of `shm_pool_publisher_send`.
+//
+// Requires: `bytes` is NULL, or points to `len` bytes.
+enum shm_pool_status shm_pool_publisher_send_bytes(struct shm_pool_publisher *publisher,
+                                                   const void *bytes,
+                                                   size_t len,
+                                                   uint64_t timeout_ns,
+                                                   size_t *sent);
+
+// Waits until `count` receivers or more are connected.
+//
+// Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`, also if `count` is above the
+// publisher's option `receivers`.
+enum shm_pool_status shm_pool_publisher_wait_for_receivers(struct shm_pool_publisher *publisher,
+                                                           size_t count,
+                                                           uint64_t timeout_ns);
+
+// Waits until all connected receivers have received everything. Then publisher and provider can be
+// destroyed without losing a message.
+//
+// Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_publisher_wait_until_received(struct shm_pool_publisher *publisher,
+                                                            uint64_t timeout_ns);
+
+// Reads the state of each connected receiver.
+//
+// `states`: an array with room for `capacity` entries, overwritten as far as there are receivers. May
 // be NULL, to ask for their number.
-// `count`: set to the number of classes, which may exceed `capacity`.
+// `count`: set to the number of receivers, which may exceed `capacity`.
 //
 // Errors: `INVALID_ARGUMENT`.
 //
-// # Safety
-//
-// `classes` is NULL, or has room for `capacity` entries.
-enum shm_pool_status shm_pool_provider_class_stats(const struct shm_pool_provider *provider,
-                                                   struct shm_pool_class_stats *classes,
-                                                   size_t capacity,
-                                                   size_t *count);
+// Requires: `states` is NULL, or has room for `capacity` entries.
+enum shm_pool_status shm_pool_publisher_receivers(struct shm_pool_publisher *publisher,
+                                                  struct shm_pool_receiver_state *states,
+                                                  size_t capacity,
+                                                  size_t *count);
 
-// Returns idle memory to the system until the provider holds at most `bytes`, as far as possible.
-// Returns the number of bytes returned; 0 if `provider` is NULL.
-size_t shm_pool_provider_trim_to(const struct shm_pool_provider *provider, size_t bytes);
-
-// Reclaims the leases of dead peers now, rather than when memory runs out. Returns how many messages
-// they still held; 0 if `provider` is NULL.
-size_t shm_pool_provider_reclaim(const struct shm_pool_provider *provider);
-
-// Disconnects a peer that keeps too much: it attaches to no further messages, and its grants are
-// revoked. Its views stay valid.
+// Creates a handle that ends this publisher's waits.
 //
-// Errors: `PEER_DISCONNECTED` if it is no longer connected, `OTHER_PROVIDER`, `FORKED`,
-// `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_provider_disconnect(const struct shm_pool_provider *provider,
-                                                  const struct shm_pool_peer_id *peer);
-
-// Removes the objects that killed providers of a directory and prefix have left. Creating a provider
-// does this too.
+// `interrupter`: as for `shm_pool_sender_interrupter`.
 //
-// `directory`, `name_prefix`: NULL for "/dev/shm" and "shm_pool".
-// `swept`: overwritten. May be NULL.
-//
-// Any thread. Errors: `INVALID_ARGUMENT`, `OS`.
-//
-// # Safety
-//
-// The strings are NULL, or end with a NUL.
-enum shm_pool_status shm_pool_sweep(const char *directory,
-                                    const char *name_prefix,
-                                    struct shm_pool_swept *swept);
+// Errors: `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_publisher_interrupter(const struct shm_pool_publisher *publisher,
+                                                    struct shm_pool_interrupter **interrupter);
 
 // Opens the channel `name` of a sender or a publisher.
 //
@@ -912,9 +907,7 @@ enum shm_pool_status shm_pool_sweep(const char *directory,
 // `BLOCKING_NOT_ALLOWED`, `NOT_A_PUBLISHER`, `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `OS`,
 // `INVALID_ARGUMENT`.
 //
-// # Safety
-//
-// `name` is NULL, or ends with a NUL.
+// Requires: `name` is NULL, or ends with a NUL.
 enum shm_pool_status shm_pool_receiver_open(const struct shm_pool_client *client,
                                             const char *name,
                                             const struct shm_pool_receiver_options *options,
@@ -974,9 +967,7 @@ enum shm_pool_status shm_pool_receiver_fd(struct shm_pool_receiver *receiver,
 //
 // Errors: `TIMED_OUT`, `INTERRUPTED`, `NO_HELPER`, `FORKED`, `INVALID_ARGUMENT`.
 //
-// # Safety
-//
-// `receivers` is NULL, or an array of `count` receivers, none of which any thread uses meanwhile.
+// Requires: `receivers` is NULL, or an array of `count` receivers, none of which any thread uses meanwhile.
 enum shm_pool_status shm_pool_wait_any(struct shm_pool_receiver *const *receivers,
                                        size_t count,
                                        uint64_t timeout_ns,
@@ -1015,19 +1006,6 @@ uint32_t shm_pool_message_missed(const struct shm_pool_message *message);
 //
 // `message`: emptied. NULL and an empty message are allowed.
 void shm_pool_message_drop(struct shm_pool_message *message);
-
-// Returns the message of the last call of this thread that failed, in English and without a line
-// end; an empty string if none has. Successful calls do not change it.
-//
-// Owner: the library. Valid until the next call of this thread that fails.
-const char *shm_pool_last_error(void);
-
-// Returns the status of the last call of this thread that failed; `SHM_POOL_STATUS_OK` if none has.
-enum shm_pool_status shm_pool_last_status(void);
-
-// Returns the `errno` of the last call of this thread that failed, if a system call was the cause;
-// otherwise 0.
-int shm_pool_last_errno(void);
 
 #ifdef __cplusplus
 }  // extern "C"

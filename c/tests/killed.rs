@@ -1,0 +1,220 @@
+//! A process in C and one in Rust, either of which is killed: the other one keeps what it holds, is
+//! notified, and nothing is left in /dev/shm.
+//!
+//! A Rust process is this test binary again, with the one test `rust`. Each process has a socket to the
+//! test as its standard input.
+
+mod common;
+
+use common::{run, Compiler};
+use serde::{Deserialize, Serialize};
+use shm_pool::channel::{Receiver, RecvError, Sender};
+use shm_pool::{Client, Descriptor, Provider, ShmBuf};
+use shm_pool_support::process::{inherited_input, task, this_test, Child};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+use Language::{Rust, C};
+use Role::{Attach, Own, Receive, Send};
+
+const LEN: usize = 65536;
+const MESSAGES: u8 = 8;
+const HELD: u8 = 4;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Role {
+    /// Sends messages, and expects the receiver to be killed.
+    Send,
+    /// Receives some of the messages and holds them, and expects the sender to be killed.
+    Receive,
+    /// Describes a message, and expects the client to be killed.
+    Own,
+    /// Attaches to the message, and expects its owner to be killed.
+    Attach,
+}
+
+#[derive(Clone, Copy)]
+enum Language {
+    C,
+    Rust,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Task {
+    role: Role,
+    prefix: String,
+}
+
+struct Peer {
+    process: Child,
+    socket: UnixStream,
+}
+
+impl Peer {
+    fn start(language: Language, role: Role, prefix: &str) -> Self {
+        let (socket, theirs) = UnixStream::pair().expect("sockets");
+        socket.set_read_timeout(Some(2 * PATIENCE)).expect("a time limit");
+        let mut command = match language {
+            Rust => this_test("rust", &Task { role, prefix: prefix.to_owned() }).expect("this test"),
+            C => {
+                static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+                let mut command = run(PROGRAM.get_or_init(|| Compiler::c().compile("peer", &["tests/peer.c"])));
+                command.args([&format!("{role:?}"), prefix, "channel"]);
+                command
+            }
+        };
+        command.stdin(OwnedFd::from(theirs)).stdout(std::io::stderr());
+        let process = Child::start(format!("{role:?}"), &mut command).expect("a process");
+        // The command keeps the child's end open.
+        drop::<Command>(command);
+        Self { process, socket }
+    }
+
+    fn expect<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.socket.read_exact(&mut bytes).expect("an answer");
+        bytes
+    }
+
+    fn tell(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).expect("it listens");
+    }
+}
+
+/// Starts two processes, kills the first of them, and checks that the second comes to a good end.
+fn kill(killed: (Language, Role), survivor: (Language, Role)) {
+    let prefix = format!("killed-{}-{:?}-{}", std::process::id(), killed.1, killed.0 as u8);
+    let [mut killed, mut survivor] = [killed, survivor].map(|(language, role)| (Peer::start(language, role, &prefix), role));
+    let carried = match (killed.1, survivor.1) {
+        (Own, Attach) => Some((&mut killed.0, &mut survivor.0)),
+        (Attach, Own) => Some((&mut survivor.0, &mut killed.0)),
+        _ => None,
+    };
+    if let Some((owner, client)) = carried {
+        client.tell(&owner.expect::<{ Descriptor::SIZE }>());
+    }
+    let ((mut killed, _), (mut survivor, _)) = (killed, survivor);
+    assert_eq!([killed.expect::<1>(), survivor.expect::<1>()], [*b"."; 2]);
+    killed.process.kill().expect("a process to kill");
+    killed.process.wait().expect("it is dead");
+    survivor.tell(b".");
+    survivor.process.finish().expect("the survivor is content");
+    Provider::sweep(&prefix).expect("a sweep");
+    let left = fs::read_dir("/dev/shm").expect("a directory").flatten().map(|entry| entry.file_name());
+    let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with(&prefix)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn c_sender() {
+    kill((C, Send), (Rust, Receive));
+}
+
+#[test]
+fn c_receiver() {
+    kill((C, Receive), (Rust, Send));
+}
+
+#[test]
+fn rust_sender() {
+    kill((Rust, Send), (C, Receive));
+}
+
+#[test]
+fn rust_receiver() {
+    kill((Rust, Receive), (C, Send));
+}
+
+#[test]
+fn c_owner() {
+    kill((C, Own), (Rust, Attach));
+}
+
+#[test]
+fn c_client() {
+    kill((C, Attach), (Rust, Own));
+}
+
+#[test]
+fn rust_owner() {
+    kill((Rust, Own), (C, Attach));
+}
+
+#[test]
+fn rust_client() {
+    kill((Rust, Attach), (C, Own));
+}
+
+/// The program of a Rust process.
+#[test]
+fn rust() {
+    let Some(Task { role, prefix }) = task() else { return };
+    let mut socket = UnixStream::from(inherited_input().expect("a socket"));
+    let provider = || Provider::builder().max_bytes(8 << 20).name_prefix(&prefix).build().expect("a provider");
+    let client = || Client::builder().name_prefix(&prefix).build().expect("a client");
+    match role {
+        Send => {
+            let provider = provider();
+            let mut sender = Sender::create(&provider, "channel").expect("a channel");
+            sender.wait_for_receiver(PATIENCE).expect("a receiver");
+            (0..MESSAGES).for_each(|number| sender.send(filled(&provider, number)).expect("room"));
+            ready(&mut socket);
+            assert!(sender.send(filled(&provider, 0)).expect_err("it is dead").is_disconnected());
+            expect_unused(&provider);
+        }
+        Receive => {
+            let mut receiver = Receiver::builder().open_timeout(&client(), "channel", PATIENCE).expect("the channel");
+            let mut receive = |_| receiver.recv_timeout(PATIENCE).expect("a message");
+            let mut messages: Vec<_> = (0..HELD).map(&mut receive).collect();
+            ready(&mut socket);
+            messages.extend((HELD..MESSAGES).map(&mut receive));
+            assert!(matches!(receiver.recv_timeout(PATIENCE), Err(RecvError::Disconnected)));
+            drop(receiver);
+            messages.iter().zip(0..).for_each(|(message, number)| assert!(is_filled(message, number)));
+        }
+        Own => {
+            let provider = provider();
+            let message = filled(&provider, 7);
+            socket.write_all(&message.descriptor().expect("a record").to_bytes()).expect("the test listens");
+            ready(&mut socket);
+            drop(message);
+            expect_unused(&provider);
+        }
+        Attach => {
+            let client = client();
+            let mut bytes = [0; Descriptor::SIZE];
+            socket.read_exact(&mut bytes).expect("a descriptor");
+            let descriptor = Descriptor::from_bytes(bytes).expect("a descriptor");
+            let view = client.attach(&descriptor).expect("a message");
+            ready(&mut socket);
+            assert!(is_filled(&view, 7));
+        }
+    }
+}
+
+fn ready(socket: &mut UnixStream) {
+    socket.write_all(b".").expect("the test listens");
+    socket.read_exact(&mut [0]).expect("the other side is dead");
+}
+
+fn filled(provider: &Provider, number: u8) -> ShmBuf {
+    let mut buffer = provider.alloc(LEN).expect("memory");
+    buffer.fill(number);
+    buffer.freeze()
+}
+
+fn is_filled(bytes: &[u8], number: u8) -> bool {
+    bytes.len() == LEN && bytes.iter().all(|&byte| byte == number)
+}
+
+fn expect_unused(provider: &Provider) {
+    provider.reclaim();
+    let stats = provider.stats();
+    assert_eq!((stats.bytes_in_use, stats.bytes_leased), (0, 0));
+}
