@@ -1,0 +1,475 @@
+/* The whole interface in one process: results, errors, ownership, and threads. */
+#include "check.h"
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char prefix[64];
+
+static shm_pool_provider *make_provider(void) {
+    shm_pool_provider_options options = {.max_bytes = 1 << 20, .name_prefix = prefix};
+    shm_pool_provider *provider;
+    OK(shm_pool_provider_create(&options, &provider));
+    return provider;
+}
+
+static shm_pool_client *make_client(void) {
+    shm_pool_client_options options = {.name_prefix = prefix};
+    shm_pool_client *client;
+    OK(shm_pool_client_create(&options, &client));
+    return client;
+}
+
+static shm_pool_buf make_buf(const shm_pool_provider *provider, const char *content) {
+    shm_pool_buf_mut buf;
+    shm_pool_buf frozen;
+    OK(shm_pool_provider_alloc(provider, strlen(content), &buf));
+    memcpy(shm_pool_buf_mut_data(&buf), content, strlen(content));
+    OK(shm_pool_buf_mut_freeze(&buf, &frozen));
+    return frozen;
+}
+
+static int has(const uint8_t *data, size_t len, const char *content) {
+    return len == strlen(content) && memcmp(data, content, len) == 0;
+}
+
+static size_t in_use(const shm_pool_provider *provider) {
+    shm_pool_stats stats;
+    OK(shm_pool_provider_stats(provider, &stats));
+    return stats.bytes_in_use + stats.bytes_leased;
+}
+
+static void options(void) {
+    shm_pool_provider *provider = (shm_pool_provider *)1;
+    shm_pool_provider_options bad = {.max_bytes = 4096, .max_alloc = 8192};
+    FAILS(shm_pool_provider_create(&bad, &provider), INVALID_ARGUMENT);
+    CHECK(provider == NULL && strstr(shm_pool_last_error(), "max_alloc"));
+    shm_pool_provider_options mode = {.mode = UINT64_C(1) << 40};
+    FAILS(shm_pool_provider_create(&mode, &provider), INVALID_ARGUMENT);
+    shm_pool_provider_options newer = {.reserved = {1}};
+    FAILS(shm_pool_provider_create(&newer, &provider), INVALID_ARGUMENT);
+    shm_pool_provider_options name = {.name_prefix = "a/b"};
+    FAILS(shm_pool_provider_create(&name, &provider), INVALID_ARGUMENT);
+    shm_pool_provider_options text = {.name_prefix = "\xff"};
+    FAILS(shm_pool_provider_create(&text, &provider), INVALID_ARGUMENT);
+    shm_pool_provider_options missing = {.directory = "/nowhere"};
+    FAILS(shm_pool_provider_create(&missing, &provider), OS);
+    CHECK(shm_pool_last_errno() == ENOENT && strstr(shm_pool_last_error(), "/nowhere"));
+    FAILS(shm_pool_provider_create(NULL, NULL), INVALID_ARGUMENT);
+
+    /* With SHM_POOL_ZERO the number 0 itself: no idle chunk is kept. */
+    shm_pool_provider_options none = {.name_prefix = prefix, .max_idle_per_class = SHM_POOL_ZERO};
+    OK(shm_pool_provider_create(&none, &provider));
+    shm_pool_buf buf = make_buf(provider, "x");
+    shm_pool_buf_drop(&buf);
+    shm_pool_stats stats;
+    OK(shm_pool_provider_stats(provider, &stats));
+    CHECK(stats.bytes_held == 0 && stats.max_bytes == 1 << 30);
+    shm_pool_provider_destroy(provider);
+}
+
+static void buffers(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_buf_mut buf = {0};
+    CHECK(shm_pool_buf_mut_data(&buf) == NULL && shm_pool_buf_mut_len(&buf) == 0);
+    OK(shm_pool_provider_alloc(provider, 100, &buf));
+    CHECK(shm_pool_buf_mut_len(&buf) == 100 && shm_pool_buf_mut_capacity(&buf) >= 100);
+    CHECK((uintptr_t)shm_pool_buf_mut_data(&buf) % 64 == 0);
+    FAILS(shm_pool_buf_mut_set_len(&buf, 1 << 20), TOO_LARGE);
+    OK(shm_pool_buf_mut_set_len(&buf, 5));
+    memcpy(shm_pool_buf_mut_data(&buf), "hello", 5);
+    shm_pool_buf_mut moved = buf; /* from here on, only the copy is used */
+    shm_pool_buf frozen, clone;
+    OK(shm_pool_buf_mut_freeze(&moved, &frozen));
+    CHECK(shm_pool_buf_mut_data(&moved) == NULL);
+    FAILS(shm_pool_buf_mut_freeze(&moved, &clone), INVALID_ARGUMENT);
+    CHECK(shm_pool_buf_data(&clone) == NULL);
+    OK(shm_pool_buf_clone(&frozen, &clone));
+    FAILS(shm_pool_buf_try_into_mut(&frozen, &moved), NOT_EXCLUSIVE);
+    CHECK(has(shm_pool_buf_data(&frozen), shm_pool_buf_len(&frozen), "hello"));
+    shm_pool_buf_drop(&clone);
+    shm_pool_buf_drop(&clone); /* harmless */
+    OK(shm_pool_buf_try_into_mut(&frozen, &moved));
+    CHECK(shm_pool_buf_data(&frozen) == NULL && shm_pool_buf_mut_len(&moved) == 5);
+    shm_pool_buf_mut_drop(&moved);
+    shm_pool_buf_mut_drop(NULL);
+    shm_pool_buf_drop(NULL);
+    CHECK(in_use(provider) == 0);
+
+    FAILS(shm_pool_provider_alloc(provider, 2 << 20, &buf), TOO_LARGE);
+    FAILS(shm_pool_provider_alloc(NULL, 1, &buf), INVALID_ARGUMENT);
+    FAILS(shm_pool_provider_alloc(provider, 1, NULL), INVALID_ARGUMENT);
+    OK(shm_pool_provider_alloc(provider, 1 << 20, &buf));
+    FAILS(shm_pool_provider_alloc(provider, 1, &moved), EXHAUSTED);
+    CHECK(shm_pool_buf_mut_data(&moved) == NULL);
+    FAILS(shm_pool_provider_alloc_timeout(provider, 1, 0, 1, &moved), TIMED_OUT);
+    FAILS(shm_pool_provider_alloc_timeout(provider, 1, 3, 0, &moved), INVALID_ARGUMENT);
+    shm_pool_buf_mut_drop(&buf);
+    OK(shm_pool_provider_alloc_timeout(provider, 1, 4096, SHM_POOL_FOREVER, &moved));
+    CHECK((uintptr_t)shm_pool_buf_mut_data(&moved) % 4096 == 0);
+    shm_pool_buf_mut_drop(&moved);
+
+    shm_pool_reservation *reservation;
+    FAILS(shm_pool_provider_reserve(provider, 1000, 100, &reservation), INVALID_ARGUMENT);
+    CHECK(reservation == NULL);
+    OK(shm_pool_provider_reserve(provider, 1000, 4, &reservation));
+    shm_pool_class_stats classes[8];
+    size_t count;
+    OK(shm_pool_provider_class_stats(provider, classes, 8, &count));
+    int found = 0;
+    for (size_t at = 0; at < count && at < 8; at++) found |= classes[at].size == 1024 && classes[at].idle == 4;
+    CHECK(found);
+    shm_pool_reservation_destroy(reservation);
+    CHECK(shm_pool_provider_trim_to(provider, 0) > 0);
+
+    /* A buffer outlives its provider. */
+    frozen = make_buf(provider, "late");
+    shm_pool_provider_destroy(provider);
+    CHECK(has(shm_pool_buf_data(&frozen), shm_pool_buf_len(&frozen), "late"));
+    shm_pool_buf_drop(&frozen);
+    shm_pool_provider_destroy(NULL);
+}
+
+static void descriptors(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_buf buf = make_buf(provider, "hello");
+    shm_pool_descriptor descriptor, damaged;
+    shm_pool_descriptor_fields fields;
+    OK(shm_pool_buf_descriptor(&buf, &descriptor));
+    OK(shm_pool_descriptor_read(&descriptor, &fields));
+    CHECK(fields.provider == shm_pool_provider_id(provider) && fields.payload_len == 5 && fields.granted_to == -1);
+    damaged = descriptor;
+    damaged.bytes[20] ^= 1;
+    shm_pool_view view, clone;
+    FAILS(shm_pool_descriptor_read(&damaged, &fields), DAMAGED);
+    FAILS(shm_pool_client_attach(client, &damaged, &view), DAMAGED);
+    OK(shm_pool_client_attach(client, &descriptor, &view));
+    CHECK(has(shm_pool_view_data(&view), shm_pool_view_len(&view), "hello"));
+    OK(shm_pool_view_clone(&view, &clone));
+    shm_pool_view_drop(&clone);
+    CHECK(shm_pool_buf_is_leased(&buf));
+    shm_pool_buf_drop(&buf);
+    CHECK(has(shm_pool_view_data(&view), shm_pool_view_len(&view), "hello"));
+    shm_pool_view_drop(&view);
+    shm_pool_view_drop(&view);
+    for (int at = 0; at < 20; at++) {
+        buf = make_buf(provider, "newer");
+        shm_pool_descriptor newer;
+        OK(shm_pool_buf_descriptor(&buf, &newer));
+        shm_pool_buf_drop(&buf);
+    }
+    FAILS(shm_pool_client_attach(client, &descriptor, &view), STALE);
+    CHECK(shm_pool_view_data(&view) == NULL);
+
+    shm_pool_peer_id peer;
+    OK(shm_pool_client_connect(client, shm_pool_provider_id(provider), &peer));
+    FAILS(shm_pool_client_connect(client, 1, &peer), NO_PROVIDER);
+    buf = make_buf(provider, "granted");
+    OK(shm_pool_buf_grant(&buf, &peer, &descriptor));
+    OK(shm_pool_descriptor_read(&descriptor, &fields));
+    CHECK(fields.granted_to >= 0);
+    OK(shm_pool_client_attach(client, &descriptor, &view));
+    shm_pool_view_drop(&view);
+    FAILS(shm_pool_client_attach(client, &descriptor, &view), NOT_GRANTED);
+    OK(shm_pool_buf_grant(&buf, &peer, &descriptor));
+    CHECK(shm_pool_buf_revoke(&buf, &peer) && !shm_pool_buf_revoke(&buf, &peer));
+    OK(shm_pool_provider_disconnect(provider, &peer));
+    FAILS(shm_pool_buf_grant(&buf, &peer, &descriptor), PEER_DISCONNECTED);
+    shm_pool_buf_drop(&buf);
+    size_t bytes;
+    CHECK(shm_pool_client_warm(client, shm_pool_provider_id(provider), &bytes) != SHM_POOL_STATUS_INVALID_ARGUMENT);
+    shm_pool_client_trim(client);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+static void channel(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_sender *sender, *second;
+    shm_pool_receiver *receiver;
+    FAILS(shm_pool_receiver_open(client, "pair", NULL, 0, &receiver), NOT_FOUND);
+    FAILS(shm_pool_receiver_open(client, "pair", NULL, 1, &receiver), NOT_FOUND);
+    shm_pool_sender_options options = {.capacity = 2};
+    OK(shm_pool_sender_create(provider, "pair", &options, &sender));
+    FAILS(shm_pool_sender_create(provider, "pair", NULL, &second), NAME_TAKEN);
+    FAILS(shm_pool_sender_create(provider, NULL, NULL, &second), INVALID_ARGUMENT);
+    FAILS(shm_pool_sender_wait_for_receiver(sender, 1), TIMED_OUT);
+    shm_pool_receiver_options rule = {.on_full = SHM_POOL_DROP_NEWEST};
+    FAILS(shm_pool_receiver_open(client, "pair", &rule, 0, &receiver), NOT_A_PUBLISHER);
+    OK(shm_pool_receiver_open(client, "pair", NULL, 0, &receiver));
+    OK(shm_pool_sender_wait_for_receiver(sender, 0));
+
+    shm_pool_message message = {0};
+    CHECK(shm_pool_message_data(&message) == NULL);
+    FAILS(shm_pool_receiver_recv(receiver, 0, &message), EMPTY);
+    FAILS(shm_pool_receiver_recv(receiver, 1, &message), TIMED_OUT);
+    shm_pool_buf buf = make_buf(provider, "a frame");
+    OK(shm_pool_sender_send(sender, &buf, SHM_POOL_FOREVER));
+    CHECK(shm_pool_buf_data(&buf) == NULL);
+    FAILS(shm_pool_sender_send(sender, &buf, SHM_POOL_FOREVER), INVALID_ARGUMENT);
+    OK(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &message));
+    CHECK(has(shm_pool_message_data(&message), shm_pool_message_len(&message), "a frame"));
+    CHECK((uintptr_t)shm_pool_message_data(&message) % 64 == 0 && shm_pool_message_missed(&message) == 0);
+    shm_pool_message_drop(&message);
+    shm_pool_message_drop(&message);
+
+    OK(shm_pool_sender_send_bytes(sender, "a sample", 8, 0));
+    FAILS(shm_pool_sender_send_bytes(sender, sender, SHM_POOL_MAX_INLINE + 1, 0), TOO_LONG);
+    FAILS(shm_pool_sender_send_bytes(sender, NULL, 1, 0), INVALID_ARGUMENT);
+    OK(shm_pool_receiver_recv(receiver, SECOND, &message));
+    shm_pool_message moved = message;
+    CHECK(has(shm_pool_message_data(&moved), shm_pool_message_len(&moved), "a sample"));
+    shm_pool_message_drop(&moved);
+
+    buf = make_buf(provider, "one too many");
+    int sent = 0;
+    while (shm_pool_sender_send_bytes(sender, NULL, 0, 0) == SHM_POOL_STATUS_OK) sent++;
+    CHECK(sent >= 2);
+    FAILS(shm_pool_sender_send(sender, &buf, 0), FULL);
+    CHECK(strstr(shm_pool_last_error(), "full"));
+    FAILS(shm_pool_sender_send(sender, &buf, 1), TIMED_OUT);
+    FAILS(shm_pool_sender_wait_until_received(sender, 1), TIMED_OUT);
+    CHECK(has(shm_pool_buf_data(&buf), shm_pool_buf_len(&buf), "one too many"));
+    shm_pool_provider *other = make_provider();
+    shm_pool_buf foreign = make_buf(other, "foreign");
+    for (; sent > 0; sent--) OK(shm_pool_receiver_recv(receiver, 0, &message));
+    FAILS(shm_pool_receiver_recv(receiver, 0, &message), EMPTY);
+    FAILS(shm_pool_sender_send(sender, &foreign, 0), OTHER_PROVIDER);
+    shm_pool_buf_drop(&foreign);
+    shm_pool_provider_destroy(other);
+
+    /* A message outlives everything else. */
+    OK(shm_pool_sender_send(sender, &buf, 0));
+    OK(shm_pool_receiver_recv(receiver, 0, &message));
+    shm_pool_sender_destroy(sender);
+    FAILS(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &moved), DISCONNECTED);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+    CHECK(has(shm_pool_message_data(&message), shm_pool_message_len(&message), "one too many"));
+    shm_pool_message_drop(&message);
+}
+
+static void publisher(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_publisher *publisher;
+    shm_pool_publisher_options options = {.receivers = 2, .capacity = 4, .refuse_blocking = true};
+    OK(shm_pool_publisher_create(provider, "many", &options, &publisher));
+    shm_pool_receiver *slow, *all, *refused;
+    shm_pool_receiver_options two = {.capacity = 2}, block = {.on_full = SHM_POOL_BLOCK}, unknown = {.on_full = 9};
+    FAILS(shm_pool_receiver_open(client, "many", &block, 0, &refused), BLOCKING_NOT_ALLOWED);
+    FAILS(shm_pool_receiver_open(client, "many", &unknown, 0, &refused), INVALID_ARGUMENT);
+    OK(shm_pool_receiver_open(client, "many", &two, 0, &slow));
+    OK(shm_pool_receiver_open(client, "many", NULL, 0, &all));
+    FAILS(shm_pool_receiver_open(client, "many", NULL, 0, &refused), TOO_MANY_RECEIVERS);
+    OK(shm_pool_publisher_wait_for_receivers(publisher, 2, SHM_POOL_FOREVER));
+    FAILS(shm_pool_publisher_wait_for_receivers(publisher, 3, SHM_POOL_FOREVER), INVALID_ARGUMENT);
+    for (uint8_t at = 0; at < 4; at++) {
+        size_t sent = 0;
+        if (at % 2 == 0) {
+            OK(shm_pool_publisher_send_bytes(publisher, &at, 1, 0, &sent));
+        } else {
+            char content[2] = {(char)at, 0};
+            shm_pool_buf buf = make_buf(provider, content);
+            OK(shm_pool_publisher_send(publisher, &buf, SHM_POOL_FOREVER, &sent));
+        }
+        CHECK(sent == 2);
+    }
+    shm_pool_receiver_state states[2];
+    size_t count;
+    OK(shm_pool_publisher_receivers(publisher, NULL, 0, &count));
+    CHECK(count == 2);
+    OK(shm_pool_publisher_receivers(publisher, states, 2, &count));
+    CHECK(states[0].dropped + states[1].dropped == 2 && states[0].on_full == SHM_POOL_DROP_OLDEST);
+    shm_pool_message message;
+    OK(shm_pool_receiver_recv(slow, 0, &message));
+    CHECK(*shm_pool_message_data(&message) == 2 && shm_pool_message_missed(&message) == 2);
+    shm_pool_message_drop(&message);
+
+    shm_pool_receiver *both[] = {slow, all}, *twice[] = {all, all};
+    size_t index;
+    OK(shm_pool_wait_any(both, 2, SECOND, &index));
+    CHECK(index < 2);
+    FAILS(shm_pool_wait_any(twice, 2, SECOND, &index), INVALID_ARGUMENT);
+    FAILS(shm_pool_wait_any(NULL, 0, SECOND, &index), INVALID_ARGUMENT);
+    FAILS(shm_pool_publisher_wait_until_received(publisher, 1), TIMED_OUT);
+    for (uint8_t at = 0; at < 4; at++) {
+        OK(shm_pool_receiver_recv(all, SECOND, &message));
+        CHECK(*shm_pool_message_data(&message) == at);
+        shm_pool_message_drop(&message);
+    }
+    size_t bytes;
+    OK(shm_pool_receiver_warm(all, &bytes));
+    shm_pool_receiver_destroy(slow);
+    shm_pool_receiver_destroy(all);
+    shm_pool_publisher_destroy(publisher);
+    CHECK(in_use(provider) == 0);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+static int is_readable(int fd, int timeout_ms) {
+    struct pollfd events = {.fd = fd, .events = POLLIN};
+    CHECK(poll(&events, 1, timeout_ms) >= 0);
+    return events.revents != 0;
+}
+
+/* Sends when it is told to, by a byte. */
+static void *send_samples(void *argument) {
+    int *commands = argument;
+    shm_pool_provider *provider = make_provider();
+    shm_pool_sender *sender;
+    char byte;
+    OK(shm_pool_sender_create(provider, "event-loop", NULL, &sender));
+    CHECK(write(commands[1], ".", 1) == 1);
+    while (read(commands[0], &byte, 1) == 1 && byte == 's') OK(shm_pool_sender_send_bytes(sender, "s", 1, 0));
+    shm_pool_sender_destroy(sender);
+    shm_pool_provider_destroy(provider);
+    return NULL;
+}
+
+static void event_loop(void) {
+    int to[2], from[2];
+    CHECK(pipe(to) == 0 && pipe(from) == 0);
+    int commands[2] = {to[0], from[1]};
+    pthread_t thread;
+    char byte;
+    CHECK(pthread_create(&thread, NULL, send_samples, commands) == 0 && read(from[0], &byte, 1) == 1);
+    shm_pool_client *client = make_client();
+    shm_pool_receiver *receiver;
+    OK(shm_pool_receiver_open(client, "event-loop", NULL, 0, &receiver));
+    int fd, again;
+    OK(shm_pool_receiver_fd(receiver, &fd));
+    OK(shm_pool_receiver_fd(receiver, &again));
+    CHECK(fd == again && is_readable(fd, 0));
+    shm_pool_message message;
+    FAILS(shm_pool_receiver_recv(receiver, 0, &message), EMPTY);
+    CHECK(!is_readable(fd, 0));
+    int received = 0;
+    for (int round = 0; round < 100; round++) {
+        CHECK(write(to[1], round < 99 ? "s" : "q", 1) == 1);
+        shm_pool_status status;
+        int before = received;
+        do {
+            CHECK(is_readable(fd, 60000));
+            while ((status = shm_pool_receiver_recv(receiver, 0, &message)) == SHM_POOL_STATUS_OK) {
+                received++;
+                shm_pool_message_drop(&message);
+            }
+        } while (status == SHM_POOL_STATUS_EMPTY && received == before);
+        CHECK(status == (round < 99 ? SHM_POOL_STATUS_EMPTY : SHM_POOL_STATUS_DISCONNECTED));
+        if (round == 50) { /* a receive that waits in between */
+            FAILS(shm_pool_receiver_recv(receiver, 1, &message), TIMED_OUT);
+            FAILS(shm_pool_receiver_recv(receiver, 0, &message), EMPTY);
+        }
+    }
+    CHECK(received == 99);
+    CHECK(pthread_join(thread, NULL) == 0);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_client_destroy(client);
+    close(to[0]), close(to[1]), close(from[0]), close(from[1]);
+}
+
+static void *interrupt(void *interrupter) {
+    shm_pool_interrupter_interrupt(interrupter);
+    return NULL;
+}
+
+static void *interrupt_waits(void *provider) {
+    shm_pool_provider_interrupt_waits(provider);
+    return NULL;
+}
+
+static void interrupts(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_sender *sender;
+    shm_pool_receiver *receiver;
+    shm_pool_interrupter *of_sender, *of_receiver;
+    OK(shm_pool_sender_create(provider, "interrupts", NULL, &sender));
+    OK(shm_pool_receiver_open(client, "interrupts", NULL, 0, &receiver));
+    OK(shm_pool_sender_interrupter(sender, &of_sender));
+    OK(shm_pool_receiver_interrupter(receiver, &of_receiver));
+    pthread_t thread;
+    shm_pool_message message;
+    CHECK(pthread_create(&thread, NULL, interrupt, of_receiver) == 0);
+    FAILS(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &message), INTERRUPTED);
+    CHECK(pthread_join(thread, NULL) == 0);
+    OK(shm_pool_sender_send_bytes(sender, "x", 1, 0));
+    shm_pool_interrupter_interrupt(of_sender);
+    FAILS(shm_pool_sender_wait_until_received(sender, SHM_POOL_FOREVER), INTERRUPTED);
+    shm_pool_sender_destroy(sender);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_interrupter_interrupt(of_sender); /* after the end of its sender */
+    shm_pool_interrupter_destroy(of_sender);
+    shm_pool_interrupter_destroy(of_receiver);
+    shm_pool_buf_mut all, more;
+    OK(shm_pool_provider_alloc(provider, 1 << 20, &all));
+    CHECK(pthread_create(&thread, NULL, interrupt_waits, provider) == 0);
+    FAILS(shm_pool_provider_alloc_timeout(provider, 1, 0, SHM_POOL_FOREVER, &more), INTERRUPTED);
+    CHECK(pthread_join(thread, NULL) == 0);
+    shm_pool_buf_mut_drop(&all);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+static void *has_no_error(void *argument) {
+    CHECK(shm_pool_last_status() == SHM_POOL_STATUS_OK && *shm_pool_last_error() == 0);
+    return argument;
+}
+
+static void errors_are_per_thread(void) {
+    pthread_t thread;
+    FAILS(shm_pool_client_create(NULL, NULL), INVALID_ARGUMENT);
+    CHECK(pthread_create(&thread, NULL, has_no_error, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    FAILS(shm_pool_sender_send(NULL, NULL, 0), INVALID_ARGUMENT);
+    CHECK(strstr(shm_pool_last_error(), "sender"));
+}
+
+static void forked_child(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_sender *sender;
+    OK(shm_pool_sender_create(provider, "forked", NULL, &sender));
+    shm_pool_buf buf = make_buf(provider, "kept");
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        shm_pool_buf_mut mine;
+        FAILS(shm_pool_provider_alloc(provider, 1, &mine), FORKED);
+        FAILS(shm_pool_sender_send(sender, &buf, 0), FORKED);
+        shm_pool_buf_drop(&buf);
+        shm_pool_sender_destroy(sender);
+        shm_pool_provider_destroy(provider);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(has(shm_pool_buf_data(&buf), shm_pool_buf_len(&buf), "kept"));
+    OK(shm_pool_sender_send(sender, &buf, 0));
+    shm_pool_sender_destroy(sender);
+    shm_pool_provider_destroy(provider);
+}
+
+int main(void) {
+    snprintf(prefix, sizeof prefix, "interface-c-%d", (int)getpid());
+    options();
+    buffers();
+    descriptors();
+    channel();
+    publisher();
+    event_loop();
+    interrupts();
+    errors_are_per_thread();
+    forked_child();
+    shm_pool_swept swept;
+    OK(shm_pool_sweep(NULL, prefix, &swept));
+    CHECK(swept.objects == 0);
+    FAILS(shm_pool_sweep("relative", NULL, NULL), INVALID_ARGUMENT);
+    return 0;
+}

@@ -1,0 +1,166 @@
+// The C++ classes: moves, exceptions, empty results, and a thread for each side.
+#include <shm_pool.hpp>
+
+#include "check.h"
+#include <algorithm>
+#include <cstring>
+#include <poll.h>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <unistd.h>
+
+using namespace std::chrono_literals;
+
+static_assert(!std::is_copy_constructible_v<shm_pool::buf> && std::is_nothrow_move_constructible_v<shm_pool::buf>);
+static_assert(!std::is_copy_constructible_v<shm_pool::provider> && std::is_nothrow_move_assignable_v<shm_pool::provider>);
+static_assert(sizeof(shm_pool::message) == sizeof(shm_pool_message));
+
+static const std::string prefix = "interface-cpp-" + std::to_string(getpid());
+
+static shm_pool::provider make_provider() {
+    shm_pool_provider_options options{};
+    options.max_bytes = 1 << 20;
+    options.name_prefix = prefix.c_str();
+    return shm_pool::provider(options);
+}
+
+static shm_pool::client make_client() {
+    shm_pool_client_options options{};
+    options.name_prefix = prefix.c_str();
+    return shm_pool::client(options);
+}
+
+static shm_pool::buf make_buf(const shm_pool::provider &provider, std::string_view content) {
+    auto buf = provider.alloc(content.size());
+    std::copy(content.begin(), content.end(), buf.begin());
+    return buf.freeze();
+}
+
+template <class Bytes>
+static bool has(const Bytes &bytes, std::string_view content) {
+    return bytes.size() == content.size() && std::equal(bytes.begin(), bytes.end(), content.begin());
+}
+
+template <class F>
+static void throws(shm_pool_status status, F function) {
+    try {
+        function();
+    } catch (const shm_pool::error &error) {
+        CHECK(error.status() == status && std::strlen(error.what()) > 0);
+        return;
+    }
+    CHECK(!"an exception");
+}
+
+static void buffers() {
+    auto provider = make_provider();
+    auto buf = provider.alloc(100);
+    buf.set_size(5);
+    std::memcpy(buf.data(), "hello", 5);
+    CHECK(buf.size() == 5 && buf.capacity() >= 100 && buf[0] == 'h');
+    throws(SHM_POOL_STATUS_TOO_LARGE, [&] { buf.set_size(1 << 20); });
+    auto frozen = buf.freeze();
+    CHECK(buf.data() == nullptr && has(frozen, "hello"));
+    auto moved = std::move(frozen);
+    CHECK(frozen.size() == 0 && has(moved, "hello"));
+    moved = moved.clone();
+    CHECK(has(moved, "hello") && moved[4] == 'o');
+    moved = shm_pool::buf();
+    CHECK(provider.stats().bytes_in_use == 0);
+    auto all = provider.alloc(1 << 20);
+    throws(SHM_POOL_STATUS_EXHAUSTED, [&] { provider.alloc(1); });
+    throws(SHM_POOL_STATUS_TIMED_OUT, [&] { provider.alloc(1, 1ms); });
+    all = {};
+    auto reservation = provider.reserve(1000, 2);
+    auto other = std::move(provider);
+    CHECK(!provider && other && other.alloc(10).size() == 10);
+}
+
+static void descriptors() {
+    auto provider = make_provider();
+    auto client = make_client();
+    auto buf = make_buf(provider, "hello");
+    auto view = client.attach(buf.describe());
+    auto second = view.clone();
+    CHECK(has(view, "hello") && has(second, "hello") && buf.is_leased());
+    auto peer = client.connect(provider.id());
+    auto granted = client.attach(buf.grant(peer));
+    buf = make_buf(provider, "other");
+    CHECK(has(granted, "hello") && client.warm(provider.id()) > 0);
+    buf.grant(peer);
+    CHECK(buf.revoke(peer));
+    provider.disconnect(peer);
+    throws(SHM_POOL_STATUS_PEER_DISCONNECTED, [&] { buf.grant(peer); });
+}
+
+static void channel() {
+    auto client = make_client();
+    throws(SHM_POOL_STATUS_NOT_FOUND, [&] { shm_pool::receiver(client, "pair"); });
+    std::thread sending([] {
+        auto provider = make_provider();
+        shm_pool_sender_options options{};
+        options.capacity = 2;
+        shm_pool::sender sender(provider, "pair", options);
+        CHECK(sender.wait_for_receiver(60s));
+        for (int number = 0; number < 1000; number++) {
+            auto buf = make_buf(provider, std::to_string(number));
+            CHECK(sender.send(buf) && buf.size() == 0);
+        }
+        CHECK(sender.wait_until_received(60s));
+        auto kept = make_buf(provider, "kept");
+        while (sender.send_bytes("filler", 6, 0s)) {}
+        CHECK(!sender.send(kept, 0s) && !sender.send(kept, 1ms) && has(kept, "kept"));
+        auto interrupter = sender.make_interrupter();
+        interrupter.interrupt();
+        throws(SHM_POOL_STATUS_INTERRUPTED, [&] { sender.send(kept); });
+    });
+    shm_pool::receiver receiver(client, "pair", {}, 60s);
+    for (int number = 0; number < 1000; number++) {
+        auto message = receiver.recv();
+        CHECK(message && has(*message, std::to_string(number)) && message->missed() == 0);
+    }
+    int fd = receiver.fd();
+    int fillers = 0;
+    bool is_open = true;
+    while (is_open) {
+        pollfd events = {fd, POLLIN, 0};
+        CHECK(poll(&events, 1, 60000) == 1);
+        try {
+            for (; auto message = receiver.try_recv(); fillers++) CHECK(has(*message, "filler"));
+        } catch (const shm_pool::error &error) {
+            CHECK(error.status() == SHM_POOL_STATUS_DISCONNECTED);
+            is_open = false;
+        }
+    }
+    CHECK(fillers >= 2);
+    sending.join();
+}
+
+static void publisher() {
+    auto provider = make_provider();
+    auto client = make_client();
+    shm_pool::publisher publisher(provider, "many");
+    CHECK(!publisher.wait_for_receivers(1, 1ms));
+    shm_pool_receiver_options options{};
+    options.capacity = 1;
+    shm_pool::receiver first(client, "many"), second(client, "many", options);
+    CHECK(publisher.wait_for_receivers(2, 60s));
+    auto buf = make_buf(provider, "a frame");
+    std::size_t sent = 0;
+    CHECK(publisher.send(buf, shm_pool::forever, &sent) && sent == 2);
+    CHECK(publisher.send_bytes("a sample", 8));
+    auto frame = first.try_recv();
+    auto newest = second.recv(1s);
+    CHECK(frame && has(*frame, "a frame") && newest && has(*newest, "a sample") && newest->missed() == 1);
+}
+
+int main() {
+    buffers();
+    descriptors();
+    channel();
+    publisher();
+    CHECK(shm_pool::sweep(nullptr, prefix.c_str()).objects == 0);
+    return 0;
+}
