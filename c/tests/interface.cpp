@@ -109,12 +109,7 @@ static void channel() {
             CHECK(sender.send(buf) && buf.size() == 0);
         }
         CHECK(sender.wait_until_received(60s));
-        auto kept = make_buf(provider, "kept");
-        while (sender.send_bytes("filler", 6, 0s)) {}
-        CHECK(!sender.send(kept, 0s) && !sender.send(kept, 1ms) && has(kept, "kept"));
-        auto interrupter = sender.make_interrupter();
-        interrupter.interrupt();
-        throws(SHM_POOL_STATUS_INTERRUPTED, [&] { sender.send(kept); });
+        for (int at = 0; at < 3; at++) CHECK(sender.send_bytes("filler", 6));
     });
     shm_pool::receiver receiver(client, "pair", {}, 60s);
     for (int number = 0; number < 1000; number++) {
@@ -134,8 +129,20 @@ static void channel() {
             is_open = false;
         }
     }
-    CHECK(fillers >= 2);
+    CHECK(fillers == 3);
     sending.join();
+}
+
+static void full_channel() {
+    auto provider = make_provider();
+    shm_pool::sender sender(provider, "full");
+    auto kept = make_buf(provider, "kept");
+    while (sender.send_bytes("filler", 6, 0s)) {}
+    CHECK(!sender.send(kept, 0s) && !sender.send(kept, 1ms) && has(kept, "kept"));
+    auto interrupter = sender.make_interrupter();
+    interrupter.interrupt();
+    throws(SHM_POOL_STATUS_INTERRUPTED, [&] { sender.send(kept); });
+    CHECK(has(kept, "kept"));
 }
 
 static void publisher() {
@@ -160,6 +167,7 @@ int main() {
     buffers();
     descriptors();
     channel();
+    full_channel();
     publisher();
     CHECK(shm_pool::sweep(nullptr, prefix.c_str()).objects == 0);
     return 0;
