@@ -16,7 +16,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 use Language::{Rust, C};
@@ -69,7 +69,7 @@ impl Peer {
                 command
             }
         };
-        command.stdin(OwnedFd::from(theirs)).stdout(std::io::stderr());
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let process = Child::start(format!("{role:?}"), &mut command).expect("a process");
         // The command keeps the child's end open.
         drop::<Command>(command);
