@@ -14,7 +14,9 @@ use std::mem::MaybeUninit;
 pub struct Provider(pub(crate) Pool);
 
 /// Chunks that are made before they are needed, and stay.
-pub struct Reservation(Chunks);
+pub struct Reservation {
+    _chunks: Chunks,
+}
 
 /// Options of a provider. Initialise it with zeros: 0, `false` and NULL mean the default, and
 /// `SHM_POOL_ZERO` the number 0.
@@ -264,7 +266,7 @@ pub extern "C" fn shm_pool_provider_reserve(
     count: usize,
     reservation: Option<&mut MaybeUninit<Option<Box<Reservation>>>>,
 ) -> Status {
-    guard(|| create(reservation, "reservation", || Ok(Reservation(provider.required("provider")?.0.reserve(len, count)?))))
+    guard(|| create(reservation, "reservation", || Ok(Reservation { _chunks: provider.required("provider")?.0.reserve(len, count)? })))
 }
 
 /// Ends a reservation: its chunks become ordinary ones.

@@ -9,17 +9,17 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::{env, fs, io};
 
-pub struct Compiler {
+pub(crate) struct Compiler {
     command: String,
     flags: Vec<String>,
 }
 
 impl Compiler {
-    pub fn c() -> Self {
+    pub(crate) fn c() -> Self {
         Self::new("CC", "cc", &["-std=c11", "-D_GNU_SOURCE"])
     }
 
-    pub fn cpp() -> Self {
+    pub(crate) fn cpp() -> Self {
         Self::new("CXX", "c++", &["-std=c++17"])
     }
 
@@ -33,7 +33,7 @@ impl Compiler {
     }
 
     /// Compiles sources of this package into a program, and returns its path.
-    pub fn compile(&self, name: &str, sources: &[&str]) -> PathBuf {
+    pub(crate) fn compile(&self, name: &str, sources: &[&str]) -> PathBuf {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         // Tests of several binaries may compile at a time.
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
@@ -74,7 +74,7 @@ fn build() -> PathBuf {
 
 /// Returns a command that runs a program, under `SHM_POOL_RUNNER` if that is set: for example `valgrind`
 /// and its options.
-pub fn run(program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn run(program: impl AsRef<OsStr>) -> Command {
     let runner = env::var("SHM_POOL_RUNNER").unwrap_or_default();
     let mut words = runner.split_whitespace();
     match words.next() {

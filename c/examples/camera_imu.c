@@ -1,0 +1,108 @@
+/* A camera with 60 frames of 6 MB per second, and an IMU with 1000 samples, each on a channel of its own:
+ * camera_imu CAMERA IMU SECONDS. Receivers in any language join and leave; `make -C c c` and `make -C c cpp`
+ * start some. Frames are sent without a copy; the camera waits for no receiver, the IMU for its logger. */
+#define _POSIX_C_SOURCE 200809L
+#include <pthread.h>
+#include <shm_pool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { FRAME = 6000000, SAMPLE = 48 };
+#define SECOND UINT64_C(1000000000)
+#define PATIENCE (60 * SECOND) /* for a busy machine to start a process */
+
+static void check(shm_pool_status status, const char *what) {
+    if (status != SHM_POOL_STATUS_OK) {
+        fprintf(stderr, "camera_imu: %s: %s\n", what, shm_pool_last_error());
+        exit(1);
+    }
+}
+
+static uint64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * SECOND + (uint64_t)time.tv_nsec;
+}
+
+static void sleep_until(uint64_t time) {
+    struct timespec when = {.tv_sec = (time_t)(time / SECOND), .tv_nsec = (long)(time % SECOND)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &when, NULL) != 0) {}
+}
+
+/* Writes the message's number and the position into every eight bytes: receivers check all of them. */
+static void fill(uint8_t *data, size_t len, uint64_t number) {
+    for (uint64_t at = 0; at < len / 8; at++) {
+        uint64_t word = number << 32 | at;
+        memcpy(data + 8 * at, &word, 8);
+    }
+}
+
+struct sensor {
+    const shm_pool_provider *provider;
+    shm_pool_publisher *publisher;
+    uint64_t period, end;
+};
+
+static void *camera(void *argument) {
+    struct sensor *sensor = argument;
+    uint64_t next = now();
+    for (uint64_t number = 0; next < sensor->end; number++, next += sensor->period) {
+        sleep_until(next);
+        shm_pool_buf_mut buf;
+        shm_pool_buf frame;
+        check(shm_pool_provider_alloc(sensor->provider, FRAME, &buf), "a frame");
+        fill(shm_pool_buf_mut_data(&buf), FRAME, number);
+        check(shm_pool_buf_mut_freeze(&buf, &frame), "a frame");
+        check(shm_pool_publisher_send(sensor->publisher, &frame, SHM_POOL_FOREVER, NULL), "sending a frame");
+    }
+    return NULL;
+}
+
+static void *imu(void *argument) {
+    struct sensor *sensor = argument;
+    uint64_t next = now();
+    for (uint64_t number = 0; next < sensor->end; number++, next += sensor->period) {
+        sleep_until(next);
+        uint8_t sample[SAMPLE];
+        fill(sample, SAMPLE, number);
+        check(shm_pool_publisher_send_bytes(sensor->publisher, sample, SAMPLE, PATIENCE, NULL), "sending a sample");
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) {
+        fprintf(stderr, "usage: %s CAMERA IMU SECONDS\n", argv[0]);
+        return 2;
+    }
+    /* One frame being written, two waiting, those that receivers hold, and some to spare. */
+    shm_pool_provider_options memory = {.max_bytes = 12 * FRAME};
+    shm_pool_publisher_options newest = {.capacity = 2, .refuse_blocking = true};
+    shm_pool_provider *provider;
+    struct sensor eye = {.period = SECOND / 60}, ear = {.period = SECOND / 1000};
+    check(shm_pool_provider_create(&memory, &provider), "the provider");
+    check(shm_pool_publisher_create(provider, argv[1], &newest, &eye.publisher), "the camera's channel");
+    check(shm_pool_publisher_create(provider, argv[2], NULL, &ear.publisher), "the IMU's channel");
+    check(shm_pool_publisher_wait_for_receivers(eye.publisher, 1, PATIENCE), "waiting for a receiver of frames");
+    check(shm_pool_publisher_wait_for_receivers(ear.publisher, 1, PATIENCE), "waiting for a receiver of samples");
+
+    eye.provider = ear.provider = provider;
+    eye.end = ear.end = now() + strtoull(argv[3], NULL, 10) * SECOND;
+    pthread_t threads[2];
+    if (pthread_create(&threads[0], NULL, camera, &eye) != 0 || pthread_create(&threads[1], NULL, imu, &ear) != 0) return 1;
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+
+    /* What was not received would be lost with the publishers and the provider. */
+    check(shm_pool_publisher_wait_until_received(eye.publisher, PATIENCE), "waiting for the last frame");
+    check(shm_pool_publisher_wait_until_received(ear.publisher, PATIENCE), "waiting for the last sample");
+    shm_pool_publisher_destroy(eye.publisher);
+    shm_pool_publisher_destroy(ear.publisher);
+    shm_pool_stats stats;
+    check(shm_pool_provider_stats(provider, &stats), "statistics");
+    printf("camera_imu: %llu frames reused memory, %llu did not\n", (unsigned long long)stats.hits, (unsigned long long)stats.misses);
+    shm_pool_provider_destroy(provider);
+    return 0;
+}
