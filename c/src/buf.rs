@@ -90,10 +90,7 @@ pub extern "C" fn shm_pool_buf_mut_set_len(buf: Option<&mut BufMut>, len: usize)
 ///
 /// Errors: `INVALID_ARGUMENT`.
 #[no_mangle]
-pub extern "C" fn shm_pool_buf_mut_freeze(
-    buf: Option<&mut BufMut>,
-    frozen: Option<&mut MaybeUninit<Buf>>,
-) -> Status {
+pub extern "C" fn shm_pool_buf_mut_freeze(buf: Option<&mut BufMut>, frozen: Option<&mut MaybeUninit<Buf>>) -> Status {
     guard(|| Buf::fill(frozen, "frozen", || Ok(buf.and_then(|buf| buf.take()).required("buf")?.freeze())))
 }
 

@@ -122,10 +122,7 @@ pub(crate) fn spin(value: u64) -> Option<Duration> {
 
 /// Sends a buffer, or leaves it in place.
 #[inline]
-fn send<T>(
-    buf: Option<&mut Buf>,
-    send: impl FnOnce(ShmBuf) -> Result<T, SendError<ShmBuf>>,
-) -> Result<T, Failure> {
+fn send<T>(buf: Option<&mut Buf>, send: impl FnOnce(ShmBuf) -> Result<T, SendError<ShmBuf>>) -> Result<T, Failure> {
     let buf = buf.required("buf")?;
     match send(buf.take().required("buf")?) {
         Ok(sent) => Ok(sent),
@@ -233,11 +230,12 @@ pub unsafe extern "C" fn shm_pool_sender_send_bytes(
         let sender = &mut sender.required("sender")?.0;
         // SAFETY: by this function's contract.
         let bytes = unsafe { self::bytes(bytes, len)? };
-        Ok(match timeout_ns {
+        match timeout_ns {
             0 => sender.try_send_bytes(bytes)?,
             SHM_POOL_FOREVER => sender.send_bytes(bytes)?,
             _ => sender.send_bytes_timeout(bytes, timeout(timeout_ns))?,
-        })
+        }
+        Ok(())
     })
 }
 

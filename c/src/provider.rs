@@ -3,7 +3,7 @@
 use crate::buf::BufMut;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{check_reserved, copy_out, create, option, size_option, text, timeout, u32_option, Required, Value};
-use shm_pool::{PeerId as Peer, Provider as Pool, ProviderBuilder, Reservation as Chunks};
+use shm_pool::{PeerId as Peer, Provider as Pool, ProviderBuilder, Reservation as Chunks, Tuning};
 use std::alloc::Layout;
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
@@ -32,14 +32,14 @@ pub struct ProviderOptions {
     pub max_shared: u64,
     /// The most bytes of messages that one peer may read at a time; default: no limit.
     pub max_bytes_per_peer: u64,
-    /// The length of the first segment in bytes; default: a 32nd of `max_bytes`.
+    /// The permission bits of the objects under /dev/shm; default 0600. With 0660, peers of the same
+    /// group may attach too.
+    pub mode: u64,
+    /// Rarely needed, as are the next two and `huge_pages`. The length of the first segment in bytes; default: a 32nd of `max_bytes`.
     pub arena_size: u64,
     /// The number of allocations after which memory that was idle throughout is returned to the
     /// system; default 32,768. `SHM_POOL_ZERO`: never.
     pub idle_window: u64,
-    /// The permission bits of the objects under /dev/shm; default 0600. With 0660, peers of the same
-    /// group may attach too.
-    pub mode: u64,
     /// The NUMA node to prefer for payload memory; default: that of the thread that allocates first.
     pub numa_node: u64,
     /// Locks the pool and the control object into RAM; see `RLIMIT_MEMLOCK`.
@@ -132,27 +132,32 @@ pub struct Swept {
 unsafe fn builder(options: &ProviderOptions) -> Result<ProviderBuilder, Failure> {
     check_reserved(&options.reserved)?;
     // SAFETY: by this function's contract.
-    let (directory, prefix) = unsafe { (text(options.directory, "directory")?, text(options.name_prefix, "name_prefix")?) };
-    let mut builder = Pool::builder().lock_memory(options.lock_memory).huge_pages(options.huge_pages);
+    let directory = unsafe { text(options.directory, "directory")? };
+    // SAFETY: as above.
+    let prefix = unsafe { text(options.name_prefix, "name_prefix")? };
+    let mut builder = Pool::builder().lock_memory(options.lock_memory);
+    let mut tuning = Tuning::new().huge_pages(options.huge_pages);
     macro_rules! set {
-        ($($option:ident = $value:expr;)*) => {
-            $(if let Some(value) = $value { builder = builder.$option(value); })*
+        ($builder:ident: $($option:ident = $value:expr;)*) => {
+            $(if let Some(value) = $value { $builder = $builder.$option(value); })*
         };
     }
-    set! {
+    set! { builder:
         max_bytes = size_option(options.max_bytes);
         max_alloc = size_option(options.max_alloc);
         max_idle_per_class = size_option(options.max_idle_per_class);
         max_shared = size_option(options.max_shared);
         max_bytes_per_peer = option(options.max_bytes_per_peer);
-        arena_size = size_option(options.arena_size);
-        idle_window = option(options.idle_window);
         mode = u32_option(options.mode, "mode")?;
-        numa_node = u32_option(options.numa_node, "numa_node")?;
         directory = directory;
         name_prefix = prefix;
     }
-    Ok(builder)
+    set! { tuning:
+        arena_size = size_option(options.arena_size);
+        idle_window = option(options.idle_window);
+        numa_node = u32_option(options.numa_node, "numa_node")?;
+    }
+    Ok(builder.tuning(tuning))
 }
 
 /// Creates a provider and its control object, but no payload memory yet. First removes what dead
@@ -235,7 +240,8 @@ pub extern "C" fn shm_pool_provider_alloc_timeout(
     guard(|| {
         BufMut::fill(buf, "buf", || {
             let layout = Layout::from_size_align(len, align.max(1));
-            let invalid = |_| Failure::new(Status::InvalidArgument, format!("{len} bytes cannot be aligned to {align}"));
+            let invalid =
+                |_| Failure::new(Status::InvalidArgument, format!("{len} bytes cannot be aligned to {align}"));
             let request = provider.required("provider")?.0.request(len).layout(layout.map_err(invalid)?);
             Ok(match timeout_ns {
                 0 => request.alloc()?,
@@ -266,7 +272,11 @@ pub extern "C" fn shm_pool_provider_reserve(
     count: usize,
     reservation: Option<&mut MaybeUninit<Option<Box<Reservation>>>>,
 ) -> Status {
-    guard(|| create(reservation, "reservation", || Ok(Reservation { _chunks: provider.required("provider")?.0.reserve(len, count)? })))
+    guard(|| {
+        create(reservation, "reservation", || {
+            Ok(Reservation { _chunks: provider.required("provider")?.0.reserve(len, count)? })
+        })
+    })
 }
 
 /// Ends a reservation: its chunks become ordinary ones.
@@ -389,8 +399,10 @@ pub unsafe extern "C" fn shm_pool_sweep(
     guard(|| {
         let out = swept.map(|swept| swept.write(Swept { objects: 0, bytes: 0 }));
         // SAFETY: by this function's contract.
-        let (directory, prefix) = unsafe { (text(directory, "directory")?, text(name_prefix, "name_prefix")?) };
-        let swept = Pool::sweep_in(directory.unwrap_or("/dev/shm"), prefix.unwrap_or("shm_pool"))?;
+        let directory = unsafe { text(directory, "directory")? }.unwrap_or("/dev/shm");
+        // SAFETY: as above.
+        let prefix = unsafe { text(name_prefix, "name_prefix")? }.unwrap_or("shm_pool");
+        let swept = Pool::sweep_in(directory, prefix)?;
         if let Some(out) = out {
             *out = Swept { objects: swept.objects as u64, bytes: swept.bytes };
         }

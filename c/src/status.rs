@@ -1,7 +1,9 @@
 //! Results: a code for each condition that a caller can act on, and a message for the rest.
 
 use shm_pool::channel::{ChannelError, RecvError, SendErrorKind, WaitAnyError};
-use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, CapacityError, DescriptorError, OsError, ShareError};
+use shm_pool::{
+    AllocError, AllocErrorKind, AttachError, BuildError, CapacityError, DescriptorError, OsError, ShareError,
+};
 use std::any::Any;
 use std::cell::RefCell;
 use std::error::Error;
@@ -292,7 +294,9 @@ impl From<AttachError> for Failure {
 fn of_attach(error: &AttachError) -> Status {
     match error {
         AttachError::Stale => Status::Stale,
-        AttachError::NoSuchRecord { .. } | AttachError::WrongLength { .. } | AttachError::Damaged { .. } => Status::Damaged,
+        AttachError::NoSuchRecord { .. } | AttachError::WrongLength { .. } | AttachError::Damaged { .. } => {
+            Status::Damaged
+        }
         AttachError::OtherPeer { .. } => Status::OtherPeer,
         AttachError::NotGranted => Status::NotGranted,
         AttachError::TooManyLeases { .. } => Status::TooManyLeases,
@@ -314,7 +318,9 @@ fn of_attach(error: &AttachError) -> Status {
 impl From<ChannelError> for Failure {
     fn from(error: ChannelError) -> Self {
         let status = match &error {
-            ChannelError::Name { .. } | ChannelError::OutOfRange { .. } | ChannelError::Mode { .. } => Status::InvalidArgument,
+            ChannelError::Name { .. } | ChannelError::OutOfRange { .. } | ChannelError::Mode { .. } => {
+                Status::InvalidArgument
+            }
             ChannelError::NameTaken { .. } => Status::NameTaken,
             ChannelError::NotFound { .. } => Status::NotFound,
             ChannelError::Closed { .. } => Status::Closed,

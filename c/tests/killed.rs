@@ -90,7 +90,8 @@ impl Peer {
 /// Starts two processes, kills the first of them, and checks that the second comes to a good end.
 fn kill(killed: (Language, Role), survivor: (Language, Role)) {
     let prefix = format!("killed-{}-{:?}-{}", std::process::id(), killed.1, killed.0 as u8);
-    let [mut killed, mut survivor] = [killed, survivor].map(|(language, role)| (Peer::start(language, role, &prefix), role));
+    let [mut killed, mut survivor] =
+        [killed, survivor].map(|(language, role)| (Peer::start(language, role, &prefix), role));
     let carried = match (killed.1, survivor.1) {
         (Own, Attach) => Some((&mut killed.0, &mut survivor.0)),
         (Attach, Own) => Some((&mut survivor.0, &mut killed.0)),

@@ -3,8 +3,8 @@
 #![allow(dead_code)] // No test binary uses all of it.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
 use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::{env, fs, io};
