@@ -198,14 +198,14 @@ typedef struct shm_pool_provider_options {
     uint64_t max_shared;
     // The most bytes of messages that one peer may read at a time; default: no limit.
     uint64_t max_bytes_per_peer;
-    // The length of the first segment in bytes; default: a 32nd of `max_bytes`.
+    // The permission bits of the objects under /dev/shm; default 0600. With 0660, peers of the same
+    // group may attach too.
+    uint64_t mode;
+    // Rarely needed, as are the next two and `huge_pages`. The length of the first segment in bytes; default: a 32nd of `max_bytes`.
     uint64_t arena_size;
     // The number of allocations after which memory that was idle throughout is returned to the
     // system; default 32,768. `SHM_POOL_ZERO`: never.
     uint64_t idle_window;
-    // The permission bits of the objects under /dev/shm; default 0600. With 0660, peers of the same
-    // group may attach too.
-    uint64_t mode;
     // The NUMA node to prefer for payload memory; default: that of the thread that allocates first.
     uint64_t numa_node;
     // Locks the pool and the control object into RAM; see `RLIMIT_MEMLOCK`.
