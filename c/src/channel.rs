@@ -134,6 +134,15 @@ fn send<T>(buf: Option<&mut Buf>, send: impl FnOnce(ShmBuf) -> Result<T, SendErr
     }
 }
 
+/// Apart, so that the usual send is compiled into few registers.
+#[inline(never)]
+fn send_in_time(sender: &mut channel::Sender, content: ShmBuf, timeout_ns: u64) -> Result<(), SendError<ShmBuf>> {
+    match timeout_ns {
+        0 => sender.try_send(content),
+        _ => sender.send_timeout(content, timeout(timeout_ns)),
+    }
+}
+
 /// Creates the channel `name`, for buffers of one provider and one receiver.
 ///
 /// `provider`: may be destroyed before the sender.
@@ -202,9 +211,8 @@ pub extern "C" fn shm_pool_sender_send(sender: Option<&mut Sender>, buf: Option<
     guard(|| {
         let sender = &mut sender.required("sender")?.0;
         send(buf, |content| match timeout_ns {
-            0 => sender.try_send(content),
             SHM_POOL_FOREVER => sender.send(content),
-            _ => sender.send_timeout(content, timeout(timeout_ns)),
+            _ => send_in_time(sender, content, timeout_ns),
         })
     })
 }
