@@ -5,6 +5,7 @@ use crate::child::{self, in_child, Child};
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
+use nix::sys::resource::Resource;
 use shm_pool::channel::{ChannelError, Sender};
 use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning, WakeFd};
 use shm_pool_support::procfs::{mapped_memory, memory};
@@ -172,7 +173,7 @@ fn file_size_limit_is_an_error() {
     in_child(|prefix| {
         let builder =
             || Provider::builder().name_prefix(prefix).max_shared(64).tuning(Tuning::new().arena_size(64 << 10));
-        let limit = |bytes| sys::set_limit(libc::RLIMIT_FSIZE, bytes);
+        let limit = |bytes| sys::set_limit(Resource::RLIMIT_FSIZE, bytes);
         limit(4096);
         let BuildError::Os(error) = builder().build().unwrap_err() else { panic!() };
         assert_names_limit(&error, 4096);
@@ -233,11 +234,11 @@ fn role(link: &Link, arguments: &[&str]) {
     if let Err(error) = sys::give_up_locking_without_limit() {
         return link.send(&Message::Refused(format!("the right to lock memory cannot be given up: {error}")));
     }
-    sys::set_limit(libc::RLIMIT_MEMLOCK, LIMIT as u64);
+    sys::set_limit(Resource::RLIMIT_MEMLOCK, LIMIT as u64);
     cap_above_memlock(prefix);
     what_has_memory_is_locked(prefix);
     segment_above_memlock(prefix);
-    sys::set_limit(libc::RLIMIT_MEMLOCK, 0);
+    sys::set_limit(Resource::RLIMIT_MEMLOCK, 0);
     let error = locked(prefix).max_bytes(1).build().unwrap_err();
     assert!(matches!(error, BuildError::LockMemory { limit: 0, .. }), "{error}");
     assert!(locked(prefix).lock_memory(false).build().is_ok(), "the default locks nothing");
