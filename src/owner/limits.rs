@@ -597,9 +597,10 @@ mod tests {
 
     #[test]
     fn rounds_up_to_pages() {
-        for (bytes, rounded) in [(1, 4096), (42, 4096), (4096, 4096), (10_240, 12_288), (1_000_000, 1_003_520)] {
+        let page = page_size();
+        for (bytes, pages) in [(1, 1), (42, 1), (page, 1), (page + 1, 2), (5 * page / 2, 3), (20 * page - 1, 20)] {
             let limits = Limits::new(bytes, None, Some(8), &Tuning::new(), LONGEST).unwrap();
-            assert_eq!((limits.max_bytes, limits.max_alloc), (rounded, rounded));
+            assert_eq!((limits.max_bytes, limits.max_alloc), (pages * page, pages * page));
         }
     }
 
