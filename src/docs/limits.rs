@@ -29,6 +29,18 @@
 //! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
 //! | clones of one [`ShmBuf`](crate::ShmBuf) | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |
 //!
+//! # Larger pages
+//!
+//! The formats are the same on systems with pages of 4, 16 and 64 KiB; the alignment is at most
+//! 4096 bytes on each. Sizes that are whole pages grow with the page:
+//!
+//! | quantity | pages of 4 KiB | 16 KiB | 64 KiB |
+//! |---|---|---|---|
+//! | multiple of which [`ProviderBuilder::max_bytes`], `max_alloc` and `arena_size` become | 4 KiB | 16 KiB | 64 KiB |
+//! | least memory of a control object or a channel | 4 KiB | 16 KiB | 64 KiB |
+//! | memory of a message that is aligned to more than 64 bytes: a multiple of | 4 KiB | 16 KiB | 64 KiB |
+//! | length from which messages are whole pages, and return their memory as such | 128 KiB | 512 KiB | 2 MiB |
+//!
 //! # Limits beyond any program's lifetime
 //!
 //! | quantity | limit | reached after | at the limit |

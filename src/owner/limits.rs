@@ -577,20 +577,23 @@ mod tests {
     #[test]
     fn table_covers_lengths_and_alignments() {
         for max_alloc in [1, 64, 4096, 5 * 4096, 126 << 10, 128 << 10, (128 << 10) + 1, 1 << 20, 33_000_000] {
-            let limits = Limits::new(1 << 30, Some(max_alloc), Some(8), &Tuning::new(), LONGEST).unwrap();
-            let shapes = limits.shapes();
-            let lines = &shapes[..limits.classes()];
-            assert_eq!(lines.last().map(ClassShape::size), Some(limits.max_alloc));
-            assert!(lines.windows(2).all(|pair| pair[0].size() <= pair[1].size()));
-            for len in (0..=limits.max_alloc).step_by(limits.max_alloc / 1000 + 1).chain([limits.max_alloc]) {
-                let (line, page) = (lines[class_of(len)], shapes[limits.page_aligned(len)]);
-                assert!(line.size() >= len && page.size() >= len, "{len}: {line:?} {page:?}");
-                assert_eq!((page.align, page.size() % limits.page), (PAGE, 0), "{len}: {page:?}");
-                let wasted = line.size() - len;
-                assert!(
-                    wasted <= MIN_SIZE || line.size() == limits.max_alloc || wasted * 32 <= len,
-                    "{len} in {line:?}"
-                );
+            for page in [4 << 10, 16 << 10, 64 << 10] {
+                let limits = Limits::new(1 << 30, Some(max_alloc), Some(8), &Tuning::new(), LONGEST).unwrap();
+                let limits = Limits { page, max_alloc: max_alloc.next_multiple_of(page), ..limits };
+                let shapes = limits.shapes();
+                let lines = &shapes[..limits.classes()];
+                assert_eq!(lines.last().map(ClassShape::size), Some(limits.max_alloc));
+                assert!(lines.windows(2).all(|pair| pair[0].size() <= pair[1].size()));
+                for len in (0..=limits.max_alloc).step_by(limits.max_alloc / 1000 + 1).chain([limits.max_alloc]) {
+                    let (line, page) = (lines[class_of(len)], shapes[limits.page_aligned(len)]);
+                    assert!(line.size() >= len && page.size() >= len, "{len}: {line:?} {page:?}");
+                    assert_eq!((page.align, page.size() % limits.page), (PAGE, 0), "{len}: {page:?}");
+                    let wasted = line.size() - len;
+                    assert!(
+                        wasted <= MIN_SIZE || line.size() == limits.max_alloc || wasted * 32 <= len,
+                        "{len} in {line:?}"
+                    );
+                }
             }
         }
     }

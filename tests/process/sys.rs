@@ -4,6 +4,7 @@
 pub(crate) use crate::own_shm::{check, give_small_shm, mount};
 use crate::own_shm::{give_mounts, Inside};
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
+use shm_pool_support::machine::page_size;
 use std::hint::black_box;
 use std::io;
 use std::os::fd::RawFd;
@@ -299,7 +300,7 @@ impl Ending {
 }
 
 fn fault() {
-    let (len, flags) = (4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (len, flags) = (page_size(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: maps new memory, to which nothing else refers.
     let page = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED, "{}", io::Error::last_os_error());
@@ -354,7 +355,7 @@ pub(crate) fn with_heap_left<T>(left: usize, body: impl FnOnce() -> T) -> T {
 fn with_limit<T>(what: Resource, at: usize, bytes: u64, body: impl FnOnce() -> T) -> T {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc");
     let pages: u64 = pages.split(' ').nth(at).and_then(|size| size.parse().ok()).expect("the size in pages");
-    set_limit(what, pages * 4096 + bytes);
+    set_limit(what, pages * page_size() as u64 + bytes);
     let result = body();
     set_limit(what, libc::RLIM_INFINITY);
     result
