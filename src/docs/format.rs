@@ -31,7 +31,7 @@
 //! | | 2 + seat | the receiver on that seat, 0 to 63, as in a pair |
 //! | branch | 0 and 1 | the receiver, as in a pair |
 //!
-//! # The control object, version 4
+//! # The control object, version 5
 //!
 //! The header takes 4096 bytes. The records follow, 128 bytes each.
 //!
@@ -45,8 +45,9 @@
 //! | 28 | `high_water` | 4 bytes: how many of them may have been used |
 //! | 32 | `epochs` | 64, one per peer slot; modulo 4: 0 taken, 1 being vacated, 2 taken by a peer that the owner refuses, 3 free |
 //! | 544 | `segments` | 32 serial numbers of segments, 0 for none |
-//! | 800 | `quota` | the most bytes that a peer may read at a time; 0 for any number |
+//! | 800 | `quota` | the most bytes that a peer may read or be granted at a time; 0 for any number |
 //! | 832 | `memory` | 1 if the owner listens for memory; then 4 bytes: how often memory was released meanwhile |
+//! | 896 | `held` | 64, one per peer slot, kept if there is a quota: bits 0 to 47: the bytes that the peer reads or was granted; 48 to 63: a quarter of its epoch, modulo 2^16 |
 //!
 //! # A record
 //!

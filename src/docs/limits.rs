@@ -5,7 +5,7 @@
 //! | quantity | limit | at the limit |
 //! |---|---|---|
 //! | peers of a provider | 64 | [`AttachError::TooManyPeers`](crate::AttachError::TooManyPeers) |
-//! | bytes that one peer reads at a time | [`ProviderBuilder::max_bytes_per_peer`]: no limit by default, at least 1 | [`AttachError::OverQuota`](crate::AttachError::OverQuota) |
+//! | bytes that one peer reads or is granted at a time | [`ProviderBuilder::max_bytes_per_peer`]: no limit by default, at least 1, at most 2^48 - 1 | [`AttachError::OverQuota`](crate::AttachError::OverQuota), [`ShareError::OverQuota`](crate::ShareError::OverQuota) |
 //! | views of one message in one client | 31 | [`AttachError::TooManyLeases`](crate::AttachError::TooManyLeases) |
 //! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`](crate::ShareError::TooManyGrants) |
 //! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::OutOfRange`](crate::channel::ChannelError::OutOfRange) |
@@ -34,6 +34,7 @@
 //! | quantity | limit | reached after | at the limit |
 //! |---|---|---|---|
 //! | messages in one chunk | at least 3 × 2^61 | 21,900 years of 10 million a second | an old descriptor can match a later message |
+//! | connections in one peer slot during one grant | 65,536, if a limit per peer is set | the owner's thread is stopped in the middle of a grant meanwhile | the length of that message may be missing from the count of the peer that connects then |
 //! | connections in one peer slot | 2^62 | 1.4 million years of 100,000 a second | an old [`PeerId`](crate::PeerId) can match a later one |
 //! | segments of one provider | 2^64 - 1 | 5.8 million years of 100,000 a second | serial numbers wrap around, skipping those in use |
 //! | forks, each by the child of the one before | 2^64 | 29 million years of 20,000 a second | a handle that was inherited through all of them passes for the process's own |
