@@ -149,6 +149,7 @@
 //! | feature | default | what it adds |
 //! |---|---|---|
 //! | `stream` | no | [`channel::Receiver`] is a `futures_core::Stream` |
+//! | `zerocopy` | no | the module `channel::typed`: messages that are a `T`, written and read in place, and channels that check the type when they are opened |
 //! | `tracing` | no | events of the target `shm_pool`, for subscribers of the crate `tracing`: what providers and segments, dead processes and receivers do. None on the warm path. A subscriber must not allocate or send with the provider that emits the event, which may hold a lock |
 //!
 //! # More

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::message_type::MessageType;
 use crate::error::OsError;
 use crate::peer::error::AttachError;
 use crate::protocol::ids::ProviderId;
@@ -87,6 +88,14 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
+    /// The sender has declared another type of messages than the receiver expects, or none.
+    #[error("{object} carries {}, but the receiver expects {}; build both sides with one definition", name_of(&types.1), name_of(&types.0))]
+    TypeMismatch {
+        /// The object's path.
+        object: String,
+        /// The type that the receiver expects, and the one that the sender has declared.
+        types: Box<(Option<MessageType>, Option<MessageType>)>,
+    },
     /// The object of that name was not created by this version of this crate.
     #[error("{object} is not usable: {reason}")]
     NotAChannel {
@@ -123,6 +132,10 @@ pub enum ChannelError {
     /// A system call failed. All earlier steps were undone.
     #[error(transparent)]
     Os(#[from] OsError),
+}
+
+fn name_of(message_type: &Option<MessageType>) -> String {
+    message_type.as_ref().map_or("untyped messages".into(), MessageType::to_string)
 }
 
 impl ChannelError {
@@ -300,6 +313,15 @@ pub enum RecvError {
     Damaged {
         /// What is wrong with it.
         what: &'static str,
+    },
+    /// The message is no value of the type that the receiver expects, although the sender has
+    /// declared it. The next message may be good.
+    #[error("a message of {len} bytes is no {name}")]
+    WrongType {
+        /// The name of the expected type.
+        name: &'static str,
+        /// The message's length in bytes.
+        len: usize,
     },
     /// This process is a forked child of the process that owns the channel.
     #[error("the channel belongs to the parent of this forked process")]

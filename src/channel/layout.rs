@@ -6,6 +6,7 @@
 
 use super::bell::Bell;
 use super::error::ChannelError;
+use super::message_type::{self, MessageType, TypeWords};
 use super::ring::{OnFull, Slot};
 use crate::error::OsError;
 use crate::os::fork;
@@ -24,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 /// The minimum number of slots.
 pub(super) const MIN_SLOTS: usize = 2;
@@ -194,8 +195,10 @@ pub(crate) mod format {
 
     pub(crate) use super::VERSION;
 
-    pub(crate) const OFFSETS: &[(&str, usize)] =
-        offsets!(What: magic version state provider slots loans kind seats on_full allow_blocking);
+    pub(crate) fn offsets() -> Vec<(&'static str, usize)> {
+        let what: &[_] = offsets!(What: magic version state provider slots loans kind seats on_full allow_blocking);
+        [what, &message_type::offsets()].concat()
+    }
 
     pub(crate) const HEADER: &[(&str, usize)] = offsets!(Header: to_receiver to_sender returns_read);
 
@@ -215,7 +218,7 @@ pub(super) struct Header {
 }
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(size_of::<Header>() == 256);
+const _: () = assert!(size_of::<Header>() == 256 && size_of::<Header>() <= message_type::OFFSET);
 
 /// The first page of a publisher's object. Atomics only. For the steps see `object`.
 #[repr(C)]
@@ -232,7 +235,7 @@ struct SeatWords {
 }
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(size_of::<MeetingHeader>() <= PAGE && size_of::<SeatWords>() == 16);
+const _: () = assert!(size_of::<MeetingHeader>() <= message_type::OFFSET && size_of::<SeatWords>() == 16);
 
 impl MeetingHeader {
     /// For the models.
@@ -342,6 +345,8 @@ fn words(loans: usize) -> usize {
 /// An object created by another process, mapped and checked.
 pub(super) struct Found {
     pub(super) facts: Facts,
+    /// As its creator has declared it.
+    pub(super) message_type: Option<MessageType>,
     pub(super) mapping: Mapping,
     pub(super) locks: LockFile,
 }
@@ -389,7 +394,8 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     if !facts.are_possible() || round_to_pages(len) != Some(foreign.len) {
         return bad(WRONG_SIZE);
     }
-    Ok(Found { facts, mapping, locks })
+    let message_type = TypeWords::of(&mapping).read();
+    Ok(Found { facts, message_type, mapping, locks })
 }
 
 /// The mapped object of a pair or a branch. Both ends hold it, the lender, and every message being

@@ -113,6 +113,11 @@
 //! of a process starts a thread, which sleeps until the process exits. For real-time priorities,
 //! see [lock freedom](crate::docs::design#lock-freedom).
 //!
+//! # Types
+//!
+//! A channel may declare the [`MessageType`] of its messages, and a receiver may expect one. With the
+//! feature `zerocopy`, the module `typed` sends and receives values in place.
+//!
 //! # Awaiting
 //!
 //! [`Receiver::recv_async`], [`Sender::send_async`] and [`Publisher::send_async`] return futures
@@ -140,6 +145,7 @@ mod helper;
 mod layout;
 mod lender;
 mod message;
+mod message_type;
 #[cfg(all(test, loom))]
 #[path = "../models/loans.rs"]
 mod models;
@@ -150,6 +156,8 @@ mod receiver;
 mod ring;
 mod sender;
 mod sleeper;
+#[cfg(feature = "zerocopy")]
+pub mod typed;
 mod wait_any;
 #[cfg(all(test, loom))]
 #[path = "../models/withdrawal.rs"]
@@ -160,6 +168,7 @@ pub(crate) use layout::format;
 
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
 pub use message::MAX_INLINE;
+pub use message_type::MessageType;
 pub use publisher::{Publisher, PublisherBuilder, ReceiverState};
 pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
 pub use ring::OnFull;

@@ -52,6 +52,7 @@
 use super::bell::Bell;
 use super::error::ChannelError;
 use super::layout::{not_a_channel, size, Facts, Found, Kind, MappedMeeting, MeetingHeader, Shared, MAX_SEATS};
+use super::message_type::{MessageType, TypeWords};
 use super::ring::OnFull;
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
@@ -88,12 +89,13 @@ pub(super) struct Object {
 type Made = (Mapping, Link, LockFile);
 
 /// Creates an object of at least `len` bytes, replacing one that a dead sender has left.
-fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelError> {
+fn make(name: &Name, len: usize, mode: u32, message_type: Option<&MessageType>) -> Result<Made, ChannelError> {
     let len = round_to_pages(len).unwrap_or(usize::MAX);
     for _ in 0..TRIES {
         match sweep::create_locked(name.clone(), len, mode, OWNER_BYTE, Mapping::behind_own_page) {
             Ok(Locked::Made(segment, locks)) => {
                 let (mapping, link) = segment.into_parts();
+                message_type.into_iter().for_each(|declared| TypeWords::of(&mapping).declare(declared));
                 return Ok((mapping, link, locks));
             }
             Ok(Locked::Swept(link)) => {
@@ -125,8 +127,13 @@ fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
 }
 
 impl Object {
-    pub(super) fn create(name: &Name, facts: &Facts, mode: u32) -> Result<Self, ChannelError> {
-        let this = Self::make(name, facts, mode, None)?;
+    pub(super) fn create(
+        name: &Name,
+        facts: &Facts,
+        mode: u32,
+        message_type: Option<&MessageType>,
+    ) -> Result<Self, ChannelError> {
+        let this = Self::make(name, facts, mode, message_type, None)?;
         let this = this.hold(name, false, Shared::to_receiver)?;
         this.shared.header().what.0.finish();
         Ok(this)
@@ -134,7 +141,7 @@ impl Object {
 
     /// Creates a branch for the receiver on this seat (R2).
     pub(super) fn create_branch(name: &Name, facts: &Facts, seat: Seat) -> Result<Self, ChannelError> {
-        let this = Self::make(name, facts, 0o600, Some(seat))?;
+        let this = Self::make(name, facts, 0o600, None, Some(seat))?;
         // The lock comes first: the holder of the bell always holds it too. Another process can
         // only guess the name.
         if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
@@ -145,8 +152,14 @@ impl Object {
         Ok(this)
     }
 
-    fn make(name: &Name, facts: &Facts, mode: u32, seat: Option<Seat>) -> Result<Self, ChannelError> {
-        let (mapping, link, locks) = make(name, size(facts.slots, facts.loans), mode)?;
+    fn make(
+        name: &Name,
+        facts: &Facts,
+        mode: u32,
+        message_type: Option<&MessageType>,
+        seat: Option<Seat>,
+    ) -> Result<Self, ChannelError> {
+        let (mapping, link, locks) = make(name, size(facts.slots, facts.loans), mode, message_type)?;
         let shared = Arc::new(Shared::new(mapping, facts));
         shared.header().what.0.describe(facts);
         shared.slots().iter().enumerate().for_each(|(at, slot)| slot.start(at));
@@ -319,9 +332,9 @@ pub(super) struct Seat {
 }
 
 impl Meeting {
-    pub(super) fn create(name: &Name, facts: &Facts) -> Result<Self, ChannelError> {
+    pub(super) fn create(name: &Name, facts: &Facts, message_type: Option<&MessageType>) -> Result<Self, ChannelError> {
         let places = Places::take(facts.seats).map_err(|failed| not_listed(failed, name))?;
-        let (mapping, link, locks) = make(name, PAGE, 0o600)?;
+        let (mapping, link, locks) = make(name, PAGE, 0o600, message_type)?;
         let (page, _places, _link) = (Arc::new(MappedMeeting::new(mapping)), Some(places), Some(link));
         let this = Self { _places, page, fork_epoch: fork::epoch(), seats: facts.seats, taken: None, _link, locks };
         this.header().start(facts);

@@ -27,6 +27,7 @@ use super::layout::{
     self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SEATS, MAX_SLOTS,
 };
 use super::message;
+use super::message_type::MessageType;
 use super::object::{Meeting, Object, Seat};
 use super::ring::{OnFull, Words};
 use super::sleeper::{Asleep, Interrupter, Interrupts};
@@ -65,6 +66,7 @@ pub struct PublisherBuilder {
     on_full: OnFull,
     allow_blocking: bool,
     spin: Duration,
+    message_type: Option<MessageType>,
 }
 
 impl PublisherBuilder {
@@ -121,6 +123,13 @@ impl PublisherBuilder {
         self
     }
 
+    /// Declares the type of the messages, which a receiver may
+    /// [expect](super::ReceiverBuilder::message_type); by default none. Neither side checks a message.
+    pub fn message_type(mut self, message_type: MessageType) -> Self {
+        self.message_type = Some(message_type);
+        self
+    }
+
     /// Creates the channel `name`, for buffers of `provider`. For valid names, see
     /// [`SenderBuilder::create`](super::SenderBuilder::create). Receivers must run as the same
     /// user.
@@ -135,6 +144,7 @@ impl PublisherBuilder {
         ChannelError::check("receivers", self.seats, 1, MAX_SEATS)?;
         ChannelError::check("capacity", self.slots, 1, MAX_SLOTS)?;
         ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
+        MessageType::check(&self.message_type)?;
         // First: in a forked child, a thread that does not exist there may hold a lock.
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
@@ -149,7 +159,7 @@ impl PublisherBuilder {
             on_full: self.on_full,
             allow_blocking: self.allow_blocking,
         };
-        let meeting = Arc::new(Meeting::create(&object, &facts)?);
+        let meeting = Arc::new(Meeting::create(&object, &facts, self.message_type.as_ref())?);
         Ok(Publisher {
             meeting,
             rules: facts,
@@ -336,6 +346,7 @@ impl Publisher {
             on_full: OnFull::default(),
             allow_blocking: true,
             spin: DEFAULT_SPIN,
+            message_type: None,
         }
     }
 

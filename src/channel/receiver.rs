@@ -7,6 +7,7 @@ use super::borrower::{memory_bell, Borrower, Loan, MappedSegments};
 use super::error::{ChannelError, RecvError};
 use super::layout::{self, not_a_channel, Facts, Found, Kind, Shared, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
 use super::message::{self, Carried, Inline};
+use super::message_type::MessageType;
 use super::object::{Meeting, Object};
 use super::ring::{self, OnFull, Ticket, Words};
 use super::sleeper::{Interrupter, Interrupts, Sleeper};
@@ -109,6 +110,7 @@ pub struct ReceiverBuilder {
     capacity: Option<usize>,
     loans: Option<usize>,
     on_full: Option<OnFull>,
+    message_type: Option<MessageType>,
 }
 
 impl ReceiverBuilder {
@@ -144,6 +146,13 @@ impl ReceiverBuilder {
         self
     }
 
+    /// Sets the type that the channel's messages must have, as its sender has
+    /// [declared](super::SenderBuilder::message_type) it; by default any, or none.
+    pub fn message_type(mut self, message_type: MessageType) -> Self {
+        self.message_type = Some(message_type);
+        self
+    }
+
     /// Opens the channel `name` of a [`Sender`](super::Sender) or a [`Publisher`](super::Publisher)
     /// whose provider has the client's directory, name prefix and user (see
     /// [`ClientBuilder`](crate::ClientBuilder)). A publisher must belong to this process's user.
@@ -152,13 +161,15 @@ impl ReceiverBuilder {
     ///
     /// [`ChannelError::Name`], [`ChannelError::NotFound`], [`ChannelError::NotReady`],
     /// [`ChannelError::Closed`], [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`],
-    /// [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`], [`ChannelError::Os`]; of a sender:
+    /// [`ChannelError::WrongUid`], [`ChannelError::TypeMismatch`], [`ChannelError::TooManyEnds`],
+    /// [`ChannelError::Os`]; of a sender:
     /// [`ChannelError::NotAPublisher`]; of a publisher: [`ChannelError::TooManyReceivers`],
     /// [`ChannelError::OutOfRange`], [`ChannelError::BlockingNotAllowed`].
     pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
         let (names, uid) = client.trusted();
         let object = layout::name(names, name)?;
-        let found = layout::open(&object, uid)?;
+        let mut found = layout::open(&object, uid)?;
+        MessageType::expect(&self.message_type, found.message_type.take(), || object.path())?;
         let provider = found.facts.provider;
         // Before joining, which could not be undone.
         let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
@@ -273,7 +284,7 @@ pub struct Receiver {
 impl Receiver {
     /// Returns a builder with the default options.
     pub fn builder() -> ReceiverBuilder {
-        ReceiverBuilder { spin: DEFAULT_SPIN, capacity: None, loans: None, on_full: None }
+        ReceiverBuilder { spin: DEFAULT_SPIN, capacity: None, loans: None, on_full: None, message_type: None }
     }
 
     /// Opens a channel with the default options.

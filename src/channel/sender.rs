@@ -8,6 +8,7 @@ use super::layout::{
     self, Facts, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS,
 };
 use super::message;
+use super::message_type::MessageType;
 use super::object::Object;
 use super::sleeper::{Interrupter, Interrupts};
 use crate::os::futex::Deadline;
@@ -26,6 +27,7 @@ pub struct SenderBuilder {
     loans: usize,
     mode: u32,
     spin: Duration,
+    message_type: Option<MessageType>,
 }
 
 impl SenderBuilder {
@@ -59,6 +61,13 @@ impl SenderBuilder {
         self
     }
 
+    /// Declares the type of the messages, which a receiver may
+    /// [expect](super::ReceiverBuilder::message_type); by default none. Neither side checks a message.
+    pub fn message_type(mut self, message_type: MessageType) -> Self {
+        self.message_type = Some(message_type);
+        self
+    }
+
     /// Creates the channel `name`, for buffers of `provider`. The name consists of 1 to 64
     /// characters of `A-Z a-z 0-9 _ -`. It must be unique among the living senders whose providers
     /// have the same [`directory`](crate::ProviderBuilder::directory) and
@@ -76,6 +85,7 @@ impl SenderBuilder {
     pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
         ChannelError::check("capacity", self.slots, MIN_SLOTS, MAX_SLOTS)?;
         ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
+        MessageType::check(&self.message_type)?;
         if !is_object_mode(self.mode) {
             return Err(ChannelError::Mode { mode: self.mode });
         }
@@ -86,7 +96,7 @@ impl SenderBuilder {
         let name = layout::name(provider.names(), name)?;
         let facts = Facts::of_pair(provider.id(), self.slots + EXTRA_SLOTS, self.loans.next_power_of_two());
         let loans = branch::loans(&name, facts.loans)?;
-        let object = Object::create(&name, &facts, self.mode)?;
+        let object = Object::create(&name, &facts, self.mode, self.message_type.as_ref())?;
         let branch = Branch::new(object, loans, facts.on_full, Interrupts::new(), Some(provider.pool()));
         Ok(Sender { branch, provider: provider.id(), spin: self.spin })
     }
@@ -103,7 +113,13 @@ pub struct Sender {
 impl Sender {
     /// Returns a builder with the default options.
     pub fn builder() -> SenderBuilder {
-        SenderBuilder { slots: DEFAULT_SLOTS, loans: DEFAULT_LOANS, mode: 0o600, spin: DEFAULT_SPIN }
+        SenderBuilder {
+            slots: DEFAULT_SLOTS,
+            loans: DEFAULT_LOANS,
+            mode: 0o600,
+            spin: DEFAULT_SPIN,
+            message_type: None,
+        }
     }
 
     /// Creates a channel with the default options.
