@@ -41,10 +41,11 @@
 //!
 //! # A header and a slice
 //!
-//! A struct that ends in a slice is a message of any number of elements:
+//! A [`Slice`] is a header and any number of items:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use shm_pool::channel::typed::Slice;
 //! # use shm_pool::channel::{Receiver, Sender};
 //! # use shm_pool::{Client, Provider};
 //! # use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -53,19 +54,19 @@
 //!     #[repr(C)]
 //!     struct Cloud {
 //!         stamp_ns: u64,
-//!         points: [[f32; 4]],
 //!     }
 //! }
+//! type Points = Slice<Cloud, [f32; 4]>;
 //!
 //! # let name = format!("doc-cloud-{}", std::process::id());
 //! # let provider = Provider::builder().build()?;
-//! let mut sender = Sender::builder().typed_slice::<Cloud>().create(&provider, &name)?;
-//! let mut receiver = Receiver::builder().typed_slice::<Cloud>().open(&Client::new(), &name)?;
-//! let mut cloud = provider.alloc_slice::<Cloud>(500)?;
+//! let mut sender = Sender::builder().typed::<Points>().create(&provider, &name)?;
+//! let mut receiver = Receiver::builder().typed::<Points>().open(&Client::new(), &name)?;
+//! let mut cloud = provider.alloc_slice::<Cloud, [f32; 4]>(500)?;
 //! cloud.stamp_ns = 7;
-//! cloud.points.fill([1.0; 4]);
+//! cloud.items_mut().fill([1.0; 4]);
 //! sender.send(cloud.freeze())?;
-//! assert_eq!(receiver.recv()?.points.len(), 500);
+//! assert_eq!(receiver.recv()?.items().len(), 500);
 //! # Ok(())
 //! # }
 //! ```
@@ -79,14 +80,14 @@ use super::publisher::{Publisher, PublisherBuilder};
 use super::receiver::{Message, Receiver, ReceiverBuilder};
 use super::sender::{Sender, SenderBuilder};
 use crate::owner::buf::{ShmBuf, ShmBufMut};
-use crate::owner::error::{AllocError, AllocErrorKind};
+use crate::owner::error::AllocError;
 use crate::owner::provider::Provider;
 use crate::peer::client::Client;
 use crate::peer::view::ShmView;
 use std::alloc::Layout;
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::{align_of, align_of_val, size_of};
+use std::mem::{align_of, size_of};
 use std::ops::{Deref, DerefMut};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -137,21 +138,78 @@ pub const fn hash(text: &str) -> u64 {
     hash
 }
 
-fn of_values<T: Schema>() -> MessageType {
-    MessageType::new(T::NAME, T::VERSION, Layout::new::<T>())
+macro_rules! primitives {
+    ($($primitive:ident)+) => { $(
+        impl Schema for $primitive {
+            const NAME: &'static str = stringify!($primitive);
+            const VERSION: u64 = 0;
+        }
+    )+ };
 }
 
-fn of_slices<T: Schema + KnownLayout<PointerMetadata = usize> + ?Sized>() -> MessageType {
-    let size = |elements| T::size_for_metadata(elements).unwrap_or(usize::MAX);
-    let (header, one) = (size(0), size(1));
-    // The alignment of an unsized type is that of a value: of zeros, which every such type allows.
-    let room = vec![0_u8; header.saturating_add(Provider::MAX_ALIGN)];
-    let at = room.as_ptr().align_offset(Provider::MAX_ALIGN);
-    let value = room.get(at..).and_then(|room| room.get(..header)).map(|bytes| T::ref_from_bytes_with_elems(bytes, 0));
-    // If not, no buffer is aligned enough for it either.
-    let align = value.and_then(Result::ok).map_or(2 * Provider::MAX_ALIGN, |value| align_of_val(value));
-    let layout = Layout::from_size_align(header, align).unwrap_or(Layout::new::<()>());
-    MessageType::new(T::NAME, T::VERSION, layout).with_elements(one - header)
+primitives!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
+
+impl<T: Schema, const N: usize> Schema for [T; N] {
+    const NAME: &'static str = T::NAME;
+    const VERSION: u64 = identity::<T>().wrapping_mul(31).wrapping_add(N as u64);
+}
+
+const fn identity<T: Schema>() -> u64 {
+    hash(T::NAME) ^ T::VERSION
+}
+
+/// The type of messages that consist of an `H` and any number of `E`. A [`Value`] of this type
+/// dereferences to the `H` and has [`items`](Value::items).
+pub struct Slice<H, E>(PhantomData<(H, E)>);
+
+impl<H, E> Slice<H, E> {
+    const ALIGN: usize = if align_of::<H>() > align_of::<E>() { align_of::<H>() } else { align_of::<E>() };
+
+    /// The offset of the first item: the size of the header, aligned for an item.
+    const ITEMS: usize = (size_of::<H>() + align_of::<E>() - 1) / align_of::<E>() * align_of::<E>();
+}
+
+/// A type that a channel can carry: a [`Schema`], or a [`Slice`].
+pub trait Carried: sealed::Carried {
+    /// The value itself, or the header of a slice.
+    type Head: Schema;
+
+    /// Returns what a channel of this type declares.
+    fn message_type() -> MessageType;
+
+    #[doc(hidden)]
+    fn is_made_of(bytes: &[u8]) -> bool;
+
+    #[doc(hidden)]
+    const ALIGN: usize;
+}
+
+impl<T: Schema> Carried for T {
+    type Head = T;
+    const ALIGN: usize = align_of::<T>();
+
+    fn message_type() -> MessageType {
+        MessageType::new(T::NAME, T::VERSION, Layout::new::<T>())
+    }
+
+    fn is_made_of(bytes: &[u8]) -> bool {
+        T::ref_from_bytes(bytes).is_ok()
+    }
+}
+
+impl<H: Schema, E: Schema> Carried for Slice<H, E> {
+    type Head = H;
+    const ALIGN: usize = Self::ALIGN;
+
+    fn message_type() -> MessageType {
+        let header = Layout::from_size_align(Self::ITEMS, Self::ALIGN).unwrap_or(Layout::new::<H>());
+        MessageType::new(H::NAME, H::VERSION ^ identity::<E>().rotate_left(1), header).with_elements(size_of::<E>())
+    }
+
+    fn is_made_of(bytes: &[u8]) -> bool {
+        H::ref_from_prefix(bytes).is_ok()
+            && bytes.get(Self::ITEMS..).is_some_and(|items| <[E]>::ref_from_bytes(items).is_ok())
+    }
 }
 
 /// What a value can lie in: [`ShmBufMut`], [`ShmBuf`], [`Message`] and [`ShmView`].
@@ -182,6 +240,10 @@ const INLINE_ALIGN: usize = 8;
 
 mod sealed {
     pub trait Sealed {}
+    pub trait Carried {}
+
+    impl<T: super::Schema> Carried for T {}
+    impl<H: super::Schema, E: super::Schema> Carried for super::Slice<H, E> {}
 
     impl Sealed for super::ShmBufMut {}
     impl Sealed for super::ShmBuf {}
@@ -189,23 +251,31 @@ mod sealed {
     impl Sealed for super::Message {}
 }
 
-/// A buffer or a message whose bytes are a `T`. Dereferences to it.
-pub struct Value<B, T: ?Sized> {
+/// A buffer or a message whose bytes are a `T`. Dereferences to it, or to the header of a [`Slice`].
+pub struct Value<B, T> {
     bytes: B,
     of: PhantomData<T>,
 }
 
-impl<B: Buffer, T: Schema + ?Sized> Value<B, T> {
+impl<B: Buffer, T: Carried> Value<B, T> {
     /// Takes the bytes for a `T`.
     ///
     /// # Errors
     ///
     /// The buffer itself, if its length or alignment is not that of a `T`.
+    #[inline]
     pub fn new(bytes: B) -> Result<Self, B> {
-        match T::ref_from_bytes(&bytes) {
-            Ok(value) if align_of_val(value) <= bytes.alignment() => Ok(Self::checked(bytes)),
-            _ => Err(bytes),
+        if T::ALIGN <= bytes.alignment() && T::is_made_of(&bytes) {
+            Ok(Self::checked(bytes))
+        } else {
+            Err(bytes)
         }
+    }
+}
+
+impl<B, T> Value<B, T> {
+    fn checked(bytes: B) -> Self {
+        Self { bytes, of: PhantomData }
     }
 
     /// Returns the buffer or the message.
@@ -214,13 +284,32 @@ impl<B: Buffer, T: Schema + ?Sized> Value<B, T> {
     }
 }
 
-impl<B, T: ?Sized> Value<B, T> {
-    fn checked(bytes: B) -> Self {
-        Self { bytes, of: PhantomData }
+impl<B: Buffer, H: Schema, E: Schema> Value<B, Slice<H, E>> {
+    /// Returns the items that follow the header.
+    #[inline]
+    pub fn items(&self) -> &[E] {
+        match <[E]>::ref_from_bytes(&self.bytes[Slice::<H, E>::ITEMS..]) {
+            Ok(items) => items,
+            Err(_) => unreachable!("{CHECKED}"),
+        }
     }
 }
 
-impl<T: ?Sized> Value<ShmBufMut, T> {
+impl<H: Schema, E: Schema> Value<ShmBufMut, Slice<H, E>> {
+    /// Returns the items that follow the header.
+    #[inline]
+    pub fn items_mut(&mut self) -> &mut [E] {
+        match <[E]>::mut_from_bytes(&mut self.bytes[Slice::<H, E>::ITEMS..]) {
+            Ok(items) => items,
+            Err(_) => unreachable!("{CHECKED}"),
+        }
+    }
+}
+
+/// By `Value::new`, or allocated so.
+const CHECKED: &str = "length and alignment are those of the type, and do not change";
+
+impl<T> Value<ShmBufMut, T> {
     /// Ends writing; see [`ShmBufMut::freeze`].
     #[inline]
     pub fn freeze(self) -> Value<ShmBuf, T> {
@@ -228,14 +317,14 @@ impl<T: ?Sized> Value<ShmBufMut, T> {
     }
 }
 
-impl<T: ?Sized> Value<ShmBuf, T> {
+impl<T> Value<ShmBuf, T> {
     /// Returns the buffer, for its [descriptor](ShmBuf::descriptor) or a grant.
     pub fn buffer(&self) -> &ShmBuf {
         &self.bytes
     }
 }
 
-impl<T: ?Sized> Value<Message, T> {
+impl<T> Value<Message, T> {
     /// Returns how many messages were missed before this one; see [`Message::missed`].
     #[inline]
     pub fn missed(&self) -> u32 {
@@ -243,36 +332,39 @@ impl<T: ?Sized> Value<Message, T> {
     }
 }
 
-impl<B: Buffer, T: Schema + ?Sized> Deref for Value<B, T> {
-    type Target = T;
+impl<B: Buffer, T: Carried> Deref for Value<B, T> {
+    type Target = T::Head;
 
     #[inline]
-    fn deref(&self) -> &T {
-        match T::ref_from_bytes(&self.bytes) {
-            Ok(value) => value,
-            Err(_) => unreachable!("length and alignment were checked and do not change"),
+    fn deref(&self) -> &T::Head {
+        match T::Head::ref_from_prefix(&self.bytes) {
+            Ok((value, _)) => value,
+            Err(_) => unreachable!("{CHECKED}"),
         }
     }
 }
 
-impl<T: Schema + ?Sized> DerefMut for Value<ShmBufMut, T> {
+impl<T: Carried> DerefMut for Value<ShmBufMut, T> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        match T::mut_from_bytes(&mut self.bytes) {
-            Ok(value) => value,
-            Err(_) => unreachable!("length and alignment were checked and do not change"),
+    fn deref_mut(&mut self) -> &mut T::Head {
+        match T::Head::mut_from_prefix(&mut self.bytes) {
+            Ok((value, _)) => value,
+            Err(_) => unreachable!("{CHECKED}"),
         }
     }
 }
 
-impl<T: ?Sized> Clone for Value<ShmBuf, T> {
+impl<T> Clone for Value<ShmBuf, T> {
     #[inline]
     fn clone(&self) -> Self {
         Self::checked(self.bytes.clone())
     }
 }
 
-impl<B: Buffer, T: Schema + fmt::Debug + ?Sized> fmt::Debug for Value<B, T> {
+impl<B: Buffer, T: Carried> fmt::Debug for Value<B, T>
+where
+    T::Head: fmt::Debug,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
@@ -290,42 +382,31 @@ impl Provider {
         self.alloc_layout(Layout::new::<T>()).map(Value::checked)
     }
 
-    /// Allocates a `T` that ends in a slice of this many elements (feature `zerocopy`). Otherwise
-    /// like [`alloc_value`](Self::alloc_value).
+    /// Allocates an `H` and this many `E` (feature `zerocopy`), with unspecified content, as
+    /// [`alloc_value`](Self::alloc_value) does.
     ///
     /// # Errors
     ///
     /// As [`alloc_layout`](Self::alloc_layout).
-    pub fn alloc_slice<T>(&self, elements: usize) -> Result<Value<ShmBufMut, T>, AllocError>
-    where
-        T: Schema + KnownLayout<PointerMetadata = usize> + ?Sized,
-    {
-        let len = T::size_for_metadata(elements).unwrap_or(usize::MAX);
-        // Nearly always aligned enough: to a cache line at least.
-        Value::new(self.alloc(len)?).or_else(|_| {
-            let aligned = Layout::from_size_align(len, Self::MAX_ALIGN).unwrap_or(Layout::new::<()>());
-            Value::new(self.alloc_layout(aligned)?).map_err(|_| {
-                AllocError::from(AllocErrorKind::UnsupportedAlignment {
-                    align: 2 * Self::MAX_ALIGN,
-                    max: Self::MAX_ALIGN,
-                })
-            })
-        })
+    #[inline]
+    pub fn alloc_slice<H: Schema, E: Schema>(&self, items: usize) -> Result<Value<ShmBufMut, Slice<H, E>>, AllocError> {
+        // Saturated, it is refused as too large.
+        let len = items.saturating_mul(size_of::<E>()).saturating_add(Slice::<H, E>::ITEMS);
+        self.alloc_aligned(len, Slice::<H, E>::ALIGN).map(Value::checked)
     }
 }
 
-/// An end of a channel, or its builder, for messages of one type. Made by `typed` or `typed_slice` of
-/// a builder.
+/// An end of a channel, or its builder, for messages of one type. Made by `typed` of a builder.
 ///
 /// It dereferences to the untyped end, for everything that has no typed form, for example
 /// [`wait_any`](super::wait_any). Bytes that are sent by that way are not checked, but still are when
 /// they are received.
-pub struct Typed<E, T: ?Sized> {
+pub struct Typed<E, T> {
     end: E,
     of: PhantomData<T>,
 }
 
-impl<E, T: ?Sized> Typed<E, T> {
+impl<E, T> Typed<E, T> {
     fn of(end: E) -> Self {
         Self { end, of: PhantomData }
     }
@@ -336,7 +417,7 @@ impl<E, T: ?Sized> Typed<E, T> {
     }
 }
 
-impl<E, T: ?Sized> Deref for Typed<E, T> {
+impl<E, T> Deref for Typed<E, T> {
     type Target = E;
 
     #[inline]
@@ -345,14 +426,14 @@ impl<E, T: ?Sized> Deref for Typed<E, T> {
     }
 }
 
-impl<E, T: ?Sized> DerefMut for Typed<E, T> {
+impl<E, T> DerefMut for Typed<E, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut E {
         &mut self.end
     }
 }
 
-impl<E: fmt::Debug, T: ?Sized> fmt::Debug for Typed<E, T> {
+impl<E: fmt::Debug, T> fmt::Debug for Typed<E, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Typed").field(&self.end).finish()
     }
@@ -362,16 +443,8 @@ macro_rules! builders {
     ($($builder:ident)+) => { $(
         impl $builder {
             /// Sets the type of the messages (feature `zerocopy`); see [`typed`](super::typed).
-            pub fn typed<T: Schema>(self) -> Typed<Self, T> {
-                Typed::of(self.message_type(of_values::<T>()))
-            }
-
-            /// Sets the type of the messages to a struct that ends in a slice (feature `zerocopy`).
-            pub fn typed_slice<T>(self) -> Typed<Self, T>
-            where
-                T: Schema + KnownLayout<PointerMetadata = usize> + ?Sized,
-            {
-                Typed::of(self.message_type(of_slices::<T>()))
+            pub fn typed<T: Carried>(self) -> Typed<Self, T> {
+                Typed::of(self.message_type(T::message_type()))
             }
         }
     )+ };
@@ -390,7 +463,7 @@ impl<T> Fits<T> {
 
 macro_rules! sends {
     ($builder:ident $end:ident $sent:ty) => {
-        impl<T: ?Sized> Typed<$builder, T> {
+        impl<T> Typed<$builder, T> {
             #[doc = concat!("Creates the channel; see [`", stringify!($builder), "::create`].")]
             ///
             /// # Errors
@@ -401,7 +474,7 @@ macro_rules! sends {
             }
         }
 
-        impl<T: Schema + ?Sized> Typed<$end, T> {
+        impl<T: Carried> Typed<$end, T> {
             #[doc = concat!("Sends a value; see [`", stringify!($end), "::send`].")]
             ///
             /// # Errors
@@ -481,12 +554,12 @@ sends!(PublisherBuilder Publisher usize);
 
 impl SendError<ShmBuf> {
     /// The same about the value that the buffer was.
-    fn typed<T: ?Sized>(self) -> SendError<Value<ShmBuf, T>> {
+    fn typed<T>(self) -> SendError<Value<ShmBuf, T>> {
         SendError { kind: self.kind, message: Value::checked(self.message) }
     }
 }
 
-impl<T: Schema + ?Sized> Typed<ReceiverBuilder, T> {
+impl<T: Carried> Typed<ReceiverBuilder, T> {
     /// Opens the channel; see [`ReceiverBuilder::open`].
     ///
     /// # Errors
@@ -511,7 +584,7 @@ impl<T: Schema + ?Sized> Typed<ReceiverBuilder, T> {
     }
 }
 
-impl<T: Schema + ?Sized> Typed<Receiver, T> {
+impl<T: Carried> Typed<Receiver, T> {
     /// Receives the next value, blocking until one arrives; see [`Receiver::recv`].
     ///
     /// # Errors
@@ -556,6 +629,6 @@ impl<T: Schema + ?Sized> Typed<Receiver, T> {
 
 /// Checks a message, which a hostile sender may have made of any length.
 #[inline]
-fn value<T: Schema + ?Sized>(message: Message) -> Result<Value<Message, T>, RecvError> {
-    Value::new(message).map_err(|message| RecvError::WrongType { name: T::NAME, len: message.len() })
+fn value<T: Carried>(message: Message) -> Result<Value<Message, T>, RecvError> {
+    Value::new(message).map_err(|message| RecvError::WrongType { name: T::Head::NAME, len: message.len() })
 }

@@ -26,5 +26,7 @@ mod races;
 mod sharing;
 #[path = "../common/threads.rs"]
 mod threads;
+#[cfg(feature = "zerocopy")]
+mod typed;
 mod waiting;
 mod wake_fd;
