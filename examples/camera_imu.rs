@@ -6,51 +6,64 @@
 //! | the display | the camera, 6 MB at 60 Hz | keeps the latest two frames; needs 30 ms for each |
 //! | the monitor | the camera | joins late, leaves, rejoins, is killed holding a frame, rejoins |
 //!
-//! Each sensor has its own channel. All receivers check every byte and every gap, and the exit code
-//! reports the result. Run it with `cargo run --release --example camera_imu`.
+//! Each sensor has its own channel, of its own type. All receivers check every byte and every gap, and
+//! the exit code reports the result. Run it with
+//! `cargo run --release --features zerocopy --example camera_imu`.
 
 #![forbid(unsafe_code)]
 
+use shm_pool::channel::typed::{Schema, Value};
 use shm_pool::channel::{Message, OnFull, Publisher, Receiver, ReceiverBuilder, RecvError};
-use shm_pool::{Client, Provider};
+use shm_pool::{message_type, Client, Provider};
 use std::error::Error;
 use std::io::Read;
 use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, io, thread};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+message_type! {
+    #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+    #[repr(C)]
+    struct Frame { number: u64, pixels: [u64; 749_999] }
+}
+
+message_type! {
+    #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+    #[repr(C)]
+    struct Sample { number: u64, axes: [u64; 5] }
+}
 
 type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-const FRAME: usize = 6_000_000; // bytes
 const PATIENCE: Duration = Duration::from_secs(60); // for a busy machine to start a process
 
 fn main() -> Fallible {
     // The program starts itself again for each receiver, with its role.
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let missed = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => return publish(),
-        ["logger", imu] => receive(imu, Receiver::builder().on_full(OnFull::Block), u64::MAX, drop)?,
-        ["display", camera] => {
-            let show = |_| thread::sleep(Duration::from_millis(30));
-            receive(camera, Receiver::builder().capacity(2), u64::MAX, show)?
-        }
-        ["monitor", camera, most] => {
-            let mut in_hand = None; // one frame, until the next arrives
-            receive(camera, Receiver::builder(), most.parse()?, |frame| in_hand = Some(frame))?
-        }
-        _ => return Err("run it without arguments".into()),
-    };
-    assert!(missed == 0 || arguments[0] != "logger", "the publisher waits for the logger");
-    Ok(())
+    let of_frame = |frame: &Frame| (frame.number, frame.pixels.iter().all(|pixels| *pixels == frame.number));
+    let of_sample = |sample: &Sample| (sample.number, sample.axes == [sample.number; 5]);
+    let (mut in_hand, display) = (None, Receiver::builder().capacity(2)); // one frame, until the next arrives
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => publish(),
+        ["logger", imu] => match receive(imu, Receiver::builder().on_full(OnFull::Block), "", of_sample, drop)? {
+            0 => Ok(()),
+            missed => Err(format!("the publisher waits for the logger, which missed {missed}").into()),
+        },
+        ["display", it] => receive(it, display, "", of_frame, |_| thread::sleep(Duration::from_millis(30))).map(drop),
+        ["monitor", it, most] => receive(it, Receiver::builder(), most, of_frame, |it| in_hand = Some(it)).map(drop),
+        _ => Err("run it without arguments".into()),
+    }
 }
 
 fn publish() -> Fallible {
     // One frame being written, two waiting, those that receivers hold, and some to spare.
-    let provider = Provider::builder().max_bytes(10 * FRAME).build()?;
+    let provider = Provider::builder().max_bytes(60_000_000).build()?;
     let [eye, ear] = ["camera", "imu"].map(|sensor| format!("{sensor}-{}", process::id()));
-    let mut camera = Publisher::builder().capacity(2).allow_blocking(false).create(&provider, &eye)?;
-    let mut imu = Publisher::create(&provider, &ear)?;
+    let camera = Publisher::builder().capacity(2).allow_blocking(false).typed::<Frame>();
+    let (mut camera, mut imu) =
+        (camera.create(&provider, &eye)?, Publisher::builder().typed::<Sample>().create(&provider, &ear)?);
     let (display, logger) = (start(&["display", &eye], Stdio::inherit())?, start(&["logger", &ear], Stdio::inherit())?);
     camera.wait_for_receivers(1, PATIENCE)?;
     imu.wait_for_receivers(1, PATIENCE)?;
@@ -58,16 +71,16 @@ fn publish() -> Fallible {
     thread::scope(|scope| {
         let camera = scope.spawn(|| {
             at_a_rate(Duration::from_nanos(16_666_667), &stop, |number| {
-                let mut frame = provider.alloc(FRAME)?;
-                fill(&mut frame, number);
+                let mut frame = provider.alloc_value::<Frame>()?;
+                frame.number = number;
+                frame.pixels.fill(number);
                 Ok(camera.send(frame.freeze()).map(drop)?) // never waits
             })
         });
         let imu = scope.spawn(|| {
             at_a_rate(Duration::from_millis(1), &stop, |number| {
-                let mut sample = [0; 48];
-                fill(&mut sample, number);
-                Ok(imu.send_bytes(&sample).map(drop)?) // waits if the logger is far behind
+                Ok(imu.send_copy(&Sample { number, axes: [number; 5] }).map(drop)?)
+                // waits if the logger is far behind
             })
         });
         let watched = (0..3).try_for_each(|_| watch(&eye));
@@ -75,7 +88,6 @@ fn publish() -> Fallible {
         [camera, imu].into_iter().try_for_each(|sensor| sensor.join().expect("no panic"))?;
         watched
     })?;
-
     // Messages that were not received would be lost with the publishers and the provider.
     camera.wait_until_received(PATIENCE)?;
     imu.wait_until_received(PATIENCE)?;
@@ -114,18 +126,24 @@ fn at_a_rate(period: Duration, stop: &AtomicBool, mut each: impl FnMut(u64) -> F
     Ok(())
 }
 
-/// Receives up to `most` messages, until the publisher leaves. Returns how many were missed in
-/// between.
-fn receive(name: &str, how: ReceiverBuilder, most: u64, mut handle: impl FnMut(Message)) -> Fallible<u64> {
-    let mut receiver = how.open(&Client::new(), name)?;
-    let (mut next, mut count, mut missed) = (None, 0, 0);
+/// Receives up to `most` messages, until the publisher leaves. `check` returns a message's number, and
+/// whether it is what was sent. Returns how many were missed in between.
+fn receive<T: Schema>(
+    name: &str,
+    how: ReceiverBuilder,
+    most: &str,
+    check: impl Fn(&T) -> (u64, bool),
+    mut handle: impl FnMut(Value<Message, T>),
+) -> Fallible<u64> {
+    let mut receiver = how.typed::<T>().open(&Client::new(), name)?;
+    let (most, mut next, mut count, mut missed) = (most.parse().unwrap_or(u64::MAX), None, 0, 0);
     while count < most {
         let message = match receiver.recv() {
             Err(RecvError::Disconnected) => break,
             message => message?,
         };
-        let (number, gap) = (check(&message), u64::from(message.missed()));
-        assert_eq!(number, next.map_or(number, |next: u64| next + gap), "a receiver knows of every gap");
+        let ((number, is_intact), gap) = (check(&message), u64::from(message.missed()));
+        assert!(is_intact && number == next.map_or(number, |next: u64| next + gap), "a receiver knows of every gap");
         (next, count, missed) = (Some(number + 1), count + 1, missed + gap);
         handle(message);
         if count == 1 {
@@ -134,18 +152,4 @@ fn receive(name: &str, how: ReceiverBuilder, most: u64, mut handle: impl FnMut(M
     }
     println!("{name}: {count} messages, {missed} missed");
     Ok(missed)
-}
-
-/// Writes the message's number and the position into every eight bytes.
-fn fill(bytes: &mut [u8], number: u64) {
-    let words = (0..).map(|at: u64| (number << 32 | at).to_le_bytes());
-    bytes.chunks_exact_mut(8).zip(words).for_each(|(bytes, word)| bytes.copy_from_slice(&word));
-}
-
-/// Checks every byte. Returns the message's number.
-fn check(bytes: &[u8]) -> u64 {
-    let number = u64::from(u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")));
-    let words = (0..).map(|at: u64| (number << 32 | at).to_le_bytes());
-    assert!(bytes.chunks_exact(8).zip(words).all(|(bytes, word)| bytes == word), "not what was sent");
-    number
 }
