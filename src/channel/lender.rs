@@ -344,7 +344,7 @@ mod tests {
             let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
             let channel = |name| {
                 let name = layout::name(provider.names(), name).unwrap();
-                let object = Object::create(&name, &Facts::of_pair(provider.id(), 3, LOANS), 0o600).unwrap();
+                let object = Object::create(&name, &Facts::of_pair(provider.id(), 3, LOANS), 0o600, None).unwrap();
                 let (loans, numbers) = Loans::new(LOANS).unwrap();
                 (Lender::new(&object, loans), RefCell::new(numbers))
             };

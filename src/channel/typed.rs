@@ -80,7 +80,7 @@ use super::publisher::{Publisher, PublisherBuilder};
 use super::receiver::{Message, Receiver, ReceiverBuilder};
 use super::sender::{Sender, SenderBuilder};
 use crate::owner::buf::{ShmBuf, ShmBufMut};
-use crate::owner::error::AllocError;
+use crate::owner::limits::AllocError;
 use crate::owner::provider::Provider;
 use crate::peer::client::Client;
 use crate::peer::view::ShmView;
@@ -228,9 +228,10 @@ impl Buffer for ShmView {}
 
 impl Buffer for Message {
     fn alignment(&self) -> usize {
-        match self {
-            Self::Buffer(_) => usize::MAX,
-            Self::Bytes(_) => INLINE_ALIGN,
+        if self.is_inline() {
+            INLINE_ALIGN
+        } else {
+            usize::MAX
         }
     }
 }
