@@ -166,7 +166,7 @@ impl<H, E> Slice<H, E> {
     const ALIGN: usize = if align_of::<H>() > align_of::<E>() { align_of::<H>() } else { align_of::<E>() };
 
     /// The offset of the first item: the size of the header, aligned for an item.
-    const ITEMS: usize = (size_of::<H>() + align_of::<E>() - 1) / align_of::<E>() * align_of::<E>();
+    const ITEMS: usize = size_of::<H>().next_multiple_of(align_of::<E>());
 }
 
 /// A type that a channel can carry: a [`Schema`], or a [`Slice`].

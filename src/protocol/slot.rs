@@ -143,7 +143,7 @@ pub(crate) struct Held(pub(crate) AtomicU64);
 impl Held {
     /// Returns the word of a peer that holds nothing.
     fn none(epoch: u64) -> u64 {
-        epoch / 4 << BYTES
+        (epoch / 4) << BYTES
     }
 
     fn start(&self, epoch: u64) {
