@@ -74,7 +74,7 @@ fn publish() -> Fallible {
     camera.wait_until_received(PATIENCE)?;
     imu.wait_until_received(PATIENCE)?;
     drop((camera, imu));
-    receivers.into_iter().try_for_each(|mut receiver| io::Result::Ok(assert!(receiver.wait()?.success())))?;
+    assert_eq!(receivers.map(|mut receiver| receiver.wait().is_ok_and(|status| status.success())), [true; 2]);
     provider.reclaim(); // now, as later when memory is needed
     Provider::sweep("shm_pool")?; // removes what dead monitors left, as the next provider would
     assert_eq!(provider.stats().bytes_in_use, 0, "what dead monitors had in hand came back");

@@ -132,7 +132,7 @@ fn other_items_are_refused() {
 
 /// Returns the types that the error tells of.
 fn refused(opened: Result<Typed<Receiver, Sample>, ChannelError>) -> [Option<MessageType>; 2] {
-    let error = opened.err().expect("a channel of another type was opened");
+    let error = opened.expect_err("a channel of another type was opened");
     let text = error.to_string();
     let ChannelError::TypeMismatch { types, .. } = error else { panic!("{error}") };
     types.0.iter().chain(&types.1).for_each(|known| assert!(text.contains(&known.to_string()), "{text}"));
@@ -252,7 +252,7 @@ fn view_as_value() {
     sample.stamp = 7;
     let sample = sample.freeze();
     let view = client.attach(&sample.buffer().descriptor().unwrap()).unwrap();
-    assert_eq!(Value::<_, Sample>::new(view).ok().expect("it was one").stamp, 7);
+    assert_eq!(Value::<_, Sample>::new(view).expect("it was one").stamp, 7);
     assert!(
         Value::<_, swapped::Sample>::new(Client::new().attach(&sample.buffer().descriptor().unwrap()).unwrap()).is_ok()
     );
