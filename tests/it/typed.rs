@@ -5,6 +5,8 @@ use shm_pool::channel::typed::{Carried, Schema, Slice, Typed, Value};
 use shm_pool::channel::{ChannelError, MessageType, Publisher, Receiver, RecvError, Sender, MAX_INLINE};
 use shm_pool::{AllocErrorKind, Client, Provider};
 use std::alloc::Layout;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -265,4 +267,28 @@ async fn awaited_value() {
     sample.stamp = 7;
     publisher.send_async(sample.freeze()).await.unwrap();
     assert_eq!(receiver.recv_async().await.unwrap().stamp, 7);
+}
+
+/// Any bytes in the words of the type are refused as another one.
+#[test]
+fn garbage_in_type() {
+    let ((provider, client), name) = (pair(), unique_prefix("garbage-type"));
+    let _publisher = Publisher::builder().typed::<Sample>().create(&provider, &name).unwrap();
+    let object = format!("/dev/shm/shm_pool.{name}.channel");
+    let object = OpenOptions::new().read(true).write(true).open(object).unwrap();
+    let mut genuine = [0; 128];
+    object.read_exact_at(&mut genuine, 3968).unwrap();
+    let open = || Receiver::builder().typed::<Sample>().open(&client, &name);
+    let mut random = fastrand::Rng::with_seed(7);
+    let used = [0, 1, 2, 3, 4, 8, 15, 16, 23, 24, 31, 32, 37]; // of each field; the name has 6 bytes
+    for at in (0..used.len() * 40).map(|at| used[at % used.len()]) {
+        let byte = genuine[at] ^ random.u8(1..);
+        object.write_all_at(&[byte], 3968 + at as u64).unwrap();
+        let [_, found] = refused(open());
+        assert_eq!(found.is_none(), at == 0 && byte == 0);
+        object.write_all_at(&genuine, 3968).unwrap();
+        assert!(open().is_ok());
+    }
+    object.write_all_at(&[0xff; 128], 3968).unwrap();
+    assert_eq!(refused(open())[1].as_ref().unwrap().name().chars().count(), 96);
 }
