@@ -46,10 +46,14 @@ fn main() -> Fallible {
 }
 
 fn publish() -> Fallible {
-    // One frame being written, two waiting, those that receivers hold, and some to spare.
-    let provider = Provider::builder().max_bytes(10 * FRAME).build()?;
+    let camera = Publisher::builder().capacity(2).allow_blocking(false);
+    // The display and the monitors each have one frame in hand, and a monitor may just have been
+    // killed with another one.
+    let viewer = Receiver::builder();
+    let frames = camera.buffers([(&viewer, 1), (&viewer, 1), (&viewer, 1)]);
+    let provider = Provider::builder().max_bytes((frames + 1) * FRAME).build()?; // and the IMU's samples
     let [eye, ear] = ["camera", "imu"].map(|sensor| format!("{sensor}-{}", process::id()));
-    let mut camera = Publisher::builder().capacity(2).allow_blocking(false).create(&provider, &eye)?;
+    let mut camera = camera.create(&provider, &eye)?;
     let mut imu = Publisher::create(&provider, &ear)?;
     let (display, logger) = (start(&["display", &eye], Stdio::inherit())?, start(&["logger", &ear], Stdio::inherit())?);
     camera.wait_for_receivers(1, PATIENCE)?;

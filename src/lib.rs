@@ -198,9 +198,8 @@ mod sync;
 pub use error::{BuildError, OsError};
 pub use os::wake_fd::WakeFd;
 pub use owner::buf::{ShmBuf, ShmBufMut};
-
 pub use owner::limits::{AllocError, AllocErrorKind, CapacityError, ShareError, Tuning};
-pub use owner::pool::{ClassStats, Reservation, Stats};
+pub use owner::pool::{ClassStats, Counters, Reservation, Stats};
 pub use owner::provider::{AllocFuture, Provider, ProviderBuilder, Request};
 pub use peer::client::{Client, ClientBuilder};
 pub use peer::error::AttachError;

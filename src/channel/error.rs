@@ -270,6 +270,21 @@ pub enum RecvError {
     /// The sender has closed its end or died, and everything it sent has been received.
     #[error("the sender has closed or died, and all its messages were received")]
     Disconnected,
+    /// The publisher has [disconnected](super::Publisher::disconnect) this receiver, perhaps because
+    /// it [made no room](super::OnStall::Disconnect). Messages received stay readable; drop them and
+    /// the receiver to join again.
+    #[error(
+        "the publisher has disconnected this receiver; drop it and what it has received, and open the channel again"
+    )]
+    Evicted,
+    /// No message has arrived, and at least one was skipped, or waits, because this receiver holds as
+    /// many buffers, or bytes, as it may. Reported once for each such message. Those skipped are
+    /// [counted](super::Message::missed).
+    #[error("no message arrives because this receiver holds the most buffers that it may (at most {max}, and PublisherBuilder::max_bytes_per_receiver); drop some")]
+    TooManyLoans {
+        /// The most buffers that it may hold.
+        max: usize,
+    },
     /// The buffer's segment cannot be mapped now because descriptors or memory have run out. The
     /// message stays queued for the next call.
     #[error("the message cannot be mapped now, and stays queued")]
@@ -318,10 +333,10 @@ impl RecvError {
         matches!(self, Self::Empty | Self::TimedOut)
     }
 
-    /// Returns `true` if the sender has closed its end or died, and everything it sent has been
-    /// received.
+    /// Returns `true` if no message will arrive any more: the sender has closed its end or died, and
+    /// everything it sent has been received, or it has disconnected this receiver.
     pub fn is_disconnected(&self) -> bool {
-        matches!(self, Self::Disconnected)
+        matches!(self, Self::Disconnected | Self::Evicted)
     }
 }
 

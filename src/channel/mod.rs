@@ -54,22 +54,35 @@
 //! joins, and optionally the last few before ([`PublisherBuilder::history`]). The publisher
 //! connects it when it next sends, or is asked for its receivers.
 //!
+//! # Slow and stopped receivers
+//!
+//! A receiver falls behind, or holds as many messages as it may, or its process is stopped. What
+//! happens then is the receiver's [rule](OnFull), within limits that the publisher sets:
+//!
+//! | rule | who waits | what is lost | the publisher learns | the receiver learns |
+//! |---|---|---|---|---|
+//! | [`OnFull::DropOldest`], the default | no side | the oldest message that it has not received | [`Sent::withdrawn`] | [`Message::missed`] |
+//! | [`OnFull::DropNewest`] | no side | the new message, for this receiver | [`Sent::full`] | [`Message::missed`] |
+//! | [`OnFull::Block`] | the publisher, and so the other receivers, for [`block_limit`](PublisherBuilder::block_limit): 5 s by default, once | nothing within the limit; then the new message, for this receiver, or [the receiver](OnStall::Disconnect) | [`Sent::stalled`] | [`Message::missed`], or [`RecvError::Evicted`] |
+//! | any, and it holds its [`loans`](PublisherBuilder::loans) or [bytes](PublisherBuilder::max_bytes_per_receiver): 2048 buffers, and a quarter of the pool, by default | with [`OnFull::Block`] as above | with [`OnFull::DropOldest`] the buffers that it has not received, then the new one; with [`OnFull::DropNewest`] the new one | [`Sent::too_many_loans`] | [`RecvError::TooManyLoans`] at once, and [`Message::missed`] |
+//! | none: a [`Sender`] | the sender | nothing | | |
+//!
+//! [`Publisher::receivers`], [`Receiver::missed`], [`inspect`](crate::inspect) and the command
+//! `shm-pool` count what each receiver has missed by the same reasons. [`Publisher::disconnect`]
+//! disconnects a receiver, stopped or not, and frees what it has not received.
+//!
+//! In other libraries, with their defaults:
+//!
+//! | | a full queue | waits at most | what a receiver can hold | the publisher learns | the receiver learns |
+//! |---|---|---|---|---|---|
+//! | iceoryx2 0.10 | the oldest message is lost; without `enable_safe_overflow` the publisher retries, or with `DiscardData` the new one is lost | for ever | 2 waiting, 2 borrowed | to how many it was sent | nothing; an error if it borrows a third |
+//! | zenoh 1.10, to another process | the new message is lost (`Drop`); with `Block` the publisher waits | `Drop`: 1 ms; `Block`: 5 s, then the connection is closed | 256 in the subscriber's channel, then its session stops | nothing | nothing |
+//!
 //! # How many buffers it takes
 //!
-//! For messages of one size class, a publisher never waits for memory if its pool has
-//!
-//! ```text
-//!   1                   being filled
-//! + max of              waiting for receivers, all among the newest:
-//!     history             kept for late receivers
-//!     capacity            of each receiver with DropOldest
-//!     capacity + 1        of each receiver with Block
-//! + sum of (capacity + 1) of the receivers with DropNewest, which wait although newer ones exist
-//! + sum of views          the most messages that each receiver has received and not yet dropped
-//! ```
-//!
-//! chunks. A sender takes 1 + (capacity + 1) + views.
-//! [`Provider::reserve`](crate::Provider::reserve) allocates them in advance.
+//! [`PublisherBuilder::buffers`] and [`SenderBuilder::buffers`] return with how many buffers an end
+//! never waits for memory. [`Provider::reserve`](crate::Provider::reserve) allocates them in advance.
+//! Without any option set, a receiver takes at most a quarter of the pool, or two messages.
 //!
 //! # When a side closes
 //!
@@ -140,6 +153,7 @@ mod helper;
 mod layout;
 mod lender;
 mod message;
+mod missed;
 #[cfg(all(test, loom))]
 #[path = "../models/loans.rs"]
 mod models;
@@ -160,7 +174,8 @@ pub(crate) use layout::format;
 
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
 pub use message::MAX_INLINE;
-pub use publisher::{Publisher, PublisherBuilder, ReceiverState};
+pub use missed::{Missed, Sent};
+pub use publisher::{OnStall, Publisher, PublisherBuilder, ReceiverState};
 pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
 pub use ring::OnFull;
 pub use sender::{Sender, SenderBuilder};

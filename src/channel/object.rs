@@ -64,6 +64,7 @@ use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep::{self, remove_dead, Removal};
 use std::ptr::{addr_of, NonNull};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::thread;
 
@@ -141,6 +142,7 @@ impl Object {
             return Err(ChannelError::HasReceiver { object: name.path() });
         }
         let this = this.hold(name, false, Shared::to_sender)?;
+        this.shared.header().process.0.store(std::process::id(), Ordering::Relaxed);
         this.shared.header().what.0.finish();
         Ok(this)
     }
@@ -256,6 +258,16 @@ impl Object {
         self.shared.to_receiver().is_gone()
     }
 
+    /// For the receiver whose sender [is gone](Self::is_sender_gone).
+    pub(super) fn is_evicted(&self) -> bool {
+        self.shared.header().what.0.is_evicted()
+    }
+
+    /// For the sender: the id of the receiver's process, as that has stated it.
+    pub(super) fn receiver_process(&self) -> Option<u32> {
+        Some(self.shared.header().process.0.load(Ordering::Relaxed)).filter(|&id| id != 0)
+    }
+
     /// For the receiver: the sender's process is alive and the sender not dropped.
     pub(super) fn has_sender(&self) -> bool {
         // The state records a drop: any loan keeps the sender's lock.
@@ -283,6 +295,17 @@ impl Object {
     /// Closes the object for the sender: no receiver can open it any more.
     pub(super) fn close(&self) {
         self.shared.header().what.0.close();
+        self.leave();
+    }
+
+    /// [`close`](Self::close) for a receiver that is to be told that it is disconnected.
+    pub(super) fn evict(&self) {
+        self.shared.header().what.0.evict();
+        self.leave();
+    }
+
+    /// After the state: the receiver reads it once the bell says that the sender has left.
+    fn leave(&self) {
         self.shared.to_receiver().leave();
         // Refuses a receiver that found the channel open but has not joined yet.
         self.shared.to_sender().close();

@@ -7,6 +7,7 @@ use super::borrower::{memory_bell, Borrower, Loan, MappedSegments};
 use super::error::{ChannelError, RecvError};
 use super::layout::{self, not_a_channel, Facts, Found, Kind, Shared, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
 use super::message::{self, Carried, Inline};
+use super::missed::Missed;
 use super::object::{Meeting, Object};
 use super::ring::{self, OnFull, Ticket, Words};
 use super::sleeper::{Interrupter, Interrupts, Sleeper};
@@ -128,6 +129,11 @@ impl ReceiverBuilder {
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = Some(loans);
         self
+    }
+
+    /// Returns how many messages the receiver may be behind, and its rule.
+    pub(super) fn behind(&self, most: usize, on_full: OnFull) -> (usize, OnFull) {
+        (self.capacity.unwrap_or(most), self.on_full.unwrap_or(on_full))
     }
 
     /// Sets what happens when a [`Publisher`](super::Publisher) sends a message while this receiver
@@ -263,8 +269,9 @@ pub struct Receiver {
     read: Option<Ticket>,
     /// The number of the next message, counting those not sent to this receiver.
     expected: u32,
-    /// With [`OnFull::DropOldest`] the receiver claims each message.
     on_full: OnFull,
+    /// The word of the publisher that the receiver has last seen (see `missed`).
+    limit_seen: u64,
     pub(super) spin: Duration,
     /// When [`wait_any`](super::wait_any) last returned this receiver; larger is later.
     pub(super) turn: u64,
@@ -287,8 +294,8 @@ impl Receiver {
 
     pub(super) fn new(object: Object, segments: MappedSegments, on_full: OnFull, spin: Duration) -> Self {
         let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, Interrupts::new()));
-        let (ticket, expected, read, turn) = (Ticket::default(), 0, None, 0);
-        Self { sleeper, object, segments, ticket, expected, read, on_full, spin, turn }
+        let (ticket, expected, read, limit_seen, turn) = (Ticket::default(), 0, None, 0, 0);
+        Self { sleeper, object, segments, ticket, expected, read, on_full, limit_seen, spin, turn }
     }
 
     /// Receives the next message, blocking until one arrives.
@@ -297,9 +304,11 @@ impl Receiver {
     ///
     /// * [`RecvError::Disconnected`] if the sender has been dropped or has died, before or during
     ///   the wait, and everything it sent has been received.
+    /// * [`RecvError::Evicted`] if the publisher has disconnected this receiver.
     /// * [`RecvError::Map`]: try again for the same message.
     /// * [`RecvError::NotConnected`]: the publisher retries on its next send; messages are lost
     ///   until then.
+    /// * [`RecvError::TooManyLoans`]: drop messages; others are skipped or wait until then.
     /// * [`RecvError::Closed`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this message is
     ///   lost; the next one may be good.
     /// * [`RecvError::Interrupted`] if an [`Interrupter`] ended the wait.
@@ -323,7 +332,7 @@ impl Receiver {
         let is_gone = self.object.is_sender_gone();
         match self.take() {
             Some(taken) => taken,
-            None if is_gone => Err(RecvError::Disconnected),
+            None if is_gone => Err(self.end()),
             None => Err(RecvError::Empty),
         }
     }
@@ -345,7 +354,7 @@ impl Receiver {
                 Woken::Interrupted => return Err(RecvError::Interrupted),
                 Woken::Ready => was_ready = true,
                 Woken::TimedOut => return Err(RecvError::TimedOut),
-                Woken::Gone => return Err(RecvError::Disconnected),
+                Woken::Gone => return Err(self.end()),
             }
         }
     }
@@ -393,7 +402,7 @@ impl Receiver {
             }
             match self.arm(context.waker()).map_err(RecvError::NoHelper)? {
                 None => return Poll::Pending,
-                Some(Woken::Gone) => return Poll::Ready(Err(RecvError::Disconnected)),
+                Some(Woken::Gone) => return Poll::Ready(Err(self.end())),
                 Some(_) => {}
             }
         }
@@ -445,6 +454,19 @@ impl Receiver {
         self.on_full
     }
 
+    /// Returns how many messages of a [`Publisher`](super::Publisher) this receiver has missed since
+    /// it joined, by reason, as the publisher has stated it.
+    pub fn missed(&self) -> Missed {
+        self.object.shared().missed().load()
+    }
+
+    /// Returns `true` if the sender's end has found this receiver: always, for a
+    /// [`Sender`](super::Sender). A [`Publisher`](super::Publisher) connects it when it next sends,
+    /// or is asked for its receivers.
+    pub fn is_connected(&self) -> bool {
+        self.object.is_met() && !self.object.is_sender_gone()
+    }
+
     /// Returns how many segments of the sender's provider are mapped.
     pub fn mapped_segments(&self) -> usize {
         self.segments.count()
@@ -453,9 +475,9 @@ impl Receiver {
     /// Not inlined, so that a received message stays in registers on its way to the caller.
     #[inline(never)]
     fn wait(&mut self, deadline: Option<Deadline>) -> Woken {
-        let Self { object, sleeper, ticket, .. } = self;
+        let Self { object, sleeper, ticket, limit_seen, .. } = self;
         object.look_for_publisher();
-        sleeper.wait(self.spin, deadline, || has_next(object, *ticket), || object.has_sender())
+        sleeper.wait(self.spin, deadline, || has_next(object, *ticket, *limit_seen), || object.has_sender())
     }
 
     /// If a check is due and the sender has died, closes the channel on its behalf.
@@ -474,7 +496,7 @@ impl Receiver {
 
     #[inline]
     pub(super) fn has_next(&self) -> bool {
-        has_next(&self.object, self.ticket)
+        has_next(&self.object, self.ticket, self.limit_seen)
     }
 
     pub(super) fn object(&self) -> &Object {
@@ -483,21 +505,22 @@ impl Receiver {
 
     /// Registers `waker` for [`has_next`](Self::has_next); see [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
-        let Self { object, sleeper, ticket, .. } = self;
-        sleeper.arm(waker, || has_next(object, *ticket), || object.has_sender())
+        let Self { object, sleeper, ticket, limit_seen, .. } = self;
+        sleeper.arm(waker, || has_next(object, *ticket, *limit_seen), || object.has_sender())
     }
 
     /// Receives the next message if it has arrived, or the reason why none can.
     #[inline]
     fn take(&mut self) -> Option<Result<Message, RecvError>> {
         // Mapped before the claim: the sender counts a claimed message as received.
-        let Self { object, segments, ticket, on_full, .. } = self;
-        let may_vanish = *on_full == OnFull::DropOldest;
+        let Self { object, segments, ticket, .. } = self;
+        // A publisher may withdraw it: by the receiver's rule, or to disconnect it.
+        let may_vanish = object.seat().is_some();
         let prepare = |ticket, words: &_| prepare(object, segments, ticket, words);
         let (words, ticket) = match ring::receive(object.shared().slots(), ticket, may_vanish, prepare) {
             Some(Ok(received)) => received,
             Some(Err(error)) => return Some(Err(RecvError::Map(error))),
-            None => return object.take_refusal().map(|errno| Err(RecvError::NotConnected { errno })),
+            None => return self.why_none().map(Err),
         };
         if may_vanish {
             object.shared().to_sender().ring_after_rmw();
@@ -525,6 +548,25 @@ impl Receiver {
         Some(message)
     }
 
+    /// Returns why no message arrives, if there is a reason that was not reported yet.
+    fn why_none(&mut self) -> Option<RecvError> {
+        if let Some(errno) = self.object.take_refusal() {
+            return Some(RecvError::NotConnected { errno });
+        }
+        let is_at_limit = self.object.shared().missed().limit().take(&mut self.limit_seen);
+        is_at_limit.then(|| RecvError::TooManyLoans { max: self.loans() })
+    }
+
+    /// Returns the error after the last message.
+    #[cold]
+    fn end(&self) -> RecvError {
+        if self.object.is_evicted() {
+            RecvError::Evicted
+        } else {
+            RecvError::Disconnected
+        }
+    }
+
     #[inline]
     fn free_read(&mut self) {
         if let Some(read) = self.read.take() {
@@ -543,11 +585,13 @@ impl Receiver {
     }
 }
 
-/// Returns `true` if the next message has arrived, or the publisher could not connect this
-/// receiver.
+/// Returns `true` if the next message has arrived, or there may be a reason why none does.
 #[inline]
-fn has_next(object: &Object, ticket: Ticket) -> bool {
-    ring::has_passed(object.shared().slots(), ticket) || object.refusal().is_some()
+fn has_next(object: &Object, ticket: Ticket, limit_seen: u64) -> bool {
+    let shared = object.shared();
+    ring::has_passed(shared.slots(), ticket)
+        || object.refusal().is_some()
+        || shared.missed().limit().change(limit_seen).is_some()
 }
 
 /// Maps the segment of a message. Fails only if a later attempt may succeed.
@@ -626,14 +670,15 @@ impl fmt::Debug for RecvFuture<'_> {
 }
 
 /// A stream of the sender's messages (feature `stream`), which ends when the sender has closed and
-/// everything it sent has been received. Other errors are items.
+/// everything it sent has been received, or when it has disconnected this receiver. Other errors are
+/// items.
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Receiver {
     type Item = Result<Message, RecvError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.poll_recv(context).map(|received| match received {
-            Err(RecvError::Disconnected) => None,
+            Err(RecvError::Disconnected | RecvError::Evicted) => None,
             received => Some(received),
         })
     }

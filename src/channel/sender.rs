@@ -45,6 +45,14 @@ impl SenderBuilder {
         self
     }
 
+    /// Returns how many buffers of one size class a sender takes at most, if its receiver holds up
+    /// to `views` received messages at a time: those, [`capacity`](Self::capacity) + 1 that wait,
+    /// and one being filled. For [`Provider::reserve`](crate::Provider::reserve) and
+    /// [`max_bytes`](crate::ProviderBuilder::max_bytes).
+    pub fn buffers(&self, views: usize) -> usize {
+        1 + self.slots + EXTRA_SLOTS + views
+    }
+
     /// Sets the permission bits of the object, regardless of the umask; default `0o600`, for
     /// receivers of the same user. Both sides write to the object.
     pub fn mode(mut self, mode: u32) -> Self {
@@ -87,7 +95,7 @@ impl SenderBuilder {
         let facts = Facts::of_pair(provider.id(), self.slots + EXTRA_SLOTS, self.loans.next_power_of_two());
         let loans = branch::loans(&name, facts.loans)?;
         let object = Object::create(&name, &facts, self.mode)?;
-        let branch = Branch::new(object, loans, facts.on_full, Interrupts::new(), Some(provider.pool()));
+        let branch = Branch::new(object, loans, facts.on_full, usize::MAX, Interrupts::new(), Some(provider.pool()));
         Ok(Sender { branch, provider: provider.id(), spin: self.spin })
     }
 }
@@ -205,7 +213,7 @@ impl Sender {
     #[inline]
     fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<(), SendError<ShmBuf>> {
         let fail = |kind, message| Err(SendError { kind, message });
-        if let Err(kind) = self.reserve(true, patience) {
+        if let Err(kind) = self.reserve(message.capacity(), patience) {
             if kind == SendErrorKind::Disconnected {
                 // After the provider's drop, no other thread reclaims.
                 self.branch.reclaim();
@@ -264,7 +272,7 @@ impl Sender {
     #[inline]
     fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<(), SendErrorKind> {
         let words = message::of_bytes(bytes)?;
-        self.reserve(false, patience)?;
+        self.reserve(0, patience)?;
         let branch = &mut self.branch;
         branch.fill(&words);
         branch.ring();
@@ -285,7 +293,8 @@ impl Sender {
     /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
-        branch::send(self, buffer, true, Self::try_send, |sender, _| Some(&mut sender.branch)).await
+        let bytes = buffer.capacity();
+        branch::send(self, buffer, bytes, Self::try_send, |sender, _| Some((&mut sender.branch, None))).await
     }
 
     /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits as
@@ -298,7 +307,7 @@ impl Sender {
     pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
         let try_send =
             |sender: &mut Self, message| sender.try_send_bytes(message).map_err(|kind| SendError { kind, message });
-        branch::send(self, bytes, false, try_send, |sender, _| Some(&mut sender.branch))
+        branch::send(self, bytes, 0, try_send, |sender, _| Some((&mut sender.branch, None)))
             .await
             .map_err(|error| error.kind)
     }
@@ -310,12 +319,12 @@ impl Sender {
 
     /// [`Branch::reserve`], unless the receiver is closed or dead.
     #[inline]
-    fn reserve(&mut self, is_buffer: bool, patience: Patience) -> Result<(), SendErrorKind> {
+    fn reserve(&mut self, bytes: usize, patience: Patience) -> Result<(), SendErrorKind> {
         self.check_fork()?;
         if self.branch.is_gone() {
             return Err(SendErrorKind::Disconnected);
         }
-        self.branch.reserve(is_buffer, self.spin, patience)
+        self.branch.reserve(bytes, self.spin, patience)
     }
 }
 

@@ -30,6 +30,9 @@
 //!   resource.
 //! * A loan belongs to the receiver until it drops it, in any order and on any thread, even after
 //!   sender and provider are dropped.
+//! * A stopped receiver delays other receivers of its publisher by at most
+//!   [`block_limit`](crate::channel::PublisherBuilder::block_limit), once, and takes at most a
+//!   stated share of the pool. A publisher can disconnect it; what it has received stays readable.
 //! * A channel, or a peer that lost its slot, never releases another's lease.
 //! * A forked child owns nothing, takes nothing from its parent, and does not keep a dead parent
 //!   alive.
@@ -74,6 +77,10 @@
 //! * A task that awaits a channel misses no wake-up, and loses no message when its future is
 //!   dropped, on every kernel.
 //! * The warm path makes no system call and does not touch the heap, on either side.
+//! * Nor does a send while receivers join and leave, if the publisher
+//!   [serves joins](crate::channel::Publisher::serve_joins) at other times.
+//! * A receiver that gets nothing learns why: not connected, disconnected, or at its own limit. What
+//!   it misses is counted, by reason, the same in all places.
 //! * After [`Provider::reserve`](crate::Provider::reserve) and the peers' `warm`, both hold from
 //!   the first message on, and no page faults.
 //!
@@ -111,7 +118,7 @@
 //! | garbage in | effects |
 //! |---|---|
 //! | the control object | messages are reused early, so that their readers see torn bytes, or get a signal if the memory was released to the system; or messages are never reused |
-//! | a channel | the receiver gets an error; or a view of bytes that are not held for it, torn or raising a signal as above; or a buffer that its own receiver still reads is returned early; or the channel stalls, while its sides keep checking whether the other one is alive |
+//! | a channel | the receiver gets an error; or a view of bytes that are not held for it, torn or raising a signal as above; or a buffer that its own receiver still reads is returned early; or it reports counts and reasons that are not true; or the channel stalls, while its sides keep checking whether the other one is alive |
 //! | a publisher's object | new receivers cannot join; the publisher overlooks a new receiver, or tells it that it cannot be connected. Connected receivers get all messages, whole, in order and with every gap counted |
 //!
 //! Such a process can also truncate the objects: see above.

@@ -285,7 +285,9 @@ impl Look {
             oldest_loan,
             sent: seen.traffic.sent,
             waiting: seen.traffic.waiting,
-            skipped: seen.traffic.skipped,
+            missed: seen.traffic.missed,
+            is_connected: seen.traffic.is_connected,
+            is_evicted: seen.traffic.is_evicted,
             bytes_held: visit.object.stat.bytes_held,
             is_orphan: visit.is_orphan(),
         }

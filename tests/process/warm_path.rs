@@ -17,9 +17,11 @@ use std::hint::black_box;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
-use std::sync::{Arc, Barrier};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 use std::task::Context;
 use std::thread;
+use std::time::Duration;
 
 const CYCLES: usize = 1_000_000;
 const SIZES: [usize; 5] = [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
@@ -59,6 +61,51 @@ fn role(link: &Link, arguments: &[&str]) {
     // Enough rounds that each chunk of each class has been in each place, and shared once, and that
     // some windows have ended, which release the memory that only the start needed.
     run(link, arguments[0], Provider::builder().tuning(Tuning::new().idle_window(1 << 12)), 1000);
+}
+
+/// A publisher that serves joins at other times makes no system call, although receivers join and
+/// leave.
+#[test]
+fn sends_beside_joins() {
+    assert!(run_without_calls("warm-path-beside-joins", 1) > 0);
+}
+
+role!("warm-path-beside-joins", beside_joins_role);
+
+/// Another thread serves the joins, when the sending thread leaves it the publisher.
+fn beside_joins_role(link: &Link, arguments: &[&str]) {
+    const JOINS: usize = 100;
+    let prefix = arguments[0];
+    let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+    let publisher = Publisher::builder().joins_in_send(false).create(&provider, "warm").unwrap();
+    // Large enough for what a receiver leaves behind until its branch is dropped.
+    provider.reserve(4096, 8).unwrap().keep();
+    let (publisher, is_over) = (Mutex::new(publisher), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let client = shm::client(prefix);
+            // Never blocks, so that the sending thread need not wake it.
+            let serve = || while !publisher.try_lock().is_ok_and(|mut publisher| publisher.serve_joins()) {};
+            for _ in 0..JOINS {
+                let mut receiver = Receiver::builder().capacity(1).spin(Duration::MAX).open(&client, "warm").unwrap();
+                serve();
+                (0..3).for_each(|_| assert_eq!(receiver.recv().unwrap().len(), 4096));
+                drop(receiver);
+                serve();
+            }
+            is_over.store(true, Ordering::Release);
+        });
+        scope.spawn(|| {
+            answer_without_calls(link, &[], || {
+                while !is_over.load(Ordering::Acquire) {
+                    let Ok(mut publisher) = publisher.try_lock() else { continue };
+                    let Ok(buffer) = provider.alloc(4096) else { return false };
+                    let Ok(_) = publisher.send(buffer.freeze()) else { return false };
+                }
+                true
+            })
+        });
+    });
 }
 
 role!("warm-path-beside-a-waiter", beside_a_waiter_role);
