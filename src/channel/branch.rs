@@ -339,6 +339,9 @@ impl Branch {
     }
 }
 
+/// A branch to wait for, and until when.
+pub(super) type WaitedFor<'a> = (&'a mut Branch, Option<Deadline>);
+
 /// Sends `message` with `try_send`, and between two tries awaits the branch that `waited_for`
 /// returns.
 pub(super) async fn send<S, M, T>(
@@ -346,7 +349,7 @@ pub(super) async fn send<S, M, T>(
     mut message: M,
     bytes: usize,
     try_send: impl Fn(&mut S, M) -> Result<T, SendError<M>>,
-    waited_for: fn(&mut S, usize) -> Option<(&mut Branch, Option<Deadline>)>,
+    waited_for: fn(&mut S, usize) -> Option<WaitedFor<'_>>,
 ) -> Result<T, SendError<M>> {
     use SendErrorKind::{Full, TooManyLoans};
     loop {

@@ -39,7 +39,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::branch::{self, Branch, Patience};
+use super::branch::{self, Branch, Patience, WaitedFor};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::layout::{
     self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SEATS, MAX_SLOTS,
@@ -1092,7 +1092,7 @@ impl Publisher {
     }
 
     /// Returns the branch of the first receiver to wait for, and until when.
-    fn waited_for(&mut self, bytes: usize) -> Option<(&mut Branch, Option<Deadline>)> {
+    fn waited_for(&mut self, bytes: usize) -> Option<WaitedFor<'_>> {
         let is_over = |outlet: &Outlet| outlet.stall.is_some_and(Deadline::has_passed);
         let mut outlets = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Block);
         let outlet = outlets.find(|outlet| !is_over(outlet) && !outlet.branch.is_ready_for(bytes))?;
