@@ -46,11 +46,11 @@ fn main() -> Fallible {
 }
 
 fn publish() -> Fallible {
-    let camera = Publisher::builder().capacity(2).allow_blocking(false);
-    // The display and the monitors each have one frame in hand, and a monitor may just have been
-    // killed with another one.
+    // A receiver has two frames waiting, and a monitor two in hand as it replaces one by the next.
+    let camera = Publisher::builder().capacity(2).allow_blocking(false).max_bytes_per_receiver(5 * FRAME);
+    // The display, a monitor, and one that may just have been killed.
     let viewer = Receiver::builder();
-    let frames = camera.buffers([(&viewer, 1), (&viewer, 1), (&viewer, 1)]);
+    let frames = camera.buffers([(&viewer, 1), (&viewer, 2), (&viewer, 2)]);
     let provider = Provider::builder().max_bytes((frames + 1) * FRAME).build()?; // and the IMU's samples
     let [eye, ear] = ["camera", "imu"].map(|sensor| format!("{sensor}-{}", process::id()));
     let mut camera = camera.create(&provider, &eye)?;
