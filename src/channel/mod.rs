@@ -150,7 +150,9 @@ mod receiver;
 mod ring;
 mod sender;
 mod sleeper;
+mod subscriber;
 mod wait_any;
+mod watch;
 #[cfg(all(test, loom))]
 #[path = "../models/withdrawal.rs"]
 mod withdrawal_models;
@@ -165,4 +167,5 @@ pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
 pub use ring::OnFull;
 pub use sender::{Sender, SenderBuilder};
 pub use sleeper::Interrupter;
+pub use subscriber::{Event, Subscriber};
 pub use wait_any::wait_any;

@@ -58,11 +58,16 @@ use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Name};
 use crate::os::posix::{effective_uid, round_to_pages, PAGE};
+use crate::os::process::{Seen, Wanted};
 use crate::os::robust_list::{self, Failed, Listed, Places, MAX_BELLS};
-use crate::os::segment::Locked;
+use crate::os::segment::{set_mode, Locked};
 use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep::{self, remove_dead, Removal};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::ptr::{addr_of, NonNull};
 use std::sync::Arc;
 use std::thread;
@@ -114,7 +119,30 @@ fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelError> {
             }
         }
     }
-    Err(ChannelError::NameTaken { object: name.path() })
+    Err(ChannelError::NameTaken { object: name.path(), process: None })
+}
+
+/// Adds the sender's process to `NameTaken`.
+pub(super) fn name_process(error: ChannelError, name: &Name) -> ChannelError {
+    match error {
+        ChannelError::NameTaken { object, .. } => {
+            let file = name.as_path().file_name();
+            let process = fs::metadata(name.as_path()).ok().and_then(|metadata| {
+                let inode = (metadata.dev(), metadata.ino());
+                let is_name = &|name: &str| file == Some(OsStr::new(name));
+                let seen = Seen::of(&Wanted { inodes: BTreeSet::from([inode]), is_name }).ok()?;
+                seen.holder(inode, OWNER_BYTE).cloned()
+            });
+            ChannelError::NameTaken { object, process }
+        }
+        other => other,
+    }
+}
+
+/// Tells receivers that wait for a finished object: see `watch`.
+fn report(locks: &LockFile, mode: u32) {
+    // If it fails, they find it by a check.
+    let _ = set_mode(locks.file(), mode);
 }
 
 fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
@@ -129,6 +157,7 @@ impl Object {
         let this = Self::make(name, facts, mode, None)?;
         let this = this.hold(name, false, Shared::to_receiver)?;
         this.shared.header().what.0.finish();
+        report(&this.locks, mode);
         Ok(this)
     }
 
@@ -319,12 +348,13 @@ pub(super) struct Seat {
 }
 
 impl Meeting {
-    pub(super) fn create(name: &Name, facts: &Facts) -> Result<Self, ChannelError> {
+    pub(super) fn create(name: &Name, facts: &Facts, mode: u32) -> Result<Self, ChannelError> {
         let places = Places::take(facts.seats).map_err(|failed| not_listed(failed, name))?;
-        let (mapping, link, locks) = make(name, PAGE, 0o600)?;
+        let (mapping, link, locks) = make(name, PAGE, mode)?;
         let (page, _places, _link) = (Arc::new(MappedMeeting::new(mapping)), Some(places), Some(link));
         let this = Self { _places, page, fork_epoch: fork::epoch(), seats: facts.seats, taken: None, _link, locks };
         this.header().start(facts);
+        report(&this.locks, mode);
         Ok(this)
     }
 

@@ -27,9 +27,10 @@ use super::layout::{
     self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SEATS, MAX_SLOTS,
 };
 use super::message;
-use super::object::{Meeting, Object, Seat};
+use super::object::{name_process, Meeting, Object, Seat};
 use super::ring::{OnFull, Words};
 use super::sleeper::{Asleep, Interrupter, Interrupts};
+use super::watch::Attempts;
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};
@@ -132,6 +133,25 @@ impl PublisherBuilder {
     /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`],
     /// [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Publisher, ChannelError> {
+        let object = layout::name(provider.names(), name)?;
+        self.try_create(provider, &object, name).map_err(|error| name_process(error, &object))
+    }
+
+    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has
+    /// the name: a predecessor that is still exiting.
+    ///
+    /// # Errors
+    ///
+    /// See [`create`](Self::create). [`ChannelError::NameTaken`] names the process of the
+    /// predecessor, which may be stopped or hang.
+    pub fn create_timeout(self, provider: &Provider, name: &str, timeout: Duration) -> Result<Publisher, ChannelError> {
+        let object = layout::name(provider.names(), name)?;
+        let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
+        let made = Attempts::run(object.clone(), timeout, is_taken, || self.try_create(provider, &object, name));
+        made.map_err(|error| name_process(error, &object))
+    }
+
+    fn try_create(&self, provider: &Provider, object: &Name, name: &str) -> Result<Publisher, ChannelError> {
         ChannelError::check("receivers", self.seats, 1, MAX_SEATS)?;
         ChannelError::check("capacity", self.slots, 1, MAX_SLOTS)?;
         ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
@@ -139,7 +159,6 @@ impl PublisherBuilder {
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
         }
-        let object = layout::name(provider.names(), name)?;
         let facts = Facts {
             kind: Kind::Meeting,
             provider: provider.id(),
@@ -149,7 +168,7 @@ impl PublisherBuilder {
             on_full: self.on_full,
             allow_blocking: self.allow_blocking,
         };
-        let meeting = Arc::new(Meeting::create(&object, &facts)?);
+        let meeting = Arc::new(Meeting::create(object, &facts, 0o600)?);
         Ok(Publisher {
             meeting,
             rules: facts,

@@ -10,22 +10,23 @@ use super::message::{self, Carried, Inline};
 use super::object::{Meeting, Object};
 use super::ring::{self, OnFull, Ticket, Words};
 use super::sleeper::{Interrupter, Interrupts, Sleeper};
+use super::watch::Attempts;
 use crate::error::OsError;
 use crate::os::futex::Deadline;
-use crate::os::name::Name;
+use crate::os::name::{Name, Namespace};
 use crate::os::posix::effective_uid;
 use crate::peer::client::Client;
 use crate::peer::error::AttachError;
 use crate::protocol::control::CHANNEL_MAGIC;
+use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::fmt;
-use std::future::Future;
+use std::future::{poll_fn, Future};
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::thread;
 use std::time::Duration;
 
 /// A received message: a buffer of the sender, read in place, or up to
@@ -97,9 +98,10 @@ impl fmt::Debug for Message {
     }
 }
 
-/// Between two tries of [`ReceiverBuilder::open_timeout`]: before the object exists, the two sides
-/// share nothing that could wake this one.
-const BETWEEN_TRIES: Duration = Duration::from_millis(1);
+/// Returns `true` if opening the channel may succeed once its object changes.
+pub(super) fn may_open_later(error: &ChannelError) -> bool {
+    error.is_not_found() || matches!(error, ChannelError::TooManyReceivers { .. })
+}
 
 /// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
 #[derive(Clone, Debug)]
@@ -157,6 +159,16 @@ impl ReceiverBuilder {
     /// [`ChannelError::OutOfRange`], [`ChannelError::BlockingNotAllowed`].
     pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
         let (names, uid) = client.trusted();
+        self.open_in(names, uid, name, Interrupts::new())
+    }
+
+    pub(super) fn open_in(
+        &self,
+        names: &Namespace,
+        uid: u32,
+        name: &str,
+        interrupts: Arc<Interrupts>,
+    ) -> Result<Receiver, ChannelError> {
         let object = layout::name(names, name)?;
         let found = layout::open(&object, uid)?;
         let provider = found.facts.provider;
@@ -177,7 +189,7 @@ impl ReceiverBuilder {
         };
         let borrower = Arc::new(Borrower::new(&object, names, memory));
         let segments = MappedSegments::new(names, uid, provider, borrower);
-        Ok(Receiver::new(object, segments, on_full, self.spin))
+        Ok(Receiver::new(object, segments, on_full, self.spin, interrupts))
     }
 
     fn join(&self, found: Found, name: &Name) -> Result<Object, ChannelError> {
@@ -229,25 +241,34 @@ impl ReceiverBuilder {
         Err(gone())
     }
 
-    /// Like [`open`](Self::open), but retries every millisecond, for at most `timeout`, while there
-    /// is no sender, it is still creating the channel, it has died and has no successor yet, or all
-    /// of a publisher's seats are taken.
+    /// Like [`open`](Self::open), but waits, for at most `timeout`, while there is no sender, it is
+    /// still creating the channel, it has died and has no successor yet, or all of a publisher's
+    /// seats are taken. See [waiting for a name](super#waiting-for-a-name).
     ///
     /// # Errors
     ///
     /// See [`open`](Self::open).
     pub fn open_timeout(self, client: &Client, name: &str, timeout: Duration) -> Result<Receiver, ChannelError> {
-        let deadline = Deadline::after(timeout);
+        let object = layout::name(client.trusted().0, name)?;
+        Attempts::run(object, timeout, may_open_later, || self.clone().open(client, name))
+    }
+
+    /// Like [`open_timeout`](Self::open_timeout), without a timeout and without blocking the
+    /// thread, with any executor.
+    ///
+    /// # Errors
+    ///
+    /// See [`open`](Self::open), and [`ChannelError::Os`] if the thread that waits for names cannot
+    /// be started.
+    pub async fn open_async(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
+        let mut attempts = Attempts::new(layout::name(client.trusted().0, name)?);
         loop {
-            match self.clone().open(client, name) {
-                Err(error)
-                    if (error.is_not_found() || matches!(error, ChannelError::TooManyReceivers { .. }))
-                        && !deadline.is_some_and(Deadline::has_passed) =>
-                {
-                    thread::sleep(BETWEEN_TRIES);
-                }
-                result => return result,
+            match attempts.attempt(|| self.clone().open(client, name)) {
+                Some(Err(error)) if may_open_later(&error) => {}
+                None => {}
+                Some(result) => return result,
             }
+            poll_fn(|context| attempts.poll(context)).await?;
         }
     }
 }
@@ -285,8 +306,14 @@ impl Receiver {
         Self::builder().open(client, name)
     }
 
-    pub(super) fn new(object: Object, segments: MappedSegments, on_full: OnFull, spin: Duration) -> Self {
-        let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, Interrupts::new()));
+    pub(super) fn new(
+        object: Object,
+        segments: MappedSegments,
+        on_full: OnFull,
+        spin: Duration,
+        interrupts: Arc<Interrupts>,
+    ) -> Self {
+        let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, interrupts));
         let (ticket, expected, read, turn) = (Ticket::default(), 0, None, 0);
         Self { sleeper, object, segments, ticket, expected, read, on_full, spin, turn }
     }
@@ -329,7 +356,7 @@ impl Receiver {
     }
 
     #[inline]
-    fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
+    pub(super) fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
         self.check_fork()?;
         self.free_read();
         let mut was_ready = false;
@@ -443,6 +470,11 @@ impl Receiver {
     /// blocks.
     pub fn on_full(&self) -> OnFull {
         self.on_full
+    }
+
+    /// Returns the id of the provider whose buffers this receiver receives.
+    pub fn provider(&self) -> ProviderId {
+        self.object.provider()
     }
 
     /// Returns how many segments of the sender's provider are mapped.
