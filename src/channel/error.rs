@@ -99,7 +99,7 @@ pub enum ChannelError {
         reason: &'static str,
     },
     /// The object of that name belongs to another user.
-    #[error("{object} belongs to user {found} and not to user {expected}; see ClientBuilder::owner_uid, or choose another name")]
+    #[error("{object} belongs to user {found} and not to user {expected}; see ClientBuilder::owner_uid and PublisherBuilder::mode, or choose another name")]
     WrongUid {
         /// The object's path.
         object: String,

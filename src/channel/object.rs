@@ -67,7 +67,7 @@ use crate::protocol::sweep::{self, remove_dead, Removal};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{fchown, MetadataExt};
 use std::ptr::{addr_of, NonNull};
 use std::sync::Arc;
 use std::thread;
@@ -161,9 +161,18 @@ impl Object {
         Ok(this)
     }
 
-    /// Creates a branch for the receiver on this seat (R2).
-    pub(super) fn create_branch(name: &Name, facts: &Facts, seat: Seat) -> Result<Self, ChannelError> {
-        let this = Self::make(name, facts, 0o600, Some(seat))?;
+    /// Creates a branch for the receiver on this seat (R2). `group` is that of a publisher's object
+    /// whose user is another.
+    pub(super) fn create_branch(
+        name: &Name,
+        facts: &Facts,
+        seat: Seat,
+        mode: u32,
+        group: Option<u32>,
+    ) -> Result<Self, ChannelError> {
+        let this = Self::make(name, facts, mode, Some(seat))?;
+        // A member of the group may do this. If it fails, the mode must admit the publisher.
+        let _ = group.map(|group| fchown(this.locks.file(), None, Some(group)));
         // The lock comes first: the holder of the bell always holds it too. Another process can
         // only guess the name.
         if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {

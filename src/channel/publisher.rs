@@ -33,7 +33,7 @@ use super::sleeper::{Asleep, Interrupter, Interrupts};
 use super::watch::Attempts;
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
-use crate::os::posix::{effective_uid, has_heap};
+use crate::os::posix::{admits_others, effective_uid, has_heap, is_object_mode};
 use crate::owner::buf::ShmBuf;
 use crate::owner::pool::Pool;
 use crate::owner::provider::Provider;
@@ -43,6 +43,8 @@ use crate::protocol::sweep::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::collections::VecDeque;
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -65,6 +67,7 @@ pub struct PublisherBuilder {
     history: usize,
     on_full: OnFull,
     allow_blocking: bool,
+    mode: u32,
     spin: Duration,
 }
 
@@ -115,6 +118,17 @@ impl PublisherBuilder {
         self
     }
 
+    /// Sets the permission bits of the channel's object, regardless of the umask; default `0o600`,
+    /// for receivers of the same user. Receivers of other users also need the provider's
+    /// [`mode`](crate::ProviderBuilder::mode) and
+    /// [`ClientBuilder::owner_uid`](crate::ClientBuilder::owner_uid). The objects that they create
+    /// have these bits and the group of the channel's object. With `0o660` and a group, only its
+    /// members can write to them. See the [threat model](crate::docs::guarantees#threat-model).
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
+        self
+    }
+
     /// Sets how long [`send`](Publisher::send) spins, waiting for room, before it sleeps; default
     /// 20 µs. With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
@@ -123,12 +137,12 @@ impl PublisherBuilder {
     }
 
     /// Creates the channel `name`, for buffers of `provider`. For valid names, see
-    /// [`SenderBuilder::create`](super::SenderBuilder::create). Receivers must run as the same
-    /// user.
+    /// [`SenderBuilder::create`](super::SenderBuilder::create).
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Name`], [`ChannelError::OutOfRange`], [`ChannelError::Forked`],
+    /// [`ChannelError::Name`], [`ChannelError::OutOfRange`], [`ChannelError::Mode`],
+    /// [`ChannelError::Forked`],
     /// [`ChannelError::NameTaken`],
     /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`],
     /// [`ChannelError::Os`].
@@ -155,6 +169,9 @@ impl PublisherBuilder {
         ChannelError::check("receivers", self.seats, 1, MAX_SEATS)?;
         ChannelError::check("capacity", self.slots, 1, MAX_SLOTS)?;
         ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
+        if !is_object_mode(self.mode) {
+            return Err(ChannelError::Mode { mode: self.mode });
+        }
         // First: in a forked child, a thread that does not exist there may hold a lock.
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
@@ -168,10 +185,11 @@ impl PublisherBuilder {
             on_full: self.on_full,
             allow_blocking: self.allow_blocking,
         };
-        let meeting = Arc::new(Meeting::create(object, &facts, 0o600)?);
+        let meeting = Arc::new(Meeting::create(object, &facts, self.mode)?);
         Ok(Publisher {
             meeting,
             rules: facts,
+            admits_others: admits_others(self.mode),
             names: provider.names().clone(),
             channel: name.to_owned(),
             pool: Arc::downgrade(provider.pool()),
@@ -242,6 +260,8 @@ pub struct ReceiverState {
 pub struct Publisher {
     meeting: Arc<Meeting>,
     rules: Facts,
+    /// Whether receivers may belong to other users.
+    admits_others: bool,
     names: Namespace,
     channel: String,
     pool: Weak<Pool>,
@@ -354,6 +374,7 @@ impl Publisher {
             history: 0,
             on_full: OnFull::default(),
             allow_blocking: true,
+            mode: 0o600,
             spin: DEFAULT_SPIN,
         }
     }
@@ -644,7 +665,11 @@ impl Publisher {
     /// Returns the branch of a receiver, unless it is invalid or the receiver dead.
     fn find(&self, seat: Seat, name: &Name) -> Result<Option<(Object, Facts)>, ChannelError> {
         let rules = &self.rules;
-        let found = layout::open(name, effective_uid())?;
+        let uid = match fs::symlink_metadata(name.as_path()) {
+            Ok(branch) if self.admits_others => branch.uid(),
+            _ => effective_uid(),
+        };
+        let found = layout::open(name, uid)?;
         let facts = found.facts;
         let is_within = facts.kind == Kind::Branch
             && facts.provider == rules.provider

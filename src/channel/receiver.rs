@@ -14,7 +14,7 @@ use super::watch::Attempts;
 use crate::error::OsError;
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
-use crate::os::posix::effective_uid;
+use crate::os::posix::{admits_others, effective_uid};
 use crate::peer::client::Client;
 use crate::peer::error::AttachError;
 use crate::protocol::control::CHANNEL_MAGIC;
@@ -24,6 +24,7 @@ use crate::sync::{fence, Ordering};
 use std::fmt;
 use std::future::{poll_fn, Future};
 use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -148,7 +149,9 @@ impl ReceiverBuilder {
 
     /// Opens the channel `name` of a [`Sender`](super::Sender) or a [`Publisher`](super::Publisher)
     /// whose provider has the client's directory, name prefix and user (see
-    /// [`ClientBuilder`](crate::ClientBuilder)). A publisher must belong to this process's user.
+    /// [`ClientBuilder`](crate::ClientBuilder)). A sender or publisher of another user must admit
+    /// this one: [`SenderBuilder::mode`](super::SenderBuilder::mode),
+    /// [`PublisherBuilder::mode`](super::PublisherBuilder::mode).
     ///
     /// # Errors
     ///
@@ -176,11 +179,6 @@ impl ReceiverBuilder {
         let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
         let (object, on_full) = match found.facts.kind {
             Kind::Pair => (self.join(found, &object)?, OnFull::Block),
-            // The publisher could not open the branch that this process creates.
-            Kind::Meeting if uid != effective_uid() => {
-                let (object, expected) = (object.path(), effective_uid());
-                return Err(ChannelError::WrongUid { object, found: uid, expected });
-            }
             Kind::Meeting => self.take_a_seat(found, &object, |branch| layout::branch_name(names, name, branch))?,
             Kind::Branch => {
                 let reason = "it is one receiver's part of a channel";
@@ -208,6 +206,14 @@ impl ReceiverBuilder {
     ) -> Result<(Object, OnFull), ChannelError> {
         let rules = found.facts;
         let object = || name.path();
+        let access = found.locks.file().metadata().map_err(|error| name.error("fstat", 0, error))?;
+        let is_own = access.uid() == effective_uid();
+        if !is_own && !admits_others(access.mode()) {
+            // The publisher could not open the branch that this process creates.
+            let (found, expected) = (access.uid(), effective_uid());
+            return Err(ChannelError::WrongUid { object: object(), found, expected });
+        }
+        let (mode, group) = if is_own { (0o600, None) } else { (access.mode() & 0o666, Some(access.gid())) };
         let (most, most_loans) = (rules.slots - EXTRA_SLOTS, rules.loans);
         let (capacity, loans) = (self.capacity.unwrap_or(most), self.loans.unwrap_or(most_loans));
         ChannelError::check("capacity", capacity, 1, most.min(MAX_SLOTS))?;
@@ -231,7 +237,7 @@ impl ReceiverBuilder {
         }
         let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
         let facts = Facts { kind: Kind::Branch, slots, loans, seats: 1, on_full, ..rules };
-        let branch = Object::create_branch(&branch_name(id), &facts, seat.clone())?;
+        let branch = Object::create_branch(&branch_name(id), &facts, seat.clone(), mode, group)?;
         // R5. A dead publisher rings for no new receiver.
         if seat.announce(id) && seat.has_publisher() {
             return Ok((branch, on_full));

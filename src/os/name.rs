@@ -150,8 +150,8 @@ impl Name {
 
     fn mode_option(&self) -> &'static str {
         match self.as_path().extension().and_then(OsStr::to_str) {
-            Some("channel") => "SenderBuilder::mode; a Publisher serves its own user only",
-            Some("branch") => "a Publisher serves its own user only",
+            Some("channel") => "SenderBuilder::mode, PublisherBuilder::mode",
+            Some("branch") => "PublisherBuilder::mode",
             _ => "ProviderBuilder::mode",
         }
     }
