@@ -337,6 +337,27 @@ impl RecvError {
     }
 }
 
+/// The error returned by a [`Watcher`](super::Watcher).
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// No channel was created or closed in time.
+    #[error("the wait timed out: no channel was created or closed")]
+    TimedOut,
+    /// The directory of the channels cannot be read.
+    #[error(transparent)]
+    Os(OsError),
+    /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
+    #[error("the wait for channels was interrupted")]
+    Interrupted,
+    /// This process is a forked child of the process that created the watcher.
+    #[error("the watcher belongs to the parent of this forked process")]
+    Forked,
+    /// The thread that waits for names could not be started.
+    #[error("cannot start the thread that waits for names; raise the limit of threads, or use `recv`")]
+    NoHelper(#[source] OsError),
+}
+
 /// The error returned by [`wait_any`](super::wait_any).
 #[derive(Debug, Error)]
 #[non_exhaustive]

@@ -153,6 +153,7 @@ mod sleeper;
 mod subscriber;
 mod wait_any;
 mod watch;
+mod watcher;
 #[cfg(all(test, loom))]
 #[path = "../models/withdrawal.rs"]
 mod withdrawal_models;
@@ -160,7 +161,7 @@ mod withdrawal_models;
 #[cfg(all(test, not(loom)))]
 pub(crate) use layout::format;
 
-pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
+pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError, WatchError};
 pub use message::MAX_INLINE;
 pub use publisher::{Publisher, PublisherBuilder, ReceiverState};
 pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
@@ -169,3 +170,4 @@ pub use sender::{Sender, SenderBuilder};
 pub use sleeper::Interrupter;
 pub use subscriber::{Event, Subscriber};
 pub use wait_any::wait_any;
+pub use watcher::{list, Change, ChannelInfo, Watcher};

@@ -58,14 +58,12 @@ use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Name};
 use crate::os::posix::{effective_uid, round_to_pages, PAGE};
-use crate::os::process::{Seen, Wanted};
+use crate::os::process::Seen;
 use crate::os::robust_list::{self, Failed, Listed, Places, MAX_BELLS};
 use crate::os::segment::{set_mode, Locked};
 use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep::{self, remove_dead, Removal};
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{fchown, MetadataExt};
 use std::ptr::{addr_of, NonNull};
@@ -126,13 +124,8 @@ fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelError> {
 pub(super) fn name_process(error: ChannelError, name: &Name) -> ChannelError {
     match error {
         ChannelError::NameTaken { object, .. } => {
-            let file = name.as_path().file_name();
-            let process = fs::metadata(name.as_path()).ok().and_then(|metadata| {
-                let inode = (metadata.dev(), metadata.ino());
-                let is_name = &|name: &str| file == Some(OsStr::new(name));
-                let seen = Seen::of(&Wanted { inodes: BTreeSet::from([inode]), is_name }).ok()?;
-                seen.holder(inode, OWNER_BYTE).cloned()
-            });
+            let found = fs::symlink_metadata(name.as_path()).ok();
+            let process = found.and_then(|file| Seen::holder_of(name, (file.dev(), file.ino()), OWNER_BYTE));
             ChannelError::NameTaken { object, process }
         }
         other => other,

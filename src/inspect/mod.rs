@@ -53,11 +53,11 @@ mod look;
 mod report;
 mod sources;
 
+pub use crate::os::process::Process;
 pub use report::{
     ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport,
     State,
 };
-pub use crate::os::process::Process;
 
 use crate::error::OsError;
 use crate::os::name::DIRECTORY;

@@ -89,7 +89,7 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
 /// Open flags: closed on `exec`, no symbolic links, and no blocking if the file is a pipe.
 const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name(CString);
 
 impl Name {

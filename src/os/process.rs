@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::os::name::Inode;
+use crate::os::name::{Inode, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -102,6 +102,13 @@ impl Seen {
         Ok(())
     }
 
+    /// Scans all processes for the one that holds the exclusive lock on a byte of a file.
+    pub(crate) fn holder_of(name: &Name, file: Inode, byte: usize) -> Option<Process> {
+        let is_name = &|found: &str| name.as_path().file_name() == Some(OsStr::new(found));
+        let seen = Self::of(&Wanted { inodes: BTreeSet::from([file]), is_name }).ok()?;
+        seen.holder(file, byte).cloned()
+    }
+
     /// Returns the process that holds the exclusive lock on a byte, if it is visible.
     pub(crate) fn holder(&self, file: Inode, byte: usize) -> Option<&Process> {
         let (_, id) = self.locks.get(&file)?.iter().find(|(bytes, _)| bytes.contains(&(byte as u64)))?;
@@ -152,7 +159,7 @@ mod tests {
     use super::*;
     use crate::os::locks::LockFile;
     use crate::os::mapping::Mapping;
-    use crate::os::name::{inode, Name};
+    use crate::os::name::inode;
     use std::fs::File;
 
     #[test]

@@ -7,9 +7,13 @@ use crate::ends::SendingEnd;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::threads::{assert_prompt, wake_sleeper};
+use crate::users::STRANGER;
 use crate::wire::{Link, Message, FOR_EVER};
-use shm_pool::channel::{ChannelError, Event, OnFull, Publisher, Receiver, RecvError, Sender, Subscriber};
-use shm_pool::ProviderId;
+use shm_pool::channel::{
+    self, Change, ChannelError, ChannelInfo, Event, OnFull, Publisher, Receiver, RecvError, Sender, Subscriber,
+    WatchError, Watcher,
+};
+use shm_pool::{Client, ProviderId};
 use shm_pool_support::procfs;
 use shm_pool_support::tasks::block_on;
 use std::fs;
@@ -95,7 +99,8 @@ fn is_taken(error: &ChannelError) -> bool {
 /// Whatever follows whatever, killed or not: what was sent precedes the boundary, and stays valid.
 #[test]
 fn boundary_of_restart() {
-    for (old, new) in [("sender", "sender"), ("sender", "publisher"), ("publisher", "sender"), ("publisher", "publisher")]
+    for (old, new) in
+        [("sender", "sender"), ("sender", "publisher"), ("publisher", "sender"), ("publisher", "publisher")]
     {
         for is_killed in [true, false] {
             let names = Names::new(&format!("restart-{old}-{new}-{is_killed}"));
@@ -416,8 +421,7 @@ fn awaited_restart() {
         let prefix = names.prefix().to_owned();
         let starting = thread::spawn(move || {
             let arguments = [&prefix, "publisher", "8", &process.to_string()];
-            let child = Child::start_ready("restarting", &arguments.map(|it| it as &str));
-            child
+            Child::start_ready("restarting", &arguments.map(|it| it as &str))
         });
         let event = next(&mut subscriber);
         assert!(matches!(event, Event::Connected { .. }), "{event:?}");
@@ -455,5 +459,106 @@ fn forked_while_waiting() {
         forked.finish();
         let _sender = Sender::create(&provider(prefix), CHANNEL).unwrap();
         connected(&mut subscriber);
+    });
+}
+
+fn created(change: Change) -> ChannelInfo {
+    match change {
+        Change::Created(channel) => channel,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn closed(change: Change) -> ChannelInfo {
+    match change {
+        Change::Closed(channel) => channel,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Each channel is reported once when it is created, and once when its process ends in any way.
+#[test]
+fn discovery() {
+    let names = Names::new("restart-discovery");
+    let mut watcher = Watcher::new(&names.client());
+    let mut kept = start(&names, "sender", 0);
+    for process in 1..4 {
+        let channel = created(watcher.recv_timeout(FOR_EVER).unwrap());
+        assert_eq!((channel.name.as_str(), channel.is_publisher), (CHANNEL, process % 2 == 0));
+        assert_eq!(channel.process().unwrap().id, kept.id());
+        assert_eq!(channel::list(&names.client()).unwrap(), std::slice::from_ref(&channel));
+        assert!(matches!(watcher.recv_timeout(NOW), Err(WatchError::TimedOut)));
+        let kind = ["sender", "publisher"][process as usize % 2];
+        if process == 3 {
+            // Within one look: before the watcher sees the end.
+            kept.kill();
+            kept = start(&names, kind, process);
+            assert_eq!(closed(watcher.recv().unwrap()), channel);
+        } else {
+            let end = || if process == 1 { kept.kill() } else { kept.shut_down() };
+            assert_eq!(closed(wake_sleeper(|| watcher.recv(), end).0.unwrap()), channel);
+            assert!(channel.process().is_none());
+            kept = start(&names, kind, process);
+        }
+    }
+    let last = created(block_on(watcher.recv_async()).unwrap());
+    assert!(last.is_publisher);
+    let killing = thread::spawn(move || kept.kill());
+    assert_eq!(closed(block_on(watcher.recv_async()).unwrap()), last);
+    killing.join().unwrap();
+    names.sweep();
+}
+
+/// What no receiver could open is not listed: garbage, unfinished and removed objects, those of
+/// another prefix or user, and parts of a channel.
+#[test]
+fn only_channels_are_listed() {
+    let names = Names::new("restart-listed");
+    let provider = provider(names.prefix());
+    let publisher = Publisher::create(&provider, "b").unwrap();
+    let _receiver = Receiver::open(&names.client(), "b").unwrap();
+    let sender = Sender::create(&provider, "a").unwrap();
+    let files = ["g", "e", "z"].map(|name| shm::path(&format!("{}.{name}.channel", names.prefix())));
+    for (file, content) in files.iter().zip([&[b'x'; 5000][..], &[], &[0; 4096]]) {
+        fs::write(file, content).unwrap();
+    }
+    let listed =
+        || -> Vec<String> { channel::list(&names.client()).unwrap().into_iter().map(|channel| channel.name).collect() };
+    assert_eq!(listed(), ["a", "b"]);
+    let builder = || Client::builder().name_prefix(names.prefix());
+    for client in [builder().owner_uid(STRANGER), builder().name_prefix("restart")].map(|it| it.build().unwrap()) {
+        assert!(channel::list(&client).unwrap().is_empty());
+    }
+    let client = Client::builder().directory("/dev/shm/none").build().unwrap();
+    assert_eq!(channel::list(&client).unwrap_err().call(), "readdir");
+    assert!(matches!(Watcher::new(&client).recv(), Err(WatchError::Os(_))));
+    drop(sender);
+    assert_eq!(listed(), ["b"]);
+    drop(publisher);
+    assert!(listed().is_empty());
+    files.iter().for_each(|file| fs::remove_file(file).unwrap());
+}
+
+/// A watcher's wait ends as other waits do.
+#[test]
+fn watch_ends() {
+    in_child(|prefix| {
+        let mut watcher = Watcher::new(&shm::client(prefix));
+        assert!(matches!(watcher.recv_timeout(Duration::from_millis(1)), Err(WatchError::TimedOut)));
+        let interrupter = watcher.interrupter();
+        assert_prompt(|| {
+            let (woken, took) = wake_sleeper(|| watcher.recv(), || interrupter.interrupt());
+            assert!(matches!(woken, Err(WatchError::Interrupted)));
+            took
+        });
+        let Some(forked) = sys::fork() else {
+            sys::end_with(|| {
+                assert!(matches!(watcher.recv(), Err(WatchError::Forked)));
+                drop(watcher);
+            });
+        };
+        forked.finish();
+        let _sender = Sender::create(&provider(prefix), CHANNEL).unwrap();
+        created(watcher.recv().unwrap());
     });
 }
