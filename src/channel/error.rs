@@ -344,7 +344,7 @@ pub enum WatchError {
     /// No channel was created or closed in time.
     #[error("the wait timed out: no channel was created or closed")]
     TimedOut,
-    /// The directory of the channels cannot be read.
+    /// The channels cannot be listed. No change is lost.
     #[error(transparent)]
     Os(OsError),
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.

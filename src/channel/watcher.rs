@@ -12,16 +12,17 @@ use crate::os::fork;
 use crate::os::futex::Deadline;
 use crate::os::locks::LockFile;
 use crate::os::mapping::Mapping;
-use crate::os::name::{inode, Inode, Name, Namespace};
+use crate::os::name::{Inode, Name, Namespace};
 use crate::os::posix::PAGE;
 use crate::os::process::{Process, Seen};
-use crate::os::segment::check_regular;
+use crate::os::segment::check_metadata;
 use crate::peer::client::Client;
 use crate::protocol::control::OWNER_BYTE;
 use crate::protocol::ids::{parse, Object, ProviderId};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::task::{ready, Context, Poll};
 use std::time::Duration;
@@ -41,25 +42,32 @@ pub struct ChannelInfo {
 }
 
 impl ChannelInfo {
-    /// Returns the channel if it can be opened now.
-    fn of(names: &Namespace, uid: u32, file: &str) -> Option<Self> {
-        let (prefix, Object::Channel(name)) = parse(file)? else { return None };
+    /// Returns the channel of a file, if it is one that can be opened now.
+    fn of(names: &Namespace, uid: u32, file: &str) -> Result<Option<Self>, OsError> {
+        let Some((prefix, Object::Channel(name))) = parse(file) else { return Ok(None) };
         if prefix != names.prefix() {
-            return None;
+            return Ok(None);
         }
         let object = names.file(file);
+        let is_none = |errno| matches!(errno, libc::ENOENT | libc::EACCES | libc::ELOOP | libc::ENXIO);
         // For reading, so that the kernel does not report it to this process.
-        let opened = LockFile::open(|| object.open(libc::O_RDONLY, 0)).ok()?;
-        if check_regular(opened.file(), &object, uid).ok()? < PAGE {
-            return None;
+        let opened = match LockFile::open(|| object.open(libc::O_RDONLY, 0)) {
+            // Removed in between; or of another user, a link, a socket.
+            Err(error) if error.raw_os_error().is_some_and(is_none) => return Ok(None),
+            opened => opened.map_err(|error| object.error("open", 0, error))?,
+        };
+        let metadata = opened.file().metadata().map_err(|error| object.error("fstat", 0, error))?;
+        if !check_metadata(&metadata, &object, uid).is_ok_and(|len| len >= PAGE) {
+            return Ok(None);
         }
-        let copy = Mapping::copy_of(opened.file(), &object, PAGE).ok()?;
-        let facts = What::of(&copy).read(true, || object.path()).ok()?;
+        let copy = Mapping::copy_of(opened.file(), &object, PAGE)?;
+        let Ok(facts) = What::of(&copy).read(true, || object.path()) else { return Ok(None) };
         if facts.kind == Kind::Branch || !opened.is_locked(OWNER_BYTE) {
-            return None;
+            return Ok(None);
         }
         let (name, is_publisher, provider) = (name.to_owned(), facts.kind == Kind::Meeting, facts.provider);
-        Some(Self { name, is_publisher, provider, inode: inode(opened.file()).ok()?, object })
+        let inode = (metadata.dev(), metadata.ino());
+        Ok(Some(Self { name, is_publisher, provider, object, inode }))
     }
 
     /// Returns the process of the sender or publisher, if it is visible: one of the same user and PID
@@ -90,7 +98,7 @@ impl ChannelInfo {
 ///
 /// # Errors
 ///
-/// [`OsError`] if the directory cannot be read.
+/// [`OsError`] if the directory cannot be read, or a channel for lack of descriptors or memory.
 pub fn list(client: &Client) -> Result<Vec<ChannelInfo>, OsError> {
     let (names, uid) = client.trusted();
     Ok(scan(names, uid)?.into_values().collect())
@@ -98,8 +106,8 @@ pub fn list(client: &Client) -> Result<Vec<ChannelInfo>, OsError> {
 
 fn scan(names: &Namespace, uid: u32) -> Result<BTreeMap<String, ChannelInfo>, OsError> {
     let files = names.files()?;
-    let found = files.iter().filter_map(|file| ChannelInfo::of(names, uid, file));
-    Ok(found.map(|channel| (channel.name.clone(), channel)).collect())
+    let found = files.iter().filter_map(|file| ChannelInfo::of(names, uid, file).transpose());
+    found.map(|channel| channel.map(|channel| (channel.name.clone(), channel))).collect()
 }
 
 /// What a [`Watcher`] reports.
@@ -154,7 +162,7 @@ impl Watcher {
     ///
     /// # Errors
     ///
-    /// [`WatchError::Os`] if the directory cannot be read; [`WatchError::Interrupted`];
+    /// [`WatchError::Os`], as from [`list`]; [`WatchError::Interrupted`];
     /// [`WatchError::Forked`].
     pub fn recv(&mut self) -> Result<Change, WatchError> {
         self.receive(None)

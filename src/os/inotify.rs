@@ -49,7 +49,7 @@ impl Inotify {
     pub(crate) fn read(&self, mut each: impl FnMut(Option<(Watched, &[u8])>)) {
         let mut buffer = [0; 4096];
         while let Some(mut rest) = (&self.0).read(&mut buffer).ok().and_then(|len| buffer.get(..len)) {
-            while rest.len() > HEAD {
+            while rest.len() >= HEAD {
                 let word = |at: usize| u32::from_ne_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
                 let is_lost = word(4) & (libc::IN_Q_OVERFLOW | libc::IN_IGNORED | libc::IN_UNMOUNT) != 0;
                 let (watched, end) = (word(0) as Watched, HEAD + word(12) as usize);
