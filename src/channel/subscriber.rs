@@ -6,7 +6,7 @@ use super::bell::Woken;
 use super::error::{ChannelError, RecvError};
 use super::layout;
 use super::receiver::{may_open_later, Message, Receiver, ReceiverBuilder};
-use super::sleeper::{Interrupter, Interrupts};
+use super::sleeper::{Asleep, Interrupter, Interrupts};
 use super::watch::Attempts;
 use crate::os::fork;
 use crate::os::futex::Deadline;
@@ -222,6 +222,8 @@ impl Subscriber {
             Ok(message) => Ok(Event::Message(message)),
             Err(RecvError::Disconnected) => {
                 self.receiver = None;
+                // Otherwise its bell would stay mapped.
+                self.interrupts.aim(Asleep::Nowhere);
                 Ok(Event::Disconnected)
             }
             Err(error) => Err(error),

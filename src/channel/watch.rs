@@ -102,7 +102,7 @@ impl Known {
         if self.watched.is_none() {
             self.watched = inotify.and_then(|inotify| inotify.watch(&wait.directory).ok());
         }
-        self.due += self.pause;
+        self.due = Instant::now() + self.pause;
         self.pause = (2 * self.pause).min(if self.watched.is_some() { AGAIN } else { UNREPORTED });
         // Release: partner of the Acquire in `Watch::poll`.
         wait.is_marked.store(true, Ordering::Release);

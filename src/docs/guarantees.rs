@@ -139,9 +139,9 @@
 //! | the branch of a receiver of its own user | that user only |
 //! | the branch of another user's receiver, which that user owns | all that the mode admits: with `0o660` the group of the publisher's object, with `0o666` every user |
 //!
-//! A killed receiver's branch can be removed only by its own user: by the next receiver that takes
-//! the seat, or a sweep. An admitted user can keep a dead provider's memory from being swept, by
-//! claiming that a receiver reads it.
+//! Only a process of the same user can remove what a killed one has left: a receiver's branch, when
+//! it takes that seat or sweeps; a provider's objects, when it sweeps. An admitted user can keep a
+//! dead provider's memory from being swept, by claiming that a receiver reads it.
 //!
 //! [`Stale`]: crate::AttachError::Stale
 #![forbid(unsafe_code)]

@@ -42,7 +42,7 @@ const OPERATIONS: &[&str] = &[
     OPEN,
     JOIN,
     "list channels",
-    "wait for a name",
+    "look for a name",
     CONNECT,
     WARM,
     AWAITS[0],

@@ -182,9 +182,9 @@ fn role(link: &Link, arguments: &[&str]) {
             let client = shm::client(prefix);
             attempt.twice(|| channel::list(&client).map(drop).map_err(|error| os_error(&error)));
         }
-        "wait for a name" => {
+        "look for a name" => {
             let client = shm::client(prefix);
-            attempt.twice(|| match Receiver::builder().open_timeout(&client, channels::CHANNEL, WAIT) {
+            attempt.twice(|| match Receiver::builder().open_timeout(&client, channels::CHANNEL, Duration::ZERO) {
                 Err(ChannelError::NotFound { .. }) => Ok(()),
                 other => other.map(drop).map_err(channel_error),
             });
