@@ -45,7 +45,7 @@ fn subscribe(prefix: &str) -> Result<(), Box<dyn Error>> {
                     println!("provider {provider}, in {process:?}");
                 }
                 Event::Message(_) if received < 1000 => received += 1,
-                Event::Message(_) => publisher.kill()?, // SIGKILL; what it has sent follows
+                Event::Message(_) => publisher.kill()?, // by SIGKILL; more messages may follow
                 Event::Disconnected => break,
                 other => println!("{other:?}"), // later versions may have more events
             }

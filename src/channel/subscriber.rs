@@ -65,7 +65,7 @@ impl ReceiverBuilder {
 ///
 /// Between the last message of one sender and the first of the next there are always
 /// [`Event::Disconnected`] and [`Event::Connected`]. Messages that were queued when a sender died
-/// precede them. A sender that comes and goes while the subscriber neither receives nor waits is
+/// precede them. A sender that starts and ends while the subscriber neither receives nor waits is
 /// skipped, and so are the messages that a publisher sends before the subscriber has joined it (but
 /// see [`PublisherBuilder::history`](super::PublisherBuilder::history)).
 ///
@@ -222,7 +222,7 @@ impl Subscriber {
             Ok(message) => Ok(Event::Message(message)),
             Err(RecvError::Disconnected) => {
                 self.receiver = None;
-                // Otherwise its bell would stay mapped.
+                // An interrupt's target keeps the bell mapped.
                 self.interrupts.aim(Asleep::Nowhere);
                 Ok(Event::Disconnected)
             }

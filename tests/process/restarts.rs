@@ -1,5 +1,5 @@
-//! Senders and publishers that restart, killed or not, and what waits for them: subscribers, receivers
-//! that open a channel before it exists, and successors that want the name.
+//! Senders and publishers restart, killed or not. Subscribers, receivers that open a channel before it
+//! exists, and successors wait for them.
 
 use crate::channel::provider;
 use crate::child::{in_child, in_child_for, Child};
@@ -96,7 +96,7 @@ fn is_taken(error: &ChannelError) -> bool {
     matches!(error, ChannelError::NameTaken { .. })
 }
 
-/// Whatever follows whatever, killed or not: what was sent precedes the boundary, and stays valid.
+/// After each kind, killed or not, follows each kind: messages precede the boundary, and stay valid.
 #[test]
 fn boundary_of_restart() {
     for (old, new) in
@@ -411,7 +411,7 @@ fn without_lookout() {
     });
 }
 
-/// A task is told of everything that a thread is told of.
+/// A task gets the same events as a thread.
 #[test]
 fn awaited_restart() {
     let names = Names::new("restart-await");
@@ -509,8 +509,8 @@ fn discovery() {
     names.sweep();
 }
 
-/// What no receiver could open is not listed: garbage, unfinished and removed objects, those of
-/// another prefix or user, and parts of a channel.
+/// Only channels that a receiver could open are listed: no garbage, no unfinished or removed object,
+/// none of another prefix or user, and no part of a channel.
 #[test]
 fn only_channels_are_listed() {
     let names = Names::new("restart-listed");
