@@ -99,18 +99,13 @@ pub(crate) fn send_first(name: &str, bytes: &[u8]) -> Made<impl Sized> {
 }
 
 /// Receives the first message of each publisher.
-pub(crate) struct FirstOf(Subscriber<ipc::Service, [u8], ()>, Node<ipc::Service>);
-
-impl FirstOf {
-    pub(crate) fn new(name: &str) -> Made<Self> {
-        let (node, service) = restarted(name)?;
-        Ok(Self(service.subscriber_builder().create().map_err(text)?, node))
-    }
-
-    pub(crate) fn receive(&self) -> Made<Option<u64>> {
-        let sample = self.0.receive().map_err(text)?;
+pub(crate) fn first_of(name: &str) -> Made<impl Fn() -> Made<Option<u64>>> {
+    let (node, service) = restarted(name)?;
+    let subscriber = service.subscriber_builder().create().map_err(text)?;
+    Ok(move || {
+        let (_node, sample) = (&node, subscriber.receive().map_err(text)?);
         sample.map(|sample| sample[..].try_into().map(u64::from_le_bytes).map_err(text)).transpose()
-    }
+    })
 }
 
 impl Fanout for IceoryxFanout {

@@ -60,8 +60,8 @@ struct Arguments {
     /// Only the table of publishers that restart.
     #[arg(long)]
     restart: bool,
-    /// Runs one of those publishers: of a library, on a channel.
-    #[arg(long, hide = true, num_args = 2)]
+    /// Runs one of those publishers.
+    #[arg(long, hide = true, num_args = 2, value_names = ["LIBRARY", "CHANNEL"])]
     publish: Vec<String>,
     /// Only the table of zenoh messages of which many are in flight.
     #[arg(long)]
