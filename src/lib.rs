@@ -46,40 +46,33 @@
 //! # }
 //! ```
 //!
-//! A [`ShmBuf`] derefs to `[u8]`, is cheap to clone, is `Send` and `Sync`, works with
-//! `bytes::Bytes::from_owner`, and outlives its provider. A [`ShmView`] outlives its client, and
-//! its content outlives the publisher.
+//! A [`ShmBuf`] is cheap to clone, `Send` and `Sync`, works with `bytes::Bytes::from_owner`, and
+//! outlives its provider. A [`ShmView`] outlives its client, and its content the publisher.
 //!
 //! # Ways to send
 //!
 //! A descriptor in flight holds no lease: if the publisher drops its [`ShmBuf`] before the receiver
-//! attaches, the memory may already hold another message, and the receiver gets
-//! [`AttachError::Stale`], never wrong bytes. There are five ways to keep a message until it is
-//! read:
+//! attaches, the receiver may get [`AttachError::Stale`], but never wrong bytes. There are five
+//! ways to keep a message until it is read:
 //!
 //! | way | when to use it | cost | when the receiver dies |
 //! |---|---|---|---|
-//! | **keep**: send [`descriptor`](ShmBuf::descriptor), hold the [`ShmBuf`] until the receivers confirm | any transport; any number of receivers, known or not | you track confirmations | its leases are reclaimed; stop waiting for its confirmation |
+//! | **keep**: hold the [`ShmBuf`] until the receivers of its [`descriptor`](ShmBuf::descriptor) confirm | any transport and any receivers | you track confirmations | its leases are reclaimed |
 //! | **grant**: send [`grant`](ShmBuf::grant), drop the [`ShmBuf`] at once | any transport; receivers whose [`PeerId`] you know ([`Client::connect`]) | one lease and one descriptor per receiver; [`revoke`](ShmBuf::revoke) if the transport fails | its grants and leases are reclaimed |
-//! | [`channel`] | one receiver on this machine, and no transport yet; either side can sleep or be awaited | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`, even while it sleeps; its loans are reclaimed |
-//! | [`channel::Publisher`] | up to 64 receivers on this machine that join and leave; the publisher waits for a slow one, or that one misses new messages or keeps the latest | the same, and one shared object per receiver | the other receivers are not affected; its loans are reclaimed |
-//! | the crate `shm-pool-zenoh` | you publish with zenoh; stock receivers in any language | zenoh's own bookkeeping; receivers never unmap a segment | its buffers stay in use until you call `garbage_collect_unsafe` |
+//! | [`channel`] | one receiver on this machine, and no transport yet; either side can sleep or be awaited | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`; its loans are reclaimed |
+//! | [`channel::Publisher`] | up to 64 receivers on this machine that join and leave, each with its own rule for falling behind | the same, and one shared object per receiver | the others are not affected; its loans are reclaimed |
+//! | the crate `shm-pool-zenoh` | you publish with zenoh; stock receivers in any language | receivers never unmap a segment | its buffers stay in use until you call `garbage_collect_unsafe` |
 //!
-//! Middleware with shared memory and reader counts of its own allocates from a [`backend`].
-//!
-//! Memory is reclaimed when the owner needs it, or calls [`Provider::reclaim`].
+//! Middleware with reader counts of its own allocates from a [`backend`].
 //!
 //! # When memory runs out
 //!
-//! [`Provider::alloc`] never waits for memory. The pool never holds more than
-//! [`max_bytes`](ProviderBuilder::max_bytes), and grows until that cap is reached. At the cap,
-//! `alloc` tries in this order: idle chunks of the size class and chunks whose leases have ended;
-//! buffers that channels have returned; idle chunks of other classes, which it evicts; the leases
-//! of dead peers. If all of that is not enough, it fails with [`AllocErrorKind::Exhausted`], which
-//! reports the bytes in use, leased and idle.
-//!
-//! [`Provider::alloc_timeout`] and a [`Request`] wait for memory. They return as soon as any
-//! process releases enough, in the order of the requests:
+//! [`Provider::alloc`] never waits for memory. At the cap,
+//! [`max_bytes`](ProviderBuilder::max_bytes), it tries idle chunks of the size class and chunks
+//! whose leases have ended; buffers that channels have returned; idle chunks of other classes,
+//! which it evicts; and the leases of dead peers. Then it fails with [`AllocErrorKind::Exhausted`],
+//! which reports the bytes in use, leased and idle. [`Provider::alloc_timeout`] and a [`Request`]
+//! wait until any process releases enough:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -96,22 +89,17 @@
 //!
 //! | symptom | remedy |
 //! |---|---|
-//! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers that you keep and retry; or build with a larger cap |
-//! | … most of it *leased* | receivers hold views or loans, or have not taken up grants: let them drop some, or revoke grants with [`ShmBuf::revoke`] |
-//! | … most of it *idle* | free, but fragmented: wait, or retry within 250 ms, and one range is set aside for that length; leave more room under the cap for large messages ([`docs::limits`]) |
-//! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of address space, descriptors or lockable memory, as the error says. [`Provider::trim`] returns idle memory to the system |
-//! | [`ShareError::TooManyShared`] | all records belong to chunks that are held, leased or reserved: raise [`max_shared`](ProviderBuilder::max_shared), or drop shared buffers |
-//! | `SendErrorKind::TooManyLoans` | the receiver of a [`channel`] holds the maximum number of buffers: [`loans`](channel::SenderBuilder::loans) |
+//! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers and retry; or build with a larger cap |
+//! | … most of it *leased* | let receivers drop views and loans, or revoke grants with [`ShmBuf::revoke`] |
+//! | … most of it *idle* | fragmented: wait, or retry within 250 ms, and one range is set aside for that length; leave more room for large messages ([`docs::limits`]) |
+//! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of a resource, as the error says. [`Provider::trim`] returns idle memory to the system |
+//! | [`ShareError::TooManyShared`] | raise [`max_shared`](ProviderBuilder::max_shared), or drop shared buffers |
+//! | `SendErrorKind::TooManyLoans` | raise [`loans`](channel::SenderBuilder::loans), or let the receiver drop some |
 //!
-//! [`Provider::reserve`] makes chunks of one size, with everything that a message needs, so that
-//! the first one costs no more than later ones; [`Client::warm`] and [`channel::Receiver::warm`] do
-//! the same for peers. The chunks stay until the [`Reservation`] is dropped: no other size takes
-//! their memory.
-//!
-//! Idle memory that has not been needed for a while is returned to the system automatically
-//! ([`idle_window`](Tuning::idle_window)), or at once by [`Provider::trim`] and
-//! [`Provider::trim_to`]. [`Provider::reclaim`] reclaims dead peers' leases now instead of at the
-//! next shortage. [`Provider::stats`] reports the pool's memory.
+//! [`Provider::reserve`] makes chunks of one size in advance, so that the first message costs no
+//! more than later ones; [`Client::warm`] and [`channel::Receiver::warm`] do the same for peers.
+//! Idle memory returns to the system after an [`idle_window`](Tuning::idle_window), or by
+//! [`Provider::trim`].
 //!
 //! # Immediately, blocking, with a timeout, async
 //!
@@ -123,36 +111,34 @@
 //! | receive | `try_recv` | `recv` | `recv_timeout` | `recv_async` |
 //! | open | `open` | `subscribe`, then `recv` | `open_timeout` | `open_async` |
 //! | create, after a predecessor | `create` | | `create_timeout` | |
-//! | allocate | `alloc`, which never blocks, as in any allocator | `request(len).wait` | `alloc_timeout` | `request(len).wait_async` |
+//! | allocate | `alloc` | `request(len).wait` | `alloc_timeout` | `request(len).wait_async` |
 //! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` take a timeout | |
 //!
-//! A wait ends early when another thread calls [`channel::Interrupter::interrupt`] or
-//! [`Provider::interrupt_waits`].
-//!
-//! With a [`WakeFd`], futures take part in an event loop: `epoll`, `mio`, GLib and others.
+//! [`channel::Interrupter::interrupt`] and [`Provider::interrupt_waits`] end waits early. With a
+//! [`WakeFd`], futures take part in an event loop.
 //!
 //! # Vocabulary
 //!
 //! | word | meaning |
 //! |---|---|
-//! | *provider*, *owner* | the process that creates segments and allocates |
+//! | *provider*, *owner* | the process that allocates |
 //! | *peer* | a process that is attached to a provider |
-//! | *segment*, *arena* | one mapped shared-memory object; an arena holds payload, and chunks of all lengths are carved from it |
+//! | *segment*, *arena* | one mapped shared-memory object; an arena holds payload |
 //! | *run*, *heap* | whole pages of an arena: a large chunk, or a heap from which small chunks are carved |
 //! | *chunk* | the memory of one allocation |
 //! | *size class* | the lengths that share chunks of one size: each multiple of 64 bytes up to 2 KiB, then 32 per doubling |
-//! | *shelf* | the idle chunks of one size class: a hot slot for the one dropped last, and a queue |
-//! | *pool* | all shelves of a provider, and the arenas behind them |
-//! | *reservation* | chunks that are made before they are needed, and stay ([`Provider::reserve`]) |
+//! | *shelf* | the idle chunks of one size class: a hot slot and a queue |
+//! | *pool* | all shelves of a provider, and its arenas |
+//! | *reservation* | chunks that are made in advance, and stay |
 //! | *region* | a range that is set aside for a length which keeps being refused |
-//! | *warm* | ready for the next message: with an idle chunk in the pool; with the segments mapped and present in a peer |
+//! | *warm* | ready for the next message: chunks are idle, segments are mapped and present |
 //! | *descriptor* | 32 plain bytes that name a message |
 //! | *record* | the 128 bytes of the control object that count a chunk's readers |
 //! | *lane* | a peer's byte in a record: the number of its leases of the chunk |
 //! | *lease* | a peer's counted right to read a chunk |
 //! | *grant* | a lease that the owner adds for a peer before it sends the descriptor |
 //! | *generation* | how often a chunk was published; distinguishes an old descriptor from the current one |
-//! | *channel* | carries buffers, and small messages, from one *sender* to one *receiver*, or from one *publisher* to many |
+//! | *channel* | carries messages from one *sender* to one *receiver*, or from one *publisher* to many |
 //! | *loan* | a buffer that was sent by a channel, until the receiver returns it |
 //! | *branch* | the object that a publisher shares with one of its receivers: a ring, returns, bells |
 //! | *seat* | a receiver's entry in the object where a publisher's receivers join |
@@ -165,7 +151,7 @@
 //! | feature | default | what it adds |
 //! |---|---|---|
 //! | `stream` | no | [`channel::Receiver`], [`channel::Subscriber`] and [`channel::Watcher`] are `futures_core::Stream`s |
-//! | `tracing` | no | events of the target `shm_pool`, for subscribers of the crate `tracing`: provider created and closed, segment created and destroyed, idle memory released (`debug`), exhausted (`debug`), peer died, dead owners' objects swept, receivers of a publisher connected, refused and disconnected. None on the warm path. A subscriber must not allocate or send with the provider that emits the event, which may hold a lock |
+//! | `tracing` | no | events of the target `shm_pool`, for subscribers of the crate `tracing`: what providers and segments, dead processes and receivers do. None on the warm path. A subscriber must not allocate or send with the provider that emits the event, which may hold a lock |
 //!
 //! # More
 //!

@@ -13,10 +13,7 @@ use std::sync::Arc;
 
 /// The memory of one message, owned exclusively. Dropping it returns it to its
 /// [`Backend`](super::Backend), from any thread, even after the backend was dropped. In a forked
-/// child the drop has no effect.
-///
-/// Keep a chunk until no reader needs it, for example in a table for the
-/// [collector](super::Collect).
+/// child the drop has no effect. Keep a chunk until no reader needs it.
 #[must_use = "a chunk that is dropped is used again"]
 pub struct Chunk(ManuallyDrop<ClosedChunk>);
 
@@ -45,8 +42,8 @@ impl Chunk {
         self.0.capacity()
     }
 
-    /// Returns a pointer to the first byte, for reading and writing. It is valid as long as the
-    /// chunk, or the value returned by [`keep_mapped`](Self::keep_mapped), exists.
+    /// Returns a pointer to the first byte, valid as long as the chunk, or the value returned by
+    /// [`keep_mapped`](Self::keep_mapped), exists.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.data().as_ptr()
@@ -67,16 +64,14 @@ impl Chunk {
         unsafe { slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
     }
 
-    /// Returns a value that keeps the segment and its name, for a pointer that outlives the chunk.
-    /// It does not prevent the bytes from being reused.
+    /// Returns a value that keeps the segment mapped, but not the bytes from being reused.
     #[inline]
     pub fn keep_mapped(&self) -> Arc<dyn Any + Send + Sync> {
         self.0.memory().payload().clone()
     }
 
-    /// Leaves the bytes forever to a reader that can no longer be tracked, for example one that
-    /// holds messages when the publisher shuts down. They no longer count as in use, but count
-    /// against the cap until the segment is removed.
+    /// Leaves the bytes forever to a reader that can no longer be tracked. They count against the
+    /// cap until the segment is removed.
     pub fn leak(self) {
         let chunk = self.into_closed();
         if chunk.is_ours() {
@@ -85,8 +80,8 @@ impl Chunk {
         }
     }
 
-    /// Converts the chunk into an opaque pointer, for tables of atomics. It does not point to the
-    /// bytes. If it is never converted back, the chunk and the backend's memory are leaked.
+    /// Converts the chunk into an opaque pointer, for tables of atomics. If it is never converted
+    /// back, the chunk and the backend's memory are leaked.
     #[inline]
     pub fn into_raw(self) -> NonNull<c_void> {
         self.into_closed().into_raw().cast()

@@ -239,7 +239,7 @@ impl BackendBuilder {
         self
     }
 
-    /// Sets the [options](Tuning) that few programs need.
+    /// Sets all [options](Tuning) that few programs need.
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self

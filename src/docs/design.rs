@@ -2,44 +2,31 @@
 //!
 //! # Modules
 //!
-//! Imports go one way:
-//!
-//! ```text
-//!   backend/ inspect/        leaves: nothing uses them
-//!      |        |
-//!      |     channel/
-//!       \     /    \
-//!       owner/      peer/    never each other
-//!          \        /
-//!           protocol/        what both sides read and write
-//!               |
-//!              os/           names, mappings, locks, fork, futex
-//! ```
-//!
-//! `CONTRIBUTING.md` says what is in which folder, and walks through the source file by file.
+//! Imports go one way: `os`; `protocol`, what both sides read and write; `owner` and `peer`, which
+//! never use each other; `channel`; and at the top `backend` and `inspect`. `CONTRIBUTING.md` walks
+//! through the source file by file.
 //!
 //! # Memory
 //!
-//! Arenas are carved by pages into runs. A run is one large chunk, or a heap, which is carved by
-//! cache lines into small chunks (see the [vocabulary](crate#vocabulary)). A page takes memory from
-//! the system when it is first carved. Once carved, a chunk lives on its class's shelf, so that the
-//! next allocation of its class is one atomic exchange. The carver's lists are in private memory.
+//! Arenas are carved by pages into runs: large chunks, and heaps, which are carved by cache lines
+//! into small chunks. A page takes memory from the system when it is first carved. Once carved, a
+//! chunk lives on its class's shelf, so that the next allocation of its class is one atomic
+//! exchange. The carver's lists are in private memory.
 //!
 //! # At the cap
 //!
 //! Where no gap is long enough for a message, the pool searches for a range that contains only idle
-//! chunks, class by class, the largest first. It sets that range aside for the message's size
-//! class, evicts the chunks, and carves it anew. If every range has chunks in use, nothing is
-//! evicted. If no segment can hold the message, those without chunks in use make way for a longer
-//! one.
+//! chunks, sets it aside for the message's size class, evicts the chunks, and carves it anew. If
+//! every range has chunks in use, nothing is evicted. If no segment can hold the message, those
+//! without chunks in use make way for a longer one.
 //!
 //! A size class that is refused twice in a row within 250 ms gets a *region*: the range with the
 //! fewest bytes in use, or whole segments that are to be destroyed. Chunks that are dropped there
 //! return to the arena, unless they are reserved. Requests of other classes are served there only
 //! if they fit nowhere else, and one of the region's class once nothing else is carved there, which
 //! ends the region. So a large message needs each chunk of one range to be dropped once, rather
-//! than gaps to merge by chance. There is one region at a time. It ends 250 ms after its class was
-//! last refused, and once it is that old, a refused request may choose another one.
+//! than gaps to merge by chance. There is one region at a time, until 250 ms after its class was
+//! last refused.
 //!
 //! # Invariants
 //!
@@ -81,7 +68,7 @@
 //! | D16 | Whole zenoh buffers are recycled by zenoh's own uniqueness check |
 //! | D17 | Observing does not disturb: inspection takes no peer slot, no lock that matters, and trusts nothing it reads |
 //! | D18 | Segments are few, large and long-lived; they start small and grow. Shelves are for speed, arenas for memory |
-//! | D19 | Receivers of one publisher share nothing but a page for discovery: each creates its own branch, which no other receiver reuses, so joining, leaving and dying need no clean-up. The page is trusted only as far as it can be checked |
+//! | D19 | Receivers of one publisher share nothing but a page for discovery, trusted only as far as it can be checked: each creates its own branch, so joining, leaving and dying need no clean-up |
 //! | D20 | Fewer mechanisms. Most defects were interactions between mechanisms: a new one has to replace an old one or be worth its interactions |
 //! | D21 | A refused length is served by a [region](#at-the-cap), which bounds how long it can starve; smaller requests are never stopped by it |
 //! | D22 | The backend is public. zenoh support is a crate of its own on top of it and uses only public items |
@@ -90,16 +77,16 @@
 //!
 //! # Checked by models
 //!
-//! [loom](https://docs.rs/loom) explores the interleavings and reorderings of the protocols of
-//! records, peer slots, shelves, channels, the memory bell and the descriptor of an event loop, with the models in `src/models`.
+//! The models in `src/models` explore the interleavings of these protocols with
+//! [loom](https://docs.rs/loom).
 //!
 //! # Lock freedom
 //!
 //! **Allocating and dropping a buffer** whose class has an idle chunk takes one atomic
-//! read-modify-write on the hot slot each, or one operation on crossbeam's `ArrayQueue` when the
-//! hot slot is occupied. A thread that is preempted in the middle of that operation can make
-//! another one at the same queue slot spin: forever, if that one has real-time priority, and the
-//! preempted one does not and needs the same core.
+//! read-modify-write on the hot slot each, or one operation on crossbeam's `ArrayQueue`. A thread
+//! that is preempted in the middle of the latter can make another one at the same queue slot spin:
+//! forever, if that one has real-time priority, and the preempted one does not and needs the same
+//! core.
 //!
 //! **Attaching** takes a reader lock of the client's own table. It waits only while another thread
 //! of the same client stores a new mapping.
@@ -111,17 +98,16 @@
 //! held.
 //!
 //! **Releasing memory**, in any process, costs one additional relaxed load while no request waits
-//! for memory of that pool, and a system call while one does. A process has 256 flags for this;
-//! with more pools, a drop in one of two pools that share a flag also wakes the waiters of the
-//! other.
+//! for memory of that pool, and a system call while one does. A process has 256 flags for this,
+//! which more pools share.
 //!
-//! **These take locks:** waiting for memory, drops in the owner's process while a request waits for
-//! that pool, making, evicting and destroying chunks, the end of a window of allocations, the first
-//! descriptor of a chunk, [`Provider::stats`](crate::Provider::stats), and mapping a segment for
-//! the first time. Dropping a buffer also destroys its chunk if no shelf keeps it: above the idle
-//! cap, in a region, or if it was made at the cap for a length that does not recur.
+//! **These take locks:** waiting for memory, drops in the owner's process meanwhile, making,
+//! evicting and destroying chunks, the end of a window of allocations, the first descriptor of a
+//! chunk, [`Provider::stats`](crate::Provider::stats), and mapping a segment for the first time.
+//! Dropping a buffer also destroys its chunk above the idle cap, in a region, or if it was made at
+//! the cap for a length that does not recur.
 //!
-//! **The last reader of a dead provider** makes system calls when it drops its last message: it
-//! sweeps that provider's objects. It waits up to 100 ms for the kernel to release the locks of a
-//! sender that has just been killed.
+//! **The last reader of a dead provider** sweeps that provider's objects when it drops its last
+//! message. It waits up to 100 ms for the kernel to release the locks of a sender that has just
+//! been killed.
 #![forbid(unsafe_code)]

@@ -13,41 +13,13 @@
 //! | [`channel::Publisher`](crate::channel::Publisher), each | 4096, and for each of its receivers the size of a channel with [the capacity and loans that the receiver chose](crate::channel::ReceiverBuilder::capacity) |
 //!
 //! A provider with 256 KiB for payload and up to 16 shared messages, and a channel that queues 4 of
-//! them, take at most 262,144 + 8,192 + 8,192 bytes:
+//! them, take at most 262,144 + 8,192 + 8,192 bytes.
 //!
-//! ```
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use shm_pool::channel::Sender;
-//! use shm_pool::Provider;
-//!
-//! let pages = |bytes: usize| bytes.next_multiple_of(4096);
-//! let (max_bytes, max_shared, capacity, loans) = (256 << 10, 16, 4, 8);
-//! let control = pages(4096 + 128 * max_shared);
-//! let channel = pages(4096 + 64 * (capacity + 1) + 16 * loans);
-//! assert_eq!((control, channel), (8192, 8192));
-//!
-//! let provider = Provider::builder().max_bytes(max_bytes).max_shared(max_shared).build()?;
-//! let name = format!("docs-{}", std::process::id());
-//! let sender = Sender::builder().capacity(capacity).loans(loans).create(&provider, &name)?;
-//! let len = |object: String| {
-//!     std::fs::metadata(format!("/dev/shm/shm_pool.{object}")).map(|data| data.len())
-//! };
-//! assert_eq!(len(format!("{}.ctl", provider.id()))?, control as u64);
-//! assert_eq!(len(format!("{name}.channel"))?, channel as u64);
-//!
-//! # drop(sender);
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! Count the messages that are queued, read by each receiver, and being written, each
-//! [rounded up to its class](super::limits#memory-near-the-cap), and to whole pages from 128 KiB
-//! on. Where unreserved messages of several lengths share the cap, not all of it can be in use. A
-//! reservation that does not fit is an error at startup.
-//!
-//! The pool's lists are in private memory, which no cap covers: mostly 32 bytes per page of
-//! payload, and 32 per 64 bytes of pages that short messages are carved from. Queues of idle chunks
-//! take 16 bytes per place, and grow from 64 places with the number of chunks in a class.
+//! Count the messages that are queued, read by each receiver, and being written, each [rounded up
+//! to its class](super::limits#memory-near-the-cap), and to whole pages from 128 KiB on. Where
+//! unreserved messages of several lengths share the cap, not all of it can be in use. Private
+//! memory, which no cap covers, is mostly 32 bytes per page of payload, and 32 per 64 bytes of
+//! pages that short messages are carved from.
 //!
 //! # The steps
 //!
@@ -83,15 +55,13 @@
 //!    reservation; [`directory`](crate::ProviderBuilder::directory) for a tmpfs of its own;
 //!    [`numa_node`](crate::Tuning::numa_node) on a machine with several.
 //! 2. **Lock.** [`lock_memory`](crate::ProviderBuilder::lock_memory) keeps the pool's memory out of
-//!    swap. [`build`](crate::ProviderBuilder::build) compares cap and control object with
-//!    `RLIMIT_MEMLOCK`: 8 MiB on many systems and 64 KiB on older ones. Raise it with
-//!    `LimitMEMLOCK=` in the service's unit, or `docker run --ulimit memlock=`. Channels, stack,
-//!    heap and code need `mlockall`.
+//!    swap. The limit, `RLIMIT_MEMLOCK`, is 8 MiB on many systems and 64 KiB on older ones. Raise
+//!    it with `LimitMEMLOCK=` in the service's unit, or `docker run --ulimit memlock=`. Channels,
+//!    stack, heap and code need `mlockall`.
 //! 3. **Reserve.** [`reserve`](crate::Provider::reserve) makes the chunks with everything that
 //!    their messages need, and protects them from eviction.
 //!    [`Reservation::keep`](crate::Reservation::keep) holds them for the provider's life.
-//! 4. **Warm the receivers.** [`Client::warm`](crate::Client::warm) maps the provider's current
-//!    memory and faults it in, instead of the first message there: call it after the publisher has
+//! 4. **Warm the receivers,** by [`Client::warm`](crate::Client::warm), after the publisher has
 //!    reserved. A [`channel`](crate::channel) is present from the start.
 //!
 //! # The warm path
@@ -100,9 +70,8 @@
 //! call, takes no page fault and no lock, and does not touch the heap, as long as no more messages
 //! are in use than were reserved. Waking a side of a channel that sleeps is a system call.
 //!
-//! Allocations of an unreserved length also release idle memory, every 32,768 allocations, 1 MiB at
-//! a time, and take locks for it; [`idle_window(0)`](crate::Tuning::idle_window) turns
-//! that off.
+//! [`idle_window(0)`](crate::Tuning::idle_window) keeps allocations of an unreserved length from
+//! releasing idle memory now and then.
 //!
 //! Leave to a thread without a deadline: allocating an unreserved length, or more messages than
 //! were reserved; [`trim`](crate::Provider::trim); [`reclaim`](crate::Provider::reclaim); dropping
@@ -116,9 +85,8 @@
 //!
 //! # Huge pages
 //!
-//! [`huge_pages`](crate::Tuning::huge_pages) helps with messages of megabytes that are
-//! accessed at random, not with copies from front to back; the bench `memory` measures it. Several
-//! short messages share a huge page if they are reserved together, and a single message begins and
-//! ends in small pages. Huge pages cannot be required: on hugetlbfs, every object consists of whole
-//! huge pages, so a cap in bytes would not hold.
+//! [`huge_pages`](crate::Tuning::huge_pages) helps with messages of megabytes that are accessed at
+//! random, not with copies from front to back; the bench `memory` measures it. Short messages share
+//! a huge page if they are reserved together. Huge pages cannot be required: on hugetlbfs, a cap in
+//! bytes would not hold.
 #![forbid(unsafe_code)]

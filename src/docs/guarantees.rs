@@ -2,8 +2,7 @@
 //!
 //! # Guarantees
 //!
-//! Each has tests that fail when it is violated: `tests/GUARANTEES.md` in the repository lists
-//! them.
+//! Each has tests that fail when it is violated, listed in `tests/GUARANTEES.md`.
 //!
 //! ## When processes die
 //!

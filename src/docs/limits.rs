@@ -58,10 +58,10 @@
 //! | 1/16 of the cap, log-uniform from 64 bytes on | 35 % | 78 % | 54 % |
 //! | 1/256 of the cap, log-uniform from 64 bytes on | 71 % | 80 % | 68 % |
 //!
-//! Shares are of the requested bytes. Repeating lengths fit better. `benches/figures.json` has the
-//! whole table. [Reserved](crate::Provider::reserve) chunks have their place from the start. If the
-//! publisher of a message that finds no gap waits or retries within 250 ms, a range is set aside
-//! for it: see [`design`](super::design#at-the-cap).
+//! Shares are of the requested bytes. Repeating lengths fit better.
+//! [Reserved](crate::Provider::reserve) chunks have their place from the start. For a message that
+//! finds no gap and waits or retries within 250 ms, a range is set aside: see
+//! [`design`](super::design#at-the-cap).
 //!
 //! A length is rounded up to its class: by less than 64 bytes up to 2 KiB, and by at most 3.2 %
 //! above that. No two messages share a cache line.
@@ -73,12 +73,12 @@
 //!
 //! In a child made by `fork`, dropping inherited handles has no effect, and allocating or attaching
 //! with them is an error. The child must not access memory through them, because the parent
-//! continues to use it. It holds none of its parent's locks, so a killed parent is detected as dead
-//! (for the zenoh backend, see `shm-pool-zenoh`).
+//! continues to use it. It holds none of its parent's locks, so a killed parent is detected as
+//! dead.
 //!
 //! `fork` must not be called in a signal handler. A child made by a raw `clone` system call,
-//! `_Fork` or `vfork` is not detected: it must not use inherited handles, and until it calls `exec`
-//! or exits, a killed parent is not detected as dead.
+//! `_Fork` or `vfork` is not detected: it must not use inherited handles, and may hide its parent's
+//! death until it calls `exec` or exits.
 //!
 //! [`max_idle_per_class`]: crate::ProviderBuilder::max_idle_per_class
 //! [`ProviderBuilder::max_bytes`]: crate::ProviderBuilder::max_bytes

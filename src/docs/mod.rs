@@ -1,6 +1,4 @@
-//! Documentation beyond the API: how an embedded publisher starts, the crate's design, its
-//! guarantees and limits, and the layout of shared memory. Prose only; the only code is the test of
-//! the layout.
+//! Documentation beyond the API.
 #![forbid(unsafe_code)]
 
 pub mod design;

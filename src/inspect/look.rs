@@ -25,15 +25,12 @@ use std::ops::Add;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What this look has found so far.
 pub(super) struct Look {
     pub(super) objects: Objects,
     pub(super) seen: Seen,
     pub(super) leases: Ages<Lease>,
     pub(super) loans: Ages<Loan>,
-    /// The providers whose messages a living receiver may still have to map.
     read: BTreeSet<(String, ProviderId)>,
-    /// The messages on loan through channels, by provider.
     loaned: BTreeMap<(String, ProviderId), Counted>,
 }
 
@@ -58,19 +55,17 @@ impl Look {
         Self { objects, seen, leases, loans, read: BTreeSet::new(), loaned: BTreeMap::new() }
     }
 
-    /// Returns the process that holds a lock, if the lock is held and the process is visible.
+    /// If the lock is held and the process is visible.
     fn holder(&self, object: &Object, byte: usize, is_held: bool) -> Option<Process> {
         self.seen.holder(object.stat.inode, byte).filter(|_| is_held).cloned()
     }
 
-    /// Reports the providers. Call after [`channels`](Self::channels), which finds their readers
-    /// and loans.
+    /// Call after [`channels`](Self::channels), which finds their readers and loans.
     pub(super) fn providers(&mut self) -> Vec<ProviderReport> {
         let all = std::mem::take(&mut self.objects.providers);
         all.iter().filter_map(|((prefix, id), found)| self.provider(prefix, *id, found)).collect()
     }
 
-    /// Returns `None` if the provider shut down or was swept during the look.
     fn provider(&mut self, prefix: &str, id: ProviderId, found: &OfProvider) -> Option<ProviderReport> {
         let control = self.objects.open(prefix, Named::Control(id));
         if found.has_control && matches!(control, Ok(None)) {
@@ -133,7 +128,6 @@ impl Look {
         })
     }
 
-    /// Reports a segment, with what a sweep would remove of it.
     fn segment(&self, prefix: &str, id: ProviderId, serial: u64) -> Option<(SegmentReport, Swept)> {
         let Stat { len, bytes_held, inode, is_segment } = self.objects.stat(prefix, Named::Segment(id, serial))?;
         let mapped_by = self.seen.mappers(inode).cloned().collect();
@@ -141,8 +135,8 @@ impl Look {
         Some((report, swept(is_segment.then_some(bytes_held))))
     }
 
-    /// Reports the occupied slots. `were_alive`: which locks were held before the leases were read,
-    /// so that a peer that disconnects during the look is not reported as dead.
+    /// `were_alive`: which locks were held before the leases were read, so that a peer that
+    /// disconnects during the look is not reported as dead.
     fn peers(
         &self,
         control: &Object,
@@ -180,7 +174,6 @@ impl Look {
         all.iter().filter_map(|((prefix, name), branches)| self.channel(prefix, name, branches)).collect()
     }
 
-    /// Returns `None` if the channel was removed during the look.
     fn channel(&mut self, prefix: &str, name: &str, branches: &BTreeSet<u64>) -> Option<ChannelReport> {
         let mut report = ChannelReport {
             prefix: prefix.to_owned(),
@@ -230,7 +223,6 @@ impl Look {
         is_there.then_some(report)
     }
 
-    /// Opens a channel's object or a branch. Returns `None` if there is none.
     fn visit(&mut self, prefix: &str, named: Named<'_>) -> Result<Option<Visit>, String> {
         let Some(object) = self.objects.open(prefix, named)? else { return Ok(None) };
         let is_finished = object.state() != 0;
@@ -329,7 +321,6 @@ impl Leases {
     }
 }
 
-/// What was found in a channel's object or a branch.
 struct Visit {
     object: Object,
     is_finished: bool,
@@ -338,14 +329,12 @@ struct Visit {
 }
 
 impl Visit {
-    /// Returns `true` if a sweep would remove the object, even one that is half-made or of another
-    /// version.
+    /// Even if the object is half-made or of another version.
     fn is_orphan(&self) -> bool {
         let Facts { is_ours, is_owned, is_received, .. } = self.facts;
         !is_owned && !is_received && is_ours
     }
 
-    /// Returns what a sweep would remove of it.
     fn orphans(&self) -> Swept {
         swept(self.is_orphan().then_some(self.object.stat.bytes_held))
     }
@@ -355,8 +344,7 @@ fn swept(objects: impl IntoIterator<Item = u64>) -> Swept {
     objects.into_iter().map(|bytes| Swept { objects: 1, bytes }).fold(Swept::default(), Add::add)
 }
 
-/// Copies a control object with the records that may have been used, and returns it with the total
-/// number of records, or `None` if it is not finished.
+/// Also returns the total number of records. `None` if the object is not finished.
 fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String> {
     let copy = |records| {
         let copy = Mapping::copy_of(object.opened.file(), &object.name, control_size(records));
@@ -385,12 +373,10 @@ fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String
     Ok(Some((copy(used.clamp(1, records))?, records)))
 }
 
-/// The most leases, and the most loans, remembered from one look to the next, in all and per
-/// object: objects may be damaged. Further ages are unknown.
+/// Remembered from one look to the next, in all and per object: objects may be damaged.
 const MAX: usize = 1 << 20;
 const MAX_OF_ONE: usize = 1 << 16;
 
-/// A set of messages, counted by the size class of their length.
 #[derive(Default)]
 pub(super) struct Counted {
     pub(super) bytes: u64,
@@ -412,18 +398,15 @@ impl Counted {
     }
 }
 
-/// One peer's lease of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lease {
     pub(super) provider: ProviderId,
     pub(super) record: u32,
     pub(super) generation: u64,
     pub(super) slot: usize,
-    /// The peer that occupies the slot.
     pub(super) epoch: Option<u64>,
 }
 
-/// One receiver's loan of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Loan {
     pub(super) provider: ProviderId,
@@ -435,7 +418,6 @@ pub(super) struct Loan {
     pub(super) word: u64,
 }
 
-/// When each item was first seen, for items present in every look since.
 pub(super) type Since<T> = BTreeMap<T, Instant>;
 
 pub(super) struct Ages<T> {
@@ -450,7 +432,6 @@ pub(super) struct AgesOfOne<'a, T> {
 }
 
 impl<T: Copy + Ord> Ages<T> {
-    /// Starts a look. `before` is what the last look saw.
     pub(super) fn new(before: Since<T>) -> Self {
         Self { now: Instant::now(), before, seen: BTreeMap::new() }
     }
@@ -465,7 +446,7 @@ impl<T: Copy + Ord> Ages<T> {
 }
 
 impl<T: Copy + Ord> AgesOfOne<'_, T> {
-    /// Returns how long `held` has been observed, or `None` if there are too many to remember.
+    /// `None` if there are too many to remember.
     pub(super) fn of(&mut self, held: T) -> Option<Duration> {
         self.left = self.left.checked_sub(1)?;
         let Ages { now, before, seen } = &mut *self.ages;

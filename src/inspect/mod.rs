@@ -20,8 +20,7 @@
 //! # Inspection has no side effects
 //!
 //! A look opens objects for reading, copies their contents into private memory, and asks the kernel
-//! about locks without taking any. It needs no help from other processes, so it works while an
-//! owner is stopped or dead.
+//! about locks without taking any. So it works while an owner is stopped or dead.
 //!
 //! # Sources
 //!
@@ -32,18 +31,15 @@
 //! | which process is it? | the kernel: the process with the descriptor that took the lock |
 //! | which messages does a peer lease or a receiver hold, and how full is a channel? | the object, which any process of the same user can write |
 //!
-//! An object that is damaged or changes during the look yields wrong numbers at worst. The leases
-//! and loans of a process in another PID namespace are listed without a process. Messages received
-//! from a channel have no holder in the report once the object that lists them is removed, because
-//! the sender, or that receiver of a publisher, was dropped.
+//! An object that is damaged or changes during the look yields wrong numbers at worst. Processes in
+//! another PID namespace are not shown. Messages received from a channel have no holder in the
+//! report once the object that lists them is removed.
 //!
 //! # What only the owner knows
 //!
-//! Which chunks the owner itself uses and which are idle: see [`Provider::stats`]. How long a lease
-//! or a loan has lasted would cost a clock read per message. Instead, an [`Inspector`] reports how
-//! long it has seen the same lease or loan in every look. The true age may be higher. It is lower
-//! if a peer released a message between two looks and leased it again, or if a channel was
-//! recreated with the same inode, which tmpfs does not reuse.
+//! Which chunks the owner itself uses and which are idle: see [`Provider::stats`]. An [`Inspector`]
+//! reports how long it has seen the same lease or loan in every look: a lower bound, unless a peer
+//! released a message between two looks and leased it again.
 //!
 //! [`Provider::stats`]: crate::Provider::stats
 
@@ -75,9 +71,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub struct Inspector {
     directory: PathBuf,
-    /// Restricts the look to objects with this name prefix.
     prefix: Option<String>,
-    /// What the last look found.
     leases: Since<Lease>,
     loans: Since<Loan>,
 }

@@ -29,31 +29,23 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The names in a directory, grouped by provider and by channel.
 #[derive(Default)]
 pub(super) struct Objects {
     directory: PathBuf,
-    /// By prefix and id.
     pub(super) providers: BTreeMap<(String, ProviderId), OfProvider>,
-    /// By prefix and name; the ids of their branches.
     pub(super) channels: BTreeMap<(String, String), BTreeSet<u64>>,
     pub(super) inodes: BTreeSet<Inode>,
-    /// How many objects belong to other users.
     pub(super) others: usize,
 }
 
-/// The objects found of one provider.
 #[derive(Default)]
 pub(super) struct OfProvider {
     pub(super) has_control: bool,
-    /// The segments' serial numbers.
     pub(super) segments: BTreeSet<u64>,
 }
 
-/// The offset of the word whose upper half is a channel's state.
 const STATE_OFFSET: u64 = 8;
 
-/// What can be learned of a file without opening it.
 pub(super) struct Stat {
     pub(super) len: usize,
     /// Of memory.
@@ -62,17 +54,14 @@ pub(super) struct Stat {
     pub(super) is_segment: bool,
 }
 
-/// A regular file of this user, opened for reading and for querying its locks.
 pub(super) struct Object {
     pub(super) name: Name,
     pub(super) opened: LockFile,
     pub(super) stat: Stat,
 }
 
-/// What a channel's object says about itself and its users.
 pub(super) struct Facts {
     pub(super) magic: u64,
-    /// Whether it is a channel's object or unfinished, and has no other name.
     pub(super) is_ours: bool,
     /// The word that, in a channel's object, names its provider.
     pub(super) provider: u64,
@@ -81,7 +70,6 @@ pub(super) struct Facts {
 }
 
 impl Objects {
-    /// Lists the objects with this prefix, or with any.
     pub(super) fn find(directory: &Path, prefix: Option<&str>) -> Result<Self, OsError> {
         let mut this = Self { directory: directory.to_owned(), ..Self::default() };
         for file in list(directory)? {
@@ -119,13 +107,11 @@ impl Objects {
         Name::in_directory(&self.directory, &named.file(prefix))
     }
 
-    /// Returns the file that has this name now. `None` if there is none, or it is not ours.
     pub(super) fn stat(&self, prefix: &str, named: Named<'_>) -> Option<Stat> {
         let name = self.name(prefix, named);
         Stat::of(&fs::symlink_metadata(name.as_path()).ok()?, &name).ok()
     }
 
-    /// Opens the object that has this name now. `None` if there is none, or it is another user's.
     pub(super) fn open(&self, prefix: &str, named: Named<'_>) -> Result<Option<Object>, String> {
         match Object::open(self.name(prefix, named)) {
             Ok(object) => Ok(Some(object)),
@@ -157,17 +143,17 @@ impl Object {
         self.opened.is_locked(byte)
     }
 
-    /// Returns its current length. Call after [`state`](Self::state).
+    /// Call after [`state`](Self::state).
     pub(super) fn len(&self) -> usize {
         self.opened.file().metadata().map_or(0, |metadata| usize::try_from(metadata.len()).unwrap_or(0))
     }
 
-    /// Returns the state, which a channel's maker writes last; 0 before. Call first.
+    /// A channel's maker writes it last; 0 before. Call first.
     pub(super) fn state(&self) -> u32 {
         (self.word(STATE_OFFSET) >> 32) as u32
     }
 
-    /// Returns what it says now. Call after reading the content.
+    /// Call after reading the content.
     pub(super) fn facts(&self) -> Facts {
         Facts {
             magic: self.word(0),
@@ -178,7 +164,6 @@ impl Object {
         }
     }
 
-    /// Returns `true` if a sweep would take it for such an object.
     pub(super) fn is_ours(&self, magic: u64) -> bool {
         is_object(self.opened.file(), magic).unwrap_or(false)
     }
@@ -188,7 +173,7 @@ impl Object {
         is_linked(self.opened.file()).unwrap_or(true)
     }
 
-    /// Returns the word at this offset; zero past the end, as in an unfinished object.
+    /// Zero past the end, as in an unfinished object.
     fn word(&self, at: u64) -> u64 {
         let mut found = [0; 8];
         let _ = self.opened.file().read_at(&mut found, at);

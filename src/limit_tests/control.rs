@@ -21,7 +21,6 @@ const RECORDS: usize = 4096;
 struct Scene {
     owner: OwnerControl,
     names: Namespace,
-    /// A message that peers can attach to.
     record: u32,
     generation: u64,
 }
@@ -42,7 +41,6 @@ impl Scene {
         PeerControl::connect(&self.names, self.owner.id, effective_uid())
     }
 
-    /// Connects a peer to slot 0 as the next one after the epoch `epoch`.
     fn connect_after(&self, epoch: u64) -> PeerControl {
         self.owner.view.header().epochs[0].0.store(epoch | VACANT, Ordering::Relaxed);
         let peer = self.connect().unwrap();
@@ -63,8 +61,7 @@ impl Scene {
     }
 }
 
-/// A forged or damaged id must not revoke the grants of the peer that it looks like, whose message
-/// would be reused before it arrives.
+/// Otherwise the peer's message would be reused before it arrives.
 #[test]
 fn epoch_equal_modulo_gate() {
     let scene = Scene::new("alias");
@@ -84,8 +81,6 @@ fn epoch_equal_modulo_gate() {
     assert!(!scene.record().is_leased());
 }
 
-/// Once epochs need more bits than a gate keeps, or than there are, grants must still reach the
-/// right peer.
 #[test]
 fn epoch_wraps() {
     let scene = Scene::new("epochs");
@@ -103,7 +98,6 @@ fn epoch_wraps() {
     }
 }
 
-/// The slot of a peer that died in the last epoch becomes free, without the dead peer's leases.
 #[test]
 fn dead_peer_with_any_epoch() {
     let scene = Scene::new("epochs-dead");
@@ -123,8 +117,7 @@ fn dead_peer_with_any_epoch() {
     }
 }
 
-/// A lease without a peer must not keep its message for ever: for example, that of a peer killed
-/// while it tried a descriptor of a record that had no chunk yet.
+/// For example, of a peer killed while it tried a descriptor of a record that had no chunk yet.
 #[test]
 fn lease_of_empty_slot() {
     let scene = Scene::new("stray");
@@ -139,8 +132,7 @@ fn lease_of_empty_slot() {
     assert!(scene.record().is_leased());
 }
 
-/// A process that has closed its lock's descriptor must not release the leases of the next peer in
-/// its slot, whose messages the owner would overwrite.
+/// The owner would overwrite the messages of the slot's next peer.
 #[test]
 fn lost_slot_releases_nothing() {
     let scene = Scene::new("lost");
@@ -161,8 +153,7 @@ fn lost_slot_releases_nothing() {
     assert!(!scene.record().is_leased());
 }
 
-/// The 65,536th thread that grants to one peer at a time must not count as an epoch, which would
-/// redirect grants.
+/// It would redirect grants.
 #[test]
 fn full_gate_blocks() {
     let scene = Scene::new("gate-full");
@@ -192,7 +183,7 @@ fn full_gate_blocks() {
     assert!(scene.accept(0));
 }
 
-/// The 65th peer must not get another peer's slot, where their leases would be counted together.
+/// Leases would be counted together.
 #[test]
 fn last_slot() {
     let scene = Scene::new("slots");
@@ -211,7 +202,6 @@ fn last_slot() {
     }
 }
 
-/// The 65th peer is not refused only because the owner is clearing a dead peer's slot.
 #[test]
 fn slot_being_cleared() {
     let scene = Scene::new("clearing");
@@ -234,8 +224,7 @@ fn slot_being_cleared() {
     drop(others);
 }
 
-/// An owner that is stopped while it clears a slot, for example by a debugger, must not stop all
-/// connecting peers.
+/// For example by a debugger.
 #[test]
 fn slot_never_cleared() {
     let scene = Scene::new("clearing-stopped");

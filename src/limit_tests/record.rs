@@ -17,7 +17,6 @@ fn published() -> Record {
     record
 }
 
-/// A record in which one slot's lane is `value` and all others are `neighbours`.
 fn record(slot: usize, value: u64, neighbours: u64) -> Record {
     let record = published();
     for peer in 0..PEERS {
@@ -32,7 +31,7 @@ fn lane_of(record: &Record, slot: usize) -> u64 {
     record.lanes[word].load(Ordering::Relaxed) >> shift & 0xff
 }
 
-/// Returns the lane after an operation, or `None` if it is refused and changes nothing.
+/// `None` if it is refused and changes nothing.
 type Expected = fn(grants: u64, leases: u64) -> Option<(u64, u64)>;
 
 type Operation = fn(&Record, usize) -> Result<(), Refused>;

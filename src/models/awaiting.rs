@@ -1,5 +1,4 @@
-//! Loom models of waits other than [`Bell::wait`]: a task whose helper sleeps for it, a thread that
-//! sleeps on two bells, and interrupts.
+//! Loom models of a task whose helper sleeps for it, a thread on two bells, and interrupts.
 
 use super::bell::{is_asleep, is_rung, Bell, Look};
 use crate::os::futex::{Futex, Words};
@@ -7,15 +6,11 @@ use crate::sync::{explore, fence, fence_after_rmw, AtomicU64, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 
-/// An end with its helper. The waker is a flag, and the task's wake-ups are counted.
 struct Scene {
     bell: Bell,
-    /// How many messages the ringer has made ready.
     ready: AtomicU64,
-    /// The helper's count.
     count: Futex,
     has_waker: AtomicU64,
-    /// The task sleeps on this.
     wakes: Futex,
     is_over: AtomicU64,
     /// 1 while the helper sleeps on its count alone.
@@ -37,7 +32,7 @@ impl Scene {
         self.bell.ring();
     }
 
-    /// Polls a task, as `Sleeper::arm` does. Returns `true` if there is more than `received`.
+    /// As `Sleeper::arm`.
     fn poll(&self, received: u64) -> bool {
         let is_ready = || self.ready.load(Ordering::Acquire) > received;
         if is_ready() {
@@ -113,13 +108,13 @@ impl Scene {
     }
 }
 
-/// A task misses no ring, not even one that the helper could mistake for one already seen.
+/// Not even a ring that the helper could mistake for one already seen.
 #[test]
 fn await_misses_no_ring() {
     await_two_rings(true);
 }
 
-/// The same, on kernels where the helper can only sleep on one word at a time.
+/// On kernels where the helper can only sleep on one word at a time.
 #[test]
 fn await_misses_no_ring_without_futex_waitv() {
     await_two_rings(false);
@@ -142,7 +137,6 @@ fn await_two_rings(has_many: bool) {
     });
 }
 
-/// A thread that sleeps on two bells, as `wait_any` does, misses neither.
 #[test]
 fn two_bells() {
     explore(3, || {
@@ -170,8 +164,7 @@ fn two_bells() {
     });
 }
 
-/// An interrupt ends the wait, is not mistaken for the ringer's death before there is a ringer, and
-/// does not consume the ringer's wake-up.
+/// Nor is an interrupt mistaken for the ringer's death.
 #[test]
 fn interrupt_takes_no_ring() {
     for holder in [0, 1] {

@@ -12,7 +12,6 @@ fn ring(slots: u64) -> Vec<Slot> {
     (0..slots).map(Slot::free_for).collect()
 }
 
-/// A ring, and the bytes of a buffer for each message, which loom checks.
 struct Latest {
     slots: Vec<Slot>,
     buffers: Vec<UnsafeCell<u64>>,
@@ -29,7 +28,6 @@ impl Latest {
         self.buffers[buffer as usize].with_mut(|bytes| unsafe { *bytes = value });
     }
 
-    /// Sends all messages, as a publisher does. Returns how many it withdrew.
     fn send_all(&self) -> u64 {
         let count = self.buffers.len() as u64;
         let (mut ticket, mut free, mut withdrawn) = (Ticket::default(), (0..count).rev().collect::<Vec<_>>(), 0);
@@ -45,7 +43,6 @@ impl Latest {
         withdrawn
     }
 
-    /// Takes and reads a message, if there is one, as a receiver does.
     fn receive(&self, ticket: &mut Ticket) -> Option<u64> {
         let (words, _) = ring::claim_next(&self.slots, ticket)?;
         assert_eq!(words, [words[0]; WORDS], "it is torn");
@@ -54,8 +51,7 @@ impl Latest {
     }
 }
 
-/// Exactly one side takes each message, no buffer is written while it is read, and the receiver
-/// knows how many messages it missed.
+/// The receiver also knows how many messages it missed.
 fn what_is_withdrawn_while_it_is_received(preemptions: usize, slots: u64, sent: u64, received: usize) {
     explore(preemptions, move || {
         let buffers = (0..sent).map(|_| UnsafeCell::new(u64::MAX)).collect();
@@ -99,7 +95,6 @@ fn withdraw_oldest_during_receive() {
     what_is_withdrawn_while_it_is_received(2, 3, 3, 2);
 }
 
-/// The publisher's object, and the branch of the joining receiver.
 struct Coming {
     meeting: MeetingHeader,
     to_receiver: Bell,
@@ -111,7 +106,7 @@ impl Coming {
         Arc::new(Self { meeting: MeetingHeader::open(), to_receiver: Bell::new(0), slots: ring(2) })
     }
 
-    /// Connects the receiver, as a publisher does (P1 to P5). Returns `true` if there was one.
+    /// P1 to P5.
     fn meet(&self, history: Option<&mut Ticket>) -> bool {
         if self.meeting.arrivals() == 0 {
             return false;
@@ -125,7 +120,6 @@ impl Coming {
         true
     }
 
-    /// Like `meet`, and sends to it.
     fn send(&self) -> bool {
         let is_met = self.meet(None);
         if is_met {
@@ -139,7 +133,7 @@ impl Coming {
         self.to_receiver.ring();
     }
 
-    /// Closes the publisher (C1 to C3): it finds the branch, connected or not.
+    /// C1 to C3: it finds the branch, connected or not.
     fn close(&self) {
         self.meeting.close();
         if self.meeting.branch(0) == BRANCH {
@@ -147,7 +141,7 @@ impl Coming {
         }
     }
 
-    /// Receives, or learns that the publisher closed. The bell has no ringer at first.
+    /// The bell has no ringer at first.
     fn receive(&self, ticket: &mut Ticket) -> Woken {
         let woken = self.to_receiver.wait(None, &mut Look::new(), || ring::has_passed(&self.slots, *ticket), || true);
         if woken == Woken::Ready {
@@ -160,7 +154,6 @@ impl Coming {
 
 const BRANCH: u64 = 7;
 
-/// A receiver that joins while the publisher sends gets the following messages.
 #[test]
 fn next_message_connects_receiver() {
     explore(3, || {
@@ -181,8 +174,7 @@ fn next_message_connects_receiver() {
     });
 }
 
-/// A receiver that joins while the publisher closes is woken, and loses nothing that was sent to
-/// it.
+/// The receiver is woken, and loses nothing that was sent to it.
 #[test]
 fn join_during_shutdown() {
     explore(3, || {
@@ -207,7 +199,6 @@ fn join_during_shutdown() {
     });
 }
 
-/// The history wakes a new receiver.
 #[test]
 fn history_wakes_receiver() {
     explore(3, || {
@@ -225,7 +216,6 @@ fn history_wakes_receiver() {
     });
 }
 
-/// One fence suffices to wake two sleeping receivers.
 #[test]
 fn one_fence_for_all_bells() {
     explore(2, || {

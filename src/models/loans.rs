@@ -30,7 +30,6 @@ fn receive(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, Ticket)> {
     ring::receive(slots, ticket, false, |_, _| Ok::<_, ()>(())).map(|received| received.unwrap())
 }
 
-/// The steps of a `Sender`.
 struct Sending<'a> {
     channel: &'a Channel,
     ticket: Ticket,
@@ -53,7 +52,6 @@ impl Sending<'_> {
     }
 }
 
-/// The steps of a `Receiver`.
 struct Receiving<'a> {
     channel: &'a Channel,
     ticket: Ticket,
@@ -91,7 +89,6 @@ impl Channel {
     }
 }
 
-/// No message is torn, duplicated, reordered or lost, and neither side misses a wake-up.
 #[test]
 fn send_receive() {
     explore(2, || {
@@ -113,7 +110,6 @@ fn send_receive() {
     });
 }
 
-/// The receiver gets the last message, and then learns that the sender closed.
 #[test]
 fn sender_close() {
     explore(3, || {
@@ -132,7 +128,6 @@ fn sender_close() {
     });
 }
 
-/// A message sent while the receiver closes is claimed by exactly one side.
 #[test]
 fn receiver_close_during_send() {
     explore(3, || {
@@ -154,7 +149,6 @@ fn receiver_close_during_send() {
     });
 }
 
-/// A channel, its returns, and the bytes of its only buffer, which loom checks.
 struct Lending {
     channel: Arc<Channel>,
     returns: Vec<AtomicU64>,
@@ -183,7 +177,6 @@ impl Lending {
     }
 }
 
-/// The sender's process reuses a buffer only once its receiver has finished reading.
 #[test]
 fn reuse_after_return() {
     explore(3, || {
@@ -208,7 +201,6 @@ fn reuse_after_return() {
     });
 }
 
-/// Two messages dropped in two threads are each returned once.
 #[test]
 fn concurrent_returns() {
     explore(3, || {
@@ -230,7 +222,6 @@ fn concurrent_returns() {
     });
 }
 
-/// A buffer sent while its receiver closes is returned by one side, and not reused too early.
 #[test]
 fn buffer_sent_to_closing_receiver() {
     explore(3, || {
@@ -262,7 +253,6 @@ fn buffer_sent_to_closing_receiver() {
     });
 }
 
-/// A value that is accessed without synchronisation, and counts its drops.
 struct Value(UnsafeCell<u64>, Arc<AtomicUsize>);
 
 // SAFETY: by the protocol under test; loom checks it.
@@ -289,7 +279,6 @@ impl Drop for Value {
     }
 }
 
-/// A segment is unmapped once, and not while a message uses it.
 #[test]
 fn loan_outlives_sender() {
     explore(3, || {
@@ -303,8 +292,7 @@ fn loan_outlives_sender() {
     });
 }
 
-/// Loans of values and their returns. A value that is taken out is dropped, which writes to it as
-/// the owner does.
+/// A value that is taken out is dropped, which writes to it as the owner does.
 struct Scene {
     loans: Loans<Value>,
     returns: Vec<AtomicU64>,
@@ -383,7 +371,7 @@ impl Scene {
         }
     }
 
-    /// Checks that each number is free exactly once.
+    /// Each number is free exactly once.
     fn settle(&self, mut numbers: Vec<u32>) {
         self.reclaim();
         let mut taking = self.loans.lock();
@@ -396,8 +384,7 @@ impl Scene {
     }
 }
 
-/// A thread that collects a return sees the handle and its chunk. The sender overwrites no handle,
-/// and writes the next note after the last one was cleared.
+/// Nor does the sender overwrite a handle, or write a note before the last one was cleared.
 #[test]
 fn loan_number_is_reused() {
     explore(3, || {
@@ -422,8 +409,7 @@ fn loan_number_is_reused() {
     });
 }
 
-/// A buffer sent while the pool reclaims a dead receiver's loans is not lost, and its number is
-/// freed only once.
+/// The buffer is not lost, and its number is freed only once.
 #[test]
 fn reclaim_during_send() {
     explore(3, || {
@@ -443,7 +429,7 @@ fn reclaim_during_send() {
     });
 }
 
-/// A thread that collects an invented number sees the whole chunk that it names.
+/// The thread sees the whole chunk that an invented number names.
 #[test]
 fn forged_loan_number() {
     explore(3, || {
@@ -458,7 +444,6 @@ fn forged_loan_number() {
     });
 }
 
-/// A closed lender is not over while a loan is out.
 #[test]
 fn close_counts_loans() {
     explore(3, || {

@@ -7,11 +7,9 @@ use loom::thread;
 
 struct Scene {
     bell: MemoryBell,
-    /// How much memory was returned.
     free: AtomicU64,
 }
 
-/// Waits, as an owner does, until it finds `wanted`.
 fn wait_for(scene: &Scene, wanted: u64) {
     scene.bell.listen(true);
     crate::sync::fence(Ordering::SeqCst);

@@ -8,7 +8,6 @@ use loom::thread;
 
 const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
 
-/// A record and the payload that it guards, which loom checks.
 struct Chunk {
     record: Record,
     payload: UnsafeCell<u64>,
@@ -28,7 +27,7 @@ fn write(chunk: &Chunk, value: u64) {
     chunk.payload.with_mut(|bytes| unsafe { *bytes = value });
 }
 
-/// Attaches, reads and releases, as a peer that got a descriptor over a transport without ordering.
+/// As a peer that got a descriptor over a transport without ordering.
 fn read(chunk: &Chunk, slot: usize, generation: u64) {
     if chunk.record.attach(slot, generation).is_ok() {
         // SAFETY: loom checks the access.
@@ -37,7 +36,6 @@ fn read(chunk: &Chunk, slot: usize, generation: u64) {
     }
 }
 
-/// Attach counts, then checks. Recycle checks, closes, and checks again.
 fn attach_against_recycle(slots: &'static [usize], preemptions: Option<usize>) {
     explore(preemptions, move || {
         let chunk = chunk();
@@ -73,7 +71,7 @@ fn no_recycle_under_two_readers_of_one_word() {
     attach_against_recycle(&[0, 1], Some(3));
 }
 
-/// Publishing alone makes the payload visible: no join, lock or channel orders the two threads.
+/// No join, lock or channel orders the two threads.
 #[test]
 fn publish_releases_payload() {
     loom::model(|| {
@@ -88,7 +86,6 @@ fn publish_releases_payload() {
     });
 }
 
-/// A granted message is held from before the send until the receiver has read it.
 #[test]
 fn grant_holds_chunk() {
     loom::model(|| {
@@ -113,7 +110,6 @@ fn grant_holds_chunk() {
     });
 }
 
-/// Clearing a dead peer's lane leaves another peer's lease untouched.
 #[test]
 fn clear_one_lane() {
     explore(4, || {
@@ -135,8 +131,7 @@ fn clear_one_lane() {
     });
 }
 
-/// A transport delivers a descriptor twice. The second time, the peer may find a grant for a later
-/// message, and must not take it up.
+/// The second time, the peer may find a grant for a later message, and must not take it up.
 #[test]
 fn duplicate_granted_descriptor() {
     explore(4, || {

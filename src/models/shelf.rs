@@ -5,7 +5,6 @@ use loom::sync::atomic::AtomicUsize;
 use loom::sync::Arc;
 use loom::thread;
 
-/// The places of a pool.
 struct Places {
     shelf: Shelf<Carry, Carry>,
     leased: Queue<Carry>,
@@ -30,7 +29,6 @@ impl Places {
 /// A stand-in for a chunk: keeps the places alive and counts its own destruction.
 struct Item {
     places: Arc<Places>,
-    /// Written by the holder, which loom checks.
     bytes: loom::cell::UnsafeCell<u32>,
     destroyed: Arc<AtomicUsize>,
 }
@@ -69,7 +67,6 @@ unsafe impl Owner for Carry {
     }
 }
 
-/// Drops a handle: writes once more, gives the chunk, and destroys it if the give is refused.
 fn drop_handle(handle: Carry, leased: bool) {
     let handle = handle;
     // SAFETY: this thread holds the item (I3).
@@ -85,8 +82,7 @@ fn drop_handle(handle: Carry, leased: bool) {
     }
 }
 
-/// Handles are dropped while the pool closes. Every chunk is destroyed once, and the last one frees
-/// the shelf (loom reports a leaked `Arc`).
+/// Every chunk is destroyed once, and the last one frees the shelf (loom reports a leaked `Arc`).
 fn close_and_drain(leased: [bool; 2]) {
     loom::model(move || {
         let destroyed = Arc::new(AtomicUsize::new(0));
@@ -112,7 +108,7 @@ fn close_drains_leased_queue() {
     close_and_drain([true, false]);
 }
 
-/// A shelf that keeps nothing: a take that disturbs the seal loses no chunk and invents none.
+/// A take that disturbs the seal loses no chunk and invents none.
 #[test]
 fn shelf_that_keeps_nothing() {
     loom::model(|| {
@@ -134,7 +130,6 @@ fn shelf_that_keeps_nothing() {
     });
 }
 
-/// A chunk moves from one thread's drop to another thread's take, with everything written to it.
 #[test]
 fn take_acquires_release() {
     loom::model(|| {

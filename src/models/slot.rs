@@ -9,17 +9,15 @@ use loom::thread;
 
 const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
 
-/// The slot under test. Its lane shares a word with slot 0's.
+/// Its lane shares a word with slot 0's.
 const SLOT: usize = 1;
 
-/// The epoch of the first peer in the slot.
 const FIRST: u64 = 4;
 
 struct Scene {
     epoch: Epoch,
     gate: GrantGate,
     record: Record,
-    /// The message's bytes, which loom checks.
     payload: UnsafeCell<u64>,
 }
 
@@ -27,7 +25,6 @@ struct Scene {
 unsafe impl Sync for Scene {}
 
 impl Scene {
-    /// A published message, and a slot with its first peer.
     fn new() -> Arc<Self> {
         let (epoch, gate, record) = (Epoch(AtomicU64::new(FIRST)), GrantGate::new(), Record::new());
         let scene = Self { epoch, gate, record, payload: UnsafeCell::new(2) };
@@ -50,7 +47,6 @@ fn spawn(scene: &Arc<Scene>, run: impl FnOnce(&Scene) + 'static) -> thread::Join
     thread::spawn(move || run(&scene))
 }
 
-/// A grant to a detaching peer leaves no lease behind.
 #[test]
 fn grant_to_leaving_peer() {
     explore(4, || {
@@ -62,7 +58,6 @@ fn grant_to_leaving_peer() {
     });
 }
 
-/// A late grant to a detached peer neither takes the next peer's message nor leaves a lease behind.
 #[test]
 fn grant_to_leaving_peer_spares_next() {
     explore(3, || {
@@ -83,7 +78,7 @@ fn grant_to_leaving_peer_spares_next() {
     });
 }
 
-/// Refusing a peer revokes a concurrent grant, and takes none from the slot's next peer.
+/// Nor is one taken from the slot's next peer.
 #[test]
 fn refused_peer_keeps_no_grant() {
     explore(3, || {
@@ -112,7 +107,6 @@ fn refused_peer_keeps_no_grant() {
     });
 }
 
-/// A grant that races with the refusal of its peer is revoked.
 #[test]
 fn grant_to_refused_peer() {
     explore(4, || {
@@ -125,7 +119,6 @@ fn grant_to_refused_peer() {
     });
 }
 
-/// A grant that its peer puts back during the refusal is revoked.
 #[test]
 fn refused_peer_puts_grant_back() {
     explore(4, || {
@@ -142,8 +135,7 @@ fn refused_peer_puts_grant_back() {
     });
 }
 
-/// A grant that a duplicate of an older descriptor takes up and puts back during the refusal is
-/// revoked.
+/// A duplicate of an older descriptor takes the grant up and puts it back.
 #[test]
 fn late_descriptor_of_refused_peer() {
     explore(4, || {
@@ -162,7 +154,6 @@ fn late_descriptor_of_refused_peer() {
     });
 }
 
-/// A dead peer's message is reclaimed, and a living peer's is not reused while it is read.
 #[test]
 fn reclaim_spares_living_peers() {
     explore(3, || {
@@ -191,7 +182,6 @@ fn reclaim_spares_living_peers() {
     });
 }
 
-/// A grant enters a lane only after the last peer's grants were cleared from it.
 #[test]
 fn grant_after_lanes_are_cleared() {
     explore(3, || {

@@ -27,7 +27,7 @@ impl EventFd {
         *self.count.lock().unwrap() = 0;
     }
 
-    /// Blocks until it is readable: in the model, a lost wake-up is a deadlock.
+    /// In the model, a lost wake-up is a deadlock.
     fn poll(&self) {
         let mut count = self.count.lock().unwrap();
         while *count == 0 {
@@ -36,8 +36,8 @@ impl EventFd {
     }
 }
 
-/// A source of messages with one waker at most, which wakes once. Like `AtomicWaker`, it changes its
-/// state by read-modify-writes alone.
+/// With one waker at most, which wakes once. Like `AtomicWaker`, changes its state by
+/// read-modify-writes alone.
 struct Scene {
     shared: Shared,
     messages: Word,
@@ -58,7 +58,7 @@ impl Scene {
         }
     }
 
-    /// Takes the message with this number. If it has arrived, drops the waker.
+    /// If the message has arrived, drops the waker.
     fn take(&self, number: u32) -> Poll<()> {
         let has_arrived = || self.messages.load(Ordering::SeqCst) > number;
         if !has_arrived() {
@@ -73,7 +73,6 @@ impl Scene {
     }
 }
 
-/// How an event loop polls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loop {
     /// Until the result is pending, whenever the descriptor is readable.
@@ -106,7 +105,6 @@ fn receive(scene: &Scene, sent: u32, polls: Loop) {
     }
 }
 
-/// In the model, a lost wake-up is a deadlock.
 fn senders(count: u32, polls: Loop, preemptions: impl Into<Option<usize>>) {
     explore(preemptions, move || {
         let scene = Scene::new();

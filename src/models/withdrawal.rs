@@ -8,7 +8,6 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// A channel, and the bytes of its buffers, which loom checks.
 struct Channel {
     slots: Vec<Slot>,
     to_receiver: Bell,
@@ -39,7 +38,6 @@ impl Channel {
         self.buffers[buffer as usize].with(|bytes| unsafe { *bytes })
     }
 
-    /// Sends the message's number.
     fn send(&self, ticket: &mut Ticket, buffer: u64) {
         assert!(ring::has_room(&self.slots, *ticket));
         self.write(buffer, ticket.number());
@@ -47,7 +45,6 @@ impl Channel {
         self.to_receiver.ring();
     }
 
-    /// Receives a message, whose number is its bytes.
     fn receive(&self, ticket: &mut Ticket) -> Option<u64> {
         let received = ring::receive(&self.slots, ticket, true, |_, _| Ok::<_, ()>(()))?;
         let (words, ticket) = received.unwrap();
@@ -55,7 +52,6 @@ impl Channel {
         Some(ticket.number())
     }
 
-    /// Receives until it has the message `last`. Returns how many it received.
     fn receive_until(&self, last: u64) -> usize {
         let mut ticket = Ticket::default();
         for received in 1.. {
@@ -75,7 +71,6 @@ impl Channel {
     }
 }
 
-/// A buffer withdrawn for its loan is not being read, is not lost, and is withdrawn only once.
 #[test]
 fn withdraw_buffer_during_receive() {
     explore(3, || {
@@ -104,8 +99,7 @@ fn withdraw_buffer_during_receive() {
     });
 }
 
-/// With `DropOldest`, the receiver wakes for the last message, the sender always finds room, and it
-/// wakes once the last message was received.
+/// The sender always finds room, and wakes once the last message was received.
 #[test]
 fn keep_latest_with_bells() {
     explore(2, || {
@@ -130,7 +124,6 @@ fn keep_latest_with_bells() {
     });
 }
 
-/// A receiver that joins while the sender closes does not read a reclaimed buffer.
 #[test]
 fn close_against_join() {
     explore(3, || {
@@ -169,8 +162,7 @@ fn close_against_join() {
     });
 }
 
-/// A receiver that finds the sender's process dead, and leaves on its behalf, still gets the
-/// messages sent before.
+/// Leaving on behalf of a dead sender loses none of its messages.
 #[test]
 fn leaving_in_the_ringers_place() {
     explore(3, || {

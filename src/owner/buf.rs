@@ -225,7 +225,7 @@ impl ShmBuf {
         copies
     }
 
-    /// For the next writer. The processor's own prefetcher covers the middle.
+    /// Prefetches both ends for the next writer; the processor's own prefetcher covers the middle.
     #[inline]
     pub(crate) fn fetch_ends(&self) {
         let first = self.chunk().data().as_ptr();
@@ -281,9 +281,13 @@ impl ShmBuf {
         chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_on_loan(self.chunk)
     }
 
-    /// Turns the message back into an exclusive buffer, or returns it if this is not the only
-    /// handle, a peer has a lease or a grant, or in a forked child. In any case, descriptors that
-    /// no peer has attached to may become stale.
+    /// Turns the message back into an exclusive buffer. In any case, descriptors that no peer has
+    /// attached to may become stale.
+    ///
+    /// # Errors
+    ///
+    /// The buffer itself, if this is not the only handle, a peer has a lease or a grant, or in a
+    /// forked child.
     pub fn try_into_mut(self) -> Result<ShmBufMut, Self> {
         let chunk = self.chunk();
         // First, because this drops the handles of returned loans.

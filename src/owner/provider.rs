@@ -31,7 +31,6 @@ use std::time::Duration;
 /// Allocates messages in shared memory. Share one by reference or in an `Arc`.
 ///
 /// Dropping it returns idle memory to the system; buffers and peers' mappings stay valid.
-///
 pub struct Provider {
     pool: Arc<Pool>,
     max_alloc: usize,
@@ -220,9 +219,9 @@ impl Provider {
     /// channels if the system is out of memory.
     ///
     /// ```
-    /// let swept = shm_pool::Provider::sweep("camera")?
-    /// ;println!("{} objects, {} bytes", swept.objects, swept.bytes)
-    /// ;# Ok::<(), shm_pool::BuildError>(())
+    /// let swept = shm_pool::Provider::sweep("camera")?;
+    /// println!("{} objects, {} bytes", swept.objects, swept.bytes);
+    /// # Ok::<(), shm_pool::BuildError>(())
     /// ```
     ///
     /// # Errors
@@ -293,23 +292,6 @@ impl std::fmt::Debug for Provider {
 /// dropped chunks are not used again until the message fits. There is one region at a time, which
 /// may pass to another length after 250 milliseconds; it contains no [reserved](Provider::reserve)
 /// chunk. A publisher that retries every 250 milliseconds gets one, too.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use std::time::Duration;
-///
-/// let provider = shm_pool::Provider::builder().max_bytes(1 << 20).build()?;
-/// let held = provider.alloc(1 << 20)?;
-/// let later = std::thread::scope(|scope| {
-///     // Waits until the buffer is dropped below.
-///     let waits = scope.spawn(|| provider.request(5000).zeroed().timeout(Duration::from_secs(10)));
-///     drop(held);
-///     waits.join().unwrap()
-/// })?;
-/// assert!(later.iter().all(|&byte| byte == 0));
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a request does nothing until it is made by `now`, `timeout`, `wait` or `wait_async`"]
 pub struct Request<'a> {
@@ -452,7 +434,7 @@ impl fmt::Debug for AllocFuture<'_> {
     }
 }
 
-/// Then `build` gives up: other processes sweep in a loop.
+/// How many control objects `build` creates before it gives up: other processes sweep in a loop.
 const SWEPT_TRIES: usize = 16;
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
@@ -588,7 +570,7 @@ impl ProviderBuilder {
         self
     }
 
-    /// Sets the [options](Tuning) that few programs need.
+    /// Sets all [options](Tuning) that few programs need.
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self

@@ -126,8 +126,8 @@ impl WaitingRoom {
         self.looker.load(Ordering::Relaxed) == fork::own_token()
     }
 
-    /// Unless the last look is recent and the bell has not rung since. Returns the count to sleep
-    /// on.
+    /// Looks on behalf of all, unless the last look is recent and the bell has not rung since.
+    /// Returns the count to sleep on.
     fn look(&self, pool: &Arc<Pool>, is_forced: bool) -> u32 {
         let bell = pool.memory_bell();
         let mut queue = self.queue.lock();

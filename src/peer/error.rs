@@ -1,5 +1,3 @@
-//! Errors on the peer's side: connecting and attaching.
-
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
@@ -59,8 +57,7 @@ pub enum AttachError {
         max: usize,
     },
     /// This client would exceed
-    /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer). A grant
-    /// can be taken up later.
+    /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer).
     #[error(
         "a message of {len} bytes of provider {provider} is over the quota: this client reads {held} bytes of {max}; drop views"
     )]
@@ -127,7 +124,7 @@ pub enum AttachError {
         max: usize,
     },
     /// Another peer has this client's slot, because the descriptor that held it was closed, for
-    /// example by `closefrom`. The memory behind this client's views may be reused.
+    /// example by `closefrom`. This client's views may change.
     #[error("this client has lost its slot at provider {provider} to another peer: its descriptors were closed; create a new client")]
     SlotLost {
         /// The provider.

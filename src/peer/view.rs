@@ -9,8 +9,8 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A message of another process, mapped read-only. The owner does not reuse the memory while the
-/// view exists.
+/// A message of another process, read in place. The owner does not reuse the memory while the view
+/// exists.
 ///
 /// A view derefs to `&[u8]`, aligned to at least 64 bytes, and to the alignment passed to
 /// [`Provider::alloc_layout`](crate::Provider::alloc_layout). Unsafe code must check the alignment,
@@ -47,7 +47,6 @@ unsafe impl Send for ShmView {}
 unsafe impl Sync for ShmView {}
 
 impl ShmView {
-    /// Checks the range and takes over the lease.
     #[inline]
     pub(crate) fn new(
         cached: Arc<Cached>,
@@ -69,8 +68,7 @@ impl ShmView {
     ///
     /// [`AttachError::TooManyLeases`] with 31 views of the same message in this client (share one
     /// in an `Arc` instead); [`AttachError::OverQuota`], because each view counts;
-    /// [`AttachError::Forked`] in a forked child; [`AttachError::SlotLost`] if another peer has
-    /// this client's slot.
+    /// [`AttachError::Forked`]; [`AttachError::SlotLost`].
     pub fn try_clone(&self) -> Result<Self, AttachError> {
         let control = self.cached.control();
         if !control.is_ours() {

@@ -2,10 +2,10 @@
 //!
 //! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`. It prints tables and
 //! the ratios that the crate promises. These options follow a `--`:
-//! `--quick` only checks that everything works, `--fits` only counts what fits under the cap,
-//! `--fanout` only sends to several subscribers, `--restart` only restarts publishers, and `--in-flight` only compares whole zenoh buffers
-//! with zenoh's providers while many messages are in flight. What a peer
-//! cannot do is a row with the reason, and a missed goal is a result: neither is an error.
+//! `--quick` only checks that everything works, `--fanout` only sends to several subscribers,
+//! `--restart` only restarts publishers, and `--in-flight` only compares whole zenoh buffers with
+//! zenoh's providers while many messages are in flight. What a peer cannot do is a row with the
+//! reason, and a missed goal is a result: neither is an error.
 //!
 //! | file | its one job |
 //! |---|---|
@@ -17,13 +17,11 @@
 //! | `restart.rs` | a publisher that is killed and started again, beside iceoryx2's |
 //! | `sent.rs` | messages sent and read, one by one or in flight; our pool of zenoh buffers |
 //! | `footprint.rs` | the memory that a peer takes |
-//! | `fits.rs` | what fits under the cap |
 //! | `report.rs` | the notes, the tables, the ratios and their goals |
 
 mod child;
 mod contenders;
 mod fanout;
-mod fits;
 mod footprint;
 mod iceoryx;
 mod report;
@@ -51,9 +49,6 @@ struct Arguments {
     /// Few rounds: checks that everything works, compares every byte.
     #[arg(long)]
     quick: bool,
-    /// Only the table of what fits under the cap.
-    #[arg(long)]
-    fits: bool,
     /// Only the table of one publisher and several subscribers.
     #[arg(long)]
     fanout: bool,
@@ -86,11 +81,6 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
         return restart::publish(library, name);
     }
     report::print_machine(&machine);
-    if arguments.fits {
-        println!();
-        fits::print(effort);
-        return Ok(());
-    }
     report::print_notes(effort);
     if let Err(reason) = zenoh_peers::start() {
         println!("zenoh cannot start: {reason}\n");
@@ -126,7 +116,6 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
     let mixed = contenders::time_mixture(effort);
     print_rows("mixture, per message", &mixed);
     print_footprints(&footprints);
-    fits::print(effort);
     fanout::measure(effort)?;
     restart::measure(scratch, effort)?;
     report::print_in_flight(effort);

@@ -97,7 +97,7 @@ fn is_intact(message: &[u8], byte: u8, is_thorough: bool) -> bool {
 
 /// Of sixteen messages about two are camera frames, two are point clouds, and the rest is
 /// telemetry.
-pub(crate) fn mixture_len(random: &mut Rng) -> usize {
+fn mixture_len(random: &mut Rng) -> usize {
     match random.u8(..16) {
         0 | 1 => FRAME,
         2 | 3 => CLOUD * 3 / 4 + random.usize(..CLOUD / 2),

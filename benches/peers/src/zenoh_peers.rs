@@ -120,7 +120,7 @@ pub(crate) fn bare<B: ShmProviderBackend + 'static>(backend: Made<B>, len: usize
 }
 
 /// What a backend is asked for, for a message of `len` bytes.
-pub(crate) fn layout(backend: &impl ShmProviderBackend, len: usize) -> Made<MemoryLayout> {
+fn layout(backend: &impl ShmProviderBackend, len: usize) -> Made<MemoryLayout> {
     MemoryLayout::try_from(len).and_then(|layout| backend.layout_for(layout)).map_err(text)
 }
 

@@ -512,7 +512,6 @@ impl Pool {
 
 /// Chunks kept for one size class while this value lives; see
 /// [`Provider::reserve`](crate::Provider::reserve).
-///
 #[derive(Debug)]
 #[must_use = "a reservation ends when it is dropped; `keep` it for the provider's life"]
 pub struct Reservation {
