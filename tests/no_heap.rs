@@ -5,7 +5,7 @@
 //! pool's own lists grow with use, not with the limits.
 
 use heap::{bytes_of, Cost};
-use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
+use shm_pool::channel::{Event, OnFull, Publisher, Receiver, Sender};
 use shm_pool::{Client, PeerId, Provider, ShmBuf, ShmBufMut, ShmView};
 use shm_pool_support::tasks::noop_waker;
 use std::future::Future;
@@ -135,6 +135,21 @@ fn channel_messages() {
         assert_eq!(&receiver.recv().unwrap()[..], b"bytes");
         assert!(receiver.try_recv().is_err());
     });
+}
+
+#[test]
+fn subscriber_messages() {
+    let (provider, name) = (provider(), format!("no-heap-subscribe-{}", std::process::id()));
+    let mut subscriber = Receiver::builder().subscribe(&Client::new(), &name).unwrap();
+    let mut sender = Sender::create(&provider, &name).unwrap();
+    assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
+    for len in SIZES {
+        assert_no_heap("send a buffer, receive it; and find nothing", 20_000, || {
+            sender.send(provider.alloc(len).unwrap().freeze()).unwrap();
+            assert!(matches!(subscriber.recv(), Ok(Event::Message(message)) if message.len() == len));
+            assert!(subscriber.try_recv().is_err());
+        });
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
+use crate::os::process::Process;
 use crate::peer::error::AttachError;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
@@ -34,10 +35,12 @@ pub enum ChannelError {
         max: usize,
     },
     /// A live sender has a channel of this name.
-    #[error("{object} is the channel of a live sender; choose another name")]
+    #[error("{object} is the channel of a live sender{}; choose another name, or wait with create_timeout", named(.process))]
     NameTaken {
         /// The object's path.
         object: String,
+        /// The sender's process, if it is visible: one of the same user and PID namespace.
+        process: Option<Process>,
     },
     /// No channel of this name exists.
     #[error("{object} does not exist: its sender has not created it yet, has closed it, or uses another name_prefix than the client")]
@@ -96,7 +99,7 @@ pub enum ChannelError {
         reason: &'static str,
     },
     /// The object of that name belongs to another user.
-    #[error("{object} belongs to user {found} and not to user {expected}; see ClientBuilder::owner_uid, or choose another name")]
+    #[error("{object} belongs to user {found} and not to user {expected}; see ClientBuilder::owner_uid and PublisherBuilder::mode, or choose another name")]
     WrongUid {
         /// The object's path.
         object: String,
@@ -139,6 +142,11 @@ impl ChannelError {
             false => Err(Self::OutOfRange { option, value, min, max }),
         }
     }
+}
+
+fn named(process: &Option<Process>) -> String {
+    let Some(Process { id, command, is_stopped, .. }) = process else { return String::new() };
+    format!(" in process {id} ({command}){}", if *is_stopped { ", which is stopped" } else { "" })
 }
 
 /// A message that was not sent, and the reason.
@@ -319,6 +327,10 @@ pub enum RecvError {
     /// This process is a forked child of the process that owns the channel.
     #[error("the channel belongs to the parent of this forked process")]
     Forked,
+    /// A [`Subscriber`](super::Subscriber) could not open the channel. Its next call tries again when
+    /// the channel's object changes, and after a second.
+    #[error("the channel cannot be opened")]
+    Open(#[source] Box<ChannelError>),
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
     #[error("the wait for a message was interrupted")]
     Interrupted,
@@ -338,6 +350,27 @@ impl RecvError {
     pub fn is_disconnected(&self) -> bool {
         matches!(self, Self::Disconnected | Self::Evicted)
     }
+}
+
+/// The error returned by a [`Watcher`](super::Watcher).
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// No channel was created or closed in time.
+    #[error("the wait timed out: no channel was created or closed")]
+    TimedOut,
+    /// The channels cannot be listed. No change is lost.
+    #[error(transparent)]
+    Os(OsError),
+    /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
+    #[error("the wait for channels was interrupted")]
+    Interrupted,
+    /// This process is a forked child of the process that created the watcher.
+    #[error("the watcher belongs to the parent of this forked process")]
+    Forked,
+    /// The thread that waits for names could not be started.
+    #[error("cannot start the thread that waits for names; raise the limit of threads, or use `recv`")]
+    NoHelper(#[source] OsError),
 }
 
 /// The error returned by [`wait_any`](super::wait_any).

@@ -162,7 +162,7 @@ impl What {
     }
 
     /// Returns the object's facts, or what is wrong with it. `has_maker`: its creator lives.
-    fn read(&self, has_maker: bool, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
+    pub(super) fn read(&self, has_maker: bool, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
         let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
         match self.state.load(Ordering::Acquire) {
             OPEN => {}

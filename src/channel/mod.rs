@@ -102,8 +102,8 @@
 //! after the core dump if there is one; a receiver that its publisher has not connected yet, within
 //! a second. A receiver first gets the messages sent before the death.
 //!
-//! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel. A
-//! [`Publisher`] goes on: a receiver's seat is free again once its process is dead, or the receiver
+//! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel; a
+//! [`Subscriber`] opens it. A [`Publisher`] goes on: a receiver's seat is free again once its process is dead, or the receiver
 //! and the last message that it received are dropped.
 //!
 //! | killed | held | remains until |
@@ -116,6 +116,27 @@
 //! Dropping the last receiver or message removes what the dead sender left. That takes as long as
 //! the system takes to free the memory, and up to 100 milliseconds more if the sender's process has
 //! not exited yet. Two ends in one process detect each other's drop, but not a death.
+//!
+//! # Restarts
+//!
+//! A [`Subscriber`] receives from whichever sender or publisher has a name, one after the other. It
+//! starts before them, opens each one's channel, and reports the boundary between two as events:
+//! [`Event::Disconnected`], after everything that the old one sent, and [`Event::Connected`].
+//!
+//! A restarted sender creates its channel with [`SenderBuilder::create_timeout`] or
+//! [`PublisherBuilder::create_timeout`], which waits until its predecessor has ended. If that is
+//! stopped or hangs, [`ChannelError::NameTaken`] names its process.
+//!
+//! [`list`] returns the channels that there are, and a [`Watcher`] reports each one that is created
+//! or ends.
+//!
+//! # Waiting for a name
+//!
+//! These, [`ReceiverBuilder::open_timeout`] and [`ReceiverBuilder::open_async`] wait for changes of
+//! the names in a directory. A thread of this process, which exits after the last such wait, sleeps
+//! until the kernel reports one (`inotify`), and wakes those that it concerns. They also check once
+//! a second; and every 10 milliseconds if `inotify` has reached a limit
+//! (`fs.inotify.max_user_instances`, descriptors), or if that thread cannot be started.
 //!
 //! # Resources
 //!
@@ -164,7 +185,10 @@ mod receiver;
 mod ring;
 mod sender;
 mod sleeper;
+mod subscriber;
 mod wait_any;
+mod watch;
+mod watcher;
 #[cfg(all(test, loom))]
 #[path = "../models/withdrawal.rs"]
 mod withdrawal_models;
@@ -172,7 +196,7 @@ mod withdrawal_models;
 #[cfg(all(test, not(loom)))]
 pub(crate) use layout::format;
 
-pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
+pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError, WatchError};
 pub use message::MAX_INLINE;
 pub use missed::{Missed, Sent};
 pub use publisher::{OnStall, Publisher, PublisherBuilder, ReceiverState};
@@ -180,4 +204,6 @@ pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
 pub use ring::OnFull;
 pub use sender::{Sender, SenderBuilder};
 pub use sleeper::Interrupter;
+pub use subscriber::{Event, Subscriber};
 pub use wait_any::wait_any;
+pub use watcher::{list, Change, ChannelInfo, Watcher};

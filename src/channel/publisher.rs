@@ -46,13 +46,14 @@ use super::layout::{
 };
 use super::message;
 use super::missed::{Missed, Reason, Sent};
-use super::object::{Meeting, Object, Seat};
+use super::object::{name_process, Meeting, Object, Seat};
 use super::receiver::ReceiverBuilder;
 use super::ring::{OnFull, Words};
 use super::sleeper::{Asleep, Interrupter, Interrupts};
+use super::watch::Attempts;
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
-use crate::os::posix::{effective_uid, has_heap};
+use crate::os::posix::{admits_others, effective_uid, has_heap, is_object_mode};
 use crate::owner::buf::ShmBuf;
 use crate::owner::pool::Pool;
 use crate::owner::provider::Provider;
@@ -62,6 +63,8 @@ use crate::protocol::sweep::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::collections::VecDeque;
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -105,6 +108,7 @@ pub struct PublisherBuilder {
     on_stall: OnStall,
     max_bytes: Option<usize>,
     serves_joins: bool,
+    mode: u32,
     spin: Duration,
 }
 
@@ -194,6 +198,17 @@ impl PublisherBuilder {
         self
     }
 
+    /// Sets the permission bits of the channel's object, regardless of the umask; default `0o600`,
+    /// for receivers of the same user. Receivers of other users also need the provider's
+    /// [`mode`](crate::ProviderBuilder::mode) and
+    /// [`ClientBuilder::owner_uid`](crate::ClientBuilder::owner_uid). The objects that they create
+    /// have these bits and the group of the channel's object. With `0o660` and a group, only its
+    /// members can write to them. See the [threat model](crate::docs::guarantees#threat-model).
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
+        self
+    }
+
     /// Sets how long [`send`](Publisher::send) spins, waiting for room, before it sleeps; default
     /// 20 µs. With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
@@ -243,24 +258,45 @@ impl PublisherBuilder {
     }
 
     /// Creates the channel `name`, for buffers of `provider`. For valid names, see
-    /// [`SenderBuilder::create`](super::SenderBuilder::create). Receivers must run as the same
-    /// user.
+    /// [`SenderBuilder::create`](super::SenderBuilder::create).
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Name`], [`ChannelError::OutOfRange`], [`ChannelError::Forked`],
+    /// [`ChannelError::Name`], [`ChannelError::OutOfRange`], [`ChannelError::Mode`],
+    /// [`ChannelError::Forked`],
     /// [`ChannelError::NameTaken`],
     /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`],
     /// [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Publisher, ChannelError> {
+        let object = layout::name(provider.names(), name)?;
+        self.try_create(provider, &object, name).map_err(|error| name_process(error, &object))
+    }
+
+    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has
+    /// the name: a predecessor that is still exiting.
+    ///
+    /// # Errors
+    ///
+    /// See [`create`](Self::create). [`ChannelError::NameTaken`] names the process of the
+    /// predecessor, which may be stopped or hang.
+    pub fn create_timeout(self, provider: &Provider, name: &str, timeout: Duration) -> Result<Publisher, ChannelError> {
+        let object = layout::name(provider.names(), name)?;
+        let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
+        let made = Attempts::run(object.clone(), timeout, is_taken, || self.try_create(provider, &object, name));
+        made.map_err(|error| name_process(error, &object))
+    }
+
+    fn try_create(&self, provider: &Provider, object: &Name, name: &str) -> Result<Publisher, ChannelError> {
         ChannelError::check("receivers", self.seats, 1, MAX_SEATS)?;
         ChannelError::check("capacity", self.slots, 1, MAX_SLOTS)?;
         ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
+        if !is_object_mode(self.mode) {
+            return Err(ChannelError::Mode { mode: self.mode });
+        }
         // First: in a forked child, a thread that does not exist there may hold a lock.
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
         }
-        let object = layout::name(provider.names(), name)?;
         let facts = Facts {
             kind: Kind::Meeting,
             provider: provider.id(),
@@ -270,10 +306,11 @@ impl PublisherBuilder {
             on_full: self.on_full,
             allow_blocking: self.allow_blocking,
         };
-        let meeting = Arc::new(Meeting::create(&object, &facts)?);
+        let meeting = Arc::new(Meeting::create(object, &facts, self.mode)?);
         Ok(Publisher {
             meeting,
             rules: facts,
+            admits_others: admits_others(self.mode),
             names: provider.names().clone(),
             channel: name.to_owned(),
             pool: Arc::downgrade(provider.pool()),
@@ -352,6 +389,8 @@ pub struct ReceiverState {
 pub struct Publisher {
     meeting: Arc<Meeting>,
     rules: Facts,
+    /// Whether receivers may belong to other users.
+    admits_others: bool,
     names: Namespace,
     channel: String,
     pool: Weak<Pool>,
@@ -587,6 +626,7 @@ impl Publisher {
             on_stall: OnStall::default(),
             max_bytes: None,
             serves_joins: true,
+            mode: 0o600,
             spin: DEFAULT_SPIN,
         }
     }
@@ -960,7 +1000,11 @@ impl Publisher {
     /// Returns the branch of a receiver, unless it is invalid or the receiver dead.
     fn find(&self, seat: Seat, name: &Name) -> Result<Option<(Object, Facts)>, ChannelError> {
         let rules = &self.rules;
-        let found = layout::open(name, effective_uid())?;
+        let uid = match fs::symlink_metadata(name.as_path()) {
+            Ok(branch) if self.admits_others => branch.uid(),
+            _ => effective_uid(),
+        };
+        let found = layout::open(name, uid)?;
         let facts = found.facts;
         let is_within = facts.kind == Kind::Branch
             && facts.provider == rules.provider

@@ -11,22 +11,24 @@ use super::missed::Missed;
 use super::object::{Meeting, Object};
 use super::ring::{self, OnFull, Ticket, Words};
 use super::sleeper::{Interrupter, Interrupts, Sleeper};
+use super::watch::Attempts;
 use crate::error::OsError;
 use crate::os::futex::Deadline;
-use crate::os::name::Name;
-use crate::os::posix::effective_uid;
+use crate::os::name::{Name, Namespace};
+use crate::os::posix::{admits_others, effective_uid};
 use crate::peer::client::Client;
 use crate::peer::error::AttachError;
 use crate::protocol::control::CHANNEL_MAGIC;
+use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::fmt;
-use std::future::Future;
+use std::future::{poll_fn, Future};
 use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::thread;
 use std::time::Duration;
 
 /// A received message: a buffer of the sender, read in place, or up to
@@ -98,9 +100,10 @@ impl fmt::Debug for Message {
     }
 }
 
-/// Between two tries of [`ReceiverBuilder::open_timeout`]: before the object exists, the two sides
-/// share nothing that could wake this one.
-const BETWEEN_TRIES: Duration = Duration::from_millis(1);
+/// Returns `true` if opening the channel may succeed once its object changes.
+pub(super) fn may_open_later(error: &ChannelError) -> bool {
+    error.is_not_found() || matches!(error, ChannelError::TooManyReceivers { .. })
+}
 
 /// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
 #[derive(Clone, Debug)]
@@ -152,7 +155,9 @@ impl ReceiverBuilder {
 
     /// Opens the channel `name` of a [`Sender`](super::Sender) or a [`Publisher`](super::Publisher)
     /// whose provider has the client's directory, name prefix and user (see
-    /// [`ClientBuilder`](crate::ClientBuilder)). A publisher must belong to this process's user.
+    /// [`ClientBuilder`](crate::ClientBuilder)). A sender or publisher of another user must admit
+    /// this one: [`SenderBuilder::mode`](super::SenderBuilder::mode),
+    /// [`PublisherBuilder::mode`](super::PublisherBuilder::mode).
     ///
     /// # Errors
     ///
@@ -163,6 +168,16 @@ impl ReceiverBuilder {
     /// [`ChannelError::OutOfRange`], [`ChannelError::BlockingNotAllowed`].
     pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
         let (names, uid) = client.trusted();
+        self.open_in(names, uid, name, Interrupts::new())
+    }
+
+    pub(super) fn open_in(
+        &self,
+        names: &Namespace,
+        uid: u32,
+        name: &str,
+        interrupts: Arc<Interrupts>,
+    ) -> Result<Receiver, ChannelError> {
         let object = layout::name(names, name)?;
         let found = layout::open(&object, uid)?;
         let provider = found.facts.provider;
@@ -170,11 +185,6 @@ impl ReceiverBuilder {
         let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
         let (object, on_full) = match found.facts.kind {
             Kind::Pair => (self.join(found, &object)?, OnFull::Block),
-            // The publisher could not open the branch that this process creates.
-            Kind::Meeting if uid != effective_uid() => {
-                let (object, expected) = (object.path(), effective_uid());
-                return Err(ChannelError::WrongUid { object, found: uid, expected });
-            }
             Kind::Meeting => self.take_a_seat(found, &object, |branch| layout::branch_name(names, name, branch))?,
             Kind::Branch => {
                 let reason = "it is one receiver's part of a channel";
@@ -183,7 +193,7 @@ impl ReceiverBuilder {
         };
         let borrower = Arc::new(Borrower::new(&object, names, memory));
         let segments = MappedSegments::new(names, uid, provider, borrower);
-        Ok(Receiver::new(object, segments, on_full, self.spin))
+        Ok(Receiver::new(object, segments, on_full, self.spin, interrupts))
     }
 
     fn join(&self, found: Found, name: &Name) -> Result<Object, ChannelError> {
@@ -202,6 +212,14 @@ impl ReceiverBuilder {
     ) -> Result<(Object, OnFull), ChannelError> {
         let rules = found.facts;
         let object = || name.path();
+        let access = found.locks.file().metadata().map_err(|error| name.error("fstat", 0, error))?;
+        let is_own = access.uid() == effective_uid();
+        if !is_own && !admits_others(access.mode()) {
+            // The publisher could not open the branch that this process creates.
+            let (found, expected) = (access.uid(), effective_uid());
+            return Err(ChannelError::WrongUid { object: object(), found, expected });
+        }
+        let (mode, group) = if is_own { (0o600, None) } else { (access.mode() & 0o666, Some(access.gid())) };
         let (most, most_loans) = (rules.slots - EXTRA_SLOTS, rules.loans);
         let (capacity, loans) = (self.capacity.unwrap_or(most), self.loans.unwrap_or(most_loans));
         ChannelError::check("capacity", capacity, 1, most.min(MAX_SLOTS))?;
@@ -225,7 +243,7 @@ impl ReceiverBuilder {
         }
         let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
         let facts = Facts { kind: Kind::Branch, slots, loans, seats: 1, on_full, ..rules };
-        let branch = Object::create_branch(&branch_name(id), &facts, seat.clone())?;
+        let branch = Object::create_branch(&branch_name(id), &facts, seat.clone(), mode, group)?;
         // R5. A dead publisher rings for no new receiver.
         if seat.announce(id) && seat.has_publisher() {
             return Ok((branch, on_full));
@@ -235,25 +253,34 @@ impl ReceiverBuilder {
         Err(gone())
     }
 
-    /// Like [`open`](Self::open), but retries every millisecond, for at most `timeout`, while there
-    /// is no sender, it is still creating the channel, it has died and has no successor yet, or all
-    /// of a publisher's seats are taken.
+    /// Like [`open`](Self::open), but waits, for at most `timeout`, while there is no sender, it is
+    /// still creating the channel, it has died and has no successor yet, or all of a publisher's
+    /// seats are taken. See [waiting for a name](super#waiting-for-a-name).
     ///
     /// # Errors
     ///
     /// See [`open`](Self::open).
     pub fn open_timeout(self, client: &Client, name: &str, timeout: Duration) -> Result<Receiver, ChannelError> {
-        let deadline = Deadline::after(timeout);
+        let object = layout::name(client.trusted().0, name)?;
+        Attempts::run(object, timeout, may_open_later, || self.clone().open(client, name))
+    }
+
+    /// Like [`open_timeout`](Self::open_timeout), without a timeout and without blocking the
+    /// thread, with any executor.
+    ///
+    /// # Errors
+    ///
+    /// See [`open`](Self::open), and [`ChannelError::Os`] if the thread that waits for names cannot
+    /// be started.
+    pub async fn open_async(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
+        let mut attempts = Attempts::new(layout::name(client.trusted().0, name)?);
         loop {
-            match self.clone().open(client, name) {
-                Err(error)
-                    if (error.is_not_found() || matches!(error, ChannelError::TooManyReceivers { .. }))
-                        && !deadline.is_some_and(Deadline::has_passed) =>
-                {
-                    thread::sleep(BETWEEN_TRIES);
-                }
-                result => return result,
+            match attempts.attempt(|| self.clone().open(client, name)) {
+                Some(Err(error)) if may_open_later(&error) => {}
+                None => {}
+                Some(result) => return result,
             }
+            poll_fn(|context| attempts.poll(context)).await?;
         }
     }
 }
@@ -292,8 +319,14 @@ impl Receiver {
         Self::builder().open(client, name)
     }
 
-    pub(super) fn new(object: Object, segments: MappedSegments, on_full: OnFull, spin: Duration) -> Self {
-        let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, Interrupts::new()));
+    pub(super) fn new(
+        object: Object,
+        segments: MappedSegments,
+        on_full: OnFull,
+        spin: Duration,
+        interrupts: Arc<Interrupts>,
+    ) -> Self {
+        let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, interrupts));
         let (ticket, expected, read, limit_seen, turn) = (Ticket::default(), 0, None, 0, 0);
         Self { sleeper, object, segments, ticket, expected, read, on_full, limit_seen, spin, turn }
     }
@@ -338,7 +371,7 @@ impl Receiver {
     }
 
     #[inline]
-    fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
+    pub(super) fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
         self.check_fork()?;
         self.free_read();
         let mut was_ready = false;
@@ -465,6 +498,11 @@ impl Receiver {
     /// or is asked for its receivers.
     pub fn is_connected(&self) -> bool {
         self.object.is_met() && !self.object.is_sender_gone()
+    }
+
+    /// Returns the id of the provider whose buffers this receiver receives.
+    pub fn provider(&self) -> ProviderId {
+        self.object.provider()
     }
 
     /// Returns how many segments of the sender's provider are mapped.

@@ -8,9 +8,11 @@ use super::layout::{
     self, Facts, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS,
 };
 use super::message;
-use super::object::Object;
+use super::object::{name_process, Object};
 use super::sleeper::{Interrupter, Interrupts};
+use super::watch::Attempts;
 use crate::os::futex::Deadline;
+use crate::os::name::Name;
 use crate::os::posix::is_object_mode;
 use crate::owner::buf::ShmBuf;
 use crate::owner::provider::Provider;
@@ -82,6 +84,25 @@ impl SenderBuilder {
     /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`],
     /// [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
+        let object = layout::name(provider.names(), name)?;
+        self.try_create(provider, &object).map_err(|error| name_process(error, &object))
+    }
+
+    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has
+    /// the name: a predecessor that is still exiting.
+    ///
+    /// # Errors
+    ///
+    /// See [`create`](Self::create). [`ChannelError::NameTaken`] names the process of the
+    /// predecessor, which may be stopped or hang.
+    pub fn create_timeout(self, provider: &Provider, name: &str, timeout: Duration) -> Result<Sender, ChannelError> {
+        let object = layout::name(provider.names(), name)?;
+        let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
+        let made = Attempts::run(object.clone(), timeout, is_taken, || self.try_create(provider, &object));
+        made.map_err(|error| name_process(error, &object))
+    }
+
+    fn try_create(&self, provider: &Provider, name: &Name) -> Result<Sender, ChannelError> {
         ChannelError::check("capacity", self.slots, MIN_SLOTS, MAX_SLOTS)?;
         ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
         if !is_object_mode(self.mode) {
@@ -91,10 +112,9 @@ impl SenderBuilder {
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
         }
-        let name = layout::name(provider.names(), name)?;
         let facts = Facts::of_pair(provider.id(), self.slots + EXTRA_SLOTS, self.loans.next_power_of_two());
-        let loans = branch::loans(&name, facts.loans)?;
-        let object = Object::create(&name, &facts, self.mode)?;
+        let loans = branch::loans(name, facts.loans)?;
+        let object = Object::create(name, &facts, self.mode)?;
         let branch = Branch::new(object, loans, facts.on_full, usize::MAX, Interrupts::new(), Some(provider.pool()));
         Ok(Sender { branch, provider: provider.id(), spin: self.spin })
     }

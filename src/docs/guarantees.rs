@@ -26,6 +26,11 @@
 //! * Either side of a channel may be killed at any instruction, or while it sleeps. The other side
 //!   is notified at once and keeps its messages; buffers in flight are reclaimed; one successor can
 //!   use the name again.
+//! * A subscriber opens each successor of a sender or publisher, however soon it starts, and reports
+//!   every boundary between two, after all messages of the first.
+//! * A successor gets a name as soon as its predecessor has ended. If that takes too long, the error
+//!   names the process.
+//! * A watcher reports every channel that exists when it looks, and the end of each one reported.
 //! * Messages of a killed sender are received, even if the receiver temporarily runs out of a
 //!   resource.
 //! * A loan belongs to the receiver until it drops it, in any order and on any thread, even after
@@ -123,9 +128,26 @@
 //!
 //! Such a process can also truncate the objects: see above.
 //!
-//! **Other users** are kept out: objects have mode 0600 unless
-//! [`ProviderBuilder::mode`](crate::ProviderBuilder::mode) says otherwise, are never opened through
-//! symbolic links, and are refused if they belong to another user.
+//! **Other users** are kept out: objects have mode 0600, are never opened through symbolic links, and
+//! are refused if they belong to another user.
+//!
+//! **A user admitted by a `mode`** ([`ProviderBuilder::mode`](crate::ProviderBuilder::mode),
+//! [`SenderBuilder::mode`](crate::channel::SenderBuilder::mode),
+//! [`PublisherBuilder::mode`](crate::channel::PublisherBuilder::mode)) can write to the objects that
+//! both sides write, and so can do all that the table says, to every process that uses them. No mode
+//! lets it write payload. It can also truncate these objects, and raise SIGBUS in the processes that
+//! map them: files in /dev/shm cannot be sealed. Admit only users whom you trust to that extent, and
+//! give others a provider and channels of their own.
+//!
+//! | of a publisher that admits others | can be written by |
+//! |---|---|
+//! | its object | all that its mode admits |
+//! | the branch of a receiver of its own user | that user only |
+//! | the branch of another user's receiver, which that user owns | all that the mode admits: with `0o660` the group of the publisher's object, with `0o666` every user |
+//!
+//! Only a process of the same user can remove what a killed one has left: a receiver's branch, when
+//! it takes that seat or sweeps; a provider's objects, when it sweeps. An admitted user can keep a
+//! dead provider's memory from being swept, by claiming that a receiver reads it.
 //!
 //! [`Stale`]: crate::AttachError::Stale
 #![forbid(unsafe_code)]

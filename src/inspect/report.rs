@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::sources::Process;
 use crate::channel::{Missed, OnFull};
+use crate::os::process::Process;
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::sweep::Swept;
 use std::ops::Add;

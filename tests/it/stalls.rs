@@ -4,7 +4,7 @@
 use crate::fixtures::{builder, holds, message, unique_prefix, FOR_EVER, NOW};
 use crate::threads::{assert_prompt, wake_sleeper};
 use shm_pool::channel::{
-    ChannelError, Missed, OnFull, OnStall, Publisher, PublisherBuilder, Receiver, ReceiverBuilder, RecvError,
+    ChannelError, Event, Missed, OnFull, OnStall, Publisher, PublisherBuilder, Receiver, ReceiverBuilder, RecvError,
     SendErrorKind, Sent,
 };
 use shm_pool::{Client, Provider, ProviderBuilder};
@@ -194,6 +194,21 @@ fn disconnect_wakes() {
         });
         assert!(scene.publisher.disconnect(id));
         assert!(matches!(receiving.join().unwrap(), Err(RecvError::Evicted)));
+    }
+}
+
+/// The error is reported once; the next call joins the same publisher again.
+#[test]
+fn disconnected_subscriber() {
+    let mut scene = Scene::new("subscriber", Publisher::builder());
+    let mut subscriber = Receiver::builder().subscribe(&Client::new(), &scene.name).unwrap();
+    for stamp in 0..3 {
+        assert!(matches!(subscriber.try_recv(), Ok(Event::Connected { .. })));
+        let id = scene.publisher.receivers().next().unwrap().id;
+        assert_eq!(scene.send(stamp).receivers, 1);
+        assert!(matches!(subscriber.try_recv(), Ok(Event::Message(message)) if holds(&message, stamp)));
+        assert!(scene.publisher.disconnect(id));
+        assert!(matches!(subscriber.recv(), Err(RecvError::Evicted)));
     }
 }
 

@@ -7,7 +7,7 @@ use crate::sys;
 use crate::wire::{Link, Message};
 use crossbeam_queue::ArrayQueue;
 use nix::sys::resource::{getrusage, UsageWho};
-use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
+use shm_pool::channel::{Event, OnFull, Publisher, Receiver, Sender};
 use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf, ShmView, Tuning};
 use shm_pool_support::tasks::noop_waker;
 use std::alloc::Layout;
@@ -38,6 +38,12 @@ fn million_warm_cycles() {
 #[test]
 fn million_published_messages() {
     assert!(run_without_calls("warm-path-to-many", 1) > 0);
+}
+
+/// A subscriber that is connected costs no more than a receiver.
+#[test]
+fn million_subscribed_messages() {
+    assert!(run_without_calls("warm-path-to-a-subscriber", 1) > 0);
 }
 
 /// One pool that is short of memory does not make every publisher of the process call the kernel.
@@ -122,6 +128,20 @@ role!("warm-path-without-a-pool", control_role);
 
 fn control_role(link: &Link, arguments: &[&str]) {
     run(link, arguments[0], Provider::builder().max_idle_per_class(0), 1);
+}
+
+role!("warm-path-to-a-subscriber", subscriber_role);
+
+fn subscriber_role(link: &Link, arguments: &[&str]) {
+    let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
+    let mut subscriber = Receiver::builder().subscribe(&shm::client(arguments[0]), "warm").unwrap();
+    let mut sender = Sender::create(&provider, "warm").unwrap();
+    assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
+    cycle(link, 1000, || {
+        sender.send(provider.alloc(SIZES[0]).ok()?.freeze()).ok()?;
+        let received = matches!(subscriber.recv(), Ok(Event::Message(message)) if message.len() == SIZES[0]);
+        (received && subscriber.try_recv().is_err()).then_some(1)
+    });
 }
 
 role!("warm-path-to-many", many_role);
