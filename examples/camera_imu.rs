@@ -14,17 +14,15 @@
 use shm_pool::channel::{typed, Message, OnFull, Publisher, Receiver, ReceiverBuilder, RecvError};
 use shm_pool::{Client, Provider};
 use std::error::Error;
-use std::io::Read;
 use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use std::{env, io, thread};
+use std::{env, io, io::Read, thread};
 
 type Frame = [u64; 750_000]; // 6 MB; for structs, see the example `typed`
 type Sample = [u64; 6]; // 48 bytes, in the slot itself
 type Fallible = Result<(), Box<dyn Error + Send + Sync>>;
 
-const SHOW: Duration = Duration::from_millis(30);
 const PATIENCE: Duration = Duration::from_secs(60); // for a busy machine to start a process
 
 fn main() -> Fallible {
@@ -34,17 +32,22 @@ fn main() -> Fallible {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => publish(),
         ["logger", it] => receive::<Sample>(it, how.on_full(OnFull::Block), u64::MAX, |it| assert_eq!(it.missed(), 0)),
-        ["display", it] => receive::<Frame>(it, how.capacity(2), u64::MAX, |_| thread::sleep(SHOW)),
+        ["display", it] => {
+            receive::<Frame>(it, how.capacity(2), u64::MAX, |_| thread::sleep(Duration::from_millis(30)))
+        }
         ["monitor", it, most] => receive::<Frame>(it, how, most.parse()?, |frame| in_hand = Some(frame)),
         _ => Err("run it without arguments".into()),
     }
 }
 
 fn publish() -> Fallible {
-    // One frame being written, two waiting, those that receivers hold, and some to spare.
-    let provider = Provider::builder().max_bytes(60_000_000).build()?;
+    // Two frames wait for a receiver, and a monitor has two in hand as it replaces one by the next.
+    let camera = Publisher::builder().capacity(2).max_bytes_per_receiver(5 * size_of::<Frame>());
+    let how = Receiver::builder(); // of the display, a monitor, and one that may just have been killed
+    let frames = 1 + camera.buffers([(&how, 1), (&how, 2), (&how, 2)]); // one for the IMU's samples
+    let provider = Provider::builder().max_bytes(frames * size_of::<Frame>()).build()?;
     let [eye, ear] = ["camera", "imu"].map(|sensor| format!("{sensor}-{}", process::id()));
-    let mut camera = Publisher::builder().capacity(2).typed::<Frame>().create(&provider, &eye)?;
+    let mut camera = camera.typed::<Frame>().create(&provider, &eye)?;
     let mut imu = Publisher::builder().typed::<Sample>().create(&provider, &ear)?;
     let receivers = [start(&["display", &eye])?, start(&["logger", &ear])?];
     camera.wait_for_receivers(1, PATIENCE)?;
@@ -70,8 +73,7 @@ fn publish() -> Fallible {
         [camera, imu].into_iter().try_for_each(|sensor| sensor.join().expect("no panic"))?;
         watched
     })?;
-    // Messages that were not received would be lost with the publishers and the provider.
-    camera.wait_until_received(PATIENCE)?;
+    camera.wait_until_received(PATIENCE)?; // otherwise messages would be lost with the publishers
     imu.wait_until_received(PATIENCE)?;
     drop((camera, imu));
     assert_eq!(receivers.map(|mut receiver| receiver.wait().is_ok_and(|status| status.success())), [true; 2]);

@@ -4,6 +4,7 @@
 
 use super::message_type::MessageType;
 use crate::error::OsError;
+use crate::os::process::Process;
 use crate::peer::error::AttachError;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
@@ -35,10 +36,12 @@ pub enum ChannelError {
         max: usize,
     },
     /// A live sender has a channel of this name.
-    #[error("{object} is the channel of a live sender; choose another name")]
+    #[error("{object} is the channel of a live sender{}; choose another name, or wait with create_timeout", named(.process))]
     NameTaken {
         /// The object's path.
         object: String,
+        /// The sender's process, if it is visible: one of the same user and PID namespace.
+        process: Option<Process>,
     },
     /// No channel of this name exists.
     #[error("{object} does not exist: its sender has not created it yet, has closed it, or uses another name_prefix than the client")]
@@ -105,7 +108,7 @@ pub enum ChannelError {
         reason: &'static str,
     },
     /// The object of that name belongs to another user.
-    #[error("{object} belongs to user {found} and not to user {expected}; see ClientBuilder::owner_uid, or choose another name")]
+    #[error("{object} belongs to user {found} and not to user {expected}; see ClientBuilder::owner_uid and PublisherBuilder::mode, or choose another name")]
     WrongUid {
         /// The object's path.
         object: String,
@@ -152,6 +155,11 @@ impl ChannelError {
             false => Err(Self::OutOfRange { option, value, min, max }),
         }
     }
+}
+
+fn named(process: &Option<Process>) -> String {
+    let Some(Process { id, command, is_stopped, .. }) = process else { return String::new() };
+    format!(" in process {id} ({command}){}", if *is_stopped { ", which is stopped" } else { "" })
 }
 
 /// A message that was not sent, and the reason.
@@ -283,6 +291,21 @@ pub enum RecvError {
     /// The sender has closed its end or died, and everything it sent has been received.
     #[error("the sender has closed or died, and all its messages were received")]
     Disconnected,
+    /// The publisher has [disconnected](super::Publisher::disconnect) this receiver, perhaps because
+    /// it [made no room](super::OnStall::Disconnect). Messages received stay readable; drop them and
+    /// the receiver to join again.
+    #[error(
+        "the publisher has disconnected this receiver; drop it and what it has received, and open the channel again"
+    )]
+    Evicted,
+    /// No message has arrived, and at least one was skipped, or waits, because this receiver holds as
+    /// many buffers, or bytes, as it may. Reported once for each such message. Those skipped are
+    /// [counted](super::Message::missed).
+    #[error("no message arrives because this receiver holds the most buffers that it may (at most {max}, and PublisherBuilder::max_bytes_per_receiver); drop some")]
+    TooManyLoans {
+        /// The most buffers that it may hold.
+        max: usize,
+    },
     /// The buffer's segment cannot be mapped now because descriptors or memory have run out. The
     /// message stays queued for the next call.
     #[error("the message cannot be mapped now, and stays queued")]
@@ -326,6 +349,10 @@ pub enum RecvError {
     /// This process is a forked child of the process that owns the channel.
     #[error("the channel belongs to the parent of this forked process")]
     Forked,
+    /// A [`Subscriber`](super::Subscriber) could not open the channel. Its next call tries again when
+    /// the channel's object changes, and after a second.
+    #[error("the channel cannot be opened")]
+    Open(#[source] Box<ChannelError>),
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
     #[error("the wait for a message was interrupted")]
     Interrupted,
@@ -340,11 +367,32 @@ impl RecvError {
         matches!(self, Self::Empty | Self::TimedOut)
     }
 
-    /// Returns `true` if the sender has closed its end or died, and everything it sent has been
-    /// received.
+    /// Returns `true` if no message will arrive any more: the sender has closed its end or died, and
+    /// everything it sent has been received, or it has disconnected this receiver.
     pub fn is_disconnected(&self) -> bool {
-        matches!(self, Self::Disconnected)
+        matches!(self, Self::Disconnected | Self::Evicted)
     }
+}
+
+/// The error returned by a [`Watcher`](super::Watcher).
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// No channel was created or closed in time.
+    #[error("the wait timed out: no channel was created or closed")]
+    TimedOut,
+    /// The channels cannot be listed. No change is lost.
+    #[error(transparent)]
+    Os(OsError),
+    /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
+    #[error("the wait for channels was interrupted")]
+    Interrupted,
+    /// This process is a forked child of the process that created the watcher.
+    #[error("the watcher belongs to the parent of this forked process")]
+    Forked,
+    /// The thread that waits for names could not be started.
+    #[error("cannot start the thread that waits for names; raise the limit of threads, or use `recv`")]
+    NoHelper(#[source] OsError),
 }
 
 /// The error returned by [`wait_any`](super::wait_any).

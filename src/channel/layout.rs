@@ -7,6 +7,7 @@
 use super::bell::Bell;
 use super::error::ChannelError;
 use super::message_type::{self, MessageType, TypeWords};
+use super::missed::MissedWords;
 use super::ring::{OnFull, Slot};
 use crate::error::OsError;
 use crate::os::fork;
@@ -42,6 +43,9 @@ pub(super) const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 pub(super) const EXTRA_SLOTS: usize = 1;
 
 pub(super) const MAX_SEATS: usize = 64;
+
+/// The state of a branch whose receiver the publisher has disconnected.
+const EVICTED: u32 = 3;
 
 /// A value in a cache line of its own.
 #[repr(C, align(64))]
@@ -138,9 +142,20 @@ impl What {
         self.state.store(CLOSED, Ordering::Release);
     }
 
+    /// Closes a branch whose receiver is disconnected.
+    pub(super) fn evict(&self) {
+        // Release: partner of the Acquire in `is_evicted`.
+        self.state.store(EVICTED, Ordering::Release);
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         // Acquire: partner of the Release in `close`.
-        self.state.load(Ordering::Acquire) == CLOSED
+        [CLOSED, EVICTED].contains(&self.state.load(Ordering::Acquire))
+    }
+
+    pub(super) fn is_evicted(&self) -> bool {
+        // Acquire: partner of the Release in `evict`.
+        self.state.load(Ordering::Acquire) == EVICTED
     }
 
     pub(super) fn provider(&self) -> ProviderId {
@@ -148,11 +163,11 @@ impl What {
     }
 
     /// Returns the object's facts, or what is wrong with it. `has_maker`: its creator lives.
-    fn read(&self, has_maker: bool, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
+    pub(super) fn read(&self, has_maker: bool, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
         let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
         match self.state.load(Ordering::Acquire) {
             OPEN => {}
-            CLOSED => return Err(ChannelError::Closed { object: object() }),
+            CLOSED | EVICTED => return Err(ChannelError::Closed { object: object() }),
             0 if has_maker => return Err(ChannelError::NotReady { object: object() }),
             0 => return Err(ChannelError::Closed { object: object() }),
             _ => return bad("it is in a state that there is not"),
@@ -200,7 +215,9 @@ pub(crate) mod format {
         [what, &message_type::offsets()].concat()
     }
 
-    pub(crate) const HEADER: &[(&str, usize)] = offsets!(Header: to_receiver to_sender returns_read);
+    pub(crate) const HEADER: &[(&str, usize)] = offsets!(Header: to_receiver to_sender returns_read missed process);
+
+    pub(crate) use crate::channel::missed::OFFSETS as MISSED;
 
     pub(crate) fn names(names: &Namespace) -> [Name; 2] {
         [name(names, "camera").unwrap(), branch_name(names, "camera", 0xff)]
@@ -215,10 +232,13 @@ pub(super) struct Header {
     pub(super) to_sender: Line<Bell>,
     /// Written by the sender's process, which does not read it.
     pub(super) returns_read: Line<AtomicU64>,
+    pub(super) missed: Line<MissedWords>,
+    /// The id of the receiver's process, in its own PID namespace, or 0. Written once.
+    pub(super) process: Line<AtomicU32>,
 }
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(size_of::<Header>() == 256 && size_of::<Header>() <= message_type::OFFSET);
+const _: () = assert!(size_of::<Header>() == 384 && size_of::<Header>() <= message_type::OFFSET);
 
 /// The first page of a publisher's object. Atomics only. For the steps see `object`.
 #[repr(C)]
@@ -471,6 +491,11 @@ impl Shared {
     #[inline]
     pub(super) fn returns_read(&self) -> &AtomicU64 {
         &self.header().returns_read.0
+    }
+
+    #[inline]
+    pub(super) fn missed(&self) -> &MissedWords {
+        &self.header().missed.0
     }
 
     /// The bell that the sender rings.

@@ -76,6 +76,7 @@
 use super::error::{ChannelError, RecvError, SendError, SendErrorKind};
 use super::message::MAX_INLINE;
 use super::message_type::MessageType;
+use super::missed::Sent;
 use super::publisher::{Publisher, PublisherBuilder};
 use super::receiver::{Message, Receiver, ReceiverBuilder};
 use super::sender::{Sender, SenderBuilder};
@@ -473,6 +474,20 @@ macro_rules! sends {
             pub fn create(self, provider: &Provider, name: &str) -> Result<Typed<$end, T>, ChannelError> {
                 self.end.create(provider, name).map(Typed::of)
             }
+
+            #[doc = concat!("Like [`create`](Self::create), but waits for a predecessor; see [`", stringify!($builder), "::create_timeout`].")]
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("Those of [`", stringify!($builder), "::create_timeout`].")]
+            pub fn create_timeout(
+                self,
+                provider: &Provider,
+                name: &str,
+                timeout: Duration,
+            ) -> Result<Typed<$end, T>, ChannelError> {
+                self.end.create_timeout(provider, name, timeout).map(Typed::of)
+            }
         }
 
         impl<T: Carried> Typed<$end, T> {
@@ -551,7 +566,7 @@ macro_rules! sends {
 }
 
 sends!(SenderBuilder Sender ());
-sends!(PublisherBuilder Publisher usize);
+sends!(PublisherBuilder Publisher Sent);
 
 impl SendError<ShmBuf> {
     /// The same about the value that the buffer was.
@@ -582,6 +597,17 @@ impl<T: Carried> Typed<ReceiverBuilder, T> {
         timeout: Duration,
     ) -> Result<Typed<Receiver, T>, ChannelError> {
         self.end.open_timeout(client, name, timeout).map(Typed::of)
+    }
+
+    /// Waits for the sender without blocking the thread, and opens the channel; see
+    /// [`ReceiverBuilder::open_async`]. A [`Subscriber`](super::Subscriber) checks the type, too;
+    /// [`Value::new`] converts its messages.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open) and of [`ReceiverBuilder::open_async`].
+    pub async fn open_async(self, client: &Client, name: &str) -> Result<Typed<Receiver, T>, ChannelError> {
+        self.end.open_async(client, name).await.map(Typed::of)
     }
 }
 

@@ -68,7 +68,7 @@
 //! |---|---|---|
 //! | 0 | `magic` | the bytes `SHMCHAN` and a zero |
 //! | 8 | `version` | 4 bytes |
-//! | 12 | `state` | 4 bytes: 0 is being made, 1 open, 2 closed |
+//! | 12 | `state` | 4 bytes: 0 is being made, 1 open, 2 closed, 3 closed because the publisher has disconnected the receiver |
 //! | 16 | `provider` | the id of the provider whose buffers are sent |
 //! | 24 | `slots` | 4 bytes: one more than the capacity |
 //! | 28 | `loans` | 4 bytes: how many buffers the receiver may hold |
@@ -89,9 +89,19 @@
 //! | 4000 | `type_name` | the name, in UTF-8, 96 bytes |
 //!
 //! A pair and a branch continue with a *bell* of 4 bytes at 64, which the sender rings, one at 128,
-//! which the receiver rings, and at 192 the number of returns that the sender has read. At 4096 are
-//! the slots, 64 bytes each, then the returns, 8 bytes per loan, and, from the next multiple of 64
-//! on, the loans, 8 bytes each.
+//! which the receiver rings, and at 192 the number of returns that the sender has read. A branch has
+//! at 256 what its receiver has missed, as the publisher counts it, and at 320 the id of
+//! the receiver's process in its own PID namespace (4 bytes). At 4096 are the slots, 64 bytes each,
+//! then the returns, 8 bytes per loan, and, from the next multiple of 64 on, the loans, 8 bytes each.
+//!
+//! | at 256 + | messages |
+//! |---|---|
+//! | 0 `withdrawn` | withdrawn for newer ones |
+//! | 8 `full` | skipped because the slots were full |
+//! | 16 `too_many_loans` | skipped because the receiver held as many buffers, or bytes, as it may |
+//! | 24 `stalled` | skipped because it was waited for in vain |
+//! | 32 `not_connected` | sent before it was connected |
+//! | 40 `limit` | twice the number for which the publisher has found no loan, plus 1 if no buffer was sent since |
 //!
 //! | word of a slot | is |
 //! |---|---|
@@ -179,6 +189,9 @@ mod tests {
         for (field, offset) in channel::HEADER {
             assert_says("The objects of a channel", &format!(" at {offset}"));
             assert!(offset % 64 == 0, "{field} shares a line");
+        }
+        for (field, offset) in channel::MISSED {
+            assert_says("The objects of a channel", &format!("\n//! | {offset} `{field}` |"));
         }
     }
 

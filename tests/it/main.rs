@@ -24,6 +24,7 @@ mod pooling;
 mod publisher;
 mod races;
 mod sharing;
+mod stalls;
 #[path = "../common/threads.rs"]
 mod threads;
 #[cfg(feature = "zerocopy")]

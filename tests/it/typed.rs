@@ -63,7 +63,7 @@ fn value_in_place() {
     let mut sample = provider.alloc_value::<Sample>().unwrap();
     (sample.stamp, sample.axes) = (7, [0.5; 10]);
     let sample = sample.freeze();
-    assert_eq!(publisher.send(sample.clone()).unwrap(), 1);
+    assert_eq!(publisher.send(sample.clone()).unwrap().receivers, 1);
     let received = receiver.recv().unwrap();
     assert_eq!((received.stamp, received.axes, received.missed()), (7, [0.5; 10], 0));
     assert_eq!(received.as_bytes(), sample.as_bytes());
@@ -76,7 +76,7 @@ fn value_in_place() {
 fn copy_in_slot() {
     let (provider, mut publisher, mut receiver) = ends::<Sample>("copy");
     assert_eq!(std::mem::size_of::<Sample>(), MAX_INLINE);
-    assert_eq!(publisher.send_copy(&Sample { stamp: 7, axes: [0.5; 10] }).unwrap(), 1);
+    assert_eq!(publisher.send_copy(&Sample { stamp: 7, axes: [0.5; 10] }).unwrap().receivers, 1);
     // It is read where it was moved to.
     let received = [Some(receiver.recv_timeout(Duration::ZERO).unwrap()), None];
     assert_eq!((received[0].as_ref().unwrap().stamp, provider.stats().bytes_held), (7, 0));
