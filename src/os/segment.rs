@@ -142,7 +142,8 @@ fn create_new(name: &Name) -> io::Result<File> {
     name.open(libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)
 }
 
-fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+/// Sets exactly `mode`, regardless of the umask. Reported to processes that watch the directory.
+pub(crate) fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 

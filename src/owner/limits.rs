@@ -491,6 +491,19 @@ pub enum ShareError {
         /// The limit.
         max: usize,
     },
+    /// The peer reads, or has not taken up, so many bytes that this grant would exceed
+    /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer).
+    #[error("a grant of {len} bytes is over the quota: peer {peer} holds {held} bytes of {max}; wait until it drops views, or revoke grants")]
+    OverQuota {
+        /// The peer.
+        peer: PeerId,
+        /// The message's length in bytes.
+        len: u64,
+        /// The bytes of the messages that it reads or was granted.
+        held: u64,
+        /// The limit.
+        max: u64,
+    },
     /// No private memory for the queue of dropped buffers that peers still read.
     #[error("no private memory for {bytes} bytes; lower ProviderBuilder::max_shared")]
     OutOfMemory {

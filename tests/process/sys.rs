@@ -198,10 +198,11 @@ pub(crate) fn give_up_locking_without_limit() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_capset, head.as_ptr(), sets.as_ptr()) } as c_int)
 }
 
-/// Makes this process another user's for good. Only root can do this.
-pub(crate) fn become_user(id: u32) -> io::Result<()> {
-    // SAFETY: with a count of 0 the pointer is not read; libc changes all threads.
-    check(unsafe { libc::setgroups(0, ptr::null()) })?;
+/// Makes this process another user's for good, in a group of the same number and `more`. Only root
+/// can do this.
+pub(crate) fn become_user(id: u32, more: &[u32]) -> io::Result<()> {
+    // SAFETY: the slice has that many numbers; libc changes all threads.
+    check(unsafe { libc::setgroups(more.len(), more.as_ptr()) })?;
     // SAFETY: takes only numbers.
     check(unsafe { libc::setresgid(id, id, id) })?;
     // SAFETY: takes only numbers.
