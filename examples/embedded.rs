@@ -25,10 +25,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let builder = Provider::builder().max_bytes(64 << 10).max_shared(16);
     let locked = builder.clone().lock_memory(true).build().map_err(|error| println!("not locked: {error}"));
     let provider = locked.or_else(|()| builder.build())?;
+    let options = Sender::builder().capacity(QUEUED);
     // The queued ones, one being read and one being written: created, and paged in.
-    provider.reserve(LEN, QUEUED + 2)?.keep();
+    provider.reserve(LEN, options.buffers(1))?.keep();
     let name = format!("example-{}", std::process::id());
-    let mut sender = Sender::builder().capacity(QUEUED).create(&provider, &name)?;
+    let mut sender = options.create(&provider, &name)?;
     let mut receiver = Receiver::open(&Client::new(), &name)?;
     receiver.warm()?; // maps the reserved memory, and pages it in
     let receiving = thread::spawn(move || {

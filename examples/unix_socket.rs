@@ -1,61 +1,80 @@
-//! Publish and subscribe over a Unix socket, between two processes.
+//! A gateway that serves clients over Unix sockets, with flow control.
 //!
-//! Only the 32 bytes of a descriptor go over the socket. The message stays where the publisher
-//! wrote it, and the subscriber reads it there. Run it: `cargo run --example unix_socket`.
+//! | on the socket | bytes | meaning |
+//! |---|---|---|
+//! | client: hello | 24 | its `PeerId` |
+//! | gateway: a message | 32 | the descriptor of a granted message, which the gateway drops at once |
+//! | client: confirmation | 1 | it has read one, so another may follow |
+//! | either side closes, or dies | | the gateway revokes the grants that were not taken up |
+//!
+//! A client that is stopped or leaks messages cannot use up the gateway's memory: at most
+//! `max_bytes_per_peer` are granted to it or read by it. Run it: `cargo run --example unix_socket`.
 
 #![forbid(unsafe_code)]
 
-use shm_pool::{Client, Descriptor, Provider};
+use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderId};
 use std::error::Error;
 use std::io::{stdin, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{exit, Command};
 
 const MESSAGES: u8 = 100;
 const LEN: usize = 64 << 10;
-const ROUND: usize = 10; // messages in transit
+const WINDOW: u8 = 8; // messages that are granted and not confirmed
 
 fn main() -> Result<(), Box<dyn Error>> {
-    if std::env::args().any(|arg| arg == "subscriber") {
-        return subscribe(stdin().as_fd().try_clone_to_owned()?.into());
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [provider, count] = &arguments[..] {
+        let socket = stdin().as_fd().try_clone_to_owned()?;
+        return receive(ProviderId::from_u64(provider.parse()?), socket.into(), count.parse()?);
     }
-    // The program starts itself again, with the other end of the socket as standard input.
-    let (ours, theirs) = UnixStream::pair()?;
-    let mut child = Command::new(std::env::current_exe()?).arg("subscriber").stdin(OwnedFd::from(theirs)).spawn()?;
-    publish(ours)?;
-    assert!(child.wait()?.success());
+    let provider = Provider::builder().max_bytes_per_peer(u64::from(WINDOW) * LEN as u64).build()?;
+    for count in [MESSAGES, 20] {
+        // The program starts itself again, with the other end of the socket as standard input.
+        let (ours, theirs) = UnixStream::pair()?;
+        let arguments = [provider.id().to_u64().to_string(), count.to_string()];
+        let mut client = Command::new(std::env::current_exe()?).args(arguments).stdin(OwnedFd::from(theirs)).spawn()?;
+        let served = serve(&provider, ours);
+        assert!(client.wait()?.success() && served.is_ok() == (count == MESSAGES), "{served:?}");
+        provider.reclaim(); // what a dead client had attached to
+        assert_eq!(provider.stats().bytes_leased, 0, "everything has come back");
+        println!("a client left after {count} messages: {served:?}");
+    }
     Ok(())
 }
 
-fn publish(mut socket: UnixStream) -> Result<(), Box<dyn Error>> {
-    let provider = Provider::builder().build()?;
-    let mut kept = Vec::new();
-    for number in 0..MESSAGES {
-        let mut buffer = provider.alloc(LEN)?;
-        buffer.fill(number);
-        let message = buffer.freeze();
-        socket.write_all(&message.descriptor()?.to_bytes())?;
-        // A descriptor in transit holds nothing, so the publisher keeps the message until it is
-        // confirmed.
-        kept.push(message);
-        if kept.len() == ROUND {
-            socket.read_exact(&mut [0; ROUND])?;
-            kept.clear();
+/// Serves one client until it has all messages, or the socket closes.
+fn serve(provider: &Provider, mut socket: UnixStream) -> Result<(), Box<dyn Error>> {
+    let mut hello = [0; PeerId::SIZE];
+    socket.read_exact(&mut hello)?;
+    let peer = PeerId::from_bytes(hello);
+    let served = (0..MESSAGES + WINDOW).try_for_each(|number| {
+        if number >= WINDOW {
+            socket.read_exact(&mut [0])?;
         }
-    }
-    println!("{MESSAGES} messages of {LEN} bytes in {} segment(s)", provider.stats().segments_created);
-    Ok(())
+        if number < MESSAGES {
+            let mut buffer = provider.alloc(LEN)?;
+            buffer.fill(number);
+            socket.write_all(&buffer.freeze().grant(peer)?.to_bytes())?;
+        }
+        Ok(())
+    });
+    let _ = provider.disconnect(peer); // revokes what it has not taken up; an error if it has left
+    served
 }
 
-fn subscribe(mut socket: UnixStream) -> Result<(), Box<dyn Error>> {
+/// Reads `count` messages, then leaves without ceremony.
+fn receive(provider: ProviderId, mut socket: UnixStream, count: u8) -> Result<(), Box<dyn Error>> {
     let client = Client::new();
-    for number in 0..MESSAGES {
+    socket.write_all(&client.connect(provider)?.to_bytes())?;
+    for number in 0..count {
         let mut bytes = [0; Descriptor::SIZE];
         socket.read_exact(&mut bytes)?;
         let view = client.attach(&Descriptor::from_bytes(bytes)?)?;
-        socket.write_all(&[1])?; // from here on, the view keeps the message
         assert!(view[..] == [number; LEN], "message {number} is not what was sent");
+        drop(view);
+        socket.write_all(&[1])?;
     }
-    Ok(())
+    exit(0)
 }

@@ -109,6 +109,8 @@
 //! |---|---|---|---|---|
 //! | send | `try_send` | `send` | `send_timeout` | `send_async` |
 //! | receive | `try_recv` | `recv` | `recv_timeout` | `recv_async` |
+//! | open | `open` | `subscribe`, then `recv` | `open_timeout` | `open_async` |
+//! | create, after a predecessor | `create` | | `create_timeout` | |
 //! | allocate | `alloc` | `request(len).wait` | `alloc_timeout` | `request(len).wait_async` |
 //! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` take a timeout | |
 //!
@@ -148,7 +150,8 @@
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|
-//! | `stream` | no | [`channel::Receiver`] is a `futures_core::Stream` |
+//! | `stream` | no | [`channel::Receiver`], [`channel::Subscriber`] and [`channel::Watcher`] are `futures_core::Stream`s |
+//! | `zerocopy` | no | the module `channel::typed`: messages that are a `T`, written and read in place, and channels that check the type when they are opened |
 //! | `tracing` | no | events of the target `shm_pool`, for subscribers of the crate `tracing`: what providers and segments, dead processes and receivers do. None on the warm path. A subscriber must not allocate or send with the provider that emits the event, which may hold a lock |
 //!
 //! # More
@@ -198,9 +201,8 @@ mod sync;
 pub use error::{BuildError, OsError};
 pub use os::wake_fd::WakeFd;
 pub use owner::buf::{ShmBuf, ShmBufMut};
-
 pub use owner::limits::{AllocError, AllocErrorKind, CapacityError, ShareError, Tuning};
-pub use owner::pool::{ClassStats, Reservation, Stats};
+pub use owner::pool::{ClassStats, Counters, Reservation, Stats};
 pub use owner::provider::{AllocFuture, Provider, ProviderBuilder, Request};
 pub use peer::client::{Client, ClientBuilder};
 pub use peer::error::AttachError;

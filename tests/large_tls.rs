@@ -23,6 +23,6 @@ fn channels() {
     let mut publisher = Publisher::create(&provider, "many").unwrap();
     let mut one = Receiver::open(&client, "many").unwrap();
     publisher.wait_for_receivers(1, Duration::from_secs(60)).unwrap();
-    assert_eq!(publisher.send_bytes(b"all"), Ok(1));
+    assert_eq!(publisher.send_bytes(b"all").map(|sent| sent.receivers), Ok(1));
     assert_eq!(&one.recv().unwrap()[..], b"all");
 }

@@ -5,7 +5,7 @@
 //! pool's own lists grow with use, not with the limits.
 
 use heap::{bytes_of, Cost};
-use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
+use shm_pool::channel::{Event, OnFull, Publisher, Receiver, Sender};
 use shm_pool::{Client, PeerId, Provider, ShmBuf, ShmBufMut, ShmView};
 use shm_pool_support::tasks::noop_waker;
 use std::future::Future;
@@ -135,6 +135,21 @@ fn channel_messages() {
         assert_eq!(&receiver.recv().unwrap()[..], b"bytes");
         assert!(receiver.try_recv().is_err());
     });
+}
+
+#[test]
+fn subscriber_messages() {
+    let (provider, name) = (provider(), format!("no-heap-subscribe-{}", std::process::id()));
+    let mut subscriber = Receiver::builder().subscribe(&Client::new(), &name).unwrap();
+    let mut sender = Sender::create(&provider, &name).unwrap();
+    assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
+    for len in SIZES {
+        assert_no_heap("send a buffer, receive it; and find nothing", 20_000, || {
+            sender.send(provider.alloc(len).unwrap().freeze()).unwrap();
+            assert!(matches!(subscriber.recv(), Ok(Event::Message(message)) if message.len() == len));
+            assert!(subscriber.try_recv().is_err());
+        });
+    }
 }
 
 #[test]
@@ -331,6 +346,41 @@ fn last_buffer_drops_without_heap() {
         assert_drops_free(&format!("after the provider, pool {way}"), messages);
         drop(views);
     }
+}
+
+/// A publisher that serves joins when it has time touches neither the heap nor a new page in a send,
+/// although receivers join and leave.
+#[test]
+fn sends_beside_joins() {
+    let (provider, name) = (provider(), format!("no-heap-joins-{}", std::process::id()));
+    let mut publisher = Publisher::builder().joins_in_send(false).create(&provider, &name).unwrap();
+    let client = Client::new();
+    // All are on loan at the same time, and two of them are of one class.
+    SIZES.iter().for_each(|&len| provider.reserve(len, 2).unwrap().keep());
+    let mut faults = Vec::new();
+    let rules = [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest];
+    for on_full in rules.into_iter().cycle().take(12) {
+        let mut cost = |publisher: &mut Publisher, receivers: usize| {
+            let cost = Cost::of(|| {
+                for len in SIZES {
+                    assert_eq!(publisher.send(provider.alloc(len).unwrap().freeze()).unwrap().receivers, receivers);
+                    assert!(provider.counters().bytes_out >= len * receivers);
+                }
+                assert_eq!(publisher.send_bytes(b"bytes").unwrap().receivers, receivers);
+            });
+            assert_eq!((cost.allocations, cost.frees), (0, 0));
+            faults.push(cost.faults);
+        };
+        let mut receiver = Receiver::builder().on_full(on_full).open(&client, &name).unwrap();
+        cost(&mut publisher, 0);
+        assert!(publisher.serve_joins());
+        cost(&mut publisher, 1);
+        (0..SIZES.len()).for_each(|at| assert_eq!(receiver.recv().unwrap().len(), SIZES[at]));
+        drop(receiver);
+        cost(&mut publisher, 0);
+        assert!(publisher.serve_joins());
+    }
+    assert_eq!(faults[faults.len() - 6..], [0; 6], "{faults:?}");
 }
 
 #[test]

@@ -110,14 +110,14 @@ impl Fanout {
 impl Sends for Fanout {
     #[inline]
     fn send(&mut self, message: ShmBuf) -> Fallible {
-        let receivers = self.0.send(message).map_err(|error| error.kind())?;
-        self.reached(receivers)
+        let sent = self.0.send(message).map_err(|error| error.kind())?;
+        self.reached(sent.receivers)
     }
 
     #[inline]
     fn send_bytes(&mut self, bytes: &[u8]) -> Fallible {
-        let receivers = self.0.send_bytes(bytes)?;
-        self.reached(receivers)
+        let sent = self.0.send_bytes(bytes)?;
+        self.reached(sent.receivers)
     }
 
     fn settle(&mut self) -> Fallible {

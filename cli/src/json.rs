@@ -126,9 +126,21 @@ struct Receiver {
     oldest_loan_seconds: Option<f64>,
     sent: u64,
     waiting: usize,
-    skipped: u32,
+    missed: Missed,
+    is_connected: bool,
+    is_evicted: bool,
     bytes_held: u64,
     is_orphan: bool,
+}
+
+/// Messages that a receiver has missed, by reason.
+#[derive(Serialize)]
+struct Missed {
+    withdrawn: u64,
+    full: u64,
+    too_many_loans: u64,
+    stalled: u64,
+    not_connected: u64,
 }
 
 impl Document {
@@ -276,10 +288,19 @@ impl Receiver {
             oldest_loan_seconds: receiver.oldest_loan.map(|time| time.as_secs_f64()),
             sent: receiver.sent,
             waiting: receiver.waiting,
-            skipped: receiver.skipped,
+            missed: Missed::of(&receiver.missed),
+            is_connected: receiver.is_connected,
+            is_evicted: receiver.is_evicted,
             bytes_held: receiver.bytes_held,
             is_orphan: receiver.is_orphan,
         }
+    }
+}
+
+impl Missed {
+    fn of(missed: &shm_pool::channel::Missed) -> Self {
+        let shm_pool::channel::Missed { withdrawn, full, too_many_loans, stalled, not_connected, .. } = *missed;
+        Self { withdrawn, full, too_many_loans, stalled, not_connected }
     }
 }
 

@@ -98,10 +98,11 @@ fn channel(channel: &ChannelReport) -> String {
         [
             receiver.id.map_or(text::NONE.to_owned(), |id| format!("{id:016x}")),
             text::process(receiver.process.as_ref(), receiver.is_alive),
+            text::link(receiver).to_owned(),
             json::on_full(receiver.on_full).replace('_', " "),
             text::fill(receiver),
             receiver.sent.to_string(),
-            receiver.skipped.to_string(),
+            receiver.missed.total().to_string(),
             format!("{}/{}", receiver.loaned, receiver.loans),
             text::bytes_or_none(receiver.bytes_loaned),
         ]
@@ -113,7 +114,7 @@ fn channel(channel: &ChannelReport) -> String {
         ("provider", channel.provider.map_or(text::NONE.to_owned(), |id| id.to_string())),
         ("kind", if channel.is_publisher { "publisher" } else { "sender" }.to_owned()),
     ];
-    let heads = ["ID", "RECEIVER", "WHEN FULL", "WAITING", "SENT", "SKIPPED", "LOANS", "LOANED"];
+    let heads = ["ID", "RECEIVER", "LINK", "WHEN FULL", "WAITING", "SENT", "MISSED", "LOANS", "LOANED"];
     let damaged = channel.damaged.iter().map(|of| [format!("{:016x}", of.id), text::visible(&of.problem)]);
     described(&lines, &[text::table(heads, receivers), text::table(["DAMAGED", "PROBLEM"], damaged)])
 }

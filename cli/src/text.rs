@@ -151,6 +151,15 @@ pub(crate) fn joined(parts: impl Iterator<Item = String>) -> String {
     }
 }
 
+/// Says whether the sender sends to this receiver.
+pub(crate) fn link(receiver: &ReceiverReport) -> &'static str {
+    match receiver {
+        ReceiverReport { is_evicted: true, .. } => "evicted",
+        ReceiverReport { is_connected: true, .. } => "connected",
+        _ => NONE,
+    }
+}
+
 /// Formats the number of queued messages and the capacity.
 pub(crate) fn fill(receiver: &ReceiverReport) -> String {
     format!("{}/{}", receiver.waiting, receiver.capacity)

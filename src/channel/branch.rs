@@ -5,8 +5,9 @@
 use super::bell::Woken;
 use super::error::{SendError, SendErrorKind};
 use super::layout::Shared;
-use super::lender::{Lender, Loans};
+use super::lender::{Known, Lender, Limit, Loans};
 use super::message::{self, SentBuffer};
+use super::missed::Missed;
 use super::object::Object;
 use super::ring::{self, OnFull, Ticket, Words};
 use super::sleeper::{Interrupts, Sleeper};
@@ -29,8 +30,8 @@ pub(super) struct Branch {
     /// Used only while waiting.
     pub(super) sleeper: Box<Sleeper>,
     lender: Arc<Lender>,
-    /// A stack of free loans, as far as known without asking the lender.
-    numbers: Vec<u32>,
+    known: Known,
+    limit: Limit,
     ticket: Ticket,
     /// `true` if the next slot is known to be free. Only the sender can fill it.
     has_room: bool,
@@ -60,27 +61,41 @@ impl Patience {
     }
 }
 
-/// Returns `true` if there is room for this message and, if `needs_loan`, a loan to fetch.
-fn is_ready(object: &Object, lender: &Lender, ticket: Ticket, needs_loan: bool) -> bool {
-    if !ring::has_room(object.shared().slots(), ticket) {
-        return false;
+/// What must be free before a message can be sent.
+#[derive(Clone, Copy)]
+struct Need {
+    ticket: Ticket,
+    /// Of the buffer's chunk; 0 for a message in the slot itself.
+    bytes: usize,
+    limit: Limit,
+    /// The free loans and the bytes out that the sender knows of.
+    known: (usize, usize),
+}
+
+impl Need {
+    fn is_met(&self, object: &Object, lender: &Lender) -> bool {
+        let &Self { ticket, bytes, limit, known } = self;
+        if !ring::has_room(object.shared().slots(), ticket) {
+            return false;
+        }
+        if limit.allows(bytes, known.0, known.1) {
+            return true;
+        }
+        // For loans, this barrier takes the place of step S2 of `bell`. Partner: the light barrier in `Borrower::give_back`.
+        if object.shared().to_sender().is_slept_on() {
+            barrier::heavy();
+        }
+        lender.allows(bytes, known, limit)
     }
-    if !needs_loan {
-        return true;
-    }
-    // For loans, this barrier takes the place of step S2 of `bell`. Partner: the light barrier in `Borrower::give_back`.
-    if object.shared().to_sender().is_slept_on() {
-        barrier::heavy();
-    }
-    lender.has_free()
 }
 
 impl Branch {
-    /// `pool` will ask the branch's lender for returned loans.
+    /// `pool` will ask the branch's lender for returned loans. The receiver may hold `max_bytes`.
     pub(super) fn new(
         object: Object,
         (loans, numbers): (Loans<Chunk>, Vec<u32>),
         on_full: OnFull,
+        max_bytes: usize,
         interrupts: Arc<Interrupts>,
         pool: Option<&Pool>,
     ) -> Self {
@@ -90,7 +105,9 @@ impl Branch {
             pool.add_lender(lender.clone());
         }
         let (ticket, searched) = (Ticket::default(), Ticket::default());
-        Self { object, sleeper, lender, numbers, ticket, has_room: true, sent: None, searched, on_full }
+        let limit = Limit { loans: object.shared().loans(), bytes: max_bytes };
+        let known = Known { numbers, out: 0 };
+        Self { object, sleeper, lender, known, limit, ticket, has_room: true, sent: None, searched, on_full }
     }
 
     /// Returns `true` if the receiver's bell says that it closed or died.
@@ -161,26 +178,22 @@ impl Branch {
         }
     }
 
-    /// Reserves the next slot and, for a buffer, a loan; blocks as `patience` allows.
+    /// Reserves the next slot and, for a buffer whose chunk has `bytes`, a loan; blocks as `patience`
+    /// allows. A message in the slot itself has 0 bytes.
     #[inline]
-    pub(super) fn reserve(
-        &mut self,
-        is_buffer: bool,
-        budget: Duration,
-        patience: Patience,
-    ) -> Result<(), SendErrorKind> {
-        if self.has_room && self.has_loan(is_buffer) {
+    pub(super) fn reserve(&mut self, bytes: usize, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
+        if self.has_room && self.has_loan(bytes) {
             return Ok(());
         }
-        self.wait_for_room(is_buffer, budget, patience)
+        self.wait_for_room(bytes, budget, patience)
     }
 
     #[inline(never)]
-    fn wait_for_room(&mut self, is_buffer: bool, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
+    fn wait_for_room(&mut self, bytes: usize, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
         match patience {
             Patience::Until(deadline) => {
-                let (ticket, needs_loan) = (self.ticket, is_buffer && self.numbers.is_empty());
-                self.wait(budget, deadline, |object, lender| is_ready(object, lender, ticket, needs_loan))?;
+                let need = self.need(bytes);
+                self.wait(budget, deadline, |object, lender| need.is_met(object, lender))?;
             }
             Patience::None if !self.has_room() => {
                 return Err(SendErrorKind::Full { capacity: self.object.shared().capacity() })
@@ -188,21 +201,26 @@ impl Branch {
             Patience::None => {}
         }
         // Only the sender fills slots and takes loans: both remain available.
-        if !self.has_loan(is_buffer) {
-            return Err(SendErrorKind::TooManyLoans { max: self.object.shared().loans() });
+        if !self.has_loan(bytes) {
+            return Err(SendErrorKind::TooManyLoans { max: self.limit.loans });
         }
         Ok(())
     }
 
-    pub(super) fn is_ready_for(&self, is_buffer: bool) -> bool {
-        is_ready(&self.object, &self.lender, self.ticket, is_buffer && self.numbers.is_empty())
+    fn need(&self, bytes: usize) -> Need {
+        let Self { ticket, limit, ref known, .. } = *self;
+        Need { ticket, bytes, limit, known: (known.numbers.len(), known.out) }
+    }
+
+    pub(super) fn is_ready_for(&self, bytes: usize) -> bool {
+        self.need(bytes).is_met(&self.object, &self.lender)
     }
 
     /// Registers `waker` for [`is_ready_for`](Self::is_ready_for); see [`Sleeper::arm`].
-    pub(super) fn arm(&mut self, waker: &Waker, is_buffer: bool) -> Result<Option<Woken>, OsError> {
-        let Self { object, sleeper, lender, ticket, numbers, .. } = self;
-        let is_ready = || is_ready(object, lender, *ticket, is_buffer && numbers.is_empty());
-        sleeper.arm(waker, is_ready, || object.may_have_receiver())
+    pub(super) fn arm(&mut self, waker: &Waker, bytes: usize) -> Result<Option<Woken>, OsError> {
+        let need = self.need(bytes);
+        let Self { object, sleeper, lender, .. } = self;
+        sleeper.arm(waker, || need.is_met(object, lender), || object.may_have_receiver())
     }
 
     /// Blocks until the receiver has received everything and asked for more, or closed or died.
@@ -211,14 +229,14 @@ impl Branch {
         self.wait(Duration::ZERO, deadline, |object, _| ring::is_done(object.shared().slots(), sent))
     }
 
-    /// Returns `true` if a loan, if needed, is free. Collects returned loans if the sender knows of
-    /// none.
+    /// Returns `true` if the receiver may get a chunk of `bytes`; always for 0. Collects returned
+    /// loans if the sender knows of too few.
     #[inline]
-    pub(super) fn has_loan(&mut self, is_buffer: bool) -> bool {
-        if is_buffer && self.numbers.is_empty() {
-            self.lender.fetch(&mut self.numbers);
+    pub(super) fn has_loan(&mut self, bytes: usize) -> bool {
+        self.known.allows(bytes, self.limit) || {
+            self.lender.fetch(&mut self.known);
+            self.known.allows(bytes, self.limit)
         }
-        !is_buffer || !self.numbers.is_empty()
     }
 
     /// Lends the buffer at this place and [fills](Self::fill) the free slot with it. Returns the
@@ -230,7 +248,8 @@ impl Branch {
         buffer: ShmBuf,
         skipped: u32,
     ) -> Option<u32> {
-        let (number, ticket) = (self.numbers.pop()?, self.count());
+        let (number, ticket) = (self.known.numbers.pop()?, self.count());
+        self.known.out += buffer.capacity();
         // No read-modify-write until the message is in its slot (see `lender`).
         self.lender.put(number, ticket, buffer);
         self.fill(&message::of_buffer(ticket, &SentBuffer { number, segment, offset, len }, skipped));
@@ -264,7 +283,7 @@ impl Branch {
 
     #[inline]
     pub(super) fn collect_some(&mut self) {
-        self.lender.collect_some(&mut self.numbers);
+        self.lender.collect_some(&mut self.known);
     }
 
     /// Returns `true` if the receiver closed or died before it took the message just sent, and this
@@ -298,6 +317,21 @@ impl Branch {
         self.lender.loaned()
     }
 
+    /// Disconnects a receiver, which may be stopped: withdraws what it has not received. It reads on
+    /// what it has received, and then gets `Evicted`.
+    pub(super) fn evict(&self) {
+        self.object.evict();
+        self.lender.close();
+        let slots = self.object.shared().slots();
+        let mut next = ring::oldest(slots, self.ticket);
+        while self.drop_withdrawn(ring::withdraw(slots, &mut next, self.ticket, |_| true)) {}
+    }
+
+    /// Tells receiver and observers what the receiver has missed.
+    pub(super) fn note_missed(&self, missed: &Missed) {
+        self.object.shared().missed().store(missed);
+    }
+
     /// Closes the branch: the receiver gets `Disconnected` after the last message.
     pub(super) fn close(&self) {
         self.object.close();
@@ -305,14 +339,17 @@ impl Branch {
     }
 }
 
+/// A branch to wait for, and until when.
+pub(super) type WaitedFor<'a> = (&'a mut Branch, Option<Deadline>);
+
 /// Sends `message` with `try_send`, and between two tries awaits the branch that `waited_for`
 /// returns.
 pub(super) async fn send<S, M, T>(
     sends: &mut S,
     mut message: M,
-    is_buffer: bool,
+    bytes: usize,
     try_send: impl Fn(&mut S, M) -> Result<T, SendError<M>>,
-    waited_for: fn(&mut S, bool) -> Option<&mut Branch>,
+    waited_for: fn(&mut S, usize) -> Option<WaitedFor<'_>>,
 ) -> Result<T, SendError<M>> {
     use SendErrorKind::{Full, TooManyLoans};
     loop {
@@ -320,25 +357,28 @@ pub(super) async fn send<S, M, T>(
             Err(SendError { kind: Full { .. } | TooManyLoans { .. }, message }) => message,
             done => return done,
         };
-        let Some(branch) = waited_for(sends, is_buffer) else { continue };
-        if let Err(kind) = (RoomFuture { branch, is_buffer }).await {
+        let Some((branch, end)) = waited_for(sends, bytes) else { continue };
+        if let Err(kind) = (RoomFuture { branch, bytes, end }).await {
             return Err(SendError { kind, message });
         }
     }
 }
 
-/// Waits until a branch may have room for a message, or its receiver closes or dies.
+/// Waits until a branch may have room for a message, its receiver closes or dies, or a second or
+/// less after the end of the wait: the helper wakes each task once a second.
 struct RoomFuture<'a> {
     branch: &'a mut Branch,
-    is_buffer: bool,
+    bytes: usize,
+    end: Option<Deadline>,
 }
 
 impl Future for RoomFuture<'_> {
     type Output = Result<(), SendErrorKind>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { branch, is_buffer } = &mut *self;
-        match branch.arm(context.waker(), *is_buffer) {
+        let Self { branch, bytes, end } = &mut *self;
+        match branch.arm(context.waker(), *bytes) {
+            Ok(None) if end.is_some_and(Deadline::has_passed) => Poll::Ready(Ok(())),
             Ok(None) => Poll::Pending,
             // The next try discovers a closed receiver.
             Ok(Some(_)) => Poll::Ready(Ok(())),

@@ -2,7 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+use super::message_type::MessageType;
 use crate::error::OsError;
+use crate::os::process::Process;
 use crate::peer::error::AttachError;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
@@ -34,10 +36,12 @@ pub enum ChannelError {
         max: usize,
     },
     /// A live sender has a channel of this name.
-    #[error("{object} is the channel of a live sender; choose another name")]
+    #[error("{object} is the channel of a live sender{}; choose another name, or wait with create_timeout", named(.process))]
     NameTaken {
         /// The object's path.
         object: String,
+        /// The sender's process, if it is visible: one of the same user and PID namespace.
+        process: Option<Process>,
     },
     /// No channel of this name exists.
     #[error("{object} does not exist: its sender has not created it yet, has closed it, or uses another name_prefix than the client")]
@@ -87,6 +91,14 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
+    /// The sender has declared another type of messages than the receiver expects, or none.
+    #[error("{object} carries {}, but the receiver expects {}; build both sides with one definition", name_of(&types.1), name_of(&types.0))]
+    TypeMismatch {
+        /// The object's path.
+        object: String,
+        /// The type that the receiver expects, and the one that the sender has declared.
+        types: Box<(Option<MessageType>, Option<MessageType>)>,
+    },
     /// The object of that name was not created by this version of this crate.
     #[error("{object} is not usable: {reason}")]
     NotAChannel {
@@ -96,7 +108,7 @@ pub enum ChannelError {
         reason: &'static str,
     },
     /// The object of that name belongs to another user.
-    #[error("{object} belongs to user {found} and not to user {expected}; see ClientBuilder::owner_uid, or choose another name")]
+    #[error("{object} belongs to user {found} and not to user {expected}; see ClientBuilder::owner_uid and PublisherBuilder::mode, or choose another name")]
     WrongUid {
         /// The object's path.
         object: String,
@@ -125,6 +137,10 @@ pub enum ChannelError {
     Os(#[from] OsError),
 }
 
+fn name_of(message_type: &Option<MessageType>) -> String {
+    message_type.as_ref().map_or("untyped messages".into(), MessageType::to_string)
+}
+
 impl ChannelError {
     /// Returns `true` if the channel does not exist yet, or no longer: opening it may succeed once
     /// its sender has created it.
@@ -139,6 +155,11 @@ impl ChannelError {
             false => Err(Self::OutOfRange { option, value, min, max }),
         }
     }
+}
+
+fn named(process: &Option<Process>) -> String {
+    let Some(Process { id, command, is_stopped, .. }) = process else { return String::new() };
+    format!(" in process {id} ({command}){}", if *is_stopped { ", which is stopped" } else { "" })
 }
 
 /// A message that was not sent, and the reason.
@@ -270,6 +291,21 @@ pub enum RecvError {
     /// The sender has closed its end or died, and everything it sent has been received.
     #[error("the sender has closed or died, and all its messages were received")]
     Disconnected,
+    /// The publisher has [disconnected](super::Publisher::disconnect) this receiver, perhaps because
+    /// it [made no room](super::OnStall::Disconnect). Messages received stay readable; drop them and
+    /// the receiver to join again.
+    #[error(
+        "the publisher has disconnected this receiver; drop it and what it has received, and open the channel again"
+    )]
+    Evicted,
+    /// No message has arrived, and at least one was skipped, or waits, because this receiver holds as
+    /// many buffers, or bytes, as it may. Reported once for each such message. Those skipped are
+    /// [counted](super::Message::missed).
+    #[error("no message arrives because this receiver holds the most buffers that it may (at most {max}, and PublisherBuilder::max_bytes_per_receiver); drop some")]
+    TooManyLoans {
+        /// The most buffers that it may hold.
+        max: usize,
+    },
     /// The buffer's segment cannot be mapped now because descriptors or memory have run out. The
     /// message stays queued for the next call.
     #[error("the message cannot be mapped now, and stays queued")]
@@ -301,9 +337,22 @@ pub enum RecvError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// The message is no value of the type that the receiver expects, although the sender has
+    /// declared it. The next message may be good.
+    #[error("a message of {len} bytes is no {name}")]
+    WrongType {
+        /// The name of the expected type.
+        name: &'static str,
+        /// The message's length in bytes.
+        len: usize,
+    },
     /// This process is a forked child of the process that owns the channel.
     #[error("the channel belongs to the parent of this forked process")]
     Forked,
+    /// A [`Subscriber`](super::Subscriber) could not open the channel. Its next call tries again when
+    /// the channel's object changes, and after a second.
+    #[error("the channel cannot be opened")]
+    Open(#[source] Box<ChannelError>),
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
     #[error("the wait for a message was interrupted")]
     Interrupted,
@@ -318,11 +367,32 @@ impl RecvError {
         matches!(self, Self::Empty | Self::TimedOut)
     }
 
-    /// Returns `true` if the sender has closed its end or died, and everything it sent has been
-    /// received.
+    /// Returns `true` if no message will arrive any more: the sender has closed its end or died, and
+    /// everything it sent has been received, or it has disconnected this receiver.
     pub fn is_disconnected(&self) -> bool {
-        matches!(self, Self::Disconnected)
+        matches!(self, Self::Disconnected | Self::Evicted)
     }
+}
+
+/// The error returned by a [`Watcher`](super::Watcher).
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// No channel was created or closed in time.
+    #[error("the wait timed out: no channel was created or closed")]
+    TimedOut,
+    /// The channels cannot be listed. No change is lost.
+    #[error(transparent)]
+    Os(OsError),
+    /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
+    #[error("the wait for channels was interrupted")]
+    Interrupted,
+    /// This process is a forked child of the process that created the watcher.
+    #[error("the watcher belongs to the parent of this forked process")]
+    Forked,
+    /// The thread that waits for names could not be started.
+    #[error("cannot start the thread that waits for names; raise the limit of threads, or use `recv`")]
+    NoHelper(#[source] OsError),
 }
 
 /// The error returned by [`wait_any`](super::wait_any).

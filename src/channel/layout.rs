@@ -6,6 +6,8 @@
 
 use super::bell::Bell;
 use super::error::ChannelError;
+use super::message_type::{self, MessageType, TypeWords};
+use super::missed::MissedWords;
 use super::ring::{OnFull, Slot};
 use crate::error::OsError;
 use crate::os::fork;
@@ -24,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 /// The minimum number of slots.
 pub(super) const MIN_SLOTS: usize = 2;
@@ -41,6 +43,9 @@ pub(super) const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 pub(super) const EXTRA_SLOTS: usize = 1;
 
 pub(super) const MAX_SEATS: usize = 64;
+
+/// The state of a branch whose receiver the publisher has disconnected.
+const EVICTED: u32 = 3;
 
 /// A value in a cache line of its own.
 #[repr(C, align(64))]
@@ -137,9 +142,20 @@ impl What {
         self.state.store(CLOSED, Ordering::Release);
     }
 
+    /// Closes a branch whose receiver is disconnected.
+    pub(super) fn evict(&self) {
+        // Release: partner of the Acquire in `is_evicted`.
+        self.state.store(EVICTED, Ordering::Release);
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         // Acquire: partner of the Release in `close`.
-        self.state.load(Ordering::Acquire) == CLOSED
+        [CLOSED, EVICTED].contains(&self.state.load(Ordering::Acquire))
+    }
+
+    pub(super) fn is_evicted(&self) -> bool {
+        // Acquire: partner of the Release in `evict`.
+        self.state.load(Ordering::Acquire) == EVICTED
     }
 
     pub(super) fn provider(&self) -> ProviderId {
@@ -147,11 +163,11 @@ impl What {
     }
 
     /// Returns the object's facts, or what is wrong with it. `has_maker`: its creator lives.
-    fn read(&self, has_maker: bool, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
+    pub(super) fn read(&self, has_maker: bool, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
         let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
         match self.state.load(Ordering::Acquire) {
             OPEN => {}
-            CLOSED => return Err(ChannelError::Closed { object: object() }),
+            CLOSED | EVICTED => return Err(ChannelError::Closed { object: object() }),
             0 if has_maker => return Err(ChannelError::NotReady { object: object() }),
             0 => return Err(ChannelError::Closed { object: object() }),
             _ => return bad("it is in a state that there is not"),
@@ -194,10 +210,14 @@ pub(crate) mod format {
 
     pub(crate) use super::VERSION;
 
-    pub(crate) const OFFSETS: &[(&str, usize)] =
-        offsets!(What: magic version state provider slots loans kind seats on_full allow_blocking);
+    pub(crate) fn offsets() -> Vec<(&'static str, usize)> {
+        let what: &[_] = offsets!(What: magic version state provider slots loans kind seats on_full allow_blocking);
+        [what, &message_type::offsets()].concat()
+    }
 
-    pub(crate) const HEADER: &[(&str, usize)] = offsets!(Header: to_receiver to_sender returns_read);
+    pub(crate) const HEADER: &[(&str, usize)] = offsets!(Header: to_receiver to_sender returns_read missed process);
+
+    pub(crate) use crate::channel::missed::OFFSETS as MISSED;
 
     pub(crate) fn names(names: &Namespace) -> [Name; 2] {
         [name(names, "camera").unwrap(), branch_name(names, "camera", 0xff)]
@@ -212,10 +232,13 @@ pub(super) struct Header {
     pub(super) to_sender: Line<Bell>,
     /// Written by the sender's process, which does not read it.
     pub(super) returns_read: Line<AtomicU64>,
+    pub(super) missed: Line<MissedWords>,
+    /// The id of the receiver's process, in its own PID namespace, or 0. Written once.
+    pub(super) process: Line<AtomicU32>,
 }
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(size_of::<Header>() == 256);
+const _: () = assert!(size_of::<Header>() == 384 && size_of::<Header>() <= message_type::OFFSET);
 
 /// The first page of a publisher's object. Atomics only. For the steps see `object`.
 #[repr(C)]
@@ -232,7 +255,7 @@ struct SeatWords {
 }
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(size_of::<MeetingHeader>() <= PAGE && size_of::<SeatWords>() == 16);
+const _: () = assert!(size_of::<MeetingHeader>() <= message_type::OFFSET && size_of::<SeatWords>() == 16);
 
 impl MeetingHeader {
     /// For the models.
@@ -342,6 +365,8 @@ fn words(loans: usize) -> usize {
 /// An object created by another process, mapped and checked.
 pub(super) struct Found {
     pub(super) facts: Facts,
+    /// As its creator has declared it.
+    pub(super) message_type: Option<MessageType>,
     pub(super) mapping: Mapping,
     pub(super) locks: LockFile,
 }
@@ -389,7 +414,8 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     if !facts.are_possible() || round_to_pages(len) != Some(foreign.len) {
         return bad(WRONG_SIZE);
     }
-    Ok(Found { facts, mapping, locks })
+    let message_type = TypeWords::of(&mapping).read();
+    Ok(Found { facts, message_type, mapping, locks })
 }
 
 /// The mapped object of a pair or a branch. Both ends hold it, the lender, and every message being
@@ -465,6 +491,11 @@ impl Shared {
     #[inline]
     pub(super) fn returns_read(&self) -> &AtomicU64 {
         &self.header().returns_read.0
+    }
+
+    #[inline]
+    pub(super) fn missed(&self) -> &MissedWords {
+        &self.header().missed.0
     }
 
     /// The bell that the sender rings.

@@ -66,6 +66,8 @@ struct Back {
     taken_out: u64,
     /// The numbers freed since the sender last asked, with capacity for all.
     free: Vec<u32>,
+    /// The bytes of their chunks.
+    freed: usize,
 }
 
 /// The lock, whose holder may take pointers out.
@@ -81,9 +83,12 @@ impl<T> Loans<T> {
         cells.try_reserve_exact(count).ok()?;
         cells.resize_with(count, || AtomicPtr::new(ptr::null_mut()));
         free.try_reserve_exact(count).ok()?;
+        // So that its first use causes no page fault.
+        free.resize(count, 0);
+        free.clear();
         numbers.try_reserve_exact(count).ok()?;
         numbers.extend((0..count as u32).rev());
-        let back = Mutex::new(Back { read: 0, taken_out: 0, free });
+        let back = Mutex::new(Back { read: 0, taken_out: 0, free, freed: 0 });
         Some((Self { cells: cells.into_boxed_slice(), put_in: AtomicU64::new(0), back }, numbers))
     }
 
@@ -153,10 +158,48 @@ impl<T> Taking<'_, T> {
         self.loans.cells.iter().filter_map(|cell| NonNull::new(cell.load(Ordering::Acquire)))
     }
 
+    /// Moves the freed numbers to the sender's list, and subtracts their bytes from what it has out.
     #[inline]
-    pub(super) fn hand_over(&mut self, numbers: &mut Vec<u32>) {
+    pub(super) fn hand_over(&mut self, known: &mut Known) {
         // One number as a rule, for which `append` would call `memcpy`.
-        self.back.free.drain(..).for_each(|number| numbers.push(number));
+        self.back.free.drain(..).for_each(|number| known.numbers.push(number));
+        known.out = known.out.wrapping_sub(std::mem::take(&mut self.back.freed));
+    }
+}
+
+/// What the sender knows of its loans without asking the lender.
+pub(super) struct Known {
+    /// A stack of free ones.
+    pub(super) numbers: Vec<u32>,
+    /// The bytes of the chunks whose numbers are not free.
+    pub(super) out: usize,
+}
+
+/// What a receiver may hold.
+#[derive(Clone, Copy)]
+pub(super) struct Limit {
+    /// The number of loans.
+    pub(super) loans: usize,
+    pub(super) bytes: usize,
+}
+
+/// How many buffers a receiver may hold, whatever their length.
+pub(super) const ALWAYS: usize = 2;
+
+impl Limit {
+    /// Returns `true` if the receiver may get a chunk of `bytes` while `free` loans are free and it
+    /// has `out` bytes. 0 stands for a message that is no buffer.
+    #[inline]
+    pub(super) fn allows(&self, bytes: usize, free: usize, out: usize) -> bool {
+        let has_bytes = out.saturating_add(bytes) <= self.bytes || self.loans - free < ALWAYS;
+        bytes == 0 || free > 0 && has_bytes
+    }
+}
+
+impl Known {
+    #[inline]
+    pub(super) fn allows(&self, bytes: usize, limit: Limit) -> bool {
+        limit.allows(bytes, self.numbers.len(), self.out)
     }
 }
 
@@ -178,25 +221,20 @@ impl Lender {
         Self { shared, locks, fork_epoch: fork::epoch(), loans, is_closed: AtomicBool::new(false) }
     }
 
-    /// Locks the freed numbers that the sender does not have yet, collecting returns if there are
-    /// none. Returns `None` if there still are none. Only the sender fetches them.
-    fn free(&self) -> Option<Taking<'_, Chunk>> {
+    /// Returns `true` if a buffer of `bytes` may be lent, once the sender, which knows of these free
+    /// loans and bytes, has [fetched](Self::fetch) what was returned.
+    pub(super) fn allows(&self, bytes: usize, (free, out): (usize, usize), limit: Limit) -> bool {
         let mut taking = self.loans.lock();
-        if taking.back.free.is_empty() {
-            self.collect_few(&mut taking, self.all());
-        }
-        (!taking.back.free.is_empty()).then_some(taking)
+        self.collect_few(&mut taking, self.all());
+        limit.allows(bytes, free + taking.back.free.len(), out.wrapping_sub(taking.back.freed))
     }
 
-    pub(super) fn has_free(&self) -> bool {
-        self.free().is_some()
-    }
-
+    /// Collects all returns for the sender. Only the sender calls this.
     #[cold]
-    pub(super) fn fetch(&self, numbers: &mut Vec<u32>) {
-        if let Some(mut taking) = self.free() {
-            taking.hand_over(numbers);
-        }
+    pub(super) fn fetch(&self, known: &mut Known) {
+        let mut taking = self.loans.lock();
+        self.collect_few(&mut taking, self.all());
+        taking.hand_over(known);
     }
 
     /// Lends a buffer under a free number, for the message with this ticket. Only the sender calls
@@ -209,17 +247,20 @@ impl Lender {
 
     /// If the lock is free, collects some returns and moves the freed numbers to the sender's list.
     #[inline]
-    pub(super) fn collect_some(&self, numbers: &mut Vec<u32>) {
+    pub(super) fn collect_some(&self, known: &mut Known) {
         if let Some(mut taking) = self.loans.try_lock() {
             self.collect_few(&mut taking, 0..PER_MESSAGE);
-            taking.hand_over(numbers);
+            taking.hand_over(known);
         }
     }
 
     /// Takes back a buffer that was not sent, or was withdrawn, if it is still out. Its length is
     /// lost.
     pub(super) fn take_back(&self, number: u32) -> Option<ShmBuf> {
-        self.loans.lock().take(number, |number| self.strike(number)).map(Self::handle)
+        let mut taking = self.loans.lock();
+        let found = taking.take(number, |number| self.strike(number)).map(Self::handle);
+        taking.back.freed += found.as_ref().map_or(0, ShmBuf::capacity);
+        found
     }
 
     pub(super) fn loaned(&self) -> usize {
@@ -234,6 +275,7 @@ impl Lender {
             // For observers; after the handle was taken out.
             self.shared.returns_read().store(taking.back.read, Ordering::Relaxed);
             Some(found.map(Self::handle).map(|buffer| {
+                taking.back.freed += buffer.capacity();
                 // Another receiver may still read it.
                 if buffer.is_last() {
                     buffer.fetch_ends();
@@ -334,7 +376,7 @@ mod tests {
     const LOANS: usize = 16;
 
     struct Scene {
-        channels: [(Lender, RefCell<Vec<u32>>); 2],
+        channels: [(Lender, RefCell<Known>); 2],
         provider: Provider,
     }
 
@@ -344,9 +386,9 @@ mod tests {
             let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
             let channel = |name| {
                 let name = layout::name(provider.names(), name).unwrap();
-                let object = Object::create(&name, &Facts::of_pair(provider.id(), 3, LOANS), 0o600).unwrap();
+                let object = Object::create(&name, &Facts::of_pair(provider.id(), 3, LOANS), 0o600, None).unwrap();
                 let (loans, numbers) = Loans::new(LOANS).unwrap();
-                (Lender::new(&object, loans), RefCell::new(numbers))
+                (Lender::new(&object, loans), RefCell::new(Known { numbers, out: 0 }))
             };
             Self { channels: ["one", "other"].map(channel), provider }
         }
@@ -355,13 +397,15 @@ mod tests {
             self.provider.alloc(64).unwrap().freeze()
         }
 
-        fn lend(&self, (lender, numbers): &(Lender, RefCell<Vec<u32>>)) {
-            let mut numbers = numbers.borrow_mut();
-            if numbers.is_empty() {
-                lender.fetch(&mut numbers);
+        fn lend(&self, (lender, known): &(Lender, RefCell<Known>)) {
+            let mut known = known.borrow_mut();
+            if known.numbers.is_empty() {
+                lender.fetch(&mut known);
             }
-            lender.put(numbers.pop().unwrap(), 0, self.buffer());
-            lender.collect_some(&mut numbers);
+            let buffer = self.buffer();
+            known.out += buffer.capacity();
+            lender.put(known.numbers.pop().unwrap(), 0, buffer);
+            lender.collect_some(&mut known);
         }
     }
 
@@ -388,7 +432,7 @@ mod tests {
     #[test]
     fn forged_returns_free_only_loans() {
         let scene = Scene::new("not-its-own");
-        let [channel @ (lender, numbers), elsewhere @ (other, _)] = &scene.channels;
+        let [channel @ (lender, known), elsewhere @ (other, _)] = &scene.channels;
         (0..4).for_each(|_| scene.lend(channel));
         (0..LOANS).for_each(|_| scene.lend(elsewhere));
         let words = lender.shared.returns();
@@ -396,9 +440,10 @@ mod tests {
         let made_up = [0, 0, 2, 2, 2, 4, 15, 16, 17, 1000, 0xff_ffff, 2];
         made_up.iter().zip(0..).for_each(|(&number, ticket)| ring::give_back(words, ticket, number));
         assert_eq!(lender.collect(), 2);
-        numbers.borrow_mut().clear();
-        lender.fetch(&mut numbers.borrow_mut());
-        assert_eq!(*numbers.borrow(), [0, 2]);
+        known.borrow_mut().numbers.clear();
+        lender.fetch(&mut known.borrow_mut());
+        assert_eq!(known.borrow().numbers, [0, 2]);
+        assert_eq!(known.borrow().out, 2 * 64, "their bytes");
         assert_eq!((lender.loaned(), other.loaned()), (2, LOANS));
         assert_eq!(scene.provider.stats().bytes_in_use, (2 + LOANS) * 64);
     }
@@ -413,7 +458,7 @@ mod tests {
             let (tell, asks) = std::sync::mpsc::channel();
             let asking = scope.spawn(move || {
                 tell.send(nix::unistd::gettid().as_raw()).unwrap();
-                lender.has_free()
+                lender.allows(1, (0, 0), Limit { loans: LOANS, bytes: usize::MAX })
             });
             let call = format!("/proc/self/task/{}/syscall", asks.recv().unwrap());
             let futex = libc::SYS_futex.to_string();
@@ -444,7 +489,7 @@ mod tests {
         let buffer = provider.alloc(1).unwrap().freeze();
         let mut looks_of = |messages: usize, takers: usize| {
             LOOKS.set(0);
-            (0..messages).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap(), takers));
+            (0..messages).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, takers));
             LOOKS.get()
         };
         let mut held = Vec::new();
@@ -469,20 +514,20 @@ mod tests {
     fn send_searches_each_slot_once() {
         let (provider, mut publisher, mut receiver) = large("slots", OnFull::DropOldest, 2);
         let buffer = provider.alloc(1).unwrap().freeze();
-        (0..2).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap(), 1));
+        (0..2).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 1));
         let held = [receiver.recv().unwrap(), receiver.recv().unwrap()];
-        (0..MAX_SLOTS).for_each(|_| assert_eq!(publisher.send_bytes(&[1]).unwrap(), 1));
+        (0..MAX_SLOTS).for_each(|_| assert_eq!(publisher.send_bytes(&[1]).unwrap().receivers, 1));
         LOOKS.set(0);
         for _ in 0..100 {
-            assert_eq!(publisher.send(buffer.clone()).unwrap(), 0);
-            assert_eq!(publisher.send_bytes(&[1]).unwrap(), 1);
+            assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 0);
+            assert_eq!(publisher.send_bytes(&[1]).unwrap().receivers, 1);
         }
         assert!(LOOKS.get() <= MAX_SLOTS + 200, "{} looks", LOOKS.get());
         drop(held);
-        (0..2).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap(), 1));
+        (0..2).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 1));
         LOOKS.set(0);
         // Each of these withdraws the one before the last.
-        (0..100).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap(), 1));
+        (0..100).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 1));
         assert!(LOOKS.get() <= 300, "{} looks", LOOKS.get());
     }
 }

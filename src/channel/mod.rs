@@ -54,22 +54,35 @@
 //! joins, and optionally the last few before ([`PublisherBuilder::history`]). The publisher
 //! connects it when it next sends, or is asked for its receivers.
 //!
+//! # Slow and stopped receivers
+//!
+//! A receiver falls behind, or holds as many messages as it may, or its process is stopped. What
+//! happens then is the receiver's [rule](OnFull), within limits that the publisher sets:
+//!
+//! | rule | who waits | what is lost | the publisher learns | the receiver learns |
+//! |---|---|---|---|---|
+//! | [`OnFull::DropOldest`], the default | no side | the oldest message that it has not received | [`Sent::withdrawn`] | [`Message::missed`] |
+//! | [`OnFull::DropNewest`] | no side | the new message, for this receiver | [`Sent::full`] | [`Message::missed`] |
+//! | [`OnFull::Block`] | the publisher, and so the other receivers, for [`block_limit`](PublisherBuilder::block_limit): 5 s by default, once | nothing within the limit; then the new message, for this receiver, or [the receiver](OnStall::Disconnect) | [`Sent::stalled`] | [`Message::missed`], or [`RecvError::Evicted`] |
+//! | any, and it holds its [`loans`](PublisherBuilder::loans) or [bytes](PublisherBuilder::max_bytes_per_receiver): 2048 buffers, and a quarter of the pool, by default | with [`OnFull::Block`] as above | with [`OnFull::DropOldest`] the buffers that it has not received, then the new one; with [`OnFull::DropNewest`] the new one | [`Sent::too_many_loans`] | [`RecvError::TooManyLoans`] at once, and [`Message::missed`] |
+//! | none: a [`Sender`] | the sender | nothing | | |
+//!
+//! [`Publisher::receivers`], [`Receiver::missed`], [`inspect`](crate::inspect) and the command
+//! `shm-pool` count what each receiver has missed by the same reasons. [`Publisher::disconnect`]
+//! disconnects a receiver, stopped or not, and frees what it has not received.
+//!
+//! In other libraries, with their defaults:
+//!
+//! | | a full queue | waits at most | what a receiver can hold | the publisher learns | the receiver learns |
+//! |---|---|---|---|---|---|
+//! | iceoryx2 0.10 | the oldest message is lost; without `enable_safe_overflow` the publisher retries, or with `DiscardData` the new one is lost | for ever | 2 waiting, 2 borrowed | to how many it was sent | nothing; an error if it borrows a third |
+//! | zenoh 1.10, to another process | the new message is lost (`Drop`); with `Block` the publisher waits | `Drop`: 1 ms; `Block`: 5 s, then the connection is closed | 256 in the subscriber's channel, then its session stops | nothing | nothing |
+//!
 //! # How many buffers it takes
 //!
-//! For messages of one size class, a publisher never waits for memory if its pool has
-//!
-//! ```text
-//!   1                   being filled
-//! + max of              waiting for receivers, all among the newest:
-//!     history             kept for late receivers
-//!     capacity            of each receiver with DropOldest
-//!     capacity + 1        of each receiver with Block
-//! + sum of (capacity + 1) of the receivers with DropNewest, which wait although newer ones exist
-//! + sum of views          the most messages that each receiver has received and not yet dropped
-//! ```
-//!
-//! chunks. A sender takes 1 + (capacity + 1) + views.
-//! [`Provider::reserve`](crate::Provider::reserve) allocates them in advance.
+//! [`PublisherBuilder::buffers`] and [`SenderBuilder::buffers`] return with how many buffers an end
+//! never waits for memory. [`Provider::reserve`](crate::Provider::reserve) allocates them in advance.
+//! Without any option set, a receiver takes at most a quarter of the pool, or two messages.
 //!
 //! # When a side closes
 //!
@@ -89,8 +102,8 @@
 //! after the core dump if there is one; a receiver that its publisher has not connected yet, within
 //! a second. A receiver first gets the messages sent before the death.
 //!
-//! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel. A
-//! [`Publisher`] goes on: a receiver's seat is free again once its process is dead, or the receiver
+//! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel; a
+//! [`Subscriber`] opens it. A [`Publisher`] goes on: a receiver's seat is free again once its process is dead, or the receiver
 //! and the last message that it received are dropped.
 //!
 //! | killed | held | remains until |
@@ -104,6 +117,27 @@
 //! the system takes to free the memory, and up to 100 milliseconds more if the sender's process has
 //! not exited yet. Two ends in one process detect each other's drop, but not a death.
 //!
+//! # Restarts
+//!
+//! A [`Subscriber`] receives from whichever sender or publisher has a name, one after the other. It
+//! starts before them, opens each one's channel, and reports the boundary between two as events:
+//! [`Event::Disconnected`], after everything that the old one sent, and [`Event::Connected`].
+//!
+//! A restarted sender creates its channel with [`SenderBuilder::create_timeout`] or
+//! [`PublisherBuilder::create_timeout`], which waits until its predecessor has ended. If that is
+//! stopped or hangs, [`ChannelError::NameTaken`] names its process.
+//!
+//! [`list`] returns the channels that there are, and a [`Watcher`] reports each one that is created
+//! or ends.
+//!
+//! # Waiting for a name
+//!
+//! These, [`ReceiverBuilder::open_timeout`] and [`ReceiverBuilder::open_async`] wait for changes of
+//! the names in a directory. A thread of this process, which exits after the last such wait, sleeps
+//! until the kernel reports one (`inotify`), and wakes those that it concerns. They also check once
+//! a second; and every 10 milliseconds if `inotify` has reached a limit
+//! (`fs.inotify.max_user_instances`, descriptors), or if that thread cannot be started.
+//!
 //! # Resources
 //!
 //! A receiver maps the provider's segments, 16 at most and those that they have replaced (never
@@ -112,6 +146,11 @@
 //! receivers, keeps a descriptor open for it, and uses 16 bytes of heap per loan. The first channel
 //! of a process starts a thread, which sleeps until the process exits. For real-time priorities,
 //! see [lock freedom](crate::docs::design#lock-freedom).
+//!
+//! # Types
+//!
+//! A channel may declare the [`MessageType`] of its messages, and a receiver may expect one. With the
+//! feature `zerocopy`, the module `typed` sends and receives values in place.
 //!
 //! # Awaiting
 //!
@@ -140,6 +179,8 @@ mod helper;
 mod layout;
 mod lender;
 mod message;
+mod message_type;
+mod missed;
 #[cfg(all(test, loom))]
 #[path = "../models/loans.rs"]
 mod models;
@@ -150,7 +191,12 @@ mod receiver;
 mod ring;
 mod sender;
 mod sleeper;
+mod subscriber;
+#[cfg(feature = "zerocopy")]
+pub mod typed;
 mod wait_any;
+mod watch;
+mod watcher;
 #[cfg(all(test, loom))]
 #[path = "../models/withdrawal.rs"]
 mod withdrawal_models;
@@ -158,11 +204,15 @@ mod withdrawal_models;
 #[cfg(all(test, not(loom)))]
 pub(crate) use layout::format;
 
-pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
+pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError, WatchError};
 pub use message::MAX_INLINE;
-pub use publisher::{Publisher, PublisherBuilder, ReceiverState};
+pub use message_type::MessageType;
+pub use missed::{Missed, Sent};
+pub use publisher::{OnStall, Publisher, PublisherBuilder, ReceiverState};
 pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
 pub use ring::OnFull;
 pub use sender::{Sender, SenderBuilder};
 pub use sleeper::Interrupter;
+pub use subscriber::{Event, Subscriber};
 pub use wait_any::wait_any;
+pub use watcher::{list, Change, ChannelInfo, Watcher};

@@ -52,18 +52,23 @@
 use super::bell::Bell;
 use super::error::ChannelError;
 use super::layout::{not_a_channel, size, Facts, Found, Kind, MappedMeeting, MeetingHeader, Shared, MAX_SEATS};
+use super::message_type::{MessageType, TypeWords};
 use super::ring::OnFull;
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Name};
 use crate::os::posix::{effective_uid, round_to_pages, PAGE};
+use crate::os::process::Seen;
 use crate::os::robust_list::{self, Failed, Listed, Places, MAX_BELLS};
-use crate::os::segment::Locked;
+use crate::os::segment::{set_mode, Locked};
 use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep::{self, remove_dead, Removal};
+use std::fs;
+use std::os::unix::fs::{fchown, MetadataExt};
 use std::ptr::{addr_of, NonNull};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::thread;
 
@@ -88,12 +93,13 @@ pub(super) struct Object {
 type Made = (Mapping, Link, LockFile);
 
 /// Creates an object of at least `len` bytes, replacing one that a dead sender has left.
-fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelError> {
+fn make(name: &Name, len: usize, mode: u32, message_type: Option<&MessageType>) -> Result<Made, ChannelError> {
     let len = round_to_pages(len).unwrap_or(usize::MAX);
     for _ in 0..TRIES {
         match sweep::create_locked(name.clone(), len, mode, OWNER_BYTE, Mapping::behind_own_page) {
             Ok(Locked::Made(segment, locks)) => {
                 let (mapping, link) = segment.into_parts();
+                message_type.into_iter().for_each(|declared| TypeWords::of(&mapping).declare(declared));
                 return Ok((mapping, link, locks));
             }
             Ok(Locked::Swept(link)) => {
@@ -114,7 +120,25 @@ fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelError> {
             }
         }
     }
-    Err(ChannelError::NameTaken { object: name.path() })
+    Err(ChannelError::NameTaken { object: name.path(), process: None })
+}
+
+/// Adds the sender's process to `NameTaken`.
+pub(super) fn name_process(error: ChannelError, name: &Name) -> ChannelError {
+    match error {
+        ChannelError::NameTaken { object, .. } => {
+            let found = fs::symlink_metadata(name.as_path()).ok();
+            let process = found.and_then(|file| Seen::holder_of(name, (file.dev(), file.ino()), OWNER_BYTE));
+            ChannelError::NameTaken { object, process }
+        }
+        other => other,
+    }
+}
+
+/// Tells receivers that wait for a finished object: see `watch`.
+fn report(locks: &LockFile, mode: u32) {
+    // If it fails, they find it by a check.
+    let _ = set_mode(locks.file(), mode);
 }
 
 fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
@@ -125,28 +149,50 @@ fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
 }
 
 impl Object {
-    pub(super) fn create(name: &Name, facts: &Facts, mode: u32) -> Result<Self, ChannelError> {
-        let this = Self::make(name, facts, mode, None)?;
+    pub(super) fn create(
+        name: &Name,
+        facts: &Facts,
+        mode: u32,
+        message_type: Option<&MessageType>,
+    ) -> Result<Self, ChannelError> {
+        let this = Self::make(name, facts, mode, message_type, None)?;
         let this = this.hold(name, false, Shared::to_receiver)?;
         this.shared.header().what.0.finish();
+        report(&this.locks, mode);
         Ok(this)
     }
 
-    /// Creates a branch for the receiver on this seat (R2).
-    pub(super) fn create_branch(name: &Name, facts: &Facts, seat: Seat) -> Result<Self, ChannelError> {
-        let this = Self::make(name, facts, 0o600, Some(seat))?;
+    /// Creates a branch for the receiver on this seat (R2). `group` is that of a publisher's object
+    /// whose user is another.
+    pub(super) fn create_branch(
+        name: &Name,
+        facts: &Facts,
+        seat: Seat,
+        mode: u32,
+        group: Option<u32>,
+    ) -> Result<Self, ChannelError> {
+        let this = Self::make(name, facts, mode, None, Some(seat))?;
+        // A member of the group may do this. If it fails, the mode must admit the publisher.
+        let _ = group.map(|group| fchown(this.locks.file(), None, Some(group)));
         // The lock comes first: the holder of the bell always holds it too. Another process can
         // only guess the name.
         if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
             return Err(ChannelError::HasReceiver { object: name.path() });
         }
         let this = this.hold(name, false, Shared::to_sender)?;
+        this.shared.header().process.0.store(std::process::id(), Ordering::Relaxed);
         this.shared.header().what.0.finish();
         Ok(this)
     }
 
-    fn make(name: &Name, facts: &Facts, mode: u32, seat: Option<Seat>) -> Result<Self, ChannelError> {
-        let (mapping, link, locks) = make(name, size(facts.slots, facts.loans), mode)?;
+    fn make(
+        name: &Name,
+        facts: &Facts,
+        mode: u32,
+        message_type: Option<&MessageType>,
+        seat: Option<Seat>,
+    ) -> Result<Self, ChannelError> {
+        let (mapping, link, locks) = make(name, size(facts.slots, facts.loans), mode, message_type)?;
         let shared = Arc::new(Shared::new(mapping, facts));
         shared.header().what.0.describe(facts);
         shared.slots().iter().enumerate().for_each(|(at, slot)| slot.start(at));
@@ -256,6 +302,16 @@ impl Object {
         self.shared.to_receiver().is_gone()
     }
 
+    /// For the receiver whose sender [is gone](Self::is_sender_gone).
+    pub(super) fn is_evicted(&self) -> bool {
+        self.shared.header().what.0.is_evicted()
+    }
+
+    /// For the sender: the id of the receiver's process, as that has stated it.
+    pub(super) fn receiver_process(&self) -> Option<u32> {
+        Some(self.shared.header().process.0.load(Ordering::Relaxed)).filter(|&id| id != 0)
+    }
+
     /// For the receiver: the sender's process is alive and the sender not dropped.
     pub(super) fn has_sender(&self) -> bool {
         // The state records a drop: any loan keeps the sender's lock.
@@ -283,6 +339,17 @@ impl Object {
     /// Closes the object for the sender: no receiver can open it any more.
     pub(super) fn close(&self) {
         self.shared.header().what.0.close();
+        self.leave();
+    }
+
+    /// [`close`](Self::close) for a receiver that is to be told that it is disconnected.
+    pub(super) fn evict(&self) {
+        self.shared.header().what.0.evict();
+        self.leave();
+    }
+
+    /// After the state: the receiver reads it once the bell says that the sender has left.
+    fn leave(&self) {
         self.shared.to_receiver().leave();
         // Refuses a receiver that found the channel open but has not joined yet.
         self.shared.to_sender().close();
@@ -319,12 +386,18 @@ pub(super) struct Seat {
 }
 
 impl Meeting {
-    pub(super) fn create(name: &Name, facts: &Facts) -> Result<Self, ChannelError> {
+    pub(super) fn create(
+        name: &Name,
+        facts: &Facts,
+        mode: u32,
+        message_type: Option<&MessageType>,
+    ) -> Result<Self, ChannelError> {
         let places = Places::take(facts.seats).map_err(|failed| not_listed(failed, name))?;
-        let (mapping, link, locks) = make(name, PAGE, 0o600)?;
+        let (mapping, link, locks) = make(name, PAGE, mode, message_type)?;
         let (page, _places, _link) = (Arc::new(MappedMeeting::new(mapping)), Some(places), Some(link));
         let this = Self { _places, page, fork_epoch: fork::epoch(), seats: facts.seats, taken: None, _link, locks };
         this.header().start(facts);
+        report(&this.locks, mode);
         Ok(this)
     }
 

@@ -11,7 +11,7 @@
 
 use super::error::ChannelError;
 use super::layout::{size, Facts, Kind, Shared, What, EXTRA_SLOTS, WRONG_SIZE};
-use super::message;
+use super::missed::Missed;
 use super::ring::{self, OnFull};
 use crate::os::mapping::Mapping;
 use crate::os::name::Name;
@@ -45,8 +45,11 @@ pub(crate) enum Role {
 pub(crate) struct Traffic {
     pub(crate) sent: u64,
     pub(crate) waiting: usize,
-    /// The number of messages not sent, as of the last one that was sent.
-    pub(crate) skipped: u32,
+    /// What a publisher has counted for it.
+    pub(crate) missed: Missed,
+    /// The sender holds its bell.
+    pub(crate) is_connected: bool,
+    pub(crate) is_evicted: bool,
     /// What the receiver holds, received or not.
     pub(crate) loaned: Vec<Loaned>,
 }
@@ -77,12 +80,10 @@ fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelEr
     let shared = Shared::new(copy, facts);
     let slots = shared.slots();
     let sent = ring::sent(slots);
-    let last = sent.checked_sub(1).and_then(|ticket| Some((ticket, ring::words_of(slots, ticket)?)));
-    let place = last.filter(|(ticket, words)| message::read(*ticket, words, 0).is_ok());
-    let skipped = place.map_or(0, |(ticket, words)| message::place(ticket, &words).wrapping_sub(ticket as u32));
     // The extra slot may hold a message too.
     let waiting = ring::waiting(slots).min(shared.capacity());
-    Ok(Traffic { sent, waiting, skipped, loaned: all(&shared) })
+    let (is_connected, is_evicted) = (shared.to_receiver().is_held(), shared.header().what.0.is_evicted());
+    Ok(Traffic { sent, waiting, missed: shared.missed().load(), is_connected, is_evicted, loaned: all(&shared) })
 }
 
 /// The bits of a word that hold 1 + the length.

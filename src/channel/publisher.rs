@@ -5,8 +5,10 @@
 //! 1. Open the branches of new receivers and send them the history; drop those of closed or dead
 //!    ones.
 //! 2. Find room, by each receiver's rule: wait for it, or skip the receiver. Only the sender fills
-//!    slots, so room once found stays. If a receiver with [`OnFull::Block`] makes no room in time,
-//!    no receiver gets the message.
+//!    slots, so room once found stays. A receiver with [`OnFull::Block`] is waited for until the
+//!    *stall* deadline, which starts with the first message for which it has no room, and once per
+//!    message for all receivers. Past it, the receiver is skipped at once until it has room, or
+//!    disconnected. If the call may not wait that long, no receiver gets the message.
 //! 3. For each receiver: lend it the buffer and fill its slot.
 //! 4. One full fence for all bells, then ring those whose receivers sleep.
 //! 5. Off the receivers' path: check for room for the next message, withdraw the oldest one where
@@ -18,21 +20,41 @@
 //!
 //! Dropping a branch leaves its loans to the pool (see `lender`), including a message sent while
 //! the receiver closed.
+//!
+//! # Disconnecting a receiver
+//!
+//! | step | publisher | what is left if it dies here |
+//! |---|---|---|
+//! | E1 | store in the branch that its receiver is disconnected: Release | the kernel rings; the receiver gets the messages that wait, and then the error of E2 |
+//! | E2 | leave the bell, which wakes the receiver | the same |
+//! | E3 | claim each message that waits, and drop its buffer | the same, for the messages that are left |
+//! | E4 | drop the branch | the loans of the messages received, as if the publisher had closed |
+//!
+//! The receiver claims each message before it reads it (see `ring`), so E3 takes no message that is
+//! read. What it has received stays on loan until it returns it or dies, as in `lender`. It keeps its
+//! seat as long as a closed receiver would.
+//!
+//! A receiver that is killed or stopped at any of these steps changes nothing: the publisher waits
+//! for none.
 
 #![forbid(unsafe_code)]
 
-use super::branch::{self, Branch, Patience};
+use super::branch::{self, Branch, Patience, WaitedFor};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::layout::{
     self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SEATS, MAX_SLOTS,
 };
 use super::message;
-use super::object::{Meeting, Object, Seat};
+use super::message_type::MessageType;
+use super::missed::{Missed, Reason, Sent};
+use super::object::{name_process, Meeting, Object, Seat};
+use super::receiver::ReceiverBuilder;
 use super::ring::{OnFull, Words};
 use super::sleeper::{Asleep, Interrupter, Interrupts};
+use super::watch::Attempts;
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
-use crate::os::posix::{effective_uid, has_heap};
+use crate::os::posix::{admits_others, effective_uid, has_heap, is_object_mode};
 use crate::owner::buf::ShmBuf;
 use crate::owner::pool::Pool;
 use crate::owner::provider::Provider;
@@ -42,6 +64,8 @@ use crate::protocol::sweep::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::collections::VecDeque;
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -54,6 +78,23 @@ const HEAP: usize = 32 << 10;
 
 const DEFAULT_SEATS: usize = 16;
 
+const DEFAULT_BLOCK_LIMIT: Duration = Duration::from_secs(5);
+
+/// By default, a receiver holds at most this part of the provider's `max_bytes`.
+const DEFAULT_SHARE: usize = 4;
+
+/// What a publisher does with a receiver that makes no room within the
+/// [limit](PublisherBuilder::block_limit).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnStall {
+    /// The default: messages are skipped for this receiver until it has room again.
+    #[default]
+    Skip,
+    /// The receiver is disconnected, as by [`Publisher::disconnect`].
+    Disconnect,
+}
+
 /// Options of a [`Publisher`]. Start with [`Publisher::builder`]; every option has a default.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `create` is called"]
@@ -64,7 +105,13 @@ pub struct PublisherBuilder {
     history: usize,
     on_full: OnFull,
     allow_blocking: bool,
+    block_limit: Duration,
+    on_stall: OnStall,
+    max_bytes: Option<usize>,
+    serves_joins: bool,
+    mode: u32,
     spin: Duration,
+    message_type: Option<MessageType>,
 }
 
 impl PublisherBuilder {
@@ -93,6 +140,18 @@ impl PublisherBuilder {
         self
     }
 
+    /// Sets how many bytes of buffers a receiver may hold at a time, including those that it has not
+    /// received yet; default: a quarter of the provider's
+    /// [`max_bytes`](crate::ProviderBuilder::max_bytes). Beyond that, messages are dropped or waited
+    /// for as with [`loans`](Self::loans). Two buffers are always allowed, whatever their length.
+    ///
+    /// So a receiver that is stopped, or drops nothing, leaves three quarters of the pool to the
+    /// publisher, without any option set. To allow any number, set [`usize::MAX`].
+    pub fn max_bytes_per_receiver(mut self, bytes: usize) -> Self {
+        self.max_bytes = Some(bytes);
+        self
+    }
+
     /// Sets the rule for receivers that do not choose one; default [`OnFull::DropOldest`].
     pub fn on_full(mut self, on_full: OnFull) -> Self {
         self.on_full = on_full;
@@ -106,11 +165,49 @@ impl PublisherBuilder {
         self
     }
 
+    /// Sets how long a message waits for receivers with [`OnFull::Block`], all together; default 5
+    /// seconds. A receiver that has had no room for that long, over however many calls, is *stalled*:
+    /// the message is sent to the others, and so are later ones, without waiting, until it has room
+    /// again. With [`Duration::MAX`] a stopped receiver stops the others.
+    ///
+    /// [`send_async`](Publisher::send_async) may notice up to a second later.
+    pub fn block_limit(mut self, limit: Duration) -> Self {
+        self.block_limit = limit;
+        self
+    }
+
+    /// Sets what happens with a receiver past the [`block_limit`](Self::block_limit); default
+    /// [`OnStall::Skip`].
+    pub fn on_stall(mut self, on_stall: OnStall) -> Self {
+        self.on_stall = on_stall;
+        self
+    }
+
+    /// Sets whether a send connects receivers that have joined, and disconnects those that have
+    /// closed or died, at some 20 system calls each; default `true`. If `false`,
+    /// [`serve_joins`](Publisher::serve_joins) does, and a send makes no system call for them. The
+    /// calls that ask for receivers always do.
+    pub fn joins_in_send(mut self, serve: bool) -> Self {
+        self.serves_joins = serve;
+        self
+    }
+
     /// Sets how many of the last messages a new receiver gets, at most its capacity; default 0. It
     /// gets them when the publisher next sends, or is asked for its receivers
     /// ([`Publisher::receivers`], [`Publisher::wait_for_receivers`]). Their buffers stay in use.
     pub fn history(mut self, messages: usize) -> Self {
         self.history = messages;
+        self
+    }
+
+    /// Sets the permission bits of the channel's object, regardless of the umask; default `0o600`,
+    /// for receivers of the same user. Receivers of other users also need the provider's
+    /// [`mode`](crate::ProviderBuilder::mode) and
+    /// [`ClientBuilder::owner_uid`](crate::ClientBuilder::owner_uid). The objects that they create
+    /// have these bits and the group of the channel's object. With `0o660` and a group, only its
+    /// members can write to them. See the [threat model](crate::docs::guarantees#threat-model).
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
         self
     }
 
@@ -121,25 +218,95 @@ impl PublisherBuilder {
         self
     }
 
+    /// Declares the type of the messages, which a receiver may
+    /// [expect](super::ReceiverBuilder::message_type); by default none. Neither side checks a message.
+    pub fn message_type(mut self, message_type: MessageType) -> Self {
+        self.message_type = Some(message_type);
+        self
+    }
+
+    /// Returns how many buffers of one size class the publisher takes at most with these receivers,
+    /// each with the most messages that it has received and not yet dropped. For
+    /// [`Provider::reserve`](crate::Provider::reserve) and
+    /// [`max_bytes`](crate::ProviderBuilder::max_bytes).
+    ///
+    /// ```
+    /// use shm_pool::channel::{OnFull, Publisher, Receiver};
+    ///
+    /// let camera = Publisher::builder().capacity(2);
+    /// let (display, logger) = (Receiver::builder(), Receiver::builder().on_full(OnFull::Block));
+    /// // One being filled, three waiting for the logger, the newest two of them also for the display,
+    /// // one being displayed, and four being written.
+    /// assert_eq!(camera.buffers([(&display, 1), (&logger, 4)]), 1 + 3 + 1 + 4);
+    /// ```
+    ///
+    /// The sum of:
+    ///
+    /// * 1 being filled;
+    /// * the newest ones, for all receivers together: the maximum of [`history`](Self::history), of
+    ///   `capacity` for each receiver with [`OnFull::DropOldest`], and of `capacity` + 1 for each one
+    ///   with [`OnFull::Block`];
+    /// * `capacity` + 1 for each receiver with [`OnFull::DropNewest`], whose messages wait although
+    ///   newer ones exist. So do those of a receiver that is [stalled](Self::block_limit): add as
+    ///   many for each one that you expect;
+    /// * the messages received and not yet dropped.
+    ///
+    /// It does not count on [`max_bytes_per_receiver`](Self::max_bytes_per_receiver).
+    pub fn buffers<'a>(&self, receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>) -> usize {
+        let (mut newest, mut others) = (self.history.min(self.slots), 0);
+        for (receiver, views) in receivers {
+            let (capacity, on_full) = receiver.behind(self.slots, self.on_full);
+            match on_full {
+                OnFull::DropOldest => newest = newest.max(capacity),
+                OnFull::Block => newest = newest.max(capacity + 1),
+                OnFull::DropNewest => others += capacity + 1,
+            }
+            others += views;
+        }
+        1 + newest + others
+    }
+
     /// Creates the channel `name`, for buffers of `provider`. For valid names, see
-    /// [`SenderBuilder::create`](super::SenderBuilder::create). Receivers must run as the same
-    /// user.
+    /// [`SenderBuilder::create`](super::SenderBuilder::create).
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Name`], [`ChannelError::OutOfRange`], [`ChannelError::Forked`],
+    /// [`ChannelError::Name`], [`ChannelError::OutOfRange`], [`ChannelError::Mode`],
+    /// [`ChannelError::Forked`],
     /// [`ChannelError::NameTaken`],
     /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`],
     /// [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Publisher, ChannelError> {
+        let object = layout::name(provider.names(), name)?;
+        self.try_create(provider, &object, name).map_err(|error| name_process(error, &object))
+    }
+
+    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has
+    /// the name: a predecessor that is still exiting.
+    ///
+    /// # Errors
+    ///
+    /// See [`create`](Self::create). [`ChannelError::NameTaken`] names the process of the
+    /// predecessor, which may be stopped or hang.
+    pub fn create_timeout(self, provider: &Provider, name: &str, timeout: Duration) -> Result<Publisher, ChannelError> {
+        let object = layout::name(provider.names(), name)?;
+        let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
+        let made = Attempts::run(object.clone(), timeout, is_taken, || self.try_create(provider, &object, name));
+        made.map_err(|error| name_process(error, &object))
+    }
+
+    fn try_create(&self, provider: &Provider, object: &Name, name: &str) -> Result<Publisher, ChannelError> {
         ChannelError::check("receivers", self.seats, 1, MAX_SEATS)?;
         ChannelError::check("capacity", self.slots, 1, MAX_SLOTS)?;
         ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
+        MessageType::check(&self.message_type)?;
+        if !is_object_mode(self.mode) {
+            return Err(ChannelError::Mode { mode: self.mode });
+        }
         // First: in a forked child, a thread that does not exist there may hold a lock.
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
         }
-        let object = layout::name(provider.names(), name)?;
         let facts = Facts {
             kind: Kind::Meeting,
             provider: provider.id(),
@@ -149,14 +316,16 @@ impl PublisherBuilder {
             on_full: self.on_full,
             allow_blocking: self.allow_blocking,
         };
-        let meeting = Arc::new(Meeting::create(&object, &facts)?);
+        let meeting = Arc::new(Meeting::create(object, &facts, self.mode, self.message_type.as_ref())?);
         Ok(Publisher {
             meeting,
             rules: facts,
+            admits_others: admits_others(self.mode),
             names: provider.names().clone(),
             channel: name.to_owned(),
             pool: Arc::downgrade(provider.pool()),
-            outlets: Vec::new(),
+            // All at once, so that a send never moves them.
+            outlets: Vec::with_capacity(self.seats),
             sent: 0,
             seen: [0; MAX_SEATS],
             refused: [(0, 0); MAX_SEATS],
@@ -164,6 +333,10 @@ impl PublisherBuilder {
             history: VecDeque::new(),
             history_len: self.history.min(self.slots),
             interrupts: Interrupts::new(),
+            block_limit: self.block_limit,
+            on_stall: self.on_stall,
+            max_bytes: self.max_bytes.unwrap_or(provider.pool().limits.max_bytes / DEFAULT_SHARE),
+            serves_joins: self.serves_joins,
             spin: self.spin,
         })
     }
@@ -176,18 +349,21 @@ pub struct ReceiverState {
     /// A random id, part of the name of the object that publisher and receiver share:
     /// `{prefix}.{channel}.{id:016x}.branch`.
     pub id: u64,
+    /// The id of its process, as that process states it: in its own PID namespace.
+    pub process: Option<u32>,
     /// The rule for when it falls behind.
     pub on_full: OnFull,
     /// How many messages it may be behind.
     pub capacity: usize,
-    /// How many messages wait for it. Unless the rule is [`OnFull::DropOldest`], this includes the
-    /// last one received, until the receiver asks for the next.
+    /// How many messages wait for it.
     pub waiting: usize,
     /// How many buffers it holds, received or not.
     pub loaned: usize,
-    /// How many messages it has missed since it joined: those withdrawn, and those never sent to
-    /// it.
-    pub dropped: u64,
+    /// How many messages it has missed since it joined, by reason.
+    pub missed: Missed,
+    /// `true` if it is past the [`block_limit`](PublisherBuilder::block_limit), and messages are
+    /// skipped until it has room.
+    pub is_stalled: bool,
 }
 
 /// Sends messages to several receivers, up to [a number](PublisherBuilder::receivers) set at
@@ -212,7 +388,7 @@ pub struct ReceiverState {
 /// for number in 0..5_u8 {
 ///     let mut frame = provider.alloc(1_000)?;
 ///     frame.fill(number);
-///     assert_eq!(publisher.send(frame.freeze())?, 2); // to two receivers, without a copy
+///     assert_eq!(publisher.send(frame.freeze())?.receivers, 2); // without a copy
 /// }
 /// assert_eq!(logger.recv()?[0], 0); // everything
 /// let newest = display.recv()?; // the last two
@@ -223,6 +399,8 @@ pub struct ReceiverState {
 pub struct Publisher {
     meeting: Arc<Meeting>,
     rules: Facts,
+    /// Whether receivers may belong to other users.
+    admits_others: bool,
     names: Namespace,
     channel: String,
     pool: Weak<Pool>,
@@ -238,6 +416,10 @@ pub struct Publisher {
     history: VecDeque<Kept>,
     history_len: usize,
     interrupts: Arc<Interrupts>,
+    block_limit: Duration,
+    on_stall: OnStall,
+    max_bytes: usize,
+    serves_joins: bool,
     spin: Duration,
 }
 
@@ -249,66 +431,167 @@ enum Kept {
 struct Outlet {
     branch: Branch,
     id: u64,
+    process: Option<u32>,
     /// How many messages were not sent to it, modulo 2^32.
     skipped: u32,
-    /// How many messages it did not get, including withdrawn ones.
-    dropped: u64,
-    /// `true` if this receiver gets the message being sent.
-    is_taker: bool,
+    missed: Missed,
+    /// What becomes of the message being sent.
+    outcome: Outcome,
+    /// Until when it is waited for, since the first message for which it had no room.
+    stall: Option<Deadline>,
+    /// How many messages have found no loan, and whether the last one that needed one has.
+    limit_reached: u64,
+    is_at_limit: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The receiver has closed or died.
+    Gone,
+    Taken,
+    Skipped(Reason),
 }
 
 impl Outlet {
-    /// Waits for room and, for a buffer, a loan.
+    fn new(branch: Branch, id: u64, not_connected: u64) -> Self {
+        let process = branch.object.receiver_process();
+        let missed = Missed { not_connected, ..Missed::default() };
+        branch.note_missed(&missed);
+        let (skipped, outcome, stall) = (not_connected as u32, Outcome::Gone, None);
+        Self { branch, id, process, skipped, missed, outcome, stall, limit_reached: 0, is_at_limit: false }
+    }
+
+    fn is_taker(&self) -> bool {
+        self.outcome == Outcome::Taken
+    }
+
+    /// Waits for room and, for a buffer, a loan: at most until the stall deadline, which is the same
+    /// for all receivers of a message.
     #[inline]
-    fn wait(&mut self, is_buffer: bool, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
-        match self.branch.reserve(is_buffer, budget, patience) {
-            // The next send drops its branch.
-            Err(SendErrorKind::Disconnected) => {}
-            reserved => {
-                reserved?;
-                self.is_taker = true;
+    fn wait(
+        &mut self,
+        bytes: usize,
+        budget: Duration,
+        patience: Patience,
+        limit: &mut Limit,
+    ) -> Result<(), SendErrorKind> {
+        self.outcome = match self.branch.reserve(bytes, Duration::ZERO, Patience::None) {
+            Ok(()) => {
+                self.stall = None;
+                Outcome::Taken
             }
-        }
+            Err(kind) => self.wait_for_room(kind, bytes, budget, patience, limit)?,
+        };
         Ok(())
     }
 
-    /// Finds room without waiting, withdrawing a buffer for its loan if the rule says so.
-    #[inline]
-    fn make_room(&mut self, is_buffer: bool) {
-        let branch = &mut self.branch;
-        let has_room = branch.is_ready() || branch.has_room();
-        self.is_taker = has_room && branch.has_loan(is_buffer);
-        if has_room && !self.is_taker && branch.on_full == OnFull::DropOldest && branch.withdraw_buffer() {
-            self.dropped += 1;
-            self.is_taker = branch.has_loan(is_buffer);
+    #[cold]
+    fn wait_for_room(
+        &mut self,
+        kind: SendErrorKind,
+        bytes: usize,
+        budget: Duration,
+        patience: Patience,
+        limit: &mut Limit,
+    ) -> Result<Outcome, SendErrorKind> {
+        if matches!(kind, SendErrorKind::TooManyLoans { .. }) {
+            self.reach_limit();
+            self.branch.ring();
         }
-        if !self.is_taker {
-            self.leave_out();
+        self.stall = self.stall.or_else(|| limit.deadline());
+        let is_stalled = |stall: Option<Deadline>| stall.is_some_and(Deadline::has_passed);
+        if is_stalled(self.stall) {
+            return Ok(Outcome::Skipped(Reason::Stalled));
+        }
+        let Patience::Until(deadline) = patience else { return Err(kind) };
+        let patience = Patience::Until(Deadline::first(deadline, self.stall));
+        match self.branch.reserve(bytes, budget, patience) {
+            Ok(()) => {
+                self.stall = None;
+                Ok(Outcome::Taken)
+            }
+            // The next send drops its branch.
+            Err(SendErrorKind::Disconnected) => Ok(Outcome::Gone),
+            Err(SendErrorKind::TimedOut) if is_stalled(self.stall) => Ok(Outcome::Skipped(Reason::Stalled)),
+            Err(kind) => Err(kind),
         }
     }
 
-    /// Checks for room for the next message, and withdraws one if the rule says so.
+    /// Finds room without waiting, withdrawing buffers for their loans if the rule says so.
     #[inline]
-    fn look_for_room(&mut self) {
-        self.dropped += u64::from(self.branch.look_for_room());
+    fn make_room(&mut self, bytes: usize) {
+        let branch = &mut self.branch;
+        let has_room = branch.is_ready() || branch.has_room();
+        self.outcome = match has_room {
+            true if branch.has_loan(bytes) || self.withdraw_for(bytes) => Outcome::Taken,
+            true => Outcome::Skipped(Reason::TooManyLoans),
+            false => Outcome::Skipped(Reason::Full),
+        };
+        if let Outcome::Skipped(reason) = self.outcome {
+            self.leave_out(reason);
+        }
     }
 
     #[cold]
-    fn leave_out(&mut self) {
+    fn withdraw_for(&mut self, bytes: usize) -> bool {
+        while self.branch.on_full == OnFull::DropOldest && self.branch.withdraw_buffer() {
+            self.note_withdrawn();
+            if self.branch.has_loan(bytes) {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[cold]
+    fn note_withdrawn(&mut self) {
+        self.missed.withdrawn += 1;
+        self.branch.note_missed(&self.missed);
+    }
+
+    /// Checks for room for the next message, and withdraws one if the rule says so. Returns `true`
+    /// if it did.
+    #[inline]
+    fn look_for_room(&mut self) -> bool {
+        let is_withdrawn = self.branch.look_for_room();
+        if is_withdrawn {
+            self.note_withdrawn();
+        }
+        is_withdrawn
+    }
+
+    #[cold]
+    fn leave_out(&mut self, reason: Reason) {
         self.skipped = self.skipped.wrapping_add(1);
-        self.dropped += 1;
+        self.missed.count(reason);
+        self.branch.note_missed(&self.missed);
+        if reason == Reason::TooManyLoans {
+            self.reach_limit();
+        }
+    }
+
+    /// L1. The caller rings.
+    fn reach_limit(&mut self) {
+        self.limit_reached += 1;
+        self.is_at_limit = true;
+        self.branch.object.shared().missed().limit().reach(self.limit_reached);
     }
 
     #[inline]
     fn lend(&mut self, place: (u64, u64, u64), buffer: ShmBuf) {
-        if self.is_taker {
+        if self.is_taker() {
             self.branch.lend(place, buffer, self.skipped);
+            if self.is_at_limit {
+                self.is_at_limit = false;
+                self.branch.object.shared().missed().limit().clear(self.limit_reached);
+                // L2
+            }
         }
     }
 
     #[inline]
     fn fill(&mut self, words: &Words) {
-        if self.is_taker {
+        if self.is_taker() {
             self.branch.fill(&message::after(words, self.skipped));
         }
     }
@@ -316,12 +599,26 @@ impl Outlet {
     fn state(&self) -> ReceiverState {
         ReceiverState {
             id: self.id,
+            process: self.process,
             on_full: self.branch.on_full,
             capacity: self.branch.object.shared().capacity(),
             waiting: self.branch.waiting(),
             loaned: self.branch.loaned(),
-            dropped: self.dropped,
+            missed: self.missed,
+            is_stalled: self.stall.is_some_and(Deadline::has_passed),
         }
+    }
+}
+
+/// The stall deadline of one message: the clock is read only if a receiver has no room.
+struct Limit {
+    time: Duration,
+    deadline: Option<Option<Deadline>>,
+}
+
+impl Limit {
+    fn deadline(&mut self) -> Option<Deadline> {
+        *self.deadline.get_or_insert_with(|| Deadline::after(self.time))
     }
 }
 
@@ -335,7 +632,13 @@ impl Publisher {
             history: 0,
             on_full: OnFull::default(),
             allow_blocking: true,
+            block_limit: DEFAULT_BLOCK_LIMIT,
+            on_stall: OnStall::default(),
+            max_bytes: None,
+            serves_joins: true,
+            mode: 0o600,
             spin: DEFAULT_SPIN,
+            message_type: None,
         }
     }
 
@@ -348,18 +651,18 @@ impl Publisher {
         Self::builder().create(provider, name)
     }
 
-    /// Sends a buffer to all receivers, and returns to how many. Blocks until every receiver with
-    /// [`OnFull::Block`] has room and a loan. Without any receiver or
+    /// Sends a buffer to all receivers, and returns to how many, and why others were skipped. Blocks
+    /// until every receiver with [`OnFull::Block`] has room and a loan, at most for the
+    /// [`block_limit`](PublisherBuilder::block_limit). Without any receiver or
     /// [history](PublisherBuilder::history), the buffer is free again at once.
-    ///
-    /// The count may include a receiver that closes concurrently and does not get the message.
     ///
     /// # Errors
     ///
     /// [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
-    /// On an error no receiver gets the message, and the error contains the buffer.
+    /// On an error no receiver gets the message, and the error contains the buffer: the same message
+    /// can be sent again.
     #[inline]
-    pub fn send(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
+    pub fn send(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))
     }
 
@@ -367,10 +670,12 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`] if a receiver with [`OnFull::Block`] has no room;
-    /// [`SendErrorKind::TooManyLoans`] if it has no free loan; and those of [`send`](Self::send).
+    /// [`SendErrorKind::Full`] if a receiver with [`OnFull::Block`] has no room, and the
+    /// [`block_limit`](PublisherBuilder::block_limit) has not passed since the first call that found
+    /// none; likewise [`SendErrorKind::TooManyLoans`] if it has no free loan; and those of
+    /// [`send`](Self::send).
     #[inline]
-    pub fn try_send(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
+    pub fn try_send(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::None)
     }
 
@@ -378,14 +683,15 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`], and those of [`send`](Self::send).
+    /// [`SendErrorKind::TimedOut`] if that is shorter than what is left of the
+    /// [`block_limit`](PublisherBuilder::block_limit), and those of [`send`](Self::send).
     #[inline]
-    pub fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<usize, SendError<ShmBuf>> {
+    pub fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<Sent, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::of(timeout))
     }
 
     #[inline]
-    fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<usize, SendError<ShmBuf>> {
+    fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<Sent, SendError<ShmBuf>> {
         let fail = |kind, message| Err(SendError { kind, message });
         if let Err(kind) = self.check_fork() {
             return fail(kind, message);
@@ -394,24 +700,24 @@ impl Publisher {
         if found != expected {
             return fail(SendErrorKind::OtherProvider { found, expected }, message);
         }
-        let takers = match self.prepare(true, patience) {
-            Ok(takers) => takers,
+        let mut sent = match self.prepare(message.capacity(), patience) {
+            Ok(sent) => sent,
             Err(kind) => return fail(kind, message),
         };
         let place = message.place();
         if self.history_len > 0 {
             self.keep(Kept::Buffer(message.clone()));
         }
-        let mut handles = message.copies(takers);
-        for outlet in self.outlets.iter_mut().filter(|outlet| outlet.is_taker) {
+        let mut handles = message.copies(sent.receivers);
+        for outlet in self.outlets.iter_mut().filter(|outlet| outlet.is_taker()) {
             // There are as many handles as takers.
             if let Some(handle) = handles.next() {
                 outlet.lend(place, handle);
             }
         }
-        self.ring();
+        sent.withdrawn = self.ring();
         self.outlets.iter_mut().for_each(|outlet| outlet.branch.collect_some());
-        Ok(takers)
+        Ok(sent)
     }
 
     /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, inline in their slots.
@@ -421,7 +727,7 @@ impl Publisher {
     ///
     /// [`SendErrorKind::TooLong`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     #[inline]
-    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<usize, SendErrorKind> {
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<Sent, SendErrorKind> {
         self.send_inline(bytes, Patience::Until(None))
     }
 
@@ -429,10 +735,10 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`] if a receiver with [`OnFull::Block`] has no room, and those of
+    /// [`SendErrorKind::Full`], as for [`try_send`](Self::try_send), and those of
     /// [`send_bytes`](Self::send_bytes).
     #[inline]
-    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<usize, SendErrorKind> {
+    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<Sent, SendErrorKind> {
         self.send_inline(bytes, Patience::None)
     }
 
@@ -443,25 +749,25 @@ impl Publisher {
     ///
     /// [`SendErrorKind::TimedOut`], and those of [`send_bytes`](Self::send_bytes).
     #[inline]
-    pub fn send_bytes_timeout(&mut self, bytes: &[u8], timeout: Duration) -> Result<usize, SendErrorKind> {
+    pub fn send_bytes_timeout(&mut self, bytes: &[u8], timeout: Duration) -> Result<Sent, SendErrorKind> {
         self.send_inline(bytes, Patience::of(timeout))
     }
 
     #[inline]
-    fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<usize, SendErrorKind> {
+    fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<Sent, SendErrorKind> {
         self.check_fork()?;
         // Here, where it inlines: callers mostly know the length.
         self.send_words(&message::of_bytes(bytes)?, patience)
     }
 
-    fn send_words(&mut self, words: &Words, patience: Patience) -> Result<usize, SendErrorKind> {
-        let takers = self.prepare(false, patience)?;
+    fn send_words(&mut self, words: &Words, patience: Patience) -> Result<Sent, SendErrorKind> {
+        let mut sent = self.prepare(0, patience)?;
         if self.history_len > 0 {
             self.keep(Kept::Bytes(*words));
         }
         self.outlets.iter_mut().for_each(|outlet| outlet.fill(words));
-        self.ring();
-        Ok(takers)
+        sent.withdrawn = self.ring();
+        Ok(sent)
     }
 
     /// Sends a buffer to all receivers, and waits without blocking the thread for each receiver
@@ -472,8 +778,9 @@ impl Publisher {
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
     /// [`SendErrorKind::Interrupted`].
-    pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
-        branch::send(self, buffer, true, Self::try_send, Self::waited_for).await
+    pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
+        let bytes = buffer.capacity();
+        branch::send(self, buffer, bytes, Self::try_send, Self::waited_for).await
     }
 
     /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, and waits as
@@ -483,11 +790,11 @@ impl Publisher {
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
     /// [`SendErrorKind::Interrupted`].
-    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<usize, SendErrorKind> {
+    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<Sent, SendErrorKind> {
         let try_send = |publisher: &mut Self, message| {
             publisher.try_send_bytes(message).map_err(|kind| SendError { kind, message })
         };
-        branch::send(self, bytes, false, try_send, Self::waited_for).await.map_err(|error| error.kind)
+        branch::send(self, bytes, 0, try_send, Self::waited_for).await.map_err(|error| error.kind)
     }
 
     #[inline]
@@ -495,53 +802,126 @@ impl Publisher {
         self.meeting.is_ours().then_some(()).ok_or(SendErrorKind::Forked)
     }
 
-    /// Steps 1 and 2. Returns the number of receivers that get the message.
+    /// Steps 1 and 2. Returns what becomes of the message.
     #[inline]
-    fn prepare(&mut self, is_buffer: bool, patience: Patience) -> Result<usize, SendErrorKind> {
-        self.meet();
-        let (mut takers, mut is_one_gone) = (0, false);
+    fn prepare(&mut self, bytes: usize, patience: Patience) -> Result<Sent, SendErrorKind> {
+        if self.serves_joins {
+            self.meet();
+        }
+        let (mut sent, mut is_one_gone) = (Sent::default(), false);
+        let mut limit = Limit { time: self.block_limit, deadline: None };
         for outlet in &mut self.outlets {
-            outlet.is_taker = false;
             if outlet.branch.is_gone() {
+                outlet.outcome = Outcome::Gone;
                 is_one_gone = true;
                 continue;
             }
             match outlet.branch.on_full {
-                OnFull::Block => outlet.wait(is_buffer, self.spin, patience)?,
-                OnFull::DropNewest | OnFull::DropOldest => outlet.make_room(is_buffer),
+                OnFull::Block => outlet.wait(bytes, self.spin, patience, &mut limit)?,
+                OnFull::DropNewest | OnFull::DropOldest => outlet.make_room(bytes),
             }
-            takers += usize::from(outlet.is_taker);
+            match outlet.outcome {
+                Outcome::Taken => sent.receivers += 1,
+                Outcome::Skipped(reason) => sent.count(reason),
+                Outcome::Gone => {}
+            }
         }
-        if is_one_gone {
+        if sent.stalled > 0 {
+            self.leave_out_stalled();
+        }
+        if is_one_gone && self.serves_joins {
             self.let_go();
         }
         self.sent += 1;
-        Ok(takers)
+        Ok(sent)
+    }
+
+    /// Once no receiver is waited for any more, so that the message is sent.
+    #[cold]
+    fn leave_out_stalled(&mut self) {
+        let is_stalled = |outlet: &Outlet| outlet.outcome == Outcome::Skipped(Reason::Stalled);
+        match self.on_stall {
+            OnStall::Skip => self
+                .outlets
+                .iter_mut()
+                .filter(|outlet| is_stalled(outlet))
+                .for_each(|outlet| outlet.leave_out(Reason::Stalled)),
+            OnStall::Disconnect => {
+                while let Some(at) = self.outlets.iter().position(is_stalled) {
+                    self.evict(at);
+                }
+            }
+        }
     }
 
     /// Steps 4 and 5, except for returned loans: collecting those after inline bytes would cost
-    /// more than the rest of the send.
+    /// more than the rest of the send. Returns from how many receivers a message was withdrawn.
     #[inline]
-    fn ring(&mut self) {
+    fn ring(&mut self) -> usize {
         fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
-        let takers = || self.outlets.iter().filter(|outlet| outlet.is_taker);
-        takers().for_each(|outlet| outlet.branch.object.shared().to_receiver().ring_after_fence());
-        self.outlets.iter_mut().for_each(Outlet::look_for_room);
+        let is_news = |outcome| matches!(outcome, Outcome::Taken | Outcome::Skipped(Reason::TooManyLoans));
+        let rung = self.outlets.iter().filter(|outlet| is_news(outlet.outcome));
+        rung.for_each(|outlet| outlet.branch.object.shared().to_receiver().ring_after_fence());
+        self.outlets.iter_mut().map(|outlet| usize::from(outlet.look_for_room())).sum()
     }
 
     #[inline]
     fn meet(&mut self) {
         let arrivals = self.meeting.header().arrivals();
         if arrivals != self.arrivals {
-            self.admit(arrivals);
+            self.admit(arrivals, MAX_SEATS);
         }
     }
 
+    fn is_one_gone(&self) -> bool {
+        self.outlets.iter().any(|outlet| outlet.branch.is_gone())
+    }
+
     fn look_around(&mut self) {
-        if self.outlets.iter().any(|outlet| outlet.branch.is_gone()) {
+        if self.is_one_gone() {
             self.let_go();
         }
         self.meet();
+    }
+
+    /// Connects one receiver that has joined, or disconnects those that have closed or died. Returns
+    /// `true` if it did: call it again, when there is time, until it returns `false`.
+    ///
+    /// A send does the same for all of them, unless
+    /// [`joins_in_send`](PublisherBuilder::joins_in_send) is `false`. Then this is the call for a
+    /// real-time publisher, at a moment when its thread, or another one that it passes the publisher
+    /// to, can afford some 20 system calls. In a forked child it does nothing.
+    pub fn serve_joins(&mut self) -> bool {
+        if !self.meeting.is_ours() {
+            return false;
+        }
+        if self.is_one_gone() {
+            self.let_go();
+            return true;
+        }
+        let arrivals = self.meeting.header().arrivals();
+        arrivals != self.arrivals && self.admit(arrivals, 1) > 0
+    }
+
+    /// Disconnects a receiver, which need not cooperate: one that is stopped, for example. Returns
+    /// `false` if no receiver with this [`id`](ReceiverState::id) is connected.
+    ///
+    /// The messages that it has not received are withdrawn, and their memory returned. It may read on
+    /// what it has received: that memory returns to the pool once it has dropped it, or its process
+    /// is dead. Its next receive returns [`RecvError::Evicted`](super::RecvError::Evicted). It keeps
+    /// its seat until it and what it has received are dropped, and may then join again.
+    pub fn disconnect(&mut self, receiver: u64) -> bool {
+        let at = self.outlets.iter().position(|outlet| outlet.id == receiver);
+        at.filter(|_| self.meeting.is_ours()).map(|at| self.evict(at)).is_some()
+    }
+
+    /// E1 to E4.
+    #[cold]
+    fn evict(&mut self, at: usize) {
+        let outlet = self.outlets.remove(at);
+        outlet.branch.evict();
+        event!(info, channel = self.channel, receiver = outlet.id, loaned = outlet.branch.loaned(), "receiver evicted");
+        self.interrupts.aim(Asleep::Nowhere);
     }
 
     /// Drops the branches of closed and dead receivers, including those whose bell was damaged:
@@ -569,16 +949,20 @@ impl Publisher {
         }
     }
 
-    /// P2 and P3.
+    /// P2 and P3, for the first receivers only, up to `most`. Returns how many were connected.
     #[cold]
-    fn admit(&mut self, arrivals: u32) {
-        let mut are_all_seen = true;
+    fn admit(&mut self, arrivals: u32, most: usize) -> usize {
+        let (mut are_all_seen, mut admitted) = (true, 0);
         let meeting = self.meeting.clone();
         for (seat, id) in meeting.announced() {
             let at = seat.at();
             // Another process may have copied the id of a connected receiver to this seat.
             if id == self.seen[at] || self.outlets.iter().any(|outlet| outlet.id == id) {
                 continue;
+            }
+            if admitted == most {
+                are_all_seen = false;
+                break;
             }
             // All earlier receivers of that seat, whose lock the new one holds, have left, even if
             // their bells are damaged.
@@ -593,6 +977,7 @@ impl Publisher {
             match self.open(seat.clone(), id) {
                 Ok(outlet) => {
                     self.seen[at] = id;
+                    admitted += usize::from(outlet.is_some());
                     self.add(outlet);
                 }
                 // The receiver stays announced.
@@ -613,6 +998,7 @@ impl Publisher {
         if are_all_seen {
             self.arrivals = arrivals;
         }
+        admitted
     }
 
     fn add(&mut self, outlet: Option<Outlet>) {
@@ -625,7 +1011,11 @@ impl Publisher {
     /// Returns the branch of a receiver, unless it is invalid or the receiver dead.
     fn find(&self, seat: Seat, name: &Name) -> Result<Option<(Object, Facts)>, ChannelError> {
         let rules = &self.rules;
-        let found = layout::open(name, effective_uid())?;
+        let uid = match fs::symlink_metadata(name.as_path()) {
+            Ok(branch) if self.admits_others => branch.uid(),
+            _ => effective_uid(),
+        };
+        let found = layout::open(name, uid)?;
         let facts = found.facts;
         let is_within = facts.kind == Kind::Branch
             && facts.provider == rules.provider
@@ -650,13 +1040,16 @@ impl Publisher {
         // Last, because it cannot be undone. The id may appear at two seats, or again later: a
         // second lender for one receiver would reclaim its messages while it reads them.
         let Some(object) = object.meet(&name)? else { return Ok(None) };
-        let branch = Branch::new(object, loans, facts.on_full, interrupts, self.pool.upgrade().as_deref());
+        let branch =
+            Branch::new(object, loans, facts.on_full, self.max_bytes, interrupts, self.pool.upgrade().as_deref());
         let kept = self.history.len().min(branch.object.shared().capacity()).min(facts.loans);
         // The history has some of the messages that it missed.
-        let dropped = missed.saturating_sub(kept as u64);
-        let mut outlet = Outlet { branch, id, skipped: dropped as u32, dropped, is_taker: false };
+        let mut outlet = Outlet::new(branch, id, missed.saturating_sub(kept as u64));
         for kept in self.history.iter().skip(self.history.len() - kept) {
-            outlet.make_room(matches!(kept, Kept::Buffer(_)));
+            outlet.make_room(match kept {
+                Kept::Buffer(buffer) => buffer.capacity(),
+                Kept::Bytes(_) => 0,
+            });
             match kept {
                 Kept::Buffer(buffer) => outlet.lend(buffer.place(), buffer.clone()),
                 Kept::Bytes(words) => outlet.fill(words),
@@ -753,10 +1146,12 @@ impl Publisher {
         Interrupter::new(&self.interrupts)
     }
 
-    /// Returns the branch of the first receiver to wait for.
-    fn waited_for(&mut self, is_buffer: bool) -> Option<&mut Branch> {
-        let mut branches = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Block);
-        branches.find(|outlet| !outlet.branch.is_ready_for(is_buffer)).map(|outlet| &mut outlet.branch)
+    /// Returns the branch of the first receiver to wait for, and until when.
+    fn waited_for(&mut self, bytes: usize) -> Option<WaitedFor<'_>> {
+        let is_over = |outlet: &Outlet| outlet.stall.is_some_and(Deadline::has_passed);
+        let mut outlets = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Block);
+        let outlet = outlets.find(|outlet| !is_over(outlet) && !outlet.branch.is_ready_for(bytes))?;
+        Some((&mut outlet.branch, outlet.stall))
     }
 
     /// Returns how many messages a receiver may be behind at most.

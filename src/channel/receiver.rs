@@ -7,25 +7,29 @@ use super::borrower::{memory_bell, Borrower, Loan, MappedSegments};
 use super::error::{ChannelError, RecvError};
 use super::layout::{self, not_a_channel, Facts, Found, Kind, Shared, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
 use super::message::{self, Carried, Inline};
+use super::message_type::MessageType;
+use super::missed::Missed;
 use super::object::{Meeting, Object};
 use super::ring::{self, OnFull, Ticket, Words};
 use super::sleeper::{Interrupter, Interrupts, Sleeper};
+use super::watch::Attempts;
 use crate::error::OsError;
 use crate::os::futex::Deadline;
-use crate::os::name::Name;
-use crate::os::posix::effective_uid;
+use crate::os::name::{Name, Namespace};
+use crate::os::posix::{admits_others, effective_uid};
 use crate::peer::client::Client;
 use crate::peer::error::AttachError;
 use crate::protocol::control::CHANNEL_MAGIC;
+use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::fmt;
-use std::future::Future;
+use std::future::{poll_fn, Future};
 use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::thread;
 use std::time::Duration;
 
 /// A received message: a buffer of the sender, read in place, or up to
@@ -97,9 +101,10 @@ impl fmt::Debug for Message {
     }
 }
 
-/// Between two tries of [`ReceiverBuilder::open_timeout`]: before the object exists, the two sides
-/// share nothing that could wake this one.
-const BETWEEN_TRIES: Duration = Duration::from_millis(1);
+/// Returns `true` if opening the channel may succeed once its object changes.
+pub(super) fn may_open_later(error: &ChannelError) -> bool {
+    error.is_not_found() || matches!(error, ChannelError::TooManyReceivers { .. })
+}
 
 /// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
 #[derive(Clone, Debug)]
@@ -109,6 +114,7 @@ pub struct ReceiverBuilder {
     capacity: Option<usize>,
     loans: Option<usize>,
     on_full: Option<OnFull>,
+    message_type: Option<MessageType>,
 }
 
 impl ReceiverBuilder {
@@ -130,6 +136,11 @@ impl ReceiverBuilder {
         self
     }
 
+    /// Returns how many messages the receiver may be behind, and its rule.
+    pub(super) fn behind(&self, most: usize, on_full: OnFull) -> (usize, OnFull) {
+        (self.capacity.unwrap_or(most), self.on_full.unwrap_or(on_full))
+    }
+
     /// Sets what happens when a [`Publisher`](super::Publisher) sends a message while this receiver
     /// is behind by its [`capacity`](Self::capacity); default: the publisher's rule.
     pub fn on_full(mut self, on_full: OnFull) -> Self {
@@ -144,31 +155,47 @@ impl ReceiverBuilder {
         self
     }
 
+    /// Sets the type that the channel's messages must have, as its sender has
+    /// [declared](super::SenderBuilder::message_type) it; by default any, or none.
+    pub fn message_type(mut self, message_type: MessageType) -> Self {
+        self.message_type = Some(message_type);
+        self
+    }
+
     /// Opens the channel `name` of a [`Sender`](super::Sender) or a [`Publisher`](super::Publisher)
     /// whose provider has the client's directory, name prefix and user (see
-    /// [`ClientBuilder`](crate::ClientBuilder)). A publisher must belong to this process's user.
+    /// [`ClientBuilder`](crate::ClientBuilder)). A sender or publisher of another user must admit
+    /// this one: [`SenderBuilder::mode`](super::SenderBuilder::mode),
+    /// [`PublisherBuilder::mode`](super::PublisherBuilder::mode).
     ///
     /// # Errors
     ///
     /// [`ChannelError::Name`], [`ChannelError::NotFound`], [`ChannelError::NotReady`],
     /// [`ChannelError::Closed`], [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`],
-    /// [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`], [`ChannelError::Os`]; of a sender:
+    /// [`ChannelError::WrongUid`], [`ChannelError::TypeMismatch`], [`ChannelError::TooManyEnds`],
+    /// [`ChannelError::Os`]; of a sender:
     /// [`ChannelError::NotAPublisher`]; of a publisher: [`ChannelError::TooManyReceivers`],
     /// [`ChannelError::OutOfRange`], [`ChannelError::BlockingNotAllowed`].
     pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
         let (names, uid) = client.trusted();
+        self.open_in(names, uid, name, Interrupts::new())
+    }
+
+    pub(super) fn open_in(
+        &self,
+        names: &Namespace,
+        uid: u32,
+        name: &str,
+        interrupts: Arc<Interrupts>,
+    ) -> Result<Receiver, ChannelError> {
         let object = layout::name(names, name)?;
-        let found = layout::open(&object, uid)?;
+        let mut found = layout::open(&object, uid)?;
+        MessageType::expect(&self.message_type, found.message_type.take(), || object.path())?;
         let provider = found.facts.provider;
         // Before joining, which could not be undone.
         let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
         let (object, on_full) = match found.facts.kind {
             Kind::Pair => (self.join(found, &object)?, OnFull::Block),
-            // The publisher could not open the branch that this process creates.
-            Kind::Meeting if uid != effective_uid() => {
-                let (object, expected) = (object.path(), effective_uid());
-                return Err(ChannelError::WrongUid { object, found: uid, expected });
-            }
             Kind::Meeting => self.take_a_seat(found, &object, |branch| layout::branch_name(names, name, branch))?,
             Kind::Branch => {
                 let reason = "it is one receiver's part of a channel";
@@ -177,7 +204,7 @@ impl ReceiverBuilder {
         };
         let borrower = Arc::new(Borrower::new(&object, names, memory));
         let segments = MappedSegments::new(names, uid, provider, borrower);
-        Ok(Receiver::new(object, segments, on_full, self.spin))
+        Ok(Receiver::new(object, segments, on_full, self.spin, interrupts))
     }
 
     fn join(&self, found: Found, name: &Name) -> Result<Object, ChannelError> {
@@ -196,6 +223,14 @@ impl ReceiverBuilder {
     ) -> Result<(Object, OnFull), ChannelError> {
         let rules = found.facts;
         let object = || name.path();
+        let access = found.locks.file().metadata().map_err(|error| name.error("fstat", 0, error))?;
+        let is_own = access.uid() == effective_uid();
+        if !is_own && !admits_others(access.mode()) {
+            // The publisher could not open the branch that this process creates.
+            let (found, expected) = (access.uid(), effective_uid());
+            return Err(ChannelError::WrongUid { object: object(), found, expected });
+        }
+        let (mode, group) = if is_own { (0o600, None) } else { (access.mode() & 0o666, Some(access.gid())) };
         let (most, most_loans) = (rules.slots - EXTRA_SLOTS, rules.loans);
         let (capacity, loans) = (self.capacity.unwrap_or(most), self.loans.unwrap_or(most_loans));
         ChannelError::check("capacity", capacity, 1, most.min(MAX_SLOTS))?;
@@ -219,7 +254,7 @@ impl ReceiverBuilder {
         }
         let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
         let facts = Facts { kind: Kind::Branch, slots, loans, seats: 1, on_full, ..rules };
-        let branch = Object::create_branch(&branch_name(id), &facts, seat.clone())?;
+        let branch = Object::create_branch(&branch_name(id), &facts, seat.clone(), mode, group)?;
         // R5. A dead publisher rings for no new receiver.
         if seat.announce(id) && seat.has_publisher() {
             return Ok((branch, on_full));
@@ -229,25 +264,34 @@ impl ReceiverBuilder {
         Err(gone())
     }
 
-    /// Like [`open`](Self::open), but retries every millisecond, for at most `timeout`, while there
-    /// is no sender, it is still creating the channel, it has died and has no successor yet, or all
-    /// of a publisher's seats are taken.
+    /// Like [`open`](Self::open), but waits, for at most `timeout`, while there is no sender, it is
+    /// still creating the channel, it has died and has no successor yet, or all of a publisher's
+    /// seats are taken. See [waiting for a name](super#waiting-for-a-name).
     ///
     /// # Errors
     ///
     /// See [`open`](Self::open).
     pub fn open_timeout(self, client: &Client, name: &str, timeout: Duration) -> Result<Receiver, ChannelError> {
-        let deadline = Deadline::after(timeout);
+        let object = layout::name(client.trusted().0, name)?;
+        Attempts::run(object, timeout, may_open_later, || self.clone().open(client, name))
+    }
+
+    /// Like [`open_timeout`](Self::open_timeout), without a timeout and without blocking the
+    /// thread, with any executor.
+    ///
+    /// # Errors
+    ///
+    /// See [`open`](Self::open), and [`ChannelError::Os`] if the thread that waits for names cannot
+    /// be started.
+    pub async fn open_async(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
+        let mut attempts = Attempts::new(layout::name(client.trusted().0, name)?);
         loop {
-            match self.clone().open(client, name) {
-                Err(error)
-                    if (error.is_not_found() || matches!(error, ChannelError::TooManyReceivers { .. }))
-                        && !deadline.is_some_and(Deadline::has_passed) =>
-                {
-                    thread::sleep(BETWEEN_TRIES);
-                }
-                result => return result,
+            match attempts.attempt(|| self.clone().open(client, name)) {
+                Some(Err(error)) if may_open_later(&error) => {}
+                None => {}
+                Some(result) => return result,
             }
+            poll_fn(|context| attempts.poll(context)).await?;
         }
     }
 }
@@ -263,8 +307,9 @@ pub struct Receiver {
     read: Option<Ticket>,
     /// The number of the next message, counting those not sent to this receiver.
     expected: u32,
-    /// With [`OnFull::DropOldest`] the receiver claims each message.
     on_full: OnFull,
+    /// The word of the publisher that the receiver has last seen (see `missed`).
+    limit_seen: u64,
     pub(super) spin: Duration,
     /// When [`wait_any`](super::wait_any) last returned this receiver; larger is later.
     pub(super) turn: u64,
@@ -273,7 +318,7 @@ pub struct Receiver {
 impl Receiver {
     /// Returns a builder with the default options.
     pub fn builder() -> ReceiverBuilder {
-        ReceiverBuilder { spin: DEFAULT_SPIN, capacity: None, loans: None, on_full: None }
+        ReceiverBuilder { spin: DEFAULT_SPIN, capacity: None, loans: None, on_full: None, message_type: None }
     }
 
     /// Opens a channel with the default options.
@@ -285,10 +330,16 @@ impl Receiver {
         Self::builder().open(client, name)
     }
 
-    pub(super) fn new(object: Object, segments: MappedSegments, on_full: OnFull, spin: Duration) -> Self {
-        let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, Interrupts::new()));
-        let (ticket, expected, read, turn) = (Ticket::default(), 0, None, 0);
-        Self { sleeper, object, segments, ticket, expected, read, on_full, spin, turn }
+    pub(super) fn new(
+        object: Object,
+        segments: MappedSegments,
+        on_full: OnFull,
+        spin: Duration,
+        interrupts: Arc<Interrupts>,
+    ) -> Self {
+        let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, interrupts));
+        let (ticket, expected, read, limit_seen, turn) = (Ticket::default(), 0, None, 0, 0);
+        Self { sleeper, object, segments, ticket, expected, read, on_full, limit_seen, spin, turn }
     }
 
     /// Receives the next message, blocking until one arrives.
@@ -297,9 +348,11 @@ impl Receiver {
     ///
     /// * [`RecvError::Disconnected`] if the sender has been dropped or has died, before or during
     ///   the wait, and everything it sent has been received.
+    /// * [`RecvError::Evicted`] if the publisher has disconnected this receiver.
     /// * [`RecvError::Map`]: try again for the same message.
     /// * [`RecvError::NotConnected`]: the publisher retries on its next send; messages are lost
     ///   until then.
+    /// * [`RecvError::TooManyLoans`]: drop messages; others are skipped or wait until then.
     /// * [`RecvError::Closed`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this message is
     ///   lost; the next one may be good.
     /// * [`RecvError::Interrupted`] if an [`Interrupter`] ended the wait.
@@ -323,13 +376,13 @@ impl Receiver {
         let is_gone = self.object.is_sender_gone();
         match self.take() {
             Some(taken) => taken,
-            None if is_gone => Err(RecvError::Disconnected),
+            None if is_gone => Err(self.end()),
             None => Err(RecvError::Empty),
         }
     }
 
     #[inline]
-    fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
+    pub(super) fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
         self.check_fork()?;
         self.free_read();
         let mut was_ready = false;
@@ -345,7 +398,7 @@ impl Receiver {
                 Woken::Interrupted => return Err(RecvError::Interrupted),
                 Woken::Ready => was_ready = true,
                 Woken::TimedOut => return Err(RecvError::TimedOut),
-                Woken::Gone => return Err(RecvError::Disconnected),
+                Woken::Gone => return Err(self.end()),
             }
         }
     }
@@ -393,7 +446,7 @@ impl Receiver {
             }
             match self.arm(context.waker()).map_err(RecvError::NoHelper)? {
                 None => return Poll::Pending,
-                Some(Woken::Gone) => return Poll::Ready(Err(RecvError::Disconnected)),
+                Some(Woken::Gone) => return Poll::Ready(Err(self.end())),
                 Some(_) => {}
             }
         }
@@ -445,6 +498,24 @@ impl Receiver {
         self.on_full
     }
 
+    /// Returns how many messages of a [`Publisher`](super::Publisher) this receiver has missed since
+    /// it joined, by reason, as the publisher has stated it.
+    pub fn missed(&self) -> Missed {
+        self.object.shared().missed().load()
+    }
+
+    /// Returns `true` if the sender's end has found this receiver: always, for a
+    /// [`Sender`](super::Sender). A [`Publisher`](super::Publisher) connects it when it next sends,
+    /// or is asked for its receivers.
+    pub fn is_connected(&self) -> bool {
+        self.object.is_met() && !self.object.is_sender_gone()
+    }
+
+    /// Returns the id of the provider whose buffers this receiver receives.
+    pub fn provider(&self) -> ProviderId {
+        self.object.provider()
+    }
+
     /// Returns how many segments of the sender's provider are mapped.
     pub fn mapped_segments(&self) -> usize {
         self.segments.count()
@@ -453,9 +524,9 @@ impl Receiver {
     /// Not inlined, so that a received message stays in registers on its way to the caller.
     #[inline(never)]
     fn wait(&mut self, deadline: Option<Deadline>) -> Woken {
-        let Self { object, sleeper, ticket, .. } = self;
+        let Self { object, sleeper, ticket, limit_seen, .. } = self;
         object.look_for_publisher();
-        sleeper.wait(self.spin, deadline, || has_next(object, *ticket), || object.has_sender())
+        sleeper.wait(self.spin, deadline, || has_next(object, *ticket, *limit_seen), || object.has_sender())
     }
 
     /// If a check is due and the sender has died, closes the channel on its behalf.
@@ -474,7 +545,7 @@ impl Receiver {
 
     #[inline]
     pub(super) fn has_next(&self) -> bool {
-        has_next(&self.object, self.ticket)
+        has_next(&self.object, self.ticket, self.limit_seen)
     }
 
     pub(super) fn object(&self) -> &Object {
@@ -483,21 +554,22 @@ impl Receiver {
 
     /// Registers `waker` for [`has_next`](Self::has_next); see [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
-        let Self { object, sleeper, ticket, .. } = self;
-        sleeper.arm(waker, || has_next(object, *ticket), || object.has_sender())
+        let Self { object, sleeper, ticket, limit_seen, .. } = self;
+        sleeper.arm(waker, || has_next(object, *ticket, *limit_seen), || object.has_sender())
     }
 
     /// Receives the next message if it has arrived, or the reason why none can.
     #[inline]
     fn take(&mut self) -> Option<Result<Message, RecvError>> {
         // Mapped before the claim: the sender counts a claimed message as received.
-        let Self { object, segments, ticket, on_full, .. } = self;
-        let may_vanish = *on_full == OnFull::DropOldest;
+        let Self { object, segments, ticket, .. } = self;
+        // A publisher may withdraw it: by the receiver's rule, or to disconnect it.
+        let may_vanish = object.seat().is_some();
         let prepare = |ticket, words: &_| prepare(object, segments, ticket, words);
         let (words, ticket) = match ring::receive(object.shared().slots(), ticket, may_vanish, prepare) {
             Some(Ok(received)) => received,
             Some(Err(error)) => return Some(Err(RecvError::Map(error))),
-            None => return object.take_refusal().map(|errno| Err(RecvError::NotConnected { errno })),
+            None => return self.why_none().map(Err),
         };
         if may_vanish {
             object.shared().to_sender().ring_after_rmw();
@@ -525,6 +597,25 @@ impl Receiver {
         Some(message)
     }
 
+    /// Returns why no message arrives, if there is a reason that was not reported yet.
+    fn why_none(&mut self) -> Option<RecvError> {
+        if let Some(errno) = self.object.take_refusal() {
+            return Some(RecvError::NotConnected { errno });
+        }
+        let is_at_limit = self.object.shared().missed().limit().take(&mut self.limit_seen);
+        is_at_limit.then(|| RecvError::TooManyLoans { max: self.loans() })
+    }
+
+    /// Returns the error after the last message.
+    #[cold]
+    fn end(&self) -> RecvError {
+        if self.object.is_evicted() {
+            RecvError::Evicted
+        } else {
+            RecvError::Disconnected
+        }
+    }
+
     #[inline]
     fn free_read(&mut self) {
         if let Some(read) = self.read.take() {
@@ -543,11 +634,13 @@ impl Receiver {
     }
 }
 
-/// Returns `true` if the next message has arrived, or the publisher could not connect this
-/// receiver.
+/// Returns `true` if the next message has arrived, or there may be a reason why none does.
 #[inline]
-fn has_next(object: &Object, ticket: Ticket) -> bool {
-    ring::has_passed(object.shared().slots(), ticket) || object.refusal().is_some()
+fn has_next(object: &Object, ticket: Ticket, limit_seen: u64) -> bool {
+    let shared = object.shared();
+    ring::has_passed(shared.slots(), ticket)
+        || object.refusal().is_some()
+        || shared.missed().limit().change(limit_seen).is_some()
 }
 
 /// Maps the segment of a message. Fails only if a later attempt may succeed.
@@ -626,14 +719,15 @@ impl fmt::Debug for RecvFuture<'_> {
 }
 
 /// A stream of the sender's messages (feature `stream`), which ends when the sender has closed and
-/// everything it sent has been received. Other errors are items.
+/// everything it sent has been received, or when it has disconnected this receiver. Other errors are
+/// items.
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Receiver {
     type Item = Result<Message, RecvError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.poll_recv(context).map(|received| match received {
-            Err(RecvError::Disconnected) => None,
+            Err(RecvError::Disconnected | RecvError::Evicted) => None,
             received => Some(received),
         })
     }

@@ -17,10 +17,10 @@
 //! would wait anyway: the reader [frees](free) a slot when it asks for the next message, and the
 //! writer checks whether the next slot is free right after it has filled one.
 //!
-//! Where the writer may withdraw unreceived messages, a message belongs to the side that moves its
+//! Where the writer may withdraw unreceived messages, as a publisher may, a message belongs to the side that moves its
 //! slot from `t + 1` to `t + n`: [`claim`]. The reader claims each message as it
-//! [receives](receive) it. The writer, after sending ticket `t`, claims message `t - (n - 1)`
-//! ([`oldest`]), which has the slot of the next one. So it never waits, and at most `n - 1`
+//! [receives](receive) it. The writer, if it keeps the latest messages, after sending ticket
+//! `t` claims message `t - (n - 1)` ([`oldest`]), which has the slot of the next one. So it never waits, and at most `n - 1`
 //! messages wait, or `n` if it is stopped in between. A reader that finds its slot ahead of its
 //! ticket skips to the oldest message that can still be there; the tickets say how many it missed.
 //!
@@ -50,8 +50,9 @@ use std::convert::Infallible;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
-    /// The publisher blocks until this receiver has room, at most for the timeout of the call.
-    /// Nothing is lost, but one slow receiver delays all others.
+    /// The publisher blocks until this receiver has room, at most for the timeout of the call and
+    /// for [`block_limit`](super::PublisherBuilder::block_limit). Within that limit nothing is lost,
+    /// but one slow receiver delays all others.
     Block = 0,
     /// The message is dropped for this receiver, which keeps the older ones.
     DropNewest = 1,
@@ -224,11 +225,6 @@ pub(super) fn sent(slots: &[Slot]) -> u64 {
         }
     };
     slots.iter().enumerate().map(next).min().unwrap_or(0)
-}
-
-/// Returns the words of a message, received or not; garbage if there is none.
-pub(super) fn words_of(slots: &[Slot], number: u64) -> Option<Words> {
-    slots.get((number % slots.len() as u64) as usize).map(Slot::words)
 }
 
 pub(super) fn waiting(slots: &[Slot]) -> usize {

@@ -8,9 +8,12 @@ use super::layout::{
     self, Facts, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS,
 };
 use super::message;
-use super::object::Object;
+use super::message_type::MessageType;
+use super::object::{name_process, Object};
 use super::sleeper::{Interrupter, Interrupts};
+use super::watch::Attempts;
 use crate::os::futex::Deadline;
+use crate::os::name::Name;
 use crate::os::posix::is_object_mode;
 use crate::owner::buf::ShmBuf;
 use crate::owner::provider::Provider;
@@ -26,6 +29,7 @@ pub struct SenderBuilder {
     loans: usize,
     mode: u32,
     spin: Duration,
+    message_type: Option<MessageType>,
 }
 
 impl SenderBuilder {
@@ -45,6 +49,14 @@ impl SenderBuilder {
         self
     }
 
+    /// Returns how many buffers of one size class a sender takes at most, if its receiver holds up
+    /// to `views` received messages at a time: those, [`capacity`](Self::capacity) + 1 that wait,
+    /// and one being filled. For [`Provider::reserve`](crate::Provider::reserve) and
+    /// [`max_bytes`](crate::ProviderBuilder::max_bytes).
+    pub fn buffers(&self, views: usize) -> usize {
+        1 + self.slots + EXTRA_SLOTS + views
+    }
+
     /// Sets the permission bits of the object, regardless of the umask; default `0o600`, for
     /// receivers of the same user. Both sides write to the object.
     pub fn mode(mut self, mode: u32) -> Self {
@@ -56,6 +68,13 @@ impl SenderBuilder {
     /// µs. With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
+        self
+    }
+
+    /// Declares the type of the messages, which a receiver may
+    /// [expect](super::ReceiverBuilder::message_type); by default none. Neither side checks a message.
+    pub fn message_type(mut self, message_type: MessageType) -> Self {
+        self.message_type = Some(message_type);
         self
     }
 
@@ -74,8 +93,28 @@ impl SenderBuilder {
     /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`],
     /// [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
+        let object = layout::name(provider.names(), name)?;
+        self.try_create(provider, &object).map_err(|error| name_process(error, &object))
+    }
+
+    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has
+    /// the name: a predecessor that is still exiting.
+    ///
+    /// # Errors
+    ///
+    /// See [`create`](Self::create). [`ChannelError::NameTaken`] names the process of the
+    /// predecessor, which may be stopped or hang.
+    pub fn create_timeout(self, provider: &Provider, name: &str, timeout: Duration) -> Result<Sender, ChannelError> {
+        let object = layout::name(provider.names(), name)?;
+        let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
+        let made = Attempts::run(object.clone(), timeout, is_taken, || self.try_create(provider, &object));
+        made.map_err(|error| name_process(error, &object))
+    }
+
+    fn try_create(&self, provider: &Provider, name: &Name) -> Result<Sender, ChannelError> {
         ChannelError::check("capacity", self.slots, MIN_SLOTS, MAX_SLOTS)?;
         ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
+        MessageType::check(&self.message_type)?;
         if !is_object_mode(self.mode) {
             return Err(ChannelError::Mode { mode: self.mode });
         }
@@ -83,11 +122,10 @@ impl SenderBuilder {
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
         }
-        let name = layout::name(provider.names(), name)?;
         let facts = Facts::of_pair(provider.id(), self.slots + EXTRA_SLOTS, self.loans.next_power_of_two());
-        let loans = branch::loans(&name, facts.loans)?;
-        let object = Object::create(&name, &facts, self.mode)?;
-        let branch = Branch::new(object, loans, facts.on_full, Interrupts::new(), Some(provider.pool()));
+        let loans = branch::loans(name, facts.loans)?;
+        let object = Object::create(name, &facts, self.mode, self.message_type.as_ref())?;
+        let branch = Branch::new(object, loans, facts.on_full, usize::MAX, Interrupts::new(), Some(provider.pool()));
         Ok(Sender { branch, provider: provider.id(), spin: self.spin })
     }
 }
@@ -103,7 +141,13 @@ pub struct Sender {
 impl Sender {
     /// Returns a builder with the default options.
     pub fn builder() -> SenderBuilder {
-        SenderBuilder { slots: DEFAULT_SLOTS, loans: DEFAULT_LOANS, mode: 0o600, spin: DEFAULT_SPIN }
+        SenderBuilder {
+            slots: DEFAULT_SLOTS,
+            loans: DEFAULT_LOANS,
+            mode: 0o600,
+            spin: DEFAULT_SPIN,
+            message_type: None,
+        }
     }
 
     /// Creates a channel with the default options.
@@ -205,7 +249,7 @@ impl Sender {
     #[inline]
     fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<(), SendError<ShmBuf>> {
         let fail = |kind, message| Err(SendError { kind, message });
-        if let Err(kind) = self.reserve(true, patience) {
+        if let Err(kind) = self.reserve(message.capacity(), patience) {
             if kind == SendErrorKind::Disconnected {
                 // After the provider's drop, no other thread reclaims.
                 self.branch.reclaim();
@@ -264,7 +308,7 @@ impl Sender {
     #[inline]
     fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<(), SendErrorKind> {
         let words = message::of_bytes(bytes)?;
-        self.reserve(false, patience)?;
+        self.reserve(0, patience)?;
         let branch = &mut self.branch;
         branch.fill(&words);
         branch.ring();
@@ -285,7 +329,8 @@ impl Sender {
     /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
-        branch::send(self, buffer, true, Self::try_send, |sender, _| Some(&mut sender.branch)).await
+        let bytes = buffer.capacity();
+        branch::send(self, buffer, bytes, Self::try_send, |sender, _| Some((&mut sender.branch, None))).await
     }
 
     /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits as
@@ -298,7 +343,7 @@ impl Sender {
     pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
         let try_send =
             |sender: &mut Self, message| sender.try_send_bytes(message).map_err(|kind| SendError { kind, message });
-        branch::send(self, bytes, false, try_send, |sender, _| Some(&mut sender.branch))
+        branch::send(self, bytes, 0, try_send, |sender, _| Some((&mut sender.branch, None)))
             .await
             .map_err(|error| error.kind)
     }
@@ -310,12 +355,12 @@ impl Sender {
 
     /// [`Branch::reserve`], unless the receiver is closed or dead.
     #[inline]
-    fn reserve(&mut self, is_buffer: bool, patience: Patience) -> Result<(), SendErrorKind> {
+    fn reserve(&mut self, bytes: usize, patience: Patience) -> Result<(), SendErrorKind> {
         self.check_fork()?;
         if self.branch.is_gone() {
             return Err(SendErrorKind::Disconnected);
         }
-        self.branch.reserve(is_buffer, self.spin, patience)
+        self.branch.reserve(bytes, self.spin, patience)
     }
 }
 

@@ -19,6 +19,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
+use std::thread::Thread;
 use std::time::Duration;
 
 pub(super) struct Sleeper {
@@ -138,6 +139,7 @@ pub(super) enum Asleep {
     Nowhere,
     AtBell(MappedBell),
     AtMeeting(Arc<MappedMeeting>),
+    Parked(Thread),
 }
 
 impl Interrupts {
@@ -173,6 +175,7 @@ impl Interrupts {
             Asleep::Nowhere => {}
             Asleep::AtBell(end) => end.bell().rouse(),
             Asleep::AtMeeting(page) => page.rouse(),
+            Asleep::Parked(thread) => thread.unpark(),
         }
     }
 }

@@ -15,7 +15,9 @@
 //! A provider with 256 KiB for payload and up to 16 shared messages, and a channel that queues 4 of
 //! them, take at most 262,144 + 8,192 + 8,192 bytes.
 //!
-//! Count the messages that are queued, read by each receiver, and being written, each [rounded up
+//! [`SenderBuilder::buffers`](crate::channel::SenderBuilder::buffers) and
+//! [`PublisherBuilder::buffers`](crate::channel::PublisherBuilder::buffers) count the messages that
+//! are queued, read by each receiver, and being written. Each is [rounded up
 //! to its class](super::limits#memory-near-the-cap), and to whole pages from 128 KiB on. Where
 //! unreserved messages of several lengths share the cap, not all of it can be in use. Private
 //! memory, which no cap covers, is mostly 32 bytes per page of payload, and 32 per 64 bytes of
@@ -61,7 +63,14 @@
 //! 3. **Reserve.** [`reserve`](crate::Provider::reserve) makes the chunks with everything that
 //!    their messages need, and protects them from eviction.
 //!    [`Reservation::keep`](crate::Reservation::keep) holds them for the provider's life.
-//! 4. **Warm the receivers,** by [`Client::warm`](crate::Client::warm), after the publisher has
+//! 4. **Limit the receivers.** With a [`Publisher`](crate::channel::Publisher), set
+//!    [`allow_blocking(false)`](crate::channel::PublisherBuilder::allow_blocking), or a short
+//!    [`block_limit`](crate::channel::PublisherBuilder::block_limit): no receiver then delays a
+//!    message by more. A stopped receiver keeps at most its
+//!    [`loans`](crate::channel::PublisherBuilder::loans) and
+//!    [bytes](crate::channel::PublisherBuilder::max_bytes_per_receiver);
+//!    [`disconnect`](crate::channel::Publisher::disconnect) frees what it has not received.
+//! 5. **Warm the receivers,** by [`Client::warm`](crate::Client::warm), after the publisher has
 //!    reserved. A [`channel`](crate::channel) is present from the start.
 //!
 //! # The warm path
@@ -69,6 +78,51 @@
 //! Allocating a reserved length, writing it, sharing or sending it, and dropping it makes no system
 //! call, takes no page fault and no lock, and does not touch the heap, as long as no more messages
 //! are in use than were reserved. Waking a side of a channel that sleeps is a system call.
+//!
+//! # While receivers join and leave
+//!
+//! A send connects the receivers that have joined since the last one, and drops what it shares with
+//! those that have left, at some 20 system calls each. With
+//! [`joins_in_send(false)`](crate::channel::PublisherBuilder::joins_in_send), it does not: receivers
+//! join and leave, or are killed, and a send makes no system call and takes no page fault for it. A
+//! receiver gets messages from the moment on at which
+//! [`serve_joins`](crate::channel::Publisher::serve_joins) connects it. Call that when the loop has
+//! time; it serves one receiver at a time.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use shm_pool::channel::{Publisher, Receiver};
+//! use shm_pool::{Client, Provider};
+//! use std::time::{Duration, Instant};
+//!
+//! # let name = format!("docs-joins-{}", std::process::id());
+//! const PERIOD: Duration = Duration::from_millis(1);
+//! let provider = Provider::builder().max_bytes(256 << 10).build()?;
+//! let options = Publisher::builder().capacity(4).allow_blocking(false).joins_in_send(false);
+//! provider.reserve(1800, options.buffers([(&Receiver::builder(), 1)]))?.keep();
+//! let mut publisher = options.create(&provider, &name)?;
+//! let _receiver = Receiver::open(&Client::new(), &name)?; // in another process
+//! for _ in 0..10 {
+//!     let start = Instant::now();
+//!     let sent = publisher.send(provider.alloc(1800)?.freeze())?; // in time, whoever joins
+//!     if sent.skipped() > 0 {
+//!         eprintln!("{sent:?}");
+//!     }
+//!     // In the time that is left.
+//!     while start.elapsed() < PERIOD / 2 && publisher.serve_joins() {}
+//! }
+//! assert_eq!(publisher.receivers().count(), 1);
+//! assert_eq!(provider.counters().misses, provider.stats().misses());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Sent`](crate::channel::Sent), which each send returns, and
+//! [`Provider::counters`](crate::Provider::counters) are the statistics that such a thread may read:
+//! without a lock, the heap or a system call. [`Provider::stats`](crate::Provider::stats) and
+//! [`Publisher::receivers`](crate::channel::Publisher::receivers) take locks.
+//!
+//! # Idle memory
 //!
 //! [`idle_window(0)`](crate::Tuning::idle_window) keeps allocations of an unreserved length from
 //! releasing idle memory now and then.

@@ -31,7 +31,7 @@
 //! | | 2 + seat | the receiver on that seat, 0 to 63, as in a pair |
 //! | branch | 0 and 1 | the receiver, as in a pair |
 //!
-//! # The control object, version 4
+//! # The control object, version 5
 //!
 //! The header takes 4096 bytes. The records follow, 128 bytes each.
 //!
@@ -45,8 +45,9 @@
 //! | 28 | `high_water` | 4 bytes: how many of them may have been used |
 //! | 32 | `epochs` | 64, one per peer slot; modulo 4: 0 taken, 1 being vacated, 2 taken by a peer that the owner refuses, 3 free |
 //! | 544 | `segments` | 32 serial numbers of segments, 0 for none |
-//! | 800 | `quota` | the most bytes that a peer may read at a time; 0 for any number |
+//! | 800 | `quota` | the most bytes that a peer may read or be granted at a time; 0 for any number |
 //! | 832 | `memory` | 1 if the owner listens for memory; then 4 bytes: how often memory was released meanwhile |
+//! | 896 | `held` | 64, one per peer slot, kept if there is a quota: bits 0 to 47: the bytes that the peer reads or was granted; 48 to 63: a quarter of its epoch, modulo 2^16 |
 //!
 //! # A record
 //!
@@ -59,7 +60,7 @@
 //! | 88 | `offset` | the message's offset in it |
 //! | 96 | `len` | the message's length |
 //!
-//! # The objects of a channel, version 6
+//! # The objects of a channel, version 7
 //!
 //! All begin with the same 64 bytes:
 //!
@@ -67,7 +68,7 @@
 //! |---|---|---|
 //! | 0 | `magic` | the bytes `SHMCHAN` and a zero |
 //! | 8 | `version` | 4 bytes |
-//! | 12 | `state` | 4 bytes: 0 is being made, 1 open, 2 closed |
+//! | 12 | `state` | 4 bytes: 0 is being made, 1 open, 2 closed, 3 closed because the publisher has disconnected the receiver |
 //! | 16 | `provider` | the id of the provider whose buffers are sent |
 //! | 24 | `slots` | 4 bytes: one more than the capacity |
 //! | 28 | `loans` | 4 bytes: how many buffers the receiver may hold |
@@ -76,10 +77,31 @@
 //! | 40 | `on_full` | 4 bytes: 0 block, 1 drop newest, 2 drop oldest |
 //! | 44 | `allow_blocking` | 4 bytes: whether a receiver of a meeting may make the publisher wait |
 //!
+//! A pair and a meeting may declare the type of their messages, in the last words of the first page:
+//!
+//! | offset | field | is |
+//! |---|---|---|
+//! | 3968 | `type_align` | 4 bytes: the alignment of a value; 0 if no type is declared |
+//! | 3972 | `type_name_len` | 4 bytes: the length of the name, from 1 to 96 |
+//! | 3976 | `type_version` | any number |
+//! | 3984 | `type_size` | the size of a value, without elements |
+//! | 3992 | `type_element` | the size of an element, or 0 |
+//! | 4000 | `type_name` | the name, in UTF-8, 96 bytes |
+//!
 //! A pair and a branch continue with a *bell* of 4 bytes at 64, which the sender rings, one at 128,
-//! which the receiver rings, and at 192 the number of returns that the sender has read. At 4096 are
-//! the slots, 64 bytes each, then the returns, 8 bytes per loan, and, from the next multiple of 64
-//! on, the loans, 8 bytes each.
+//! which the receiver rings, and at 192 the number of returns that the sender has read. A branch has
+//! at 256 what its receiver has missed, as the publisher counts it, and at 320 the id of
+//! the receiver's process in its own PID namespace (4 bytes). At 4096 are the slots, 64 bytes each,
+//! then the returns, 8 bytes per loan, and, from the next multiple of 64 on, the loans, 8 bytes each.
+//!
+//! | at 256 + | messages |
+//! |---|---|
+//! | 0 `withdrawn` | withdrawn for newer ones |
+//! | 8 `full` | skipped because the slots were full |
+//! | 16 `too_many_loans` | skipped because the receiver held as many buffers, or bytes, as it may |
+//! | 24 `stalled` | skipped because it was waited for in vain |
+//! | 32 `not_connected` | sent before it was connected |
+//! | 40 `limit` | twice the number for which the publisher has found no loan, plus 1 if no buffer was sent since |
 //!
 //! | word of a slot | is |
 //! |---|---|
@@ -148,12 +170,12 @@ mod tests {
     #[test]
     fn documented_fields() {
         let tables = [
-            ("The control object", control::OFFSETS),
-            ("A record", record::OFFSETS),
-            ("The objects of a channel", channel::OFFSETS),
+            ("The control object", control::OFFSETS.to_vec()),
+            ("A record", record::OFFSETS.to_vec()),
+            ("The objects of a channel", channel::offsets()),
         ];
         for (heading, offsets) in tables {
-            for (field, offset) in offsets {
+            for (field, offset) in &offsets {
                 assert_says(heading, &format!("\n//! | {offset} | `{field}` |"));
             }
             let rows = section(heading).matches("| `").count();
@@ -167,6 +189,9 @@ mod tests {
         for (field, offset) in channel::HEADER {
             assert_says("The objects of a channel", &format!(" at {offset}"));
             assert!(offset % 64 == 0, "{field} shares a line");
+        }
+        for (field, offset) in channel::MISSED {
+            assert_says("The objects of a channel", &format!("\n//! | {offset} `{field}` |"));
         }
     }
 

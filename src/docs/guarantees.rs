@@ -26,10 +26,18 @@
 //! * Either side of a channel may be killed at any instruction, or while it sleeps. The other side
 //!   is notified at once and keeps its messages; buffers in flight are reclaimed; one successor can
 //!   use the name again.
+//! * A subscriber opens each successor of a sender or publisher, however soon it starts, and reports
+//!   every boundary between two, after all messages of the first.
+//! * A successor gets a name as soon as its predecessor has ended. If that takes too long, the error
+//!   names the process.
+//! * A watcher reports every channel that exists when it looks, and the end of each one reported.
 //! * Messages of a killed sender are received, even if the receiver temporarily runs out of a
 //!   resource.
 //! * A loan belongs to the receiver until it drops it, in any order and on any thread, even after
 //!   sender and provider are dropped.
+//! * A stopped receiver delays other receivers of its publisher by at most
+//!   [`block_limit`](crate::channel::PublisherBuilder::block_limit), once, and takes at most a
+//!   stated share of the pool. A publisher can disconnect it; what it has received stays readable.
 //! * A channel, or a peer that lost its slot, never releases another's lease.
 //! * A forked child owns nothing, takes nothing from its parent, and does not keep a dead parent
 //!   alive.
@@ -74,6 +82,10 @@
 //! * A task that awaits a channel misses no wake-up, and loses no message when its future is
 //!   dropped, on every kernel.
 //! * The warm path makes no system call and does not touch the heap, on either side.
+//! * Nor does a send while receivers join and leave, if the publisher
+//!   [serves joins](crate::channel::Publisher::serve_joins) at other times.
+//! * A receiver that gets nothing learns why: not connected, disconnected, or at its own limit. What
+//!   it misses is counted, by reason, the same in all places.
 //! * After [`Provider::reserve`](crate::Provider::reserve) and the peers' `warm`, both hold from
 //!   the first message on, and no page faults.
 //!
@@ -111,14 +123,31 @@
 //! | garbage in | effects |
 //! |---|---|
 //! | the control object | messages are reused early, so that their readers see torn bytes, or get a signal if the memory was released to the system; or messages are never reused |
-//! | a channel | the receiver gets an error; or a view of bytes that are not held for it, torn or raising a signal as above; or a buffer that its own receiver still reads is returned early; or the channel stalls, while its sides keep checking whether the other one is alive |
+//! | a channel | the receiver gets an error; or a view of bytes that are not held for it, torn or raising a signal as above; or a buffer that its own receiver still reads is returned early; or it reports counts and reasons that are not true; or the channel stalls, while its sides keep checking whether the other one is alive |
 //! | a publisher's object | new receivers cannot join; the publisher overlooks a new receiver, or tells it that it cannot be connected. Connected receivers get all messages, whole, in order and with every gap counted |
 //!
 //! Such a process can also truncate the objects: see above.
 //!
-//! **Other users** are kept out: objects have mode 0600 unless
-//! [`ProviderBuilder::mode`](crate::ProviderBuilder::mode) says otherwise, are never opened through
-//! symbolic links, and are refused if they belong to another user.
+//! **Other users** are kept out: objects have mode 0600, are never opened through symbolic links, and
+//! are refused if they belong to another user.
+//!
+//! **A user admitted by a `mode`** ([`ProviderBuilder::mode`](crate::ProviderBuilder::mode),
+//! [`SenderBuilder::mode`](crate::channel::SenderBuilder::mode),
+//! [`PublisherBuilder::mode`](crate::channel::PublisherBuilder::mode)) can write to the objects that
+//! both sides write, and so can do all that the table says, to every process that uses them. No mode
+//! lets it write payload. It can also truncate these objects, and raise SIGBUS in the processes that
+//! map them: files in /dev/shm cannot be sealed. Admit only users whom you trust to that extent, and
+//! give others a provider and channels of their own.
+//!
+//! | of a publisher that admits others | can be written by |
+//! |---|---|
+//! | its object | all that its mode admits |
+//! | the branch of a receiver of its own user | that user only |
+//! | the branch of another user's receiver, which that user owns | all that the mode admits: with `0o660` the group of the publisher's object, with `0o666` every user |
+//!
+//! Only a process of the same user can remove what a killed one has left: a receiver's branch, when
+//! it takes that seat or sweeps; a provider's objects, when it sweeps. An admitted user can keep a
+//! dead provider's memory from being swept, by claiming that a receiver reads it.
 //!
 //! [`Stale`]: crate::AttachError::Stale
 #![forbid(unsafe_code)]

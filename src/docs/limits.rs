@@ -5,15 +5,18 @@
 //! | quantity | limit | at the limit |
 //! |---|---|---|
 //! | peers of a provider | 64 | [`AttachError::TooManyPeers`](crate::AttachError::TooManyPeers) |
-//! | bytes that one peer reads at a time | [`ProviderBuilder::max_bytes_per_peer`]: no limit by default, at least 1 | [`AttachError::OverQuota`](crate::AttachError::OverQuota) |
+//! | bytes that one peer reads or is granted at a time | [`ProviderBuilder::max_bytes_per_peer`]: no limit by default, at least 1, at most 2^48 - 1 | [`AttachError::OverQuota`](crate::AttachError::OverQuota), [`ShareError::OverQuota`](crate::ShareError::OverQuota) |
 //! | views of one message in one client | 31 | [`AttachError::TooManyLeases`](crate::AttachError::TooManyLeases) |
 //! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`](crate::ShareError::TooManyGrants) |
 //! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::OutOfRange`](crate::channel::ChannelError::OutOfRange) |
 //! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64; a closed one counts as long as one of its messages is read | `ChannelError::TooManyReceivers` |
 //! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`](crate::channel::MAX_INLINE), 48 | `SendErrorKind::TooLong` |
 //! | buffers that the receiver of a channel holds | [`SenderBuilder::loans`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyLoans` |
+//! | buffers that a receiver of a publisher holds | [`PublisherBuilder::loans`]: as above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default, but always two buffers | messages are skipped, or waited for; `RecvError::TooManyLoans` |
+//! | time that a message waits for receivers | [`PublisherBuilder::block_limit`]: 5 seconds by default | the receiver is skipped, or disconnected |
 //! | ends of channels in one process | 2048; a publisher counts as one for each receiver that it may have | [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds) |
 //! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
+//! | waits for names of channels | any number, by one `inotify` instance of the user's `fs.inotify.max_user_instances` and one thread for each process | they check every 10 milliseconds |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`](crate::ShareError::TooManyShared) |
 //! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`], and 1 TiB: 16 segments of at most 64 GiB | [`AllocErrorKind::Exhausted`](crate::AllocErrorKind::Exhausted) |
 //! | segments of a provider | 16 at a time; 16 ever created, unless it is trimmed or keeps nothing ([`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) 0) | idle ones are destroyed for a longer one |
@@ -29,11 +32,25 @@
 //! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
 //! | clones of one [`ShmBuf`](crate::ShmBuf) | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |
 //!
+//! # Larger pages
+//!
+//! The formats are the same on systems with pages of 4, 16 and 64 KiB; the alignment is at most
+//! 4096 bytes on each. (`.ci/aarch64` runs tests on kernels with 4 and 16 KiB; none has run with
+//! 64 KiB.) Sizes that are whole pages grow with the page:
+//!
+//! | quantity | pages of 4 KiB | 16 KiB | 64 KiB |
+//! |---|---|---|---|
+//! | multiple of which [`ProviderBuilder::max_bytes`], `max_alloc` and `arena_size` become | 4 KiB | 16 KiB | 64 KiB |
+//! | least memory of a control object or a channel | 4 KiB | 16 KiB | 64 KiB |
+//! | memory of a message that is aligned to more than 64 bytes: a multiple of | 4 KiB | 16 KiB | 64 KiB |
+//! | length from which messages are whole pages, and return their memory as such | 128 KiB | 512 KiB | 2 MiB |
+//!
 //! # Limits beyond any program's lifetime
 //!
 //! | quantity | limit | reached after | at the limit |
 //! |---|---|---|---|
 //! | messages in one chunk | at least 3 × 2^61 | 21,900 years of 10 million a second | an old descriptor can match a later message |
+//! | connections in one peer slot during one grant | 65,536, if a limit per peer is set | the owner's thread is stopped in the middle of a grant meanwhile | the length of that message may be missing from the count of the peer that connects then |
 //! | connections in one peer slot | 2^62 | 1.4 million years of 100,000 a second | an old [`PeerId`](crate::PeerId) can match a later one |
 //! | segments of one provider | 2^64 - 1 | 5.8 million years of 100,000 a second | serial numbers wrap around, skipping those in use |
 //! | forks, each by the child of the one before | 2^64 | 29 million years of 20,000 a second | a handle that was inherited through all of them passes for the process's own |
@@ -83,6 +100,9 @@
 //! [`ProviderBuilder::max_bytes`]: crate::ProviderBuilder::max_bytes
 //! [`ProviderBuilder::max_bytes_per_peer`]: crate::ProviderBuilder::max_bytes_per_peer
 //! [`ProviderBuilder::max_shared`]: crate::ProviderBuilder::max_shared
+//! [`PublisherBuilder::block_limit`]: crate::channel::PublisherBuilder::block_limit
+//! [`PublisherBuilder::loans`]: crate::channel::PublisherBuilder::loans
+//! [`PublisherBuilder::max_bytes_per_receiver`]: crate::channel::PublisherBuilder::max_bytes_per_receiver
 //! [`PublisherBuilder::receivers`]: crate::channel::PublisherBuilder::receivers
 //! [`SenderBuilder::loans`]: crate::channel::SenderBuilder::loans
 #![forbid(unsafe_code)]

@@ -5,13 +5,14 @@
 use super::report::{
     ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State,
 };
-use super::sources::{Facts, Object, Objects, OfProvider, Process, Seen, Stat};
+use super::sources::{Facts, Object, Objects, OfProvider, Stat};
 use crate::channel::outside::{self, Loaned, Outside, Role};
 use crate::channel::ChannelError;
 use crate::error::Chain;
 use crate::os::mapping::Mapping;
 use crate::os::name::Inode;
 use crate::os::posix::PAGE;
+use crate::os::process::{Process, Seen};
 use crate::owner::limits::{class_of, size_of_class};
 use crate::protocol::control::{control_size, peer_byte, View, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION};
 use crate::protocol::descriptor::MAX_LEN;
@@ -285,7 +286,9 @@ impl Look {
             oldest_loan,
             sent: seen.traffic.sent,
             waiting: seen.traffic.waiting,
-            skipped: seen.traffic.skipped,
+            missed: seen.traffic.missed,
+            is_connected: seen.traffic.is_connected,
+            is_evicted: seen.traffic.is_evicted,
             bytes_held: visit.object.stat.bytes_held,
             is_orphan: visit.is_orphan(),
         }

@@ -49,19 +49,20 @@ mod look;
 mod report;
 mod sources;
 
+pub use crate::os::process::Process;
 pub use report::{
     ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport,
     State,
 };
-pub use sources::Process;
 
 use crate::error::OsError;
 use crate::os::name::DIRECTORY;
 use crate::os::posix::free_bytes;
+use crate::os::process::{Seen, Wanted};
 use crate::owner::provider::Provider;
 use crate::protocol::ids::{control_name, parse};
 use look::{Lease, Loan, Look, Since};
-use sources::{Objects, Seen, Wanted};
+use sources::Objects;
 use std::io;
 use std::mem::take;
 use std::path::{Path, PathBuf};

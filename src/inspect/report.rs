@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::sources::Process;
-use crate::channel::OnFull;
+use crate::channel::{Missed, OnFull};
+use crate::os::process::Process;
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::sweep::Swept;
 use std::ops::Add;
@@ -189,9 +189,13 @@ pub struct ReceiverReport {
     /// Number of messages queued for it: at most `capacity`, and one being received, or sent while
     /// the oldest is withdrawn.
     pub waiting: usize,
-    /// Number of messages that were left out, as recorded in the last one sent, except those that
-    /// were withdrawn.
-    pub skipped: u32,
+    /// Of a publisher's receiver: number of messages that it has missed, by reason, as the publisher
+    /// counts them in [`ReceiverState::missed`](crate::channel::ReceiverState::missed).
+    pub missed: Missed,
+    /// Whether the sender is connected to it: neither has it closed, nor died.
+    pub is_connected: bool,
+    /// Whether the publisher has [disconnected](crate::channel::Publisher::disconnect) it.
+    pub is_evicted: bool,
     /// Memory held by the object that it shares with the sender, in bytes.
     pub bytes_held: u64,
     /// Whether a sweep would remove that object now.

@@ -8,7 +8,7 @@ use crate::os::posix::effective_uid;
 use crate::peer::control::PeerControl;
 use crate::peer::error::AttachError;
 use crate::protocol::record::{published_after, Place};
-use crate::protocol::slot::{MAX_UNDER_WAY, UNDER_WAY, VACANT};
+use crate::protocol::slot::{Held, MAX_UNDER_WAY, UNDER_WAY, VACANT};
 use std::sync::atomic::AtomicBool;
 use std::sync::Barrier;
 use std::thread;
@@ -57,7 +57,7 @@ impl Scene {
     }
 
     fn grant(&self, peer: PeerId) -> Result<(), ShareError> {
-        self.owner.grant(self.record(), peer)
+        self.owner.grant(self.record(), peer, 1)
     }
 }
 
@@ -73,7 +73,7 @@ fn epoch_equal_modulo_gate() {
         for _ in 0..=MAX_GRANTS {
             assert_eq!(scene.grant(alias), Err(ShareError::PeerDisconnected(alias)));
         }
-        assert!(!scene.owner.revoke(scene.record(), alias), "the peer's own grant");
+        assert!(!scene.owner.revoke(scene.record(), alias, 1), "the peer's own grant");
     }
     assert!(scene.accept(peer.slot()), "the peer's own grant is there");
     assert!(!scene.accept(peer.slot()), "and none that was for somebody else");
@@ -233,4 +233,26 @@ fn slot_never_cleared() {
     assert!(matches!(scene.connect(), Err(AttachError::TooManyPeers { .. })));
     scene.owner.locks.unlock(peer_byte(PEERS - 1)).unwrap();
     assert_eq!(scene.connect().unwrap().slot(), PEERS - 1);
+}
+
+/// A count in shared memory, which any process may write, never wraps, and a process that is late
+/// never changes the count of the slot's next peer.
+#[test]
+fn held_bytes_at_their_limits() {
+    let held = Held(AtomicU64::new(0));
+    let count = || held.0.load(Ordering::Relaxed) & MAX_HELD;
+    for epoch in [0, 4, 4 << 16, u64::MAX - 7, u64::MAX - 3] {
+        assert_eq!(Epoch(AtomicU64::new(epoch.wrapping_sub(1))).occupy(&held), epoch);
+        assert_eq!(held.charge(epoch, MAX_HELD, MAX_HELD), Ok(()));
+        assert_eq!(held.charge(epoch, 1, MAX_HELD), Err(MAX_HELD));
+        assert_eq!(held.charge(epoch, u64::MAX, MAX_HELD), Err(MAX_HELD));
+        held.refund(epoch, 1);
+        assert_eq!(count(), MAX_HELD - 1);
+        for late in [epoch.wrapping_sub(4), epoch.wrapping_add(4)] {
+            held.refund(late, 1);
+            assert_eq!((held.charge(late, 1, MAX_HELD), count()), (Ok(()), MAX_HELD - 1));
+        }
+        held.refund(epoch, u64::MAX);
+        assert_eq!(count(), 0);
+    }
 }

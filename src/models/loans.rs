@@ -2,7 +2,7 @@
 
 use super::bell::{Bell, Look, Woken};
 use super::borrower::counted::Owned;
-use super::lender::Loans;
+use super::lender::{Known, Loans};
 use super::ring::{self, Slot, Ticket, Words, WORDS};
 use crate::sync::{explore, fence, AtomicU64, Ordering};
 use loom::cell::UnsafeCell;
@@ -307,12 +307,12 @@ unsafe impl Sync for Scene {}
 unsafe impl Send for Scene {}
 
 impl Scene {
-    fn new(count: usize) -> (Arc<Self>, Vec<u32>) {
+    fn new(count: usize) -> (Arc<Self>, Known) {
         let (loans, numbers) = Loans::new(count).unwrap();
         let returns = (0..2).map(|_| AtomicU64::new(0)).collect();
         let notes = (0..count).map(|_| UnsafeCell::new(0)).collect();
         let slots = (0..3).map(Slot::free_for).collect();
-        (Arc::new(Self { loans, returns, notes, slots }), numbers)
+        (Arc::new(Self { loans, returns, notes, slots }), Known { numbers, out: 0 })
     }
 
     /// `Lender::put`.
@@ -350,12 +350,12 @@ impl Scene {
     }
 
     /// `Lender::collect_some`, in the sender after a message.
-    fn collect_some(&self, numbers: &mut Vec<u32>) {
+    fn collect_some(&self, known: &mut Known) {
         if let Some(mut taking) = self.loans.try_lock() {
             if let Some(found) = taking.take_returned(&self.returns, |number| self.strike(number)) {
                 Self::drop(found.expect("it was put in before it was sent"));
             }
-            taking.hand_over(numbers);
+            taking.hand_over(known);
         }
     }
 
@@ -372,12 +372,13 @@ impl Scene {
     }
 
     /// Each number is free exactly once.
-    fn settle(&self, mut numbers: Vec<u32>) {
+    fn settle(&self, mut known: Known) {
         self.reclaim();
         let mut taking = self.loans.lock();
         assert_eq!(taking.out(), 0);
-        taking.hand_over(&mut numbers);
+        taking.hand_over(&mut known);
         drop(taking);
+        let mut numbers = known.numbers;
         numbers.sort_unstable();
         assert_eq!(numbers, (0..self.notes.len() as u32).collect::<Vec<_>>());
         (0..self.notes.len()).for_each(|number| self.strike(number));
@@ -388,7 +389,7 @@ impl Scene {
 #[test]
 fn loan_number_is_reused() {
     explore(3, || {
-        let (scene, mut numbers) = Scene::new(1);
+        let (scene, mut known) = Scene::new(1);
         let receiver = thread::spawn({
             let scene = scene.clone();
             move || scene.receive(&mut Ticket::default())
@@ -398,14 +399,14 @@ fn loan_number_is_reused() {
             move || scene.collect()
         });
         let mut ticket = Ticket::default();
-        scene.send(&mut ticket, numbers.pop().unwrap());
-        scene.collect_some(&mut numbers);
-        if let Some(number) = numbers.pop() {
+        scene.send(&mut ticket, known.numbers.pop().unwrap());
+        scene.collect_some(&mut known);
+        if let Some(number) = known.numbers.pop() {
             scene.send(&mut ticket, number);
         }
         receiver.join().unwrap();
         collector.join().unwrap();
-        scene.settle(numbers);
+        scene.settle(known);
     });
 }
 
@@ -413,19 +414,19 @@ fn loan_number_is_reused() {
 #[test]
 fn reclaim_during_send() {
     explore(3, || {
-        let (scene, mut numbers) = Scene::new(2);
-        scene.put(numbers.pop().unwrap());
+        let (scene, mut known) = Scene::new(2);
+        scene.put(known.numbers.pop().unwrap());
         let pool = thread::spawn({
             let scene = scene.clone();
             move || scene.reclaim()
         });
-        scene.put(numbers.pop().unwrap());
-        scene.collect_some(&mut numbers);
-        let again = numbers.pop().map(|number| scene.put(number)).is_some();
+        scene.put(known.numbers.pop().unwrap());
+        scene.collect_some(&mut known);
+        let again = known.numbers.pop().map(|number| scene.put(number)).is_some();
         let reclaimed = pool.join().unwrap();
         assert!(reclaimed >= 1);
         assert_eq!(scene.loans.lock().out() as usize, 2 + usize::from(again) - reclaimed);
-        scene.settle(numbers);
+        scene.settle(known);
     });
 }
 
@@ -433,29 +434,29 @@ fn reclaim_during_send() {
 #[test]
 fn forged_loan_number() {
     explore(3, || {
-        let (scene, mut numbers) = Scene::new(1);
+        let (scene, mut known) = Scene::new(1);
         let collector = thread::spawn({
             let scene = scene.clone();
             move || scene.loans.lock().take(0, |_| ()).map(Scene::drop)
         });
-        scene.put(numbers.pop().unwrap());
+        scene.put(known.numbers.pop().unwrap());
         collector.join().unwrap();
-        scene.settle(numbers);
+        scene.settle(known);
     });
 }
 
 #[test]
 fn close_counts_loans() {
     explore(3, || {
-        let (scene, mut numbers) = Scene::new(1);
+        let (scene, mut known) = Scene::new(1);
         let is_closed = Arc::new(AtomicU64::new(0));
         let pool = thread::spawn({
             let (scene, is_closed) = (scene.clone(), is_closed.clone());
             move || is_closed.load(Ordering::Acquire) == 1 && scene.loans.lock().out() == 0
         });
-        scene.put(numbers.pop().unwrap());
+        scene.put(known.numbers.pop().unwrap());
         is_closed.store(1, Ordering::Release); // `Lender::close`
         assert!(!pool.join().unwrap());
-        scene.settle(numbers);
+        scene.settle(known);
     });
 }

@@ -2,6 +2,7 @@
 
 use super::bell::{Bell, Look, Woken};
 use super::layout::What;
+use super::missed::LimitWord;
 use super::ring::{self, Slot, Ticket, WORDS};
 use crate::sync::{explore, AtomicU64, Ordering};
 use loom::cell::UnsafeCell;
@@ -185,5 +186,89 @@ fn leaving_in_the_ringers_place() {
         let is_over = || ring::has_passed(&channel.slots, ticket);
         assert_eq!(channel.to_receiver.wait(None, &mut Look::due(), is_over, has_sender), Woken::Gone);
         sender.join().unwrap();
+    });
+}
+
+/// A publisher disconnects a receiver that may be in the middle of a receive (E1 to E3): each message
+/// is received or withdrawn, no buffer is written while it is read, and the receiver, which sleeps or
+/// not, learns the reason.
+#[test]
+fn evict_during_receive() {
+    explore(2, || {
+        let (channel, what) = (Channel::new(3, 2, 1), Arc::new(What::finished()));
+        let mut ticket = Ticket::default();
+        (0..2).for_each(|buffer| channel.send(&mut ticket, buffer));
+        let receiver = {
+            let (channel, what) = (channel.clone(), what.clone());
+            thread::spawn(move || {
+                let (mut ticket, mut received) = (Ticket::default(), 0);
+                loop {
+                    if channel.receive(&mut ticket).is_some() {
+                        received += 1;
+                        continue;
+                    }
+                    let is_over = || ring::has_passed(&channel.slots, ticket);
+                    match channel.to_receiver.wait(None, &mut Look::new(), is_over, || true) {
+                        Woken::Gone => break,
+                        woken => assert_eq!(woken, Woken::Ready),
+                    }
+                }
+                assert!(what.is_evicted(), "the bell without the reason");
+                received
+            })
+        };
+        what.evict(); // E1
+        channel.to_receiver.leave(); // E2
+        let (mut next, mut withdrawn) = (ring::oldest(&channel.slots, ticket), 0);
+        while let Some(words) = ring::withdraw(&channel.slots, &mut next, ticket, |_| true) {
+            channel.write(words[0], u64::MAX); // it is used again
+            withdrawn += 1;
+        }
+        assert_eq!(receiver.join().unwrap() + withdrawn, 2);
+    });
+}
+
+/// A receiver that sleeps at its limit is told of it once (L1), and not after a buffer was sent (L2).
+#[test]
+fn limit_wakes_receiver() {
+    explore(3, || {
+        let (channel, limit) = (Channel::new(2, 1, 1), Arc::new(LimitWord::default()));
+        let receiver = {
+            let (channel, limit) = (channel.clone(), limit.clone());
+            thread::spawn(move || {
+                let (mut ticket, mut seen, mut told) = (Ticket::default(), 0, 0);
+                while channel.receive(&mut ticket).is_none() {
+                    told += usize::from(limit.take(&mut seen));
+                    let is_over = || ring::has_passed(&channel.slots, ticket) || limit.change(seen).is_some();
+                    assert_eq!(channel.to_receiver.wait(None, &mut Look::new(), is_over, || true), Woken::Ready);
+                }
+                assert!(told <= 1);
+            })
+        };
+        limit.reach(1); // L1
+        channel.to_receiver.ring();
+        limit.clear(1); // L2
+        channel.send(&mut Ticket::default(), 0);
+        receiver.join().unwrap();
+    });
+}
+
+/// The same, without a message afterwards.
+#[test]
+fn limit_alone_wakes_receiver() {
+    explore(3, || {
+        let (channel, limit) = (Channel::new(2, 1, 1), Arc::new(LimitWord::default()));
+        let receiver = {
+            let (channel, limit) = (channel.clone(), limit.clone());
+            thread::spawn(move || {
+                let mut seen = 0;
+                let is_over = || limit.change(seen).is_some();
+                assert_eq!(channel.to_receiver.wait(None, &mut Look::new(), is_over, || true), Woken::Ready);
+                assert!(limit.take(&mut seen) && !limit.take(&mut seen));
+            })
+        };
+        limit.reach(1); // L1
+        channel.to_receiver.ring();
+        receiver.join().unwrap();
     });
 }

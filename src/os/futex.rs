@@ -43,8 +43,7 @@ impl Deadline {
         let now = now();
         let nanos = now.tv_nsec + libc::c_long::from(timeout.subsec_nanos() as i32);
         let (carry, tv_nsec) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
-        let seconds = libc::time_t::try_from(timeout.as_secs()).ok()?;
-        let tv_sec = now.tv_sec.checked_add(seconds)?.checked_add(carry)?;
+        let tv_sec = now.tv_sec.checked_add(timeout.as_secs().try_into().ok()?)?.checked_add(carry)?;
         Some(Self(libc::timespec { tv_sec, tv_nsec }))
     }
 }

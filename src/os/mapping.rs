@@ -2,7 +2,7 @@
 
 use crate::error::OsError;
 use crate::os::name::Name;
-use crate::os::posix::{check, page_size};
+use crate::os::posix::{check, page_size, retry};
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -120,10 +120,9 @@ impl Mapping {
         let bytes = unsafe { slice::from_raw_parts_mut(this.base.as_ptr(), len) };
         let mut at = 0;
         while at < len {
-            match file.read_at(&mut bytes[at..], at as u64) {
+            match retry(|| file.read_at(&mut bytes[at..], at as u64)) {
                 Ok(0) => break,
                 Ok(count) => at += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(failed("pread")(error)),
             }
         }

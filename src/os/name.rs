@@ -89,7 +89,7 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
 /// Open flags: closed on `exec`, no symbolic links, and no blocking if the file is a pipe.
 const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name(CString);
 
 impl Name {
@@ -150,8 +150,8 @@ impl Name {
 
     fn mode_option(&self) -> &'static str {
         match self.as_path().extension().and_then(OsStr::to_str) {
-            Some("channel") => "SenderBuilder::mode; a Publisher serves its own user only",
-            Some("branch") => "a Publisher serves its own user only",
+            Some("channel") => "SenderBuilder::mode, PublisherBuilder::mode",
+            Some("branch") => "PublisherBuilder::mode",
             _ => "ProviderBuilder::mode",
         }
     }

@@ -36,6 +36,11 @@ pub(crate) fn is_object_mode(mode: u32) -> bool {
     mode & !0o666 == 0 && mode & 0o600 == 0o600
 }
 
+/// Whether `mode` lets more users write than the owner.
+pub(crate) fn admits_others(mode: u32) -> bool {
+    mode & 0o022 != 0
+}
+
 /// At least one page. `None` on overflow.
 pub(crate) fn round_to_pages(len: usize) -> Option<usize> {
     let page = page_size();

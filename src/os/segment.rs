@@ -142,7 +142,8 @@ fn create_new(name: &Name) -> io::Result<File> {
     name.open(libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)
 }
 
-fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+/// Sets exactly `mode`, regardless of the umask. Reported to processes that watch the directory.
+pub(crate) fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
@@ -290,16 +291,17 @@ mod tests {
 
     #[test]
     fn reserve_and_discard_ranges() {
-        let segment = Segment::create(name("ranges"), 8 * PAGE, 0o600, Memory::default()).unwrap();
+        let page = page_size();
+        let segment = Segment::create(name("ranges"), 8 * page, 0o600, Memory::default()).unwrap();
         let state = || {
             let data = std::fs::metadata(name("ranges").path()).unwrap();
-            (data.len() as usize / PAGE, data.blocks() as usize * 512 / PAGE)
+            (data.len() as usize / page, data.blocks() as usize * 512 / page)
         };
         assert_eq!(state(), (8, 0), "a new segment takes no memory");
-        segment.reserve(2 * PAGE..6 * PAGE).unwrap();
-        segment.reserve(4 * PAGE..8 * PAGE).unwrap();
+        segment.reserve(2 * page..6 * page).unwrap();
+        segment.reserve(4 * page..8 * page).unwrap();
         assert_eq!(state(), (8, 6));
-        assert!(segment.discard(3 * PAGE..5 * PAGE));
+        assert!(segment.discard(3 * page..5 * page));
         assert_eq!(state(), (8, 4));
     }
 

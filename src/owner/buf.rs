@@ -185,14 +185,16 @@ impl ShmBuf {
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerDisconnected`], [`ShareError::OtherProvider`],
-    /// [`ShareError::TooManyGrants`] with 7 unclaimed grants of this message, and those of
-    /// [`descriptor`](Self::descriptor). Nothing is leased then.
+    /// [`ShareError::PeerDisconnected`] if the peer is no longer connected, [`ShareError::OtherProvider`],
+    /// [`ShareError::TooManyGrants`] if it has 7 unclaimed grants of this message,
+    /// [`ShareError::OverQuota`] if it would exceed
+    /// [`max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer), and those of
+    /// [`descriptor`](Self::descriptor). On an error, nothing is leased.
     pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
         let descriptor = self.descriptor()?;
         let chunk = self.chunk();
         if let (Some(record), Some(control)) = (chunk.record(), chunk.pool().control()) {
-            control.grant(record, peer)?;
+            control.grant(record, peer, self.len as u64)?;
         }
         Ok(Descriptor { granted: Some(peer.slot), ..descriptor })
     }
@@ -202,7 +204,7 @@ impl ShmBuf {
     pub fn revoke(&self, peer: PeerId) -> bool {
         let chunk = self.chunk();
         match (chunk.record(), chunk.pool().control()) {
-            (Some(record), Some(control)) if chunk.is_ours() => control.revoke(record, peer),
+            (Some(record), Some(control)) if chunk.is_ours() => control.revoke(record, peer, self.len as u64),
             _ => false,
         }
     }

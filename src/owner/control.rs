@@ -20,7 +20,7 @@ use crate::protocol::control::{control_size, peer_byte, View, CLOSED, MAGIC, OPE
 use crate::protocol::ids::{control_name, segment_name, PeerId, ProviderId};
 use crate::protocol::memory_bell::MemoryBell;
 use crate::protocol::record::{Record, MAX_GRANTS, PEERS};
-use crate::protocol::slot::{Epoch, GrantGate, NotGranted};
+use crate::protocol::slot::{Cost, Epoch, GrantGate, NotGranted, MAX_HELD};
 use crate::protocol::sweep;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -36,6 +36,8 @@ pub(crate) struct OwnerControl {
     free_lists: Mutex<FreeLists>,
     /// One per peer slot.
     gates: [GrantGate; PEERS],
+    /// The limit on the bytes that a peer reads or is granted.
+    quota: Option<u64>,
     /// Held while slots of the dead are vacated: the kernel's locks do not exclude two threads of
     /// one process.
     reclaiming: Mutex<()>,
@@ -76,7 +78,8 @@ impl OwnerControl {
         header.state.store(OPEN, Ordering::Release);
         let free_lists = Mutex::new(FreeLists { used: Vec::new(), fresh: 0, seed, listed: 0 });
         let gates = std::array::from_fn(|_| GrantGate::new());
-        Ok(Some(Self { view, link, locks, id, free_lists, gates, reclaiming: Mutex::new(()) }))
+        let quota = Some(quota.min(MAX_HELD)).filter(|&quota| quota > 0);
+        Ok(Some(Self { view, link, locks, id, free_lists, gates, quota, reclaiming: Mutex::new(()) }))
     }
 
     pub(crate) fn lock_memory(&self) -> Result<(), OsError> {
@@ -158,16 +161,23 @@ impl OwnerControl {
         Ok((slot, gate, &self.view.header().epochs[slot]))
     }
 
-    pub(crate) fn grant(&self, record: &Record, peer: PeerId) -> Result<(), ShareError> {
+    /// Returns what a message of `len` bytes costs the peer in this slot.
+    fn cost(&self, slot: usize, len: u64) -> Cost<'_> {
+        Cost { held: &self.view.header().held[slot], len, max: self.quota }
+    }
+
+    pub(crate) fn grant(&self, record: &Record, peer: PeerId, len: u64) -> Result<(), ShareError> {
         let (slot, gate, epoch) = self.slot_of(peer)?;
-        gate.grant(epoch, peer.epoch, record, slot).map_err(|error| match error {
+        gate.grant(epoch, peer.epoch, record, slot, self.cost(slot, len)).map_err(|error| match error {
             NotGranted::Gone => ShareError::PeerDisconnected(peer),
             NotGranted::Full => ShareError::TooManyGrants { peer, max: MAX_GRANTS as usize },
+            NotGranted::OverQuota { held, max } => ShareError::OverQuota { peer, len, held, max },
         })
     }
 
-    pub(crate) fn revoke(&self, record: &Record, peer: PeerId) -> bool {
-        self.slot_of(peer).is_ok_and(|(slot, gate, epoch)| gate.revoke(epoch, peer.epoch, record, slot))
+    pub(crate) fn revoke(&self, record: &Record, peer: PeerId, len: u64) -> bool {
+        self.slot_of(peer)
+            .is_ok_and(|(slot, gate, epoch)| gate.revoke(epoch, peer.epoch, record, slot, self.cost(slot, len)))
     }
 
     pub(crate) fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {

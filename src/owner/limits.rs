@@ -491,6 +491,19 @@ pub enum ShareError {
         /// The limit.
         max: usize,
     },
+    /// The peer reads, or has not taken up, so many bytes that this grant would exceed
+    /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer).
+    #[error("a grant of {len} bytes is over the quota: peer {peer} holds {held} bytes of {max}; wait until it drops views, or revoke grants")]
+    OverQuota {
+        /// The peer.
+        peer: PeerId,
+        /// The message's length in bytes.
+        len: u64,
+        /// The bytes of the messages that it reads or was granted.
+        held: u64,
+        /// The limit.
+        max: u64,
+    },
     /// No private memory for the queue of dropped buffers that peers still read.
     #[error("no private memory for {bytes} bytes; lower ProviderBuilder::max_shared")]
     OutOfMemory {
@@ -577,29 +590,33 @@ mod tests {
     #[test]
     fn table_covers_lengths_and_alignments() {
         for max_alloc in [1, 64, 4096, 5 * 4096, 126 << 10, 128 << 10, (128 << 10) + 1, 1 << 20, 33_000_000] {
-            let limits = Limits::new(1 << 30, Some(max_alloc), Some(8), &Tuning::new(), LONGEST).unwrap();
-            let shapes = limits.shapes();
-            let lines = &shapes[..limits.classes()];
-            assert_eq!(lines.last().map(ClassShape::size), Some(limits.max_alloc));
-            assert!(lines.windows(2).all(|pair| pair[0].size() <= pair[1].size()));
-            for len in (0..=limits.max_alloc).step_by(limits.max_alloc / 1000 + 1).chain([limits.max_alloc]) {
-                let (line, page) = (lines[class_of(len)], shapes[limits.page_aligned(len)]);
-                assert!(line.size() >= len && page.size() >= len, "{len}: {line:?} {page:?}");
-                assert_eq!((page.align, page.size() % limits.page), (PAGE, 0), "{len}: {page:?}");
-                let wasted = line.size() - len;
-                assert!(
-                    wasted <= MIN_SIZE || line.size() == limits.max_alloc || wasted * 32 <= len,
-                    "{len} in {line:?}"
-                );
+            for page in [4 << 10, 16 << 10, 64 << 10] {
+                let limits = Limits::new(1 << 30, Some(max_alloc), Some(8), &Tuning::new(), LONGEST).unwrap();
+                let limits = Limits { page, max_alloc: max_alloc.next_multiple_of(page), ..limits };
+                let shapes = limits.shapes();
+                let lines = &shapes[..limits.classes()];
+                assert_eq!(lines.last().map(ClassShape::size), Some(limits.max_alloc));
+                assert!(lines.windows(2).all(|pair| pair[0].size() <= pair[1].size()));
+                for len in (0..=limits.max_alloc).step_by(limits.max_alloc / 1000 + 1).chain([limits.max_alloc]) {
+                    let (line, page) = (lines[class_of(len)], shapes[limits.page_aligned(len)]);
+                    assert!(line.size() >= len && page.size() >= len, "{len}: {line:?} {page:?}");
+                    assert_eq!((page.align, page.size() % limits.page), (PAGE, 0), "{len}: {page:?}");
+                    let wasted = line.size() - len;
+                    assert!(
+                        wasted <= MIN_SIZE || line.size() == limits.max_alloc || wasted * 32 <= len,
+                        "{len} in {line:?}"
+                    );
+                }
             }
         }
     }
 
     #[test]
     fn rounds_up_to_pages() {
-        for (bytes, rounded) in [(1, 4096), (42, 4096), (4096, 4096), (10_240, 12_288), (1_000_000, 1_003_520)] {
+        let page = page_size();
+        for (bytes, pages) in [(1, 1), (42, 1), (page, 1), (page + 1, 2), (5 * page / 2, 3), (20 * page - 1, 20)] {
             let limits = Limits::new(bytes, None, Some(8), &Tuning::new(), LONGEST).unwrap();
-            assert_eq!((limits.max_bytes, limits.max_alloc), (rounded, rounded));
+            assert_eq!((limits.max_bytes, limits.max_alloc), (pages * page, pages * page));
         }
     }
 

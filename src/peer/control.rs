@@ -10,10 +10,11 @@ use crate::peer::error::AttachError;
 use crate::protocol::control::{peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
 use crate::protocol::ids::{control_name, PeerId, ProviderId};
 use crate::protocol::record::{Record, PEERS};
+use crate::protocol::slot::{Held, MAX_HELD};
 use crate::protocol::sweep::sweep_after_reading;
 use parking_lot::RwLock;
 use std::mem::size_of;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use std::{io, thread};
@@ -28,8 +29,8 @@ pub(crate) struct PeerControl {
     locks: LockFile,
     id: PeerId,
     fork_epoch: u64,
+    /// The limit on the bytes that this peer reads or is granted.
     quota: Option<u64>,
-    held: AtomicU64,
 }
 
 impl PeerControl {
@@ -75,10 +76,11 @@ impl PeerControl {
         };
         // The slot's last peer may have died: clear its leases, then take over.
         view.vacate(slot, || used(&view));
-        let epoch = view.header().epochs[slot].occupy();
+        let epoch = view.header().epochs[slot].occupy(&view.header().held[slot]);
         let id = PeerId { provider, slot: slot as u8, epoch };
-        let quota = Some(view.header().quota.load(Ordering::Relaxed)).filter(|&quota| quota > 0);
-        Ok(Self { view, names: names.clone(), locks, id, fork_epoch: fork::epoch(), quota, held: AtomicU64::new(0) })
+        let quota = view.header().quota.load(Ordering::Relaxed).min(MAX_HELD);
+        let quota = Some(quota).filter(|&quota| quota > 0);
+        Ok(Self { view, names: names.clone(), locks, id, fork_epoch: fork::epoch(), quota })
     }
 
     /// Leaves everything except the lock, like a killed process.
@@ -140,24 +142,28 @@ impl PeerControl {
     }
 
     fn charge_within(&self, max: u64, len: u64) -> Result<(), AttachError> {
-        let sum = |held: u64| held.checked_add(len).filter(|&sum| sum <= max);
-        // Relaxed: only a counter.
-        let counted = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
-        counted.map(drop).map_err(|held| AttachError::OverQuota { provider: self.id.provider, len, held, max })
+        let provider = self.id.provider;
+        let over = |held| AttachError::OverQuota { provider, len, held, max };
+        self.held().charge(self.id.epoch, len, max).map_err(over)
     }
 
     #[inline]
     pub(crate) fn refund(&self, len: u64) {
         if self.quota.is_some() {
-            self.held.fetch_sub(len, Ordering::Relaxed);
+            self.held().refund(self.id.epoch, len);
         }
     }
 
+    fn held(&self) -> &Held {
+        &self.view.header().held[self.slot()]
+    }
+
+    /// Releases one lease of this peer, of a message of `len` bytes.
     #[inline]
     pub(crate) fn release(&self, record: u32, len: u64) {
-        self.refund(len);
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.release(self.slot());
+            self.refund(len);
             self.ring();
         }
     }
@@ -166,10 +172,12 @@ impl PeerControl {
         self.view.header().memory.ring();
     }
 
+    /// Turns one lease of this peer, of a message of `len` bytes, back into a grant.
     pub(crate) fn put_back(&self, record: u32, len: u64) {
-        self.refund(len);
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
-            record.put_back(self.slot());
+            if !record.put_back(self.slot()) {
+                self.refund(len);
+            }
             self.take_back_if_refused(record);
             self.ring();
         }
@@ -257,7 +265,7 @@ mod lease {
     pub(crate) struct Lease<'a> {
         control: &'a PeerControl,
         record: u32,
-        /// According to the descriptor.
+        /// The message's length according to the descriptor, as charged.
         len: u64,
         origin: Origin,
     }
@@ -279,22 +287,28 @@ mod lease {
             control.check_slot()?;
             let (slot, generation) = (control.slot(), descriptor.generation);
             let len = descriptor.len;
-            control.charge(len)?;
             let (origin, taken) = match descriptor.granted {
-                None => (Origin::Lease, record.attach(slot, generation)),
+                None => {
+                    control.charge(len)?;
+                    (Origin::Lease, record.attach(slot, generation))
+                }
                 Some(granted) if usize::from(granted) != slot => {
-                    control.refund(len);
                     return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 });
                 }
+                // The owner has charged it.
                 Some(_) => (Origin::TakenUp, record.accept(slot, generation)),
             };
             let refused = match taken {
                 Ok(place) => return Ok((Lease { control, record: descriptor.record, len, origin }, place)),
                 Err(refused) => refused,
             };
-            control.refund(len);
+            match (origin, refused) {
+                (Origin::Lease, _) => control.refund(len),
+                (Origin::TakenUp, Refused::Lost) => control.refund(record.look().1.len),
+                (Origin::TakenUp, _) => {}
+            }
             match refused {
-                Refused::Stale => {
+                Refused::Stale | Refused::Lost => {
                     // A grant may have been taken up and put back.
                     control.take_back_if_refused(record);
                     // The lease may briefly have kept an owner from recycling the chunk.

@@ -57,16 +57,17 @@ pub enum AttachError {
         max: usize,
     },
     /// This client would exceed
-    /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer).
+    /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer). Grants
+    /// can still be taken up.
     #[error(
-        "a message of {len} bytes of provider {provider} is over the quota: this client reads {held} bytes of {max}; drop views"
+        "a message of {len} bytes of provider {provider} is over the quota: this client holds {held} bytes of {max}; drop views, or take up grants"
     )]
     OverQuota {
         /// The provider.
         provider: ProviderId,
         /// The message's length in bytes.
         len: u64,
-        /// The bytes of the messages that this client currently reads.
+        /// The bytes of the messages that this client reads or was granted.
         held: u64,
         /// The limit.
         max: u64,

@@ -25,7 +25,7 @@ use crate::os::posix::PAGE;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::memory_bell::MemoryBell;
 use crate::protocol::record::{Record, PEERS};
-use crate::protocol::slot::Epoch;
+use crate::protocol::slot::{Epoch, Held};
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -34,7 +34,7 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SHMPOOL\0");
 /// The magic number of a channel's object.
 pub(crate) const CHANNEL_MAGIC: u64 = u64::from_le_bytes(*b"SHMCHAN\0");
 
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 pub(crate) const MAX_RECORDS: usize = 1 << 20;
 
@@ -77,14 +77,17 @@ pub(crate) struct ControlHeader {
     pub(crate) epochs: [Epoch; PEERS],
     /// The serial numbers of the segments that peers may map, or 0.
     pub(crate) segments: [AtomicU64; ENTRIES],
+    /// The most bytes that a peer may read or be granted at a time; 0 for no limit.
     pub(crate) quota: AtomicU64,
     /// In its own cache line: peers read it whenever they release a lease.
     pub(crate) memory: MemoryBell,
+    /// One per peer slot.
+    pub(crate) held: [Held; PEERS],
 }
 
 #[cfg(all(test, not(loom)))]
 pub(crate) const OFFSETS: &[(&str, usize)] =
-    offsets!(ControlHeader: magic version state provider records high_water epochs segments quota memory);
+    offsets!(ControlHeader: magic version state provider records high_water epochs segments quota memory held);
 
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<ControlHeader>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);

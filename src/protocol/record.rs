@@ -58,6 +58,7 @@ mod limit_tests;
 mod models;
 
 use crate::sync::{fence, fence_after_rmw, AtomicU64, Ordering};
+use std::cell::Cell;
 
 /// Peers of one provider at a time.
 pub(crate) const PEERS: usize = 64;
@@ -87,6 +88,8 @@ pub(crate) enum Refused {
     Stale,
     Full,
     NotGranted,
+    /// The generation differs, and a grant for a later one was lost; see [`Record::put_back`].
+    Lost,
 }
 
 /// Zero bytes are a valid record: free, in generation 0, which no descriptor carries.
@@ -179,18 +182,22 @@ impl Record {
             None => {
                 // The descriptor was delivered twice, and the grant is for a later message. Acquire
                 // in `change` made this check see that.
-                self.put_back(slot);
-                Err(Refused::Stale)
+                Err(if self.put_back(slot) { Refused::Stale } else { Refused::Lost })
             }
         }
     }
 
-    /// Turns a lease back into a grant. If the maximum is pending by now, this one is lost.
-    pub(crate) fn put_back(&self, slot: usize) {
+    /// Turns a lease back into the grant that it was taken from. If the maximum number of grants is
+    /// pending by now, this one is lost, and the last of their receivers will be refused. Returns
+    /// `false` in that case.
+    pub(crate) fn put_back(&self, slot: usize) -> bool {
+        let is_kept = Cell::new(false);
         let _ = self.change(slot, |lane| {
+            is_kept.set(lane / GRANT < MAX_GRANTS);
             let grants = (lane / GRANT + 1).min(MAX_GRANTS);
             Ok(grants * GRANT + (lane % GRANT).saturating_sub(1))
         });
+        is_kept.get()
     }
 
     pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {

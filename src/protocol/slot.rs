@@ -23,6 +23,21 @@
 //! then it must not revoke a grant of the slot's next peer instead: see [`GrantGate`]. A refused
 //! peer can still release its leases, but no longer attach.
 //!
+//! # What a peer holds
+//!
+//! If the provider limits the bytes of a peer, [`Held`] counts the messages that the peer reads and
+//! those granted to it. Each lease and each grant is charged before it enters the lane, and refunded
+//! after it has left; taking a grant up, or putting it back, changes nothing. The word has 16 bits
+//! of the epoch beside the bytes, and only its own peer's charges change it. So a late grant to a
+//! disconnected peer does not touch the count of the next one, which starts at zero.
+//!
+//! | killed | the count is |
+//! |---|---|
+//! | the peer, between a charge or refund and its lane | too high, never too low, until the next peer starts from zero |
+//! | the owner | of no use: nothing is granted any more |
+//!
+//! A refused peer gets nothing more, so its revoked grants are not refunded.
+//!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
@@ -38,7 +53,7 @@
 #[path = "../models/slot.rs"]
 mod models;
 
-use crate::protocol::record::{Record, Refused};
+use crate::protocol::record::Record;
 use crate::sync::{fence, yield_now, AtomicU64, Ordering};
 
 /// Of an epoch modulo 4. 0 is an occupied slot.
@@ -75,8 +90,10 @@ impl Epoch {
         cleared
     }
 
-    pub(crate) fn occupy(&self) -> u64 {
+    /// Occupies the slot, which the caller has just vacated. Returns the new epoch.
+    pub(crate) fn occupy(&self, held: &Held) -> u64 {
         let epoch = self.0.load(Ordering::Relaxed).wrapping_add(1) / 4 * 4;
+        held.start(epoch);
         self.0.store(epoch, Ordering::Release); // partner: `is`
         epoch
     }
@@ -112,10 +129,93 @@ impl Epoch {
     }
 }
 
+/// Bits of [`Held`] that count bytes.
+const BYTES: u32 = 48;
+
+/// The most bytes that can be counted.
+pub(crate) const MAX_HELD: u64 = (1 << BYTES) - 1;
+
+/// The bytes that the peer in a slot reads or was granted, in the control object, and above them 16
+/// bits of its epoch. Counted only if the provider limits them.
+#[repr(transparent)]
+pub(crate) struct Held(pub(crate) AtomicU64);
+
+impl Held {
+    /// Returns the word of a peer that holds nothing.
+    fn none(epoch: u64) -> u64 {
+        (epoch / 4) << BYTES
+    }
+
+    fn start(&self, epoch: u64) {
+        // Relaxed: published with the epoch. A read-modify-write, so that each change of an earlier
+        // peer's count either precedes it or finds the new epoch.
+        let mut word = self.0.load(Ordering::Relaxed);
+        while let Err(now) = self.0.compare_exchange(word, Self::none(epoch), Ordering::Relaxed, Ordering::Relaxed) {
+            word = now;
+        }
+    }
+
+    /// Replaces the count of the peer that connected with `epoch` by the result of `next`, unless
+    /// another peer has the slot. Returns the count if `next` returns `None`.
+    fn change(&self, epoch: u64, next: impl Fn(u64) -> Option<u64>) -> Result<(), u64> {
+        // Relaxed: only a count.
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & !MAX_HELD == Self::none(epoch) {
+            let held = next(word & MAX_HELD).ok_or(word & MAX_HELD)?;
+            let new = Self::none(epoch) | held;
+            match self.0.compare_exchange_weak(word, new, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => word = now,
+            }
+        }
+        Ok(())
+    }
+
+    /// Charges `len` bytes to the peer that connected with `epoch`. Returns the count if the sum
+    /// would exceed `max`, at most [`MAX_HELD`].
+    #[inline]
+    pub(crate) fn charge(&self, epoch: u64, len: u64, max: u64) -> Result<(), u64> {
+        self.change(epoch, |held| held.checked_add(len).filter(|&sum| sum <= max))
+    }
+
+    #[inline]
+    pub(crate) fn refund(&self, epoch: u64, len: u64) {
+        let _ = self.change(epoch, |held| Some(held.saturating_sub(len)));
+    }
+}
+
+/// What a grant costs its peer.
+#[derive(Clone, Copy)]
+pub(crate) struct Cost<'a> {
+    pub(crate) held: &'a Held,
+    /// The message's length in bytes.
+    pub(crate) len: u64,
+    /// The limit, at most [`MAX_HELD`]; `None` if nothing is counted.
+    pub(crate) max: Option<u64>,
+}
+
+impl Cost<'_> {
+    fn charge(&self, epoch: u64) -> Result<(), NotGranted> {
+        let charge = |max| self.held.charge(epoch, self.len, max).map_err(|held| NotGranted::OverQuota { held, max });
+        self.max.map_or(Ok(()), charge)
+    }
+
+    fn refund(&self, epoch: u64) {
+        if self.max.is_some() {
+            self.held.refund(epoch, self.len);
+        }
+    }
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotGranted {
     Gone,
     Full,
+    OverQuota {
+        /// The bytes that it reads or was granted.
+        held: u64,
+        max: u64,
+    },
 }
 
 /// The owner's private count of grants under way in a slot, and the epoch that they are for.
@@ -130,32 +230,50 @@ impl GrantGate {
         Self(AtomicU64::new(0))
     }
 
-    /// The caller holds the chunk, published.
-    pub(crate) fn grant(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize) -> Result<(), NotGranted> {
+    /// Adds a grant on `record` for the peer that connected to `slot` with the epoch `wanted`. The
+    /// caller holds the chunk, published.
+    pub(crate) fn grant(
+        &self,
+        current: &Epoch,
+        wanted: u64,
+        record: &Record,
+        slot: usize,
+        cost: Cost<'_>,
+    ) -> Result<(), NotGranted> {
         // Only a peer's epoch is a multiple of 4.
         if wanted % 4 != 0 || !self.enter(current, wanted) {
             return Err(NotGranted::Gone);
         }
-        let granted = record.grant(slot);
+        let granted = cost.charge(wanted).and_then(|()| {
+            record.grant(slot).map_err(|_| {
+                cost.refund(wanted);
+                NotGranted::Full
+            })
+        });
         fence(Ordering::SeqCst); // partner: the fence in `Epoch::vacate`
         let is_there = current.is(wanted);
         if granted.is_ok() && !is_there {
             record.revoke(slot);
+            cost.refund(wanted);
         }
         self.leave();
-        match granted {
-            _ if !is_there => Err(NotGranted::Gone),
-            Err(Refused::Full) => Err(NotGranted::Full),
-            _ => Ok(()),
+        if is_there {
+            granted
+        } else {
+            Err(NotGranted::Gone)
         }
     }
 
-    pub(crate) fn revoke(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize) -> bool {
+    /// Revokes a grant that the peer has not taken up. Returns `false` if there is none.
+    pub(crate) fn revoke(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize, cost: Cost<'_>) -> bool {
         if wanted % 4 != 0 || !self.enter(current, wanted) {
             return false;
         }
         // The gate has only 48 bits of the epoch.
         let is_revoked = current.is(wanted) && record.revoke(slot);
+        if is_revoked {
+            cost.refund(wanted);
+        }
         self.leave();
         is_revoked
     }

@@ -56,7 +56,7 @@ use crate::os::futex::Deadline;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{Name, Namespace};
-use crate::os::posix::{check_file_size, effective_uid, has_heap, page_size, PAGE};
+use crate::os::posix::{admits_others, check_file_size, effective_uid, has_heap, page_size, PAGE};
 use crate::os::segment::{check_regular, Locked, ObjectError, Segment};
 use crate::protocol::control::{
     peer_byte, CHANNEL_MAGIC, CLOSED, MAGIC, NO_SEGMENTS, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE, SEGMENTS_OFFSET,
@@ -180,7 +180,8 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
         };
         // Only now that the owner is known to be dead: no further receiver can connect.
         let has_peers = only.is_some() && lock.as_ref().is_some_and(has_peers);
-        if has_peers || channels(names)?.iter().any(|channel| is_read(channel, provider, uid)) {
+        let reader = if lock.as_ref().is_some_and(has_other_users) { None } else { Some(uid) };
+        if has_peers || channels(names)?.iter().any(|channel| is_read(channel, provider, reader)) {
             continue;
         }
         if let Some(control) = &lock {
@@ -296,6 +297,12 @@ fn has_peers(control: &LockFile) -> bool {
     (0..PEERS).any(|slot| control.is_locked(peer_byte(slot)))
 }
 
+/// Returns `true` if receivers may belong to other users. They own their branches, and no one else
+/// could read the provider's messages.
+fn has_other_users(control: &LockFile) -> bool {
+    control.file().metadata().is_ok_and(|metadata| admits_others(metadata.mode()))
+}
+
 pub(crate) enum Removal {
     Removed {
         /// Of memory.
@@ -346,8 +353,10 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
 }
 
 /// Returns `true` if a living receiver may not have received everything, or the channel cannot be
-/// opened. Ignores the sender's lock, which a sweep may hold.
-fn is_read(channel: &Name, provider: ProviderId, uid: u32) -> bool {
+/// opened. Ignores the sender's lock, which a sweep may hold. Without `uid`, of any user.
+fn is_read(channel: &Name, provider: ProviderId, uid: Option<u32>) -> bool {
+    let owner = || fs::symlink_metadata(channel.as_path()).map_or(effective_uid(), |metadata| metadata.uid());
+    let uid = uid.unwrap_or_else(owner);
     let locks = match open(channel, uid) {
         Err(ObjectError::Os(error)) => {
             return error.is_out_of_descriptors() || error.errno() == Some(libc::ENOMEM);

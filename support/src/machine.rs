@@ -2,8 +2,14 @@
 
 use crate::Fallible;
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
-use nix::unistd::Pid;
+use nix::unistd::{sysconf, Pid, SysconfVar};
 use std::{env, fs, thread};
+
+/// Returns the size of a page in bytes: 4096, or 16 or 64 KiB on some aarch64 systems.
+pub fn page_size() -> usize {
+    let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    size.and_then(|size| usize::try_from(size).ok()).expect("every system has pages")
+}
 
 /// What the header and the charts report about the machine.
 pub struct Machine {

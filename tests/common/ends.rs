@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // not all of it by every test program
 
-use shm_pool::channel::{Publisher, SendError, SendErrorKind, Sender};
+use shm_pool::channel::{Publisher, SendError, SendErrorKind, Sender, Sent};
 use shm_pool::ShmBuf;
 use std::fmt::Debug;
 use std::future::Future;
@@ -21,31 +21,31 @@ pub(crate) trait SendingEnd: Send {
 }
 
 macro_rules! sending_end {
-    ($end:ty, $sent:ty) => {
+    ($end:ty, $sent:ty, $of:expr) => {
         impl SendingEnd for $end {
             type Sent = $sent;
 
             fn send(&mut self, buffer: ShmBuf) -> Result<$sent, SendError<ShmBuf>> {
-                self.send(buffer)
+                self.send(buffer).map($of)
             }
             fn try_send(&mut self, buffer: ShmBuf) -> Result<$sent, SendError<ShmBuf>> {
-                self.try_send(buffer)
+                self.try_send(buffer).map($of)
             }
             fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<$sent, SendError<ShmBuf>> {
-                self.send_timeout(buffer, timeout)
+                self.send_timeout(buffer, timeout).map($of)
             }
             fn send_async(&mut self, buffer: ShmBuf) -> impl Future<Output = Result<$sent, SendError<ShmBuf>>> {
-                self.send_async(buffer)
+                async { self.send_async(buffer).await.map($of) }
             }
             fn send_bytes(&mut self, bytes: &[u8]) -> Result<$sent, SendErrorKind> {
-                self.send_bytes(bytes)
+                self.send_bytes(bytes).map($of)
             }
             fn send_bytes_async(&mut self, bytes: &[u8]) -> impl Future<Output = Result<$sent, SendErrorKind>> {
-                self.send_bytes_async(bytes)
+                async { self.send_bytes_async(bytes).await.map($of) }
             }
         }
     };
 }
 
-sending_end!(Sender, ());
-sending_end!(Publisher, usize);
+sending_end!(Sender, (), |sent| sent);
+sending_end!(Publisher, usize, |sent: Sent| sent.receivers);

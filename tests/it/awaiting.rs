@@ -525,7 +525,9 @@ fn wait_any_of_publishers() {
     let (mut one, mut other, mut pair) = (open(), open(), scene.channel(0, 2));
     assert!(publisher.has_receivers());
     let sending = thread::spawn(move || {
-        (0..20_000_u64).for_each(|number| assert_eq!(publisher.send_bytes(&number.to_ne_bytes()), Ok(2)));
+        (0..20_000_u64).for_each(|number| {
+            assert_eq!(publisher.send_bytes(&number.to_ne_bytes()).map(|sent| sent.receivers), Ok(2))
+        });
         pair.0.send_bytes(b"over").unwrap();
         (publisher, pair.0)
     });
@@ -578,7 +580,7 @@ fn connected_receiver_ignores_seat() {
     });
     let meeting = File::options().write(true).open(format!("/dev/shm/shm_pool.{}.channel", scene.test)).unwrap();
     for sent in 0..100_u64 {
-        assert_eq!(publisher.send_bytes(&sent.to_ne_bytes()), Ok(4));
+        assert_eq!(publisher.send_bytes(&sent.to_ne_bytes()).map(|sent| sent.receivers), Ok(4));
         // All receivers are connected by now.
         (0..4).for_each(|seat| meeting.write_all_at(&REFUSED.to_ne_bytes(), 128 + seat * 16).unwrap());
         (0..4).for_each(|_| assert_eq!(received.recv_timeout(FOR_EVER), Ok(sent)));
@@ -636,7 +638,9 @@ fn first_message_wakes_unconnected() {
             };
             let wake = || match meeting {
                 Meeting::History => assert!(publisher.borrow_mut().has_receivers()),
-                Meeting::Message | Meeting::Before => assert_eq!(publisher.borrow_mut().send_bytes(b"first"), Ok(1)),
+                Meeting::Message | Meeting::Before => {
+                    assert_eq!(publisher.borrow_mut().send_bytes(b"first").map(|sent| sent.receivers), Ok(1))
+                }
             };
             wake_sleeper_after(connect, || drop(way(&mut receiver, &mut others).unwrap()), wake).1
         });

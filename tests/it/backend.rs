@@ -3,6 +3,7 @@
 use crate::fixtures::{files, unique_prefix, NONE};
 use shm_pool::backend::{Backend, BackendBuilder, Chunk, Collect, SegmentFile, SegmentSource};
 use shm_pool::{AllocErrorKind, BuildError, OsError, Tuning};
+use shm_pool_support::machine::page_size;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -322,11 +323,11 @@ fn forked_child() {
 /// A chunk that was given up is never free, so no place that is kept for a refused length includes it.
 #[test]
 fn long_message_beside_given_up_chunk() {
-    const PAGE: usize = 4096;
+    let page = page_size();
     let source = Source::new("backend-long");
-    let builder = Backend::builder().max_bytes(32 * PAGE).tuning(Tuning::new().arena_size(32 * PAGE).idle_window(0));
+    let builder = Backend::builder().max_bytes(32 * page).tuning(Tuning::new().arena_size(32 * page).idle_window(0));
     let backend = builder.build(Shared(source.clone())).unwrap();
-    let mut chunks: Vec<_> = (0..32).map(|_| backend.alloc(PAGE, PAGE).unwrap()).collect();
+    let mut chunks: Vec<_> = (0..32).map(|_| backend.alloc(page, page).unwrap()).collect();
     chunks.sort_by_key(Chunk::offset);
     let mut places: Vec<_> = chunks.into_iter().map(Some).collect();
     places[0].take().unwrap().leak();
@@ -339,8 +340,8 @@ fn long_message_beside_given_up_chunk() {
     'refused: loop {
         for place in places.iter_mut().filter(|place| place.is_some()) {
             *place = None;
-            *place = Some(backend.alloc(PAGE, PAGE).unwrap());
-            if backend.alloc(4 * PAGE, PAGE).is_ok() {
+            *place = Some(backend.alloc(page, page).unwrap());
+            if backend.alloc(4 * page, page).is_ok() {
                 break 'refused;
             }
         }

@@ -4,6 +4,7 @@
 use crate::fixtures::{builder, files, holds, message, segment, unique_prefix, write, NONE};
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{AttachError, BuildError, Client, Provider, ProviderBuilder, Tuning};
+use shm_pool_support::machine::page_size;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{symlink, PermissionsExt};
@@ -35,7 +36,7 @@ fn numbers_out_of_range() {
         ("max_alloc", builder().max_alloc(0)),
         ("max_alloc", builder().max_alloc((1 << 30) + 1)),
         ("max_alloc", builder().max_bytes(1 << 20).max_alloc((1 << 20) + 1)),
-        ("max_alloc", builder().max_bytes((1 << 20) + 100).max_alloc((1 << 20) + 4097)),
+        ("max_alloc", builder().max_bytes((1 << 20) + 100).max_alloc((1 << 20) + page_size() + 1)),
         ("max_alloc", builder().max_bytes(MAX_LEN).max_alloc((64 << 30) + 1)),
         ("max_alloc", builder().max_alloc(usize::MAX)),
         ("arena_size", builder().tuning(Tuning::new().arena_size(0))),
@@ -239,13 +240,15 @@ fn directory() {
 /// The objects of killed publishers are swept there too.
 #[test]
 fn sweep_of_directory() {
+    // Whole pages of any system.
+    const LEN: usize = 64 << 10;
     let directory = Directory::new(b"swept");
     let prefix = unique_prefix("swept-there");
-    let leave = || fs::write(directory.0.join(format!("{prefix}.0123456789abcdef.1")), [7; 8192]).unwrap();
+    let leave = || fs::write(directory.0.join(format!("{prefix}.0123456789abcdef.1")), [7; LEN]).unwrap();
     leave();
     assert_eq!(Provider::sweep(&prefix).unwrap().objects, 0, "another directory");
     let swept = Provider::sweep_in(&directory.0, &prefix).unwrap();
-    assert_eq!((swept.objects, swept.bytes), (1, 8192));
+    assert_eq!((swept.objects, swept.bytes), (1, LEN as u64));
     leave();
     let provider = directory.provider().name_prefix(prefix.as_str()).build().unwrap();
     assert_eq!(directory.count(), 1, "the next provider has removed it");

@@ -215,8 +215,9 @@ fn unfinished_object() {
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let client = Client::builder().name_prefix(&prefix).build().unwrap();
     let path = format!("/dev/shm/{prefix}.c.channel");
-    for content in [&[0; 4096][..], &[0; 4096 + 8192]] {
-        std::fs::write(&path, content).unwrap();
+    // Whole pages of any system.
+    for content in [64 << 10, 3 * (64 << 10)].map(|len| vec![0; len]) {
+        std::fs::write(&path, &content).unwrap();
         let error = Receiver::open(&client, "c").unwrap_err();
         assert!(matches!(error, ChannelError::Closed { .. }), "{error}");
         let sender = Sender::create(&provider, "c").unwrap();

@@ -21,9 +21,9 @@ fn assert_says(error: &dyn Error, parts: &[&str]) {
 
 #[test]
 fn too_large() {
-    let provider = builder().max_alloc(8192).build().unwrap();
-    let error = provider.alloc(10_000).unwrap_err();
-    assert_says(&error, &["10000", "8192", "max_alloc"]);
+    let provider = builder().max_alloc(64 << 10).build().unwrap();
+    let error = provider.alloc(70_000).unwrap_err();
+    assert_says(&error, &["70000", "65536", "max_alloc"]);
     assert!(error.source().is_none());
     assert!(!error.is_exhausted());
 }

@@ -57,7 +57,7 @@ fn newcomer_gets_first_message() {
     let mut publisher = Publisher::builder().receivers(3).create(&provider, "c").unwrap();
     let open = |client: &Client| Receiver::open(client, "c").unwrap();
     let [first, _second, third] = [(); 3].map(|()| open(&client));
-    assert_eq!(publisher.send_bytes(b"a"), Ok(3));
+    assert_eq!(publisher.send_bytes(b"a").map(|sent| sent.receivers), Ok(3));
     drop(third);
     let mut newcomer = open(&client);
     let replaced = Rc::new(RefCell::new(Some(first)));
@@ -73,6 +73,6 @@ fn newcomer_gets_first_message() {
     publisher.send_bytes(b"b").unwrap();
     drop(hooked);
     assert_eq!(&newcomer.try_recv().unwrap()[..], b"b");
-    assert_eq!(publisher.send_bytes(b"c"), Ok(3));
+    assert_eq!(publisher.send_bytes(b"c").map(|sent| sent.receivers), Ok(3));
     assert_eq!(&replaced.borrow_mut().as_mut().unwrap().try_recv().unwrap()[..], b"c");
 }

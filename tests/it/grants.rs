@@ -268,23 +268,33 @@ fn disconnect() {
     assert!(matches!(elsewhere.disconnect(successor), Err(ShareError::OtherProvider { .. })));
 }
 
+const QUOTA: u64 = 1_000;
+
+/// Returns how many bytes the peer reads or was granted, according to a grant that is refused.
+fn held(provider: &Provider, peer: PeerId) -> u64 {
+    let too_long = message(provider, QUOTA as usize + 1, 9);
+    match too_long.grant(peer) {
+        Err(ShareError::OverQuota { peer: of, len: 1_001, held, max: QUOTA }) if of == peer => held,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// A peer that has dropped some messages can read again.
 #[test]
 fn quota() {
-    let provider = builder().max_bytes_per_peer(1_000).build().unwrap();
+    let provider = builder().max_bytes_per_peer(QUOTA).build().unwrap();
     let (greedy, other) = (Client::new(), Client::new());
     let peer = greedy.connect(provider.id()).unwrap();
-    let messages = [400, 600, 1, 1_001].map(|len| message(&provider, len.max(8), 1));
+    let messages = [400, 592, 9, 1_001].map(|len| message(&provider, len, 1));
     let descriptors = messages.each_ref().map(|message| message.descriptor().unwrap());
-    let granted = messages[2].grant(peer).unwrap();
+    let granted = message(&provider, 8, 1).grant(peer).unwrap();
     let views = [0, 1].map(|at| greedy.attach(&descriptors[at]).unwrap());
-    let over = |error| matches!(error, AttachError::OverQuota { len: 8, held: 1_000, max: 1_000, .. });
-    for descriptor in [&descriptors[2], &granted] {
-        (0..40).for_each(|_| assert!(over(greedy.attach(descriptor).unwrap_err())));
-    }
+    let over = |error| matches!(error, AttachError::OverQuota { len: 9, held: QUOTA, max: QUOTA, .. });
+    (0..40).for_each(|_| assert!(over(greedy.attach(&descriptors[2]).unwrap_err())));
     assert!(matches!(views[0].try_clone(), Err(AttachError::OverQuota { len: 400, .. })));
     assert!(matches!(other.attach(&descriptors[3]), Err(AttachError::OverQuota { len: 1_001, held: 0, .. })));
     assert!(other.attach(&descriptors[1]).is_ok(), "others are not touched");
+    let taken_up = greedy.attach(&granted).unwrap();
 
     // An attach that fails for another reason does not count.
     let [first, second] = views;
@@ -294,11 +304,60 @@ fn quota() {
     assert!(holds(&message(&provider, 400, 2), 2));
     (0..40).for_each(|_| assert!(matches!(greedy.attach(&stale), Err(AttachError::Stale))));
     assert!(matches!(other.attach(&granted), Err(AttachError::OtherPeer { .. })));
-    let taken_up = greedy.attach(&granted).unwrap();
     let clones: Vec<_> = std::iter::from_fn(|| taken_up.try_clone().ok()).collect();
     assert_eq!(clones.len(), 30, "until there are 31 views of it");
     drop((second, clones, taken_up));
+    assert_eq!(held(&provider, peer), 0);
     let last = message(&provider, 1_000, 3);
     let descriptor = last.descriptor().unwrap();
     (0..10).for_each(|_| assert!(greedy.attach(&descriptor).is_ok()));
+}
+
+/// Grants count until they are revoked, and while they are read; nothing counts twice.
+#[test]
+fn quota_counts_grants() {
+    let provider = builder().max_bytes_per_peer(QUOTA).build().unwrap();
+    let (client, other) = (Client::new(), Client::new());
+    let [peer, good] = [&client, &other].map(|client| client.connect(provider.id()).unwrap());
+    let messages = [600, 400, 100].map(|len| message(&provider, len, 1));
+    let granted = messages[0].grant(peer).unwrap();
+    assert_eq!(held(&provider, peer), 600);
+    let second = messages[1].grant(peer).unwrap();
+    let over = ShareError::OverQuota { peer, len: 100, held: QUOTA, max: QUOTA };
+    (0..40).for_each(|_| assert_eq!(messages[2].grant(peer), Err(over)));
+    assert!(!messages[2].is_leased(), "a refused grant left a lease behind");
+    assert_eq!((held(&provider, good), messages[1].grant(good).is_ok()), (0, true), "others are not touched");
+
+    // Taken up, put back by an attach that fails, revoked, refused, dropped.
+    let view = client.attach(&second).unwrap();
+    assert!(matches!(client.attach(&second), Err(AttachError::NotGranted)));
+    let mut bytes = granted.to_bytes();
+    bytes[24] ^= 1;
+    let damaged = forge(bytes).unwrap();
+    (0..40).for_each(|_| assert!(matches!(client.attach(&damaged), Err(AttachError::WrongLength { .. }))));
+    assert_eq!(held(&provider, peer), QUOTA);
+    assert!(messages[0].revoke(peer));
+    assert!(!messages[0].revoke(peer) && !messages[1].revoke(peer));
+    assert_eq!(held(&provider, peer), 400);
+    let tiny = message(&provider, 8, 1);
+    let grants = [(); 7].map(|()| tiny.grant(peer).unwrap());
+    (0..40).for_each(|_| assert!(matches!(tiny.grant(peer), Err(ShareError::TooManyGrants { .. }))));
+    assert_eq!(held(&provider, peer), 456);
+    drop(view);
+    assert_eq!(held(&provider, peer), 56);
+    drop(grants.map(|granted| client.attach(&granted).unwrap()));
+    assert_eq!(held(&provider, peer), 0);
+
+    // The slot's next peer starts from zero, whatever the last one held.
+    let unclaimed = messages[0].grant(peer).unwrap();
+    drop(client);
+    let next = Client::new();
+    let successor = next.connect(provider.id()).unwrap();
+    assert_eq!((successor.slot(), held(&provider, successor)), (peer.slot(), 0));
+    assert!(!messages[0].revoke(peer), "its grants were cleared");
+    assert!(matches!(next.attach(&unclaimed), Err(AttachError::NotGranted)));
+    messages[0].grant(successor).unwrap();
+    assert_eq!(held(&provider, successor), 600);
+    provider.disconnect(successor).unwrap();
+    assert!(matches!(messages[1].grant(successor), Err(ShareError::PeerDisconnected(_))));
 }

@@ -24,7 +24,10 @@ mod pooling;
 mod publisher;
 mod races;
 mod sharing;
+mod stalls;
 #[path = "../common/threads.rs"]
 mod threads;
+#[cfg(feature = "zerocopy")]
+mod typed;
 mod waiting;
 mod wake_fd;

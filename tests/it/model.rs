@@ -7,19 +7,24 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use shm_pool::{AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, Tuning};
 use shm_pool::{ShareError, ShmBuf, ShmBufMut, ShmView};
+use shm_pool_support::machine::page_size;
 use std::alloc::Layout;
 
 const ARENA: usize = 256 << 10;
 
-/// Chunks of this size or more are whole pages. Smaller ones are carved in cache lines.
+/// With pages of 4 KiB, chunks of this size or more are whole pages. Smaller ones are carved in cache lines.
 const PAGES: usize = 128 << 10;
 
 /// Not the size of a class.
 const MAX_ALLOC: usize = (148 << 10) + (2 << 10);
 
-const EDGES: [usize; 6] = [0, 64, PAGES - 2048, PAGES - 2047, MAX_ALLOC, MAX_ALLOC_IN_PAGES + 1];
+fn edges() -> Vec<usize> {
+    vec![0, 64, PAGES - 2048, PAGES - 2047, MAX_ALLOC, max_alloc_in_pages() + 1]
+}
 
-const MAX_ALLOC_IN_PAGES: usize = MAX_ALLOC.next_multiple_of(4096);
+fn max_alloc_in_pages() -> usize {
+    MAX_ALLOC.next_multiple_of(page_size())
+}
 
 /// One step of a history. A number picks one of the existing handles, descriptors or grants.
 #[derive(Clone, Debug)]
@@ -39,7 +44,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let len = || prop_oneof![3 => 0..300usize, 2 => 300..5000usize, 2 => 5000..40_000usize, 1 => 40_000..MAX_ALLOC, 1 => select(&EDGES[..])];
+    let len = || prop_oneof![3 => 0..300usize, 2 => 300..5000usize, 2 => 5000..40_000usize, 1 => 40_000..MAX_ALLOC, 1 => select(edges())];
     let pick = || 0..64usize;
     prop_oneof![
         8 => len().prop_map(|len| Step::Alloc { len, align: 1 }),
@@ -142,7 +147,7 @@ impl World {
         let allocated = if align == 1 { self.provider.alloc(len) } else { self.provider.alloc_layout(layout) };
         match allocated {
             Ok(buffer) => {
-                assert!(len <= MAX_ALLOC_IN_PAGES && buffer.len() == len && buffer.capacity() >= len);
+                assert!(len <= max_alloc_in_pages() && buffer.len() == len && buffer.capacity() >= len);
                 assert_eq!(address(&buffer) % align.max(64), 0);
                 self.begin(buffer);
             }
@@ -163,7 +168,7 @@ impl World {
 
     fn reserve(&mut self, len: usize, count: usize) {
         match self.provider.reserve(len, count) {
-            Ok(_) => assert!(len <= MAX_ALLOC_IN_PAGES && count <= self.max_idle),
+            Ok(_) => assert!(len <= max_alloc_in_pages() && count <= self.max_idle),
             Err(error) if matches!(error.kind(), AllocErrorKind::ReserveTooMany { .. }) => {
                 assert!(count > self.max_idle);
             }
@@ -174,7 +179,7 @@ impl World {
 
     fn assert_too_large(error: &AllocError, len: usize) {
         assert!(
-            matches!(error.kind(), AllocErrorKind::TooLarge { .. }) && len > MAX_ALLOC_IN_PAGES,
+            matches!(error.kind(), AllocErrorKind::TooLarge { .. }) && len > max_alloc_in_pages(),
             "{len} bytes: {error}"
         );
     }

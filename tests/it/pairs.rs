@@ -32,17 +32,17 @@ fn windows_end_beside_waiter() {
 /// A waiter gets the memory of grants that a greedy peer may not take up.
 #[test]
 fn disconnect_wakes_waiter() {
-    let provider = builder().max_bytes(MIB).max_bytes_per_peer(1000).build().unwrap();
+    let provider = builder().max_bytes(MIB).max_bytes_per_peer(MIB as u64).build().unwrap();
     let client = Client::new();
     let peer = client.connect(provider.id()).unwrap();
     let all = message(&provider, MIB, 1);
     let granted = all.grant(peer).unwrap();
     drop(all);
     let mut future = Waiting::begin(provider.request(MIB).wait_async());
-    assert!(matches!(client.attach(&granted), Err(AttachError::OverQuota { .. })));
     assert!(future.poll().is_pending(), "the grant can still be taken up");
     provider.disconnect(peer).unwrap();
     assert_eq!(future.served().len(), MIB);
+    assert!(matches!(client.attach(&granted), Err(AttachError::Disconnected { .. })));
 }
 
 /// A reservation does not lose a chunk for each peer that is refused.

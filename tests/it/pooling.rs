@@ -6,6 +6,7 @@ use shm_pool::{
     AllocError, AllocErrorKind, Client, ClientBuilder, Descriptor, PeerId, Provider, ProviderBuilder, ProviderId,
     ShmBuf, ShmBufMut, ShmView, Stats, Tuning,
 };
+use shm_pool_support::machine::page_size;
 use std::alloc::Layout;
 use std::mem::size_of;
 
@@ -243,7 +244,7 @@ fn trim_spares_used_and_leased() {
 fn percent_of_pages_that_fault(buffer: &mut [u8]) -> i64 {
     let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
     let before = faults();
-    let pages = buffer.iter_mut().step_by(4096).map(|byte| *byte = 1).count() as i64;
+    let pages = buffer.iter_mut().step_by(page_size()).map(|byte| *byte = 1).count() as i64;
     (faults() - before) * 100 / pages
 }
 
@@ -290,25 +291,25 @@ fn view_alignment() {
 
 #[test]
 fn every_length() {
-    // Not the size of a class, so the last class is a short one.
-    const MAX: usize = 9 * 4096;
+    // With pages of 4 KiB, not the size of a class, so the last class is a short one.
+    let max_alloc = (9_usize * 4096).next_multiple_of(page_size());
     for arena in [1 << 16, 1 << 20] {
         let provider =
-            builder().max_bytes(1 << 20).max_alloc(MAX).tuning(Tuning::new().arena_size(arena)).build().unwrap();
-        for len in 0..=MAX {
+            builder().max_bytes(1 << 20).max_alloc(max_alloc).tuning(Tuning::new().arena_size(arena)).build().unwrap();
+        for len in 0..=max_alloc {
             let mut buffer = provider.alloc(len).unwrap();
             assert_eq!(buffer.len(), len);
             let capacity = buffer.capacity();
             assert!(capacity >= len, "{len} bytes were promised, {capacity} are there");
             // Rounding costs at most a cache line or a 32nd. The last class is whole pages.
             let most = (len + len / 32).next_multiple_of(64).max(64);
-            assert!(capacity <= most || capacity == MAX, "{len} bytes take {capacity}");
+            assert!(capacity <= most || capacity == max_alloc, "{len} bytes take {capacity}");
             buffer.fill(1);
         }
-        for len in [MAX + 1, MAX + 4096, isize::MAX as usize, usize::MAX] {
+        for len in [max_alloc + 1, max_alloc + 4096, isize::MAX as usize, usize::MAX] {
             let error = provider.alloc(len).unwrap_err();
             let AllocErrorKind::TooLarge { len: asked, max } = *error.kind() else { panic!("{len} bytes: {error}") };
-            assert_eq!((asked, max), (len, MAX));
+            assert_eq!((asked, max), (len, max_alloc));
             assert!(matches!(provider.reserve(len, 1).unwrap_err().kind(), AllocErrorKind::TooLarge { .. }));
             assert!(matches!(provider.alloc_zeroed(len).unwrap_err().kind(), AllocErrorKind::TooLarge { .. }));
         }
@@ -318,8 +319,9 @@ fn every_length() {
 #[test]
 fn max_alloc_rounds_up() {
     let provider = builder().max_alloc(5000).build().unwrap();
-    assert_eq!(provider.alloc(8192).unwrap().len(), 8192);
-    assert!(provider.alloc(8193).is_err());
+    let whole = 5000_usize.next_multiple_of(page_size());
+    assert_eq!(provider.alloc(whole).unwrap().len(), whole);
+    assert!(provider.alloc(whole + 1).is_err());
 }
 
 #[test]

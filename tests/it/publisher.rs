@@ -36,7 +36,7 @@ impl Scene {
 
     /// Sends a buffer of a thousand bytes, stamped.
     fn send(&mut self, stamp: u64) -> usize {
-        self.publisher.send_timeout(message(&self.provider, 1_000, stamp), NOW).unwrap()
+        self.publisher.send_timeout(message(&self.provider, 1_000, stamp), NOW).unwrap().receivers
     }
 
     /// Bytes that are not available to other requests.
@@ -46,7 +46,7 @@ impl Scene {
     }
 
     fn dropped(&mut self) -> Vec<u64> {
-        self.publisher.receivers().map(|receiver| receiver.dropped).collect()
+        self.publisher.receivers().map(|receiver| receiver.missed.total()).collect()
     }
 }
 
@@ -86,7 +86,7 @@ fn no_receivers() {
     let mut scene = Scene::new("pub-nobody", Publisher::builder());
     assert!(!scene.publisher.has_receivers());
     assert_eq!((scene.send(1), scene.in_use()), (0, 0));
-    assert_eq!(scene.publisher.send_bytes(b"x"), Ok(0));
+    assert_eq!(scene.publisher.send_bytes(b"x").map(|sent| sent.receivers), Ok(0));
     assert_eq!(scene.publisher.wait_for_receivers(1, NOW), Err(SendErrorKind::TimedOut));
     assert_eq!(scene.publisher.wait_until_received(NOW), Ok(()));
 }
@@ -119,7 +119,7 @@ fn history() {
     assert_eq!(scene.publisher.receivers().count(), 3, "asking is enough");
     assert_eq!(all(&mut late), [(2, 0), (3, 0), (4, 0)]);
     assert_eq!(all(&mut small), [(4, 0)]);
-    assert_eq!(scene.publisher.send_bytes(&5_u64.to_le_bytes()), Ok(3));
+    assert_eq!(scene.publisher.send_bytes(&5_u64.to_le_bytes()).map(|sent| sent.receivers), Ok(3));
     let mut later = scene.receiver(Receiver::builder());
     scene.send(6);
     assert_eq!(all(&mut later), [(3, 0), (4, 0), (5, 0), (6, 0)]);
@@ -189,7 +189,7 @@ fn drop_new() {
     assert_eq!(found.len(), sent);
     assert!(found.iter().copied().eq((0..sent as u64).map(|number| (number, 0))), "{found:?}");
     assert_eq!(scene.dropped(), [10 - sent as u64]);
-    assert_eq!(scene.publisher.send_bytes(&10_u64.to_le_bytes()), Ok(1));
+    assert_eq!(scene.publisher.send_bytes(&10_u64.to_le_bytes()).map(|sent| sent.receivers), Ok(1));
     assert_eq!(all(&mut receiver), [(10, 10 - sent as u32)]);
     scene.send(11);
     assert_eq!(all(&mut receiver), [(11, 0)], "said once");
@@ -209,7 +209,7 @@ fn receiver_at_loan_limit() {
             })
             .collect();
         assert_eq!((scene.send(2), scene.send(3)), (1, 1));
-        assert_eq!(scene.publisher.send_bytes(&4_u64.to_le_bytes()), Ok(2));
+        assert_eq!(scene.publisher.send_bytes(&4_u64.to_le_bytes()).map(|sent| sent.receivers), Ok(2));
         assert_eq!(all(&mut receiver), [(4, 2)]);
         assert_eq!(all(&mut other).len(), 5);
         drop(held);
@@ -243,7 +243,7 @@ fn send_is_all_or_nothing() {
     assert!(matches!(found[..], [(7, _)]), "{found:?}");
     let Scene { mut publisher, provider, .. } = scene;
     let sending = thread::spawn(move || {
-        assert_eq!(publisher.send(refused.into_message()).unwrap(), 2);
+        assert_eq!(publisher.send(refused.into_message()).unwrap().receivers, 2);
         (publisher, provider)
     });
     while !is_stamp(&slow.recv_timeout(FOR_EVER).unwrap(), 9) {}
@@ -333,10 +333,10 @@ fn publisher_outlives_provider() {
     let mut publisher = Publisher::create(&provider, "c").unwrap();
     let mut before = Receiver::open(&client, "c").unwrap();
     let [one, two] = [1, 2].map(|stamp| message(&provider, 1_000, stamp));
-    assert_eq!(publisher.send(one).unwrap(), 1);
+    assert_eq!(publisher.send(one).unwrap().receivers, 1);
     assert!(is(&before.recv().unwrap(), 1), "its segment is mapped");
     drop(provider);
-    assert_eq!(publisher.send(two).unwrap(), 1);
+    assert_eq!(publisher.send(two).unwrap().receivers, 1);
     assert!(is(&before.recv().unwrap(), 2));
     drop((publisher, before));
     assert_eq!(files(&prefix), NONE);
@@ -350,15 +350,9 @@ const HISTORY: usize = 3;
 
 /// The documented number of chunks that they need, without the one being filled.
 fn chunks_needed() -> usize {
-    let newest = RECEIVERS.map(|(on_full, capacity, _)| match on_full {
-        OnFull::Block => capacity + 1,
-        OnFull::DropOldest => capacity,
-        _ => 0,
-    });
-    let oldest =
-        RECEIVERS.iter().filter(|(on_full, ..)| *on_full == OnFull::DropNewest).map(|(_, capacity, _)| capacity + 1);
-    let views = RECEIVERS.iter().map(|(.., views)| views);
-    newest.into_iter().max().unwrap_or(0).max(HISTORY) + oldest.sum::<usize>() + views.sum::<usize>()
+    let options = RECEIVERS.map(|(on_full, capacity, _)| Receiver::builder().on_full(on_full).capacity(capacity));
+    let views = RECEIVERS.map(|(.., views)| views);
+    Publisher::builder().history(HISTORY).buffers(options.iter().zip(views)) - 1
 }
 
 /// The documented number of buffers is sufficient.
@@ -414,7 +408,7 @@ fn missed_survives_withdrawal() {
     let held = receiver.try_recv().unwrap();
     assert_eq!((scene.send(1), scene.send(2)), (0, 0), "it holds what it may");
     for number in 3..5_u64 {
-        assert_eq!(scene.publisher.send_bytes(&number.to_le_bytes()), Ok(1));
+        assert_eq!(scene.publisher.send_bytes(&number.to_le_bytes()).map(|sent| sent.receivers), Ok(1));
     }
     assert_eq!(all(&mut receiver), [(4, 3)]);
     drop(held);
@@ -443,7 +437,7 @@ fn seat_reuse_removes_dead_branch() {
     let _next = Receiver::open(&client, "c").unwrap();
     assert_eq!(branches().len(), 2);
     assert!(!branches().contains(&guests), "the dead one's");
-    assert_eq!(publisher.send_bytes(b"x"), Ok(2));
+    assert_eq!(publisher.send_bytes(b"x").map(|sent| sent.receivers), Ok(2));
     assert_eq!(&stays.try_recv().unwrap()[..], b"x");
 }
 

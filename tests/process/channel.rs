@@ -406,13 +406,15 @@ fn garbage_is_refused() {
     let names = Names::new("chan-garbage");
     let path = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
     let open = || Receiver::builder().open(&client(names.prefix()), CHANNEL);
-    for content in [vec![], vec![0; 100], vec![0; 8192], vec![1; 8192]] {
+    // Whole pages of any system.
+    const LEN: usize = 64 << 10;
+    for content in [vec![], vec![0; 100], vec![0; LEN], vec![1; LEN]] {
         fs::write(&path, &content).unwrap();
         // An empty object may be one that is being created, and one of zeros is left by a creator
         // that was killed.
         assert!(match open() {
             Err(ChannelError::NotReady { .. }) => content.is_empty(),
-            Err(ChannelError::Closed { .. }) => content == [0; 8192],
+            Err(ChannelError::Closed { .. }) => content == [0; LEN],
             Err(ChannelError::NotAChannel { .. }) => !content.is_empty(),
             _ => false,
         });

@@ -90,8 +90,8 @@ fn damaged_headers(prefix: &str, genuine: &[u8]) {
     };
     assert_reason(&with(&[]), "dead"); // nothing else is wrong with it
     assert_reason(&with(&[(0, b"SHMPOOF\0")]), "magic");
-    assert_reason(&with(&[(8, &3u32.to_le_bytes())]), "version");
-    assert_reason(&with(&[(8, &5u32.to_le_bytes())]), "version");
+    assert_reason(&with(&[(8, &4u32.to_le_bytes())]), "version");
+    assert_reason(&with(&[(8, &6u32.to_le_bytes())]), "version");
     assert_reason(&with(&[(8, &u32::MAX.to_le_bytes())]), "version");
     assert_reason(&with(&[(12, &0u32.to_le_bytes())]), "not finished");
     assert_reason(&with(&[(12, &2u32.to_le_bytes())]), "closed");

@@ -173,15 +173,21 @@ fn channels() {
     let (mine, theirs) = (of(me).unwrap(), of(keeper.id()).unwrap());
     assert_eq!((mine.is_alive, mine.on_full, mine.capacity), (true, OnFull::DropNewest, 2));
     // One of the three has the extra slot.
-    assert_eq!((mine.sent, mine.waiting, mine.skipped), (3, 2, 0));
+    assert_eq!((mine.sent, mine.waiting, mine.missed.full), (3, 2, 2), "at once, not with the next message");
     assert_eq!((theirs.on_full, theirs.waiting, theirs.sent), (OnFull::DropOldest, 4, 5));
-    // The next message reports what was dropped.
+    let states: Vec<_> = publisher.receivers().map(|it| (Some(it.id), it.process, it.missed)).collect();
+    for (report, process) in [(mine, me), (theirs, keeper.id())] {
+        let id = report.id;
+        assert!(states.contains(&(id, Some(process), report.missed)), "the publisher counts alike: {states:?}");
+        assert!(report.is_connected && !report.is_evicted);
+    }
+    assert_eq!(receiver.missed(), mine.missed);
     (0..3).for_each(|_| drop(receiver.try_recv().unwrap()));
     assert!(receiver.try_recv().is_err());
     publisher.send_bytes(&[5]).unwrap();
     let (_, channels) = look(&names);
     let again = channels[1].receivers.iter().find(|it| it.id == mine.id).unwrap();
-    assert_eq!((again.sent, again.waiting, again.skipped), (4, 1, 2));
+    assert_eq!((again.sent, again.waiting, again.missed.full), (4, 1, 2));
 
     keeper.kill();
     let (_, channels) = look(&names);

@@ -40,6 +40,7 @@ mod loans;
 mod namespaces;
 mod pairs;
 mod publisher;
+mod restarts;
 mod rlimits;
 mod storms;
 mod users;

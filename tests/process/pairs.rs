@@ -86,6 +86,12 @@ fn quota_of_killed_peer_is_free() {
         peer.attach(message.descriptor().unwrap(), 1).unwrap();
         assert!(peer.attach(message.descriptor().unwrap(), 1).unwrap_err().contains("OverQuota"));
         peer.kill();
+        // This one is killed with a grant that it did not take up.
+        let peer = Peer::start(names.prefix());
+        let id = peer.connect(provider.id()).unwrap();
+        message.grant(id).unwrap();
+        assert!(matches!(message.grant(id), Err(ShareError::OverQuota { held: 1000, .. })));
+        peer.kill();
     }
 }
 

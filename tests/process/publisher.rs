@@ -112,6 +112,39 @@ fn publishing(names: &Names) -> Child {
     child
 }
 
+/// The others get everything while one is stopped; its queue is returned while it is, and it learns of
+/// it when it goes on.
+#[test]
+fn stopped_receiver_is_disconnected() {
+    let names = Names::new("pub-stopped");
+    let provider = provider(names.prefix());
+    let options = Publisher::builder().capacity(4).block_limit(Duration::from_millis(20));
+    let mut publisher = options.create(&provider, CHANNEL).unwrap();
+    let (stopped, mut other) = (keeper(&names), open(names.prefix(), Receiver::builder().on_full(OnFull::DropNewest)));
+    publisher.wait_for_receivers(2, FOR_EVER).unwrap();
+    assert_eq!(send(&mut publisher, &provider, 3), 2);
+    stopped.tell(&Message::Go);
+    assert_eq!(stopped.number(), 3);
+    assert_eq!(number_of(&other.recv().unwrap()), 3);
+    stopped.stop();
+    for number in 4..40 {
+        send(&mut publisher, &provider, number);
+        assert_eq!(number_of(&other.recv().unwrap()), number);
+    }
+    let state = publisher.receivers().find(|state| state.process == Some(stopped.id())).unwrap();
+    assert_eq!((state.waiting, state.missed.stalled, state.is_stalled), (5, 36 - 5, true));
+    assert!(publisher.disconnect(state.id));
+    assert!((20_000..2 * 20_000).contains(&in_use(&provider)), "only what it has received");
+    // It checks what it has received.
+    stopped.signal(libc::SIGCONT);
+    stopped.tell(&Message::Done);
+    stopped.expect_done();
+    stopped.kill();
+    assert_eq!(in_use(&provider), 0);
+    drop((publisher, other, provider));
+    names.sweep();
+}
+
 /// A receiver that crashes releases its memory and its seat, and no memory that others read.
 #[test]
 fn killed_receiver_returns_loans() {
@@ -447,7 +480,7 @@ fn join_at_descriptor_limit() {
         assert_eq!(send(&mut publisher, &provider, 3), 3);
         let first = late.recv().unwrap();
         assert_eq!((number_of(&first), first.missed()), (3, 3), "what it missed is counted, though it never looked");
-        assert_eq!(publisher.receivers().map(|receiver| receiver.dropped).max(), Some(3));
+        assert_eq!(publisher.receivers().map(|receiver| receiver.missed.total()).max(), Some(3));
         let expected = (0..sent).map(|number| 4 * number).chain(0..4);
         assert!(
             expected.into_iter().all(|number| number_of(&known.recv().unwrap()) == number),
@@ -481,7 +514,7 @@ fn join_at_full_shm() {
         drop(hoard);
         provider.trim();
         let mut receiver = open(prefix, Receiver::builder());
-        assert_eq!(publisher.send_bytes(b"x"), Ok(1));
+        assert_eq!(publisher.send_bytes(b"x").map(|sent| sent.receivers), Ok(1));
         assert_eq!(&receiver.recv().unwrap()[..], b"x");
     });
 }
@@ -524,7 +557,7 @@ fn open_garbage() {
                 }
             }
             // The publisher is unaffected, except that it may look for branches that do not exist.
-            assert_eq!(publisher.try_send_bytes(&(at as u64).to_le_bytes()).map(|takers| takers > 0), Ok(true));
+            assert_eq!(publisher.try_send_bytes(&(at as u64).to_le_bytes()).map(|sent| sent.receivers > 0), Ok(true));
             assert_eq!(known.try_recv().unwrap()[..], (at as u64).to_le_bytes());
         }
         let object = shm::channel_object(prefix, CHANNEL);
@@ -566,7 +599,7 @@ fn bell_limit() {
             }
         }
         assert_eq!(ends, 2048);
-        assert_eq!(publisher.send_bytes(b"x"), Ok(1));
+        assert_eq!(publisher.send_bytes(b"x").map(|sent| sent.receivers), Ok(1));
         assert_eq!(&receiver.recv().unwrap()[..], b"x");
         drop((publisher, receiver));
         assert!(Publisher::builder().receivers(1).create(&provider, CHANNEL).is_ok());
@@ -595,7 +628,7 @@ fn dead_receiver_with_damaged_bell() {
         receiver.kill();
         // Its death is found by the once-a-second check, or when the next receiver joins.
         if garbage == 0 {
-            assert_eq!(publisher.send_bytes(b"y"), Ok(0));
+            assert_eq!(publisher.send_bytes(b"y").map(|sent| sent.receivers), Ok(0));
         }
         let next = keeper(&names);
         assert_eq!(publisher.receivers().count(), 1);

@@ -5,8 +5,10 @@ use crate::child::{self, in_child, Child};
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
+use nix::sys::resource::Resource;
 use shm_pool::channel::{ChannelError, Sender};
 use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning, WakeFd};
+use shm_pool_support::machine::page_size;
 use shm_pool_support::procfs::{mapped_memory, memory};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -172,7 +174,7 @@ fn file_size_limit_is_an_error() {
     in_child(|prefix| {
         let builder =
             || Provider::builder().name_prefix(prefix).max_shared(64).tuning(Tuning::new().arena_size(64 << 10));
-        let limit = |bytes| sys::set_limit(libc::RLIMIT_FSIZE, bytes);
+        let limit = |bytes| sys::set_limit(Resource::RLIMIT_FSIZE, bytes);
         limit(4096);
         let BuildError::Os(error) = builder().build().unwrap_err() else { panic!() };
         assert_names_limit(&error, 4096);
@@ -211,8 +213,6 @@ fn assert_names_limit(error: &OsError, limit: u64) {
 
 const LIMIT: usize = 4 << 20;
 const RECORDS: usize = 64;
-/// A page, and 128 bytes for each record.
-const CONTROL: usize = 4096 + 128 * RECORDS;
 
 /// A publisher is not refused memory that it was promised.
 #[test]
@@ -233,11 +233,11 @@ fn role(link: &Link, arguments: &[&str]) {
     if let Err(error) = sys::give_up_locking_without_limit() {
         return link.send(&Message::Refused(format!("the right to lock memory cannot be given up: {error}")));
     }
-    sys::set_limit(libc::RLIMIT_MEMLOCK, LIMIT as u64);
+    sys::set_limit(Resource::RLIMIT_MEMLOCK, LIMIT as u64);
     cap_above_memlock(prefix);
     what_has_memory_is_locked(prefix);
     segment_above_memlock(prefix);
-    sys::set_limit(libc::RLIMIT_MEMLOCK, 0);
+    sys::set_limit(Resource::RLIMIT_MEMLOCK, 0);
     let error = locked(prefix).max_bytes(1).build().unwrap_err();
     assert!(matches!(error, BuildError::LockMemory { limit: 0, .. }), "{error}");
     assert!(locked(prefix).lock_memory(false).build().is_ok(), "the default locks nothing");
@@ -253,22 +253,27 @@ fn bytes_locked(prefix: &str) -> usize {
     mapped_memory(prefix, "Locked").unwrap() as usize
 }
 
+/// Returns the length of the control object: 4096 bytes, and 128 for each record, in whole pages.
+fn control() -> usize {
+    (4096 + 128 * RECORDS).next_multiple_of(page_size())
+}
+
 fn cap_above_memlock(prefix: &str) {
-    let error = locked(prefix).max_bytes(LIMIT - CONTROL + 1).build().unwrap_err();
+    let error = locked(prefix).max_bytes(LIMIT - control() + 1).build().unwrap_err();
     let BuildError::LockMemory { needed, limit } = error else { panic!("{error}") };
-    assert_eq!((needed, limit), (LIMIT + 4096, LIMIT as u64), "the cap is whole pages");
+    assert_eq!((needed, limit), (LIMIT + page_size(), LIMIT as u64), "the cap is whole pages");
     let text = error.to_string();
     assert!([&needed.to_string(), &limit.to_string(), "ulimit -l"].iter().all(|part| text.contains(*part)), "{text}");
     assert_eq!(shm::objects(prefix), [""; 0]);
-    assert!(locked(prefix).max_bytes(LIMIT - CONTROL).build().is_ok(), "all that the limit allows");
+    assert!(locked(prefix).max_bytes(LIMIT - control()).build().is_ok(), "all that the limit allows");
 }
 
 fn what_has_memory_is_locked(prefix: &str) {
     let provider = locked(prefix).max_bytes(2 << 20).tuning(Tuning::new().arena_size(2 << 20)).build().unwrap();
-    assert_eq!(bytes_locked(prefix), CONTROL, "no payload memory yet");
+    assert_eq!(bytes_locked(prefix), control(), "no payload memory yet");
     let assert_all = |what: &str| {
         let held = provider.stats().bytes_held;
-        assert_eq!(bytes_locked(prefix), CONTROL + held, "{what}");
+        assert_eq!(bytes_locked(prefix), control() + held, "{what}");
         held
     };
     let kept = provider.alloc(1000).unwrap();

@@ -3,6 +3,8 @@
 
 pub(crate) use crate::own_shm::{check, give_small_shm, mount};
 use crate::own_shm::{give_mounts, Inside};
+use nix::sys::resource::{getrlimit, setrlimit, Resource};
+use shm_pool_support::machine::page_size;
 use std::hint::black_box;
 use std::io;
 use std::os::fd::RawFd;
@@ -73,9 +75,9 @@ pub(crate) fn exit_thread() -> ! {
 }
 
 /// Returns the calling thread, as [`stop`] takes it.
-pub(crate) fn this_thread() -> libc::pthread_t {
+pub(crate) fn this_thread() -> libc::pid_t {
     // SAFETY: no preconditions.
-    unsafe { libc::pthread_self() }
+    unsafe { libc::gettid() }
 }
 
 /// Whether the thread that is being stopped has reached [`stand_still`].
@@ -86,12 +88,13 @@ pub(crate) struct Stopped(());
 
 /// Stops a living thread wherever it is, until the returned value is dropped. Only one thread per
 /// process can be stopped at a time, and the caller must not need a lock that the thread may hold.
-pub(crate) fn stop(thread: libc::pthread_t) -> Stopped {
+pub(crate) fn stop(thread: libc::pid_t) -> Stopped {
     let handler = stand_still as extern "C" fn(c_int);
     // SAFETY: the handler stores and loads an atomic and yields, all of which a handler may do.
     unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
-    // SAFETY: the caller passes a thread that is alive.
-    assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0, "a signal to a thread that lives");
+    // SAFETY: numbers only. The caller passes a thread that is alive.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, libc::SIGUSR1) };
+    assert_eq!(sent, 0, "a signal to a thread that lives");
     while !STANDS_STILL.load(Ordering::Acquire) {
         thread::yield_now();
     }
@@ -163,7 +166,7 @@ impl Drop for Forked {
 /// Makes a child harmless: it exits eventually in any case, and leaves no core file.
 pub(crate) fn be_a_child() {
     end_after(LIFETIME);
-    set_limit(libc::RLIMIT_CORE, 0);
+    set_limit(Resource::RLIMIT_CORE, 0);
 }
 
 fn end_after(seconds: u32) {
@@ -172,16 +175,12 @@ fn end_after(seconds: u32) {
 }
 
 pub(crate) fn limit_descriptors(count: u64) {
-    set_limit(libc::RLIMIT_NOFILE, count);
+    set_limit(Resource::RLIMIT_NOFILE, count);
 }
 
-pub(crate) fn set_limit(resource: libc::__rlimit_resource_t, value: u64) {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a valid place to write to.
-    check(unsafe { libc::getrlimit(resource, &mut limit) }).expect("a resource that exists");
-    limit.rlim_cur = value;
-    // SAFETY: a reference to a valid structure.
-    check(unsafe { libc::setrlimit(resource, &limit) }).expect("a soft limit below the hard one");
+pub(crate) fn set_limit(resource: Resource, value: u64) {
+    let (_, hard) = getrlimit(resource).expect("a resource that exists");
+    setrlimit(resource, value, hard).expect("a soft limit below the hard one");
 }
 
 /// Drops this thread's right to lock memory beyond the limit. Another user's process has no such right.
@@ -199,10 +198,11 @@ pub(crate) fn give_up_locking_without_limit() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_capset, head.as_ptr(), sets.as_ptr()) } as c_int)
 }
 
-/// Makes this process another user's for good. Only root can do this.
-pub(crate) fn become_user(id: u32) -> io::Result<()> {
-    // SAFETY: with a count of 0 the pointer is not read; libc changes all threads.
-    check(unsafe { libc::setgroups(0, ptr::null()) })?;
+/// Makes this process another user's for good, in a group of the same number and `more`. Only root
+/// can do this.
+pub(crate) fn become_user(id: u32, more: &[u32]) -> io::Result<()> {
+    // SAFETY: the slice has that many numbers; libc changes all threads.
+    check(unsafe { libc::setgroups(more.len(), more.as_ptr()) })?;
     // SAFETY: takes only numbers.
     check(unsafe { libc::setresgid(id, id, id) })?;
     // SAFETY: takes only numbers.
@@ -301,7 +301,7 @@ impl Ending {
 }
 
 fn fault() {
-    let (len, flags) = (4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (len, flags) = (page_size(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: maps new memory, to which nothing else refers.
     let page = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED, "{}", io::Error::last_os_error());
@@ -311,13 +311,13 @@ fn fault() {
 
 /// Calls `body` while this process can map at most `bytes` more. `body` must need little heap.
 pub(crate) fn with_address_space<T>(bytes: u64, body: impl FnOnce() -> T) -> T {
-    with_limit(libc::RLIMIT_AS, 0, bytes, body)
+    with_limit(Resource::RLIMIT_AS, 0, bytes, body)
 }
 
 /// Like [`with_address_space`], but limits writable private memory. A limit on address space would
 /// not do, because malloc has already set aside more than `body` needs.
 pub(crate) fn with_private_memory<T>(bytes: u64, body: impl FnOnce() -> T) -> T {
-    with_limit(libc::RLIMIT_DATA, 5, bytes, body)
+    with_limit(Resource::RLIMIT_DATA, 5, bytes, body)
 }
 
 /// Waits until the main thread, which runs the tests, sleeps until this one is over. When it first
@@ -353,10 +353,10 @@ pub(crate) fn with_heap_left<T>(left: usize, body: impl FnOnce() -> T) -> T {
 }
 
 /// Limits the resource `what`, whose usage is field `at` of /proc/self/statm, in pages.
-fn with_limit<T>(what: libc::__rlimit_resource_t, at: usize, bytes: u64, body: impl FnOnce() -> T) -> T {
+fn with_limit<T>(what: Resource, at: usize, bytes: u64, body: impl FnOnce() -> T) -> T {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc");
     let pages: u64 = pages.split(' ').nth(at).and_then(|size| size.parse().ok()).expect("the size in pages");
-    set_limit(what, pages * 4096 + bytes);
+    set_limit(what, pages * page_size() as u64 + bytes);
     let result = body();
     set_limit(what, libc::RLIM_INFINITY);
     result

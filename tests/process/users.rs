@@ -1,15 +1,14 @@
-//! Peers of another user: denied by default, admitted when both sides say so (D10). A publisher and
-//! its receivers belong to one user.
+//! Peers of another user: denied by default, admitted when both sides say so (D10).
 
 use crate::child::{self, Child};
 use crate::own_shm;
 use crate::peer::{self, Peer};
 use crate::shm::{self, Names};
 use crate::sys;
-use crate::wire::{Link, Message};
-use shm_pool::channel::{ChannelError, Publisher, Receiver, Sender};
+use crate::wire::{Link, Message, FOR_EVER};
+use shm_pool::channel::{ChannelError, OnFull, Publisher, Receiver, Sender};
 use shm_pool::{Client, Provider};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 /// `nobody` on most systems. Any user except root will do.
 pub(crate) const STRANGER: u32 = 65_534;
@@ -27,7 +26,11 @@ fn role(link: &Link, arguments: &[&str]) {
 
 /// Makes this child another user's. If that is not possible, reports why, and exits.
 pub(crate) fn be_stranger(link: &Link) {
-    if let Err(error) = sys::become_user(STRANGER) {
+    be_user(link, STRANGER, &[]);
+}
+
+fn be_user(link: &Link, id: u32, more_groups: &[u32]) {
+    if let Err(error) = sys::become_user(id, more_groups) {
         link.send(&Message::Refused(error.to_string()));
         std::process::exit(0);
     }
@@ -137,7 +140,7 @@ fn denied_channel() {
     drop(sender);
 }
 
-/// A receiver does not wait for a publisher that cannot open the receiver's objects.
+/// A receiver does not wait for a publisher that could not open the receiver's objects.
 #[test]
 fn publisher_of_other_user() {
     let names = Names::new("user-publisher");
@@ -158,4 +161,106 @@ fn publisher_of_other_user() {
     assert_eq!(shm::objects(names.prefix()), objects, "nothing is left of the attempts");
     assert_eq!(stranger.ask(&Message::Go), Message::Number(0));
     stranger.shut_down();
+}
+
+/// Another user, in a group of its own.
+const OTHER: u32 = 65_533;
+
+role!("user-publishes", publishing_with_mode);
+
+/// The role of a user's publisher. The arguments are the prefix, the user and the mode. Sends a buffer
+/// at each `Go`, and answers its number of receivers.
+fn publishing_with_mode(link: &Link, arguments: &[&str]) {
+    be_user(link, arguments[1].parse().unwrap(), &[]);
+    let mode = u32::from_str_radix(arguments[2], 8).unwrap();
+    let provider = Provider::builder().name_prefix(arguments[0]).mode(mode).build().unwrap();
+    let builder = Publisher::builder().mode(mode).receivers(1).on_full(OnFull::Block);
+    let mut publisher = builder.create(&provider, CHANNEL).unwrap();
+    link.send(&Message::Done);
+    while let Some(Message::Go) = link.receive().unwrap() {
+        let count = publisher.send(shm::message(&provider, 100_000, 7)).unwrap();
+        link.send(&Message::Number(count.receivers as u64));
+    }
+}
+
+role!("user-receives", receiving_role);
+
+/// The role of a user's receiver. The arguments are the prefix, the user, one more group, and the
+/// trusted user. It opens the channel at the first `Go`, and receives a message at each further one.
+fn receiving_role(link: &Link, arguments: &[&str]) {
+    let [user, group, trusted] = [1, 2, 3].map(|at| arguments[at].parse::<u32>().unwrap());
+    be_user(link, user, &[group]);
+    link.send(&Message::Done);
+    let client = Client::builder().name_prefix(arguments[0]).owner_uid(trusted).build().unwrap();
+    let mut receiver = None;
+    while let Some(Message::Go) = link.receive().unwrap() {
+        let Some(receiver) = &mut receiver else {
+            match Receiver::open(&client, CHANNEL) {
+                Ok(opened) => receiver = Some(opened),
+                Err(error) => return link.send(&Message::Refused(error.to_string())),
+            }
+            link.send(&Message::Done);
+            continue;
+        };
+        match receiver.recv_timeout(FOR_EVER) {
+            Ok(message) => shm::check(&message, 7).unwrap(),
+            Err(error) => return link.send(&Message::Refused(format!("{error:?}"))),
+        }
+        link.send(&Message::Done);
+    }
+}
+
+fn user_receives(names: &Names, user: u32, group: u32, trusted: u32) -> Option<Child> {
+    start("user-receives", &[names.prefix(), &user.to_string(), &group.to_string(), &trusted.to_string()])
+}
+
+/// A publisher admits the users that its mode says: all, or those in its group. They keep what it sent
+/// before it was killed, and the place of a killed one is free again.
+#[test]
+fn publisher_for_others() {
+    for (mode, group) in [("666", OTHER), ("660", STRANGER)] {
+        let names = Names::new(&format!("user-admits-{mode}"));
+        let Some(publishing) = start("user-publishes", &[names.prefix(), &STRANGER.to_string(), mode]) else { return };
+        for _ in 0..2 {
+            let receiving = user_receives(&names, OTHER, group, STRANGER).unwrap();
+            assert_eq!(receiving.ask(&Message::Go), Message::Done);
+            for object in shm::objects(names.prefix()) {
+                let metadata = shm::path(&object).metadata().unwrap();
+                let branch = object.ends_with(".branch");
+                assert_eq!(metadata.uid(), if branch { OTHER } else { STRANGER }, "{object}");
+                let group = if branch && mode == "666" { OTHER } else { STRANGER };
+                assert_eq!(metadata.gid(), group, "{object}: a group that its creator is in");
+            }
+            assert_eq!(publishing.ask(&Message::Go), Message::Number(1));
+            assert_eq!(receiving.ask(&Message::Go), Message::Done);
+            receiving.kill();
+        }
+        // Its user's next receiver removes what the killed one left.
+        let receiving = user_receives(&names, OTHER, group, STRANGER).unwrap();
+        assert_eq!(receiving.ask(&Message::Go), Message::Done);
+        // A member of no group of the publisher's.
+        let outsider = user_receives(&names, OTHER - 1, OTHER, STRANGER).unwrap();
+        let Message::Refused(text) = outsider.ask(&Message::Go) else { panic!("it has the channel") };
+        let expected = if mode == "666" { "the maximum" } else { "PublisherBuilder::mode" };
+        assert!(text.contains(expected), "{text}");
+        // What a killed publisher sent is received, although another user's sweep meets it.
+        assert_eq!(publishing.ask(&Message::Go), Message::Number(1));
+        publishing.kill();
+        sweep_as(&names, STRANGER);
+        assert_eq!(receiving.ask(&Message::Go), Message::Done);
+        receiving.shut_down();
+        sweep_as(&names, STRANGER);
+    }
+}
+
+role!("user-sweeps", sweeping_role);
+
+fn sweeping_role(link: &Link, arguments: &[&str]) {
+    be_user(link, arguments[1].parse().unwrap(), &[]);
+    link.send(&Message::Done);
+    Provider::sweep(arguments[0]).unwrap();
+}
+
+fn sweep_as(names: &Names, user: u32) {
+    start("user-sweeps", &[names.prefix(), &user.to_string()]).unwrap().finish();
 }

@@ -48,7 +48,7 @@ pub(crate) fn is_done_anyway(number: c_long) -> bool {
 /// Returns `true` for calls that release a resource. Their errors cannot be handled: the resource
 /// may stay until the process exits, or until the next sweep.
 pub(crate) fn takes_back(number: c_long) -> bool {
-    is_unlink(number) || [libc::SYS_munmap, libc::SYS_close].contains(&number)
+    [libc::SYS_unlinkat, libc::SYS_munmap, libc::SYS_close].contains(&number)
 }
 
 /// Returns `true` for calls that the standard library and `getrandom` repeat while they are
@@ -65,25 +65,30 @@ pub(crate) fn may_last(number: c_long, errno: i32) -> bool {
     errno == libc::EINTR || number == FUTEX_WAITV && errno != libc::EAGAIN
 }
 
+/// Returns an old call and its arguments as the call that replaces it on newer architectures. musl
+/// uses more of the old ones than glibc.
 #[cfg(target_arch = "x86_64")]
-const POLL: c_long = libc::SYS_poll;
-#[cfg(not(target_arch = "x86_64"))]
-const POLL: c_long = libc::SYS_ppoll;
-
-#[cfg(target_arch = "x86_64")]
-fn is_unlink(number: c_long) -> bool {
-    [libc::SYS_unlink, libc::SYS_unlinkat].contains(&number)
+fn modern(number: c_long, arguments: [u64; 5]) -> (c_long, [u64; 5]) {
+    let [first, second, third, ..] = arguments;
+    let at = |number| (number, [libc::AT_FDCWD as u64, first, second, third, 0]);
+    match number {
+        libc::SYS_open => at(libc::SYS_openat),
+        libc::SYS_stat | libc::SYS_lstat => at(libc::SYS_newfstatat),
+        libc::SYS_unlink => at(libc::SYS_unlinkat),
+        libc::SYS_poll => (libc::SYS_ppoll, arguments),
+        _ => (number, arguments),
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn is_unlink(number: c_long) -> bool {
-    number == libc::SYS_unlinkat
+fn modern(number: c_long, arguments: [u64; 5]) -> (c_long, [u64; 5]) {
+    (number, arguments)
 }
 
 impl Call {
     /// Returns the system call that the child is entering, or `None` if it cannot fail.
     pub(crate) fn at(tracee: &Tracee, registers: &Registers) -> Option<Self> {
-        let (number, arguments) = (registers.call(), registers.arguments());
+        let (number, arguments) = modern(registers.call(), registers.arguments());
         let is_of_no_file = number == libc::SYS_mmap && arguments[4] as i32 == -1;
         let is_private = number == libc::SYS_futex && arguments[1] as i32 & libc::FUTEX_PRIVATE_FLAG != 0;
         if NEVER_FAIL.contains(&number) || is_of_no_file || is_private {
@@ -136,12 +141,12 @@ impl Call {
             libc::SYS_getdents64 => call("getdents64", "", &[libc::EINTR, libc::ENOMEM, libc::ENOENT]),
             // On the files that replace `getrandom`, and one in /sys.
             libc::SYS_read => call("read", "", &[]),
-            POLL => call("poll", "random", &[]),
+            libc::SYS_ppoll => call("poll", "random", &[]),
             // To find a directory's file system, or to word an error that has already occurred.
             libc::SYS_statfs => call("statfs", "", &[libc::EINTR, libc::ENOMEM, libc::EACCES]),
             libc::SYS_mlock2 => call("mlock2", "", &[libc::ENOMEM, libc::EPERM, libc::EAGAIN, libc::EINVAL]),
             libc::SYS_mbind => call("mbind", "", &[libc::EINVAL, libc::ENOMEM, libc::EPERM, libc::ENOSYS]),
-            number if is_unlink(number) => call("unlink", "", &[libc::ENOENT, libc::EACCES, libc::EROFS]),
+            libc::SYS_unlinkat => call("unlink", "", &[libc::ENOENT, libc::EACCES, libc::EROFS]),
             number => panic!("system call {number} is new here: which errors can it give?"),
         }
     }
@@ -177,8 +182,8 @@ fn controlling(command: i32) -> (&'static str, &'static [i32]) {
         libc::F_OFD_SETLK => ("set lock", &[libc::ENOLCK, libc::EINTR, libc::EAGAIN]),
         libc::F_OFD_GETLK => ("get lock", &[libc::ENOLCK, libc::EINTR]),
         // From a debug assertion of the standard library, and from the C library when it opens a
-        // directory. They need no memory.
-        libc::F_GETFD | libc::F_GETFL => ("flags", &[]),
+        // file or a directory. They need no memory.
+        libc::F_GETFD | libc::F_SETFD | libc::F_GETFL => ("flags", &[]),
         other => panic!("fcntl command {other} is new here: which errors can it give?"),
     }
 }

@@ -41,6 +41,8 @@ const OPERATIONS: &[&str] = &[
     "create a publisher",
     OPEN,
     JOIN,
+    "list channels",
+    "look for a name",
     CONNECT,
     WARM,
     AWAITS[0],

@@ -13,7 +13,7 @@ use crate::sys;
 use crate::trace::{marked, this_thread};
 use crate::waits::{self, Giver};
 use crate::wire::{Link, Message};
-use shm_pool::channel::{wait_any, ChannelError, Publisher, Receiver, RecvError, Sender, WaitAnyError};
+use shm_pool::channel::{self, wait_any, ChannelError, Publisher, Receiver, RecvError, Sender, WaitAnyError};
 use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning};
 use std::cell::RefCell;
 use std::fs;
@@ -175,6 +175,19 @@ fn role(link: &Link, arguments: &[&str]) {
             client.connect(descriptor.provider()).unwrap();
             let _other = channels::receiver(&client, channels::OTHER).unwrap();
             attempt.twice(|| channels::receiver(&client, PUBLISHED).map_err(channel_error));
+        }
+        "list channels" => {
+            let provider = provider();
+            let _other = channels::sender(&provider, channels::OTHER).unwrap();
+            let client = shm::client(prefix);
+            attempt.twice(|| channel::list(&client).map(drop).map_err(|error| os_error(&error)));
+        }
+        "look for a name" => {
+            let client = shm::client(prefix);
+            attempt.twice(|| match Receiver::builder().open_timeout(&client, channels::CHANNEL, Duration::ZERO) {
+                Err(ChannelError::NotFound { .. }) => Ok(()),
+                other => other.map(drop).map_err(channel_error),
+            });
         }
         CONNECT => {
             let provider = provider();

@@ -207,6 +207,8 @@ const OF_PUBLISHERS: &[&str] = &[
     "publisher: send, and leave one out",
     "publisher: send, and withdraw from one",
     "publisher: disconnect a receiver",
+    "publisher: evict a receiver",
+    "publisher: serve a join",
     "publisher: drop",
 ];
 
@@ -237,9 +239,9 @@ fn join(client: &Client, on_full: OnFull) -> Result<Receiver, ChannelError> {
 /// Sends one message. Returns how many receivers got it.
 fn publish(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize {
     if number == 0 {
-        return publisher.try_send_bytes(BYTES).unwrap();
+        return publisher.try_send_bytes(BYTES).unwrap().receivers;
     }
-    publisher.try_send(shm::message(provider, SMALL, number)).unwrap()
+    publisher.try_send(shm::message(provider, SMALL, number)).unwrap().receivers
 }
 
 /// Checks that a channel of that name works.
@@ -356,6 +358,10 @@ fn publisher_role(link: &Link, arguments: &[&str]) {
         assert_eq!(marked(|| publisher.receivers().count()), 2);
         return;
     }
+    if operation == "serve a join" {
+        assert!(marked(|| publisher.serve_joins()));
+        return;
+    }
     assert_eq!(publisher.receivers().count(), 2);
     let mut next = 1;
     if operation.starts_with("send, and") {
@@ -369,6 +375,11 @@ fn publisher_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), Some(Message::Done));
     match operation {
         "disconnect a receiver" => assert_eq!(marked(|| publisher.receivers().count()), 1),
+        "evict a receiver" => {
+            publish(&mut publisher, &provider, next);
+            let evicted = publisher.receivers().nth(1).unwrap().id;
+            assert!(marked(|| publisher.disconnect(evicted)));
+        }
         "drop" => marked(|| drop(publisher)),
         _ => {
             let buffer = shm::message(&provider, SMALL, next);
@@ -394,7 +405,7 @@ impl Scene for Subscribers {
             let slow = if operation.ends_with("withdraw from one") { OnFull::DropOldest } else { OnFull::DropNewest };
             receivers.extend([OnFull::Block, slow].map(|on_full| join(&client, on_full).unwrap()));
             victim.child.tell(&Message::Done);
-            if operation != "connect a receiver" {
+            if !["connect a receiver", "serve a join"].contains(&operation) {
                 victim.child.expect_done();
                 if operation.starts_with("send, and") {
                     // This one has room.
@@ -414,7 +425,7 @@ impl Scene for Subscribers {
         let (client, receivers) = self.round.take().expect("a round that was started");
         // The first one has already received two where another is behind.
         let firsts = if operation.starts_with("publisher: send, and") { [2, 0] } else { [0, 0] };
-        for (mut receiver, first) in receivers.into_iter().zip(firsts) {
+        for (at, (mut receiver, first)) in receivers.into_iter().zip(firsts).enumerate() {
             let (mut next, mut received) = (first, 0);
             let end = loop {
                 match receiver.recv() {
@@ -426,8 +437,10 @@ impl Scene for Subscribers {
                     Err(error) => break error,
                 }
             };
-            assert!(matches!(end, RecvError::Disconnected), "{end}");
-            assert!(next > 0 || operation == "publisher: connect a receiver", "what was sent before is there");
+            let is_evicted = operation.ends_with("evict a receiver") && at == 1;
+            assert!(matches!(end, RecvError::Disconnected) || is_evicted && matches!(end, RecvError::Evicted), "{end}");
+            let is_new = ["publisher: connect a receiver", "publisher: serve a join"].contains(&operation);
+            assert!(next > 0 || is_new || is_evicted, "what was sent before is there");
             if operation.ends_with("withdraw from one") && first == 0 {
                 assert!(received >= CAPACITY, "{received}: a message was withdrawn before the next one was there");
             }

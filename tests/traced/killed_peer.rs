@@ -158,7 +158,12 @@ impl Scene for Stage {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
         let operation = operation.strip_prefix("peer: ").expect("an operation of a peer");
         let victim = Victim::start("killed-peer", &[operation, self.names.prefix()]);
-        let builder = self.names.provider().max_bytes(MAX_BYTES).tuning(Tuning::new().arena_size(MAX_BYTES));
+        let builder = self
+            .names
+            .provider()
+            .max_bytes(MAX_BYTES)
+            .max_bytes_per_peer(1 << 30)
+            .tuning(Tuning::new().arena_size(MAX_BYTES));
         let provider = Arc::new(builder.max_idle_per_class(64).max_shared(32).build().unwrap());
         let survivor = self.names.client();
         assert_eq!(survivor.connect(provider.id()).unwrap().slot(), 0);

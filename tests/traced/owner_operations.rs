@@ -28,6 +28,7 @@ const LONGEST: usize = 700 << 10;
 pub(crate) fn builder(prefix: &str) -> ProviderBuilder {
     // As few size classes as possible: operations that look at all of them are shorter.
     Provider::builder()
+        .max_bytes_per_peer(1 << 30)
         .name_prefix(prefix)
         .max_bytes(CAP)
         .max_alloc(LONGEST)

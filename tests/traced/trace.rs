@@ -16,7 +16,7 @@ use std::ptr;
 /// Lets the thread that started this process trace the calling thread, and returns its thread id.
 pub(crate) fn let_parent_trace() -> io::Result<u64> {
     // SAFETY: this request takes no addresses.
-    check(unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) })?;
+    unsafe { ptrace(libc::PTRACE_TRACEME, 0, 0, ptr::null_mut()) }?;
     Ok(this_thread() as u64)
 }
 
@@ -91,9 +91,9 @@ impl Tracee {
         let pid = libc::pid_t::try_from(thread).expect("the id of a thread");
         assert_eq!(wait(pid), Stop::Mark, "the first stop of the child");
         let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
-        let none = ptr::null_mut::<libc::c_void>();
         // SAFETY: this request takes numbers, no addresses. It fails unless the child has stopped.
-        check(unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, pid, none, options) }).expect("options of a traced child");
+        unsafe { ptrace(libc::PTRACE_SETOPTIONS, pid, 0, options as usize as *mut _) }
+            .expect("options of a traced child");
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
         Self { pid, memory: memory.expect("a tracer may write its child's memory") }
     }
@@ -109,11 +109,10 @@ impl Tracee {
         wait(self.pid)
     }
 
-    fn resume(&self, request: libc::c_uint) {
-        let none = ptr::null_mut::<libc::c_void>();
+    fn resume(&self, request: impl Into<libc::c_long>) {
         // SAFETY: this request takes no addresses, and a null argument delivers no signal. It fails
         // unless the child has stopped.
-        check(unsafe { libc::ptrace(request, self.pid, none, none) }).expect("a child that stands still");
+        unsafe { ptrace(request, self.pid, 0, ptr::null_mut()) }.expect("a child that stands still");
     }
 
     /// Resumes the child without waiting for it.
@@ -145,12 +144,12 @@ impl Tracee {
         self.transfer(libc::PTRACE_SETREGSET, NT_ARM_SYSTEM_CALL, &mut -1_i32);
     }
 
-    fn transfer<T>(&self, request: libc::c_uint, set: usize, value: &mut T) {
+    fn transfer<T>(&self, request: impl Into<libc::c_long>, set: usize, value: &mut T) {
         let base = (value as *mut T).cast();
         let mut area = libc::iovec { iov_base: base, iov_len: size_of::<T>() };
         // SAFETY: the area is exactly `value`, a register structure or an `i32`: any bits are
         // valid. The request fails unless the child has stopped.
-        check(unsafe { libc::ptrace(request, self.pid, set, &mut area) })
+        unsafe { ptrace(request, self.pid, set, (&mut area as *mut libc::iovec).cast()) }
             .expect("registers of a child that stands still");
     }
 
@@ -314,6 +313,21 @@ pub(crate) fn kill(thread: u64) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
     // Earlier stops may be reported first. An error means that the thread has already been reaped.
     while wait_status(pid).is_ok_and(|status| libc::WIFSTOPPED(status)) {}
+}
+
+/// Makes a request. Its number has another type in musl than in glibc.
+///
+/// # Safety
+///
+/// `address` and `data` must be what the request takes.
+unsafe fn ptrace(
+    request: impl Into<libc::c_long>,
+    pid: libc::pid_t,
+    address: usize,
+    data: *mut libc::c_void,
+) -> io::Result<()> {
+    // SAFETY: as the caller ensures.
+    check(unsafe { libc::syscall(libc::SYS_ptrace, request.into(), libc::c_long::from(pid), address, data) })
 }
 
 fn wait(pid: libc::pid_t) -> Stop {

@@ -81,6 +81,33 @@ pub(crate) fn fanout(max_len: usize, subscribers: usize) -> Made<IceoryxFanout> 
     Ok(IceoryxFanout { publisher, subscribers: subscribers.map_err(text)?, _node: node })
 }
 
+/// Opens the service of a publisher that restarts. Creating the node removes a killed predecessor.
+fn restarted(name: &str) -> Made<(Node<ipc::Service>, PortFactory<ipc::Service, [u8], ()>)> {
+    let config = CONFIG.get().ok_or("not started")?;
+    let node = NodeBuilder::new().config(config).create::<ipc::Service>().map_err(text)?;
+    let service = node.service_builder(&name.try_into().map_err(text)?).publish_subscribe::<[u8]>();
+    let service = service.open_or_create().map_err(text)?;
+    Ok((node, service))
+}
+
+pub(crate) fn send_first(name: &str, bytes: &[u8]) -> Made<impl Sized> {
+    let (node, service) = restarted(name)?;
+    let publisher = service.publisher_builder().initial_max_slice_len(bytes.len()).create().map_err(text)?;
+    let sample = publisher.loan_slice_uninit(bytes.len()).map_err(text)?;
+    sample.write_from_slice(bytes).send().map_err(text)?;
+    Ok((publisher, service, node))
+}
+
+/// Receives the first message of each publisher.
+pub(crate) fn first_of(name: &str) -> Made<impl Fn() -> Made<Option<u64>>> {
+    let (node, service) = restarted(name)?;
+    let subscriber = service.subscriber_builder().create().map_err(text)?;
+    Ok(move || {
+        let (_node, sample) = (&node, subscriber.receive().map_err(text)?);
+        sample.map(|sample| sample[..].try_into().map(u64::from_le_bytes).map_err(text)).transpose()
+    })
+}
+
 impl Fanout for IceoryxFanout {
     #[inline]
     fn send(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Made<()> {

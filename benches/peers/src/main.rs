@@ -2,10 +2,10 @@
 //!
 //! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`. It prints tables and
 //! the ratios that the crate promises. These options follow a `--`:
-//! `--quick` only checks that everything works, `--fanout` only sends to several subscribers, and
-//! `--in-flight` only compares whole zenoh buffers with zenoh's providers while many messages are in
-//! flight. What a peer cannot do is a row with the reason, and a missed goal is a result: neither is
-//! an error.
+//! `--quick` only checks that everything works, `--fanout` only sends to several subscribers,
+//! `--restart` only restarts publishers, and `--in-flight` only compares whole zenoh buffers with
+//! zenoh's providers while many messages are in flight. What a peer cannot do is a row with the
+//! reason, and a missed goal is a result: neither is an error.
 //!
 //! | file | its one job |
 //! |---|---|
@@ -14,6 +14,7 @@
 //! | `zenoh_peers.rs`, `iceoryx.rs` | zenoh's providers and backends; iceoryx2's publisher |
 //! | `workload.rs`, `contenders.rs` | single messages, and the mixture; the contenders of each |
 //! | `fanout.rs` | one publisher to several subscribers, beside iceoryx2's |
+//! | `restart.rs` | a publisher that is killed and started again, beside iceoryx2's |
 //! | `sent.rs` | messages sent and read, one by one or in flight; our pool of zenoh buffers |
 //! | `footprint.rs` | the memory that a peer takes |
 //! | `report.rs` | the notes, the tables, the ratios and their goals |
@@ -24,6 +25,7 @@ mod fanout;
 mod footprint;
 mod iceoryx;
 mod report;
+mod restart;
 mod sent;
 mod source;
 mod workload;
@@ -50,6 +52,12 @@ struct Arguments {
     /// Only the table of one publisher and several subscribers.
     #[arg(long)]
     fanout: bool,
+    /// Only the table of publishers that restart.
+    #[arg(long)]
+    restart: bool,
+    /// Runs one of those publishers.
+    #[arg(long, hide = true, num_args = 2, value_names = ["LIBRARY", "CHANNEL"])]
+    publish: Vec<String>,
     /// Only the table of zenoh messages of which many are in flight.
     #[arg(long)]
     in_flight: bool,
@@ -68,6 +76,10 @@ fn main() -> ExitCode {
 fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
     let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
     let machine = Machine::now();
+    if let [library, name] = &arguments.publish[..] {
+        iceoryx::start(scratch)?;
+        return restart::publish(library, name);
+    }
     report::print_machine(&machine);
     report::print_notes(effort);
     if let Err(reason) = zenoh_peers::start() {
@@ -77,6 +89,9 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
         println!("iceoryx2 cannot start: {reason}\n");
     }
 
+    if arguments.restart {
+        return restart::measure(scratch, effort);
+    }
     if arguments.fanout {
         return fanout::measure(effort);
     }
@@ -102,6 +117,7 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
     print_rows("mixture, per message", &mixed);
     print_footprints(&footprints);
     fanout::measure(effort)?;
+    restart::measure(scratch, effort)?;
     report::print_in_flight(effort);
     if effort.is_quick {
         println!("--quick: everything ran. These figures are not to be used; no ratios.");

@@ -57,7 +57,7 @@ fn message_rates() {
         receiver.hear::<()>();
         receiver
     });
-    (0..3).for_each(|_| assert_eq!(quiet.try_send_bytes(b"before").unwrap(), 1));
+    (0..3).for_each(|_| assert_eq!(quiet.try_send_bytes(b"before").unwrap().receivers, 1));
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let at_the_end = End(&is_over);

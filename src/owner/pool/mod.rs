@@ -435,6 +435,26 @@ pub struct ClassStats {
     pub misses: u64,
 }
 
+/// The figures of a provider that a real-time thread may read: without a lock, the heap or a system
+/// call. Each is exact while no other thread uses the provider.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// The cap in bytes.
+    pub max_bytes: usize,
+    /// Bytes of /dev/shm that the payload segments hold.
+    pub bytes_held: usize,
+    /// The highest value of `bytes_held` so far.
+    pub peak_bytes_held: usize,
+    /// Bytes of chunks that are not idle: in use, leased, on loan, or returned by a peer or a
+    /// receiver and not found since.
+    pub bytes_out: usize,
+    /// Allocations and reservations that created a chunk.
+    pub misses: u64,
+    /// Number of payload segments ever created.
+    pub segments_created: u64,
+}
+
 impl Stats {
     /// Returns the allocations served by an existing chunk, over all classes.
     pub fn hits(&self) -> u64 {
@@ -503,6 +523,21 @@ impl Pool {
             segments,
             segments_created: self.account.created(),
             classes,
+        }
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        if !self.is_ours() {
+            return Counters::default();
+        }
+        let misses = |class: usize| self.classes[class].misses.load(Ordering::Relaxed);
+        Counters {
+            max_bytes: self.limits.max_bytes,
+            bytes_held: self.account.held(),
+            peak_bytes_held: self.account.peak(),
+            bytes_out: self.collection.made().saturating_sub(self.idle_bytes()),
+            misses: (0..self.classes.len()).map(misses).sum(),
+            segments_created: self.account.created(),
         }
     }
 

@@ -291,8 +291,11 @@ fn stamp(message: u64) -> u8 {
 
 impl Owner {
     fn new(prefix: &str, max_idle: u8) -> Self {
-        let builder =
-            Provider::builder().name_prefix(prefix).max_bytes(MAX_BYTES).tuning(Tuning::new().arena_size(ARENA));
+        let builder = Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(MAX_BYTES)
+            .max_bytes_per_peer(MAX_BYTES as u64)
+            .tuning(Tuning::new().arena_size(ARENA));
         let builder = builder.max_shared(RECORDS as usize).max_idle_per_class(usize::from(max_idle % 5));
         let provider = builder.build().expect("a provider");
         Self { prefix: prefix.to_owned(), provider, held: Vec::new(), messages: 0 }

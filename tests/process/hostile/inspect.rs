@@ -5,7 +5,7 @@
 use super::layout::{OpenObject, Write, RECORDS};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
-use shm_pool::channel::{Publisher, Receiver, Sender};
+use shm_pool::channel::{self, Publisher, Receiver, Sender};
 use shm_pool::inspect::{Inspector, State};
 use shm_pool::{Client, Provider, ShmView, Swept, Tuning};
 use std::fs::{self, File};
@@ -44,6 +44,7 @@ enum Name {
 struct Scene<'a> {
     prefix: &'a str,
     inspector: Inspector,
+    client: Client,
     genuine: Vec<Vec<u8>>,
     provider: Provider,
     _leased: ShmView,
@@ -87,7 +88,7 @@ impl<'a> Scene<'a> {
         files.sort_by_key(|path| path.extension().map(ToOwned::to_owned));
         let genuine = files.iter().map(|path| fs::read(path).expect("an object")).collect();
         let inspector = Inspector::new().prefix(prefix);
-        Self { prefix, inspector, genuine, provider, _leased: leased, _ends: (sender, publisher, receiver) }
+        Self { prefix, inspector, client, genuine, provider, _leased: leased, _ends: (sender, publisher, receiver) }
     }
 
     fn change(&self, Step { name, of, writes, len }: &Step) {
@@ -131,6 +132,10 @@ impl<'a> Scene<'a> {
         let genuine = own.segments.iter().filter(|segment| segment.serial < 1000);
         let (held, len) = genuine.fold((0, 0), |(held, len), next| (held + next.bytes_held, len + next.len));
         assert_eq!((held, len), (stats.bytes_held as u64, stats.bytes_mapped as u64));
+        // No process holds the lock of a copy.
+        let listed = channel::list(&self.client).expect("/dev/shm can be read");
+        let names: Vec<_> = listed.iter().map(|channel| (channel.name.as_str(), channel.is_publisher)).collect();
+        assert_eq!(names, [("many", true), ("pair", false)]);
         let [peer] = &own.peers[..] else { panic!("{own:?}") };
         assert_eq!((peer.is_alive, peer.is_refused, peer.messages, peer.views), (true, false, 1, 1));
         assert_eq!((peer.bytes, own.bytes_leased), (LEN as u64, LEN as u64));

@@ -18,6 +18,7 @@ const PAGE: u64 = 4096;
 const RECORD: u64 = 128;
 const EPOCHS_OFFSET: u64 = 32;
 const SEGMENTS_OFFSET: u64 = EPOCHS_OFFSET + 64 * 8;
+const HELD_OFFSET: u64 = 896;
 
 /// One 64-bit word of a control object.
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -27,6 +28,8 @@ pub(crate) enum Word {
     Epoch(u8),
     /// An entry of the table of segments.
     Entry(u8),
+    /// The bytes that a peer holds.
+    Held(u8),
     Lanes {
         record: u8,
         word: u8,
@@ -91,6 +94,7 @@ impl OpenObject {
             Word::Head(word) => u64::from(word) % 4 * 8,
             Word::Epoch(slot) => EPOCHS_OFFSET + u64::from(slot) % 64 * 8,
             Word::Entry(index) => SEGMENTS_OFFSET + u64::from(index) % 16 * 8,
+            Word::Held(slot) => HELD_OFFSET + u64::from(slot) % 64 * 8,
             Word::Lanes { record: of, word } => record(of) + 8 + u64::from(word) % 8 * 8,
             Word::Generation(of) => record(of),
             Word::Place { record: of, word } => record(of) + 72 + u64::from(word) % 4 * 8,

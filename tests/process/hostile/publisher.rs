@@ -6,7 +6,7 @@
 use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
-use shm_pool::channel::{Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind};
+use shm_pool::channel::{Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sent};
 use shm_pool::{Client, Provider, Tuning};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -60,6 +60,8 @@ enum Step {
     },
     Go,
     Receivers,
+    /// The publisher disconnects the hostile receiver.
+    Evict,
     Branch(Place, Value),
     Meeting(Place, Value),
     /// Copies a word of the publisher's object to another position: an id to another seat.
@@ -84,7 +86,7 @@ impl Place {
         // The branch has one slot more than the capacity.
         let slots = (CAPACITY as u16 + 1) * 8;
         Word::Any(match self {
-            Self::Header(word) => u16::from(word) % 32,
+            Self::Header(word) => u16::from(word) % 48,
             Self::Slot(word) => 512 + u16::from(word) % slots,
             Self::Return(word) => 512 + slots + u16::from(word) % 16,
             Self::Seat { at, is_refusal } => 16 + u16::from(at) % SEATS * 2 + u16::from(!is_refusal),
@@ -160,6 +162,7 @@ struct World {
     hostile: Receiver,
     held: Vec<Message>,
     publisher: Publisher,
+    hostile_id: u64,
     meeting: OpenObject,
     branch: OpenObject,
     meeting_path: PathBuf,
@@ -198,6 +201,8 @@ impl World {
         let meeting_path = PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel"));
         let object = |path: &Path| OpenObject::open(path, 1);
         let (meeting, branch) = (object(&meeting_path), object(&branch_path));
+        let id = branch_path.to_string_lossy().rsplit('.').nth(1).and_then(|id| u64::from_str_radix(id, 16).ok());
+        let hostile_id = id.expect("the id in its name");
         let (guests, held, sent) = (Vec::new(), Vec::new(), 0);
         Self {
             goods,
@@ -205,6 +210,7 @@ impl World {
             hostile,
             held,
             publisher,
+            hostile_id,
             meeting,
             branch,
             meeting_path,
@@ -264,6 +270,7 @@ impl World {
                 let count = self.publisher.receivers().count();
                 assert!((2..=SEATS.into()).contains(&count), "{count} receivers");
             }
+            Step::Evict => drop(black_box(self.publisher.disconnect(self.hostile_id))),
             Step::Branch(place, value) => self.branch.apply(&Write::Word(place.word(), value)),
             Step::Meeting(place, value) => self.meeting.apply(&Write::Word(place.word(), value)),
             Step::Copy { from, to } => {
@@ -274,10 +281,10 @@ impl World {
         }
     }
 
-    fn note(&mut self, sent: Result<usize, SendErrorKind>) {
+    fn note(&mut self, sent: Result<Sent, SendErrorKind>) {
         match sent {
-            Ok(takers) => {
-                assert!(takers <= SEATS.into());
+            Ok(sent) => {
+                assert!(sent.receivers + sent.skipped() <= SEATS.into());
                 self.sent += 1;
             }
             // Blocked by a receiver that the publisher waits for: the hostile one, or a guest.

@@ -9,7 +9,7 @@
 use super::receiver::{channel, len, number, What, CAPACITY};
 use super::worker::{Control, Counts, Remains, Role, Word, DEADLINE};
 use super::PEERS;
-use shm_pool::channel::{Interrupter, Publisher, SendErrorKind, MAX_INLINE};
+use shm_pool::channel::{Interrupter, Publisher, SendErrorKind, Sent, MAX_INLINE};
 use shm_pool::{Provider, ShmBuf, Tuning};
 use shm_pool_support::numbered;
 use shm_pool_support::tasks::block_on;
@@ -179,44 +179,44 @@ impl Publishes {
     }
 
     fn send(&mut self, mut buffer: ShmBuf) {
-        let takers = loop {
+        let sent = loop {
             let sent = if self.random.bool() {
                 block_on(self.publisher.send_async(buffer))
             } else {
                 self.publisher.send(buffer)
             };
             match sent {
-                Ok(takers) => break takers,
+                Ok(sent) => break sent,
                 Err(error) if error.kind() == SendErrorKind::Interrupted => buffer = error.into_message(),
                 Err(error) => self.fail(&format!("cannot send: {error}")),
             }
         };
-        self.note_sent(takers);
+        self.note_sent(sent);
     }
 
     fn send_inline(&mut self, what: What) {
         let (number, mut bytes) = (number(self.count + 1, what), [0; MAX_INLINE]);
         let bytes = &mut bytes[..len(number)];
         numbered::fill(bytes, self.owner, number);
-        let takers = loop {
+        let sent = loop {
             let sent = if self.random.bool() {
                 block_on(self.publisher.send_bytes_async(bytes))
             } else {
                 self.publisher.send_bytes(bytes)
             };
             match sent {
-                Ok(takers) => break takers,
+                Ok(sent) => break sent,
                 Err(SendErrorKind::Interrupted) => {}
                 Err(error) => self.fail(&format!("cannot send bytes: {error}")),
             }
         };
-        self.note_sent(takers);
+        self.note_sent(sent);
     }
 
-    fn note_sent(&mut self, takers: usize) {
+    fn note_sent(&mut self, sent: Sent) {
         self.count += 1;
         self.counts.sent += 1;
-        self.counts.takers += takers as u64;
+        self.counts.takers += sent.receivers as u64;
         if self.counts.sent >= MESSAGES_PER_WORD {
             self.tell();
         }

@@ -1,0 +1,82 @@
+//! A publisher that is killed and started again: from the beginning of its new process until its
+//! subscriber, which stays, has its first message.
+//!
+//! This library's subscriber sleeps until then. iceoryx2's polls: it has no wait.
+
+use crate::contenders::Effort;
+use crate::iceoryx;
+use crate::source::{pool, text, Made};
+use shm_pool::channel::{Event, Publisher, Receiver};
+use shm_pool::Client;
+use shm_pool_support::clock::now;
+use shm_pool_support::latency::{at, histogram};
+use shm_pool_support::process::{end_with_parent, this_program, Child};
+use shm_pool_support::table::{show, table};
+use shm_pool_support::Fallible;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+const OURS: &str = "shm-pool";
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The publisher's process. Its message is the time at which it began.
+pub(crate) fn publish(library: &str, name: &str) -> Fallible {
+    let began = now().to_le_bytes();
+    end_with_parent()?;
+    if library == OURS {
+        let provider = pool()?;
+        let mut publisher = Publisher::builder().create_timeout(&provider, name, PATIENCE)?;
+        publisher.wait_for_receivers(1, PATIENCE)?;
+        publisher.send_bytes(&began)?;
+        sleep(PATIENCE); // until it is killed
+    } else {
+        let _publisher = iceoryx::send_first(name, &began)?;
+        sleep(PATIENCE);
+    }
+    Ok(())
+}
+
+/// Starts and kills publishers. `receive` returns a publisher's only message, when it has arrived.
+fn row(
+    library: &str,
+    (scratch, name): (&Path, &str),
+    effort: Effort,
+    mut receive: impl FnMut() -> Made<Option<u64>>,
+) -> Made<[String; 4]> {
+    let mut took = histogram();
+    for number in 0..=effort.rounds {
+        let mut command = this_program(&scratch).map_err(text)?;
+        let mut publisher = Child::start("publisher", command.args(["--publish", library, name])).map_err(text)?;
+        let began = loop {
+            publisher.check_alive().map_err(text)?;
+            if let Some(began) = receive()? {
+                break began;
+            }
+        };
+        // The first one has no predecessor.
+        if number > 0 {
+            took.saturating_record(now() - began);
+        }
+        publisher.kill().and_then(|()| publisher.wait()).map_err(text)?;
+    }
+    let [least, middle, most] = [0.0, 0.5, 0.99].map(|quantile| at(&took, quantile));
+    Ok([library.to_owned(), least, middle, most])
+}
+
+/// Prints a row for each library. What a peer cannot do is no error.
+pub(crate) fn measure(scratch: &Path, effort: Effort) -> Fallible {
+    let name = format!("restart-{}", std::process::id());
+    let mut subscriber = Receiver::builder().subscribe(&Client::new(), &name)?;
+    let ours = row(OURS, (scratch, &name), effort, || match subscriber.recv_timeout(PATIENCE).map_err(text)? {
+        Event::Message(message) => Ok(Some(u64::from_le_bytes(message[..].try_into().map_err(text)?))),
+        _ => Ok(None),
+    })?;
+    let theirs =
+        iceoryx::first_of("restart").and_then(|receive| row("iceoryx2", (scratch, "restart"), effort, receive));
+    let mut shown = table(&["killed and restarted, until the first message is received", "least", "p50", "p99"]);
+    shown.add_row(ours);
+    shown.add_row(theirs.unwrap_or_else(|reason| [reason, String::new(), String::new(), String::new()]));
+    show("peers restart", &shown);
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! Restarts: a subscriber outlives the publishers of a name, which are killed and started again.
+//!
+//! Run it with `cargo run --example restarts`.
+
+#![forbid(unsafe_code)]
+
+use shm_pool::channel::{self, Event, Publisher, Receiver};
+use shm_pool::{Client, Provider};
+use std::error::Error;
+use std::process::Command;
+use std::time::Duration;
+
+const NAME: &str = "camera";
+/// Longer than a predecessor takes to exit.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // The program starts itself again, with the prefix of its objects as its argument.
+    match std::env::args().nth(1) {
+        Some(prefix) => publish(&prefix),
+        None => subscribe(&format!("example-{}", std::process::id())),
+    }
+}
+
+fn publish(prefix: &str) -> Result<(), Box<dyn Error>> {
+    let provider = Provider::builder().name_prefix(prefix).build()?;
+    let mut publisher = Publisher::builder().create_timeout(&provider, NAME, PATIENCE)?;
+    publisher.wait_for_receivers(1, PATIENCE)?;
+    for number in 0_u64.. {
+        publisher.send_bytes(&number.to_le_bytes())?;
+    }
+    Ok(())
+}
+
+fn subscribe(prefix: &str) -> Result<(), Box<dyn Error>> {
+    let client = Client::builder().name_prefix(prefix).build()?;
+    let mut subscriber = Receiver::builder().subscribe(&client, NAME)?;
+    for _ in 0..3 {
+        let mut publisher = Command::new(std::env::current_exe()?).arg(prefix).spawn()?;
+        let mut received = 0;
+        loop {
+            match subscriber.recv()? {
+                Event::Connected { provider } => {
+                    let process = channel::list(&client)?.first().and_then(|channel| channel.process());
+                    println!("provider {provider}, in {process:?}");
+                }
+                Event::Message(_) if received < 1000 => received += 1,
+                Event::Message(_) => publisher.kill()?, // by SIGKILL; more messages may follow
+                Event::Disconnected => break,
+                other => println!("{other:?}"), // later versions may have more events
+            }
+        }
+        publisher.wait()?;
+    }
+    println!("three publishers, one subscriber; {} objects swept", Provider::sweep(prefix)?.objects);
+    Ok(())
+}

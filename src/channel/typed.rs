@@ -1,0 +1,661 @@
+//! Typed messages (feature `zerocopy`): a value is written and read in place, as a `&mut T` and a
+//! `&T`, and a channel carries values of one type only.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use shm_pool::channel::{Publisher, Receiver};
+//! use shm_pool::{Client, Provider};
+//! use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+//!
+//! shm_pool::message_type! {
+//!     #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+//!     #[repr(C)]
+//!     struct Scan {
+//!         stamp_ns: u64,
+//!         ranges: [f32; 1024],
+//!     }
+//! }
+//!
+//! # let name = format!("doc-typed-{}", std::process::id());
+//! let provider = Provider::builder().build()?;
+//! let mut publisher = Publisher::builder().typed::<Scan>().create(&provider, &name)?;
+//! let mut receiver = Receiver::builder().typed::<Scan>().open(&Client::new(), &name)?;
+//!
+//! let mut scan = provider.alloc_value::<Scan>()?; // an earlier message: fill in every field
+//! scan.stamp_ns = 7;
+//! scan.ranges.fill(0.5);
+//! publisher.send(scan.freeze())?;
+//!
+//! let scan = receiver.recv()?;
+//! assert_eq!((scan.stamp_ns, scan.ranges[1023]), (7, 0.5));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The sender declares name, version, size and alignment of the type in the channel's object
+//! ([`MessageType`]). A receiver that expects another type is refused when it opens the channel,
+//! with [`ChannelError::TypeMismatch`]; so is one that expects a type where none was declared. An
+//! untyped receiver may open any channel. Each message is checked when it is received: one that is no
+//! `T`, because of its length, is an error ([`RecvError::WrongType`]) and never undefined behaviour.
+//! (Every value of the bytes is a `T`, which is what [`FromBytes`] means.)
+//!
+//! # A header and a slice
+//!
+//! A [`Slice`] is a header and any number of items:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use shm_pool::channel::typed::Slice;
+//! # use shm_pool::channel::{Receiver, Sender};
+//! # use shm_pool::{Client, Provider};
+//! # use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+//! shm_pool::message_type! {
+//!     #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+//!     #[repr(C)]
+//!     struct Cloud {
+//!         stamp_ns: u64,
+//!     }
+//! }
+//! type Points = Slice<Cloud, [f32; 4]>;
+//!
+//! # let name = format!("doc-cloud-{}", std::process::id());
+//! # let provider = Provider::builder().build()?;
+//! let mut sender = Sender::builder().typed::<Points>().create(&provider, &name)?;
+//! let mut receiver = Receiver::builder().typed::<Points>().open(&Client::new(), &name)?;
+//! let mut cloud = provider.alloc_slice::<Cloud, [f32; 4]>(500)?;
+//! cloud.stamp_ns = 7;
+//! cloud.items_mut().fill([1.0; 4]);
+//! sender.send(cloud.freeze())?;
+//! assert_eq!(receiver.recv()?.items().len(), 500);
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+use super::error::{ChannelError, RecvError, SendError, SendErrorKind};
+use super::message::MAX_INLINE;
+use super::message_type::MessageType;
+use super::missed::Sent;
+use super::publisher::{Publisher, PublisherBuilder};
+use super::receiver::{Message, Receiver, ReceiverBuilder};
+use super::sender::{Sender, SenderBuilder};
+use crate::owner::buf::{ShmBuf, ShmBufMut};
+use crate::owner::limits::AllocError;
+use crate::owner::provider::Provider;
+use crate::peer::client::Client;
+use crate::peer::view::ShmView;
+use std::alloc::Layout;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::{align_of, size_of};
+use std::ops::{Deref, DerefMut};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A type of messages. Implemented by [`message_type!`](crate::message_type), or by hand.
+pub trait Schema: FromBytes + IntoBytes + KnownLayout + Immutable {
+    /// The name, from 1 to 96 bytes, the same in all programs.
+    const NAME: &'static str;
+
+    /// Any number that changes whenever the fields or their meaning do.
+    const VERSION: u64;
+}
+
+/// Defines a struct and implements [`Schema`](crate::channel::typed::Schema) for it. The name is the
+/// struct's, and the version a hash of the names and types of its fields, in their order.
+///
+/// A type is hashed as it is written: a change inside another struct, which this one contains, is
+/// noticed only if it changes the size or the alignment.
+#[macro_export]
+macro_rules! message_type {
+    ($(#[$attribute:meta])* $visibility:vis struct $name:ident {
+        $($(#[$field_attribute:meta])* $field_visibility:vis $field:ident: $type:ty),* $(,)?
+    }) => {
+        $(#[$attribute])*
+        $visibility struct $name {
+            $($(#[$field_attribute])* $field_visibility $field: $type),*
+        }
+
+        impl $crate::channel::typed::Schema for $name {
+            const NAME: &'static str = stringify!($name);
+            const VERSION: u64 =
+                $crate::channel::typed::hash(concat!($(stringify!($field), ":", stringify!($type), ";"),*));
+        }
+    };
+}
+
+/// Returns the FNV-1a hash of a text without its white space, which differs between compilers.
+#[doc(hidden)]
+pub const fn hash(text: &str) -> u64 {
+    let (text, mut hash, mut at) = (text.as_bytes(), 0xcbf2_9ce4_8422_2325_u64, 0);
+    while at < text.len() {
+        if !text[at].is_ascii_whitespace() {
+            hash = (hash ^ text[at] as u64).wrapping_mul(0x0100_0000_01b3);
+        }
+        at += 1;
+    }
+    hash
+}
+
+macro_rules! primitives {
+    ($($primitive:ident)+) => { $(
+        impl Schema for $primitive {
+            const NAME: &'static str = stringify!($primitive);
+            const VERSION: u64 = 0;
+        }
+    )+ };
+}
+
+primitives!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
+
+impl<T: Schema, const N: usize> Schema for [T; N] {
+    const NAME: &'static str = T::NAME;
+    const VERSION: u64 = identity::<T>().wrapping_mul(31).wrapping_add(N as u64);
+}
+
+const fn identity<T: Schema>() -> u64 {
+    hash(T::NAME) ^ T::VERSION
+}
+
+/// The type of messages that consist of an `H` and any number of `E`. A [`Value`] of this type
+/// dereferences to the `H` and has [`items`](Value::items).
+pub struct Slice<H, E>(PhantomData<(H, E)>);
+
+impl<H, E> Slice<H, E> {
+    const ALIGN: usize = if align_of::<H>() > align_of::<E>() { align_of::<H>() } else { align_of::<E>() };
+
+    /// The offset of the first item: the size of the header, aligned for an item.
+    const ITEMS: usize = size_of::<H>().next_multiple_of(align_of::<E>());
+}
+
+/// A type that a channel can carry: a [`Schema`], or a [`Slice`].
+pub trait Carried: sealed::Carried {
+    /// The value itself, or the header of a slice.
+    type Head: Schema;
+
+    /// Returns what a channel of this type declares.
+    fn message_type() -> MessageType;
+
+    #[doc(hidden)]
+    fn is_made_of(bytes: &[u8]) -> bool;
+
+    #[doc(hidden)]
+    const ALIGN: usize;
+}
+
+impl<T: Schema> Carried for T {
+    type Head = T;
+    const ALIGN: usize = align_of::<T>();
+
+    fn message_type() -> MessageType {
+        MessageType::new(T::NAME, T::VERSION, Layout::new::<T>())
+    }
+
+    fn is_made_of(bytes: &[u8]) -> bool {
+        T::ref_from_bytes(bytes).is_ok()
+    }
+}
+
+impl<H: Schema, E: Schema> Carried for Slice<H, E> {
+    type Head = H;
+    const ALIGN: usize = Self::ALIGN;
+
+    fn message_type() -> MessageType {
+        let header = Layout::from_size_align(Self::ITEMS, Self::ALIGN).unwrap_or(Layout::new::<H>());
+        MessageType::new(H::NAME, H::VERSION ^ identity::<E>().rotate_left(1), header).with_elements(size_of::<E>())
+    }
+
+    fn is_made_of(bytes: &[u8]) -> bool {
+        H::ref_from_prefix(bytes).is_ok()
+            && bytes.get(Self::ITEMS..).is_some_and(|items| <[E]>::ref_from_bytes(items).is_ok())
+    }
+}
+
+/// What a value can lie in: [`ShmBufMut`], [`ShmBuf`], [`Message`] and [`ShmView`].
+pub trait Buffer: Deref<Target = [u8]> + sealed::Sealed {
+    /// Returns the alignment that the bytes keep when the buffer is moved.
+    #[doc(hidden)]
+    fn alignment(&self) -> usize {
+        // The bytes do not move.
+        usize::MAX
+    }
+}
+
+impl Buffer for ShmBufMut {}
+impl Buffer for ShmBuf {}
+impl Buffer for ShmView {}
+
+impl Buffer for Message {
+    fn alignment(&self) -> usize {
+        if self.is_inline() {
+            INLINE_ALIGN
+        } else {
+            usize::MAX
+        }
+    }
+}
+
+/// The alignment of a message's bytes in a slot, and of the copy that is received.
+const INLINE_ALIGN: usize = 8;
+
+mod sealed {
+    pub trait Sealed {}
+    pub trait Carried {}
+
+    impl<T: super::Schema> Carried for T {}
+    impl<H: super::Schema, E: super::Schema> Carried for super::Slice<H, E> {}
+
+    impl Sealed for super::ShmBufMut {}
+    impl Sealed for super::ShmBuf {}
+    impl Sealed for super::ShmView {}
+    impl Sealed for super::Message {}
+}
+
+/// A buffer or a message whose bytes are a `T`. Dereferences to it, or to the header of a [`Slice`].
+pub struct Value<B, T> {
+    bytes: B,
+    of: PhantomData<T>,
+}
+
+impl<B: Buffer, T: Carried> Value<B, T> {
+    /// Takes the bytes for a `T`.
+    ///
+    /// # Errors
+    ///
+    /// The buffer itself, if its length or alignment is not that of a `T`.
+    #[inline]
+    pub fn new(bytes: B) -> Result<Self, B> {
+        if T::ALIGN <= bytes.alignment() && T::is_made_of(&bytes) {
+            Ok(Self::checked(bytes))
+        } else {
+            Err(bytes)
+        }
+    }
+}
+
+impl<B, T> Value<B, T> {
+    fn checked(bytes: B) -> Self {
+        Self { bytes, of: PhantomData }
+    }
+
+    /// Returns the buffer or the message.
+    pub fn into_inner(self) -> B {
+        self.bytes
+    }
+}
+
+impl<B: Buffer, H: Schema, E: Schema> Value<B, Slice<H, E>> {
+    /// Returns the items that follow the header.
+    #[inline]
+    pub fn items(&self) -> &[E] {
+        match <[E]>::ref_from_bytes(&self.bytes[Slice::<H, E>::ITEMS..]) {
+            Ok(items) => items,
+            Err(_) => unreachable!("{CHECKED}"),
+        }
+    }
+}
+
+impl<H: Schema, E: Schema> Value<ShmBufMut, Slice<H, E>> {
+    /// Returns the items that follow the header.
+    #[inline]
+    pub fn items_mut(&mut self) -> &mut [E] {
+        match <[E]>::mut_from_bytes(&mut self.bytes[Slice::<H, E>::ITEMS..]) {
+            Ok(items) => items,
+            Err(_) => unreachable!("{CHECKED}"),
+        }
+    }
+}
+
+/// By `Value::new`, or allocated so.
+const CHECKED: &str = "length and alignment are those of the type, and do not change";
+
+impl<T> Value<ShmBufMut, T> {
+    /// Ends writing; see [`ShmBufMut::freeze`].
+    #[inline]
+    pub fn freeze(self) -> Value<ShmBuf, T> {
+        Value::checked(self.bytes.freeze())
+    }
+}
+
+impl<T> Value<ShmBuf, T> {
+    /// Returns the buffer, for its [descriptor](ShmBuf::descriptor) or a grant.
+    pub fn buffer(&self) -> &ShmBuf {
+        &self.bytes
+    }
+}
+
+impl<T> Value<Message, T> {
+    /// Returns how many messages were missed before this one; see [`Message::missed`].
+    #[inline]
+    pub fn missed(&self) -> u32 {
+        self.bytes.missed()
+    }
+}
+
+impl<B: Buffer, T: Carried> Deref for Value<B, T> {
+    type Target = T::Head;
+
+    #[inline]
+    fn deref(&self) -> &T::Head {
+        match T::Head::ref_from_prefix(&self.bytes) {
+            Ok((value, _)) => value,
+            Err(_) => unreachable!("{CHECKED}"),
+        }
+    }
+}
+
+impl<T: Carried> DerefMut for Value<ShmBufMut, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T::Head {
+        match T::Head::mut_from_prefix(&mut self.bytes) {
+            Ok((value, _)) => value,
+            Err(_) => unreachable!("{CHECKED}"),
+        }
+    }
+}
+
+impl<T> Clone for Value<ShmBuf, T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        Self::checked(self.bytes.clone())
+    }
+}
+
+impl<B: Buffer, T: Carried> fmt::Debug for Value<B, T>
+where
+    T::Head: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl Provider {
+    /// Allocates a `T` (feature `zerocopy`). Its content is unspecified, usually an earlier message:
+    /// fill in every field. Never waits for memory; for that, see [`Value::new`].
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc_layout`](Self::alloc_layout).
+    #[inline]
+    pub fn alloc_value<T: Schema>(&self) -> Result<Value<ShmBufMut, T>, AllocError> {
+        self.alloc_layout(Layout::new::<T>()).map(Value::checked)
+    }
+
+    /// Allocates an `H` and this many `E` (feature `zerocopy`), with unspecified content, as
+    /// [`alloc_value`](Self::alloc_value) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc_layout`](Self::alloc_layout).
+    #[inline]
+    pub fn alloc_slice<H: Schema, E: Schema>(&self, items: usize) -> Result<Value<ShmBufMut, Slice<H, E>>, AllocError> {
+        // Saturated, it is refused as too large.
+        let len = items.saturating_mul(size_of::<E>()).saturating_add(Slice::<H, E>::ITEMS);
+        self.alloc_aligned(len, Slice::<H, E>::ALIGN).map(Value::checked)
+    }
+}
+
+/// An end of a channel, or its builder, for messages of one type. Made by `typed` of a builder.
+///
+/// It dereferences to the untyped end, for everything that has no typed form, for example
+/// [`wait_any`](super::wait_any). Bytes that are sent by that way are not checked, but still are when
+/// they are received.
+pub struct Typed<E, T> {
+    end: E,
+    of: PhantomData<T>,
+}
+
+impl<E, T> Typed<E, T> {
+    fn of(end: E) -> Self {
+        Self { end, of: PhantomData }
+    }
+
+    /// Returns the untyped end.
+    pub fn into_inner(self) -> E {
+        self.end
+    }
+}
+
+impl<E, T> Deref for Typed<E, T> {
+    type Target = E;
+
+    #[inline]
+    fn deref(&self) -> &E {
+        &self.end
+    }
+}
+
+impl<E, T> DerefMut for Typed<E, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut E {
+        &mut self.end
+    }
+}
+
+impl<E: fmt::Debug, T> fmt::Debug for Typed<E, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Typed").field(&self.end).finish()
+    }
+}
+
+macro_rules! builders {
+    ($($builder:ident)+) => { $(
+        impl $builder {
+            /// Sets the type of the messages (feature `zerocopy`); see [`typed`](super::typed).
+            pub fn typed<T: Carried>(self) -> Typed<Self, T> {
+                Typed::of(self.message_type(T::message_type()))
+            }
+        }
+    )+ };
+}
+
+builders!(SenderBuilder PublisherBuilder ReceiverBuilder);
+
+struct Fits<T>(PhantomData<T>);
+
+impl<T> Fits<T> {
+    const IN_A_SLOT: () = assert!(
+        size_of::<T>() <= MAX_INLINE && align_of::<T>() <= INLINE_ALIGN,
+        "a value in a slot has at most 48 bytes, aligned to 8 at most; send a buffer"
+    );
+}
+
+macro_rules! sends {
+    ($builder:ident $end:ident $sent:ty) => {
+        impl<T> Typed<$builder, T> {
+            #[doc = concat!("Creates the channel; see [`", stringify!($builder), "::create`].")]
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("Those of [`", stringify!($builder), "::create`].")]
+            pub fn create(self, provider: &Provider, name: &str) -> Result<Typed<$end, T>, ChannelError> {
+                self.end.create(provider, name).map(Typed::of)
+            }
+
+            #[doc = concat!("Like [`create`](Self::create), but waits for a predecessor; see [`", stringify!($builder), "::create_timeout`].")]
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("Those of [`", stringify!($builder), "::create_timeout`].")]
+            pub fn create_timeout(
+                self,
+                provider: &Provider,
+                name: &str,
+                timeout: Duration,
+            ) -> Result<Typed<$end, T>, ChannelError> {
+                self.end.create_timeout(provider, name, timeout).map(Typed::of)
+            }
+        }
+
+        impl<T: Carried> Typed<$end, T> {
+            #[doc = concat!("Sends a value; see [`", stringify!($end), "::send`].")]
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("Those of [`", stringify!($end), "::send`].")]
+            #[inline]
+            pub fn send(&mut self, value: Value<ShmBuf, T>) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
+                self.end.send(value.bytes).map_err(SendError::typed)
+            }
+
+            /// Like [`send`](Self::send), but does not wait for room.
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("Those of [`", stringify!($end), "::try_send`].")]
+            #[inline]
+            pub fn try_send(&mut self, value: Value<ShmBuf, T>) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
+                self.end.try_send(value.bytes).map_err(SendError::typed)
+            }
+
+            /// Like [`send`](Self::send), but blocks for at most `timeout`.
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("Those of [`", stringify!($end), "::send_timeout`].")]
+            #[inline]
+            pub fn send_timeout(
+                &mut self,
+                value: Value<ShmBuf, T>,
+                timeout: Duration,
+            ) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
+                self.end.send_timeout(value.bytes, timeout).map_err(SendError::typed)
+            }
+
+            #[doc = concat!("Sends a value without blocking the thread; see [`", stringify!($end), "::send_async`].")]
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("Those of [`", stringify!($end), "::send_async`].")]
+            pub async fn send_async(
+                &mut self,
+                value: Value<ShmBuf, T>,
+            ) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
+                self.end.send_async(value.bytes).await.map_err(SendError::typed)
+            }
+        }
+
+        impl<T: Schema> Typed<$end, T> {
+            #[doc = concat!("Sends a copy of a value in the slot itself, without a buffer; see [`", stringify!($end), "::send_bytes`].")]
+            /// Does not compile if `T` has more than [`MAX_INLINE`] bytes, or an alignment above 8.
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("Those of [`", stringify!($end), "::send_bytes`].")]
+            #[inline]
+            pub fn send_copy(&mut self, value: &T) -> Result<$sent, SendErrorKind> {
+                let () = Fits::<T>::IN_A_SLOT;
+                self.end.send_bytes(value.as_bytes())
+            }
+
+            /// Like [`send_copy`](Self::send_copy), but does not wait for room.
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("Those of [`", stringify!($end), "::try_send_bytes`].")]
+            #[inline]
+            pub fn try_send_copy(&mut self, value: &T) -> Result<$sent, SendErrorKind> {
+                let () = Fits::<T>::IN_A_SLOT;
+                self.end.try_send_bytes(value.as_bytes())
+            }
+        }
+    };
+}
+
+sends!(SenderBuilder Sender ());
+sends!(PublisherBuilder Publisher Sent);
+
+impl SendError<ShmBuf> {
+    /// The same about the value that the buffer was.
+    fn typed<T>(self) -> SendError<Value<ShmBuf, T>> {
+        SendError { kind: self.kind, message: Value::checked(self.message) }
+    }
+}
+
+impl<T: Carried> Typed<ReceiverBuilder, T> {
+    /// Opens the channel; see [`ReceiverBuilder::open`].
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::TypeMismatch`], and those of [`ReceiverBuilder::open`].
+    pub fn open(self, client: &Client, name: &str) -> Result<Typed<Receiver, T>, ChannelError> {
+        self.end.open(client, name).map(Typed::of)
+    }
+
+    /// Like [`open`](Self::open), but waits for the sender; see [`ReceiverBuilder::open_timeout`].
+    ///
+    /// # Errors
+    ///
+    /// See [`open`](Self::open).
+    pub fn open_timeout(
+        self,
+        client: &Client,
+        name: &str,
+        timeout: Duration,
+    ) -> Result<Typed<Receiver, T>, ChannelError> {
+        self.end.open_timeout(client, name, timeout).map(Typed::of)
+    }
+
+    /// Waits for the sender without blocking the thread, and opens the channel; see
+    /// [`ReceiverBuilder::open_async`]. A [`Subscriber`](super::Subscriber) checks the type, too;
+    /// [`Value::new`] converts its messages.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open) and of [`ReceiverBuilder::open_async`].
+    pub async fn open_async(self, client: &Client, name: &str) -> Result<Typed<Receiver, T>, ChannelError> {
+        self.end.open_async(client, name).await.map(Typed::of)
+    }
+}
+
+impl<T: Carried> Typed<Receiver, T> {
+    /// Receives the next value, blocking until one arrives; see [`Receiver::recv`].
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::WrongType`] if a message is no `T`: it is lost, and the next one may be good;
+    /// and those of [`Receiver::recv`].
+    #[inline]
+    pub fn recv(&mut self) -> Result<Value<Message, T>, RecvError> {
+        value(self.end.recv()?)
+    }
+
+    /// Like [`recv`](Self::recv), but blocks for at most `timeout`.
+    #[inline]
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Value<Message, T>, RecvError> {
+        value(self.end.recv_timeout(timeout)?)
+    }
+
+    /// Like [`recv`](Self::recv), but never blocks.
+    #[inline]
+    pub fn try_recv(&mut self) -> Result<Value<Message, T>, RecvError> {
+        value(self.end.try_recv()?)
+    }
+
+    /// Receives the next value without blocking the thread; see [`Receiver::recv_async`].
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::WrongType`], and those of [`Receiver::recv_async`].
+    pub async fn recv_async(&mut self) -> Result<Value<Message, T>, RecvError> {
+        value(self.end.recv_async().await?)
+    }
+
+    /// Receives the next value if it has arrived; see [`Receiver::poll_recv`].
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_async`](Self::recv_async).
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Value<Message, T>, RecvError>> {
+        self.end.poll_recv(context).map(|received| value(received?))
+    }
+}
+
+/// Checks a message, which a hostile sender may have made of any length.
+#[inline]
+fn value<T: Carried>(message: Message) -> Result<Value<Message, T>, RecvError> {
+    Value::new(message).map_err(|message| RecvError::WrongType { name: T::Head::NAME, len: message.len() })
+}

@@ -1,0 +1,142 @@
+//! The kernel's reports of the files in a directory that are created, closed or removed (`man 7
+//! inotify`), and a sleep that another thread can end.
+
+use crate::os::posix::check;
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Reports that a name has a new file or none, that a mode was set, and that a file open for writing
+/// was closed, which releases its locks shortly afterwards.
+const REPORTS: u32 = libc::IN_CREATE
+    | libc::IN_DELETE
+    | libc::IN_MOVED_FROM
+    | libc::IN_MOVED_TO
+    | libc::IN_ATTRIB
+    | libc::IN_CLOSE_WRITE
+    | libc::IN_ONLYDIR;
+
+/// The bytes of a report before the file's name.
+const HEAD: usize = 16;
+
+/// Number of a directory whose files are reported.
+pub(crate) type Watched = i32;
+
+/// A queue of reports. A forked child inherits the descriptor and must not read it.
+pub(crate) struct Inotify(File);
+
+impl Inotify {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: the call has no pointers.
+        owned(unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) }).map(Self)
+    }
+
+    /// Starts to report the files of a directory. Each directory has one number.
+    pub(crate) fn watch(&self, directory: &Path) -> io::Result<Watched> {
+        let path = CString::new(directory.as_os_str().as_bytes())?;
+        // SAFETY: the path is NUL-terminated.
+        let watched = unsafe { libc::inotify_add_watch(self.0.as_raw_fd(), path.as_ptr(), REPORTS) };
+        check(watched)?;
+        Ok(watched)
+    }
+
+    /// Passes each report to `each`: the directory and the file; or `None` if reports were lost or a
+    /// directory is no longer watched.
+    pub(crate) fn read(&self, mut each: impl FnMut(Option<(Watched, &[u8])>)) {
+        let mut buffer = [0; 4096];
+        while let Some(mut rest) = (&self.0).read(&mut buffer).ok().and_then(|len| buffer.get(..len)) {
+            while rest.len() >= HEAD {
+                let word = |at: usize| u32::from_ne_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
+                let is_lost = word(4) & (libc::IN_Q_OVERFLOW | libc::IN_IGNORED | libc::IN_UNMOUNT) != 0;
+                let (watched, end) = (word(0) as Watched, HEAD + word(12) as usize);
+                let (report, next) = rest.split_at(end.min(rest.len()));
+                // The name is padded with zeros.
+                let name = report[HEAD..].split(|&byte| byte == 0).next().unwrap_or_default();
+                each((!is_lost).then_some((watched, name)));
+                rest = next;
+            }
+        }
+    }
+}
+
+/// Ends a [`sleep`] of another thread.
+pub(crate) struct Call(File);
+
+impl Call {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: the call has no pointers.
+        owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
+    }
+
+    pub(crate) fn call(&self) {
+        // It fails if the counter would overflow: then the sleep ends too.
+        let _full = (&self.0).write(&1_u64.to_ne_bytes());
+    }
+
+    pub(crate) fn clear(&self) {
+        // It fails if there was no call.
+        let _empty = (&self.0).read(&mut [0; 8]);
+    }
+}
+
+/// Sleeps until there is a report or a call, for at most `timeout`, rounded up to milliseconds.
+pub(crate) fn sleep(inotify: Option<&Inotify>, call: Option<&Call>, timeout: Duration) {
+    let entry = |file: Option<&File>| {
+        let fd = file.map_or(-1, AsRawFd::as_raw_fd); // -1 is ignored
+        libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+    };
+    let mut entries = [entry(inotify.map(|inotify| &inotify.0)), entry(call.map(|call| &call.0))];
+    let millis = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
+    // SAFETY: the array has that many entries.
+    unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, millis) };
+}
+
+fn owned(fd: RawFd) -> io::Result<File> {
+    check(fd)?;
+    // SAFETY: the descriptor is new, and has no other owner.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn reports_names() {
+        let directory = std::env::temp_dir().join(format!("shm_pool-inotify-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let inotify = Inotify::new().unwrap();
+        let watched = inotify.watch(&directory).unwrap();
+        assert_eq!(inotify.watch(&directory).unwrap(), watched);
+        let mut seen = Vec::new();
+        let mut read = || {
+            inotify.read(|report| seen.push(report.map(|(of, name)| (of, String::from_utf8(name.to_vec()).unwrap()))));
+            std::mem::take(&mut seen)
+        };
+        assert_eq!(read(), []);
+        fs::write(directory.join("a"), "").unwrap();
+        fs::rename(directory.join("a"), directory.join("a-longer-name-than-16")).unwrap();
+        let names: Vec<_> = read().into_iter().map(|report| report.unwrap()).collect();
+        assert!(names.iter().all(|(of, _)| *of == watched));
+        let names: Vec<_> = names.iter().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(names, ["a", "a", "a", "a-longer-name-than-16"], "created, closed, moved");
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(read().last(), Some(&None), "the directory is gone");
+        assert!(inotify.watch(&directory).is_err());
+    }
+
+    #[test]
+    fn call_ends_sleep() {
+        let call = Call::new().unwrap();
+        call.call();
+        sleep(None, Some(&call), Duration::MAX);
+        call.clear();
+        sleep(None, Some(&call), Duration::from_nanos(1));
+        sleep(None, None, Duration::ZERO);
+    }
+}

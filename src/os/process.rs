@@ -1,0 +1,188 @@
+//! Which processes hold locks on files, from /proc.
+
+#![forbid(unsafe_code)]
+
+use crate::os::name::{Inode, Name};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// In characters.
+const MAX_COMMAND: usize = 120;
+
+/// A process, as the kernel shows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct Process {
+    /// Its id, in this process's PID namespace.
+    pub id: u32,
+    /// Its command line, or its name in brackets if it has none; shortened, and without control
+    /// characters.
+    pub command: String,
+    /// Whether it is stopped, by a signal or a debugger.
+    pub is_stopped: bool,
+}
+
+/// The files to look for.
+pub(crate) struct Wanted<'a> {
+    pub(crate) inodes: BTreeSet<Inode>,
+    /// Returns `true` if a file of this name may be one of them.
+    pub(crate) is_name: &'a dyn Fn(&str) -> bool,
+}
+
+/// The locks and mappings that visible processes hold on some files, from /proc.
+///
+/// An OFD lock has no process id: `/proc/locks` shows -1. But for each descriptor, the kernel lists
+/// the locks taken through its open file description (`/proc/PID/fdinfo/FD`, see `man 5 proc`).
+///
+/// Processes in another PID namespace are not seen, and those that this process may not inspect are
+/// only counted.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// For each file, locked bytes and the process that holds the lock.
+    locks: BTreeMap<Inode, Vec<(RangeInclusive<u64>, u32)>>,
+    mappings: BTreeSet<(Inode, u32)>,
+    processes: BTreeMap<u32, Process>,
+    pub(crate) hidden: usize,
+}
+
+impl Seen {
+    /// Scans all processes.
+    pub(crate) fn of(files: &Wanted<'_>) -> io::Result<Self> {
+        let mut this = Self::default();
+        if files.inodes.is_empty() {
+            return Ok(this);
+        }
+        for entry in fs::read_dir("/proc")? {
+            let entry = entry?;
+            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            match this.look_at(id, &entry.path(), files) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => this.hidden += 1,
+                // The process has exited meanwhile, or is a kernel thread.
+                _ => {}
+            }
+        }
+        Ok(this)
+    }
+
+    fn look_at(&mut self, id: u32, directory: &Path, files: &Wanted<'_>) -> io::Result<()> {
+        let mut has_any = false;
+        // A path may not be valid UTF-8; the fields before it are.
+        for line in String::from_utf8_lossy(&fs::read(directory.join("maps"))?).lines() {
+            if let Some(inode) = mapped(line).filter(|inode| files.inodes.contains(inode)) {
+                has_any = true;
+                self.mappings.insert((inode, id));
+            }
+        }
+        for entry in fs::read_dir(directory.join("fd"))? {
+            let entry = entry?;
+            // The last component of the path at which the file was opened is the same wherever the
+            // file system is mounted. Other files are skipped: their file system may not respond.
+            let has_name = |path: PathBuf| path.file_name().and_then(OsStr::to_str).is_some_and(files.is_name);
+            if !fs::read_link(entry.path()).is_ok_and(has_name) {
+                continue;
+            }
+            // Follows the link to the file, even if it was renamed.
+            let Ok(metadata) = fs::metadata(entry.path()) else { continue };
+            let inode = (metadata.dev(), metadata.ino());
+            if files.inodes.contains(&inode) {
+                has_any = true;
+                let info = fs::read_to_string(directory.join("fdinfo").join(entry.file_name())).unwrap_or_default();
+                let locks = info.lines().filter_map(locked).map(|bytes| (bytes, id));
+                self.locks.entry(inode).or_default().extend(locks);
+            }
+        }
+        if has_any {
+            self.processes.insert(id, process(id, directory));
+        }
+        Ok(())
+    }
+
+    /// Scans all processes for the one that holds the exclusive lock on a byte of a file.
+    pub(crate) fn holder_of(name: &Name, file: Inode, byte: usize) -> Option<Process> {
+        let is_name = &|found: &str| name.as_path().file_name() == Some(OsStr::new(found));
+        let seen = Self::of(&Wanted { inodes: BTreeSet::from([file]), is_name }).ok()?;
+        seen.holder(file, byte).cloned()
+    }
+
+    /// Returns the process that holds the exclusive lock on a byte, if it is visible.
+    pub(crate) fn holder(&self, file: Inode, byte: usize) -> Option<&Process> {
+        let (_, id) = self.locks.get(&file)?.iter().find(|(bytes, _)| bytes.contains(&(byte as u64)))?;
+        self.processes.get(id)
+    }
+
+    pub(crate) fn mappers(&self, file: Inode) -> impl Iterator<Item = &Process> {
+        let all = self.mappings.range((file, 0)..=(file, u32::MAX));
+        all.filter_map(|(_, id)| self.processes.get(id))
+    }
+}
+
+/// Parses the file in a line of `/proc/PID/maps`: `from-to access offset major:minor inode path`.
+fn mapped(line: &str) -> Option<Inode> {
+    let mut words = line.split_ascii_whitespace().skip(3);
+    let (major, minor) = words.next()?.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
+    Some((libc::makedev(number(major)?, number(minor)?), words.next()?.parse().ok()?))
+}
+
+/// Parses the bytes of an exclusive OFD lock in a line of `/proc/PID/fdinfo/FD`:
+/// `lock: number: OFDLCK ADVISORY WRITE process device:inode first last`.
+fn locked(line: &str) -> Option<RangeInclusive<u64>> {
+    let words: Vec<&str> = line.strip_prefix("lock:")?.split_ascii_whitespace().collect();
+    if words.get(1) != Some(&"OFDLCK") || words.get(3) != Some(&"WRITE") {
+        return None;
+    }
+    let (first, last) = (words.get(6)?.parse().ok()?, words.get(7)?);
+    Some(first..=last.parse().unwrap_or(u64::MAX)) // to the end: EOF
+}
+
+fn process(id: u32, directory: &Path) -> Process {
+    let text = |file| fs::read(directory.join(file)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let line = text("cmdline").unwrap_or_default().replace('\0', " ");
+    let line = match line.trim() {
+        "" => format!("[{}]", text("comm").unwrap_or_default().trim()),
+        line => line.to_owned(),
+    };
+    let printable = |c: char| if c.is_control() { '?' } else { c };
+    let command = line.chars().map(printable).take(MAX_COMMAND).collect();
+    // Follows the name in parentheses, which may contain any character.
+    let state = text("stat").ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
+    Process { id, command, is_stopped: matches!(state, Some('T' | 't')) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::os::locks::LockFile;
+    use crate::os::mapping::Mapping;
+    use crate::os::name::inode;
+    use std::fs::File;
+
+    #[test]
+    fn finds_own_process() {
+        let path = format!("/dev/shm/shm_pool-unit-{}-processes", std::process::id());
+        let open = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let locks = LockFile::open(open).unwrap();
+        locks.file().set_len(4096).unwrap();
+        let file = inode(locks.file()).unwrap();
+        let look =
+            || Seen::of(&Wanted { inodes: BTreeSet::from([file]), is_name: &|name| path.ends_with(name) }).unwrap();
+        assert!(look().holder(file, 3).is_none());
+        assert!(locks.try_lock(3).unwrap() && locks.try_lock_shared(5).unwrap());
+        let name = Name::new(path.rsplit('/').next().unwrap());
+        let mapping = Mapping::of_owner(locks.file(), &name, 4096).unwrap();
+        let seen = look();
+        let holder = seen.holder(file, 3).unwrap();
+        assert_eq!((holder.id, holder.is_stopped), (std::process::id(), false));
+        assert!(holder.command.contains("shm_pool"), "{}", holder.command);
+        assert!([2, 4, 5].iter().all(|&byte| seen.holder(file, byte).is_none()), "not locked, or shared");
+        assert_eq!(seen.mappers(file).collect::<Vec<_>>(), [holder]);
+        drop((mapping, locks));
+        assert_eq!(look().mappers(file).count(), 0);
+        fs::remove_file(path).unwrap();
+    }
+}

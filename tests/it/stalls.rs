@@ -1,0 +1,383 @@
+//! Receivers that are slow, stopped or at their limit, and publishers that may not wait: what each
+//! side learns, and how much memory a receiver can take.
+
+use crate::fixtures::{builder, holds, message, unique_prefix, FOR_EVER, NOW};
+use crate::threads::{assert_prompt, wake_sleeper};
+use shm_pool::channel::{
+    ChannelError, Event, Missed, OnFull, OnStall, Publisher, PublisherBuilder, Receiver, ReceiverBuilder, RecvError,
+    SendErrorKind, Sent,
+};
+use shm_pool::{Client, Provider, ProviderBuilder};
+use shm_pool_support::tasks::block_on;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LEN: usize = 1 << 16;
+
+struct Scene {
+    publisher: Publisher,
+    provider: Provider,
+    name: String,
+}
+
+impl Scene {
+    fn new(test: &str, options: PublisherBuilder) -> Self {
+        Self::with(test, builder(), options)
+    }
+
+    fn with(test: &str, provider: ProviderBuilder, options: PublisherBuilder) -> Self {
+        let (provider, name) = (provider.build().unwrap(), unique_prefix(test));
+        Self { publisher: options.create(&provider, &name).unwrap(), provider, name }
+    }
+
+    fn try_open(&self, options: ReceiverBuilder) -> Result<Receiver, ChannelError> {
+        options.open(&Client::new(), &self.name)
+    }
+
+    fn open(&self, on_full: OnFull, capacity: usize) -> Receiver {
+        self.try_open(Receiver::builder().on_full(on_full).capacity(capacity)).unwrap()
+    }
+
+    fn try_send(&mut self, stamp: u64) -> Result<Sent, SendErrorKind> {
+        self.publisher.try_send(message(&self.provider, LEN, stamp)).map_err(|error| error.kind())
+    }
+
+    fn send(&mut self, stamp: u64) -> Sent {
+        self.publisher.send(message(&self.provider, LEN, stamp)).unwrap()
+    }
+
+    fn missed(&mut self) -> Vec<Missed> {
+        self.publisher.receivers().map(|receiver| receiver.missed).collect()
+    }
+
+    fn in_use(&self) -> usize {
+        let stats = self.provider.stats();
+        stats.bytes_in_use + stats.bytes_leased
+    }
+}
+
+/// What became of a message: receivers, withdrawn, full, too many loans, stalled.
+fn figures(sent: Sent) -> [usize; 5] {
+    [sent.receivers, sent.withdrawn, sent.full, sent.too_many_loans, sent.stalled]
+}
+
+/// After the limit, the others get every message, at once. The receiver is waited for again once it
+/// has made room.
+#[test]
+fn stalled_receiver_is_skipped() {
+    let mut scene = Scene::new("stall-skip", Publisher::builder().block_limit(Duration::from_millis(20)));
+    let mut stopped = scene.open(OnFull::Block, 1);
+    let mut other = scene.open(OnFull::DropNewest, 64);
+    assert_eq!([0, 1].map(|stamp| figures(scene.send(stamp))), [[2, 0, 0, 0, 0]; 2]);
+    assert_eq!(figures(scene.send(2)), [1, 0, 0, 0, 1]);
+    assert_eq!(scene.try_send(3).map(figures), Ok([1, 0, 0, 0, 1]), "no longer waited for");
+    assert_eq!(block_on(scene.publisher.send_bytes_async(b"4")).map(figures), Ok([1, 0, 0, 0, 1]));
+    assert!(scene.publisher.receivers().next().unwrap().is_stalled);
+    (0..4).for_each(|stamp| assert!(holds(&other.try_recv().unwrap(), stamp)));
+    assert_eq!(other.try_recv().unwrap().missed(), 0);
+    (0..2).for_each(|stamp| assert!(holds(&stopped.try_recv().unwrap(), stamp)));
+    assert_eq!([5, 6].map(|stamp| figures(scene.send(stamp))), [[2, 0, 0, 0, 0]; 2]);
+    assert!(!scene.publisher.receivers().next().unwrap().is_stalled);
+    let next = stopped.try_recv().unwrap();
+    assert!(holds(&next, 5));
+    assert_eq!((next.missed(), stopped.missed().stalled, stopped.missed().total()), (3, 3, 3));
+    assert_eq!(scene.missed()[0], stopped.missed());
+}
+
+/// A call that may not wait as long returns the message; repeated, it skips the receivers in the end.
+#[test]
+fn limit_spans_calls() {
+    for limit in [Duration::ZERO, Duration::from_millis(5), Duration::MAX] {
+        let mut scene = Scene::new("stall-calls", Publisher::builder().block_limit(limit));
+        let _stopped = [1, 1].map(|capacity| scene.open(OnFull::Block, capacity));
+        (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 2));
+        let start = Instant::now();
+        let (mut refused, mut sent) = (0, None);
+        while sent.is_none() && (limit < Duration::MAX || refused < 100) {
+            assert!(start.elapsed() < FOR_EVER);
+            sent = match scene.publisher.try_send_bytes(b"x") {
+                Err(SendErrorKind::Full { capacity: 1 }) => scene.publisher.send_bytes_timeout(b"x", NOW),
+                sent => sent,
+            }
+            .map_err(|kind| assert_eq!(kind, SendErrorKind::TimedOut))
+            .ok();
+            refused += usize::from(sent.is_none());
+        }
+        if limit == Duration::MAX {
+            assert_eq!(scene.missed(), [Missed::default(); 2], "what was refused is not missed");
+            continue;
+        }
+        assert_eq!(sent.map(figures), Some([0, 0, 0, 0, 2]));
+        assert!(start.elapsed() >= limit);
+        assert_eq!(scene.missed().iter().map(|missed| missed.stalled).collect::<Vec<_>>(), [1, 1]);
+    }
+}
+
+/// However many receivers are stopped, a message waits for the limit once.
+#[test]
+fn one_limit_for_all() {
+    const LIMIT: Duration = Duration::from_millis(200);
+    let mut scene = Scene::new("stall-sum", Publisher::builder().receivers(64).block_limit(LIMIT));
+    let _stopped: Vec<_> = (0..64).map(|_| scene.open(OnFull::Block, 1)).collect();
+    (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 64));
+    let start = Instant::now();
+    assert_eq!(scene.send(2).stalled, 64);
+    assert!((LIMIT..LIMIT * 32).contains(&start.elapsed()), "{:?}", start.elapsed());
+}
+
+/// It gets nothing more, its queue is returned at once, and a task that waits for it goes on.
+#[test]
+fn stalled_receiver_is_disconnected() {
+    let options = Publisher::builder().block_limit(Duration::from_millis(20)).on_stall(OnStall::Disconnect);
+    let mut scene = Scene::new("stall-out", options);
+    let mut stopped = scene.open(OnFull::Block, 1);
+    (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
+    let held = stopped.try_recv().unwrap();
+    assert_eq!(scene.send(2).receivers, 1);
+    let last = message(&scene.provider, LEN, 3);
+    assert_eq!(block_on(scene.publisher.send_async(last)).map(figures).unwrap(), [0, 0, 0, 0, 1]);
+    assert_eq!(scene.missed(), []);
+    assert_eq!(scene.in_use(), LEN, "what it has received");
+    assert!(matches!(stopped.recv(), Err(RecvError::Evicted)));
+    assert!(holds(&held, 0));
+    drop(held);
+    assert_eq!(scene.in_use(), 0);
+}
+
+/// It keeps what it has received, and its seat until that is dropped. Then it may join again.
+#[test]
+fn disconnect() {
+    for on_full in [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest] {
+        let mut scene = Scene::new("disconnect", Publisher::builder().receivers(2));
+        let (mut stays, mut leaves) = (scene.open(OnFull::Block, 8), scene.open(on_full, 8));
+        let state = scene.publisher.receivers().find(|state| state.on_full == on_full && state.capacity == 8);
+        assert_eq!(state.unwrap().process, Some(std::process::id()));
+        (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 2));
+        assert_eq!(scene.publisher.send_bytes(b"bytes").unwrap().receivers, 2);
+        let held = leaves.try_recv().unwrap();
+        assert!(leaves.is_connected());
+        let mut states = scene.publisher.receivers();
+        let id = states.find(|state| state.waiting == 4).expect("one has received a message").id;
+        drop(states);
+        assert!(scene.publisher.disconnect(id));
+        assert!(!scene.publisher.disconnect(id), "it is no longer connected");
+        (0..4).for_each(|stamp| assert!(holds(&stays.try_recv().unwrap(), stamp)));
+        assert_eq!(scene.in_use(), LEN, "only what it has received");
+        assert!(!leaves.is_connected());
+        for _ in 0..2 {
+            assert!(matches!(leaves.try_recv(), Err(RecvError::Evicted)));
+            assert!(matches!(leaves.recv(), Err(RecvError::Evicted)));
+        }
+        assert!(leaves.try_recv().unwrap_err().is_disconnected());
+        assert_eq!(scene.send(4).receivers, 1);
+        drop(leaves);
+        assert!(holds(&held, 0), "nothing has overwritten it");
+        assert!(matches!(scene.try_open(Receiver::builder()), Err(ChannelError::TooManyReceivers { .. })));
+        drop(held);
+        assert_eq!(scene.in_use(), LEN, "what waits for the other");
+        let mut again = scene.open(on_full, 8);
+        assert_eq!(scene.send(5).receivers, 2);
+        assert!(holds(&again.try_recv().unwrap(), 5));
+    }
+}
+
+/// Wakes a receiver that sleeps, in a thread or a task.
+#[test]
+fn disconnect_wakes() {
+    for is_task in [false, true] {
+        let mut scene = Scene::new("disconnect-wakes", Publisher::builder());
+        let mut receiver = scene.open(OnFull::DropOldest, 1);
+        let id = scene.publisher.receivers().next().unwrap().id;
+        let receiving = thread::spawn(move || match is_task {
+            true => block_on(receiver.recv_async()).map(drop),
+            false => receiver.recv().map(drop),
+        });
+        assert!(scene.publisher.disconnect(id));
+        assert!(matches!(receiving.join().unwrap(), Err(RecvError::Evicted)));
+    }
+}
+
+/// The error is reported once; the next call joins the same publisher again.
+#[test]
+fn disconnected_subscriber() {
+    let mut scene = Scene::new("subscriber", Publisher::builder());
+    let mut subscriber = Receiver::builder().subscribe(&Client::new(), &scene.name).unwrap();
+    for stamp in 0..3 {
+        assert!(matches!(subscriber.try_recv(), Ok(Event::Connected { .. })));
+        let id = scene.publisher.receivers().next().unwrap().id;
+        assert_eq!(scene.send(stamp).receivers, 1);
+        assert!(matches!(subscriber.try_recv(), Ok(Event::Message(message)) if holds(&message, stamp)));
+        assert!(scene.publisher.disconnect(id));
+        assert!(matches!(subscriber.recv(), Err(RecvError::Evicted)));
+    }
+}
+
+/// With default options, a stopped receiver, and one that drops nothing, take a quarter of the pool
+/// each.
+#[test]
+fn default_share() {
+    for drops in [None, Some(false), Some(true)] {
+        let mut scene = Scene::with("share", builder().max_bytes(20 * LEN), Publisher::builder());
+        let mut receiver = scene.try_open(Receiver::builder()).unwrap();
+        let mut kept = Vec::new();
+        for stamp in 0..100 {
+            let sent = scene.send(stamp);
+            assert!(scene.in_use() <= 5 * LEN, "after {stamp} messages");
+            match drops {
+                None => assert_eq!(sent.receivers, 1, "the newest ones wait"),
+                Some(true) => assert!(holds(&receiver.try_recv().unwrap(), stamp)),
+                Some(false) if stamp < 5 => kept.push(receiver.try_recv().unwrap()),
+                Some(false) => {
+                    assert_eq!(sent.too_many_loans, 1);
+                    assert!(matches!(receiver.try_recv(), Err(RecvError::TooManyLoans { .. })));
+                }
+            }
+        }
+        let withdrawn = if drops.is_none() { 95 } else { 0 };
+        let too_many_loans = if drops == Some(false) { 95 } else { 0 };
+        let missed = receiver.missed();
+        assert_eq!((missed.withdrawn, missed.too_many_loans), (withdrawn, too_many_loans));
+        if drops.is_none() {
+            (95..100).for_each(|stamp| assert!(holds(&receiver.try_recv().unwrap(), stamp)));
+        }
+        kept.iter().zip(0..).for_each(|(message, stamp)| assert!(holds(message, stamp)));
+        drop(kept);
+        assert_eq!(scene.send(100).receivers, 1, "it may hold more again");
+    }
+}
+
+/// Two of any length; a short one makes a long one wait, and its withdrawal makes room.
+#[test]
+fn share_of_bytes() {
+    let mut scene = Scene::with("bytes", builder().max_bytes(40 * LEN), Publisher::builder().max_bytes_per_receiver(1));
+    let mut receiver = scene.open(OnFull::DropNewest, 8);
+    assert_eq!([0, 1, 2].map(|stamp| scene.send(stamp).receivers), [1, 1, 0]);
+    drop(receiver.try_recv().unwrap());
+    assert_eq!(scene.send(3).receivers, 1);
+
+    let options = Publisher::builder().max_bytes_per_receiver(4 * LEN).capacity(64);
+    let mut scene = Scene::with("bytes-mixed", builder().max_bytes(40 * LEN), options);
+    let mut receiver = scene.open(OnFull::DropOldest, 64);
+    (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
+    let long = message(&scene.provider, 3 * LEN, 4);
+    assert_eq!(scene.publisher.send(long).map(figures).unwrap()[0], 1);
+    assert_eq!(scene.missed()[0].withdrawn, 3);
+    assert_eq!(scene.in_use(), 4 * LEN);
+    assert!(holds(&receiver.try_recv().unwrap(), 3) && holds(&receiver.try_recv().unwrap(), 4));
+
+    // A blocking receiver is waited for, and its return is noticed.
+    let options = Publisher::builder().max_bytes_per_receiver(3 * LEN).block_limit(Duration::MAX);
+    let mut scene = Scene::with("bytes-wait", builder().max_bytes(40 * LEN), options);
+    let mut receiver = scene.open(OnFull::Block, 64);
+    (0..3).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
+    assert!(matches!(scene.try_send(3), Err(SendErrorKind::TooManyLoans { .. })));
+    let first = receiver.recv().unwrap();
+    let sending = thread::spawn(move || {
+        assert_eq!(scene.send(3).receivers, 1);
+        let last = message(&scene.provider, LEN, 4);
+        assert_eq!(block_on(scene.publisher.send_async(last)).unwrap().receivers, 1);
+        scene
+    });
+    drop(first);
+    for stamp in 1..5 {
+        // It may first learn that it is waited for.
+        let message = std::iter::repeat_with(|| receiver.recv_timeout(FOR_EVER)).find_map(|received| match received {
+            Err(RecvError::TooManyLoans { .. }) => None,
+            received => Some(received.unwrap()),
+        });
+        assert!(holds(&message.unwrap(), stamp));
+    }
+    drop(sending.join().unwrap());
+}
+
+/// A receiver at its own limit is told so, once for each message, and not that the publisher is
+/// quiet.
+#[test]
+fn receiver_learns_of_its_limit() {
+    let mut scene = Scene::new("limit", Publisher::builder());
+    let mut receiver = scene.try_open(Receiver::builder().loans(2)).unwrap();
+    (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
+    let held = [receiver.try_recv().unwrap(), receiver.try_recv().unwrap()];
+    assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
+    assert_eq!(figures(scene.send(2)), [0, 0, 0, 1, 0]);
+    assert!(matches!(receiver.recv(), Err(RecvError::TooManyLoans { max: 2 })));
+    assert!(matches!(receiver.recv_timeout(NOW), Err(RecvError::TimedOut)));
+    // One that sleeps is woken.
+    assert_prompt(|| {
+        let recv = || matches!(receiver.recv(), Err(RecvError::TooManyLoans { max: 2 }));
+        let (was_told, time) = wake_sleeper(recv, || assert_eq!(figures(scene.send(3)), [0, 0, 0, 1, 0]));
+        assert!(was_told);
+        time
+    });
+    assert_eq!(receiver.missed(), scene.missed()[0]);
+    assert_eq!(receiver.missed().too_many_loans, 4);
+    drop(held);
+    assert_eq!(scene.send(4).receivers, 1);
+    assert_eq!(receiver.try_recv().unwrap().missed(), 4);
+    assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "that is over");
+
+    let mut waited_for = scene.try_open(Receiver::builder().on_full(OnFull::Block).loans(1)).unwrap();
+    assert_eq!(scene.send(5).receivers, 2);
+    let held = waited_for.try_recv().unwrap();
+    assert_eq!(scene.try_send(6), Err(SendErrorKind::TooManyLoans { max: 1 }));
+    assert!(matches!(waited_for.try_recv(), Err(RecvError::TooManyLoans { max: 1 })));
+    drop(held);
+    assert_eq!(scene.send(6).receivers, 2);
+    assert_eq!(waited_for.try_recv().unwrap().missed(), 0, "it was waited for");
+    assert!(matches!(waited_for.try_recv(), Err(RecvError::Empty)));
+}
+
+/// Each rule is counted by its own reason, on both sides.
+#[test]
+fn reasons() {
+    let mut scene = Scene::new("reasons", Publisher::builder().block_limit(NOW));
+    let rules = [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest];
+    let receivers = rules.map(|on_full| scene.open(on_full, 1));
+    assert_eq!(figures(scene.send(0)), [3, 0, 0, 0, 0]);
+    assert_eq!(figures(scene.send(1)), [3, 1, 0, 0, 0]);
+    assert_eq!(figures(scene.send(2)), [1, 1, 1, 0, 1]);
+    assert_eq!(scene.send(3).skipped(), 2);
+    let reasons =
+        scene.missed().iter().map(|missed| [missed.stalled, missed.full, missed.withdrawn]).collect::<Vec<_>>();
+    assert_eq!(reasons, [[2, 0, 0], [0, 2, 0], [0, 0, 3]]);
+    assert_eq!(receivers.iter().map(Receiver::missed).collect::<Vec<_>>(), scene.missed());
+}
+
+/// Without joins in a send, a receiver is connected, and its branch dropped, when the publisher asks.
+#[test]
+fn serve_joins() {
+    let mut scene = Scene::new("joins", Publisher::builder().joins_in_send(false));
+    let mut receivers = [OnFull::Block, OnFull::DropOldest].map(|on_full| scene.open(on_full, 4));
+    assert_eq!(scene.send(0), Sent::default());
+    assert!(receivers.iter().all(|receiver| !receiver.is_connected()));
+    assert!(scene.publisher.serve_joins(), "the first");
+    assert_eq!(scene.send(1).receivers, 1);
+    assert!(scene.publisher.serve_joins(), "the second");
+    assert!(!scene.publisher.serve_joins());
+    assert_eq!(scene.send(2).receivers, 2);
+    assert!(holds(&receivers[1].try_recv().unwrap(), 2));
+    let [stays, leaves] = receivers;
+    drop(leaves);
+    assert_eq!(scene.send(3).receivers, 1);
+    assert!(scene.publisher.serve_joins(), "one has left");
+    assert!(!scene.publisher.serve_joins());
+    drop(scene.open(OnFull::Block, 1));
+    assert!(!scene.publisher.serve_joins(), "it left before it was connected");
+    assert_eq!(scene.send(4).receivers, 1);
+    drop(stays);
+}
+
+#[test]
+fn counters() {
+    let provider = builder().max_bytes(1 << 20).build().unwrap();
+    let held = [64, 4096, 100_000].map(|len| provider.alloc(len).unwrap());
+    drop(provider.alloc(5_000).unwrap());
+    let (stats, counters) = (provider.stats(), provider.counters());
+    assert_eq!(
+        (counters.max_bytes, counters.bytes_held, counters.peak_bytes_held, counters.segments_created),
+        (stats.max_bytes, stats.bytes_held, stats.peak_bytes_held, stats.segments_created)
+    );
+    assert_eq!((counters.misses, counters.bytes_out), (stats.misses(), stats.bytes_in_use));
+    drop(held);
+    assert_eq!(provider.counters().bytes_out, 0);
+}

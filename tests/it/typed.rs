@@ -1,0 +1,294 @@
+//! Channels of one type, and values in place.
+
+use crate::fixtures::{pair, unique_prefix};
+use shm_pool::channel::typed::{Carried, Schema, Slice, Typed, Value};
+use shm_pool::channel::{ChannelError, MessageType, Publisher, Receiver, RecvError, Sender, MAX_INLINE};
+use shm_pool::{AllocErrorKind, Client, Provider};
+use std::alloc::Layout;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+shm_pool::message_type! {
+    #[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+    #[repr(C)]
+    pub(crate) struct Sample {
+        stamp: u64,
+        pub(crate) axes: [f32; 10],
+    }
+}
+
+shm_pool::message_type! {
+    #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+    #[repr(C)]
+    struct Cloud {
+        stamp: u32,
+    }
+}
+
+mod swapped {
+    use super::*;
+
+    shm_pool::message_type! {
+        /// Of the same size and alignment.
+        #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+        #[repr(C)]
+        pub(crate) struct Sample {
+            axes: [f32; 10],
+            stamp: u64,
+        }
+    }
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C, align(256))]
+struct Wide([u8; 256]);
+
+impl Schema for Wide {
+    const NAME: &'static str = "Wide";
+    const VERSION: u64 = 1;
+}
+
+fn ends<T: Carried>(test: &str) -> (Provider, Typed<Publisher, T>, Typed<Receiver, T>) {
+    let ((provider, client), name) = (pair(), unique_prefix(test));
+    let publisher = Publisher::builder().typed().create(&provider, &name).unwrap();
+    let receiver = Receiver::builder().typed().open(&client, &name).unwrap();
+    (provider, publisher, receiver)
+}
+
+#[test]
+fn value_in_place() {
+    let (provider, mut publisher, mut receiver) = ends::<Sample>("value");
+    let mut sample = provider.alloc_value::<Sample>().unwrap();
+    (sample.stamp, sample.axes) = (7, [0.5; 10]);
+    let sample = sample.freeze();
+    assert_eq!(publisher.send(sample.clone()).unwrap().receivers, 1);
+    let received = receiver.recv().unwrap();
+    assert_eq!((received.stamp, received.axes, received.missed()), (7, [0.5; 10], 0));
+    assert_eq!(received.as_bytes(), sample.as_bytes());
+    assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
+    drop(sample);
+    assert_eq!(provider.stats().bytes_leased, 64, "it is read in place");
+}
+
+#[test]
+fn copy_in_slot() {
+    let (provider, mut publisher, mut receiver) = ends::<Sample>("copy");
+    assert_eq!(std::mem::size_of::<Sample>(), MAX_INLINE);
+    assert_eq!(publisher.send_copy(&Sample { stamp: 7, axes: [0.5; 10] }).unwrap().receivers, 1);
+    // It is read where it was moved to.
+    let received = [Some(receiver.recv_timeout(Duration::ZERO).unwrap()), None];
+    assert_eq!((received[0].as_ref().unwrap().stamp, provider.stats().bytes_held), (7, 0));
+}
+
+#[test]
+fn header_and_slice() {
+    let (provider, mut publisher, mut receiver) = ends::<Slice<Cloud, [f64; 2]>>("slice");
+    for len in [0, 1, 10_000] {
+        let mut cloud = provider.alloc_slice::<Cloud, [f64; 2]>(len).unwrap();
+        cloud.stamp = len as u32;
+        cloud.items_mut().fill([1.0, 2.0]);
+        publisher.send(cloud.freeze()).unwrap();
+        let cloud = receiver.recv().unwrap();
+        assert_eq!((cloud.stamp, cloud.items().len()), (len as u32, len));
+        assert!(cloud.items().iter().all(|point| *point == [1.0, 2.0]));
+    }
+    let too_many = provider.alloc_slice::<Cloud, [f64; 2]>(usize::MAX).err().expect("more than there is memory");
+    assert!(matches!(too_many.kind(), AllocErrorKind::TooLarge { .. }), "{too_many}");
+    // Of no whole number of items, without a header, and one that is moved with its slot.
+    for (len, is_value) in [(0, false), (4, false), (7, false), (8, true), (23, false), (24, true), (25, false)] {
+        publisher.send_bytes(&vec![0; len]).unwrap();
+        assert_eq!(receiver.recv().is_ok(), is_value, "{len} bytes");
+    }
+}
+
+#[test]
+fn large_alignment() {
+    let (provider, mut publisher, mut receiver) = ends::<Slice<Wide, Wide>>("aligned");
+    // The next one of that length is not aligned by chance.
+    let _first = provider.alloc(320).unwrap();
+    for len in [0, 1, 2] {
+        let mut slice = provider.alloc_slice::<Wide, Wide>(len).unwrap();
+        slice.0.fill(len as u8);
+        publisher.send(slice.freeze()).unwrap();
+        let slice = receiver.recv().unwrap();
+        assert_eq!((slice.0, slice.items().len()), ([len as u8; 256], len));
+        assert_eq!(slice.0.as_ptr() as usize % 256, 0);
+        assert!(provider.alloc_value::<Wide>().is_ok());
+    }
+}
+
+/// Items of another type are noticed, too.
+#[test]
+fn other_items_are_refused() {
+    let ((provider, client), name) = (pair(), unique_prefix("items"));
+    let _sender = Sender::builder().typed::<Slice<Cloud, [f32; 2]>>().create(&provider, &name).unwrap();
+    let mismatch = |error| matches!(error, ChannelError::TypeMismatch { .. });
+    let other = Receiver::builder().typed::<Slice<Cloud, [u32; 2]>>().open(&client, &name);
+    assert!(other.is_err_and(mismatch));
+    assert!(Receiver::builder().typed::<Slice<Cloud, [[f32; 1]; 2]>>().open(&client, &name).is_err_and(mismatch));
+    assert!(Receiver::builder().typed::<Cloud>().open(&client, &name).is_err_and(mismatch));
+    assert!(Receiver::builder().typed::<Slice<Cloud, [f32; 2]>>().open(&client, &name).is_ok());
+}
+
+/// Returns the types that the error tells of.
+fn refused(opened: Result<Typed<Receiver, Sample>, ChannelError>) -> [Option<MessageType>; 2] {
+    let error = opened.expect_err("a channel of another type was opened");
+    let text = error.to_string();
+    let ChannelError::TypeMismatch { types, .. } = error else { panic!("{error}") };
+    types.0.iter().chain(&types.1).for_each(|known| assert!(text.contains(&known.to_string()), "{text}"));
+    [types.0, types.1]
+}
+
+/// A change that keeps name, size and alignment is noticed too.
+#[test]
+fn other_version_is_refused() {
+    let ((provider, client), name) = (pair(), unique_prefix("version"));
+    let open = || Receiver::builder().typed::<Sample>().open(&client, &name);
+    let _publisher = Publisher::builder().typed::<swapped::Sample>().create(&provider, &name).unwrap();
+    let [expected, found] = refused(open()).map(Option::unwrap);
+    assert_ne!(expected.version(), found.version());
+    let layout = |it: &MessageType| (it.name().to_owned(), it.size(), it.align(), it.element_size());
+    assert_eq!(layout(&expected), layout(&found));
+    assert_eq!(layout(&found), ("Sample".to_owned(), 48, 8, 0));
+    assert!(Receiver::open(&client, &name).is_ok(), "an untyped receiver may open any channel");
+}
+
+#[test]
+fn every_difference_is_refused() {
+    let ((provider, client), name) = (pair(), unique_prefix("differences"));
+    let sample = || MessageType::new("Sample", Sample::VERSION, Layout::new::<Sample>());
+    let layout = |size, align| Layout::from_size_align(size, align).unwrap();
+    let others = [
+        MessageType::new("sample", Sample::VERSION, Layout::new::<Sample>()),
+        MessageType::new("Sample\0", Sample::VERSION, Layout::new::<Sample>()),
+        MessageType::new("Sample", Sample::VERSION ^ 1 << 63, Layout::new::<Sample>()),
+        MessageType::new("Sample", Sample::VERSION, layout(56, 8)),
+        MessageType::new("Sample", Sample::VERSION, layout(48, 16)),
+        sample().with_elements(1),
+    ];
+    let open = || Receiver::builder().typed::<Sample>().open(&client, &name);
+    for other in others.map(Some).into_iter().chain([None]) {
+        let (sender, publisher) = (Sender::builder(), Publisher::builder());
+        let sender = match &other {
+            Some(other) => sender.message_type(other.clone()),
+            None => sender,
+        };
+        let sender = sender.create(&provider, &name).unwrap();
+        assert_eq!(refused(open()), [Some(sample()), other.clone()]);
+        drop(sender);
+        let publisher = match &other {
+            Some(other) => publisher.message_type(other.clone()),
+            None => publisher,
+        };
+        let _publisher = publisher.create(&provider, &name).unwrap();
+        assert_eq!(refused(open()), [Some(sample()), other]);
+    }
+    let mut sender = Sender::builder().message_type(sample()).create(&provider, &name).unwrap();
+    assert!(open().is_ok() && sender.wait_for_receiver(Duration::ZERO).is_err());
+}
+
+#[test]
+fn name_of_type() {
+    let ((provider, client), name) = (pair(), unique_prefix("type-name"));
+    let named = |name| MessageType::new(name, 1, Layout::new::<u64>());
+    let longest: &str = Box::leak("ü".repeat(48).into_boxed_str());
+    let too_long: &str = Box::leak("x".repeat(97).into_boxed_str());
+    for (bad, len) in [("", 0), (too_long, 97)] {
+        let error = Sender::builder().message_type(named(bad)).create(&provider, &name).unwrap_err();
+        assert!(
+            matches!(error, ChannelError::OutOfRange { option: "message_type", value, min: 1, max: 96 } if value == len)
+        );
+        assert!(Publisher::builder().message_type(named(bad)).create(&provider, &name).is_err());
+    }
+    let _sender = Sender::builder().message_type(named(longest)).create(&provider, &name).unwrap();
+    assert!(Receiver::builder().message_type(named(longest)).open(&client, &name).is_ok());
+}
+
+/// What is sent past the type is an error, and the next message is good.
+#[test]
+fn message_of_wrong_length() {
+    let (provider, mut publisher, mut receiver) = ends::<Sample>("length");
+    for len in [0, 47, 49, 96, 5_000] {
+        let leased = provider.stats().bytes_leased;
+        match len {
+            0..=47 => publisher.send_bytes(&vec![0; len]).unwrap(),
+            _ => Publisher::send(&mut publisher, provider.alloc(len).unwrap().freeze()).unwrap(),
+        };
+        let error = receiver.recv().unwrap_err();
+        assert!(matches!(error, RecvError::WrongType { name: "Sample", len: wrong } if wrong == len), "{error}");
+        assert_eq!(provider.stats().bytes_leased, leased, "it comes back");
+        publisher.send_copy(&Sample { stamp: len as u64, axes: [0.0; 10] }).unwrap();
+        assert_eq!(receiver.recv().unwrap().stamp, len as u64);
+    }
+}
+
+/// Bytes in a slot move with the message, so they cannot keep a large alignment.
+#[test]
+fn unaligned_value() {
+    #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+    #[repr(C, align(16))]
+    struct Aligned([u8; 16]);
+
+    impl Schema for Aligned {
+        const NAME: &'static str = "Aligned";
+        const VERSION: u64 = 1;
+    }
+
+    let (provider, mut publisher, mut receiver) = ends::<Aligned>("unaligned");
+    for _ in 0..8 {
+        publisher.send_bytes(&[0; 16]).unwrap();
+        assert!(matches!(receiver.recv(), Err(RecvError::WrongType { name: "Aligned", len: 16 })));
+    }
+    publisher.send(provider.alloc_value::<Aligned>().unwrap().freeze()).unwrap();
+    assert!(receiver.recv().is_ok());
+    let buffer = provider.alloc(17).unwrap();
+    assert_eq!(Value::<_, Aligned>::new(buffer).err().expect("it is too long").len(), 17);
+}
+
+#[test]
+fn view_as_value() {
+    let (provider, client) = pair();
+    let mut sample = provider.alloc_value::<Sample>().unwrap();
+    sample.stamp = 7;
+    let sample = sample.freeze();
+    let view = client.attach(&sample.buffer().descriptor().unwrap()).unwrap();
+    assert_eq!(Value::<_, Sample>::new(view).expect("it was one").stamp, 7);
+    assert!(
+        Value::<_, swapped::Sample>::new(Client::new().attach(&sample.buffer().descriptor().unwrap()).unwrap()).is_ok()
+    );
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn awaited_value() {
+    let (provider, mut publisher, mut receiver) = ends::<Sample>("awaited");
+    let mut sample = provider.alloc_value::<Sample>().unwrap();
+    sample.stamp = 7;
+    publisher.send_async(sample.freeze()).await.unwrap();
+    assert_eq!(receiver.recv_async().await.unwrap().stamp, 7);
+}
+
+/// Any bytes in the words of the type are refused as another one.
+#[test]
+fn garbage_in_type() {
+    let ((provider, client), name) = (pair(), unique_prefix("garbage-type"));
+    let _publisher = Publisher::builder().typed::<Sample>().create(&provider, &name).unwrap();
+    let object = format!("/dev/shm/shm_pool.{name}.channel");
+    let object = OpenOptions::new().read(true).write(true).open(object).unwrap();
+    let mut genuine = [0; 128];
+    object.read_exact_at(&mut genuine, 3968).unwrap();
+    let open = || Receiver::builder().typed::<Sample>().open(&client, &name);
+    let mut random = fastrand::Rng::with_seed(7);
+    let used = [0, 1, 2, 3, 4, 8, 15, 16, 23, 24, 31, 32, 37]; // of each field; the name has 6 bytes
+    for at in (0..used.len() * 40).map(|at| used[at % used.len()]) {
+        let byte = genuine[at] ^ random.u8(1..);
+        object.write_all_at(&[byte], 3968 + at as u64).unwrap();
+        let [_, found] = refused(open());
+        assert_eq!(found.is_none(), at == 0 && byte == 0);
+        object.write_all_at(&genuine, 3968).unwrap();
+        assert!(open().is_ok());
+    }
+    object.write_all_at(&[0xff; 128], 3968).unwrap();
+    assert_eq!(refused(open())[1].as_ref().unwrap().name().chars().count(), 96);
+}

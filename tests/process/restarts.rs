@@ -1,0 +1,564 @@
+//! Senders and publishers restart, killed or not. Subscribers, receivers that open a channel before it
+//! exists, and successors wait for them.
+
+use crate::channel::provider;
+use crate::child::{in_child, in_child_for, Child};
+use crate::ends::SendingEnd;
+use crate::shm::{self, Names};
+use crate::sys;
+use crate::threads::{assert_prompt, wake_sleeper};
+use crate::users::STRANGER;
+use crate::wire::{Link, Message, FOR_EVER};
+use shm_pool::channel::{
+    self, Change, ChannelError, ChannelInfo, Event, OnFull, Publisher, Receiver, RecvError, Sender, Subscriber,
+    WatchError, Watcher,
+};
+use shm_pool::{Client, ProviderId};
+use shm_pool_support::procfs;
+use shm_pool_support::tasks::block_on;
+use std::fs;
+use std::mem::discriminant;
+use std::thread;
+use std::time::Duration;
+
+const CHANNEL: &str = "c";
+
+const NOW: Duration = Duration::ZERO;
+
+/// Long enough to be a buffer.
+const LEN: usize = 5000;
+
+role!("restarting", role);
+
+/// The role of a process that sends: "sender" or "publisher", with a capacity. Creates the channel as
+/// the successor of the process before it. Sends as many messages as requested, each time: filled
+/// from the number of the process and its own.
+fn role(link: &Link, arguments: &[&str]) {
+    let [prefix, kind, capacity, process] = arguments else { panic!("{arguments:?}") };
+    let (capacity, process): (usize, u64) = (capacity.parse().unwrap(), process.parse().unwrap());
+    let provider = provider(prefix);
+    if *kind == "sender" {
+        let builder = Sender::builder().capacity(capacity).loans(64);
+        serve(link, process, &provider, builder.create_timeout(&provider, CHANNEL, FOR_EVER).unwrap());
+    } else {
+        let builder = Publisher::builder().capacity(capacity).loans(64).on_full(OnFull::Block);
+        serve(link, process, &provider, builder.create_timeout(&provider, CHANNEL, FOR_EVER).unwrap());
+    }
+}
+
+fn serve<E: SendingEnd>(link: &Link, process: u64, provider: &shm_pool::Provider, mut end: E) {
+    link.send(&Message::Done);
+    let mut next = process << 32;
+    while let Some(Message::Number(count)) = link.receive().unwrap() {
+        for number in next..next + count {
+            crate::channel::send_filled(&mut end, provider, LEN, |bytes| shm::fill(bytes, number));
+        }
+        next += count;
+        link.send(&Message::Done);
+    }
+}
+
+fn start(names: &Names, kind: &str, process: u64) -> Child {
+    Child::start_ready("restarting", &[names.prefix(), kind, "8", &process.to_string()])
+}
+
+fn subscribe(prefix: &str) -> Subscriber {
+    Receiver::builder().spin(NOW).subscribe(&shm::client(prefix), CHANNEL).unwrap()
+}
+
+fn connected(subscriber: &mut Subscriber) -> ProviderId {
+    match subscriber.recv_timeout(FOR_EVER).unwrap() {
+        Event::Connected { provider } => provider,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn message(subscriber: &mut Subscriber) -> shm_pool::channel::Message {
+    match subscriber.recv_timeout(FOR_EVER).unwrap() {
+        Event::Message(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn disconnected(subscriber: &mut Subscriber) {
+    let event = subscriber.recv_timeout(FOR_EVER).unwrap();
+    assert!(matches!(event, Event::Disconnected), "{event:?}");
+}
+
+fn open_error(subscriber: &mut Subscriber) -> ChannelError {
+    match subscriber.recv_timeout(FOR_EVER) {
+        Err(RecvError::Open(error)) => *error,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_taken(error: &ChannelError) -> bool {
+    matches!(error, ChannelError::NameTaken { .. })
+}
+
+/// After each kind, killed or not, follows each kind: messages precede the boundary, and stay valid.
+#[test]
+fn boundary_of_restart() {
+    for (old, new) in
+        [("sender", "sender"), ("sender", "publisher"), ("publisher", "sender"), ("publisher", "publisher")]
+    {
+        for is_killed in [true, false] {
+            let names = Names::new(&format!("restart-{old}-{new}-{is_killed}"));
+            let mut subscriber = subscribe(names.prefix());
+            assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
+            let first = start(&names, old, 1);
+            let before = connected(&mut subscriber);
+            assert_eq!(first.ask(&Message::Number(3)), Message::Done);
+            let kept = message(&mut subscriber);
+            if is_killed {
+                first.kill();
+            } else {
+                first.shut_down();
+            }
+            let second = start(&names, new, 2);
+            for number in 1..3 {
+                shm::check(&message(&mut subscriber), (1 << 32) + number).unwrap();
+            }
+            disconnected(&mut subscriber);
+            assert_ne!(connected(&mut subscriber), before);
+            assert_eq!(second.ask(&Message::Number(1)), Message::Done);
+            shm::check(&message(&mut subscriber), 2 << 32).unwrap();
+            shm::check(&kept, 1 << 32).unwrap();
+            second.kill();
+            drop((kept, subscriber));
+            names.sweep();
+        }
+    }
+}
+
+/// A publisher is killed while it sends, and restarts at once, many times. Its successor starts
+/// before it is dead.
+#[test]
+fn killed_again_and_again() {
+    const RESTARTS: u64 = 12;
+    let names = Names::new("restart-again");
+    let (prefix, (to_kill, killed)) = (names.prefix().to_owned(), std::sync::mpsc::channel());
+    let receiving = thread::spawn(move || {
+        let mut subscriber = subscribe(&prefix);
+        for process in 0..RESTARTS {
+            connected(&mut subscriber);
+            let mut next = process << 32;
+            loop {
+                match subscriber.recv_timeout(FOR_EVER).unwrap() {
+                    Event::Message(message) => {
+                        shm::check(&message, next).unwrap();
+                        next += 1;
+                        if next & 0xff == 20 {
+                            to_kill.send(process).unwrap();
+                        }
+                    }
+                    Event::Disconnected => break,
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(next & 0xffff_ffff >= 20, "{next:#x}");
+        }
+    });
+    let mut sending = start(&names, "sender", 0);
+    for process in 0..RESTARTS {
+        sending.tell(&Message::Number(1000));
+        let arguments = [names.prefix(), "sender", "8", &(process + 1).to_string()];
+        let successor = Child::start("restarting", &arguments);
+        assert_eq!(killed.recv().unwrap(), process);
+        sending.kill();
+        successor.expect_done();
+        sending = successor;
+    }
+    receiving.join().unwrap();
+    sending.kill();
+    names.sweep();
+}
+
+/// A receiver whose options the successor does not allow says so once, and opens the next one.
+#[test]
+fn successor_with_other_options() {
+    let names = Names::new("restart-options");
+    let builder = Receiver::builder().capacity(8).on_full(OnFull::Block).spin(NOW);
+    let mut subscriber = builder.subscribe(&names.client(), CHANNEL).unwrap();
+    let first = start(&names, "publisher", 1);
+    connected(&mut subscriber);
+    first.kill();
+    disconnected(&mut subscriber);
+    let provider = provider(names.prefix());
+    let publisher = || Publisher::builder().capacity(8);
+    let publisher_of_few = publisher().capacity(7).create(&provider, CHANNEL).unwrap();
+    let error = open_error(&mut subscriber);
+    assert!(matches!(error, ChannelError::OutOfRange { option: "capacity", max: 7, .. }), "{error}");
+    assert!(matches!(subscriber.recv_timeout(NOW), Err(RecvError::TimedOut)), "said once");
+    drop(publisher_of_few);
+    let impatient = publisher().allow_blocking(false).create(&provider, CHANNEL).unwrap();
+    assert!(matches!(open_error(&mut subscriber), ChannelError::BlockingNotAllowed { .. }));
+    drop(impatient);
+    let sender = Sender::create(&provider, CHANNEL).unwrap();
+    assert!(matches!(open_error(&mut subscriber), ChannelError::NotAPublisher { .. }));
+    drop(sender);
+    let _publisher = publisher().capacity(9).create(&provider, CHANNEL).unwrap();
+    connected(&mut subscriber);
+    assert_eq!(subscriber.receiver().unwrap().capacity(), 8);
+}
+
+/// A file that is no channel is an error, again whenever the file changes; the name is then usable.
+#[test]
+fn garbage_under_the_name() {
+    let names = Names::new("restart-garbage");
+    let mut subscriber = subscribe(names.prefix());
+    let file = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
+    for garbage in ["garbage", "more garbage"] {
+        fs::write(&file, garbage).unwrap();
+        let error = open_error(&mut subscriber);
+        assert!(matches!(error, ChannelError::NotAChannel { .. }), "{error}");
+        assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)), "the same error");
+    }
+    fs::remove_file(&file).unwrap();
+    let _sender = Sender::create(&provider(names.prefix()), CHANNEL).unwrap();
+    connected(&mut subscriber);
+}
+
+/// The new process of a killed receiver waits until the sender has noticed and makes a new channel.
+#[test]
+fn receiver_restarts_too() {
+    let names = Names::new("restart-receiver");
+    let provider = provider(names.prefix());
+    let mut sender = Sender::create(&provider, CHANNEL).unwrap();
+    let killed = Child::start_ready("subscribing", &[names.prefix()]);
+    assert_eq!(killed.ask(&Message::Go), Message::Done);
+    killed.kill();
+    let mut subscriber = subscribe(names.prefix());
+    assert!(matches!(subscriber.recv_timeout(Duration::from_millis(1)), Err(RecvError::TimedOut)));
+    assert!(matches!(subscriber.last_error(), Some(ChannelError::HasReceiver { .. })));
+    assert!(sender.send_bytes(b"a").is_err());
+    drop(sender);
+    sender = Sender::create(&provider, CHANNEL).unwrap();
+    sender.send_bytes(b"b").unwrap();
+    connected(&mut subscriber);
+    assert!(subscriber.last_error().is_none());
+    assert_eq!(message(&mut subscriber)[..], *b"b");
+}
+
+role!("subscribing", subscribing_role);
+
+/// The role of a subscriber that tells when it is connected.
+fn subscribing_role(link: &Link, arguments: &[&str]) {
+    let mut subscriber = subscribe(arguments[0]);
+    link.send(&Message::Done);
+    while link.receive().unwrap().is_some() {
+        connected(&mut subscriber);
+        link.send(&Message::Done);
+    }
+}
+
+/// A receiver that waits for a seat is woken when the process that has it is killed.
+#[test]
+fn seat_of_killed_receiver() {
+    let names = Names::new("restart-seat");
+    let provider = provider(names.prefix());
+    let publisher = Publisher::builder().receivers(1).create(&provider, CHANNEL).unwrap();
+    let mut victim = Child::start_ready("subscribing", &[names.prefix()]);
+    assert_prompt(|| {
+        assert_eq!(victim.ask(&Message::Go), Message::Done);
+        let next = Child::start_ready("subscribing", &[names.prefix()]);
+        let (mut subscriber, client) = (subscribe(names.prefix()), names.client());
+        assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
+        assert!(matches!(subscriber.last_error(), Some(ChannelError::TooManyReceivers { max: 1, .. })));
+        let open = || Receiver::builder().open_timeout(&client, CHANNEL, FOR_EVER).unwrap();
+        let victim = std::mem::replace(&mut victim, next);
+        let (receiver, took) = wake_sleeper(open, || victim.kill());
+        drop(receiver);
+        took
+    });
+    // The kernel may have released the victim's seat before its branch.
+    drop((victim, publisher));
+    names.sweep();
+}
+
+/// The error names a predecessor that does not end; when it ends, its successor has the name at once.
+#[test]
+fn stopped_predecessor() {
+    let names = Names::new("restart-stopped");
+    let provider = provider(names.prefix());
+    assert_prompt(|| {
+        let predecessor = start(&names, "publisher", 1);
+        let create = |timeout| Publisher::builder().create_timeout(&provider, CHANNEL, timeout);
+        for (timeout, is_stopped) in [(NOW, false), (Duration::from_millis(1), true)] {
+            if is_stopped {
+                predecessor.stop();
+            }
+            let error = create(timeout).unwrap_err();
+            let ChannelError::NameTaken { process: Some(process), .. } = &error else { panic!("{error}") };
+            assert_eq!((process.id, process.is_stopped), (predecessor.id(), is_stopped));
+            let text = error.to_string();
+            assert!(text.contains(&format!("process {}", process.id)), "{text}");
+            assert_eq!(text.contains("which is stopped"), is_stopped, "{text}");
+        }
+        let (_publisher, took) = wake_sleeper(|| create(FOR_EVER).unwrap(), || predecessor.kill());
+        took
+    });
+    names.sweep();
+}
+
+/// A predecessor in this process: the error names this one.
+#[test]
+fn predecessor_in_one_process() {
+    let names = Names::new("restart-own");
+    let provider = provider(names.prefix());
+    let sender = Sender::create(&provider, CHANNEL).unwrap();
+    let error = Sender::create(&provider, CHANNEL).unwrap_err();
+    let ChannelError::NameTaken { process: Some(process), .. } = &error else { panic!("{error}") };
+    assert_eq!(process.id, std::process::id());
+    assert_prompt(|| {
+        let predecessor = Publisher::builder().create(&provider, "d").unwrap();
+        let create = || Sender::builder().create_timeout(&provider, "d", FOR_EVER).unwrap();
+        wake_sleeper(create, || drop(predecessor)).1
+    });
+    assert!(is_taken(&Sender::builder().create_timeout(&provider, CHANNEL, NOW).unwrap_err()));
+    drop(sender);
+}
+
+/// A wait for a name ends as other waits do.
+#[test]
+fn wait_ends() {
+    let names = Names::new("restart-ends");
+    let mut subscriber = subscribe(names.prefix());
+    for timeout in [NOW, Duration::from_millis(1)] {
+        assert!(matches!(subscriber.recv_timeout(timeout), Err(RecvError::TimedOut)));
+        let opened = Receiver::builder().open_timeout(&names.client(), CHANNEL, timeout);
+        assert!(matches!(opened, Err(ChannelError::NotFound { .. })));
+    }
+    let interrupter = subscriber.interrupter();
+    interrupter.interrupt();
+    assert!(matches!(subscriber.recv(), Err(RecvError::Interrupted)), "before the wait");
+    assert_prompt(|| {
+        let (woken, took) = wake_sleeper(|| subscriber.recv(), || interrupter.interrupt());
+        assert!(matches!(woken, Err(RecvError::Interrupted)));
+        took
+    });
+    // The same handle interrupts a wait for a message.
+    let provider = provider(names.prefix());
+    let _sender = Sender::create(&provider, CHANNEL).unwrap();
+    connected(&mut subscriber);
+    assert_prompt(|| {
+        let (woken, took) = wake_sleeper(|| subscriber.recv(), || interrupter.interrupt());
+        assert!(matches!(woken, Err(RecvError::Interrupted)));
+        took
+    });
+}
+
+fn lookouts() -> usize {
+    procfs::threads("shm-pool-names").unwrap()
+}
+
+/// One thread serves all waits of a process, and exits after the last one. Without inotify, and
+/// without any descriptor, it checks by itself.
+#[test]
+fn ways_to_wait() {
+    for way in ["inotify", "no-inotify", "no-descriptors"] {
+        in_child_for(way, |prefix| {
+            if way != "inotify" {
+                sys::forbid_call(libc::SYS_inotify_init1, libc::EMFILE).unwrap();
+            }
+            if way == "no-descriptors" {
+                sys::forbid_call(libc::SYS_eventfd2, libc::EMFILE).unwrap();
+            }
+            let (provider, client) = (provider(prefix), shm::client(prefix));
+            let names: Vec<String> = (0..5).map(|number| number.to_string()).collect();
+            thread::scope(|scope| {
+                let opening = names.iter().map(|name| {
+                    let client = &client;
+                    scope.spawn(move || match name.as_bytes()[0] % 2 {
+                        0 => Receiver::builder().open_timeout(client, name, FOR_EVER).unwrap(),
+                        _ => block_on(Receiver::builder().open_async(client, name)).unwrap(),
+                    })
+                });
+                let opening: Vec<_> = opening.collect();
+                while lookouts() == 0 {
+                    thread::yield_now();
+                }
+                let _senders: Vec<_> = names.iter().map(|name| Sender::create(&provider, name).unwrap()).collect();
+                assert!(lookouts() <= 1);
+                opening.into_iter().for_each(|opening| drop(opening.join().unwrap()));
+            });
+            while lookouts() > 0 {
+                thread::yield_now();
+            }
+        });
+    }
+}
+
+/// A process that cannot start a thread waits in the calling thread; a task cannot wait.
+#[test]
+fn without_lookout() {
+    in_child(|prefix| {
+        let (provider, client) = (provider(prefix), shm::client(prefix));
+        let sending = thread::scope(|scope| {
+            let sending = scope.spawn(|| Sender::create(&provider, CHANNEL).unwrap());
+            // Only this thread is refused others.
+            for call in [libc::SYS_clone, libc::SYS_clone3] {
+                sys::forbid_call(call, libc::EAGAIN).unwrap();
+            }
+            let future = Receiver::builder().open_async(&client, "d");
+            assert!(matches!(block_on(future), Err(ChannelError::Os(error)) if error.call() == "pthread_create"));
+            Receiver::builder().open_timeout(&client, CHANNEL, FOR_EVER).unwrap();
+            sending.join().unwrap()
+        });
+        let mut subscriber = Receiver::builder().subscribe(&client, "d").unwrap();
+        assert!(matches!(block_on(subscriber.recv_async()), Err(RecvError::NoHelper(_))));
+        drop(sending);
+    });
+}
+
+/// A task gets the same events as a thread.
+#[test]
+fn awaited_restart() {
+    let names = Names::new("restart-await");
+    let mut subscriber = subscribe(names.prefix());
+    let next = |subscriber: &mut Subscriber| block_on(subscriber.recv_async()).unwrap();
+    for process in 0..2 {
+        let prefix = names.prefix().to_owned();
+        let starting = thread::spawn(move || {
+            let arguments = [&prefix, "publisher", "8", &process.to_string()];
+            Child::start_ready("restarting", &arguments.map(|it| it as &str))
+        });
+        let event = next(&mut subscriber);
+        assert!(matches!(event, Event::Connected { .. }), "{event:?}");
+        let child = starting.join().unwrap();
+        child.tell(&Message::Number(1));
+        let event = next(&mut subscriber);
+        let Event::Message(message) = event else { panic!("{event:?}") };
+        shm::check(&message, process << 32).unwrap();
+        child.expect_done();
+        child.kill();
+        let event = next(&mut subscriber);
+        assert_eq!(discriminant(&event), discriminant(&Event::Disconnected), "{event:?}");
+    }
+    drop(subscriber);
+    names.sweep();
+}
+
+/// A forked child has no subscription, and its parent's goes on.
+#[test]
+fn forked_while_waiting() {
+    in_child(|prefix| {
+        let mut subscriber = subscribe(prefix);
+        assert!(matches!(subscriber.recv_timeout(Duration::from_millis(1)), Err(RecvError::TimedOut)));
+        let Some(forked) = sys::fork() else {
+            sys::end_with(|| {
+                assert!(matches!(subscriber.recv(), Err(RecvError::Forked)));
+                assert!(matches!(subscriber.try_recv(), Err(RecvError::Forked)));
+                assert!(matches!(block_on(subscriber.recv_async()), Err(RecvError::Forked)));
+                drop(subscriber);
+                // It can wait on its own.
+                let mut own = subscribe(prefix);
+                assert!(matches!(own.recv_timeout(Duration::from_millis(1)), Err(RecvError::TimedOut)));
+            });
+        };
+        forked.finish();
+        let _sender = Sender::create(&provider(prefix), CHANNEL).unwrap();
+        connected(&mut subscriber);
+    });
+}
+
+fn created(change: Change) -> ChannelInfo {
+    match change {
+        Change::Created(channel) => channel,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn closed(change: Change) -> ChannelInfo {
+    match change {
+        Change::Closed(channel) => channel,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Each channel is reported once when it is created, and once when its process ends in any way.
+#[test]
+fn discovery() {
+    let names = Names::new("restart-discovery");
+    let mut watcher = Watcher::new(&names.client());
+    let mut kept = start(&names, "sender", 0);
+    for process in 1..4 {
+        let channel = created(watcher.recv_timeout(FOR_EVER).unwrap());
+        assert_eq!((channel.name.as_str(), channel.is_publisher), (CHANNEL, process % 2 == 0));
+        assert_eq!(channel.process().unwrap().id, kept.id());
+        assert_eq!(channel::list(&names.client()).unwrap(), std::slice::from_ref(&channel));
+        assert!(matches!(watcher.recv_timeout(NOW), Err(WatchError::TimedOut)));
+        let kind = ["sender", "publisher"][process as usize % 2];
+        if process == 3 {
+            // Within one look: before the watcher sees the end.
+            kept.kill();
+            kept = start(&names, kind, process);
+            assert_eq!(closed(watcher.recv().unwrap()), channel);
+        } else {
+            let end = || if process == 1 { kept.kill() } else { kept.shut_down() };
+            assert_eq!(closed(wake_sleeper(|| watcher.recv(), end).0.unwrap()), channel);
+            assert!(channel.process().is_none());
+            kept = start(&names, kind, process);
+        }
+    }
+    let last = created(block_on(watcher.recv_async()).unwrap());
+    assert!(last.is_publisher);
+    let killing = thread::spawn(move || kept.kill());
+    assert_eq!(closed(block_on(watcher.recv_async()).unwrap()), last);
+    killing.join().unwrap();
+    names.sweep();
+}
+
+/// Only channels that a receiver could open are listed: no garbage, no unfinished or removed object,
+/// none of another prefix or user, and no part of a channel.
+#[test]
+fn only_channels_are_listed() {
+    let names = Names::new("restart-listed");
+    let provider = provider(names.prefix());
+    let publisher = Publisher::create(&provider, "b").unwrap();
+    let _receiver = Receiver::open(&names.client(), "b").unwrap();
+    let sender = Sender::create(&provider, "a").unwrap();
+    let files = ["g", "e", "z"].map(|name| shm::path(&format!("{}.{name}.channel", names.prefix())));
+    for (file, content) in files.iter().zip([&[b'x'; 5000][..], &[], &[0; 4096]]) {
+        fs::write(file, content).unwrap();
+    }
+    let listed =
+        || -> Vec<String> { channel::list(&names.client()).unwrap().into_iter().map(|channel| channel.name).collect() };
+    assert_eq!(listed(), ["a", "b"]);
+    let builder = || Client::builder().name_prefix(names.prefix());
+    for client in [builder().owner_uid(STRANGER), builder().name_prefix("restart")].map(|it| it.build().unwrap()) {
+        assert!(channel::list(&client).unwrap().is_empty());
+    }
+    let client = Client::builder().directory("/dev/shm/none").build().unwrap();
+    assert_eq!(channel::list(&client).unwrap_err().call(), "readdir");
+    assert!(matches!(Watcher::new(&client).recv(), Err(WatchError::Os(_))));
+    drop(sender);
+    assert_eq!(listed(), ["b"]);
+    drop(publisher);
+    assert!(listed().is_empty());
+    files.iter().for_each(|file| fs::remove_file(file).unwrap());
+}
+
+/// A watcher's wait ends as other waits do.
+#[test]
+fn watch_ends() {
+    in_child(|prefix| {
+        let mut watcher = Watcher::new(&shm::client(prefix));
+        assert!(matches!(watcher.recv_timeout(Duration::from_millis(1)), Err(WatchError::TimedOut)));
+        let interrupter = watcher.interrupter();
+        assert_prompt(|| {
+            let (woken, took) = wake_sleeper(|| watcher.recv(), || interrupter.interrupt());
+            assert!(matches!(woken, Err(WatchError::Interrupted)));
+            took
+        });
+        let Some(forked) = sys::fork() else {
+            sys::end_with(|| {
+                assert!(matches!(watcher.recv(), Err(WatchError::Forked)));
+                drop(watcher);
+            });
+        };
+        forked.finish();
+        let _sender = Sender::create(&provider(prefix), CHANNEL).unwrap();
+        created(watcher.recv().unwrap());
+    });
+}
