@@ -215,7 +215,7 @@ impl Outstanding {
         };
         let chunk = empty(cell)?;
         // No chunk begins between two lines.
-        if key.offset as usize % MIN_SIZE == 0 && chunk.len() == len {
+        if key.offset & (MIN_SIZE as u32 - 1) == 0 && chunk.len() == len {
             return Some(chunk);
         }
         // If the rightful caller came in between, it found no chunk, which was logged.
