@@ -102,7 +102,7 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_OTHER_PEER = 42,
     // This client has as many views of the message as it may have.
     SHM_POOL_STATUS_TOO_MANY_LEASES = 43,
-    // This client reads as many bytes as the provider allows.
+    // The client reads, or was granted, as many bytes as the provider allows.
     SHM_POOL_STATUS_OVER_QUOTA = 44,
     // No such provider exists.
     SHM_POOL_STATUS_NO_PROVIDER = 45,
@@ -124,7 +124,7 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_EMPTY = 60,
     // The channel is full.
     SHM_POOL_STATUS_FULL = 61,
-    // The receiver holds as many buffers as it may.
+    // The receiver holds as many buffers, or bytes, as it may.
     SHM_POOL_STATUS_TOO_MANY_LOANS = 62,
     // More bytes than a slot holds: send a buffer.
     SHM_POOL_STATUS_TOO_LONG = 63,
@@ -148,6 +148,10 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_NOT_CONNECTED = 72,
     // The thread that watches channels for descriptors could not be started.
     SHM_POOL_STATUS_NO_HELPER = 73,
+    // The publisher has disconnected this receiver. Drop it and what it has received to join again.
+    SHM_POOL_STATUS_EVICTED = 74,
+    // The channel, or the message, is not of the type that the receiver expects.
+    SHM_POOL_STATUS_TYPE_MISMATCH = 75,
 } shm_pool_status;
 
 // Reads messages of other processes in place. Create one per process: it takes one of the 64 peer
@@ -374,6 +378,36 @@ typedef struct shm_pool_publisher_options {
     uint64_t reserved[4];
 } shm_pool_publisher_options;
 
+// What became of a message that a publisher has sent: numbers of receivers.
+typedef struct shm_pool_sent_t {
+    // Those to which it was sent. May include one that closes meanwhile and does not get it.
+    uint64_t receivers;
+    // Those that lost an older message, so that there is room for the next one.
+    uint64_t withdrawn;
+    // Those skipped because they were behind by their capacity (`SHM_POOL_DROP_NEWEST`).
+    uint64_t full;
+    // Those skipped because they held as many buffers, or bytes, as they may.
+    uint64_t too_many_loans;
+    // Those skipped, or disconnected, because they had made no room within `block_limit_ns`.
+    uint64_t stalled;
+    // All those connected to which it was not sent: the sum of the last three.
+    uint64_t skipped;
+} shm_pool_sent_t;
+
+// How many messages a receiver of a publisher has missed since it joined, by reason.
+typedef struct shm_pool_missed {
+    // Sent to it, and withdrawn to make room for newer ones (`SHM_POOL_DROP_OLDEST`).
+    uint64_t withdrawn;
+    // Skipped because it was behind by its capacity (`SHM_POOL_DROP_NEWEST`).
+    uint64_t full;
+    // Skipped because it held as many buffers, or bytes, as it may.
+    uint64_t too_many_loans;
+    // Skipped because it had made no room within `block_limit_ns` (`SHM_POOL_BLOCK`).
+    uint64_t stalled;
+    // Sent before the system let the publisher connect it.
+    uint64_t not_connected;
+} shm_pool_missed;
+
 // A receiver of a publisher.
 typedef struct shm_pool_receiver_state {
     // A random id, part of the name of the object that publisher and receiver share.
@@ -386,8 +420,12 @@ typedef struct shm_pool_receiver_state {
     uint64_t waiting;
     // How many buffers it holds, received or not.
     uint64_t loaned;
+    // The id of its process, as that states it, in its own PID namespace; 0 if it states none.
+    uint64_t process;
     // How many messages it has missed since it joined.
-    uint64_t dropped;
+    struct shm_pool_missed missed;
+    // `true` if it has made no room within `block_limit_ns`: messages are skipped until it has room.
+    bool is_stalled;
 } shm_pool_receiver_state;
 
 // Options of a receiver. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number
@@ -632,7 +670,7 @@ enum shm_pool_status shm_pool_buf_descriptor(const struct shm_pool_buf *buf,
 // `peer`: the id that the peer got from `shm_pool_client_connect`.
 // `descriptor`: overwritten.
 //
-// Errors: `PEER_DISCONNECTED`, `OTHER_PROVIDER`, `TOO_MANY_GRANTS`, and those of
+// Errors: `PEER_DISCONNECTED`, `OTHER_PROVIDER`, `TOO_MANY_GRANTS`, `OVER_QUOTA`, and those of
 // `shm_pool_buf_descriptor`. After an error nothing is granted.
 enum shm_pool_status shm_pool_buf_grant(const struct shm_pool_buf *buf,
                                         const struct shm_pool_peer_id *peer,
@@ -833,14 +871,14 @@ void shm_pool_publisher_destroy(struct shm_pool_publisher *publisher);
 // dropped. On an error it stays as it is, and no receiver gets it.
 // `timeout_ns`: how long to wait for room, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no
 // limit.
-// `sent`: set to the number of receivers that get it; not after an error. May be NULL.
+// `sent`: set to what became of the message; not after an error. May be NULL.
 //
 // Errors: `FULL` and `TOO_MANY_LOANS` without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`,
 // `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_publisher_send(struct shm_pool_publisher *publisher,
                                              struct shm_pool_buf *buf,
                                              uint64_t timeout_ns,
-                                             size_t *sent);
+                                             struct shm_pool_sent_t *sent);
 
 // Sends up to `SHM_POOL_MAX_INLINE` bytes, copied into the slots themselves.
 //
@@ -854,7 +892,7 @@ enum shm_pool_status shm_pool_publisher_send_bytes(struct shm_pool_publisher *pu
                                                    const void *bytes,
                                                    size_t len,
                                                    uint64_t timeout_ns,
-                                                   size_t *sent);
+                                                   struct shm_pool_sent_t *sent);
 
 // Waits until `count` receivers or more are connected.
 //
@@ -926,7 +964,9 @@ void shm_pool_receiver_destroy(struct shm_pool_receiver *receiver);
 // `message`: overwritten. The caller owns it, and drops it. Empty after an error.
 //
 // Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; `DISCONNECTED` if the sender has closed or
-// died, and everything it sent has been received; `OS` if a resource has run out: the message stays
+// died, and everything it sent has been received; `EVICTED` if the publisher has disconnected this
+// receiver; `TOO_MANY_LOANS`, once for each message that was skipped, or waits, because this receiver
+// holds as many buffers, or bytes, as it may: drop some; `OS` if a resource has run out: the message stays
 // queued; `CLOSED` and `DAMAGED`: this message is lost, the next one may be good; `NOT_CONNECTED`;
 // `NO_HELPER`; `FORKED`; `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_receiver_recv(struct shm_pool_receiver *receiver,

@@ -230,11 +230,11 @@ class publisher : public detail::object<shm_pool_publisher, shm_pool_publisher_d
 public:
     publisher(const provider &from, const std::string &name, const shm_pool_publisher_options &options = {})
         : object(shm_pool_publisher_create, from.get(), name.c_str(), &options) {}
-    // `sent`: set to the number of receivers that get the message.
-    bool send(buf &message, nanoseconds timeout = forever, std::size_t *sent = nullptr) {
+    // `sent`: set to what became of the message.
+    bool send(buf &message, nanoseconds timeout = forever, shm_pool_sent_t *sent = nullptr) {
         return detail::succeeded(shm_pool_publisher_send(get(), message.get(), detail::ns(timeout), sent));
     }
-    bool send_bytes(const void *bytes, std::size_t len, nanoseconds timeout = forever, std::size_t *sent = nullptr) {
+    bool send_bytes(const void *bytes, std::size_t len, nanoseconds timeout = forever, shm_pool_sent_t *sent = nullptr) {
         return detail::succeeded(shm_pool_publisher_send_bytes(get(), bytes, len, detail::ns(timeout), sent));
     }
     bool wait_for_receivers(std::size_t count, nanoseconds timeout = forever) {
@@ -258,10 +258,13 @@ public:
     receiver(const client &of, const std::string &name, const shm_pool_receiver_options &options = {},
              nanoseconds timeout = nanoseconds::zero())
         : object(shm_pool_receiver_open, of.get(), name.c_str(), &options, detail::ns(timeout)) {}
-    // Returns nothing if no message arrives in time. Throws DISCONNECTED at the end.
+    // Returns nothing if no message arrives in time. Throws DISCONNECTED or EVICTED at the end, and
+    // TOO_MANY_LOANS if it arrives only once other messages are dropped.
     std::optional<message> recv(nanoseconds timeout = forever) {
         message next;
-        if (!detail::succeeded(shm_pool_receiver_recv(get(), detail::ns(timeout), next.get()))) return std::nullopt;
+        auto status = shm_pool_receiver_recv(get(), detail::ns(timeout), next.get());
+        if (status == SHM_POOL_STATUS_TOO_MANY_LOANS) check(status); // no matter of time
+        if (!detail::succeeded(status)) return std::nullopt;
         return next;
     }
     std::optional<message> try_recv() { return recv(nanoseconds::zero()); }

@@ -184,7 +184,7 @@ pub extern "C" fn shm_pool_buf_descriptor(
 /// `peer`: the id that the peer got from `shm_pool_client_connect`.
 /// `descriptor`: overwritten.
 ///
-/// Errors: `PEER_DISCONNECTED`, `OTHER_PROVIDER`, `TOO_MANY_GRANTS`, and those of
+/// Errors: `PEER_DISCONNECTED`, `OTHER_PROVIDER`, `TOO_MANY_GRANTS`, `OVER_QUOTA`, and those of
 /// `shm_pool_buf_descriptor`. After an error nothing is granted.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_grant(

@@ -93,8 +93,70 @@ pub struct ReceiverState {
     pub waiting: u64,
     /// How many buffers it holds, received or not.
     pub loaned: u64,
+    /// The id of its process, as that states it, in its own PID namespace; 0 if it states none.
+    pub process: u64,
     /// How many messages it has missed since it joined.
-    pub dropped: u64,
+    pub missed: Missed,
+    /// `true` if it has made no room within `block_limit_ns`: messages are skipped until it has room.
+    pub is_stalled: bool,
+}
+
+/// How many messages a receiver of a publisher has missed since it joined, by reason.
+#[repr(C)]
+pub struct Missed {
+    /// Sent to it, and withdrawn to make room for newer ones (`SHM_POOL_DROP_OLDEST`).
+    pub withdrawn: u64,
+    /// Skipped because it was behind by its capacity (`SHM_POOL_DROP_NEWEST`).
+    pub full: u64,
+    /// Skipped because it held as many buffers, or bytes, as it may.
+    pub too_many_loans: u64,
+    /// Skipped because it had made no room within `block_limit_ns` (`SHM_POOL_BLOCK`).
+    pub stalled: u64,
+    /// Sent before the system let the publisher connect it.
+    pub not_connected: u64,
+}
+
+impl From<channel::Missed> for Missed {
+    fn from(missed: channel::Missed) -> Self {
+        Self {
+            withdrawn: missed.withdrawn,
+            full: missed.full,
+            too_many_loans: missed.too_many_loans,
+            stalled: missed.stalled,
+            not_connected: missed.not_connected,
+        }
+    }
+}
+
+/// What became of a message that a publisher has sent: numbers of receivers.
+#[repr(C)]
+pub struct Sent {
+    /// Those to which it was sent. May include one that closes meanwhile and does not get it.
+    pub receivers: u64,
+    /// Those that lost an older message, so that there is room for the next one.
+    pub withdrawn: u64,
+    /// Those skipped because they were behind by their capacity (`SHM_POOL_DROP_NEWEST`).
+    pub full: u64,
+    /// Those skipped because they held as many buffers, or bytes, as they may.
+    pub too_many_loans: u64,
+    /// Those skipped, or disconnected, because they had made no room within `block_limit_ns`.
+    pub stalled: u64,
+    /// All those connected to which it was not sent: the sum of the last three.
+    pub skipped: u64,
+}
+
+impl From<channel::Sent> for Sent {
+    #[inline]
+    fn from(sent: channel::Sent) -> Self {
+        Self {
+            receivers: sent.receivers as u64,
+            withdrawn: sent.withdrawn as u64,
+            full: sent.full as u64,
+            too_many_loans: sent.too_many_loans as u64,
+            stalled: sent.stalled as u64,
+            skipped: sent.skipped() as u64,
+        }
+    }
 }
 
 pub(crate) fn on_full(value: u64) -> Result<Option<OnFull>, Failure> {
@@ -359,7 +421,7 @@ pub extern "C" fn shm_pool_publisher_destroy(publisher: Option<Box<Publisher>>) 
 /// dropped. On an error it stays as it is, and no receiver gets it.
 /// `timeout_ns`: how long to wait for room, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no
 /// limit.
-/// `sent`: set to the number of receivers that get it; not after an error. May be NULL.
+/// `sent`: set to what became of the message; not after an error. May be NULL.
 ///
 /// Errors: `FULL` and `TOO_MANY_LOANS` without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`,
 /// `FORKED`, `INVALID_ARGUMENT`.
@@ -368,16 +430,16 @@ pub extern "C" fn shm_pool_publisher_send(
     publisher: Option<&mut Publisher>,
     buf: Option<&mut Buf>,
     timeout_ns: u64,
-    sent: Option<&mut MaybeUninit<usize>>,
+    sent: Option<&mut MaybeUninit<Sent>>,
 ) -> Status {
     guard(|| {
         let publisher = &mut publisher.required("publisher")?.0;
-        let count = send(buf, |content| match timeout_ns {
+        let report = send(buf, |content| match timeout_ns {
             0 => publisher.try_send(content),
             SHM_POOL_FOREVER => publisher.send(content),
             _ => publisher.send_timeout(content, timeout(timeout_ns)),
         })?;
-        sent.into_iter().for_each(|sent| *sent = MaybeUninit::new(count));
+        sent.into_iter().for_each(|sent| *sent = MaybeUninit::new(report.into()));
         Ok(())
     })
 }
@@ -398,18 +460,18 @@ pub unsafe extern "C" fn shm_pool_publisher_send_bytes(
     bytes: *const c_void,
     len: usize,
     timeout_ns: u64,
-    sent: Option<&mut MaybeUninit<usize>>,
+    sent: Option<&mut MaybeUninit<Sent>>,
 ) -> Status {
     guard(|| {
         let publisher = &mut publisher.required("publisher")?.0;
         // SAFETY: by this function's contract.
         let bytes = unsafe { self::bytes(bytes, len)? };
-        let count = match timeout_ns {
+        let report = match timeout_ns {
             0 => publisher.try_send_bytes(bytes)?,
             SHM_POOL_FOREVER => publisher.send_bytes(bytes)?,
             _ => publisher.send_bytes_timeout(bytes, timeout(timeout_ns))?,
         };
-        sent.into_iter().for_each(|sent| *sent = MaybeUninit::new(count));
+        sent.into_iter().for_each(|sent| *sent = MaybeUninit::new(report.into()));
         Ok(())
     })
 }
@@ -462,7 +524,9 @@ pub unsafe extern "C" fn shm_pool_publisher_receivers(
             capacity: state.capacity as u64,
             waiting: state.waiting as u64,
             loaned: state.loaned as u64,
-            dropped: state.dropped,
+            process: state.process.map_or(0, u64::from),
+            missed: state.missed.into(),
+            is_stalled: state.is_stalled,
         });
         // SAFETY: by this function's contract.
         *count = unsafe { copy_out(found, states, capacity) };

@@ -120,7 +120,9 @@ pub extern "C" fn shm_pool_receiver_destroy(receiver: Option<Box<Receiver>>) {
 /// `message`: overwritten. The caller owns it, and drops it. Empty after an error.
 ///
 /// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; `DISCONNECTED` if the sender has closed or
-/// died, and everything it sent has been received; `OS` if a resource has run out: the message stays
+/// died, and everything it sent has been received; `EVICTED` if the publisher has disconnected this
+/// receiver; `TOO_MANY_LOANS`, once for each message that was skipped, or waits, because this receiver
+/// holds as many buffers, or bytes, as it may: drop some; `OS` if a resource has run out: the message stays
 /// queued; `CLOSED` and `DAMAGED`: this message is lost, the next one may be good; `NOT_CONNECTED`;
 /// `NO_HELPER`; `FORKED`; `INVALID_ARGUMENT`.
 #[no_mangle]

@@ -57,7 +57,7 @@ pub enum Status {
     OtherPeer = 42,
     /// This client has as many views of the message as it may have.
     TooManyLeases = 43,
-    /// This client reads as many bytes as the provider allows.
+    /// The client reads, or was granted, as many bytes as the provider allows.
     OverQuota = 44,
     /// No such provider exists.
     NoProvider = 45,
@@ -79,7 +79,7 @@ pub enum Status {
     Empty = 60,
     /// The channel is full.
     Full = 61,
-    /// The receiver holds as many buffers as it may.
+    /// The receiver holds as many buffers, or bytes, as it may.
     TooManyLoans = 62,
     /// More bytes than a slot holds: send a buffer.
     TooLong = 63,
@@ -103,6 +103,10 @@ pub enum Status {
     NotConnected = 72,
     /// The thread that watches channels for descriptors could not be started.
     NoHelper = 73,
+    /// The publisher has disconnected this receiver. Drop it and what it has received to join again.
+    Evicted = 74,
+    /// The channel, or the message, is not of the type that the receiver expects.
+    TypeMismatch = 75,
 }
 
 enum Text {
@@ -249,6 +253,7 @@ fn of_share(error: &ShareError) -> Status {
         ShareError::PeerDisconnected(_) => Status::PeerDisconnected,
         ShareError::OtherProvider { .. } => Status::OtherProvider,
         ShareError::TooManyGrants { .. } => Status::TooManyGrants,
+        ShareError::OverQuota { .. } => Status::OverQuota,
         ShareError::OutOfMemory { .. } => Status::OutOfMemory,
         ShareError::Forked => Status::Forked,
         _ => Status::Other,
@@ -317,26 +322,30 @@ fn of_attach(error: &AttachError) -> Status {
 
 impl From<ChannelError> for Failure {
     fn from(error: ChannelError) -> Self {
-        let status = match &error {
-            ChannelError::Name { .. } | ChannelError::OutOfRange { .. } | ChannelError::Mode { .. } => {
-                Status::InvalidArgument
-            }
-            ChannelError::NameTaken { .. } => Status::NameTaken,
-            ChannelError::NotFound { .. } => Status::NotFound,
-            ChannelError::Closed { .. } => Status::Closed,
-            ChannelError::NotReady { .. } => Status::NotReady,
-            ChannelError::HasReceiver { .. } => Status::HasReceiver,
-            ChannelError::TooManyReceivers { .. } => Status::TooManyReceivers,
-            ChannelError::BlockingNotAllowed { .. } => Status::BlockingNotAllowed,
-            ChannelError::NotAPublisher { .. } => Status::NotAPublisher,
-            ChannelError::NotAChannel { .. } => Status::NotUsable,
-            ChannelError::WrongUid { .. } => Status::WrongUid,
-            ChannelError::Forked => Status::Forked,
-            ChannelError::TooManyEnds { .. } => Status::TooManyEnds,
-            ChannelError::Os(_) => Status::Os,
-            _ => Status::Other,
-        };
-        Self::of(status, &error)
+        Self::of(of_channel(&error), &error)
+    }
+}
+
+fn of_channel(error: &ChannelError) -> Status {
+    match error {
+        ChannelError::Name { .. } | ChannelError::OutOfRange { .. } | ChannelError::Mode { .. } => {
+            Status::InvalidArgument
+        }
+        ChannelError::NameTaken { .. } => Status::NameTaken,
+        ChannelError::NotFound { .. } => Status::NotFound,
+        ChannelError::Closed { .. } => Status::Closed,
+        ChannelError::NotReady { .. } => Status::NotReady,
+        ChannelError::HasReceiver { .. } => Status::HasReceiver,
+        ChannelError::TooManyReceivers { .. } => Status::TooManyReceivers,
+        ChannelError::BlockingNotAllowed { .. } => Status::BlockingNotAllowed,
+        ChannelError::NotAPublisher { .. } => Status::NotAPublisher,
+        ChannelError::TypeMismatch { .. } => Status::TypeMismatch,
+        ChannelError::NotAChannel { .. } => Status::NotUsable,
+        ChannelError::WrongUid { .. } => Status::WrongUid,
+        ChannelError::Forked => Status::Forked,
+        ChannelError::TooManyEnds { .. } => Status::TooManyEnds,
+        ChannelError::Os(_) => Status::Os,
+        _ => Status::Other,
     }
 }
 
@@ -367,6 +376,8 @@ impl From<RecvError> for Failure {
             RecvError::Empty => return Self::fixed(Status::Empty, c"no message has arrived"),
             RecvError::TimedOut => return Self::fixed(Status::TimedOut, c"the wait timed out: no message arrived"),
             RecvError::Disconnected => Status::Disconnected,
+            RecvError::Evicted => Status::Evicted,
+            RecvError::TooManyLoans { .. } => Status::TooManyLoans,
             RecvError::Map(_) => Status::Os,
             RecvError::NotConnected { errno } => {
                 return Self { errno: *errno, ..Self::of(Status::NotConnected, &error) };
@@ -374,7 +385,9 @@ impl From<RecvError> for Failure {
             RecvError::Closed { .. } => Status::Closed,
             RecvError::Attach(error) => of_attach(error),
             RecvError::Damaged { .. } => Status::Damaged,
+            RecvError::WrongType { .. } => Status::TypeMismatch,
             RecvError::Forked => Status::Forked,
+            RecvError::Open(error) => of_channel(error),
             RecvError::Interrupted => Status::Interrupted,
             RecvError::NoHelper(_) => Status::NoHelper,
             _ => Status::Other,

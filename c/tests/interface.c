@@ -271,7 +271,7 @@ static void publisher(void) {
     OK(shm_pool_publisher_wait_for_receivers(publisher, 2, SHM_POOL_FOREVER));
     FAILS(shm_pool_publisher_wait_for_receivers(publisher, 3, SHM_POOL_FOREVER), INVALID_ARGUMENT);
     for (uint8_t at = 0; at < 4; at++) {
-        size_t sent = 0;
+        shm_pool_sent_t sent;
         if (at % 2 == 0) {
             OK(shm_pool_publisher_send_bytes(publisher, &at, 1, 0, &sent));
         } else {
@@ -279,14 +279,14 @@ static void publisher(void) {
             shm_pool_buf buf = make_buf(provider, content);
             OK(shm_pool_publisher_send(publisher, &buf, SHM_POOL_FOREVER, &sent));
         }
-        CHECK(sent == 2);
+        CHECK(sent.receivers == 2 && sent.skipped == 0);
     }
     shm_pool_receiver_state states[2];
     size_t count;
     OK(shm_pool_publisher_receivers(publisher, NULL, 0, &count));
     CHECK(count == 2);
     OK(shm_pool_publisher_receivers(publisher, states, 2, &count));
-    CHECK(states[0].dropped + states[1].dropped == 2 && states[0].on_full == SHM_POOL_DROP_OLDEST);
+    CHECK(states[0].missed.withdrawn + states[1].missed.withdrawn == 2 && states[0].on_full == SHM_POOL_DROP_OLDEST);
     shm_pool_message message;
     OK(shm_pool_receiver_recv(slow, 0, &message));
     CHECK(*shm_pool_message_data(&message) == 2 && shm_pool_message_missed(&message) == 2);

@@ -155,8 +155,8 @@ static void publisher() {
     shm_pool::receiver first(client, "many"), second(client, "many", options);
     CHECK(publisher.wait_for_receivers(2, 60s));
     auto buf = make_buf(provider, "a frame");
-    std::size_t sent = 0;
-    CHECK(publisher.send(buf, shm_pool::forever, &sent) && sent == 2);
+    shm_pool_sent_t sent;
+    CHECK(publisher.send(buf, shm_pool::forever, &sent) && sent.receivers == 2);
     CHECK(publisher.send_bytes("a sample", 8));
     auto frame = first.try_recv();
     auto newest = second.recv(1s);
