@@ -34,7 +34,7 @@ static double send(const shm_pool_provider *provider, const char *name, long bat
     shm_pool_sender *sender;
     shm_pool_client *client;
     shm_pool_receiver *receiver;
-    check(shm_pool_sender_create(provider, name, NULL, &sender));
+    check(shm_pool_sender_create(provider, name, NULL, 0, &sender));
     check(shm_pool_client_create(NULL, &client));
     check(shm_pool_receiver_open(client, name, NULL, 0, &receiver));
     static shm_pool_buf bufs[BATCH];

@@ -83,8 +83,8 @@ int main(int argc, char **argv) {
     shm_pool_provider *provider;
     struct sensor eye = {.period = SECOND / 60}, ear = {.period = SECOND / 1000};
     check(shm_pool_provider_create(&memory, &provider), "the provider");
-    check(shm_pool_publisher_create(provider, argv[1], &newest, &eye.publisher), "the camera's channel");
-    check(shm_pool_publisher_create(provider, argv[2], NULL, &ear.publisher), "the IMU's channel");
+    check(shm_pool_publisher_create(provider, argv[1], &newest, 0, &eye.publisher), "the camera's channel");
+    check(shm_pool_publisher_create(provider, argv[2], NULL, 0, &ear.publisher), "the IMU's channel");
     check(shm_pool_publisher_wait_for_receivers(eye.publisher, 1, PATIENCE), "waiting for a receiver of frames");
     check(shm_pool_publisher_wait_for_receivers(ear.publisher, 1, PATIENCE), "waiting for a receiver of samples");
 

@@ -209,8 +209,10 @@ public:
 // then stays as it is, as it does when they throw.
 class sender : public detail::object<shm_pool_sender, shm_pool_sender_destroy> {
 public:
-    sender(const provider &from, const std::string &name, const shm_pool_sender_options &options = {})
-        : object(shm_pool_sender_create, from.get(), name.c_str(), &options) {}
+    // Waits while a live sender has the name, for at most `timeout`, as a publisher does.
+    sender(const provider &from, const std::string &name, const shm_pool_sender_options &options = {},
+           nanoseconds timeout = nanoseconds::zero())
+        : object(shm_pool_sender_create, from.get(), name.c_str(), &options, detail::ns(timeout)) {}
     bool send(buf &message, nanoseconds timeout = forever) {
         return detail::succeeded(shm_pool_sender_send(get(), message.get(), detail::ns(timeout)));
     }
@@ -228,8 +230,9 @@ public:
 
 class publisher : public detail::object<shm_pool_publisher, shm_pool_publisher_destroy> {
 public:
-    publisher(const provider &from, const std::string &name, const shm_pool_publisher_options &options = {})
-        : object(shm_pool_publisher_create, from.get(), name.c_str(), &options) {}
+    publisher(const provider &from, const std::string &name, const shm_pool_publisher_options &options = {},
+              nanoseconds timeout = nanoseconds::zero())
+        : object(shm_pool_publisher_create, from.get(), name.c_str(), &options, detail::ns(timeout)) {}
     // `sent`: set to what became of the message.
     bool send(buf &message, nanoseconds timeout = forever, shm_pool_sent_t *sent = nullptr) {
         return detail::succeeded(shm_pool_publisher_send(get(), message.get(), detail::ns(timeout), sent));
@@ -243,6 +246,9 @@ public:
     bool wait_until_received(nanoseconds timeout = forever) {
         return detail::succeeded(shm_pool_publisher_wait_until_received(get(), detail::ns(timeout)));
     }
+    bool serve_joins() { return shm_pool_publisher_serve_joins(get()); }
+    // `id`: from shm_pool_publisher_receivers.
+    bool disconnect(std::uint64_t id) { return shm_pool_publisher_disconnect(get(), id); }
     interrupter make_interrupter() const { return {shm_pool_publisher_interrupter, get()}; }
 };
 

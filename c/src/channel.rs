@@ -4,20 +4,19 @@ use crate::buf::Buf;
 use crate::provider::Provider;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
-    bytes, check_reserved, copy_out, create, option, size_option, text, timeout, u32_option, Required, Value,
+    bytes, check_reserved, copy_out, create, size_option, text, time_option, timeout, u32_option, Required, Value,
     SHM_POOL_FOREVER,
 };
-use shm_pool::channel::{self, Interrupter as Interrupt, OnFull, SendError};
+use shm_pool::channel::{self, Interrupter as Interrupt, OnFull, OnStall, SendError};
 use shm_pool::ShmBuf;
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
-use std::time::Duration;
 
 /// The most bytes that a slot of a channel holds: a message of `shm_pool_sender_send_bytes`.
 pub const SHM_POOL_MAX_INLINE: usize = 48;
 const _: () = assert!(SHM_POOL_MAX_INLINE == channel::MAX_INLINE);
 
-/// In options: a receiver that is behind makes the publisher wait.
+/// In options: a receiver that is behind makes the publisher wait, at most for `block_limit_ns`.
 pub const SHM_POOL_BLOCK: u64 = 1;
 
 /// In options: a receiver that is behind misses new messages.
@@ -25,6 +24,12 @@ pub const SHM_POOL_DROP_NEWEST: u64 = 2;
 
 /// In options: a receiver that is behind gets the newest messages, and misses older ones.
 pub const SHM_POOL_DROP_OLDEST: u64 = 3;
+
+/// In options: a receiver that makes no room in time misses messages until it has room.
+pub const SHM_POOL_SKIP: u64 = 1;
+
+/// In options: a receiver that makes no room in time is disconnected.
+pub const SHM_POOL_DISCONNECT: u64 = 2;
 
 /// Sends messages to one receiver, in order and without loss.
 ///
@@ -74,8 +79,23 @@ pub struct PublisherOptions {
     pub on_full: u64,
     /// How long a send spins for room before it sleeps, in nanoseconds; default 20,000.
     pub spin_ns: u64,
+    /// How long a message waits for receivers with `SHM_POOL_BLOCK`, all together, in nanoseconds;
+    /// default 5 seconds. A receiver that has had no room for that long, over however many calls, is
+    /// stalled: messages are sent to the others without waiting for it. With `SHM_POOL_FOREVER`, a
+    /// stopped receiver stops the others.
+    pub block_limit_ns: u64,
+    /// What happens with a stalled receiver: `SHM_POOL_SKIP`, the default, or `SHM_POOL_DISCONNECT`.
+    pub on_stall: u64,
+    /// How many bytes of buffers a receiver may hold at a time, received or not; default: a quarter of
+    /// the provider's `max_bytes`. Two buffers are always allowed.
+    pub max_bytes_per_receiver: u64,
+    /// The permission bits of the object, and of those that its receivers create; default 0600.
+    pub mode: u64,
     /// Refuses receivers with `SHM_POOL_BLOCK`, so that sends never wait.
     pub refuse_blocking: bool,
+    /// Leaves receivers that have joined, closed or died to `shm_pool_publisher_serve_joins`, so that a
+    /// send makes no system call for them; by default each send connects and disconnects them.
+    pub defer_joins: bool,
     /// Must be 0.
     pub reserved: [u64; 4],
 }
@@ -178,8 +198,15 @@ fn on_full_value(rule: OnFull) -> u64 {
     }
 }
 
-pub(crate) fn spin(value: u64) -> Option<Duration> {
-    option(value).map(Duration::from_nanos)
+fn on_stall(value: u64) -> Result<Option<OnStall>, Failure> {
+    Ok(Some(match value {
+        0 => return Ok(None),
+        SHM_POOL_SKIP => OnStall::Skip,
+        SHM_POOL_DISCONNECT => OnStall::Disconnect,
+        _ => {
+            return Err(Failure::new(Status::InvalidArgument, format!("option on_stall is {value}, which is no rule")))
+        }
+    }))
 }
 
 /// Sends a buffer, or leaves it in place.
@@ -210,10 +237,13 @@ fn send_in_time(sender: &mut channel::Sender, content: ShmBuf, timeout_ns: u64) 
 /// `provider`: may be destroyed before the sender.
 /// `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
 /// `options`: NULL for the defaults. Not kept.
+/// `timeout_ns`: how long to wait while a live sender has the name, such as a predecessor that is still
+/// exiting, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
 /// `sender`: set to the new sender, which the caller owns and destroys with `shm_pool_sender_destroy`;
 /// NULL after an error.
 ///
-/// Errors: `INVALID_ARGUMENT`, `NAME_TAKEN`, `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `FORKED`, `OS`.
+/// Errors: `NAME_TAKEN`, whose message names the process that has the name; `INVALID_ARGUMENT`,
+/// `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `FORKED`, `OS`.
 ///
 /// # Safety
 ///
@@ -223,6 +253,7 @@ pub unsafe extern "C" fn shm_pool_sender_create(
     provider: Option<&Provider>,
     name: *const c_char,
     options: Option<&SenderOptions>,
+    timeout_ns: u64,
     sender: Option<&mut MaybeUninit<Option<Box<Sender>>>>,
 ) -> Status {
     guard(|| {
@@ -241,11 +272,15 @@ pub unsafe extern "C" fn shm_pool_sender_create(
                 if let Some(mode) = u32_option(options.mode, "mode")? {
                     builder = builder.mode(mode);
                 }
-                if let Some(spin) = spin(options.spin_ns) {
+                if let Some(spin) = time_option(options.spin_ns) {
                     builder = builder.spin(spin);
                 }
             }
-            Ok(Sender(builder.create(&provider.required("provider")?.0, name)?))
+            let provider = &provider.required("provider")?.0;
+            Ok(Sender(match timeout_ns {
+                0 => builder.create(provider, name)?,
+                _ => builder.create_timeout(provider, name, timeout(timeout_ns))?,
+            }))
         })
     })
 }
@@ -354,11 +389,13 @@ pub extern "C" fn shm_pool_interrupter_destroy(interrupter: Option<Box<Interrupt
     guard_value((), || drop(interrupter));
 }
 
-/// Creates the channel `name`, for buffers of one provider and up to 64 receivers of the same user.
+/// Creates the channel `name`, for buffers of one provider and up to 64 receivers; see the option `mode`
+/// for those of other users.
 ///
 /// `provider`: may be destroyed before the publisher.
 /// `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
 /// `options`: NULL for the defaults. Not kept.
+/// `timeout_ns`: as for `shm_pool_sender_create`.
 /// `publisher`: set to the new publisher, which the caller owns and destroys with
 /// `shm_pool_publisher_destroy`; NULL after an error.
 ///
@@ -372,6 +409,7 @@ pub unsafe extern "C" fn shm_pool_publisher_create(
     provider: Option<&Provider>,
     name: *const c_char,
     options: Option<&PublisherOptions>,
+    timeout_ns: u64,
     publisher: Option<&mut MaybeUninit<Option<Box<Publisher>>>>,
 ) -> Status {
     guard(|| {
@@ -381,7 +419,19 @@ pub unsafe extern "C" fn shm_pool_publisher_create(
             let mut builder = channel::Publisher::builder();
             if let Some(options) = options {
                 check_reserved(&options.reserved)?;
-                builder = builder.allow_blocking(!options.refuse_blocking);
+                builder = builder.allow_blocking(!options.refuse_blocking).joins_in_send(!options.defer_joins);
+                if let Some(limit) = time_option(options.block_limit_ns) {
+                    builder = builder.block_limit(limit);
+                }
+                if let Some(rule) = on_stall(options.on_stall)? {
+                    builder = builder.on_stall(rule);
+                }
+                if let Some(bytes) = size_option(options.max_bytes_per_receiver) {
+                    builder = builder.max_bytes_per_receiver(bytes);
+                }
+                if let Some(mode) = u32_option(options.mode, "mode")? {
+                    builder = builder.mode(mode);
+                }
                 if let Some(receivers) = size_option(options.receivers) {
                     builder = builder.receivers(receivers);
                 }
@@ -397,11 +447,15 @@ pub unsafe extern "C" fn shm_pool_publisher_create(
                 if let Some(rule) = on_full(options.on_full)? {
                     builder = builder.on_full(rule);
                 }
-                if let Some(spin) = spin(options.spin_ns) {
+                if let Some(spin) = time_option(options.spin_ns) {
                     builder = builder.spin(spin);
                 }
             }
-            Ok(Publisher(builder.create(&provider.required("provider")?.0, name)?))
+            let provider = &provider.required("provider")?.0;
+            Ok(Publisher(match timeout_ns {
+                0 => builder.create(provider, name)?,
+                _ => builder.create_timeout(provider, name, timeout(timeout_ns))?,
+            }))
         })
     })
 }
@@ -415,7 +469,8 @@ pub extern "C" fn shm_pool_publisher_destroy(publisher: Option<Box<Publisher>>) 
     guard_value((), || drop(publisher));
 }
 
-/// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`.
+/// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`, and at
+/// most for the option `block_limit_ns`.
 ///
 /// `buf`: emptied; its memory is free again when all its handles and the receivers' messages are
 /// dropped. On an error it stays as it is, and no receiver gets it.
@@ -423,8 +478,8 @@ pub extern "C" fn shm_pool_publisher_destroy(publisher: Option<Box<Publisher>>) 
 /// limit.
 /// `sent`: set to what became of the message; not after an error. May be NULL.
 ///
-/// Errors: `FULL` and `TOO_MANY_LOANS` without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`,
-/// `FORKED`, `INVALID_ARGUMENT`.
+/// Errors: `FULL` and `TOO_MANY_LOANS` without a wait, and `TIMED_OUT`, before `block_limit_ns` has
+/// passed; `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_send(
     publisher: Option<&mut Publisher>,
@@ -496,6 +551,28 @@ pub extern "C" fn shm_pool_publisher_wait_for_receivers(
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_wait_until_received(publisher: Option<&mut Publisher>, timeout_ns: u64) -> Status {
     guard(|| Ok(publisher.required("publisher")?.0.wait_until_received(timeout(timeout_ns))?))
+}
+
+/// Connects one receiver that has joined, or disconnects those that have closed or died, at some 20
+/// system calls. Returns `true` if it did: call it again, when there is time, until it returns `false`.
+/// A send does the same for all of them, unless the option `defer_joins` is set.
+///
+/// Returns `false` if `publisher` is NULL, and in a forked child.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_serve_joins(publisher: Option<&mut Publisher>) -> bool {
+    guard_value(false, || publisher.is_some_and(|publisher| publisher.0.serve_joins()))
+}
+
+/// Disconnects a receiver, which need not cooperate: one that is stopped, for example. Its messages that
+/// it has not received are withdrawn. It may read on what it has received; its next receive returns
+/// `EVICTED`. It keeps its seat until it and what it has received are dropped, and may then join again.
+///
+/// `id`: from `shm_pool_publisher_receivers`.
+///
+/// Returns `false` if no receiver with this id is connected.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_disconnect(publisher: Option<&mut Publisher>, id: u64) -> bool {
+    guard_value(false, || publisher.is_some_and(|publisher| publisher.0.disconnect(id)))
 }
 
 /// Reads the state of each connected receiver.

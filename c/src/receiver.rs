@@ -1,9 +1,11 @@
 //! The receiving end of channels.
 
-use crate::channel::{on_full, spin, Interrupter};
+use crate::channel::{on_full, Interrupter};
 use crate::client::Client;
 use crate::status::{guard, guard_value, Failure, Status};
-use crate::value::{check_reserved, create, size_option, text, timeout, value, Required, Value, SHM_POOL_FOREVER};
+use crate::value::{
+    check_reserved, create, size_option, text, time_option, timeout, value, Required, Value, SHM_POOL_FOREVER,
+};
 use shm_pool::channel::{self, RecvError, WaitAnyError};
 use shm_pool::WakeFd;
 use std::ffi::{c_char, c_int};
@@ -91,7 +93,7 @@ pub unsafe extern "C" fn shm_pool_receiver_open(
                 if let Some(rule) = on_full(options.on_full)? {
                     builder = builder.on_full(rule);
                 }
-                if let Some(spin) = spin(options.spin_ns) {
+                if let Some(spin) = time_option(options.spin_ns) {
                     builder = builder.spin(spin);
                 }
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub const SHM_POOL_FOREVER: u64 = u64::MAX;
 
 /// In options, where 0 means "the default": the number zero.
-pub const SHM_POOL_ZERO: u64 = u64::MAX;
+pub const SHM_POOL_ZERO: u64 = u64::MAX - 1;
 
 /// What the bytes of a handle mean. The layout is defined: a tag, and the value behind it. Bytes that
 /// are all zero are `Empty`.
@@ -165,6 +165,10 @@ pub(crate) fn u32_option(value: u64, name: &'static str) -> Result<Option<u32>, 
     option(value).map(convert).transpose()
 }
 
+pub(crate) fn time_option(value: u64) -> Option<Duration> {
+    option(value).map(timeout)
+}
+
 /// Checks the fields that a later version may use.
 pub(crate) fn check_reserved(reserved: &[u64]) -> Result<(), Failure> {
     if reserved.iter().all(|&word| word == 0) {
@@ -248,6 +252,8 @@ mod tests {
     #[test]
     fn options() {
         assert_eq!([0, 1, SHM_POOL_ZERO].map(option), [None, Some(1), Some(0)]);
+        let times = [0, 1, SHM_POOL_ZERO, SHM_POOL_FOREVER].map(time_option);
+        assert_eq!(times, [None, Some(Duration::from_nanos(1)), Some(Duration::ZERO), Some(Duration::MAX)]);
         assert!(u32_option(1 << 32, "mode").is_err());
         assert!(check_reserved(&[0, 1]).is_err());
     }

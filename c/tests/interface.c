@@ -195,9 +195,9 @@ static void channel(void) {
     FAILS(shm_pool_receiver_open(client, "pair", NULL, 0, &receiver), NOT_FOUND);
     FAILS(shm_pool_receiver_open(client, "pair", NULL, 1, &receiver), NOT_FOUND);
     shm_pool_sender_options options = {.capacity = 2};
-    OK(shm_pool_sender_create(provider, "pair", &options, &sender));
-    FAILS(shm_pool_sender_create(provider, "pair", NULL, &second), NAME_TAKEN);
-    FAILS(shm_pool_sender_create(provider, NULL, NULL, &second), INVALID_ARGUMENT);
+    OK(shm_pool_sender_create(provider, "pair", &options, 0, &sender));
+    FAILS(shm_pool_sender_create(provider, "pair", NULL, 0, &second), NAME_TAKEN);
+    FAILS(shm_pool_sender_create(provider, NULL, NULL, 0, &second), INVALID_ARGUMENT);
     FAILS(shm_pool_sender_wait_for_receiver(sender, 1), TIMED_OUT);
     shm_pool_receiver_options rule = {.on_full = SHM_POOL_DROP_NEWEST};
     FAILS(shm_pool_receiver_open(client, "pair", &rule, 0, &receiver), NOT_A_PUBLISHER);
@@ -260,7 +260,7 @@ static void publisher(void) {
     shm_pool_client *client = make_client();
     shm_pool_publisher *publisher;
     shm_pool_publisher_options options = {.receivers = 2, .capacity = 4, .refuse_blocking = true};
-    OK(shm_pool_publisher_create(provider, "many", &options, &publisher));
+    OK(shm_pool_publisher_create(provider, "many", &options, 0, &publisher));
     shm_pool_receiver *slow, *all, *refused;
     shm_pool_receiver_options two = {.capacity = 2}, block = {.on_full = SHM_POOL_BLOCK}, unknown = {.on_full = 9};
     FAILS(shm_pool_receiver_open(client, "many", &block, 0, &refused), BLOCKING_NOT_ALLOWED);
@@ -326,7 +326,7 @@ static void *send_samples(void *argument) {
     shm_pool_provider *provider = make_provider();
     shm_pool_sender *sender;
     char byte;
-    OK(shm_pool_sender_create(provider, "event-loop", NULL, &sender));
+    OK(shm_pool_sender_create(provider, "event-loop", NULL, 0, &sender));
     CHECK(write(commands[1], ".", 1) == 1);
     while (read(commands[0], &byte, 1) == 1 && byte == 's') OK(shm_pool_sender_send_bytes(sender, "s", 1, 0));
     shm_pool_sender_destroy(sender);
@@ -392,7 +392,7 @@ static void interrupts(void) {
     shm_pool_sender *sender;
     shm_pool_receiver *receiver;
     shm_pool_interrupter *of_sender, *of_receiver;
-    OK(shm_pool_sender_create(provider, "interrupts", NULL, &sender));
+    OK(shm_pool_sender_create(provider, "interrupts", NULL, 0, &sender));
     OK(shm_pool_receiver_open(client, "interrupts", NULL, 0, &receiver));
     OK(shm_pool_sender_interrupter(sender, &of_sender));
     OK(shm_pool_receiver_interrupter(receiver, &of_receiver));
@@ -435,7 +435,7 @@ static void errors_are_per_thread(void) {
 static void forked_child(void) {
     shm_pool_provider *provider = make_provider();
     shm_pool_sender *sender;
-    OK(shm_pool_sender_create(provider, "forked", NULL, &sender));
+    OK(shm_pool_sender_create(provider, "forked", NULL, 0, &sender));
     shm_pool_buf buf = make_buf(provider, "kept");
     pid_t child = fork();
     CHECK(child >= 0);

@@ -52,7 +52,7 @@ static void expect_unused(const shm_pool_provider *provider) {
 static void send_messages(const char *prefix, const char *name) {
     shm_pool_provider *provider = make_provider(prefix);
     shm_pool_sender *sender;
-    OK(shm_pool_sender_create(provider, name, NULL, &sender));
+    OK(shm_pool_sender_create(provider, name, NULL, 0, &sender));
     OK(shm_pool_sender_wait_for_receiver(sender, 60 * SECOND));
     for (uint8_t number = 0; number < MESSAGES; number++) {
         shm_pool_buf buf = filled(provider, number);
