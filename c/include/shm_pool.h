@@ -44,12 +44,12 @@
 #define SHM_POOL_FOREVER UINT64_MAX
 
 // In options, where 0 means "the default": the number zero.
-#define SHM_POOL_ZERO UINT64_MAX
+#define SHM_POOL_ZERO (UINT64_MAX - 1)
 
 // The most bytes that a slot of a channel holds: a message of `shm_pool_sender_send_bytes`.
 #define SHM_POOL_MAX_INLINE 48
 
-// In options: a receiver that is behind makes the publisher wait.
+// In options: a receiver that is behind makes the publisher wait, at most for `block_limit_ns`.
 #define SHM_POOL_BLOCK 1
 
 // In options: a receiver that is behind misses new messages.
@@ -57,6 +57,12 @@
 
 // In options: a receiver that is behind gets the newest messages, and misses older ones.
 #define SHM_POOL_DROP_OLDEST 3
+
+// In options: a receiver that makes no room in time misses messages until it has room.
+#define SHM_POOL_SKIP 1
+
+// In options: a receiver that makes no room in time is disconnected.
+#define SHM_POOL_DISCONNECT 2
 
 // The result of a call. Numbers keep their meaning in later versions, which may add some.
 typedef enum shm_pool_status {
@@ -261,6 +267,23 @@ typedef struct shm_pool_stats {
     uint64_t reserved[6];
 } shm_pool_stats;
 
+// The figures of a provider that a real-time thread may read, in bytes unless stated otherwise.
+typedef struct shm_pool_counters {
+    // The cap.
+    uint64_t max_bytes;
+    // All chunks: in use, leased by peers, and idle.
+    uint64_t bytes_held;
+    // The highest `bytes_held` so far.
+    uint64_t peak_bytes_held;
+    // Chunks that are not idle: in use, leased, on loan, or returned by a peer or a receiver and not
+    // found since.
+    uint64_t bytes_out;
+    // How many allocations and reservations made a chunk.
+    uint64_t misses;
+    // The number of segments created so far.
+    uint64_t segments_created;
+} shm_pool_counters;
+
 // The chunks of one size class.
 typedef struct shm_pool_class_stats {
     // The size of a chunk in bytes.
@@ -372,8 +395,23 @@ typedef struct shm_pool_publisher_options {
     uint64_t on_full;
     // How long a send spins for room before it sleeps, in nanoseconds; default 20,000.
     uint64_t spin_ns;
+    // How long a message waits for receivers with `SHM_POOL_BLOCK`, all together, in nanoseconds;
+    // default 5 seconds. A receiver that has had no room for that long, over however many calls, is
+    // stalled: messages are sent to the others without waiting for it. With `SHM_POOL_FOREVER`, a
+    // stopped receiver stops the others.
+    uint64_t block_limit_ns;
+    // What happens with a stalled receiver: `SHM_POOL_SKIP`, the default, or `SHM_POOL_DISCONNECT`.
+    uint64_t on_stall;
+    // How many bytes of buffers a receiver may hold at a time, received or not; default: a quarter of
+    // the provider's `max_bytes`. Two buffers are always allowed.
+    uint64_t max_bytes_per_receiver;
+    // The permission bits of the object, and of those that its receivers create; default 0600.
+    uint64_t mode;
     // Refuses receivers with `SHM_POOL_BLOCK`, so that sends never wait.
     bool refuse_blocking;
+    // Leaves receivers that have joined, closed or died to `shm_pool_publisher_serve_joins`, so that a
+    // send makes no system call for them; by default each send connects and disconnects them.
+    bool defer_joins;
     // Must be 0.
     uint64_t reserved[4];
 } shm_pool_publisher_options;
@@ -548,6 +586,15 @@ void shm_pool_reservation_destroy(struct shm_pool_reservation *reservation);
 // Errors: `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_provider_stats(const struct shm_pool_provider *provider,
                                              struct shm_pool_stats *stats);
+
+// Reads the figures that a real-time thread may read; all zero in a forked child. Takes no lock, makes
+// no system call and uses no heap. Costs about a microsecond.
+//
+// `counters`: overwritten.
+//
+// Errors: `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_provider_counters(const struct shm_pool_provider *provider,
+                                                struct shm_pool_counters *counters);
 
 // Reads the statistics of each size class in use.
 //
@@ -770,15 +817,19 @@ void shm_pool_view_drop(struct shm_pool_view *view);
 // `provider`: may be destroyed before the sender.
 // `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
 // `options`: NULL for the defaults. Not kept.
+// `timeout_ns`: how long to wait while a live sender has the name, such as a predecessor that is still
+// exiting, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
 // `sender`: set to the new sender, which the caller owns and destroys with `shm_pool_sender_destroy`;
 // NULL after an error.
 //
-// Errors: `INVALID_ARGUMENT`, `NAME_TAKEN`, `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `FORKED`, `OS`.
+// Errors: `NAME_TAKEN`, whose message names the process that has the name; `INVALID_ARGUMENT`,
+// `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `FORKED`, `OS`.
 //
 // Requires: `name` is NULL, or ends with a NUL.
 enum shm_pool_status shm_pool_sender_create(const struct shm_pool_provider *provider,
                                             const char *name,
                                             const struct shm_pool_sender_options *options,
+                                            uint64_t timeout_ns,
                                             struct shm_pool_sender **sender);
 
 // Closes a channel. Its receiver gets what was sent, and then `DISCONNECTED`; see also
@@ -843,11 +894,13 @@ void shm_pool_interrupter_interrupt(const struct shm_pool_interrupter *interrupt
 // `interrupter`: consumed. NULL is allowed.
 void shm_pool_interrupter_destroy(struct shm_pool_interrupter *interrupter);
 
-// Creates the channel `name`, for buffers of one provider and up to 64 receivers of the same user.
+// Creates the channel `name`, for buffers of one provider and up to 64 receivers; see the option `mode`
+// for those of other users.
 //
 // `provider`: may be destroyed before the publisher.
 // `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
 // `options`: NULL for the defaults. Not kept.
+// `timeout_ns`: as for `shm_pool_sender_create`.
 // `publisher`: set to the new publisher, which the caller owns and destroys with
 // `shm_pool_publisher_destroy`; NULL after an error.
 //
@@ -857,6 +910,7 @@ void shm_pool_interrupter_destroy(struct shm_pool_interrupter *interrupter);
 enum shm_pool_status shm_pool_publisher_create(const struct shm_pool_provider *provider,
                                                const char *name,
                                                const struct shm_pool_publisher_options *options,
+                                               uint64_t timeout_ns,
                                                struct shm_pool_publisher **publisher);
 
 // Closes a channel. Its receivers get what was sent, and then `DISCONNECTED`; see also
@@ -865,7 +919,8 @@ enum shm_pool_status shm_pool_publisher_create(const struct shm_pool_provider *p
 // `publisher`: consumed. NULL is allowed.
 void shm_pool_publisher_destroy(struct shm_pool_publisher *publisher);
 
-// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`.
+// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`, and at
+// most for the option `block_limit_ns`.
 //
 // `buf`: emptied; its memory is free again when all its handles and the receivers' messages are
 // dropped. On an error it stays as it is, and no receiver gets it.
@@ -873,8 +928,8 @@ void shm_pool_publisher_destroy(struct shm_pool_publisher *publisher);
 // limit.
 // `sent`: set to what became of the message; not after an error. May be NULL.
 //
-// Errors: `FULL` and `TOO_MANY_LOANS` without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`,
-// `FORKED`, `INVALID_ARGUMENT`.
+// Errors: `FULL` and `TOO_MANY_LOANS` without a wait, and `TIMED_OUT`, before `block_limit_ns` has
+// passed; `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_publisher_send(struct shm_pool_publisher *publisher,
                                              struct shm_pool_buf *buf,
                                              uint64_t timeout_ns,
@@ -908,6 +963,23 @@ enum shm_pool_status shm_pool_publisher_wait_for_receivers(struct shm_pool_publi
 // Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_publisher_wait_until_received(struct shm_pool_publisher *publisher,
                                                             uint64_t timeout_ns);
+
+// Connects one receiver that has joined, or disconnects those that have closed or died, at some 20
+// system calls. Returns `true` if it did: call it again, when there is time, until it returns `false`.
+// A send does the same for all of them, unless the option `defer_joins` is set.
+//
+// Returns `false` if `publisher` is NULL, and in a forked child.
+bool shm_pool_publisher_serve_joins(struct shm_pool_publisher *publisher);
+
+// Disconnects a receiver, which need not cooperate: one that is stopped, for example. Its messages that
+// it has not received are withdrawn. It may read on what it has received; its next receive returns
+// `EVICTED`. It keeps its seat until it and what it has received are dropped, and may then join again.
+//
+// `id`: from `shm_pool_publisher_receivers`.
+//
+// Returns `false` if no receiver with this id is connected.
+bool shm_pool_publisher_disconnect(struct shm_pool_publisher *publisher,
+                                   uint64_t id);
 
 // Reads the state of each connected receiver.
 //

@@ -173,6 +173,7 @@ public:
     void interrupt_waits() const { shm_pool_provider_interrupt_waits(get()); }
     reservation reserve(std::size_t len, std::size_t count) const { return {get(), len, count}; }
     shm_pool_stats stats() const { return detail::result<shm_pool_stats>(shm_pool_provider_stats, get()); }
+    shm_pool_counters counters() const { return detail::result<shm_pool_counters>(shm_pool_provider_counters, get()); }
     std::size_t trim(std::size_t to = 0) const { return shm_pool_provider_trim_to(get(), to); }
     std::size_t reclaim() const { return shm_pool_provider_reclaim(get()); }
     void disconnect(const peer_id &peer) const { check(shm_pool_provider_disconnect(get(), &peer)); }

@@ -83,6 +83,25 @@ pub struct Stats {
     pub reserved: [u64; 6],
 }
 
+/// The figures of a provider that a real-time thread may read, in bytes unless stated otherwise.
+#[repr(C)]
+#[derive(Default)]
+pub struct Counters {
+    /// The cap.
+    pub max_bytes: u64,
+    /// All chunks: in use, leased by peers, and idle.
+    pub bytes_held: u64,
+    /// The highest `bytes_held` so far.
+    pub peak_bytes_held: u64,
+    /// Chunks that are not idle: in use, leased, on loan, or returned by a peer or a receiver and not
+    /// found since.
+    pub bytes_out: u64,
+    /// How many allocations and reservations made a chunk.
+    pub misses: u64,
+    /// The number of segments created so far.
+    pub segments_created: u64,
+}
+
 /// The chunks of one size class.
 #[repr(C)]
 pub struct ClassStats {
@@ -313,6 +332,32 @@ pub extern "C" fn shm_pool_provider_stats(
             hits: stats.hits(),
             misses: stats.misses(),
             reserved: [0; 6],
+        };
+        Ok(())
+    })
+}
+
+/// Reads the figures that a real-time thread may read; all zero in a forked child. Takes no lock, makes
+/// no system call and uses no heap. Costs about a microsecond.
+///
+/// `counters`: overwritten.
+///
+/// Errors: `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_provider_counters(
+    provider: Option<&Provider>,
+    counters: Option<&mut MaybeUninit<Counters>>,
+) -> Status {
+    guard(|| {
+        let out = counters.required("counters")?.write(Counters::default());
+        let counters = provider.required("provider")?.0.counters();
+        *out = Counters {
+            max_bytes: counters.max_bytes as u64,
+            bytes_held: counters.bytes_held as u64,
+            peak_bytes_held: counters.peak_bytes_held as u64,
+            bytes_out: counters.bytes_out as u64,
+            misses: counters.misses,
+            segments_created: counters.segments_created,
         };
         Ok(())
     })

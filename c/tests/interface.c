@@ -68,6 +68,11 @@ static void options(void) {
     shm_pool_stats stats;
     OK(shm_pool_provider_stats(provider, &stats));
     CHECK(stats.bytes_held == 0 && stats.max_bytes == 1 << 30);
+    shm_pool_counters counters;
+    OK(shm_pool_provider_counters(provider, &counters));
+    CHECK(counters.max_bytes == 1 << 30 && counters.bytes_out == 0 && counters.misses == 1);
+    CHECK(counters.peak_bytes_held > 0 && counters.segments_created == 1);
+    FAILS(shm_pool_provider_counters(NULL, &counters), INVALID_ARGUMENT);
     shm_pool_provider_destroy(provider);
 }
 
@@ -314,6 +319,185 @@ static void publisher(void) {
     shm_pool_provider_destroy(provider);
 }
 
+static shm_pool_publisher *make_publisher(const shm_pool_provider *provider, const char *name,
+                                          const shm_pool_publisher_options *options) {
+    shm_pool_publisher *publisher;
+    OK(shm_pool_publisher_create(provider, name, options, 0, &publisher));
+    return publisher;
+}
+
+static shm_pool_receiver *join(const shm_pool_client *client, const char *name, shm_pool_publisher *publisher) {
+    shm_pool_receiver *receiver;
+    OK(shm_pool_receiver_open(client, name, NULL, 0, &receiver));
+    OK(shm_pool_publisher_wait_for_receivers(publisher, 1, 60 * SECOND));
+    return receiver;
+}
+
+static shm_pool_sent_t send_frame(shm_pool_publisher *publisher, const shm_pool_provider *provider) {
+    shm_pool_buf buf = make_buf(provider, "a frame");
+    shm_pool_sent_t sent;
+    OK(shm_pool_publisher_send(publisher, &buf, SECOND, &sent)); /* less than the default limit */
+    return sent;
+}
+
+/* Returns what became of the first message for which there was no room. */
+static shm_pool_sent_t fill(shm_pool_publisher *publisher, const shm_pool_provider *provider) {
+    shm_pool_sent_t sent = send_frame(publisher, provider);
+    CHECK(sent.receivers == 1 && sent.skipped == 0);
+    for (int at = 0; at < 8 && sent.receivers == 1; at++) sent = send_frame(publisher, provider);
+    return sent;
+}
+
+static void stalls(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_publisher_options options = {.capacity = 1, .on_full = SHM_POOL_BLOCK, .block_limit_ns = SHM_POOL_ZERO};
+    shm_pool_publisher *publisher = make_publisher(provider, "stalls", &options);
+    shm_pool_receiver *receiver = join(client, "stalls", publisher);
+    shm_pool_sent_t sent = fill(publisher, provider);
+    CHECK(sent.receivers == 0 && sent.stalled == 1 && sent.skipped == 1);
+    shm_pool_receiver_state state;
+    size_t count;
+    OK(shm_pool_publisher_receivers(publisher, &state, 1, &count));
+    CHECK(count == 1 && state.is_stalled && state.missed.stalled == 1 && state.process == (uint64_t)getpid());
+    shm_pool_message message;
+    while (shm_pool_receiver_recv(receiver, 0, &message) == SHM_POOL_STATUS_OK) shm_pool_message_drop(&message);
+    CHECK(send_frame(publisher, provider).receivers == 1);
+    OK(shm_pool_receiver_recv(receiver, SECOND, &message));
+    CHECK(shm_pool_message_missed(&message) == 1);
+    shm_pool_message_drop(&message);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_publisher_destroy(publisher);
+
+    options.on_stall = SHM_POOL_DISCONNECT;
+    publisher = make_publisher(provider, "stalls", &options);
+    receiver = join(client, "stalls", publisher);
+    CHECK(fill(publisher, provider).stalled == 1);
+    OK(shm_pool_publisher_receivers(publisher, NULL, 0, &count));
+    CHECK(count == 0);
+    FAILS(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &message), EVICTED);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_publisher_destroy(publisher);
+
+    options.on_stall = 9;
+    FAILS(shm_pool_publisher_create(provider, "stalls", &options, 0, &publisher), INVALID_ARGUMENT);
+    CHECK(strstr(shm_pool_last_error(), "on_stall"));
+    shm_pool_publisher_options mode = {.mode = 0111};
+    FAILS(shm_pool_publisher_create(provider, "stalls", &mode, 0, &publisher), INVALID_ARGUMENT);
+    CHECK(in_use(provider) == 0);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+static void disconnects(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_publisher_options options = {.receivers = 1};
+    shm_pool_publisher *publisher = make_publisher(provider, "disconnects", &options);
+    shm_pool_receiver *receiver = join(client, "disconnects", publisher), *again;
+    shm_pool_receiver_state state;
+    size_t count;
+    OK(shm_pool_publisher_receivers(publisher, &state, 1, &count));
+    shm_pool_message held, none;
+    CHECK(send_frame(publisher, provider).receivers == 1 && send_frame(publisher, provider).receivers == 1);
+    OK(shm_pool_receiver_recv(receiver, SECOND, &held));
+    CHECK(!shm_pool_publisher_disconnect(publisher, state.id + 1) && !shm_pool_publisher_disconnect(NULL, state.id));
+    CHECK(shm_pool_publisher_disconnect(publisher, state.id) && !shm_pool_publisher_disconnect(publisher, state.id));
+    CHECK(send_frame(publisher, provider).receivers == 0);
+    FAILS(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &none), EVICTED);
+    shm_pool_receiver_destroy(receiver);
+    CHECK(has(shm_pool_message_data(&held), shm_pool_message_len(&held), "a frame"));
+    FAILS(shm_pool_receiver_open(client, "disconnects", NULL, 0, &again), TOO_MANY_RECEIVERS);
+    shm_pool_message_drop(&held);
+    again = join(client, "disconnects", publisher);
+    CHECK(send_frame(publisher, provider).receivers == 1);
+    shm_pool_receiver_destroy(again);
+    shm_pool_publisher_destroy(publisher);
+    CHECK(in_use(provider) == 0);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+static void bytes_per_receiver(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_publisher_options options = {.on_full = SHM_POOL_DROP_NEWEST, .max_bytes_per_receiver = 1};
+    shm_pool_publisher *publisher = make_publisher(provider, "bytes", &options);
+    shm_pool_receiver *receiver = join(client, "bytes", publisher);
+    shm_pool_message held[2], none;
+    CHECK(send_frame(publisher, provider).receivers == 1 && send_frame(publisher, provider).receivers == 1);
+    OK(shm_pool_receiver_recv(receiver, SECOND, &held[0]));
+    OK(shm_pool_receiver_recv(receiver, SECOND, &held[1]));
+    shm_pool_sent_t sent = send_frame(publisher, provider);
+    CHECK(sent.receivers == 0 && sent.too_many_loans == 1 && sent.skipped == 1);
+    FAILS(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &none), TOO_MANY_LOANS);
+    FAILS(shm_pool_receiver_recv(receiver, 0, &none), EMPTY);
+    shm_pool_message_drop(&held[0]);
+    shm_pool_message_drop(&held[1]);
+    CHECK(send_frame(publisher, provider).receivers == 1);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_publisher_destroy(publisher);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+static void deferred_joins(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_publisher_options options = {.defer_joins = true};
+    shm_pool_publisher *publisher = make_publisher(provider, "joins", &options);
+    shm_pool_receiver *receiver;
+    OK(shm_pool_receiver_open(client, "joins", NULL, 0, &receiver));
+    CHECK(send_frame(publisher, provider).receivers == 0);
+    CHECK(shm_pool_publisher_serve_joins(publisher) && !shm_pool_publisher_serve_joins(publisher));
+    CHECK(send_frame(publisher, provider).receivers == 1);
+    shm_pool_receiver_destroy(receiver);
+    CHECK(shm_pool_publisher_serve_joins(publisher) && !shm_pool_publisher_serve_joins(publisher));
+    CHECK(!shm_pool_publisher_serve_joins(NULL));
+    shm_pool_publisher_destroy(publisher);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+static void *succeed(void *provider) {
+    shm_pool_publisher *publisher;
+    OK(shm_pool_publisher_create(provider, "succeeds", NULL, SHM_POOL_FOREVER, &publisher));
+    return publisher;
+}
+
+static void successors(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_sender *sender, *second;
+    OK(shm_pool_sender_create(provider, "succeeds", NULL, 0, &sender));
+    FAILS(shm_pool_sender_create(provider, "succeeds", NULL, 1, &second), NAME_TAKEN);
+    CHECK(second == NULL);
+    pthread_t thread;
+    void *publisher;
+    CHECK(pthread_create(&thread, NULL, succeed, provider) == 0);
+    shm_pool_sender_destroy(sender);
+    CHECK(pthread_join(thread, &publisher) == 0);
+    shm_pool_publisher_destroy(publisher);
+    shm_pool_provider_destroy(provider);
+}
+
+static void quotas(void) {
+    shm_pool_provider_options options = {.max_bytes_per_peer = 4096, .name_prefix = prefix};
+    shm_pool_provider *provider;
+    shm_pool_client *client = make_client();
+    shm_pool_peer_id peer;
+    shm_pool_buf_mut buf;
+    shm_pool_buf large;
+    shm_pool_descriptor descriptor;
+    OK(shm_pool_provider_create(&options, &provider));
+    OK(shm_pool_client_connect(client, shm_pool_provider_id(provider), &peer));
+    OK(shm_pool_provider_alloc(provider, 4097, &buf));
+    OK(shm_pool_buf_mut_freeze(&buf, &large));
+    FAILS(shm_pool_buf_grant(&large, &peer, &descriptor), OVER_QUOTA);
+    shm_pool_buf_drop(&large);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
 static int is_readable(int fd, int timeout_ms) {
     struct pollfd events = {.fd = fd, .events = POLLIN};
     CHECK(poll(&events, 1, timeout_ms) >= 0);
@@ -465,6 +649,12 @@ int main(void) {
     descriptors();
     channel();
     publisher();
+    stalls();
+    disconnects();
+    bytes_per_receiver();
+    deferred_joins();
+    successors();
+    quotas();
     event_loop();
     interrupts();
     errors_are_per_thread();

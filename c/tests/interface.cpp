@@ -163,12 +163,39 @@ static void publisher() {
     CHECK(frame && has(*frame, "a frame") && newest && has(*newest, "a sample") && newest->missed() == 1);
 }
 
+static void disconnected() {
+    auto provider = make_provider();
+    auto client = make_client();
+    shm_pool_publisher_options options{};
+    options.max_bytes_per_receiver = 1;
+    options.on_full = SHM_POOL_DROP_NEWEST;
+    shm_pool::publisher publisher(provider, "evicts", options, 1s);
+    throws(SHM_POOL_STATUS_NAME_TAKEN, [&] { shm_pool::sender(provider, "evicts", {}, 1ns); });
+    shm_pool::receiver receiver(client, "evicts");
+    CHECK(publisher.serve_joins() && !publisher.serve_joins());
+    shm_pool_sent_t sent;
+    for (std::uint64_t at = 0; at < 3; at++) {
+        auto buf = make_buf(provider, "a frame");
+        CHECK(publisher.send(buf, 1s, &sent) && sent.too_many_loans == at / 2);
+    }
+    auto first = receiver.try_recv(), second = receiver.try_recv();
+    throws(SHM_POOL_STATUS_TOO_MANY_LOANS, [&] { receiver.recv(); });
+    CHECK(!receiver.try_recv());
+    shm_pool_receiver_state state;
+    std::size_t count;
+    shm_pool::check(shm_pool_publisher_receivers(publisher.get(), &state, 1, &count));
+    CHECK(count == 1 && publisher.disconnect(state.id) && !publisher.disconnect(state.id));
+    throws(SHM_POOL_STATUS_EVICTED, [&] { receiver.recv(); });
+    CHECK(has(*second, "a frame"));
+}
+
 int main() {
     buffers();
     descriptors();
     channel();
     full_channel();
     publisher();
+    disconnected();
     CHECK(shm_pool::sweep(nullptr, prefix.c_str()).objects == 0);
     return 0;
 }
