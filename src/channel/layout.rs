@@ -6,7 +6,9 @@
 
 use super::bell::Bell;
 use super::error::ChannelError;
-use super::message_type::{self, MessageType, TypeWords};
+#[cfg(not(all(test, loom)))]
+use super::message_type;
+use super::message_type::{MessageType, TypeWords};
 use super::missed::MissedWords;
 use super::ring::{OnFull, Slot};
 use crate::error::OsError;
