@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static char prefix[64];
@@ -459,6 +460,12 @@ static void deferred_joins(void) {
     shm_pool_provider_destroy(provider);
 }
 
+static uint64_t now(void) {
+    struct timespec time;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &time) == 0);
+    return (uint64_t)time.tv_sec * SECOND + (uint64_t)time.tv_nsec;
+}
+
 static void *succeed(void *provider) {
     shm_pool_publisher *publisher;
     OK(shm_pool_publisher_create(provider, "succeeds", NULL, SHM_POOL_FOREVER, &publisher));
@@ -469,8 +476,13 @@ static void successors(void) {
     shm_pool_provider *provider = make_provider();
     shm_pool_sender *sender, *second;
     OK(shm_pool_sender_create(provider, "succeeds", NULL, 0, &sender));
-    FAILS(shm_pool_sender_create(provider, "succeeds", NULL, 1, &second), NAME_TAKEN);
-    CHECK(second == NULL);
+    shm_pool_publisher *other;
+    uint64_t start = now();
+    FAILS(shm_pool_sender_create(provider, "succeeds", NULL, SECOND / 20, &second), NAME_TAKEN);
+    CHECK(second == NULL && now() - start >= SECOND / 20);
+    start = now();
+    FAILS(shm_pool_publisher_create(provider, "succeeds", NULL, SECOND / 20, &other), NAME_TAKEN);
+    CHECK(other == NULL && now() - start >= SECOND / 20);
     pthread_t thread;
     void *publisher;
     CHECK(pthread_create(&thread, NULL, succeed, provider) == 0);
