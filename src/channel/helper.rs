@@ -1,10 +1,9 @@
 //! The helper: a thread that sleeps for the tasks of this process that await a channel.
 //!
-//! It starts with the first await, sleeps in the kernel on the bells of all awaited ends
-//! (`futex_waitv`), wakes their tasks, and exits with the last such end. An end stays with the
-//! helper between awaits, until it is dropped or a thread waits on it. So a message costs the task
-//! no system call and no lock, and a future that is ready when first polled never involves the
-//! helper.
+//! It starts with the first await, sleeps on the bells of all awaited ends (`futex_waitv`), wakes
+//! their tasks, and exits with the last such end. An end stays with the helper between awaits,
+//! until it is dropped or a thread waits on it. So a message costs the task no system call and no
+//! lock, and a future that is ready when first polled never involves the helper.
 //!
 //! # Steps
 //!
@@ -19,20 +18,18 @@
 //!
 //! [`Sleeper::arm`]: super::sleeper::Sleeper::arm
 //!
-//! **No wake-up is lost.** When H2 reads a bell, it may have been rung while its task had not
-//! returned, so that there was no waker to take. If the task returns before H4, T2 has changed the
-//! count, and H4 returns at once: without the count, the bell could have been rung once more, and
-//! have the value that H2 read. If the task returns after H4, the next ring wakes the helper: the
-//! kernel compares values, the count last, only at the beginning. The effects of a ring that the
-//! helper sees follow T1, by S1 and W4.
+//! **No wake-up is lost.** A bell may be rung before H2 while its task has not returned, so that
+//! there is no waker to take. If the task returns before H4, T2 has changed the count, and H4
+//! returns at once: the bell alone could have been rung once more, and have the value that H2 read.
+//! If it returns after H4, the next ring wakes the helper: the kernel compares values, the count
+//! last, only at the beginning. The effects of a ring that the helper sees follow T1, by S1 and W4.
 //!
 //! # More ends, and older kernels
 //!
 //! A call takes 128 words, so there is a helper for each 127 ends. Before Linux 5.16, or where a
 //! filter forbids the call, there is one for each end. It sleeps on the end's bell until that is
 //! rung; then, until the task returns by a system call, on its own count (`is_idle`). If the call
-//! fails later (a sandbox, or no kernel memory), a helper sleeps on its count alone, a millisecond
-//! at a time.
+//! fails later, a helper sleeps on its count alone, a millisecond at a time.
 //!
 //! Dropping an end marks it and wakes the helper, which may be in a waker: it unmaps the end on its
 //! next pass, on older kernels within a second.
@@ -40,10 +37,8 @@
 //! A waker is the user's code and may poll, drop ends or panic. So it is called with no lock held,
 //! and a panic is caught after the panic hook has reported it.
 //!
-//! Once a second the helper wakes all waiting tasks, so that each checks whether its ringer still
-//! holds its lock.
-//!
-//! The helper writes to no bell. A forked child starts its own when it awaits an end of its own.
+//! Once a second the helper wakes all waiting tasks, so that each checks its ringer's lock. It
+//! writes to no bell. A forked child starts its own.
 
 #![forbid(unsafe_code)]
 
@@ -92,7 +87,7 @@ struct AwaitedEnd {
     is_to_look: AtomicBool,
 }
 
-/// An awaited end, as its tasks see it. On drop, its helper releases it.
+/// An awaited end, as its tasks see it.
 pub(super) struct Awaited {
     this: Arc<AwaitedEnd>,
     helper: Arc<Helper>,
@@ -141,7 +136,7 @@ impl Awaited {
         had_waker
     }
 
-    /// Returns `true` if a second has passed since the last call: the task has to check its ringer.
+    /// Returns `true` if a second has passed since the last call.
     pub(super) fn is_to_look(&self) -> bool {
         // Relaxed: it says nothing about other memory.
         self.this.is_to_look.load(Ordering::Relaxed) && self.this.is_to_look.swap(false, Ordering::Relaxed)
@@ -251,8 +246,8 @@ impl Helper {
         let mut words = Words::new();
         for this in ends {
             let bell = this.end.bell().word();
-            // Acquire: partner of the Release in S1, in whose release sequence W4 is. T1 precedes
-            // S1, so a rung bell's waker is visible.
+            // Acquire: partner of the Release in S1, in whose release sequence W4 is; T1 precedes
+            // S1.
             let word = bell.load(Ordering::Acquire); // H2
             if is_time {
                 this.is_to_look.store(true, Ordering::Relaxed);
