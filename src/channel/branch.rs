@@ -33,7 +33,7 @@ pub(super) struct Branch {
     known: Known,
     limit: Limit,
     ticket: Ticket,
-    /// `true` if the next slot is known to be free. Only the sender can fill it.
+    /// `true` if the next slot is known to be free.
     has_room: bool,
     sent: Option<Ticket>,
     /// No message before this one is a buffer that can be withdrawn.
@@ -41,7 +41,7 @@ pub(super) struct Branch {
     pub(super) on_full: OnFull,
 }
 
-/// Creates `count` loans and their numbers; before the object, which the other side may open at
+/// Creates `count` loans and their numbers, before the object, which the other side may open at
 /// once.
 pub(super) fn loans(name: &Name, count: usize) -> Result<(Loans<Chunk>, Vec<u32>), OsError> {
     let bytes = count * (size_of::<usize>() + 2 * size_of::<u32>());
@@ -68,7 +68,7 @@ struct Need {
     /// Of the buffer's chunk; 0 for a message in the slot itself.
     bytes: usize,
     limit: Limit,
-    /// The free loans and the bytes out that the sender knows of.
+    /// The free loans and bytes out that the sender knows of.
     known: (usize, usize),
 }
 
@@ -81,7 +81,8 @@ impl Need {
         if limit.allows(bytes, known.0, known.1) {
             return true;
         }
-        // For loans, this barrier takes the place of step S2 of `bell`. Partner: the light barrier in `Borrower::give_back`.
+        // For loans, this barrier is S2 of `bell`. Partner: the light barrier in
+        // `Borrower::give_back`.
         if object.shared().to_sender().is_slept_on() {
             barrier::heavy();
         }
@@ -114,7 +115,7 @@ impl Branch {
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         let shared = self.object.shared();
-        // For its side effect: it records that there was a receiver, in case the bell is damaged later.
+        // For its side effect, in case the bell is damaged later.
         shared.has_had_receiver();
         shared.to_sender().is_gone()
     }
@@ -137,8 +138,8 @@ impl Branch {
         self.drop_withdrawn(ring::claim(self.object.shared().slots(), &mut oldest))
     }
 
-    /// Withdraws the oldest unreceived buffer, to free a loan. Returns `false` if none is left.
-    /// Visits each message once, over all calls.
+    /// Withdraws the oldest unreceived buffer, to free a loan. Visits each message once, over all
+    /// calls.
     #[cold]
     pub(super) fn withdraw_buffer(&mut self) -> bool {
         let Self { object, searched, ticket, .. } = self;
@@ -178,8 +179,8 @@ impl Branch {
         }
     }
 
-    /// Reserves the next slot and, for a buffer whose chunk has `bytes`, a loan; blocks as `patience`
-    /// allows. A message in the slot itself has 0 bytes.
+    /// Reserves the next slot and, for a buffer of `bytes` (else 0), a loan; blocks as `patience`
+    /// allows.
     #[inline]
     pub(super) fn reserve(&mut self, bytes: usize, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
         if self.has_room && self.has_loan(bytes) {
@@ -229,8 +230,8 @@ impl Branch {
         self.wait(Duration::ZERO, deadline, |object, _| ring::is_done(object.shared().slots(), sent))
     }
 
-    /// Returns `true` if the receiver may get a chunk of `bytes`; always for 0. Collects returned
-    /// loans if the sender knows of too few.
+    /// Returns `true` if the receiver may get a chunk of `bytes`. Collects returned loans if
+    /// necessary.
     #[inline]
     pub(super) fn has_loan(&mut self, bytes: usize) -> bool {
         self.known.allows(bytes, self.limit) || {
@@ -268,8 +269,7 @@ impl Branch {
         self.object.shared().to_receiver().ring();
     }
 
-    /// Once the receiver has been woken: checks for room for another message, and withdraws one if
-    /// the rule says so. Returns `true` if it did.
+    /// Step 5 of a send for this receiver. Returns `true` if a message was withdrawn.
     #[inline]
     pub(super) fn look_for_room(&mut self) -> bool {
         self.has_room = self.has_room();
@@ -291,8 +291,8 @@ impl Branch {
     #[inline]
     pub(super) fn is_left(&self) -> bool {
         // The full fence in `ring` pairs with the one in `Receiver::drop`: a closing receiver takes
-        // this message, or is seen to be closed, or both. The bell of a dying process may ring
-        // before its last thread stops, so its lock must be free too.
+        // this message, or is seen to be closed. A dying process's bell may ring before its last
+        // thread stops, so its lock must be free too.
         self.is_gone() && !self.object.is_receiver_locked() && self.claim_sent().is_some()
     }
 
@@ -300,10 +300,9 @@ impl Branch {
         ring::claim(self.object.shared().slots(), &mut self.sent?)
     }
 
-    /// Takes back a message of length `len` that the receiver did not take.
-    ///
-    /// Returns `None` if a hostile receiver has returned it, or another thread reclaimed it. Then
-    /// the message counts as sent, and the next one fails.
+    /// Takes back a message of length `len` that the receiver did not take. Returns `None` if a
+    /// hostile receiver has returned it, or another thread reclaimed it: then it counts as sent,
+    /// and the next one fails.
     pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBuf> {
         self.lender.take_back(number).map(|buffer| buffer.with_len(len))
     }
@@ -317,8 +316,7 @@ impl Branch {
         self.lender.loaned()
     }
 
-    /// Disconnects a receiver, which may be stopped: withdraws what it has not received. It reads on
-    /// what it has received, and then gets `Evicted`.
+    /// Disconnects a receiver, which may be stopped (E1 to E3 of `publisher`).
     pub(super) fn evict(&self) {
         self.object.evict();
         self.lender.close();
@@ -327,7 +325,7 @@ impl Branch {
         while self.drop_withdrawn(ring::withdraw(slots, &mut next, self.ticket, |_| true)) {}
     }
 
-    /// Tells receiver and observers what the receiver has missed.
+    /// Stores what the receiver has missed in its branch.
     pub(super) fn note_missed(&self, missed: &Missed) {
         self.object.shared().missed().store(missed);
     }
@@ -342,8 +340,7 @@ impl Branch {
 /// A branch to wait for, and until when.
 pub(super) type WaitedFor<'a> = (&'a mut Branch, Option<Deadline>);
 
-/// Sends `message` with `try_send`, and between two tries awaits the branch that `waited_for`
-/// returns.
+/// Sends `message` with `try_send`, awaiting `waited_for` between two tries.
 pub(super) async fn send<S, M, T>(
     sends: &mut S,
     mut message: M,
@@ -364,8 +361,8 @@ pub(super) async fn send<S, M, T>(
     }
 }
 
-/// Waits until a branch may have room for a message, its receiver closes or dies, or a second or
-/// less after the end of the wait: the helper wakes each task once a second.
+/// Waits until a branch may have room, its receiver closes or dies, or the wait has ended; at most
+/// a second more, because the helper wakes each task once a second.
 struct RoomFuture<'a> {
     branch: &'a mut Branch,
     bytes: usize,

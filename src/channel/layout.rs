@@ -1,8 +1,8 @@
 //! The layout of a channel's objects, and the checks on one that another process created.
 //!
 //! A *pair* is a whole channel of one sender and one receiver. At a publisher's *meeting* receivers
-//! join; a *branch* is the part shared by one of them and the publisher, and created by the
-//! receiver. For the bytes and the locks see [`docs::format`](crate::docs::format).
+//! join, each with a *branch* that it creates and shares with the publisher. For the bytes and the
+//! locks see [`docs::format`](crate::docs::format).
 
 use super::bell::Bell;
 use super::error::ChannelError;
@@ -40,8 +40,8 @@ pub(super) const DEFAULT_SLOTS: usize = 256;
 pub(super) const DEFAULT_LOANS: usize = 2048;
 pub(super) const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 
-/// The extra slot holds the message received last, freed only on the next receive, or a new message
-/// until the oldest is withdrawn.
+/// For the message received last, until the next receive, or a new one until the oldest is
+/// withdrawn.
 pub(super) const EXTRA_SLOTS: usize = 1;
 
 pub(super) const MAX_SEATS: usize = 64;
@@ -112,7 +112,7 @@ impl What {
         Self { state: sync::AtomicU32::new(OPEN), ..Self::default() }
     }
 
-    /// Returns the first line of an object, or of a copy, at least a page long.
+    /// Returns the first line of an object or a copy of at least a page.
     pub(super) fn of(mapping: &Mapping) -> &Self {
         assert!(mapping.len() >= size_of::<Self>());
         // SAFETY: a mapping is page-aligned, this one is long enough (asserted), and the line
@@ -307,8 +307,8 @@ impl MeetingHeader {
         fence(Ordering::SeqCst); // partner: the fence in `announce`
     }
 
-    /// Records why the receiver cannot be connected now (P3'). Returns `true` unless the receiver
-    /// has yet to read the previous reason.
+    /// Records why the receiver cannot be connected now (P3'). Returns `true` if it has read the
+    /// previous reason.
     pub(super) fn refuse(&self, at: usize, errno: i32) -> bool {
         // Relaxed, here and in the two methods below: it says nothing about other memory.
         self.seats[at].refused.swap(errno as u32, Ordering::Relaxed) == 0
@@ -374,8 +374,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Returns `true` if the whole object has memory, so that writing to it raises no signal on a
-    /// full /dev/shm.
+    /// Returns `true` if the whole object has memory: writing to it raises no signal on a full
+    /// /dev/shm.
     pub(super) fn has_all_its_memory(&self, name: &Name) -> Result<bool, OsError> {
         let needed = size(self.facts.slots, self.facts.loans) as u64;
         // A block has 512 bytes here, independent of the file system.
@@ -406,7 +406,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
             bad("it is too small for a header")
         };
     }
-    // Longer than any valid one: the address space is limited.
+    // Longer than any valid one: address space is limited.
     if foreign.len > size(MAX_SLOTS + EXTRA_SLOTS, MAX_LOANS).next_multiple_of(page_size()) {
         return bad(WRONG_SIZE);
     }
@@ -420,7 +420,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     Ok(Found { facts, message_type, mapping, locks })
 }
 
-/// The mapped object of a pair or a branch. Both ends hold it, the lender, and every message being
+/// The mapped object of a pair or a branch, held by its end, the lender, and every message being
 /// read.
 pub(super) struct Shared {
     mapping: Mapping,
@@ -432,9 +432,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Faults in the whole object if the kernel can, so that no message of the first round faults.
-    ///
-    /// The mapping is of a pair or a branch, begins on a page and is as long as [`size`] says.
+    /// Faults in the whole object if the kernel can. The mapping is of a pair or a branch, begins
+    /// on a page and is as long as [`size`] says.
     pub(super) fn new(mapping: Mapping, facts: &Facts) -> Self {
         let _ = mapping.prefault(0..size(facts.slots, facts.loans));
         let Facts { slots, loans, .. } = *facts;
@@ -512,8 +511,8 @@ impl Shared {
         &self.header().to_sender.0
     }
 
-    /// For the sender, with each message: whether this process has seen the receiver, even if it
-    /// has left or its bell was damaged since.
+    /// For the sender: whether this process has seen the receiver, even if it left or its bell was
+    /// damaged.
     #[inline]
     pub(super) fn has_had_receiver(&self) -> bool {
         // Relaxed: it says nothing about other memory.

@@ -1,11 +1,11 @@
 //! The content of a slot: a descriptor of a buffer, or some bytes; see
 //! [`docs::format`](crate::docs::format).
 //!
-//! The check of a descriptor is a hash of its words and of the message's ticket. It keeps garbage,
-//! and leftovers of another message, from naming bytes that were never sent; it is no secret.
+//! The check of a descriptor is a hash of its words and of the message's ticket. It keeps garbage
+//! and leftovers from naming bytes that were never sent; it is no secret.
 //!
-//! Messages not sent are counted from the start, modulo 2^32: the previous message may be
-//! withdrawn, and a count since then with it.
+//! Messages not sent are counted from the start, modulo 2^32: a count since the previous message
+//! would be withdrawn with it.
 
 #![forbid(unsafe_code)]
 
@@ -56,8 +56,7 @@ pub(super) fn after(words: &Words, skipped: u32) -> Words {
     words
 }
 
-/// Returns how many messages the sender had for this receiver before this one, sent or not, modulo
-/// 2^32.
+/// Returns how many messages the sender had for this receiver before this one, modulo 2^32.
 #[inline]
 pub(super) fn place(ticket: u64, words: &Words) -> u32 {
     (ticket as u32).wrapping_add((words[0] >> LEFT_OUT) as u32)
@@ -89,8 +88,7 @@ pub(super) enum Carried {
     Buffer(SentBuffer),
 }
 
-/// The factor is the increment of SplitMix64, an odd number close to 2^64 divided by the golden
-/// ratio.
+/// The factor is SplitMix64's increment, an odd number close to 2^64 divided by the golden ratio.
 #[inline]
 fn check(ticket: u64, [head, segment, offset, len]: [u64; 4]) -> u64 {
     let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
