@@ -169,7 +169,7 @@ impl MappedSegments {
         self.find(place.segment, is_sender_there)
     }
 
-    /// As [`prepare`](Self::prepare), for a segment that is not first.
+    /// Moves a segment to the front, mapping it if necessary.
     #[inline(never)]
     fn find(&mut self, serial: u64, is_sender_there: impl Fn() -> bool) -> Result<(), AttachError> {
         match self.known.iter().position(|mapped| mapped.serial == serial) {
