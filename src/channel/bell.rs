@@ -77,7 +77,6 @@ pub(super) fn is_asleep(word: u32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
     Ready,
-    /// The ringer has left or died.
     Gone,
     TimedOut,
     /// An [`Interrupter`](super::Interrupter) ended the wait.
@@ -88,7 +87,6 @@ pub(super) enum Woken {
 pub(super) struct Bell(Futex);
 
 impl Bell {
-    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn new(holder: u32) -> Self {
         Self(Futex::new(holder))
@@ -178,7 +176,6 @@ impl Bell {
         begun.ok().map(about_to_sleep)
     }
 
-    /// See [`is_asleep`].
     #[inline]
     pub(super) fn is_slept_on(&self) -> bool {
         is_asleep(self.0.load(Ordering::Relaxed))
@@ -257,7 +254,6 @@ impl Bell {
 
 pub(super) const LOOKS: usize = 64;
 
-/// The interval between checks that the ringer is alive.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// When to check next that the ringer is alive. It belongs to the end, over many short waits.
@@ -269,7 +265,6 @@ impl Look {
         Self(Deadline::after(LOOK_AGAIN))
     }
 
-    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn due() -> Self {
         Self(Deadline::after(Duration::ZERO))

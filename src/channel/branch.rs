@@ -27,13 +27,11 @@ use std::time::Duration;
 
 pub(super) struct Branch {
     pub(super) object: Object,
-    /// Used only while waiting.
     pub(super) sleeper: Box<Sleeper>,
     lender: Arc<Lender>,
     known: Known,
     limit: Limit,
     ticket: Ticket,
-    /// `true` if the next slot is known to be free.
     has_room: bool,
     sent: Option<Ticket>,
     /// No message before this one is a buffer that can be withdrawn.
@@ -48,7 +46,6 @@ pub(super) fn loans(name: &Name, count: usize) -> Result<(Loans<Chunk>, Vec<u32>
     Loans::new(count).ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
 }
 
-/// How long a call may wait.
 #[derive(Clone, Copy)]
 pub(super) enum Patience {
     None,
@@ -163,7 +160,6 @@ impl Branch {
         self.ticket.number()
     }
 
-    /// Blocks until `is_ready` returns `true`; see [`Sleeper::wait`].
     pub(super) fn wait(
         &mut self,
         budget: Duration,
@@ -325,7 +321,6 @@ impl Branch {
         while self.drop_withdrawn(ring::withdraw(slots, &mut next, self.ticket, |_| true)) {}
     }
 
-    /// Stores what the receiver has missed in its branch.
     pub(super) fn note_missed(&self, missed: &Missed) {
         self.object.shared().missed().store(missed);
     }
@@ -337,7 +332,6 @@ impl Branch {
     }
 }
 
-/// A branch to wait for, and until when.
 pub(super) type WaitedFor<'a> = (&'a mut Branch, Option<Deadline>);
 
 /// Sends `message` with `try_send`, awaiting `waited_for` between two tries.

@@ -30,7 +30,6 @@ use std::time::Duration;
 
 pub(crate) const VERSION: u32 = 7;
 
-/// The minimum number of slots.
 pub(super) const MIN_SLOTS: usize = 2;
 pub(super) const MAX_SLOTS: usize = 65_536;
 
@@ -49,7 +48,6 @@ pub(super) const MAX_SEATS: usize = 64;
 /// The state of a branch whose receiver the publisher has disconnected.
 const EVICTED: u32 = 3;
 
-/// A value in a cache line of its own.
 #[repr(C, align(64))]
 pub(super) struct Line<T>(pub(super) T);
 
@@ -64,7 +62,6 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) kind: Kind,
-    /// The provider of the messages.
     pub(super) provider: ProviderId,
     /// With the extra one; for a publisher, the maximum for a branch.
     pub(super) slots: usize,
@@ -106,7 +103,6 @@ pub(super) struct What {
 }
 
 impl What {
-    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn finished() -> Self {
         Self { state: sync::AtomicU32::new(OPEN), ..Self::default() }
@@ -260,7 +256,6 @@ struct SeatWords {
 const _: () = assert!(size_of::<MeetingHeader>() <= message_type::OFFSET && size_of::<SeatWords>() == 16);
 
 impl MeetingHeader {
-    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn open() -> Self {
         let seat = |_| SeatWords { refused: sync::AtomicU32::new(0), branch: sync::AtomicU64::new(0) };
@@ -307,20 +302,18 @@ impl MeetingHeader {
         fence(Ordering::SeqCst); // partner: the fence in `announce`
     }
 
-    /// Records why the receiver cannot be connected now (P3'). Returns `true` if it has read the
-    /// previous reason.
+    /// Records why the receiver cannot be connected now (P3'). Returns `true` if the receiver
+    /// has read the previous reason.
     pub(super) fn refuse(&self, at: usize, errno: i32) -> bool {
         // Relaxed, here and in the two methods below: it says nothing about other memory.
         self.seats[at].refused.swap(errno as u32, Ordering::Relaxed) == 0
     }
 
-    /// Returns why the last try to connect the receiver failed.
     #[inline]
     pub(super) fn refusal(&self, at: usize) -> Option<i32> {
         Some(self.seats[at].refused.load(Ordering::Relaxed) as i32).filter(|&errno| errno != 0)
     }
 
-    /// Clears the refusal, once the receiver has read it.
     pub(super) fn forget_refusal(&self, at: usize) {
         self.seats[at].refused.store(0, Ordering::Relaxed);
     }
@@ -529,7 +522,6 @@ impl Shared {
     }
 }
 
-/// A bell and the mapping that it lies in.
 #[derive(Clone)]
 pub(super) struct MappedBell {
     shared: Arc<Shared>,
@@ -552,7 +544,6 @@ impl MappedBell {
     }
 }
 
-/// A publisher's object, mapped.
 pub(super) struct MappedMeeting(Mapping);
 
 impl MappedMeeting {

@@ -167,16 +167,13 @@ impl<T> Taking<'_, T> {
 
 /// What the sender knows of its loans without asking the lender.
 pub(super) struct Known {
-    /// A stack of free ones.
     pub(super) numbers: Vec<u32>,
     /// The bytes of the chunks whose numbers are not free.
     pub(super) out: usize,
 }
 
-/// What a receiver may hold.
 #[derive(Clone, Copy)]
 pub(super) struct Limit {
-    /// The number of loans.
     pub(super) loans: usize,
     pub(super) bytes: usize,
 }
@@ -203,12 +200,10 @@ impl Known {
 
 pub(super) struct Lender {
     shared: Arc<Shared>,
-    /// To query the receiver's lock.
     locks: Arc<LockFile>,
     fork_epoch: u64,
     /// One that is still out when this is dropped never returns to the pool.
     loans: Loans<Chunk>,
-    /// `true` once the sender lends nothing more.
     is_closed: AtomicBool,
 }
 
@@ -219,7 +214,7 @@ impl Lender {
         Self { shared, locks, fork_epoch: fork::epoch(), loans, is_closed: AtomicBool::new(false) }
     }
 
-    /// As [`Limit`] says, once the sender has [fetched](Self::fetch) what was returned if it must.
+    /// Returns `true` if a buffer of `bytes` may be lent, after a [fetch](Self::fetch) if necessary.
     pub(super) fn allows(&self, bytes: usize, (free, out): (usize, usize), limit: Limit) -> bool {
         let mut taking = self.loans.lock();
         self.collect_few(&mut taking, self.all());

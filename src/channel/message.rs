@@ -48,7 +48,6 @@ impl Deref for Inline {
 const NUMBERS: u64 = 0xff_ffff;
 const LEFT_OUT: u32 = 32;
 
-/// Sets the count of messages not sent.
 #[inline]
 pub(super) fn after(words: &Words, skipped: u32) -> Words {
     let mut words = *words;
@@ -75,10 +74,8 @@ pub(super) fn segment(words: &Words) -> Option<u64> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SentBuffer {
     pub(super) number: u32,
-    /// The segment's serial number, part of its name.
     pub(super) segment: u64,
     pub(super) offset: u64,
-    /// Length of the message in bytes.
     pub(super) len: u64,
 }
 

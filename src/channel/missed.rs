@@ -111,7 +111,6 @@ impl Missed {
     }
 }
 
-/// The publisher's line of a branch.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct MissedWords {

@@ -361,7 +361,6 @@ impl Facts {
 /// The byte that the receiver on the first seat locks.
 const SEATS_BYTE: usize = 2;
 
-/// One side's end of a publisher's object.
 pub(super) struct Meeting {
     /// The publisher's, for the bells of the branches.
     _places: Option<Places>,

@@ -35,7 +35,6 @@ pub(crate) enum Role {
     Pair,
     /// Where receivers join a publisher.
     Meeting,
-    /// One receiver's part.
     Branch,
 }
 
@@ -48,7 +47,6 @@ pub(crate) struct Traffic {
     /// The sender holds its bell.
     pub(crate) is_connected: bool,
     pub(crate) is_evicted: bool,
-    /// What the receiver holds, received or not.
     pub(crate) loaned: Vec<Loaned>,
 }
 
@@ -107,7 +105,6 @@ pub(super) fn note(words: &[AtomicU64], number: usize, ticket: u64, len: usize) 
     }
 }
 
-/// Notes that a loan is free.
 #[inline]
 pub(super) fn strike(words: &[AtomicU64], number: usize) {
     if let Some(word) = words.get(number) {

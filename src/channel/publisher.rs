@@ -32,7 +32,6 @@
 //! The receiver claims each message before it reads it (see `ring`), so E3 takes none that is read.
 //! What it has received, and its seat, it keeps as a closed receiver does. The publisher waits for
 //! no step of the receiver, which may be killed or stopped.
-//! for none.
 
 #![forbid(unsafe_code)]
 
@@ -384,7 +383,6 @@ pub struct ReceiverState {
 pub struct Publisher {
     meeting: Arc<Meeting>,
     rules: Facts,
-    /// Whether receivers may belong to other users.
     admits_others: bool,
     names: Namespace,
     channel: String,
@@ -392,7 +390,6 @@ pub struct Publisher {
     /// Those with [`OnFull::Block`] first, so that nothing is withdrawn for a message that is not
     /// sent.
     outlets: Vec<Outlet>,
-    /// How many messages were sent, to however many receivers.
     sent: u64,
     seen: [u64; MAX_SEATS],
     /// The receiver last refused at each seat, and `sent` at its first refusal.
@@ -420,7 +417,6 @@ struct Outlet {
     /// How many messages were not sent to it, modulo 2^32.
     skipped: u32,
     missed: Missed,
-    /// What becomes of the message being sent.
     outcome: Outcome,
     /// Set by the first message for which it had no room.
     stall: Option<Deadline>,
@@ -431,7 +427,6 @@ struct Outlet {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// The receiver has closed or died.
     Gone,
     Taken,
     Skipped(Reason),
@@ -641,7 +636,8 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`]. Then no receiver gets the message, and the error contains the buffer.
+    /// [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
+    /// Then no receiver gets the message, and the error contains the buffer.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))
@@ -651,7 +647,9 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`] if the call would wait for room, [`SendErrorKind::TooManyLoans`] if it would wait for a loan, and those of [`send`](Self::send).
+    /// [`SendErrorKind::Full`] if the call would wait for room,
+    /// [`SendErrorKind::TooManyLoans`] if it would wait for a loan, and those of
+    /// [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::None)
@@ -661,7 +659,8 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`] if that ends before the [`block_limit`](PublisherBuilder::block_limit), and those of [`send`](Self::send).
+    /// [`SendErrorKind::TimedOut`] if that ends before the [`block_limit`](PublisherBuilder::block_limit),
+    /// and those of [`send`](Self::send).
     #[inline]
     pub fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<Sent, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::of(timeout))

@@ -60,7 +60,6 @@ pub enum OnFull {
 }
 
 impl OnFull {
-    /// The inverse of `as u32`.
     pub(super) fn from_number(number: u32) -> Option<Self> {
         [Self::Block, Self::DropNewest, Self::DropOldest].into_iter().find(|&rule| rule as u32 == number)
     }
@@ -131,7 +130,6 @@ impl Slot {
 }
 
 impl Slot {
-    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn free_for(ticket: u64) -> Self {
         Self { sequence: AtomicU64::new(ticket), words: std::array::from_fn(|_| AtomicU64::new(0)) }

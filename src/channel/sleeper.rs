@@ -113,7 +113,6 @@ impl Sleeper {
         Ok(Some(woken))
     }
 
-    /// Deregisters the task's waker.
     #[inline]
     pub(super) fn disarm(&mut self) {
         if let Some(awaited) = &mut self.awaited {

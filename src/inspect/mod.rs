@@ -108,7 +108,8 @@ impl Inspector {
     ///
     /// # Errors
     ///
-    /// [`OsError`] if the directory or /proc cannot be read. An object that cannot be read is listed with the reason.
+    /// [`OsError`] if the directory or /proc cannot be read. An object that cannot be read is
+    /// listed with the reason.
     pub fn report(&mut self) -> Result<Report, OsError> {
         let mut objects = Objects::find(&self.directory, self.prefix.as_deref())?;
         let wanted = Wanted { inodes: std::mem::take(&mut objects.inodes), is_name: &|file| parse(file).is_some() };
