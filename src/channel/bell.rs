@@ -28,8 +28,8 @@
 //! finds it changed, or W5 follows S4. If S1 clears the bit that W4 set, it has read W4, and so S3
 //! sees W1. A ringer does not ring again until the next S1.
 //!
-//! * A task does S1 to S3 itself ([`Bell::lie_down`]), and a helper thread S4 (see `helper`). A
-//!   wait for several channels does S1 for each, then S3, then S4 for all (see `wait_any`).
+//! * A task does S1 to S3 itself ([`Bell::lie_down`]), and a helper thread S4 (see `helper`);
+//!   likewise for several channels (see `wait_any`).
 //! * A receiver that returns a loan makes W2 a light barrier (see `barrier`); a sender that sleeps
 //!   for a loan makes S2 the heavy one. Where the kernel has none, the sender may wake only at its
 //!   next check.
@@ -105,7 +105,7 @@ impl Bell {
         }
     }
 
-    /// Makes `holder` the thread whose death rings this bell, unless the bell has, or had, one.
+    /// Makes `holder` the thread whose death rings this bell, unless it has, or had, one.
     pub(super) fn hold(&self, holder: u32) -> bool {
         self.change(|word| is_free(word).then_some(word | holder & HOLDER)).is_ok()
     }
@@ -256,7 +256,7 @@ pub(super) const LOOKS: usize = 64;
 
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// When to check next that the ringer is alive. It belongs to the end, over many short waits.
+/// When to check next that the ringer is alive, over many short waits.
 #[derive(Clone, Copy)]
 pub(super) struct Look(Option<Deadline>);
 
@@ -310,7 +310,6 @@ pub(super) fn spin(
             return if is_ready() { Woken::Ready } else { Woken::Gone };
         }
         let is_over = start.get_or_insert_with(Instant::now).elapsed() >= budget;
-        // Past the deadline this does not sleep, but may check the ringer.
         if is_over || deadline.is_some_and(Deadline::has_passed) {
             return bell.wait(deadline, look, is_ready, is_there);
         }

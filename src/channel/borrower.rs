@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Returns the receiver's loans. Messages hold it; dropped last, it removes the objects of a dead
-/// provider (see `sweep`).
+/// Returns the receiver's loans; dropped last, it removes the objects of a dead provider (see
+/// `sweep`).
 pub(super) struct Borrower {
     shared: Arc<Shared>,
     /// The receiver's lock, held while any message is read.
@@ -103,7 +103,6 @@ struct Mapped {
 /// hostile sender may name any number of segments.
 const MAX_MAPPED: usize = 2 * MAX_SEGMENTS;
 
-/// The segments that a receiver has mapped. They belong to the receiver alone.
 pub(super) struct MappedSegments {
     names: Namespace,
     uid: u32,
@@ -126,8 +125,8 @@ impl MappedSegments {
         self.known.len()
     }
 
-    /// Opens a message, before which the receiver missed this many. `is_sender_there`, called
-    /// before a mapping is released, returns `true` while the sender is alive.
+    /// Opens a message, before which the receiver missed this many. `is_sender_there` returns
+    /// `true` while the sender is alive.
     #[inline]
     pub(super) fn open(
         &mut self,
@@ -150,7 +149,6 @@ impl MappedSegments {
         }
     }
 
-    /// Returns `true` if this segment is mapped, and first.
     #[inline]
     pub(super) fn is_prepared(&self, segment: u64) -> bool {
         self.known.first().is_some_and(|mapped| mapped.serial == segment)

@@ -39,8 +39,7 @@ pub(super) struct Branch {
     pub(super) on_full: OnFull,
 }
 
-/// Creates `count` loans and their numbers, before the object, which the other side may open at
-/// once.
+/// Creates `count` loans and their numbers, before the object, which may be opened at once.
 pub(super) fn loans(name: &Name, count: usize) -> Result<(Loans<Chunk>, Vec<u32>), OsError> {
     let bytes = count * (size_of::<usize>() + 2 * size_of::<u32>());
     Loans::new(count).ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
@@ -117,7 +116,6 @@ impl Branch {
         shared.to_sender().is_gone()
     }
 
-    /// Returns `true` if the next slot is known to be free, without checking it.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.has_room
@@ -197,7 +195,7 @@ impl Branch {
             }
             Patience::None => {}
         }
-        // Only the sender fills slots and takes loans: both remain available.
+        // Both remain available.
         if !self.has_loan(bytes) {
             return Err(SendErrorKind::TooManyLoans { max: self.limit.loans });
         }
@@ -220,7 +218,6 @@ impl Branch {
         sleeper.arm(waker, || need.is_met(object, lender), || object.may_have_receiver())
     }
 
-    /// Blocks until the receiver has received everything and asked for more, or closed or died.
     pub(super) fn wait_until_received(&mut self, deadline: Option<Deadline>) -> Result<(), SendErrorKind> {
         let Some(sent) = self.sent else { return Ok(()) };
         self.wait(Duration::ZERO, deadline, |object, _| ring::is_done(object.shared().slots(), sent))
@@ -236,8 +233,8 @@ impl Branch {
         }
     }
 
-    /// Lends the buffer at this place and [fills](Self::fill) the free slot with it. Returns the
-    /// loan's number, or `None` without a [loan](Self::has_loan).
+    /// [Fills](Self::fill) the free slot with the buffer at this place. Returns its loan's number,
+    /// if it has a [loan](Self::has_loan).
     #[inline]
     pub(super) fn lend(
         &mut self,
@@ -297,8 +294,7 @@ impl Branch {
     }
 
     /// Takes back a message of length `len` that the receiver did not take. Returns `None` if a
-    /// hostile receiver has returned it, or another thread reclaimed it: then it counts as sent,
-    /// and the next one fails.
+    /// hostile receiver returned it, or another thread reclaimed it: then it counts as sent.
     pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBuf> {
         self.lender.take_back(number).map(|buffer| buffer.with_len(len))
     }
@@ -355,8 +351,8 @@ pub(super) async fn send<S, M, T>(
     }
 }
 
-/// Waits until a branch may have room, its receiver closes or dies, or the wait has ended; at most
-/// a second more, because the helper wakes each task once a second.
+/// Waits until a branch may have room, its receiver closes or dies, or up to a second after the
+/// deadline.
 struct RoomFuture<'a> {
     branch: &'a mut Branch,
     bytes: usize,

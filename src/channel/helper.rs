@@ -1,9 +1,9 @@
 //! The helper: a thread that sleeps for the tasks of this process that await a channel.
 //!
 //! It starts with the first await, sleeps on the bells of all awaited ends (`futex_waitv`), wakes
-//! their tasks, and exits with the last such end. An end stays with the helper between awaits,
-//! until it is dropped or a thread waits on it. So a message costs the task no system call and no
-//! lock, and a future that is ready when first polled never involves the helper.
+//! their tasks, and exits with the last such end. An end stays with the helper until it is dropped
+//! or a thread waits on it: a message costs the task no system call and no lock. A future that is
+//! ready when first polled never involves the helper.
 //!
 //! # Steps
 //!
@@ -65,7 +65,6 @@ static HELPERS: PerProcess<Mutex<Vec<Arc<Helper>>>> = PerProcess::new();
 struct Helper {
     /// Changes whenever the helper has to check again.
     count: Futex,
-    /// Set while the helper sleeps on its count alone.
     is_idle: AtomicBool,
     most: usize,
     ends: Mutex<Ends>,
@@ -78,7 +77,6 @@ struct Ends {
     is_over: bool,
 }
 
-/// An awaited end, as its helper sees it.
 struct AwaitedEnd {
     end: MappedBell,
     waker: AtomicWaker,
@@ -87,7 +85,6 @@ struct AwaitedEnd {
     is_to_look: AtomicBool,
 }
 
-/// An awaited end, as its tasks see it.
 pub(super) struct Awaited {
     this: Arc<AwaitedEnd>,
     helper: Arc<Helper>,
@@ -115,7 +112,7 @@ impl Awaited {
         Ok(Self { this, helper, has_waker: false })
     }
 
-    /// T1 and T2: from now on, `waker` is woken when the bell rings or a check is due.
+    /// T1 and T2.
     pub(super) fn register(&mut self, waker: &Waker) {
         self.has_waker = true;
         self.this.waker.register(waker); // T1
@@ -241,7 +238,7 @@ impl Helper {
         (dropped, shared.is_over)
     }
 
-    /// H2 and H3: returns the words to sleep on, and collects the wakers to wake.
+    /// H2 and H3.
     fn look<'a>(&self, ends: &'a [Arc<AwaitedEnd>], is_time: bool, to_wake: &mut Vec<Waker>) -> Words<'a> {
         let mut words = Words::new();
         for this in ends {

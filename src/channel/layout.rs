@@ -1,8 +1,7 @@
 //! The layout of a channel's objects, and the checks on one that another process created.
 //!
 //! A *pair* is a whole channel of one sender and one receiver. At a publisher's *meeting* receivers
-//! join, each with a *branch* that it creates and shares with the publisher. For the bytes and the
-//! locks see [`docs::format`](crate::docs::format).
+//! join, each with a *branch* that it creates. See [`docs::format`](crate::docs::format).
 
 use super::bell::Bell;
 use super::error::ChannelError;
@@ -39,8 +38,7 @@ pub(super) const DEFAULT_SLOTS: usize = 256;
 pub(super) const DEFAULT_LOANS: usize = 2048;
 pub(super) const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 
-/// For the message received last, until the next receive, or a new one until the oldest is
-/// withdrawn.
+/// For the message received last, or one that replaces the oldest.
 pub(super) const EXTRA_SLOTS: usize = 1;
 
 pub(super) const MAX_SEATS: usize = 64;
@@ -58,7 +56,6 @@ pub(super) enum Kind {
     Branch = 3,
 }
 
-/// The facts that an object's header states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) kind: Kind,
@@ -201,7 +198,6 @@ impl What {
     }
 }
 
-/// The layout as `docs::format` documents it.
 #[cfg(all(test, not(loom)))]
 pub(crate) mod format {
     use super::*;
@@ -357,7 +353,6 @@ fn words(loans: usize) -> usize {
     (loans * size_of::<AtomicU64>()).next_multiple_of(size_of::<Slot>())
 }
 
-/// An object created by another process, mapped and checked.
 pub(super) struct Found {
     pub(super) facts: Facts,
     /// As its creator has declared it.
@@ -367,8 +362,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Returns `true` if the whole object has memory: writing to it raises no signal on a full
-    /// /dev/shm.
+    /// Returns `true` if the whole object has memory, so that writing to it raises no signal.
     pub(super) fn has_all_its_memory(&self, name: &Name) -> Result<bool, OsError> {
         let needed = size(self.facts.slots, self.facts.loans) as u64;
         // A block has 512 bytes here, independent of the file system.
@@ -559,7 +553,6 @@ impl MappedMeeting {
         unsafe { self.0.base().cast::<MeetingHeader>().as_ref() }
     }
 
-    /// Wakes the publisher, in this process, if it sleeps until a receiver joins.
     pub(super) fn rouse(&self) {
         self.header().arrivals.0.fetch_add(1, Ordering::SeqCst);
         self.header().arrivals.0.wake();

@@ -1,9 +1,8 @@
 //! The lender: the sender's side of the buffers on loan to one receiver.
 //!
-//! A *loan* is a buffer that was sent. The lender keeps the buffer's handle, so the chunk stays in
-//! use, under a number that travels with the message. When the receiver returns the number (see
-//! `ring`), the lender drops the handle. Each receiver of a buffer has its own handle, number and
-//! lender.
+//! A *loan* is a buffer that was sent. The lender keeps its handle, so the chunk stays in use,
+//! under a number that travels with the message, until the receiver returns the number (see
+//! `ring`). Each receiver of a buffer has its own handle, number and lender.
 //!
 //! | loan | its cell in [`Loans`] | its number | until |
 //! |---|---|---|---|
@@ -13,15 +12,13 @@
 //! So each number is in at most one list, even if a receiver returns garbage. The sender reuses the
 //! number returned last, and takes the lock before a message only if its own list is empty.
 //!
-//! Until a message is in its slot, the sender makes no read-modify-write: one would wait for the
-//! lines of the buffer just written, which are otherwise fetched along with the slot's and the
-//! cell's.
+//! Until a message is in its slot, the sender makes no read-modify-write, which would wait for the
+//! lines of the buffer just written.
 //!
 //! # When returns are collected
 //!
 //! * By the sender, after a message is sent and its receiver woken, if the lock is free: a few, in
-//!   time for the next buffer to be one that is still in the cache, whose first and last lines it
-//!   fetches.
+//!   time for the next buffer to be one that is still in the cache.
 //! * By the sender, when no number is free.
 //! * By the pool, when a class has no idle chunk, and has three chunks already or the arenas cannot
 //!   grow; when it trims, reclaims or gets another lender; and when it is asked whether a buffer is
@@ -50,12 +47,12 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// How many returns the sender reads after each message: enough to catch up.
+/// How many returns the sender reads after each message.
 const PER_MESSAGE: usize = 4;
 
 pub(super) struct Loans<T> {
     cells: Box<[AtomicPtr<T>]>,
-    /// How many pointers were put in. Only the sender writes it.
+    /// Only the sender writes it.
     put_in: AtomicU64,
     back: Mutex<Back>,
 }
@@ -156,16 +153,14 @@ impl<T> Taking<'_, T> {
         self.loans.cells.iter().filter_map(|cell| NonNull::new(cell.load(Ordering::Acquire)))
     }
 
-    /// Moves the freed numbers to the sender's list, and updates its bytes out.
+    /// Moves the freed numbers to the sender's list.
     #[inline]
     pub(super) fn hand_over(&mut self, known: &mut Known) {
-        // One number as a rule, for which `append` would call `memcpy`.
         self.back.free.drain(..).for_each(|number| known.numbers.push(number));
         known.out = known.out.wrapping_sub(std::mem::take(&mut self.back.freed));
     }
 }
 
-/// What the sender knows of its loans without asking the lender.
 pub(super) struct Known {
     pub(super) numbers: Vec<u32>,
     /// The bytes of the chunks whose numbers are not free.
@@ -237,7 +232,7 @@ impl Lender {
         self.loans.put(number, buffer.into_chunk());
     }
 
-    /// If the lock is free, collects some returns and moves the freed numbers to the sender's list.
+    /// [Moves](Taking::update) some freed numbers to the sender's list, if the lock is free.
     #[inline]
     pub(super) fn collect_some(&self, known: &mut Known) {
         if let Some(mut taking) = self.loans.try_lock() {
@@ -246,8 +241,7 @@ impl Lender {
         }
     }
 
-    /// Takes back a buffer that was not sent, or was withdrawn, if it is still out, without its
-    /// length.
+    /// Takes back a buffer that was not sent, or was withdrawn, if it is still out.
     pub(super) fn take_back(&self, number: u32) -> Option<ShmBuf> {
         let mut taking = self.loans.lock();
         let found = taking.take(number, |number| self.strike(number)).map(Self::handle);

@@ -79,7 +79,6 @@ pub(super) struct SentBuffer {
     pub(super) len: u64,
 }
 
-/// A message copied out of its slot, and checked.
 pub(super) enum Carried {
     Bytes(Inline),
     Buffer(SentBuffer),
@@ -118,7 +117,6 @@ fn words(head: u64, bytes: &[u8]) -> Words {
     words
 }
 
-/// Reads a message, before which the receiver missed this many.
 #[inline]
 pub(super) fn read(ticket: u64, words: &Words, missed: u32) -> Result<Carried, RecvError> {
     let rest = words[0] >> 8 & NUMBERS;

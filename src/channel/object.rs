@@ -70,7 +70,6 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::thread;
 
-/// How often to try, while a sweep or another process has the lock of a dead sender.
 const TRIES: usize = 16;
 
 /// One side's end of a pair or a branch. On drop it releases the bell and, if it is the creator's,
@@ -86,7 +85,7 @@ pub(super) struct Object {
     locks: Arc<LockFile>,
 }
 
-/// A new object, mapped behind a private page of this process, its name and the creator's lock.
+/// Mapped behind a private page of this process.
 type Made = (Mapping, Link, LockFile);
 
 /// Creates an object of at least `len` bytes, replacing one that a dead sender has left.
@@ -120,7 +119,6 @@ fn make(name: &Name, len: usize, mode: u32, message_type: Option<&MessageType>) 
     Err(ChannelError::NameTaken { object: name.path(), process: None })
 }
 
-/// Adds the sender's process to `NameTaken`.
 pub(super) fn name_process(error: ChannelError, name: &Name) -> ChannelError {
     match error {
         ChannelError::NameTaken { object, .. } => {
@@ -195,7 +193,7 @@ impl Object {
         Ok(Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: Some(link), locks: Arc::new(locks) })
     }
 
-    /// Holds a bell for this end until it is dropped or the process dies. `listed` stays `None` if
+    /// Holds a bell for this end until it is dropped or the process dies; `listed` stays `None` if
     /// the bell has, or had, a holder. `has_place` is as in [`Listed::new`].
     fn hold(mut self, name: &Name, has_place: bool, bell: fn(&Shared) -> &Bell) -> Result<Self, ChannelError> {
         let bell = bell(&self.shared);
@@ -249,8 +247,7 @@ impl Object {
         self.seat.as_ref()
     }
 
-    /// Returns an end that has yet to [join](Self::join) a pair or to [meet](Self::meet) a
-    /// receiver.
+    /// Returns an end that has yet to [join](Self::join) or to [meet](Self::meet) a receiver.
     pub(super) fn found(found: Found, seat: Option<Seat>) -> Self {
         let shared = Arc::new(Shared::new(found.mapping, &found.facts));
         Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: None, locks: Arc::new(found.locks) }
@@ -423,7 +420,6 @@ impl Meeting {
         Ok(None)
     }
 
-    /// As [`Object::has_sender`].
     pub(super) fn has_publisher(&self) -> bool {
         // Outstanding loans do not keep this lock.
         self.locks.is_locked(OWNER_BYTE)

@@ -15,10 +15,9 @@
 //!    oldest and, after a buffer, collect returned loans.
 //!
 //! Killed between 3 and 5, a publisher leaves one message too many for a receiver that keeps the
-//! latest. Step 2 withdraws a buffer only if such a receiver has used up its loans.
+//! latest.
 //!
-//! Dropping a branch leaves its loans to the pool (see `lender`), including a message sent while
-//! the receiver closed.
+//! Dropping a branch leaves its loans to the pool (see `lender`).
 //!
 //! # Disconnecting a receiver
 //!
@@ -65,8 +64,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often a wait checks for new receivers: descriptors may have been short, or the count
-/// overwritten.
+/// How often a wait checks for new receivers.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An upper bound on the heap that dropping a publisher needs.
@@ -111,9 +109,8 @@ pub struct PublisherBuilder {
 }
 
 impl PublisherBuilder {
-    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each seat counts
-    /// as one of the process's 2048 channel ends; a closed receiver keeps its seat until its last
-    /// message is dropped.
+    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each counts as one
+    /// of the process's 2048 channel ends.
     pub fn receivers(mut self, receivers: usize) -> Self {
         self.seats = receivers;
         self
@@ -134,10 +131,10 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets how many bytes of buffers a receiver may hold at a time, received or not; default: a
-    /// quarter of the provider's [`max_bytes`](crate::ProviderBuilder::max_bytes). [`usize::MAX`]
-    /// is no limit. Beyond it, messages are dropped or waited for as with [`loans`](Self::loans).
-    /// Two buffers are always allowed, whatever their length.
+    /// Sets how many bytes of buffers a receiver may hold at a time, received or not, as
+    /// [`loans`](Self::loans) does for their number; default: a quarter of the provider's
+    /// [`max_bytes`](crate::ProviderBuilder::max_bytes). Two buffers are always allowed.
+    /// [`usize::MAX`] is no limit.
     pub fn max_bytes_per_receiver(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
         self
@@ -158,9 +155,8 @@ impl PublisherBuilder {
 
     /// Sets how long a message waits for all receivers with [`OnFull::Block`] together; default 5
     /// seconds. A receiver without room for that long, over however many calls, is *stalled*:
-    /// messages are sent to the others, without waiting, until it has room again. With
-    /// [`Duration::MAX`] a stopped receiver stops the others. [`send_async`](Publisher::send_async)
-    /// may notice up to a second later.
+    /// messages skip it until it has room again. [`send_async`](Publisher::send_async) may notice
+    /// up to a second later.
     pub fn block_limit(mut self, limit: Duration) -> Self {
         self.block_limit = limit;
         self
@@ -188,19 +184,18 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets the permission bits of the channel's object, regardless of the umask; default `0o600`,
+    /// Sets the permission bits of the channel's objects, regardless of the umask; default `0o600`,
     /// for receivers of the same user. Other users also need the provider's
     /// [`mode`](crate::ProviderBuilder::mode) and
-    /// [`ClientBuilder::owner_uid`](crate::ClientBuilder::owner_uid). Receivers' objects get these
-    /// bits and the group of the channel's object. See the [threat
+    /// [`ClientBuilder::owner_uid`](crate::ClientBuilder::owner_uid). See the [threat
     /// model](crate::docs::guarantees#threat-model).
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Sets how long a wait for room spins before it sleeps; default 20 µs. With [`Duration::MAX`]
-    /// it never sleeps.
+    /// Sets how long a wait for room spins before it sleeps; default 20 µs. [`Duration::MAX`]:
+    /// always.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
@@ -214,20 +209,15 @@ impl PublisherBuilder {
         self
     }
 
-    /// Returns how many buffers of one size class the publisher takes at most with these receivers,
-    /// each with the most messages that it holds received. For
-    /// [`Provider::reserve`](crate::Provider::reserve) and
-    /// [`max_bytes`](crate::ProviderBuilder::max_bytes).
+    /// Returns how many buffers of one size class, for
+    /// [`Provider::reserve`](crate::Provider::reserve), the publisher takes at most with these
+    /// receivers, each with the most messages that it holds received.
     ///
     /// ```
     /// use shm_pool::channel::{OnFull, Publisher, Receiver};
     ///
     /// let camera = Publisher::builder().capacity(2);
     /// let (display, logger) = (Receiver::builder(), Receiver::builder().on_full(OnFull::Block));
-    /// // One being filled, three waiting for the logger, the newest two of them also for the display,
-    /// // one being displayed, and four being written.
-    /// assert_eq!(camera.buffers([(&display, 1), (&logger, 4)]), 1 + 3 + 1 + 4);
-    /// ```
     ///
     /// The sum of:
     ///
@@ -350,8 +340,7 @@ pub struct ReceiverState {
     pub is_stalled: bool,
 }
 
-/// Sends messages to several receivers, which may join and leave at any time. See the [module
-/// documentation](super).
+/// Sends messages to several receivers, which may join and leave. See the [module](super).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -362,11 +351,6 @@ pub struct ReceiverState {
 /// # let name = format!("doc-{}", std::process::id());
 /// let provider = Provider::builder().build()?;
 /// let mut publisher = Publisher::create(&provider, &name)?;
-///
-/// // Each of these would be a process of its own.
-/// let client = Client::new();
-/// let mut logger = Receiver::builder().on_full(OnFull::Block).open(&client, &name)?;
-/// let mut display = Receiver::builder().capacity(2).open(&client, &name)?;
 ///
 /// publisher.wait_for_receivers(2, Duration::from_secs(10))?;
 /// for number in 0..5_u8 {
@@ -387,8 +371,7 @@ pub struct Publisher {
     names: Namespace,
     channel: String,
     pool: Weak<Pool>,
-    /// Those with [`OnFull::Block`] first, so that nothing is withdrawn for a message that is not
-    /// sent.
+    /// Those with [`OnFull::Block`] first: nothing is withdrawn for a message that is not sent.
     outlets: Vec<Outlet>,
     sent: u64,
     seen: [u64; MAX_SEATS],
@@ -496,7 +479,7 @@ impl Outlet {
         }
     }
 
-    /// Finds room without waiting, withdrawing buffers for their loans if the rule says so.
+    /// Finds room without waiting, withdrawing buffers for their loans by the rule.
     #[inline]
     fn make_room(&mut self, bytes: usize) {
         let branch = &mut self.branch;
@@ -528,8 +511,7 @@ impl Outlet {
         self.branch.note_missed(&self.missed);
     }
 
-    /// Checks for room for the next message, and withdraws one if the rule says so. Returns `true`
-    /// if it did.
+    /// Step 5. Returns `true` if a message was withdrawn.
     #[inline]
     fn look_for_room(&mut self) -> bool {
         let is_withdrawn = self.branch.look_for_room();
@@ -827,8 +809,8 @@ impl Publisher {
         }
     }
 
-    /// Steps 4 and 5, except for returned loans, whose collection would dominate the cost of inline
-    /// bytes. Returns from how many receivers a message was withdrawn.
+    /// Steps 4 and 5, except for returned loans. Returns from how many receivers a message was
+    /// withdrawn.
     #[inline]
     fn ring(&mut self) -> usize {
         fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
@@ -876,10 +858,9 @@ impl Publisher {
     /// Disconnects a receiver, which may be stopped. Returns `false` if none with this
     /// [`id`](ReceiverState::id) is connected.
     ///
-    /// Withdraws the messages that it has not received. It may read on what it has received, whose
-    /// memory returns to the pool once it drops it or dies; its next receive returns
-    /// [`RecvError::Evicted`](super::RecvError::Evicted). It keeps its seat until all that is
-    /// dropped, and may then join again.
+    /// Withdraws the messages that it has not received; its next receive returns
+    /// [`RecvError::Evicted`](super::RecvError::Evicted). It may join again once it and what it has
+    /// received are dropped.
     pub fn disconnect(&mut self, receiver: u64) -> bool {
         let at = self.outlets.iter().position(|outlet| outlet.id == receiver);
         at.filter(|_| self.meeting.is_ours()).map(|at| self.evict(at)).is_some()
@@ -925,7 +906,7 @@ impl Publisher {
         let meeting = self.meeting.clone();
         for (seat, id) in meeting.announced() {
             let at = seat.at();
-            // Another process may have copied the id of a connected receiver to this seat.
+            // Ids may have been copied to other seats.
             if id == self.seen[at] || self.outlets.iter().any(|outlet| outlet.id == id) {
                 continue;
             }
@@ -976,7 +957,7 @@ impl Publisher {
         self.outlets.insert(at, outlet);
     }
 
-    /// Returns the branch of a receiver, unless it is invalid or the receiver dead.
+    /// Returns the branch of a receiver that is alive, if it is valid.
     fn find(&self, seat: Seat, name: &Name) -> Result<Option<(Object, Facts)>, ChannelError> {
         let rules = &self.rules;
         let uid = match fs::symlink_metadata(name.as_path()) {
@@ -1146,8 +1127,7 @@ impl Drop for Publisher {
             self.meeting.header().close();
             // C2
             self.outlets.iter().for_each(|outlet| outlet.branch.close());
-            // A drop must not need memory. Without heap, receivers find the lock free, and a sweep
-            // removes branches.
+            // A drop must not need memory: without heap, a sweep removes the branches.
             let meeting = Some(self.meeting.clone()).filter(|_| has_heap(HEAP));
             for (seat, id) in meeting.iter().flat_map(Meeting::announced).filter(|&(_, id)| id != 0) {
                 let name = layout::branch_name(&self.names, &self.channel, id);

@@ -13,8 +13,7 @@
 //! | `t + n` | is free for ticket `t + n`, the next one | the writer |
 //!
 //! A message moves one cache line from core to core. The reader [frees](free) a slot when it asks
-//! for the next message, and the writer checks whether the next slot is free right after it has
-//! filled one: moments at which each would wait anyway.
+//! for the next message, and the writer checks the next slot right after it has filled one.
 //!
 //! Where the writer may withdraw messages, a message belongs to the side that moves its slot from
 //! `t + 1` to `t + n`: [`claim`]. The reader claims each message as it [receives](receive) it. A
@@ -135,7 +134,6 @@ impl Slot {
         Self { sequence: AtomicU64::new(ticket), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Makes a slot of a new ring free for its first ticket.
     pub(super) fn start(&self, ticket: usize) {
         self.sequence.store(ticket as u64, Ordering::Relaxed);
     }
@@ -184,7 +182,7 @@ pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     take(slots, ticket).then_some(words)
 }
 
-/// [`claim`] for a message at whose words this side has [peeked](peek); `false`: they are invalid.
+/// [`claim`] for a message already [peeked](peek) at; `false`: its words are invalid.
 #[inline]
 fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
     let Some(slot) = ticket.slot(slots) else { return false };
@@ -204,7 +202,7 @@ pub(super) fn oldest(slots: &[Slot], ticket: Ticket) -> Ticket {
     Ticket { number: ticket.number.wrapping_sub(slots.len() as u64), ..ticket }
 }
 
-/// Returns how many messages were sent. A snapshot.
+/// A snapshot.
 pub(super) fn sent(slots: &[Slot]) -> u64 {
     let count = slots.len() as u64;
     let next = |(at, slot): (usize, &Slot)| {
@@ -231,13 +229,12 @@ pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
     ticket.slot(slots).is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
 }
 
-/// Returns the words of this message, if it is waiting.
 #[inline]
 fn peek(slots: &[Slot], ticket: Ticket) -> Option<Words> {
     ticket.slot(slots).filter(|slot| slot.carries(ticket)).map(Slot::words)
 }
 
-/// Advances the ticket past withdrawn messages, and returns the words of the next one.
+/// Advances the ticket past withdrawn messages, and returns the next one's words.
 #[inline(never)]
 fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     // Bounded: only a writer that writes garbage, or laps this thread, makes it loop again.
@@ -357,7 +354,6 @@ pub(super) fn returned(words: &[AtomicU64], ticket: u64) -> Option<u32> {
     (found & !(NUMBERS - 1) == tag(ticket)).then_some((found % NUMBERS) as u32)
 }
 
-/// For tests: counts one visit to a slot or a loan.
 #[inline(always)]
 pub(super) fn note_look() {
     #[cfg(all(test, not(loom)))]

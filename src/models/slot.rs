@@ -220,8 +220,7 @@ fn grant_after_lanes_are_cleared() {
     });
 }
 
-/// A grant to a leaving peer does not count against the slot's next peer, and what the next one
-/// holds is counted.
+/// A grant to a leaving peer does not count against the slot's next peer.
 #[test]
 fn late_grant_spares_count_of_next() {
     explore(3, || {
@@ -241,8 +240,7 @@ fn late_grant_spares_count_of_next() {
     });
 }
 
-/// Two threads and the peer never exceed the limit together, and all that is not granted is
-/// refunded.
+/// All that is not granted is refunded.
 #[test]
 fn grants_within_quota() {
     explore(3, || {
