@@ -195,7 +195,7 @@ impl Branch {
             }
             Patience::None => {}
         }
-        // Both remain available.
+        // Only the sender fills slots and takes loans: both remain available.
         if !self.has_loan(bytes) {
             return Err(SendErrorKind::TooManyLoans { max: self.limit.loans });
         }
@@ -294,7 +294,8 @@ impl Branch {
     }
 
     /// Takes back a message of length `len` that the receiver did not take. Returns `None` if a
-    /// hostile receiver returned it, or another thread reclaimed it: then it counts as sent.
+    /// hostile receiver returned it, or another thread reclaimed it: then it counts as sent,
+    /// and the next one fails.
     pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBuf> {
         self.lender.take_back(number).map(|buffer| buffer.with_len(len))
     }

@@ -232,7 +232,7 @@ impl Lender {
         self.loans.put(number, buffer.into_chunk());
     }
 
-    /// [Moves](Taking::update) some freed numbers to the sender's list, if the lock is free.
+    /// If the lock is free, collects some returns and moves the freed numbers to the sender's list.
     #[inline]
     pub(super) fn collect_some(&self, known: &mut Known) {
         if let Some(mut taking) = self.loans.try_lock() {

@@ -15,9 +15,10 @@
 //!    oldest and, after a buffer, collect returned loans.
 //!
 //! Killed between 3 and 5, a publisher leaves one message too many for a receiver that keeps the
-//! latest.
+//! latest. Step 2 withdraws a buffer only if such a receiver has used up its loans.
 //!
-//! Dropping a branch leaves its loans to the pool (see `lender`).
+//! Dropping a branch leaves its loans to the pool (see `lender`), including a message sent while
+//! the receiver closed.
 //!
 //! # Disconnecting a receiver
 //!
@@ -64,7 +65,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often a wait checks for new receivers.
+/// How often a wait checks for new receivers: descriptors may have been short, or the count
+/// overwritten.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An upper bound on the heap that dropping a publisher needs.
@@ -155,8 +157,8 @@ impl PublisherBuilder {
 
     /// Sets how long a message waits for all receivers with [`OnFull::Block`] together; default 5
     /// seconds. A receiver without room for that long, over however many calls, is *stalled*:
-    /// messages skip it until it has room again. [`send_async`](Publisher::send_async) may notice
-    /// up to a second later.
+    /// messages skip it until it has room again. With [`Duration::MAX`] a stopped receiver stops the
+    /// others. [`send_async`](Publisher::send_async) may notice up to a second later.
     pub fn block_limit(mut self, limit: Duration) -> Self {
         self.block_limit = limit;
         self
@@ -194,8 +196,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets how long a wait for room spins before it sleeps; default 20 µs. [`Duration::MAX`]:
-    /// always.
+    /// Sets how long a wait for room spins before it sleeps; default 20 µs. With
+    /// [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
@@ -218,6 +220,10 @@ impl PublisherBuilder {
     ///
     /// let camera = Publisher::builder().capacity(2);
     /// let (display, logger) = (Receiver::builder(), Receiver::builder().on_full(OnFull::Block));
+    /// // One being filled, three waiting for the logger, the newest two of them also for the display,
+    /// // one being displayed, and four being written.
+    /// assert_eq!(camera.buffers([(&display, 1), (&logger, 4)]), 1 + 3 + 1 + 4);
+    /// ```
     ///
     /// The sum of:
     ///
@@ -351,6 +357,11 @@ pub struct ReceiverState {
 /// # let name = format!("doc-{}", std::process::id());
 /// let provider = Provider::builder().build()?;
 /// let mut publisher = Publisher::create(&provider, &name)?;
+///
+/// // Each of these would be a process of its own.
+/// let client = Client::new();
+/// let mut logger = Receiver::builder().on_full(OnFull::Block).open(&client, &name)?;
+/// let mut display = Receiver::builder().capacity(2).open(&client, &name)?;
 ///
 /// publisher.wait_for_receivers(2, Duration::from_secs(10))?;
 /// for number in 0..5_u8 {
@@ -859,8 +870,8 @@ impl Publisher {
     /// [`id`](ReceiverState::id) is connected.
     ///
     /// Withdraws the messages that it has not received; its next receive returns
-    /// [`RecvError::Evicted`](super::RecvError::Evicted). It may join again once it and what it has
-    /// received are dropped.
+    /// [`RecvError::Evicted`](super::RecvError::Evicted). It may read on what it has received, and
+    /// join again once it and all of that are dropped.
     pub fn disconnect(&mut self, receiver: u64) -> bool {
         let at = self.outlets.iter().position(|outlet| outlet.id == receiver);
         at.filter(|_| self.meeting.is_ours()).map(|at| self.evict(at)).is_some()
@@ -1127,7 +1138,7 @@ impl Drop for Publisher {
             self.meeting.header().close();
             // C2
             self.outlets.iter().for_each(|outlet| outlet.branch.close());
-            // A drop must not need memory: without heap, a sweep removes the branches.
+            // A drop must not need memory: without heap, receivers find the lock free.
             let meeting = Some(self.meeting.clone()).filter(|_| has_heap(HEAP));
             for (seat, id) in meeting.iter().flat_map(Meeting::announced).filter(|&(_, id)| id != 0) {
                 let name = layout::branch_name(&self.names, &self.channel, id);

@@ -202,7 +202,7 @@ pub(super) fn oldest(slots: &[Slot], ticket: Ticket) -> Ticket {
     Ticket { number: ticket.number.wrapping_sub(slots.len() as u64), ..ticket }
 }
 
-/// A snapshot.
+/// Returns how many messages were sent. A snapshot.
 pub(super) fn sent(slots: &[Slot]) -> u64 {
     let count = slots.len() as u64;
     let next = |(at, slot): (usize, &Slot)| {

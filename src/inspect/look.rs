@@ -375,6 +375,7 @@ fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String
     Ok(Some((copy(used.clamp(1, records))?, records)))
 }
 
+/// Remembered from one look to the next, in all and per object: objects may be damaged.
 const MAX: usize = 1 << 20;
 const MAX_OF_ONE: usize = 1 << 16;
 

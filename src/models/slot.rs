@@ -220,7 +220,8 @@ fn grant_after_lanes_are_cleared() {
     });
 }
 
-/// A grant to a leaving peer does not count against the slot's next peer.
+/// A grant to a leaving peer does not count against the slot's next peer, and what the next one
+/// holds is counted.
 #[test]
 fn late_grant_spares_count_of_next() {
     explore(3, || {
@@ -240,7 +241,8 @@ fn late_grant_spares_count_of_next() {
     });
 }
 
-/// All that is not granted is refunded.
+/// Two threads and the peer never exceed the limit together, and all that is not granted is
+/// refunded.
 #[test]
 fn grants_within_quota() {
     explore(3, || {
