@@ -161,7 +161,6 @@ impl Bell {
         let _ = self.change(|word| is_free(word).then_some(word | RUNG_OR_GONE));
     }
 
-    /// Leaves as the ringer, ringing for the last time.
     pub(super) fn leave(&self) {
         let _ = self.change(|word| Some(word & SLEEPS | RUNG_OR_GONE));
         self.0.wake();

@@ -154,7 +154,6 @@ impl MappedSegments {
         self.known.first().is_some_and(|mapped| mapped.serial == segment)
     }
 
-    /// Maps the segment of a message, and moves it to the front.
     #[inline]
     pub(super) fn prepare(
         &mut self,
@@ -193,7 +192,6 @@ impl MappedSegments {
         Ok(self.foreign(serial)?.ok_or(closed)?.map(Access::Read)?)
     }
 
-    /// Returns `None` if the segment no longer exists.
     fn foreign(&self, serial: u64) -> Result<Option<Foreign>, AttachError> {
         match Foreign::open(self.name(serial), Access::Read, self.uid) {
             Ok(foreign) => Ok(Some(foreign)),
@@ -202,8 +200,7 @@ impl MappedSegments {
         }
     }
 
-    /// Maps and faults in all segments that the provider has now. Returns the number of bytes
-    /// present.
+    /// Maps and faults in all segments of the provider. Returns the bytes present.
     pub(super) fn warm(&mut self, is_sender_there: impl Fn() -> bool) -> Result<usize, AttachError> {
         let (mut present, mut new) = (0, Vec::new());
         for (_, serial) in self.borrower.memory.iter().flat_map(View::segments) {

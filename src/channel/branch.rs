@@ -107,7 +107,6 @@ impl Branch {
         Self { object, sleeper, lender, known, limit, ticket, has_room: true, sent: None, searched, on_full }
     }
 
-    /// Returns `true` if the receiver's bell says that it closed or died.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         let shared = self.object.shared();
@@ -211,7 +210,6 @@ impl Branch {
         self.need(bytes).is_met(&self.object, &self.lender)
     }
 
-    /// Registers `waker` for [`is_ready_for`](Self::is_ready_for); see [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker, bytes: usize) -> Result<Option<Woken>, OsError> {
         let need = self.need(bytes);
         let Self { object, sleeper, lender, .. } = self;

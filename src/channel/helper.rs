@@ -34,11 +34,11 @@
 //! Dropping an end marks it and wakes the helper, which may be in a waker: it unmaps the end on its
 //! next pass, on older kernels within a second.
 //!
-//! A waker is the user's code and may poll, drop ends or panic. So it is called with no lock held,
-//! and a panic is caught after the panic hook has reported it.
+//! A waker is the user's code and may poll, drop ends or panic: it is called with no lock held, and
+//! a panic is caught.
 //!
-//! Once a second the helper wakes all waiting tasks, so that each checks its ringer's lock. It
-//! writes to no bell. A forked child starts its own.
+//! Once a second the helper wakes all waiting tasks to check their ringers' locks. It writes to no
+//! bell. A forked child starts its own.
 
 #![forbid(unsafe_code)]
 
@@ -133,7 +133,6 @@ impl Awaited {
         had_waker
     }
 
-    /// Returns `true` if a second has passed since the last call.
     pub(super) fn is_to_look(&self) -> bool {
         // Relaxed: it says nothing about other memory.
         self.this.is_to_look.load(Ordering::Relaxed) && self.this.is_to_look.swap(false, Ordering::Relaxed)
@@ -220,7 +219,7 @@ impl Helper {
         HELPERS.get().lock().retain(|helper| !Arc::ptr_eq(helper, &self));
     }
 
-    /// Takes in the new ends. Returns those that were dropped, and `true` if none is left.
+    /// Returns the ends that were dropped, and `true` if none is left.
     fn update(&self, ends: &mut Vec<Arc<AwaitedEnd>>) -> (Vec<Arc<AwaitedEnd>>, bool) {
         let mut shared = self.ends.lock();
         ends.append(&mut shared.new);

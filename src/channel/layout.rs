@@ -43,7 +43,6 @@ pub(super) const EXTRA_SLOTS: usize = 1;
 
 pub(super) const MAX_SEATS: usize = 64;
 
-/// The state of a branch whose receiver the publisher has disconnected.
 const EVICTED: u32 = 3;
 
 #[repr(C, align(64))]
@@ -71,11 +70,9 @@ pub(super) struct Facts {
     pub(super) allow_blocking: bool,
 }
 
-/// What is wrong with an object that is not as long as its header says.
 pub(super) const WRONG_SIZE: &str = "its size does not match its header";
 
 impl Facts {
-    /// Returns `true` if an object can have these numbers of slots and loans.
     pub(super) fn are_possible(&self) -> bool {
         let least = if self.kind == Kind::Pair { MIN_SLOTS } else { 1 };
         let are_slots = (least + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS).contains(&self.slots);
@@ -113,7 +110,7 @@ impl What {
         unsafe { mapping.base().cast::<Self>().as_ref() }
     }
 
-    /// Describes a new object, which stays unfinished until [`finish`](Self::finish).
+    /// The object stays unfinished until [`finish`](Self::finish).
     pub(super) fn describe(&self, facts: &Facts) {
         self.magic.store(CHANNEL_MAGIC, Ordering::Relaxed);
         self.version.store(VERSION, Ordering::Relaxed);
@@ -137,7 +134,6 @@ impl What {
         self.state.store(CLOSED, Ordering::Release);
     }
 
-    /// Closes a branch whose receiver is disconnected.
     pub(super) fn evict(&self) {
         // Release: partner of the Acquire in `is_evicted`.
         self.state.store(EVICTED, Ordering::Release);
@@ -287,7 +283,6 @@ impl MeetingHeader {
         !self.what.0.is_closed()
     }
 
-    /// Sleeps until a receiver joins beyond the `known` ones.
     pub(super) fn wait_for_another(&self, known: u32, deadline: Option<Deadline>) {
         self.arrivals.0.sleep_while(known, deadline);
     }
@@ -532,7 +527,6 @@ impl MappedBell {
         (self.bell)(&self.shared)
     }
 
-    /// Returns `false` in a forked child.
     pub(super) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
     }

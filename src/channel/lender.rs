@@ -73,7 +73,7 @@ pub(super) struct Taking<'a, T> {
 }
 
 impl<T> Loans<T> {
-    /// Creates `count` loans, with their numbers. Returns `None` if memory is short.
+    /// Creates `count` loans, with their numbers; `None` if memory is short.
     pub(super) fn new(count: usize) -> Option<(Self, Vec<u32>)> {
         let (mut cells, mut free, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         cells.try_reserve_exact(count).ok()?;

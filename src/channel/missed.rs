@@ -82,7 +82,6 @@ impl Sent {
     }
 }
 
-/// Why a message is not sent to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     Full,
@@ -174,7 +173,6 @@ impl LimitWord {
         self.0.store(count << 1, Ordering::Relaxed);
     }
 
-    /// Returns the word if it has changed since the receiver has `seen` it.
     #[inline]
     pub(super) fn change(&self, seen: u64) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|&word| word != seen)

@@ -105,7 +105,6 @@ fn make(name: &Name, len: usize, mode: u32, message_type: Option<&MessageType>) 
             Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error.into()),
             Err(_) => {}
         }
-        // A dead sender's object gives way to its successor.
         match remove_dead(name, effective_uid(), CHANNEL_MAGIC, false).map_err(not_a_channel)? {
             Removal::Removed { .. } | Removal::Gone => {}
             // A live sender holds the lock, or another process is removing the object.
@@ -289,7 +288,6 @@ impl Object {
         &self.locks
     }
 
-    /// For the receiver: the sender has left or died.
     #[inline]
     pub(super) fn is_sender_gone(&self) -> bool {
         self.shared.to_receiver().is_gone()

@@ -33,7 +33,6 @@ pub(crate) struct Outside {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Pair,
-    /// Where receivers join a publisher.
     Meeting,
     Branch,
 }
@@ -42,7 +41,6 @@ pub(crate) enum Role {
 pub(crate) struct Traffic {
     pub(crate) sent: u64,
     pub(crate) waiting: usize,
-    /// What a publisher has counted for it.
     pub(crate) missed: Missed,
     /// The sender holds its bell.
     pub(crate) is_connected: bool,
@@ -50,7 +48,6 @@ pub(crate) struct Traffic {
     pub(crate) loaned: Vec<Loaned>,
 }
 
-/// Reads the state of an object of `len` bytes.
 pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, ChannelError> {
     let bad = |reason| Err(ChannelError::NotAChannel { object: name.path(), reason });
     if len < PAGE {
@@ -88,7 +85,6 @@ const LENGTHS: u64 = 1 << LEN_BITS;
 
 const _: () = assert!((LONGEST as u64) < LENGTHS - 1);
 
-/// A buffer on loan to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loaned {
     pub(crate) number: u32,

@@ -69,7 +69,7 @@ use std::time::Duration;
 /// overwritten.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// An upper bound on the heap that dropping a publisher needs.
+/// An upper bound on the heap that dropping a publisher needs, in bytes.
 const HEAP: usize = 32 << 10;
 
 const DEFAULT_SEATS: usize = 16;
@@ -439,7 +439,7 @@ impl Outlet {
         self.outcome == Outcome::Taken
     }
 
-    /// Waits for room and, for a buffer, a loan: at most until the message's stall deadline.
+    /// Waits for room and, for a buffer, a loan, at most until the stall deadline.
     #[inline]
     fn wait(
         &mut self,

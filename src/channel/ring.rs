@@ -67,7 +67,6 @@ impl OnFull {
 /// What fits in a cache line beside the sequence.
 pub(super) const WORDS: usize = 7;
 
-/// A message as it travels in a slot.
 pub(super) type Words = [u64; WORDS];
 
 /// One cache line. Atomics only: the other process may write at any time.

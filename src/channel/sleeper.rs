@@ -49,7 +49,6 @@ impl Sleeper {
         self.end.bell().look_for_ringer(&mut self.look, is_there);
     }
 
-    /// From now on a thread sleeps on the bell itself.
     pub(super) fn leave_helper(&mut self) {
         self.awaited = None;
         self.aim();
@@ -124,14 +123,12 @@ impl Sleeper {
     }
 }
 
-/// The interrupt flag, and where the wait sleeps.
 pub(super) struct Interrupts {
     is_set: AtomicBool,
     asleep: Mutex<Asleep>,
     fork_epoch: u64,
 }
 
-/// Where a wait sleeps, or last slept.
 pub(super) enum Asleep {
     Nowhere,
     AtBell(MappedBell),
