@@ -38,7 +38,7 @@ pub enum State {
     Starting,
     /// Dead. A sweep removes the object, unless it still has a reader.
     Dead,
-    /// The object is not what its name says, or has another version, as the text says.
+    /// The object is not what its name says, or has another version; the text says why.
     Unusable(String),
 }
 
@@ -60,7 +60,7 @@ pub struct ProviderReport {
     pub bytes_mapped: u64,
     /// Its segments, by serial number.
     pub segments: Vec<SegmentReport>,
-    /// [`max_shared`](crate::ProviderBuilder::max_shared).
+    /// The provider's [`max_shared`](crate::ProviderBuilder::max_shared).
     pub max_shared: usize,
     /// Bytes of messages that peers lease, each message once.
     pub bytes_leased: u64,
@@ -152,9 +152,9 @@ pub struct ChannelReport {
     pub receivers: Vec<ReceiverReport>,
     /// Branches that cannot be read.
     pub damaged: Vec<DamagedReceiver>,
-    /// Whether a sweep would remove its own object now.
+    /// Whether a sweep would remove its own object now, not those shared with receivers.
     pub is_orphan: bool,
-    /// What a sweep would remove of all its objects.
+    /// What a sweep would remove of all its objects, half-made ones included.
     pub orphans: Swept,
 }
 
@@ -162,7 +162,7 @@ pub struct ChannelReport {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReceiverReport {
-    /// For a publisher: its [`id`](crate::channel::ReceiverState::id).
+    /// The [`id`](crate::channel::ReceiverState::id) of a publisher's receiver.
     pub id: Option<u64>,
     /// Whether its process is alive and still holds anything that it received.
     pub is_alive: bool,
@@ -184,7 +184,7 @@ pub struct ReceiverReport {
     pub sent: u64,
     /// Number of messages queued for it: at most `capacity` + 1.
     pub waiting: usize,
-    /// For a publisher: number of messages that it has missed, by reason.
+    /// Number of messages that a publisher's receiver has missed, by reason.
     pub missed: Missed,
     /// Whether the sender is connected to it, and neither closed nor dead.
     pub is_connected: bool,
@@ -196,7 +196,7 @@ pub struct ReceiverReport {
     pub is_orphan: bool,
 }
 
-/// An object named as a publisher's receiver's that cannot be read.
+/// An object that has the name of one shared by a publisher and a receiver, but cannot be read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DamagedReceiver {
