@@ -11,8 +11,8 @@
 //! | 31 | the sleeper sleeps, or is about to |
 //!
 //! However a process dies, the kernel clears the thread in every bell that it holds, sets bit 30,
-//! and wakes the sleeper if bit 31 is set, also between W4 and W5. A ringer that leaves does the
-//! same.
+//! and wakes the sleeper if bit 31 is set. A ringer that leaves does the same. Bit 31 stays set as
+//! long as the sleeper may sleep, so a death between W4 and W5 wakes it too.
 //!
 //! # No wake-up is lost
 //!

@@ -298,7 +298,7 @@ impl Lender {
     }
 
     /// Returns `true` if no receiver can read: it died, it closed and dropped its messages, or none
-    /// can join.
+    /// has joined or can.
     fn is_nobody_reading(&self) -> bool {
         let (bell, had_receiver) = (self.shared.to_sender(), self.shared.has_had_receiver());
         let is_unlocked = || !self.locks.is_locked(RECEIVER_BYTE);

@@ -113,7 +113,8 @@ impl Ticket {
 }
 
 impl Slot {
-    /// Returns how many rounds the slot is ahead of `ticket`; `None` if it is not, or is garbage.
+    /// Returns how many rounds the slot is ahead of `ticket`; `None` if `ticket` was not sent yet,
+    /// or the sequence is garbage.
     #[inline]
     fn rounds_after(&self, ticket: Ticket, slots: &[Slot]) -> Option<u64> {
         let count = slots.len() as u64;
@@ -175,7 +176,8 @@ pub(super) fn free(slots: &[Slot], read: Ticket) {
     }
 }
 
-/// Claims a message that both sides may take, if the other is closed or dead.
+/// Claims a message that both sides may take: the reader as it closes, the writer once it finds the
+/// reader closed or dead.
 pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     let words = peek(slots, *ticket)?;
     take(slots, ticket).then_some(words)
