@@ -9,12 +9,11 @@
 //! buffer, or up to [`MAX_INLINE`] bytes. A [`Sender`] loses, duplicates or reorders nothing. With
 //! a [`Publisher`], a slow receiver loses what its [rule](OnFull) says, and the loss is
 //! [counted](Message::missed). A side that waits spins for a while and then sleeps until the other
-//! side wakes it, or an [`Interrupter`]; in steady state neither calls into the kernel.
+//! side wakes it, or an [`Interrupter`].
 //!
-//! A sent buffer is *on loan*: the sender's process keeps its memory for the receiver, which reads
-//! it in place, for any length of time, in any thread and in any order. The memory returns to the
-//! pool when the receiver, or the last of several, drops the message. A buffer may be sent several
-//! times and through several channels.
+//! A sent buffer is *on loan*: the receiver reads it in place, for any length of time, in any
+//! thread and in any order. The memory returns to the pool when the receiver, or the last of
+//! several, drops the message. A buffer may be sent several times and through several channels.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,15 +48,14 @@
 //! # One to many
 //!
 //! Each receiver of a [`Publisher`] creates its own ring when it joins. A message takes one slot
-//! per receiver; its payload is never copied. A receiver delays the others only with
-//! [`OnFull::Block`], and none maps another's ring. A receiver gets the messages sent after it
-//! joins, and optionally the last few before ([`PublisherBuilder::history`]). The publisher
-//! connects it when it next sends, or is asked for its receivers.
+//! per receiver; its payload is never copied. A receiver gets the messages sent after it joins, and
+//! optionally the last few before ([`PublisherBuilder::history`]). The publisher connects it when
+//! it next sends, or is asked for its receivers.
 //!
 //! # Slow and stopped receivers
 //!
-//! A receiver falls behind, or holds as many messages as it may, or its process is stopped. What
-//! happens then is the receiver's [rule](OnFull), within limits that the publisher sets:
+//! When a receiver falls behind, holds as many messages as it may, or is stopped, its
+//! [rule](OnFull) decides, within limits that the publisher sets:
 //!
 //! | rule | who waits | what is lost | the publisher learns | the receiver learns |
 //! |---|---|---|---|---|
@@ -67,22 +65,14 @@
 //! | any, and it holds its [`loans`](PublisherBuilder::loans) or [bytes](PublisherBuilder::max_bytes_per_receiver): 2048 buffers, and a quarter of the pool, by default | with [`OnFull::Block`] as above | with [`OnFull::DropOldest`] the buffers that it has not received, then the new one; with [`OnFull::DropNewest`] the new one | [`Sent::too_many_loans`] | [`RecvError::TooManyLoans`] at once, and [`Message::missed`] |
 //! | none: a [`Sender`] | the sender | nothing | | |
 //!
-//! [`Publisher::receivers`], [`Receiver::missed`], [`inspect`](crate::inspect) and the command
-//! `shm-pool` count what each receiver has missed by the same reasons. [`Publisher::disconnect`]
-//! disconnects a receiver, stopped or not, and frees what it has not received.
-//!
-//! In other libraries, with their defaults:
-//!
-//! | | a full queue | waits at most | what a receiver can hold | the publisher learns | the receiver learns |
-//! |---|---|---|---|---|---|
-//! | iceoryx2 0.10 | the oldest message is lost; without `enable_safe_overflow` the publisher retries, or with `DiscardData` the new one is lost | for ever | 2 waiting, 2 borrowed | to how many it was sent | nothing; an error if it borrows a third |
-//! | zenoh 1.10, to another process | the new message is lost (`Drop`); with `Block` the publisher waits | `Drop`: 1 ms; `Block`: 5 s, then the connection is closed | 256 in the subscriber's channel, then its session stops | nothing | nothing |
+//! [`Publisher::receivers`], [`Receiver::missed`] and [`inspect`](crate::inspect) count what each
+//! receiver has missed by the same reasons. [`Publisher::disconnect`] disconnects a receiver,
+//! stopped or not, and frees what it has not received.
 //!
 //! # How many buffers it takes
 //!
 //! [`PublisherBuilder::buffers`] and [`SenderBuilder::buffers`] return with how many buffers an end
-//! never waits for memory. [`Provider::reserve`](crate::Provider::reserve) allocates them in advance.
-//! Without any option set, a receiver takes at most a quarter of the pool, or two messages.
+//! never waits for memory, for [`Provider::reserve`](crate::Provider::reserve).
 //!
 //! # When a side closes
 //!
@@ -93,8 +83,7 @@
 //! [`Sender::wait_for_receiver`] avoid both.
 //!
 //! When a receiver is dropped, the messages that it has not received are returned at once, and each
-//! received one when it is dropped. A message outlives sender and provider: its bytes stay readable
-//! until it is dropped.
+//! received one when it is dropped, even after sender and provider.
 //!
 //! # When a side dies
 //!
@@ -103,8 +92,8 @@
 //! a second. A receiver first gets the messages sent before the death.
 //!
 //! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel; a
-//! [`Subscriber`] opens it. A [`Publisher`] goes on: a receiver's seat is free again once its process is dead, or the receiver
-//! and the last message that it received are dropped.
+//! [`Subscriber`] opens it. A [`Publisher`] goes on: a receiver's seat is free again once its
+//! process is dead, or the receiver and the last message that it received are dropped.
 //!
 //! | killed | held | remains until |
 //! |---|---|---|
@@ -113,19 +102,17 @@
 //! | a sender or publisher | its object (`.channel`) | the next one of its name, the end of its last receiver, or a sweep |
 //! | the provider's process | its segments and its control object | the last receiver is dropped along with all that it received, or a sweep finds that all were killed |
 //!
-//! Dropping the last receiver or message removes what the dead sender left. That takes as long as
+//! Dropping the last receiver or message removes what the dead sender left, which takes as long as
 //! the system takes to free the memory, and up to 100 milliseconds more if the sender's process has
 //! not exited yet. Two ends in one process detect each other's drop, but not a death.
 //!
 //! # Restarts
 //!
-//! A [`Subscriber`] receives from whichever sender or publisher has a name, one after the other. It
-//! starts before them, opens each one's channel, and reports the boundary between two as events:
-//! [`Event::Disconnected`], after everything that the old one sent, and [`Event::Connected`].
+//! A [`Subscriber`] receives from each sender or publisher of a name, one after the other, and
+//! reports the boundary between two as [`Event::Disconnected`] and [`Event::Connected`].
 //!
 //! A restarted sender creates its channel with [`SenderBuilder::create_timeout`] or
-//! [`PublisherBuilder::create_timeout`], which waits until its predecessor has ended. If that is
-//! stopped or hangs, [`ChannelError::NameTaken`] names its process.
+//! [`PublisherBuilder::create_timeout`], which waits until its predecessor has ended.
 //!
 //! [`list`] returns the channels that there are, and a [`Watcher`] reports each one that is created
 //! or ends.
@@ -134,9 +121,9 @@
 //!
 //! These, [`ReceiverBuilder::open_timeout`] and [`ReceiverBuilder::open_async`] wait for changes of
 //! the names in a directory. A thread of this process, which exits after the last such wait, sleeps
-//! until the kernel reports one (`inotify`), and wakes those that it concerns. They also check once
-//! a second; and every 10 milliseconds if `inotify` has reached a limit
-//! (`fs.inotify.max_user_instances`, descriptors), or if that thread cannot be started.
+//! until the kernel reports one (`inotify`). They also check once a second; and every 10
+//! milliseconds if `inotify` has reached a limit (`fs.inotify.max_user_instances`, descriptors), or
+//! if that thread cannot be started.
 //!
 //! # Resources
 //!
@@ -144,8 +131,7 @@
 //! more than 32 plus those of messages being read), and the first page of its control object. It
 //! keeps one descriptor open, or two with a publisher. A publisher maps the object of each of its
 //! receivers, keeps a descriptor open for it, and uses 16 bytes of heap per loan. The first channel
-//! of a process starts a thread, which sleeps until the process exits. For real-time priorities,
-//! see [lock freedom](crate::docs::design#lock-freedom).
+//! of a process starts a thread, which sleeps until the process exits.
 //!
 //! # Types
 //!
@@ -157,13 +143,12 @@
 //! [`Receiver::recv_async`], [`Sender::send_async`] and [`Publisher::send_async`] return futures
 //! for any executor; with the feature `stream`, [`Receiver`] is a `Stream`. They complete as the
 //! blocking calls do, and can be dropped at any time without loss. A task waits for several
-//! channels with its executor's `select!` or with [`Receiver::poll_recv`], a thread with
-//! [`wait_any`].
+//! channels with its executor's `select!`, a thread with [`wait_any`].
 //!
-//! A helper thread sleeps in the kernel for all awaited ends of the process and wakes their tasks.
-//! It starts with the first await and exits with the last such end. There is one helper per 127
-//! ends; before Linux 5.16, or where a filter forbids `futex_waitv`, one per end. A task does not
-//! spin. Alternating between awaiting an end and waiting for it in a thread costs system calls.
+//! A helper thread sleeps in the kernel for all awaited ends of the process, from the first await
+//! until the last such end is dropped. There is one helper per 127 ends; before Linux 5.16, or
+//! where a filter forbids `futex_waitv`, one per end. A task does not spin. Alternating between
+//! awaiting an end and waiting for it in a thread costs system calls.
 
 #[cfg(all(test, loom))]
 #[path = "../models/awaiting.rs"]

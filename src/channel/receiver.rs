@@ -37,13 +37,12 @@ use std::time::Duration;
 /// the length that was sent.
 ///
 /// The sender does not reuse the memory of a buffer before the message is dropped, even after the
-/// receiver, the sender and the provider have been dropped. (A [`ShmView`](crate::ShmView) is a type
-/// of its own because it releases a lease, and a message returns a loan.)
+/// receiver, the sender and the provider have been dropped.
 ///
 /// A message begins where the sender's buffer does, so it has the alignment requested from
 /// [`Provider::alloc_layout`](crate::Provider::alloc_layout), and at least 64 bytes; an
-/// [inline](Self::is_inline) one has 8. The range always lies within the mapping; the alignment
-/// holds only as long as other processes keep to the protocol, so unsafe code must check it.
+/// [inline](Self::is_inline) one has 8. Unsafe code must check the alignment, which depends on
+/// other processes following the protocol.
 pub struct Message(Content);
 
 enum Content {
@@ -120,8 +119,7 @@ pub struct ReceiverBuilder {
 impl ReceiverBuilder {
     /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind,
     /// from 1 to the publisher's maximum, which is the default. Each takes 64 bytes of /dev/shm.
-    /// With [`OnFull::DropOldest`] the number is exact; with the other rules one more fits, as
-    /// [`SenderBuilder::capacity`](super::SenderBuilder::capacity) explains.
+    /// One more fits, except with [`OnFull::DropOldest`].
     pub fn capacity(mut self, messages: usize) -> Self {
         self.capacity = Some(messages);
         self
@@ -129,8 +127,7 @@ impl ReceiverBuilder {
 
     /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may hold at a time,
     /// including those not yet received: from 1 to the publisher's maximum, which is the default,
-    /// rounded up to a power of two. Each takes 16 bytes of /dev/shm. Beyond that, messages are
-    /// dropped; with [`OnFull::Block`] the publisher waits.
+    /// rounded up to a power of two. Each takes 16 bytes of /dev/shm.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = Some(loans);
         self
@@ -164,8 +161,8 @@ impl ReceiverBuilder {
 
     /// Opens the channel `name` of a [`Sender`](super::Sender) or a [`Publisher`](super::Publisher)
     /// whose provider has the client's directory, name prefix and user (see
-    /// [`ClientBuilder`](crate::ClientBuilder)). A sender or publisher of another user must admit
-    /// this one: [`SenderBuilder::mode`](super::SenderBuilder::mode),
+    /// [`ClientBuilder`](crate::ClientBuilder)). One of another user must admit this one:
+    /// [`SenderBuilder::mode`](super::SenderBuilder::mode),
     /// [`PublisherBuilder::mode`](super::PublisherBuilder::mode).
     ///
     /// # Errors
@@ -407,22 +404,6 @@ impl Receiver {
     /// dropping the future loses no message. The future does not spin; see the
     /// [module](super#awaiting).
     ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use shm_pool::channel::{Receiver, Sender};
-    /// use shm_pool::{Client, Provider};
-    ///
-    /// # let name = format!("doc-await-{}", std::process::id());
-    /// let provider = Provider::builder().build()?;
-    /// let mut sender = Sender::create(&provider, &name)?;
-    /// let mut receiver = Receiver::open(&Client::new(), &name)?;
-    /// sender.send_bytes_async(b"a sample").await?;
-    /// assert_eq!(&receiver.recv_async().await?[..], b"a sample");
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     ///
     /// [`RecvError::NoHelper`], and those of [`recv`](Self::recv) except
@@ -462,16 +443,14 @@ impl Receiver {
     /// of a buffer in them costs no system call and no page fault. Returns the number of payload
     /// bytes present.
     ///
-    /// Memory that the provider takes from the system later is not included:
-    /// [`reserve`](crate::Provider::reserve) it first, or call this again. The result is 0 if the
-    /// provider has closed, or does not admit this user, and before Linux 5.14, where pages of the
-    /// mapped segments still fault.
+    /// For memory that the provider takes later, call this again, or let it
+    /// [`reserve`](crate::Provider::reserve) first. The result is 0 if the provider has closed, or
+    /// does not admit this user, and before Linux 5.14.
     ///
     /// # Errors
     ///
-    /// [`RecvError::Map`] if descriptors or memory run out; [`RecvError::Attach`] if a segment
-    /// is not the provider's; [`RecvError::Forked`] in a forked child. On error, no additional
-    /// segment stays mapped.
+    /// [`RecvError::Map`] if descriptors or memory run out; [`RecvError::Attach`] if a segment is
+    /// not the provider's; [`RecvError::Forked`] in a forked child.
     pub fn warm(&mut self) -> Result<usize, RecvError> {
         self.check_fork()?;
         let Self { object, segments, .. } = self;
@@ -505,8 +484,8 @@ impl Receiver {
     }
 
     /// Returns `true` if the sender's end has found this receiver: always, for a
-    /// [`Sender`](super::Sender). A [`Publisher`](super::Publisher) connects it when it next sends,
-    /// or is asked for its receivers.
+    /// [`Sender`](super::Sender); a [`Publisher`](super::Publisher) does when it next sends, or is
+    /// asked for its receivers.
     pub fn is_connected(&self) -> bool {
         self.object.is_met() && !self.object.is_sender_gone()
     }
@@ -718,9 +697,8 @@ impl fmt::Debug for RecvFuture<'_> {
     }
 }
 
-/// A stream of the sender's messages (feature `stream`), which ends when the sender has closed and
-/// everything it sent has been received, or when it has disconnected this receiver. Other errors are
-/// items.
+/// A stream of the sender's messages (feature `stream`), which ends at an error that
+/// [`is_disconnected`](RecvError::is_disconnected). Other errors are items.
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Receiver {
     type Item = Result<Message, RecvError>;

@@ -34,8 +34,7 @@ pub struct SenderBuilder {
 
 impl SenderBuilder {
     /// Sets how many unreceived messages the channel holds, from 2 to 65,536; default 256. Each
-    /// takes 64 bytes of /dev/shm. One more fits before the receiver gets its first message, and
-    /// while it waits for the next one.
+    /// takes 64 bytes of /dev/shm. One more fits while the receiver waits, or has no message yet.
     pub fn capacity(mut self, messages: usize) -> Self {
         self.slots = messages;
         self
@@ -83,8 +82,8 @@ impl SenderBuilder {
     /// have the same [`directory`](crate::ProviderBuilder::directory) and
     /// [`name_prefix`](crate::ProviderBuilder::name_prefix).
     ///
-    /// A killed sender's name is free again once the kernel has torn down its process, which can be
-    /// slightly after its receiver gets `Disconnected`: some milliseconds per 100 MB of its memory.
+    /// A killed sender's name is free again once the kernel has torn down its process: some
+    /// milliseconds per 100 MB of its memory.
     ///
     /// # Errors
     ///
@@ -211,7 +210,7 @@ impl Sender {
     }
 
     /// Sends a buffer to the receiver, which need not have opened the channel yet. Blocks until
-    /// there is room in the ring and a free loan.
+    /// there is room.
     ///
     /// # Errors
     ///
@@ -273,8 +272,8 @@ impl Sender {
         }
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes, inline in the slot, to the receiver,
-    /// which need not have opened the channel yet. Blocks until there is room.
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes, inline in the slot. Blocks until there
+    /// is room.
     ///
     /// # Errors
     ///
@@ -321,8 +320,8 @@ impl Sender {
     }
 
     /// Sends a buffer to the receiver, and waits for a free slot without blocking the thread, with
-    /// any executor. An error returns the buffer. If the future is dropped before it is ready, so
-    /// is the buffer, and nothing is sent.
+    /// any executor. If the future is dropped before it is ready, so is the buffer, and nothing is
+    /// sent.
     ///
     /// # Errors
     ///

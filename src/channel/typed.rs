@@ -32,12 +32,12 @@
 //! # }
 //! ```
 //!
-//! The sender declares name, version, size and alignment of the type in the channel's object
-//! ([`MessageType`]). A receiver that expects another type is refused when it opens the channel,
-//! with [`ChannelError::TypeMismatch`]; so is one that expects a type where none was declared. An
-//! untyped receiver may open any channel. Each message is checked when it is received: one that is no
-//! `T`, because of its length, is an error ([`RecvError::WrongType`]) and never undefined behaviour.
-//! (Every value of the bytes is a `T`, which is what [`FromBytes`] means.)
+//! The sender declares the [`MessageType`] in the channel's object. A receiver that expects another
+//! type, or one where none was declared, is refused when it opens the channel, with
+//! [`ChannelError::TypeMismatch`]. An untyped receiver may open any channel. Each message is
+//! checked when it is received: one that is no `T`, because of its length, is an error
+//! ([`RecvError::WrongType`]) and never undefined behaviour. (Every value of the bytes is a `T`,
+//! which is what [`FromBytes`] means.)
 //!
 //! # A header and a slice
 //!
@@ -373,8 +373,8 @@ where
 }
 
 impl Provider {
-    /// Allocates a `T` (feature `zerocopy`). Its content is unspecified, usually an earlier message:
-    /// fill in every field. Never waits for memory; for that, see [`Value::new`].
+    /// Allocates a `T` (feature `zerocopy`). Its content is unspecified, usually an earlier
+    /// message: fill in every field. Never waits for memory; for that, see [`Value::new`].
     ///
     /// # Errors
     ///
@@ -384,8 +384,7 @@ impl Provider {
         self.alloc_layout(Layout::new::<T>()).map(Value::checked)
     }
 
-    /// Allocates an `H` and this many `E` (feature `zerocopy`), with unspecified content, as
-    /// [`alloc_value`](Self::alloc_value) does.
+    /// Allocates an `H` and this many `E`, as [`alloc_value`](Self::alloc_value) does.
     ///
     /// # Errors
     ///
@@ -401,8 +400,7 @@ impl Provider {
 /// An end of a channel, or its builder, for messages of one type. Made by `typed` of a builder.
 ///
 /// It dereferences to the untyped end, for everything that has no typed form, for example
-/// [`wait_any`](super::wait_any). Bytes that are sent by that way are not checked, but still are when
-/// they are received.
+/// [`wait_any`](super::wait_any). Bytes sent that way are checked only when they are received.
 pub struct Typed<E, T> {
     end: E,
     of: PhantomData<T>,
@@ -600,8 +598,7 @@ impl<T: Carried> Typed<ReceiverBuilder, T> {
     }
 
     /// Waits for the sender without blocking the thread, and opens the channel; see
-    /// [`ReceiverBuilder::open_async`]. A [`Subscriber`](super::Subscriber) checks the type, too;
-    /// [`Value::new`] converts its messages.
+    /// [`ReceiverBuilder::open_async`].
     ///
     /// # Errors
     ///

@@ -16,10 +16,10 @@
 //! | time that a message waits for receivers | [`PublisherBuilder::block_limit`]: 5 seconds by default | the receiver is skipped, or disconnected |
 //! | ends of channels in one process | 2048; a publisher counts as one for each receiver that it may have | [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds) |
 //! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
-//! | waits for names of channels | any number, by one `inotify` instance of the user's `fs.inotify.max_user_instances` and one thread for each process | they check every 10 milliseconds |
+//! | waits for names of channels | any number, by one `inotify` instance and one thread for each process | they check every 10 milliseconds |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`](crate::ShareError::TooManyShared) |
 //! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`], and 1 TiB: 16 segments of at most 64 GiB | [`AllocErrorKind::Exhausted`](crate::AllocErrorKind::Exhausted) |
-//! | segments of a provider | 16 at a time; 16 ever created, unless it is trimmed or keeps nothing ([`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) 0) | idle ones are destroyed for a longer one |
+//! | segments of a provider | 16 at a time; 16 ever created, unless it is trimmed or keeps nothing ([`max_idle_per_class`] 0) | idle ones are destroyed for a longer one |
 //! | a message | [`ProviderBuilder::max_alloc`](crate::ProviderBuilder::max_alloc), at most 64 GiB; 4 GiB with `shm-pool-zenoh` | [`AllocErrorKind::TooLarge`](crate::AllocErrorKind::TooLarge) |
 //! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`](crate::AllocErrorKind::UnsupportedAlignment) |
 //! | [`ProviderBuilder::max_bytes`] | 2^48 - 1 bytes; 64 GiB with `shm-pool-zenoh` | [`BuildError::OutOfRange`](crate::BuildError::OutOfRange) |
@@ -34,9 +34,9 @@
 //!
 //! # Larger pages
 //!
-//! The formats are the same on systems with pages of 4, 16 and 64 KiB; the alignment is at most
-//! 4096 bytes on each. (`.ci/aarch64` runs tests on kernels with 4 and 16 KiB; none has run with
-//! 64 KiB.) Sizes that are whole pages grow with the page:
+//! The formats are the same on systems with pages of 4, 16 and 64 KiB. (`.ci/aarch64` runs tests on
+//! kernels with 4 and 16 KiB; none has run with 64 KiB.) Sizes that are whole pages grow with the
+//! page:
 //!
 //! | quantity | pages of 4 KiB | 16 KiB | 64 KiB |
 //! |---|---|---|---|
@@ -75,9 +75,8 @@
 //! | 1/256 of the cap, log-uniform from 64 bytes on | 71 % | 80 % | 68 % |
 //!
 //! Shares are of the requested bytes. Repeating lengths fit better.
-//! [Reserved](crate::Provider::reserve) chunks have their place from the start. For a message that
-//! finds no gap and waits or retries within 250 ms, a range is set aside: see
-//! [`design`](super::design#at-the-cap).
+//! [Reserved](crate::Provider::reserve) chunks have their place from the start. A range is set
+//! aside for a message that waits or retries: see [`design`](super::design#at-the-cap).
 //!
 //! A length is rounded up to its class: by less than 64 bytes up to 2 KiB, and by at most 3.2 %
 //! above that. No two messages share a cache line.
@@ -89,8 +88,7 @@
 //!
 //! In a child made by `fork`, dropping inherited handles has no effect, and allocating or attaching
 //! with them is an error. The child must not access memory through them, because the parent
-//! continues to use it. It holds none of its parent's locks, so a killed parent is detected as
-//! dead.
+//! continues to use it.
 //!
 //! `fork` must not be called in a signal handler. A child made by a raw `clone` system call,
 //! `_Fork` or `vfork` is not detected: it must not use inherited handles, and may hide its parent's

@@ -18,17 +18,6 @@ use std::ptr::NonNull;
 /// The bytes are initialised but unspecified: usually an earlier message. See
 /// [`Provider::alloc_zeroed`](crate::Provider::alloc_zeroed).
 ///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let provider = shm_pool::Provider::builder().build()?;
-/// let mut buffer = provider.alloc(1024)?;
-/// buffer[..5].copy_from_slice(b"hello");
-/// buffer.truncate(5);
-/// assert_eq!(&buffer.freeze()[..], b"hello");
-/// # Ok(())
-/// # }
-/// ```
-///
 /// After [`freeze`](Self::freeze) the bytes cannot be written:
 ///
 /// ```compile_fail,E0382

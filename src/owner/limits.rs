@@ -96,13 +96,6 @@ pub(crate) const COUNTED: u64 = 64;
 /// Options of a pool's segments and memory that few programs need, for
 /// [`ProviderBuilder::tuning`](crate::ProviderBuilder::tuning) and
 /// [`BackendBuilder::tuning`](crate::backend::BackendBuilder::tuning). `build` checks them.
-///
-/// ```
-/// # use shm_pool::{Provider, Tuning};
-/// let tuning = Tuning::new().arena_size(16 << 20).huge_pages(true);
-/// let provider = Provider::builder().max_bytes(64 << 20).tuning(tuning).build()?;
-/// # Ok::<(), shm_pool::BuildError>(())
-/// ```
 #[derive(Clone, Debug)]
 #[must_use = "options have no effect until they are passed to a builder"]
 pub struct Tuning {

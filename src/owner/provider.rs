@@ -218,12 +218,6 @@ impl Provider {
     /// [`ProviderBuilder::build`](crate::ProviderBuilder::build) sweeps, as do allocations and new
     /// channels if the system is out of memory.
     ///
-    /// ```
-    /// let swept = shm_pool::Provider::sweep("camera")?;
-    /// println!("{} objects, {} bytes", swept.objects, swept.bytes);
-    /// # Ok::<(), shm_pool::BuildError>(())
-    /// ```
-    ///
     /// # Errors
     ///
     /// [`BuildError::Prefix`] for a prefix that no provider can have, [`BuildError::Os`] if
