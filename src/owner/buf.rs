@@ -126,8 +126,7 @@ impl fmt::Debug for ShmBufMut {
 /// dropped and the peers' leases have ended.
 ///
 /// To send it, [`grant`](Self::grant) it to a known peer, and drop the buffer; or send its
-/// [`descriptor`](Self::descriptor) to any peers, and keep a clone until they have confirmed. Those
-/// that attach too late get [`AttachError::Stale`](crate::AttachError::Stale).
+/// [`descriptor`](Self::descriptor) to any peers, and keep a clone until they have confirmed.
 pub struct ShmBuf {
     chunk: NonNull<Chunk>,
     len: usize,
@@ -151,8 +150,8 @@ impl ShmBuf {
     }
 
     /// Returns the message's descriptor, for any peer. It adds no lease: keep this handle or a
-    /// clone until the receivers have attached. Only the first call for a chunk takes a lock, or
-    /// none if the chunk is [reserved](crate::Provider::reserve).
+    /// clone until the receivers have attached. The first call for a chunk takes a lock, unless the
+    /// chunk is [reserved](crate::Provider::reserve).
     ///
     /// # Errors
     ///
@@ -272,8 +271,8 @@ impl ShmBuf {
         chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_on_loan(self.chunk)
     }
 
-    /// Turns the message back into an exclusive buffer. In any case, descriptors that no peer has
-    /// attached to may become stale.
+    /// Turns the message back into an exclusive buffer. Descriptors that no peer has attached to
+    /// may become stale, even on an error.
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@
 //!
 //! Up to 2 KiB there is a class for each multiple of a cache line. Above, there are 32 evenly
 //! spaced classes per doubling, so a class is at most 3.2 % larger than the smallest length that
-//! needs it (jemalloc's spacing, with more steps). A class costs only a shelf.
+//! needs it. A class costs only a shelf.
 
 #![forbid(unsafe_code)]
 
@@ -123,8 +123,8 @@ impl Tuning {
     ///
     /// Default: a 32nd of `max_bytes`, but at least 64 KiB and eight of the first message; with
     /// [`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) 0, one message. Each
-    /// further segment is at least as long as all earlier ones together and as eight of its first
-    /// message, or 32 of a message above a 32nd of `max_bytes`. All of this is only address space.
+    /// further segment is at least as long as all earlier ones together. All of this is only
+    /// address space.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
@@ -139,7 +139,7 @@ impl Tuning {
     /// the end of two windows. If that is at least a 1024th of `max_bytes`, about every 64th
     /// allocation returns up to 1 MiB of it, at some 40 ns per 4 KiB page.
     /// [Reserved](crate::Provider::reserve) chunks stay. A publisher that allocates only reserved
-    /// lengths, or stops, has to call [`Provider::trim`](crate::Provider::trim).
+    /// lengths has to call [`Provider::trim`](crate::Provider::trim).
     pub fn idle_window(mut self, allocations: u64) -> Self {
         self.idle_window = allocations;
         self
@@ -150,10 +150,10 @@ impl Tuning {
     /// Linux 6.1. Default `false`.
     ///
     /// A huge page is made when the last of its small pages is reserved, so it takes no more
-    /// memory. Reserving takes about twice as long, because the kernel copies, and may delay other
-    /// threads: [`reserve`](crate::Provider::reserve) at the start. A tmpfs mounted with
-    /// `huge=always` ([`directory`](crate::ProviderBuilder::directory)) has huge pages without this
-    /// option, faster, but takes up to one more for each piece.
+    /// memory. Reserving takes about twice as long, and may delay other threads:
+    /// [`reserve`](crate::Provider::reserve) at the start. A tmpfs mounted with `huge=always`
+    /// ([`directory`](crate::ProviderBuilder::directory)) has huge pages without this option,
+    /// faster, but takes up to one more for each piece.
     pub fn huge_pages(mut self, advise: bool) -> Self {
         self.huge_pages = advise;
         self
@@ -350,8 +350,7 @@ impl AllocError {
     }
 
     /// Returns `true` if there was too little memory, so that the same call may succeed later: at
-    /// the cap once buffers or views are dropped, and if the system has none (`ENOSPC`, `ENOMEM`)
-    /// once another process frees some.
+    /// the cap, or in the system (`ENOSPC`, `ENOMEM`).
     pub fn is_exhausted(&self) -> bool {
         match &*self.0 {
             AllocErrorKind::Exhausted { .. } => true,
@@ -409,15 +408,13 @@ pub enum AllocErrorKind {
          views, or raise ProviderBuilder::max_bytes"
     )]
     Exhausted {
-        /// Size of the required chunk in bytes: the requested length, rounded up to its class, or
-        /// at the cap to 64 bytes or whole pages.
+        /// Size of the required chunk in bytes: the requested length, rounded up.
         len: usize,
         /// The cap in bytes.
         max_bytes: usize,
         /// Bytes of chunks that this process holds handles to.
         in_use: usize,
-        /// All other bytes under the cap: idle chunks and free parts of the segments, in several
-        /// pieces.
+        /// All other bytes under the cap: idle chunks and free parts of the segments.
         idle: usize,
         /// Bytes of chunks that this process has dropped and peers still lease, and of chunks on
         /// loan through channels.
@@ -445,7 +442,7 @@ pub enum AllocErrorKind {
     /// A reserved chunk could not be prepared for sharing.
     #[error("a reserved chunk cannot be prepared for sharing")]
     ReserveShare(#[source] ShareError),
-    /// This process is a forked child of the one that built the provider, and owns no part of it.
+    /// This process is a forked child of the one that built the provider.
     #[error("the provider belongs to the parent of this forked process; build a new one")]
     Forked,
     /// The operating system refused a segment, or memory for it.
@@ -484,7 +481,7 @@ pub enum ShareError {
         /// The limit.
         max: usize,
     },
-    /// The peer reads, or has not taken up, so many bytes that this grant would exceed
+    /// The peer holds so many bytes that this grant would exceed
     /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer).
     #[error("a grant of {len} bytes is over the quota: peer {peer} holds {held} bytes of {max}; wait until it drops views, or revoke grants")]
     OverQuota {
@@ -492,7 +489,7 @@ pub enum ShareError {
         peer: PeerId,
         /// The message's length in bytes.
         len: u64,
-        /// The bytes of the messages that it reads or was granted.
+        /// The bytes that it reads or was granted.
         held: u64,
         /// The limit.
         max: u64,

@@ -1,5 +1,5 @@
-//! The owner's front door: [`Provider`], the options that it is built with, and the [`Request`]s that
-//! may wait for memory.
+//! The owner's front door: [`Provider`], its options, and the [`Request`]s that may wait for
+//! memory.
 
 #![forbid(unsafe_code)]
 
@@ -61,12 +61,11 @@ impl Provider {
     /// Allocates `len` bytes with unspecified content, aligned to 64.
     ///
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and uses no
-    /// heap. Otherwise it takes microseconds, plus in the worst case 50 ns for each chunk checked
-    /// that peers leased when it was dropped (8, and one per 128 bytes of `len`; all of them before
-    /// a segment is created), 0.4 ms per MiB of new memory and, at the cap, 0.2 µs for each idle
-    /// chunk and 1 µs for each peer. If the system has no memory, it [sweeps](Self::sweep). After
-    /// an [`idle_window`](crate::Tuning::idle_window), it returns up to 1 MiB to the system now and
-    /// then.
+    /// heap. Otherwise it takes microseconds, plus in the worst case 50 ns for each chunk that
+    /// peers leased when it was dropped, 0.4 ms per MiB of new memory and, at the cap, 0.2 µs for
+    /// each idle chunk and 1 µs for each peer. If the system has no memory, it
+    /// [sweeps](Self::sweep). After an [`idle_window`](crate::Tuning::idle_window), it returns up
+    /// to 1 MiB to the system now and then.
     ///
     /// # Errors
     ///
@@ -146,9 +145,8 @@ impl Provider {
     /// class add up.
     ///
     /// While one of them is free, a message of that length makes no system call, uses no heap and
-    /// causes no page fault, from the first one on: each chunk has memory that is present in this
-    /// process, a record, and room in its queues. Each free one is found, at some 50 ns for each
-    /// one that is leased or on loan. Peers prepare with [`Client::warm`](crate::Client::warm) and
+    /// causes no page fault, from the first one on. Finding it takes some 50 ns for each one that
+    /// is leased or on loan. Peers prepare with [`Client::warm`](crate::Client::warm) and
     /// [`Receiver::warm`](crate::channel::Receiver::warm).
     ///
     /// # Errors
@@ -164,9 +162,8 @@ impl Provider {
     }
 
     /// Returns idle memory to the system until the provider holds at most `bytes`
-    /// ([`Stats::bytes_held`]), as far as possible: memory between chunks, then idle chunks, the
-    /// largest first. Reserved chunks and segments without memory stay. Returns the number of
-    /// bytes, whole pages.
+    /// ([`Stats::bytes_held`]), as far as possible. Reserved chunks and segments without memory
+    /// stay. Returns the number of bytes, whole pages.
     pub fn trim_to(&self, bytes: usize) -> usize {
         self.own_pool().map_or(0, |pool| pool.trim_to(bytes))
     }
@@ -190,10 +187,10 @@ impl Provider {
     /// [`Client::attach`](crate::Client::attach) then fails with
     /// [`AttachError::Disconnected`](crate::AttachError::Disconnected),
     /// [`ShmBuf::grant`](crate::ShmBuf::grant) to it with [`ShareError::PeerDisconnected`], and its
-    /// unclaimed grants are revoked. Its views stay valid until it drops them or dies.
+    /// unclaimed grants are revoked. Its views stay valid.
     ///
     /// Its process may connect again with a new client. This is no defence against a process that
-    /// violates the protocol: the peer's own library enforces it.
+    /// violates the protocol.
     ///
     /// # Errors
     ///
@@ -208,11 +205,11 @@ impl Provider {
     }
 
     /// Removes the objects in /dev/shm that killed providers of this
-    /// [`name_prefix`](crate::ProviderBuilder::name_prefix) have left: those of this user whose
-    /// owner's lock no process holds. Bytes that peers have mapped stay.
+    /// [`name_prefix`](crate::ProviderBuilder::name_prefix) and this user have left. Bytes that
+    /// peers have mapped stay.
     ///
-    /// A file is removed only if it looks like an object and has no hard link. A control object
-    /// that stays keeps the segments named after it, so do not remove a living provider's by hand.
+    /// A file is removed only if it looks like an object and has no hard link. Do not remove a
+    /// living provider's control object by hand: its segments would be removed.
     ///
     /// You seldom need to call this: the last reader of a dead provider removes its objects, and
     /// [`ProviderBuilder::build`](crate::ProviderBuilder::build) sweeps, as do allocations and new
@@ -242,8 +239,8 @@ impl Provider {
         self.pool.stats()
     }
 
-    /// Returns the figures that a real-time thread may read, all zero in a forked child: takes no
-    /// lock, makes no system call and uses no heap. Costs about a microsecond.
+    /// Returns the figures that a real-time thread may read, all zero in a forked child. Costs
+    /// about a microsecond.
     pub fn counters(&self) -> Counters {
         self.pool.counters()
     }
@@ -288,10 +285,8 @@ impl std::fmt::Debug for Provider {
 ///
 /// Waiting requests are tried in order of arrival. One that fits is served before an earlier one
 /// that does not, and allocations that do not wait before all of them. So that a large message does
-/// not starve, a length that keeps being refused gets a *region*: one range under the cap, in which
-/// dropped chunks are not used again until the message fits. There is one region at a time, which
-/// may pass to another length after 250 milliseconds; it contains no [reserved](Provider::reserve)
-/// chunk. A publisher that retries every 250 milliseconds gets one, too.
+/// not starve, one range is [set aside](crate::docs::design#at-the-cap) for a length that keeps
+/// being refused, whether it waits or retries within 250 milliseconds.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a request does nothing until it is made by `now`, `timeout`, `wait` or `wait_async`"]
 pub struct Request<'a> {
@@ -357,8 +352,7 @@ impl<'a> Request<'a> {
     /// cancel safe: memory delivered to a dropped future is passed on.
     ///
     /// While futures wait, a helper thread looks for memory on their behalf. Wakers are called with
-    /// no lock held: a waker may allocate, poll, drop its task or the last `Arc` of the provider,
-    /// and panic.
+    /// no lock held.
     ///
     /// A provider cannot be dropped while a request waits for it:
     ///
@@ -485,9 +479,9 @@ impl ProviderBuilder {
     /// Sets the cap on payload memory in bytes, at least 1, rounded up to whole pages; default 1
     /// GiB. Nothing is reserved in advance.
     ///
-    /// A few segments within the cap hold all messages, and their pages take memory when they are
-    /// first needed. (With `mlockall`, whole segments do.) The control object is not included: a
-    /// page, and 128 bytes for each of [`max_shared`](Self::max_shared).
+    /// Its memory is taken when it is first needed. (With `mlockall`, whole segments are.) The
+    /// control object is not included: a page, and 128 bytes for each of
+    /// [`max_shared`](Self::max_shared).
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
@@ -504,8 +498,7 @@ impl ProviderBuilder {
     /// return to their segments, without a system call. With 0, each buffer's memory is returned to
     /// the system when the buffer is dropped.
     ///
-    /// Chunks that peers lease do not count. A high number costs nothing by itself: a class's queue
-    /// begins with 64 slots of 16 bytes of heap and grows with the class.
+    /// Chunks that peers lease do not count. A high number costs nothing by itself.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = chunks;
         self
@@ -523,10 +516,9 @@ impl ProviderBuilder {
     /// least 1; by default there is no limit. Above it, [`ShmBuf::grant`](crate::ShmBuf::grant)
     /// fails with [`ShareError::OverQuota`](crate::ShareError::OverQuota), and that peer's
     /// [`Client::attach`](crate::Client::attach) with
-    /// [`AttachError::OverQuota`](crate::AttachError::OverQuota), until it drops views or grants
-    /// are revoked; it can still take up grants. So a subscriber that leaks messages, or is stopped,
-    /// cannot use up the cap. The count is in shared memory: it is no defence against a process that
-    /// violates the protocol. For channels, see
+    /// [`AttachError::OverQuota`](crate::AttachError::OverQuota); it can still take up grants. So a
+    /// subscriber that leaks messages, or is stopped, cannot use up the cap. The count is no
+    /// defence against a process that violates the protocol. For channels, see
     /// [`SenderBuilder::loans`](crate::channel::SenderBuilder::loans).
     pub fn max_bytes_per_peer(mut self, bytes: u64) -> Self {
         self.quota = Some(bytes);
@@ -552,9 +544,9 @@ impl ProviderBuilder {
     /// need [the same](crate::ClientBuilder::directory), and each directory is swept separately
     /// ([`Provider::sweep_in`]).
     ///
-    /// Choose a tmpfs. Another local file system writes messages to the disk now and then, and
-    /// writers may wait for that. A network file system does not work, because locks show which
-    /// processes are alive. hugetlbfs is refused: every object would take whole huge pages.
+    /// Choose a tmpfs. Another local file system writes messages to the disk now and then. A
+    /// network file system does not work, because locks show which processes are alive. hugetlbfs
+    /// is refused.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
         self
@@ -566,8 +558,7 @@ impl ProviderBuilder {
     /// [`build`](Self::build) checks that `RLIMIT_MEMLOCK` allows for
     /// [`max_bytes`](Self::max_bytes) and the control object ([`BuildError::LockMemory`]). If the
     /// process has locked other memory by the time of an allocation, that fails with
-    /// [`AllocErrorKind::Os`](crate::AllocErrorKind::Os) (`mlock2`). The lock ends with the owner's
-    /// process.
+    /// [`AllocErrorKind::Os`](crate::AllocErrorKind::Os) (`mlock2`).
     pub fn lock_memory(mut self, lock: bool) -> Self {
         self.lock_memory = lock;
         self

@@ -8,8 +8,7 @@
 //! | leased queue | chunks of all classes that peers leased when they were released | first in, first out |
 //!
 //! A chunk is in one of these places or in one hand (I3), and each transfer is one atomic exchange.
-//! The hot slot is lock-free; in crossbeam's `ArrayQueue`, a thread that stops between claiming and
-//! filling a slot delays the thread that wants that slot.
+//! The hot slot is lock-free; the `ArrayQueue` is not.
 //!
 //! # Closing
 //!
@@ -63,14 +62,14 @@ const QUEUES: usize = 6;
 /// The idle places of one size class.
 ///
 /// The queue grows with the class: a longer one takes over, and shorter ones are emptied first, so
-/// the order stays first in, first out. The hot slot has a pair of cache lines to itself: threads
-/// that only read the queue's address do not evict it from the taker's cache.
+/// the order stays first in, first out. The hot slot has cache lines to itself: threads that only
+/// read the queue's address do not evict it from the taker's cache.
 #[repr(C, align(128))]
 pub(crate) struct Shelf<C: Owner, O: Owner> {
     hot: Hot<C::Owned>,
     /// A hint: a chunk was taken from the idle queue since the hot slot was last found full. Then a
-    /// take loads before it swaps. If one thread takes and another gives, the slot stays empty, and
-    /// a swap would wait for all earlier stores.
+    /// take loads before it swaps: the slot may stay empty, and a swap would wait for all earlier
+    /// stores.
     uses_queue: AtomicBool,
     /// The longest open queue, which takes new chunks.
     longest: AtomicU8,

@@ -25,8 +25,7 @@ const LAPSE: Duration = Duration::from_millis(250);
 
 const MOST_PATIENCE: u32 = 256;
 
-/// Where a length fits once the pieces there are freed: a part of one arena, or whole arenas that
-/// make way for a longer one.
+/// Where a length fits once the pieces there are freed: a part of one arena, or whole arenas.
 #[derive(Clone)]
 pub(crate) struct Site {
     /// Segments by serial number, with the part of each in bytes.

@@ -28,8 +28,7 @@ use std::sync::Arc;
 /// Classes are counted together by doublings.
 const GROUP: usize = 32;
 
-/// A class *recurs* if fewer chunks were made since its last one. So a publisher that cycles
-/// through this many sizes reaches the warm path.
+/// A class *recurs* if fewer chunks were made since its last one.
 const RECURS_WITHIN: u64 = 16;
 
 pub(crate) struct Pool {
@@ -115,7 +114,7 @@ struct LastWindow {
 const YIELD_SHARE: usize = 8;
 
 /// Returns the part of a chunk that counts as its share. A collection visits every chunk, so of
-/// short ones, of which there may be many, half must become idle; of 4 KiB, a quarter.
+/// short ones half must become idle; of 4 KiB, a quarter.
 fn worthwhile(bytes: usize) -> usize {
     (bytes / 2).min(1024).max(bytes / YIELD_SHARE)
 }
@@ -366,8 +365,7 @@ impl Pool {
         made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.account.held() < nearly_all
     }
 
-    /// Returns `true` if a message probably fits only after a collection, or only where a longer
-    /// message waits for room.
+    /// Returns `true` if a message probably fits only after a collection.
     pub(crate) fn is_full_for(&self, class: usize, len: usize) -> bool {
         if self.arenas.is_another_waiting(class) {
             return true;
@@ -400,8 +398,8 @@ pub struct Stats {
     pub peak_bytes_held: usize,
     /// Bytes of chunks that this process has handles to, except those on loan through channels.
     pub bytes_in_use: usize,
-    /// Bytes of chunks that this process has dropped and peers, alive or dead, still lease; and of
-    /// chunks on loan, once per channel.
+    /// Bytes of chunks that this process has dropped and peers still lease; and of chunks on loan,
+    /// once per channel.
     pub bytes_leased: usize,
     /// Total length of the payload segments in bytes, at most `max_bytes`.
     pub bytes_mapped: usize,
@@ -446,8 +444,7 @@ pub struct Counters {
     pub bytes_held: usize,
     /// The highest value of `bytes_held` so far.
     pub peak_bytes_held: usize,
-    /// Bytes of chunks that are not idle: in use, leased, on loan, or returned by a peer or a
-    /// receiver and not found since.
+    /// Bytes of chunks that are not idle: in use, leased, on loan, or returned and not found since.
     pub bytes_out: usize,
     /// Allocations and reservations that created a chunk.
     pub misses: u64,

@@ -16,8 +16,8 @@
 //!
 //! [`idle_window`](crate::Tuning::idle_window) defines a window, and the memory not needed in it.
 //! There is no thread and no clock: every [`COUNTED`]th use of a chunk counts for all chunks. After
-//! the end of a window, allocations of classes without reservations return what was not needed. The
-//! lowest number that a take has left in a class's queue is its *low-water mark*.
+//! a window, allocations of classes without reservations return what was not needed. The lowest
+//! number that a take has left in a class's queue is its *low-water mark*.
 
 #![forbid(unsafe_code)]
 
@@ -46,9 +46,9 @@ impl Pool {
     }
 
     /// For a chunk that was shared, or that another thread took. A shared one stays open to peers,
-    /// so a descriptor in flight is valid until the chunk is used again or evicted. One that
-    /// another thread took goes to the queue, because the hot slot's cache line would move between
-    /// the threads with every message.
+    /// so a descriptor in flight is valid until the chunk is used again or evicted. Another
+    /// thread's goes to the queue, so that the hot slot's cache line does not move with every
+    /// message.
     #[inline(never)]
     pub(crate) fn give_queued(chunk: OwnedChunk) {
         if chunk.is_ours() {
@@ -146,9 +146,9 @@ impl Pool {
     /// if that is impossible now.
     ///
     /// A site that contains only idle chunks becomes a region, so that no other request gets its
-    /// room. All chunks there are retired, and those that are still idle evicted. If there is no
-    /// such site, nothing is evicted. A class that is refused again gets a region with few bytes in
-    /// use ([`note_refused`](Self::note_refused)), which becomes free as its chunks are dropped.
+    /// room, and its idle chunks are evicted. A class that is refused again gets a region with few
+    /// bytes in use ([`note_refused`](Self::note_refused)), which becomes free as its chunks are
+    /// dropped.
     pub(super) fn make_room(&self, wanted: Wanted, anywhere: bool) -> bool {
         let Wanted { class, need, .. } = wanted;
         let _one_at_a_time = self.making_room.lock();
@@ -244,7 +244,6 @@ impl Pool {
     }
 }
 
-// ---- eviction -----------------------------------------------------------------------------------
 
 /// The most bytes that one allocation returns to the system.
 const AT_ONCE: usize = 1 << 20;
@@ -257,7 +256,6 @@ const LEAST_PER_CHUNK: u64 = 2;
 const LEAST_SHARE: usize = 1024;
 
 impl Pool {
-    // ---- idle chunks ----------------------------------------------------------------------------
 
     /// Evicts idle chunks that `choose` picks, the largest first, until they have `most` bytes.
     /// Returns their bytes.
@@ -400,7 +398,6 @@ impl Pool {
         bytes
     }
 
-    /// First gaps, then idle chunks, the largest first.
     pub(crate) fn trim_to(&self, most: usize) -> usize {
         let before = self.account.held();
         self.reclaim();

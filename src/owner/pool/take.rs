@@ -30,7 +30,7 @@ use std::sync::{Arc, Weak};
 const LEASED_TRIES: usize = 8;
 
 /// One more for this many bytes of the chunk: a check takes some 50 ns, as long as the system needs
-/// to reserve them. So all are checked before a large chunk is carved.
+/// to reserve them.
 const BYTES_PER_TRY: usize = 128;
 
 /// For arenas that can no longer grow: a new chunk takes no memory from the system. Two, so that
@@ -214,8 +214,8 @@ fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
 }
 
 impl Pool {
-    /// If the arenas can no longer grow, this makes a one-off unless the class recurs: with
-    /// messages of many sizes, a chunk on a shelf is in the way of others and is rarely used again.
+    /// If the arenas can no longer grow, this makes a one-off unless the class recurs: a chunk on a
+    /// shelf would be in the way of others.
     #[cold]
     pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let need = self.demand(class, len);
@@ -427,8 +427,7 @@ impl Pool {
 
 impl Pool {
     /// A reservation is a number for a class, not a mark on chunks: that many exist, in use or
-    /// idle, and all of the class have a record, and space in the leased queue. Eviction leaves
-    /// that many, and no other class takes one.
+    /// idle, and all of the class have a record, and space in the leased queue.
     pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), AllocError> {
         let _one_at_a_time = self.reserving.lock();
         let max = self.classes[class].shape.max_idle;
