@@ -1,8 +1,7 @@
 //! A waker backed by a file descriptor, so that an event loop can wait for a future.
 //!
 //! It is an eventfd, readable at first and from then on whenever the last poll was ready or a waker
-//! has been called since. It serves one future: with several, P2 for one of them could consume the
-//! wake-up of another.
+//! has been called since. It serves one future: P2 for one could consume the wake-up of another.
 //!
 //! | step | [`WakeFd::poll`] | step | a waker |
 //! |---|---|---|---|
@@ -31,16 +30,15 @@ use real::EventFd;
 #[path = "../models/wake_fd.rs"]
 mod models;
 
-/// A file descriptor that is readable whenever a future should be polled again, for event loops:
-/// `epoll`, `mio`, GLib and others.
+/// A file descriptor that is readable whenever a future should be polled again, for event loops.
 ///
 /// It works with everything that can be awaited: [`Receiver::poll_recv`], [`Sender::send_async`],
 /// [`Request::wait_async`]. Only pending polls, wake-ups and the poll after these make system
 /// calls.
 ///
-/// The descriptor may be readable although nothing is ready, so poll when it is readable, and never
-/// block. Create one `WakeFd` for each future or receiver, and remove it from the event loop before
-/// you drop it: a registered waker keeps the descriptor open.
+/// The descriptor may be readable although nothing is ready, so never block. Create one `WakeFd`
+/// for each future or receiver, and remove it from the event loop before you drop it: a registered
+/// waker keeps the descriptor open.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -183,8 +181,7 @@ mod real {
     }
 
     impl WakeFd {
-        /// Creates the descriptor, which is closed by `exec`. A forked child that inherits it never
-        /// changes it, and needs one of its own.
+        /// Creates the descriptor, which is closed by `exec`. A forked child needs one of its own.
         ///
         /// # Errors
         ///

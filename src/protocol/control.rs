@@ -8,8 +8,8 @@
 //! ```
 //!
 //! While an owner clears a dead peer's slot, it holds a shared lock on the peer's byte, which tells
-//! a connecting peer that the slot is about to be free. The kernel releases a process's locks
-//! however the process ends, and so decides which processes are alive (D5).
+//! a connecting peer that the slot is about to be free. The kernel decides which processes are
+//! alive (D5).
 //!
 //! # Orderings
 //!
