@@ -39,7 +39,7 @@
 //!
 //! | way | when to use it | cost | when the receiver dies |
 //! |---|---|---|---|
-//! | **keep**: hold the [`ShmBuf`] until the receivers of its [`descriptor`](ShmBuf::descriptor) confirm | any transport and any receivers | you track confirmations | its leases are reclaimed |
+//! | **keep**: hold the [`ShmBuf`] until the receivers of its [`descriptor`](ShmBuf::descriptor) confirm | any transport and receivers | you track confirmations | its leases are reclaimed |
 //! | **grant**: send [`grant`](ShmBuf::grant), drop the [`ShmBuf`] at once | any transport; receivers whose [`PeerId`] you know ([`Client::connect`]) | one lease and one descriptor per receiver; [`revoke`](ShmBuf::revoke) if the transport fails | its grants and leases are reclaimed |
 //! | [`channel`] | one receiver on this machine, and no transport yet | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`; its loans are reclaimed |
 //! | [`channel::Publisher`] | up to 64 receivers on this machine that join and leave, each with its own rule for falling behind | the same, and one shared object per receiver | the others are not affected; its loans are reclaimed |
@@ -79,8 +79,8 @@
 //! | allocate | `alloc` | `request(len).wait` | `alloc_timeout` | `request(len).wait_async` |
 //! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` take a timeout | |
 //!
-//! [`channel::Interrupter::interrupt`] and [`Provider::interrupt_waits`] end waits early. With a
-//! [`WakeFd`], futures take part in an event loop.
+//! [`channel::Interrupter::interrupt`] and [`Provider::interrupt_waits`] end waits early. A
+//! [`WakeFd`] is for event loops.
 //!
 //! # Vocabulary
 //!
@@ -89,24 +89,19 @@
 //! | *provider*, *owner* | the process that allocates |
 //! | *peer* | a process that is attached to a provider |
 //! | *segment*, *arena* | one shared-memory object; an arena holds payload |
-//! | *run*, *heap* | whole pages of an arena: a large chunk, or a heap of small chunks |
 //! | *chunk* | the memory of one allocation |
 //! | *size class* | the lengths that share chunks of one size: each multiple of 64 bytes up to 2 KiB, then 32 per doubling |
 //! | *shelf* | the idle chunks of one size class: a hot slot and a queue |
-//! | *pool* | all shelves of a provider, and its arenas |
+//! | *pool* | a provider's shelves and arenas |
 //! | *reservation* | chunks that are made in advance, and stay |
-//! | *region* | a range set aside for a length that keeps being refused |
-//! | *warm* | ready for the next message: chunks are idle, segments are mapped |
 //! | *descriptor* | 32 plain bytes that name a message |
 //! | *record* | the 128 bytes of the control object that count a chunk's readers |
-//! | *lane* | a peer's byte in a record: the number of its leases of the chunk |
+//! | *lane* | a peer's byte in a record, which counts its leases |
 //! | *lease* | a peer's counted right to read a chunk |
 //! | *grant* | a lease that the owner adds before it sends the descriptor |
 //! | *generation* | how often a chunk was published; tells an old descriptor from the current one |
 //! | *channel* | carries messages from one *sender* to one *receiver*, or from one *publisher* to many |
 //! | *loan* | a buffer sent by a channel, until the receiver returns it |
-//! | *branch* | the object that a publisher shares with one receiver |
-//! | *seat* | a receiver's entry in a publisher's object |
 //! | *bell* | the word on which one process parks and another, or its death, wakes it |
 //! | *reclaim* | take back the leases of a dead peer |
 //! | *sweep* | remove the objects of a dead owner |

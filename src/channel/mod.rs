@@ -61,8 +61,8 @@
 //! |---|---|---|---|---|
 //! | [`OnFull::DropOldest`], the default | no side | the oldest message that it has not received | [`Sent::withdrawn`] | [`Message::missed`] |
 //! | [`OnFull::DropNewest`] | no side | the new message, for this receiver | [`Sent::full`] | [`Message::missed`] |
-//! | [`OnFull::Block`] | the publisher, and so the other receivers, for [`block_limit`](PublisherBuilder::block_limit): 5 s by default, once | nothing within the limit; then the new message, for this receiver, or [the receiver](OnStall::Disconnect) | [`Sent::stalled`] | [`Message::missed`], or [`RecvError::Evicted`] |
-//! | any, and it holds its [`loans`](PublisherBuilder::loans) or [bytes](PublisherBuilder::max_bytes_per_receiver): 2048 buffers, and a quarter of the pool, by default | with [`OnFull::Block`] as above | with [`OnFull::DropOldest`] the buffers that it has not received, then the new one; with [`OnFull::DropNewest`] the new one | [`Sent::too_many_loans`] | [`RecvError::TooManyLoans`] at once, and [`Message::missed`] |
+//! | [`OnFull::Block`] | the publisher, and so the other receivers, for [`block_limit`](PublisherBuilder::block_limit), once | nothing within the limit; then the new message, for this receiver, or [the receiver](OnStall::Disconnect) | [`Sent::stalled`] | [`Message::missed`], or [`RecvError::Evicted`] |
+//! | any, and it holds its [`loans`](PublisherBuilder::loans) or [bytes](PublisherBuilder::max_bytes_per_receiver) | with [`OnFull::Block`] as above | with [`OnFull::DropOldest`] the buffers that it has not received, then the new one; with [`OnFull::DropNewest`] the new one | [`Sent::too_many_loans`] | [`RecvError::TooManyLoans`] at once, and [`Message::missed`] |
 //! | none: a [`Sender`] | the sender | nothing | | |
 //!
 //! [`Publisher::receivers`], [`Receiver::missed`] and [`inspect`](crate::inspect) count what each
@@ -114,8 +114,7 @@
 //! A restarted sender creates its channel with [`SenderBuilder::create_timeout`] or
 //! [`PublisherBuilder::create_timeout`], which waits until its predecessor has ended.
 //!
-//! [`list`] returns the channels that there are, and a [`Watcher`] reports each one that is created
-//! or ends.
+//! [`list`] returns the channels that there are; a [`Watcher`] also reports changes.
 //!
 //! # Waiting for a name
 //!
@@ -135,8 +134,8 @@
 //!
 //! # Types
 //!
-//! A channel may declare the [`MessageType`] of its messages, and a receiver may expect one. With the
-//! feature `zerocopy`, the module `typed` sends and receives values in place.
+//! A channel may declare the [`MessageType`] of its messages, and a receiver may expect one. The
+//! module `typed` (feature `zerocopy`) sends and receives values in place.
 //!
 //! # Awaiting
 //!

@@ -477,8 +477,8 @@ impl Receiver {
         self.on_full
     }
 
-    /// Returns how many messages of a [`Publisher`](super::Publisher) this receiver has missed since
-    /// it joined, by reason, as the publisher has stated it.
+    /// Returns how many messages of a [`Publisher`](super::Publisher) this receiver has missed
+    /// since it joined, by reason.
     pub fn missed(&self) -> Missed {
         self.object.shared().missed().load()
     }

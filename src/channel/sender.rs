@@ -40,9 +40,9 @@ impl SenderBuilder {
         self
     }
 
-    /// Sets how many buffers the receiver may hold at a time, including those it has not received
-    /// yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. Each takes 16 bytes of
-    /// /dev/shm and 16 bytes of heap.
+    /// Sets how many buffers the receiver may hold at a time, received or not: from 1 to 1,048,576,
+    /// rounded up to a power of two; default 2048. Each takes 16 bytes of /dev/shm and 16 bytes of
+    /// heap.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = loans;
         self
@@ -77,9 +77,9 @@ impl SenderBuilder {
         self
     }
 
-    /// Creates the channel `name`, for buffers of `provider`. The name consists of 1 to 64
-    /// characters of `A-Z a-z 0-9 _ -`. It must be unique among the living senders whose providers
-    /// have the same [`directory`](crate::ProviderBuilder::directory) and
+    /// Creates the channel `name`, for buffers of `provider`: 1 to 64 characters of `A-Z a-z 0-9 _
+    /// -`, unique among the living senders whose providers have the same
+    /// [`directory`](crate::ProviderBuilder::directory) and
     /// [`name_prefix`](crate::ProviderBuilder::name_prefix).
     ///
     /// A killed sender's name is free again once the kernel has torn down its process: some
@@ -101,8 +101,7 @@ impl SenderBuilder {
     ///
     /// # Errors
     ///
-    /// See [`create`](Self::create). [`ChannelError::NameTaken`] names the process of the
-    /// predecessor, which may be stopped or hang.
+    /// See [`create`](Self::create).
     pub fn create_timeout(self, provider: &Provider, name: &str, timeout: Duration) -> Result<Sender, ChannelError> {
         let object = layout::name(provider.names(), name)?;
         let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
@@ -159,7 +158,7 @@ impl Sender {
     }
 
     /// Blocks until a receiver has opened the channel, for at most `timeout`; with
-    /// [`Duration::MAX`], without limit. Messages can be sent before that.
+    /// [`Duration::MAX`], without limit.
     ///
     /// # Errors
     ///
@@ -332,8 +331,8 @@ impl Sender {
         branch::send(self, buffer, bytes, Self::try_send, |sender, _| Some((&mut sender.branch, None))).await
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits as
-    /// [`send_async`](Self::send_async) does.
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes as [`send_async`](Self::send_async)
+    /// does.
     ///
     /// # Errors
     ///

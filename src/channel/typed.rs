@@ -41,35 +41,9 @@
 //!
 //! # A header and a slice
 //!
-//! A [`Slice`] is a header and any number of items:
-//!
-//! ```
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use shm_pool::channel::typed::Slice;
-//! # use shm_pool::channel::{Receiver, Sender};
-//! # use shm_pool::{Client, Provider};
-//! # use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-//! shm_pool::message_type! {
-//!     #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
-//!     #[repr(C)]
-//!     struct Cloud {
-//!         stamp_ns: u64,
-//!     }
-//! }
-//! type Points = Slice<Cloud, [f32; 4]>;
-//!
-//! # let name = format!("doc-cloud-{}", std::process::id());
-//! # let provider = Provider::builder().build()?;
-//! let mut sender = Sender::builder().typed::<Points>().create(&provider, &name)?;
-//! let mut receiver = Receiver::builder().typed::<Points>().open(&Client::new(), &name)?;
-//! let mut cloud = provider.alloc_slice::<Cloud, [f32; 4]>(500)?;
-//! cloud.stamp_ns = 7;
-//! cloud.items_mut().fill([1.0; 4]);
-//! sender.send(cloud.freeze())?;
-//! assert_eq!(receiver.recv()?.items().len(), 500);
-//! # Ok(())
-//! # }
-//! ```
+//! A [`Slice`] is a header and any number of items, for example `Slice<Cloud, [f32; 4]>`:
+//! [`Provider::alloc_slice`] allocates one, [`Value::items_mut`] writes the items, and
+//! [`Value::items`] reads them.
 
 #![forbid(unsafe_code)]
 

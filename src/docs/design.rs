@@ -2,8 +2,8 @@
 //!
 //! # Modules
 //!
-//! Imports go one way: `os`; `protocol`, what both sides read and write; `owner` and `peer`, which
-//! never use each other; `channel`; and at the top `backend` and `inspect`.
+//! Imports go one way: `os`; `protocol`; `owner` and `peer`, which never use each other; `channel`;
+//! and at the top `backend` and `inspect`.
 //!
 //! # Memory
 //!
@@ -32,9 +32,9 @@
 //! * **I3.** A chunk is on one shelf, or held by one handle (or by a channel, for a buffer on
 //!   loan), or leased and waiting: never two of these.
 //! * **I4.** A segment's length never changes.
-//! * **I5.** No Rust reference exists to bytes that another process may write at that time.
-//!   `&mut [u8]` comes only from a [`ShmBufMut`](crate::ShmBufMut), which no peer can attach to;
-//!   `&[u8]` exists only while a [`ShmBuf`](crate::ShmBuf), [`ShmView`](crate::ShmView) or
+//! * **I5.** No Rust reference exists to bytes that another process may write at that time. `&mut
+//!   [u8]` comes only from a [`ShmBufMut`](crate::ShmBufMut), which no peer can attach to; `&[u8]`
+//!   exists only while a [`ShmBuf`](crate::ShmBuf), [`ShmView`](crate::ShmView) or
 //!   [`channel::Message`](crate::channel::Message) is held.
 //! * **I6.** After its provider is dropped, every chunk is destroyed exactly once, and with the
 //!   last one the pool.
@@ -47,12 +47,12 @@
 //! | | decision |
 //! |---|---|
 //! | D1 | One warm path for every size: per class, a hot slot and an `ArrayQueue` of idle chunks |
-//! | D2 | Handles hold no count on the pool. A shelf that closes is filled with seals, so the return of a chunk either happened first or is refused |
+//! | D2 | Handles hold no count on the pool. A shelf that closes is filled with seals, so a chunk's return either happened first or is refused |
 //! | D3 | Never recycle memory that a reader holds |
 //! | D4 | Leases are counted per holder, never anonymously. Only the holder of a right may give it up |
 //! | D5 | The kernel decides who is alive (OFD locks, robust list). No heartbeats, no probing of process ids |
 //! | D6 | Attach: count, then check. Recycle: check, close, check again. Both sides fence |
-//! | D7 | A message in flight is not lost: it is granted, on loan, or kept until confirmed. A late receiver gets `Stale`, never wrong bytes |
+//! | D7 | A message in flight is not lost: it is granted, on loan, or kept. A late receiver gets `Stale`, never wrong bytes |
 //! | D8 | Shared chunks are reused first in, first out; unshared ones last in, first out |
 //! | D9 | Memory is reserved when a chunk is made; a step that fails undoes the earlier ones |
 //! | D10 | Peers are not trusted with memory safety: payload is read-only to them, and what is read from shared memory is checked against private data. A peer maps writable only what it needs |
@@ -69,7 +69,7 @@
 //! | D21 | A refused length is served by a [region](#at-the-cap), which bounds how long it can starve; smaller requests are never stopped by it |
 //! | D22 | The backend is public. zenoh support is a crate of its own, which uses only public items |
 //! | D23 | Releasing memory never needs memory |
-//! | D24 | A dead owner's objects are reclaimed when its last reader releases them, or when memory is short |
+//! | D24 | A dead owner's objects are removed by its last reader, or when memory is short |
 //!
 //! # Checked by models
 //!
@@ -83,8 +83,8 @@
 //! that is preempted in the latter can make another one spin at the same queue slot: forever, if
 //! that one has real-time priority, and the preempted one does not and needs the same core.
 //!
-//! **Attaching** takes a reader lock of the client's own table. It waits only while another thread
-//! of the same client stores a new mapping.
+//! **Attaching** takes a reader lock of the client's table, for which it waits only while another
+//! thread stores a new mapping.
 //!
 //! **Sending and receiving by a channel** waits for no lock, unless every loan is out or the other
 //! side has closed or died.
@@ -98,9 +98,9 @@
 //!
 //! **These take locks:** waiting for memory, drops in the owner's process meanwhile, making,
 //! evicting and destroying chunks, the end of a window of allocations, the first descriptor of a
-//! chunk, [`Provider::stats`](crate::Provider::stats), and mapping a segment for the first time.
-//! Dropping a buffer also destroys its chunk above the idle cap, in a region, or if it was made at
-//! the cap for a length that does not recur.
+//! chunk, [`Provider::stats`](crate::Provider::stats), and mapping a segment for the first time. A
+//! drop destroys its chunk above the idle cap, in a region, or if it was made at the cap for a
+//! length that does not recur.
 //!
 //! **The last reader of a dead provider** sweeps its objects when it drops its last message, and
 //! waits up to 100 ms for the kernel to release the locks of a sender that has just been killed.

@@ -55,8 +55,8 @@
 //!    `LimitMEMLOCK=` in the service's unit, or `docker run --ulimit memlock=`. Channels, stack,
 //!    heap and code need `mlockall`.
 //! 3. **Reserve.** [`reserve`](crate::Provider::reserve) makes the chunks with everything that
-//!    their messages need, and protects them from eviction.
-//!    [`Reservation::keep`](crate::Reservation::keep) holds them for the provider's life.
+//!    their messages need. [`Reservation::keep`](crate::Reservation::keep) holds them for the
+//!    provider's life.
 //! 4. **Limit the receivers.** With a [`Publisher`](crate::channel::Publisher), set
 //!    [`allow_blocking(false)`](crate::channel::PublisherBuilder::allow_blocking), or a short
 //!    [`block_limit`](crate::channel::PublisherBuilder::block_limit). [What a stopped receiver
@@ -66,9 +66,9 @@
 //!
 //! # The warm path
 //!
-//! Allocating a reserved length, writing it, sharing or sending it, and dropping it makes no system
-//! call, takes no page fault and no lock, and does not touch the heap, as long as no more messages
-//! are in use than were reserved. Waking a side of a channel that sleeps is a system call.
+//! Allocating a reserved length, writing, sharing or sending, and dropping it makes no system call,
+//! takes no page fault and no lock, and does not touch the heap, as long as no more messages are in
+//! use than were reserved. Waking a side of a channel that sleeps is a system call.
 //!
 //! # While receivers join and leave
 //!
@@ -118,7 +118,7 @@
 //!
 //! Leave to a thread without a deadline: allocating an unreserved length, or more messages than
 //! were reserved; [`trim`](crate::Provider::trim); [`reclaim`](crate::Provider::reclaim); dropping
-//! the provider. With a real-time priority, see [lock freedom](super::design#lock-freedom).
+//! the provider.
 //!
 //! # Locked memory
 //!

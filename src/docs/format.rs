@@ -88,10 +88,10 @@
 //! | 4000 | `type_name` | the name, in UTF-8, 96 bytes |
 //!
 //! A pair and a branch continue with a *bell* of 4 bytes at 64, which the sender rings, one at 128,
-//! which the receiver rings, and at 192 the number of returns that the sender has read. A branch has
-//! at 256 what its receiver has missed, as the publisher counts it, and at 320 the id of
-//! the receiver's process in its own PID namespace (4 bytes). At 4096 are the slots, 64 bytes each,
-//! then the returns, 8 bytes per loan, and, from the next multiple of 64 on, the loans, 8 bytes each.
+//! which the receiver rings, and at 192 the number of returns that the sender has read. A branch
+//! has at 256 what its receiver has missed, and at 320 the id of the receiver's process in its own
+//! PID namespace (4 bytes). At 4096 are the slots, 64 bytes each, then the returns, 8 bytes per
+//! loan, and, from the next multiple of 64 on, the loans, 8 bytes each.
 //!
 //! | at 256 + | messages |
 //! |---|---|

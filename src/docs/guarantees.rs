@@ -8,8 +8,8 @@
 //!
 //! * A peer may be killed at any instruction. Its leases are reclaimed when the owner needs memory,
 //!   and by [`Provider::reclaim`](crate::Provider::reclaim); no other peer is affected.
-//! * A request that waits for memory that a killed process held, or was about to release, gets it
-//!   within 50 milliseconds of the death.
+//! * A request that waits gets memory that a killed process held, or was about to release, within
+//!   50 milliseconds of the death.
 //! * However a peer ends, its slot can be taken again at once. The 65th peer gets a typed error.
 //! * The owner may be killed at any instruction. Readers keep all bytes that they hold; attach
 //!   returns [`ProviderDied`](crate::AttachError::ProviderDied) or the error of the state that
@@ -18,8 +18,8 @@
 //!   including incomplete ones, and never a living owner's.
 //! * A dead owner's objects are removed with its last reader, however soon the next owner starts;
 //!   if all readers were killed, when memory is short.
-//! * A sweep neither writes nor removes a file that only has a name like an object's, nor one with
-//!   a second name (a hard link).
+//! * A sweep neither writes nor removes a file that only has a name like an object's, or has a hard
+//!   link.
 //! * Publishers and subscribers may restart any number of times, in any order: memory, files,
 //!   descriptors and mappings do not grow.
 //! * Either side of a channel may be killed at any instruction. The other side is notified at once
@@ -29,8 +29,8 @@
 //! * A successor gets a name as soon as its predecessor has ended. If that takes too long, the error
 //!   names the process.
 //! * A watcher reports every channel that exists when it looks, and the end of each one reported.
-//! * Messages of a killed sender are received, even if the receiver temporarily runs out of a
-//!   resource.
+//! * Messages of a killed sender are received, even if the receiver is short of a resource for a
+//!   while.
 //! * A loan belongs to the receiver until it drops it, in any order and on any thread, even after
 //!   sender and provider are dropped.
 //! * A stopped receiver delays its publisher's others by at most
@@ -46,9 +46,8 @@
 //! * Every system call may fail, with every error that it can return: the result is a typed error
 //!   with everything undone, or the call was not needed; the next attempt works.
 //! * A full /dev/shm, or a low limit of descriptors or address space, is an error at allocation and
-//!   never a signal in your code.
-//! * Releasing memory never needs memory: drops of buffers, views, reservations, futures and
-//!   providers succeed without heap.
+//!   never a signal.
+//! * Releasing memory never needs memory: drops succeed without heap.
 //! * Building a provider without heap is a typed error; statistics need no heap.
 //! * Locked memory is locked from its reservation on. Memory that may not be locked is not
 //!   reserved.
@@ -57,7 +56,7 @@
 //! ## When other processes write garbage
 //!
 //! * Any bytes in the control object, written at any time: no panic, hang or access out of bounds
-//!   in the owner or in other peers.
+//!   in any process.
 //! * Any bytes in a channel, likewise at both ends.
 //! * A forged descriptor opens at most the message that it names.
 //! * A foreign file under one of our names is refused with a typed error.
@@ -72,12 +71,11 @@
 //! * A request that waits in vain causes no refusal, withholds no reserved memory, and slows no
 //!   other pool.
 //! * A request that waits depends on no other thread, and checks once more before it times out.
-//! * An allocation releases at most 1 MiB of idle memory at a time, and none if its length is
-//!   reserved.
+//! * An allocation releases at most 1 MiB of idle memory, and none if its length is reserved.
 //! * Private memory grows with use, not with the configured limits.
 //! * A channel never loses, duplicates or reorders messages, and loses no wake-up.
 //! * A task that awaits a channel misses no wake-up, and loses no message when its future is
-//!   dropped, on every kernel.
+//!   dropped.
 //! * The warm path makes no system call and does not touch the heap, on either side.
 //! * Nor does a send while receivers join and leave, if the publisher
 //!   [serves joins](crate::channel::Publisher::serve_joins) at other times.
@@ -98,11 +96,9 @@
 //!   killed, the peers of its other channels may not be notified.
 //! * Truncating a mapped object raises SIGBUS in a process that accesses it; so may punching holes
 //!   into it when /dev/shm is full.
-//! * Removing a living owner's control object by hand makes the next sweep remove its segments:
-//!   readers keep their mappings.
+//! * Removing a living owner's control object by hand makes the next sweep remove its segments.
 //! * A message that was neither granted, sent by a channel nor kept may have been overwritten when
 //!   a receiver attaches, which then gets [`Stale`].
-//! * For the effects of a dead zenoh receiver, see the crate `shm-pool-zenoh`.
 //!
 //! # Threat model
 //!
@@ -121,8 +117,6 @@
 //! | the control object | messages are reused early: their readers see torn bytes, or get a signal; or messages are never reused |
 //! | a channel | the receiver gets an error, or a view of bytes that are not held for it, as above; a buffer that its own receiver still reads is returned early; counts and reasons are not true; the channel stalls, while its sides keep checking whether the other one is alive |
 //! | a publisher's object | new receivers cannot join. Connected ones get all messages, whole, in order and with every gap counted |
-//!
-//! Such a process can also truncate the objects: see above.
 //!
 //! **Other users** are kept out: objects have mode 0600, are never opened through symbolic links,
 //! and are refused if they belong to another user.

@@ -9,7 +9,7 @@
 //! | views of one message in one client | 31 | [`AttachError::TooManyLeases`](crate::AttachError::TooManyLeases) |
 //! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`](crate::ShareError::TooManyGrants) |
 //! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::OutOfRange`](crate::channel::ChannelError::OutOfRange) |
-//! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64; a closed one counts as long as one of its messages is read | `ChannelError::TooManyReceivers` |
+//! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64; a closed one counts while one of its messages is read | `ChannelError::TooManyReceivers` |
 //! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`](crate::channel::MAX_INLINE), 48 | `SendErrorKind::TooLong` |
 //! | buffers that the receiver of a channel holds | [`SenderBuilder::loans`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyLoans` |
 //! | buffers that a receiver of a publisher holds | [`PublisherBuilder::loans`]: as above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default, but always two buffers | messages are skipped, or waited for; `RecvError::TooManyLoans` |
@@ -26,7 +26,7 @@
 //! | idle chunks of a size class | [`max_idle_per_class`]: 8 by default, at most 1,048,576 | further ones return to their arena |
 //! | memory that a provider may lock ([`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory)) | `RLIMIT_MEMLOCK`, for `max_bytes` and the control object | [`BuildError::LockMemory`](crate::BuildError::LockMemory) |
 //! | NUMA node ([`Tuning::numa_node`](crate::Tuning::numa_node)) | 1023, and one that has memory | [`BuildError::NumaNode`](crate::BuildError::NumaNode) |
-//! | private memory for a provider's own lists | the heap that the process may have (`ulimit -v`, cgroup memory) | [`BuildError::OutOfMemory`](crate::BuildError::OutOfMemory) |
+//! | private memory for a provider's own lists | the heap that the process may have | [`BuildError::OutOfMemory`](crate::BuildError::OutOfMemory) |
 //! | name prefix | 64 bytes | [`BuildError::Prefix`](crate::BuildError::Prefix) |
 //! | name of a channel | 64 bytes | [`ChannelError::Name`](crate::channel::ChannelError::Name) |
 //! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
@@ -40,20 +40,20 @@
 //!
 //! | quantity | pages of 4 KiB | 16 KiB | 64 KiB |
 //! |---|---|---|---|
-//! | multiple of which [`ProviderBuilder::max_bytes`], `max_alloc` and `arena_size` become | 4 KiB | 16 KiB | 64 KiB |
+//! | multiple of which `max_bytes`, `max_alloc` and `arena_size` become | 4 KiB | 16 KiB | 64 KiB |
 //! | least memory of a control object or a channel | 4 KiB | 16 KiB | 64 KiB |
-//! | memory of a message that is aligned to more than 64 bytes: a multiple of | 4 KiB | 16 KiB | 64 KiB |
-//! | length from which messages are whole pages, and return their memory as such | 128 KiB | 512 KiB | 2 MiB |
+//! | memory of a message aligned to more than 64 bytes: a multiple of | 4 KiB | 16 KiB | 64 KiB |
+//! | length from which messages are whole pages | 128 KiB | 512 KiB | 2 MiB |
 //!
 //! # Limits beyond any program's lifetime
 //!
 //! | quantity | limit | reached after | at the limit |
 //! |---|---|---|---|
 //! | messages in one chunk | at least 3 × 2^61 | 21,900 years of 10 million a second | an old descriptor can match a later message |
-//! | connections in one peer slot during one grant | 65,536, if a limit per peer is set | the owner's thread is stopped in the middle of a grant meanwhile | the length of that message may be missing from the count of the peer that connects then |
+//! | connections in one peer slot during one grant | 65,536, if a limit per peer is set | the owner's thread is stopped in the middle of a grant meanwhile | the count of the next peer may lack that message |
 //! | connections in one peer slot | 2^62 | 1.4 million years of 100,000 a second | an old [`PeerId`](crate::PeerId) can match a later one |
 //! | segments of one provider | 2^64 - 1 | 5.8 million years of 100,000 a second | serial numbers wrap around, skipping those in use |
-//! | forks, each by the child of the one before | 2^64 | 29 million years of 20,000 a second | a handle that was inherited through all of them passes for the process's own |
+//! | forks, each by the child of the one before | 2^64 | 29 million years of 20,000 a second | a handle inherited through all of them passes for the process's own |
 //!
 //! # Memory near the cap
 //!
