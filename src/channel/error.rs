@@ -32,7 +32,7 @@ pub enum ChannelError {
         value: usize,
         /// The smallest value allowed.
         min: usize,
-        /// The largest value allowed: for a receiver, what the publisher has set.
+        /// The largest value allowed: for a receiver, the publisher's.
         max: usize,
     },
     /// A live sender has a channel of this name.
@@ -63,7 +63,7 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
-    /// The channel has a receiver, or had one that has closed: it accepts no other.
+    /// The channel has a receiver, or had one: it accepts no other.
     #[error("{object} has, or had, a receiver; a channel accepts only one")]
     HasReceiver {
         /// The object's path.
@@ -302,8 +302,8 @@ pub enum RecvError {
         /// The most buffers that it may hold.
         max: usize,
     },
-    /// The buffer's segment cannot be mapped now because descriptors or memory have run out. The
-    /// message stays queued for the next call.
+    /// The buffer's segment cannot be mapped now: descriptors or memory have run out. The message
+    /// stays queued for the next call.
     #[error("the message cannot be mapped now, and stays queued")]
     Map(#[source] OsError),
     /// The system refused to let the publisher connect this receiver, mostly because its process
@@ -333,8 +333,7 @@ pub enum RecvError {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// The message is no value of the type that the receiver expects, although the sender has
-    /// declared it. The next message may be good.
+    /// The message is no value of the type that the receiver expects. The next message may be good.
     #[error("a message of {len} bytes is no {name}")]
     WrongType {
         /// The name of the expected type.

@@ -47,10 +47,10 @@
 //!
 //! # One to many
 //!
-//! Each receiver of a [`Publisher`] creates its own ring when it joins. A message takes one slot
-//! per receiver; its payload is never copied. A receiver gets the messages sent after it joins, and
-//! optionally the last few before ([`PublisherBuilder::history`]). The publisher connects it when
-//! it next sends, or is asked for its receivers.
+//! Each receiver of a [`Publisher`] creates its own ring when it joins; a message's payload is
+//! never copied. A receiver gets the messages sent after it joins, and optionally the last few
+//! before ([`PublisherBuilder::history`]). The publisher connects it when it next sends, or is
+//! asked for its receivers.
 //!
 //! # Slow and stopped receivers
 //!
@@ -98,13 +98,13 @@
 //! | killed | held | remains until |
 //! |---|---|---|
 //! | a receiver | messages, received or not | the owner's pool needs memory and no thread of the dead process can read |
-//! | a receiver of a publisher | its object (`.branch`), [capacity](ReceiverBuilder::capacity) × 64 + [loans](ReceiverBuilder::loans) × 16 bytes and a page | the next receiver takes its seat, the publisher is dropped, or a sweep |
+//! | a receiver of a publisher | its object (`.branch`) | the next receiver takes its seat, the publisher is dropped, or a sweep |
 //! | a sender or publisher | its object (`.channel`) | the next one of its name, the end of its last receiver, or a sweep |
 //! | the provider's process | its segments and its control object | the last receiver is dropped along with all that it received, or a sweep finds that all were killed |
 //!
-//! Dropping the last receiver or message removes what the dead sender left, which takes as long as
-//! the system takes to free the memory, and up to 100 milliseconds more if the sender's process has
-//! not exited yet. Two ends in one process detect each other's drop, but not a death.
+//! Dropping the last receiver or message removes what the dead sender left, and takes up to 100
+//! milliseconds more if the sender's process has not exited yet. Two ends in one process detect
+//! each other's drop, but not a death.
 //!
 //! # Restarts
 //!
@@ -118,19 +118,18 @@
 //!
 //! # Waiting for a name
 //!
-//! These, [`ReceiverBuilder::open_timeout`] and [`ReceiverBuilder::open_async`] wait for changes of
-//! the names in a directory. A thread of this process, which exits after the last such wait, sleeps
-//! until the kernel reports one (`inotify`). They also check once a second; and every 10
-//! milliseconds if `inotify` has reached a limit (`fs.inotify.max_user_instances`, descriptors), or
-//! if that thread cannot be started.
+//! The operations that wait for a name share a thread of the process, which sleeps until the kernel
+//! reports a change of the names in a directory (`inotify`), and exits after the last such wait.
+//! They also check once a second; and every 10 milliseconds if `inotify` has reached a limit
+//! (`fs.inotify.max_user_instances`, descriptors), or if that thread cannot be started.
 //!
 //! # Resources
 //!
 //! A receiver maps the provider's segments, 16 at most and those that they have replaced (never
 //! more than 32 plus those of messages being read), and the first page of its control object. It
-//! keeps one descriptor open, or two with a publisher. A publisher maps the object of each of its
-//! receivers, keeps a descriptor open for it, and uses 16 bytes of heap per loan. The first channel
-//! of a process starts a thread, which sleeps until the process exits.
+//! keeps one descriptor open, or two with a publisher. A publisher maps each receiver's object and
+//! keeps a descriptor open for it. The first channel of a process starts a thread, which sleeps
+//! until the process exits.
 //!
 //! # Types
 //!
@@ -144,10 +143,9 @@
 //! blocking calls do, and can be dropped at any time without loss. A task waits for several
 //! channels with its executor's `select!`, a thread with [`wait_any`].
 //!
-//! A helper thread sleeps in the kernel for all awaited ends of the process, from the first await
-//! until the last such end is dropped. There is one helper per 127 ends; before Linux 5.16, or
-//! where a filter forbids `futex_waitv`, one per end. A task does not spin. Alternating between
-//! awaiting an end and waiting for it in a thread costs system calls.
+//! A helper thread sleeps in the kernel for up to 127 awaited ends of the process; before Linux
+//! 5.16, or where a filter forbids `futex_waitv`, for one. A task does not spin. Alternating
+//! between awaiting an end and waiting for it in a thread costs system calls.
 
 #[cfg(all(test, loom))]
 #[path = "../models/awaiting.rs"]

@@ -77,11 +77,10 @@ pub trait Schema: FromBytes + IntoBytes + KnownLayout + Immutable {
     const VERSION: u64;
 }
 
-/// Defines a struct and implements [`Schema`](crate::channel::typed::Schema) for it. The name is the
-/// struct's, and the version a hash of the names and types of its fields, in their order.
-///
-/// A type is hashed as it is written: a change inside another struct, which this one contains, is
-/// noticed only if it changes the size or the alignment.
+/// Defines a struct and implements [`Schema`](crate::channel::typed::Schema) for it. The name is
+/// the struct's, and the version a hash of the names and types of its fields, in their order. A
+/// change inside another struct, which this one contains, is noticed only if it changes the size or
+/// the alignment.
 #[macro_export]
 macro_rules! message_type {
     ($(#[$attribute:meta])* $visibility:vis struct $name:ident {
@@ -100,7 +99,7 @@ macro_rules! message_type {
     };
 }
 
-/// Returns the FNV-1a hash of a text without its white space, which differs between compilers.
+/// Returns the FNV-1a hash of a text without its white space.
 #[doc(hidden)]
 pub const fn hash(text: &str) -> u64 {
     let (text, mut hash, mut at) = (text.as_bytes(), 0xcbf2_9ce4_8422_2325_u64, 0);
@@ -133,8 +132,7 @@ const fn identity<T: Schema>() -> u64 {
     hash(T::NAME) ^ T::VERSION
 }
 
-/// The type of messages that consist of an `H` and any number of `E`. A [`Value`] of this type
-/// dereferences to the `H` and has [`items`](Value::items).
+/// The type of messages that consist of an `H` and any number of `E`.
 pub struct Slice<H, E>(PhantomData<(H, E)>);
 
 impl<H, E> Slice<H, E> {
@@ -189,7 +187,7 @@ impl<H: Schema, E: Schema> Carried for Slice<H, E> {
 
 /// What a value can lie in: [`ShmBufMut`], [`ShmBuf`], [`Message`] and [`ShmView`].
 pub trait Buffer: Deref<Target = [u8]> + sealed::Sealed {
-    /// Returns the alignment that the bytes keep when the buffer is moved.
+    /// Returns the alignment that a move of the buffer keeps.
     #[doc(hidden)]
     fn alignment(&self) -> usize {
         // The bytes do not move.
@@ -625,7 +623,6 @@ impl<T: Carried> Typed<Receiver, T> {
     }
 }
 
-/// Checks a message, which a hostile sender may have made of any length.
 #[inline]
 fn value<T: Carried>(message: Message) -> Result<Value<Message, T>, RecvError> {
     Value::new(message).map_err(|message| RecvError::WrongType { name: T::Head::NAME, len: message.len() })

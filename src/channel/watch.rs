@@ -262,8 +262,7 @@ pub(super) fn wait(watch: Option<&Watch>, deadline: Option<Deadline>, interrupts
     }
 }
 
-/// What decides whether an attempt to open or create a channel succeeds, as far as it depends on the
-/// object.
+/// What an attempt to open or create a channel depends on.
 #[derive(PartialEq)]
 struct Glimpse {
     file: Option<(Inode, u32, u32, u64)>,
@@ -287,8 +286,8 @@ impl Glimpse {
     }
 }
 
-/// A series of attempts to open or create a channel. A new attempt is due when the object has
-/// changed since the last one, and after a second.
+/// A series of attempts to open or create a channel. A new one is due when the object has changed,
+/// and after a second.
 pub(super) struct Attempts {
     name: Name,
     /// How many seats matter.
@@ -342,8 +341,7 @@ impl Attempts {
         self.watch()?.poll(context).map(Ok)
     }
 
-    /// Attempts it while it fails with an error for which `is_to_wait` returns `true`, until
-    /// `timeout` is over; then once more.
+    /// Attempts it while `is_to_wait`, until `timeout` is over; then once more.
     pub(super) fn run<T>(
         name: Name,
         timeout: Duration,

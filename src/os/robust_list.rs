@@ -13,7 +13,7 @@
 //! # Killed at any instruction
 //!
 //! An entry joins the list before its word names the keeper, and leaves it after the ringer has
-//! left. Each change of the list is a single store.
+//! left. Each change of the list is a single store, consistent before and after it.
 
 use crate::os::fork;
 use crate::os::futex::Futex;

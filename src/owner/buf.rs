@@ -215,7 +215,7 @@ impl ShmBuf {
         copies
     }
 
-    /// Prefetches both ends for the next writer; the processor's own prefetcher covers the middle.
+    /// Prefetches both ends for the next writer.
     #[inline]
     pub(crate) fn fetch_ends(&self) {
         let first = self.chunk().data().as_ptr();
@@ -384,7 +384,6 @@ mod tests {
 
     const VARIABLE: &str = "SHM_POOL_TEST_TOO_MANY_CLONES";
 
-    /// Leaking clones must not overflow the count and free a message that others read.
     #[test]
     fn clone_overflow_aborts() {
         if let Ok(prefix) = std::env::var(VARIABLE) {
@@ -412,7 +411,6 @@ mod tests {
         std::mem::forget((message.clone(), last, message));
     }
 
-    /// When generations run out, the chunk keeps its record, and peers can still attach.
     #[test]
     fn share_after_last_generation() {
         let provider = Provider::builder().max_shared(1).build().unwrap();

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use thiserror::Error;
 
-/// The smallest class, and the alignment of every chunk: a cache line, so that two processes never
-/// share one by two messages.
+/// The smallest class, and the alignment of every chunk: a cache line, so that no two messages
+/// share one.
 pub(crate) const MIN_SIZE: usize = 64;
 
 const MIN_SHIFT: u32 = MIN_SIZE.trailing_zeros();
@@ -93,9 +93,8 @@ const MAX_IDLE_WINDOW: u64 = 1 << 31;
 /// Uses of a chunk are counted in batches of this size, a power of two.
 pub(crate) const COUNTED: u64 = 64;
 
-/// Options of a pool's segments and memory that few programs need, for
-/// [`ProviderBuilder::tuning`](crate::ProviderBuilder::tuning) and
-/// [`BackendBuilder::tuning`](crate::backend::BackendBuilder::tuning). `build` checks them.
+/// Options that few programs need, for [`ProviderBuilder::tuning`](crate::ProviderBuilder::tuning)
+/// and [`BackendBuilder::tuning`](crate::backend::BackendBuilder::tuning). `build` checks them.
 #[derive(Clone, Debug)]
 #[must_use = "options have no effect until they are passed to a builder"]
 pub struct Tuning {
@@ -119,7 +118,7 @@ impl Tuning {
 
     /// Sets the length of the first segment in bytes, from 1 to `max_bytes` and at most the longest
     /// segment (of a provider: 64 GiB), rounded up to whole pages and to a multiple of the first
-    /// message's chunk, or to `max_bytes` if little of it would be left.
+    /// message's chunk.
     ///
     /// Default: a 32nd of `max_bytes`, but at least 64 KiB and eight of the first message; with
     /// [`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) 0, one message. Each
@@ -146,8 +145,7 @@ impl Tuning {
     }
 
     /// Advises the kernel to put reserved memory into huge pages (2 MiB on x86-64), so that large
-    /// messages cause fewer TLB misses. Other memory stays in small pages, without an error. Needs
-    /// Linux 6.1. Default `false`.
+    /// messages cause fewer TLB misses. Needs Linux 6.1. Default `false`.
     ///
     /// A huge page is made when the last of its small pages is reserved, so it takes no more
     /// memory. Reserving takes about twice as long, and may delay other threads:
@@ -400,7 +398,7 @@ pub enum AllocErrorKind {
         /// Largest alignment in bytes.
         max: usize,
     },
-    /// The cap is reached, and the memory that is neither in use nor leased is too small or too
+    /// The cap is reached, and the memory that is neither in use nor leased is too small or
     /// scattered.
     #[error(
         "a chunk of {len} bytes does not fit under max_bytes {max_bytes}: {in_use} bytes are in use by this process, {leased} are \
@@ -416,8 +414,8 @@ pub enum AllocErrorKind {
         in_use: usize,
         /// All other bytes under the cap: idle chunks and free parts of the segments.
         idle: usize,
-        /// Bytes of chunks that this process has dropped and peers still lease, and of chunks on
-        /// loan through channels.
+        /// Bytes of chunks that this process has dropped and peers still lease, and of those on
+        /// loan.
         leased: usize,
     },
     /// No memory was released in time, and a last attempt found none.
@@ -454,7 +452,7 @@ pub enum AllocErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ShareError {
-    /// Every record of the control object is in use: its chunk is held, leased or reserved.
+    /// Every record is in use: its chunk is held, leased or reserved.
     #[error(
         "all {max} records for shared chunks are taken; drop shared buffers, or raise ProviderBuilder::max_shared"
     )]
@@ -494,7 +492,7 @@ pub enum ShareError {
         /// The limit.
         max: u64,
     },
-    /// No private memory for the queue of dropped buffers that peers still read.
+    /// No private memory for the queue of leased chunks.
     #[error("no private memory for {bytes} bytes; lower ProviderBuilder::max_shared")]
     OutOfMemory {
         /// Requested bytes.

@@ -1,5 +1,4 @@
-//! The idle chunks of one size class, in a hot slot and a queue; and the leased chunks of all
-//! classes, in another queue.
+//! The idle chunks of one size class, and the leased chunks of all.
 //!
 //! | place | holds | order |
 //! |---|---|---|
@@ -117,8 +116,8 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         NonNull::new(found).filter(|_| Self::is_chunk(found)).map(|found| unsafe { C::from_raw(found) })
     }
 
-    /// Seals the hot slot, and takes out its chunk. A take that swapped out the seal calls this; a
-    /// give may have used that gap.
+    /// Seals the hot slot, and takes out its chunk. Called by a take that swapped out the seal,
+    /// too.
     #[cold]
     fn seal_hot(&self) -> Option<C> {
         Self::owner(self.hot.0.swap(Self::SEAL, Ordering::Acquire))

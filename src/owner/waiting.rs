@@ -1,8 +1,8 @@
 //! Waiting for memory: the queue of requests, the threads that look for memory, and how a release
 //! notifies them.
 //!
-//! A *look* tries each request in order of arrival, under the queue's lock. A request that fits
-//! overtakes an earlier one that does not, which gets a region instead (see `arena::region`).
+//! A *look* tries each request in order of arrival, under the queue's lock. One that does not fit
+//! is overtaken, and gets a region instead (see `arena::region`).
 //!
 //! A waiting thread sleeps on the memory bell, and looks for all requests when it wakes; for
 //! futures, a helper thread does. The first thread that a ring wakes looks; the others see that the

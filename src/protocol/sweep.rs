@@ -2,8 +2,8 @@
 //!
 //! An owner locks a byte of its control object before it creates anything else, and until it has
 //! removed everything else. If a sweep can take a shared lock on that byte, the owner is dead; or
-//! it created the object this instant, and will start over under another name. Holding the shared
-//! lock, possibly together with other sweeps, a sweep
+//! it created the object this instant, and will find it locked or unlinked and start over under
+//! another name. Holding the shared lock, possibly together with other sweeps, a sweep
 //!
 //! 1. marks the control object as closed and its segments as destroyed, so that a peer unmaps each
 //!    with the next view of it that it drops,
@@ -314,8 +314,7 @@ pub(crate) enum Removal {
 }
 
 /// Removes an object whose creator is dead. Another process may reuse the name at once, so this
-/// takes the exclusive lock, and unlinks the name only if the object is still linked then. With
-/// `or_read`, keeps a channel whose receiver is alive.
+/// takes the exclusive lock, and unlinks the name only if the object is still linked then.
 pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> Result<Removal, ObjectError> {
     let failed = |call| move |error| name.error(call, 0, error);
     let locks = match open(name, uid) {

@@ -1,6 +1,6 @@
-//! The pool. Dropping the provider closes every shelf (see `shelf`). Outstanding handles keep the
-//! pool alive through their chunks: each destroys its chunk when the shelf refuses it, and the last
-//! one frees the pool (I6).
+//! The pool. Dropping the provider closes every shelf. Outstanding handles keep the pool alive
+//! through their chunks: each destroys its chunk when the shelf refuses it, and the last one frees
+//! the pool (I6).
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ pub(crate) struct Pool {
     classes: Box<[Class]>,
     reserving: Mutex<()>,
     /// Chunks of each class, except one-offs; changed under the registry's lock. Side by side and
-    /// summed by groups, so that a search reads few cache lines.
+    /// summed by groups, for searches.
     listed: Box<[AtomicUsize]>,
     groups: Box<[AtomicUsize]>,
     pub(crate) limits: Limits,
@@ -299,8 +299,7 @@ pub(crate) trait Lends: Send + Sync {
     fn is_over(&self) -> bool;
 }
 
-/// Chunks of a class before returned ones are preferred to new ones: one being filled, one being
-/// read, and one on its way back.
+/// Chunks of a class before returned ones are preferred to new ones.
 const DEPTH: usize = 3;
 
 impl Pool {
@@ -357,8 +356,7 @@ impl Pool {
 }
 
 impl Pool {
-    /// Not if nearly all of the cap was taken from the system: another chunk then takes no more
-    /// memory.
+    /// Not if nearly all of the cap was taken from the system.
     pub(crate) fn is_collection_due(&self) -> bool {
         let Collection { made, collect_at, .. } = &self.collection;
         let nearly_all = self.limits.max_bytes - self.limits.max_bytes / YIELD_SHARE;
@@ -405,7 +403,7 @@ pub struct Stats {
     pub bytes_mapped: usize,
     /// Current number of payload segments.
     pub segments: usize,
-    /// Number of payload segments ever created: at most 16 if idle chunks are kept and not trimmed.
+    /// Number of payload segments ever created.
     pub segments_created: u64,
     /// The size classes that have ever had a chunk, smallest first. Empty without private memory.
     pub classes: Vec<ClassStats>,

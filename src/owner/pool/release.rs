@@ -1,6 +1,6 @@
 //! Releasing. A chunk returns to its shelf, or to the leased queue if a peer leases it; if its
 //! place refuses it, it is destroyed. Idle chunks are evicted to the arenas, and free memory
-//! returns to the system. None of this needs memory.
+//! returns to the system.
 //!
 //! # Eviction
 //!
@@ -244,19 +244,17 @@ impl Pool {
     }
 }
 
-
 /// The most bytes that one allocation returns to the system.
 const AT_ONCE: usize = 1 << 20;
 
-/// A window has at least this many counts for each chunk: each chunk has to be used between the
-/// ends of two windows, and chunks used in turn are counted at the same time.
+/// A window has at least this many counts for each chunk, so that chunks used in turn are all used
+/// in it.
 const LEAST_PER_CHUNK: u64 = 2;
 
 /// Less than this share of the cap is not worth a system call.
 const LEAST_SHARE: usize = 1024;
 
 impl Pool {
-
     /// Evicts idle chunks that `choose` picks, the largest first, until they have `most` bytes.
     /// Returns their bytes.
     pub(super) fn evict(&self, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
@@ -281,13 +279,11 @@ impl Pool {
         self.searched();
     }
 
-    /// Takes each chunk in turn and puts it back if it is not picked, so other threads miss only
-    /// that one.
+    /// Takes each chunk in turn and puts it back if it is not picked.
     pub(super) fn evict_of(&self, class: usize, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
         let shelf = &self.shelves[class];
         let mut evicted = 0;
-        // The hot slot's chunk first, while the queue still has others for other threads. A retired
-        // one that is not picked stays, too.
+        // The hot slot's chunk first. A retired one that is not picked stays, too.
         match if most > 0 && self.evictable(class) > 0 { shelf.take_hot() } else { None } {
             Some(chunk) if choose(&chunk) => evicted += self.evict_or_put_back(chunk.into()),
             Some(chunk) => shelf.give(chunk).unwrap_or_else(Self::put_back),
