@@ -21,14 +21,6 @@ pub(super) const MAX_NAME: usize = 96;
 /// A receiver that [expects a type](super::ReceiverBuilder::message_type) then opens no channel of
 /// another, or of none; other receivers open any. With the feature `zerocopy`, the module `typed`
 /// declares Rust types.
-///
-/// ```
-/// use shm_pool::channel::MessageType;
-/// use std::alloc::Layout;
-///
-/// let scan = MessageType::new("robot.Scan", 2, Layout::new::<[f32; 1024]>());
-/// assert_eq!(scan.to_string(), r#""robot.Scan", version 0x2: 4096 bytes aligned to 4"#);
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageType {
     name: Cow<'static, str>,

@@ -33,8 +33,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// A received message: a buffer of the sender, read in place, or up to
-/// [`MAX_INLINE`](super::MAX_INLINE) bytes, copied out of the slot. Dereferences to `&[u8]`, with
-/// the length that was sent.
+/// [`MAX_INLINE`](super::MAX_INLINE) bytes, copied out of the slot. Dereferences to `&[u8]`.
 ///
 /// The sender does not reuse the memory of a buffer before the message is dropped, even after the
 /// receiver, the sender and the provider have been dropped.
@@ -66,7 +65,7 @@ impl Message {
     }
 
     /// Returns `true` if the bytes were sent in the slot itself, by
-    /// [`send_bytes`](super::Sender::send_bytes). It takes no loan.
+    /// [`send_bytes`](super::Sender::send_bytes).
     #[inline]
     pub fn is_inline(&self) -> bool {
         matches!(self.0, Content::Bytes(_))
@@ -138,8 +137,8 @@ impl ReceiverBuilder {
         (self.capacity.unwrap_or(most), self.on_full.unwrap_or(on_full))
     }
 
-    /// Sets what happens when a [`Publisher`](super::Publisher) sends a message while this receiver
-    /// is behind by its [`capacity`](Self::capacity); default: the publisher's rule.
+    /// Sets what happens when this receiver of a [`Publisher`](super::Publisher) is behind by its
+    /// [`capacity`](Self::capacity); default: the publisher's rule.
     pub fn on_full(mut self, on_full: OnFull) -> Self {
         self.on_full = Some(on_full);
         self
@@ -256,7 +255,6 @@ impl ReceiverBuilder {
         if seat.announce(id) && seat.has_publisher() {
             return Ok((branch, on_full));
         }
-        // The publisher may have opened the branch already.
         branch.shared().to_sender().leave();
         Err(gone())
     }
@@ -343,8 +341,8 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// * [`RecvError::Disconnected`] if the sender has been dropped or has died, before or during
-    ///   the wait, and everything it sent has been received.
+    /// * [`RecvError::Disconnected`] if the sender has been dropped or has died, and everything it
+    ///   sent has been received.
     /// * [`RecvError::Evicted`] if the publisher has disconnected this receiver.
     /// * [`RecvError::Map`]: try again for the same message.
     /// * [`RecvError::NotConnected`]: the publisher retries on its next send; messages are lost

@@ -57,7 +57,7 @@ impl SenderBuilder {
     }
 
     /// Sets the permission bits of the object, regardless of the umask; default `0o600`, for
-    /// receivers of the same user. Both sides write to the object.
+    /// receivers of the same user.
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
@@ -71,7 +71,7 @@ impl SenderBuilder {
     }
 
     /// Declares the type of the messages, which a receiver may
-    /// [expect](super::ReceiverBuilder::message_type); by default none. Neither side checks a message.
+    /// [expect](super::ReceiverBuilder::message_type); by default none.
     pub fn message_type(mut self, message_type: MessageType) -> Self {
         self.message_type = Some(message_type);
         self
@@ -96,8 +96,8 @@ impl SenderBuilder {
         self.try_create(provider, &object).map_err(|error| name_process(error, &object))
     }
 
-    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has
-    /// the name: a predecessor that is still exiting.
+    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has the
+    /// name.
     ///
     /// # Errors
     ///
@@ -217,8 +217,7 @@ impl Sender {
     /// the wait; [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`];
     /// [`SendErrorKind::Forked`]. The error contains the buffer.
     ///
-    /// A message sent while the receiver closes or dies may count as sent. It is then reclaimed
-    /// once the receiver can no longer read it.
+    /// A message sent while the receiver closes or dies may count as sent.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))

@@ -38,10 +38,6 @@
 //! // 3. As many as can be under way at a time.
 //! provider.reserve(1800, 6)?.keep();
 //! provider.reserve(64, 16 - 6)?.keep();
-//! // From here on, these lengths cost no system call, no page fault and no heap.
-//! let mut buffer = provider.alloc(1800)?;
-//! buffer.fill(7);
-//! let _bytes = buffer.freeze().descriptor()?.to_bytes();
 //! # Ok(())
 //! # }
 //! ```

@@ -109,14 +109,14 @@
 //! **Payload is read-only for peers.** They map it so, and no `mode` gives other users write access
 //! to it. (zenoh's receivers map it writable; see `shm-pool-zenoh`.)
 //!
-//! **A process of the same user may write garbage.** It never makes owners and peers access memory
-//! out of bounds. Its possible effects:
+//! **A process of the same user may write garbage,** and truncate the objects (see above). Garbage
+//! never makes owners and peers access memory out of bounds. Its possible effects:
 //!
 //! | garbage in | effects |
 //! |---|---|
-//! | the control object | messages are reused early: their readers see torn bytes, or get a signal; or messages are never reused |
+//! | the control object | messages are reused early: their readers see torn bytes, or get a signal if the memory was released; or messages are never reused |
 //! | a channel | the receiver gets an error, or a view of bytes that are not held for it, as above; a buffer that its own receiver still reads is returned early; counts and reasons are not true; the channel stalls, while its sides keep checking whether the other one is alive |
-//! | a publisher's object | new receivers cannot join. Connected ones get all messages, whole, in order and with every gap counted |
+//! | a publisher's object | new receivers cannot join, or are overlooked or refused. Connected ones get all messages, whole, in order and with every gap counted |
 //!
 //! **Other users** are kept out: objects have mode 0600, are never opened through symbolic links,
 //! and are refused if they belong to another user.
@@ -124,15 +124,14 @@
 //! **A user admitted by a `mode`** ([`ProviderBuilder::mode`](crate::ProviderBuilder::mode),
 //! [`SenderBuilder::mode`](crate::channel::SenderBuilder::mode),
 //! [`PublisherBuilder::mode`](crate::channel::PublisherBuilder::mode)) can write to the objects
-//! that both sides write, with the effects above, but never payload. It can also truncate these
-//! objects: files in /dev/shm cannot be sealed. Admit only users whom you trust to that extent, and
-//! give others a provider and channels of their own.
+//! that both sides write, and truncate them, with the effects above: files in /dev/shm cannot be
+//! sealed. No mode lets it write payload. Admit only users whom you trust to that extent.
 //!
 //! | of a publisher that admits others | can be written by |
 //! |---|---|
 //! | its object | all that its mode admits |
 //! | the branch of a receiver of its own user | that user only |
-//! | the branch of another user's receiver, which that user owns | all that the mode admits: with `0o660` the group of the publisher's object, with `0o666` every user |
+//! | the branch of another user's receiver, which that user owns | all that the mode admits: `0o660` the group of the publisher's object, `0o666` every user |
 //!
 //! Only a process of the same user can remove what a killed one has left. An admitted user can keep
 //! a dead provider's memory from being swept, by claiming that a receiver reads it.

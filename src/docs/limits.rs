@@ -14,7 +14,7 @@
 //! | buffers that the receiver of a channel holds | [`SenderBuilder::loans`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyLoans` |
 //! | buffers that a receiver of a publisher holds | [`PublisherBuilder::loans`]: as above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default, but always two buffers | messages are skipped, or waited for; `RecvError::TooManyLoans` |
 //! | time that a message waits for receivers | [`PublisherBuilder::block_limit`]: 5 seconds by default | the receiver is skipped, or disconnected |
-//! | ends of channels in one process | 2048; a publisher counts as one for each receiver that it may have | [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds) |
+//! | ends of channels in one process | 2048; a publisher counts as one for each receiver | [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds) |
 //! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
 //! | waits for names of channels | any number, by one `inotify` instance and one thread for each process | they check every 10 milliseconds |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`](crate::ShareError::TooManyShared) |
@@ -50,7 +50,7 @@
 //! | quantity | limit | reached after | at the limit |
 //! |---|---|---|---|
 //! | messages in one chunk | at least 3 × 2^61 | 21,900 years of 10 million a second | an old descriptor can match a later message |
-//! | connections in one peer slot during one grant | 65,536, if a limit per peer is set | the owner's thread is stopped in the middle of a grant meanwhile | the count of the next peer may lack that message |
+//! | connections in one peer slot during one grant | 65,536, if a limit per peer is set | the owner's thread stops in the middle of a grant meanwhile | the count of the next peer may lack that message |
 //! | connections in one peer slot | 2^62 | 1.4 million years of 100,000 a second | an old [`PeerId`](crate::PeerId) can match a later one |
 //! | segments of one provider | 2^64 - 1 | 5.8 million years of 100,000 a second | serial numbers wrap around, skipping those in use |
 //! | forks, each by the child of the one before | 2^64 | 29 million years of 20,000 a second | a handle inherited through all of them passes for the process's own |
@@ -81,8 +81,8 @@
 //! A length is rounded up to its class: by less than 64 bytes up to 2 KiB, and by at most 3.2 %
 //! above that. No two messages share a cache line.
 //!
-//! Peers map segments whole, which takes address space only. A peer that reads one message of a
-//! dead provider keeps the memory of that message's segment until it drops the view.
+//! A peer that reads one message of a dead provider keeps the memory of that message's segment
+//! until it drops the view.
 //!
 //! # Forked processes
 //!

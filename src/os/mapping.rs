@@ -112,7 +112,7 @@ impl Mapping {
     }
 
     /// Copies the first bytes to private memory, with zeroes past the end. Reading the copy cannot
-    /// raise a signal, whatever other processes do to the object.
+    /// raise a signal.
     pub(crate) fn copy_of(file: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         let failed = |call| move |error| name.error(call, len, error);
         let this = Self::map(len, READ_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).map_err(failed("mmap"))?;

@@ -112,8 +112,7 @@ impl Provider {
         Request::new(self, len)
     }
 
-    /// Like [`alloc`](Self::alloc), but waits at most `timeout` for memory, which it finds as soon
-    /// as any process releases it, and within 50 milliseconds of a peer's death.
+    /// Like [`alloc`](Self::alloc), but waits at most `timeout` for memory.
     ///
     /// # Errors
     ///
@@ -123,7 +122,7 @@ impl Provider {
     }
 
     /// Ends all current and future waits for memory with [`AllocErrorKind::Interrupted`]. Blocks
-    /// until the helper thread for futures has exited, unless a waker calls this on that thread.
+    /// until the helper thread for futures has exited, unless a waker calls this.
     pub fn interrupt_waits(&self) {
         if let Some(pool) = self.own_pool() {
             pool.waiting.close(pool);
@@ -168,8 +167,7 @@ impl Provider {
         self.own_pool().map_or(0, |pool| pool.trim_to(bytes))
     }
 
-    /// Returns all idle memory to the system, including chunks that dead peers leased. Returns the
-    /// number of bytes.
+    /// Returns all idle memory to the system. Returns the number of bytes.
     pub fn trim(&self) -> usize {
         self.own_pool().map_or(0, |pool| pool.trim())
     }
@@ -234,7 +232,7 @@ impl Provider {
     }
 
     /// Returns statistics, all zero in a forked child. Takes a lock that creating and destroying
-    /// chunks also take. See the [`report`](Self::report) for each peer's figures.
+    /// chunks also take.
     pub fn stats(&self) -> Stats {
         self.pool.stats()
     }
@@ -428,7 +426,7 @@ impl fmt::Debug for AllocFuture<'_> {
     }
 }
 
-/// How many control objects `build` creates before it gives up: other processes sweep in a loop.
+/// How many control objects `build` creates before it gives up: sweeps may remove them.
 const SWEPT_TRIES: usize = 16;
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
@@ -494,9 +492,8 @@ impl ProviderBuilder {
         self
     }
 
-    /// Sets how many free chunks are kept per size class, from 0 to 1,048,576; default 8. Others
-    /// return to their segments, without a system call. With 0, each buffer's memory is returned to
-    /// the system when the buffer is dropped.
+    /// Sets how many free chunks are kept per size class, from 0 to 1,048,576; default 8. With 0,
+    /// each buffer's memory is returned to the system when the buffer is dropped.
     ///
     /// Chunks that peers lease do not count. A high number costs nothing by itself.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
@@ -525,9 +522,9 @@ impl ProviderBuilder {
         self
     }
 
-    /// Sets the permission bits of the objects under /dev/shm, whatever umask is set; default
-    /// `0o600`: peers of the same user. With `0o660`, peers of the same group may attach too. For
-    /// others than the owner, write bits apply only to the control object, which holds the leases.
+    /// Sets the permission bits of the objects, whatever umask is set; default `0o600`: peers of
+    /// the same user. With `0o660`, peers of the same group may attach too. For others than the
+    /// owner, write bits apply only to the control object.
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
@@ -552,8 +549,7 @@ impl ProviderBuilder {
         self
     }
 
-    /// Locks the pool and the control object into RAM, so that a message never waits to be read
-    /// back from swap. Default `false`.
+    /// Locks the pool and the control object into RAM. Default `false`.
     ///
     /// [`build`](Self::build) checks that `RLIMIT_MEMLOCK` allows for
     /// [`max_bytes`](Self::max_bytes) and the control object ([`BuildError::LockMemory`]). If the
@@ -571,7 +567,7 @@ impl ProviderBuilder {
     }
 
     /// Creates the provider and its control object, but no payload memory yet. First
-    /// [sweeps](Provider::sweep_in) this directory and prefix; a failing sweep is no error.
+    /// [sweeps](Provider::sweep_in) this directory and prefix, as far as possible.
     ///
     /// # Errors
     ///

@@ -101,7 +101,7 @@ impl Client {
     }
 
     /// Connects to a provider before its first message arrives. Returns this client's id there, for
-    /// [`ShmBuf::grant`](crate::ShmBuf::grant), the same each time.
+    /// [`ShmBuf::grant`](crate::ShmBuf::grant).
     ///
     /// # Errors
     ///
@@ -172,8 +172,8 @@ impl Client {
             if let Some(cached) = entry.segment(place.index, place.segment) {
                 return ShmView::new(cached.clone(), lease, descriptor, place);
             }
-            // The lease keeps the segment alive. It moves from the table's reference to a counted
-            // one, so that the segment can be mapped without the table's lock.
+            // The lease keeps the segment alive. It moves to a counted reference, so that the
+            // segment can be mapped without the table's lock.
             let remote = entry.remote.clone();
             let lease = lease.moved_to(&remote.control);
             drop(table);

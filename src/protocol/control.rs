@@ -40,7 +40,7 @@ pub(crate) const MAX_RECORDS: usize = 1 << 20;
 
 pub(crate) const MAX_SEGMENTS: usize = 16;
 
-/// A segment keeps its entry slightly longer than it counts towards [`MAX_SEGMENTS`].
+/// A segment keeps its entry slightly longer than it counts.
 const ENTRIES: usize = 2 * MAX_SEGMENTS;
 
 pub(crate) const OWNER_BYTE: usize = 0;

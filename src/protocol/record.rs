@@ -92,7 +92,7 @@ pub(crate) enum Refused {
     Lost,
 }
 
-/// Zero bytes are a valid record: free, in generation 0, which no descriptor carries.
+/// Zero bytes are a valid record, in generation 0, which no descriptor carries.
 #[repr(C, align(128))]
 pub(crate) struct Record {
     generation: AtomicU64,
@@ -166,7 +166,7 @@ impl Record {
     }
 
     /// Turns a grant into a lease. Needs no fence: a pending grant keeps the chunk in its
-    /// generation, and taking it up never makes the lane zero.
+    /// generation.
     #[inline]
     pub(crate) fn accept(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
         if self.place_in(generation).is_none() {

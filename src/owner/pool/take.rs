@@ -33,8 +33,7 @@ const LEASED_TRIES: usize = 8;
 /// to reserve them.
 const BYTES_PER_TRY: usize = 128;
 
-/// For arenas that can no longer grow: a new chunk takes no memory from the system. Two, so that
-/// the search overtakes the queue.
+/// For arenas that can no longer grow. Two, so that the search overtakes the queue.
 const LEASED_TRIES_AT_THE_CAP: usize = 2;
 
 /// One in this many searches covers the whole leased queue, and destroys idle chunks above the cap.
@@ -141,7 +140,6 @@ impl Pool {
     }
 
     /// Takes the first of `tries` leased chunks that serves the class and whose leases have ended.
-    /// Others of these return to their shelves.
     pub(super) fn take_leased(&self, class: usize, tries: usize) -> Option<ClosedChunk> {
         let leased = self.leased.count();
         if leased == 0 {
@@ -249,8 +247,8 @@ impl Pool {
 
     #[cold]
     fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
-        // Bounded: a process that writes garbage can make it look as if there were always more to
-        // reclaim, and other threads may take the room.
+        // Bounded: garbage can make it look as if there were always more to reclaim, and other
+        // threads may take the room.
         let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) = (true, false, true, TRIES);
         let mut from = if self.arenas.room() == Room::ToGrow { Where::Arenas } else { Where::Grow };
         loop {
@@ -497,8 +495,8 @@ impl Pool {
     }
 
     fn promise(&self, class: usize, count: usize) {
-        // Eviction decides under this lock: when this returns, chunks evicted by the previous
-        // number are no longer listed.
+        // Eviction decides under this lock: from now on, chunks evicted by the previous number are
+        // not listed.
         let _decides = self.registry.lock();
         self.classes[class].reserved.store(count, Ordering::Relaxed);
     }
