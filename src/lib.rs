@@ -1,7 +1,6 @@
 //! A pooled POSIX shared-memory allocator. A process publishes each message in its own allocation,
 //! and other processes read it in place. The pool never reuses memory that is still being read.
-//! Once warm, allocating and dropping a message makes no system call, takes no lock and does not
-//! touch the heap.
+//! Once warm, it makes no system call, takes no lock and does not touch the heap.
 //!
 //! Linux only, 64-bit.
 //!

@@ -49,8 +49,7 @@
 //!
 //! Each receiver of a [`Publisher`] creates its own ring when it joins; a message's payload is
 //! never copied. A receiver gets the messages sent after it joins, and optionally the last few
-//! before ([`PublisherBuilder::history`]). The publisher connects it when it next sends, or is
-//! asked for its receivers.
+//! before ([`PublisherBuilder::history`]).
 //!
 //! # Slow and stopped receivers
 //!
@@ -89,7 +88,7 @@
 //!
 //! The other side gets [`SendErrorKind::Disconnected`] or [`RecvError::Disconnected`] at once, or
 //! after the core dump if there is one; a receiver that its publisher has not connected yet, within
-//! a second. A receiver first gets the messages sent before the death.
+//! a second. A receiver first gets the messages sent before.
 //!
 //! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel; a
 //! [`Subscriber`] opens it. A [`Publisher`] goes on: a receiver's seat is free again once its
@@ -139,9 +138,9 @@
 //! # Awaiting
 //!
 //! [`Receiver::recv_async`], [`Sender::send_async`] and [`Publisher::send_async`] return futures
-//! for any executor; with the feature `stream`, [`Receiver`] is a `Stream`. They complete as the
-//! blocking calls do, and can be dropped at any time without loss. A task waits for several
-//! channels with its executor's `select!`, a thread with [`wait_any`].
+//! for any executor; with the feature `stream`, [`Receiver`] is a `Stream`. They can be dropped at
+//! any time without loss. A task waits for several channels with its executor's `select!`, a thread
+//! with [`wait_any`].
 //!
 //! A helper thread sleeps in the kernel for up to 127 awaited ends of the process; before Linux
 //! 5.16, or where a filter forbids `futex_waitv`, for one. A task does not spin. Alternating

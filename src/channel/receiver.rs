@@ -255,6 +255,7 @@ impl ReceiverBuilder {
         if seat.announce(id) && seat.has_publisher() {
             return Ok((branch, on_full));
         }
+        // The publisher may have opened the branch already.
         branch.shared().to_sender().leave();
         Err(gone())
     }

@@ -59,8 +59,7 @@ impl ReceiverBuilder {
 }
 
 /// Receives from each [`Sender`](super::Sender) or [`Publisher`](super::Publisher) of a channel's
-/// name, one after the other: waits for the name, opens the channel, and opens it again when it has
-/// a successor.
+/// name, one after the other.
 ///
 /// Between the last message of one sender and the first of the next there are always
 /// [`Event::Disconnected`] and [`Event::Connected`]. A sender that starts and ends while the

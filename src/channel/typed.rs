@@ -33,11 +33,10 @@
 //! ```
 //!
 //! The sender declares the [`MessageType`] in the channel's object. A receiver that expects another
-//! type, or one where none was declared, is refused when it opens the channel, with
-//! [`ChannelError::TypeMismatch`]. An untyped receiver may open any channel. Each message is
-//! checked when it is received: one that is no `T`, because of its length, is an error
-//! ([`RecvError::WrongType`]) and never undefined behaviour. (Every value of the bytes is a `T`,
-//! which is what [`FromBytes`] means.)
+//! type, or one where none was declared, is refused when it opens the channel
+//! ([`ChannelError::TypeMismatch`]). Each message is checked when it is received: one that is no
+//! `T`, because of its length, is an error ([`RecvError::WrongType`]) and never undefined
+//! behaviour.
 //!
 //! # A header and a slice
 //!

@@ -21,9 +21,9 @@
 //! A size class that is refused twice in a row within 250 ms gets a *region*: the range with the
 //! fewest bytes in use, or whole segments that are to be destroyed. Chunks that are dropped there
 //! return to the arena, unless they are reserved. So a large message needs each chunk of one range
-//! to be dropped once, rather than gaps to merge by chance. Requests of other classes are served
-//! there only if they fit nowhere else. The region ends when its class is served there and nothing
-//! else is, or 250 ms after its class was last refused. There is one at a time.
+//! to be dropped once, rather than gaps to merge by chance. Other classes are served there only if
+//! they fit nowhere else, and the region's own once nothing else is carved there. That ends the
+//! region, as do 250 ms without a refusal. There is one at a time.
 //!
 //! # Invariants
 //!

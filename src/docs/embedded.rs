@@ -45,7 +45,7 @@
 //! 1. **Cap.** Set [`max_bytes`](crate::ProviderBuilder::max_bytes) and
 //!    [`max_shared`](crate::ProviderBuilder::max_shared) as above;
 //!    [`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) to at least the largest
-//!    reservation; [`directory`](crate::ProviderBuilder::directory) for a tmpfs of its own.
+//!    reservation.
 //! 2. **Lock.** [`lock_memory`](crate::ProviderBuilder::lock_memory) keeps the pool's memory out of
 //!    swap. Raise `RLIMIT_MEMLOCK`, 8 MiB on many systems and 64 KiB on older ones, with
 //!    `LimitMEMLOCK=` in the service's unit, or `docker run --ulimit memlock=`. Channels, stack,
@@ -62,9 +62,9 @@
 //!
 //! # The warm path
 //!
-//! Allocating a reserved length, writing, sharing or sending, and dropping it makes no system call,
-//! takes no page fault and no lock, and does not touch the heap, as long as no more messages are in
-//! use than were reserved. Waking a side of a channel that sleeps is a system call.
+//! As long as no more messages are in use than were reserved, allocating, writing, sharing or
+//! sending, and dropping one makes no system call, takes no page fault and no lock, and does not
+//! touch the heap. Waking a side of a channel that sleeps is a system call.
 //!
 //! # While receivers join and leave
 //!
@@ -113,6 +113,6 @@
 //! # Huge pages
 //!
 //! [`huge_pages`](crate::Tuning::huge_pages) helps with messages of megabytes that are accessed at
-//! random, not with copies from front to back. Short messages share a huge page if they are
-//! reserved together. Huge pages cannot be required: on hugetlbfs, a cap in bytes would not hold.
+//! random, not with copies from front to back. Huge pages cannot be required: on hugetlbfs, a cap
+//! in bytes would not hold.
 #![forbid(unsafe_code)]

@@ -51,7 +51,6 @@
 //! * Building a provider without heap is a typed error; statistics need no heap.
 //! * Locked memory is locked from its reservation on. Memory that may not be locked is not
 //!   reserved.
-//! * Each counter has a defined behaviour at its limit ([`limits`](super::limits)).
 //!
 //! ## When other processes write garbage
 //!
@@ -138,3 +137,4 @@
 //!
 //! [`Stale`]: crate::AttachError::Stale
 #![forbid(unsafe_code)]
+//! * Each counter has a defined behaviour at its limit ([`limits`](super::limits)).

@@ -58,8 +58,8 @@
 //! # Memory near the cap
 //!
 //! The pool moves no memory, so near the cap a message may find no gap that is long enough. This
-//! bench drops and allocates messages of mixed lengths at random, in a pool that is always full,
-//! and in one whose use stays below a given share:
+//! bench drops and allocates messages at random, in a pool that is always full, and in one whose
+//! use stays below a given share:
 //!
 //! ```console
 //! $ cargo bench --bench at_the_cap -- --fits --fitted 20000 --seeds 2

@@ -1,7 +1,6 @@
 //! A [`Segment`] that this process creates, and a [`Foreign`] object, checked before it is mapped.
-//! Memory is reserved before it is used, so a full /dev/shm is an error and never a SIGBUS. A step
-//! that fails undoes the earlier ones. An open file description that holds locks is never mapped
-//! (see `locks`).
+//! Memory is reserved before it is used (a full /dev/shm is an error, never a SIGBUS). A step that
+//! fails undoes the earlier ones.
 
 #![forbid(unsafe_code)]
 

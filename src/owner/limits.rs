@@ -4,7 +4,7 @@
 //!
 //! Up to 2 KiB there is a class for each multiple of a cache line. Above, there are 32 evenly
 //! spaced classes per doubling, so a class is at most 3.2 % larger than the smallest length that
-//! needs it. A class costs only a shelf.
+//! needs it.
 
 #![forbid(unsafe_code)]
 
@@ -133,12 +133,11 @@ impl Tuning {
     /// the system: from 0 (never) to 2,147,483,648, rounded up to a multiple of 64; default 32,768.
     /// Such a window also has at least 128 allocations for each existing chunk.
     ///
-    /// Not needed were, of a class's queue, the lowest number that a take has left; a most recently
-    /// released chunk that no message has used; and between chunks, the memory that was there at
-    /// the end of two windows. If that is at least a 1024th of `max_bytes`, about every 64th
-    /// allocation returns up to 1 MiB of it, at some 40 ns per 4 KiB page.
-    /// [Reserved](crate::Provider::reserve) chunks stay. A publisher that allocates only reserved
-    /// lengths has to call [`Provider::trim`](crate::Provider::trim).
+    /// Idle throughout were, of a class's queue, the lowest number that a take has left; and
+    /// between chunks, the memory that was there at the end of two windows. If that is at least a
+    /// 1024th of `max_bytes`, about every 64th allocation returns up to 1 MiB of it, at some 40 ns
+    /// per 4 KiB page. [Reserved](crate::Provider::reserve) chunks stay. A publisher that allocates
+    /// only reserved lengths has to call [`Provider::trim`](crate::Provider::trim).
     pub fn idle_window(mut self, allocations: u64) -> Self {
         self.idle_window = allocations;
         self
@@ -148,10 +147,9 @@ impl Tuning {
     /// messages cause fewer TLB misses. Needs Linux 6.1. Default `false`.
     ///
     /// A huge page is made when the last of its small pages is reserved, so it takes no more
-    /// memory. Reserving takes about twice as long, and may delay other threads:
-    /// [`reserve`](crate::Provider::reserve) at the start. A tmpfs mounted with `huge=always`
-    /// ([`directory`](crate::ProviderBuilder::directory)) has huge pages without this option,
-    /// faster, but takes up to one more for each piece.
+    /// memory. Reserving takes about twice as long: [`reserve`](crate::Provider::reserve) at the
+    /// start. A tmpfs mounted with `huge=always` ([`directory`](crate::ProviderBuilder::directory))
+    /// has huge pages without this option, faster, but takes up to one more for each piece.
     pub fn huge_pages(mut self, advise: bool) -> Self {
         self.huge_pages = advise;
         self

@@ -64,8 +64,7 @@ impl Provider {
     /// heap. Otherwise it takes microseconds, plus in the worst case 50 ns for each chunk that
     /// peers leased when it was dropped, 0.4 ms per MiB of new memory and, at the cap, 0.2 µs for
     /// each idle chunk and 1 µs for each peer. If the system has no memory, it
-    /// [sweeps](Self::sweep). After an [`idle_window`](crate::Tuning::idle_window), it returns up
-    /// to 1 MiB to the system now and then.
+    /// [sweeps](Self::sweep).
     ///
     /// # Errors
     ///
@@ -139,9 +138,8 @@ impl Provider {
     }
 
     /// Reserves `count` chunks for messages of `len` bytes, aligned to 64, until the
-    /// [`Reservation`] is dropped. They count against the cap. No other length uses them, and
-    /// neither [`trim`](Self::trim) nor a lack of memory destroys them. Reservations of one size
-    /// class add up.
+    /// [`Reservation`] is dropped. They count against the cap, and neither other lengths,
+    /// [`trim`](Self::trim) nor a lack of memory takes them. Reservations of one size class add up.
     ///
     /// While one of them is free, a message of that length makes no system call, uses no heap and
     /// causes no page fault, from the first one on. Finding it takes some 50 ns for each one that
@@ -503,7 +501,7 @@ impl ProviderBuilder {
 
     /// Sets how many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes
     /// 128 bytes of /dev/shm from the start, and 16 bytes of heap from the first shared chunk on. A
-    /// shared chunk counts until it is destroyed; if records run short, idle ones are.
+    /// shared chunk counts until it is destroyed.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
         self

@@ -61,8 +61,7 @@ const QUEUES: usize = 6;
 /// The idle places of one size class.
 ///
 /// The queue grows with the class: a longer one takes over, and shorter ones are emptied first, so
-/// the order stays first in, first out. The hot slot has cache lines to itself: threads that only
-/// read the queue's address do not evict it from the taker's cache.
+/// the order stays first in, first out. The hot slot has cache lines to itself.
 #[repr(C, align(128))]
 pub(crate) struct Shelf<C: Owner, O: Owner> {
     hot: Hot<C::Owned>,

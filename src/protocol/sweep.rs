@@ -11,7 +11,7 @@
 //! 3. unlinks the control object.
 //!
 //! A segment without a control object also belongs to a dead owner. [`remove_dead`] removes
-//! channels and branches, whose names may be reused.
+//! channels and branches.
 //!
 //! # When an object is removed
 //!

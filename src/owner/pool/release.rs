@@ -146,9 +146,7 @@ impl Pool {
     /// if that is impossible now.
     ///
     /// A site that contains only idle chunks becomes a region, so that no other request gets its
-    /// room, and its idle chunks are evicted. A class that is refused again gets a region with few
-    /// bytes in use ([`note_refused`](Self::note_refused)), which becomes free as its chunks are
-    /// dropped.
+    /// room, and its idle chunks are evicted.
     pub(super) fn make_room(&self, wanted: Wanted, anywhere: bool) -> bool {
         let Wanted { class, need, .. } = wanted;
         let _one_at_a_time = self.making_room.lock();
