@@ -111,16 +111,13 @@
 //! |---|---|---|
 //! | `stream` | no | [`channel::Receiver`], [`channel::Subscriber`] and [`channel::Watcher`] are `futures_core::Stream`s |
 //! | `zerocopy` | no | the module `channel::typed`: messages that are a `T`, written and read in place |
-//! | `tracing` | no | events of the target `shm_pool`, none on the warm path. A subscriber must not allocate or send with the provider that emits the event, which may hold a lock |
+//! | `tracing` | no | events of the target `shm_pool`, none on the warm path. A subscriber must not allocate or send with the provider that emits the event |
 //!
 //! # More
 //!
-//! * [`docs::embedded`]: how an embedded or real-time publisher starts.
-//! * [`docs::guarantees`]: behaviour when processes die, and the threat model.
-//! * [`docs::limits`]: every limit, and the behaviour at each.
-//! * [`docs::format`]: every byte in shared memory and in a descriptor.
-//! * [`inspect`]: which process holds what, seen from outside.
-//! * [`docs::design`]: the crate's design, its invariants, and which operations are lock-free.
+//! See [`docs`] for [embedded and real-time publishers](docs::embedded),
+//! [guarantees](docs::guarantees), [limits](docs::limits), [formats](docs::format) and the
+//! [design](docs::design), and [`inspect`] for which process holds what.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at /dev/shm");

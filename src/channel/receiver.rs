@@ -432,8 +432,8 @@ impl Receiver {
         }
     }
 
-    /// Returns a handle with which any thread can interrupt this receiver's blocking waits,
-    /// including [`wait_any`](super::wait_any).
+    /// Returns a handle that can interrupt this receiver's blocking waits, including
+    /// [`wait_any`](super::wait_any).
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(self.sleeper.interrupts())
     }
@@ -459,8 +459,7 @@ impl Receiver {
         })
     }
 
-    /// Returns how many unreceived messages the channel can hold; see
-    /// [`ReceiverBuilder::capacity`].
+    /// Returns how many unreceived messages the channel can hold.
     pub fn capacity(&self) -> usize {
         self.object.shared().capacity()
     }

@@ -128,8 +128,7 @@ impl SenderBuilder {
     }
 }
 
-/// Sends messages to one receiver, in this or another process. See the [module
-/// documentation](super).
+/// Sends messages to one receiver; see the [module](super).
 pub struct Sender {
     branch: Branch,
     provider: ProviderId,
@@ -188,7 +187,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Returns a handle with which any thread can end a wait of this sender.
+    /// Returns a handle that can interrupt this sender's waits.
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(self.branch.sleeper.interrupts())
     }

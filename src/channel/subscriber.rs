@@ -126,8 +126,7 @@ impl Subscriber {
         self.receive(Deadline::after(timeout))
     }
 
-    /// Like [`recv`](Self::recv), but never blocks. While there is no sender, this makes system
-    /// calls.
+    /// Like [`recv`](Self::recv), but never blocks. Makes system calls while there is no sender.
     ///
     /// # Errors
     ///
@@ -210,8 +209,7 @@ impl Subscriber {
         self.error.as_ref()
     }
 
-    /// Returns a handle with which any thread can interrupt this subscriber's blocking waits, for a
-    /// message or for a sender.
+    /// Returns a handle that can interrupt this subscriber's blocking waits.
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(&self.interrupts)
     }

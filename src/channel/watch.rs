@@ -1,4 +1,4 @@
-//! Waiting for a channel's name: until a sender creates it, ends, or makes room for a receiver.
+//! Waiting for a channel's name: until a sender creates it, ends, or makes room.
 //!
 //! Before a receiver has opened a channel, it shares nothing with the sender that could wake it. So
 //! a thread of this process, the *lookout*, sleeps for all such waits: until the kernel reports a

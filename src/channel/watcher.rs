@@ -135,7 +135,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Creates a watcher of the channels with the client's directory, name prefix and user.
+    /// Creates a watcher of the channels that [`list`] returns.
     pub fn new(client: &Client) -> Self {
         let ((names, uid), known, changes) = (client.trusted(), BTreeMap::new(), VecDeque::new());
         let (interrupts, fork_epoch) = (Interrupts::new(), fork::epoch());
@@ -203,7 +203,7 @@ impl Watcher {
         }
     }
 
-    /// Returns a handle with which any thread can interrupt this watcher's blocking waits.
+    /// Returns a handle that can interrupt this watcher's blocking waits.
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(&self.interrupts)
     }

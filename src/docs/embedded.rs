@@ -71,8 +71,7 @@
 //! A send connects the receivers that have joined since the last one, and drops what it shares with
 //! those that have left, at some 20 system calls each. With
 //! [`joins_in_send(false)`](crate::channel::PublisherBuilder::joins_in_send), only
-//! [`serve_joins`](crate::channel::Publisher::serve_joins) does, one receiver at a time: call it
-//! when the loop has time.
+//! [`serve_joins`](crate::channel::Publisher::serve_joins) does, one receiver at a time.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -107,8 +106,7 @@
 //! # Locked memory
 //!
 //! The lock ends with the owner. Memory that peers read after its death may be swapped, unless they
-//! lock their mappings with `mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT)`. Without the last
-//! flag, that call takes memory for each whole segment.
+//! lock their mappings with `mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT)`.
 //!
 //! # Huge pages
 //!

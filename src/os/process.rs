@@ -20,8 +20,7 @@ const MAX_COMMAND: usize = 120;
 pub struct Process {
     /// Its id, in this process's PID namespace.
     pub id: u32,
-    /// Its command line, or its name in brackets if it has none; shortened, and without control
-    /// characters.
+    /// Its command line, shortened, or its name in brackets.
     pub command: String,
     /// Whether it is stopped, by a signal or a debugger.
     pub is_stopped: bool,

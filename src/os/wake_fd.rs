@@ -13,9 +13,6 @@
 //! **No wake-up is lost.** P3 erases only writes that precede it. The kernel's lock of the eventfd
 //! orders W1 and W2 before such a P3, so P4 or the P2 before it has seen W1. If P2 saw it, P3 does not
 //! take place. A write that follows P3 remains.
-//!
-//! A ready poll that follows a pending one writes the eventfd (P1), because it may have dropped the
-//! waker.
 
 use crate::sync::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -33,8 +30,7 @@ mod models;
 /// A file descriptor that is readable whenever a future should be polled again, for event loops.
 ///
 /// It works with everything that can be awaited: [`Receiver::poll_recv`], [`Sender::send_async`],
-/// [`Request::wait_async`]. Only pending polls, wake-ups and the poll after these make system
-/// calls.
+/// [`Request::wait_async`].
 ///
 /// The descriptor may be readable although nothing is ready, so never block. Create one `WakeFd`
 /// for each future or receiver, and remove it from the event loop before you drop it: a registered

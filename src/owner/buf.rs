@@ -1,5 +1,4 @@
-//! The owner's handles. References to the bytes exist only while one is held (I5): `&mut [u8]`
-//! through the only handle of a chunk that no peer can attach to, `&[u8]` otherwise.
+//! The owner's handles. References to the bytes exist only while one is held (I5).
 
 use crate::os::mapping::prefetch_for_writing;
 use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk};

@@ -1,5 +1,3 @@
-//! The owner's front door: [`Provider`], its options, and the [`Request`]s that may wait for
-//! memory.
 
 #![forbid(unsafe_code)]
 
@@ -170,8 +168,7 @@ impl Provider {
         self.own_pool().map_or(0, |pool| pool.trim())
     }
 
-    /// Reclaims the leases of dead peers, as allocations do when memory runs out. Returns how many
-    /// messages they still held.
+    /// Reclaims the leases of dead peers. Returns how many messages they still held.
     pub fn reclaim(&self) -> usize {
         let Some(pool) = self.own_pool() else { return 0 };
         let reclaimed = pool.reclaim();
@@ -536,8 +533,7 @@ impl ProviderBuilder {
     }
 
     /// Sets the directory of the objects, an absolute path that exists; default /dev/shm. Clients
-    /// need [the same](crate::ClientBuilder::directory), and each directory is swept separately
-    /// ([`Provider::sweep_in`]).
+    /// need [the same](crate::ClientBuilder::directory), and each directory is swept separately.
     ///
     /// Choose a tmpfs. Another local file system writes messages to the disk now and then. A
     /// network file system does not work, because locks show which processes are alive. hugetlbfs

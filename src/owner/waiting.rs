@@ -1,5 +1,4 @@
-//! Waiting for memory: the queue of requests, the threads that look for memory, and how a release
-//! notifies them.
+//! Waiting for memory.
 //!
 //! A *look* tries each request in order of arrival, under the queue's lock. One that does not fit
 //! is overtaken, and gets a region instead (see `arena::region`).

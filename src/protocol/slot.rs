@@ -64,7 +64,7 @@ pub(crate) const UNDER_WAY: u32 = 16;
 
 pub(crate) const MAX_UNDER_WAY: u64 = (1 << UNDER_WAY) - 1;
 
-/// Any peer can write it: only the assignment of grants depends on it.
+/// Any peer can write it.
 #[repr(transparent)]
 pub(crate) struct Epoch(pub(crate) AtomicU64);
 

@@ -35,8 +35,7 @@ use std::time::Instant;
 const REST: usize = 1 << 20;
 const REST_SHARE: usize = 64;
 
-/// The shortest and the longest heap in bytes, while the arenas can grow. A small message that
-/// stays withholds its whole heap from large ones.
+/// The shortest and the longest heap in bytes, while the arenas can grow.
 const HEAP: (usize, usize) = (64 << 10, 256 << 10);
 
 const LAST_HEAP: usize = 32 << 10;
@@ -47,8 +46,7 @@ const LEAST_SHARE: usize = 64;
 
 const LEAST_RUNS: usize = 8;
 
-/// For runs above this share of the cap: long messages of different lengths leave fewer gaps in one
-/// arena than in several.
+/// For runs above this share of the cap.
 const LEAST_LARGE_RUNS: usize = 32;
 const LARGE_SHARE: usize = 32;
 
@@ -175,7 +173,7 @@ impl Arenas {
     }
 
     /// Carves whole pages from the oldest arena with space, and returns the parts without memory,
-    /// in bytes from the segment's start. Uses the region of another class only if `anywhere`.
+    /// in bytes from the segment's start. Uses another class's region only if `anywhere`.
     pub(crate) fn carve_run(&self, len: usize, class: usize, anywhere: bool) -> Option<(Carved, Vec<Range<usize>>)> {
         let (mut state, pages) = (self.state.lock(), len / self.page);
         let carve = |state: &mut ArenaState, anywhere| {

@@ -8,7 +8,7 @@
 //! | a chunk is dropped | it returns to the arena, not to a shelf (see `pool::release`) |
 //!
 //! A region ends [`LAPSE`] after its class was last refused. Another class may replace it [`LAPSE`]
-//! after it was chosen, so that a message that can never fit does not withhold memory for long.
+//! after it was chosen.
 
 #![forbid(unsafe_code)]
 

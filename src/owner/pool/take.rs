@@ -36,7 +36,7 @@ const BYTES_PER_TRY: usize = 128;
 /// For arenas that can no longer grow. Two, so that the search overtakes the queue.
 const LEASED_TRIES_AT_THE_CAP: usize = 2;
 
-/// One in this many searches covers the whole leased queue, and destroys idle chunks above the cap.
+/// One in this many searches covers the whole leased queue.
 const SEARCHES_PER_TRIM: u64 = 64;
 
 /// An idle chunk may serve a smaller size if it is larger by at most this part of it.
