@@ -21,26 +21,16 @@
 //! use shm_pool::{Client, Provider};
 //!
 //! # let name = format!("doc-{}", std::process::id());
-//! // The publishing process.
 //! let provider = Provider::builder().build()?;
 //! let mut sender = Sender::create(&provider, &name)?;
-//! # let channel_name = name.clone();
+//! let mut receiver = Receiver::open(&Client::new(), &name)?; // in another process
 //!
-//! // A receiving process.
-//! # let receiving = std::thread::spawn(move || {
-//! # let name = channel_name;
-//! let client = Client::new();
-//! let mut receiver = Receiver::open(&client, &name).unwrap();
-//! let message = receiver.recv().unwrap(); // read in place: a plain &[u8]
-//! assert_eq!(&message[..], b"a frame");
-//! # });
-//!
-//! // The publishing process.
-//! sender.wait_for_receiver(std::time::Duration::from_secs(10))?;
 //! let mut buffer = provider.alloc(7)?;
 //! buffer.copy_from_slice(b"a frame");
 //! sender.send(buffer.freeze())?;
-//! # receiving.join().unwrap();
+//!
+//! let message = receiver.recv()?; // read in place: a plain &[u8]
+//! assert_eq!(&message[..], b"a frame");
 //! # Ok(())
 //! # }
 //! ```

@@ -1,3 +1,4 @@
+//! The owner's front door: [`Provider`], its options, and [`Request`]s.
 
 #![forbid(unsafe_code)]
 
