@@ -1,25 +1,6 @@
 //! A pooled POSIX shared-memory allocator. A process publishes each message in its own allocation,
 //! and other processes read it in place. The pool never reuses memory that is still being read.
-//! Once warm, allocating and dropping a message makes no system call, takes no lock and does not
-//! touch the heap.
-//!
-//! ```text
-//!  owner process                                                peer process(es)
-//!  ┌──────────────────────────────────────────────┐            ┌───────────────────────────┐
-//!  │ Provider ── alloc(len) ──► ShmBufMut         │            │ Client                    │
-//!  │    ▲                          │ freeze()     │ Descriptor │   │ attach(descriptor)    │
-//!  │    │                          ▼              │  32 bytes  │   ▼                       │
-//!  │    │                        ShmBuf ──────────┼────────────┼► ShmView                  │
-//!  │    │                          │ drop         │    any     │   │ drop                  │
-//!  │    │                          ▼              │ transport  │   ▼                       │
-//!  │  size class ◄──── idle chunk ─┘              │            │ lease released            │
-//!  │    │ miss                                    │            └───────────────────────────┘
-//!  │    └─ carved out of an arena: one of a few segments,
-//!  │       whose memory is reserved when it is first carved
-//!  └──────────────────────────────────────────────┘
-//!    /dev/shm:  one control object per provider (leases; read-write for peers)
-//!               payload segments (read-only for peers)
-//! ```
+//! Once warm, it makes no system call, takes no lock and does not touch the heap.
 //!
 //! Linux only, 64-bit.
 //!
@@ -57,9 +38,9 @@
 //!
 //! | way | when to use it | cost | when the receiver dies |
 //! |---|---|---|---|
-//! | **keep**: hold the [`ShmBuf`] until the receivers of its [`descriptor`](ShmBuf::descriptor) confirm | any transport and any receivers | you track confirmations | its leases are reclaimed |
+//! | **keep**: hold the [`ShmBuf`] until the receivers of its [`descriptor`](ShmBuf::descriptor) confirm | any transport and receivers | you track confirmations | its leases are reclaimed |
 //! | **grant**: send [`grant`](ShmBuf::grant), drop the [`ShmBuf`] at once | any transport; receivers whose [`PeerId`] you know ([`Client::connect`]) | one lease and one descriptor per receiver; [`revoke`](ShmBuf::revoke) if the transport fails | its grants and leases are reclaimed |
-//! | [`channel`] | one receiver on this machine, and no transport yet; either side can sleep or be awaited | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`; its loans are reclaimed |
+//! | [`channel`] | one receiver on this machine, and no transport yet | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`; its loans are reclaimed |
 //! | [`channel::Publisher`] | up to 64 receivers on this machine that join and leave, each with its own rule for falling behind | the same, and one shared object per receiver | the others are not affected; its loans are reclaimed |
 //! | the crate `shm-pool-zenoh` | you publish with zenoh; stock receivers in any language | receivers never unmap a segment | its buffers stay in use until you call `garbage_collect_unsafe` |
 //!
@@ -68,42 +49,25 @@
 //! # When memory runs out
 //!
 //! [`Provider::alloc`] never waits for memory. At the cap,
-//! [`max_bytes`](ProviderBuilder::max_bytes), it tries idle chunks of the size class and chunks
-//! whose leases have ended; buffers that channels have returned; idle chunks of other classes,
-//! which it evicts; and the leases of dead peers. Then it fails with [`AllocErrorKind::Exhausted`],
-//! which reports the bytes in use, leased and idle. [`Provider::alloc_timeout`] and a [`Request`]
-//! wait until any process releases enough:
-//!
-//! ```
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let provider = shm_pool::Provider::builder().build()?;
-//! use std::time::Duration;
-//!
-//! let buffer = provider.alloc_timeout(1 << 20, Duration::from_millis(100))?;
-//! let another = provider.request(1 << 20).zeroed().wait()?;
-//! let future = provider.request(1 << 20).wait_async(); // for any executor
-//! # drop((buffer, another, future));
-//! # Ok(())
-//! # }
-//! ```
+//! [`max_bytes`](ProviderBuilder::max_bytes), it evicts idle chunks and reclaims what receivers
+//! have returned and dead peers have held. Then it fails with [`AllocErrorKind::Exhausted`], which
+//! reports the bytes in use, leased and idle. [`Provider::alloc_timeout`] and a [`Request`] wait
+//! until any process releases enough.
 //!
 //! | symptom | remedy |
 //! |---|---|
 //! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers and retry; or build with a larger cap |
 //! | … most of it *leased* | let receivers drop views and loans, or revoke grants with [`ShmBuf::revoke`] |
-//! | … most of it *idle* | fragmented: wait, or retry within 250 ms, and one range is set aside for that length; leave more room for large messages ([`docs::limits`]) |
-//! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of a resource, as the error says. [`Provider::trim`] returns idle memory to the system |
+//! | … most of it *idle* | fragmented: wait, or retry within 250 ms; leave more room for large messages ([`docs::limits`]) |
+//! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of a resource. [`Provider::trim`] returns idle memory to the system |
 //! | [`ShareError::TooManyShared`] | raise [`max_shared`](ProviderBuilder::max_shared), or drop shared buffers |
 //! | `SendErrorKind::TooManyLoans` | raise [`loans`](channel::SenderBuilder::loans), or let the receiver drop some |
 //!
-//! [`Provider::reserve`] makes chunks of one size in advance, so that the first message costs no
-//! more than later ones; [`Client::warm`] and [`channel::Receiver::warm`] do the same for peers.
-//! Idle memory returns to the system after an [`idle_window`](Tuning::idle_window), or by
-//! [`Provider::trim`].
+//! [`Provider::reserve`], [`Client::warm`] and [`channel::Receiver::warm`] make the first message
+//! cost no more than later ones. Idle memory returns to the system after an
+//! [`idle_window`](Tuning::idle_window), or by [`Provider::trim`].
 //!
 //! # Immediately, blocking, with a timeout, async
-//!
-//! One rule names every operation that may have to wait:
 //!
 //! | | at once | blocks | at most for a timeout | a future |
 //! |---|---|---|---|---|
@@ -114,8 +78,8 @@
 //! | allocate | `alloc` | `request(len).wait` | `alloc_timeout` | `request(len).wait_async` |
 //! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` take a timeout | |
 //!
-//! [`channel::Interrupter::interrupt`] and [`Provider::interrupt_waits`] end waits early. With a
-//! [`WakeFd`], futures take part in an event loop.
+//! [`channel::Interrupter::interrupt`] and [`Provider::interrupt_waits`] end waits early. A
+//! [`WakeFd`] is for event loops.
 //!
 //! # Vocabulary
 //!
@@ -123,26 +87,21 @@
 //! |---|---|
 //! | *provider*, *owner* | the process that allocates |
 //! | *peer* | a process that is attached to a provider |
-//! | *segment*, *arena* | one mapped shared-memory object; an arena holds payload |
-//! | *run*, *heap* | whole pages of an arena: a large chunk, or a heap from which small chunks are carved |
+//! | *segment*, *arena* | one shared-memory object; an arena holds payload |
 //! | *chunk* | the memory of one allocation |
 //! | *size class* | the lengths that share chunks of one size: each multiple of 64 bytes up to 2 KiB, then 32 per doubling |
 //! | *shelf* | the idle chunks of one size class: a hot slot and a queue |
-//! | *pool* | all shelves of a provider, and its arenas |
+//! | *pool* | a provider's shelves and arenas |
 //! | *reservation* | chunks that are made in advance, and stay |
-//! | *region* | a range that is set aside for a length which keeps being refused |
-//! | *warm* | ready for the next message: chunks are idle, segments are mapped and present |
 //! | *descriptor* | 32 plain bytes that name a message |
 //! | *record* | the 128 bytes of the control object that count a chunk's readers |
-//! | *lane* | a peer's byte in a record: the number of its leases of the chunk |
+//! | *lane* | a peer's byte in a record, which counts its leases |
 //! | *lease* | a peer's counted right to read a chunk |
-//! | *grant* | a lease that the owner adds for a peer before it sends the descriptor |
-//! | *generation* | how often a chunk was published; distinguishes an old descriptor from the current one |
+//! | *grant* | a lease that the owner adds before it sends the descriptor |
+//! | *generation* | how often a chunk was published; tells an old descriptor from the current one |
 //! | *channel* | carries messages from one *sender* to one *receiver*, or from one *publisher* to many |
-//! | *loan* | a buffer that was sent by a channel, until the receiver returns it |
-//! | *branch* | the object that a publisher shares with one of its receivers: a ring, returns, bells |
-//! | *seat* | a receiver's entry in the object where a publisher's receivers join |
-//! | *bell* | the word on which one process parks and another wakes it; the kernel rings it for a process that dies |
+//! | *loan* | a buffer sent by a channel, until the receiver returns it |
+//! | *bell* | the word on which one process parks and another, or its death, wakes it |
 //! | *reclaim* | take back the leases of a dead peer |
 //! | *sweep* | remove the objects of a dead owner |
 //!
@@ -151,17 +110,14 @@
 //! | feature | default | what it adds |
 //! |---|---|---|
 //! | `stream` | no | [`channel::Receiver`], [`channel::Subscriber`] and [`channel::Watcher`] are `futures_core::Stream`s |
-//! | `zerocopy` | no | the module `channel::typed`: messages that are a `T`, written and read in place, and channels that check the type when they are opened |
-//! | `tracing` | no | events of the target `shm_pool`, for subscribers of the crate `tracing`: what providers and segments, dead processes and receivers do. None on the warm path. A subscriber must not allocate or send with the provider that emits the event, which may hold a lock |
+//! | `zerocopy` | no | the module `channel::typed`: messages that are a `T`, written and read in place |
+//! | `tracing` | no | events of the target `shm_pool`, none on the warm path. A subscriber must not allocate or send with the provider that emits the event |
 //!
 //! # More
 //!
-//! * [`docs::embedded`]: how an embedded or real-time publisher starts.
-//! * [`docs::guarantees`]: behaviour when processes die, and the threat model.
-//! * [`docs::limits`]: every limit, and the behaviour at each.
-//! * [`docs::format`]: every byte in shared memory and in a descriptor.
-//! * [`inspect`]: which process holds what, seen from outside.
-//! * [`docs::design`]: the crate's design, its invariants, and which operations are lock-free.
+//! See [`docs`] for [embedded and real-time publishers](docs::embedded),
+//! [guarantees](docs::guarantees), [limits](docs::limits), [formats](docs::format) and the
+//! [design](docs::design), and [`inspect`] for which process holds what.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at /dev/shm");

@@ -1,8 +1,8 @@
 //! A bell: one side of a channel wakes the other with it, and the kernel rings it for a side that
 //! dies.
 //!
-//! A 32-bit word in shared memory, which the *ringer* rings, and on which the *sleeper* sleeps
-//! through a shared futex. The kernel knows the layout (see `man 2 get_robust_list`):
+//! A 32-bit word in shared memory, which the *ringer* rings, and on which the *sleeper* sleeps by a
+//! shared futex. The kernel knows the layout (`man 2 get_robust_list`):
 //!
 //! | bits | meaning |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | 31 | the sleeper sleeps, or is about to |
 //!
 //! However a process dies, the kernel clears the thread in every bell that it holds, sets bit 30,
-//! and wakes the sleeper if bit 31 is set. A ringer that leaves does the same itself. Bit 31 stays
-//! set as long as the sleeper may sleep, so a death between W4 and W5 wakes it too.
+//! and wakes the sleeper if bit 31 is set. A ringer that leaves does the same. Bit 31 stays set as
+//! long as the sleeper may sleep, so a death between W4 and W5 wakes it too.
 //!
 //! # No wake-up is lost
 //!
@@ -24,29 +24,26 @@
 //! | S4 | sleep, if the word is unchanged | W4 | set bit 30 |
 //! | | | W5 | wake |
 //!
-//! One of the fences comes first, so either S3 sees W1, or W3 sees S1. In the second case W4
-//! changes the word: either S4 finds it changed and returns at once, or W5 follows S4. If S1 clears
-//! the bit that W4 set, it has read W4, and so S3 sees W1. A ringer that has rung does not ring
-//! again until the next S1.
+//! One of the fences comes first, so either S3 sees W1, or W3 sees S1, and W4 changes the word: S4
+//! finds it changed, or W5 follows S4. If S1 clears the bit that W4 set, it has read W4, and so S3
+//! sees W1. A ringer does not ring again until the next S1.
 //!
-//! * A task does S1 to S3 itself ([`Bell::lie_down`]), and a helper thread does S4 for it (see
-//!   `helper`). A wait for several channels does S1 for each, then S3, then S4 for all (see
-//!   `wait_any`).
+//! * A task does S1 to S3 itself ([`Bell::lie_down`]), and a helper thread S4 (see `helper`). A
+//!   wait for several channels does S1 for each, then S3, then S4 for all (see `wait_any`).
 //! * A receiver that returns a loan makes W2 a light barrier (see `barrier`); a sender that sleeps
-//!   for a loan makes S2 the heavy one. Where the kernel has no such barrier, the sender may wake
-//!   only at its next check, up to a second later.
+//!   for a loan makes S2 the heavy one. Where the kernel has none, the sender may wake only at its
+//!   next check.
 //! * Another thread of the sleeper's process interrupts the wait ([`Bell::rouse`]): it sets a flag
-//!   that S3 reads too, fences, and if bit 31 is set and bit 30 clear, clears bit 31 and wakes. Not
-//!   by bit 30: before there is a ringer, that would mean that the ringer has left.
+//!   that S3 reads too, fences, and if bit 31 is set and bit 30 clear, clears bit 31 and wakes. Bit
+//!   30 would mean that the ringer has left, if there is none yet.
 //!
-//! Another process of the same user can write to the word, even by accident. So a waiting end
-//! checks once a second, over however many waits, whether it is ready and whether the ringer's
-//! process still holds its lock: garbage only delays a wake-up. A sender remembers that it has seen
-//! its receiver, so garbage cannot make a dead receiver look like one that has not joined yet.
+//! Another process of the same user can write to the word. So a waiting end checks once a second,
+//! over however many waits, whether it is ready and the ringer's process still holds its lock:
+//! garbage only delays a wake-up. A sender remembers that it has seen its receiver, so garbage
+//! cannot make a dead one look as if it had yet to join.
 //!
 //! When a ringer dies, the kernel wakes one sleeper. A second one, such as a forked child, notices
-//! at its next check; so does a receiver that its publisher has not connected yet, whose bell has
-//! no ringer.
+//! at its next check; so does a receiver that is not connected yet, whose bell has no ringer.
 
 use crate::os::futex::{Deadline, Futex};
 use crate::sync::{fence, fence_after_rmw, Ordering};
@@ -80,7 +77,6 @@ pub(super) fn is_asleep(word: u32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
     Ready,
-    /// The ringer has left or died.
     Gone,
     TimedOut,
     /// An [`Interrupter`](super::Interrupter) ended the wait.
@@ -91,14 +87,13 @@ pub(super) enum Woken {
 pub(super) struct Bell(Futex);
 
 impl Bell {
-    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn new(holder: u32) -> Self {
         Self(Futex::new(holder))
     }
 
-    /// Replaces the word with the result of `next`. Returns the old word, or as `Err` the word for
-    /// which `next` returned `None`.
+    /// Replaces the word with the result of `next`. Returns the old word, as `Err` if `next`
+    /// returned `None`.
     fn change(&self, next: impl Fn(u32) -> Option<u32>) -> Result<u32, u32> {
         let mut old = self.0.load(Ordering::Acquire);
         loop {
@@ -110,8 +105,7 @@ impl Bell {
         }
     }
 
-    /// Makes `holder` the thread whose death rings this bell. Returns `false` if the bell has, or
-    /// had, a holder.
+    /// Makes `holder` the thread whose death rings this bell, unless it has, or had, one.
     pub(super) fn hold(&self, holder: u32) -> bool {
         self.change(|word| is_free(word).then_some(word | holder & HOLDER)).is_ok()
     }
@@ -167,14 +161,13 @@ impl Bell {
         let _ = self.change(|word| is_free(word).then_some(word | RUNG_OR_GONE));
     }
 
-    /// Leaves as the ringer, ringing for the last time.
     pub(super) fn leave(&self) {
         let _ = self.change(|word| Some(word & SLEEPS | RUNG_OR_GONE));
         self.0.wake();
     }
 
-    /// S1 and S2: from now on, a ring wakes the sleeper. Returns the word, or `None` if the ringer
-    /// has left. Check readiness next: it takes precedence.
+    /// S1 and S2. Returns the word, or `None` if the ringer has left. Check readiness next, which
+    /// comes first.
     pub(super) fn lie_down(&self) -> Option<u32> {
         let about_to_sleep = |word| word & !RUNG_OR_GONE | SLEEPS;
         let begun = self.change(|word| (!is_gone(word)).then(|| about_to_sleep(word))); // S1
@@ -182,7 +175,6 @@ impl Bell {
         begun.ok().map(about_to_sleep)
     }
 
-    /// See [`is_asleep`].
     #[inline]
     pub(super) fn is_slept_on(&self) -> bool {
         is_asleep(self.0.load(Ordering::Relaxed))
@@ -193,8 +185,7 @@ impl Bell {
         let _ = self.change(|word| is_asleep(word).then_some(word & !SLEEPS));
     }
 
-    /// Makes the sleeper check again if it sleeps. The caller, in its process, has set the flag
-    /// that it checks.
+    /// Wakes the sleeper to check a flag that the caller, in its process, has set.
     pub(super) fn rouse(&self) {
         fence(Ordering::SeqCst); // partner of S2
         if self.change(|word| is_asleep(word).then_some(word & !SLEEPS)).is_ok() {
@@ -207,8 +198,8 @@ impl Bell {
     }
 
     /// Sleeps until `is_ready` returns `true`, the ringer has left, or the deadline has passed;
-    /// readiness takes precedence. `is_there`, a system call made when a check is due, returns
-    /// `true` while the ringer holds its lock, or if it never did.
+    /// readiness takes precedence. `is_there`, a system call, returns `true` while the ringer holds
+    /// its lock, or if it never did.
     pub(super) fn wait(
         &self,
         deadline: Option<Deadline>,
@@ -262,11 +253,9 @@ impl Bell {
 
 pub(super) const LOOKS: usize = 64;
 
-/// The interval between checks that the ringer is alive.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// When to check next that the ringer is alive. It belongs to the end: many short waits check as
-/// often as one long wait.
+/// When to check next that the ringer is alive, over many short waits.
 #[derive(Clone, Copy)]
 pub(super) struct Look(Option<Deadline>);
 
@@ -275,7 +264,6 @@ impl Look {
         Self(Deadline::after(LOOK_AGAIN))
     }
 
-    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn due() -> Self {
         Self(Deadline::after(Duration::ZERO))
@@ -321,7 +309,6 @@ pub(super) fn spin(
             return if is_ready() { Woken::Ready } else { Woken::Gone };
         }
         let is_over = start.get_or_insert_with(Instant::now).elapsed() >= budget;
-        // Past the deadline this does not sleep, but may check the ringer.
         if is_over || deadline.is_some_and(Deadline::has_passed) {
             return bell.wait(deadline, look, is_ready, is_there);
         }

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Returns the receiver's loans. Messages hold it, so it outlives the receiver; dropped last, it
-/// removes the objects of a dead provider (see `sweep`).
+/// Returns the receiver's loans; dropped last, it removes the objects of a dead provider (see
+/// `sweep`).
 pub(super) struct Borrower {
     shared: Arc<Shared>,
     /// The receiver's lock, held while any message is read.
@@ -33,8 +33,8 @@ pub(super) struct Borrower {
     fork_epoch: u64,
     names: Namespace,
     provider: ProviderId,
-    /// The first page of the provider's control object, for its memory bell; `None` if the provider
-    /// had closed.
+    /// The first page of the provider's control object, for its memory bell; `None` if it had
+    /// closed.
     memory: Option<View>,
     returned: AtomicU64,
 }
@@ -79,16 +79,14 @@ impl Drop for Borrower {
     }
 }
 
-/// Maps the first page of a provider's control object, for the memory bell and the list of
-/// segments, but no records. Returns `None` if the provider has closed, or does not admit this
-/// user.
+/// Maps the first page of a provider's control object. Returns `None` if the provider has closed,
+/// or does not admit this user.
 pub(super) fn memory_bell(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Option<View>, ObjectError> {
     barrier::enlist();
     match Foreign::open(control_name(names, provider), Access::ReadWrite, uid) {
         Ok(foreign) => Ok(View::of_header(foreign.map_first(PAGE, Access::ReadWrite)?, provider)),
         Err(missing) if missing.is_missing() => Ok(None),
-        // The channel's mode may admit more users than the provider's. Then no bell notifies the
-        // owner, which checks by itself.
+        // The channel may admit more users than the provider. Then the owner checks by itself.
         Err(ObjectError::Os(error)) if error.errno() == Some(libc::EACCES) => Ok(None),
         Err(error) => Err(error),
     }
@@ -100,13 +98,11 @@ struct Mapped {
     borrower: Arc<Borrower>,
 }
 
-/// How many segments a receiver keeps mapped besides those of messages being read: those that a
-/// provider has at a time, and as many that it has replaced. A hostile sender may name any number,
-/// and a process has a limited number of mappings (`vm.max_map_count`).
+/// How many segments a receiver keeps mapped besides those of messages being read: those of a
+/// provider, and as many that it has replaced. Mappings are limited (`vm.max_map_count`), and a
+/// hostile sender may name any number of segments.
 const MAX_MAPPED: usize = 2 * MAX_SEGMENTS;
 
-/// The segments that a receiver has mapped; without a lock, since they belong to the receiver
-/// alone.
 pub(super) struct MappedSegments {
     names: Namespace,
     uid: u32,
@@ -130,7 +126,7 @@ impl MappedSegments {
     }
 
     /// Opens a message, before which the receiver missed this many. `is_sender_there` returns
-    /// `true` while the sender is alive; it is called before a mapping is released.
+    /// `true` while the sender is alive.
     #[inline]
     pub(super) fn open(
         &mut self,
@@ -153,13 +149,11 @@ impl MappedSegments {
         }
     }
 
-    /// Returns `true` if this segment is mapped, and first.
     #[inline]
     pub(super) fn is_prepared(&self, segment: u64) -> bool {
         self.known.first().is_some_and(|mapped| mapped.serial == segment)
     }
 
-    /// Maps the segment of a message, and moves it to the front.
     #[inline]
     pub(super) fn prepare(
         &mut self,
@@ -198,7 +192,6 @@ impl MappedSegments {
         Ok(self.foreign(serial)?.ok_or(closed)?.map(Access::Read)?)
     }
 
-    /// Returns `None` if the segment no longer exists.
     fn foreign(&self, serial: u64) -> Result<Option<Foreign>, AttachError> {
         match Foreign::open(self.name(serial), Access::Read, self.uid) {
             Ok(foreign) => Ok(Some(foreign)),
@@ -207,8 +200,7 @@ impl MappedSegments {
         }
     }
 
-    /// Maps and faults in all segments that the provider has now. Returns the number of bytes
-    /// present.
+    /// Maps and faults in all segments of the provider. Returns the bytes present.
     pub(super) fn warm(&mut self, is_sender_there: impl Fn() -> bool) -> Result<usize, AttachError> {
         let (mut present, mut new) = (0, Vec::new());
         for (_, serial) in self.borrower.memory.iter().flat_map(View::segments) {
@@ -230,9 +222,8 @@ impl MappedSegments {
         Ok(present)
     }
 
-    /// Releases segments that their owner has destroyed, in which no sent message lies: their name
-    /// no longer exists although the owner lives. (A dead owner's names may be swept before its
-    /// last messages are received.)
+    /// Releases segments that a living owner has destroyed, in which no sent message lies. (A dead
+    /// owner's names may be swept before its last messages are received.)
     fn let_go(&mut self, is_sender_there: impl Fn() -> bool) {
         let gone: Vec<u64> =
             self.known.iter().map(|mapped| mapped.serial).filter(|&serial| !self.name(serial).exists()).collect();
@@ -247,8 +238,8 @@ impl MappedSegments {
 pub(super) struct Loan {
     data: NonNull<u8>,
     len: usize,
-    /// The loan's number, and above it the count of missed messages. One word, because a message is
-    /// moved right after it was written: the processor forwards whole words.
+    /// The loan's number, and above it the count of missed messages: one word, which the processor
+    /// forwards whole to the move that follows.
     tag: u64,
     mapped: Counted<Mapped>,
 }
@@ -287,10 +278,9 @@ pub(super) mod counted {
     //! A reference count that costs nothing to increment: only its owner does, in private memory.
     //!
     //! The shared word starts far above the possible number of loans, and each [`Counted`]
-    //! subtracts one on drop. The owner's drop subtracts the start value less the number of its
-    //! loans. So the word becomes zero once, with the last drop, which frees the value. (With an
-    //! `Arc`, each receive would contend for a cache line with the threads that drop other
-    //! messages.)
+    //! subtracts one on drop; the owner's drop subtracts the start value less the number of its
+    //! loans. So the last drop makes it zero, and frees the value. (An `Arc` would make each
+    //! receive contend for a cache line with threads that drop messages.)
 
     use crate::sync::{fence, AtomicU64, Ordering};
     use std::ops::Deref;

@@ -27,13 +27,11 @@ use std::time::Duration;
 
 pub(super) struct Branch {
     pub(super) object: Object,
-    /// Used only while waiting.
     pub(super) sleeper: Box<Sleeper>,
     lender: Arc<Lender>,
     known: Known,
     limit: Limit,
     ticket: Ticket,
-    /// `true` if the next slot is known to be free. Only the sender can fill it.
     has_room: bool,
     sent: Option<Ticket>,
     /// No message before this one is a buffer that can be withdrawn.
@@ -41,14 +39,12 @@ pub(super) struct Branch {
     pub(super) on_full: OnFull,
 }
 
-/// Creates `count` loans and their numbers; before the object, which the other side may open at
-/// once.
+/// Creates `count` loans and their numbers, before the object, which may be opened at once.
 pub(super) fn loans(name: &Name, count: usize) -> Result<(Loans<Chunk>, Vec<u32>), OsError> {
     let bytes = count * (size_of::<usize>() + 2 * size_of::<u32>());
     Loans::new(count).ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
 }
 
-/// How long a call may wait.
 #[derive(Clone, Copy)]
 pub(super) enum Patience {
     None,
@@ -68,7 +64,7 @@ struct Need {
     /// Of the buffer's chunk; 0 for a message in the slot itself.
     bytes: usize,
     limit: Limit,
-    /// The free loans and the bytes out that the sender knows of.
+    /// The free loans and bytes out that the sender knows of.
     known: (usize, usize),
 }
 
@@ -81,7 +77,8 @@ impl Need {
         if limit.allows(bytes, known.0, known.1) {
             return true;
         }
-        // For loans, this barrier takes the place of step S2 of `bell`. Partner: the light barrier in `Borrower::give_back`.
+        // For loans, this barrier is S2 of `bell`. Partner: the light barrier in
+        // `Borrower::give_back`.
         if object.shared().to_sender().is_slept_on() {
             barrier::heavy();
         }
@@ -110,16 +107,14 @@ impl Branch {
         Self { object, sleeper, lender, known, limit, ticket, has_room: true, sent: None, searched, on_full }
     }
 
-    /// Returns `true` if the receiver's bell says that it closed or died.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         let shared = self.object.shared();
-        // For its side effect: it records that there was a receiver, in case the bell is damaged later.
+        // For its side effect, in case the bell is damaged later.
         shared.has_had_receiver();
         shared.to_sender().is_gone()
     }
 
-    /// Returns `true` if the next slot is known to be free, without checking it.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.has_room
@@ -137,8 +132,8 @@ impl Branch {
         self.drop_withdrawn(ring::claim(self.object.shared().slots(), &mut oldest))
     }
 
-    /// Withdraws the oldest unreceived buffer, to free a loan. Returns `false` if none is left.
-    /// Visits each message once, over all calls.
+    /// Withdraws the oldest unreceived buffer, to free a loan. Visits each message once, over all
+    /// calls.
     #[cold]
     pub(super) fn withdraw_buffer(&mut self) -> bool {
         let Self { object, searched, ticket, .. } = self;
@@ -162,7 +157,6 @@ impl Branch {
         self.ticket.number()
     }
 
-    /// Blocks until `is_ready` returns `true`; see [`Sleeper::wait`].
     pub(super) fn wait(
         &mut self,
         budget: Duration,
@@ -178,8 +172,8 @@ impl Branch {
         }
     }
 
-    /// Reserves the next slot and, for a buffer whose chunk has `bytes`, a loan; blocks as `patience`
-    /// allows. A message in the slot itself has 0 bytes.
+    /// Reserves the next slot and, for a buffer of `bytes` (else 0), a loan; blocks as `patience`
+    /// allows.
     #[inline]
     pub(super) fn reserve(&mut self, bytes: usize, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
         if self.has_room && self.has_loan(bytes) {
@@ -216,21 +210,19 @@ impl Branch {
         self.need(bytes).is_met(&self.object, &self.lender)
     }
 
-    /// Registers `waker` for [`is_ready_for`](Self::is_ready_for); see [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker, bytes: usize) -> Result<Option<Woken>, OsError> {
         let need = self.need(bytes);
         let Self { object, sleeper, lender, .. } = self;
         sleeper.arm(waker, || need.is_met(object, lender), || object.may_have_receiver())
     }
 
-    /// Blocks until the receiver has received everything and asked for more, or closed or died.
     pub(super) fn wait_until_received(&mut self, deadline: Option<Deadline>) -> Result<(), SendErrorKind> {
         let Some(sent) = self.sent else { return Ok(()) };
         self.wait(Duration::ZERO, deadline, |object, _| ring::is_done(object.shared().slots(), sent))
     }
 
-    /// Returns `true` if the receiver may get a chunk of `bytes`; always for 0. Collects returned
-    /// loans if the sender knows of too few.
+    /// Returns `true` if the receiver may get a chunk of `bytes`. Collects returned loans if
+    /// necessary.
     #[inline]
     pub(super) fn has_loan(&mut self, bytes: usize) -> bool {
         self.known.allows(bytes, self.limit) || {
@@ -239,8 +231,8 @@ impl Branch {
         }
     }
 
-    /// Lends the buffer at this place and [fills](Self::fill) the free slot with it. Returns the
-    /// loan's number, or `None` without a [loan](Self::has_loan).
+    /// [Fills](Self::fill) the free slot with the buffer at this place. Returns its loan's number,
+    /// if it has a [loan](Self::has_loan).
     #[inline]
     pub(super) fn lend(
         &mut self,
@@ -268,8 +260,7 @@ impl Branch {
         self.object.shared().to_receiver().ring();
     }
 
-    /// Once the receiver has been woken: checks for room for another message, and withdraws one if
-    /// the rule says so. Returns `true` if it did.
+    /// Step 5 of a send for this receiver. Returns `true` if a message was withdrawn.
     #[inline]
     pub(super) fn look_for_room(&mut self) -> bool {
         self.has_room = self.has_room();
@@ -291,8 +282,8 @@ impl Branch {
     #[inline]
     pub(super) fn is_left(&self) -> bool {
         // The full fence in `ring` pairs with the one in `Receiver::drop`: a closing receiver takes
-        // this message, or is seen to be closed, or both. The bell of a dying process may ring
-        // before its last thread stops, so its lock must be free too.
+        // this message, or is seen to be closed. A dying process's bell may ring before its last
+        // thread stops, so its lock must be free too.
         self.is_gone() && !self.object.is_receiver_locked() && self.claim_sent().is_some()
     }
 
@@ -300,10 +291,9 @@ impl Branch {
         ring::claim(self.object.shared().slots(), &mut self.sent?)
     }
 
-    /// Takes back a message of length `len` that the receiver did not take.
-    ///
-    /// Returns `None` if a hostile receiver has returned it, or another thread reclaimed it. Then
-    /// the message counts as sent, and the next one fails.
+    /// Takes back a message of length `len` that the receiver did not take. Returns `None` if a
+    /// hostile receiver returned it, or another thread reclaimed it: then it counts as sent,
+    /// and the next one fails.
     pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBuf> {
         self.lender.take_back(number).map(|buffer| buffer.with_len(len))
     }
@@ -317,8 +307,7 @@ impl Branch {
         self.lender.loaned()
     }
 
-    /// Disconnects a receiver, which may be stopped: withdraws what it has not received. It reads on
-    /// what it has received, and then gets `Evicted`.
+    /// Disconnects a receiver, which may be stopped (E1 to E3 of `publisher`).
     pub(super) fn evict(&self) {
         self.object.evict();
         self.lender.close();
@@ -327,7 +316,6 @@ impl Branch {
         while self.drop_withdrawn(ring::withdraw(slots, &mut next, self.ticket, |_| true)) {}
     }
 
-    /// Tells receiver and observers what the receiver has missed.
     pub(super) fn note_missed(&self, missed: &Missed) {
         self.object.shared().missed().store(missed);
     }
@@ -339,11 +327,9 @@ impl Branch {
     }
 }
 
-/// A branch to wait for, and until when.
 pub(super) type WaitedFor<'a> = (&'a mut Branch, Option<Deadline>);
 
-/// Sends `message` with `try_send`, and between two tries awaits the branch that `waited_for`
-/// returns.
+/// Sends `message` with `try_send`, awaiting `waited_for` between two tries.
 pub(super) async fn send<S, M, T>(
     sends: &mut S,
     mut message: M,
@@ -364,8 +350,8 @@ pub(super) async fn send<S, M, T>(
     }
 }
 
-/// Waits until a branch may have room for a message, its receiver closes or dies, or a second or
-/// less after the end of the wait: the helper wakes each task once a second.
+/// Waits until a branch may have room, its receiver closes or dies, or up to a second after the
+/// deadline.
 struct RoomFuture<'a> {
     branch: &'a mut Branch,
     bytes: usize,

@@ -32,7 +32,7 @@ pub enum ChannelError {
         value: usize,
         /// The smallest value allowed.
         min: usize,
-        /// The largest value allowed: for a receiver, what the publisher has set.
+        /// The largest value allowed: for a receiver, the publisher's.
         max: usize,
     },
     /// A live sender has a channel of this name.
@@ -63,7 +63,7 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
-    /// The channel has a receiver, or had one that has closed: it accepts no other.
+    /// The channel has a receiver, or had one: it accepts no other.
     #[error("{object} has, or had, a receiver; a channel accepts only one")]
     HasReceiver {
         /// The object's path.
@@ -142,8 +142,7 @@ fn name_of(message_type: &Option<MessageType>) -> String {
 }
 
 impl ChannelError {
-    /// Returns `true` if the channel does not exist yet, or no longer: opening it may succeed once
-    /// its sender has created it.
+    /// Returns `true` if opening the channel may succeed once its sender has created it.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. } | Self::NotReady { .. } | Self::Closed { .. })
     }
@@ -181,8 +180,7 @@ impl<M> SendError<M> {
         self.kind == SendErrorKind::Disconnected
     }
 
-    /// Returns `true` if there is no room now: the same call may succeed once the receiver has received
-    /// or dropped messages.
+    /// Returns `true` if there is no room now: the same call may succeed later.
     pub fn is_full(&self) -> bool {
         self.kind.is_full()
     }
@@ -262,8 +260,7 @@ pub enum SendErrorKind {
 }
 
 impl SendErrorKind {
-    /// Returns `true` if there is no room now: the same call may succeed once the receiver has received
-    /// or dropped messages.
+    /// Returns `true` if there is no room now: the same call may succeed later.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::TooManyLoans { .. } | Self::TimedOut)
     }
@@ -291,28 +288,27 @@ pub enum RecvError {
     /// The sender has closed its end or died, and everything it sent has been received.
     #[error("the sender has closed or died, and all its messages were received")]
     Disconnected,
-    /// The publisher has [disconnected](super::Publisher::disconnect) this receiver, perhaps because
-    /// it [made no room](super::OnStall::Disconnect). Messages received stay readable; drop them and
-    /// the receiver to join again.
+    /// The publisher has [disconnected](super::Publisher::disconnect) this receiver, perhaps
+    /// because it [made no room](super::OnStall::Disconnect). Drop the messages received and the
+    /// receiver to join again.
     #[error(
         "the publisher has disconnected this receiver; drop it and what it has received, and open the channel again"
     )]
     Evicted,
-    /// No message has arrived, and at least one was skipped, or waits, because this receiver holds as
-    /// many buffers, or bytes, as it may. Reported once for each such message. Those skipped are
-    /// [counted](super::Message::missed).
+    /// No message has arrived, and at least one was skipped, or waits, because this receiver holds
+    /// as many buffers, or bytes, as it may. Reported once for each such message.
     #[error("no message arrives because this receiver holds the most buffers that it may (at most {max}, and PublisherBuilder::max_bytes_per_receiver); drop some")]
     TooManyLoans {
         /// The most buffers that it may hold.
         max: usize,
     },
-    /// The buffer's segment cannot be mapped now because descriptors or memory have run out. The
-    /// message stays queued for the next call.
+    /// The buffer's segment cannot be mapped now: descriptors or memory have run out. The message
+    /// stays queued for the next call.
     #[error("the message cannot be mapped now, and stays queued")]
     Map(#[source] OsError),
     /// The system refused to let the publisher connect this receiver, mostly because its process
     /// has run out of descriptors or memory. The publisher retries when it next sends or is asked
-    /// for its receivers. The messages missed until then are [counted](super::Message::missed).
+    /// for its receivers.
     #[error(
         "the publisher cannot connect this receiver: {}; if its process has too few descriptors, raise the limit, and receive again",
         io::Error::from_raw_os_error(*.errno)
@@ -337,8 +333,7 @@ pub enum RecvError {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// The message is no value of the type that the receiver expects, although the sender has
-    /// declared it. The next message may be good.
+    /// The message is no value of the type that the receiver expects. The next message may be good.
     #[error("a message of {len} bytes is no {name}")]
     WrongType {
         /// The name of the expected type.
@@ -349,8 +344,7 @@ pub enum RecvError {
     /// This process is a forked child of the process that owns the channel.
     #[error("the channel belongs to the parent of this forked process")]
     Forked,
-    /// A [`Subscriber`](super::Subscriber) could not open the channel. Its next call tries again when
-    /// the channel's object changes, and after a second.
+    /// A [`Subscriber`](super::Subscriber) could not open the channel. Its next call tries again.
     #[error("the channel cannot be opened")]
     Open(#[source] Box<ChannelError>),
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
@@ -367,8 +361,8 @@ impl RecvError {
         matches!(self, Self::Empty | Self::TimedOut)
     }
 
-    /// Returns `true` if no message will arrive any more: the sender has closed its end or died, and
-    /// everything it sent has been received, or it has disconnected this receiver.
+    /// Returns `true` if no message will arrive any more: [`Disconnected`](Self::Disconnected) or
+    /// [`Evicted`](Self::Evicted).
     pub fn is_disconnected(&self) -> bool {
         matches!(self, Self::Disconnected | Self::Evicted)
     }

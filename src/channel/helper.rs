@@ -1,10 +1,9 @@
 //! The helper: a thread that sleeps for the tasks of this process that await a channel.
 //!
-//! It starts with the first await, sleeps in the kernel on the bells of all awaited ends
-//! (`futex_waitv`), wakes their tasks, and exits with the last such end. An end stays with the
-//! helper between awaits, until it is dropped or a thread waits on it. So a message costs the task
-//! no system call and no lock, and a future that is ready when first polled never involves the
-//! helper.
+//! It starts with the first await, sleeps on the bells of all awaited ends (`futex_waitv`), wakes
+//! their tasks, and exits with the last such end. An end stays with the helper until it is dropped
+//! or a thread waits on it: a message costs the task no system call and no lock. A future that is
+//! ready when first polled never involves the helper.
 //!
 //! # Steps
 //!
@@ -19,31 +18,27 @@
 //!
 //! [`Sleeper::arm`]: super::sleeper::Sleeper::arm
 //!
-//! **No wake-up is lost.** When H2 reads a bell, it may have been rung while its task had not
-//! returned, so that there was no waker to take. If the task returns before H4, T2 has changed the
-//! count, and H4 returns at once: without the count, the bell could have been rung once more, and
-//! have the value that H2 read. If the task returns after H4, the next ring wakes the helper: the
-//! kernel compares values, the count last, only at the beginning. The effects of a ring that the
-//! helper sees follow T1, by S1 and W4.
+//! **No wake-up is lost.** A bell may be rung before H2 while its task has not returned, so that
+//! there is no waker to take. If the task returns before H4, T2 has changed the count, and H4
+//! returns at once: the bell alone could have been rung once more, and have the value that H2 read.
+//! If it returns after H4, the next ring wakes the helper: the kernel compares values, the count
+//! last, only at the beginning. The effects of a ring that the helper sees follow T1, by S1 and W4.
 //!
 //! # More ends, and older kernels
 //!
 //! A call takes 128 words, so there is a helper for each 127 ends. Before Linux 5.16, or where a
 //! filter forbids the call, there is one for each end. It sleeps on the end's bell until that is
 //! rung; then, until the task returns by a system call, on its own count (`is_idle`). If the call
-//! fails later (a sandbox, or no kernel memory), a helper sleeps on its count alone, a millisecond
-//! at a time.
+//! fails later, a helper sleeps on its count alone, a millisecond at a time.
 //!
 //! Dropping an end marks it and wakes the helper, which may be in a waker: it unmaps the end on its
 //! next pass, on older kernels within a second.
 //!
-//! A waker is the user's code and may poll, drop ends or panic. So it is called with no lock held,
-//! and a panic is caught after the panic hook has reported it.
+//! A waker is the user's code and may poll, drop ends or panic: it is called with no lock held, and
+//! a panic is caught.
 //!
-//! Once a second the helper wakes all waiting tasks, so that each checks whether its ringer still
-//! holds its lock.
-//!
-//! The helper writes to no bell. A forked child starts its own when it awaits an end of its own.
+//! Once a second the helper wakes all waiting tasks to check their ringers' locks. It writes to no
+//! bell. A forked child starts its own.
 
 #![forbid(unsafe_code)]
 
@@ -70,7 +65,6 @@ static HELPERS: PerProcess<Mutex<Vec<Arc<Helper>>>> = PerProcess::new();
 struct Helper {
     /// Changes whenever the helper has to check again.
     count: Futex,
-    /// Set while the helper sleeps on its count alone.
     is_idle: AtomicBool,
     most: usize,
     ends: Mutex<Ends>,
@@ -83,7 +77,6 @@ struct Ends {
     is_over: bool,
 }
 
-/// An awaited end, as its helper sees it.
 struct AwaitedEnd {
     end: MappedBell,
     waker: AtomicWaker,
@@ -92,7 +85,6 @@ struct AwaitedEnd {
     is_to_look: AtomicBool,
 }
 
-/// An awaited end, as its tasks see it. On drop, its helper releases it.
 pub(super) struct Awaited {
     this: Arc<AwaitedEnd>,
     helper: Arc<Helper>,
@@ -120,7 +112,7 @@ impl Awaited {
         Ok(Self { this, helper, has_waker: false })
     }
 
-    /// T1 and T2: from now on, `waker` is woken when the bell rings or a check is due.
+    /// T1 and T2.
     pub(super) fn register(&mut self, waker: &Waker) {
         self.has_waker = true;
         self.this.waker.register(waker); // T1
@@ -141,7 +133,6 @@ impl Awaited {
         had_waker
     }
 
-    /// Returns `true` if a second has passed since the last call: the task has to check its ringer.
     pub(super) fn is_to_look(&self) -> bool {
         // Relaxed: it says nothing about other memory.
         self.this.is_to_look.load(Ordering::Relaxed) && self.this.is_to_look.swap(false, Ordering::Relaxed)
@@ -228,7 +219,7 @@ impl Helper {
         HELPERS.get().lock().retain(|helper| !Arc::ptr_eq(helper, &self));
     }
 
-    /// Takes in the new ends. Returns those that were dropped, and `true` if none is left.
+    /// Returns the ends that were dropped, and `true` if none is left.
     fn update(&self, ends: &mut Vec<Arc<AwaitedEnd>>) -> (Vec<Arc<AwaitedEnd>>, bool) {
         let mut shared = self.ends.lock();
         ends.append(&mut shared.new);
@@ -246,13 +237,13 @@ impl Helper {
         (dropped, shared.is_over)
     }
 
-    /// H2 and H3: returns the words to sleep on, and collects the wakers to wake.
+    /// H2 and H3.
     fn look<'a>(&self, ends: &'a [Arc<AwaitedEnd>], is_time: bool, to_wake: &mut Vec<Waker>) -> Words<'a> {
         let mut words = Words::new();
         for this in ends {
             let bell = this.end.bell().word();
-            // Acquire: partner of the Release in S1, in whose release sequence W4 is. T1 precedes
-            // S1, so a rung bell's waker is visible.
+            // Acquire: partner of the Release in S1, in whose release sequence W4 is; T1 precedes
+            // S1.
             let word = bell.load(Ordering::Acquire); // H2
             if is_time {
                 this.is_to_look.store(true, Ordering::Relaxed);

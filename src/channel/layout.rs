@@ -1,8 +1,7 @@
 //! The layout of a channel's objects, and the checks on one that another process created.
 //!
 //! A *pair* is a whole channel of one sender and one receiver. At a publisher's *meeting* receivers
-//! join; a *branch* is the part shared by one of them and the publisher, and created by the
-//! receiver. For the bytes and the locks see [`docs::format`](crate::docs::format).
+//! join, each with a *branch* that it creates. See [`docs::format`](crate::docs::format).
 
 use super::bell::Bell;
 use super::error::ChannelError;
@@ -30,7 +29,6 @@ use std::time::Duration;
 
 pub(crate) const VERSION: u32 = 7;
 
-/// The minimum number of slots.
 pub(super) const MIN_SLOTS: usize = 2;
 pub(super) const MAX_SLOTS: usize = 65_536;
 
@@ -40,16 +38,13 @@ pub(super) const DEFAULT_SLOTS: usize = 256;
 pub(super) const DEFAULT_LOANS: usize = 2048;
 pub(super) const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 
-/// The extra slot holds the message received last, freed only on the next receive, or a new message
-/// until the oldest is withdrawn.
+/// For the message received last, or one that replaces the oldest.
 pub(super) const EXTRA_SLOTS: usize = 1;
 
 pub(super) const MAX_SEATS: usize = 64;
 
-/// The state of a branch whose receiver the publisher has disconnected.
 const EVICTED: u32 = 3;
 
-/// A value in a cache line of its own.
 #[repr(C, align(64))]
 pub(super) struct Line<T>(pub(super) T);
 
@@ -60,11 +55,9 @@ pub(super) enum Kind {
     Branch = 3,
 }
 
-/// The facts that an object's header states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) kind: Kind,
-    /// The provider of the messages.
     pub(super) provider: ProviderId,
     /// With the extra one; for a publisher, the maximum for a branch.
     pub(super) slots: usize,
@@ -77,11 +70,9 @@ pub(super) struct Facts {
     pub(super) allow_blocking: bool,
 }
 
-/// What is wrong with an object that is not as long as its header says.
 pub(super) const WRONG_SIZE: &str = "its size does not match its header";
 
 impl Facts {
-    /// Returns `true` if an object can have these numbers of slots and loans.
     pub(super) fn are_possible(&self) -> bool {
         let least = if self.kind == Kind::Pair { MIN_SLOTS } else { 1 };
         let are_slots = (least + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS).contains(&self.slots);
@@ -106,13 +97,12 @@ pub(super) struct What {
 }
 
 impl What {
-    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn finished() -> Self {
         Self { state: sync::AtomicU32::new(OPEN), ..Self::default() }
     }
 
-    /// Returns the first line of an object, or of a copy, at least a page long.
+    /// Returns the first line of an object or a copy of at least a page.
     pub(super) fn of(mapping: &Mapping) -> &Self {
         assert!(mapping.len() >= size_of::<Self>());
         // SAFETY: a mapping is page-aligned, this one is long enough (asserted), and the line
@@ -120,7 +110,7 @@ impl What {
         unsafe { mapping.base().cast::<Self>().as_ref() }
     }
 
-    /// Describes a new object, which stays unfinished until [`finish`](Self::finish).
+    /// The object stays unfinished until [`finish`](Self::finish).
     pub(super) fn describe(&self, facts: &Facts) {
         self.magic.store(CHANNEL_MAGIC, Ordering::Relaxed);
         self.version.store(VERSION, Ordering::Relaxed);
@@ -144,7 +134,6 @@ impl What {
         self.state.store(CLOSED, Ordering::Release);
     }
 
-    /// Closes a branch whose receiver is disconnected.
     pub(super) fn evict(&self) {
         // Release: partner of the Acquire in `is_evicted`.
         self.state.store(EVICTED, Ordering::Release);
@@ -205,7 +194,6 @@ impl What {
     }
 }
 
-/// The layout as `docs::format` documents it.
 #[cfg(all(test, not(loom)))]
 pub(crate) mod format {
     use super::*;
@@ -260,7 +248,6 @@ struct SeatWords {
 const _: () = assert!(size_of::<MeetingHeader>() <= message_type::OFFSET && size_of::<SeatWords>() == 16);
 
 impl MeetingHeader {
-    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn open() -> Self {
         let seat = |_| SeatWords { refused: sync::AtomicU32::new(0), branch: sync::AtomicU64::new(0) };
@@ -296,7 +283,6 @@ impl MeetingHeader {
         !self.what.0.is_closed()
     }
 
-    /// Sleeps until a receiver joins beyond the `known` ones.
     pub(super) fn wait_for_another(&self, known: u32, deadline: Option<Deadline>) {
         self.arrivals.0.sleep_while(known, deadline);
     }
@@ -307,20 +293,18 @@ impl MeetingHeader {
         fence(Ordering::SeqCst); // partner: the fence in `announce`
     }
 
-    /// Records why the receiver cannot be connected now (P3'). Returns `true` unless the receiver
-    /// has yet to read the previous reason.
+    /// Records why the receiver cannot be connected now (P3'). Returns `true` if the receiver
+    /// has read the previous reason.
     pub(super) fn refuse(&self, at: usize, errno: i32) -> bool {
         // Relaxed, here and in the two methods below: it says nothing about other memory.
         self.seats[at].refused.swap(errno as u32, Ordering::Relaxed) == 0
     }
 
-    /// Returns why the last try to connect the receiver failed.
     #[inline]
     pub(super) fn refusal(&self, at: usize) -> Option<i32> {
         Some(self.seats[at].refused.load(Ordering::Relaxed) as i32).filter(|&errno| errno != 0)
     }
 
-    /// Clears the refusal, once the receiver has read it.
     pub(super) fn forget_refusal(&self, at: usize) {
         self.seats[at].refused.store(0, Ordering::Relaxed);
     }
@@ -364,7 +348,6 @@ fn words(loans: usize) -> usize {
     (loans * size_of::<AtomicU64>()).next_multiple_of(size_of::<Slot>())
 }
 
-/// An object created by another process, mapped and checked.
 pub(super) struct Found {
     pub(super) facts: Facts,
     /// As its creator has declared it.
@@ -374,8 +357,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Returns `true` if the whole object has memory, so that writing to it raises no signal on a
-    /// full /dev/shm.
+    /// Returns `true` if the whole object has memory, so that writing to it raises no signal.
     pub(super) fn has_all_its_memory(&self, name: &Name) -> Result<bool, OsError> {
         let needed = size(self.facts.slots, self.facts.loans) as u64;
         // A block has 512 bytes here, independent of the file system.
@@ -406,7 +388,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
             bad("it is too small for a header")
         };
     }
-    // Longer than any valid one: the address space is limited.
+    // Longer than any valid one: address space is limited.
     if foreign.len > size(MAX_SLOTS + EXTRA_SLOTS, MAX_LOANS).next_multiple_of(page_size()) {
         return bad(WRONG_SIZE);
     }
@@ -420,7 +402,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     Ok(Found { facts, message_type, mapping, locks })
 }
 
-/// The mapped object of a pair or a branch. Both ends hold it, the lender, and every message being
+/// The mapped object of a pair or a branch, held by its end, the lender, and every message being
 /// read.
 pub(super) struct Shared {
     mapping: Mapping,
@@ -432,9 +414,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Faults in the whole object if the kernel can, so that no message of the first round faults.
-    ///
-    /// The mapping is of a pair or a branch, begins on a page and is as long as [`size`] says.
+    /// Faults in the whole object if the kernel can. The mapping is of a pair or a branch, begins
+    /// on a page and is as long as [`size`] says.
     pub(super) fn new(mapping: Mapping, facts: &Facts) -> Self {
         let _ = mapping.prefault(0..size(facts.slots, facts.loans));
         let Facts { slots, loans, .. } = *facts;
@@ -512,8 +493,8 @@ impl Shared {
         &self.header().to_sender.0
     }
 
-    /// For the sender, with each message: whether this process has seen the receiver, even if it
-    /// has left or its bell was damaged since.
+    /// For the sender: whether this process has seen the receiver, even if it left or its bell was
+    /// damaged.
     #[inline]
     pub(super) fn has_had_receiver(&self) -> bool {
         // Relaxed: it says nothing about other memory.
@@ -530,7 +511,6 @@ impl Shared {
     }
 }
 
-/// A bell and the mapping that it lies in.
 #[derive(Clone)]
 pub(super) struct MappedBell {
     shared: Arc<Shared>,
@@ -547,13 +527,11 @@ impl MappedBell {
         (self.bell)(&self.shared)
     }
 
-    /// Returns `false` in a forked child.
     pub(super) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
     }
 }
 
-/// A publisher's object, mapped.
 pub(super) struct MappedMeeting(Mapping);
 
 impl MappedMeeting {
@@ -569,7 +547,6 @@ impl MappedMeeting {
         unsafe { self.0.base().cast::<MeetingHeader>().as_ref() }
     }
 
-    /// Wakes the publisher, in this process, if it sleeps until a receiver joins.
     pub(super) fn rouse(&self) {
         self.header().arrivals.0.fetch_add(1, Ordering::SeqCst);
         self.header().arrivals.0.wake();

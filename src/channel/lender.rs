@@ -1,40 +1,36 @@
 //! The lender: the sender's side of the buffers on loan to one receiver.
 //!
-//! A *loan* is a buffer that was sent. The lender keeps the buffer's handle, so the chunk stays in
-//! use, under a number, which travels with the message. When the receiver returns the number (see
-//! `ring`), the lender drops the handle. A buffer may be on loan to several receivers, each with
-//! its own handle, number and lender.
+//! A *loan* is a buffer that was sent. The lender keeps its handle, so the chunk stays in use,
+//! under a number that travels with the message, until the receiver returns the number (see
+//! `ring`). Each receiver of a buffer has its own handle, number and lender.
 //!
 //! | loan | its cell in [`Loans`] | its number | until |
 //! |---|---|---|---|
 //! | free | null | in the sender's list, or in the lender's | the sender's [`Loans::put`] |
 //! | out | a handle | in its slot, or at the receiver | [`Taking::take`], under the lock: the receiver has returned it or died, or it was not sent |
 //!
-//! So each number is in at most one list, even if a receiver returns garbage, and neither list is
-//! ever searched. The sender reuses the number returned last, which uses the fewest cache lines. It
-//! takes the lock before a message only if its own list is empty.
+//! So each number is in at most one list, even if a receiver returns garbage. The sender reuses the
+//! number returned last, and takes the lock before a message only if its own list is empty.
 //!
-//! Until a message is in its slot, the sender makes no read-modify-write, which would wait until
-//! its core owns the lines of the buffer just written. Without one, those lines, the slot's and the
-//! cell's are fetched at the same time.
+//! Until a message is in its slot, the sender makes no read-modify-write, which would wait for the
+//! lines of the buffer just written.
 //!
 //! # When returns are collected
 //!
-//! * By the sender, after a message is sent and its receiver woken, if the lock is free: in time
-//!   for the next buffer to be the one returned last, which is still in the cache. It reads a few
-//!   returns, and fetches the first and last lines of the buffers for writing.
+//! * By the sender, after a message is sent and its receiver woken, if the lock is free: a few, in
+//!   time for the next buffer to be one that is still in the cache.
 //! * By the sender, when no number is free.
 //! * By the pool, when a class has no idle chunk, and has three chunks already or the arenas cannot
-//!   grow; when it trims or reclaims; when it gets another lender; and when it is asked whether a
-//!   buffer is on loan.
+//!   grow; when it trims, reclaims or gets another lender; and when it is asked whether a buffer is
+//!   on loan.
 //!
 //! # When an end closes or dies
 //!
 //! A closing receiver returns what it has not received, and later each received message as that is
-//! dropped. A dead receiver's loans are all reclaimed, by the sender or the pool, once its lock is
+//! dropped. A dead receiver's loans are reclaimed, by the sender or the pool, once its lock is
 //! free: no thread of it can read any more. When the sender is dropped, the pool goes on asking
-//! this lender. When both are dropped, the chunks are given up, but not their bytes, which the
-//! receiver keeps until it drops the messages.
+//! this lender. When both are dropped, the chunks are given up, but their bytes remain until the
+//! receiver drops the messages.
 
 use super::layout::Shared;
 use super::object::Object;
@@ -51,12 +47,12 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// How many returns the sender reads after each message: enough to catch up.
+/// How many returns the sender reads after each message.
 const PER_MESSAGE: usize = 4;
 
 pub(super) struct Loans<T> {
     cells: Box<[AtomicPtr<T>]>,
-    /// How many pointers were put in. Only the sender writes it.
+    /// Only the sender writes it.
     put_in: AtomicU64,
     back: Mutex<Back>,
 }
@@ -64,7 +60,7 @@ pub(super) struct Loans<T> {
 struct Back {
     read: u64,
     taken_out: u64,
-    /// The numbers freed since the sender last asked, with capacity for all.
+    /// The numbers freed since the sender last asked; never reallocated.
     free: Vec<u32>,
     /// The bytes of their chunks.
     freed: usize,
@@ -77,7 +73,7 @@ pub(super) struct Taking<'a, T> {
 }
 
 impl<T> Loans<T> {
-    /// Creates `count` loans, with their numbers. Returns `None` if memory is short.
+    /// Creates `count` loans, with their numbers; `None` if memory is short.
     pub(super) fn new(count: usize) -> Option<(Self, Vec<u32>)> {
         let (mut cells, mut free, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         cells.try_reserve_exact(count).ok()?;
@@ -117,8 +113,8 @@ impl<T> Taking<'_, T> {
     pub(super) fn take(&mut self, number: u32, note: impl FnOnce(usize)) -> Option<NonNull<T>> {
         note_look();
         let cell = self.loans.cells.get(number as usize)?;
-        // Acquire: partner of the Release in `put`. Only matters if a hostile receiver invents the
-        // number: a genuine one has travelled to the receiver and back.
+        // Acquire: partner of the Release in `put`, for numbers that a hostile receiver invents. A
+        // genuine one has travelled to the receiver and back.
         let found = NonNull::new(cell.load(Ordering::Acquire))?;
         note(number as usize);
         // Relaxed: only the holder of the lock empties cells, and the sender gets the number under
@@ -129,8 +125,7 @@ impl<T> Taking<'_, T> {
         Some(found)
     }
 
-    /// Takes out the pointer that the next return names. Returns `Some(None)` if none has that
-    /// number.
+    /// Takes out the pointer that the next return names; `Some(None)` if none has that number.
     #[inline]
     pub(super) fn take_returned(
         &mut self,
@@ -158,27 +153,22 @@ impl<T> Taking<'_, T> {
         self.loans.cells.iter().filter_map(|cell| NonNull::new(cell.load(Ordering::Acquire)))
     }
 
-    /// Moves the freed numbers to the sender's list, and subtracts their bytes from what it has out.
+    /// Moves the freed numbers to the sender's list.
     #[inline]
     pub(super) fn hand_over(&mut self, known: &mut Known) {
-        // One number as a rule, for which `append` would call `memcpy`.
         self.back.free.drain(..).for_each(|number| known.numbers.push(number));
         known.out = known.out.wrapping_sub(std::mem::take(&mut self.back.freed));
     }
 }
 
-/// What the sender knows of its loans without asking the lender.
 pub(super) struct Known {
-    /// A stack of free ones.
     pub(super) numbers: Vec<u32>,
     /// The bytes of the chunks whose numbers are not free.
     pub(super) out: usize,
 }
 
-/// What a receiver may hold.
 #[derive(Clone, Copy)]
 pub(super) struct Limit {
-    /// The number of loans.
     pub(super) loans: usize,
     pub(super) bytes: usize,
 }
@@ -187,8 +177,8 @@ pub(super) struct Limit {
 pub(super) const ALWAYS: usize = 2;
 
 impl Limit {
-    /// Returns `true` if the receiver may get a chunk of `bytes` while `free` loans are free and it
-    /// has `out` bytes. 0 stands for a message that is no buffer.
+    /// Returns `true` if the receiver may get a chunk of `bytes` (0: the message is no buffer) with
+    /// `free` loans free and `out` bytes out.
     #[inline]
     pub(super) fn allows(&self, bytes: usize, free: usize, out: usize) -> bool {
         let has_bytes = out.saturating_add(bytes) <= self.bytes || self.loans - free < ALWAYS;
@@ -205,12 +195,10 @@ impl Known {
 
 pub(super) struct Lender {
     shared: Arc<Shared>,
-    /// To query the receiver's lock.
     locks: Arc<LockFile>,
     fork_epoch: u64,
     /// One that is still out when this is dropped never returns to the pool.
     loans: Loans<Chunk>,
-    /// `true` once the sender lends nothing more.
     is_closed: AtomicBool,
 }
 
@@ -221,15 +209,14 @@ impl Lender {
         Self { shared, locks, fork_epoch: fork::epoch(), loans, is_closed: AtomicBool::new(false) }
     }
 
-    /// Returns `true` if a buffer of `bytes` may be lent, once the sender, which knows of these free
-    /// loans and bytes, has [fetched](Self::fetch) what was returned.
+    /// Returns `true` if a buffer of `bytes` may be lent, after a [fetch](Self::fetch) if necessary.
     pub(super) fn allows(&self, bytes: usize, (free, out): (usize, usize), limit: Limit) -> bool {
         let mut taking = self.loans.lock();
         self.collect_few(&mut taking, self.all());
         limit.allows(bytes, free + taking.back.free.len(), out.wrapping_sub(taking.back.freed))
     }
 
-    /// Collects all returns for the sender. Only the sender calls this.
+    /// Collects all returns. Only the sender calls this.
     #[cold]
     pub(super) fn fetch(&self, known: &mut Known) {
         let mut taking = self.loans.lock();
@@ -254,8 +241,7 @@ impl Lender {
         }
     }
 
-    /// Takes back a buffer that was not sent, or was withdrawn, if it is still out. Its length is
-    /// lost.
+    /// Takes back a buffer that was not sent, or was withdrawn, if it is still out.
     pub(super) fn take_back(&self, number: u32) -> Option<ShmBuf> {
         let mut taking = self.loans.lock();
         let found = taking.take(number, |number| self.strike(number)).map(Self::handle);
@@ -311,8 +297,8 @@ impl Lender {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Returns `true` if no receiver can be reading: its process is dead, it is closed and its
-    /// messages are dropped, or none has joined and none can.
+    /// Returns `true` if no receiver can read: it died, it closed and dropped its messages, or none
+    /// has joined or can.
     fn is_nobody_reading(&self) -> bool {
         let (bell, had_receiver) = (self.shared.to_sender(), self.shared.has_had_receiver());
         let is_unlocked = || !self.locks.is_locked(RECEIVER_BYTE);
@@ -350,10 +336,10 @@ impl Lends for Lender {
 }
 
 impl Drop for Lender {
-    /// Runs when both sender and pool have dropped it. The receiver keeps the remaining buffers.
+    /// Runs once sender and pool have dropped it. The receiver keeps the remaining buffers.
     fn drop(&mut self) {
-        // In a forked child the handles do nothing, and a thread that does not exist there may hold
-        // the lock.
+        // In a forked child the handles do nothing, and a thread that is not there may hold the
+        // lock.
         if self.fork_epoch != fork::epoch() {
             return;
         }

@@ -1,11 +1,11 @@
 //! The content of a slot: a descriptor of a buffer, or some bytes; see
 //! [`docs::format`](crate::docs::format).
 //!
-//! The check of a descriptor is a hash of its words and of the message's ticket. It keeps garbage,
-//! and leftovers of another message, from naming bytes that were never sent; it is no secret.
+//! The check of a descriptor is a hash of its words and of the message's ticket. It keeps garbage
+//! and leftovers from naming bytes that were never sent; it is no secret.
 //!
-//! Messages not sent are counted from the start, modulo 2^32: the previous message may be
-//! withdrawn, and a count since then with it.
+//! Messages not sent are counted from the start, modulo 2^32: a count since the previous message
+//! would be withdrawn with it.
 
 #![forbid(unsafe_code)]
 
@@ -48,7 +48,6 @@ impl Deref for Inline {
 const NUMBERS: u64 = 0xff_ffff;
 const LEFT_OUT: u32 = 32;
 
-/// Sets the count of messages not sent.
 #[inline]
 pub(super) fn after(words: &Words, skipped: u32) -> Words {
     let mut words = *words;
@@ -56,8 +55,7 @@ pub(super) fn after(words: &Words, skipped: u32) -> Words {
     words
 }
 
-/// Returns how many messages the sender had for this receiver before this one, sent or not, modulo
-/// 2^32.
+/// Returns how many messages the sender had for this receiver before this one, modulo 2^32.
 #[inline]
 pub(super) fn place(ticket: u64, words: &Words) -> u32 {
     (ticket as u32).wrapping_add((words[0] >> LEFT_OUT) as u32)
@@ -76,21 +74,17 @@ pub(super) fn segment(words: &Words) -> Option<u64> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SentBuffer {
     pub(super) number: u32,
-    /// The segment's serial number, part of its name.
     pub(super) segment: u64,
     pub(super) offset: u64,
-    /// Length of the message in bytes.
     pub(super) len: u64,
 }
 
-/// A message copied out of its slot, and checked.
 pub(super) enum Carried {
     Bytes(Inline),
     Buffer(SentBuffer),
 }
 
-/// The factor is the increment of SplitMix64, an odd number close to 2^64 divided by the golden
-/// ratio.
+/// The factor is SplitMix64's increment, an odd number close to 2^64 divided by the golden ratio.
 #[inline]
 fn check(ticket: u64, [head, segment, offset, len]: [u64; 4]) -> u64 {
     let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -123,7 +117,6 @@ fn words(head: u64, bytes: &[u8]) -> Words {
     words
 }
 
-/// Reads a message, before which the receiver missed this many.
 #[inline]
 pub(super) fn read(ticket: u64, words: &Words, missed: u32) -> Result<Carried, RecvError> {
     let rest = words[0] >> 8 & NUMBERS;

@@ -1,8 +1,7 @@
 //! The type of a channel's messages, as its sender has declared it in the object, and its check.
 //!
 //! The words are the last of the object's first page. The sender writes them before it opens the
-//! object, and they never change. Whatever else is in them, a receiver that expects a type gets an
-//! error; each message is checked by itself.
+//! object, and they never change. Each message is checked by itself.
 
 use super::error::ChannelError;
 use crate::os::mapping::Mapping;
@@ -18,18 +17,10 @@ pub(super) const MAX_NAME: usize = 96;
 
 /// A type of messages: a name, a version, and the layout of a value.
 ///
-/// A [`Sender`](super::Sender) or [`Publisher`](super::Publisher) may declare one for its channel. A
-/// receiver that [expects a type](super::ReceiverBuilder::message_type) then opens no channel of
-/// another, nor one that declares none; a receiver that expects none opens any. With the feature
-/// `zerocopy`, the module `typed` declares Rust types.
-///
-/// ```
-/// use shm_pool::channel::MessageType;
-/// use std::alloc::Layout;
-///
-/// let scan = MessageType::new("robot.Scan", 2, Layout::new::<[f32; 1024]>());
-/// assert_eq!(scan.to_string(), r#""robot.Scan", version 0x2: 4096 bytes aligned to 4"#);
-/// ```
+/// A [`Sender`](super::Sender) or [`Publisher`](super::Publisher) may declare one for its channel.
+/// A receiver that [expects a type](super::ReceiverBuilder::message_type) then opens no channel of
+/// another, or of none; other receivers open any. With the feature `zerocopy`, the module `typed`
+/// declares Rust types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageType {
     name: Cow<'static, str>,

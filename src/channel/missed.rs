@@ -1,8 +1,7 @@
 //! What a publisher's receiver misses, and how each side learns of it.
 //!
-//! The publisher counts privately, and stores each change in the branch, for the receiver and for
-//! observers (Relaxed: the counts say nothing about other memory). Killed in between, it leaves a
-//! count that is one too low.
+//! The publisher counts privately, and stores each change in the branch (Relaxed: the counts say
+//! nothing about other memory). Killed in between, it leaves a count that is one too low.
 //!
 //! One more word tells the receiver that its own loans are the reason. It has twice the number of
 //! messages for which the publisher found no loan, plus 1 if no buffer was sent since:
@@ -13,9 +12,9 @@
 //! | W2 to W5 | ring, as for a message | S3 | if the word has changed and is odd, [`TooManyLoans`] |
 //! | L2 | with the next buffer that is sent: store it, even | | |
 //!
-//! L1 is W1 of `bell`, so a receiver that sleeps is woken. Killed between L1 and W5, the publisher
-//! wakes it by its death. Garbage in these words makes the receiver report a reason, or counts,
-//! that are not true.
+//! L1 is W1 of `bell`, so a receiver that sleeps is woken; by the publisher's death, if it is
+//! killed between L1 and W5. Garbage in these words makes the receiver report untrue reasons or
+//! counts.
 //!
 //! [`TooManyLoans`]: super::RecvError::TooManyLoans
 
@@ -25,9 +24,7 @@ use crate::sync;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many messages a receiver of a [`Publisher`](super::Publisher) has missed since it joined, by
-/// reason. [`Publisher::receivers`](super::Publisher::receivers),
-/// [`Receiver::missed`](super::Receiver::missed) and [`inspect`](crate::inspect) report the same
-/// numbers.
+/// reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {
@@ -58,15 +55,14 @@ impl Missed {
     }
 }
 
-/// What became of a message that a [`Publisher`](super::Publisher) has sent: to how many receivers
-/// it was sent, and how many were skipped, by reason.
+/// To how many receivers a [`Publisher`](super::Publisher) has sent a message, and how many were
+/// skipped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
-    /// Receivers to which it was sent. May include one that closes concurrently and does not get
-    /// it.
+    /// Receivers to which it was sent. One that closes concurrently may not get it.
     pub receivers: usize,
-    /// Receivers that lost an older message, so that there is room for the next one
+    /// Receivers that lost an older message to make room
     /// ([`OnFull::DropOldest`](super::OnFull::DropOldest)).
     pub withdrawn: usize,
     /// Receivers skipped because they were behind by their capacity
@@ -86,7 +82,6 @@ impl Sent {
     }
 }
 
-/// Why a message is not sent to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     Full,
@@ -115,7 +110,6 @@ impl Missed {
     }
 }
 
-/// The publisher's line of a branch.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct MissedWords {
@@ -168,8 +162,7 @@ impl Default for LimitWord {
 }
 
 impl LimitWord {
-    /// L1: the publisher found no loan for another message. `count` is its own count of these. The
-    /// caller then rings.
+    /// L1: the publisher found no loan, for the `count`th time. The caller then rings.
     pub(super) fn reach(&self, count: u64) {
         // Relaxed: the fences W2 and S2 order it with the bell.
         self.0.store(count << 1 | 1, Ordering::Relaxed);
@@ -180,7 +173,6 @@ impl LimitWord {
         self.0.store(count << 1, Ordering::Relaxed);
     }
 
-    /// Returns the word if it has changed since the receiver has `seen` it.
     #[inline]
     pub(super) fn change(&self, seen: u64) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|&word| word != seen)

@@ -9,12 +9,11 @@
 //! buffer, or up to [`MAX_INLINE`] bytes. A [`Sender`] loses, duplicates or reorders nothing. With
 //! a [`Publisher`], a slow receiver loses what its [rule](OnFull) says, and the loss is
 //! [counted](Message::missed). A side that waits spins for a while and then sleeps until the other
-//! side wakes it, or an [`Interrupter`]; in steady state neither calls into the kernel.
+//! side wakes it, or an [`Interrupter`].
 //!
-//! A sent buffer is *on loan*: the sender's process keeps its memory for the receiver, which reads
-//! it in place, for any length of time, in any thread and in any order. The memory returns to the
-//! pool when the receiver, or the last of several, drops the message. A buffer may be sent several
-//! times and through several channels.
+//! A sent buffer is *on loan*: the receiver reads it in place, for any length of time, in any
+//! thread and in any order. The memory returns to the pool when the receiver, or the last of
+//! several, drops the message. A buffer may be sent several times and through several channels.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,67 +21,47 @@
 //! use shm_pool::{Client, Provider};
 //!
 //! # let name = format!("doc-{}", std::process::id());
-//! // The publishing process.
 //! let provider = Provider::builder().build()?;
 //! let mut sender = Sender::create(&provider, &name)?;
-//! # let channel_name = name.clone();
+//! let mut receiver = Receiver::open(&Client::new(), &name)?; // in another process
 //!
-//! // A receiving process.
-//! # let receiving = std::thread::spawn(move || {
-//! # let name = channel_name;
-//! let client = Client::new();
-//! let mut receiver = Receiver::open(&client, &name).unwrap();
-//! let message = receiver.recv().unwrap(); // read in place: a plain &[u8]
-//! assert_eq!(&message[..], b"a frame");
-//! # });
-//!
-//! // The publishing process.
-//! sender.wait_for_receiver(std::time::Duration::from_secs(10))?;
 //! let mut buffer = provider.alloc(7)?;
 //! buffer.copy_from_slice(b"a frame");
 //! sender.send(buffer.freeze())?;
-//! # receiving.join().unwrap();
+//!
+//! let message = receiver.recv()?; // read in place: a plain &[u8]
+//! assert_eq!(&message[..], b"a frame");
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! # One to many
 //!
-//! Each receiver of a [`Publisher`] creates its own ring when it joins. A message takes one slot
-//! per receiver; its payload is never copied. A receiver delays the others only with
-//! [`OnFull::Block`], and none maps another's ring. A receiver gets the messages sent after it
-//! joins, and optionally the last few before ([`PublisherBuilder::history`]). The publisher
-//! connects it when it next sends, or is asked for its receivers.
+//! Each receiver of a [`Publisher`] creates its own ring when it joins; a message's payload is
+//! never copied. A receiver gets the messages sent after it joins, and optionally the last few
+//! before ([`PublisherBuilder::history`]).
 //!
 //! # Slow and stopped receivers
 //!
-//! A receiver falls behind, or holds as many messages as it may, or its process is stopped. What
-//! happens then is the receiver's [rule](OnFull), within limits that the publisher sets:
+//! When a receiver falls behind, holds as many messages as it may, or is stopped, its
+//! [rule](OnFull) decides, within limits that the publisher sets:
 //!
 //! | rule | who waits | what is lost | the publisher learns | the receiver learns |
 //! |---|---|---|---|---|
 //! | [`OnFull::DropOldest`], the default | no side | the oldest message that it has not received | [`Sent::withdrawn`] | [`Message::missed`] |
 //! | [`OnFull::DropNewest`] | no side | the new message, for this receiver | [`Sent::full`] | [`Message::missed`] |
-//! | [`OnFull::Block`] | the publisher, and so the other receivers, for [`block_limit`](PublisherBuilder::block_limit): 5 s by default, once | nothing within the limit; then the new message, for this receiver, or [the receiver](OnStall::Disconnect) | [`Sent::stalled`] | [`Message::missed`], or [`RecvError::Evicted`] |
-//! | any, and it holds its [`loans`](PublisherBuilder::loans) or [bytes](PublisherBuilder::max_bytes_per_receiver): 2048 buffers, and a quarter of the pool, by default | with [`OnFull::Block`] as above | with [`OnFull::DropOldest`] the buffers that it has not received, then the new one; with [`OnFull::DropNewest`] the new one | [`Sent::too_many_loans`] | [`RecvError::TooManyLoans`] at once, and [`Message::missed`] |
+//! | [`OnFull::Block`] | the publisher, and so the other receivers, for [`block_limit`](PublisherBuilder::block_limit), once | nothing within the limit; then the new message, for this receiver, or [the receiver](OnStall::Disconnect) | [`Sent::stalled`] | [`Message::missed`], or [`RecvError::Evicted`] |
+//! | any, and it holds its [`loans`](PublisherBuilder::loans) or [bytes](PublisherBuilder::max_bytes_per_receiver) | with [`OnFull::Block`] as above | with [`OnFull::DropOldest`] the buffers that it has not received, then the new one; with [`OnFull::DropNewest`] the new one | [`Sent::too_many_loans`] | [`RecvError::TooManyLoans`] at once, and [`Message::missed`] |
 //! | none: a [`Sender`] | the sender | nothing | | |
 //!
-//! [`Publisher::receivers`], [`Receiver::missed`], [`inspect`](crate::inspect) and the command
-//! `shm-pool` count what each receiver has missed by the same reasons. [`Publisher::disconnect`]
-//! disconnects a receiver, stopped or not, and frees what it has not received.
-//!
-//! In other libraries, with their defaults:
-//!
-//! | | a full queue | waits at most | what a receiver can hold | the publisher learns | the receiver learns |
-//! |---|---|---|---|---|---|
-//! | iceoryx2 0.10 | the oldest message is lost; without `enable_safe_overflow` the publisher retries, or with `DiscardData` the new one is lost | for ever | 2 waiting, 2 borrowed | to how many it was sent | nothing; an error if it borrows a third |
-//! | zenoh 1.10, to another process | the new message is lost (`Drop`); with `Block` the publisher waits | `Drop`: 1 ms; `Block`: 5 s, then the connection is closed | 256 in the subscriber's channel, then its session stops | nothing | nothing |
+//! [`Publisher::receivers`], [`Receiver::missed`] and [`inspect`](crate::inspect) count what each
+//! receiver has missed by the same reasons. [`Publisher::disconnect`] disconnects a receiver,
+//! stopped or not, and frees what it has not received.
 //!
 //! # How many buffers it takes
 //!
 //! [`PublisherBuilder::buffers`] and [`SenderBuilder::buffers`] return with how many buffers an end
-//! never waits for memory. [`Provider::reserve`](crate::Provider::reserve) allocates them in advance.
-//! Without any option set, a receiver takes at most a quarter of the pool, or two messages.
+//! never waits for memory, for [`Provider::reserve`](crate::Provider::reserve).
 //!
 //! # When a side closes
 //!
@@ -93,77 +72,69 @@
 //! [`Sender::wait_for_receiver`] avoid both.
 //!
 //! When a receiver is dropped, the messages that it has not received are returned at once, and each
-//! received one when it is dropped. A message outlives sender and provider: its bytes stay readable
-//! until it is dropped.
+//! received one when it is dropped, even after sender and provider.
 //!
 //! # When a side dies
 //!
 //! The other side gets [`SendErrorKind::Disconnected`] or [`RecvError::Disconnected`] at once, or
 //! after the core dump if there is one; a receiver that its publisher has not connected yet, within
-//! a second. A receiver first gets the messages sent before the death.
+//! a second. A receiver first gets the messages sent before.
 //!
 //! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel; a
-//! [`Subscriber`] opens it. A [`Publisher`] goes on: a receiver's seat is free again once its process is dead, or the receiver
-//! and the last message that it received are dropped.
+//! [`Subscriber`] opens it. A [`Publisher`] goes on: a receiver's seat is free again once its
+//! process is dead, or the receiver and the last message that it received are dropped.
 //!
 //! | killed | held | remains until |
 //! |---|---|---|
 //! | a receiver | messages, received or not | the owner's pool needs memory and no thread of the dead process can read |
-//! | a receiver of a publisher | its object (`.branch`), [capacity](ReceiverBuilder::capacity) × 64 + [loans](ReceiverBuilder::loans) × 16 bytes and a page | the next receiver takes its seat, the publisher is dropped, or a sweep |
+//! | a receiver of a publisher | its object (`.branch`) | the next receiver takes its seat, the publisher is dropped, or a sweep |
 //! | a sender or publisher | its object (`.channel`) | the next one of its name, the end of its last receiver, or a sweep |
 //! | the provider's process | its segments and its control object | the last receiver is dropped along with all that it received, or a sweep finds that all were killed |
 //!
-//! Dropping the last receiver or message removes what the dead sender left. That takes as long as
-//! the system takes to free the memory, and up to 100 milliseconds more if the sender's process has
-//! not exited yet. Two ends in one process detect each other's drop, but not a death.
+//! Dropping the last receiver or message removes what the dead sender left, and takes up to 100
+//! milliseconds more if the sender's process has not exited yet. Two ends in one process detect
+//! each other's drop, but not a death.
 //!
 //! # Restarts
 //!
-//! A [`Subscriber`] receives from whichever sender or publisher has a name, one after the other. It
-//! starts before them, opens each one's channel, and reports the boundary between two as events:
-//! [`Event::Disconnected`], after everything that the old one sent, and [`Event::Connected`].
+//! A [`Subscriber`] receives from each sender or publisher of a name, one after the other, and
+//! reports the boundary between two as [`Event::Disconnected`] and [`Event::Connected`].
 //!
 //! A restarted sender creates its channel with [`SenderBuilder::create_timeout`] or
-//! [`PublisherBuilder::create_timeout`], which waits until its predecessor has ended. If that is
-//! stopped or hangs, [`ChannelError::NameTaken`] names its process.
+//! [`PublisherBuilder::create_timeout`], which waits until its predecessor has ended.
 //!
-//! [`list`] returns the channels that there are, and a [`Watcher`] reports each one that is created
-//! or ends.
+//! [`list`] returns the channels that there are; a [`Watcher`] also reports changes.
 //!
 //! # Waiting for a name
 //!
-//! These, [`ReceiverBuilder::open_timeout`] and [`ReceiverBuilder::open_async`] wait for changes of
-//! the names in a directory. A thread of this process, which exits after the last such wait, sleeps
-//! until the kernel reports one (`inotify`), and wakes those that it concerns. They also check once
-//! a second; and every 10 milliseconds if `inotify` has reached a limit
+//! The operations that wait for a name share a thread of the process, which sleeps until the kernel
+//! reports a change of the names in a directory (`inotify`), and exits after the last such wait.
+//! They also check once a second; and every 10 milliseconds if `inotify` has reached a limit
 //! (`fs.inotify.max_user_instances`, descriptors), or if that thread cannot be started.
 //!
 //! # Resources
 //!
 //! A receiver maps the provider's segments, 16 at most and those that they have replaced (never
 //! more than 32 plus those of messages being read), and the first page of its control object. It
-//! keeps one descriptor open, or two with a publisher. A publisher maps the object of each of its
-//! receivers, keeps a descriptor open for it, and uses 16 bytes of heap per loan. The first channel
-//! of a process starts a thread, which sleeps until the process exits. For real-time priorities,
-//! see [lock freedom](crate::docs::design#lock-freedom).
+//! keeps one descriptor open, or two with a publisher. A publisher maps each receiver's object and
+//! keeps a descriptor open for it. The first channel of a process starts a thread, which sleeps
+//! until the process exits.
 //!
 //! # Types
 //!
-//! A channel may declare the [`MessageType`] of its messages, and a receiver may expect one. With the
-//! feature `zerocopy`, the module `typed` sends and receives values in place.
+//! A channel may declare the [`MessageType`] of its messages, and a receiver may expect one. The
+//! module `typed` (feature `zerocopy`) sends and receives values in place.
 //!
 //! # Awaiting
 //!
 //! [`Receiver::recv_async`], [`Sender::send_async`] and [`Publisher::send_async`] return futures
-//! for any executor; with the feature `stream`, [`Receiver`] is a `Stream`. They complete as the
-//! blocking calls do, and can be dropped at any time without loss. A task waits for several
-//! channels with its executor's `select!` or with [`Receiver::poll_recv`], a thread with
-//! [`wait_any`].
+//! for any executor; with the feature `stream`, [`Receiver`] is a `Stream`. They can be dropped at
+//! any time without loss. A task waits for several channels with its executor's `select!`, a thread
+//! with [`wait_any`].
 //!
-//! A helper thread sleeps in the kernel for all awaited ends of the process and wakes their tasks.
-//! It starts with the first await and exits with the last such end. There is one helper per 127
-//! ends; before Linux 5.16, or where a filter forbids `futex_waitv`, one per end. A task does not
-//! spin. Alternating between awaiting an end and waiting for it in a thread costs system calls.
+//! A helper thread sleeps in the kernel for up to 127 awaited ends of the process; before Linux
+//! 5.16, or where a filter forbids `futex_waitv`, for one. A task does not spin. Alternating
+//! between awaiting an end and waiting for it in a thread costs system calls.
 
 #[cfg(all(test, loom))]
 #[path = "../models/awaiting.rs"]

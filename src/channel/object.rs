@@ -1,17 +1,15 @@
 //! The two ends of a channel's objects: creating, joining and leaving them.
 //!
 //! A pair's sender creates the object, and its receiver joins; a branch's receiver creates it, and
-//! the publisher opens it. A name is reused when a sender exits and its successor starts. So a dead
-//! sender's object is removed only under its lock (see `remove_dead`), and a sender removes its own
-//! name before it releases the lock.
+//! the publisher opens it. Names are reused: a dead sender's object is removed only under its lock
+//! (see `remove_dead`), and a sender removes its own name before it releases the lock.
 //!
 //! # A publisher's seats
 //!
 //! A publisher's object has a *seat* for each possible receiver, which locks its byte. A seat is
-//! free, announced (R3), connected (P4), or read: a closed receiver keeps it, and the publisher the
-//! loans, a descriptor and two mappings, until the last message that it received is dropped. So the
-//! seats bound what all receivers together cost the publisher. Each new receiver has a new branch,
-//! so nothing of a previous one needs cleaning up.
+//! free, announced (R3), connected (P4), or read: a closed receiver keeps it, and the publisher its
+//! loans, a descriptor and two mappings, until its last message is dropped. So the seats bound what
+//! receivers cost the publisher. Each new receiver has a new branch, so nothing needs cleaning up.
 //!
 //! # A receiver joins
 //!
@@ -33,9 +31,9 @@
 //! | P5 | send it the history, and ring | the same, after what was sent |
 //!
 //! P4 and P5 are W1 to W5 of `bell` for the first message. Before P4 the receiver checks the
-//! publisher's lock before it sleeps, then once a second. A message whose `send` begins after
-//! `open` has returned finds the count changed. If all seats seem taken at P3, the publisher drops
-//! the branches of receivers that have left by then. So the receiver gets that message.
+//! publisher's lock before it sleeps, then once a second. A `send` that begins after `open` has
+//! returned finds the count changed and, if all seats seem taken at P3, drops the branches of
+//! receivers that have left. So the receiver gets that message.
 //!
 //! # The publisher closes
 //!
@@ -72,12 +70,10 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::thread;
 
-/// How often to try, while a sweep takes the new object, or another process has the lock of a dead
-/// sender.
 const TRIES: usize = 16;
 
-/// One side's end of a pair or a branch. On drop it releases the bell; the creator's end also
-/// removes the name.
+/// One side's end of a pair or a branch. On drop it releases the bell and, if it is the creator's,
+/// the name.
 pub(super) struct Object {
     /// Dropped before the mapping, which its entry precedes.
     listed: Option<Listed>,
@@ -89,7 +85,7 @@ pub(super) struct Object {
     locks: Arc<LockFile>,
 }
 
-/// A new object, mapped behind a private page of this process, its name and the creator's lock.
+/// Mapped behind a private page of this process.
 type Made = (Mapping, Link, LockFile);
 
 /// Creates an object of at least `len` bytes, replacing one that a dead sender has left.
@@ -109,7 +105,6 @@ fn make(name: &Name, len: usize, mode: u32, message_type: Option<&MessageType>) 
             Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error.into()),
             Err(_) => {}
         }
-        // A dead sender's object gives way to its successor.
         match remove_dead(name, effective_uid(), CHANNEL_MAGIC, false).map_err(not_a_channel)? {
             Removal::Removed { .. } | Removal::Gone => {}
             // A live sender holds the lock, or another process is removing the object.
@@ -123,7 +118,6 @@ fn make(name: &Name, len: usize, mode: u32, message_type: Option<&MessageType>) 
     Err(ChannelError::NameTaken { object: name.path(), process: None })
 }
 
-/// Adds the sender's process to `NameTaken`.
 pub(super) fn name_process(error: ChannelError, name: &Name) -> ChannelError {
     match error {
         ChannelError::NameTaken { object, .. } => {
@@ -162,8 +156,8 @@ impl Object {
         Ok(this)
     }
 
-    /// Creates a branch for the receiver on this seat (R2). `group` is that of a publisher's object
-    /// whose user is another.
+    /// Creates a branch for the receiver on this seat (R2); `group` if the publisher's user is
+    /// another.
     pub(super) fn create_branch(
         name: &Name,
         facts: &Facts,
@@ -174,8 +168,7 @@ impl Object {
         let this = Self::make(name, facts, mode, None, Some(seat))?;
         // A member of the group may do this. If it fails, the mode must admit the publisher.
         let _ = group.map(|group| fchown(this.locks.file(), None, Some(group)));
-        // The lock comes first: the holder of the bell always holds it too. Another process can
-        // only guess the name.
+        // The lock comes first: the holder of the bell always holds it too.
         if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
             return Err(ChannelError::HasReceiver { object: name.path() });
         }
@@ -199,8 +192,8 @@ impl Object {
         Ok(Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: Some(link), locks: Arc::new(locks) })
     }
 
-    /// Holds a bell for this end, until the end is dropped or the process dies. `listed` stays
-    /// `None` if the bell has, or had, a holder. `has_place` is as in [`Listed::new`].
+    /// Holds a bell for this end until it is dropped or the process dies; `listed` stays `None` if
+    /// the bell has, or had, a holder. `has_place` is as in [`Listed::new`].
     fn hold(mut self, name: &Name, has_place: bool, bell: fn(&Shared) -> &Bell) -> Result<Self, ChannelError> {
         let bell = bell(&self.shared);
         let word = addr_of!(*bell).cast::<u8>().cast_mut();
@@ -240,8 +233,8 @@ impl Object {
         refusal
     }
 
-    /// Leaves on the publisher's behalf if it has died without connecting this receiver. One system
-    /// call while unconnected.
+    /// Leaves for a publisher that has died without connecting this receiver: a system call until
+    /// connected.
     #[inline]
     pub(super) fn look_for_publisher(&self) {
         if !self.is_met() && !self.has_sender() {
@@ -253,8 +246,7 @@ impl Object {
         self.seat.as_ref()
     }
 
-    /// Returns an end that has yet to [join](Self::join) a pair or to [meet](Self::meet) the
-    /// receiver on a seat.
+    /// Returns an end that has yet to [join](Self::join) or to [meet](Self::meet) a receiver.
     pub(super) fn found(found: Found, seat: Option<Seat>) -> Self {
         let shared = Arc::new(Shared::new(found.mapping, &found.facts));
         Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: None, locks: Arc::new(found.locks) }
@@ -296,7 +288,6 @@ impl Object {
         &self.locks
     }
 
-    /// For the receiver: the sender has left or died.
     #[inline]
     pub(super) fn is_sender_gone(&self) -> bool {
         self.shared.to_receiver().is_gone()
@@ -307,12 +298,12 @@ impl Object {
         self.shared.header().what.0.is_evicted()
     }
 
-    /// For the sender: the id of the receiver's process, as that has stated it.
+    /// For the sender: the id of the receiver's process, as stated by it.
     pub(super) fn receiver_process(&self) -> Option<u32> {
         Some(self.shared.header().process.0.load(Ordering::Relaxed)).filter(|&id| id != 0)
     }
 
-    /// For the receiver: the sender's process is alive and the sender not dropped.
+    /// For the receiver: the sender is alive and not dropped.
     pub(super) fn has_sender(&self) -> bool {
         // The state records a drop: any loan keeps the sender's lock.
         match &self.seat {
@@ -321,7 +312,7 @@ impl Object {
         }
     }
 
-    /// For the sender: the receiver's process is alive, or no receiver has joined yet.
+    /// For the sender: the receiver is alive, or none has joined yet.
     pub(super) fn may_have_receiver(&self) -> bool {
         !self.shared.has_had_receiver() || self.is_receiver_locked()
     }
@@ -342,13 +333,13 @@ impl Object {
         self.leave();
     }
 
-    /// [`close`](Self::close) for a receiver that is to be told that it is disconnected.
+    /// [`close`](Self::close) for a receiver that is disconnected.
     pub(super) fn evict(&self) {
         self.shared.header().what.0.evict();
         self.leave();
     }
 
-    /// After the state: the receiver reads it once the bell says that the sender has left.
+    /// After the state, which the receiver reads next.
     fn leave(&self) {
         self.shared.to_receiver().leave();
         // Refuses a receiver that found the channel open but has not joined yet.
@@ -365,7 +356,6 @@ impl Facts {
 /// The byte that the receiver on the first seat locks.
 const SEATS_BYTE: usize = 2;
 
-/// One side's end of a publisher's object.
 pub(super) struct Meeting {
     /// The publisher's, for the bells of the branches.
     _places: Option<Places>,
@@ -428,7 +418,6 @@ impl Meeting {
         Ok(None)
     }
 
-    /// As [`Object::has_sender`].
     pub(super) fn has_publisher(&self) -> bool {
         // Outstanding loans do not keep this lock.
         self.locks.is_locked(OWNER_BYTE)
@@ -447,8 +436,7 @@ impl Meeting {
 
 impl Drop for Meeting {
     fn drop(&mut self) {
-        // Explicitly: a child that another thread has just started holds a copy of the descriptor
-        // until it calls `exec`.
+        // Explicitly: until a child just started calls `exec`, it holds a copy of the descriptor.
         let _ = self.taken.map(|byte| self.locks.unlock(byte));
     }
 }

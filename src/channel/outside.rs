@@ -1,11 +1,9 @@
-//! A channel's object as seen by any process that may read it.
+//! A channel's object as seen by any process that may read it: from a checked copy, without
+//! mapping, locking or writing it.
 //!
-//! The object is not mapped, locked or written: its facts are read from a copy, and checked.
-//!
-//! It has a word for each loan (see [`docs::format`](crate::docs::format)), which the sender writes
-//! along with its private state (see `lender`). Neither side reads them, so they stay in the cache
-//! of the sender's core. The lender's lock orders the writes of a word: 0 is written under it, and
-//! the sender gets the number under it.
+//! The object has a word for each loan (see [`docs::format`](crate::docs::format)), which the
+//! sender writes and neither side reads, so they stay in its core's cache. The lender's lock orders
+//! the writes of a word: 0 is written under it, and the sender gets the number under it.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +23,7 @@ pub(crate) struct Outside {
     pub(crate) provider: ProviderId,
     pub(crate) role: Role,
     pub(crate) on_full: OnFull,
-    /// How many messages a receiver may be behind; for a publisher, the maximum that it may choose.
+    /// How many messages a receiver may be behind; for a publisher, at most.
     pub(crate) capacity: usize,
     /// How many buffers a receiver may hold, likewise.
     pub(crate) loans: usize,
@@ -35,9 +33,7 @@ pub(crate) struct Outside {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Pair,
-    /// Where receivers join a publisher.
     Meeting,
-    /// One receiver's part.
     Branch,
 }
 
@@ -45,16 +41,13 @@ pub(crate) enum Role {
 pub(crate) struct Traffic {
     pub(crate) sent: u64,
     pub(crate) waiting: usize,
-    /// What a publisher has counted for it.
     pub(crate) missed: Missed,
     /// The sender holds its bell.
     pub(crate) is_connected: bool,
     pub(crate) is_evicted: bool,
-    /// What the receiver holds, received or not.
     pub(crate) loaned: Vec<Loaned>,
 }
 
-/// Reads the object's state. `len` is its length in bytes.
 pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, ChannelError> {
     let bad = |reason| Err(ChannelError::NotAChannel { object: name.path(), reason });
     if len < PAGE {
@@ -92,7 +85,6 @@ const LENGTHS: u64 = 1 << LEN_BITS;
 
 const _: () = assert!((LONGEST as u64) < LENGTHS - 1);
 
-/// A buffer on loan to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loaned {
     pub(crate) number: u32,
@@ -109,7 +101,6 @@ pub(super) fn note(words: &[AtomicU64], number: usize, ticket: u64, len: usize) 
     }
 }
 
-/// Notes that a loan is free.
 #[inline]
 pub(super) fn strike(words: &[AtomicU64], number: usize) {
     if let Some(word) = words.get(number) {
@@ -117,8 +108,8 @@ pub(super) fn strike(words: &[AtomicU64], number: usize) {
     }
 }
 
-/// Returns the loans that are out, from a copy of the object. One that begins or ends while the
-/// copy is made may be missing or included; one that lasts throughout is included.
+/// Returns the loans that are out, from a copy of the object; one that begins or ends meanwhile may
+/// be missing or included.
 pub(super) fn all(copy: &Shared) -> Vec<Loaned> {
     let words = copy.loan_words();
     let read = copy.returns_read().load(Ordering::Relaxed);

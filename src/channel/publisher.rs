@@ -4,19 +4,18 @@
 //!
 //! 1. Open the branches of new receivers and send them the history; drop those of closed or dead
 //!    ones.
-//! 2. Find room, by each receiver's rule: wait for it, or skip the receiver. Only the sender fills
-//!    slots, so room once found stays. A receiver with [`OnFull::Block`] is waited for until the
-//!    *stall* deadline, which starts with the first message for which it has no room, and once per
-//!    message for all receivers. Past it, the receiver is skipped at once until it has room, or
-//!    disconnected. If the call may not wait that long, no receiver gets the message.
+//! 2. Find room, by each receiver's rule. Only the sender fills slots, so room once found stays.
+//!    Receivers with [`OnFull::Block`] are waited for together, until the *stall* deadline, which
+//!    starts with the first message for which one has no room. Past it, the receiver is skipped
+//!    until it has room, or disconnected. If the call may not wait that long, no receiver gets the
+//!    message.
 //! 3. For each receiver: lend it the buffer and fill its slot.
 //! 4. One full fence for all bells, then ring those whose receivers sleep.
-//! 5. Off the receivers' path: check for room for the next message, withdraw the oldest one where
-//!    that is the receiver's rule, and, if this message is a buffer, collect returned loans.
+//! 5. Off the receivers' path: make room for the next message where the rule is to withdraw the
+//!    oldest and, after a buffer, collect returned loans.
 //!
 //! Killed between 3 and 5, a publisher leaves one message too many for a receiver that keeps the
-//! latest. A buffer is withdrawn in step 2 only if such a receiver has used up its loans: the next
-//! message takes over its loan.
+//! latest. Step 2 withdraws a buffer only if such a receiver has used up its loans.
 //!
 //! Dropping a branch leaves its loans to the pool (see `lender`), including a message sent while
 //! the receiver closed.
@@ -30,12 +29,9 @@
 //! | E3 | claim each message that waits, and drop its buffer | the same, for the messages that are left |
 //! | E4 | drop the branch | the loans of the messages received, as if the publisher had closed |
 //!
-//! The receiver claims each message before it reads it (see `ring`), so E3 takes no message that is
-//! read. What it has received stays on loan until it returns it or dies, as in `lender`. It keeps its
-//! seat as long as a closed receiver would.
-//!
-//! A receiver that is killed or stopped at any of these steps changes nothing: the publisher waits
-//! for none.
+//! The receiver claims each message before it reads it (see `ring`), so E3 takes none that is read.
+//! What it has received, and its seat, it keeps as a closed receiver does. The publisher waits for
+//! no step of the receiver, which may be killed or stopped.
 
 #![forbid(unsafe_code)]
 
@@ -69,11 +65,11 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often a wait checks for new receivers: the publisher may have been short of descriptors, or
-/// another process may have overwritten the count.
+/// How often a wait checks for new receivers: descriptors may have been short, or the count
+/// overwritten.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// An upper bound on the heap that dropping a publisher needs.
+/// An upper bound on the heap that dropping a publisher needs, in bytes.
 const HEAP: usize = 32 << 10;
 
 const DEFAULT_SEATS: usize = 16;
@@ -95,7 +91,7 @@ pub enum OnStall {
     Disconnect,
 }
 
-/// Options of a [`Publisher`]. Start with [`Publisher::builder`]; every option has a default.
+/// Options of a [`Publisher`]; every option has a default.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `create` is called"]
 pub struct PublisherBuilder {
@@ -115,38 +111,32 @@ pub struct PublisherBuilder {
 }
 
 impl PublisherBuilder {
-    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each seat, even a
-    /// free one, counts as one of the 2048 channel ends that a process may have. A closed receiver
-    /// keeps its seat until the last message that it received is dropped.
+    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each counts as one
+    /// of the process's 2048 channel ends.
     pub fn receivers(mut self, receivers: usize) -> Self {
         self.seats = receivers;
         self
     }
 
     /// Sets how many messages a receiver may be behind, from 1 to 65,536; default 256. A receiver
-    /// may choose a smaller number
-    /// ([`ReceiverBuilder::capacity`](super::ReceiverBuilder::capacity)).
+    /// may [choose less](super::ReceiverBuilder::capacity).
     pub fn capacity(mut self, messages: usize) -> Self {
         self.slots = messages;
         self
     }
 
-    /// Sets how many buffers a receiver may hold at a time, including those that it has not
-    /// received yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. A receiver
-    /// may choose a smaller number. Each takes 16 bytes of /dev/shm and 16 bytes of heap per
-    /// receiver.
+    /// Sets how many buffers a receiver may hold at a time, received or not: from 1 to 1,048,576,
+    /// rounded up to a power of two; default 2048. A receiver may choose less. Each takes 16 bytes
+    /// of /dev/shm and 16 bytes of heap per receiver.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = loans;
         self
     }
 
-    /// Sets how many bytes of buffers a receiver may hold at a time, including those that it has not
-    /// received yet; default: a quarter of the provider's
-    /// [`max_bytes`](crate::ProviderBuilder::max_bytes). Beyond that, messages are dropped or waited
-    /// for as with [`loans`](Self::loans). Two buffers are always allowed, whatever their length.
-    ///
-    /// So a receiver that is stopped, or drops nothing, leaves three quarters of the pool to the
-    /// publisher, without any option set. To allow any number, set [`usize::MAX`].
+    /// Sets how many bytes of buffers a receiver may hold at a time, received or not, as
+    /// [`loans`](Self::loans) does for their number; default: a quarter of the provider's
+    /// [`max_bytes`](crate::ProviderBuilder::max_bytes). Two buffers are always allowed.
+    /// [`usize::MAX`] is no limit.
     pub fn max_bytes_per_receiver(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
         self
@@ -158,25 +148,23 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets whether a receiver may choose [`OnFull::Block`]; default `true`. If `false`, such
-    /// receivers are refused.
+    /// Sets whether receivers may choose [`OnFull::Block`], or are refused if they do; default
+    /// `true`.
     pub fn allow_blocking(mut self, allow_blocking: bool) -> Self {
         self.allow_blocking = allow_blocking;
         self
     }
 
-    /// Sets how long a message waits for receivers with [`OnFull::Block`], all together; default 5
-    /// seconds. A receiver that has had no room for that long, over however many calls, is *stalled*:
-    /// the message is sent to the others, and so are later ones, without waiting, until it has room
-    /// again. With [`Duration::MAX`] a stopped receiver stops the others.
-    ///
-    /// [`send_async`](Publisher::send_async) may notice up to a second later.
+    /// Sets how long a message waits for all receivers with [`OnFull::Block`] together; default 5
+    /// seconds. A receiver without room for that long, over however many calls, is *stalled*:
+    /// messages skip it until it has room again. With [`Duration::MAX`] a stopped receiver stops the
+    /// others. [`send_async`](Publisher::send_async) may notice up to a second later.
     pub fn block_limit(mut self, limit: Duration) -> Self {
         self.block_limit = limit;
         self
     }
 
-    /// Sets what happens with a receiver past the [`block_limit`](Self::block_limit); default
+    /// Sets what happens to a receiver past the [`block_limit`](Self::block_limit); default
     /// [`OnStall::Skip`].
     pub fn on_stall(mut self, on_stall: OnStall) -> Self {
         self.on_stall = on_stall;
@@ -184,51 +172,48 @@ impl PublisherBuilder {
     }
 
     /// Sets whether a send connects receivers that have joined, and disconnects those that have
-    /// closed or died, at some 20 system calls each; default `true`. If `false`,
-    /// [`serve_joins`](Publisher::serve_joins) does, and a send makes no system call for them. The
-    /// calls that ask for receivers always do.
+    /// closed or died, at some 20 system calls each; default `true`. If `false`, only
+    /// [`serve_joins`](Publisher::serve_joins) and the calls that ask for receivers do.
     pub fn joins_in_send(mut self, serve: bool) -> Self {
         self.serves_joins = serve;
         self
     }
 
-    /// Sets how many of the last messages a new receiver gets, at most its capacity; default 0. It
-    /// gets them when the publisher next sends, or is asked for its receivers
-    /// ([`Publisher::receivers`], [`Publisher::wait_for_receivers`]). Their buffers stay in use.
+    /// Sets how many of the last messages a new receiver gets when it is connected, at most its
+    /// capacity; default 0. Their buffers stay in use.
     pub fn history(mut self, messages: usize) -> Self {
         self.history = messages;
         self
     }
 
-    /// Sets the permission bits of the channel's object, regardless of the umask; default `0o600`,
-    /// for receivers of the same user. Receivers of other users also need the provider's
+    /// Sets the permission bits of the channel's objects, regardless of the umask; default `0o600`,
+    /// for receivers of the same user. Other users also need the provider's
     /// [`mode`](crate::ProviderBuilder::mode) and
-    /// [`ClientBuilder::owner_uid`](crate::ClientBuilder::owner_uid). The objects that they create
-    /// have these bits and the group of the channel's object. With `0o660` and a group, only its
-    /// members can write to them. See the [threat model](crate::docs::guarantees#threat-model).
+    /// [`ClientBuilder::owner_uid`](crate::ClientBuilder::owner_uid). See the [threat
+    /// model](crate::docs::guarantees#threat-model).
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Sets how long [`send`](Publisher::send) spins, waiting for room, before it sleeps; default
-    /// 20 µs. With [`Duration::MAX`] it never sleeps.
+    /// Sets how long a wait for room spins before it sleeps; default 20 µs. With
+    /// [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
     }
 
-    /// Declares the type of the messages, which a receiver may
-    /// [expect](super::ReceiverBuilder::message_type); by default none. Neither side checks a message.
+    /// Declares the type of the messages, for receivers that
+    /// [expect](super::ReceiverBuilder::message_type) one; by default none. Neither side checks a
+    /// message.
     pub fn message_type(mut self, message_type: MessageType) -> Self {
         self.message_type = Some(message_type);
         self
     }
 
-    /// Returns how many buffers of one size class the publisher takes at most with these receivers,
-    /// each with the most messages that it has received and not yet dropped. For
-    /// [`Provider::reserve`](crate::Provider::reserve) and
-    /// [`max_bytes`](crate::ProviderBuilder::max_bytes).
+    /// Returns how many buffers of one size class, for
+    /// [`Provider::reserve`](crate::Provider::reserve), the publisher takes at most with these
+    /// receivers, each with the most messages that it holds received.
     ///
     /// ```
     /// use shm_pool::channel::{OnFull, Publisher, Receiver};
@@ -243,15 +228,14 @@ impl PublisherBuilder {
     /// The sum of:
     ///
     /// * 1 being filled;
-    /// * the newest ones, for all receivers together: the maximum of [`history`](Self::history), of
-    ///   `capacity` for each receiver with [`OnFull::DropOldest`], and of `capacity` + 1 for each one
-    ///   with [`OnFull::Block`];
-    /// * `capacity` + 1 for each receiver with [`OnFull::DropNewest`], whose messages wait although
-    ///   newer ones exist. So do those of a receiver that is [stalled](Self::block_limit): add as
-    ///   many for each one that you expect;
+    /// * for all receivers together, the maximum of [`history`](Self::history), of `capacity` for
+    ///   each one with [`OnFull::DropOldest`], and of `capacity` + 1 for each one with
+    ///   [`OnFull::Block`];
+    /// * `capacity` + 1 for each receiver with [`OnFull::DropNewest`]; add as many for each one
+    ///   that you expect to [stall](Self::block_limit);
     /// * the messages received and not yet dropped.
     ///
-    /// It does not count on [`max_bytes_per_receiver`](Self::max_bytes_per_receiver).
+    /// [`max_bytes_per_receiver`](Self::max_bytes_per_receiver) is not taken into account.
     pub fn buffers<'a>(&self, receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>) -> usize {
         let (mut newest, mut others) = (self.history.min(self.slots), 0);
         for (receiver, views) in receivers {
@@ -272,22 +256,19 @@ impl PublisherBuilder {
     /// # Errors
     ///
     /// [`ChannelError::Name`], [`ChannelError::OutOfRange`], [`ChannelError::Mode`],
-    /// [`ChannelError::Forked`],
-    /// [`ChannelError::NameTaken`],
-    /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`],
-    /// [`ChannelError::Os`].
+    /// [`ChannelError::Forked`], [`ChannelError::NameTaken`], [`ChannelError::NotAChannel`],
+    /// [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`], [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Publisher, ChannelError> {
         let object = layout::name(provider.names(), name)?;
         self.try_create(provider, &object, name).map_err(|error| name_process(error, &object))
     }
 
-    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has
-    /// the name: a predecessor that is still exiting.
+    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a predecessor that is
+    /// still exiting has the name.
     ///
     /// # Errors
     ///
-    /// See [`create`](Self::create). [`ChannelError::NameTaken`] names the process of the
-    /// predecessor, which may be stopped or hang.
+    /// See [`create`](Self::create). [`ChannelError::NameTaken`] names the predecessor's process.
     pub fn create_timeout(self, provider: &Provider, name: &str, timeout: Duration) -> Result<Publisher, ChannelError> {
         let object = layout::name(provider.names(), name)?;
         let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
@@ -346,10 +327,10 @@ impl PublisherBuilder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReceiverState {
-    /// A random id, part of the name of the object that publisher and receiver share:
+    /// A random id, part of the name of the receiver's object:
     /// `{prefix}.{channel}.{id:016x}.branch`.
     pub id: u64,
-    /// The id of its process, as that process states it: in its own PID namespace.
+    /// The id of its process, as stated by that process, in its own PID namespace.
     pub process: Option<u32>,
     /// The rule for when it falls behind.
     pub on_full: OnFull,
@@ -361,13 +342,11 @@ pub struct ReceiverState {
     pub loaned: usize,
     /// How many messages it has missed since it joined, by reason.
     pub missed: Missed,
-    /// `true` if it is past the [`block_limit`](PublisherBuilder::block_limit), and messages are
-    /// skipped until it has room.
+    /// `true` if it is past the [`block_limit`](PublisherBuilder::block_limit) and has no room yet.
     pub is_stalled: bool,
 }
 
-/// Sends messages to several receivers, up to [a number](PublisherBuilder::receivers) set at
-/// creation, which may join and leave at any time. See the [module documentation](super).
+/// Sends messages to several receivers, which may join and leave. See the [module](super).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -399,15 +378,12 @@ pub struct ReceiverState {
 pub struct Publisher {
     meeting: Arc<Meeting>,
     rules: Facts,
-    /// Whether receivers may belong to other users.
     admits_others: bool,
     names: Namespace,
     channel: String,
     pool: Weak<Pool>,
-    /// Those with [`OnFull::Block`] precede the others, so that nothing is withdrawn for a message
-    /// that is not sent.
+    /// Those with [`OnFull::Block`] first: nothing is withdrawn for a message that is not sent.
     outlets: Vec<Outlet>,
-    /// How many messages were sent, to however many receivers.
     sent: u64,
     seen: [u64; MAX_SEATS],
     /// The receiver last refused at each seat, and `sent` at its first refusal.
@@ -435,9 +411,8 @@ struct Outlet {
     /// How many messages were not sent to it, modulo 2^32.
     skipped: u32,
     missed: Missed,
-    /// What becomes of the message being sent.
     outcome: Outcome,
-    /// Until when it is waited for, since the first message for which it had no room.
+    /// Set by the first message for which it had no room.
     stall: Option<Deadline>,
     /// How many messages have found no loan, and whether the last one that needed one has.
     limit_reached: u64,
@@ -446,7 +421,6 @@ struct Outlet {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// The receiver has closed or died.
     Gone,
     Taken,
     Skipped(Reason),
@@ -465,8 +439,7 @@ impl Outlet {
         self.outcome == Outcome::Taken
     }
 
-    /// Waits for room and, for a buffer, a loan: at most until the stall deadline, which is the same
-    /// for all receivers of a message.
+    /// Waits for room and, for a buffer, a loan, at most until the stall deadline.
     #[inline]
     fn wait(
         &mut self,
@@ -517,7 +490,7 @@ impl Outlet {
         }
     }
 
-    /// Finds room without waiting, withdrawing buffers for their loans if the rule says so.
+    /// Finds room without waiting, withdrawing buffers for their loans by the rule.
     #[inline]
     fn make_room(&mut self, bytes: usize) {
         let branch = &mut self.branch;
@@ -549,8 +522,7 @@ impl Outlet {
         self.branch.note_missed(&self.missed);
     }
 
-    /// Checks for room for the next message, and withdraws one if the rule says so. Returns `true`
-    /// if it did.
+    /// Step 5. Returns `true` if a message was withdrawn.
     #[inline]
     fn look_for_room(&mut self) -> bool {
         let is_withdrawn = self.branch.look_for_room();
@@ -651,16 +623,14 @@ impl Publisher {
         Self::builder().create(provider, name)
     }
 
-    /// Sends a buffer to all receivers, and returns to how many, and why others were skipped. Blocks
-    /// until every receiver with [`OnFull::Block`] has room and a loan, at most for the
-    /// [`block_limit`](PublisherBuilder::block_limit). Without any receiver or
-    /// [history](PublisherBuilder::history), the buffer is free again at once.
+    /// Sends a buffer to all receivers, and returns to how many, and why others were skipped.
+    /// Blocks until every receiver with [`OnFull::Block`] has room and a loan, at most for the
+    /// [`block_limit`](PublisherBuilder::block_limit).
     ///
     /// # Errors
     ///
     /// [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
-    /// On an error no receiver gets the message, and the error contains the buffer: the same message
-    /// can be sent again.
+    /// Then no receiver gets the message, and the error contains the buffer.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))
@@ -670,21 +640,20 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`] if a receiver with [`OnFull::Block`] has no room, and the
-    /// [`block_limit`](PublisherBuilder::block_limit) has not passed since the first call that found
-    /// none; likewise [`SendErrorKind::TooManyLoans`] if it has no free loan; and those of
+    /// [`SendErrorKind::Full`] if the call would wait for room,
+    /// [`SendErrorKind::TooManyLoans`] if it would wait for a loan, and those of
     /// [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::None)
     }
 
-    /// Like [`send`](Self::send), but blocks for at most `timeout`, for all receivers together.
+    /// Like [`send`](Self::send), but blocks for at most `timeout`.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`] if that is shorter than what is left of the
-    /// [`block_limit`](PublisherBuilder::block_limit), and those of [`send`](Self::send).
+    /// [`SendErrorKind::TimedOut`] if that ends before the [`block_limit`](PublisherBuilder::block_limit),
+    /// and those of [`send`](Self::send).
     #[inline]
     pub fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<Sent, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::of(timeout))
@@ -720,8 +689,8 @@ impl Publisher {
         Ok(sent)
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, inline in their slots.
-    /// Blocks and returns as [`send`](Self::send) does.
+    /// Like [`send`](Self::send), for up to [`MAX_INLINE`](super::MAX_INLINE) bytes, inline in the
+    /// slots.
     ///
     /// # Errors
     ///
@@ -742,8 +711,7 @@ impl Publisher {
         self.send_inline(bytes, Patience::None)
     }
 
-    /// Like [`send_bytes`](Self::send_bytes), but blocks for at most `timeout`, for all receivers
-    /// together.
+    /// Like [`send_bytes`](Self::send_bytes), but blocks for at most `timeout`.
     ///
     /// # Errors
     ///
@@ -770,9 +738,8 @@ impl Publisher {
         Ok(sent)
     }
 
-    /// Sends a buffer to all receivers, and waits without blocking the thread for each receiver
-    /// with [`OnFull::Block`] that has no free slot. An error returns the buffer. If the future is
-    /// dropped before it is ready, so is the buffer, and nothing is sent.
+    /// Like [`send`](Self::send), but waits without blocking the thread. Dropping the future before
+    /// it is ready drops the buffer unsent.
     ///
     /// # Errors
     ///
@@ -783,8 +750,7 @@ impl Publisher {
         branch::send(self, buffer, bytes, Self::try_send, Self::waited_for).await
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, and waits as
-    /// [`send_async`](Self::send_async) does.
+    /// Like [`send_async`](Self::send_async), for up to [`MAX_INLINE`](super::MAX_INLINE) bytes.
     ///
     /// # Errors
     ///
@@ -854,8 +820,8 @@ impl Publisher {
         }
     }
 
-    /// Steps 4 and 5, except for returned loans: collecting those after inline bytes would cost
-    /// more than the rest of the send. Returns from how many receivers a message was withdrawn.
+    /// Steps 4 and 5, except for returned loans. Returns from how many receivers a message was
+    /// withdrawn.
     #[inline]
     fn ring(&mut self) -> usize {
         fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
@@ -884,13 +850,10 @@ impl Publisher {
         self.meet();
     }
 
-    /// Connects one receiver that has joined, or disconnects those that have closed or died. Returns
-    /// `true` if it did: call it again, when there is time, until it returns `false`.
-    ///
-    /// A send does the same for all of them, unless
-    /// [`joins_in_send`](PublisherBuilder::joins_in_send) is `false`. Then this is the call for a
-    /// real-time publisher, at a moment when its thread, or another one that it passes the publisher
-    /// to, can afford some 20 system calls. In a forked child it does nothing.
+    /// Connects one receiver that has joined, or disconnects those that have closed or died.
+    /// Returns `true` if it did: then call it again, when there is time. For a real-time publisher,
+    /// which sets [`joins_in_send`](PublisherBuilder::joins_in_send) to `false`. In a forked child
+    /// it does nothing.
     pub fn serve_joins(&mut self) -> bool {
         if !self.meeting.is_ours() {
             return false;
@@ -903,13 +866,12 @@ impl Publisher {
         arrivals != self.arrivals && self.admit(arrivals, 1) > 0
     }
 
-    /// Disconnects a receiver, which need not cooperate: one that is stopped, for example. Returns
-    /// `false` if no receiver with this [`id`](ReceiverState::id) is connected.
+    /// Disconnects a receiver, which may be stopped. Returns `false` if none with this
+    /// [`id`](ReceiverState::id) is connected.
     ///
-    /// The messages that it has not received are withdrawn, and their memory returned. It may read on
-    /// what it has received: that memory returns to the pool once it has dropped it, or its process
-    /// is dead. Its next receive returns [`RecvError::Evicted`](super::RecvError::Evicted). It keeps
-    /// its seat until it and what it has received are dropped, and may then join again.
+    /// Withdraws the messages that it has not received; its next receive returns
+    /// [`RecvError::Evicted`](super::RecvError::Evicted). It may read on what it has received, and
+    /// join again once it and all of that are dropped.
     pub fn disconnect(&mut self, receiver: u64) -> bool {
         let at = self.outlets.iter().position(|outlet| outlet.id == receiver);
         at.filter(|_| self.meeting.is_ours()).map(|at| self.evict(at)).is_some()
@@ -924,8 +886,7 @@ impl Publisher {
         self.interrupts.aim(Asleep::Nowhere);
     }
 
-    /// Drops the branches of closed and dead receivers, including those whose bell was damaged:
-    /// their lock is free.
+    /// Drops the branches of receivers that are closed or dead (their lock is free).
     #[cold]
     fn let_go(&mut self) {
         let is_here = |outlet: &Outlet| !outlet.branch.is_gone() && outlet.branch.object.is_receiver_locked();
@@ -956,7 +917,7 @@ impl Publisher {
         let meeting = self.meeting.clone();
         for (seat, id) in meeting.announced() {
             let at = seat.at();
-            // Another process may have copied the id of a connected receiver to this seat.
+            // Ids may have been copied to other seats.
             if id == self.seen[at] || self.outlets.iter().any(|outlet| outlet.id == id) {
                 continue;
             }
@@ -964,8 +925,7 @@ impl Publisher {
                 are_all_seen = false;
                 break;
             }
-            // All earlier receivers of that seat, whose lock the new one holds, have left, even if
-            // their bells are damaged.
+            // All earlier receivers of that seat, whose lock the new one holds, have left.
             if self.outlets.len() == self.rules.seats {
                 self.let_go();
             }
@@ -1008,7 +968,7 @@ impl Publisher {
         self.outlets.insert(at, outlet);
     }
 
-    /// Returns the branch of a receiver, unless it is invalid or the receiver dead.
+    /// Returns the branch of a receiver that is alive, if it is valid.
     fn find(&self, seat: Seat, name: &Name) -> Result<Option<(Object, Facts)>, ChannelError> {
         let rules = &self.rules;
         let uid = match fs::symlink_metadata(name.as_path()) {
@@ -1037,8 +997,8 @@ impl Publisher {
         let missed = if first_refused == id { self.sent - sent_before } else { 0 };
         let Some((object, facts)) = self.find(seat, &name)? else { return Ok(None) };
         let (loans, interrupts) = (branch::loans(&name, facts.loans)?, self.interrupts.clone());
-        // Last, because it cannot be undone. The id may appear at two seats, or again later: a
-        // second lender for one receiver would reclaim its messages while it reads them.
+        // Last, because it cannot be undone. An id may appear twice: a second lender for one
+        // receiver would reclaim its messages while it reads them.
         let Some(object) = object.meet(&name)? else { return Ok(None) };
         let branch =
             Branch::new(object, loans, facts.on_full, self.max_bytes, interrupts, self.pool.upgrade().as_deref());
@@ -1069,8 +1029,8 @@ impl Publisher {
         self.history.push_back(message);
     }
 
-    /// Returns the connected receivers, those with [`OnFull::Block`] first. In a forked child there
-    /// are none.
+    /// Returns the connected receivers, those with [`OnFull::Block`] first; in a forked child,
+    /// none.
     pub fn receivers(&mut self) -> impl Iterator<Item = ReceiverState> + '_ {
         let is_ours = self.meeting.is_ours();
         if is_ours {
@@ -1090,8 +1050,8 @@ impl Publisher {
         !self.outlets.is_empty()
     }
 
-    /// Blocks until `count` receivers or more are connected, for at most `timeout`; with
-    /// [`Duration::MAX`], without limit.
+    /// Blocks until `count` receivers or more are connected, for at most `timeout`, or without
+    /// limit with [`Duration::MAX`].
     ///
     /// # Errors
     ///
@@ -1122,8 +1082,8 @@ impl Publisher {
     }
 
     /// Blocks until all connected receivers have received everything and, unless they have
-    /// [`OnFull::DropOldest`], have asked for more; for at most `timeout`. Skips receivers that
-    /// close or die. Then publisher and provider can be dropped without loss.
+    /// [`OnFull::DropOldest`], asked for more; for at most `timeout`. Skips receivers that close or
+    /// die. Then publisher and provider can be dropped without loss.
     ///
     /// # Errors
     ///
@@ -1178,8 +1138,7 @@ impl Drop for Publisher {
             self.meeting.header().close();
             // C2
             self.outlets.iter().for_each(|outlet| outlet.branch.close());
-            // A drop must not need memory. Without heap, the receivers find the lock free, and a
-            // sweep removes the branches of killed ones.
+            // A drop must not need memory: without heap, receivers find the lock free.
             let meeting = Some(self.meeting.clone()).filter(|_| has_heap(HEAP));
             for (seat, id) in meeting.iter().flat_map(Meeting::announced).filter(|&(_, id)| id != 0) {
                 let name = layout::branch_name(&self.names, &self.channel, id);

@@ -33,17 +33,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// A received message: a buffer of the sender, read in place, or up to
-/// [`MAX_INLINE`](super::MAX_INLINE) bytes, copied out of the slot. Dereferences to `&[u8]`, with
-/// the length that was sent.
+/// [`MAX_INLINE`](super::MAX_INLINE) bytes, copied out of the slot. Dereferences to `&[u8]`.
 ///
 /// The sender does not reuse the memory of a buffer before the message is dropped, even after the
-/// receiver, the sender and the provider have been dropped. (A [`ShmView`](crate::ShmView) is a type
-/// of its own because it releases a lease, and a message returns a loan.)
+/// receiver, the sender and the provider have been dropped.
 ///
 /// A message begins where the sender's buffer does, so it has the alignment requested from
 /// [`Provider::alloc_layout`](crate::Provider::alloc_layout), and at least 64 bytes; an
-/// [inline](Self::is_inline) one has 8. The range always lies within the mapping; the alignment
-/// holds only as long as other processes keep to the protocol, so unsafe code must check it.
+/// [inline](Self::is_inline) one has 8. Unsafe code must check the alignment, which depends on
+/// other processes following the protocol.
 pub struct Message(Content);
 
 enum Content {
@@ -67,7 +65,7 @@ impl Message {
     }
 
     /// Returns `true` if the bytes were sent in the slot itself, by
-    /// [`send_bytes`](super::Sender::send_bytes). It takes no loan.
+    /// [`send_bytes`](super::Sender::send_bytes).
     #[inline]
     pub fn is_inline(&self) -> bool {
         matches!(self.0, Content::Bytes(_))
@@ -120,8 +118,7 @@ pub struct ReceiverBuilder {
 impl ReceiverBuilder {
     /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind,
     /// from 1 to the publisher's maximum, which is the default. Each takes 64 bytes of /dev/shm.
-    /// With [`OnFull::DropOldest`] the number is exact; with the other rules one more fits, as
-    /// [`SenderBuilder::capacity`](super::SenderBuilder::capacity) explains.
+    /// One more fits, except with [`OnFull::DropOldest`].
     pub fn capacity(mut self, messages: usize) -> Self {
         self.capacity = Some(messages);
         self
@@ -129,8 +126,7 @@ impl ReceiverBuilder {
 
     /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may hold at a time,
     /// including those not yet received: from 1 to the publisher's maximum, which is the default,
-    /// rounded up to a power of two. Each takes 16 bytes of /dev/shm. Beyond that, messages are
-    /// dropped; with [`OnFull::Block`] the publisher waits.
+    /// rounded up to a power of two. Each takes 16 bytes of /dev/shm.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = Some(loans);
         self
@@ -141,8 +137,8 @@ impl ReceiverBuilder {
         (self.capacity.unwrap_or(most), self.on_full.unwrap_or(on_full))
     }
 
-    /// Sets what happens when a [`Publisher`](super::Publisher) sends a message while this receiver
-    /// is behind by its [`capacity`](Self::capacity); default: the publisher's rule.
+    /// Sets what happens when this receiver of a [`Publisher`](super::Publisher) is behind by its
+    /// [`capacity`](Self::capacity); default: the publisher's rule.
     pub fn on_full(mut self, on_full: OnFull) -> Self {
         self.on_full = Some(on_full);
         self
@@ -164,8 +160,8 @@ impl ReceiverBuilder {
 
     /// Opens the channel `name` of a [`Sender`](super::Sender) or a [`Publisher`](super::Publisher)
     /// whose provider has the client's directory, name prefix and user (see
-    /// [`ClientBuilder`](crate::ClientBuilder)). A sender or publisher of another user must admit
-    /// this one: [`SenderBuilder::mode`](super::SenderBuilder::mode),
+    /// [`ClientBuilder`](crate::ClientBuilder)). One of another user must admit this one:
+    /// [`SenderBuilder::mode`](super::SenderBuilder::mode),
     /// [`PublisherBuilder::mode`](super::PublisherBuilder::mode).
     ///
     /// # Errors
@@ -346,8 +342,8 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// * [`RecvError::Disconnected`] if the sender has been dropped or has died, before or during
-    ///   the wait, and everything it sent has been received.
+    /// * [`RecvError::Disconnected`] if the sender has been dropped or has died, and everything it
+    ///   sent has been received.
     /// * [`RecvError::Evicted`] if the publisher has disconnected this receiver.
     /// * [`RecvError::Map`]: try again for the same message.
     /// * [`RecvError::NotConnected`]: the publisher retries on its next send; messages are lost
@@ -407,22 +403,6 @@ impl Receiver {
     /// dropping the future loses no message. The future does not spin; see the
     /// [module](super#awaiting).
     ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use shm_pool::channel::{Receiver, Sender};
-    /// use shm_pool::{Client, Provider};
-    ///
-    /// # let name = format!("doc-await-{}", std::process::id());
-    /// let provider = Provider::builder().build()?;
-    /// let mut sender = Sender::create(&provider, &name)?;
-    /// let mut receiver = Receiver::open(&Client::new(), &name)?;
-    /// sender.send_bytes_async(b"a sample").await?;
-    /// assert_eq!(&receiver.recv_async().await?[..], b"a sample");
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
     /// # Errors
     ///
     /// [`RecvError::NoHelper`], and those of [`recv`](Self::recv) except
@@ -452,8 +432,8 @@ impl Receiver {
         }
     }
 
-    /// Returns a handle with which any thread can interrupt this receiver's blocking waits,
-    /// including [`wait_any`](super::wait_any).
+    /// Returns a handle that can interrupt this receiver's blocking waits, including
+    /// [`wait_any`](super::wait_any).
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(self.sleeper.interrupts())
     }
@@ -462,16 +442,14 @@ impl Receiver {
     /// of a buffer in them costs no system call and no page fault. Returns the number of payload
     /// bytes present.
     ///
-    /// Memory that the provider takes from the system later is not included:
-    /// [`reserve`](crate::Provider::reserve) it first, or call this again. The result is 0 if the
-    /// provider has closed, or does not admit this user, and before Linux 5.14, where pages of the
-    /// mapped segments still fault.
+    /// For memory that the provider takes later, call this again, or let it
+    /// [`reserve`](crate::Provider::reserve) first. The result is 0 if the provider has closed, or
+    /// does not admit this user, and before Linux 5.14.
     ///
     /// # Errors
     ///
-    /// [`RecvError::Map`] if descriptors or memory run out; [`RecvError::Attach`] if a segment
-    /// is not the provider's; [`RecvError::Forked`] in a forked child. On error, no additional
-    /// segment stays mapped.
+    /// [`RecvError::Map`] if descriptors or memory run out; [`RecvError::Attach`] if a segment is
+    /// not the provider's; [`RecvError::Forked`] in a forked child.
     pub fn warm(&mut self) -> Result<usize, RecvError> {
         self.check_fork()?;
         let Self { object, segments, .. } = self;
@@ -481,8 +459,7 @@ impl Receiver {
         })
     }
 
-    /// Returns how many unreceived messages the channel can hold; see
-    /// [`ReceiverBuilder::capacity`].
+    /// Returns how many unreceived messages the channel can hold.
     pub fn capacity(&self) -> usize {
         self.object.shared().capacity()
     }
@@ -498,15 +475,15 @@ impl Receiver {
         self.on_full
     }
 
-    /// Returns how many messages of a [`Publisher`](super::Publisher) this receiver has missed since
-    /// it joined, by reason, as the publisher has stated it.
+    /// Returns how many messages of a [`Publisher`](super::Publisher) this receiver has missed
+    /// since it joined, by reason.
     pub fn missed(&self) -> Missed {
         self.object.shared().missed().load()
     }
 
     /// Returns `true` if the sender's end has found this receiver: always, for a
-    /// [`Sender`](super::Sender). A [`Publisher`](super::Publisher) connects it when it next sends,
-    /// or is asked for its receivers.
+    /// [`Sender`](super::Sender); a [`Publisher`](super::Publisher) does when it next sends, or is
+    /// asked for its receivers.
     pub fn is_connected(&self) -> bool {
         self.object.is_met() && !self.object.is_sender_gone()
     }
@@ -718,9 +695,8 @@ impl fmt::Debug for RecvFuture<'_> {
     }
 }
 
-/// A stream of the sender's messages (feature `stream`), which ends when the sender has closed and
-/// everything it sent has been received, or when it has disconnected this receiver. Other errors are
-/// items.
+/// A stream of the sender's messages (feature `stream`), which ends at an error that
+/// [`is_disconnected`](RecvError::is_disconnected). Other errors are items.
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Receiver {
     type Item = Result<Message, RecvError>;

@@ -3,8 +3,8 @@
 //! # Messages
 //!
 //! The slots are of one cache line each, with one writer and one reader. A message's *ticket* is
-//! the number of messages sent before it. With `n` slots, ticket `t` uses slot `t % n`, whose
-//! sequence says (with two slots or more, so that the numbers differ):
+//! the number of messages sent before it. With `n` slots, at least two, ticket `t` uses slot `t %
+//! n`, whose sequence says:
 //!
 //! | sequence | the slot | next to act |
 //! |---|---|---|
@@ -12,32 +12,29 @@
 //! | `t + 1` | carries ticket `t` | the reader |
 //! | `t + n` | is free for ticket `t + n`, the next one | the writer |
 //!
-//! The sides share only the sequence, which is in the line of the message, so a message moves one
-//! cache line from core to core. Both sides fetch a line that the other core has written while they
-//! would wait anyway: the reader [frees](free) a slot when it asks for the next message, and the
-//! writer checks whether the next slot is free right after it has filled one.
+//! A message moves one cache line from core to core. The reader [frees](free) a slot when it asks
+//! for the next message, and the writer checks the next slot right after it has filled one.
 //!
-//! Where the writer may withdraw unreceived messages, as a publisher may, a message belongs to the side that moves its
-//! slot from `t + 1` to `t + n`: [`claim`]. The reader claims each message as it
-//! [receives](receive) it. The writer, if it keeps the latest messages, after sending ticket
-//! `t` claims message `t - (n - 1)` ([`oldest`]), which has the slot of the next one. So it never waits, and at most `n - 1`
-//! messages wait, or `n` if it is stopped in between. A reader that finds its slot ahead of its
-//! ticket skips to the oldest message that can still be there; the tickets say how many it missed.
+//! Where the writer may withdraw messages, a message belongs to the side that moves its slot from
+//! `t + 1` to `t + n`: [`claim`]. The reader claims each message as it [receives](receive) it. A
+//! writer that keeps the latest messages claims message `t - (n - 1)` ([`oldest`]), whose slot the
+//! next one needs, after it has sent ticket `t`. So it never waits, and at most `n - 1` messages
+//! wait, or `n` if it is stopped in between. A reader whose ticket is behind its slot skips to the
+//! oldest message that can still be there; the tickets say how many it missed.
 //!
 //! A message is sent once the sequence is stored, even if the writer dies there. Words are copied
 //! out before they are validated. A garbage sequence makes the slot neither free nor full: the
 //! channel stops.
 //!
-//! # Returns
-//!
 //! A return's *ticket* is the number of returns before it. With `n` words, one per possible loan,
-//! ticket `t` goes into word `t % n`. The receiver's threads draw their tickets from a counter of
-//! their own, so a return is one store, and no thread waits for it. Each unread return belongs to a
-//! loan that is still out, so no unread word is overwritten.
+//! A return's *ticket* is the number of returns before it. With `n` words, one per possible loan,
+//! ticket `t` goes into word `t % n`. The receiver's threads draw their tickets from a counter, so
+//! a return is one store. Each unread return belongs to a loan that is still out, so none is
+//! overwritten.
 //!
-//! A thread that dies between drawing a ticket and storing the word leaves a gap, and no return
-//! after it is read; but its whole process dies with it, and the lender reclaims all loans. A
-//! garbage word is ignored until it is overwritten, or returns a loan of this channel too early.
+//! A thread that dies between drawing a ticket and storing the word leaves a gap, after which no
+//! return is read; but its whole process dies, and the lender reclaims all loans. A garbage word is
+//! ignored until it is overwritten, or returns a loan of this channel too early.
 
 #![forbid(unsafe_code)]
 
@@ -45,27 +42,23 @@ use crate::sync::{AtomicU64, Ordering};
 use std::convert::Infallible;
 
 /// What a publisher does with a message for a receiver whose ring is full.
-///
-/// The other receivers get the message at once, except with [`Block`](Self::Block).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
     /// The publisher blocks until this receiver has room, at most for the timeout of the call and
-    /// for [`block_limit`](super::PublisherBuilder::block_limit). Within that limit nothing is lost,
-    /// but one slow receiver delays all others.
+    /// for [`block_limit`](super::PublisherBuilder::block_limit). Nothing is lost within it, but
+    /// one slow receiver delays all others.
     Block = 0,
     /// The message is dropped for this receiver, which keeps the older ones.
     DropNewest = 1,
-    /// The default: the oldest unreceived message of this receiver is withdrawn, and its memory
-    /// returned at once. The receiver is never further behind than its capacity, or by one message
-    /// more if the publisher is stopped or killed as it sends. With capacity 1 it always gets the
-    /// newest message; each further slot lets the message be one older.
+    /// The default: the oldest unreceived message of this receiver is withdrawn. The receiver is at
+    /// most its capacity behind, or one more if the publisher is stopped or killed as it sends;
+    /// with capacity 1 it gets the newest message.
     #[default]
     DropOldest = 2,
 }
 
 impl OnFull {
-    /// The inverse of `as u32`.
     pub(super) fn from_number(number: u32) -> Option<Self> {
         [Self::Block, Self::DropNewest, Self::DropOldest].into_iter().find(|&rule| rule as u32 == number)
     }
@@ -74,7 +67,6 @@ impl OnFull {
 /// What fits in a cache line beside the sequence.
 pub(super) const WORDS: usize = 7;
 
-/// A message as it travels in a slot.
 pub(super) type Words = [u64; WORDS];
 
 /// One cache line. Atomics only: the other process may write at any time.
@@ -137,13 +129,11 @@ impl Slot {
 }
 
 impl Slot {
-    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn free_for(ticket: u64) -> Self {
         Self { sequence: AtomicU64::new(ticket), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Makes a slot of a new ring free for its first ticket.
     pub(super) fn start(&self, ticket: usize) {
         self.sequence.store(ticket as u64, Ordering::Relaxed);
     }
@@ -193,8 +183,7 @@ pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     take(slots, ticket).then_some(words)
 }
 
-/// [`claim`] for a message whose words were [peeked](peek) at: if it returns `false`, they are
-/// invalid.
+/// [`claim`] for a message already [peeked](peek) at; `false`: its words are invalid.
 #[inline]
 fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
     let Some(slot) = ticket.slot(slots) else { return false };
@@ -241,14 +230,12 @@ pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
     ticket.slot(slots).is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
 }
 
-/// Returns the words of this message, if it is waiting.
 #[inline]
 fn peek(slots: &[Slot], ticket: Ticket) -> Option<Words> {
     ticket.slot(slots).filter(|slot| slot.carries(ticket)).map(Slot::words)
 }
 
-/// Advances the ticket past withdrawn messages, and returns the words of the next one if there is
-/// one.
+/// Advances the ticket past withdrawn messages, and returns the next one's words.
 #[inline(never)]
 fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     // Bounded: only a writer that writes garbage, or laps this thread, makes it loop again.
@@ -261,8 +248,8 @@ fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
                 }
             }
             rounds => {
-                // The slot is `rounds` rounds ahead. All but the last `slots.len() - 1` tickets
-                // before that were withdrawn or received.
+                // All but the last `slots.len() - 1` tickets before that round were withdrawn or
+                // received.
                 let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
                 *ticket = Ticket { number: here.number.wrapping_add(whole_rounds), ..here }.next(slots);
             }
@@ -272,9 +259,8 @@ fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
 }
 
 /// Receives the next message, if one has arrived: advances `ticket` past it and returns its words
-/// and its ticket. If the writer may withdraw messages (`may_vanish`), this claims the message;
-/// else the caller [frees](free) its slot. If `prepare`, which runs before that, fails, the message
-/// stays.
+/// and ticket. Claims it if the writer may withdraw messages (`may_vanish`); else the caller
+/// [frees](free) its slot. If `prepare`, which runs before that, fails, the message stays.
 #[inline]
 pub(super) fn receive<E>(
     slots: &[Slot],
@@ -308,8 +294,7 @@ pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, 
 }
 
 /// Withdraws the first message from `next` up to `end` for which `is_meant` returns `true`, and
-/// returns its words. Advances `next` past every message visited: one that was received, or
-/// rejected, remains so.
+/// returns its words. Advances `next` past every message visited.
 #[cold]
 pub(super) fn withdraw(
     slots: &[Slot],
@@ -353,7 +338,7 @@ fn word(words: &[AtomicU64], ticket: u64) -> Option<&AtomicU64> {
     words.get(ticket as usize & words.len().wrapping_sub(1))
 }
 
-/// Returns loan `number` to the sender. Each ticket is used once.
+/// Returns loan `number` to the sender, with a ticket of its own.
 #[inline]
 pub(super) fn give_back(words: &[AtomicU64], ticket: u64, number: u32) {
     if let Some(word) = word(words, ticket) {
@@ -370,7 +355,6 @@ pub(super) fn returned(words: &[AtomicU64], ticket: u64) -> Option<u32> {
     (found & !(NUMBERS - 1) == tag(ticket)).then_some((found % NUMBERS) as u32)
 }
 
-/// For tests: counts one visit to a slot or a loan.
 #[inline(always)]
 pub(super) fn note_look() {
     #[cfg(all(test, not(loom)))]

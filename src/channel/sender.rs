@@ -34,16 +34,15 @@ pub struct SenderBuilder {
 
 impl SenderBuilder {
     /// Sets how many unreceived messages the channel holds, from 2 to 65,536; default 256. Each
-    /// takes 64 bytes of /dev/shm. One more fits before the receiver gets its first message, and
-    /// while it waits for the next one.
+    /// takes 64 bytes of /dev/shm. One more fits while the receiver waits, or has no message yet.
     pub fn capacity(mut self, messages: usize) -> Self {
         self.slots = messages;
         self
     }
 
-    /// Sets how many buffers the receiver may hold at a time, including those it has not received
-    /// yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. Each takes 16 bytes of
-    /// /dev/shm and 16 bytes of heap.
+    /// Sets how many buffers the receiver may hold at a time, received or not: from 1 to 1,048,576,
+    /// rounded up to a power of two; default 2048. Each takes 16 bytes of /dev/shm and 16 bytes of
+    /// heap.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = loans;
         self
@@ -58,7 +57,7 @@ impl SenderBuilder {
     }
 
     /// Sets the permission bits of the object, regardless of the umask; default `0o600`, for
-    /// receivers of the same user. Both sides write to the object.
+    /// receivers of the same user.
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
@@ -72,19 +71,19 @@ impl SenderBuilder {
     }
 
     /// Declares the type of the messages, which a receiver may
-    /// [expect](super::ReceiverBuilder::message_type); by default none. Neither side checks a message.
+    /// [expect](super::ReceiverBuilder::message_type); by default none.
     pub fn message_type(mut self, message_type: MessageType) -> Self {
         self.message_type = Some(message_type);
         self
     }
 
-    /// Creates the channel `name`, for buffers of `provider`. The name consists of 1 to 64
-    /// characters of `A-Z a-z 0-9 _ -`. It must be unique among the living senders whose providers
-    /// have the same [`directory`](crate::ProviderBuilder::directory) and
+    /// Creates the channel `name`, for buffers of `provider`: 1 to 64 characters of `A-Z a-z 0-9 _
+    /// -`, unique among the living senders whose providers have the same
+    /// [`directory`](crate::ProviderBuilder::directory) and
     /// [`name_prefix`](crate::ProviderBuilder::name_prefix).
     ///
-    /// A killed sender's name is free again once the kernel has torn down its process, which can be
-    /// slightly after its receiver gets `Disconnected`: some milliseconds per 100 MB of its memory.
+    /// A killed sender's name is free again once the kernel has torn down its process: some
+    /// milliseconds per 100 MB of its memory.
     ///
     /// # Errors
     ///
@@ -97,13 +96,12 @@ impl SenderBuilder {
         self.try_create(provider, &object).map_err(|error| name_process(error, &object))
     }
 
-    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has
-    /// the name: a predecessor that is still exiting.
+    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has the
+    /// name.
     ///
     /// # Errors
     ///
-    /// See [`create`](Self::create). [`ChannelError::NameTaken`] names the process of the
-    /// predecessor, which may be stopped or hang.
+    /// See [`create`](Self::create).
     pub fn create_timeout(self, provider: &Provider, name: &str, timeout: Duration) -> Result<Sender, ChannelError> {
         let object = layout::name(provider.names(), name)?;
         let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
@@ -130,8 +128,7 @@ impl SenderBuilder {
     }
 }
 
-/// Sends messages to one receiver, in this or another process. See the [module
-/// documentation](super).
+/// Sends messages to one receiver; see the [module](super).
 pub struct Sender {
     branch: Branch,
     provider: ProviderId,
@@ -160,7 +157,7 @@ impl Sender {
     }
 
     /// Blocks until a receiver has opened the channel, for at most `timeout`; with
-    /// [`Duration::MAX`], without limit. Messages can be sent before that.
+    /// [`Duration::MAX`], without limit.
     ///
     /// # Errors
     ///
@@ -190,7 +187,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Returns a handle with which any thread can end a wait of this sender.
+    /// Returns a handle that can interrupt this sender's waits.
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(self.branch.sleeper.interrupts())
     }
@@ -211,7 +208,7 @@ impl Sender {
     }
 
     /// Sends a buffer to the receiver, which need not have opened the channel yet. Blocks until
-    /// there is room in the ring and a free loan.
+    /// there is room.
     ///
     /// # Errors
     ///
@@ -219,8 +216,7 @@ impl Sender {
     /// the wait; [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`];
     /// [`SendErrorKind::Forked`]. The error contains the buffer.
     ///
-    /// A message sent while the receiver closes or dies may count as sent. It is then reclaimed
-    /// once the receiver can no longer read it.
+    /// A message sent while the receiver closes or dies may count as sent.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))
@@ -273,8 +269,8 @@ impl Sender {
         }
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes, inline in the slot, to the receiver,
-    /// which need not have opened the channel yet. Blocks until there is room.
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes, inline in the slot. Blocks until there
+    /// is room.
     ///
     /// # Errors
     ///
@@ -321,8 +317,8 @@ impl Sender {
     }
 
     /// Sends a buffer to the receiver, and waits for a free slot without blocking the thread, with
-    /// any executor. An error returns the buffer. If the future is dropped before it is ready, so
-    /// is the buffer, and nothing is sent.
+    /// any executor. If the future is dropped before it is ready, so is the buffer, and nothing is
+    /// sent.
     ///
     /// # Errors
     ///
@@ -333,8 +329,8 @@ impl Sender {
         branch::send(self, buffer, bytes, Self::try_send, |sender, _| Some((&mut sender.branch, None))).await
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits as
-    /// [`send_async`](Self::send_async) does.
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes as [`send_async`](Self::send_async)
+    /// does.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 //!
 //! The interrupt flag is private to the process. A waiting thread reads it after the fence S2 of
 //! `bell`; the interrupting thread sets it, fences, and rouses the sleeper ([`Bell::rouse`]). So
-//! the waiting thread either sees the flag, or is woken and sees it then. Readiness takes
-//! precedence, so the fast path does not read the flag.
+//! either the flag is seen, or the sleeper woken. Readiness takes precedence, so the fast path does
+//! not read the flag.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ pub(super) struct Sleeper {
     end: MappedBell,
     interrupts: Arc<Interrupts>,
     pub(super) look: Look,
-    /// From the first await until a thread waits, so that the helper does not wake in vain.
+    /// From the first await until a thread waits.
     awaited: Option<Awaited>,
 }
 
@@ -49,14 +49,12 @@ impl Sleeper {
         self.end.bell().look_for_ringer(&mut self.look, is_there);
     }
 
-    /// From now on a thread sleeps on the bell itself.
     pub(super) fn leave_helper(&mut self) {
         self.awaited = None;
         self.aim();
     }
 
-    /// Blocks until `is_ready` returns `true`, the ringer has left, or the wait was interrupted:
-    /// spins for at most `budget`, then sleeps. `is_there` is as in [`Bell::wait`].
+    /// [`Bell::wait`], after spinning for at most `budget`, unless interrupted.
     pub(super) fn wait(
         &mut self,
         budget: Duration,
@@ -78,10 +76,9 @@ impl Sleeper {
         self.interrupts.aim(Asleep::AtBell(self.end.clone()));
     }
 
-    /// Registers `waker` to be woken when the end may be ready or its ringer has left; if either is
-    /// already the case, returns that instead. `is_there` is as in [`Bell::wait`].
-    ///
-    /// Fails if the helper thread cannot be started.
+    /// Registers `waker` to be woken when the end may be ready or its ringer has left, or returns
+    /// that it already is. Fails if the helper thread cannot be started. `is_there` is as in
+    /// [`Bell::wait`].
     pub(super) fn arm(
         &mut self,
         waker: &Waker,
@@ -115,7 +112,6 @@ impl Sleeper {
         Ok(Some(woken))
     }
 
-    /// Deregisters the task's waker.
     #[inline]
     pub(super) fn disarm(&mut self) {
         if let Some(awaited) = &mut self.awaited {
@@ -127,14 +123,12 @@ impl Sleeper {
     }
 }
 
-/// The interrupt flag, and where the wait sleeps.
 pub(super) struct Interrupts {
     is_set: AtomicBool,
     asleep: Mutex<Asleep>,
     fork_epoch: u64,
 }
 
-/// Where a wait sleeps, or last slept.
 pub(super) enum Asleep {
     Nowhere,
     AtBell(MappedBell),
@@ -148,8 +142,8 @@ impl Interrupts {
         Arc::new(Self { is_set, asleep, fork_epoch: fork::epoch() })
     }
 
-    /// Records where the next wait sleeps; before the wait checks the flag. An interrupt before
-    /// this call has set the flag by then; a later one wakes the sleeper recorded here.
+    /// Records where the next wait sleeps, before the wait checks the flag. An earlier interrupt
+    /// has set the flag by then; a later one wakes the sleeper recorded here.
     pub(super) fn aim(&self, asleep: Asleep) {
         *self.asleep.lock() = asleep;
     }
@@ -181,12 +175,10 @@ impl Interrupts {
 }
 
 /// Interrupts the waits of one [`Receiver`](super::Receiver), [`Sender`](super::Sender) or
-/// [`Publisher`](super::Publisher), from any thread. Created by their `interrupter` methods.
+/// [`Publisher`](super::Publisher), from any thread.
 ///
-/// An interrupt ends the current wait, or else stays pending and ends the next one that would sleep
-/// or spin. That wait returns `Interrupted`; several interrupts in a row count as one. A call that
-/// need not wait succeeds, and leaves the interrupt pending. Futures are not interrupted; drop
-/// them.
+/// An interrupt ends the current wait, or else the next one that would sleep or spin, which returns
+/// `Interrupted`; several in a row count as one. Futures are not interrupted; drop them.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -213,8 +205,8 @@ impl Interrupter {
         Self(Arc::downgrade(interrupts))
     }
 
-    /// Interrupts the current wait, or the next one, unless the end has been dropped or this is a
-    /// forked child. Never blocks; makes at most one system call.
+    /// Interrupts the current or the next wait, unless the end was dropped or this is a forked
+    /// child. Never blocks; makes at most one system call.
     pub fn interrupt(&self) {
         if let Some(interrupts) = self.0.upgrade() {
             interrupts.set();

@@ -23,22 +23,21 @@ use std::time::Duration;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// The subscriber has opened the channel. All messages until `Disconnected` are from this sender
-    /// or publisher.
+    /// The subscriber has opened the channel of this sender or publisher.
     Connected {
         /// The provider of its messages. A restarted process has a new one.
         provider: ProviderId,
     },
     /// A message.
     Message(Message),
-    /// The sender or publisher has closed or died, and everything that it sent has been received. Its
-    /// messages stay valid until they are dropped. The subscriber waits for the next one.
+    /// The sender or publisher has closed or died, and everything that it sent has been received.
+    /// Its messages stay valid until they are dropped.
     Disconnected,
 }
 
 impl ReceiverBuilder {
-    /// Subscribes to the channel `name`, which need not exist yet: the subscriber opens it as soon
-    /// as it can, and each successor of that name, with the options of this builder.
+    /// Subscribes to the channel `name`, which need not exist yet: the subscriber opens it, and
+    /// each successor of that name, with the options of this builder.
     ///
     /// # Errors
     ///
@@ -59,15 +58,14 @@ impl ReceiverBuilder {
     }
 }
 
-/// Receives from whichever [`Sender`](super::Sender) or [`Publisher`](super::Publisher) has a
-/// channel's name, one after the other: waits for the name, opens the channel, and opens it again
-/// when it has a successor.
+/// Receives from each [`Sender`](super::Sender) or [`Publisher`](super::Publisher) of a channel's
+/// name, one after the other.
 ///
 /// Between the last message of one sender and the first of the next there are always
-/// [`Event::Disconnected`] and [`Event::Connected`]. Messages that were queued when a sender died
-/// precede them. A sender that starts and ends while the subscriber neither receives nor waits is
-/// skipped, and so are the messages that a publisher sends before the subscriber has joined it (but
-/// see [`PublisherBuilder::history`](super::PublisherBuilder::history)).
+/// [`Event::Disconnected`] and [`Event::Connected`]. A sender that starts and ends while the
+/// subscriber neither receives nor waits is skipped, and so are the messages that a publisher sends
+/// before the subscriber has joined it (but see
+/// [`PublisherBuilder::history`](super::PublisherBuilder::history)).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -107,9 +105,9 @@ impl Subscriber {
     ///
     /// # Errors
     ///
-    /// * [`RecvError::Open`] if a channel of that name exists and cannot be opened. The next call
-    ///   tries again when the object changes, and after a second. Not while it merely cannot be
-    ///   opened *yet*: then this call [waits](Self::last_error).
+    /// * [`RecvError::Open`] if a channel of that name exists and cannot be opened, unless this
+    ///   call [waits](Self::last_error) for that. The next call tries again when the object
+    ///   changes, and after a second.
     /// * [`RecvError::Evicted`] if the publisher has disconnected this subscriber. The next call joins
     ///   it again.
     /// * Those of [`Receiver::recv`] except [`RecvError::Disconnected`].
@@ -128,8 +126,7 @@ impl Subscriber {
         self.receive(Deadline::after(timeout))
     }
 
-    /// Like [`recv`](Self::recv), but never blocks. While there is no sender, this makes system
-    /// calls.
+    /// Like [`recv`](Self::recv), but never blocks. Makes system calls while there is no sender.
     ///
     /// # Errors
     ///
@@ -206,14 +203,13 @@ impl Subscriber {
     }
 
     /// Returns why the channel could not be opened at the last attempt, while it is not open: for
-    /// example [`ChannelError::NotFound`]; or [`ChannelError::TooManyReceivers`] or
-    /// [`ChannelError::HasReceiver`], for which the subscriber waits too.
+    /// example [`ChannelError::NotFound`], [`ChannelError::TooManyReceivers`] or
+    /// [`ChannelError::HasReceiver`], for which the subscriber waits.
     pub fn last_error(&self) -> Option<&ChannelError> {
         self.error.as_ref()
     }
 
-    /// Returns a handle with which any thread can interrupt this subscriber's blocking waits, for a
-    /// message or for a sender.
+    /// Returns a handle that can interrupt this subscriber's blocking waits.
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(&self.interrupts)
     }

@@ -32,44 +32,17 @@
 //! # }
 //! ```
 //!
-//! The sender declares name, version, size and alignment of the type in the channel's object
-//! ([`MessageType`]). A receiver that expects another type is refused when it opens the channel,
-//! with [`ChannelError::TypeMismatch`]; so is one that expects a type where none was declared. An
-//! untyped receiver may open any channel. Each message is checked when it is received: one that is no
-//! `T`, because of its length, is an error ([`RecvError::WrongType`]) and never undefined behaviour.
-//! (Every value of the bytes is a `T`, which is what [`FromBytes`] means.)
+//! The sender declares the [`MessageType`] in the channel's object. A receiver that expects another
+//! type, or one where none was declared, is refused when it opens the channel
+//! ([`ChannelError::TypeMismatch`]). Each message is checked when it is received: one that is no
+//! `T`, because of its length, is an error ([`RecvError::WrongType`]) and never undefined
+//! behaviour.
 //!
 //! # A header and a slice
 //!
-//! A [`Slice`] is a header and any number of items:
-//!
-//! ```
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use shm_pool::channel::typed::Slice;
-//! # use shm_pool::channel::{Receiver, Sender};
-//! # use shm_pool::{Client, Provider};
-//! # use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-//! shm_pool::message_type! {
-//!     #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
-//!     #[repr(C)]
-//!     struct Cloud {
-//!         stamp_ns: u64,
-//!     }
-//! }
-//! type Points = Slice<Cloud, [f32; 4]>;
-//!
-//! # let name = format!("doc-cloud-{}", std::process::id());
-//! # let provider = Provider::builder().build()?;
-//! let mut sender = Sender::builder().typed::<Points>().create(&provider, &name)?;
-//! let mut receiver = Receiver::builder().typed::<Points>().open(&Client::new(), &name)?;
-//! let mut cloud = provider.alloc_slice::<Cloud, [f32; 4]>(500)?;
-//! cloud.stamp_ns = 7;
-//! cloud.items_mut().fill([1.0; 4]);
-//! sender.send(cloud.freeze())?;
-//! assert_eq!(receiver.recv()?.items().len(), 500);
-//! # Ok(())
-//! # }
-//! ```
+//! A [`Slice`] is a header and any number of items, for example `Slice<Cloud, [f32; 4]>`:
+//! [`Provider::alloc_slice`] allocates one, [`Value::items_mut`] writes the items, and
+//! [`Value::items`] reads them.
 
 #![forbid(unsafe_code)]
 
@@ -103,11 +76,10 @@ pub trait Schema: FromBytes + IntoBytes + KnownLayout + Immutable {
     const VERSION: u64;
 }
 
-/// Defines a struct and implements [`Schema`](crate::channel::typed::Schema) for it. The name is the
-/// struct's, and the version a hash of the names and types of its fields, in their order.
-///
-/// A type is hashed as it is written: a change inside another struct, which this one contains, is
-/// noticed only if it changes the size or the alignment.
+/// Defines a struct and implements [`Schema`](crate::channel::typed::Schema) for it. The name is
+/// the struct's, and the version a hash of the names and types of its fields, in their order. A
+/// change inside another struct, which this one contains, is noticed only if it changes the size or
+/// the alignment.
 #[macro_export]
 macro_rules! message_type {
     ($(#[$attribute:meta])* $visibility:vis struct $name:ident {
@@ -126,7 +98,7 @@ macro_rules! message_type {
     };
 }
 
-/// Returns the FNV-1a hash of a text without its white space, which differs between compilers.
+/// Returns the FNV-1a hash of a text without its white space.
 #[doc(hidden)]
 pub const fn hash(text: &str) -> u64 {
     let (text, mut hash, mut at) = (text.as_bytes(), 0xcbf2_9ce4_8422_2325_u64, 0);
@@ -159,8 +131,7 @@ const fn identity<T: Schema>() -> u64 {
     hash(T::NAME) ^ T::VERSION
 }
 
-/// The type of messages that consist of an `H` and any number of `E`. A [`Value`] of this type
-/// dereferences to the `H` and has [`items`](Value::items).
+/// The type of messages that consist of an `H` and any number of `E`.
 pub struct Slice<H, E>(PhantomData<(H, E)>);
 
 impl<H, E> Slice<H, E> {
@@ -215,7 +186,7 @@ impl<H: Schema, E: Schema> Carried for Slice<H, E> {
 
 /// What a value can lie in: [`ShmBufMut`], [`ShmBuf`], [`Message`] and [`ShmView`].
 pub trait Buffer: Deref<Target = [u8]> + sealed::Sealed {
-    /// Returns the alignment that the bytes keep when the buffer is moved.
+    /// Returns the alignment that a move of the buffer keeps.
     #[doc(hidden)]
     fn alignment(&self) -> usize {
         // The bytes do not move.
@@ -373,8 +344,8 @@ where
 }
 
 impl Provider {
-    /// Allocates a `T` (feature `zerocopy`). Its content is unspecified, usually an earlier message:
-    /// fill in every field. Never waits for memory; for that, see [`Value::new`].
+    /// Allocates a `T` (feature `zerocopy`). Its content is unspecified, usually an earlier
+    /// message: fill in every field. Never waits for memory; for that, see [`Value::new`].
     ///
     /// # Errors
     ///
@@ -384,8 +355,7 @@ impl Provider {
         self.alloc_layout(Layout::new::<T>()).map(Value::checked)
     }
 
-    /// Allocates an `H` and this many `E` (feature `zerocopy`), with unspecified content, as
-    /// [`alloc_value`](Self::alloc_value) does.
+    /// Allocates an `H` and this many `E`, as [`alloc_value`](Self::alloc_value) does.
     ///
     /// # Errors
     ///
@@ -401,8 +371,7 @@ impl Provider {
 /// An end of a channel, or its builder, for messages of one type. Made by `typed` of a builder.
 ///
 /// It dereferences to the untyped end, for everything that has no typed form, for example
-/// [`wait_any`](super::wait_any). Bytes that are sent by that way are not checked, but still are when
-/// they are received.
+/// [`wait_any`](super::wait_any). Bytes sent that way are checked only when they are received.
 pub struct Typed<E, T> {
     end: E,
     of: PhantomData<T>,
@@ -600,8 +569,7 @@ impl<T: Carried> Typed<ReceiverBuilder, T> {
     }
 
     /// Waits for the sender without blocking the thread, and opens the channel; see
-    /// [`ReceiverBuilder::open_async`]. A [`Subscriber`](super::Subscriber) checks the type, too;
-    /// [`Value::new`] converts its messages.
+    /// [`ReceiverBuilder::open_async`].
     ///
     /// # Errors
     ///
@@ -654,7 +622,6 @@ impl<T: Carried> Typed<Receiver, T> {
     }
 }
 
-/// Checks a message, which a hostile sender may have made of any length.
 #[inline]
 fn value<T: Carried>(message: Message) -> Result<Value<Message, T>, RecvError> {
     Value::new(message).map_err(|message| RecvError::WrongType { name: T::Head::NAME, len: message.len() })

@@ -16,13 +16,12 @@ use std::time::{Duration, Instant};
 /// not return `Empty`, unless the message is withdrawn in the meantime. A receiver whose sender has
 /// closed counts as ready too; leave it out of later calls.
 ///
-/// If several receivers have messages, returns the one returned least recently, or never; of those,
-/// the first. So as many calls as there are receivers return each receiver with messages at least
-/// once.
+/// If several receivers have messages, returns the one returned least recently; of those never
+/// returned, the first.
 ///
 /// Spins before it sleeps, for the shortest [`spin`](super::ReceiverBuilder::spin) of the
-/// receivers. With up to 128 receivers, the calling thread sleeps on all of them itself; with more,
-/// or before Linux 5.16, the helper threads of the [module](super#awaiting) wake it.
+/// receivers. With more than 128 receivers, or before Linux 5.16, the helper threads of the
+/// [module](super#awaiting) wake it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,9 +1,9 @@
-//! Waiting for a channel's name: until a sender creates it, ends, or makes room for a receiver.
+//! Waiting for a channel's name: until a sender creates it, ends, or makes room.
 //!
 //! Before a receiver has opened a channel, it shares nothing with the sender that could wake it. So
-//! a thread of this process, the *lookout*, sleeps for all such waits of the process: until the
-//! kernel reports a change to the names of a directory (`inotify`), or a check is due. It starts
-//! with the first wait and exits after the last.
+//! a thread of this process, the *lookout*, sleeps for all such waits: until the kernel reports a
+//! change to the names of a directory (`inotify`), or a check is due. It starts with the first wait
+//! and exits after the last.
 //!
 //! | step | the waiting thread or task | step | the lookout |
 //! |---|---|---|---|
@@ -15,13 +15,13 @@
 //! **No change is missed.** A new wait is marked after L1, so it checks the name once more when
 //! changes are reported already. L2 precedes L3, and N1 precedes N2 (see `AtomicWaker`).
 //!
-//! A killed process's locks are released shortly *after* the report that its file was closed. So the
-//! lookout marks a wait again 1, 2, 4 … milliseconds after a change of its name, and later once a
-//! second. It does so every 10 milliseconds if the kernel watches no further directory
-//! (`fs.inotify.max_user_instances`, too few descriptors): waits then poll.
+//! A killed process's locks are released shortly *after* the report that its file was closed. So
+//! the lookout marks a wait again 1, 2, 4 … milliseconds after a change of its name, and later once
+//! a second; every 10 milliseconds if the kernel watches no further directory
+//! (`fs.inotify.max_user_instances`, too few descriptors).
 //!
-//! A check that finds the name as it was at the last attempt ends there: no attempt would have
-//! another result. (Attempts also open the object for writing, which the kernel reports.)
+//! A check that finds the name as it was at the last attempt makes no attempt, which would open the
+//! object for writing, and so be reported.
 
 #![forbid(unsafe_code)]
 
@@ -64,7 +64,7 @@ const STACK: usize = 1 << 20;
 static LOOKOUT: PerProcess<Mutex<Weak<Lookout>>> = PerProcess::new();
 
 struct Lookout {
-    /// `None` if there are too few descriptors: then the thread checks for new waits itself.
+    /// `None` if there are too few descriptors.
     call: Option<Call>,
     waits: Mutex<Waits>,
 }
@@ -238,8 +238,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Blocks until `watch` is due for a check, `deadline` passes or the wait is interrupted. Without a
-/// watch, a check is due after a pause.
+/// Blocks until `watch` is due for a check, `deadline` passes or the wait is interrupted.
 pub(super) fn wait(watch: Option<&Watch>, deadline: Option<Deadline>, interrupts: Option<&Interrupts>) -> Woken {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     interrupts.iter().for_each(|interrupts| interrupts.aim(Asleep::Parked(thread::current())));
@@ -263,8 +262,7 @@ pub(super) fn wait(watch: Option<&Watch>, deadline: Option<Deadline>, interrupts
     }
 }
 
-/// What decides whether an attempt to open or create a channel succeeds, as far as it depends on the
-/// object.
+/// What an attempt to open or create a channel depends on.
 #[derive(PartialEq)]
 struct Glimpse {
     file: Option<(Inode, u32, u32, u64)>,
@@ -288,8 +286,8 @@ impl Glimpse {
     }
 }
 
-/// A series of attempts to open or create a channel. A new attempt is due when the object has
-/// changed since the last one, and after a second.
+/// A series of attempts to open or create a channel. A new one is due when the object has changed,
+/// and after a second.
 pub(super) struct Attempts {
     name: Name,
     /// How many seats matter.
@@ -303,7 +301,6 @@ impl Attempts {
         Self { name, seats: 0, last: None, watch: None }
     }
 
-    /// Attempts it if an attempt is due.
     pub(super) fn attempt<T>(
         &mut self,
         attempt: impl FnOnce() -> Result<T, ChannelError>,
@@ -336,7 +333,6 @@ impl Attempts {
         Ok(self.watch.insert(watch))
     }
 
-    /// Blocks until a check is due; see [`wait`].
     pub(super) fn wait(&mut self, deadline: Option<Deadline>, interrupts: Option<&Interrupts>) -> Woken {
         wait(self.watch().ok(), deadline, interrupts)
     }
@@ -345,8 +341,7 @@ impl Attempts {
         self.watch()?.poll(context).map(Ok)
     }
 
-    /// Attempts it while it fails with an error for which `is_to_wait` returns `true`, until
-    /// `timeout` is over; then once more.
+    /// Attempts it while `is_to_wait`, until `timeout` is over; then once more.
     pub(super) fn run<T>(
         name: Name,
         timeout: Duration,

@@ -70,35 +70,19 @@ impl ChannelInfo {
         Ok(Some(Self { name, is_publisher, provider, object, inode }))
     }
 
-    /// Returns the process of the sender or publisher, if it is visible: one of the same user and PID
-    /// namespace. Scans /proc, which takes milliseconds.
+    /// Returns the process of the sender or publisher, if it is visible: one of the same user and
+    /// PID namespace. Scans /proc, which takes milliseconds.
     pub fn process(&self) -> Option<Process> {
         Seen::holder_of(&self.object, self.inode, OWNER_BYTE)
     }
 }
 
 /// Returns the channels whose senders and publishers are alive, by name: those with the client's
-/// directory, name prefix and user. For their receivers, see [`inspect`](crate::inspect).
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use shm_pool::channel::{self, Sender};
-/// use shm_pool::{Client, Provider};
-///
-/// # let name = format!("doc-list-{}", std::process::id());
-/// let provider = Provider::builder().build()?;
-/// let sender = Sender::create(&provider, &name)?;
-/// let channels = channel::list(&Client::new())?;
-/// let found = channels.iter().find(|found| found.name == name).unwrap();
-/// assert_eq!(found.provider, provider.id());
-/// assert_eq!(found.process().unwrap().id, std::process::id());
-/// # Ok(())
-/// # }
-/// ```
+/// directory, name prefix and user.
 ///
 /// # Errors
 ///
-/// [`OsError`] if the directory cannot be read, or a channel for lack of descriptors or memory.
+/// [`OsError`] if the directory cannot be read, or descriptors or memory run out.
 pub fn list(client: &Client) -> Result<Vec<ChannelInfo>, OsError> {
     let (names, uid) = client.trusted();
     Ok(scan(names, uid)?.into_values().collect())
@@ -120,9 +104,9 @@ pub enum Change {
     Closed(ChannelInfo),
 }
 
-/// Reports the channels that there are, and then each one that is created or ends: those that [`list`]
-/// returns. A restart is reported as `Closed` and `Created`. A channel that ends before the watcher
-/// has looked at it is not reported.
+/// Reports the channels that [`list`] returns, and then each one that is created or ends. A restart
+/// is reported as `Closed` and `Created`. A channel that ends before the watcher has looked at it
+/// is not reported.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -151,7 +135,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Creates a watcher of the channels with the client's directory, name prefix and user.
+    /// Creates a watcher of the channels that [`list`] returns.
     pub fn new(client: &Client) -> Self {
         let ((names, uid), known, changes) = (client.trusted(), BTreeMap::new(), VecDeque::new());
         let (interrupts, fork_epoch) = (Interrupts::new(), fork::epoch());
@@ -219,7 +203,7 @@ impl Watcher {
         }
     }
 
-    /// Returns a handle with which any thread can interrupt this watcher's blocking waits.
+    /// Returns a handle that can interrupt this watcher's blocking waits.
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(&self.interrupts)
     }

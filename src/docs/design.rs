@@ -2,16 +2,14 @@
 //!
 //! # Modules
 //!
-//! Imports go one way: `os`; `protocol`, what both sides read and write; `owner` and `peer`, which
-//! never use each other; `channel`; and at the top `backend` and `inspect`. `CONTRIBUTING.md` walks
-//! through the source file by file.
+//! Imports go one way: `os`; `protocol`; `owner` and `peer`, which never use each other; `channel`;
+//! and at the top `backend` and `inspect`.
 //!
 //! # Memory
 //!
 //! Arenas are carved by pages into runs: large chunks, and heaps, which are carved by cache lines
 //! into small chunks. A page takes memory from the system when it is first carved. Once carved, a
-//! chunk lives on its class's shelf, so that the next allocation of its class is one atomic
-//! exchange. The carver's lists are in private memory.
+//! chunk lives on its class's shelf.
 //!
 //! # At the cap
 //!
@@ -22,92 +20,88 @@
 //!
 //! A size class that is refused twice in a row within 250 ms gets a *region*: the range with the
 //! fewest bytes in use, or whole segments that are to be destroyed. Chunks that are dropped there
-//! return to the arena, unless they are reserved. Requests of other classes are served there only
-//! if they fit nowhere else, and one of the region's class once nothing else is carved there, which
-//! ends the region. So a large message needs each chunk of one range to be dropped once, rather
-//! than gaps to merge by chance. There is one region at a time, until 250 ms after its class was
-//! last refused.
+//! return to the arena, unless they are reserved. So a large message needs each chunk of one range
+//! to be dropped once, rather than gaps to merge by chance. Other classes are served there only if
+//! they fit nowhere else, and the region's own once nothing else is carved there. That ends the
+//! region, as do 250 ms without a refusal. There is one at a time.
 //!
 //! # Invariants
 //!
 //! * **I1.** Only the owner runs the allocator.
 //! * **I2.** A descriptor is checked before it becomes a pointer.
-//! * **I3.** A chunk is on one shelf, or held by one handle, or leased and waiting: never two of
-//!   these. (A buffer on loan to a channel's receiver counts as held by the channel.)
+//! * **I3.** A chunk is on one shelf, or held by one handle (or by a channel, for a buffer on
+//!   loan), or leased and waiting: never two of these.
 //! * **I4.** A segment's length never changes.
-//! * **I5.** No Rust reference exists to bytes that another process may write at that time.
-//!   `&mut [u8]` comes only from a [`ShmBufMut`](crate::ShmBufMut), which no peer can attach to;
-//!   `&[u8]` exists only while a [`ShmBuf`](crate::ShmBuf), [`ShmView`](crate::ShmView) or
+//! * **I5.** No Rust reference exists to bytes that another process may write at that time. `&mut
+//!   [u8]` comes only from a [`ShmBufMut`](crate::ShmBufMut), which no peer can attach to; `&[u8]`
+//!   exists only while a [`ShmBuf`](crate::ShmBuf), [`ShmView`](crate::ShmView) or
 //!   [`channel::Message`](crate::channel::Message) is held.
 //! * **I6.** After its provider is dropped, every chunk is destroyed exactly once, and with the
 //!   last one the pool.
-//! * **I7.** Each name, under /dev/shm or another directory, is unlinked by the process that
-//!   created it, or by a sweep that holds the dead owner's lock or finds no control object; a
-//!   channel's name also by the next sender of that name. (The names of a
-//!   [`backend`](crate::backend) are its source's.)
+//! * **I7.** Each name is unlinked by the process that created it, or by a sweep that holds the
+//!   dead owner's lock or finds no control object; a channel's name also by the next sender of that
+//!   name. (The names of a [`backend`](crate::backend) are its source's.)
 //!
 //! # Decisions
 //!
 //! | | decision |
 //! |---|---|
 //! | D1 | One warm path for every size: per class, a hot slot and an `ArrayQueue` of idle chunks |
-//! | D2 | Handles hold no count on the pool. A shelf that closes is filled with seals, so the return of a chunk either happened first or is refused |
+//! | D2 | Handles hold no count on the pool. A shelf that closes is filled with seals, so a chunk's return either happened first or is refused |
 //! | D3 | Never recycle memory that a reader holds |
-//! | D4 | Leases are counted per holder, never anonymously. Only the holder of a right may give it up; a right that several parties may add to is never taken back by guesswork |
+//! | D4 | Leases are counted per holder, never anonymously. Only the holder of a right may give it up |
 //! | D5 | The kernel decides who is alive (OFD locks, robust list). No heartbeats, no probing of process ids |
 //! | D6 | Attach: count, then check. Recycle: check, close, check again. Both sides fence |
-//! | D7 | A message in flight is not lost: it is granted, on loan, or kept until confirmed. A late receiver gets `Stale`, never wrong bytes |
+//! | D7 | A message in flight is not lost: it is granted, on loan, or kept. A late receiver gets `Stale`, never wrong bytes |
 //! | D8 | Shared chunks are reused first in, first out; unshared ones last in, first out |
 //! | D9 | Memory is reserved when a chunk is made; a step that fails undoes the earlier ones |
-//! | D10 | Peers are not trusted with memory safety: payload is read-only to them, and everything read from shared memory is checked against private data. A peer maps writable only what it needs |
+//! | D10 | Peers are not trusted with memory safety: payload is read-only to them, and what is read from shared memory is checked against private data. A peer maps writable only what it needs |
 //! | D11 | A forked child owns nothing |
-//! | D12 | Two APIs, one pool: where another library counts readers ([`backend`](crate::backend)), the pool does not count them again |
+//! | D12 | Where another library counts readers ([`backend`](crate::backend)), the pool does not count them again |
 //! | D13 | A channel's messages are loans and take no lease: its own object records the returns |
-//! | D14 | Waiting is an event, never a poll. Whichever thread or process frees memory wakes the waiters. Waiting never makes things worse for callers that do not wait, for reserved memory, or for other pools |
+//! | D14 | Waiting is an event, never a poll. It never makes things worse for callers that do not wait, for reserved memory, or for other pools |
 //! | D15 | A reservation is a promise: not evicted, complete (record, queue space, mapping), no system call on its path |
 //! | D16 | Whole zenoh buffers are recycled by zenoh's own uniqueness check |
 //! | D17 | Observing does not disturb: inspection takes no peer slot, no lock that matters, and trusts nothing it reads |
 //! | D18 | Segments are few, large and long-lived; they start small and grow. Shelves are for speed, arenas for memory |
-//! | D19 | Receivers of one publisher share nothing but a page for discovery, trusted only as far as it can be checked: each creates its own branch, so joining, leaving and dying need no clean-up |
-//! | D20 | Fewer mechanisms. Most defects were interactions between mechanisms: a new one has to replace an old one or be worth its interactions |
+//! | D19 | Receivers of one publisher share nothing but a page for discovery: each creates its own branch, so joining, leaving and dying need no clean-up |
+//! | D20 | Fewer mechanisms: a new one has to replace an old one or be worth its interactions |
 //! | D21 | A refused length is served by a [region](#at-the-cap), which bounds how long it can starve; smaller requests are never stopped by it |
-//! | D22 | The backend is public. zenoh support is a crate of its own on top of it and uses only public items |
+//! | D22 | The backend is public. zenoh support is a crate of its own, which uses only public items |
 //! | D23 | Releasing memory never needs memory |
-//! | D24 | A dead owner's objects are reclaimed when its last reader releases them, or when memory is short |
+//! | D24 | A dead owner's objects are removed by its last reader, or when memory is short |
 //!
 //! # Checked by models
 //!
-//! The models in `src/models` explore the interleavings of these protocols with
+//! The models in `src/models` explore the interleavings of the protocols with
 //! [loom](https://docs.rs/loom).
 //!
 //! # Lock freedom
 //!
 //! **Allocating and dropping a buffer** whose class has an idle chunk takes one atomic
 //! read-modify-write on the hot slot each, or one operation on crossbeam's `ArrayQueue`. A thread
-//! that is preempted in the middle of the latter can make another one at the same queue slot spin:
-//! forever, if that one has real-time priority, and the preempted one does not and needs the same
-//! core.
+//! that is preempted in the latter can make another one spin at the same queue slot: forever, if
+//! that one has real-time priority, and the preempted one does not and needs the same core.
 //!
-//! **Attaching** takes a reader lock of the client's own table. It waits only while another thread
-//! of the same client stores a new mapping.
+//! **Attaching** takes a reader lock of the client's table, for which it waits only while another
+//! thread stores a new mapping.
 //!
 //! **Sending and receiving by a channel** waits for no lock, unless every loan is out or the other
-//! side has closed or died. A side that sleeps is woken by a system call of the other one.
+//! side has closed or died.
 //!
 //! **Awaiting** takes no lock except for the first await of an end. Wakers are called with no lock
 //! held.
 //!
 //! **Releasing memory**, in any process, costs one additional relaxed load while no request waits
-//! for memory of that pool, and a system call while one does. A process has 256 flags for this,
-//! which more pools share.
+//! for memory of that pool, and a system call while one does. (A process has 256 flags for this,
+//! which more pools share.)
 //!
 //! **These take locks:** waiting for memory, drops in the owner's process meanwhile, making,
 //! evicting and destroying chunks, the end of a window of allocations, the first descriptor of a
-//! chunk, [`Provider::stats`](crate::Provider::stats), and mapping a segment for the first time.
-//! Dropping a buffer also destroys its chunk above the idle cap, in a region, or if it was made at
-//! the cap for a length that does not recur.
+//! chunk, [`Provider::stats`](crate::Provider::stats), and mapping a segment for the first time. A
+//! drop destroys its chunk above the idle cap, in a region, or if it was made at the cap for a
+//! length that does not recur.
 //!
-//! **The last reader of a dead provider** sweeps that provider's objects when it drops its last
-//! message. It waits up to 100 ms for the kernel to release the locks of a sender that has just
-//! been killed.
+//! **The last reader of a dead provider** sweeps its objects when it drops its last message, and
+//! waits up to 100 ms for the kernel to release the locks of a sender that has just been killed.
 #![forbid(unsafe_code)]

@@ -1,13 +1,12 @@
 //! The layout of shared memory and of a descriptor, for tools and other languages that read it.
 //!
-//! A reader must expect any value, as [`inspect`](crate::inspect) does. All numbers are in native
-//! byte order, except the descriptor's, which are little-endian. Lengths are in bytes. Numbers have
-//! 8 bytes unless it says otherwise.
+//! A reader must expect any value. All numbers are in native byte order, except the descriptor's,
+//! which are little-endian. Lengths are in bytes. Numbers have 8 bytes unless it says otherwise.
 //!
 //! # Names
 //!
-//! All objects are files of one directory, /dev/shm unless a builder says otherwise. A prefix and a
-//! channel's name consist of 1 to 64 of `A-Z a-z 0-9 _ -`.
+//! All objects are files of one directory, by default /dev/shm. A prefix and a channel's name
+//! consist of 1 to 64 of `A-Z a-z 0-9 _ -`.
 //!
 //! | file | is | made by |
 //! |---|---|---|
@@ -89,10 +88,10 @@
 //! | 4000 | `type_name` | the name, in UTF-8, 96 bytes |
 //!
 //! A pair and a branch continue with a *bell* of 4 bytes at 64, which the sender rings, one at 128,
-//! which the receiver rings, and at 192 the number of returns that the sender has read. A branch has
-//! at 256 what its receiver has missed, as the publisher counts it, and at 320 the id of
-//! the receiver's process in its own PID namespace (4 bytes). At 4096 are the slots, 64 bytes each,
-//! then the returns, 8 bytes per loan, and, from the next multiple of 64 on, the loans, 8 bytes each.
+//! which the receiver rings, and at 192 the number of returns that the sender has read. A branch
+//! has at 256 what its receiver has missed, and at 320 the id of the receiver's process in its own
+//! PID namespace (4 bytes). At 4096 are the slots, 64 bytes each, then the returns, 8 bytes per
+//! loan, and, from the next multiple of 64 on, the loans, 8 bytes each.
 //!
 //! | at 256 + | messages |
 //! |---|---|
@@ -112,7 +111,7 @@
 //! | word | is |
 //! |---|---|
 //! | of a return | bits 0 to 23: the loan's number; 24 to 63: 1 + the number of earlier returns. With `n` loans, return `t`, counted from 0, is in word `t` modulo `n` |
-//! | of a loan | 0 if free; else bits 0 to 36: 1 + the message's length; 37 to 63: how many messages were sent before it, modulo 2^27. The word stays until the sender reads the return, so a loan with an unread return is free too |
+//! | of a loan | 0 if free, as is a loan with an unread return; else bits 0 to 36: 1 + the message's length; 37 to 63: how many messages were sent before it, modulo 2^27 |
 //!
 //! A meeting has at offset 64 the number of receivers that have joined (4 bytes), and from 128 on
 //! 64 seats of 16 bytes: the error number with which the publisher refuses the receiver (4 bytes),

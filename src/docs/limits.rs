@@ -9,24 +9,24 @@
 //! | views of one message in one client | 31 | [`AttachError::TooManyLeases`](crate::AttachError::TooManyLeases) |
 //! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`](crate::ShareError::TooManyGrants) |
 //! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::OutOfRange`](crate::channel::ChannelError::OutOfRange) |
-//! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64; a closed one counts as long as one of its messages is read | `ChannelError::TooManyReceivers` |
+//! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64; a closed one counts while one of its messages is read | `ChannelError::TooManyReceivers` |
 //! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`](crate::channel::MAX_INLINE), 48 | `SendErrorKind::TooLong` |
 //! | buffers that the receiver of a channel holds | [`SenderBuilder::loans`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyLoans` |
 //! | buffers that a receiver of a publisher holds | [`PublisherBuilder::loans`]: as above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default, but always two buffers | messages are skipped, or waited for; `RecvError::TooManyLoans` |
 //! | time that a message waits for receivers | [`PublisherBuilder::block_limit`]: 5 seconds by default | the receiver is skipped, or disconnected |
-//! | ends of channels in one process | 2048; a publisher counts as one for each receiver that it may have | [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds) |
+//! | ends of channels in one process | 2048; a publisher counts as one for each receiver | [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds) |
 //! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
-//! | waits for names of channels | any number, by one `inotify` instance of the user's `fs.inotify.max_user_instances` and one thread for each process | they check every 10 milliseconds |
+//! | waits for names of channels | any number, by one `inotify` instance and one thread for each process | they check every 10 milliseconds |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`](crate::ShareError::TooManyShared) |
 //! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`], and 1 TiB: 16 segments of at most 64 GiB | [`AllocErrorKind::Exhausted`](crate::AllocErrorKind::Exhausted) |
-//! | segments of a provider | 16 at a time; 16 ever created, unless it is trimmed or keeps nothing ([`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) 0) | idle ones are destroyed for a longer one |
+//! | segments of a provider | 16 at a time; 16 ever created, unless it is trimmed or keeps nothing ([`max_idle_per_class`] 0) | idle ones are destroyed for a longer one |
 //! | a message | [`ProviderBuilder::max_alloc`](crate::ProviderBuilder::max_alloc), at most 64 GiB; 4 GiB with `shm-pool-zenoh` | [`AllocErrorKind::TooLarge`](crate::AllocErrorKind::TooLarge) |
 //! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`](crate::AllocErrorKind::UnsupportedAlignment) |
 //! | [`ProviderBuilder::max_bytes`] | 2^48 - 1 bytes; 64 GiB with `shm-pool-zenoh` | [`BuildError::OutOfRange`](crate::BuildError::OutOfRange) |
 //! | idle chunks of a size class | [`max_idle_per_class`]: 8 by default, at most 1,048,576 | further ones return to their arena |
 //! | memory that a provider may lock ([`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory)) | `RLIMIT_MEMLOCK`, for `max_bytes` and the control object | [`BuildError::LockMemory`](crate::BuildError::LockMemory) |
 //! | NUMA node ([`Tuning::numa_node`](crate::Tuning::numa_node)) | 1023, and one that has memory | [`BuildError::NumaNode`](crate::BuildError::NumaNode) |
-//! | private memory for a provider's own lists | the heap that the process may have (`ulimit -v`, cgroup memory) | [`BuildError::OutOfMemory`](crate::BuildError::OutOfMemory) |
+//! | private memory for a provider's own lists | the heap that the process may have | [`BuildError::OutOfMemory`](crate::BuildError::OutOfMemory) |
 //! | name prefix | 64 bytes | [`BuildError::Prefix`](crate::BuildError::Prefix) |
 //! | name of a channel | 64 bytes | [`ChannelError::Name`](crate::channel::ChannelError::Name) |
 //! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
@@ -34,32 +34,32 @@
 //!
 //! # Larger pages
 //!
-//! The formats are the same on systems with pages of 4, 16 and 64 KiB; the alignment is at most
-//! 4096 bytes on each. (`.ci/aarch64` runs tests on kernels with 4 and 16 KiB; none has run with
-//! 64 KiB.) Sizes that are whole pages grow with the page:
+//! The formats are the same on systems with pages of 4, 16 and 64 KiB. (`.ci/aarch64` runs tests on
+//! kernels with 4 and 16 KiB; none has run with 64 KiB.) Sizes that are whole pages grow with the
+//! page:
 //!
 //! | quantity | pages of 4 KiB | 16 KiB | 64 KiB |
 //! |---|---|---|---|
-//! | multiple of which [`ProviderBuilder::max_bytes`], `max_alloc` and `arena_size` become | 4 KiB | 16 KiB | 64 KiB |
+//! | multiple of which `max_bytes`, `max_alloc` and `arena_size` become | 4 KiB | 16 KiB | 64 KiB |
 //! | least memory of a control object or a channel | 4 KiB | 16 KiB | 64 KiB |
-//! | memory of a message that is aligned to more than 64 bytes: a multiple of | 4 KiB | 16 KiB | 64 KiB |
-//! | length from which messages are whole pages, and return their memory as such | 128 KiB | 512 KiB | 2 MiB |
+//! | memory of a message aligned to more than 64 bytes: a multiple of | 4 KiB | 16 KiB | 64 KiB |
+//! | length from which messages are whole pages | 128 KiB | 512 KiB | 2 MiB |
 //!
 //! # Limits beyond any program's lifetime
 //!
 //! | quantity | limit | reached after | at the limit |
 //! |---|---|---|---|
 //! | messages in one chunk | at least 3 × 2^61 | 21,900 years of 10 million a second | an old descriptor can match a later message |
-//! | connections in one peer slot during one grant | 65,536, if a limit per peer is set | the owner's thread is stopped in the middle of a grant meanwhile | the length of that message may be missing from the count of the peer that connects then |
+//! | connections in one peer slot during one grant | 65,536, if a limit per peer is set | the owner's thread stops in the middle of a grant meanwhile | the count of the next peer may lack that message |
 //! | connections in one peer slot | 2^62 | 1.4 million years of 100,000 a second | an old [`PeerId`](crate::PeerId) can match a later one |
 //! | segments of one provider | 2^64 - 1 | 5.8 million years of 100,000 a second | serial numbers wrap around, skipping those in use |
-//! | forks, each by the child of the one before | 2^64 | 29 million years of 20,000 a second | a handle that was inherited through all of them passes for the process's own |
+//! | forks, each by the child of the one before | 2^64 | 29 million years of 20,000 a second | a handle inherited through all of them passes for the process's own |
 //!
 //! # Memory near the cap
 //!
 //! The pool moves no memory, so near the cap a message may find no gap that is long enough. This
-//! bench drops and allocates messages of mixed lengths at random, in a pool that is always full,
-//! and in one whose use stays below a given share:
+//! bench drops and allocates messages at random, in a pool that is always full, and in one whose
+//! use stays below a given share:
 //!
 //! ```console
 //! $ cargo bench --bench at_the_cap -- --fits --fitted 20000 --seeds 2
@@ -75,22 +75,20 @@
 //! | 1/256 of the cap, log-uniform from 64 bytes on | 71 % | 80 % | 68 % |
 //!
 //! Shares are of the requested bytes. Repeating lengths fit better.
-//! [Reserved](crate::Provider::reserve) chunks have their place from the start. For a message that
-//! finds no gap and waits or retries within 250 ms, a range is set aside: see
-//! [`design`](super::design#at-the-cap).
+//! [Reserved](crate::Provider::reserve) chunks have their place from the start. A range is set
+//! aside for a message that waits or retries: see [`design`](super::design#at-the-cap).
 //!
 //! A length is rounded up to its class: by less than 64 bytes up to 2 KiB, and by at most 3.2 %
 //! above that. No two messages share a cache line.
 //!
-//! Peers map segments whole, which takes address space only. A peer that reads one message of a
-//! dead provider keeps the memory of that message's segment until it drops the view.
+//! A peer that reads one message of a dead provider keeps the memory of that message's segment
+//! until it drops the view.
 //!
 //! # Forked processes
 //!
 //! In a child made by `fork`, dropping inherited handles has no effect, and allocating or attaching
 //! with them is an error. The child must not access memory through them, because the parent
-//! continues to use it. It holds none of its parent's locks, so a killed parent is detected as
-//! dead.
+//! continues to use it.
 //!
 //! `fork` must not be called in a signal handler. A child made by a raw `clone` system call,
 //! `_Fork` or `vfork` is not detected: it must not use inherited handles, and may hide its parent's

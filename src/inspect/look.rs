@@ -135,8 +135,8 @@ impl Look {
         Some((report, swept(is_segment.then_some(bytes_held))))
     }
 
-    /// `were_alive`: which locks were held before the leases were read, so that a peer that
-    /// disconnects during the look is not reported as dead.
+    /// `were_alive`: locks held before the leases were read, so that a peer that then disconnects
+    /// does not seem dead.
     fn peers(
         &self,
         control: &Object,

@@ -24,22 +24,21 @@
 //!
 //! # Sources
 //!
-//! | question | source |
+//! | fact | source |
 //! |---|---|
-//! | which objects exist, how long are they, how much memory do they hold? | the file system |
-//! | is an owner, a peer, a sender, a receiver alive? | the kernel: whether its byte is locked |
-//! | which process is it? | the kernel: the process with the descriptor that took the lock |
-//! | which messages does a peer lease or a receiver hold, and how full is a channel? | the object, which any process of the same user can write |
+//! | which objects exist, their lengths and memory | the file system |
+//! | whether an owner, peer, sender or receiver is alive | the kernel: whether its byte is locked |
+//! | which process it is | the kernel: the process with the descriptor that took the lock |
+//! | leased and loaned messages, how full a channel is | the object, which any process of the same user can write |
 //!
 //! An object that is damaged or changes during the look yields wrong numbers at worst. Processes in
-//! another PID namespace are not shown. Messages received from a channel have no holder in the
-//! report once the object that lists them is removed.
+//! another PID namespace are not shown, nor holders of messages whose channel's object was removed.
 //!
 //! # What only the owner knows
 //!
 //! Which chunks the owner itself uses and which are idle: see [`Provider::stats`]. An [`Inspector`]
-//! reports how long it has seen the same lease or loan in every look: a lower bound, unless a peer
-//! released a message between two looks and leased it again.
+//! reports how long it has seen the same lease or loan in every look: a lower bound, unless a
+//! message was released and leased again between two looks.
 //!
 //! [`Provider::stats`]: crate::Provider::stats
 
@@ -93,8 +92,8 @@ impl Inspector {
         Self { directory: directory.into(), prefix: None, leases: Since::new(), loans: Since::new() }
     }
 
-    /// Restricts the inspector to objects with this
-    /// [name prefix](crate::ProviderBuilder::name_prefix). By default it covers all.
+    /// Restricts the inspector to one [name prefix](crate::ProviderBuilder::name_prefix); by
+    /// default it covers all.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = Some(prefix.into());
         self
@@ -109,8 +108,8 @@ impl Inspector {
     ///
     /// # Errors
     ///
-    /// [`OsError`] if the directory or /proc cannot be read. The report lists objects that cannot
-    /// be read, with the reason.
+    /// [`OsError`] if the directory or /proc cannot be read. An object that cannot be read is
+    /// listed with the reason.
     pub fn report(&mut self) -> Result<Report, OsError> {
         let mut objects = Objects::find(&self.directory, self.prefix.as_deref())?;
         let wanted = Wanted { inodes: std::mem::take(&mut objects.inodes), is_name: &|file| parse(file).is_some() };
@@ -131,13 +130,13 @@ impl Inspector {
 }
 
 impl Provider {
-    /// Returns what any process can see of this provider: its peers, their processes, and what each
-    /// peer leases. Scans all processes under /proc, which takes milliseconds. For the owner's own
-    /// view, see [`stats`](Self::stats).
+    /// Returns what any process can see of this provider: its peers, their processes, and their
+    /// leases. Scans /proc, which takes milliseconds. For the owner's own view, see
+    /// [`stats`](Self::stats).
     ///
     /// # Errors
     ///
-    /// As for [`Inspector::report`]; also if the control object has been removed by hand. In a forked
+    /// As for [`Inspector::report`]; also if the control object was removed by hand. In a forked
     /// child, `owner` is the parent.
     pub fn report(&self) -> Result<ProviderReport, OsError> {
         let names = self.names();

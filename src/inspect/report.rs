@@ -10,7 +10,7 @@ use std::ops::Add;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The state of a directory at roughly one moment: its parts are inspected one after another.
+/// The state of a directory, whose parts are inspected one after another.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
@@ -24,7 +24,7 @@ pub struct Report {
     pub channels: Vec<ChannelReport>,
     /// Objects of this crate that belong to another user and were skipped.
     pub others: usize,
-    /// Processes that this user may not inspect. Their memory is listed without an owner.
+    /// Processes that this user may not inspect, so that their memory has no owner here.
     pub hidden_processes: usize,
 }
 
@@ -46,30 +46,30 @@ pub enum State {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ProviderReport {
-    /// The prefix of its objects' names.
+    /// Prefix of its objects' names.
     pub prefix: String,
-    /// Its id, which follows the prefix.
+    /// Its id.
     pub id: ProviderId,
     /// Whether its process is alive.
     pub state: State,
     /// Its process, if visible.
     pub owner: Option<Process>,
-    /// Memory that its segments hold, in bytes.
+    /// Memory of its segments, in bytes.
     pub bytes_held: u64,
-    /// Address space that its segments span, in bytes.
+    /// Address space of its segments, in bytes.
     pub bytes_mapped: u64,
     /// Its segments, by serial number.
     pub segments: Vec<SegmentReport>,
-    /// The most messages that can be shared at a time.
+    /// The provider's [`max_shared`](crate::ProviderBuilder::max_shared).
     pub max_shared: usize,
-    /// Bytes of messages that peers lease. A message leased by several peers counts once.
+    /// Bytes of messages that peers lease, each message once.
     pub bytes_leased: u64,
-    /// The messages that peers lease, by the size class of their length.
+    /// Leased messages, by the size class of their length.
     pub leased: Vec<ClassReport>,
-    /// Bytes of messages on loan to receivers. A message on loan to several counts once for each.
-    /// Excludes channels whose [objects have been removed](super#sources).
+    /// Bytes of messages on loan, once for each receiver, without channels whose [objects were
+    /// removed](super#sources).
     pub bytes_loaned: u64,
-    /// The messages on loan, by the size class of their length.
+    /// Loaned messages, by the size class of their length.
     pub loaned: Vec<ClassReport>,
     /// The connected peers, and those that died with leases, by slot.
     pub peers: Vec<PeerReport>,
@@ -83,7 +83,7 @@ pub struct ProviderReport {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SegmentReport {
-    /// Its serial number, part of its name.
+    /// Serial number, part of its name.
     pub serial: u64,
     /// Its length in bytes.
     pub len: u64,
@@ -128,8 +128,7 @@ pub struct PeerReport {
     pub views: u64,
     /// Number of unclaimed grants.
     pub grants: u64,
-    /// How long this inspector has seen the oldest of its leases: see
-    /// [what only the owner knows](super#what-only-the-owner-knows).
+    /// How long its oldest lease [has been seen](super#what-only-the-owner-knows).
     pub oldest_lease: Option<Duration>,
 }
 
@@ -163,8 +162,7 @@ pub struct ChannelReport {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReceiverReport {
-    /// Of a publisher's receiver: its id, as in the name of the object that it shares with the publisher and
-    /// in [`ReceiverState::id`](crate::channel::ReceiverState::id).
+    /// The [`id`](crate::channel::ReceiverState::id) of a publisher's receiver.
     pub id: Option<u64>,
     /// Whether its process is alive and still holds anything that it received.
     pub is_alive: bool,
@@ -176,23 +174,19 @@ pub struct ReceiverReport {
     pub capacity: usize,
     /// The most buffers it may hold.
     pub loans: usize,
-    /// Number of buffers that it holds, received or not. The owner reclaims a dead receiver's
-    /// buffers when it needs memory.
+    /// Number of buffers that it holds, received or not.
     pub loaned: usize,
     /// Their total length in bytes.
     pub bytes_loaned: u64,
-    /// How long this inspector has seen the oldest of its loans: see
-    /// [what only the owner knows](super#what-only-the-owner-knows).
+    /// How long its oldest loan [has been seen](super#what-only-the-owner-knows).
     pub oldest_loan: Option<Duration>,
     /// Number of messages sent to it.
     pub sent: u64,
-    /// Number of messages queued for it: at most `capacity`, and one being received, or sent while
-    /// the oldest is withdrawn.
+    /// Number of messages queued for it: at most `capacity` + 1.
     pub waiting: usize,
-    /// Of a publisher's receiver: number of messages that it has missed, by reason, as the publisher
-    /// counts them in [`ReceiverState::missed`](crate::channel::ReceiverState::missed).
+    /// Number of messages that a publisher's receiver has missed, by reason.
     pub missed: Missed,
-    /// Whether the sender is connected to it: neither has it closed, nor died.
+    /// Whether the sender is connected to it, and neither closed nor dead.
     pub is_connected: bool,
     /// Whether the publisher has [disconnected](crate::channel::Publisher::disconnect) it.
     pub is_evicted: bool,

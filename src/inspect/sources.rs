@@ -2,10 +2,9 @@
 //!
 //! # Concurrent changes
 //!
-//! A look first lists the names, then scans all processes, which takes a while, and then opens the
-//! objects by name, one at a time: there may be more than this process may have descriptors. It
-//! reads whether an object is finished, its length, its content, its locks, and last whether it
-//! still has a name:
+//! A look first lists the names, then scans all processes, and then opens the objects by name, one
+//! at a time, to need few descriptors. It reads whether an object is finished, its length, its
+//! content, its locks, and last whether it still has a name:
 //!
 //! | during the look | reported as |
 //! |---|---|

@@ -189,9 +189,8 @@ fn leaving_in_the_ringers_place() {
     });
 }
 
-/// A publisher disconnects a receiver that may be in the middle of a receive (E1 to E3): each message
-/// is received or withdrawn, no buffer is written while it is read, and the receiver, which sleeps or
-/// not, learns the reason.
+/// E1 to E3, in the middle of a receive: each message is received or withdrawn, no buffer is
+/// written while it is read, and the receiver learns the reason.
 #[test]
 fn evict_during_receive() {
     explore(2, || {
@@ -228,7 +227,7 @@ fn evict_during_receive() {
     });
 }
 
-/// A receiver that sleeps at its limit is told of it once (L1), and not after a buffer was sent (L2).
+/// A receiver that sleeps at its limit learns of it once (L1), not after a buffer was sent (L2).
 #[test]
 fn limit_wakes_receiver() {
     explore(3, || {

@@ -1,15 +1,14 @@
 //! Detects forks, and identifies threads across them.
 //!
 //! A forked child owns nothing that it inherits (D11). Every provider and client records the
-//! *epoch* in which it was created. A fork increments the epoch in the child, which makes inherited
-//! handles inert there. Checking the epoch costs one relaxed load, not a `getpid` per message.
+//! *epoch* in which it was created, and a fork increments it in the child. Checking it costs one
+//! relaxed load.
 //!
 //! On the warm path, a thread's *token* identifies process and thread: no two threads of a process
 //! share one, nor does a thread with one that an ancestor had before the fork. Never compare tokens
-//! of two processes: after a fork, both may hand out the same number.
+//! of two processes.
 //!
-//! Not detected: a child made by a raw `clone` system call, `_Fork` or `vfork`. `fork` in a signal
-//! handler, which POSIX no longer allows, may deadlock.
+//! Not detected: a child made by a raw `clone` system call, `_Fork` or `vfork`.
 
 use std::cell::Cell;
 use std::ptr;
@@ -63,8 +62,8 @@ struct Made<T> {
     value: T,
 }
 
-/// A global value that a forked child does not share with its parent, whose locks may be held by
-/// threads that do not exist in the child. Never freed.
+/// A global value that a forked child does not share with its parent, whose locks may be held.
+/// Never freed.
 pub(crate) struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
 
 impl<T: Default + Sync + 'static> PerProcess<T> {

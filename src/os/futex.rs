@@ -249,8 +249,8 @@ mod model {
     use loom::thread::yield_now;
     use std::sync::atomic::Ordering;
 
-    /// Never wakes spuriously, so that loom reports a lost wake-up as a deadlock. Like the kernel,
-    /// it compares and sleeps under the lock under which it wakes.
+    /// Never wakes spuriously, so that loom reports a lost wake-up as a deadlock. Compares and
+    /// sleeps under the lock under which it wakes, like the kernel.
     pub(crate) struct Futex {
         word: atomic::AtomicU32,
         companion: atomic::AtomicU8,
@@ -324,7 +324,6 @@ mod model {
         }
 
         pub(crate) fn sleep(&self, _deadline: Option<Deadline>) {
-            // Like the kernel: compare and queue, word by word, each under its own lock.
             let mut queued = Vec::new();
             for &(word, value) in &self.0 {
                 let wakes = word.lock.lock().unwrap();

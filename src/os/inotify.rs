@@ -10,8 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Reports that a name has a new file or none, that a mode was set, and that a file open for writing
-/// was closed, which releases its locks shortly afterwards.
+/// Reports that a name has a new file or none, that a mode was set, and that a file open for
+/// writing was closed, which releases its locks shortly afterwards.
 const REPORTS: u32 = libc::IN_CREATE
     | libc::IN_DELETE
     | libc::IN_MOVED_FROM

@@ -2,20 +2,17 @@
 //! an object.
 //!
 //! The kernel releases a lock with the last descriptor and mapping of the open file description
-//! that took it. A forked child inherits both, yet a lock must be released when the process that
-//! took it dies. Therefore:
+//! that took it, both of which a forked child inherits. But it must be released when the process
+//! that took it dies. Therefore:
 //!
 //! * a [`LockFile`] is never mapped;
 //! * a forked child closes its copy before `fork` returns there: each lock file is listed in
 //!   `LOCK_FILES` from before its lock is taken until it is closed, and no thread opens or closes
 //!   one while another thread forks.
 //!
-//! A live process holds an exclusive lock. A shared lock is held only briefly, by a sweep on a dead
-//! owner's byte, or by an owner on a dead peer's. It keeps other processes from taking the
-//! exclusive lock, and is no sign of life.
-//!
-//! Where a fork is not detected (see [`fork`]), the parent's locks stay held until the child exits
-//! or calls `exec`.
+//! A live process holds an exclusive lock. A shared lock, held only briefly by a sweep or an owner
+//! on the byte of a dead process, keeps other processes from taking the exclusive lock, and is no
+//! sign of life.
 
 use crate::os::fork;
 use crate::os::posix::{check, retry};
@@ -30,8 +27,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The call that takes locks, as errors name it.
 pub(crate) const LOCK: &str = "fcntl(F_OFD_SETLK)";
 
-/// Not a `parking_lot` mutex: a forked child unlocks it, and that one would look for waiters that
-/// do not exist there.
+/// Not a `parking_lot` mutex: a forked child unlocks it, and that one would look for waiters.
 static LOCK_FILES: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 thread_local! {

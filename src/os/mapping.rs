@@ -112,7 +112,7 @@ impl Mapping {
     }
 
     /// Copies the first bytes to private memory, with zeroes past the end. Reading the copy cannot
-    /// raise a signal, whatever other processes do to the object.
+    /// raise a signal.
     pub(crate) fn copy_of(file: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         let failed = |call| move |error| name.error(call, len, error);
         let this = Self::map(len, READ_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).map_err(failed("mmap"))?;
@@ -134,7 +134,7 @@ impl Mapping {
     }
 
     /// Zeroed memory of this process only, which the kernel keeps until it has walked the robust
-    /// lists of a killed process.
+    /// lists.
     pub(super) fn shared(len: usize) -> io::Result<Self> {
         Self::map(len, READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
     }
@@ -206,8 +206,8 @@ impl Mapping {
     }
 
     /// Asks the kernel (since Linux 6.1) to collapse the aligned parts of a range into huge pages.
-    /// A part of each must be present: if it is only reserved, Linux 6.18 exposes the memory's
-    /// previous content, on a tmpfs mounted with `huge=always`.
+    /// A part of each must be present: Linux 6.18 exposes the previous content of memory that is
+    /// only reserved, on a tmpfs mounted with `huge=always`.
     pub(super) fn collapse(&self, range: Range<usize>, huge: usize) {
         let (start, end) = (range.start.next_multiple_of(huge), range.end / huge * huge);
         let len = end.saturating_sub(start);

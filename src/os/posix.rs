@@ -53,8 +53,7 @@ pub(crate) fn reserve_all(fd: &File, len: usize) -> io::Result<()> {
 }
 
 /// Makes a single call, so that a request that cannot fit takes no memory. If a signal interrupts
-/// it, continues in steps: tmpfs rolls back what an interrupted call has reserved, so a program
-/// with a timer could never reserve a large segment at once.
+/// it, continues in steps: tmpfs rolls back what an interrupted call has reserved.
 pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
     match fallocate(fd, start, len) {
         Err(error) if error.raw_os_error() == Some(libc::EINTR) => (0..len)

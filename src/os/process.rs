@@ -20,8 +20,7 @@ const MAX_COMMAND: usize = 120;
 pub struct Process {
     /// Its id, in this process's PID namespace.
     pub id: u32,
-    /// Its command line, or its name in brackets if it has none; shortened, and without control
-    /// characters.
+    /// Its command line, shortened, or its name in brackets.
     pub command: String,
     /// Whether it is stopped, by a signal or a debugger.
     pub is_stopped: bool,
@@ -39,7 +38,7 @@ pub(crate) struct Wanted<'a> {
 /// An OFD lock has no process id: `/proc/locks` shows -1. But for each descriptor, the kernel lists
 /// the locks taken through its open file description (`/proc/PID/fdinfo/FD`, see `man 5 proc`).
 ///
-/// Processes in another PID namespace are not seen, and those that this process may not inspect are
+/// Processes in another PID namespace are not seen; those that this process may not inspect are
 /// only counted.
 #[derive(Default)]
 pub(crate) struct Seen {
@@ -80,8 +79,8 @@ impl Seen {
         }
         for entry in fs::read_dir(directory.join("fd"))? {
             let entry = entry?;
-            // The last component of the path at which the file was opened is the same wherever the
-            // file system is mounted. Other files are skipped: their file system may not respond.
+            // The last component of the path is the same wherever the file system is mounted. Other
+            // files are skipped: their file system may not respond.
             let has_name = |path: PathBuf| path.file_name().and_then(OsStr::to_str).is_some_and(files.is_name);
             if !fs::read_link(entry.path()).is_ok_and(has_name) {
                 continue;

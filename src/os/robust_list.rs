@@ -4,13 +4,11 @@
 //! When a thread exits, the kernel walks its *robust list* (`man 2 set_robust_list`) and checks the
 //! futex word at a fixed distance after each entry. If the word names the dead thread as its
 //! holder, the kernel sets `FUTEX_OWNER_DIED` and wakes a waiter. The keeper starts with the first
-//! channel, sleeps, and ends only with the process. Other threads have lists of their own, for
-//! libc's robust mutexes.
+//! channel, sleeps, and ends only with the process.
 //!
 //! The entries are private memory next to the shared words (see [`Mapping::behind_own_page`]), so
-//! no peer can corrupt the list. Yet head and entries are in pages mapped as shared: when the
-//! kernel kills a process because memory is short, it may reclaim private pages before it walks the
-//! list.
+//! no peer can corrupt the list. Yet head and entries are in pages mapped as shared: short of
+//! memory, the kernel may reclaim a killed process's private pages before it walks the list.
 //!
 //! # Killed at any instruction
 //!
@@ -144,8 +142,7 @@ impl Keeper {
         }
     }
 
-    /// Uses libc: the standard library gives each thread a second stack for signals and aborts if
-    /// that allocation fails.
+    /// Uses libc: the standard library aborts if it cannot allocate a second stack for signals.
     fn start(&'static self, stack: Option<usize>) -> Result<u32, Failed> {
         self.has_begun.store(0, Ordering::Relaxed);
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();

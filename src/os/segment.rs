@@ -1,7 +1,6 @@
 //! A [`Segment`] that this process creates, and a [`Foreign`] object, checked before it is mapped.
-//! Memory is reserved before it is used, so a full /dev/shm is an error and never a SIGBUS. A step
-//! that fails undoes the earlier ones. An open file description that holds locks is never mapped
-//! (see `locks`).
+//! Memory is reserved before it is used (a full /dev/shm is an error, never a SIGBUS). A step that
+//! fails undoes the earlier ones.
 
 #![forbid(unsafe_code)]
 
@@ -118,8 +117,8 @@ impl Segment {
     }
 
     /// Releases whole pages to the system, even while other processes have them mapped; the length
-    /// stays (I4). The range must no longer be read: a process that does reads zeros, or gets a
-    /// signal if /dev/shm is full. Returns `false` if the system refuses.
+    /// stays (I4). The range must no longer be read: readers see zeros, or get a signal if /dev/shm
+    /// is full. Returns `false` if the system refuses.
     pub(crate) fn discard(&self, range: Range<usize>) -> bool {
         self.file.as_ref().is_some_and(|file| punch(file, range.start, range.len()).is_ok())
     }
@@ -211,8 +210,8 @@ impl Foreign {
         Ok(Mapping::new(&self.file, &self.name, len.min(self.len), access)?)
     }
 
-    /// Populates the parts that have memory, for reading. (Reading a hole would allocate memory
-    /// that the owner does not account for.) Returns their size, or 0 before Linux 5.14.
+    /// Populates the parts that have memory, for reading; populating a hole would allocate memory.
+    /// Returns their size, or 0 before Linux 5.14.
     pub(crate) fn fault_in(&self, mapping: &Mapping) -> usize {
         let (len, mut at, mut present) = (mapping.len(), 0, 0);
         // Memory may appear and disappear meanwhile, so each iteration advances.

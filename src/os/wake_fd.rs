@@ -1,8 +1,7 @@
 //! A waker backed by a file descriptor, so that an event loop can wait for a future.
 //!
 //! It is an eventfd, readable at first and from then on whenever the last poll was ready or a waker
-//! has been called since. It serves one future: with several, P2 for one of them could consume the
-//! wake-up of another.
+//! has been called since. It serves one future: P2 for one could consume the wake-up of another.
 //!
 //! | step | [`WakeFd::poll`] | step | a waker |
 //! |---|---|---|---|
@@ -14,9 +13,6 @@
 //! **No wake-up is lost.** P3 erases only writes that precede it. The kernel's lock of the eventfd
 //! orders W1 and W2 before such a P3, so P4 or the P2 before it has seen W1. If P2 saw it, P3 does not
 //! take place. A write that follows P3 remains.
-//!
-//! A ready poll that follows a pending one writes the eventfd (P1), because it may have dropped the
-//! waker.
 
 use crate::sync::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -31,16 +27,14 @@ use real::EventFd;
 #[path = "../models/wake_fd.rs"]
 mod models;
 
-/// A file descriptor that is readable whenever a future should be polled again, for event loops:
-/// `epoll`, `mio`, GLib and others.
+/// A file descriptor that is readable whenever a future should be polled again, for event loops.
 ///
 /// It works with everything that can be awaited: [`Receiver::poll_recv`], [`Sender::send_async`],
-/// [`Request::wait_async`]. Only pending polls, wake-ups and the poll after these make system
-/// calls.
+/// [`Request::wait_async`].
 ///
-/// The descriptor may be readable although nothing is ready, so poll when it is readable, and never
-/// block. Create one `WakeFd` for each future or receiver, and remove it from the event loop before
-/// you drop it: a registered waker keeps the descriptor open.
+/// The descriptor may be readable although nothing is ready, so never block. Create one `WakeFd`
+/// for each future or receiver, and remove it from the event loop before you drop it: a registered
+/// waker keeps the descriptor open.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,16 +49,11 @@ mod models;
 /// let mut receiver = Receiver::open(&Client::new(), &name)?;
 /// let mut ready = WakeFd::new()?;
 /// # sender.send_bytes(b"a sample")?;
-/// # let mut received = 0;
 /// let mut events = [libc::pollfd { fd: ready.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-/// loop {
-///     // Other descriptors and a timeout belong here.
-///     unsafe { libc::poll(events.as_mut_ptr(), 1, -1) };
-///     while let Poll::Ready(message) = ready.poll(|context| receiver.poll_recv(context)) {
-///         println!("{} bytes", message?.len());
-/// #       received += 1;
-///     }
-/// #   if received == 1 { break; }
+/// // In the loop, with other descriptors and a timeout:
+/// unsafe { libc::poll(events.as_mut_ptr(), 1, -1) };
+/// while let Poll::Ready(message) = ready.poll(|context| receiver.poll_recv(context)) {
+///     println!("{} bytes", message?.len());
 /// }
 /// # Ok(())
 /// # }
@@ -183,8 +172,7 @@ mod real {
     }
 
     impl WakeFd {
-        /// Creates the descriptor, which is closed by `exec`. A forked child that inherits it never
-        /// changes it, and needs one of its own.
+        /// Creates the descriptor, which is closed by `exec`. A forked child needs one of its own.
         ///
         /// # Errors
         ///

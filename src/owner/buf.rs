@@ -1,5 +1,4 @@
-//! The owner's handles. References to the bytes exist only while one is held (I5): `&mut [u8]`
-//! through the only handle of a chunk that no peer can attach to, `&[u8]` otherwise.
+//! The owner's handles. References to the bytes exist only while one is held (I5).
 
 use crate::os::mapping::prefetch_for_writing;
 use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk};
@@ -17,17 +16,6 @@ use std::ptr::NonNull;
 ///
 /// The bytes are initialised but unspecified: usually an earlier message. See
 /// [`Provider::alloc_zeroed`](crate::Provider::alloc_zeroed).
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let provider = shm_pool::Provider::builder().build()?;
-/// let mut buffer = provider.alloc(1024)?;
-/// buffer[..5].copy_from_slice(b"hello");
-/// buffer.truncate(5);
-/// assert_eq!(&buffer.freeze()[..], b"hello");
-/// # Ok(())
-/// # }
-/// ```
 ///
 /// After [`freeze`](Self::freeze) the bytes cannot be written:
 ///
@@ -137,8 +125,7 @@ impl fmt::Debug for ShmBufMut {
 /// dropped and the peers' leases have ended.
 ///
 /// To send it, [`grant`](Self::grant) it to a known peer, and drop the buffer; or send its
-/// [`descriptor`](Self::descriptor) to any peers, and keep a clone until they have confirmed. Those
-/// that attach too late get [`AttachError::Stale`](crate::AttachError::Stale).
+/// [`descriptor`](Self::descriptor) to any peers, and keep a clone until they have confirmed.
 pub struct ShmBuf {
     chunk: NonNull<Chunk>,
     len: usize,
@@ -162,8 +149,8 @@ impl ShmBuf {
     }
 
     /// Returns the message's descriptor, for any peer. It adds no lease: keep this handle or a
-    /// clone until the receivers have attached. Only the first call for a chunk takes a lock, or
-    /// none if the chunk is [reserved](crate::Provider::reserve).
+    /// clone until the receivers have attached. The first call for a chunk takes a lock, unless the
+    /// chunk is [reserved](crate::Provider::reserve).
     ///
     /// # Errors
     ///
@@ -227,7 +214,7 @@ impl ShmBuf {
         copies
     }
 
-    /// Prefetches both ends for the next writer; the processor's own prefetcher covers the middle.
+    /// Prefetches both ends for the next writer.
     #[inline]
     pub(crate) fn fetch_ends(&self) {
         let first = self.chunk().data().as_ptr();
@@ -283,8 +270,8 @@ impl ShmBuf {
         chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_on_loan(self.chunk)
     }
 
-    /// Turns the message back into an exclusive buffer. In any case, descriptors that no peer has
-    /// attached to may become stale.
+    /// Turns the message back into an exclusive buffer. Descriptors that no peer has attached to
+    /// may become stale, even on an error.
     ///
     /// # Errors
     ///
@@ -396,7 +383,6 @@ mod tests {
 
     const VARIABLE: &str = "SHM_POOL_TEST_TOO_MANY_CLONES";
 
-    /// Leaking clones must not overflow the count and free a message that others read.
     #[test]
     fn clone_overflow_aborts() {
         if let Ok(prefix) = std::env::var(VARIABLE) {
@@ -424,7 +410,6 @@ mod tests {
         std::mem::forget((message.clone(), last, message));
     }
 
-    /// When generations run out, the chunk keeps its record, and peers can still attach.
     #[test]
     fn share_after_last_generation() {
         let provider = Provider::builder().max_shared(1).build().unwrap();

@@ -1,9 +1,9 @@
 //! Carves a range of memory into pieces of whole units. The only file that uses talc.
 //!
 //! talc keeps its lists and tags in the memory that it manages. Here that is a *shadow*: private
-//! memory with a talc unit of 32 bytes for each unit of the range. What talc allocates there stands
-//! for the same part of the range. So a process that can write to the range cannot damage the
-//! allocator, and the range's bytes are never touched: they may be holes, or still be read.
+//! memory with a talc unit of 32 bytes for each unit of the range. So a process that can write to
+//! the range cannot damage the allocator, and the range's bytes are never touched: they may be
+//! holes, or still be read.
 //!
 //! By talc's contract alone, pieces never overlap: one of `n` units is an allocation of `32 n - 8`
 //! bytes, aligned to 32, which with talc's tag takes `n` units of the shadow.
@@ -165,7 +165,6 @@ impl Carver {
         }
     }
 
-    /// talc finds it faster than a scan of all pieces.
     pub(crate) fn has_gap(&mut self, units: usize) -> bool {
         self.carve(units, false).map(|at| self.free(at)).is_some()
     }

@@ -233,10 +233,10 @@ impl Drop for OwnerControl {
 }
 
 /// Returns an odd generation that differs between records and providers, so that a damaged or
-/// forged descriptor does not hit the right one by counting from 1. The top bits are clear, which
-/// leaves 21,900 years at 10 million messages a second. `record::published_after` handles the end.
+/// forged descriptor does not hit the right one by counting from 1. The top bits are clear, for
+/// 21,900 years at 10 million messages a second.
 fn first_generation(seed: u64, index: u32) -> u64 {
-    // SplitMix64's increment, an odd number near 2^64 divided by the golden ratio.
+    // SplitMix64's increment.
     (seed ^ u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 2 | 1
 }
 
@@ -336,7 +336,7 @@ mod tests {
     use super::*;
     use crate::os::posix::PAGE;
 
-    /// A segment numbered 0 would look unlisted, and its peers would keep it mapped for ever.
+    /// A segment numbered 0 would look unlisted.
     #[test]
     fn serial_numbers_wrap_past_zero() {
         let names = Namespace::in_shm(&format!("shm_pool-unit-{}-serial", std::process::id()));

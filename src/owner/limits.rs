@@ -4,7 +4,7 @@
 //!
 //! Up to 2 KiB there is a class for each multiple of a cache line. Above, there are 32 evenly
 //! spaced classes per doubling, so a class is at most 3.2 % larger than the smallest length that
-//! needs it (jemalloc's spacing, with more steps). A class costs only a shelf.
+//! needs it.
 
 #![forbid(unsafe_code)]
 
@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use thiserror::Error;
 
-/// The smallest class, and the alignment of every chunk: a cache line, so that two processes never
-/// share one by two messages.
+/// The smallest class, and the alignment of every chunk: a cache line, so that no two messages
+/// share one.
 pub(crate) const MIN_SIZE: usize = 64;
 
 const MIN_SHIFT: u32 = MIN_SIZE.trailing_zeros();
@@ -93,16 +93,8 @@ const MAX_IDLE_WINDOW: u64 = 1 << 31;
 /// Uses of a chunk are counted in batches of this size, a power of two.
 pub(crate) const COUNTED: u64 = 64;
 
-/// Options of a pool's segments and memory that few programs need, for
-/// [`ProviderBuilder::tuning`](crate::ProviderBuilder::tuning) and
-/// [`BackendBuilder::tuning`](crate::backend::BackendBuilder::tuning). `build` checks them.
-///
-/// ```
-/// # use shm_pool::{Provider, Tuning};
-/// let tuning = Tuning::new().arena_size(16 << 20).huge_pages(true);
-/// let provider = Provider::builder().max_bytes(64 << 20).tuning(tuning).build()?;
-/// # Ok::<(), shm_pool::BuildError>(())
-/// ```
+/// Options that few programs need, for [`ProviderBuilder::tuning`](crate::ProviderBuilder::tuning)
+/// and [`BackendBuilder::tuning`](crate::backend::BackendBuilder::tuning). `build` checks them.
 #[derive(Clone, Debug)]
 #[must_use = "options have no effect until they are passed to a builder"]
 pub struct Tuning {
@@ -126,12 +118,12 @@ impl Tuning {
 
     /// Sets the length of the first segment in bytes, from 1 to `max_bytes` and at most the longest
     /// segment (of a provider: 64 GiB), rounded up to whole pages and to a multiple of the first
-    /// message's chunk, or to `max_bytes` if little of it would be left.
+    /// message's chunk.
     ///
     /// Default: a 32nd of `max_bytes`, but at least 64 KiB and eight of the first message; with
     /// [`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) 0, one message. Each
-    /// further segment is at least as long as all earlier ones together and as eight of its first
-    /// message, or 32 of a message above a 32nd of `max_bytes`. All of this is only address space.
+    /// further segment is at least as long as all earlier ones together. All of this is only
+    /// address space.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
@@ -141,26 +133,23 @@ impl Tuning {
     /// the system: from 0 (never) to 2,147,483,648, rounded up to a multiple of 64; default 32,768.
     /// Such a window also has at least 128 allocations for each existing chunk.
     ///
-    /// Not needed were, of a class's queue, the lowest number that a take has left; a most recently
-    /// released chunk that no message has used; and between chunks, the memory that was there at
-    /// the end of two windows. If that is at least a 1024th of `max_bytes`, about every 64th
-    /// allocation returns up to 1 MiB of it, at some 40 ns per 4 KiB page.
-    /// [Reserved](crate::Provider::reserve) chunks stay. A publisher that allocates only reserved
-    /// lengths, or stops, has to call [`Provider::trim`](crate::Provider::trim).
+    /// Idle throughout were, of a class's queue, the lowest number that a take has left; and
+    /// between chunks, the memory that was there at the end of two windows. If that is at least a
+    /// 1024th of `max_bytes`, about every 64th allocation returns up to 1 MiB of it, at some 40 ns
+    /// per 4 KiB page. [Reserved](crate::Provider::reserve) chunks stay. A publisher that allocates
+    /// only reserved lengths has to call [`Provider::trim`](crate::Provider::trim).
     pub fn idle_window(mut self, allocations: u64) -> Self {
         self.idle_window = allocations;
         self
     }
 
     /// Advises the kernel to put reserved memory into huge pages (2 MiB on x86-64), so that large
-    /// messages cause fewer TLB misses. Other memory stays in small pages, without an error. Needs
-    /// Linux 6.1. Default `false`.
+    /// messages cause fewer TLB misses. Needs Linux 6.1. Default `false`.
     ///
     /// A huge page is made when the last of its small pages is reserved, so it takes no more
-    /// memory. Reserving takes about twice as long, because the kernel copies, and may delay other
-    /// threads: [`reserve`](crate::Provider::reserve) at the start. A tmpfs mounted with
-    /// `huge=always` ([`directory`](crate::ProviderBuilder::directory)) has huge pages without this
-    /// option, faster, but takes up to one more for each piece.
+    /// memory. Reserving takes about twice as long: [`reserve`](crate::Provider::reserve) at the
+    /// start. A tmpfs mounted with `huge=always` ([`directory`](crate::ProviderBuilder::directory))
+    /// has huge pages without this option, faster, but takes up to one more for each piece.
     pub fn huge_pages(mut self, advise: bool) -> Self {
         self.huge_pages = advise;
         self
@@ -357,8 +346,7 @@ impl AllocError {
     }
 
     /// Returns `true` if there was too little memory, so that the same call may succeed later: at
-    /// the cap once buffers or views are dropped, and if the system has none (`ENOSPC`, `ENOMEM`)
-    /// once another process frees some.
+    /// the cap, or in the system (`ENOSPC`, `ENOMEM`).
     pub fn is_exhausted(&self) -> bool {
         match &*self.0 {
             AllocErrorKind::Exhausted { .. } => true,
@@ -408,7 +396,7 @@ pub enum AllocErrorKind {
         /// Largest alignment in bytes.
         max: usize,
     },
-    /// The cap is reached, and the memory that is neither in use nor leased is too small or too
+    /// The cap is reached, and the memory that is neither in use nor leased is too small or
     /// scattered.
     #[error(
         "a chunk of {len} bytes does not fit under max_bytes {max_bytes}: {in_use} bytes are in use by this process, {leased} are \
@@ -416,18 +404,16 @@ pub enum AllocErrorKind {
          views, or raise ProviderBuilder::max_bytes"
     )]
     Exhausted {
-        /// Size of the required chunk in bytes: the requested length, rounded up to its class, or
-        /// at the cap to 64 bytes or whole pages.
+        /// Size of the required chunk in bytes: the requested length, rounded up.
         len: usize,
         /// The cap in bytes.
         max_bytes: usize,
         /// Bytes of chunks that this process holds handles to.
         in_use: usize,
-        /// All other bytes under the cap: idle chunks and free parts of the segments, in several
-        /// pieces.
+        /// All other bytes under the cap: idle chunks and free parts of the segments.
         idle: usize,
-        /// Bytes of chunks that this process has dropped and peers still lease, and of chunks on
-        /// loan through channels.
+        /// Bytes of chunks that this process has dropped and peers still lease, and of those on
+        /// loan.
         leased: usize,
     },
     /// No memory was released in time, and a last attempt found none.
@@ -452,7 +438,7 @@ pub enum AllocErrorKind {
     /// A reserved chunk could not be prepared for sharing.
     #[error("a reserved chunk cannot be prepared for sharing")]
     ReserveShare(#[source] ShareError),
-    /// This process is a forked child of the one that built the provider, and owns no part of it.
+    /// This process is a forked child of the one that built the provider.
     #[error("the provider belongs to the parent of this forked process; build a new one")]
     Forked,
     /// The operating system refused a segment, or memory for it.
@@ -464,7 +450,7 @@ pub enum AllocErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ShareError {
-    /// Every record of the control object is in use: its chunk is held, leased or reserved.
+    /// Every record is in use: its chunk is held, leased or reserved.
     #[error(
         "all {max} records for shared chunks are taken; drop shared buffers, or raise ProviderBuilder::max_shared"
     )]
@@ -491,7 +477,7 @@ pub enum ShareError {
         /// The limit.
         max: usize,
     },
-    /// The peer reads, or has not taken up, so many bytes that this grant would exceed
+    /// The peer holds so many bytes that this grant would exceed
     /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer).
     #[error("a grant of {len} bytes is over the quota: peer {peer} holds {held} bytes of {max}; wait until it drops views, or revoke grants")]
     OverQuota {
@@ -499,12 +485,12 @@ pub enum ShareError {
         peer: PeerId,
         /// The message's length in bytes.
         len: u64,
-        /// The bytes of the messages that it reads or was granted.
+        /// The bytes that it reads or was granted.
         held: u64,
         /// The limit.
         max: u64,
     },
-    /// No private memory for the queue of dropped buffers that peers still read.
+    /// No private memory for the queue of leased chunks.
     #[error("no private memory for {bytes} bytes; lower ProviderBuilder::max_shared")]
     OutOfMemory {
         /// Requested bytes.

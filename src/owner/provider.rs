@@ -1,5 +1,4 @@
-//! The owner's front door: [`Provider`], the options that it is built with, and the [`Request`]s that
-//! may wait for memory.
+//! The owner's front door: [`Provider`], its options, and [`Request`]s.
 
 #![forbid(unsafe_code)]
 
@@ -61,12 +60,10 @@ impl Provider {
     /// Allocates `len` bytes with unspecified content, aligned to 64.
     ///
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and uses no
-    /// heap. Otherwise it takes microseconds, plus in the worst case 50 ns for each chunk checked
-    /// that peers leased when it was dropped (8, and one per 128 bytes of `len`; all of them before
-    /// a segment is created), 0.4 ms per MiB of new memory and, at the cap, 0.2 µs for each idle
-    /// chunk and 1 µs for each peer. If the system has no memory, it [sweeps](Self::sweep). After
-    /// an [`idle_window`](crate::Tuning::idle_window), it returns up to 1 MiB to the system now and
-    /// then.
+    /// heap. Otherwise it takes microseconds, plus in the worst case 50 ns for each chunk that
+    /// peers leased when it was dropped, 0.4 ms per MiB of new memory and, at the cap, 0.2 µs for
+    /// each idle chunk and 1 µs for each peer. If the system has no memory, it
+    /// [sweeps](Self::sweep).
     ///
     /// # Errors
     ///
@@ -113,8 +110,7 @@ impl Provider {
         Request::new(self, len)
     }
 
-    /// Like [`alloc`](Self::alloc), but waits at most `timeout` for memory, which it finds as soon
-    /// as any process releases it, and within 50 milliseconds of a peer's death.
+    /// Like [`alloc`](Self::alloc), but waits at most `timeout` for memory.
     ///
     /// # Errors
     ///
@@ -124,7 +120,7 @@ impl Provider {
     }
 
     /// Ends all current and future waits for memory with [`AllocErrorKind::Interrupted`]. Blocks
-    /// until the helper thread for futures has exited, unless a waker calls this on that thread.
+    /// until the helper thread for futures has exited, unless a waker calls this.
     pub fn interrupt_waits(&self) {
         if let Some(pool) = self.own_pool() {
             pool.waiting.close(pool);
@@ -141,14 +137,12 @@ impl Provider {
     }
 
     /// Reserves `count` chunks for messages of `len` bytes, aligned to 64, until the
-    /// [`Reservation`] is dropped. They count against the cap. No other length uses them, and
-    /// neither [`trim`](Self::trim) nor a lack of memory destroys them. Reservations of one size
-    /// class add up.
+    /// [`Reservation`] is dropped. They count against the cap, and neither other lengths,
+    /// [`trim`](Self::trim) nor a lack of memory takes them. Reservations of one size class add up.
     ///
     /// While one of them is free, a message of that length makes no system call, uses no heap and
-    /// causes no page fault, from the first one on: each chunk has memory that is present in this
-    /// process, a record, and room in its queues. Each free one is found, at some 50 ns for each
-    /// one that is leased or on loan. Peers prepare with [`Client::warm`](crate::Client::warm) and
+    /// causes no page fault, from the first one on. Finding it takes some 50 ns for each one that
+    /// is leased or on loan. Peers prepare with [`Client::warm`](crate::Client::warm) and
     /// [`Receiver::warm`](crate::channel::Receiver::warm).
     ///
     /// # Errors
@@ -164,21 +158,18 @@ impl Provider {
     }
 
     /// Returns idle memory to the system until the provider holds at most `bytes`
-    /// ([`Stats::bytes_held`]), as far as possible: memory between chunks, then idle chunks, the
-    /// largest first. Reserved chunks and segments without memory stay. Returns the number of
-    /// bytes, whole pages.
+    /// ([`Stats::bytes_held`]), as far as possible. Reserved chunks and segments without memory
+    /// stay. Returns the number of bytes, whole pages.
     pub fn trim_to(&self, bytes: usize) -> usize {
         self.own_pool().map_or(0, |pool| pool.trim_to(bytes))
     }
 
-    /// Returns all idle memory to the system, including chunks that dead peers leased. Returns the
-    /// number of bytes.
+    /// Returns all idle memory to the system. Returns the number of bytes.
     pub fn trim(&self) -> usize {
         self.own_pool().map_or(0, |pool| pool.trim())
     }
 
-    /// Reclaims the leases of dead peers, as allocations do when memory runs out. Returns how many
-    /// messages they still held.
+    /// Reclaims the leases of dead peers. Returns how many messages they still held.
     pub fn reclaim(&self) -> usize {
         let Some(pool) = self.own_pool() else { return 0 };
         let reclaimed = pool.reclaim();
@@ -190,10 +181,10 @@ impl Provider {
     /// [`Client::attach`](crate::Client::attach) then fails with
     /// [`AttachError::Disconnected`](crate::AttachError::Disconnected),
     /// [`ShmBuf::grant`](crate::ShmBuf::grant) to it with [`ShareError::PeerDisconnected`], and its
-    /// unclaimed grants are revoked. Its views stay valid until it drops them or dies.
+    /// unclaimed grants are revoked. Its views stay valid.
     ///
     /// Its process may connect again with a new client. This is no defence against a process that
-    /// violates the protocol: the peer's own library enforces it.
+    /// violates the protocol.
     ///
     /// # Errors
     ///
@@ -208,21 +199,15 @@ impl Provider {
     }
 
     /// Removes the objects in /dev/shm that killed providers of this
-    /// [`name_prefix`](crate::ProviderBuilder::name_prefix) have left: those of this user whose
-    /// owner's lock no process holds. Bytes that peers have mapped stay.
+    /// [`name_prefix`](crate::ProviderBuilder::name_prefix) and this user have left. Bytes that
+    /// peers have mapped stay.
     ///
-    /// A file is removed only if it looks like an object and has no hard link. A control object
-    /// that stays keeps the segments named after it, so do not remove a living provider's by hand.
+    /// A file is removed only if it looks like an object and has no hard link. Do not remove a
+    /// living provider's control object by hand: its segments would be removed.
     ///
     /// You seldom need to call this: the last reader of a dead provider removes its objects, and
     /// [`ProviderBuilder::build`](crate::ProviderBuilder::build) sweeps, as do allocations and new
     /// channels if the system is out of memory.
-    ///
-    /// ```
-    /// let swept = shm_pool::Provider::sweep("camera")?;
-    /// println!("{} objects, {} bytes", swept.objects, swept.bytes);
-    /// # Ok::<(), shm_pool::BuildError>(())
-    /// ```
     ///
     /// # Errors
     ///
@@ -243,13 +228,13 @@ impl Provider {
     }
 
     /// Returns statistics, all zero in a forked child. Takes a lock that creating and destroying
-    /// chunks also take. See the [`report`](Self::report) for each peer's figures.
+    /// chunks also take.
     pub fn stats(&self) -> Stats {
         self.pool.stats()
     }
 
-    /// Returns the figures that a real-time thread may read, all zero in a forked child: takes no
-    /// lock, makes no system call and uses no heap. Costs about a microsecond.
+    /// Returns the figures that a real-time thread may read, all zero in a forked child. Costs
+    /// about a microsecond.
     pub fn counters(&self) -> Counters {
         self.pool.counters()
     }
@@ -294,10 +279,8 @@ impl std::fmt::Debug for Provider {
 ///
 /// Waiting requests are tried in order of arrival. One that fits is served before an earlier one
 /// that does not, and allocations that do not wait before all of them. So that a large message does
-/// not starve, a length that keeps being refused gets a *region*: one range under the cap, in which
-/// dropped chunks are not used again until the message fits. There is one region at a time, which
-/// may pass to another length after 250 milliseconds; it contains no [reserved](Provider::reserve)
-/// chunk. A publisher that retries every 250 milliseconds gets one, too.
+/// not starve, one range is [set aside](crate::docs::design#at-the-cap) for a length that keeps
+/// being refused, whether it waits or retries within 250 milliseconds.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a request does nothing until it is made by `now`, `timeout`, `wait` or `wait_async`"]
 pub struct Request<'a> {
@@ -363,8 +346,7 @@ impl<'a> Request<'a> {
     /// cancel safe: memory delivered to a dropped future is passed on.
     ///
     /// While futures wait, a helper thread looks for memory on their behalf. Wakers are called with
-    /// no lock held: a waker may allocate, poll, drop its task or the last `Arc` of the provider,
-    /// and panic.
+    /// no lock held.
     ///
     /// A provider cannot be dropped while a request waits for it:
     ///
@@ -440,7 +422,7 @@ impl fmt::Debug for AllocFuture<'_> {
     }
 }
 
-/// How many control objects `build` creates before it gives up: other processes sweep in a loop.
+/// How many control objects `build` creates before it gives up: sweeps may remove them.
 const SWEPT_TRIES: usize = 16;
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
@@ -491,9 +473,9 @@ impl ProviderBuilder {
     /// Sets the cap on payload memory in bytes, at least 1, rounded up to whole pages; default 1
     /// GiB. Nothing is reserved in advance.
     ///
-    /// A few segments within the cap hold all messages, and their pages take memory when they are
-    /// first needed. (With `mlockall`, whole segments do.) The control object is not included: a
-    /// page, and 128 bytes for each of [`max_shared`](Self::max_shared).
+    /// Its memory is taken when it is first needed. (With `mlockall`, whole segments are.) The
+    /// control object is not included: a page, and 128 bytes for each of
+    /// [`max_shared`](Self::max_shared).
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
@@ -506,12 +488,10 @@ impl ProviderBuilder {
         self
     }
 
-    /// Sets how many free chunks are kept per size class, from 0 to 1,048,576; default 8. Others
-    /// return to their segments, without a system call. With 0, each buffer's memory is returned to
-    /// the system when the buffer is dropped.
+    /// Sets how many free chunks are kept per size class, from 0 to 1,048,576; default 8. With 0,
+    /// each buffer's memory is returned to the system when the buffer is dropped.
     ///
-    /// Chunks that peers lease do not count. A high number costs nothing by itself: a class's queue
-    /// begins with 64 slots of 16 bytes of heap and grows with the class.
+    /// Chunks that peers lease do not count. A high number costs nothing by itself.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = chunks;
         self
@@ -519,7 +499,7 @@ impl ProviderBuilder {
 
     /// Sets how many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes
     /// 128 bytes of /dev/shm from the start, and 16 bytes of heap from the first shared chunk on. A
-    /// shared chunk counts until it is destroyed; if records run short, idle ones are.
+    /// shared chunk counts until it is destroyed.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
         self
@@ -529,19 +509,18 @@ impl ProviderBuilder {
     /// least 1; by default there is no limit. Above it, [`ShmBuf::grant`](crate::ShmBuf::grant)
     /// fails with [`ShareError::OverQuota`](crate::ShareError::OverQuota), and that peer's
     /// [`Client::attach`](crate::Client::attach) with
-    /// [`AttachError::OverQuota`](crate::AttachError::OverQuota), until it drops views or grants
-    /// are revoked; it can still take up grants. So a subscriber that leaks messages, or is stopped,
-    /// cannot use up the cap. The count is in shared memory: it is no defence against a process that
-    /// violates the protocol. For channels, see
+    /// [`AttachError::OverQuota`](crate::AttachError::OverQuota); it can still take up grants. So a
+    /// subscriber that leaks messages, or is stopped, cannot use up the cap. The count is no
+    /// defence against a process that violates the protocol. For channels, see
     /// [`SenderBuilder::loans`](crate::channel::SenderBuilder::loans).
     pub fn max_bytes_per_peer(mut self, bytes: u64) -> Self {
         self.quota = Some(bytes);
         self
     }
 
-    /// Sets the permission bits of the objects under /dev/shm, whatever umask is set; default
-    /// `0o600`: peers of the same user. With `0o660`, peers of the same group may attach too. For
-    /// others than the owner, write bits apply only to the control object, which holds the leases.
+    /// Sets the permission bits of the objects, whatever umask is set; default `0o600`: peers of
+    /// the same user. With `0o660`, peers of the same group may attach too. For others than the
+    /// owner, write bits apply only to the control object.
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
@@ -555,25 +534,22 @@ impl ProviderBuilder {
     }
 
     /// Sets the directory of the objects, an absolute path that exists; default /dev/shm. Clients
-    /// need [the same](crate::ClientBuilder::directory), and each directory is swept separately
-    /// ([`Provider::sweep_in`]).
+    /// need [the same](crate::ClientBuilder::directory), and each directory is swept separately.
     ///
-    /// Choose a tmpfs. Another local file system writes messages to the disk now and then, and
-    /// writers may wait for that. A network file system does not work, because locks show which
-    /// processes are alive. hugetlbfs is refused: every object would take whole huge pages.
+    /// Choose a tmpfs. Another local file system writes messages to the disk now and then. A
+    /// network file system does not work, because locks show which processes are alive. hugetlbfs
+    /// is refused.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
         self
     }
 
-    /// Locks the pool and the control object into RAM, so that a message never waits to be read
-    /// back from swap. Default `false`.
+    /// Locks the pool and the control object into RAM. Default `false`.
     ///
     /// [`build`](Self::build) checks that `RLIMIT_MEMLOCK` allows for
     /// [`max_bytes`](Self::max_bytes) and the control object ([`BuildError::LockMemory`]). If the
     /// process has locked other memory by the time of an allocation, that fails with
-    /// [`AllocErrorKind::Os`](crate::AllocErrorKind::Os) (`mlock2`). The lock ends with the owner's
-    /// process.
+    /// [`AllocErrorKind::Os`](crate::AllocErrorKind::Os) (`mlock2`).
     pub fn lock_memory(mut self, lock: bool) -> Self {
         self.lock_memory = lock;
         self
@@ -586,7 +562,7 @@ impl ProviderBuilder {
     }
 
     /// Creates the provider and its control object, but no payload memory yet. First
-    /// [sweeps](Provider::sweep_in) this directory and prefix; a failing sweep is no error.
+    /// [sweeps](Provider::sweep_in) this directory and prefix, as far as possible.
     ///
     /// # Errors
     ///

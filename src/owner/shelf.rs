@@ -1,5 +1,4 @@
-//! The idle chunks of one size class, in a hot slot and a queue; and the leased chunks of all
-//! classes, in another queue.
+//! The idle chunks of one size class, and the leased chunks of all.
 //!
 //! | place | holds | order |
 //! |---|---|---|
@@ -8,8 +7,7 @@
 //! | leased queue | chunks of all classes that peers leased when they were released | first in, first out |
 //!
 //! A chunk is in one of these places or in one hand (I3), and each transfer is one atomic exchange.
-//! The hot slot is lock-free; in crossbeam's `ArrayQueue`, a thread that stops between claiming and
-//! filling a slot delays the thread that wants that slot.
+//! The hot slot is lock-free; the `ArrayQueue` is not.
 //!
 //! # Closing
 //!
@@ -63,14 +61,13 @@ const QUEUES: usize = 6;
 /// The idle places of one size class.
 ///
 /// The queue grows with the class: a longer one takes over, and shorter ones are emptied first, so
-/// the order stays first in, first out. The hot slot has a pair of cache lines to itself: threads
-/// that only read the queue's address do not evict it from the taker's cache.
+/// the order stays first in, first out. The hot slot has cache lines to itself.
 #[repr(C, align(128))]
 pub(crate) struct Shelf<C: Owner, O: Owner> {
     hot: Hot<C::Owned>,
     /// A hint: a chunk was taken from the idle queue since the hot slot was last found full. Then a
-    /// take loads before it swaps. If one thread takes and another gives, the slot stays empty, and
-    /// a swap would wait for all earlier stores.
+    /// take loads before it swaps: the slot may stay empty, and a swap would wait for all earlier
+    /// stores.
     uses_queue: AtomicBool,
     /// The longest open queue, which takes new chunks.
     longest: AtomicU8,
@@ -118,8 +115,8 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         NonNull::new(found).filter(|_| Self::is_chunk(found)).map(|found| unsafe { C::from_raw(found) })
     }
 
-    /// Seals the hot slot, and takes out its chunk. A take that swapped out the seal calls this; a
-    /// give may have used that gap.
+    /// Seals the hot slot, and takes out its chunk. Called by a take that swapped out the seal,
+    /// too.
     #[cold]
     fn seal_hot(&self) -> Option<C> {
         Self::owner(self.hot.0.swap(Self::SEAL, Ordering::Acquire))

@@ -1,8 +1,7 @@
-//! Waiting for memory: the queue of requests, the threads that look for memory, and how a release
-//! notifies them.
+//! Waiting for memory.
 //!
-//! A *look* tries each request in order of arrival, under the queue's lock. A request that fits
-//! overtakes an earlier one that does not, which gets a region instead (see `arena::region`).
+//! A *look* tries each request in order of arrival, under the queue's lock. One that does not fit
+//! is overtaken, and gets a region instead (see `arena::region`).
 //!
 //! A waiting thread sleeps on the memory bell, and looks for all requests when it wakes; for
 //! futures, a helper thread does. The first thread that a ring wakes looks; the others see that the
@@ -17,7 +16,7 @@
 //! | a look delivers to a thread that may be asleep | it rings |
 //! | a request times out | its thread looks once more |
 //!
-//! A future's waker is user code. It may poll, panic, or drop the provider, so it is called with no
+//! A future's waker is user code: it may poll, panic, or drop the provider. So it is called with no
 //! lock held, and the helper thread never waits for its own exit.
 
 #![forbid(unsafe_code)]
@@ -301,8 +300,7 @@ fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, AllocError> {
     Ok(thread.spawn(help).map_err(failed)?.thread().id())
 }
 
-/// The number of listening pools with this notice. Every drop of a buffer reads it, so it has its
-/// own cache lines.
+/// The number of listening pools with this notice. Every drop of a buffer reads it.
 #[repr(align(128))]
 struct Flag(AtomicUsize);
 
@@ -315,8 +313,8 @@ static FLAGS: [Flag; 256] = [UNSET; 256];
 static POOLS: PerProcess<Mutex<Vec<Weak<Pool>>>> = PerProcess::new();
 
 /// The index of a flag of the process: a request waits for a pool's memory. A thread that has
-/// released a chunk may not touch the pool, so each chunk has a copy. If its flag is set, the
-/// thread finds the listening pools in a list; pools that share a flag ring for each other.
+/// released a chunk may not touch the pool, so each chunk has a copy. Pools that share a flag ring
+/// for each other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Notice(u8);
 
@@ -352,8 +350,7 @@ impl Notice {
     }
 }
 
-/// From now on, threads that release memory of the pool ring its bell. A look that begins after
-/// this sees what was released before.
+/// From now on, threads that release memory of the pool ring its bell.
 fn listen(pool: &Arc<Pool>) {
     POOLS.get().lock().push(Arc::downgrade(pool));
     pool.notice.flag().fetch_add(1, Ordering::Relaxed);

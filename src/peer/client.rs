@@ -1,7 +1,6 @@
 //! A client maps each control object and each segment once. A view holds a reference to its
 //! segment, which keeps the control object mapped, so it outlives the client. An attach when
-//! everything is mapped takes six read-modify-writes: two on the table's reader lock, one for the
-//! lease, one for the mapping's reference, and two when the view is dropped.
+//! everything is mapped takes six read-modify-writes.
 
 #![forbid(unsafe_code)]
 
@@ -102,7 +101,7 @@ impl Client {
     }
 
     /// Connects to a provider before its first message arrives. Returns this client's id there, for
-    /// [`ShmBuf::grant`](crate::ShmBuf::grant), the same each time.
+    /// [`ShmBuf::grant`](crate::ShmBuf::grant).
     ///
     /// # Errors
     ///
@@ -173,8 +172,8 @@ impl Client {
             if let Some(cached) = entry.segment(place.index, place.segment) {
                 return ShmView::new(cached.clone(), lease, descriptor, place);
             }
-            // The lease keeps the segment alive. It moves from the table's reference to a counted
-            // one, so that the segment can be mapped without the table's lock.
+            // The lease keeps the segment alive. It moves to a counted reference, so that the
+            // segment can be mapped without the table's lock.
             let remote = entry.remote.clone();
             let lease = lease.moved_to(&remote.control);
             drop(table);
@@ -207,12 +206,10 @@ impl Client {
     }
 
     /// Connects to a provider, and maps and faults in all of its current memory, so that attaching
-    /// causes no system call and no page fault from the first message on. Returns the bytes of
-    /// payload that are present.
+    /// causes no system call and no page fault. Returns the bytes of payload that are present.
     ///
     /// For memory that the provider takes later, call this again, or let it
-    /// [`reserve`](crate::Provider::reserve) first. Before Linux 5.14 the segments are mapped but
-    /// not faulted in, and the result is 0.
+    /// [`reserve`](crate::Provider::reserve) first. Before Linux 5.14, the result is 0.
     ///
     /// # Errors
     ///
@@ -245,8 +242,7 @@ impl Client {
     }
 
     /// Unmaps segments that their owner has destroyed, and disconnects from providers that have
-    /// closed or died. Views stay valid. Returns the number of mappings dropped. Call this when no
-    /// message may arrive for a long time.
+    /// closed or died. Views stay valid. Returns the number of mappings dropped.
     pub fn trim(&self) -> usize {
         if self.check_fork().is_err() {
             return 0;

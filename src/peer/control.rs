@@ -100,8 +100,7 @@ impl PeerControl {
         usize::from(self.id.slot)
     }
 
-    /// If the process has closed the descriptor with the lock, another peer may have the slot, and
-    /// this one must not touch its leases.
+    /// If the process has closed the descriptor with the lock, another peer may have the slot.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
         self.view.header().epochs[self.slot()].is_of(self.id.epoch)
@@ -116,7 +115,6 @@ impl PeerControl {
         Err(if self.has_slot() { AttachError::Disconnected { provider } } else { AttachError::SlotLost { provider } })
     }
 
-    /// Releases the lock, as `closefrom` would.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn lose_lock(&self) {
         self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");

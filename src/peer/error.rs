@@ -47,7 +47,7 @@ pub enum AttachError {
         own: u8,
     },
     /// The grant was already taken up or revoked. If the transport may deliver descriptors twice,
-    /// try once more: an attach with an older duplicate can hold this grant for an instant.
+    /// try once more: an older duplicate can hold this grant for an instant.
     #[error("no grant of this message is left to take up: each can be attached once")]
     NotGranted,
     /// This client already has the maximum number of views of this message.
@@ -67,7 +67,7 @@ pub enum AttachError {
         provider: ProviderId,
         /// The message's length in bytes.
         len: u64,
-        /// The bytes of the messages that this client reads or was granted.
+        /// The bytes that this client reads or was granted.
         held: u64,
         /// The limit.
         max: u64,

@@ -12,9 +12,7 @@ use std::sync::Arc;
 /// A message of another process, read in place. The owner does not reuse the memory while the view
 /// exists.
 ///
-/// A view derefs to `&[u8]`, aligned to at least 64 bytes, and to the alignment passed to
-/// [`Provider::alloc_layout`](crate::Provider::alloc_layout). Unsafe code must check the alignment,
-/// which depends on other processes following the protocol.
+/// A view derefs to `&[u8]`, aligned as a [`Message`](crate::channel::Message) is.
 ///
 /// A view cannot be written through:
 ///

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! While an owner clears a dead peer's slot, it holds a shared lock on the peer's byte, which tells
-//! a connecting peer that the slot is about to be free. The kernel releases a process's locks
-//! however the process ends, and so decides which processes are alive (D5).
+//! a connecting peer that the slot is about to be free. The kernel decides which processes are
+//! alive (D5).
 //!
 //! # Orderings
 //!
@@ -40,7 +40,7 @@ pub(crate) const MAX_RECORDS: usize = 1 << 20;
 
 pub(crate) const MAX_SEGMENTS: usize = 16;
 
-/// A segment keeps its entry slightly longer than it counts towards [`MAX_SEGMENTS`].
+/// A segment keeps its entry slightly longer than it counts.
 const ENTRIES: usize = 2 * MAX_SEGMENTS;
 
 pub(crate) const OWNER_BYTE: usize = 0;

@@ -1,4 +1,4 @@
-//! Ids of providers and peers, their encodings, and the names of objects, which contain ids.
+//! Ids of providers and peers, and the names of objects.
 
 #![forbid(unsafe_code)]
 

@@ -2,7 +2,7 @@
 //!
 //! It lies in the control object. *Givers* release memory: a peer that drops a lease or its slot, a
 //! receiver that returns a loan, a thread of the owner that drops a buffer. The owner *listens*
-//! while a request waits; while none does, a giver pays one relaxed load.
+//! while a request waits.
 //!
 //! # No wake-up is lost
 //!
@@ -15,8 +15,8 @@
 //! | L5 | sleep, if the count is unchanged | G4 | wake |
 //!
 //! By the barrier, either L4 sees G1, or G2 sees L1. In the second case, if G3 precedes L3, then so
-//! does G1 (Release and Acquire of the count), and L4 sees it. If G3 follows L3, either L5 returns
-//! at once, or G4 wakes it.
+//! does G1 (Release and Acquire of the count), and L4 sees it. If G3 follows L3, L5 returns at once
+//! or G4 wakes it.
 //!
 //! # Events without a bell
 //!

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A chunk is free when every lane is zero. Eight lanes share an `AtomicU64`, which all processes
-//! access as a whole. A dead peer's leases are those in its lane: [`Record::clear`] zeroes it, in
-//! any state, any number of times.
+//! access as a whole. A dead peer's leases are those in its lane: [`Record::clear`] zeroes it, any
+//! number of times.
 //!
 //! The *generation* is odd while the chunk is closed to peers and even while it is published. Only
 //! the owner writes it, and it only grows (but see [`published_after`]). It shares a cache line
@@ -29,8 +29,8 @@
 //! | A4 | if they differ, undo A1 | R4 | succeed if all lanes are still zero |
 //!
 //! The load after the later fence sees the store before the earlier one. So either the peer returns
-//! `Stale` or the owner sees a lease. Both at once is harmless: the owner leaves the chunk closed
-//! and tries again later. From then on R4 alone decides, because no attach can succeed.
+//! `Stale` or the owner sees a lease, or both: the owner then leaves the chunk closed and tries
+//! again later. From then on R4 alone decides, because no attach can succeed.
 //!
 //! # Orderings
 //!
@@ -92,7 +92,7 @@ pub(crate) enum Refused {
     Lost,
 }
 
-/// Zero bytes are a valid record: free, in generation 0, which no descriptor carries.
+/// Zero bytes are a valid record, in generation 0, which no descriptor carries.
 #[repr(C, align(128))]
 pub(crate) struct Record {
     generation: AtomicU64,
@@ -121,7 +121,7 @@ pub(crate) fn published_after(odd: u64) -> u64 {
     odd.wrapping_add(1).max(2)
 }
 
-/// Stores a value that rarely changes: a line that is not written stays in the peers' caches.
+/// Stores a value that rarely changes: an unchanged line stays in the peers' caches.
 #[inline]
 fn set(word: &AtomicU64, value: u64) {
     if word.load(Ordering::Relaxed) != value {
@@ -166,7 +166,7 @@ impl Record {
     }
 
     /// Turns a grant into a lease. Needs no fence: a pending grant keeps the chunk in its
-    /// generation, and taking it up never makes the lane zero.
+    /// generation.
     #[inline]
     pub(crate) fn accept(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
         if self.place_in(generation).is_none() {
@@ -187,9 +187,8 @@ impl Record {
         }
     }
 
-    /// Turns a lease back into the grant that it was taken from. If the maximum number of grants is
-    /// pending by now, this one is lost, and the last of their receivers will be refused. Returns
-    /// `false` in that case.
+    /// Turns a lease back into the grant that it was taken from. Returns `false` if the maximum
+    /// number of grants is pending by now: the last of their receivers will be refused.
     pub(crate) fn put_back(&self, slot: usize) -> bool {
         let is_kept = Cell::new(false);
         let _ = self.change(slot, |lane| {

@@ -10,8 +10,7 @@
 //! | 3 | is vacant, and its lanes are clear |
 //!
 //! The holder of the slot's lock vacates it: a peer that connects or disconnects, or the owner when
-//! it finds the lock free (one thread at a time: a process's lock does not exclude its own
-//! threads).
+//! it finds the lock free (one thread at a time).
 //!
 //! | vacating process | grant | refusing owner | peer that puts a grant back |
 //! |---|---|---|---|
@@ -19,17 +18,17 @@
 //! | full fence | full fence | full fence | full fence |
 //! | clears the slot's lanes | checks the epoch; if it differs, revokes itself | revokes the peer's grants | checks the epoch; if refused, revokes the grant |
 //!
-//! So a grant to a disconnected or refused peer is cleared, or revokes itself. Both may happen, and
-//! then it must not revoke a grant of the slot's next peer instead: see [`GrantGate`]. A refused
-//! peer can still release its leases, but no longer attach.
+//! So a grant to a disconnected or refused peer is cleared, or revokes itself, or both: then it
+//! must not revoke a grant of the slot's next peer instead (see [`GrantGate`]). A refused peer can
+//! still release its leases, but no longer attach.
 //!
 //! # What a peer holds
 //!
-//! If the provider limits the bytes of a peer, [`Held`] counts the messages that the peer reads and
-//! those granted to it. Each lease and each grant is charged before it enters the lane, and refunded
-//! after it has left; taking a grant up, or putting it back, changes nothing. The word has 16 bits
-//! of the epoch beside the bytes, and only its own peer's charges change it. So a late grant to a
-//! disconnected peer does not touch the count of the next one, which starts at zero.
+//! If the provider limits the bytes of a peer, [`Held`] counts those that it reads or was granted.
+//! Each lease and each grant is charged before it enters the lane, and refunded after it has left;
+//! taking a grant up, or putting it back, changes nothing. The word has 16 bits of the epoch beside
+//! the bytes, so a late grant to a disconnected peer does not touch the count of the next one,
+//! which starts at zero.
 //!
 //! | killed | the count is |
 //! |---|---|
@@ -65,7 +64,7 @@ pub(crate) const UNDER_WAY: u32 = 16;
 
 pub(crate) const MAX_UNDER_WAY: u64 = (1 << UNDER_WAY) - 1;
 
-/// Any peer can write it: only the assignment of grants depends on it.
+/// Any peer can write it.
 #[repr(transparent)]
 pub(crate) struct Epoch(pub(crate) AtomicU64);
 
@@ -135,8 +134,7 @@ const BYTES: u32 = 48;
 /// The most bytes that can be counted.
 pub(crate) const MAX_HELD: u64 = (1 << BYTES) - 1;
 
-/// The bytes that the peer in a slot reads or was granted, in the control object, and above them 16
-/// bits of its epoch. Counted only if the provider limits them.
+/// The count in the control object, with 16 bits of the peer's epoch above the bytes.
 #[repr(transparent)]
 pub(crate) struct Held(pub(crate) AtomicU64);
 
@@ -221,8 +219,8 @@ pub(crate) enum NotGranted {
 /// The owner's private count of grants under way in a slot, and the epoch that they are for.
 ///
 /// The first grant of a new epoch waits until none of an older one is under way, which may still
-/// revoke itself. The gate keeps 48 bits of the epoch: enough to distinguish it from any epoch in
-/// which a grant under way can have begun. A grant compares the whole epoch before it counts.
+/// revoke itself. The gate keeps 48 bits of the epoch, enough for any grant under way. A grant
+/// compares the whole epoch before it counts.
 pub(crate) struct GrantGate(pub(crate) AtomicU64);
 
 impl GrantGate {
@@ -315,7 +313,7 @@ impl GrantGate {
             };
             // Acquire: partner of `leave`. AcqRel: the grant that opens the gate has seen the
             // peer's epoch (`is`), and passes that on to grants that find the gate open. Otherwise
-            // such a grant could reach a lane before the lane is cleared.
+            // such a grant could reach a lane before it is cleared.
             match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,

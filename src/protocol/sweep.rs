@@ -10,14 +10,14 @@
 //! 2. unlinks the owner's segments,
 //! 3. unlinks the control object.
 //!
-//! A segment without a control object also belongs to a dead owner. Channels and publishers'
-//! branches are removed separately, by [`remove_dead`], because their names may be reused.
+//! A segment without a control object also belongs to a dead owner. [`remove_dead`] removes
+//! channels and branches.
 //!
 //! # When an object is removed
 //!
 //! Readers hold locks: a *receiver* on its channel's object and a *peer* on the control object,
 //! until the last message is dropped too. A receiver may still have to map segments with messages
-//! for it; a peer keeps its mappings.
+//! for it.
 //!
 //! | the owner | its readers | is removed by |
 //! |---|---|---|
@@ -30,12 +30,11 @@
 //!
 //! # The last reader is always detected
 //!
-//! Each reader releases its own lock first and then tests those of the others. Of two readers that
-//! do so concurrently, at least one finds no other. If both do, they sweep side by side.
+//! Each reader releases its own lock first and then tests those of the others. Of two that do so
+//! concurrently, at least one finds no other. If both do, they sweep side by side.
 //!
 //! The kernel rings for a dead sender some time before it releases the process's locks. A receiver
-//! that is dropped in between waits for the release, [`TEARDOWN`] at most. A receiver whose sender
-//! is alive only loads the bell's word; a client checks once per provider.
+//! that is dropped in between waits for the release, [`TEARDOWN`] at most.
 //!
 //! # Killed at any instruction
 //!
@@ -46,8 +45,7 @@
 //!
 //! Objects of another user, files that are not regular, and files with a second name (a hard link);
 //! all objects of a provider whose control object does not begin as one; a segment whose length is
-//! not a multiple of the page size. A sweep reads only the first words of objects, and writes only
-//! the marks of step 1.
+//! not a multiple of the page size. Only the marks of step 1 are written.
 
 #![forbid(unsafe_code)]
 
@@ -197,8 +195,7 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
         }
     }
     if swept.objects > before {
-        // A receiver may have exited meanwhile. If the directory cannot be read now, its channel is
-        // left for the next sweep.
+        // If the directory cannot be read now, its channel is left for the next sweep.
         let _ = swept.remove_channels(names, uid);
     }
     if swept.objects > 0 {
@@ -284,8 +281,7 @@ pub(crate) fn is_segment(metadata: &Metadata, uid: u32) -> bool {
 fn mark_as_gone(control: &LockFile) {
     let file = control.file();
     // The owner may have died before it set the length. Written to the file, not through a mapping,
-    // where a file without memory would raise a signal. If a write fails, or would raise a signal
-    // too, peers still find the owner's lock free.
+    // which could raise a signal. If it fails, peers still find the owner's lock free.
     let is_whole = file.metadata().is_ok_and(|metadata| metadata.len() >= PAGE as u64);
     if is_whole && check_file_size(PAGE).is_ok() {
         let _ = file.write_at(&CLOSED.to_ne_bytes(), STATE_OFFSET);
@@ -297,8 +293,7 @@ fn has_peers(control: &LockFile) -> bool {
     (0..PEERS).any(|slot| control.is_locked(peer_byte(slot)))
 }
 
-/// Returns `true` if receivers may belong to other users. They own their branches, and no one else
-/// could read the provider's messages.
+/// Returns `true` if receivers may belong to other users, which own their branches.
 fn has_other_users(control: &LockFile) -> bool {
     control.file().metadata().is_ok_and(|metadata| admits_others(metadata.mode()))
 }
@@ -319,8 +314,7 @@ pub(crate) enum Removal {
 }
 
 /// Removes an object whose creator is dead. Another process may reuse the name at once, so this
-/// takes the exclusive lock, and unlinks the name only if the object is still linked then. With
-/// `or_read`, keeps a channel whose receiver is alive.
+/// takes the exclusive lock, and unlinks the name only if the object is still linked then.
 pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> Result<Removal, ObjectError> {
     let failed = |call| move |error| name.error(call, 0, error);
     let locks = match open(name, uid) {
@@ -328,8 +322,7 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
         result => result?,
     };
     let is_read = || or_read && locks.is_locked(RECEIVER_BYTE);
-    // First without the lock: a receiver that is dropped right now must be able to take it, or it
-    // would leave the object behind.
+    // First without the lock: a receiver that is dropped right now must be able to take it.
     if is_read() {
         return Ok(Removal::Read);
     }
@@ -337,7 +330,7 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
         return Ok(Removal::Locked);
     }
     let metadata = locks.file().metadata().map_err(failed("fstat"))?;
-    // Another process has unlinked it with the lock; another object may have the name.
+    // Another process has unlinked it with the lock.
     if metadata.nlink() == 0 {
         return Ok(Removal::Gone);
     }

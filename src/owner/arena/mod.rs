@@ -31,12 +31,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The rest of a hole is filled along with the carved part if it is at most this many bytes and
-/// this share of the cap: it is not worth a later system call.
+/// this share of the cap.
 const REST: usize = 1 << 20;
 const REST_SHARE: usize = 64;
 
-/// The shortest and the longest heap in bytes, while the arenas can grow. A small message that
-/// stays withholds its whole heap from large ones.
+/// The shortest and the longest heap in bytes, while the arenas can grow.
 const HEAP: (usize, usize) = (64 << 10, 256 << 10);
 
 const LAST_HEAP: usize = 32 << 10;
@@ -47,8 +46,7 @@ const LEAST_SHARE: usize = 64;
 
 const LEAST_RUNS: usize = 8;
 
-/// For runs above this share of the cap: long messages of different lengths leave fewer gaps in one
-/// arena than in several.
+/// For runs above this share of the cap.
 const LEAST_LARGE_RUNS: usize = 32;
 const LARGE_SHARE: usize = 32;
 
@@ -175,7 +173,7 @@ impl Arenas {
     }
 
     /// Carves whole pages from the oldest arena with space, and returns the parts without memory,
-    /// in bytes from the segment's start. Uses the region of another class only if `anywhere`.
+    /// in bytes from the segment's start. Uses another class's region only if `anywhere`.
     pub(crate) fn carve_run(&self, len: usize, class: usize, anywhere: bool) -> Option<(Carved, Vec<Range<usize>>)> {
         let (mut state, pages) = (self.state.lock(), len / self.page);
         let carve = |state: &mut ArenaState, anywhere| {
@@ -372,8 +370,7 @@ impl Arenas {
         };
         let state = self.state.lock();
         if state.spanned() == self.max {
-            // All that is not needed soon is left to large messages. But two pieces that are not
-            // whole pages waste less in one heap than in two.
+            // All that is not needed soon is left to large messages.
             let least = if will_recur && len % self.page > 0 { 2 } else { 1 };
             let count = LAST_HEAP.min(first).div_ceil(len).max(least);
             return (pages(count * len), pages(len));
@@ -385,9 +382,8 @@ impl Arenas {
 
     /// Returns the length of the next arena, made for a run of `len` bytes. Each arena but the
     /// first is at least as long as all earlier ones together, so there are at most eight, unless
-    /// the longest segment is the limit. If a message fits in none of them, arenas with only idle
-    /// memory make way for one (see `region`), at most seven times. A length is a multiple of the
-    /// run, so that messages of one size leave no remainder.
+    /// the longest segment is the limit; arenas that make way (see `region`) are at most seven
+    /// more. A length is a multiple of the run, so that messages of one size leave no remainder.
     pub(crate) fn next_len(&self, len: usize) -> Option<usize> {
         let state = self.state.lock();
         let rest = self.max - state.spanned();
@@ -470,8 +466,7 @@ impl Arenas {
     }
 }
 
-/// One bit for each page: set if it has memory. They exist from the start: returning memory needs
-/// none.
+/// One bit for each page: set if it has memory.
 struct Holes(Vec<u64>);
 
 impl Holes {

@@ -8,7 +8,7 @@
 //! | a chunk is dropped | it returns to the arena, not to a shelf (see `pool::release`) |
 //!
 //! A region ends [`LAPSE`] after its class was last refused. Another class may replace it [`LAPSE`]
-//! after it was chosen, so that a message that can never fit does not withhold memory for long.
+//! after it was chosen.
 
 #![forbid(unsafe_code)]
 
@@ -25,8 +25,7 @@ const LAPSE: Duration = Duration::from_millis(250);
 
 const MOST_PATIENCE: u32 = 256;
 
-/// Where a length fits once the pieces there are freed: a part of one arena, or whole arenas that
-/// make way for a longer one.
+/// Where a length fits once the pieces there are freed: a part of one arena, or whole arenas.
 #[derive(Clone)]
 pub(crate) struct Site {
     /// Segments by serial number, with the part of each in bytes.

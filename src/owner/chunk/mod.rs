@@ -41,8 +41,7 @@ pub(crate) enum Whereabouts {
     Leased = 2,
 }
 
-/// Every drop reads the first cache line. Fields that change with each use are in another pair, so
-/// that a thread that takes and one that releases both keep the first line.
+/// Every drop reads the first cache line. Fields that change with each use are in another pair.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
     /// The class's shelf, or [`Pool::no_shelf`] once it is retired.

@@ -15,8 +15,7 @@ pub(crate) struct Registry {
     listed: Vec<Registered>,
     /// The number of chunks of each class, except one-off and retired ones.
     kept: Box<[usize]>,
-    /// glibc is slow to allocate memory of this alignment: without these, an allocation of random
-    /// size at the cap takes a quarter longer (`cargo bench --bench at_the_cap`).
+    /// glibc is slow to allocate memory of this alignment.
     homes: Vec<Home>,
 }
 

@@ -1,6 +1,6 @@
-//! The pool. Dropping the provider closes every shelf (see `shelf`). Outstanding handles keep the
-//! pool alive through their chunks: each destroys its chunk when the shelf refuses it, and the last
-//! one frees the pool (I6).
+//! The pool. Dropping the provider closes every shelf. Outstanding handles keep the pool alive
+//! through their chunks: each destroys its chunk when the shelf refuses it, and the last one frees
+//! the pool (I6).
 
 #![forbid(unsafe_code)]
 
@@ -28,8 +28,7 @@ use std::sync::Arc;
 /// Classes are counted together by doublings.
 const GROUP: usize = 32;
 
-/// A class *recurs* if fewer chunks were made since its last one. So a publisher that cycles
-/// through this many sizes reaches the warm path.
+/// A class *recurs* if fewer chunks were made since its last one.
 const RECURS_WITHIN: u64 = 16;
 
 pub(crate) struct Pool {
@@ -41,7 +40,7 @@ pub(crate) struct Pool {
     classes: Box<[Class]>,
     reserving: Mutex<()>,
     /// Chunks of each class, except one-offs; changed under the registry's lock. Side by side and
-    /// summed by groups, so that a search reads few cache lines.
+    /// summed by groups, for searches.
     listed: Box<[AtomicUsize]>,
     groups: Box<[AtomicUsize]>,
     pub(crate) limits: Limits,
@@ -115,7 +114,7 @@ struct LastWindow {
 const YIELD_SHARE: usize = 8;
 
 /// Returns the part of a chunk that counts as its share. A collection visits every chunk, so of
-/// short ones, of which there may be many, half must become idle; of 4 KiB, a quarter.
+/// short ones half must become idle; of 4 KiB, a quarter.
 fn worthwhile(bytes: usize) -> usize {
     (bytes / 2).min(1024).max(bytes / YIELD_SHARE)
 }
@@ -300,8 +299,7 @@ pub(crate) trait Lends: Send + Sync {
     fn is_over(&self) -> bool;
 }
 
-/// Chunks of a class before returned ones are preferred to new ones: one being filled, one being
-/// read, and one on its way back.
+/// Chunks of a class before returned ones are preferred to new ones.
 const DEPTH: usize = 3;
 
 impl Pool {
@@ -358,16 +356,14 @@ impl Pool {
 }
 
 impl Pool {
-    /// Not if nearly all of the cap was taken from the system: another chunk then takes no more
-    /// memory.
+    /// Not if nearly all of the cap was taken from the system.
     pub(crate) fn is_collection_due(&self) -> bool {
         let Collection { made, collect_at, .. } = &self.collection;
         let nearly_all = self.limits.max_bytes - self.limits.max_bytes / YIELD_SHARE;
         made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.account.held() < nearly_all
     }
 
-    /// Returns `true` if a message probably fits only after a collection, or only where a longer
-    /// message waits for room.
+    /// Returns `true` if a message probably fits only after a collection.
     pub(crate) fn is_full_for(&self, class: usize, len: usize) -> bool {
         if self.arenas.is_another_waiting(class) {
             return true;
@@ -400,14 +396,14 @@ pub struct Stats {
     pub peak_bytes_held: usize,
     /// Bytes of chunks that this process has handles to, except those on loan through channels.
     pub bytes_in_use: usize,
-    /// Bytes of chunks that this process has dropped and peers, alive or dead, still lease; and of
-    /// chunks on loan, once per channel.
+    /// Bytes of chunks that this process has dropped and peers still lease; and of chunks on loan,
+    /// once per channel.
     pub bytes_leased: usize,
     /// Total length of the payload segments in bytes, at most `max_bytes`.
     pub bytes_mapped: usize,
     /// Current number of payload segments.
     pub segments: usize,
-    /// Number of payload segments ever created: at most 16 if idle chunks are kept and not trimmed.
+    /// Number of payload segments ever created.
     pub segments_created: u64,
     /// The size classes that have ever had a chunk, smallest first. Empty without private memory.
     pub classes: Vec<ClassStats>,
@@ -446,8 +442,7 @@ pub struct Counters {
     pub bytes_held: usize,
     /// The highest value of `bytes_held` so far.
     pub peak_bytes_held: usize,
-    /// Bytes of chunks that are not idle: in use, leased, on loan, or returned by a peer or a
-    /// receiver and not found since.
+    /// Bytes of chunks that are not idle: in use, leased, on loan, or returned and not found since.
     pub bytes_out: usize,
     /// Allocations and reservations that created a chunk.
     pub misses: u64,

@@ -1,6 +1,6 @@
 //! Releasing. A chunk returns to its shelf, or to the leased queue if a peer leases it; if its
 //! place refuses it, it is destroyed. Idle chunks are evicted to the arenas, and free memory
-//! returns to the system. None of this needs memory.
+//! returns to the system.
 //!
 //! # Eviction
 //!
@@ -16,8 +16,8 @@
 //!
 //! [`idle_window`](crate::Tuning::idle_window) defines a window, and the memory not needed in it.
 //! There is no thread and no clock: every [`COUNTED`]th use of a chunk counts for all chunks. After
-//! the end of a window, allocations of classes without reservations return what was not needed. The
-//! lowest number that a take has left in a class's queue is its *low-water mark*.
+//! a window, allocations of classes without reservations return what was not needed. The lowest
+//! number that a take has left in a class's queue is its *low-water mark*.
 
 #![forbid(unsafe_code)]
 
@@ -46,9 +46,9 @@ impl Pool {
     }
 
     /// For a chunk that was shared, or that another thread took. A shared one stays open to peers,
-    /// so a descriptor in flight is valid until the chunk is used again or evicted. One that
-    /// another thread took goes to the queue, because the hot slot's cache line would move between
-    /// the threads with every message.
+    /// so a descriptor in flight is valid until the chunk is used again or evicted. Another
+    /// thread's goes to the queue, so that the hot slot's cache line does not move with every
+    /// message.
     #[inline(never)]
     pub(crate) fn give_queued(chunk: OwnedChunk) {
         if chunk.is_ours() {
@@ -146,9 +146,7 @@ impl Pool {
     /// if that is impossible now.
     ///
     /// A site that contains only idle chunks becomes a region, so that no other request gets its
-    /// room. All chunks there are retired, and those that are still idle evicted. If there is no
-    /// such site, nothing is evicted. A class that is refused again gets a region with few bytes in
-    /// use ([`note_refused`](Self::note_refused)), which becomes free as its chunks are dropped.
+    /// room, and its idle chunks are evicted.
     pub(super) fn make_room(&self, wanted: Wanted, anywhere: bool) -> bool {
         let Wanted { class, need, .. } = wanted;
         let _one_at_a_time = self.making_room.lock();
@@ -244,21 +242,17 @@ impl Pool {
     }
 }
 
-// ---- eviction -----------------------------------------------------------------------------------
-
 /// The most bytes that one allocation returns to the system.
 const AT_ONCE: usize = 1 << 20;
 
-/// A window has at least this many counts for each chunk: each chunk has to be used between the
-/// ends of two windows, and chunks used in turn are counted at the same time.
+/// A window has at least this many counts for each chunk, so that chunks used in turn are all used
+/// in it.
 const LEAST_PER_CHUNK: u64 = 2;
 
 /// Less than this share of the cap is not worth a system call.
 const LEAST_SHARE: usize = 1024;
 
 impl Pool {
-    // ---- idle chunks ----------------------------------------------------------------------------
-
     /// Evicts idle chunks that `choose` picks, the largest first, until they have `most` bytes.
     /// Returns their bytes.
     pub(super) fn evict(&self, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
@@ -283,13 +277,11 @@ impl Pool {
         self.searched();
     }
 
-    /// Takes each chunk in turn and puts it back if it is not picked, so other threads miss only
-    /// that one.
+    /// Takes each chunk in turn and puts it back if it is not picked.
     pub(super) fn evict_of(&self, class: usize, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
         let shelf = &self.shelves[class];
         let mut evicted = 0;
-        // The hot slot's chunk first, while the queue still has others for other threads. A retired
-        // one that is not picked stays, too.
+        // The hot slot's chunk first. A retired one that is not picked stays, too.
         match if most > 0 && self.evictable(class) > 0 { shelf.take_hot() } else { None } {
             Some(chunk) if choose(&chunk) => evicted += self.evict_or_put_back(chunk.into()),
             Some(chunk) => shelf.give(chunk).unwrap_or_else(Self::put_back),
@@ -400,7 +392,6 @@ impl Pool {
         bytes
     }
 
-    /// First gaps, then idle chunks, the largest first.
     pub(crate) fn trim_to(&self, most: usize) -> usize {
         let before = self.account.held();
         self.reclaim();

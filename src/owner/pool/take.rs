@@ -30,14 +30,13 @@ use std::sync::{Arc, Weak};
 const LEASED_TRIES: usize = 8;
 
 /// One more for this many bytes of the chunk: a check takes some 50 ns, as long as the system needs
-/// to reserve them. So all are checked before a large chunk is carved.
+/// to reserve them.
 const BYTES_PER_TRY: usize = 128;
 
-/// For arenas that can no longer grow: a new chunk takes no memory from the system. Two, so that
-/// the search overtakes the queue.
+/// For arenas that can no longer grow. Two, so that the search overtakes the queue.
 const LEASED_TRIES_AT_THE_CAP: usize = 2;
 
-/// One in this many searches covers the whole leased queue, and destroys idle chunks above the cap.
+/// One in this many searches covers the whole leased queue.
 const SEARCHES_PER_TRIM: u64 = 64;
 
 /// An idle chunk may serve a smaller size if it is larger by at most this part of it.
@@ -141,7 +140,6 @@ impl Pool {
     }
 
     /// Takes the first of `tries` leased chunks that serves the class and whose leases have ended.
-    /// Others of these return to their shelves.
     pub(super) fn take_leased(&self, class: usize, tries: usize) -> Option<ClosedChunk> {
         let leased = self.leased.count();
         if leased == 0 {
@@ -214,8 +212,8 @@ fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
 }
 
 impl Pool {
-    /// If the arenas can no longer grow, this makes a one-off unless the class recurs: with
-    /// messages of many sizes, a chunk on a shelf is in the way of others and is rarely used again.
+    /// If the arenas can no longer grow, this makes a one-off unless the class recurs: a chunk on a
+    /// shelf would be in the way of others.
     #[cold]
     pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let need = self.demand(class, len);
@@ -249,8 +247,8 @@ impl Pool {
 
     #[cold]
     fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
-        // Bounded: a process that writes garbage can make it look as if there were always more to
-        // reclaim, and other threads may take the room.
+        // Bounded: garbage can make it look as if there were always more to reclaim, and other
+        // threads may take the room.
         let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) = (true, false, true, TRIES);
         let mut from = if self.arenas.room() == Room::ToGrow { Where::Arenas } else { Where::Grow };
         loop {
@@ -427,8 +425,7 @@ impl Pool {
 
 impl Pool {
     /// A reservation is a number for a class, not a mark on chunks: that many exist, in use or
-    /// idle, and all of the class have a record, and space in the leased queue. Eviction leaves
-    /// that many, and no other class takes one.
+    /// idle, and all of the class have a record, and space in the leased queue.
     pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), AllocError> {
         let _one_at_a_time = self.reserving.lock();
         let max = self.classes[class].shape.max_idle;
@@ -498,8 +495,8 @@ impl Pool {
     }
 
     fn promise(&self, class: usize, count: usize) {
-        // Eviction decides under this lock: when this returns, chunks evicted by the previous
-        // number are no longer listed.
+        // Eviction decides under this lock: from now on, chunks evicted by the previous number are
+        // not listed.
         let _decides = self.registry.lock();
         self.classes[class].reserved.store(count, Ordering::Relaxed);
     }
