@@ -417,7 +417,7 @@ typedef struct shm_pool_publisher_options {
 } shm_pool_publisher_options;
 
 // What became of a message that a publisher has sent: numbers of receivers.
-typedef struct shm_pool_sent_t {
+typedef struct shm_pool_sent {
     // Those to which it was sent. May include one that closes meanwhile and does not get it.
     uint64_t receivers;
     // Those that lost an older message, so that there is room for the next one.
@@ -430,7 +430,7 @@ typedef struct shm_pool_sent_t {
     uint64_t stalled;
     // All those connected to which it was not sent: the sum of the last three.
     uint64_t skipped;
-} shm_pool_sent_t;
+} shm_pool_sent;
 
 // How many messages a receiver of a publisher has missed since it joined, by reason.
 typedef struct shm_pool_missed {
@@ -933,7 +933,7 @@ void shm_pool_publisher_destroy(struct shm_pool_publisher *publisher);
 enum shm_pool_status shm_pool_publisher_send(struct shm_pool_publisher *publisher,
                                              struct shm_pool_buf *buf,
                                              uint64_t timeout_ns,
-                                             struct shm_pool_sent_t *sent);
+                                             struct shm_pool_sent *sent);
 
 // Sends up to `SHM_POOL_MAX_INLINE` bytes, copied into the slots themselves.
 //
@@ -947,7 +947,7 @@ enum shm_pool_status shm_pool_publisher_send_bytes(struct shm_pool_publisher *pu
                                                    const void *bytes,
                                                    size_t len,
                                                    uint64_t timeout_ns,
-                                                   struct shm_pool_sent_t *sent);
+                                                   struct shm_pool_sent *sent);
 
 // Waits until `count` receivers or more are connected.
 //

@@ -235,11 +235,11 @@ public:
               nanoseconds timeout = nanoseconds::zero())
         : object(shm_pool_publisher_create, from.get(), name.c_str(), &options, detail::ns(timeout)) {}
     // `sent`: set to what became of the message.
-    bool send(buf &message, nanoseconds timeout = forever, shm_pool_sent_t *sent = nullptr) {
+    bool send(buf &message, nanoseconds timeout = forever, shm_pool_sent *sent = nullptr) {
         return detail::succeeded(shm_pool_publisher_send(get(), message.get(), detail::ns(timeout), sent));
     }
     bool send_bytes(const void *bytes, std::size_t len, nanoseconds timeout = forever,
-                    shm_pool_sent_t *sent = nullptr) {
+                    shm_pool_sent *sent = nullptr) {
         return detail::succeeded(shm_pool_publisher_send_bytes(get(), bytes, len, detail::ns(timeout), sent));
     }
     bool wait_for_receivers(std::size_t count, nanoseconds timeout = forever) {

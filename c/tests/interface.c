@@ -277,7 +277,7 @@ static void publisher(void) {
     OK(shm_pool_publisher_wait_for_receivers(publisher, 2, SHM_POOL_FOREVER));
     FAILS(shm_pool_publisher_wait_for_receivers(publisher, 3, SHM_POOL_FOREVER), INVALID_ARGUMENT);
     for (uint8_t at = 0; at < 4; at++) {
-        shm_pool_sent_t sent;
+        shm_pool_sent sent;
         if (at % 2 == 0) {
             OK(shm_pool_publisher_send_bytes(publisher, &at, 1, 0, &sent));
         } else {
@@ -334,16 +334,16 @@ static shm_pool_receiver *join(const shm_pool_client *client, const char *name, 
     return receiver;
 }
 
-static shm_pool_sent_t send_frame(shm_pool_publisher *publisher, const shm_pool_provider *provider) {
+static shm_pool_sent send_frame(shm_pool_publisher *publisher, const shm_pool_provider *provider) {
     shm_pool_buf buf = make_buf(provider, "a frame");
-    shm_pool_sent_t sent;
+    shm_pool_sent sent;
     OK(shm_pool_publisher_send(publisher, &buf, SECOND, &sent)); /* less than the default limit */
     return sent;
 }
 
 /* Returns what became of the first message for which there was no room. */
-static shm_pool_sent_t fill(shm_pool_publisher *publisher, const shm_pool_provider *provider) {
-    shm_pool_sent_t sent = send_frame(publisher, provider);
+static shm_pool_sent fill(shm_pool_publisher *publisher, const shm_pool_provider *provider) {
+    shm_pool_sent sent = send_frame(publisher, provider);
     CHECK(sent.receivers == 1 && sent.skipped == 0);
     for (int at = 0; at < 8 && sent.receivers == 1; at++) sent = send_frame(publisher, provider);
     return sent;
@@ -355,7 +355,7 @@ static void stalls(void) {
     shm_pool_publisher_options options = {.capacity = 1, .on_full = SHM_POOL_BLOCK, .block_limit_ns = SHM_POOL_ZERO};
     shm_pool_publisher *publisher = make_publisher(provider, "stalls", &options);
     shm_pool_receiver *receiver = join(client, "stalls", publisher);
-    shm_pool_sent_t sent = fill(publisher, provider);
+    shm_pool_sent sent = fill(publisher, provider);
     CHECK(sent.receivers == 0 && sent.stalled == 1 && sent.skipped == 1);
     shm_pool_receiver_state state;
     size_t count;
@@ -429,7 +429,7 @@ static void bytes_per_receiver(void) {
     CHECK(send_frame(publisher, provider).receivers == 1 && send_frame(publisher, provider).receivers == 1);
     OK(shm_pool_receiver_recv(receiver, SECOND, &held[0]));
     OK(shm_pool_receiver_recv(receiver, SECOND, &held[1]));
-    shm_pool_sent_t sent = send_frame(publisher, provider);
+    shm_pool_sent sent = send_frame(publisher, provider);
     CHECK(sent.receivers == 0 && sent.too_many_loans == 1 && sent.skipped == 1);
     FAILS(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &none), TOO_MANY_LOANS);
     FAILS(shm_pool_receiver_recv(receiver, 0, &none), EMPTY);

@@ -155,7 +155,7 @@ static void publisher() {
     shm_pool::receiver first(client, "many"), second(client, "many", options);
     CHECK(publisher.wait_for_receivers(2, 60s));
     auto buf = make_buf(provider, "a frame");
-    shm_pool_sent_t sent;
+    shm_pool_sent sent;
     CHECK(publisher.send(buf, shm_pool::forever, &sent) && sent.receivers == 2);
     CHECK(publisher.send_bytes("a sample", 8));
     auto frame = first.try_recv();
@@ -173,7 +173,7 @@ static void disconnected() {
     throws(SHM_POOL_STATUS_NAME_TAKEN, [&] { shm_pool::sender(provider, "evicts", {}, 1ns); });
     shm_pool::receiver receiver(client, "evicts");
     CHECK(publisher.serve_joins() && !publisher.serve_joins());
-    shm_pool_sent_t sent;
+    shm_pool_sent sent;
     for (std::uint64_t at = 0; at < 3; at++) {
         auto buf = make_buf(provider, "a frame");
         CHECK(publisher.send(buf, 1s, &sent) && sent.too_many_loans == at / 2);
