@@ -81,18 +81,20 @@ def test_other_provider(provider, prefix):
 
 def test_publisher(provider, client):
     with Publisher(provider, "one-to-many") as publisher:
-        assert publisher.send(bytes(100)) == 0
+        assert publisher.send(bytes(100)).receivers == 0
         logger = Receiver("one-to-many", client, on_full=OnFull.BLOCK)
         display = Receiver("one-to-many", client, capacity=1)
         publisher.wait_for_receivers(2, timeout=10)
         for number in range(5):
-            assert publisher.send(np.full(1000, number, np.uint8)) == 2
+            sent = publisher.send(np.full(1000, number, np.uint8))
+            assert (sent.receivers, sent.skipped) == (2, 0)
+        assert sent == publisher.send(bytes(1000)) and sent.withdrawn == 1
         newest = display.recv()
-        assert (memoryview(newest)[0], newest.missed) == (4, 4)
-        assert [memoryview(logger.recv())[0] for _ in range(5)] == list(range(5))
+        assert (memoryview(newest)[0], newest.missed) == (0, 5)
+        assert [memoryview(logger.recv())[0] for _ in range(6)] == [*range(5), 0]
         states = {state.on_full: state for state in publisher.receivers()}
-        assert states[OnFull.DROP_OLDEST].dropped == 4 and states[OnFull.DROP_OLDEST].capacity == 1
-        assert states[OnFull.BLOCK].dropped == 0
+        assert states[OnFull.DROP_OLDEST].missed == 5 and states[OnFull.DROP_OLDEST].capacity == 1
+        assert states[OnFull.BLOCK].missed == 0 and not states[OnFull.BLOCK].is_stalled
         assert logger.on_full == OnFull.BLOCK and display.on_full != OnFull.BLOCK
         display.close()
         logger.close()
