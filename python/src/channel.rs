@@ -309,7 +309,9 @@ impl From<channel::OnFull> for OnFull {
 ///
 /// ``on_full`` is what happens when a receiver is behind by ``capacity`` messages (default 256), for those that
 /// do not choose: :attr:`OnFull.DROP_OLDEST` by default. ``allow_blocking=False`` refuses those that
-/// choose :attr:`OnFull.BLOCK`. A new receiver first gets the last ``history`` messages (default 0).
+/// choose :attr:`OnFull.BLOCK`. A new receiver first gets the last ``history`` messages (default 0). A receiver
+/// may hold ``loans`` buffers (default 2048), of ``max_bytes_per_receiver`` (default: a quarter of the
+/// provider's ``max_bytes``).
 ///
 /// >>> import shm_pool
 /// >>> provider = shm_pool.Provider()
@@ -338,7 +340,7 @@ pub(crate) struct Publisher {
 #[pymethods]
 impl Publisher {
     #[new]
-    #[pyo3(signature = (provider, name, *, receivers=None, capacity=None, loans=None, on_full=None, allow_blocking=None, history=None))]
+    #[pyo3(signature = (provider, name, *, receivers=None, capacity=None, loans=None, max_bytes_per_receiver=None, on_full=None, allow_blocking=None, history=None))]
     #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
     fn new(
         provider: Py<Provider>,
@@ -346,6 +348,7 @@ impl Publisher {
         receivers: Option<usize>,
         capacity: Option<usize>,
         loans: Option<usize>,
+        max_bytes_per_receiver: Option<usize>,
         on_full: Option<OnFull>,
         allow_blocking: Option<bool>,
         history: Option<usize>,
@@ -359,6 +362,9 @@ impl Publisher {
         }
         if let Some(loans) = loans {
             builder = builder.loans(loans);
+        }
+        if let Some(bytes) = max_bytes_per_receiver {
+            builder = builder.max_bytes_per_receiver(bytes);
         }
         if let Some(on_full) = on_full {
             builder = builder.on_full(on_full.into());

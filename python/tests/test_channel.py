@@ -101,6 +101,22 @@ def test_publisher(provider, client):
         assert publisher.receivers() == []
 
 
+def test_holds_too_much(provider, client):
+    with Publisher(provider, "one-to-many", loans=2) as publisher:
+        with Receiver("one-to-many", client, on_full=OnFull.DROP_NEWEST) as receiver:
+            for _ in range(2):
+                publisher.send(bytes(100))
+            kept = [receiver.recv(timeout=10) for _ in range(2)]
+            sent = publisher.send(bytes(100))
+            assert (sent.receivers, sent.skipped, sent.too_many_loans) == (0, 1, 1)
+            assert repr(sent) == "Sent(receivers=0, withdrawn=0, full=0, too_many_loans=1, stalled=0)"
+            with pytest.raises(shm_pool.TooManyLoans, match="drop some"):
+                receiver.recv()
+            kept.clear()
+            assert publisher.send(bytes(100)).receivers == 1
+            assert receiver.recv(timeout=10).missed == 1
+
+
 def test_history(provider, client):
     with Publisher(provider, "one-to-many", history=2) as publisher:
         for number in range(5):

@@ -181,6 +181,7 @@ class Publisher:
         receivers: int | None = None,
         capacity: int | None = None,
         loans: int | None = None,
+        max_bytes_per_receiver: int | None = None,
         on_full: OnFull | None = None,
         allow_blocking: bool | None = None,
         history: int | None = None,
