@@ -24,7 +24,7 @@ use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{Event, Message as Received, OnFull, Publisher, Receiver, RecvError, Subscriber};
 use shm_pool::inspect::{Inspector, Process, State};
-use shm_pool::{Descriptor, PeerId, Provider, ProviderId, ShmView};
+use shm_pool::{Descriptor, PeerId, Provider, ProviderId, ShmView, Tuning};
 use shm_pool_support::tasks::block_on;
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -194,7 +194,7 @@ role!("robot-sensor", sensor_role);
 fn sensor_role(link: &Link, arguments: &[&str]) {
     let [prefix, channel, process, receivers] = arguments else { panic!("{arguments:?}") };
     sys::limit_descriptors(DESCRIPTORS);
-    let provider = Provider::builder().name_prefix(*prefix).max_bytes(64 << 20).build().unwrap();
+    let provider = provider(prefix, 64 << 20);
     let options = Publisher::builder().capacity(4).receivers(8);
     let mut publisher = options.create_timeout(&provider, channel, FOR_EVER).unwrap();
     publisher.wait_for_receivers(receivers.parse().unwrap(), FOR_EVER).unwrap();
@@ -213,6 +213,12 @@ fn sensor_role(link: &Link, arguments: &[&str]) {
         next += count;
         link.send(&Message::Number(next - 1));
     }
+}
+
+/// Returns a provider with a single segment, which takes one descriptor.
+fn provider(prefix: &str, max_bytes: usize) -> Provider {
+    let one_segment = Tuning::new().arena_size(max_bytes);
+    Provider::builder().name_prefix(prefix).max_bytes(max_bytes).tuning(one_segment).build().unwrap()
 }
 
 fn fill(bytes: &mut [u8], number: u64) {
@@ -304,6 +310,10 @@ impl Account {
 
     /// Checks that messages are between their boundaries, and that none is missing but those missed.
     fn event(&mut self, event: Result<Event, RecvError>) -> Option<Received> {
+        // Until the camera has noticed that other receivers are dead, it may have no descriptor left.
+        if matches!(event, Err(RecvError::NotConnected { errno: libc::EMFILE })) {
+            return None;
+        }
         match event.unwrap() {
             Event::Connected { .. } => {
                 self.connections += 1;
@@ -316,12 +326,12 @@ impl Account {
             Event::Message(message) => {
                 let (number, missed) = (number_of(&message), u64::from(message.missed()));
                 match self.next {
+                    Some(next) if self.gets_everything => assert_eq!((number, missed), (next, 0)),
                     Some(next) => assert_eq!(number, next + missed, "a gap that is not accounted for"),
                     // A sensor waits for those that are there.
                     None if self.gets_everything && self.connections > 1 => assert_eq!(number as u32, 0),
                     None => {}
                 }
-                assert!(missed == 0 || !self.gets_everything, "{missed} missed");
                 self.next = Some(number + 1);
                 Some(message)
             }
@@ -346,7 +356,7 @@ fn gateway_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0].to_owned();
     sys::limit_descriptors(DESCRIPTORS);
     let listener = UnixListener::bind_addr(&address(&prefix)).unwrap();
-    let provider = Provider::builder().name_prefix(&*prefix).max_bytes(32 << 20).build().unwrap();
+    let provider = provider(&prefix, 32 << 20);
     let mut camera = Receiver::builder().subscribe(&shm::client(&prefix), "camera").unwrap();
     let interrupter = camera.interrupter();
     let serving = thread::spawn(move || {
