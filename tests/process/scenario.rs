@@ -26,14 +26,15 @@ use shm_pool::channel::{Event, Message as Received, OnFull, Publisher, Receiver,
 use shm_pool::inspect::{Inspector, Process, State};
 use shm_pool::{Descriptor, PeerId, Provider, ProviderId, ShmView, Tuning};
 use shm_pool_support::tasks::block_on;
+use std::fs;
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-/// `ulimit -n` of each process.
-const DESCRIPTORS: u64 = 14;
+/// `ulimit -n` of each process: the standard streams, and 11 more.
+const DESCRIPTORS: usize = 14;
 const FRAME: usize = 2 << 20;
 const SAMPLE: usize = 48;
 
@@ -193,7 +194,7 @@ role!("robot-sensor", sensor_role);
 /// Sends as many messages as requested, and answers the number of the last one.
 fn sensor_role(link: &Link, arguments: &[&str]) {
     let [prefix, channel, process, receivers] = arguments else { panic!("{arguments:?}") };
-    sys::limit_descriptors(DESCRIPTORS);
+    limit_descriptors();
     let provider = provider(prefix, 64 << 20);
     let options = Publisher::builder().capacity(4).receivers(8);
     let mut publisher = options.create_timeout(&provider, channel, FOR_EVER).unwrap();
@@ -271,7 +272,7 @@ role!("robot-receiver", receiver_role);
 /// The role of a receiver: its rule and its channels, each of which has a thread.
 fn receiver_role(link: &Link, arguments: &[&str]) {
     let (prefix, rule) = (arguments[0], arguments[1]);
-    sys::limit_descriptors(DESCRIPTORS);
+    limit_descriptors();
     let progress = Arc::new(Progress::default());
     for channel in &arguments[2..] {
         let on_full = match rule {
@@ -345,6 +346,12 @@ impl Account {
 /// Frames that are granted and not confirmed.
 const WINDOW: usize = 4;
 
+/// Applies the limit to this process, not counting what the test and its environment have opened.
+fn limit_descriptors() {
+    let is_free = |number: &u64| fs::read_link(format!("/proc/self/fd/{number}")).is_err();
+    sys::limit_descriptors((0..).filter(is_free).nth(DESCRIPTORS - 3).unwrap());
+}
+
 fn address(prefix: &str) -> SocketAddr {
     SocketAddr::from_abstract_name(prefix).unwrap()
 }
@@ -354,7 +361,7 @@ role!("robot-gateway", gateway_role);
 /// The role of the gateway: serves one client after the other, until the driver closes the link.
 fn gateway_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0].to_owned();
-    sys::limit_descriptors(DESCRIPTORS);
+    limit_descriptors();
     let listener = UnixListener::bind_addr(&address(&prefix)).unwrap();
     let provider = provider(&prefix, 32 << 20);
     let mut camera = Receiver::builder().subscribe(&shm::client(&prefix), "camera").unwrap();
@@ -417,7 +424,7 @@ role!("robot-client", client_role);
 /// The role of the gateway's client: reads each frame in place, and keeps the last one.
 fn client_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0].to_owned();
-    sys::limit_descriptors(DESCRIPTORS);
+    limit_descriptors();
     let mut socket = UnixStream::connect_addr(&address(&prefix)).unwrap();
     link.send(&Message::Done);
     let progress = Arc::new(Progress::default());
