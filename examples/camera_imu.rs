@@ -97,12 +97,10 @@ fn at_a_rate(period: Duration, stop: &AtomicBool, mut each: impl FnMut(u64) -> F
 }
 
 /// Receives up to `most` messages, until the publisher leaves.
-fn receive<T: typed::Schema + AsRef<[u64]>>(
-    name: &str,
-    how: ReceiverBuilder,
-    most: u64,
-    mut then: impl FnMut(typed::Value<Message, T>),
-) -> Fallible {
+fn receive<T>(name: &str, how: ReceiverBuilder, most: u64, mut then: impl FnMut(typed::Value<Message, T>)) -> Fallible
+where
+    T: typed::Schema + AsRef<[u64]>,
+{
     let mut receiver = how.typed::<T>().open(&Client::new(), name)?;
     let (mut next, mut count, mut missed) = (None, 0, 0);
     while count < most {

@@ -113,6 +113,7 @@ fn channel(channel: &ChannelReport) -> String {
         ("sender", text::process(channel.sender.as_ref(), is_there(&channel.state))),
         ("provider", channel.provider.map_or(text::NONE.to_owned(), |id| id.to_string())),
         ("kind", if channel.is_publisher { "publisher" } else { "sender" }.to_owned()),
+        ("type", channel.message_type.as_ref().map_or(text::NONE.to_owned(), |of| text::visible(&of.to_string()))),
     ];
     let heads = ["ID", "RECEIVER", "LINK", "WHEN FULL", "WAITING", "SENT", "MISSED", "LOANS", "LOANED"];
     let damaged = channel.damaged.iter().map(|of| [format!("{:016x}", of.id), text::visible(&of.problem)]);

@@ -135,7 +135,7 @@ macro_rules! output {
 }
 
 output!(channel::Sender, ());
-output!(channel::Publisher, usize);
+output!(channel::Publisher, channel::Sent);
 
 /// Sends a `Buffer`, or a copy of any other object's bytes.
 fn send<T: Output>(
@@ -309,7 +309,9 @@ impl From<channel::OnFull> for OnFull {
 ///
 /// ``on_full`` is what happens when a receiver is behind by ``capacity`` messages (default 256), for those that
 /// do not choose: :attr:`OnFull.DROP_OLDEST` by default. ``allow_blocking=False`` refuses those that
-/// choose :attr:`OnFull.BLOCK`. A new receiver first gets the last ``history`` messages (default 0).
+/// choose :attr:`OnFull.BLOCK`. A new receiver first gets the last ``history`` messages (default 0). A receiver
+/// may hold ``loans`` buffers (default 2048), of ``max_bytes_per_receiver`` (default: a quarter of the
+/// provider's ``max_bytes``).
 ///
 /// >>> import shm_pool
 /// >>> provider = shm_pool.Provider()
@@ -319,9 +321,9 @@ impl From<channel::OnFull> for OnFull {
 /// >>> for number in range(3):
 /// ...     buffer = provider.alloc(1000)
 /// ...     memoryview(buffer)[0] = number
-/// ...     receivers = publisher.send(buffer)
-/// >>> receivers
-/// 2
+/// ...     sent = publisher.send(buffer)
+/// >>> sent
+/// Sent(receivers=2, withdrawn=1, full=0, too_many_loans=0, stalled=0)
 /// >>> newest = display.recv()
 /// >>> memoryview(newest)[0], newest.missed
 /// (2, 2)
@@ -338,7 +340,7 @@ pub(crate) struct Publisher {
 #[pymethods]
 impl Publisher {
     #[new]
-    #[pyo3(signature = (provider, name, *, receivers=None, capacity=None, loans=None, on_full=None, allow_blocking=None, history=None))]
+    #[pyo3(signature = (provider, name, *, receivers=None, capacity=None, loans=None, max_bytes_per_receiver=None, on_full=None, allow_blocking=None, history=None))]
     #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
     fn new(
         provider: Py<Provider>,
@@ -346,6 +348,7 @@ impl Publisher {
         receivers: Option<usize>,
         capacity: Option<usize>,
         loans: Option<usize>,
+        max_bytes_per_receiver: Option<usize>,
         on_full: Option<OnFull>,
         allow_blocking: Option<bool>,
         history: Option<usize>,
@@ -359,6 +362,9 @@ impl Publisher {
         }
         if let Some(loans) = loans {
             builder = builder.loans(loans);
+        }
+        if let Some(bytes) = max_bytes_per_receiver {
+            builder = builder.max_bytes_per_receiver(bytes);
         }
         if let Some(on_full) = on_full {
             builder = builder.on_full(on_full.into());
@@ -374,14 +380,15 @@ impl Publisher {
         Ok(Self { end: End::new(publisher, interrupter, "publisher"), provider })
     }
 
-    /// Sends a :class:`Buffer` to all receivers without a copy, or one copy of any object's bytes, and
-    /// returns to how many. Waits at most ``timeout`` seconds, by default without limit, for receivers
-    /// with :attr:`OnFull.BLOCK`; if one makes no room, no receiver gets the message.
+    /// Sends a :class:`Buffer` to all receivers without a copy, or one copy of any object's bytes.
+    /// Returns to how many. Waits at most ``timeout`` seconds, by default without limit, for receivers
+    /// with :attr:`OnFull.BLOCK`; if one makes no room, no receiver gets the message. A receiver that
+    /// has made no room for five seconds delays no further message until it does.
     ///
     /// Raises as :meth:`Sender.send`, but not :class:`Disconnected`.
     #[pyo3(signature = (message, *, timeout=None))]
-    fn send(&self, py: Python<'_>, message: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<usize> {
-        send(py, &self.end, &self.provider, message, timeout)
+    fn send(&self, py: Python<'_>, message: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<Sent> {
+        send(py, &self.end, &self.provider, message, timeout).map(Sent::from)
     }
 
     /// Waits until this many receivers have joined. Raises :class:`Timeout`.
@@ -437,8 +444,42 @@ impl Publisher {
     }
 }
 
+/// What became of a message that a :class:`Publisher` has sent: the number of ``receivers`` that it was
+/// sent to, of those that lost an older message so that there is room for the next one (``withdrawn``),
+/// and of those that were ``skipped``, in all and by reason: behind by their capacity (``full``), holding as
+/// many buffers or bytes as they may (``too_many_loans``), or :attr:`OnFull.BLOCK` without room for too long
+/// (``stalled``).
+#[pyclass(frozen, get_all, eq, module = "shm_pool")]
+#[derive(PartialEq, Eq)]
+pub(crate) struct Sent {
+    receivers: usize,
+    withdrawn: usize,
+    full: usize,
+    too_many_loans: usize,
+    stalled: usize,
+    skipped: usize,
+}
+
+impl From<channel::Sent> for Sent {
+    fn from(sent: channel::Sent) -> Self {
+        let channel::Sent { receivers, withdrawn, full, too_many_loans, stalled, .. } = sent;
+        Self { receivers, withdrawn, full, too_many_loans, stalled, skipped: sent.skipped() }
+    }
+}
+
+#[pymethods]
+impl Sent {
+    fn __repr__(&self) -> String {
+        let Self { receivers, withdrawn, full, too_many_loans, stalled, .. } = self;
+        format!(
+            "Sent(receivers={receivers}, withdrawn={withdrawn}, full={full}, too_many_loans={too_many_loans}, stalled={stalled})"
+        )
+    }
+}
+
 /// A snapshot of a receiver of a :class:`Publisher`: how many messages wait for it, how many buffers
-/// it holds (``loaned``), and how many messages it has missed (``dropped``).
+/// it holds (``loaned``), how many messages it has ``missed``, and whether it ``is_stalled``: messages are
+/// skipped until it makes room.
 #[pyclass(frozen, get_all, module = "shm_pool")]
 pub(crate) struct ReceiverState {
     id: u64,
@@ -446,13 +487,14 @@ pub(crate) struct ReceiverState {
     capacity: usize,
     waiting: usize,
     loaned: usize,
-    dropped: u64,
+    missed: u64,
+    is_stalled: bool,
 }
 
 impl From<channel::ReceiverState> for ReceiverState {
     fn from(state: channel::ReceiverState) -> Self {
-        let channel::ReceiverState { id, on_full, capacity, waiting, loaned, dropped, .. } = state;
-        Self { id, on_full: on_full.into(), capacity, waiting, loaned, dropped }
+        let channel::ReceiverState { id, on_full, capacity, waiting, loaned, missed, is_stalled, .. } = state;
+        Self { id, on_full: on_full.into(), capacity, waiting, loaned, missed: missed.total(), is_stalled }
     }
 }
 
@@ -534,7 +576,8 @@ impl Receiver {
     /// Receives the next message, waiting at most ``timeout`` seconds, by default without limit.
     ///
     /// Raises :class:`Timeout`, :class:`Disconnected` if the other side has closed or died and all its
-    /// messages were received, :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`.
+    /// messages were received, :class:`Evicted`, :class:`TooManyLoans`, :class:`MessageLost`,
+    /// :class:`Interrupted`, :class:`SystemCallFailed`.
     #[pyo3(signature = (*, timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
         let deadline = Deadline::after(timeout)?;

@@ -16,8 +16,8 @@ macro_rules! exceptions {
 }
 
 exceptions! {
-    Error Closed Disconnected Forked InUse Interrupted InvalidArgument MessageLost NameTaken NotFound PoolExhausted
-    Stale SystemCallFailed Timeout
+    Error Closed Disconnected Evicted Forked InUse Interrupted InvalidArgument MessageLost NameTaken NotFound PoolExhausted
+    Stale SystemCallFailed Timeout TooManyLoans
 }
 
 /// Returns an error and its causes in one line.
@@ -101,6 +101,7 @@ impl IntoPyErr for ShareError {
         match self {
             Self::PeerDisconnected(_) => closed(&self),
             Self::OtherProvider { .. } => invalid(&self),
+            Self::OverQuota { .. } => TooManyLoans::new_err(chain(&self)),
             Self::Forked => forked(&self),
             _ => other(&self),
         }
@@ -130,9 +131,11 @@ impl IntoPyErr for ChannelError {
     fn into_py(self) -> PyErr {
         match &self {
             Self::NameTaken { .. } | Self::HasReceiver { .. } => NameTaken::new_err(chain(&self)),
-            Self::Name { .. } | Self::Mode { .. } | Self::OutOfRange { .. } | Self::NotAPublisher { .. } => {
-                invalid(&self)
-            }
+            Self::Name { .. }
+            | Self::Mode { .. }
+            | Self::OutOfRange { .. }
+            | Self::NotAPublisher { .. }
+            | Self::TypeMismatch { .. } => invalid(&self),
             Self::Forked => forked(&self),
             Self::Os(error) => system(error, &self),
             _ if self.is_not_found() => NotFound::new_err(chain(&self)),
@@ -146,7 +149,11 @@ impl IntoPyErr for RecvError {
         match &self {
             _ if self.is_empty() => Timeout::new_err(chain(&self)),
             Self::Disconnected => closed(&self),
-            Self::Closed { .. } | Self::Attach(_) | Self::Damaged { .. } => MessageLost::new_err(chain(&self)),
+            Self::Evicted => Evicted::new_err(chain(&self)),
+            Self::TooManyLoans { .. } => TooManyLoans::new_err(chain(&self)),
+            Self::Closed { .. } | Self::Attach(_) | Self::Damaged { .. } | Self::WrongType { .. } => {
+                MessageLost::new_err(chain(&self))
+            }
             Self::Forked => forked(&self),
             Self::Interrupted => Interrupted::new_err(chain(&self)),
             Self::Map(error) | Self::NoHelper(error) => system(error, &self),

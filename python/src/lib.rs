@@ -37,6 +37,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<channel::OnFull>()?;
     module.add_class::<channel::Sender>()?;
     module.add_class::<channel::Publisher>()?;
+    module.add_class::<channel::Sent>()?;
     module.add_class::<channel::ReceiverState>()?;
     module.add_class::<channel::Receiver>()
 }

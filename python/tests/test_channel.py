@@ -81,22 +81,40 @@ def test_other_provider(provider, prefix):
 
 def test_publisher(provider, client):
     with Publisher(provider, "one-to-many") as publisher:
-        assert publisher.send(bytes(100)) == 0
+        assert publisher.send(bytes(100)).receivers == 0
         logger = Receiver("one-to-many", client, on_full=OnFull.BLOCK)
         display = Receiver("one-to-many", client, capacity=1)
         publisher.wait_for_receivers(2, timeout=10)
         for number in range(5):
-            assert publisher.send(np.full(1000, number, np.uint8)) == 2
+            sent = publisher.send(np.full(1000, number, np.uint8))
+            assert (sent.receivers, sent.skipped) == (2, 0)
+        assert sent == publisher.send(bytes(1000)) and sent.withdrawn == 1
         newest = display.recv()
-        assert (memoryview(newest)[0], newest.missed) == (4, 4)
-        assert [memoryview(logger.recv())[0] for _ in range(5)] == list(range(5))
+        assert (memoryview(newest)[0], newest.missed) == (0, 5)
+        assert [memoryview(logger.recv())[0] for _ in range(6)] == [*range(5), 0]
         states = {state.on_full: state for state in publisher.receivers()}
-        assert states[OnFull.DROP_OLDEST].dropped == 4 and states[OnFull.DROP_OLDEST].capacity == 1
-        assert states[OnFull.BLOCK].dropped == 0
+        assert states[OnFull.DROP_OLDEST].missed == 5 and states[OnFull.DROP_OLDEST].capacity == 1
+        assert states[OnFull.BLOCK].missed == 0 and not states[OnFull.BLOCK].is_stalled
         assert logger.on_full == OnFull.BLOCK and display.on_full != OnFull.BLOCK
         display.close()
         logger.close()
         assert publisher.receivers() == []
+
+
+def test_holds_too_much(provider, client):
+    with Publisher(provider, "one-to-many", loans=2) as publisher:
+        with Receiver("one-to-many", client, on_full=OnFull.DROP_NEWEST) as receiver:
+            for _ in range(2):
+                publisher.send(bytes(100))
+            kept = [receiver.recv(timeout=10) for _ in range(2)]
+            sent = publisher.send(bytes(100))
+            assert (sent.receivers, sent.skipped, sent.too_many_loans) == (0, 1, 1)
+            assert repr(sent) == "Sent(receivers=0, withdrawn=0, full=0, too_many_loans=1, stalled=0)"
+            with pytest.raises(shm_pool.TooManyLoans, match="drop some"):
+                receiver.recv()
+            kept.clear()
+            assert publisher.send(bytes(100)).receivers == 1
+            assert receiver.recv(timeout=10).missed == 1
 
 
 def test_history(provider, client):

@@ -46,13 +46,16 @@ def test_rust_publisher_killed(peer, start, prefix, client):
 
 def test_rust_receiver_killed(peer, start, prefix):
     receiver = start(peer, "receive", prefix, "killed", str(LEN))
-    with shm_pool.Provider(name_prefix=prefix, max_bytes=8 << 20) as provider, Publisher(provider, "killed") as publisher:
+    with (
+        shm_pool.Provider(name_prefix=prefix, max_bytes=8 << 20) as provider,
+        Publisher(provider, "killed", max_bytes_per_receiver=8 << 20) as publisher,
+    ):
         publisher.wait_for_receivers(timeout=PATIENCE)
         receiver.line()
         # It keeps every message.
         with pytest.raises(shm_pool.PoolExhausted, match="leased"):
             for number in range(100):
-                assert publisher.send(np.full(LEN, number, np.uint8), timeout=0) == 1
+                assert publisher.send(np.full(LEN, number, np.uint8), timeout=0).receivers == 1
         assert [receiver.line() for _ in range(number)] == [str(number) for number in range(number)]
         receiver.kill()
         # Its memory is there, and its seat.

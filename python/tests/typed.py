@@ -10,7 +10,8 @@ def publish(frame: npt.NDArray[np.uint8]) -> int:
     with shm_pool.Provider(max_bytes=64 << 20) as provider, shm_pool.Publisher(provider, "typed") as publisher:
         with provider.alloc(frame.nbytes, timeout=1.0) as buffer:
             np.asarray(buffer)[:] = frame.ravel()
-            return publisher.send(buffer) + publisher.send(frame) + publisher.send(b"bytes")
+            sent: shm_pool.Sent = publisher.send(buffer)
+            return sent.receivers + publisher.send(frame).skipped + publisher.send(b"bytes").withdrawn
 
 
 def receive() -> npt.NDArray[np.float32]:

@@ -73,14 +73,14 @@ impl MessageType {
         this.as_ref().map_or(Ok(()), |this| ChannelError::check("message_type", this.name.len(), 1, MAX_NAME))
     }
 
-    /// Fails if a type is expected and this is not the one that was found.
+    /// Returns what was found. Fails if a type is expected and this is not that one.
     pub(super) fn expect(
         expected: &Option<Self>,
         found: Option<Self>,
         object: impl Fn() -> String,
-    ) -> Result<(), ChannelError> {
+    ) -> Result<Option<Self>, ChannelError> {
         if expected.is_none() || *expected == found {
-            return Ok(());
+            return Ok(found);
         }
         Err(ChannelError::TypeMismatch { object: object(), types: Box::new((expected.clone(), found)) })
     }

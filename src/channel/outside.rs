@@ -9,6 +9,7 @@
 
 use super::error::ChannelError;
 use super::layout::{size, Facts, Kind, Shared, What, EXTRA_SLOTS, WRONG_SIZE};
+use super::message_type::{MessageType, TypeWords};
 use super::missed::Missed;
 use super::ring::{self, OnFull};
 use crate::os::mapping::Mapping;
@@ -22,6 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Outside {
     pub(crate) provider: ProviderId,
     pub(crate) role: Role,
+    /// As its sender has declared it.
+    pub(crate) message_type: Option<MessageType>,
     pub(crate) on_full: OnFull,
     /// How many messages a receiver may be behind; for a publisher, at most.
     pub(crate) capacity: usize,
@@ -65,7 +68,8 @@ pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, Chan
         Kind::Branch => (Role::Branch, traffic(file, name, &facts)?),
     };
     let Facts { provider, on_full, slots, loans, .. } = facts;
-    Ok(Outside { provider, role, on_full, capacity: slots - EXTRA_SLOTS, loans, traffic })
+    let message_type = TypeWords::of(&copy).read();
+    Ok(Outside { provider, role, message_type, on_full, capacity: slots - EXTRA_SLOTS, loans, traffic })
 }
 
 fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelError> {

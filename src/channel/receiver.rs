@@ -186,7 +186,7 @@ impl ReceiverBuilder {
     ) -> Result<Receiver, ChannelError> {
         let object = layout::name(names, name)?;
         let mut found = layout::open(&object, uid)?;
-        MessageType::expect(&self.message_type, found.message_type.take(), || object.path())?;
+        let message_type = MessageType::expect(&self.message_type, found.message_type.take(), || object.path())?;
         let provider = found.facts.provider;
         // Before joining, which could not be undone.
         let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
@@ -200,7 +200,7 @@ impl ReceiverBuilder {
         };
         let borrower = Arc::new(Borrower::new(&object, names, memory));
         let segments = MappedSegments::new(names, uid, provider, borrower);
-        Ok(Receiver::new(object, segments, on_full, self.spin, interrupts))
+        Ok(Receiver::new(object, segments, on_full, message_type, self.spin, interrupts))
     }
 
     fn join(&self, found: Found, name: &Name) -> Result<Object, ChannelError> {
@@ -304,6 +304,7 @@ pub struct Receiver {
     /// The number of the next message, counting those not sent to this receiver.
     expected: u32,
     on_full: OnFull,
+    message_type: Option<MessageType>,
     /// The word of the publisher that the receiver has last seen (see `missed`).
     limit_seen: u64,
     pub(super) spin: Duration,
@@ -330,12 +331,13 @@ impl Receiver {
         object: Object,
         segments: MappedSegments,
         on_full: OnFull,
+        message_type: Option<MessageType>,
         spin: Duration,
         interrupts: Arc<Interrupts>,
     ) -> Self {
         let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, interrupts));
         let (ticket, expected, read, limit_seen, turn) = (Ticket::default(), 0, None, 0, 0);
-        Self { sleeper, object, segments, ticket, expected, read, on_full, limit_seen, spin, turn }
+        Self { sleeper, object, segments, ticket, expected, read, on_full, message_type, limit_seen, spin, turn }
     }
 
     /// Receives the next message, blocking until one arrives.
@@ -473,6 +475,11 @@ impl Receiver {
     /// blocks.
     pub fn on_full(&self) -> OnFull {
         self.on_full
+    }
+
+    /// Returns the type of the messages, if the sender has declared one.
+    pub fn message_type(&self) -> Option<&MessageType> {
+        self.message_type.as_ref()
     }
 
     /// Returns how many messages of a [`Publisher`](super::Publisher) this receiver has missed

@@ -182,6 +182,7 @@ impl Look {
             state: State::Dead,
             sender: None,
             is_publisher: true,
+            message_type: None,
             receivers: Vec::new(),
             damaged: Vec::new(),
             is_orphan: false,
@@ -245,6 +246,7 @@ impl Look {
             Ok(seen) => {
                 report.provider = Some(seen.provider);
                 report.is_publisher = seen.role == Role::Meeting;
+                report.message_type = seen.message_type.clone();
                 if seen.role == Role::Pair {
                     let receiver = self.receiver(&report.prefix, None, visit, seen);
                     report.receivers.push(receiver);

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::channel::{Missed, OnFull};
+use crate::channel::{MessageType, Missed, OnFull};
 use crate::os::process::Process;
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::sweep::Swept;
@@ -148,6 +148,8 @@ pub struct ChannelReport {
     pub sender: Option<Process>,
     /// Whether it can have several receivers.
     pub is_publisher: bool,
+    /// The type of its messages, if its sender has declared one.
+    pub message_type: Option<MessageType>,
     /// The receivers; of a sender, also the place for one that has not connected.
     pub receivers: Vec<ReceiverReport>,
     /// Branches that cannot be read.

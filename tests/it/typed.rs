@@ -3,6 +3,7 @@
 use crate::fixtures::{pair, unique_prefix};
 use shm_pool::channel::typed::{Carried, Schema, Slice, Typed, Value};
 use shm_pool::channel::{ChannelError, MessageType, Publisher, Receiver, RecvError, Sender, MAX_INLINE};
+use shm_pool::inspect::Inspector;
 use shm_pool::{AllocErrorKind, Client, Provider};
 use std::alloc::Layout;
 use std::fs::OpenOptions;
@@ -183,7 +184,11 @@ fn every_difference_is_refused() {
             None => publisher,
         };
         let _publisher = publisher.create(&provider, &name).unwrap();
-        assert_eq!(refused(open()), [Some(sample()), other]);
+        assert_eq!(refused(open()), [Some(sample()), other.clone()]);
+        assert_eq!(Receiver::open(&client, &name).unwrap().message_type(), other.as_ref());
+        let report = Inspector::new().report().unwrap();
+        let channel = report.channels.into_iter().find(|channel| channel.name == name).unwrap();
+        assert_eq!(channel.message_type, other);
     }
     let mut sender = Sender::builder().message_type(sample()).create(&provider, &name).unwrap();
     assert!(open().is_ok() && sender.wait_for_receiver(Duration::ZERO).is_err());

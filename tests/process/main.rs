@@ -42,6 +42,7 @@ mod pairs;
 mod publisher;
 mod restarts;
 mod rlimits;
+mod scenario;
 mod storms;
 mod users;
 mod waiting;

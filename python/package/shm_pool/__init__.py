@@ -9,7 +9,7 @@ A publishing process fills a buffer, which is an array without a copy, and sends
 
 >>> with provider.alloc(640 * 480 * 3) as buffer:
 ...     np.asarray(buffer).reshape(480, 640, 3)[:] = 7
-...     camera.send(buffer)
+...     camera.send(buffer).receivers
 1
 
 A receiving process reads the same memory:
@@ -54,6 +54,7 @@ from ._native import (
     ReceiverState,
     Reservation,
     Sender,
+    Sent,
     Stats,
     __version__,
 )
@@ -61,6 +62,7 @@ from .errors import (
     Closed,
     Disconnected,
     Error,
+    Evicted,
     Forked,
     Interrupted,
     InUse,
@@ -72,6 +74,7 @@ from .errors import (
     Stale,
     SystemCallFailed,
     Timeout,
+    TooManyLoans,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +87,7 @@ __all__ = [
     "Closed",
     "Disconnected",
     "Error",
+    "Evicted",
     "Forked",
     "InUse",
     "Interrupted",
@@ -100,10 +104,12 @@ __all__ = [
     "ReceiverState",
     "Reservation",
     "Sender",
+    "Sent",
     "Stale",
     "Stats",
     "SystemCallFailed",
     "Timeout",
+    "TooManyLoans",
     "__version__",
 ]
 

@@ -24,6 +24,15 @@ class Disconnected(Error, ConnectionError):
     """The other side has closed or died. A receiver first gets everything that was sent before."""
 
 
+class Evicted(Disconnected):
+    """The publisher has disconnected this receiver. What it has received stays readable. Release that and
+    close the receiver to open the channel again."""
+
+
+class TooManyLoans(Error):
+    """A receiver, or a peer, holds as many buffers or bytes as it may. Release some, and try again."""
+
+
 class PoolExhausted(Error, MemoryError):
     """The provider's cap is reached, or /dev/shm is full. The text says how much is in use by this
     process, leased by others, and idle. Release buffers and messages, and try again."""
