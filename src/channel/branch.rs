@@ -344,7 +344,7 @@ pub(super) async fn send<S, M, T>(
             done => return done,
         };
         let Some((branch, end)) = waited_for(sends, bytes) else { continue };
-        if let Err(kind) = (RoomFuture { branch, bytes, end }).await {
+        if let Err(kind) = (RoomFuture { branch, bytes, end, has_yielded: false }).await {
             return Err(SendError { kind, message });
         }
     }
@@ -356,14 +356,21 @@ struct RoomFuture<'a> {
     branch: &'a mut Branch,
     bytes: usize,
     end: Option<Deadline>,
+    /// It yields once, so that a receiver that pretends to have room does not block the thread.
+    has_yielded: bool,
 }
 
 impl Future for RoomFuture<'_> {
     type Output = Result<(), SendErrorKind>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { branch, bytes, end } = &mut *self;
+        let Self { branch, bytes, end, has_yielded } = &mut *self;
+        let is_first = !std::mem::replace(has_yielded, true);
         match branch.arm(context.waker(), *bytes) {
+            Ok(Some(_)) if is_first => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
             Ok(None) if end.is_some_and(Deadline::has_passed) => Poll::Ready(Ok(())),
             Ok(None) => Poll::Pending,
             // The next try discovers a closed receiver.

@@ -413,7 +413,7 @@ struct Outlet {
     missed: Missed,
     outcome: Outcome,
     /// Set by the first message for which it had no room.
-    stall: Option<Deadline>,
+    stall: Option<Stall>,
     /// How many messages have found no loan, and whether the last one that needed one has.
     limit_reached: u64,
     is_at_limit: bool,
@@ -424,6 +424,24 @@ enum Outcome {
     Gone,
     Taken,
     Skipped(Reason),
+}
+
+/// The wait for a receiver, over however many messages.
+#[derive(Clone, Copy)]
+struct Stall {
+    /// Until when.
+    end: Deadline,
+    /// For the largest message that it had no room for, in bytes as in [`Branch::reserve`].
+    bytes: usize,
+    /// The largest one that it has had room for since. It is waited for anew for one that is no
+    /// larger.
+    met: Option<usize>,
+}
+
+impl Stall {
+    fn is_over(stall: Option<Self>) -> bool {
+        stall.is_some_and(|stall| stall.end.has_passed())
+    }
 }
 
 impl Outlet {
@@ -450,7 +468,9 @@ impl Outlet {
     ) -> Result<(), SendErrorKind> {
         self.outcome = match self.branch.reserve(bytes, Duration::ZERO, Patience::None) {
             Ok(()) => {
-                self.stall = None;
+                if self.stall.is_some() {
+                    self.note_room(bytes);
+                }
                 Outcome::Taken
             }
             Err(kind) => self.wait_for_room(kind, bytes, budget, patience, limit)?,
@@ -471,23 +491,43 @@ impl Outlet {
             self.reach_limit();
             self.branch.ring();
         }
-        self.stall = self.stall.or_else(|| limit.deadline());
-        let is_stalled = |stall: Option<Deadline>| stall.is_some_and(Deadline::has_passed);
-        if is_stalled(self.stall) {
+        self.start_clock(bytes, limit);
+        if Stall::is_over(self.stall) {
             return Ok(Outcome::Skipped(Reason::Stalled));
         }
         let Patience::Until(deadline) = patience else { return Err(kind) };
-        let patience = Patience::Until(Deadline::first(deadline, self.stall));
+        let patience = Patience::Until(Deadline::first(deadline, self.stall.map(|stall| stall.end)));
         match self.branch.reserve(bytes, budget, patience) {
             Ok(()) => {
-                self.stall = None;
+                self.note_room(bytes);
                 Ok(Outcome::Taken)
             }
             // The next send drops its branch.
             Err(SendErrorKind::Disconnected) => Ok(Outcome::Gone),
-            Err(SendErrorKind::TimedOut) if is_stalled(self.stall) => Ok(Outcome::Skipped(Reason::Stalled)),
+            Err(SendErrorKind::TimedOut) if Stall::is_over(self.stall) => Ok(Outcome::Skipped(Reason::Stalled)),
             Err(kind) => Err(kind),
         }
+    }
+
+    /// Returns `true` if a living receiver has no room for a message.
+    fn is_short_of(&self, bytes: usize) -> bool {
+        !self.branch.is_gone() && !self.branch.is_ready_for(bytes)
+    }
+
+    /// Starts the clock if it does not run for such a message.
+    fn start_clock(&mut self, bytes: usize, limit: &mut Limit) {
+        let stall = self.stall.filter(|stall| !self.branch.is_ready_for(stall.bytes));
+        let largest = stall.map_or(bytes, |stall| stall.bytes.max(bytes));
+        let running = stall.filter(|stall| stall.met.map_or(true, |met| met < bytes));
+        let stall = running.or_else(|| limit.deadline().map(|end| Stall { end, bytes, met: None }));
+        self.stall = stall.map(|stall| Stall { bytes: largest, ..stall });
+    }
+
+    /// There is room for this message: ends the stall, unless that was for a larger one.
+    #[cold]
+    fn note_room(&mut self, bytes: usize) {
+        let met = |stall: Stall| Stall { met: stall.met.max(Some(bytes)), ..stall };
+        self.stall = self.stall.filter(|stall| !self.branch.is_ready_for(stall.bytes)).map(met);
     }
 
     /// Finds room without waiting, withdrawing buffers for their loans by the rule.
@@ -577,7 +617,7 @@ impl Outlet {
             waiting: self.branch.waiting(),
             loaned: self.branch.loaned(),
             missed: self.missed,
-            is_stalled: self.stall.is_some_and(Deadline::has_passed),
+            is_stalled: Stall::is_over(self.stall) && self.stall.is_some_and(|stall| self.is_short_of(stall.bytes)),
         }
     }
 }
@@ -783,7 +823,12 @@ impl Publisher {
                 continue;
             }
             match outlet.branch.on_full {
-                OnFull::Block => outlet.wait(bytes, self.spin, patience, &mut limit)?,
+                OnFull::Block => {
+                    if let Err(kind) = outlet.wait(bytes, self.spin, patience, &mut limit) {
+                        self.give_up(bytes, &mut limit);
+                        return Err(kind);
+                    }
+                }
                 OnFull::DropNewest | OnFull::DropOldest => outlet.make_room(bytes),
             }
             match outlet.outcome {
@@ -800,6 +845,17 @@ impl Publisher {
         }
         self.sent += 1;
         Ok(sent)
+    }
+
+    /// The message is not sent, because a receiver has no room. The clocks of the others that have
+    /// none start too, so that all end together.
+    #[cold]
+    fn give_up(&mut self, bytes: usize, limit: &mut Limit) {
+        let waited_for = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Block);
+        waited_for.filter(|outlet| outlet.is_short_of(bytes)).for_each(|outlet| outlet.start_clock(bytes, limit));
+        if self.serves_joins && self.is_one_gone() {
+            self.let_go();
+        }
     }
 
     /// Once no receiver is waited for any more, so that the message is sent.
@@ -1108,10 +1164,9 @@ impl Publisher {
 
     /// Returns the branch of the first receiver to wait for, and until when.
     fn waited_for(&mut self, bytes: usize) -> Option<WaitedFor<'_>> {
-        let is_over = |outlet: &Outlet| outlet.stall.is_some_and(Deadline::has_passed);
         let mut outlets = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Block);
-        let outlet = outlets.find(|outlet| !is_over(outlet) && !outlet.branch.is_ready_for(bytes))?;
-        Some((&mut outlet.branch, outlet.stall))
+        let outlet = outlets.find(|outlet| !Stall::is_over(outlet.stall) && outlet.is_short_of(bytes))?;
+        Some((&mut outlet.branch, outlet.stall.map(|stall| stall.end)))
     }
 
     /// Returns how many messages a receiver may be behind at most.

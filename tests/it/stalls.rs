@@ -8,7 +8,10 @@ use shm_pool::channel::{
     SendErrorKind, Sent,
 };
 use shm_pool::{Client, Provider, ProviderBuilder};
-use shm_pool_support::tasks::block_on;
+use shm_pool_support::tasks::{block_on, Woken};
+use std::future::Future;
+use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -111,6 +114,71 @@ fn limit_spans_calls() {
         assert!(start.elapsed() >= limit);
         assert_eq!(scene.missed().iter().map(|missed| missed.stalled).collect::<Vec<_>>(), [1, 1]);
     }
+}
+
+/// One that has closed while its message is read is not waited for: the task sleeps until the other
+/// has room.
+#[test]
+fn closed_receiver_is_not_awaited() {
+    for serves in [true, false] {
+        let options = Publisher::builder().loans(1).joins_in_send(serves);
+        let mut scene = Scene::new("stall-closed", options);
+        let receivers = [1, 2].map(|count| {
+            let receiver = scene.open(OnFull::Block, 4);
+            scene.publisher.wait_for_receivers(count, FOR_EVER).unwrap();
+            receiver
+        });
+        assert_eq!(scene.send(0).receivers, 2);
+        let [mut closes, mut stays] = receivers;
+        let held = [closes.recv().unwrap(), stays.recv().unwrap()];
+        drop(closes);
+        let last = message(&scene.provider, LEN, 1);
+        let mut sending = Box::pin(scene.publisher.send_async(last));
+        let waker = Waker::from(Arc::new(Woken::default()));
+        assert!(sending.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(held);
+        assert_eq!(block_on(sending).unwrap().receivers, 1);
+        assert!(holds(&stays.recv().unwrap(), 1));
+    }
+}
+
+/// Inline bytes that it has room for do not start its clock again; a message that it had room for
+/// before does.
+#[test]
+fn limit_spans_kinds() {
+    const LIMIT: Duration = Duration::from_millis(100);
+    let mut scene = Scene::new("stall-kinds", Publisher::builder().loans(1).block_limit(LIMIT));
+    let mut stopped = scene.open(OnFull::Block, 4);
+    assert_eq!(scene.send(0).receivers, 1);
+    assert_eq!(scene.send(1).stalled, 1);
+    for stamp in 2..6 {
+        assert_eq!(scene.publisher.send_bytes(b"x").unwrap().receivers, 1);
+        let state = scene.publisher.receivers().next().unwrap();
+        assert!(state.is_stalled);
+        assert_eq!(scene.try_send(stamp).map(figures), Ok([0, 0, 0, 0, 1]), "without a wait");
+    }
+    let start = Instant::now();
+    assert_eq!(scene.publisher.send_bytes(b"x").unwrap().stalled, 1);
+    assert!(start.elapsed() >= LIMIT, "it had room for these");
+    assert_eq!(scene.publisher.try_send_bytes(b"x").unwrap().stalled, 1);
+    drop(stopped.recv().unwrap());
+    assert!(!scene.publisher.receivers().next().unwrap().is_stalled);
+    assert_eq!(scene.send(6).receivers, 1);
+}
+
+/// The clocks of all receivers start with the first message that finds one of them full.
+#[test]
+fn clocks_start_together() {
+    const LIMIT: Duration = Duration::from_millis(100);
+    let mut scene = Scene::new("stall-clocks", Publisher::builder().block_limit(LIMIT));
+    let _stopped = [1; 4].map(|capacity| scene.open(OnFull::Block, capacity));
+    (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 4));
+    assert_eq!(scene.try_send(2), Err(SendErrorKind::Full { capacity: 1 }));
+    while !scene.publisher.receivers().next().unwrap().is_stalled {
+        thread::yield_now();
+    }
+    assert!(scene.publisher.receivers().all(|state| state.is_stalled));
+    assert_eq!(scene.try_send(2).map(figures), Ok([0, 0, 0, 0, 4]));
 }
 
 /// However many receivers are stopped, a message waits for the limit once.
