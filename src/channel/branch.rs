@@ -132,6 +132,31 @@ impl Branch {
         self.drop_withdrawn(ring::claim(self.object.shared().slots(), &mut oldest))
     }
 
+    /// Returns `true` if there would be room for a chunk of `bytes` without the buffers that wait.
+    /// Visits them only if the bytes are the limit, which withdrawing some may not be enough for.
+    #[cold]
+    pub(super) fn can_make_room(&self, bytes: usize) -> bool {
+        let Self { object, known, limit, .. } = self;
+        if known.out.saturating_add(bytes) <= limit.bytes {
+            return true;
+        }
+        let waiting = ring::unreceived(object.shared().slots(), self.searched, self.ticket);
+        let (loans, out) = self.lender.sum(waiting.filter_map(|words| message::loan(&words)));
+        limit.allows(bytes, limit.loans.min(known.numbers.len() + loans), known.out.saturating_sub(out))
+    }
+
+    /// Returns how many messages of these sizes in bytes fit, from the first one on.
+    #[cold]
+    pub(super) fn fitting(&self, sizes: impl Iterator<Item = usize>) -> usize {
+        let (mut free, mut out) = (self.known.numbers.len(), self.known.out);
+        let fits = |&bytes: &usize| {
+            let fits = self.limit.allows(bytes, free, out);
+            (free, out) = (free.saturating_sub(usize::from(bytes > 0)), out.saturating_add(bytes));
+            fits
+        };
+        sizes.take_while(fits).count()
+    }
+
     /// Withdraws the oldest unreceived buffer, to free a loan. Visits each message once, over all
     /// calls.
     #[cold]
@@ -307,13 +332,15 @@ impl Branch {
         self.lender.loaned()
     }
 
-    /// Disconnects a receiver, which may be stopped (E1 to E3 of `publisher`).
-    pub(super) fn evict(&self) {
+    /// Disconnects a receiver, which may be stopped (E1 to E3 of `publisher`). Returns how many
+    /// messages were withdrawn.
+    pub(super) fn evict(&self) -> u64 {
         self.object.evict();
         self.lender.close();
         let slots = self.object.shared().slots();
         let mut next = ring::oldest(slots, self.ticket);
-        while self.drop_withdrawn(ring::withdraw(slots, &mut next, self.ticket, |_| true)) {}
+        let mut withdraw = || self.drop_withdrawn(ring::withdraw(slots, &mut next, self.ticket, |_| true));
+        std::iter::from_fn(|| withdraw().then_some(1)).sum()
     }
 
     pub(super) fn note_missed(&self, missed: &Missed) {

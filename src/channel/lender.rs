@@ -148,6 +148,11 @@ impl<T> Taking<'_, T> {
         (self.loans.put_in.load(Ordering::Relaxed).wrapping_sub(self.back.taken_out) as i64).max(0) as u64
     }
 
+    fn get(&self, number: u32) -> Option<NonNull<T>> {
+        // Acquire: partner of the Release in `put`.
+        NonNull::new(self.loans.cells.get(number as usize)?.load(Ordering::Acquire))
+    }
+
     fn all(&self) -> impl Iterator<Item = NonNull<T>> + '_ {
         // Acquire: partner of the Release in `put`.
         self.loans.cells.iter().filter_map(|cell| NonNull::new(cell.load(Ordering::Acquire)))
@@ -247,6 +252,15 @@ impl Lender {
         let found = taking.take(number, |number| self.strike(number)).map(Self::handle);
         taking.back.freed += found.as_ref().map_or(0, ShmBuf::capacity);
         found
+    }
+
+    /// Returns how many of these loans are out, and the bytes of their chunks.
+    pub(super) fn sum(&self, numbers: impl Iterator<Item = u32>) -> (usize, usize) {
+        let taking = self.loans.lock();
+        // SAFETY: the handle in the cell keeps the chunk (I3), and handles are taken out only under
+        // the lock, which `taking` holds while the chunk is borrowed.
+        let sizes = numbers.filter_map(|number| taking.get(number)).map(|chunk| unsafe { chunk.as_ref() }.capacity());
+        sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + size))
     }
 
     pub(super) fn loaned(&self) -> usize {

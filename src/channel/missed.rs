@@ -173,17 +173,17 @@ impl LimitWord {
         self.0.store(count << 1, Ordering::Relaxed);
     }
 
+    /// Returns the word if a message has found the receiver at its limit since it has `seen` the
+    /// word, and no buffer was sent since.
     #[inline]
     pub(super) fn change(&self, seen: u64) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|&word| word != seen)
+        Some(self.0.load(Ordering::Relaxed)).filter(|&word| word != seen && word & 1 != 0)
     }
 
-    /// Takes note of a change. Returns `true` if a message has found the receiver at its limit, and
-    /// no buffer was sent since.
+    /// Takes note of a [change](Self::change). Returns `true` if there was one.
     pub(super) fn take(&self, seen: &mut u64) -> bool {
-        self.change(*seen).is_some_and(|word| {
-            *seen = word;
-            word & 1 != 0
-        })
+        let change = self.change(*seen);
+        *seen = change.unwrap_or(*seen);
+        change.is_some()
     }
 }

@@ -404,6 +404,16 @@ enum Kept {
     Bytes(Words),
 }
 
+impl Kept {
+    /// As in [`Branch::reserve`].
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Buffer(buffer) => buffer.capacity(),
+            Self::Bytes(_) => 0,
+        }
+    }
+}
+
 struct Outlet {
     branch: Branch,
     id: u64,
@@ -414,6 +424,8 @@ struct Outlet {
     outcome: Outcome,
     /// Set by the first message for which it had no room.
     stall: Option<Stall>,
+    /// `true` if messages were withdrawn for the one being sent.
+    has_lost: bool,
     /// How many messages have found no loan, and whether the last one that needed one has.
     limit_reached: u64,
     is_at_limit: bool,
@@ -449,8 +461,8 @@ impl Outlet {
         let process = branch.object.receiver_process();
         let missed = Missed { not_connected, ..Missed::default() };
         branch.note_missed(&missed);
-        let (skipped, outcome, stall) = (not_connected as u32, Outcome::Gone, None);
-        Self { branch, id, process, skipped, missed, outcome, stall, limit_reached: 0, is_at_limit: false }
+        let (skipped, outcome, stall, has_lost) = (not_connected as u32, Outcome::Gone, None, false);
+        Self { branch, id, process, skipped, missed, outcome, stall, has_lost, limit_reached: 0, is_at_limit: false }
     }
 
     fn is_taker(&self) -> bool {
@@ -547,7 +559,8 @@ impl Outlet {
 
     #[cold]
     fn withdraw_for(&mut self, bytes: usize) -> bool {
-        while self.branch.on_full == OnFull::DropOldest && self.branch.withdraw_buffer() {
+        let may_withdraw = self.branch.on_full == OnFull::DropOldest && self.branch.can_make_room(bytes);
+        while may_withdraw && self.branch.withdraw_buffer() {
             self.note_withdrawn();
             if self.branch.has_loan(bytes) {
                 return true;
@@ -558,18 +571,18 @@ impl Outlet {
 
     #[cold]
     fn note_withdrawn(&mut self) {
+        self.has_lost = true;
         self.missed.withdrawn += 1;
         self.branch.note_missed(&self.missed);
     }
 
-    /// Step 5. Returns `true` if a message was withdrawn.
+    /// Step 5. Returns `true` if a message was withdrawn since the last call.
     #[inline]
     fn look_for_room(&mut self) -> bool {
-        let is_withdrawn = self.branch.look_for_room();
-        if is_withdrawn {
+        if self.branch.look_for_room() {
             self.note_withdrawn();
         }
-        is_withdrawn
+        std::mem::take(&mut self.has_lost)
     }
 
     #[cold]
@@ -862,16 +875,11 @@ impl Publisher {
     #[cold]
     fn leave_out_stalled(&mut self) {
         let is_stalled = |outlet: &Outlet| outlet.outcome == Outcome::Skipped(Reason::Stalled);
-        match self.on_stall {
-            OnStall::Skip => self
-                .outlets
-                .iter_mut()
-                .filter(|outlet| is_stalled(outlet))
-                .for_each(|outlet| outlet.leave_out(Reason::Stalled)),
-            OnStall::Disconnect => {
-                while let Some(at) = self.outlets.iter().position(is_stalled) {
-                    self.evict(at);
-                }
+        let stalled = self.outlets.iter_mut().filter(|outlet| is_stalled(outlet));
+        stalled.for_each(|outlet| outlet.leave_out(Reason::Stalled));
+        if self.on_stall == OnStall::Disconnect {
+            while let Some(at) = self.outlets.iter().position(is_stalled) {
+                self.evict(at);
             }
         }
     }
@@ -936,8 +944,9 @@ impl Publisher {
     /// E1 to E4.
     #[cold]
     fn evict(&mut self, at: usize) {
-        let outlet = self.outlets.remove(at);
-        outlet.branch.evict();
+        let mut outlet = self.outlets.remove(at);
+        outlet.missed.withdrawn += outlet.branch.evict();
+        outlet.branch.note_missed(&outlet.missed);
         event!(info, channel = self.channel, receiver = outlet.id, loaned = outlet.branch.loaned(), "receiver evicted");
         self.interrupts.aim(Asleep::Nowhere);
     }
@@ -1058,14 +1067,12 @@ impl Publisher {
         let Some(object) = object.meet(&name)? else { return Ok(None) };
         let branch =
             Branch::new(object, loans, facts.on_full, self.max_bytes, interrupts, self.pool.upgrade().as_deref());
-        let kept = self.history.len().min(branch.object.shared().capacity()).min(facts.loans);
+        let newest = self.history.iter().rev().take(branch.object.shared().capacity());
+        let kept = branch.fitting(newest.map(Kept::bytes));
         // The history has some of the messages that it missed.
         let mut outlet = Outlet::new(branch, id, missed.saturating_sub(kept as u64));
         for kept in self.history.iter().skip(self.history.len() - kept) {
-            outlet.make_room(match kept {
-                Kept::Buffer(buffer) => buffer.capacity(),
-                Kept::Bytes(_) => 0,
-            });
+            outlet.make_room(kept.bytes());
             match kept {
                 Kept::Buffer(buffer) => outlet.lend(buffer.place(), buffer.clone()),
                 Kept::Bytes(words) => outlet.fill(words),

@@ -587,7 +587,9 @@ impl Receiver {
             return Some(RecvError::NotConnected { errno });
         }
         let is_at_limit = self.object.shared().missed().limit().take(&mut self.limit_seen);
-        is_at_limit.then(|| RecvError::TooManyLoans { max: self.loans() })
+        // Else the end of the channel is the reason.
+        let is_reason = is_at_limit && !self.object.is_sender_gone();
+        is_reason.then(|| RecvError::TooManyLoans { max: self.loans() })
     }
 
     /// Returns the error after the last message.

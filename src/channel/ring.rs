@@ -293,6 +293,21 @@ pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, 
     receive(slots, ticket, true, |_, _| Ok::<_, Infallible>(())).and_then(Result::ok)
 }
 
+/// Returns `next`, or the oldest message that may still wait before `end` is sent if that is later.
+fn first(slots: &[Slot], next: Ticket, end: Ticket) -> Ticket {
+    if end.number.wrapping_sub(next.number) > slots.len() as u64 {
+        oldest(slots, end)
+    } else {
+        next
+    }
+}
+
+/// Returns the words of the messages from `next` up to `end` that wait.
+pub(super) fn unreceived(slots: &[Slot], next: Ticket, end: Ticket) -> impl Iterator<Item = Words> + '_ {
+    let tickets = std::iter::successors(Some(first(slots, next, end)), |here| Some(here.next(slots)));
+    tickets.take_while(move |here| *here != end).inspect(|_| note_look()).filter_map(|here| peek(slots, here))
+}
+
 /// Withdraws the first message from `next` up to `end` for which `is_meant` returns `true`, and
 /// returns its words. Advances `next` past every message visited.
 #[cold]
@@ -302,9 +317,7 @@ pub(super) fn withdraw(
     end: Ticket,
     is_meant: impl Fn(&Words) -> bool,
 ) -> Option<Words> {
-    if end.number.wrapping_sub(next.number) > slots.len() as u64 {
-        *next = oldest(slots, end);
-    }
+    *next = first(slots, *next, end);
     while *next != end {
         note_look();
         let mut here = *next;

@@ -4,8 +4,8 @@
 use crate::fixtures::{builder, holds, message, unique_prefix, FOR_EVER, NOW};
 use crate::threads::{assert_prompt, wake_sleeper};
 use shm_pool::channel::{
-    ChannelError, Event, Missed, OnFull, OnStall, Publisher, PublisherBuilder, Receiver, ReceiverBuilder, RecvError,
-    SendErrorKind, Sent,
+    wait_any, ChannelError, Event, Missed, OnFull, OnStall, Publisher, PublisherBuilder, Receiver, ReceiverBuilder,
+    RecvError, SendErrorKind, Sent, WaitAnyError,
 };
 use shm_pool::{Client, Provider, ProviderBuilder};
 use shm_pool_support::tasks::{block_on, Woken};
@@ -393,6 +393,76 @@ fn receiver_learns_of_its_limit() {
     assert_eq!(scene.send(6).receivers, 2);
     assert_eq!(waited_for.try_recv().unwrap().missed(), 0, "it was waited for");
     assert!(matches!(waited_for.try_recv(), Err(RecvError::Empty)));
+}
+
+/// A buffer that was sent since ends the limit, and is received already.
+#[test]
+fn past_limit_is_no_news() {
+    let mut scene = Scene::new("limit-past", Publisher::builder().loans(2));
+    let mut receiver = scene.open(OnFull::DropNewest, 8);
+    let mut quiet = scene.open(OnFull::DropNewest, 8);
+    (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 2));
+    assert_eq!(scene.send(2).too_many_loans, 2);
+    (0..2).for_each(|_| drop((receiver.recv().unwrap(), quiet.recv().unwrap())));
+    assert_eq!(scene.send(3).receivers, 2);
+    drop((receiver.recv().unwrap(), quiet.recv().unwrap()));
+    assert!(matches!(wait_any(&mut [&mut receiver, &mut quiet], NOW), Err(WaitAnyError::TimedOut { .. })));
+}
+
+/// One withdrawn to free its loan is counted like one withdrawn for its slot.
+#[test]
+fn withdrawn_for_loans() {
+    let mut scene = Scene::new("limit-withdrawn", Publisher::builder().loans(2));
+    let receiver = scene.open(OnFull::DropOldest, 8);
+    assert_eq!([0, 1, 2, 3].map(|stamp| scene.send(stamp).withdrawn), [0, 0, 1, 1]);
+    assert_eq!(scene.publisher.send_bytes(b"x").unwrap().withdrawn, 0);
+    assert_eq!(receiver.missed().withdrawn, 2);
+}
+
+/// Nothing is withdrawn for a message that does not fit even then.
+#[test]
+fn nothing_withdrawn_in_vain() {
+    let options = Publisher::builder().max_bytes_per_receiver(4 * LEN);
+    let mut scene = Scene::with("limit-vain", builder().max_bytes(40 * LEN), options);
+    let mut receiver = scene.open(OnFull::DropOldest, 8);
+    (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
+    let held = [receiver.recv().unwrap(), receiver.recv().unwrap()];
+    let long = message(&scene.provider, 3 * LEN, 4);
+    assert_eq!(scene.publisher.send(long.clone()).map(figures).unwrap(), [0, 0, 0, 1, 0]);
+    (2..4).for_each(|stamp| assert!(holds(&receiver.recv().unwrap(), stamp)));
+    drop(held);
+    assert_eq!(scene.publisher.send(long).map(figures).unwrap(), [1, 0, 0, 0, 0]);
+}
+
+/// What an evicted receiver loses is counted: the message that it had no room for, and those that
+/// waited. At its limit, it learns of the eviction first.
+#[test]
+fn eviction_is_counted() {
+    let options = Publisher::builder().loans(4).block_limit(NOW).on_stall(OnStall::Disconnect);
+    let mut scene = Scene::new("stall-counted", options);
+    let mut stopped = scene.open(OnFull::Block, 8);
+    (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
+    let held = stopped.recv().unwrap();
+    assert_eq!(scene.send(4).stalled, 1);
+    let missed = stopped.missed();
+    assert_eq!((missed.stalled, missed.withdrawn, missed.total()), (1, 3, 4));
+    assert!(matches!(stopped.try_recv(), Err(RecvError::Evicted)));
+    drop(held);
+}
+
+/// A history beyond the limits of a new receiver: it gets the newest part, and nothing is withdrawn.
+#[test]
+fn history_within_limits() {
+    for on_full in [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest] {
+        let options = Publisher::builder().history(5).max_bytes_per_receiver(3 * LEN);
+        let mut scene = Scene::with("limit-history", builder().max_bytes(40 * LEN), options);
+        (0..5).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 0));
+        let mut receiver = scene.open(on_full, 8);
+        assert_eq!(scene.missed(), [Missed::default()]);
+        let held: Vec<_> = (2..5).map(|stamp| (receiver.try_recv().unwrap(), stamp)).collect();
+        assert!(held.iter().all(|(message, stamp)| holds(message, *stamp)));
+        assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
+    }
 }
 
 /// Each rule is counted by its own reason, on both sides.
