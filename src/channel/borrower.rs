@@ -53,7 +53,7 @@ impl Borrower {
             // Relaxed: only makes tickets distinct.
             let ticket = self.returned.fetch_add(1, Ordering::Relaxed);
             ring::give_back(self.shared.returns(), ticket, number);
-            // For a sender that waits for a loan. Partner: the heavy barrier in `branch::is_ready`.
+            // For a sender that waits for a loan. Partner: the heavy barrier in `branch::Need::is_met`.
             barrier::light();
             self.shared.to_sender().ring_after_fence();
             if let Some(memory) = &self.memory {

@@ -210,10 +210,11 @@ pub enum SendErrorKind {
     /// No slot or loan became free in time, or no receiver joined in time.
     #[error("the wait timed out: the receiver made no room")]
     TimedOut,
-    /// The receiver already has the maximum number of buffers, received or not.
-    #[error("the receiver holds {max} buffers, the maximum; wait until it drops some, or raise the channel's `loans`")]
+    /// The receiver already has the maximum number of buffers, or of a publisher's bytes, received or
+    /// not.
+    #[error("the receiver holds the most buffers that it may (at most {max}, and PublisherBuilder::max_bytes_per_receiver); wait until it drops some, or raise the limit")]
     TooManyLoans {
-        /// The limit.
+        /// The most buffers that it may hold, of any length.
         max: usize,
     },
     /// More receivers to wait for than the publisher accepts.
@@ -299,7 +300,7 @@ pub enum RecvError {
     /// as many buffers, or bytes, as it may. Reported once for each such message.
     #[error("no message arrives because this receiver holds the most buffers that it may (at most {max}, and PublisherBuilder::max_bytes_per_receiver); drop some")]
     TooManyLoans {
-        /// The most buffers that it may hold.
+        /// The most buffers that it may hold, of any length.
         max: usize,
     },
     /// The buffer's segment cannot be mapped now: descriptors or memory have run out. The message

@@ -38,7 +38,7 @@ pub(super) const DEFAULT_SLOTS: usize = 256;
 pub(super) const DEFAULT_LOANS: usize = 2048;
 pub(super) const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 
-/// For the message received last, or one that replaces the oldest.
+/// For a sender's message received last, or a publisher's that replaces the oldest.
 pub(super) const EXTRA_SLOTS: usize = 1;
 
 pub(super) const MAX_SEATS: usize = 64;

@@ -174,6 +174,7 @@ impl PublisherBuilder {
     /// Sets whether a send connects receivers that have joined, and disconnects those that have
     /// closed or died, at some 20 system calls each; default `true`. If `false`, only
     /// [`serve_joins`](Publisher::serve_joins) and the calls that ask for receivers do.
+    /// [`OnStall::Disconnect`] disconnects in the send nevertheless.
     pub fn joins_in_send(mut self, serve: bool) -> Self {
         self.serves_joins = serve;
         self
@@ -218,7 +219,7 @@ impl PublisherBuilder {
     /// ```
     /// use shm_pool::channel::{OnFull, Publisher, Receiver};
     ///
-    /// let camera = Publisher::builder().capacity(2);
+    /// let camera = Publisher::builder().capacity(2).max_bytes_per_receiver(usize::MAX);
     /// let (display, logger) = (Receiver::builder(), Receiver::builder().on_full(OnFull::Block));
     /// // One being filled, three waiting for the logger, the newest two of them also for the display,
     /// // one being displayed, and four being written.
@@ -235,7 +236,8 @@ impl PublisherBuilder {
     ///   that you expect to [stall](Self::block_limit);
     /// * the messages received and not yet dropped.
     ///
-    /// [`max_bytes_per_receiver`](Self::max_bytes_per_receiver) is not taken into account.
+    /// [`max_bytes_per_receiver`](Self::max_bytes_per_receiver) is not taken into account. Set it
+    /// too: its default may be less than one receiver needs.
     pub fn buffers<'a>(&self, receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>) -> usize {
         let (mut newest, mut others) = (self.history.min(self.slots), 0);
         for (receiver, views) in receivers {
@@ -1144,9 +1146,8 @@ impl Publisher {
         }
     }
 
-    /// Blocks until all connected receivers have received everything and, unless they have
-    /// [`OnFull::DropOldest`], asked for more; for at most `timeout`. Skips receivers that close or
-    /// die. Then publisher and provider can be dropped without loss.
+    /// Blocks until all connected receivers have received everything, for at most `timeout`. Skips
+    /// receivers that close or die. Then publisher and provider can be dropped without loss.
     ///
     /// # Errors
     ///

@@ -176,8 +176,8 @@ pub(super) fn free(slots: &[Slot], read: Ticket) {
     }
 }
 
-/// Claims a message that both sides may take: the reader as it closes, the writer once it finds the
-/// reader closed or dead.
+/// Claims a message that both sides may take: the reader as it receives or closes, the writer to
+/// withdraw it, or once it finds the reader closed or dead.
 pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     let words = peek(slots, *ticket)?;
     take(slots, ticket).then_some(words)
@@ -331,7 +331,8 @@ pub(super) fn withdraw(
     None
 }
 
-/// Returns `true` if the reader has read this message and asked for the next.
+/// Returns `true` if the slot of this message is free again: it was claimed, or the reader has read
+/// it and asked for the next.
 pub(super) fn is_done(slots: &[Slot], sent: Ticket) -> bool {
     // Acquire: partner of the Release in `free`.
     sent.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == sent.free_again(slots))
