@@ -28,7 +28,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {
-    /// Sent to it, and withdrawn to make room for newer ones ([`OnFull::DropOldest`]).
+    /// Sent to it, and withdrawn: to make room for newer ones ([`OnFull::DropOldest`]), or as it was
+    /// disconnected.
     ///
     /// [`OnFull::DropOldest`]: super::OnFull::DropOldest
     pub withdrawn: u64,
