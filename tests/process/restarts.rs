@@ -396,39 +396,6 @@ fn descriptors_for_lookout() {
     });
 }
 
-#[test]
-fn zz_measure() {
-    in_child(|prefix| {
-        let provider = provider(prefix);
-        let _publisher = Publisher::builder().receivers(1).create(&provider, CHANNEL).unwrap();
-        let _holder = Receiver::open(&shm::client(prefix), CHANNEL).unwrap();
-        let mut all: Vec<_> = (0..200).map(|_| subscribe(prefix)).collect();
-        thread::scope(|scope| {
-            for subscriber in &mut all {
-                scope.spawn(move || assert!(subscriber.recv_timeout(Duration::from_secs(9)).is_err()));
-                thread::sleep(Duration::from_millis(4));
-            }
-            let cpu = || {
-                let stat = fs::read_to_string("/proc/self/stat").unwrap();
-                let fields: Vec<u64> = stat
-                    .rsplit(')')
-                    .next()
-                    .unwrap()
-                    .split_whitespace()
-                    .skip(11)
-                    .take(2)
-                    .map(|x| x.parse().unwrap())
-                    .collect();
-                fields[0] + fields[1]
-            };
-            thread::sleep(Duration::from_secs(3));
-            let (start, from) = (cpu(), Instant::now());
-            thread::sleep(Duration::from_secs(4));
-            eprintln!("MEASURED {} % of a CPU", (cpu() - start) as f64 / from.elapsed().as_secs_f64());
-        });
-    });
-}
-
 /// One thread serves all waits of a process, and exits after the last one. Without inotify, and
 /// without any descriptor, it checks by itself.
 #[test]
