@@ -58,7 +58,8 @@
 //! left the cache long ago. So the backend calls the collector before it creates a chunk. If that
 //! makes less than an eighth of the memory idle, it grows by the missing amount before the next
 //! collection: it holds at most a seventh more than the messages in flight. Of chunks of up to
-//! 2 KiB there may be many, so the share is a half, and it holds at most twice as much. Once nearly
+//! 2 KiB there may be many, so the share is a half (falling to an eighth at 8 KiB), and it holds at
+//! most twice as much. Once nearly
 //! all of the cap has been taken from the system, it collects only when a chunk fits nowhere.
 //!
 //! # Trust

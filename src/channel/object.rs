@@ -165,9 +165,13 @@ impl Object {
         mode: u32,
         group: Option<u32>,
     ) -> Result<Self, ChannelError> {
-        let this = Self::make(name, facts, mode, None, Some(seat))?;
-        // A member of the group may do this. If it fails, the mode must admit the publisher.
-        let _ = group.map(|group| fchown(this.locks.file(), None, Some(group)));
+        // At first for this user only: until `fchown`, the group is this process's.
+        let this = Self::make(name, facts, 0o600, None, Some(seat))?;
+        // A member of the group may do this. If it fails, the mode must admit the publisher as one of
+        // all users, and the group gets no more than these.
+        let is_changed = group.map_or(true, |group| fchown(this.locks.file(), None, Some(group)).is_ok());
+        let mode = if is_changed { mode } else { mode & !0o070 | (mode & 0o007) << 3 };
+        set_mode(this.locks.file(), mode).map_err(|error| name.error("fchmod", 0, error))?;
         // The lock comes first: the holder of the bell always holds it too.
         if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
             return Err(ChannelError::HasReceiver { object: name.path() });

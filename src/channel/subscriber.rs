@@ -204,7 +204,8 @@ impl Subscriber {
 
     /// Returns why the channel could not be opened at the last attempt, while it is not open: for
     /// example [`ChannelError::NotFound`], [`ChannelError::TooManyReceivers`] or
-    /// [`ChannelError::HasReceiver`], for which the subscriber waits.
+    /// [`ChannelError::HasReceiver`], for which the subscriber waits. `None` after
+    /// [`RecvError::Open`], which contains the error.
     pub fn last_error(&self) -> Option<&ChannelError> {
         self.error.as_ref()
     }
@@ -251,7 +252,10 @@ impl Subscriber {
                 *error = Some(failed);
                 None
             }
-            Err(failed) => Some(Err(RecvError::Open(Box::new(failed)))),
+            Err(failed) => {
+                *error = None;
+                Some(Err(RecvError::Open(Box::new(failed))))
+            }
         }
     }
 

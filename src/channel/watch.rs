@@ -21,7 +21,7 @@
 //! (`fs.inotify.max_user_instances`, too few descriptors).
 //!
 //! A check that finds the name as it was at the last attempt makes no attempt, which would open the
-//! object for writing, and so be reported.
+//! object for writing, and so be reported: waits for one name would wake each other.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,7 @@ use std::mem;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -64,8 +64,8 @@ const STACK: usize = 1 << 20;
 static LOOKOUT: PerProcess<Mutex<Weak<Lookout>>> = PerProcess::new();
 
 struct Lookout {
-    /// `None` if there are too few descriptors.
-    call: Option<Call>,
+    /// Empty while there are too few descriptors.
+    call: OnceLock<Call>,
     waits: Mutex<Waits>,
 }
 
@@ -113,7 +113,7 @@ impl Known {
 impl Lookout {
     fn start(wait: &Arc<Wait>) -> Result<Arc<Self>, OsError> {
         let waits = Waits { new: vec![Arc::downgrade(wait)], is_over: false };
-        let this = Arc::new(Self { call: Call::new().ok(), waits: Mutex::new(waits) });
+        let this = Arc::new(Self { call: OnceLock::new(), waits: Mutex::new(waits) });
         let (lookout, thread) = (this.clone(), thread::Builder::new().name("shm-pool-names".to_owned()));
         match thread.stack_size(STACK).spawn(move || lookout.run()) {
             Ok(_) => Ok(this),
@@ -133,20 +133,24 @@ impl Lookout {
     }
 
     fn call(&self) {
-        self.call.iter().for_each(Call::call);
+        self.call.get().into_iter().for_each(Call::call);
     }
 
     fn run(self: Arc<Self>) {
-        let inotify = Inotify::new().ok();
+        let (mut inotify, mut retry) = (None, Instant::now());
         let mut known: Vec<Known> = Vec::new();
         while self.update(&mut known) {
             let now = Instant::now();
+            if inotify.is_none() && retry <= now {
+                (inotify, retry) = (Inotify::new().ok(), now + AGAIN);
+            }
             known.iter_mut().filter(|known| known.due <= now).for_each(|known| known.look(inotify.as_ref()));
             let next = known.iter().map(|known| known.due).min();
             let until = next.map_or(AGAIN, |next| next.saturating_duration_since(Instant::now()));
-            let most = if self.call.is_some() { AGAIN } else { UNREPORTED };
-            sleep(inotify.as_ref(), self.call.as_ref(), until.min(most)); // L4
-            self.call.iter().for_each(Call::clear);
+            let call = self.call.get();
+            let most = if call.is_some() { AGAIN } else { UNREPORTED };
+            sleep(inotify.as_ref(), call, until.min(most)); // L4
+            call.into_iter().for_each(Call::clear);
             inotify.iter().for_each(|inotify| inotify.read(|report| note(&mut known, report)));
         }
     }
@@ -154,6 +158,10 @@ impl Lookout {
     /// L1: returns `false` if there is no wait any more.
     fn update(&self, known: &mut Vec<Known>) -> bool {
         let mut waits = self.waits.lock();
+        // Under the lock: a wait that is taken in later finds it.
+        if self.call.get().is_none() {
+            Call::new().into_iter().for_each(|call| drop(self.call.set(call)));
+        }
         let due = Instant::now();
         let new = mem::take(&mut waits.new).into_iter();
         known.extend(new.map(|wait| Known { wait, watched: None, due, pause: FIRST }));
@@ -165,14 +173,17 @@ impl Lookout {
 
 /// Makes those waits due whose names have changed, or all if reports were lost.
 fn note(known: &mut [Known], report: Option<(Watched, &[u8])>) {
-    for known in known {
-        match report {
-            None => (known.watched, known.due) = (None, Instant::now()),
-            Some((watched, file)) => {
-                let is_wanted = |wait: &Wait| file.starts_with(&wait.prefix) && file.ends_with(b".channel");
-                if known.watched == Some(watched) && known.wait.upgrade().is_some_and(|wait| is_wanted(&wait)) {
-                    known.note_change();
-                }
+    let Some((watched, file)) = report else {
+        for known in known {
+            known.watched = None;
+            known.note_change();
+        }
+        return;
+    };
+    if file.ends_with(b".channel") {
+        for known in known.iter_mut().filter(|known| known.watched == Some(watched)) {
+            if known.wait.upgrade().is_some_and(|wait| file.starts_with(&wait.prefix)) {
+                known.note_change();
             }
         }
     }
@@ -284,10 +295,25 @@ impl Glimpse {
         }
         this
     }
+
+    /// Returns `true` if each attempt has this error while the object looks like this. Not if it is
+    /// due to a lock that another process held only briefly.
+    fn explains(&self, error: &ChannelError) -> bool {
+        let is_locked = |byte: usize| self.locks.get(byte).is_some_and(|&is_locked| is_locked);
+        match error {
+            ChannelError::NameTaken { .. } => is_locked(OWNER_BYTE),
+            ChannelError::NotReady { .. } => is_locked(OWNER_BYTE) || self.file.is_some_and(|(.., len)| len == 0),
+            ChannelError::HasReceiver { .. } => is_locked(RECEIVER_BYTE),
+            ChannelError::TooManyReceivers { max, .. } => (1..=*max).all(|seat| is_locked(RECEIVER_BYTE + seat)),
+            // For good.
+            ChannelError::Closed { .. } => self.file.is_some(),
+            _ => false,
+        }
+    }
 }
 
 /// A series of attempts to open or create a channel. A new one is due when the object has changed,
-/// and after a second.
+/// and after a second unless it [explains](Glimpse::explains) the error.
 pub(super) struct Attempts {
     name: Name,
     /// How many seats matter.
@@ -316,8 +342,13 @@ impl Attempts {
         let result = attempt();
         match &result {
             Ok(_) => (self.last, self.watch) = (None, None),
-            Err(ChannelError::TooManyReceivers { max, .. }) => self.seats = *max.min(&MAX_SEATS),
-            Err(_) => {}
+            Err(error) => {
+                if let ChannelError::TooManyReceivers { max, .. } = error {
+                    self.seats = *max.min(&MAX_SEATS);
+                }
+                let explained = self.last.as_mut().filter(|(glimpse, _)| glimpse.explains(error));
+                explained.into_iter().for_each(|(_, next)| *next = None);
+            }
         }
         Some(result)
     }
@@ -359,5 +390,42 @@ impl Attempts {
                 return attempt();
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::os::name::{Link, Namespace};
+
+    /// While the object shows why it fails, none is due: each would wake all other waits for the name.
+    #[test]
+    fn no_attempt_in_vain() {
+        type Error = fn(String) -> ChannelError;
+        let errors: [(usize, Error); 4] = [
+            (OWNER_BYTE, |object| ChannelError::NameTaken { object, process: None }),
+            (OWNER_BYTE, |object| ChannelError::NotReady { object }),
+            (RECEIVER_BYTE, |object| ChannelError::HasReceiver { object }),
+            (RECEIVER_BYTE + 1, |object| ChannelError::TooManyReceivers { object, max: 1 }),
+        ];
+        let name = Namespace::in_shm("unit-attempts").name(&format!("{}.channel", std::process::id()));
+        let link = Link::new(name.clone());
+        let locks = LockFile::open(|| name.open(libc::O_CREAT | libc::O_RDWR, 0o600)).unwrap();
+        locks.file().set_len(1).unwrap();
+        for (byte, error) in errors {
+            let mut attempts = Attempts::new(name.clone());
+            // Returns whether it was attempted, and whether it will be although nothing changes.
+            let mut attempt = || {
+                let was_due = attempts.attempt(|| Err::<(), _>(error(name.path()))).is_some();
+                (was_due, attempts.last.as_ref().unwrap().1.is_some())
+            };
+            assert_eq!(attempt(), (true, true), "the lock was held only briefly");
+            assert!(locks.try_lock(byte).unwrap());
+            assert_eq!(attempt(), (true, false));
+            assert_eq!(attempt(), (false, false));
+            locks.unlock(byte).unwrap();
+            assert_eq!(attempt(), (true, true));
+        }
+        drop(link);
     }
 }

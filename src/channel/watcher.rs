@@ -49,13 +49,9 @@ impl ChannelInfo {
             return Ok(None);
         }
         let object = names.file(file);
-        let is_none = |errno| matches!(errno, libc::ENOENT | libc::EACCES | libc::ELOOP | libc::ENXIO);
         // For reading, so that the kernel does not report it to this process.
-        let opened = match LockFile::open(|| object.open(libc::O_RDONLY, 0)) {
-            // Removed in between; or of another user, a link, a socket.
-            Err(error) if error.raw_os_error().is_some_and(is_none) => return Ok(None),
-            opened => opened.map_err(|error| object.error("open", 0, error))?,
-        };
+        let opened = LockFile::open(|| object.open(libc::O_RDONLY, 0));
+        let opened = opened.map_err(|error| object.error("open", 0, error))?;
         let metadata = opened.file().metadata().map_err(|error| object.error("fstat", 0, error))?;
         if !check_metadata(&metadata, &object, uid).is_ok_and(|len| len >= PAGE) {
             return Ok(None);
@@ -90,7 +86,12 @@ pub fn list(client: &Client) -> Result<Vec<ChannelInfo>, OsError> {
 
 fn scan(names: &Namespace, uid: u32) -> Result<BTreeMap<String, ChannelInfo>, OsError> {
     let files = names.files()?;
-    let found = files.iter().filter_map(|file| ChannelInfo::of(names, uid, file).transpose());
+    let is_lacking = |errno| matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM);
+    let found = files.iter().filter_map(|file| match ChannelInfo::of(names, uid, file) {
+        // Removed in between; or of another user, who may make any call fail: a link, a lease.
+        Err(error) if !error.errno().is_some_and(is_lacking) => None,
+        found => found.transpose(),
+    });
     found.map(|channel| channel.map(|channel| (channel.name.clone(), channel))).collect()
 }
 

@@ -1,6 +1,7 @@
 //! The kernel's reports of the files in a directory that are created, closed or removed (`man 7
 //! inotify`), and a sleep that another thread can end.
 
+use crate::os::locks::LockFile;
 use crate::os::posix::check;
 use std::ffi::CString;
 use std::fs::File;
@@ -8,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 /// Reports that a name has a new file or none, that a mode was set, and that a file open for
@@ -18,7 +20,14 @@ const REPORTS: u32 = libc::IN_CREATE
     | libc::IN_MOVED_TO
     | libc::IN_ATTRIB
     | libc::IN_CLOSE_WRITE
-    | libc::IN_ONLYDIR;
+    | libc::IN_ONLYDIR
+    | GONE;
+
+/// The directory has another name or none.
+const GONE: u32 = libc::IN_MOVE_SELF | libc::IN_DELETE_SELF;
+
+/// Of 4 KiB, at a time: reports may come faster than they are read.
+const BUFFERS: usize = 16;
 
 /// The bytes of a report before the file's name.
 const HEAD: usize = 16;
@@ -26,20 +35,20 @@ const HEAD: usize = 16;
 /// Number of a directory whose files are reported.
 pub(crate) type Watched = i32;
 
-/// A queue of reports. A forked child inherits the descriptor and must not read it.
-pub(crate) struct Inotify(File);
+/// A queue of reports. A forked child closes its copy, as that of a lock.
+pub(crate) struct Inotify(LockFile);
 
 impl Inotify {
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: the call has no pointers.
-        owned(unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) }).map(Self)
+        LockFile::open(|| owned(unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) })).map(Self)
     }
 
     /// Starts to report the files of a directory. Each directory has one number.
     pub(crate) fn watch(&self, directory: &Path) -> io::Result<Watched> {
         let path = CString::new(directory.as_os_str().as_bytes())?;
         // SAFETY: the path is NUL-terminated.
-        let watched = unsafe { libc::inotify_add_watch(self.0.as_raw_fd(), path.as_ptr(), REPORTS) };
+        let watched = unsafe { libc::inotify_add_watch(self.0.file().as_raw_fd(), path.as_ptr(), REPORTS) };
         check(watched)?;
         Ok(watched)
     }
@@ -48,10 +57,12 @@ impl Inotify {
     /// directory is no longer watched.
     pub(crate) fn read(&self, mut each: impl FnMut(Option<(Watched, &[u8])>)) {
         let mut buffer = [0; 4096];
-        while let Some(mut rest) = (&self.0).read(&mut buffer).ok().and_then(|len| buffer.get(..len)) {
+        for _ in 0..BUFFERS {
+            let Ok(len) = self.0.file().read(&mut buffer) else { return };
+            let mut rest = &buffer[..len];
             while rest.len() >= HEAD {
                 let word = |at: usize| u32::from_ne_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
-                let is_lost = word(4) & (libc::IN_Q_OVERFLOW | libc::IN_IGNORED | libc::IN_UNMOUNT) != 0;
+                let is_lost = word(4) & (libc::IN_Q_OVERFLOW | libc::IN_IGNORED | libc::IN_UNMOUNT | GONE) != 0;
                 let (watched, end) = (word(0) as Watched, HEAD + word(12) as usize);
                 let (report, next) = rest.split_at(end.min(rest.len()));
                 // The name is padded with zeros.
@@ -64,24 +75,27 @@ impl Inotify {
 }
 
 /// Ends a [`sleep`] of another thread.
-pub(crate) struct Call(File);
+pub(crate) struct Call(LockFile);
 
 impl Call {
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: the call has no pointers.
-        owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
+        LockFile::open(|| owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })).map(Self)
     }
 
     pub(crate) fn call(&self) {
         // It fails if the counter would overflow: then the sleep ends too.
-        let _full = (&self.0).write(&1_u64.to_ne_bytes());
+        let _full = self.0.file().write(&1_u64.to_ne_bytes());
     }
 
     pub(crate) fn clear(&self) {
         // It fails if there was no call.
-        let _empty = (&self.0).read(&mut [0; 8]);
+        let _empty = self.0.file().read(&mut [0; 8]);
     }
 }
+
+/// The longest sleep that ends neither with a report nor with a call.
+const UNPOLLED: Duration = Duration::from_millis(10);
 
 /// Sleeps until there is a report or a call, for at most `timeout`, rounded up to milliseconds.
 pub(crate) fn sleep(inotify: Option<&Inotify>, call: Option<&Call>, timeout: Duration) {
@@ -89,10 +103,14 @@ pub(crate) fn sleep(inotify: Option<&Inotify>, call: Option<&Call>, timeout: Dur
         let fd = file.map_or(-1, AsRawFd::as_raw_fd); // -1 is ignored
         libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
     };
-    let mut entries = [entry(inotify.map(|inotify| &inotify.0)), entry(call.map(|call| &call.0))];
+    let mut entries = [entry(inotify.map(|inotify| inotify.0.file())), entry(call.map(|call| call.0.file()))];
     let millis = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
     // SAFETY: the array has that many entries.
-    unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, millis) };
+    let polled = check(unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, millis) });
+    // With a limit of less than two descriptors.
+    if polled.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
+        thread::sleep(timeout.min(UNPOLLED));
+    }
 }
 
 fn owned(fd: RawFd) -> io::Result<File> {
@@ -125,6 +143,11 @@ mod tests {
         assert!(names.iter().all(|(of, _)| *of == watched));
         let names: Vec<_> = names.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["a", "a", "a", "a-longer-name-than-16"], "created, closed, moved");
+        let moved = directory.with_extension("moved");
+        fs::rename(&directory, &moved).unwrap();
+        assert_eq!(read(), [None], "the directory has another name");
+        fs::rename(&moved, &directory).unwrap();
+        assert_eq!(read(), [None]);
         fs::remove_dir_all(&directory).unwrap();
         assert_eq!(read().last(), Some(&None), "the directory is gone");
         assert!(inotify.watch(&directory).is_err());

@@ -6,7 +6,8 @@
 //! that took it dies. Therefore:
 //!
 //! * a [`LockFile`] is never mapped;
-//! * a forked child closes its copy before `fork` returns there: each lock file is listed in
+//! * a forked child closes its copy before `fork` returns there: each lock file (and what else a
+//!   child must not keep, see `inotify`) is listed in
 //!   `LOCK_FILES` from before its lock is taken until it is closed, and no thread opens or closes
 //!   one while another thread forks.
 //!

@@ -4,6 +4,7 @@
 use crate::channel::provider;
 use crate::child::{in_child, in_child_for, Child};
 use crate::ends::SendingEnd;
+use crate::rlimits::with_only;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::threads::{assert_prompt, wake_sleeper};
@@ -18,8 +19,11 @@ use shm_pool_support::procfs;
 use shm_pool_support::tasks::block_on;
 use std::fs;
 use std::mem::discriminant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CHANNEL: &str = "c";
 
@@ -208,10 +212,13 @@ fn garbage_under_the_name() {
     let names = Names::new("restart-garbage");
     let mut subscriber = subscribe(names.prefix());
     let file = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
+    assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
+    assert!(subscriber.last_error().unwrap().is_not_found());
     for garbage in ["garbage", "more garbage"] {
         fs::write(&file, garbage).unwrap();
         let error = open_error(&mut subscriber);
         assert!(matches!(error, ChannelError::NotAChannel { .. }), "{error}");
+        assert!(subscriber.last_error().is_none(), "that error was returned");
         assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)), "the same error");
     }
     fs::remove_file(&file).unwrap();
@@ -352,6 +359,43 @@ fn lookouts() -> usize {
     procfs::threads("shm-pool-names").unwrap()
 }
 
+/// Returns the number of this process's descriptors of a kind that has no path.
+fn descriptors_of(kind: &str) -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    links.filter(|link| link.to_string_lossy() == format!("anon_inode:{kind}")).count()
+}
+
+/// A wait that starts without descriptors gets its own as soon as there are some.
+#[test]
+fn descriptors_for_lookout() {
+    struct Flag(AtomicBool);
+    impl Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    in_child(|prefix| {
+        let mut subscriber = subscribe(prefix);
+        assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
+        with_only(0, || {
+            let flag = Arc::new(Flag(AtomicBool::new(false)));
+            let waker = Waker::from(flag.clone());
+            assert!(subscriber.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+            // The lookout looks after it has tried to open its descriptors.
+            while !flag.0.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+        });
+        let has_ended = Instant::now() + FOR_EVER;
+        while descriptors_of("inotify") == 0 || descriptors_of("[eventfd]") == 0 {
+            assert!(Instant::now() < has_ended, "it still polls");
+            thread::yield_now();
+        }
+        let _sender = Sender::create(&provider(prefix), CHANNEL).unwrap();
+        connected(&mut subscriber);
+    });
+}
+
 /// One thread serves all waits of a process, and exits after the last one. Without inotify, and
 /// without any descriptor, it checks by itself.
 #[test]
@@ -445,8 +489,12 @@ fn forked_while_waiting() {
     in_child(|prefix| {
         let mut subscriber = subscribe(prefix);
         assert!(matches!(subscriber.recv_timeout(Duration::from_millis(1)), Err(RecvError::TimedOut)));
+        while lookouts() == 0 || descriptors_of("inotify") == 0 {
+            thread::yield_now();
+        }
         let Some(forked) = sys::fork() else {
             sys::end_with(|| {
+                assert_eq!((descriptors_of("inotify"), descriptors_of("[eventfd]")), (0, 0));
                 assert!(matches!(subscriber.recv(), Err(RecvError::Forked)));
                 assert!(matches!(subscriber.try_recv(), Err(RecvError::Forked)));
                 assert!(matches!(block_on(subscriber.recv_async()), Err(RecvError::Forked)));

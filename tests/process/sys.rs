@@ -7,7 +7,7 @@ use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use shm_pool_support::machine::page_size;
 use std::hint::black_box;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::raw::{c_int, c_long, c_ulong};
 use std::panic::{self, AssertUnwindSafe};
 use std::process::Command;
@@ -207,6 +207,12 @@ pub(crate) fn become_user(id: u32, more: &[u32]) -> io::Result<()> {
     check(unsafe { libc::setresgid(id, id, id) })?;
     // SAFETY: takes only numbers.
     check(unsafe { libc::setresuid(id, id, id) })
+}
+
+/// Takes a write lease on a file, which delays or refuses every other open.
+pub(crate) fn lease(file: &std::fs::File) -> io::Result<()> {
+    // SAFETY: takes only numbers, and `file` keeps the descriptor open.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) })
 }
 
 /// Returns the address of the head of a thread's robust list. The thread is one of this process's.

@@ -6,8 +6,9 @@ use crate::peer::{self, Peer};
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
-use shm_pool::channel::{ChannelError, OnFull, Publisher, Receiver, Sender};
+use shm_pool::channel::{self, ChannelError, OnFull, Publisher, Receiver, Sender};
 use shm_pool::{Client, Provider};
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 /// `nobody` on most systems. Any user except root will do.
@@ -263,4 +264,29 @@ fn sweeping_role(link: &Link, arguments: &[&str]) {
 
 fn sweep_as(names: &Names, user: u32) {
     start("user-sweeps", &[names.prefix(), &user.to_string()]).unwrap().finish();
+}
+
+role!("stranger-leases", leasing_role);
+
+/// The role of a user that holds a lease on a file under a channel's name.
+fn leasing_role(link: &Link, arguments: &[&str]) {
+    be_stranger(link);
+    let file = File::create(shm::path(&format!("{}.leased.channel", arguments[0]))).unwrap();
+    sys::lease(&file).unwrap();
+    link.send(&Message::Done);
+    while link.receive().unwrap().is_some() {}
+}
+
+/// Another user's file does not keep the channels beside it from being found.
+#[test]
+fn leased_name() {
+    let names = Names::new("user-leases");
+    let sender = Sender::create(&names.provider().build().unwrap(), CHANNEL).unwrap();
+    let Some(stranger) = start("stranger-leases", &[names.prefix()]) else { return };
+    let found = channel::list(&names.client()).unwrap();
+    assert_eq!(found.iter().map(|found| &found.name[..]).collect::<Vec<_>>(), [CHANNEL]);
+    // The kernel may have ended it: a signal tells it of the attempt.
+    stranger.kill();
+    fs::remove_file(shm::path(&format!("{}.leased.channel", names.prefix()))).unwrap();
+    drop(sender);
 }
