@@ -217,6 +217,8 @@ impl Receives {
             match self.receive(&mut receiver, is_task) {
                 Ok(message) => what = self.take(message, &mut heard),
                 Err(RecvError::Interrupted) => {}
+                // It still has as many messages as it may.
+                Err(RecvError::TooManyLoans { .. }) => {}
                 Err(RecvError::Disconnected) => break,
                 // The owner exited normally before this receiver had mapped the segment.
                 Err(RecvError::Closed { .. }) => heard.lost += 1,
