@@ -163,9 +163,10 @@ impl Remains {
 impl Footprint {
     /// Takes that of this process, when it awaits nothing.
     pub(crate) fn take(prefix: &str) -> Self {
-        // The library's threads for awaits release the dropped channels, and exit, a moment later
+        // The library's threads for waits release the dropped channels, and exit, a moment later
         // than the drop and without notice.
-        while procfs::threads("shm-pool-await").expect("/proc") > 0 {
+        let threads = |name| procfs::threads(name).expect("/proc");
+        while threads("shm-pool-await") + threads("shm-pool-names") > 0 {
             thread::yield_now();
         }
         let objects = procfs::shared_mappings().expect("/proc");
