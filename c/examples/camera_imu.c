@@ -79,7 +79,8 @@ int main(int argc, char **argv) {
     }
     /* One frame being written, two waiting, those that receivers hold, and some to spare. */
     shm_pool_provider_options memory = {.max_bytes = 12 * FRAME};
-    shm_pool_publisher_options newest = {.capacity = 2, .refuse_blocking = true};
+    /* Two frames wait for a receiver, which has up to two in hand. */
+    shm_pool_publisher_options newest = {.capacity = 2, .max_bytes_per_receiver = 6 * FRAME, .refuse_blocking = true};
     shm_pool_provider *provider;
     struct sensor eye = {.period = SECOND / 60}, ear = {.period = SECOND / 1000};
     check(shm_pool_provider_create(&memory, &provider), "the provider");
