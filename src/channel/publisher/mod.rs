@@ -35,22 +35,23 @@
 
 #![forbid(unsafe_code)]
 
+mod builder;
+mod outlet;
+
+pub use builder::{OnStall, PublisherBuilder};
+pub use outlet::ReceiverState;
+
 use super::branch::{self, Branch, Patience, WaitedFor};
 use super::error::{ChannelError, SendError, SendErrorKind};
-use super::layout::{
-    self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SEATS, MAX_SLOTS,
-};
+use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_SEATS};
 use super::message;
-use super::message_type::MessageType;
-use super::missed::{Missed, Reason, Sent};
-use super::object::{name_process, Meeting, Object, Seat};
-use super::receiver::ReceiverBuilder;
+use super::missed::{Reason, Sent};
+use super::object::{Meeting, Object, Seat};
 use super::ring::{OnFull, Words};
 use super::sleeper::{Asleep, Interrupter, Interrupts};
-use super::watch::Attempts;
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
-use crate::os::posix::{admits_others, effective_uid, has_heap, is_object_mode};
+use crate::os::posix::{effective_uid, has_heap};
 use crate::owner::buf::ShmBuf;
 use crate::owner::pool::Pool;
 use crate::owner::provider::Provider;
@@ -58,6 +59,7 @@ use crate::protocol::control::CHANNEL_MAGIC;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep::remove_dead;
 use crate::sync::{fence, Ordering};
+use outlet::{Limit, Outcome, Outlet};
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
@@ -71,282 +73,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An upper bound on the heap that dropping a publisher needs, in bytes.
 const HEAP: usize = 32 << 10;
-
-const DEFAULT_SEATS: usize = 16;
-
-const DEFAULT_BLOCK_LIMIT: Duration = Duration::from_secs(5);
-
-/// By default, a receiver holds at most this part of the provider's `max_bytes`.
-const DEFAULT_SHARE: usize = 4;
-
-/// What a publisher does with a receiver that makes no room within the
-/// [limit](PublisherBuilder::block_limit).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnStall {
-    /// The default: messages are skipped for this receiver until it has room again.
-    #[default]
-    Skip,
-    /// The receiver is disconnected, as by [`Publisher::disconnect`].
-    Disconnect,
-}
-
-/// Options of a [`Publisher`]; every option has a default.
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `create` is called"]
-pub struct PublisherBuilder {
-    seats: usize,
-    slots: usize,
-    loans: usize,
-    history: usize,
-    on_full: OnFull,
-    allow_blocking: bool,
-    block_limit: Duration,
-    on_stall: OnStall,
-    max_bytes: Option<usize>,
-    serves_joins: bool,
-    mode: u32,
-    spin: Duration,
-    message_type: Option<MessageType>,
-}
-
-impl PublisherBuilder {
-    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each counts as one
-    /// of the process's 2048 channel ends.
-    pub fn receivers(mut self, receivers: usize) -> Self {
-        self.seats = receivers;
-        self
-    }
-
-    /// Sets how many messages a receiver may be behind, from 1 to 65,536; default 256. A receiver
-    /// may [choose less](super::ReceiverBuilder::capacity).
-    pub fn capacity(mut self, messages: usize) -> Self {
-        self.slots = messages;
-        self
-    }
-
-    /// Sets how many buffers a receiver may hold at a time, received or not: from 1 to 1,048,576,
-    /// rounded up to a power of two; default 2048. A receiver may choose less. Each takes 16 bytes
-    /// of /dev/shm and 16 bytes of heap per receiver.
-    pub fn loans(mut self, loans: usize) -> Self {
-        self.loans = loans;
-        self
-    }
-
-    /// Sets how many bytes of buffers a receiver may hold at a time, received or not, as
-    /// [`loans`](Self::loans) does for their number; default: a quarter of the provider's
-    /// [`max_bytes`](crate::ProviderBuilder::max_bytes). Two buffers are always allowed.
-    /// [`usize::MAX`] is no limit.
-    pub fn max_bytes_per_receiver(mut self, bytes: usize) -> Self {
-        self.max_bytes = Some(bytes);
-        self
-    }
-
-    /// Sets the rule for receivers that do not choose one; default [`OnFull::DropOldest`].
-    pub fn on_full(mut self, on_full: OnFull) -> Self {
-        self.on_full = on_full;
-        self
-    }
-
-    /// Sets whether receivers may choose [`OnFull::Block`], or are refused if they do; default
-    /// `true`.
-    pub fn allow_blocking(mut self, allow_blocking: bool) -> Self {
-        self.allow_blocking = allow_blocking;
-        self
-    }
-
-    /// Sets how long a message waits for all receivers with [`OnFull::Block`] together; default 5
-    /// seconds. A receiver without room for that long, over however many calls, is *stalled*:
-    /// messages skip it until it has room again. With [`Duration::MAX`] a stopped receiver stops the
-    /// others. [`send_async`](Publisher::send_async) may notice up to a second later.
-    pub fn block_limit(mut self, limit: Duration) -> Self {
-        self.block_limit = limit;
-        self
-    }
-
-    /// Sets what happens to a receiver past the [`block_limit`](Self::block_limit); default
-    /// [`OnStall::Skip`].
-    pub fn on_stall(mut self, on_stall: OnStall) -> Self {
-        self.on_stall = on_stall;
-        self
-    }
-
-    /// Sets whether a send connects receivers that have joined, and disconnects those that have
-    /// closed or died, at some 20 system calls each; default `true`. If `false`, only
-    /// [`serve_joins`](Publisher::serve_joins) and the calls that ask for receivers do.
-    /// [`OnStall::Disconnect`] disconnects in the send nevertheless.
-    pub fn joins_in_send(mut self, serve: bool) -> Self {
-        self.serves_joins = serve;
-        self
-    }
-
-    /// Sets how many of the last messages a new receiver gets when it is connected, at most its
-    /// capacity; default 0. Their buffers stay in use.
-    pub fn history(mut self, messages: usize) -> Self {
-        self.history = messages;
-        self
-    }
-
-    /// Sets the permission bits of the channel's objects, regardless of the umask; default `0o600`,
-    /// for receivers of the same user. Other users also need the provider's
-    /// [`mode`](crate::ProviderBuilder::mode) and
-    /// [`ClientBuilder::owner_uid`](crate::ClientBuilder::owner_uid). See the [threat
-    /// model](crate::docs::guarantees#threat-model).
-    pub fn mode(mut self, mode: u32) -> Self {
-        self.mode = mode;
-        self
-    }
-
-    /// Sets how long a wait for room spins before it sleeps; default 20 µs. With
-    /// [`Duration::MAX`] it never sleeps.
-    pub fn spin(mut self, spin: Duration) -> Self {
-        self.spin = spin;
-        self
-    }
-
-    /// Declares the type of the messages, for receivers that
-    /// [expect](super::ReceiverBuilder::message_type) one; by default none. Neither side checks a
-    /// message.
-    pub fn message_type(mut self, message_type: MessageType) -> Self {
-        self.message_type = Some(message_type);
-        self
-    }
-
-    /// Returns how many buffers of one size class, for
-    /// [`Provider::reserve`](crate::Provider::reserve), the publisher takes at most with these
-    /// receivers, each with the most messages that it holds received.
-    ///
-    /// ```
-    /// use shm_pool::channel::{OnFull, Publisher, Receiver};
-    ///
-    /// let camera = Publisher::builder().capacity(2).max_bytes_per_receiver(usize::MAX);
-    /// let (display, logger) = (Receiver::builder(), Receiver::builder().on_full(OnFull::Block));
-    /// // One being filled, three waiting for the logger, the newest two of them also for the display,
-    /// // one being displayed, and four being written.
-    /// assert_eq!(camera.buffers([(&display, 1), (&logger, 4)]), 1 + 3 + 1 + 4);
-    /// ```
-    ///
-    /// The sum of:
-    ///
-    /// * 1 being filled;
-    /// * for all receivers together, the maximum of [`history`](Self::history), of `capacity` for
-    ///   each one with [`OnFull::DropOldest`], and of `capacity` + 1 for each one with
-    ///   [`OnFull::Block`];
-    /// * `capacity` + 1 for each receiver with [`OnFull::DropNewest`]; add as many for each one
-    ///   that you expect to [stall](Self::block_limit);
-    /// * the messages received and not yet dropped.
-    ///
-    /// [`max_bytes_per_receiver`](Self::max_bytes_per_receiver) is not taken into account. Set it
-    /// too: its default may be less than one receiver needs.
-    pub fn buffers<'a>(&self, receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>) -> usize {
-        let (mut newest, mut others) = (self.history.min(self.slots), 0);
-        for (receiver, views) in receivers {
-            let (capacity, on_full) = receiver.behind(self.slots, self.on_full);
-            match on_full {
-                OnFull::DropOldest => newest = newest.max(capacity),
-                OnFull::Block => newest = newest.max(capacity + 1),
-                OnFull::DropNewest => others += capacity + 1,
-            }
-            others += views;
-        }
-        1 + newest + others
-    }
-
-    /// Creates the channel `name`, for buffers of `provider`. For valid names, see
-    /// [`SenderBuilder::create`](super::SenderBuilder::create).
-    ///
-    /// # Errors
-    ///
-    /// [`ChannelError::Name`], [`ChannelError::OutOfRange`], [`ChannelError::Mode`],
-    /// [`ChannelError::Forked`], [`ChannelError::NameTaken`], [`ChannelError::NotAChannel`],
-    /// [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`], [`ChannelError::Os`].
-    pub fn create(self, provider: &Provider, name: &str) -> Result<Publisher, ChannelError> {
-        let object = layout::name(provider.names(), name)?;
-        self.try_create(provider, &object, name).map_err(|error| name_process(error, &object))
-    }
-
-    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a predecessor that is
-    /// still exiting has the name.
-    ///
-    /// # Errors
-    ///
-    /// See [`create`](Self::create). [`ChannelError::NameTaken`] names the predecessor's process.
-    pub fn create_timeout(self, provider: &Provider, name: &str, timeout: Duration) -> Result<Publisher, ChannelError> {
-        let object = layout::name(provider.names(), name)?;
-        let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
-        let made = Attempts::run(object.clone(), timeout, is_taken, || self.try_create(provider, &object, name));
-        made.map_err(|error| name_process(error, &object))
-    }
-
-    fn try_create(&self, provider: &Provider, object: &Name, name: &str) -> Result<Publisher, ChannelError> {
-        ChannelError::check("receivers", self.seats, 1, MAX_SEATS)?;
-        ChannelError::check("capacity", self.slots, 1, MAX_SLOTS)?;
-        ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
-        MessageType::check(&self.message_type)?;
-        if !is_object_mode(self.mode) {
-            return Err(ChannelError::Mode { mode: self.mode });
-        }
-        // First: in a forked child, a thread that does not exist there may hold a lock.
-        if !provider.pool().is_ours() {
-            return Err(ChannelError::Forked);
-        }
-        let facts = Facts {
-            kind: Kind::Meeting,
-            provider: provider.id(),
-            slots: self.slots + EXTRA_SLOTS,
-            loans: self.loans.next_power_of_two(),
-            seats: self.seats,
-            on_full: self.on_full,
-            allow_blocking: self.allow_blocking,
-        };
-        let meeting = Arc::new(Meeting::create(object, &facts, self.mode, self.message_type.as_ref())?);
-        Ok(Publisher {
-            meeting,
-            rules: facts,
-            admits_others: admits_others(self.mode),
-            names: provider.names().clone(),
-            channel: name.to_owned(),
-            pool: Arc::downgrade(provider.pool()),
-            // All at once, so that a send never moves them.
-            outlets: Vec::with_capacity(self.seats),
-            sent: 0,
-            seen: [0; MAX_SEATS],
-            refused: [(0, 0); MAX_SEATS],
-            arrivals: 0,
-            history: VecDeque::new(),
-            history_len: self.history.min(self.slots),
-            interrupts: Interrupts::new(),
-            block_limit: self.block_limit,
-            on_stall: self.on_stall,
-            max_bytes: self.max_bytes.unwrap_or(provider.pool().limits.max_bytes / DEFAULT_SHARE),
-            serves_joins: self.serves_joins,
-            spin: self.spin,
-        })
-    }
-}
-
-/// A snapshot of a receiver of a [`Publisher`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ReceiverState {
-    /// A random id, part of the name of the receiver's object:
-    /// `{prefix}.{channel}.{id:016x}.branch`.
-    pub id: u64,
-    /// The id of its process, as stated by that process, in its own PID namespace.
-    pub process: Option<u32>,
-    /// The rule for when it falls behind.
-    pub on_full: OnFull,
-    /// How many messages it may be behind.
-    pub capacity: usize,
-    /// How many messages wait for it.
-    pub waiting: usize,
-    /// How many buffers it holds, received or not.
-    pub loaned: usize,
-    /// How many messages it has missed since it joined, by reason.
-    pub missed: Missed,
-    /// `true` if it is past the [`block_limit`](PublisherBuilder::block_limit) and has no room yet.
-    pub is_stalled: bool,
-}
 
 /// Sends messages to several receivers, which may join and leave. See the [module](super).
 ///
@@ -416,257 +142,10 @@ impl Kept {
     }
 }
 
-struct Outlet {
-    branch: Branch,
-    id: u64,
-    process: Option<u32>,
-    /// How many messages were not sent to it, modulo 2^32.
-    skipped: u32,
-    missed: Missed,
-    outcome: Outcome,
-    /// Set by the first message for which it had no room.
-    stall: Option<Stall>,
-    /// `true` if messages were withdrawn for the one being sent.
-    has_lost: bool,
-    /// How many messages have found no loan, and whether the last one that needed one has.
-    limit_reached: u64,
-    is_at_limit: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    Gone,
-    Taken,
-    Skipped(Reason),
-}
-
-/// The wait for a receiver, over however many messages.
-#[derive(Clone, Copy)]
-struct Stall {
-    /// Until when.
-    end: Deadline,
-    /// For the largest message that it had no room for, in bytes as in [`Branch::reserve`].
-    bytes: usize,
-    /// The largest one that it has had room for since. It is waited for anew for one that is no
-    /// larger.
-    met: Option<usize>,
-}
-
-impl Stall {
-    fn is_over(stall: Option<Self>) -> bool {
-        stall.is_some_and(|stall| stall.end.has_passed())
-    }
-}
-
-impl Outlet {
-    fn new(branch: Branch, id: u64, not_connected: u64) -> Self {
-        let process = branch.object.receiver_process();
-        let missed = Missed { not_connected, ..Missed::default() };
-        branch.note_missed(&missed);
-        let (skipped, outcome, stall, has_lost) = (not_connected as u32, Outcome::Gone, None, false);
-        Self { branch, id, process, skipped, missed, outcome, stall, has_lost, limit_reached: 0, is_at_limit: false }
-    }
-
-    fn is_taker(&self) -> bool {
-        self.outcome == Outcome::Taken
-    }
-
-    /// Waits for room and, for a buffer, a loan, at most until the stall deadline.
-    #[inline]
-    fn wait(
-        &mut self,
-        bytes: usize,
-        budget: Duration,
-        patience: Patience,
-        limit: &mut Limit,
-    ) -> Result<(), SendErrorKind> {
-        self.outcome = match self.branch.reserve(bytes, Duration::ZERO, Patience::None) {
-            Ok(()) => {
-                if self.stall.is_some() {
-                    self.note_room(bytes);
-                }
-                Outcome::Taken
-            }
-            Err(kind) => self.wait_for_room(kind, bytes, budget, patience, limit)?,
-        };
-        Ok(())
-    }
-
-    #[cold]
-    fn wait_for_room(
-        &mut self,
-        kind: SendErrorKind,
-        bytes: usize,
-        budget: Duration,
-        patience: Patience,
-        limit: &mut Limit,
-    ) -> Result<Outcome, SendErrorKind> {
-        if matches!(kind, SendErrorKind::TooManyLoans { .. }) {
-            self.reach_limit();
-            self.branch.ring();
-        }
-        self.start_clock(bytes, limit);
-        if Stall::is_over(self.stall) {
-            return Ok(Outcome::Skipped(Reason::Stalled));
-        }
-        let Patience::Until(deadline) = patience else { return Err(kind) };
-        let patience = Patience::Until(Deadline::first(deadline, self.stall.map(|stall| stall.end)));
-        match self.branch.reserve(bytes, budget, patience) {
-            Ok(()) => {
-                self.note_room(bytes);
-                Ok(Outcome::Taken)
-            }
-            // The next send drops its branch.
-            Err(SendErrorKind::Disconnected) => Ok(Outcome::Gone),
-            Err(SendErrorKind::TimedOut) if Stall::is_over(self.stall) => Ok(Outcome::Skipped(Reason::Stalled)),
-            Err(kind) => Err(kind),
-        }
-    }
-
-    /// Returns `true` if a living receiver has no room for a message.
-    fn is_short_of(&self, bytes: usize) -> bool {
-        !self.branch.is_gone() && !self.branch.is_ready_for(bytes)
-    }
-
-    /// Starts the clock if it does not run for such a message.
-    fn start_clock(&mut self, bytes: usize, limit: &mut Limit) {
-        let stall = self.stall.filter(|stall| !self.branch.is_ready_for(stall.bytes));
-        let largest = stall.map_or(bytes, |stall| stall.bytes.max(bytes));
-        let running = stall.filter(|stall| stall.met.map_or(true, |met| met < bytes));
-        let stall = running.or_else(|| limit.deadline().map(|end| Stall { end, bytes, met: None }));
-        self.stall = stall.map(|stall| Stall { bytes: largest, ..stall });
-    }
-
-    /// There is room for this message: ends the stall, unless that was for a larger one.
-    #[cold]
-    fn note_room(&mut self, bytes: usize) {
-        let met = |stall: Stall| Stall { met: stall.met.max(Some(bytes)), ..stall };
-        self.stall = self.stall.filter(|stall| !self.branch.is_ready_for(stall.bytes)).map(met);
-    }
-
-    /// Finds room without waiting, withdrawing buffers for their loans by the rule.
-    #[inline]
-    fn make_room(&mut self, bytes: usize) {
-        let branch = &mut self.branch;
-        let has_room = branch.is_ready() || branch.has_room();
-        self.outcome = match has_room {
-            true if branch.has_loan(bytes) || self.withdraw_for(bytes) => Outcome::Taken,
-            true => Outcome::Skipped(Reason::TooManyLoans),
-            false => Outcome::Skipped(Reason::Full),
-        };
-        if let Outcome::Skipped(reason) = self.outcome {
-            self.leave_out(reason);
-        }
-    }
-
-    #[cold]
-    fn withdraw_for(&mut self, bytes: usize) -> bool {
-        let may_withdraw = self.branch.on_full == OnFull::DropOldest && self.branch.can_make_room(bytes);
-        while may_withdraw && self.branch.withdraw_buffer() {
-            self.note_withdrawn();
-            if self.branch.has_loan(bytes) {
-                return true;
-            }
-        }
-        false
-    }
-
-    #[cold]
-    fn note_withdrawn(&mut self) {
-        self.has_lost = true;
-        self.missed.withdrawn += 1;
-        self.branch.note_missed(&self.missed);
-    }
-
-    /// Step 5. Returns `true` if a message was withdrawn since the last call.
-    #[inline]
-    fn look_for_room(&mut self) -> bool {
-        if self.branch.look_for_room() {
-            self.note_withdrawn();
-        }
-        std::mem::take(&mut self.has_lost)
-    }
-
-    #[cold]
-    fn leave_out(&mut self, reason: Reason) {
-        self.skipped = self.skipped.wrapping_add(1);
-        self.missed.count(reason);
-        self.branch.note_missed(&self.missed);
-        if reason == Reason::TooManyLoans {
-            self.reach_limit();
-        }
-    }
-
-    /// L1. The caller rings.
-    fn reach_limit(&mut self) {
-        self.limit_reached += 1;
-        self.is_at_limit = true;
-        self.branch.object.shared().missed().limit().reach(self.limit_reached);
-    }
-
-    #[inline]
-    fn lend(&mut self, place: (u64, u64, u64), buffer: ShmBuf) {
-        if self.is_taker() {
-            self.branch.lend(place, buffer, self.skipped);
-            if self.is_at_limit {
-                self.is_at_limit = false;
-                self.branch.object.shared().missed().limit().clear(self.limit_reached);
-                // L2
-            }
-        }
-    }
-
-    #[inline]
-    fn fill(&mut self, words: &Words) {
-        if self.is_taker() {
-            self.branch.fill(&message::after(words, self.skipped));
-        }
-    }
-
-    fn state(&self) -> ReceiverState {
-        ReceiverState {
-            id: self.id,
-            process: self.process,
-            on_full: self.branch.on_full,
-            capacity: self.branch.object.shared().capacity(),
-            waiting: self.branch.waiting(),
-            loaned: self.branch.loaned(),
-            missed: self.missed,
-            is_stalled: Stall::is_over(self.stall) && self.stall.is_some_and(|stall| self.is_short_of(stall.bytes)),
-        }
-    }
-}
-
-/// The stall deadline of one message: the clock is read only if a receiver has no room.
-struct Limit {
-    time: Duration,
-    deadline: Option<Option<Deadline>>,
-}
-
-impl Limit {
-    fn deadline(&mut self) -> Option<Deadline> {
-        *self.deadline.get_or_insert_with(|| Deadline::after(self.time))
-    }
-}
-
 impl Publisher {
     /// Returns a builder with the default options.
     pub fn builder() -> PublisherBuilder {
-        PublisherBuilder {
-            seats: DEFAULT_SEATS,
-            slots: DEFAULT_SLOTS,
-            loans: DEFAULT_LOANS,
-            history: 0,
-            on_full: OnFull::default(),
-            allow_blocking: true,
-            block_limit: DEFAULT_BLOCK_LIMIT,
-            on_stall: OnStall::default(),
-            max_bytes: None,
-            serves_joins: true,
-            mode: 0o600,
-            spin: DEFAULT_SPIN,
-            message_type: None,
-        }
+        PublisherBuilder::new()
     }
 
     /// Creates a channel with the default options.
@@ -830,7 +309,7 @@ impl Publisher {
             self.meet();
         }
         let (mut sent, mut is_one_gone) = (Sent::default(), false);
-        let mut limit = Limit { time: self.block_limit, deadline: None };
+        let mut limit = Limit::new(self.block_limit);
         for outlet in &mut self.outlets {
             if outlet.branch.is_gone() {
                 outlet.outcome = Outcome::Gone;
@@ -1173,8 +652,9 @@ impl Publisher {
     /// Returns the branch of the first receiver to wait for, and until when.
     fn waited_for(&mut self, bytes: usize) -> Option<WaitedFor<'_>> {
         let mut outlets = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Block);
-        let outlet = outlets.find(|outlet| !Stall::is_over(outlet.stall) && outlet.is_short_of(bytes))?;
-        Some((&mut outlet.branch, outlet.stall.map(|stall| stall.end)))
+        let outlet = outlets.find(|outlet| outlet.is_waited_for(bytes))?;
+        let end = outlet.stall_end();
+        Some((&mut outlet.branch, end))
     }
 
     /// Returns how many messages a receiver may be behind at most.

@@ -1,0 +1,291 @@
+//! The options of a publisher.
+
+#![forbid(unsafe_code)]
+
+use super::{Interrupts, Publisher};
+use crate::channel::error::ChannelError;
+use crate::channel::layout::{
+    self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SEATS, MAX_SLOTS,
+};
+use crate::channel::message_type::MessageType;
+use crate::channel::object::{name_process, Meeting};
+use crate::channel::receiver::ReceiverBuilder;
+use crate::channel::ring::OnFull;
+use crate::channel::watch::Attempts;
+use crate::os::name::Name;
+use crate::os::posix::{admits_others, is_object_mode};
+use crate::owner::provider::Provider;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+const DEFAULT_SEATS: usize = 16;
+
+const DEFAULT_BLOCK_LIMIT: Duration = Duration::from_secs(5);
+
+/// By default, a receiver holds at most this part of the provider's `max_bytes`.
+const DEFAULT_SHARE: usize = 4;
+
+/// What a publisher does with a receiver that makes no room within the
+/// [limit](PublisherBuilder::block_limit).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnStall {
+    /// The default: messages are skipped for this receiver until it has room again.
+    #[default]
+    Skip,
+    /// The receiver is disconnected, as by [`Publisher::disconnect`].
+    Disconnect,
+}
+
+/// Options of a [`Publisher`]; every option has a default.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `create` is called"]
+pub struct PublisherBuilder {
+    seats: usize,
+    slots: usize,
+    loans: usize,
+    history: usize,
+    on_full: OnFull,
+    allow_blocking: bool,
+    block_limit: Duration,
+    on_stall: OnStall,
+    max_bytes: Option<usize>,
+    serves_joins: bool,
+    mode: u32,
+    spin: Duration,
+    message_type: Option<MessageType>,
+}
+
+impl PublisherBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            seats: DEFAULT_SEATS,
+            slots: DEFAULT_SLOTS,
+            loans: DEFAULT_LOANS,
+            history: 0,
+            on_full: OnFull::default(),
+            allow_blocking: true,
+            block_limit: DEFAULT_BLOCK_LIMIT,
+            on_stall: OnStall::default(),
+            max_bytes: None,
+            serves_joins: true,
+            mode: 0o600,
+            spin: DEFAULT_SPIN,
+            message_type: None,
+        }
+    }
+
+    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each counts as one
+    /// of the process's 2048 channel ends.
+    pub fn receivers(mut self, receivers: usize) -> Self {
+        self.seats = receivers;
+        self
+    }
+
+    /// Sets how many messages a receiver may be behind, from 1 to 65,536; default 256. A receiver
+    /// may [choose less](crate::channel::ReceiverBuilder::capacity).
+    pub fn capacity(mut self, messages: usize) -> Self {
+        self.slots = messages;
+        self
+    }
+
+    /// Sets how many buffers a receiver may hold at a time, received or not: from 1 to 1,048,576,
+    /// rounded up to a power of two; default 2048. A receiver may choose less. Each takes 16 bytes
+    /// of /dev/shm and 16 bytes of heap per receiver.
+    pub fn loans(mut self, loans: usize) -> Self {
+        self.loans = loans;
+        self
+    }
+
+    /// Sets how many bytes of buffers a receiver may hold at a time, received or not, as
+    /// [`loans`](Self::loans) does for their number; default: a quarter of the provider's
+    /// [`max_bytes`](crate::ProviderBuilder::max_bytes). Two buffers are always allowed.
+    /// [`usize::MAX`] is no limit.
+    pub fn max_bytes_per_receiver(mut self, bytes: usize) -> Self {
+        self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// Sets the rule for receivers that do not choose one; default [`OnFull::DropOldest`].
+    pub fn on_full(mut self, on_full: OnFull) -> Self {
+        self.on_full = on_full;
+        self
+    }
+
+    /// Sets whether receivers may choose [`OnFull::Block`], or are refused if they do; default
+    /// `true`.
+    pub fn allow_blocking(mut self, allow_blocking: bool) -> Self {
+        self.allow_blocking = allow_blocking;
+        self
+    }
+
+    /// Sets how long a message waits for all receivers with [`OnFull::Block`] together; default 5
+    /// seconds. A receiver without room for that long, over however many calls, is *stalled*:
+    /// messages skip it until it has room again. With [`Duration::MAX`] a stopped receiver stops the
+    /// others. [`send_async`](Publisher::send_async) may notice up to a second later.
+    pub fn block_limit(mut self, limit: Duration) -> Self {
+        self.block_limit = limit;
+        self
+    }
+
+    /// Sets what happens to a receiver past the [`block_limit`](Self::block_limit); default
+    /// [`OnStall::Skip`].
+    pub fn on_stall(mut self, on_stall: OnStall) -> Self {
+        self.on_stall = on_stall;
+        self
+    }
+
+    /// Sets whether a send connects receivers that have joined, and disconnects those that have
+    /// closed or died, at some 20 system calls each; default `true`. If `false`, only
+    /// [`serve_joins`](Publisher::serve_joins) and the calls that ask for receivers do.
+    /// [`OnStall::Disconnect`] disconnects in the send nevertheless.
+    pub fn joins_in_send(mut self, serve: bool) -> Self {
+        self.serves_joins = serve;
+        self
+    }
+
+    /// Sets how many of the last messages a new receiver gets when it is connected, at most its
+    /// capacity; default 0. Their buffers stay in use.
+    pub fn history(mut self, messages: usize) -> Self {
+        self.history = messages;
+        self
+    }
+
+    /// Sets the permission bits of the channel's objects, regardless of the umask; default `0o600`,
+    /// for receivers of the same user. Other users also need the provider's
+    /// [`mode`](crate::ProviderBuilder::mode) and
+    /// [`ClientBuilder::owner_uid`](crate::ClientBuilder::owner_uid). See the [threat
+    /// model](crate::docs::guarantees#threat-model).
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Sets how long a wait for room spins before it sleeps; default 20 µs. With
+    /// [`Duration::MAX`] it never sleeps.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.spin = spin;
+        self
+    }
+
+    /// Declares the type of the messages, for receivers that
+    /// [expect](crate::channel::ReceiverBuilder::message_type) one; by default none. Neither side checks a
+    /// message.
+    pub fn message_type(mut self, message_type: MessageType) -> Self {
+        self.message_type = Some(message_type);
+        self
+    }
+
+    /// Returns how many buffers of one size class, for
+    /// [`Provider::reserve`](crate::Provider::reserve), the publisher takes at most with these
+    /// receivers, each with the most messages that it holds received.
+    ///
+    /// ```
+    /// use shm_pool::channel::{OnFull, Publisher, Receiver};
+    ///
+    /// let camera = Publisher::builder().capacity(2).max_bytes_per_receiver(usize::MAX);
+    /// let (display, logger) = (Receiver::builder(), Receiver::builder().on_full(OnFull::Block));
+    /// // One being filled, three waiting for the logger, the newest two of them also for the display,
+    /// // one being displayed, and four being written.
+    /// assert_eq!(camera.buffers([(&display, 1), (&logger, 4)]), 1 + 3 + 1 + 4);
+    /// ```
+    ///
+    /// The sum of:
+    ///
+    /// * 1 being filled;
+    /// * for all receivers together, the maximum of [`history`](Self::history), of `capacity` for
+    ///   each one with [`OnFull::DropOldest`], and of `capacity` + 1 for each one with
+    ///   [`OnFull::Block`];
+    /// * `capacity` + 1 for each receiver with [`OnFull::DropNewest`]; add as many for each one
+    ///   that you expect to [stall](Self::block_limit);
+    /// * the messages received and not yet dropped.
+    ///
+    /// [`max_bytes_per_receiver`](Self::max_bytes_per_receiver) is not taken into account. Set it
+    /// too: its default may be less than one receiver needs.
+    pub fn buffers<'a>(&self, receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>) -> usize {
+        let (mut newest, mut others) = (self.history.min(self.slots), 0);
+        for (receiver, views) in receivers {
+            let (capacity, on_full) = receiver.behind(self.slots, self.on_full);
+            match on_full {
+                OnFull::DropOldest => newest = newest.max(capacity),
+                OnFull::Block => newest = newest.max(capacity + 1),
+                OnFull::DropNewest => others += capacity + 1,
+            }
+            others += views;
+        }
+        1 + newest + others
+    }
+
+    /// Creates the channel `name`, for buffers of `provider`. For valid names, see
+    /// [`SenderBuilder::create`](crate::channel::SenderBuilder::create).
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::Name`], [`ChannelError::OutOfRange`], [`ChannelError::Mode`],
+    /// [`ChannelError::Forked`], [`ChannelError::NameTaken`], [`ChannelError::NotAChannel`],
+    /// [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`], [`ChannelError::Os`].
+    pub fn create(self, provider: &Provider, name: &str) -> Result<Publisher, ChannelError> {
+        let object = layout::name(provider.names(), name)?;
+        self.try_create(provider, &object, name).map_err(|error| name_process(error, &object))
+    }
+
+    /// Like [`create`](Self::create), but waits, for at most `timeout`, while a predecessor that is
+    /// still exiting has the name.
+    ///
+    /// # Errors
+    ///
+    /// See [`create`](Self::create). [`ChannelError::NameTaken`] names the predecessor's process.
+    pub fn create_timeout(self, provider: &Provider, name: &str, timeout: Duration) -> Result<Publisher, ChannelError> {
+        let object = layout::name(provider.names(), name)?;
+        let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
+        let made = Attempts::run(object.clone(), timeout, is_taken, || self.try_create(provider, &object, name));
+        made.map_err(|error| name_process(error, &object))
+    }
+
+    fn try_create(&self, provider: &Provider, object: &Name, name: &str) -> Result<Publisher, ChannelError> {
+        ChannelError::check("receivers", self.seats, 1, MAX_SEATS)?;
+        ChannelError::check("capacity", self.slots, 1, MAX_SLOTS)?;
+        ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
+        MessageType::check(&self.message_type)?;
+        if !is_object_mode(self.mode) {
+            return Err(ChannelError::Mode { mode: self.mode });
+        }
+        // First: in a forked child, a thread that does not exist there may hold a lock.
+        if !provider.pool().is_ours() {
+            return Err(ChannelError::Forked);
+        }
+        let facts = Facts {
+            kind: Kind::Meeting,
+            provider: provider.id(),
+            slots: self.slots + EXTRA_SLOTS,
+            loans: self.loans.next_power_of_two(),
+            seats: self.seats,
+            on_full: self.on_full,
+            allow_blocking: self.allow_blocking,
+        };
+        let meeting = Arc::new(Meeting::create(object, &facts, self.mode, self.message_type.as_ref())?);
+        Ok(Publisher {
+            meeting,
+            rules: facts,
+            admits_others: admits_others(self.mode),
+            names: provider.names().clone(),
+            channel: name.to_owned(),
+            pool: Arc::downgrade(provider.pool()),
+            // All at once, so that a send never moves them.
+            outlets: Vec::with_capacity(self.seats),
+            sent: 0,
+            seen: [0; MAX_SEATS],
+            refused: [(0, 0); MAX_SEATS],
+            arrivals: 0,
+            history: VecDeque::new(),
+            history_len: self.history.min(self.slots),
+            interrupts: Interrupts::new(),
+            block_limit: self.block_limit,
+            on_stall: self.on_stall,
+            max_bytes: self.max_bytes.unwrap_or(provider.pool().limits.max_bytes / DEFAULT_SHARE),
+            serves_joins: self.serves_joins,
+            spin: self.spin,
+        })
+    }
+}
