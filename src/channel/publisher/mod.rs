@@ -370,8 +370,7 @@ impl Publisher {
     #[inline]
     fn ring(&mut self) -> usize {
         fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
-        let is_news = |outcome| matches!(outcome, Outcome::Taken | Outcome::Skipped(Reason::TooManyLoans));
-        let rung = self.outlets.iter().filter(|outlet| is_news(outlet.outcome));
+        let rung = self.outlets.iter().filter(|outlet| outlet.is_taker());
         rung.for_each(|outlet| outlet.branch.object.shared().to_receiver().ring_after_fence());
         self.outlets.iter_mut().map(|outlet| usize::from(outlet.look_for_room())).sum()
     }

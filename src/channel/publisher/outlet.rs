@@ -121,7 +121,6 @@ impl Outlet {
     ) -> Result<Outcome, SendErrorKind> {
         if matches!(kind, SendErrorKind::TooManyLoans { .. }) {
             self.reach_limit();
-            self.branch.ring();
         }
         self.start_clock(bytes, limit);
         if Stall::is_over(self.stall) {
@@ -224,11 +223,13 @@ impl Outlet {
         }
     }
 
-    /// L1. The caller rings.
+    /// L1.
+    #[cold]
     fn reach_limit(&mut self) {
         self.limit_reached += 1;
         self.is_at_limit = true;
         self.branch.object.shared().missed().limit().reach(self.limit_reached);
+        self.branch.ring();
     }
 
     #[inline]
