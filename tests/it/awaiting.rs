@@ -216,9 +216,12 @@ fn waker_drops_its_end() {
     let (mut sender, mut receiver) = scene.channel(0, 2);
     let (told, heard) = mpsc::sync_channel(1);
     let drops = Arc::new(Drops(Default::default(), told));
+    // The waker, which may be called at any time, finds the receiver.
+    let mut place = drops.0.lock().unwrap();
     assert!(receiver.poll_recv(&mut Context::from_waker(&Waker::from(drops.clone()))).is_pending());
-    *drops.0.lock().unwrap() = Some(receiver);
-    sender.send_bytes(b"drop it").unwrap();
+    *place = Some(receiver);
+    drop(place);
+    let _early_call = sender.send_bytes(b"drop it");
     heard.recv_timeout(FOR_EVER).unwrap();
     assert_eq!(sender.send_bytes(b"gone"), Err(SendErrorKind::Disconnected));
 }
