@@ -262,11 +262,12 @@ impl Branch {
     pub(super) fn lend(
         &mut self,
         (segment, offset, len): (u64, u64, u64),
+        bytes: usize,
         buffer: ShmBuf,
         skipped: u32,
     ) -> Option<u32> {
         let (number, ticket) = (self.known.numbers.pop()?, self.count());
-        self.known.out += buffer.capacity();
+        self.known.out += bytes;
         // No read-modify-write until the message is in its slot (see `lender`).
         self.lender.put(number, ticket, buffer);
         self.fill(&message::of_buffer(ticket, &SentBuffer { number, segment, offset, len }, skipped));

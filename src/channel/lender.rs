@@ -54,11 +54,12 @@ pub(super) struct Loans<T> {
     cells: Box<[AtomicPtr<T>]>,
     /// Only the sender writes it.
     put_in: AtomicU64,
+    /// How many returns were read. Written under the lock.
+    read: AtomicU64,
     back: Mutex<Back>,
 }
 
 struct Back {
-    read: u64,
     taken_out: u64,
     /// The numbers freed since the sender last asked; never reallocated.
     free: Vec<u32>,
@@ -84,8 +85,9 @@ impl<T> Loans<T> {
         free.clear();
         numbers.try_reserve_exact(count).ok()?;
         numbers.extend((0..count as u32).rev());
-        let back = Mutex::new(Back { read: 0, taken_out: 0, free, freed: 0 });
-        Some((Self { cells: cells.into_boxed_slice(), put_in: AtomicU64::new(0), back }, numbers))
+        let back = Mutex::new(Back { taken_out: 0, free, freed: 0 });
+        let (put_in, read) = (AtomicU64::new(0), AtomicU64::new(0));
+        Some((Self { cells: cells.into_boxed_slice(), put_in, read, back }, numbers))
     }
 
     #[inline]
@@ -95,6 +97,18 @@ impl<T> Loans<T> {
         cell.store(value.as_ptr(), Ordering::Release);
         // Relaxed: only the sender writes it, and `is_over` first checks that the sender is closed.
         self.put_in.store(self.put_in.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn read(&self) -> u64 {
+        // Relaxed: without the lock, a stale value only postpones the next look.
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Returns `true` if there is a return to [take](Taking::take_returned).
+    #[inline]
+    pub(super) fn has_returned(&self, returns: &[AtomicU64]) -> bool {
+        ring::returned(returns, self.read()).is_some()
     }
 
     pub(super) fn lock(&self) -> Taking<'_, T> {
@@ -132,9 +146,11 @@ impl<T> Taking<'_, T> {
         returns: &[AtomicU64],
         note: impl FnOnce(usize),
     ) -> Option<Option<NonNull<T>>> {
-        let number = ring::returned(returns, self.back.read)?;
+        let read = self.loans.read();
+        let number = ring::returned(returns, read)?;
         let found = self.take(number, note);
-        self.back.read = self.back.read.wrapping_add(1);
+        // Relaxed: the next reader under the lock; without it, see `read`.
+        self.loans.read.store(read.wrapping_add(1), Ordering::Relaxed);
         Some(found)
     }
 
@@ -237,9 +253,13 @@ impl Lender {
         self.loans.put(number, buffer.into_chunk());
     }
 
-    /// If the lock is free, collects some returns and moves the freed numbers to the sender's list.
+    /// If there are returns and the lock is free, collects some and moves the freed numbers to the
+    /// sender's list.
     #[inline]
     pub(super) fn collect_some(&self, known: &mut Known) {
+        if !self.loans.has_returned(self.shared.returns()) {
+            return;
+        }
         if let Some(mut taking) = self.loans.try_lock() {
             self.collect_few(&mut taking, 0..PER_MESSAGE);
             taking.hand_over(known);
@@ -273,7 +293,7 @@ impl Lender {
         let next = |_| {
             let found = taking.take_returned(self.shared.returns(), |number| self.strike(number))?;
             // For observers; after the handle was taken out.
-            self.shared.returns_read().store(taking.back.read, Ordering::Relaxed);
+            self.shared.returns_read().store(self.loans.read(), Ordering::Relaxed);
             Some(found.map(Self::handle).map(|buffer| {
                 taking.back.freed += buffer.capacity();
                 // Another receiver may still read it.
@@ -421,12 +441,12 @@ mod tests {
             ring::give_back(words, step as u64, 0);
         };
         assert_eq!(lender.collect_few(&mut lender.loans.lock(), lender.all().inspect(again)), LOANS);
-        assert_eq!(lender.loans.lock().back.read, LOANS as u64);
+        assert_eq!(lender.loans.read(), LOANS as u64);
 
         // The only number out is that of the message just sent.
         (LOANS..2 * LOANS).for_each(|ticket| ring::give_back(words, ticket as u64, LOANS as u32 + 1));
         scene.lend(channel);
-        assert_eq!(lender.loans.lock().back.read, (LOANS + PER_MESSAGE) as u64, "a few returns for each message");
+        assert_eq!(lender.loans.read(), (LOANS + PER_MESSAGE) as u64, "a few returns for each message");
     }
 
     #[test]

@@ -245,7 +245,8 @@ impl Sender {
     #[inline]
     fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<(), SendError<ShmBuf>> {
         let fail = |kind, message| Err(SendError { kind, message });
-        if let Err(kind) = self.reserve(message.capacity(), patience) {
+        let bytes = message.capacity();
+        if let Err(kind) = self.reserve(bytes, patience) {
             if kind == SendErrorKind::Disconnected {
                 // After the provider's drop, no other thread reclaims.
                 self.branch.reclaim();
@@ -258,7 +259,7 @@ impl Sender {
             return fail(SendErrorKind::OtherProvider { found, expected }, message);
         }
         let (branch, len, place) = (&mut self.branch, message.len(), message.place());
-        let number = branch.lend(place, message, 0);
+        let number = branch.lend(place, bytes, message, 0);
         branch.ring();
         branch.look_for_room();
         let is_left = branch.is_left();

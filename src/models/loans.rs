@@ -351,6 +351,9 @@ impl Scene {
 
     /// `Lender::collect_some`, in the sender after a message.
     fn collect_some(&self, known: &mut Known) {
+        if !self.loans.has_returned(&self.returns) {
+            return;
+        }
         if let Some(mut taking) = self.loans.try_lock() {
             if let Some(found) = taking.take_returned(&self.returns, |number| self.strike(number)) {
                 Self::drop(found.expect("it was put in before it was sent"));

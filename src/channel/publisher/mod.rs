@@ -203,7 +203,8 @@ impl Publisher {
         if found != expected {
             return fail(SendErrorKind::OtherProvider { found, expected }, message);
         }
-        let mut sent = match self.prepare(message.capacity(), patience) {
+        let bytes = message.capacity();
+        let mut sent = match self.prepare(bytes, patience) {
             Ok(sent) => sent,
             Err(kind) => return fail(kind, message),
         };
@@ -215,7 +216,7 @@ impl Publisher {
         for outlet in self.outlets.iter_mut().filter(|outlet| outlet.is_taker()) {
             // There are as many handles as takers.
             if let Some(handle) = handles.next() {
-                outlet.lend(place, handle);
+                outlet.lend(place, bytes, handle);
             }
         }
         sent.withdrawn = self.ring();
@@ -554,7 +555,7 @@ impl Publisher {
         for kept in self.history.iter().skip(self.history.len() - kept) {
             outlet.make_room(kept.bytes());
             match kept {
-                Kept::Buffer(buffer) => outlet.lend(buffer.place(), buffer.clone()),
+                Kept::Buffer(buffer) => outlet.lend(buffer.place(), kept.bytes(), buffer.clone()),
                 Kept::Bytes(words) => outlet.fill(words),
             }
             outlet.look_for_room();

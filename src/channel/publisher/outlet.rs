@@ -233,9 +233,9 @@ impl Outlet {
     }
 
     #[inline]
-    pub(super) fn lend(&mut self, place: (u64, u64, u64), buffer: ShmBuf) {
+    pub(super) fn lend(&mut self, place: (u64, u64, u64), bytes: usize, buffer: ShmBuf) {
         if self.is_taker() {
-            self.branch.lend(place, buffer, self.skipped);
+            self.branch.lend(place, bytes, buffer, self.skipped);
             if self.is_at_limit {
                 self.is_at_limit = false;
                 self.branch.object.shared().missed().limit().clear(self.limit_reached);
