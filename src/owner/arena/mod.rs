@@ -87,6 +87,11 @@ struct ArenaState {
     is_merged: bool,
     /// Keyed by the segment's serial number and the heap's offset.
     heaps: BTreeMap<(u64, usize), Heap>,
+    /// An upper bound on what any heap can carve, in lines.
+    longest_gap: usize,
+    /// The bytes of all heaps, and the free ones.
+    heap_bytes: usize,
+    free_heap_bytes: usize,
     region: Option<Region>,
     has_region: Arc<AtomicBool>,
     /// Without a region: the class that was refused first, and when it may get one.
@@ -140,6 +145,9 @@ impl Arenas {
             arenas: Vec::new(),
             is_merged: false,
             heaps: BTreeMap::new(),
+            longest_gap: 0,
+            heap_bytes: 0,
+            free_heap_bytes: 0,
             region: None,
             has_region: has_region.clone(),
             refused: None,
@@ -152,12 +160,22 @@ impl Arenas {
     /// Carves from a heap; from the region of another class only if `anywhere`.
     pub(crate) fn carve_lines(&self, len: usize, class: usize, anywhere: bool) -> Option<Carved> {
         let mut state = self.state.lock();
-        let ArenaState { heaps, region, .. } = &mut *state;
+        let ArenaState { heaps, longest_gap, region, .. } = &mut *state;
+        if len / MIN_SIZE > *longest_gap {
+            return None;
+        }
         let kept = region.as_ref().filter(|region| !anywhere && region.class != class);
         let is_open = |heap: &&mut Heap| !kept.is_some_and(|region| region.site.takes(&heap.run));
-        let carved = heaps.values_mut().rev().filter(is_open).find_map(|heap| heap.carve(len))?;
-        state.served(class);
-        Some(carved)
+        let carved = heaps.values_mut().rev().filter(is_open).find_map(|heap| heap.carve(len));
+        match carved {
+            Some(_) => {
+                state.free_heap_bytes -= len;
+                state.served(class);
+            }
+            None if kept.is_none() => *longest_gap = len / MIN_SIZE - 1,
+            None => {}
+        }
+        carved
     }
 
     /// Turns a filled run into a heap, and carves its first piece. `None`: no private memory.
@@ -168,7 +186,11 @@ impl Arenas {
         };
         let mut heap = Heap { run, longest_gap: lines.units(), lines };
         let carved = heap.carve(len);
-        self.state.lock().heaps.insert((heap.run.payload.serial(), heap.run.offset), heap);
+        let mut state = self.state.lock();
+        state.longest_gap = state.longest_gap.max(heap.longest_gap);
+        state.heap_bytes += heap.run.len;
+        state.free_heap_bytes += heap.lines.free_units() * MIN_SIZE;
+        state.heaps.insert((heap.run.payload.serial(), heap.run.offset), heap);
         carved
     }
 
@@ -232,12 +254,16 @@ impl Arenas {
             Grain::Page => state.free_run(&piece, self.page),
             Grain::Line => {
                 let Some((key, heap)) = state.heap(&piece) else { return };
+                let before = heap.lines.free_units();
                 heap.lines.free((piece.offset - key.1) / MIN_SIZE);
                 heap.longest_gap = heap.lines.units();
-                if heap.lines.is_empty() {
-                    if let Some(heap) = state.heaps.remove(&key) {
-                        state.free_run(&heap.run, self.page);
-                    }
+                let (free, units, is_empty) = (heap.lines.free_units(), heap.longest_gap, heap.lines.is_empty());
+                state.free_heap_bytes += (free - before) * MIN_SIZE;
+                state.longest_gap = state.longest_gap.max(units);
+                if let Some(heap) = is_empty.then(|| state.heaps.remove(&key)).flatten() {
+                    state.heap_bytes -= heap.run.len;
+                    state.free_heap_bytes -= units * MIN_SIZE;
+                    state.free_run(&heap.run, self.page);
                 }
             }
         }
@@ -269,8 +295,7 @@ impl Arenas {
 
     pub(crate) fn heap_bytes(&self) -> (usize, usize) {
         let state = self.state.lock();
-        let lines: usize = state.heaps.values().map(|heap| heap.lines.free_units()).sum();
-        (lines * MIN_SIZE, state.heaps.values().map(|heap| heap.run.len).sum())
+        (state.free_heap_bytes, state.heap_bytes)
     }
 
     pub(crate) fn payloads(&self, each: impl FnMut(&Payload)) {
@@ -375,8 +400,7 @@ impl Arenas {
             let count = LAST_HEAP.min(first).div_ceil(len).max(least);
             return (pages(count * len), pages(len));
         }
-        let all: usize = state.heaps.values().map(|heap| heap.run.len).sum();
-        let wanted = (all / HEAP_GROWTH).clamp(HEAP.0.min(first / 2), HEAP.1);
+        let wanted = (state.heap_bytes / HEAP_GROWTH).clamp(HEAP.0.min(first / 2), HEAP.1);
         (pages(wanted.div_ceil(len).max(1) * len), pages(len))
     }
 
@@ -544,9 +568,44 @@ impl Holes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Provider;
     use proptest::prelude::*;
 
     const PAGES: usize = 150;
+
+    /// Counts again what is kept of all heaps.
+    fn check_heaps(arenas: &Arenas) {
+        let state = arenas.state.lock();
+        let heaps = || state.heaps.values();
+        assert_eq!(state.heap_bytes, heaps().map(|heap| heap.run.len).sum());
+        assert_eq!(state.free_heap_bytes, heaps().map(|heap| heap.lines.free_units() * MIN_SIZE).sum());
+        let can_carve = |heap: &Heap| heap.lines.gaps(0).map(|gap| gap.len()).max().unwrap_or(0);
+        assert!(heaps().all(|heap| can_carve(heap) <= state.longest_gap && can_carve(heap) <= heap.longest_gap));
+    }
+
+    #[test]
+    fn heaps_are_counted() {
+        let name = format!("shm_pool-unit-{}-heaps", std::process::id());
+        let builder = Provider::builder().name_prefix(name).max_bytes(1 << 20).max_idle_per_class(4);
+        let provider = builder.build().unwrap();
+        let (mut held, mut random) = (Vec::new(), fastrand::Rng::with_seed(1));
+        for _ in 0..3000 {
+            let len = [64, 100, 1000, 1500, 3000, 5000][random.usize(..6)];
+            match provider.alloc(len) {
+                Ok(buffer) if random.usize(..3) > 0 => held.push(buffer),
+                Ok(_) => {}
+                Err(_) => held.truncate(held.len() / 2),
+            }
+            if random.usize(..3) == 0 && !held.is_empty() {
+                held.swap_remove(random.usize(..held.len()));
+            }
+            check_heaps(&provider.pool().arenas);
+        }
+        assert!(held.len() > 100);
+        drop(held);
+        provider.trim();
+        check_heaps(&provider.pool().arenas);
+    }
 
     proptest! {
         #[test]

@@ -161,13 +161,15 @@ impl OwnedChunk {
         unsafe { leased.as_ref() }.give(self)
     }
 
-    /// Returns its pool, shared memory and private memory. The registry must no longer list it.
-    pub(crate) fn dismantle(self) -> (Arc<Pool>, Carved, Home) {
-        // SAFETY: `Chunk::make` leaked this box, and nothing else has the chunk (I3).
-        let home: Home = unsafe { Box::from_raw(self.0.cast().as_ptr()) };
-        // SAFETY: `Chunk::make` wrote the value, which is moved out once.
-        let chunk = unsafe { home.assume_init_read() };
-        (chunk.rest.pool, chunk.rest.memory, home)
+    /// Returns its pool and its memory. The registry must no longer list it.
+    pub(crate) fn dismantle(self) -> (Arc<Pool>, Carved) {
+        let home: Home = self.0.cast();
+        // SAFETY: `Registry::enter` wrote the value. It is moved out once, as nothing else has the
+        // chunk (I3), and before its pool, which owns the home, is dropped.
+        let chunk = unsafe { self.0.as_ptr().read() };
+        let Rest { pool, memory, .. } = chunk.rest;
+        pool.registry.lock().keep(home);
+        (pool, memory)
     }
 }
 
@@ -182,12 +184,13 @@ impl ClosedChunk {
     }
 }
 
-pub(crate) type Home = Box<MaybeUninit<Chunk>>;
+/// The memory of a chunk, in a block of its pool's registry.
+type Home = NonNull<MaybeUninit<Chunk>>;
 
 impl Chunk {
-    pub(crate) fn make(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
+    fn new(pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> Self {
         let shelf = if is_one_off { &pool.no_shelf } else { &pool.shelves()[class] };
-        let chunk = Box::leak(home).write(Self {
+        Self {
             shelf: AtomicPtr::new(NonNull::from(shelf).as_ptr()),
             data: memory.start(),
             capacity: memory.len(),
@@ -209,8 +212,7 @@ impl Chunk {
                 memory,
                 pool,
             },
-        });
-        Hand(NonNull::from(chunk))
+        }
     }
 
     #[inline]

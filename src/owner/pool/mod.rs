@@ -45,8 +45,8 @@ pub(crate) struct Pool {
     groups: Box<[AtomicUsize]>,
     pub(crate) limits: Limits,
     account: Account,
-    arenas: Arenas,
-    registry: Mutex<Registry>,
+    pub(super) arenas: Arenas,
+    pub(super) registry: Mutex<Registry>,
     /// Held during a first share. `true` once the pool is closed.
     first_share: Mutex<bool>,
     growing: Mutex<()>,

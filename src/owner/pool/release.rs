@@ -119,8 +119,7 @@ impl Pool {
 
     pub(super) fn free_unlisted(chunk: OwnedChunk) {
         let (class, uses, record, is_kept) = (chunk.class(), chunk.uses(), chunk.claimed(), chunk.is_given_up());
-        let (pool, memory, home) = chunk.dismantle();
-        pool.registry.lock().keep(home);
+        let (pool, memory) = chunk.dismantle();
         pool.classes[class].past_uses.fetch_add(uses, Ordering::Relaxed);
         pool.collection.note_destroyed(memory.len());
         if is_kept {
