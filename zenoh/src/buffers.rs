@@ -65,8 +65,10 @@ use zenoh::shm::{ShmProvider, ShmProviderBackend};
 #[derive(Clone)]
 pub struct BufferPool(Arc<Inner>);
 
-/// A waiting request tries to make a buffer again after this many times as long as the last try took.
-const TRY_SHARE: u32 = 31;
+/// A waiting request tries to make a buffer again after this many times as long as the last try took,
+/// and at the latest after [`LONGEST_WAIT`].
+const TRY_SHARE: u32 = 7;
+const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
 /// The progress of a waiting request.
 pub(crate) struct Search {
@@ -278,7 +280,7 @@ impl Inner {
 
     /// Looks for a buffer on behalf of a waiting request, and returns `None` if there is none yet. The
     /// sent buffers of its class are looked at each time, as far as `search` allows; making room for
-    /// another one takes longer, so it is tried only in a 32nd of the time.
+    /// another one takes longer, so it is tried only in an eighth of the time.
     pub(crate) fn look(&self, class: usize, len: usize, search: &mut Search) -> Option<Result<Whole, AllocError>> {
         if let Some(whole) = self.not_wanted_back(class, |buffers| buffers.look()) {
             return Some(Ok(whole));
@@ -288,7 +290,7 @@ impl Inner {
         }
         let began = Instant::now();
         let result = self.make(class, len, false);
-        search.next_try = began + began.elapsed() * TRY_SHARE;
+        search.next_try = Instant::now() + (began.elapsed() * TRY_SHARE).min(LONGEST_WAIT);
         match result {
             Err(error) if is_out_of_memory(&error) => {
                 search.error = Some(error);
@@ -500,5 +502,37 @@ mod tests {
         drop(sent);
         pool.0.take_back(look().unwrap(), class);
         assert!(pool.stats().idle < COUNT / 4, "{:?}", pool.stats());
+    }
+
+    /// Guards against a wait that takes long to find a free message among many in flight.
+    #[test]
+    fn long_wait_makes_ordinary_messages() {
+        let backend = PoolBackend::builder().max_bytes(COUNT * LEN).build().unwrap();
+        let pool = BufferPool::new(&backend);
+        let mut sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(zenoh::bytes::ZBytes::from).collect();
+        let (class, mut search) = (pool.0.class(LEN, 1).unwrap(), Search::new());
+        let mut look = || {
+            search.next_try = Instant::now();
+            pool.0.look(class, LEN, &mut search).map(Result::unwrap)
+        };
+        let count = (0..COUNT).take_while(|_| look().is_none() && pool.stats().sent > 0).count();
+        assert!(count <= COUNT / 100, "{count} looks");
+        drop(sent.swap_remove(COUNT / 2));
+        let whole = look().expect("zenoh collects it at once");
+        pool.0.take_back(whole, class);
+    }
+
+    /// A class whose sent buffers are soon visited keeps them.
+    #[test]
+    fn short_queue_is_kept() {
+        let backend = PoolBackend::builder().max_bytes(32 * LEN).build().unwrap();
+        let pool = BufferPool::new(&backend);
+        let sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(zenoh::bytes::ZBytes::from).collect();
+        let (class, mut search) = (pool.0.class(LEN, 1).unwrap(), Search::new());
+        for _ in 0..COUNT {
+            search.next_try = Instant::now();
+            assert!(pool.0.look(class, LEN, &mut search).is_none());
+        }
+        assert_eq!(pool.stats().sent, sent.len());
     }
 }

@@ -20,7 +20,7 @@ const FIRST_SHARE: usize = 32;
 
 /// How many idle chunks each size class keeps by default. A collection may return any number at once,
 /// and a chunk that is not kept has to be carved again.
-const MAX_IDLE: usize = 32 << 10;
+const MAX_IDLE: usize = 1 << 20;
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
 
@@ -66,7 +66,7 @@ impl PoolBackendBuilder {
         self
     }
 
-    /// Sets how many idle chunks of each size class are kept, from 0 to 1,048,576; default 32,768.
+    /// Sets how many idle chunks of each size class are kept, from 0 to 1,048,576, which is the default.
     ///
     /// That is many more than an ordinary provider keeps, because zenoh returns many messages at a
     /// time. The list of idle chunks grows with the number of chunks, by 16 bytes each. A chunk that

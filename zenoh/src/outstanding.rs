@@ -54,6 +54,9 @@ const MIN_SIZE: usize = 64;
 /// Places in a page where a chunk can begin.
 const LINES: usize = PAGE / MIN_SIZE;
 
+/// Pages whose small chunks are recorded side by side.
+const GROUP: usize = 16;
+
 /// Empty, or a [raw](Chunk::into_raw) chunk.
 type Cell = AtomicPtr<c_void>;
 
@@ -73,22 +76,23 @@ fn empty(cell: &Cell) -> Option<Chunk> {
 /// is dropped, so a wrong descriptor finds an empty cell at worst.
 struct OfSegment {
     id: u32,
-    pages: Box<[Page]>,
+    groups: Box<[Group]>,
 }
 
-/// The chunks in use of one page. Only small chunks begin at other lines than the first.
-struct Page {
-    first: Cell,
-    others: OnceLock<Box<[Cell; LINES - 1]>>,
+/// The chunks in use of a few pages. Only small chunks begin at other lines than a page's first.
+struct Group {
+    first: [Cell; GROUP],
+    /// By line. Those of the first lines are not used.
+    others: OnceLock<Box<[Cell; GROUP * LINES]>>,
 }
 
-impl Page {
+impl Group {
     fn new() -> Self {
-        Self { first: cell(), others: OnceLock::new() }
+        Self { first: array::from_fn(|_| cell()), others: OnceLock::new() }
     }
 
     fn cells(&self) -> impl Iterator<Item = &Cell> {
-        std::iter::once(&self.first).chain(self.others.get().into_iter().flat_map(|cells| cells.iter()))
+        self.first.iter().chain(self.others.get().into_iter().flat_map(|cells| cells.iter()))
     }
 }
 
@@ -125,9 +129,10 @@ impl Key {
         Self { segment: segment as u32, offset: offset as u32 }
     }
 
-    /// Returns the page, and the line in it.
+    /// Returns the group, and the line in it.
     fn place(self) -> (usize, usize) {
-        (self.offset as usize / PAGE, self.offset as usize % PAGE / MIN_SIZE)
+        let line = self.offset as usize / MIN_SIZE;
+        (line / (GROUP * LINES), line % (GROUP * LINES))
     }
 }
 
@@ -145,12 +150,12 @@ impl Outstanding {
 
     /// Enters a segment of `len` bytes under an id that [`next_id`](Self::next_id) returned.
     pub(crate) fn enter(&self, id: u32, len: usize) -> Result<(), TryReserveError> {
-        let (count, mut pages) = (len.div_ceil(PAGE), Vec::new());
-        pages.try_reserve_exact(count)?;
-        pages.extend(iter::repeat_with(Page::new).take(count));
+        let (count, mut groups) = (len.div_ceil(GROUP * PAGE), Vec::new());
+        groups.try_reserve_exact(count)?;
+        groups.extend(iter::repeat_with(Group::new).take(count));
         let mut new = self.new.lock();
         new.segments.try_reserve(1)?;
-        new.segments.push(OfSegment { id, pages: pages.into() });
+        new.segments.push(OfSegment { id, groups: groups.into() });
         new.taken |= 1 << (id as usize % SLOTS);
         Ok(())
     }
@@ -165,15 +170,15 @@ impl Outstanding {
     }
 
     #[inline]
-    fn page(&self, key: Key) -> Option<&Page> {
+    fn group(&self, key: Key) -> Option<&Group> {
         let slot = &self.slots[key.segment as usize % SLOTS];
-        let segment = slot.get().or_else(|| self.first_page(key.segment, slot))?;
-        segment.pages.get(key.place().0).filter(|_| segment.id == key.segment)
+        let segment = slot.get().or_else(|| self.first_chunk(key.segment, slot))?;
+        segment.groups.get(key.place().0).filter(|_| segment.id == key.segment)
     }
 
     /// Moves a segment to its slot, with its first chunk.
     #[cold]
-    fn first_page<'a>(&self, id: u32, slot: &'a OnceLock<OfSegment>) -> Option<&'a OfSegment> {
+    fn first_chunk<'a>(&self, id: u32, slot: &'a OnceLock<OfSegment>) -> Option<&'a OfSegment> {
         let mut new = self.new.lock();
         if let Some(at) = new.segments.iter().position(|segment| segment.id == id) {
             // Its slot is empty: the slot's bit was set when it was entered.
@@ -185,10 +190,10 @@ impl Outstanding {
     /// Returns the cell for a chunk. There is one for every possible chunk, created when first needed.
     #[inline]
     fn cell(&self, key: Key) -> Option<&Cell> {
-        let page = self.page(key)?;
-        Some(match key.place().1 {
-            0 => &page.first,
-            line => &page.others.get_or_init(|| Box::new(array::from_fn(|_| cell())))[line - 1],
+        let (group, line) = (self.group(key)?, key.place().1);
+        Some(match line % LINES {
+            0 => &group.first[line / LINES],
+            _ => &group.others.get_or_init(|| Box::new(array::from_fn(|_| cell())))[line],
         })
     }
 
@@ -208,10 +213,10 @@ impl Outstanding {
     /// Takes out the chunk that a descriptor names, if there is one and its length is `len`.
     #[inline]
     pub(crate) fn take(&self, key: Key, len: usize) -> Option<Chunk> {
-        let page = self.page(key)?;
-        let cell = match key.place().1 {
-            0 => &page.first,
-            line => page.others.get()?.get(line - 1)?,
+        let (group, line) = (self.group(key)?, key.place().1);
+        let cell = match line % LINES {
+            0 => &group.first[line / LINES],
+            _ => &group.others.get()?[line],
         };
         let chunk = empty(cell)?;
         // No chunk begins between two lines.
@@ -225,7 +230,7 @@ impl Outstanding {
 
     /// Takes out all chunks.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = Chunk> + '_ {
-        let pages = self.slots.iter().filter_map(OnceLock::get).flat_map(|slot| slot.pages.iter());
-        pages.flat_map(Page::cells).filter_map(empty)
+        let groups = self.slots.iter().filter_map(OnceLock::get).flat_map(|slot| slot.groups.iter());
+        groups.flat_map(Group::cells).filter_map(empty)
     }
 }
