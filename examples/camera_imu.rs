@@ -42,7 +42,7 @@ fn main() -> Fallible {
 
 fn publish() -> Fallible {
     // Two frames wait for a receiver, and a monitor has two in hand as it replaces one by the next.
-    let camera = Publisher::builder().capacity(2).max_bytes_per_receiver(5 * size_of::<Frame>());
+    let mut camera = Publisher::builder().capacity(2);
     let how = Receiver::builder(); // of the display, a monitor, and one that may just have been killed
     let frames = 1 + camera.buffers([(&how, 1), (&how, 2), (&how, 2)]); // one for the IMU's samples
     let provider = Provider::builder().max_bytes(frames * size_of::<Frame>()).build()?;

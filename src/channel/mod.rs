@@ -61,7 +61,8 @@
 //! # How many buffers it takes
 //!
 //! [`PublisherBuilder::buffers`] and [`SenderBuilder::buffers`] return with how many buffers an end
-//! never waits for memory, for [`Provider::reserve`](crate::Provider::reserve).
+//! never waits for memory, for [`Provider::reserve`](crate::Provider::reserve); the former also sets
+//! each receiver's share.
 //!
 //! # When a side closes
 //!

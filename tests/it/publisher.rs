@@ -348,17 +348,20 @@ const RECEIVERS: [(OnFull, usize, usize); 4] =
     [(OnFull::DropOldest, 2, 1), (OnFull::Block, 3, 2), (OnFull::DropNewest, 2, 1), (OnFull::DropNewest, 1, 2)];
 const HISTORY: usize = 3;
 
-/// The documented number of chunks that they need, without the one being filled.
-fn chunks_needed() -> usize {
-    let options = RECEIVERS.map(|(on_full, capacity, _)| Receiver::builder().on_full(on_full).capacity(capacity));
-    let views = RECEIVERS.map(|(.., views)| views);
-    Publisher::builder().history(HISTORY).buffers(options.iter().zip(views)) - 1
+/// A publisher, sized for them, with the documented number of chunks and no more.
+fn sized_scene(test: &str) -> (Scene, usize) {
+    let how = RECEIVERS.map(|(on_full, capacity, _)| Receiver::builder().on_full(on_full).capacity(capacity));
+    let mut options = Publisher::builder().history(HISTORY);
+    let chunks = options.buffers(how.iter().zip(RECEIVERS.map(|(.., views)| views)));
+    let (provider, name) = (builder().max_bytes(chunks * 1_024).build().unwrap(), unique_prefix(test));
+    let publisher = options.create(&provider, &name).unwrap();
+    (Scene { publisher, provider, client: Client::new(), name }, chunks)
 }
 
-/// The documented number of buffers is sufficient.
+/// The documented number of buffers is sufficient, and the share that goes with it skips no receiver.
 #[test]
 fn sizing_rule_suffices() {
-    let mut scene = Scene::new("pub-rule", Publisher::builder().history(HISTORY));
+    let (mut scene, chunks) = sized_scene("pub-rule");
     let mut receivers =
         RECEIVERS.map(|(on_full, capacity, views)| (scene.behind(on_full, capacity), Vec::<Message>::new(), views));
     assert!(scene.publisher.has_receivers());
@@ -371,17 +374,20 @@ fn sizing_rule_suffices() {
         match random >> 32 & 7 {
             0 | 1 if views.len() < *most => views.extend(receiver.try_recv().ok()),
             2 => drop(views.pop()),
-            _ => drop(scene.publisher.try_send(message(&scene.provider, 1_000, stamp))),
+            _ => match scene.publisher.try_send(message(&scene.provider, 1_000, stamp)) {
+                Ok(sent) => assert_eq!(sent.too_many_loans, 0),
+                Err(error) => assert!(matches!(error.kind(), SendErrorKind::Full { .. }), "{error}"),
+            },
         }
         let out = scene.in_use() / 1_024;
-        assert!(out <= chunks_needed(), "{out} chunks");
+        assert!(out < chunks, "{out} chunks, and none to fill");
     }
 }
 
 /// The documented number of buffers is necessary.
 #[test]
 fn sizing_rule_is_tight() {
-    let mut scene = Scene::new("pub-rule-met", Publisher::builder().history(HISTORY));
+    let (mut scene, chunks) = sized_scene("pub-rule-met");
     let mut receivers = RECEIVERS.map(|(on_full, capacity, _)| scene.behind(on_full, capacity));
     // Each keeps its maximum when all others have moved on, and then receives no more.
     let kept: [&[u64]; 4] = [&[8], &[9, 10], &[0], &[4, 5]];
@@ -395,7 +401,7 @@ fn sizing_rule_is_tight() {
             }
         }
     }
-    assert_eq!(scene.in_use() / 1_024, chunks_needed());
+    assert_eq!(scene.in_use() / 1_024, chunks - 1);
     drop(views);
 }
 

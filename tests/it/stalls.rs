@@ -314,6 +314,36 @@ fn default_share() {
     }
 }
 
+/// The sizing function sets the share too: a receiver that drops nothing gets what the largest needs,
+/// and the others every message, with exactly that many buffers. An explicit limit takes precedence.
+#[test]
+fn share_of_sizes() {
+    let how = Receiver::builder();
+    for (scale, limit, expected) in [(1, None, 10), (3, None, 30), (1, Some(4 * LEN), 4)] {
+        let options = Publisher::builder().capacity(3);
+        let mut options = limit.into_iter().fold(options, PublisherBuilder::max_bytes_per_receiver);
+        let buffers = options.buffers([(&how, 1), (&how, 6)]);
+        assert_eq!(buffers, 11);
+        let mut scene = Scene::with("share-sizes", builder().max_bytes(scale * buffers * LEN), options);
+        let mut greedy = scene.open(OnFull::DropNewest, 3);
+        let mut other = scene.try_open(how.clone()).unwrap();
+        let mut kept = Vec::new();
+        for stamp in 0..100 {
+            assert!(scene.send(stamp).receivers > 0);
+            assert!(holds(&other.try_recv().unwrap(), stamp));
+            kept.extend(greedy.try_recv());
+        }
+        assert_eq!((kept.len(), other.missed()), (expected, Missed::default()));
+    }
+    // None is the default, a quarter; no number of views is too large.
+    let mut options = Publisher::builder();
+    assert_eq!(options.buffers([(&how, usize::MAX), (&how, usize::MAX)]), usize::MAX);
+    assert_eq!(options.buffers([]), 1);
+    let mut scene = Scene::with("share-none", builder().max_bytes(20 * LEN), options);
+    let _stopped = scene.open(OnFull::DropNewest, 64);
+    assert_eq!((0..10).map(|stamp| scene.send(stamp).receivers).sum::<usize>(), 5);
+}
+
 /// Two of any length; a short one makes a long one wait, and its withdrawal makes room.
 #[test]
 fn share_of_bytes() {

@@ -23,8 +23,8 @@ const DEFAULT_SEATS: usize = 16;
 
 const DEFAULT_BLOCK_LIMIT: Duration = Duration::from_secs(5);
 
-/// By default, a receiver holds at most this part of the provider's `max_bytes`.
-const DEFAULT_SHARE: usize = 4;
+/// By default, a receiver holds at most this part of the provider's `max_bytes`: a quarter.
+const DEFAULT_SHARE: (usize, usize) = (1, 4);
 
 /// What a publisher does with a receiver that makes no room within the
 /// [limit](PublisherBuilder::block_limit).
@@ -51,6 +51,7 @@ pub struct PublisherBuilder {
     block_limit: Duration,
     on_stall: OnStall,
     max_bytes: Option<usize>,
+    share: (usize, usize),
     serves_joins: bool,
     mode: u32,
     spin: Duration,
@@ -69,6 +70,7 @@ impl PublisherBuilder {
             block_limit: DEFAULT_BLOCK_LIMIT,
             on_stall: OnStall::default(),
             max_bytes: None,
+            share: DEFAULT_SHARE,
             serves_joins: true,
             mode: 0o600,
             spin: DEFAULT_SPIN,
@@ -99,9 +101,9 @@ impl PublisherBuilder {
     }
 
     /// Sets how many bytes of buffers a receiver may hold at a time, received or not, as
-    /// [`loans`](Self::loans) does for their number; default: a quarter of the provider's
-    /// [`max_bytes`](crate::ProviderBuilder::max_bytes). Two buffers are always allowed.
-    /// [`usize::MAX`] is no limit.
+    /// [`loans`](Self::loans) does for their number; default: a share of the provider's
+    /// [`max_bytes`](crate::ProviderBuilder::max_bytes), a quarter or as set by
+    /// [`buffers`](Self::buffers). Two buffers are always allowed. [`usize::MAX`] is no limit.
     pub fn max_bytes_per_receiver(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
         self
@@ -179,15 +181,17 @@ impl PublisherBuilder {
 
     /// Returns how many buffers of one size class, for
     /// [`Provider::reserve`](crate::Provider::reserve), the publisher takes at most with these
-    /// receivers, each with the most messages that it holds received.
+    /// receivers, each with the most messages that it holds received. Sets the share of the
+    /// provider's memory that a receiver may hold [by default](Self::max_bytes_per_receiver) to what
+    /// the largest of them needs. Set the other options first.
     ///
     /// ```
     /// use shm_pool::channel::{OnFull, Publisher, Receiver};
     ///
-    /// let camera = Publisher::builder().capacity(2).max_bytes_per_receiver(usize::MAX);
+    /// let mut camera = Publisher::builder().capacity(2);
     /// let (display, logger) = (Receiver::builder(), Receiver::builder().on_full(OnFull::Block));
     /// // One being filled, three waiting for the logger, the newest two of them also for the display,
-    /// // one being displayed, and four being written.
+    /// // one being displayed, and four being written. The logger's share is 3 + 4 of 9.
     /// assert_eq!(camera.buffers([(&display, 1), (&logger, 4)]), 1 + 3 + 1 + 4);
     /// ```
     ///
@@ -200,21 +204,23 @@ impl PublisherBuilder {
     /// * `capacity` + 1 for each receiver with [`OnFull::DropNewest`]; add as many for each one
     ///   that you expect to [stall](Self::block_limit);
     /// * the messages received and not yet dropped.
-    ///
-    /// [`max_bytes_per_receiver`](Self::max_bytes_per_receiver) is not taken into account. Set it
-    /// too: its default may be less than one receiver needs.
-    pub fn buffers<'a>(&self, receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>) -> usize {
-        let (mut newest, mut others) = (self.history.min(self.slots), 0);
+    pub fn buffers<'a>(&mut self, receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>) -> usize {
+        let (mut newest, mut others, mut largest) = (self.history.min(self.slots), 0_usize, 0);
         for (receiver, views) in receivers {
             let (capacity, on_full) = receiver.behind(self.slots, self.on_full);
+            // One more than the capacity: with `DropOldest`, until the send has withdrawn the oldest.
+            let queued = capacity.saturating_add(EXTRA_SLOTS);
             match on_full {
                 OnFull::DropOldest => newest = newest.max(capacity),
-                OnFull::Block => newest = newest.max(capacity + 1),
-                OnFull::DropNewest => others += capacity + 1,
+                OnFull::Block => newest = newest.max(queued),
+                OnFull::DropNewest => others = others.saturating_add(queued),
             }
-            others += views;
+            others = others.saturating_add(views);
+            largest = largest.max(queued.saturating_add(views));
         }
-        1 + newest + others
+        let buffers = newest.saturating_add(others).saturating_add(1);
+        self.share = if largest > 0 { (largest, buffers) } else { DEFAULT_SHARE };
+        buffers
     }
 
     /// Creates the channel `name`, for buffers of `provider`. For valid names, see
@@ -241,6 +247,12 @@ impl PublisherBuilder {
         let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
         let made = Attempts::run(object.clone(), timeout, is_taken, || self.try_create(provider, &object, name));
         made.map_err(|error| name_process(error, &object))
+    }
+
+    fn share_of(&self, bytes: usize) -> usize {
+        let (part, whole) = self.share;
+        // A receiver needs no more than there is.
+        (bytes as u128 * part.min(whole) as u128 / whole as u128) as usize
     }
 
     fn try_create(&self, provider: &Provider, object: &Name, name: &str) -> Result<Publisher, ChannelError> {
@@ -283,7 +295,7 @@ impl PublisherBuilder {
             interrupts: Interrupts::new(),
             block_limit: self.block_limit,
             on_stall: self.on_stall,
-            max_bytes: self.max_bytes.unwrap_or(provider.pool().limits.max_bytes / DEFAULT_SHARE),
+            max_bytes: self.max_bytes.unwrap_or_else(|| self.share_of(provider.pool().limits.max_bytes)),
             serves_joins: self.serves_joins,
             spin: self.spin,
         })
