@@ -5,6 +5,7 @@
 
 use crate::class::Class;
 use crate::handle::Buffer;
+use crate::idle::{Classes, Idle, MANY};
 use crate::outstanding::Key;
 use crate::request::BufferRequest;
 use crate::waiting::WaitingRoom;
@@ -45,7 +46,8 @@ use zenoh::shm::{ShmProvider, ShmProviderBackend};
 /// The pool's buffers count against the cap. At the cap, it releases free buffers of other classes
 /// before an allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
 /// allocations, half of the buffers that were idle all the time return to the backend, except those
-/// that are reserved.
+/// that are reserved. After a second without an allocation, a thread releases idle buffers that are
+/// more than 1024 of a class.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -87,7 +89,9 @@ impl Search {
 pub(crate) struct Inner {
     backend: PoolBackend,
     provider: Arc<ShmProvider<PoolBackend>>,
-    classes: Box<[Mutex<Class>]>,
+    /// Dropped before `idle`, whose thread then ends.
+    classes: Classes,
+    idle: Idle,
     sizes: Box<[SizeClass]>,
     /// The numbers of all classes, in descending order of size.
     largest_first: Box<[usize]>,
@@ -125,6 +129,7 @@ impl BufferPool {
             backend: backend.clone(),
             provider,
             classes,
+            idle: Idle::default(),
             sizes,
             largest_first,
             waiting,
@@ -212,7 +217,9 @@ impl BufferPool {
         // Buffers created before an error become idle, too, and are not reserved.
         let mut buffers = Vec::new();
         let made = (0..count).try_for_each(|_| self.0.make_one(class, len).map(|whole| buffers.push(whole)));
+        let reserved = self.0.backend.chunks.reserved(class);
         let mut class = self.0.classes[class].lock();
+        class.note_reserved(reserved);
         buffers.into_iter().for_each(|whole| class.put_idle(whole));
         drop(class);
         made.map(|()| reservation)
@@ -361,7 +368,13 @@ impl Inner {
             let advice = "; make room in /dev/shm, or raise the limits on mappings and descriptors".to_owned();
             OsError::new(MAP, "zenoh's metadata in /dev/shm", 0, io::Error::other(error), advice)
         })?;
-        self.classes[class].lock().note_made();
+        let mut buffers = self.classes[class].lock();
+        buffers.note_made();
+        let kept = buffers.kept();
+        drop(buffers);
+        if kept > MANY {
+            self.idle.watch(&self.classes);
+        }
         Ok(Whole::new(buffer, len, key))
     }
 
@@ -461,12 +474,13 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if !self.is_ours() {
             // The counts in zenoh's metadata are the parent's.
-            mem::take(&mut self.classes).into_vec().into_iter().for_each(mem::forget);
+            mem::forget(self.classes.clone());
+            mem::forget(mem::take(&mut self.idle));
             mem::forget(self.provider.clone());
             mem::forget(self.waiting_room.clone());
             return;
         }
-        self.classes.iter_mut().for_each(|class| *class.get_mut() = Class::default());
+        self.classes.iter().for_each(|class| *class.lock() = Class::default());
         self.provider.garbage_collect();
     }
 }

@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | [`Class::take`] | the [`LOOKS`] oldest; all of them if a ninth may have been read | every allocation |
 //! | [`Class::look`] | the oldest, and [`BATCH`] more from where the last look ended; releases those that two looks find being read, if there are more | a request that waits |
-//! | [`Class::tidy`] | all | an allocation that needs memory, `trim`, `let_go`, the end of a window |
+//! | [`Class::tidy`] | all | an allocation that needs memory, `trim`, `let_go`, the end of a window, the thread of `idle` |
 
 #![forbid(unsafe_code)]
 
@@ -56,6 +56,8 @@ pub(crate) struct Class {
     /// Allocations in this window, and the fewest idle buffers in it.
     window: usize,
     low: usize,
+    /// As of the last reservation or window.
+    reserved: usize,
     reused: u64,
     made: u64,
     let_go: u64,
@@ -258,6 +260,7 @@ impl Class {
     /// Ends a window: releases half of the buffers that were idle all the time, except for a few spare
     /// ones and as many as are reserved. Returns the number released.
     pub(crate) fn end_window(&mut self, reserved: usize) -> usize {
+        self.note_reserved(reserved);
         let spare = (self.kept - self.low) / SPARE_SHARE + 1;
         let unneeded = self.low.saturating_sub(spare).div_ceil(2);
         let count = unneeded.min(self.kept.saturating_sub(reserved));
@@ -269,6 +272,31 @@ impl Class {
 
     pub(crate) fn idle(&self) -> usize {
         self.idle.len()
+    }
+
+    pub(crate) fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// Returns how many allocations the class has served.
+    pub(crate) fn uses(&self) -> u64 {
+        self.reused + self.made
+    }
+
+    /// Releases some idle buffers, but not the last `least` or those that are reserved. Returns `true`
+    /// if there may be more.
+    pub(crate) fn release_idle(&mut self, least: usize) -> bool {
+        if self.idle.len() <= least {
+            self.tidy();
+        }
+        let surplus = self.idle.len().saturating_sub(least.max(self.reserved));
+        self.leak(surplus.min(BATCH));
+        surplus > 0
+    }
+
+    /// Notes how many buffers are reserved.
+    pub(crate) fn note_reserved(&mut self, reserved: usize) {
+        self.reserved = reserved;
     }
 
     /// Puts back a buffer that was made or handed out, and not sent.

@@ -193,6 +193,7 @@ mod builder;
 mod class;
 mod error;
 mod handle;
+mod idle;
 mod outstanding;
 mod probe;
 mod request;

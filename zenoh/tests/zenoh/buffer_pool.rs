@@ -218,6 +218,35 @@ fn burst_is_returned() {
     assert_eq!(backend.stats().bytes_in_use, kept * SMALL);
 }
 
+/// An unused pool costs no CPU: zenoh confirms each of its buffers.
+#[test]
+fn burst_of_an_unused_pool_is_returned() {
+    const MANY: usize = 1024;
+    const BURST: usize = 5000;
+    let backend = PoolBackend::builder().max_bytes(64 << 20).build().unwrap();
+    let pool = BufferPool::new(&backend);
+    let start = Instant::now();
+    let kept = || pool.stats().idle + pool.stats().sent;
+    let wait_for = |most| {
+        while kept() > most {
+            assert!(start.elapsed() < MINUTE, "{:?}", pool.stats());
+            thread::yield_now();
+        }
+    };
+    for reserved in [0, 2 * MANY] {
+        let reservation = pool.reserve(SMALL, reserved).unwrap();
+        drop((0..BURST).map(|_| message(&pool, SMALL, 1)).collect::<Vec<_>>());
+        // Some were looked at too often.
+        assert!(kept() >= BURST * 3 / 4, "none is released while the pool is in use");
+        wait_for(reserved.max(MANY));
+        assert!(kept() >= reserved.max(MANY));
+        drop(reservation);
+    }
+    drop((0..BURST).map(|_| message(&pool, SMALL, 1)).collect::<Vec<_>>());
+    drop(pool);
+    assert_eq!(backend.stats().bytes_in_use, 0);
+}
+
 /// Buffers that were idle in a window, and evicted since, are not released a second time.
 #[test]
 fn evicted_is_not_counted_twice() {
