@@ -22,14 +22,14 @@ use std::time::Duration;
 /// What a [`Subscriber`] receives.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event {
+pub enum Event<M = Message> {
     /// The subscriber has opened the channel of this sender or publisher.
     Connected {
         /// The provider of its messages. A restarted process has a new one.
         provider: ProviderId,
     },
-    /// A message.
-    Message(Message),
+    /// A message; of a typed subscriber, a value.
+    Message(M),
     /// The sender or publisher has closed or died, and everything that it sent has been received.
     /// Its messages stay valid until they are dropped.
     Disconnected,
@@ -106,8 +106,8 @@ impl Subscriber {
     /// # Errors
     ///
     /// * [`RecvError::Open`] if a channel of that name exists and cannot be opened, unless this
-    ///   call [waits](Self::last_error) for that. The next call tries again when the object
-    ///   changes, and after a second.
+    ///   call [waits](Self::last_error) for that. The next call waits for a change of the object, or
+    ///   a second; if the channel's options or type are the reason, for the next sender.
     /// * [`RecvError::Evicted`] if the publisher has disconnected this subscriber. The next call joins
     ///   it again.
     /// * Those of [`Receiver::recv`] except [`RecvError::Disconnected`].

@@ -36,7 +36,8 @@
 //! type, or one where none was declared, is refused when it opens the channel
 //! ([`ChannelError::TypeMismatch`]). Each message is checked when it is received: one that is no
 //! `T`, because of its length, is an error ([`RecvError::WrongType`]) and never undefined
-//! behaviour.
+//! behaviour. A typed [`Subscriber`] reports a sender of another type as [`RecvError::Open`], and
+//! waits for the next one.
 //!
 //! # A header and a slice
 //!
@@ -53,6 +54,7 @@ use super::missed::Sent;
 use super::publisher::{Publisher, PublisherBuilder};
 use super::receiver::{Message, Receiver, ReceiverBuilder};
 use super::sender::{Sender, SenderBuilder};
+use super::subscriber::{Event, Subscriber};
 use crate::owner::buf::{ShmBuf, ShmBufMut};
 use crate::owner::limits::AllocError;
 use crate::owner::provider::Provider;
@@ -577,52 +579,85 @@ impl<T: Carried> Typed<ReceiverBuilder, T> {
     pub async fn open_async(self, client: &Client, name: &str) -> Result<Typed<Receiver, T>, ChannelError> {
         self.end.open_async(client, name).await.map(Typed::of)
     }
+
+    /// Subscribes to the channel `name`; see [`ReceiverBuilder::subscribe`].
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::Name`].
+    pub fn subscribe(self, client: &Client, name: &str) -> Result<Typed<Subscriber, T>, ChannelError> {
+        self.end.subscribe(client, name).map(Typed::of)
+    }
 }
 
-impl<T: Carried> Typed<Receiver, T> {
-    /// Receives the next value, blocking until one arrives; see [`Receiver::recv`].
-    ///
-    /// # Errors
-    ///
-    /// [`RecvError::WrongType`] if a message is no `T`: it is lost, and the next one may be good;
-    /// and those of [`Receiver::recv`].
-    #[inline]
-    pub fn recv(&mut self) -> Result<Value<Message, T>, RecvError> {
-        value(self.end.recv()?)
-    }
+macro_rules! receives {
+    ($end:ident $received:ty, $typed:path) => {
+        impl<T: Carried> Typed<$end, T> {
+            #[doc = concat!("Receives, blocking until there is something; see [`", stringify!($end), "::recv`].")]
+            ///
+            /// # Errors
+            ///
+            /// [`RecvError::WrongType`] if a message is no `T`: it is lost, and the next one may be
+            #[doc = concat!("good; and those of [`", stringify!($end), "::recv`].")]
+            #[inline]
+            pub fn recv(&mut self) -> Result<$received, RecvError> {
+                $typed(self.end.recv()?)
+            }
 
-    /// Like [`recv`](Self::recv), but blocks for at most `timeout`.
-    #[inline]
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Value<Message, T>, RecvError> {
-        value(self.end.recv_timeout(timeout)?)
-    }
+            /// Like [`recv`](Self::recv), but blocks for at most `timeout`.
+            ///
+            /// # Errors
+            ///
+            /// [`RecvError::TimedOut`], and those of [`recv`](Self::recv).
+            #[inline]
+            pub fn recv_timeout(&mut self, timeout: Duration) -> Result<$received, RecvError> {
+                $typed(self.end.recv_timeout(timeout)?)
+            }
 
-    /// Like [`recv`](Self::recv), but never blocks.
-    #[inline]
-    pub fn try_recv(&mut self) -> Result<Value<Message, T>, RecvError> {
-        value(self.end.try_recv()?)
-    }
+            /// Like [`recv`](Self::recv), but never blocks.
+            ///
+            /// # Errors
+            ///
+            /// [`RecvError::Empty`], and those of [`recv`](Self::recv).
+            #[inline]
+            pub fn try_recv(&mut self) -> Result<$received, RecvError> {
+                $typed(self.end.try_recv()?)
+            }
 
-    /// Receives the next value without blocking the thread; see [`Receiver::recv_async`].
-    ///
-    /// # Errors
-    ///
-    /// [`RecvError::WrongType`], and those of [`Receiver::recv_async`].
-    pub async fn recv_async(&mut self) -> Result<Value<Message, T>, RecvError> {
-        value(self.end.recv_async().await?)
-    }
+            #[doc = concat!("Like [`recv`](Self::recv), without blocking the thread; see [`", stringify!($end), "::recv_async`].")]
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("[`RecvError::WrongType`], and those of [`", stringify!($end), "::recv_async`].")]
+            pub async fn recv_async(&mut self) -> Result<$received, RecvError> {
+                $typed(self.end.recv_async().await?)
+            }
 
-    /// Receives the next value if it has arrived; see [`Receiver::poll_recv`].
-    ///
-    /// # Errors
-    ///
-    /// As [`recv_async`](Self::recv_async).
-    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Value<Message, T>, RecvError>> {
-        self.end.poll_recv(context).map(|received| value(received?))
-    }
+            #[doc = concat!("Receives if there is something; see [`", stringify!($end), "::poll_recv`].")]
+            ///
+            /// # Errors
+            ///
+            /// As [`recv_async`](Self::recv_async).
+            pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<$received, RecvError>> {
+                self.end.poll_recv(context).map(|received| $typed(received?))
+            }
+        }
+    };
 }
+
+receives!(Receiver Value<Message, T>, value);
+receives!(Subscriber Event<Value<Message, T>>, event);
 
 #[inline]
 fn value<T: Carried>(message: Message) -> Result<Value<Message, T>, RecvError> {
     Value::new(message).map_err(|message| RecvError::WrongType { name: T::Head::NAME, len: message.len() })
+}
+
+#[inline]
+fn event<T: Carried>(event: Event) -> Result<Event<Value<Message, T>>, RecvError> {
+    Ok(match event {
+        Event::Connected { provider } => Event::Connected { provider },
+        Event::Message(message) => Event::Message(value(message)?),
+        Event::Disconnected => Event::Disconnected,
+    })
 }

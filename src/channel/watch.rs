@@ -306,7 +306,11 @@ impl Glimpse {
             ChannelError::HasReceiver { .. } => is_locked(RECEIVER_BYTE),
             ChannelError::TooManyReceivers { max, .. } => (1..=*max).all(|seat| is_locked(RECEIVER_BYTE + seat)),
             // For good.
-            ChannelError::Closed { .. } => self.file.is_some(),
+            ChannelError::Closed { .. }
+            | ChannelError::TypeMismatch { .. }
+            | ChannelError::OutOfRange { .. }
+            | ChannelError::BlockingNotAllowed { .. }
+            | ChannelError::NotAPublisher { .. } => self.file.is_some(),
             _ => false,
         }
     }
@@ -425,6 +429,18 @@ mod tests {
             assert_eq!(attempt(), (false, false));
             locks.unlock(byte).unwrap();
             assert_eq!(attempt(), (true, true));
+        }
+        let for_good: [Error; 4] = [
+            |object| ChannelError::Closed { object },
+            |object| ChannelError::NotAPublisher { object },
+            |object| ChannelError::BlockingNotAllowed { object },
+            |object| ChannelError::TypeMismatch { object, types: Box::new((None, None)) },
+        ];
+        for error in for_good {
+            let mut attempts = Attempts::new(name.clone());
+            let mut attempt = || attempts.attempt(|| Err::<(), _>(error(name.path()))).is_some();
+            assert_eq!([attempt(), attempt()], [true, false]);
+            assert!(attempts.last.as_ref().unwrap().1.is_none(), "not even after a second");
         }
         drop(link);
     }

@@ -1,13 +1,18 @@
 //! Channels of one type, and values in place.
 
-use crate::fixtures::{pair, unique_prefix};
+use crate::fixtures::{pair, unique_prefix, FOR_EVER, NOW};
 use shm_pool::channel::typed::{Carried, Schema, Slice, Typed, Value};
-use shm_pool::channel::{ChannelError, MessageType, Publisher, Receiver, RecvError, Sender, MAX_INLINE};
+use shm_pool::channel::{
+    ChannelError, Event, MessageType, OnFull, Publisher, Receiver, RecvError, Sender, Subscriber, MAX_INLINE,
+};
 use shm_pool::inspect::Inspector;
 use shm_pool::{AllocErrorKind, Client, Provider};
+use shm_pool_support::tasks::block_on;
 use std::alloc::Layout;
+use std::fmt::Debug;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::thread;
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -272,6 +277,100 @@ async fn awaited_value() {
     sample.stamp = 7;
     publisher.send_async(sample.freeze()).await.unwrap();
     assert_eq!(receiver.recv_async().await.unwrap().stamp, 7);
+}
+
+fn subscribe<T: Carried>(name: &str) -> Typed<Subscriber, T> {
+    Receiver::builder().typed().subscribe(&Client::new(), name).unwrap()
+}
+
+/// Returns the types of the sender that the subscriber has refused.
+fn open_error<T: Debug>(received: Result<Event<T>, RecvError>) -> [Option<MessageType>; 2] {
+    let Err(RecvError::Open(error)) = received else { panic!("{received:?}") };
+    refused(Err(*error))
+}
+
+/// Returns the stamp of the next event, which must be a message.
+fn stamp(subscriber: &mut Typed<Subscriber, Sample>) -> u64 {
+    match subscriber.recv_timeout(FOR_EVER) {
+        Ok(Event::Message(sample)) => sample.stamp,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn restart_with_same_type() {
+    let ((provider, _), name) = (pair(), unique_prefix("restart-same"));
+    let mut subscriber = subscribe::<Sample>(&name);
+    assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
+    for number in 0..4 {
+        let mut sample = provider.alloc_value::<Sample>().unwrap();
+        sample.stamp = number;
+        if number % 2 == 0 {
+            let mut sender = Sender::builder().typed().create(&provider, &name).unwrap();
+            sender.send(sample.freeze()).unwrap();
+            assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
+        } else {
+            let mut publisher = Publisher::builder().typed().create(&provider, &name).unwrap();
+            assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
+            publisher.send(sample.freeze()).unwrap();
+        }
+        assert_eq!(stamp(&mut subscriber), number);
+        assert!(matches!(subscriber.recv(), Ok(Event::Disconnected)));
+    }
+}
+
+/// A sender of another type, or of none, is an error, once; then the next one is awaited, also by a
+/// subscriber that sleeps.
+#[test]
+fn restart_with_other_type() {
+    let ((provider, _), name) = (pair(), unique_prefix("restart-other"));
+    let mut subscriber = subscribe::<Sample>(&name);
+    for number in 0..3 {
+        let other = Publisher::builder().typed::<swapped::Sample>().create(&provider, &name).unwrap();
+        let [expected, found] = open_error(subscriber.recv_timeout(FOR_EVER)).map(Option::unwrap);
+        assert_ne!(expected.version(), found.version());
+        assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)), "reported once");
+        assert!(subscriber.receiver().is_none() && subscriber.last_error().is_none());
+        drop(other);
+        let untyped = Sender::create(&provider, &name).unwrap();
+        assert_eq!(open_error(subscriber.try_recv())[1], None);
+        let receiving = thread::spawn(move || {
+            let event = match number {
+                0 => subscriber.recv(),
+                1 => subscriber.recv_timeout(FOR_EVER),
+                _ => block_on(subscriber.recv_async()),
+            };
+            assert!(matches!(event, Ok(Event::Connected { .. })), "{event:?}");
+            subscriber
+        });
+        drop(untyped);
+        let mut sender = Sender::builder().typed::<Sample>().create(&provider, &name).unwrap();
+        subscriber = receiving.join().unwrap();
+        sender.send_copy(&Sample { stamp: number, axes: [0.0; 10] }).unwrap();
+        assert_eq!(stamp(&mut subscriber), number);
+        drop(sender);
+        assert!(matches!(subscriber.recv(), Ok(Event::Disconnected)));
+    }
+}
+
+/// An option that the publisher does not allow is reported once, too.
+#[test]
+fn subscriber_of_wrong_messages() {
+    let ((provider, _), name) = (pair(), unique_prefix("subscribed-length"));
+    let impatient = Publisher::builder().allow_blocking(false).typed::<Sample>().create(&provider, &name).unwrap();
+    let blocking = Receiver::builder().on_full(OnFull::Block).typed::<Sample>();
+    let mut subscriber = blocking.subscribe(&Client::new(), &name).unwrap();
+    let Err(RecvError::Open(error)) = subscriber.recv() else { panic!("it was opened") };
+    assert!(matches!(*error, ChannelError::BlockingNotAllowed { .. }), "{error}");
+    assert!(matches!(subscriber.recv_timeout(NOW), Err(RecvError::TimedOut)));
+    drop(impatient);
+    let mut publisher = Publisher::builder().typed::<Sample>().create(&provider, &name).unwrap();
+    assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
+    publisher.send_bytes(&[0; 47]).unwrap();
+    publisher.send_copy(&Sample { stamp: 7, axes: [0.0; 10] }).unwrap();
+    let error = subscriber.recv().unwrap_err();
+    assert!(matches!(error, RecvError::WrongType { name: "Sample", len: 47 }), "{error}");
+    assert_eq!(stamp(&mut subscriber), 7);
 }
 
 /// Any bytes in the words of the type are refused as another one.
