@@ -1,9 +1,4 @@
-//! The crate's design: modules, invariants, decisions, and which operations are lock-free.
-//!
-//! # Modules
-//!
-//! Imports go one way: `os`; `protocol`; `owner` and `peer`, which never use each other; `channel`;
-//! and at the top `backend` and `inspect`.
+//! The crate's design: invariants, decisions, and which operations are lock-free.
 //!
 //! # Memory
 //!
