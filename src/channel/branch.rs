@@ -235,10 +235,11 @@ impl Branch {
         self.need(bytes).is_met(&self.object, &self.lender)
     }
 
-    pub(super) fn arm(&mut self, waker: &Waker, bytes: usize) -> Result<Option<Woken>, OsError> {
+    pub(super) fn arm(&mut self, waker: &Waker, bytes: usize) -> Result<Option<Woken>, SendErrorKind> {
         let need = self.need(bytes);
         let Self { object, sleeper, lender, .. } = self;
-        sleeper.arm(waker, || need.is_met(object, lender), || object.may_have_receiver())
+        let armed = sleeper.arm(waker, || need.is_met(object, lender), || object.may_have_receiver());
+        armed.map_err(|error| SendErrorKind::NoHelper { errno: error.errno().unwrap_or(libc::EAGAIN) })
     }
 
     pub(super) fn wait_until_received(&mut self, deadline: Option<Deadline>) -> Result<(), SendErrorKind> {
@@ -403,7 +404,7 @@ impl Future for RoomFuture<'_> {
             Ok(None) => Poll::Pending,
             // The next try discovers a closed receiver.
             Ok(Some(_)) => Poll::Ready(Ok(())),
-            Err(error) => Poll::Ready(Err(SendErrorKind::NoHelper { errno: error.errno().unwrap_or(libc::EAGAIN) })),
+            Err(kind) => Poll::Ready(Err(kind)),
         }
     }
 }

@@ -131,7 +131,8 @@
 //! [`Receiver::recv_async`], [`Sender::send_async`] and [`Publisher::send_async`] return futures
 //! for any executor; with the feature `stream`, [`Receiver`] is a `Stream`. They can be dropped at
 //! any time without loss. A task waits for several channels with its executor's `select!`, a thread
-//! with [`wait_any`].
+//! with [`wait_any`], an event loop with a [`WakeFd`](crate::WakeFd) for each end
+//! ([`Receiver::poll_recv`], [`Sender::poll_ready`], [`Publisher::poll_ready`]).
 //!
 //! A helper thread sleeps in the kernel for up to 127 awaited ends of the process; before Linux
 //! 5.16, or where a filter forbids `futex_waitv`, for one. A task does not spin. Alternating

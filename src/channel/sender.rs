@@ -19,6 +19,7 @@ use crate::owner::buf::ShmBuf;
 use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Options of a [`Sender`]. Start with [`Sender::builder`]; every option has a default.
@@ -343,6 +344,44 @@ impl Sender {
         branch::send(self, bytes, 0, try_send, |sender, _| Some((&mut sender.branch, None)))
             .await
             .map_err(|error| error.kind)
+    }
+
+    /// Returns ready if [`try_send`](Self::try_send) would not wait, and otherwise registers the task
+    /// to be woken when that may be so. Only the waker of the last call is kept. For event loops, with
+    /// a [`WakeFd`](crate::WakeFd).
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::Disconnected`], [`SendErrorKind::NoHelper`], [`SendErrorKind::Forked`].
+    pub fn poll_ready(&mut self, context: &mut Context<'_>, buffer: &ShmBuf) -> Poll<Result<(), SendErrorKind>> {
+        self.poll_room(context, buffer.capacity())
+    }
+
+    /// Like [`poll_ready`](Self::poll_ready), for [`try_send_bytes`](Self::try_send_bytes).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`poll_ready`](Self::poll_ready).
+    pub fn poll_ready_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendErrorKind>> {
+        self.poll_room(context, 0)
+    }
+
+    fn poll_room(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<Result<(), SendErrorKind>> {
+        // Twice, so that a receiver that pretends to have room does not block the thread.
+        for _ in 0..2 {
+            match self.reserve(bytes, Patience::None) {
+                Err(SendErrorKind::Full { .. } | SendErrorKind::TooManyLoans { .. }) => {}
+                done => {
+                    self.branch.sleeper.disarm();
+                    return Poll::Ready(done);
+                }
+            }
+            if self.branch.arm(context.waker(), bytes)?.is_none() {
+                return Poll::Pending;
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 
     #[inline]

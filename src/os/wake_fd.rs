@@ -29,8 +29,8 @@ mod models;
 
 /// A file descriptor that is readable whenever a future should be polled again, for event loops.
 ///
-/// It works with everything that can be awaited: [`Receiver::poll_recv`], [`Sender::send_async`],
-/// [`Request::wait_async`].
+/// It works with everything that can be awaited: [`Receiver::poll_recv`], [`Sender::poll_ready`],
+/// [`Publisher::poll_ready`], [`Request::wait_async`].
 ///
 /// The descriptor may be readable although nothing is ready, so never block. Create one `WakeFd`
 /// for each future or receiver, and remove it from the event loop before you drop it: a registered
@@ -59,9 +59,10 @@ mod models;
 /// # }
 /// ```
 ///
+/// [`Publisher::poll_ready`]: crate::channel::Publisher::poll_ready
 /// [`Receiver::poll_recv`]: crate::channel::Receiver::poll_recv
 /// [`Request::wait_async`]: crate::Request::wait_async
-/// [`Sender::send_async`]: crate::channel::Sender::send_async
+/// [`Sender::poll_ready`]: crate::channel::Sender::poll_ready
 #[derive(Debug)]
 // The models poll `Shared` without a waker.
 #[cfg_attr(all(test, loom), allow(dead_code))]

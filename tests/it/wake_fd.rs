@@ -1,14 +1,15 @@
 //! File descriptors of event loops.
 
-use crate::fixtures::unique_prefix;
-use shm_pool::channel::{Receiver, RecvError, Sender};
+use crate::fixtures::{holds, message, unique_prefix, FOR_EVER, NOW};
+use crate::threads::assert_prompt;
+use shm_pool::channel::{OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender};
 use shm_pool::{Client, Provider, WakeFd};
 use std::future::Future;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::pin::pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
 
@@ -141,5 +142,221 @@ fn tokio_async_fd() {
             guard.clear_ready();
         }
         sending.join().unwrap();
+    });
+}
+
+/// An epoll of descriptors, numbered in their order.
+struct Epoll(OwnedFd);
+
+impl Epoll {
+    fn new(fds: &[WakeFd]) -> Self {
+        // SAFETY: the call has no pointers.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        assert!(epoll >= 0);
+        for (fd, number) in fds.iter().zip(0..) {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
+            // SAFETY: the event lives during the call.
+            let added = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
+            assert_eq!(added, 0);
+        }
+        // SAFETY: the descriptor is new, and has no other owner.
+        Self(unsafe { OwnedFd::from_raw_fd(epoll) })
+    }
+
+    /// Sleeps until one is readable. Returns the numbers of those that are.
+    fn wait(&self) -> Vec<usize> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        let millis = FOR_EVER.as_millis() as i32;
+        // SAFETY: the array has that many elements, and lives during the call.
+        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, millis) };
+        assert!(count > 0, "no descriptor became readable");
+        events[..count as usize].iter().map(|event| event.u64 as usize).collect()
+    }
+}
+
+/// Sleeps on the descriptor until the poll is ready.
+fn wait_until_ready<T>(ready: &mut WakeFd, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    loop {
+        if let Poll::Ready(done) = ready.poll(&mut poll) {
+            return done;
+        }
+        assert!(is_readable(ready, FOR_EVER.as_millis() as i32));
+    }
+}
+
+/// One loop sends through two channels that are mostly full, of bytes and of buffers, and receives the
+/// answers from a third.
+#[test]
+fn epoll_of_sends() {
+    const MESSAGES: u64 = 5_000;
+    let (provider, client, name) = (Provider::builder().build().unwrap(), Client::new(), unique_prefix("wake-fd-send"));
+    let [to_echo, to_check, echo] = ["to-echo", "to-check", "echo"].map(|channel| format!("{name}-{channel}"));
+    let mut sender = Sender::builder().capacity(2).create(&provider, &to_echo).unwrap();
+    let mut publisher = Publisher::builder().block_limit(Duration::MAX).create(&provider, &to_check).unwrap();
+    let (mut answers, mut answer) = channel(&provider, &echo);
+    let mut echoing = Receiver::builder().spin(NOW).open(&client, &to_echo).unwrap();
+    let blocking = Receiver::builder().spin(NOW).on_full(OnFull::Block).capacity(8).loans(2);
+    let mut checking = blocking.open(&client, &to_check).unwrap();
+    assert!(publisher.has_receivers());
+    thread::scope(|scope| {
+        scope.spawn(move || (0..MESSAGES).for_each(|_| answers.send_bytes(&echoing.recv().unwrap()).unwrap()));
+        scope.spawn(move || {
+            for number in 0..MESSAGES {
+                // At its limit, it is told so.
+                let received = std::iter::repeat_with(|| checking.recv())
+                    .find(|received| !matches!(received, Err(RecvError::TooManyLoans { .. })));
+                assert!(holds(&received.unwrap().unwrap(), number));
+            }
+        });
+        let mut ready = [(); 3].map(|()| WakeFd::new().unwrap());
+        let epoll = Epoll::new(&ready);
+        let (mut sent, mut published, mut answered) = (0, 0, 0);
+        while sent < MESSAGES || published < MESSAGES || answered < MESSAGES {
+            for number in epoll.wait() {
+                let ready = &mut ready[number];
+                match number {
+                    0 if sent == MESSAGES => drop(ready.poll(|_| Poll::<()>::Pending)),
+                    0 => {
+                        if let Poll::Ready(room) = ready.poll(|context| sender.poll_ready_bytes(context)) {
+                            room.unwrap();
+                            sender.try_send_bytes(&u64::to_ne_bytes(sent)).expect("there is room");
+                            sent += 1;
+                        }
+                    }
+                    1 if published == MESSAGES => drop(ready.poll(|_| Poll::<()>::Pending)),
+                    1 => {
+                        let next = message(&provider, 1_000, published);
+                        if let Poll::Ready(room) = ready.poll(|context| publisher.poll_ready(context, &next)) {
+                            room.unwrap();
+                            assert_eq!(publisher.try_send(next).expect("there is room").receivers, 1);
+                            published += 1;
+                        }
+                    }
+                    _ => {
+                        while let Poll::Ready(received) = ready.poll(|context| answer.poll_recv(context)) {
+                            match received {
+                                Ok(received) => assert_eq!(received[..], u64::to_ne_bytes(answered)),
+                                Err(_) if answered == MESSAGES => break,
+                                Err(error) => panic!("{error}"),
+                            }
+                            answered += 1;
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Ready exactly if `try_send` would not wait, for a slot or for a loan; and if the receiver is closed.
+#[test]
+fn sender_ready() {
+    let provider = Provider::builder().build().unwrap();
+    let name = unique_prefix("wake-fd-sender");
+    let mut sender = Sender::builder().loans(2).capacity(4).create(&provider, &name).unwrap();
+    let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
+    let mut ready = WakeFd::new().unwrap();
+    let buffers = [0, 1, 2].map(|stamp| message(&provider, 1_000, stamp));
+    for buffer in &buffers[..2] {
+        assert!(matches!(ready.poll(|context| sender.poll_ready(context, buffer)), Poll::Ready(Ok(()))));
+        sender.try_send(buffer.clone()).unwrap();
+    }
+    assert!(ready.poll(|context| sender.poll_ready(context, &buffers[2])).is_pending(), "no loan is left");
+    assert!(ready.poll(|context| sender.poll_ready_bytes(context)).is_ready(), "a slot is");
+    assert!(ready.poll(|context| sender.poll_ready(context, &buffers[2])).is_pending());
+    drop(receiver.recv().unwrap());
+    wait_until_ready(&mut ready, |context| sender.poll_ready(context, &buffers[2])).unwrap();
+    while sender.try_send_bytes(b"x").is_ok() {}
+    // A receive wakes at once.
+    assert_prompt(|| {
+        assert!(ready.poll(|context| sender.poll_ready_bytes(context)).is_pending());
+        let start = Instant::now();
+        // The slot of the last one becomes free with the next receive.
+        drop([receiver.recv().unwrap(), receiver.recv().unwrap()]);
+        wait_until_ready(&mut ready, |context| sender.poll_ready_bytes(context)).unwrap();
+        let time = start.elapsed();
+        while sender.try_send_bytes(b"x").is_ok() {}
+        time
+    });
+    assert!(ready.poll(|context| sender.poll_ready_bytes(context)).is_pending());
+    drop(receiver);
+    let error = wait_until_ready(&mut ready, |context| sender.poll_ready_bytes(context)).unwrap_err();
+    assert_eq!(error, SendErrorKind::Disconnected);
+}
+
+/// Ready if no receiver is waited for: each has room, or is past the limit, whose clock runs. A receiver
+/// at its own limit is told so.
+#[test]
+fn publisher_ready() {
+    let (provider, client) = (Provider::builder().build().unwrap(), Client::new());
+    let name = unique_prefix("wake-fd-publisher");
+    let mut ready = WakeFd::new().unwrap();
+    for limit in [Duration::MAX, Duration::from_millis(20)] {
+        let mut publisher = Publisher::builder().block_limit(limit).create(&provider, &name).unwrap();
+        let blocking = |loans| Receiver::builder().on_full(OnFull::Block).capacity(1).loans(loans).open(&client, &name);
+        let mut receivers = [blocking(1).unwrap(), blocking(4).unwrap()];
+        let _stopped = Receiver::builder().capacity(1).open(&client, &name).unwrap();
+        publisher.wait_for_receivers(3, FOR_EVER).unwrap();
+        let next = message(&provider, 1_000, 0);
+        assert!(matches!(ready.poll(|context| publisher.poll_ready(context, &next)), Poll::Ready(Ok(()))));
+        assert_eq!(publisher.try_send(next.clone()).unwrap().receivers, 3);
+        let held = receivers.each_mut().map(|receiver| receiver.recv().unwrap());
+        let start = Instant::now();
+        assert!(ready.poll(|context| publisher.poll_ready(context, &next)).is_pending());
+        assert!(matches!(receivers[0].try_recv(), Err(RecvError::TooManyLoans { max: 1 })));
+        assert!(ready.poll(|context| publisher.poll_ready(context, &next)).is_pending());
+        assert!(matches!(receivers[0].try_recv(), Err(RecvError::Empty)), "once");
+        if limit < Duration::MAX {
+            wait_until_ready(&mut ready, |context| publisher.poll_ready(context, &next)).unwrap();
+            assert!(start.elapsed() >= limit);
+            let sent = publisher.try_send(next).unwrap();
+            assert_eq!((sent.receivers, sent.stalled), (2, 1));
+            continue;
+        }
+        drop(held);
+        wait_until_ready(&mut ready, |context| publisher.poll_ready(context, &next)).unwrap();
+        while publisher.try_send_bytes(b"x").is_ok() {}
+        // The first makes room, and then the second.
+        for receiver in &mut receivers {
+            assert!(ready.poll(|context| publisher.poll_ready_bytes(context)).is_pending());
+            drop([receiver.recv().unwrap(), receiver.recv().unwrap()]);
+        }
+        wait_until_ready(&mut ready, |context| publisher.poll_ready_bytes(context)).unwrap();
+        while publisher.try_send_bytes(b"x").is_ok() {}
+        assert!(ready.poll(|context| publisher.poll_ready_bytes(context)).is_pending());
+        drop(receivers);
+        wait_until_ready(&mut ready, |context| publisher.poll_ready_bytes(context)).unwrap();
+        assert_eq!(publisher.try_send_bytes(b"y").unwrap().receivers, 1);
+    }
+}
+
+#[test]
+fn tokio_async_fd_of_sender() {
+    const MESSAGES: u64 = 1_000;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let (provider, name) = (Provider::builder().build().unwrap(), unique_prefix("wake-fd-tokio-send"));
+    let mut sender = Sender::builder().capacity(2).create(&provider, &name).unwrap();
+    let mut receiver = Receiver::builder().spin(NOW).open(&Client::new(), &name).unwrap();
+    runtime.block_on(async {
+        // SAFETY: a `WakeFd` has one descriptor, which stays open as long as it lives.
+        let ready = unsafe { AsyncFd::register_with_interest(WakeFd::new().unwrap(), Interest::READABLE) };
+        let mut ready = ready.unwrap();
+        let receiving = thread::spawn(move || {
+            (0..MESSAGES).for_each(|number| assert_eq!(receiver.recv().unwrap()[..], number.to_ne_bytes()));
+        });
+        let mut sent = 0;
+        while sent < MESSAGES {
+            let mut guard = ready.readable_mut().await.unwrap();
+            while sent < MESSAGES {
+                let Poll::Ready(room) = guard.get_inner_mut().poll(|context| sender.poll_ready_bytes(context)) else {
+                    break;
+                };
+                room.unwrap();
+                sender.try_send_bytes(&sent.to_ne_bytes()).expect("there is room");
+                sent += 1;
+            }
+            guard.clear_ready();
+        }
+        receiving.join().unwrap();
     });
 }

@@ -65,6 +65,7 @@ use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// How often a wait checks for new receivers: descriptors may have been short, or the count
@@ -296,6 +297,47 @@ impl Publisher {
             publisher.try_send_bytes(message).map_err(|kind| SendError { kind, message })
         };
         branch::send(self, bytes, 0, try_send, Self::waited_for).await.map_err(|error| error.kind)
+    }
+
+    /// Returns ready if [`try_send`](Self::try_send) would not wait for a receiver, and otherwise
+    /// registers the task to be woken when that may be so. Only the waker of the last call is kept.
+    /// For event loops, with a [`WakeFd`](crate::WakeFd). It counts as a wait for the
+    /// [`block_limit`](PublisherBuilder::block_limit), whose end it may notice up to a second later.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], [`SendErrorKind::Forked`].
+    pub fn poll_ready(&mut self, context: &mut Context<'_>, buffer: &ShmBuf) -> Poll<Result<(), SendErrorKind>> {
+        self.poll_room(context, buffer.capacity())
+    }
+
+    /// Like [`poll_ready`](Self::poll_ready), for [`try_send_bytes`](Self::try_send_bytes).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`poll_ready`](Self::poll_ready).
+    pub fn poll_ready_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendErrorKind>> {
+        self.poll_room(context, 0)
+    }
+
+    fn poll_room(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<Result<(), SendErrorKind>> {
+        self.check_fork()?;
+        // Twice, so that a receiver that pretends to have room does not block the thread.
+        for _ in 0..2 {
+            let mut limit = Limit::new(self.block_limit);
+            let waited_for = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Block);
+            let short = waited_for.filter(|outlet| outlet.is_waited_for(bytes));
+            short.for_each(|outlet| outlet.note_wait(bytes, &mut limit));
+            let Some((branch, _)) = self.waited_for(bytes) else {
+                self.outlets.iter_mut().for_each(|outlet| outlet.branch.sleeper.disarm());
+                return Poll::Ready(Ok(()));
+            };
+            if branch.arm(context.waker(), bytes)?.is_none() {
+                return Poll::Pending;
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 
     #[inline]

@@ -140,6 +140,15 @@ impl Outlet {
         }
     }
 
+    /// Starts the clock of a receiver that is waited for without a send, and tells it once if it is at
+    /// its limit.
+    pub(super) fn note_wait(&mut self, bytes: usize, limit: &mut Limit) {
+        if !self.is_at_limit && self.branch.has_room() {
+            self.reach_limit();
+        }
+        self.start_clock(bytes, limit);
+    }
+
     /// Returns `true` if a living receiver has no room for a message.
     pub(super) fn is_short_of(&self, bytes: usize) -> bool {
         !self.branch.is_gone() && !self.branch.is_ready_for(bytes)
