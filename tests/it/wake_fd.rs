@@ -174,13 +174,14 @@ impl Epoll {
     }
 }
 
-/// Sleeps on the descriptor until the poll is ready.
+/// Sleeps on the descriptor, which the last poll has cleared, until the poll is ready.
 fn wait_until_ready<T>(ready: &mut WakeFd, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    let start = Instant::now();
     loop {
+        assert!(start.elapsed() < FOR_EVER && is_readable(ready, FOR_EVER.as_millis() as i32));
         if let Poll::Ready(done) = ready.poll(&mut poll) {
             return done;
         }
-        assert!(is_readable(ready, FOR_EVER.as_millis() as i32));
     }
 }
 
@@ -198,7 +199,8 @@ fn epoll_of_sends() {
     let blocking = Receiver::builder().spin(NOW).on_full(OnFull::Block).capacity(8).loans(2);
     let mut checking = blocking.open(&client, &to_check).unwrap();
     assert!(publisher.has_receivers());
-    thread::scope(|scope| {
+    // Moved, so that a failure ends the other threads, too.
+    thread::scope(move |scope| {
         scope.spawn(move || (0..MESSAGES).for_each(|_| answers.send_bytes(&echoing.recv().unwrap()).unwrap()));
         scope.spawn(move || {
             for number in 0..MESSAGES {
@@ -211,7 +213,9 @@ fn epoll_of_sends() {
         let mut ready = [(); 3].map(|()| WakeFd::new().unwrap());
         let epoll = Epoll::new(&ready);
         let (mut sent, mut published, mut answered) = (0, 0, 0);
+        let start = Instant::now();
         while sent < MESSAGES || published < MESSAGES || answered < MESSAGES {
+            assert!(start.elapsed() < FOR_EVER, "{sent}, {published} and {answered} messages");
             for number in epoll.wait() {
                 let ready = &mut ready[number];
                 match number {
