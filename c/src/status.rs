@@ -116,30 +116,50 @@ enum Text {
     Owned(CString),
 }
 
-/// An error on its way to C.
-pub(crate) struct Failure {
+/// The last error of a thread.
+struct Last {
     status: Status,
     errno: c_int,
     text: Text,
 }
 
+thread_local! {
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+/// An error on its way to C. The rest of it is kept for this thread, so that the results within a call
+/// fit into registers.
+pub(crate) struct Failure(Status);
+
 impl Failure {
-    pub(crate) fn new(status: Status, text: String) -> Self {
-        // Text up to a NUL, which no message has.
-        let text = CString::new(text).unwrap_or_default();
-        Self { status, errno: 0, text: Text::Owned(text) }
+    #[cold]
+    fn keep(status: Status, errno: c_int, text: Text) -> Self {
+        // While the thread exits there is no place for it.
+        let _ = LAST.try_with(|last| *last.borrow_mut() = Some(Last { status, errno, text }));
+        Self(status)
     }
 
-    fn fixed(status: Status, text: &'static CStr) -> Self {
-        Self { status, errno: 0, text: Text::Static(text) }
+    #[cold]
+    pub(crate) fn new(status: Status, text: String) -> Self {
+        Self::with_errno(status, 0, text)
+    }
+
+    fn with_errno(status: Status, errno: c_int, text: String) -> Self {
+        // Text up to a NUL, which no message has.
+        Self::keep(status, errno, Text::Owned(CString::new(text).unwrap_or_default()))
     }
 
     #[cold]
     fn of(status: Status, error: &(dyn Error + 'static)) -> Self {
         let causes = || std::iter::successors(Some(error), |&cause| cause.source());
-        let texts: Vec<String> = causes().map(ToString::to_string).collect();
         let errno = causes().find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error());
-        Self { errno: errno.unwrap_or(0), ..Self::new(status, texts.join(": ")) }
+        Self::of_errno(status, errno.unwrap_or(0), error)
+    }
+
+    fn of_errno(status: Status, errno: c_int, error: &(dyn Error + 'static)) -> Self {
+        let causes = std::iter::successors(Some(error), |&cause| cause.source());
+        let texts: Vec<String> = causes.map(ToString::to_string).collect();
+        Self::with_errno(status, errno, texts.join(": "))
     }
 
     #[cold]
@@ -150,18 +170,6 @@ impl Failure {
         std::mem::forget(payload);
         Self::new(Status::Panic, format!("the library panicked: {text}"))
     }
-
-    #[cold]
-    fn report(self) -> Status {
-        let status = self.status;
-        // While the thread exits there is no place for it.
-        let _ = LAST.try_with(|last| *last.borrow_mut() = Some(self));
-        status
-    }
-}
-
-thread_local! {
-    static LAST: RefCell<Option<Failure>> = const { RefCell::new(None) };
 }
 
 /// Runs the body of a call: no panic passes, and an error is kept for this thread.
@@ -169,8 +177,8 @@ thread_local! {
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> Status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::Ok,
-        Ok(Err(failure)) => failure.report(),
-        Err(payload) => Failure::of_panic(payload).report(),
+        Ok(Err(Failure(status))) => status,
+        Err(payload) => Failure::of_panic(payload).0,
     }
 }
 
@@ -178,7 +186,7 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> Status {
 #[inline]
 pub(crate) fn guard_value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
-        Failure::of_panic(payload).report();
+        Failure::of_panic(payload);
         fallback
     })
 }
@@ -365,7 +373,7 @@ impl From<SendErrorKind> for Failure {
             SendErrorKind::NoHelper { errno } => (Status::NoHelper, errno),
             _ => (Status::Other, 0),
         };
-        Self { status, errno, text: Text::Send(kind) }
+        Self::keep(status, errno, Text::Send(kind))
     }
 }
 
@@ -373,14 +381,16 @@ impl From<RecvError> for Failure {
     #[cold]
     fn from(error: RecvError) -> Self {
         let status = match &error {
-            RecvError::Empty => return Self::fixed(Status::Empty, c"no message has arrived"),
-            RecvError::TimedOut => return Self::fixed(Status::TimedOut, c"the wait timed out: no message arrived"),
+            RecvError::Empty => return Self::keep(Status::Empty, 0, Text::Static(c"no message has arrived")),
+            RecvError::TimedOut => {
+                return Self::keep(Status::TimedOut, 0, Text::Static(c"the wait timed out: no message arrived"))
+            }
             RecvError::Disconnected => Status::Disconnected,
             RecvError::Evicted => Status::Evicted,
             RecvError::TooManyLoans { .. } => Status::TooManyLoans,
             RecvError::Map(_) => Status::Os,
             RecvError::NotConnected { errno } => {
-                return Self { errno: *errno, ..Self::of(Status::NotConnected, &error) };
+                return Self::of_errno(Status::NotConnected, *errno, &error);
             }
             RecvError::Closed { .. } => Status::Closed,
             RecvError::Attach(error) => of_attach(error),

@@ -36,14 +36,20 @@ pub(crate) unsafe trait Value: Sized {
         name: &'static str,
         make: impl FnOnce() -> Result<Self::Content, Failure>,
     ) -> Result<(), Failure> {
-        let slot = out.required(name)?.as_mut_ptr().cast();
-        let (content, result) = match make() {
-            Ok(content) => (Slot::Full(content), Ok(())),
-            Err(failure) => (Slot::Empty, Err(failure)),
-        };
-        // SAFETY: `out` has room for a slot.
-        unsafe { ptr::write(slot, content) };
-        result
+        let out: *mut Slot<Self::Content> = out.required(name)?.as_mut_ptr().cast();
+        // In each arm, so that the content is moved once.
+        match make() {
+            Ok(content) => {
+                // SAFETY: `out` has room for a slot.
+                unsafe { ptr::write(out, Slot::Full(content)) };
+                Ok(())
+            }
+            Err(failure) => {
+                // SAFETY: as above.
+                unsafe { ptr::write(out, Slot::Empty) };
+                Err(failure)
+            }
+        }
     }
 
     #[inline]
