@@ -199,7 +199,7 @@ impl Branch {
 
     /// Reserves the next slot and, for a buffer of `bytes` (else 0), a loan; blocks as `patience`
     /// allows.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reserve(&mut self, bytes: usize, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
         if self.has_room && self.has_loan(bytes) {
             return Ok(());
@@ -259,7 +259,7 @@ impl Branch {
 
     /// [Fills](Self::fill) the free slot with the buffer at this place. Returns its loan's number,
     /// if it has a [loan](Self::has_loan).
-    #[inline]
+    #[inline(always)]
     pub(super) fn lend(
         &mut self,
         (segment, offset, len): (u64, u64, u64),

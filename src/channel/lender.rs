@@ -123,7 +123,7 @@ impl<T> Loans<T> {
 
 impl<T> Taking<'_, T> {
     /// Calls `note` and takes out the pointer with this number, if there is one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, number: u32, note: impl FnOnce(usize)) -> Option<NonNull<T>> {
         note_look();
         let cell = self.loans.cells.get(number as usize)?;
@@ -255,7 +255,7 @@ impl Lender {
 
     /// If there are returns and the lock is free, collects some and moves the freed numbers to the
     /// sender's list.
-    #[inline]
+    #[inline(always)]
     pub(super) fn collect_some(&self, known: &mut Known) {
         if !self.loans.has_returned(self.shared.returns()) {
             return;
@@ -288,7 +288,7 @@ impl Lender {
     }
 
     /// Drops the buffers that the next returns name, at most one per step. Returns their number.
-    #[inline]
+    #[inline(always)]
     fn collect_few(&self, taking: &mut Taking<'_, Chunk>, steps: impl Iterator<Item = usize>) -> usize {
         let next = |_| {
             let found = taking.take_returned(self.shared.returns(), |number| self.strike(number))?;

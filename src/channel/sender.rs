@@ -243,7 +243,8 @@ impl Sender {
         self.send_buffer(buffer, Patience::of(timeout))
     }
 
-    #[inline]
+    // So that a call through C or Python moves the result in registers, too.
+    #[inline(always)]
     fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<(), SendError<ShmBuf>> {
         let fail = |kind, message| Err(SendError { kind, message });
         let bytes = message.capacity();
@@ -390,7 +391,7 @@ impl Sender {
     }
 
     /// [`Branch::reserve`], unless the receiver is closed or dead.
-    #[inline]
+    #[inline(always)]
     fn reserve(&mut self, bytes: usize, patience: Patience) -> Result<(), SendErrorKind> {
         self.check_fork()?;
         if self.branch.is_gone() {

@@ -1,33 +1,19 @@
-//! Detects forks, and identifies threads across them.
+//! Detects forks, and identifies threads.
 //!
 //! A forked child owns nothing that it inherits (D11). Every provider and client records the
 //! *epoch* in which it was created, and a fork increments it in the child. Checking it costs one
 //! relaxed load.
 //!
-//! On the warm path, a thread's *token* identifies process and thread: no two threads of a process
-//! share one, nor does a thread with one that an ancestor had before the fork. Never compare tokens
-//! of two processes.
-//!
 //! Not detected: a child made by a raw `clone` system call, `_Fork` or `vfork`.
 
-use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The number of forks since `exec` (one may count twice, see `locks`). A chain of 2^32 takes days.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-static TOKENS: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    static TOKEN: Cell<u64> = const { Cell::new(NO_TOKEN) };
-}
-
-/// The token of a thread that has none yet. Never recorded.
-const NO_TOKEN: u64 = 0;
-
-/// A token that no thread has.
-pub(crate) const NOBODY: u64 = u64::MAX;
+/// A number that no thread has.
+pub(crate) const NO_THREAD: u64 = 0;
 
 /// Relaxed: it changes only right after a fork, in the child's only thread.
 #[inline]
@@ -35,26 +21,32 @@ pub(crate) fn epoch() -> u64 {
     EPOCH.load(Ordering::Relaxed)
 }
 
+/// Identifies the calling thread among the living threads of its process: its thread pointer. Reading
+/// that costs one instruction even in a shared library, where a thread-local variable costs a call.
 #[inline]
-pub(crate) fn token() -> u64 {
-    TOKEN.with(Cell::get)
-}
-
-/// Assigns one if the thread has none yet.
-pub(crate) fn own_token() -> u64 {
-    TOKEN.with(|token| {
-        if token.get() == NO_TOKEN {
-            // Relaxed: it only has to be unique.
-            token.set(TOKENS.fetch_add(1, Ordering::Relaxed) + 1);
-        }
-        token.get()
-    })
+pub(crate) fn this_thread() -> u64 {
+    let pointer;
+    // SAFETY: the ABI has the thread pointer at this address, and the instruction only reads it.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(pure, readonly, nostack, preserves_flags))
+    };
+    // SAFETY: the ABI has the thread pointer in this register, and the instruction only reads it.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(pure, nomem, nostack, preserves_flags))
+    };
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        thread_local!(static PLACE: u8 = const { 0 });
+        pointer = PLACE.with(|place| ptr::from_ref(place) as u64);
+    }
+    pointer
 }
 
 /// Runs in the child right after a fork.
 pub(super) fn enter_child() {
     EPOCH.fetch_add(1, Ordering::Relaxed);
-    TOKEN.with(|token| token.set(NO_TOKEN));
 }
 
 struct Made<T> {

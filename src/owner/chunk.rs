@@ -46,7 +46,7 @@ pub(crate) struct Chunk {
     capacity: usize,
     /// Handles of a frozen chunk; otherwise 1.
     refs: AtomicUsize,
-    /// The token of the thread that took it last (see `os::fork`).
+    /// The thread that took it last (see `os::fork`).
     taker: AtomicU64,
     /// Odd while closed to peers, even while published, 0 before a record is claimed.
     generation: AtomicU64,
@@ -192,7 +192,7 @@ impl Chunk {
             capacity: memory.len(),
             notice: pool.notice,
             refs: AtomicUsize::new(1),
-            taker: AtomicU64::new(fork::NOBODY),
+            taker: AtomicU64::new(fork::NO_THREAD),
             fork_epoch: fork::epoch(),
             record: AtomicU32::new(NO_RECORD),
             generation: AtomicU64::new(0),
@@ -275,14 +275,14 @@ impl Chunk {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Returns `true` if this thread, on this side of every fork, was the last to take it.
+    /// Returns `true` if this thread was the last to take it, and owns it: a forked child does not.
     #[inline]
     pub(crate) fn was_taken_here(&self) -> bool {
-        self.taker.load(Ordering::Relaxed) == fork::token()
+        self.is_ours() & (self.taker.load(Ordering::Relaxed) == fork::this_thread())
     }
 
     pub(crate) fn set_taker(&self) {
-        self.taker.store(fork::own_token(), Ordering::Relaxed);
+        self.taker.store(fork::this_thread(), Ordering::Relaxed);
     }
 
     #[inline]
@@ -297,8 +297,8 @@ impl Chunk {
     }
 
     pub(crate) fn was_used_since_asked(&self) -> bool {
-        let was_used = self.taker.load(Ordering::Relaxed) != fork::NOBODY;
-        self.taker.store(fork::NOBODY, Ordering::Relaxed);
+        let was_used = self.taker.load(Ordering::Relaxed) != fork::NO_THREAD;
+        self.taker.store(fork::NO_THREAD, Ordering::Relaxed);
         was_used
     }
 

@@ -48,7 +48,7 @@ pub(crate) type Delivery = Result<ClosedChunk, AllocError>;
 pub(crate) struct WaitingRoom {
     queue: Mutex<Queue>,
     unhelped: Condvar,
-    /// The token of the looking thread. Written under the queue's lock.
+    /// The looking thread. Written under the queue's lock.
     looker: AtomicU64,
     /// The bell if there is no control object.
     own_bell: MemoryBell,
@@ -94,7 +94,7 @@ impl WaitingRoom {
         Self {
             queue: Mutex::default(),
             unhelped: Condvar::new(),
-            looker: AtomicU64::new(fork::NOBODY),
+            looker: AtomicU64::new(fork::NO_THREAD),
             own_bell: MemoryBell::new(),
         }
     }
@@ -121,8 +121,8 @@ impl WaitingRoom {
     }
 
     pub(crate) fn is_looking_here(&self) -> bool {
-        // Relaxed: only this thread stores its own token.
-        self.looker.load(Ordering::Relaxed) == fork::own_token()
+        // Relaxed: only this thread stores its own number.
+        self.looker.load(Ordering::Relaxed) == fork::this_thread()
     }
 
     /// Looks on behalf of all, unless the last look is recent and the bell has not rung since.
@@ -136,9 +136,9 @@ impl WaitingRoom {
             return count;
         }
         queue.looked = Some((count, now));
-        self.looker.store(fork::own_token(), Ordering::Relaxed);
+        self.looker.store(fork::this_thread(), Ordering::Relaxed);
         let served = panic::catch_unwind(AssertUnwindSafe(|| queue.serve(pool)));
-        self.looker.store(fork::NOBODY, Ordering::Relaxed);
+        self.looker.store(fork::NO_THREAD, Ordering::Relaxed);
         drop(queue);
         let delivered = served.unwrap_or_else(|payload| panic::resume_unwind(payload));
         // A thread that fell asleep before this look began is awake, unless the count is the same.
