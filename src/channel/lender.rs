@@ -123,7 +123,7 @@ impl<T> Loans<T> {
 
 impl<T> Taking<'_, T> {
     /// Calls `note` and takes out the pointer with this number, if there is one.
-    #[inline(always)]
+    #[inline]
     pub(super) fn take(&mut self, number: u32, note: impl FnOnce(usize)) -> Option<NonNull<T>> {
         note_look();
         let cell = self.loans.cells.get(number as usize)?;
@@ -288,7 +288,7 @@ impl Lender {
     }
 
     /// Drops the buffers that the next returns name, at most one per step. Returns their number.
-    #[inline(always)]
+    #[inline]
     fn collect_few(&self, taking: &mut Taking<'_, Chunk>, steps: impl Iterator<Item = usize>) -> usize {
         let next = |_| {
             let found = taking.take_returned(self.shared.returns(), |number| self.strike(number))?;

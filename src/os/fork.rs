@@ -4,6 +4,9 @@
 //! *epoch* in which it was created, and a fork increments it in the child. Checking it costs one
 //! relaxed load.
 //!
+//! On the warm path, one comparison of *tokens* tells whether the same thread of the same process acts
+//! again. Never compare tokens of two processes that are alive.
+//!
 //! Not detected: a child made by a raw `clone` system call, `_Fork` or `vfork`.
 
 use std::ptr;
@@ -12,7 +15,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 /// The number of forks since `exec` (one may count twice, see `locks`). A chain of 2^32 takes days.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// A number that no thread has.
+/// The bits of tokens that tell this process from its ancestors: the epoch, above every address.
+/// After 65,535 forks in a row all bits are set.
+static ANCESTRY: AtomicU64 = AtomicU64::new(0);
+
+const ADDRESS_BITS: u32 = 48;
+
+/// A number that no thread has, and no token.
 pub(crate) const NO_THREAD: u64 = 0;
 
 /// Relaxed: it changes only right after a fork, in the child's only thread.
@@ -44,9 +53,29 @@ pub(crate) fn this_thread() -> u64 {
     pointer
 }
 
+/// Identifies the calling thread and its process: no other thread of the process has this token, nor
+/// has it recorded one for a thread of an ancestor.
+#[inline]
+pub(crate) fn token() -> u64 {
+    // Relaxed: it changes only right after a fork, in the child's only thread.
+    this_thread() | ANCESTRY.load(Ordering::Relaxed)
+}
+
+/// Returns the token to record; [`NO_THREAD`] if it would not be unique.
+pub(crate) fn recorded_token() -> u64 {
+    let is_unique = this_thread() >> ADDRESS_BITS == 0 && ANCESTRY.load(Ordering::Relaxed) != u64::MAX;
+    if is_unique {
+        token()
+    } else {
+        NO_THREAD
+    }
+}
+
 /// Runs in the child right after a fork.
 pub(super) fn enter_child() {
-    EPOCH.fetch_add(1, Ordering::Relaxed);
+    let epoch = EPOCH.fetch_add(1, Ordering::Relaxed) + 1;
+    let fits = epoch < u64::MAX >> ADDRESS_BITS;
+    ANCESTRY.store(if fits { epoch << ADDRESS_BITS } else { u64::MAX }, Ordering::Relaxed);
 }
 
 struct Made<T> {
@@ -107,6 +136,22 @@ mod tests {
         // SAFETY: `status` is valid for writes.
         let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
         pid > 0 && waited == pid && status == 0
+    }
+
+    #[test]
+    fn tokens_differ() {
+        crate::os::locks::watch_forks().unwrap();
+        let here = recorded_token();
+        assert!(here != NO_THREAD && here == token());
+        assert_ne!(std::thread::spawn(token).join().unwrap(), here);
+        // In the same thread of each child, however many forks have preceded.
+        let is_another = || token() != here && recorded_token() == token();
+        let is_last = || {
+            EPOCH.store((1 << 16) - 3, Ordering::Relaxed);
+            let last = || is_another() && in_child_of_this(|| token() != here && recorded_token() == NO_THREAD);
+            in_child_of_this(last)
+        };
+        assert!(in_child_of_this(|| is_another() && in_child_of_this(is_another) && in_child_of_this(is_last)));
     }
 
     #[test]

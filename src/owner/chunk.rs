@@ -46,7 +46,7 @@ pub(crate) struct Chunk {
     capacity: usize,
     /// Handles of a frozen chunk; otherwise 1.
     refs: AtomicUsize,
-    /// The thread that took it last (see `os::fork`).
+    /// The token of the thread that took it last (see `os::fork`).
     taker: AtomicU64,
     /// Odd while closed to peers, even while published, 0 before a record is claimed.
     generation: AtomicU64,
@@ -275,14 +275,14 @@ impl Chunk {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Returns `true` if this thread was the last to take it, and owns it: a forked child does not.
+    /// Returns `true` if this thread, on this side of every fork, was the last to take it.
     #[inline]
     pub(crate) fn was_taken_here(&self) -> bool {
-        self.is_ours() & (self.taker.load(Ordering::Relaxed) == fork::this_thread())
+        self.taker.load(Ordering::Relaxed) == fork::token()
     }
 
     pub(crate) fn set_taker(&self) {
-        self.taker.store(fork::this_thread(), Ordering::Relaxed);
+        self.taker.store(fork::recorded_token(), Ordering::Relaxed);
     }
 
     #[inline]
