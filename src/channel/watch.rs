@@ -32,22 +32,33 @@ use super::sleeper::{Asleep, Interrupts};
 use crate::error::OsError;
 use crate::os::fork::{self, PerProcess};
 use crate::os::futex::Deadline;
-use crate::os::inotify::{sleep, Call, Inotify, Watched};
+use crate::os::inotify::Watched;
 use crate::os::locks::LockFile;
 use crate::os::name::{Inode, Name};
 use crate::owner::waiting::wake;
 use crate::protocol::control::{OWNER_BYTE, RECEIVER_BYTE};
-use atomic_waker::AtomicWaker;
-use parking_lot::Mutex;
+use crate::sync::{AtomicU32, Mutex, Ordering};
 use std::fs;
 use std::mem;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+#[cfg(all(test, loom))]
+use models::{sleep, AtomicWaker, Call, Inotify, Instant};
+#[cfg(not(all(test, loom)))]
+use {
+    crate::os::inotify::{sleep, Call, Inotify},
+    atomic_waker::AtomicWaker,
+    std::time::Instant,
+};
+
+#[cfg(all(test, loom))]
+#[path = "../models/watch.rs"]
+mod models;
 
 /// From a report to the next check.
 const FIRST: Duration = Duration::from_millis(1);
@@ -61,7 +72,7 @@ const UNREPORTED: Duration = Duration::from_millis(10);
 /// In bytes: several times what a waker needs.
 const STACK: usize = 1 << 20;
 
-static LOOKOUT: PerProcess<Mutex<Weak<Lookout>>> = PerProcess::new();
+static LOOKOUT: PerProcess<parking_lot::Mutex<Weak<Lookout>>> = PerProcess::new();
 
 struct Lookout {
     /// Empty while there are too few descriptors.
@@ -79,8 +90,15 @@ struct Wait {
     directory: PathBuf,
     /// What the names of the files begin with.
     prefix: Vec<u8>,
-    is_marked: AtomicBool,
+    is_marked: AtomicU32,
     waker: AtomicWaker,
+}
+
+impl Wait {
+    fn new(directory: &Path, prefix: &str) -> Arc<Self> {
+        let (directory, prefix) = (directory.to_owned(), prefix.as_bytes().to_owned());
+        Arc::new(Self { directory, prefix, is_marked: AtomicU32::new(0), waker: AtomicWaker::new() })
+    }
 }
 
 /// A wait, as the lookout sees it.
@@ -104,24 +122,36 @@ impl Known {
         }
         self.due = Instant::now() + self.pause;
         self.pause = (2 * self.pause).min(if self.watched.is_some() { AGAIN } else { UNREPORTED });
-        // Release: partner of the Acquire in `Watch::poll`.
-        wait.is_marked.store(true, Ordering::Release);
+        // Release: partner of the Acquire in `Watch::poll`. A swap, as there: loom leaves a store and
+        // another thread's swap unordered.
+        wait.is_marked.swap(1, Ordering::Release);
         wait.waker.take().into_iter().for_each(wake);
     }
 }
 
 impl Lookout {
-    fn start(wait: &Arc<Wait>) -> Result<Arc<Self>, OsError> {
-        let waits = Waits { new: vec![Arc::downgrade(wait)], is_over: false };
-        let this = Arc::new(Self { call: OnceLock::new(), waits: Mutex::new(waits) });
-        let (lookout, thread) = (this.clone(), thread::Builder::new().name("shm-pool-names".to_owned()));
-        match thread.stack_size(STACK).spawn(move || lookout.run()) {
-            Ok(_) => Ok(this),
-            Err(error) => {
-                let object = "a thread that waits for the names of channels";
-                Err(OsError::new("pthread_create", object, STACK, error, String::new()))
-            }
+    /// Hands a wait to the lookout of this process, or starts one.
+    fn watch(
+        current: &mut Weak<Self>,
+        wait: &Arc<Wait>,
+        start: impl FnOnce(Arc<Self>) -> Result<(), OsError>,
+    ) -> Result<Arc<Self>, OsError> {
+        if let Some(lookout) = current.upgrade().filter(|lookout| lookout.take_in(wait)) {
+            return Ok(lookout);
         }
+        let waits = Waits { new: vec![Arc::downgrade(wait)], is_over: false };
+        let lookout = Arc::new(Self { call: OnceLock::new(), waits: Mutex::new(waits) });
+        start(lookout.clone())?;
+        *current = Arc::downgrade(&lookout);
+        Ok(lookout)
+    }
+
+    fn start(self: Arc<Self>) -> Result<(), OsError> {
+        let thread = thread::Builder::new().name("shm-pool-names".to_owned()).stack_size(STACK);
+        thread.spawn(move || self.run()).map(drop).map_err(|error| {
+            let object = "a thread that waits for the names of channels";
+            OsError::new("pthread_create", object, STACK, error, String::new())
+        })
     }
 
     fn take_in(&self, wait: &Arc<Wait>) -> bool {
@@ -200,19 +230,8 @@ pub(super) struct Watch {
 impl Watch {
     /// Starts to watch the channels in a directory whose file names begin with `prefix`.
     pub(super) fn new(directory: &Path, prefix: &str) -> Result<Self, OsError> {
-        let (directory, prefix) = (directory.to_owned(), prefix.as_bytes().to_owned());
-        let wait = Wait { directory, prefix, is_marked: AtomicBool::new(false), waker: AtomicWaker::new() };
-        let wait = Arc::new(wait);
-        let mut current = LOOKOUT.get().lock();
-        let lookout = match current.upgrade().filter(|lookout| lookout.take_in(&wait)) {
-            Some(lookout) => lookout,
-            None => {
-                let lookout = Lookout::start(&wait)?;
-                *current = Arc::downgrade(&lookout);
-                lookout
-            }
-        };
-        drop(current);
+        let wait = Wait::new(directory, prefix);
+        let lookout = Lookout::watch(&mut LOOKOUT.get().lock(), &wait, Lookout::start)?;
         lookout.call();
         Ok(Self { wait: Some(wait), lookout, fork_epoch: fork::epoch() })
     }
@@ -223,7 +242,7 @@ impl Watch {
         wait.waker.register(context.waker()); // N1
 
         // N2. Acquire: partner of the Release in `Known::look`.
-        if wait.is_marked.swap(false, Ordering::Acquire) {
+        if wait.is_marked.swap(0, Ordering::Acquire) != 0 {
             Poll::Ready(())
         } else {
             Poll::Pending

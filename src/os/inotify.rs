@@ -1,6 +1,9 @@
 //! The kernel's reports of the files in a directory that are created, closed or removed (`man 7
 //! inotify`), and a sleep that another thread can end.
 
+// The models have their own kernel.
+#![cfg_attr(all(test, loom), allow(dead_code))]
+
 use crate::os::locks::LockFile;
 use crate::os::posix::check;
 use std::ffi::CString;
