@@ -7,8 +7,9 @@ use super::descriptor::{forge, Change};
 use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
-use shm_pool::channel::{Message, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
+use shm_pool::channel::{ChannelError, Message, MessageType, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
 use shm_pool::{Client, Descriptor, Provider, Tuning};
+use std::alloc::Layout;
 use std::collections::{HashSet, VecDeque};
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -16,6 +17,43 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const CHANNEL: &str = "c";
+
+/// The declared type: a `u64`, and any number of `[u16; 3]`.
+fn points(version: u64) -> MessageType {
+    MessageType::new("Points", version, Layout::new::<u64>()).with_elements(6)
+}
+
+fn is_points(len: usize) -> bool {
+    len >= 8 && (len - 8) % 6 == 0
+}
+
+/// Without the feature, types are only compared.
+#[cfg(not(feature = "zerocopy"))]
+fn as_points(message: Message, _: bool) -> Result<Message, RecvError> {
+    Ok(message)
+}
+
+/// Reads the message as the value that it is. Returns the error of a typed receiver.
+#[cfg(feature = "zerocopy")]
+fn as_points(message: Message, is_damaged: bool) -> Result<Message, RecvError> {
+    use shm_pool::channel::typed::{Slice, Value};
+
+    let len = message.len();
+    match Value::<_, Slice<u64, [u16; 3]>>::new(message) {
+        Ok(points) => {
+            assert!(is_points(len), "{len} bytes");
+            assert_eq!(points.items().len(), (len - 8) / 6);
+            let sum = points.items().iter().flatten().fold(*points, |sum, &word| sum ^ u64::from(word));
+            black_box(sum);
+            Ok(points.into_inner())
+        }
+        Err(_) => {
+            // A forged place may not be aligned.
+            assert!(!is_points(len) || is_damaged, "{len} bytes");
+            Err(RecvError::WrongType { name: "Points", len })
+        }
+    }
+}
 
 /// The capacity of each channel.
 const SLOTS: usize = 3;
@@ -50,6 +88,8 @@ enum Step {
     Receive {
         wait: bool,
         keep: bool,
+        /// As a value of the declared type.
+        typed: bool,
     },
     /// Sends until there is no room.
     Fill,
@@ -59,8 +99,10 @@ enum Step {
     Warm,
     WaitForReceiver,
     WaitUntilReceived,
-    /// A second receiver tries to open the channel.
-    OpenAgain,
+    /// A second receiver tries to open the channel, for messages of this version.
+    OpenAgain {
+        version: u8,
+    },
     /// A second sender tries to create a channel with this name.
     CreateAgain,
     Go {
@@ -82,6 +124,7 @@ enum Step {
 enum Place {
     Header(u8),
     Slot(u8),
+    Type(u8),
     Any(u16),
 }
 
@@ -91,6 +134,7 @@ impl Place {
             Self::Header(word) => u16::from(word) % 32,
             // The ring has one slot more than the capacity.
             Self::Slot(word) => 512 + u16::from(word) % ((SLOTS as u16 + 1) * 8),
+            Self::Type(word) => 496 + u16::from(word) % 16,
             Self::Any(word) => word,
         })
     }
@@ -168,9 +212,10 @@ struct Ends<'a> {
 
 impl<'a> Ends<'a> {
     fn begin(scene: &'a Scene<'a>, is_peaceful: bool) -> Self {
-        let sender =
-            Sender::builder().capacity(SLOTS).create(&scene.provider, CHANNEL).expect("a name that nobody has");
-        let receiver = Receiver::open(&scene.client, CHANNEL).expect("a sender that lives");
+        let sender = Sender::builder().capacity(SLOTS).message_type(points(1));
+        let sender = sender.create(&scene.provider, CHANNEL).expect("a name that nobody has");
+        let receiver = Receiver::builder().message_type(points(1));
+        let receiver = receiver.open(&scene.client, CHANNEL).expect("a sender that lives");
         Self {
             scene,
             object: OpenObject::open(&scene.path, 1),
@@ -189,9 +234,9 @@ impl<'a> Ends<'a> {
         match *step {
             Step::SendBytes { len, wait } => self.send_bytes(usize::from(len) % (MAX_INLINE + 2), wait),
             Step::Send { len, wait } => self.send(usize::from(len), wait),
-            Step::Receive { wait, keep } => self.receive(wait, keep),
+            Step::Receive { wait, keep, typed } => self.receive(wait, keep, typed),
             Step::Fill => (0..SLOTS + 2).for_each(|_| self.send_bytes(1, false)),
-            Step::Empty => (0..SLOTS + 2).for_each(|_| self.receive(false, false)),
+            Step::Empty => (0..SLOTS + 2).for_each(|_| self.receive(false, false, false)),
             Step::DropKept(pick) if !self.kept.is_empty() => {
                 self.kept.swap_remove(usize::from(pick) % self.kept.len());
             }
@@ -202,9 +247,16 @@ impl<'a> Ends<'a> {
             }
             Step::WaitForReceiver => self.wait_for_receiver(),
             Step::WaitUntilReceived => self.wait_until_received(),
-            Step::OpenAgain => {
-                let opened = Receiver::open(&self.scene.client, CHANNEL);
-                assert!(opened.is_err() || self.is_damaged, "two receivers of one channel");
+            Step::OpenAgain { version } => {
+                let receiver = Receiver::builder().message_type(points(version.into()));
+                match receiver.open(&self.scene.client, CHANNEL) {
+                    Err(ChannelError::TypeMismatch { types, .. }) => {
+                        black_box(types.1.as_ref().map(ToString::to_string));
+                        assert!(version != 1 || self.is_damaged, "{types:?}");
+                    }
+                    Err(_) => assert!(version == 1 || self.sender.is_none() || self.is_damaged, "not compared"),
+                    Ok(_) => assert!(self.is_damaged, "two receivers of one channel"),
+                }
             }
             Step::CreateAgain if self.sender.is_some() => {
                 Sender::create(&self.scene.provider, CHANNEL).expect_err("two senders by one name");
@@ -287,9 +339,11 @@ impl<'a> Ends<'a> {
         }
     }
 
-    fn receive(&mut self, wait: bool, keep: bool) {
+    fn receive(&mut self, wait: bool, keep: bool, typed: bool) {
         let Some(receiver) = &mut self.receiver else { return };
         let received = if wait { receiver.recv_timeout(SHORT) } else { receiver.try_recv() };
+        let received =
+            received.and_then(|message| if typed { as_points(message, self.is_damaged) } else { Ok(message) });
         if self.is_damaged {
             return self.note_damaged(received, keep);
         }
@@ -297,6 +351,9 @@ impl<'a> Ends<'a> {
             (Ok(message), Some(sent)) => {
                 assert_eq!(message[..], sent[..]);
                 self.keep(message, sent, keep);
+            }
+            (Err(RecvError::WrongType { len, .. }), Some(sent)) => {
+                assert!(typed && len == sent.len() && !is_points(len), "{len} bytes");
             }
             (Err(RecvError::Disconnected), None) => assert!(self.sender.is_none(), "the sender lives"),
             (Err(RecvError::Empty), None) => assert!(!wait && self.sender.is_some()),
