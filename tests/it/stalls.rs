@@ -535,6 +535,32 @@ fn serve_joins() {
     drop(stays);
 }
 
+/// A subscriber of publishers that restart, and serve joins apart: it gets what is sent after it was
+/// connected, and learns of the end even if it never was. What it keeps is no loan of the next one.
+#[test]
+fn restarts_with_joins_apart() {
+    let options = || Publisher::builder().joins_in_send(false).loans(1);
+    let mut scene = Scene::new("joins-restart", options());
+    let mut subscriber = Receiver::builder().subscribe(&Client::new(), &scene.name).unwrap();
+    let mut kept = Vec::new();
+    for stamp in 0..4 {
+        assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
+        assert_eq!(scene.send(stamp).receivers, 0);
+        if stamp != 2 {
+            assert!(scene.publisher.serve_joins());
+            assert_eq!(scene.send(stamp).receivers, 1);
+            let event = subscriber.recv().unwrap();
+            let Event::Message(message) = event else { panic!("{event:?}") };
+            kept.push((message, stamp));
+        }
+        let Scene { publisher, provider, name } = scene;
+        drop(publisher);
+        assert!(matches!(subscriber.recv(), Ok(Event::Disconnected)));
+        scene = Scene { publisher: options().create(&provider, &name).unwrap(), provider, name };
+    }
+    assert!(kept.iter().all(|(message, stamp)| holds(message, *stamp)));
+}
+
 #[test]
 fn counters() {
     let provider = builder().max_bytes(1 << 20).build().unwrap();

@@ -295,8 +295,9 @@ fn publisher_ready() {
     let (provider, client) = (Provider::builder().build().unwrap(), Client::new());
     let name = unique_prefix("wake-fd-publisher");
     let mut ready = WakeFd::new().unwrap();
-    for limit in [Duration::MAX, Duration::from_millis(20)] {
-        let mut publisher = Publisher::builder().block_limit(limit).create(&provider, &name).unwrap();
+    for (limit, serves) in [(Duration::MAX, true), (Duration::MAX, false), (Duration::from_millis(20), true)] {
+        let options = Publisher::builder().block_limit(limit).joins_in_send(serves);
+        let mut publisher = options.create(&provider, &name).unwrap();
         let blocking = |loans| Receiver::builder().on_full(OnFull::Block).capacity(1).loans(loans).open(&client, &name);
         let mut receivers = [blocking(1).unwrap(), blocking(4).unwrap()];
         let _stopped = Receiver::builder().capacity(1).open(&client, &name).unwrap();

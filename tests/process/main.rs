@@ -29,6 +29,7 @@ mod wire;
 mod address_space;
 mod awaiting;
 mod channel;
+mod channel_pairs;
 mod forks;
 mod full_shm;
 mod garbage;

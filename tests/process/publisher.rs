@@ -15,9 +15,11 @@ use shm_pool::channel::{
 };
 use shm_pool::{Provider, Tuning};
 use shm_pool_support::procfs;
+use shm_pool_support::tasks::noop_waker;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc;
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -403,6 +405,7 @@ fn forked_child_has_no_ends() {
         let held = receiver.recv().unwrap();
         let objects = shm::objects(prefix);
         let buffer = provider.alloc(100).unwrap().freeze();
+        let (id, waker) = (publisher.receivers().next().unwrap().id, noop_waker());
         let Some(forked) = sys::fork() else {
             sys::end_with(move || {
                 let error = publisher.send(buffer).unwrap_err();
@@ -411,6 +414,9 @@ fn forked_child_has_no_ends() {
                 assert_eq!(publisher.wait_for_receivers(1, FOR_EVER), Err(SendErrorKind::Forked));
                 assert_eq!(publisher.wait_until_received(FOR_EVER), Err(SendErrorKind::Forked));
                 assert_eq!((publisher.receivers().count(), publisher.has_receivers()), (0, false));
+                assert!(!publisher.disconnect(id) && !publisher.serve_joins());
+                let mut context = Context::from_waker(&waker);
+                assert_eq!(publisher.poll_ready_bytes(&mut context), Poll::Ready(Err(SendErrorKind::Forked)));
                 for _ in 0..2 {
                     assert!(matches!(receiver.recv(), Err(RecvError::Forked)));
                     assert!(matches!(receiver.try_recv(), Err(RecvError::Forked)));
