@@ -46,7 +46,6 @@ impl Borrower {
         Self { shared, locks, _seat: seat, fork_epoch: fork::epoch(), names, provider, memory, returned }
     }
 
-    /// Returns a loan, except in a forked child.
     #[inline]
     pub(super) fn give_back(&self, number: u32) {
         if self.fork_epoch == fork::epoch() {

@@ -128,7 +128,6 @@ impl What {
         self.state.store(OPEN, Ordering::Release);
     }
 
-    /// Lets no further process join.
     pub(super) fn close(&self) {
         // Release: partner of the Acquire in `is_closed`. (A publisher also fences.)
         self.state.store(CLOSED, Ordering::Release);

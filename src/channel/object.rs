@@ -9,7 +9,7 @@
 //! A publisher's object has a *seat* for each possible receiver, which locks its byte. A seat is
 //! free, announced (R3), connected (P4), or read: a closed receiver keeps it, and the publisher its
 //! loans, a descriptor and two mappings, until its last message is dropped. So the seats bound what
-//! receivers cost the publisher. Each new receiver has a new branch, so nothing needs cleaning up.
+//! receivers cost the publisher.
 //!
 //! # A receiver joins
 //!

@@ -99,7 +99,6 @@ impl fmt::Debug for Message {
     }
 }
 
-/// Returns `true` if opening the channel may succeed once its object changes.
 pub(super) fn may_open_later(error: &ChannelError) -> bool {
     error.is_not_found() || matches!(error, ChannelError::TooManyReceivers { .. })
 }
@@ -132,7 +131,6 @@ impl ReceiverBuilder {
         self
     }
 
-    /// Returns how many messages the receiver may be behind, and its rule.
     pub(super) fn behind(&self, most: usize, on_full: OnFull) -> (usize, OnFull) {
         (self.capacity.unwrap_or(most), self.on_full.unwrap_or(on_full))
     }
@@ -402,8 +400,7 @@ impl Receiver {
     }
 
     /// Receives the next message without blocking the thread, with any executor. Cancel safe:
-    /// dropping the future loses no message. The future does not spin; see the
-    /// [module](super#awaiting).
+    /// dropping the future loses no message.
     ///
     /// # Errors
     ///
@@ -592,7 +589,6 @@ impl Receiver {
         is_reason.then(|| RecvError::TooManyLoans { max: self.loans() })
     }
 
-    /// Returns the error after the last message.
     #[cold]
     fn end(&self) -> RecvError {
         if self.object.is_evicted() {
@@ -647,7 +643,6 @@ fn is_sender_there(object: &Object) -> bool {
     !object.is_sender_gone() && object.has_sender()
 }
 
-/// Returns `true` if a resource is exhausted that may be released later.
 fn may_work_later(error: &OsError) -> bool {
     matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR))
 }

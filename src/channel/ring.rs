@@ -12,8 +12,8 @@
 //! | `t + 1` | carries ticket `t` | the reader |
 //! | `t + n` | is free for ticket `t + n`, the next one | the writer |
 //!
-//! A message moves one cache line from core to core. The reader [frees](free) a slot when it asks
-//! for the next message, and the writer checks the next slot right after it has filled one.
+//! The reader [frees](free) a slot when it asks for the next message, and the writer checks the
+//! next slot right after it has filled one.
 //!
 //! Where the writer may withdraw messages, a message belongs to the side that moves its slot from
 //! `t + 1` to `t + n`: [`claim`]. The reader claims each message as it [receives](receive) it. A
@@ -101,12 +101,10 @@ impl Ticket {
         Self { number: self.number.wrapping_add(1), at: if at < slots.len() { at } else { 0 } }
     }
 
-    /// The sequence of the slot that carries this ticket.
     fn full(self) -> u64 {
         self.number.wrapping_add(1)
     }
 
-    /// The sequence of the slot once it is free again.
     fn free_again(self, slots: &[Slot]) -> u64 {
         self.number.wrapping_add(slots.len() as u64)
     }
@@ -203,7 +201,6 @@ pub(super) fn oldest(slots: &[Slot], ticket: Ticket) -> Ticket {
     Ticket { number: ticket.number.wrapping_sub(slots.len() as u64), ..ticket }
 }
 
-/// Returns how many messages were sent. A snapshot.
 pub(super) fn sent(slots: &[Slot]) -> u64 {
     let count = slots.len() as u64;
     let next = |(at, slot): (usize, &Slot)| {
@@ -352,7 +349,6 @@ fn word(words: &[AtomicU64], ticket: u64) -> Option<&AtomicU64> {
     words.get(ticket as usize & words.len().wrapping_sub(1))
 }
 
-/// Returns loan `number` to the sender, with a ticket of its own.
 #[inline]
 pub(super) fn give_back(words: &[AtomicU64], ticket: u64, number: u32) {
     if let Some(word) = word(words, ticket) {
@@ -361,7 +357,6 @@ pub(super) fn give_back(words: &[AtomicU64], ticket: u64, number: u32) {
     }
 }
 
-/// Returns the loan number of this return, if there is one.
 #[inline]
 pub(super) fn returned(words: &[AtomicU64], ticket: u64) -> Option<u32> {
     // Acquire: partner of the Release in `give_back`.

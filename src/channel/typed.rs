@@ -540,7 +540,6 @@ sends!(SenderBuilder Sender ());
 sends!(PublisherBuilder Publisher Sent);
 
 impl SendError<ShmBuf> {
-    /// The same about the value that the buffer was.
     fn typed<T>(self) -> SendError<Value<ShmBuf, T>> {
         SendError { kind: self.kind, message: Value::checked(self.message) }
     }

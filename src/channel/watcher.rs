@@ -217,7 +217,6 @@ impl Watcher {
         Ok(self.watch.insert(watch))
     }
 
-    /// Looks for changes if none is left to report.
     fn next(&mut self) -> Result<Option<Change>, WatchError> {
         if self.fork_epoch != fork::epoch() {
             return Err(WatchError::Forked);
