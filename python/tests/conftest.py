@@ -18,6 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
 _numbers = itertools.count()
 
+# A shell that runs the tests in the background has set it to be ignored, which processes inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(autouse=True)
 def no_hang() -> Iterator[None]:
