@@ -326,18 +326,8 @@ pub(crate) fn with_private_memory<T>(bytes: u64, body: impl FnOnce() -> T) -> T 
     with_limit(Resource::RLIMIT_DATA, 5, bytes, body)
 }
 
-/// Waits until the main thread, which runs the tests, sleeps until this one is over. When it first
-/// does so, it takes heap, and aborts if there is none.
-fn wait_for_harness() {
-    let stat = format!("/proc/self/task/{}/stat", std::process::id());
-    while !std::fs::read_to_string(&stat).expect("/proc").contains(") S ") {
-        std::thread::yield_now();
-    }
-}
-
 /// Calls `body` with a heap that has nothing left but one block of `left` bytes.
 pub(crate) fn with_heap_left<T>(left: usize, body: impl FnOnce() -> T) -> T {
-    wait_for_harness();
     let block = |len: usize| {
         let mut block = Vec::<u8>::new();
         block.try_reserve_exact(len).is_ok().then(|| black_box(block))
@@ -358,8 +348,21 @@ pub(crate) fn with_heap_left<T>(left: usize, body: impl FnOnce() -> T) -> T {
     })
 }
 
+/// Waits until the main thread, which runs the tests, sleeps until this one is over. When it first
+/// does so, it takes heap, and aborts if there is none. With one test thread, this is the main thread.
+fn wait_for_harness() {
+    if nix::unistd::gettid() == nix::unistd::getpid() {
+        return;
+    }
+    let stat = format!("/proc/self/task/{}/stat", std::process::id());
+    while !std::fs::read_to_string(&stat).expect("/proc").contains(") S ") {
+        std::thread::yield_now();
+    }
+}
+
 /// Limits the resource `what`, whose usage is field `at` of /proc/self/statm, in pages.
 fn with_limit<T>(what: Resource, at: usize, bytes: u64, body: impl FnOnce() -> T) -> T {
+    wait_for_harness();
     let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc");
     let pages: u64 = pages.split(' ').nth(at).and_then(|size| size.parse().ok()).expect("the size in pages");
     set_limit(what, pages * page_size() as u64 + bytes);
