@@ -28,7 +28,7 @@
 //! finds it changed, or W5 follows S4. If S1 clears the bit that W4 set, it has read W4, and so S3
 //! sees W1. A ringer does not ring again until the next S1.
 //!
-//! * A task does S1 to S3 itself ([`Bell::lie_down`]), and a helper thread S4 (see `helper`). A
+//! * A task does S1 to S3 itself ([`Bell::lie_down`]), and a helper thread S4 (see `sleeper`). A
 //!   wait for several channels does S1 for each, then S3, then S4 for all (see `wait_any`).
 //! * A receiver that returns a loan makes W2 a light barrier (see `barrier`); a sender that sleeps
 //!   for a loan makes S2 the heavy one. Where the kernel has none, the sender may wake only at its

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::message_type::MessageType;
+use super::layout::MessageType;
 use crate::error::OsError;
 use crate::os::process::Process;
 use crate::peer::error::AttachError;

@@ -152,11 +152,9 @@ mod error;
 #[cfg(all(test, loom))]
 #[path = "../models/fan_out.rs"]
 mod fan_out_models;
-mod helper;
 mod layout;
 mod lender;
 mod message;
-mod message_type;
 mod missed;
 #[cfg(all(test, loom))]
 #[path = "../models/loans.rs"]
@@ -173,7 +171,6 @@ mod subscriber;
 pub mod typed;
 mod wait_any;
 mod watch;
-mod watcher;
 #[cfg(all(test, loom))]
 #[path = "../models/withdrawal.rs"]
 mod withdrawal_models;
@@ -182,8 +179,8 @@ mod withdrawal_models;
 pub(crate) use layout::format;
 
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError, WatchError};
+pub use layout::MessageType;
 pub use message::MAX_INLINE;
-pub use message_type::MessageType;
 pub use missed::{Missed, Sent};
 pub use publisher::{OnStall, Publisher, PublisherBuilder, ReceiverState};
 pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
@@ -192,4 +189,4 @@ pub use sender::{Sender, SenderBuilder};
 pub use sleeper::Interrupter;
 pub use subscriber::{Event, Subscriber};
 pub use wait_any::wait_any;
-pub use watcher::{list, Change, ChannelInfo, Watcher};
+pub use watch::{list, Change, ChannelInfo, Watcher};

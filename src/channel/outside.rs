@@ -9,7 +9,7 @@
 
 use super::error::ChannelError;
 use super::layout::{size, Facts, Kind, Shared, What, EXTRA_SLOTS, WRONG_SIZE};
-use super::message_type::{MessageType, TypeWords};
+use super::layout::{MessageType, TypeWords};
 use super::missed::Missed;
 use super::ring::{self, OnFull};
 use crate::os::mapping::Mapping;

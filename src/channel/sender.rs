@@ -4,11 +4,11 @@
 
 use super::branch::{self, Branch, Patience};
 use super::error::{ChannelError, SendError, SendErrorKind};
+use super::layout::MessageType;
 use super::layout::{
     self, Facts, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS,
 };
 use super::message;
-use super::message_type::MessageType;
 use super::object::{name_process, Object};
 use super::sleeper::{Interrupter, Interrupts};
 use super::watch::Attempts;

@@ -5,21 +5,62 @@
 //! `bell`; the interrupting thread sets it, fences, and rouses the sleeper ([`Bell::rouse`]). So
 //! either the flag is seen, or the sleeper woken. Readiness takes precedence, so the fast path does
 //! not read the flag.
+//!
+//! # The helper
+//!
+//! A helper is a thread that sleeps for the tasks of this process that await a channel. It starts with the first await, sleeps on the bells of all awaited ends (`futex_waitv`), wakes
+//! their tasks, and exits with the last such end. An end stays with the helper until it is dropped
+//! or a thread waits on it: a message costs the task no system call and no lock. A future that is
+//! ready when first polled never involves the helper.
+//!
+//! The steps S and W are those of `bell`.
+//!
+//! | step | the task: [`Sleeper::arm`] | step | the helper |
+//! |---|---|---|---|
+//! | T1 | register the waker | H1 | read the count, then take in new ends |
+//! | T2 | add one to the count | H2 | read each bell |
+//! | S1, S2 | set bit 31 of the bell, clear bit 30; fence | H3 | if no task sleeps on it, or it was rung, take the waker and wake it |
+//! | S3 | if ready, return | H4 | sleep, if bells and count are what H1 and H2 read |
+//!
+//! **No wake-up is lost.** A bell may be rung before H2 while its task has not returned, so that
+//! there is no waker to take. If the task returns before H4, T2 has changed the count, and H4
+//! returns at once: the bell alone could have been rung once more, and have the value that H2 read.
+//! If it returns after H4, the next ring wakes the helper: the kernel compares values, the count
+//! last, only at the beginning. The effects of a ring that the helper sees follow T1, by S1 and W4.
+//!
+//! # More than 127 ends, and older kernels
+//!
+//! A call takes 128 words, so there is a helper for each 127 ends. Before Linux 5.16, or where a
+//! filter forbids the call, there is one for each end. It sleeps on the end's bell until that is
+//! rung; then, until the task returns by a system call, on its own count (`is_idle`). If the call
+//! fails later, a helper sleeps on its count alone, a millisecond at a time.
+//!
+//! Dropping an end marks it and wakes the helper, which may be in a waker: it unmaps the end on its
+//! next pass, on older kernels within a second.
+//!
+//! A waker is the user's code and may poll, drop ends or panic: it is called with no lock held, and
+//! a panic is caught.
+//!
+//! Once a second the helper wakes all waiting tasks to check their ringers' locks. It writes to no
+//! bell. A forked child starts its own.
 
 #![forbid(unsafe_code)]
 
-use super::bell::{spin, Bell, Look, Woken};
-use super::helper::Awaited;
+use super::bell::{is_asleep, is_rung, spin, Bell, Look, Woken, LOOK_AGAIN};
 use super::layout::{MappedBell, MappedMeeting, Shared};
 use crate::error::OsError;
-use crate::os::fork;
-use crate::os::futex::Deadline;
+use crate::os::fork::{self, PerProcess};
+use crate::os::futex::{can_sleep_on_many, Deadline, Futex, Words, MOST_WORDS};
+use crate::owner::waiting::wake;
+use crate::sync::{fence, fence_after_rmw, Ordering};
+use atomic_waker::AtomicWaker;
 use parking_lot::Mutex;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::mem;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::thread::Thread;
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 pub(super) struct Sleeper {
@@ -218,5 +259,222 @@ impl fmt::Debug for Interrupter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_set = self.0.upgrade().map(|interrupts| interrupts.is_set());
         f.debug_struct("Interrupter").field("is_set", &is_set).finish()
+    }
+}
+
+/// In bytes: several times what a waker needs.
+const STACK: usize = 1 << 20;
+
+static HELPERS: PerProcess<Mutex<Vec<Arc<Helper>>>> = PerProcess::new();
+
+struct Helper {
+    /// Changes whenever the helper has to check again.
+    count: Futex,
+    is_idle: AtomicBool,
+    most: usize,
+    ends: Mutex<Ends>,
+}
+
+#[derive(Default)]
+struct Ends {
+    new: Vec<Arc<AwaitedEnd>>,
+    count: usize,
+    is_over: bool,
+}
+
+struct AwaitedEnd {
+    end: MappedBell,
+    waker: AtomicWaker,
+    is_dropped: AtomicBool,
+    /// Set once a second: the task has to check its ringer.
+    is_to_look: AtomicBool,
+}
+
+pub(super) struct Awaited {
+    this: Arc<AwaitedEnd>,
+    helper: Arc<Helper>,
+    has_waker: bool,
+}
+
+impl Awaited {
+    /// Hands an end to a helper, starting one if none has room.
+    pub(super) fn new(end: MappedBell) -> Result<Self, OsError> {
+        let (is_dropped, is_to_look) = (AtomicBool::new(false), AtomicBool::new(false));
+        let this = Arc::new(AwaitedEnd { end, waker: AtomicWaker::new(), is_dropped, is_to_look });
+        let mut helpers = HELPERS.get().lock();
+        let helper = match helpers.iter().find(|helper| helper.take_in(&this)) {
+            Some(helper) => helper.clone(),
+            None => {
+                let helper = Arc::new(Helper::new());
+                helper.take_in(&this);
+                helper.start()?;
+                helpers.push(helper.clone());
+                helper
+            }
+        };
+        drop(helpers);
+        helper.call();
+        Ok(Self { this, helper, has_waker: false })
+    }
+
+    /// T1 and T2.
+    pub(super) fn register(&mut self, waker: &Waker) {
+        self.has_waker = true;
+        self.this.waker.register(waker); // T1
+        self.helper.note_change(); // T2
+        fence_after_rmw(); // partner: the fence in `Helper::sleep`
+        if self.helper.is_idle.load(Ordering::Relaxed) {
+            self.helper.count.wake();
+        }
+    }
+
+    /// Forgets the waker. Returns `true` if one was registered since the last call.
+    #[inline]
+    pub(super) fn deregister(&mut self) -> bool {
+        let had_waker = mem::take(&mut self.has_waker);
+        if had_waker {
+            drop(self.this.waker.take());
+        }
+        had_waker
+    }
+
+    pub(super) fn is_to_look(&self) -> bool {
+        // Relaxed: it says nothing about other memory.
+        self.this.is_to_look.load(Ordering::Relaxed) && self.this.is_to_look.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        // In a forked child the helper has no thread.
+        if !self.this.end.is_ours() {
+            return;
+        }
+        if self.deregister() {
+            self.this.end.bell().get_up();
+        }
+        // Release: partner of the Acquire in `Helper::look`.
+        self.this.is_dropped.store(true, Ordering::Release);
+        self.helper.call();
+        if self.helper.most == 1 {
+            // The helper may sleep on the bell alone.
+            self.this.end.bell().word().wake();
+        }
+    }
+}
+
+impl Helper {
+    fn new() -> Self {
+        // One word is the helper's own count.
+        let most = if can_sleep_on_many() { MOST_WORDS - 1 } else { 1 };
+        Self { count: Futex::new(0), is_idle: AtomicBool::new(false), most, ends: Mutex::default() }
+    }
+
+    fn take_in(&self, end: &Arc<AwaitedEnd>) -> bool {
+        let mut ends = self.ends.lock();
+        let has_room = !ends.is_over && ends.count < self.most;
+        if has_room {
+            ends.count += 1;
+            ends.new.push(end.clone());
+        }
+        has_room
+    }
+
+    fn note_change(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn call(&self) {
+        self.note_change();
+        self.count.wake();
+    }
+
+    fn start(self: &Arc<Self>) -> Result<(), OsError> {
+        let (this, thread) = (self.clone(), thread::Builder::new().name("shm-pool-await".to_owned()));
+        match thread.stack_size(STACK).spawn(move || this.run()) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let object = "a thread that wakes the tasks that await channels";
+                Err(OsError::new("pthread_create", object, STACK, error, String::new()))
+            }
+        }
+    }
+
+    fn run(self: Arc<Self>) {
+        let (mut ends, mut to_wake) = (Vec::new(), Vec::new());
+        let mut look_again = Deadline::after(LOOK_AGAIN);
+        loop {
+            let count = self.count.load(Ordering::SeqCst); // H1
+            let (dropped, is_over) = self.update(&mut ends);
+            drop(dropped);
+            if is_over {
+                break;
+            }
+            let is_time = look_again.is_some_and(Deadline::has_passed);
+            if is_time {
+                look_again = Deadline::after(LOOK_AGAIN);
+            }
+            let words = self.look(&ends, is_time, &mut to_wake);
+            to_wake.drain(..).for_each(wake);
+            // Saves a system call if a woken task has returned already.
+            if self.count.load(Ordering::SeqCst) == count {
+                self.sleep(words, count, look_again); // H4
+            }
+        }
+        HELPERS.get().lock().retain(|helper| !Arc::ptr_eq(helper, &self));
+    }
+
+    /// Returns the ends that were dropped, and `true` if none is left.
+    fn update(&self, ends: &mut Vec<Arc<AwaitedEnd>>) -> (Vec<Arc<AwaitedEnd>>, bool) {
+        let mut shared = self.ends.lock();
+        ends.append(&mut shared.new);
+        let mut dropped = Vec::new();
+        ends.retain(|end| {
+            // Acquire: partner of the Release in `Awaited::drop`.
+            let is_dropped = end.is_dropped.load(Ordering::Acquire);
+            if is_dropped {
+                dropped.push(end.clone());
+            }
+            !is_dropped
+        });
+        shared.count = ends.len();
+        shared.is_over = ends.is_empty();
+        (dropped, shared.is_over)
+    }
+
+    /// H2 and H3.
+    fn look<'a>(&self, ends: &'a [Arc<AwaitedEnd>], is_time: bool, to_wake: &mut Vec<Waker>) -> Words<'a> {
+        let mut words = Words::new();
+        for this in ends {
+            let bell = this.end.bell().word();
+            // Acquire: partner of the Release in S1, in whose release sequence W4 is; T1 precedes
+            // S1.
+            let word = bell.load(Ordering::Acquire); // H2
+            if is_time {
+                this.is_to_look.store(true, Ordering::Relaxed);
+            }
+            if is_time || !is_asleep(word) {
+                to_wake.extend(this.waker.take()); // H3
+            }
+            words.push(bell, word);
+        }
+        words
+    }
+
+    fn sleep<'a>(&'a self, mut words: Words<'a>, count: u32, until: Option<Deadline>) {
+        if self.most > 1 {
+            words.push(&self.count, count);
+            return words.sleep(until);
+        }
+        match words.last() {
+            // The task clears bit 30 when it returns, which changes the word.
+            Some((bell, word)) if !is_rung(word) => bell.sleep_while(word, until),
+            _ => {
+                self.is_idle.store(true, Ordering::Relaxed);
+                fence(Ordering::SeqCst); // partner: the fence in `Awaited::register`
+                self.count.sleep_while(count, until);
+                self.is_idle.store(false, Ordering::Relaxed);
+            }
+        }
     }
 }

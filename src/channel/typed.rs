@@ -48,8 +48,8 @@
 #![forbid(unsafe_code)]
 
 use super::error::{ChannelError, RecvError, SendError, SendErrorKind};
+use super::layout::MessageType;
 use super::message::MAX_INLINE;
-use super::message_type::MessageType;
 use super::missed::Sent;
 use super::publisher::{Publisher, PublisherBuilder};
 use super::receiver::{Message, Receiver, ReceiverBuilder};

@@ -4,10 +4,10 @@
 
 use super::{Interrupts, Publisher};
 use crate::channel::error::ChannelError;
+use crate::channel::layout::MessageType;
 use crate::channel::layout::{
     self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SEATS, MAX_SLOTS,
 };
-use crate::channel::message_type::MessageType;
 use crate::channel::object::{name_process, Meeting};
 use crate::channel::receiver::ReceiverBuilder;
 use crate::channel::ring::OnFull;
