@@ -10,7 +10,7 @@ use crate::kill_points::{is_possible, Place, Victim};
 use crate::owner_operations::{builder, published, LARGE, SMALL};
 use crate::shm::{self, Names};
 use crate::table::Table;
-use crate::trace::{stay_on_one_processor, Pace, Stop, Tracee};
+use crate::trace::{leave_shared_shm, stay_on_one_processor, Pace, Stop, Tracee};
 use crate::waits::Wait;
 use crate::wire::Message;
 use shm_pool::channel::{Publisher, Sender};
@@ -96,6 +96,7 @@ fn every_syscall_fails_once() {
         return;
     }
     stay_on_one_processor();
+    leave_shared_shm();
     let mut table = Table::new(&["operation", "call", "on", "nth", "error", "result"]);
     let mut count = 0;
     for operation in OPERATIONS {
