@@ -315,9 +315,15 @@ fn fault() {
     unsafe { page.cast::<u8>().write_volatile(0) };
 }
 
-/// Calls `body` while this process can map at most `bytes` more. `body` must need little heap.
+/// Calls `body` while this process can map at most `bytes` more. `body` must need little heap, which
+/// malloc has then mapped before.
 pub(crate) fn with_address_space<T>(bytes: u64, body: impl FnOnce() -> T) -> T {
-    with_limit(Resource::RLIMIT_AS, 0, bytes, body)
+    // malloc keeps the memory of freed blocks for blocks of their length while one is in use.
+    let blocks = |len: usize| std::array::from_fn(|_| black_box(Vec::<u8>::with_capacity(len)));
+    let kept: Vec<_> = (1..=256).map(|of_16| blocks(of_16 * 16)).map(|[kept, ..]: [_; 8]| kept).collect();
+    let result = with_limit(Resource::RLIMIT_AS, 0, bytes, body);
+    drop(kept);
+    result
 }
 
 /// Like [`with_address_space`], but limits writable private memory. A limit on address space would
