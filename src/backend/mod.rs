@@ -461,7 +461,9 @@ impl Backend {
 
     #[inline]
     fn hand_out(&self, chunk: ClosedChunk) -> Result<Chunk, AllocError> {
-        self.pool().adopt(&chunk)?;
+        if !Pool::adopt_warm(&chunk) {
+            self.pool().adopt(&chunk)?;
+        }
         Ok(Chunk::new(chunk))
     }
 

@@ -75,6 +75,9 @@ impl Provider {
         if len <= self.max_alloc {
             let class = class_of(len);
             if let Some(chunk) = self.pool.shelves().get(class).and_then(|shelf| shelf.take_hot()) {
+                if Pool::adopt_warm(&chunk) {
+                    return Ok(ShmBufMut::new(chunk, len));
+                }
                 return self.hand_out(chunk, len);
             }
         }
@@ -248,7 +251,7 @@ impl Provider {
         self.own_pool().map(|_| class).ok_or_else(|| AllocErrorKind::Forked.into())
     }
 
-    #[inline]
+    #[inline(never)]
     pub(crate) fn hand_out(&self, chunk: ClosedChunk, len: usize) -> Result<ShmBufMut, AllocError> {
         self.pool.adopt(&chunk)?;
         Ok(ShmBufMut::new(chunk, len))

@@ -135,21 +135,25 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         Some(found)
     }
 
-    /// Gives an idle chunk to the hot slot, and moves the slot's previous chunk to the idle queue.
-    /// The caller destroys a refused chunk. It must not touch one that was taken, nor the shelf
-    /// unless it holds another of its chunks.
+    /// Gives an idle chunk to the hot slot if that is empty. The caller gives or destroys a refused
+    /// chunk. It must not touch one that was taken, nor the shelf unless it holds another of its
+    /// chunks.
     #[inline]
-    pub(crate) fn give(&self, chunk: C) -> Result<(), O> {
+    pub(crate) fn give_if_empty(&self, chunk: C) -> Result<(), C> {
         let chunk = chunk.into_raw();
         // The slot is usually empty, so a load first would cost more than it saves.
         match self.hot.0.compare_exchange(ptr::null_mut(), chunk.as_ptr(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(()),
-            Err(seen) => self.displace(seen, chunk),
+            // SAFETY: it was not given, so the caller is still its only owner.
+            Err(_) => Err(unsafe { C::from_raw(chunk) }),
         }
     }
 
-    #[inline(never)]
-    fn displace(&self, mut seen: *mut C::Owned, chunk: NonNull<C::Owned>) -> Result<(), O> {
+    /// Gives an idle chunk to the hot slot, and moves the slot's previous chunk to the idle queue.
+    /// Same contract as [`Shelf::give_if_empty`], but the caller destroys a refused chunk.
+    pub(crate) fn give(&self, chunk: C) -> Result<(), O> {
+        let chunk = chunk.into_raw();
+        let mut seen = self.hot.0.load(Ordering::Relaxed);
         while seen != Self::SEAL {
             // AcqRel: displacing an older chunk also takes it.
             match self.hot.0.compare_exchange_weak(seen, chunk.as_ptr(), Ordering::AcqRel, Ordering::Relaxed) {

@@ -39,6 +39,17 @@ impl Pool {
             return Self::give_queued(chunk.into());
         }
         let notice = chunk.notice();
+        match chunk.give_if_empty() {
+            Ok(()) => notice.came_back(),
+            Err(chunk) => Self::give_beside(chunk),
+        }
+    }
+
+    /// The last step of [`Pool::give`] if the hot slot is full. One call at the end of the warm path
+    /// makes its caller save no register: a locked instruction waits for such stores.
+    #[inline(never)]
+    fn give_beside(chunk: ClosedChunk) {
+        let notice = chunk.notice();
         match chunk.give() {
             Ok(()) => notice.came_back(),
             Err(chunk) => Self::destroy(chunk),

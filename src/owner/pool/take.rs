@@ -46,24 +46,29 @@ const MOST_WASTE: usize = 4;
 const MOST_WASTE_AT_THE_CAP: usize = 32;
 
 impl Pool {
-    /// Makes a chunk that was just taken this thread's. A forked child loses it.
+    /// Makes a chunk that was just taken this thread's if it was so before and no window can end;
+    /// else returns `false`, and [`adopt`](Self::adopt) is to be called. As a last step, that makes
+    /// the caller save no register: a locked instruction waits for such stores.
     #[inline]
+    pub(crate) fn adopt_warm(chunk: &Chunk) -> bool {
+        let is_warm = chunk.was_taken_here() && (chunk.uses() + 1) % COUNTED != 0;
+        if is_warm {
+            chunk.count_use();
+        }
+        is_warm
+    }
+
+    /// Makes a chunk that was just taken this thread's. A forked child loses it.
     pub(crate) fn adopt(&self, chunk: &Chunk) -> Result<(), AllocError> {
         if !chunk.was_taken_here() {
-            self.set_taker(chunk)?;
+            if !self.is_ours() {
+                return Err(AllocErrorKind::Forked.into());
+            }
+            chunk.set_taker();
         }
         if chunk.count_use() % COUNTED == 0 {
             self.count_uses(chunk.class());
         }
-        Ok(())
-    }
-
-    #[inline(never)]
-    fn set_taker(&self, chunk: &Chunk) -> Result<(), AllocError> {
-        if !self.is_ours() {
-            return Err(AllocErrorKind::Forked.into());
-        }
-        chunk.set_taker();
         Ok(())
     }
 
