@@ -28,6 +28,7 @@ use shm_pool::{Descriptor, PeerId, Provider, ProviderId, ShmView, Tuning};
 use shm_pool_support::tasks::block_on;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex};
@@ -366,10 +367,11 @@ fn gateway_role(link: &Link, arguments: &[&str]) {
     let provider = provider(&prefix, 32 << 20);
     let mut camera = Receiver::builder().subscribe(&shm::client(&prefix), "camera").unwrap();
     let interrupter = camera.interrupter();
+    let listening = listener.as_raw_fd();
     let serving = thread::spawn(move || {
         let mut account = Account::new(false);
-        loop {
-            let (mut socket, _) = listener.accept().unwrap();
+        // Until the gateway is told to end: the client may have left before, and no other comes.
+        while let Ok((mut socket, _)) = listener.accept() {
             let served = serve(&provider, &mut socket, &mut camera, &mut account);
             provider.reclaim();
             assert_eq!(provider.stats().bytes_leased, 0, "what a client had comes back: {served:?}");
@@ -381,6 +383,7 @@ fn gateway_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), None);
     interrupter.interrupt();
+    sys::shut_down(listening);
     serving.join().unwrap();
 }
 

@@ -279,6 +279,12 @@ pub(crate) fn kill(id: u64) {
     check(unsafe { libc::kill(id, libc::SIGKILL) }).expect("a process of this user");
 }
 
+/// Ends the current and all future calls of `accept` on a socket; does nothing if it is closed.
+pub(crate) fn shut_down(socket: RawFd) {
+    // SAFETY: `shutdown` touches no memory. The caller reuses no descriptor.
+    unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+}
+
 /// A way to end a process without running destructors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
