@@ -174,14 +174,18 @@ impl Queue {
     fn serve(&mut self, pool: &Arc<Pool>) -> Vec<Arc<Waiter>> {
         // The shortest refused request, by grain: none as long or longer is tried.
         let mut refused = [usize::MAX; 2];
+        // Memory that is released during this look is for the first request of its class: another look
+        // follows.
+        let mut was_refused = vec![false; pool.shelves().len()];
         let (mut delivered, mut at) = (Vec::new(), 0);
         while let Some(waiter) = self.waiters.get(at).cloned() {
             let Need { grain, size } = pool.demand(waiter.class, waiter.len);
             let least = &mut refused[grain as usize];
-            let is_hopeless = size >= *least && !pool.has_ready(waiter.class);
+            let is_hopeless = size >= *least && (was_refused[waiter.class] || !pool.has_ready(waiter.class));
             match if is_hopeless { None } else { Some(pool.take_slow(waiter.class, waiter.len)) } {
                 None => at += 1,
                 Some(Err(error)) if error.is_exhausted() => {
+                    was_refused[waiter.class] = true;
                     *least = size.min(*least);
                     at += 1;
                 }
