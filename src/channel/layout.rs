@@ -656,7 +656,6 @@ pub(super) struct TypeWords {
     type_name: [AtomicU64; MAX_NAME / size_of::<u64>()],
 }
 
-/// The offset of the words in an object.
 const TYPE_OFFSET: usize = PAGE - size_of::<TypeWords>();
 
 impl TypeWords {

@@ -114,8 +114,6 @@
 //!
 //! The operations that wait for a name share a thread of the process, which sleeps until the kernel
 //! reports a change of the names in a directory (`inotify`), and exits after the last such wait.
-//! They also check once a second; and every 10 milliseconds if `inotify` has reached a limit
-//! (`fs.inotify.max_user_instances`, descriptors), or if that thread cannot be started.
 //!
 //! # Resources
 //!

@@ -49,8 +49,9 @@
 
 use super::bell::Bell;
 use super::error::ChannelError;
-use super::layout::{not_a_channel, size, Facts, Found, Kind, MappedMeeting, MeetingHeader, Shared, MAX_SEATS};
-use super::layout::{MessageType, TypeWords};
+use super::layout::{
+    not_a_channel, size, Facts, Found, Kind, MappedMeeting, MeetingHeader, MessageType, Shared, TypeWords, MAX_SEATS,
+};
 use super::ring::OnFull;
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};

@@ -8,8 +8,7 @@
 #![forbid(unsafe_code)]
 
 use super::error::ChannelError;
-use super::layout::{size, Facts, Kind, Shared, What, EXTRA_SLOTS, WRONG_SIZE};
-use super::layout::{MessageType, TypeWords};
+use super::layout::{size, Facts, Kind, MessageType, Shared, TypeWords, What, EXTRA_SLOTS, WRONG_SIZE};
 use super::missed::Missed;
 use super::ring::{self, OnFull};
 use crate::os::mapping::Mapping;

@@ -5,8 +5,9 @@
 use super::bell::Woken;
 use super::borrower::{memory_bell, Borrower, Loan, MappedSegments};
 use super::error::{ChannelError, RecvError};
-use super::layout::MessageType;
-use super::layout::{self, not_a_channel, Facts, Found, Kind, Shared, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
+use super::layout::{
+    self, not_a_channel, Facts, Found, Kind, MessageType, Shared, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS,
+};
 use super::message::{self, Carried, Inline};
 use super::missed::Missed;
 use super::object::{Meeting, Object};

@@ -4,9 +4,8 @@
 
 use super::branch::{self, Branch, Patience};
 use super::error::{ChannelError, SendError, SendErrorKind};
-use super::layout::MessageType;
 use super::layout::{
-    self, Facts, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS,
+    self, Facts, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS,
 };
 use super::message;
 use super::object::{name_process, Object};

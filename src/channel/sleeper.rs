@@ -30,9 +30,8 @@
 //!
 //! # More than 127 ends, and older kernels
 //!
-//! A call takes 128 words, so there is a helper for each 127 ends. Before Linux 5.16, or where a
-//! filter forbids the call, there is one for each end. It sleeps on the end's bell until that is
-//! rung; then, until the task returns by a system call, on its own count (`is_idle`). If the call
+//! A call takes 128 words, so there is a helper for each 127 ends. Without the call, there is one for
+//! each end. It sleeps on the end's bell until that is rung; then, until the task returns by a system call, on its own count (`is_idle`). If the call
 //! fails later, a helper sleeps on its count alone, a millisecond at a time.
 //!
 //! Dropping an end marks it and wakes the helper, which may be in a waker: it unmaps the end on its

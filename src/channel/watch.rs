@@ -2,8 +2,7 @@
 //!
 //! Before a receiver has opened a channel, it shares nothing with the sender that could wake it. So
 //! a thread of this process, the *lookout*, sleeps for all such waits: until the kernel reports a
-//! change to the names of a directory (`inotify`), or a check is due. It starts with the first wait
-//! and exits after the last.
+//! change to the names of a directory (`inotify`), or a check is due.
 //!
 //! | step | the waiting thread or task | step | the lookout |
 //! |---|---|---|---|

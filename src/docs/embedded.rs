@@ -62,9 +62,8 @@
 //!
 //! # The warm path
 //!
-//! As long as no more messages are in use than were reserved, allocating, writing, sharing or
-//! sending, and dropping one makes no system call, takes no page fault and no lock, and does not
-//! touch the heap. Waking a side of a channel that sleeps is a system call.
+//! A message within the reservation makes no system call, takes no page fault or lock, and uses no
+//! heap, except that waking a side of a channel is a system call.
 //!
 //! # While receivers join and leave
 //!
@@ -93,11 +92,6 @@
 //! [`Provider::counters`](crate::Provider::counters) take no lock;
 //! [`Provider::stats`](crate::Provider::stats) and
 //! [`Publisher::receivers`](crate::channel::Publisher::receivers) do.
-//!
-//! # Idle memory
-//!
-//! [`idle_window(0)`](crate::Tuning::idle_window) keeps allocations of an unreserved length from
-//! releasing idle memory now and then.
 //!
 //! Leave to a thread without a deadline: allocating an unreserved length, or more messages than
 //! were reserved; [`trim`](crate::Provider::trim); [`reclaim`](crate::Provider::reclaim); dropping

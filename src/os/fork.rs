@@ -147,7 +147,7 @@ mod tests {
         // In the same thread of each child, however many forks have preceded.
         let is_another = || token() != here && recorded_token() == token();
         let is_last = || {
-            // After two forks. Each counts 2 if two tests registered the handlers at the same time.
+            // A fork counts 2 if two tests registered the handlers at the same time.
             let step = (epoch() - before) / 2;
             EPOCH.store((1 << 16) - 1 - 2 * step, Ordering::Relaxed);
             let last = || is_another() && in_child_of_this(|| token() != here && recorded_token() == NO_THREAD);
@@ -161,7 +161,7 @@ mod tests {
         crate::os::locks::watch_forks().unwrap();
         let before = epoch();
         let is_another = || {
-            // 1, or 2 if two tests registered the handlers at the same time.
+            // 1, or 2 as above.
             let step = epoch() - before;
             assert_ne!(step, 0, "the fork was noticed");
             // Simulates enough forks that the next one is number 2^32.

@@ -182,7 +182,7 @@ impl ClosedChunk {
     /// Gives it to its shelf's hot slot. `Err` returns a refused chunk.
     pub(crate) fn give(self) -> Result<(), OwnedChunk> {
         let shelf = self.shelf();
-        // SAFETY: as above; `Shelf::give` touches the shelf only while it holds another of its chunks.
+        // SAFETY: as above, or it holds another chunk of the shelf.
         unsafe { shelf.as_ref() }.give(self)
     }
 }

@@ -135,9 +135,8 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         Some(found)
     }
 
-    /// Gives an idle chunk to the hot slot if that is empty. The caller gives or destroys a refused
-    /// chunk. It must not touch one that was taken, nor the shelf unless it holds another of its
-    /// chunks.
+    /// Gives an idle chunk to the hot slot if that is empty. The caller must not touch one that was
+    /// taken, nor the shelf unless it holds another of its chunks.
     #[inline]
     pub(crate) fn give_if_empty(&self, chunk: C) -> Result<(), C> {
         let chunk = chunk.into_raw();

@@ -174,8 +174,7 @@ impl Queue {
     fn serve(&mut self, pool: &Arc<Pool>) -> Vec<Arc<Waiter>> {
         // The shortest refused request, by grain: none as long or longer is tried.
         let mut refused = [usize::MAX; 2];
-        // Memory that is released during this look is for the first request of its class: another look
-        // follows.
+        // What is released during this look is for the first request of its class, in the next look.
         let mut was_refused = vec![false; pool.shelves().len()];
         let (mut delivered, mut at) = (Vec::new(), 0);
         while let Some(waiter) = self.waiters.get(at).cloned() {

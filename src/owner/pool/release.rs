@@ -45,8 +45,8 @@ impl Pool {
         }
     }
 
-    /// The last step of [`Pool::give`] if the hot slot is full. One call at the end of the warm path
-    /// makes its caller save no register: a locked instruction waits for such stores.
+    /// Ends [`Pool::give`] if the hot slot is full. Apart, so that the warm path saves no register: a
+    /// locked instruction waits for such stores.
     #[inline(never)]
     fn give_beside(chunk: ClosedChunk) {
         let notice = chunk.notice();

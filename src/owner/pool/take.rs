@@ -46,9 +46,8 @@ const MOST_WASTE: usize = 4;
 const MOST_WASTE_AT_THE_CAP: usize = 32;
 
 impl Pool {
-    /// Makes a chunk that was just taken this thread's if it was so before and no window can end;
-    /// else returns `false`, and [`adopt`](Self::adopt) is to be called. As a last step, that makes
-    /// the caller save no register: a locked instruction waits for such stores.
+    /// Does what [`adopt`](Self::adopt) does, or returns `false` if that takes more than a few
+    /// instructions.
     #[inline]
     pub(crate) fn adopt_warm(chunk: &Chunk) -> bool {
         let is_warm = chunk.was_taken_here() && (chunk.uses() + 1) % COUNTED != 0;
