@@ -59,8 +59,8 @@
 //! makes less than an eighth of the memory idle, it grows by the missing amount before the next
 //! collection: it holds at most a seventh more than the messages in flight. Of chunks of up to
 //! 2 KiB there may be many, so the share is a half (falling to an eighth at 8 KiB), and it holds at
-//! most twice as much. Once nearly
-//! all of the cap has been taken from the system, it collects only when a chunk fits nowhere.
+//! most twice as much. Once nearly all of the cap has been taken from the system, it collects only
+//! when a chunk fits nowhere.
 //!
 //! # Trust
 //!
@@ -461,9 +461,7 @@ impl Backend {
 
     #[inline]
     fn hand_out(&self, chunk: ClosedChunk) -> Result<Chunk, AllocError> {
-        if !Pool::adopt_warm(&chunk) {
-            self.pool().adopt(&chunk)?;
-        }
+        self.pool().adopt(&chunk)?;
         Ok(Chunk::new(chunk))
     }
 

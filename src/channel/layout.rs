@@ -4,7 +4,7 @@
 //! join, each with a *branch* that it creates. See [`docs::format`](crate::docs::format).
 //!
 //! The last words of an object's first page declare the type of its messages. The sender writes
-//! them before it opens the object, and they never change. Each message is checked by itself.
+//! them before it opens the object, and they never change. `typed` checks each message.
 
 use super::bell::Bell;
 use super::error::ChannelError;

@@ -26,7 +26,8 @@
 //! out before they are validated. A garbage sequence makes the slot neither free nor full: the
 //! channel stops.
 //!
-//! A return's *ticket* is the number of returns before it. With `n` words, one per possible loan,
+//! # Returns
+//!
 //! A return's *ticket* is the number of returns before it. With `n` words, one per possible loan,
 //! ticket `t` goes into word `t % n`. The receiver's threads draw their tickets from a counter, so
 //! a return is one store. Each unread return belongs to a loan that is still out, so none is

@@ -8,10 +8,11 @@
 //!
 //! # The helper
 //!
-//! A helper is a thread that sleeps for the tasks of this process that await a channel. It starts with the first await, sleeps on the bells of all awaited ends (`futex_waitv`), wakes
-//! their tasks, and exits with the last such end. An end stays with the helper until it is dropped
-//! or a thread waits on it: a message costs the task no system call and no lock. A future that is
-//! ready when first polled never involves the helper.
+//! A *helper* is a thread that sleeps for the tasks of this process that await a channel. It starts
+//! with the first await, sleeps on the bells of all awaited ends (`futex_waitv`), wakes their tasks,
+//! and exits with the last such end. An end stays with the helper until it is dropped or a thread
+//! waits on it: a message costs the task no system call and no lock. A future that is ready when
+//! first polled never involves the helper.
 //!
 //! The steps S and W are those of `bell`.
 //!
@@ -30,9 +31,10 @@
 //!
 //! # More than 127 ends, and older kernels
 //!
-//! A call takes 128 words, so there is a helper for each 127 ends. Without the call, there is one for
-//! each end. It sleeps on the end's bell until that is rung; then, until the task returns by a system call, on its own count (`is_idle`). If the call
-//! fails later, a helper sleeps on its count alone, a millisecond at a time.
+//! `futex_waitv` takes 128 words, so there is a helper for each 127 ends. Before Linux 5.16, or
+//! where a filter forbids the call, there is one for each end. It sleeps on the end's bell until
+//! that is rung; then, until the task returns by a system call, on its own count (`is_idle`). If the
+//! call fails later, a helper sleeps on its count alone, a millisecond at a time.
 //!
 //! Dropping an end marks it and wakes the helper, which may be in a waker: it unmaps the end on its
 //! next pass, on older kernels within a second.
@@ -50,6 +52,7 @@ use super::layout::{MappedBell, MappedMeeting, Shared};
 use crate::error::OsError;
 use crate::os::fork::{self, PerProcess};
 use crate::os::futex::{can_sleep_on_many, Deadline, Futex, Words, MOST_WORDS};
+use crate::os::posix::start_thread;
 use crate::owner::waiting::wake;
 use crate::sync::{fence, fence_after_rmw, Ordering};
 use atomic_waker::AtomicWaker;
@@ -59,7 +62,7 @@ use std::mem;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::thread::{self, Thread};
+use std::thread::Thread;
 use std::time::Duration;
 
 pub(super) struct Sleeper {
@@ -214,8 +217,9 @@ impl Interrupts {
     }
 }
 
-/// Interrupts the waits of one [`Receiver`](super::Receiver), [`Sender`](super::Sender) or
-/// [`Publisher`](super::Publisher), from any thread.
+/// Interrupts the waits of one [`Receiver`](super::Receiver), [`Sender`](super::Sender),
+/// [`Publisher`](super::Publisher), [`Subscriber`](super::Subscriber) or
+/// [`Watcher`](super::Watcher), from any thread.
 ///
 /// An interrupt ends the current wait, or else the next one that would sleep or spin, which returns
 /// `Interrupted`; several in a row count as one. Futures are not interrupted; drop them.
@@ -260,9 +264,6 @@ impl fmt::Debug for Interrupter {
         f.debug_struct("Interrupter").field("is_set", &is_set).finish()
     }
 }
-
-/// In bytes: several times what a waker needs.
-const STACK: usize = 1 << 20;
 
 static HELPERS: PerProcess<Mutex<Vec<Arc<Helper>>>> = PerProcess::new();
 
@@ -389,14 +390,9 @@ impl Helper {
     }
 
     fn start(self: &Arc<Self>) -> Result<(), OsError> {
-        let (this, thread) = (self.clone(), thread::Builder::new().name("shm-pool-await".to_owned()));
-        match thread.stack_size(STACK).spawn(move || this.run()) {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let object = "a thread that wakes the tasks that await channels";
-                Err(OsError::new("pthread_create", object, STACK, error, String::new()))
-            }
-        }
+        let this = self.clone();
+        start_thread("shm-pool-await", "a thread that wakes the tasks that await channels", move || this.run())
+            .map(drop)
     }
 
     fn run(self: Arc<Self>) {

@@ -1,8 +1,9 @@
-//! Waiting for a channel's name: until a sender creates it, ends, or makes room.
+//! Waiting for a channel's name, until a sender creates it, ends, or makes room; and discovery.
 //!
 //! Before a receiver has opened a channel, it shares nothing with the sender that could wake it. So
 //! a thread of this process, the *lookout*, sleeps for all such waits: until the kernel reports a
-//! change to the names of a directory (`inotify`), or a check is due.
+//! change to the names of a directory (`inotify`), or a check is due. It starts with the first wait
+//! and exits after the last.
 //!
 //! | step | the waiting thread or task | step | the lookout |
 //! |---|---|---|---|
@@ -11,13 +12,13 @@
 //! | N3 | sleep | L3 | wake the marked ones |
 //! | | | L4 | sleep |
 //!
-//! **No change is missed.** A new wait is marked after L1, so it checks the name once more when
-//! changes are reported already. L2 precedes L3, and N1 precedes N2 (see `AtomicWaker`).
+//! **No change is missed.** A new wait is marked after L1, so it checks the name again once changes
+//! are reported. L2 precedes L3, and N1 precedes N2 (see `AtomicWaker`).
 //!
 //! A killed process's locks are released shortly *after* the report that its file was closed. So
 //! the lookout marks a wait again 1, 2, 4 … milliseconds after a change of its name, and later once
 //! a second; every 10 milliseconds if the kernel watches no further directory
-//! (`fs.inotify.max_user_instances`, too few descriptors).
+//! (`fs.inotify.max_user_instances`, too few descriptors), or if no lookout can be started.
 //!
 //! A check that finds the name as it was at the last attempt makes no attempt, which would open the
 //! object for writing, and so be reported: waits for one name would wake each other.
@@ -40,7 +41,7 @@ use crate::os::inotify::Watched;
 use crate::os::locks::LockFile;
 use crate::os::mapping::Mapping;
 use crate::os::name::{Inode, Name, Namespace};
-use crate::os::posix::PAGE;
+use crate::os::posix::{start_thread, PAGE};
 use crate::os::process::{Process, Seen};
 use crate::os::segment::check_metadata;
 use crate::owner::waiting::wake;
@@ -81,9 +82,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Between checks of a name whose changes are not reported.
 const UNREPORTED: Duration = Duration::from_millis(10);
-
-/// In bytes: several times what a waker needs.
-const STACK: usize = 1 << 20;
 
 static LOOKOUT: PerProcess<parking_lot::Mutex<Weak<Lookout>>> = PerProcess::new();
 
@@ -160,11 +158,7 @@ impl Lookout {
     }
 
     fn start(self: Arc<Self>) -> Result<(), OsError> {
-        let thread = thread::Builder::new().name("shm-pool-names".to_owned()).stack_size(STACK);
-        thread.spawn(move || self.run()).map(drop).map_err(|error| {
-            let object = "a thread that waits for the names of channels";
-            OsError::new("pthread_create", object, STACK, error, String::new())
-        })
+        start_thread("shm-pool-names", "a thread that waits for the names of channels", move || self.run()).map(drop)
     }
 
     fn take_in(&self, wait: &Arc<Wait>) -> bool {

@@ -76,7 +76,11 @@ fn drop_handle(handle: Carry, leased: bool) {
     // SAFETY: the item keeps the places alive until it is given away, and a give touches nothing
     // after that.
     let places = unsafe { places.as_ref() };
-    let given = if leased { places.leased.give(handle) } else { places.shelf.give(handle) };
+    let given = if leased {
+        places.leased.give(handle)
+    } else {
+        places.shelf.give_if_empty(handle).or_else(|handle| places.shelf.give(handle))
+    };
     if let Err(item) = given {
         destroy(item);
     }

@@ -53,8 +53,8 @@ pub(crate) fn this_thread() -> u64 {
     pointer
 }
 
-/// Identifies the calling thread and its process: no other thread of the process has this token, nor
-/// has it recorded one for a thread of an ancestor.
+/// Identifies the calling thread and its process. To be compared with what [`recorded_token`] has
+/// returned, which names no other thread of this process or of an ancestor.
 #[inline]
 pub(crate) fn token() -> u64 {
     // Relaxed: it changes only right after a fork, in the child's only thread.
@@ -161,7 +161,7 @@ mod tests {
         crate::os::locks::watch_forks().unwrap();
         let before = epoch();
         let is_another = || {
-            // 1, or 2 as above.
+            // 1 or 2, as in `tokens_differ`.
             let step = epoch() - before;
             assert_ne!(step, 0, "the fork was noticed");
             // Simulates enough forks that the next one is number 2^32.

@@ -1,5 +1,6 @@
 //! System calls on open objects and on the process itself.
 
+use crate::error::OsError;
 use std::ffi::CString;
 use std::fs::File;
 use std::hint::black_box;
@@ -9,6 +10,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::thread::{self, ThreadId};
 
 pub(crate) const EINTR_RETRIES: usize = 64;
 
@@ -20,6 +22,20 @@ pub(crate) const PAGE: usize = 4096;
 
 /// The name, in errors, of the call that locks memory into RAM.
 pub(crate) const LOCK_MEMORY: &str = "mlock2";
+
+/// The stack of a thread that calls wakers, in bytes: several times what one needs.
+const STACK: usize = 1 << 20;
+
+/// Starts a thread that calls wakers. `purpose` says in the error what it is for.
+pub(crate) fn start_thread(
+    name: &str,
+    purpose: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<ThreadId, OsError> {
+    let started = thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(body);
+    let failed = |error| OsError::new("pthread_create", purpose, STACK, error, String::new());
+    Ok(started.map_err(failed)?.thread().id())
+}
 
 pub(crate) fn page_size() -> usize {
     // SAFETY: `sysconf` has no preconditions.

@@ -174,15 +174,15 @@ impl ClosedChunk {
     #[inline]
     pub(crate) fn give_if_empty(self) -> Result<(), Self> {
         let shelf = self.shelf();
-        // SAFETY: the chunk keeps the pool, and so the shelf, until it is given away. From then on
-        // `Shelf::give_if_empty` does not touch the shelf.
+        // SAFETY: the chunk keeps the pool, and so the shelf (I3), until it is given away. From then
+        // on `Shelf::give_if_empty` does not touch the shelf.
         unsafe { shelf.as_ref() }.give_if_empty(self)
     }
 
     /// Gives it to its shelf's hot slot. `Err` returns a refused chunk.
     pub(crate) fn give(self) -> Result<(), OwnedChunk> {
         let shelf = self.shelf();
-        // SAFETY: as above, or it holds another chunk of the shelf.
+        // SAFETY: as above; `Shelf::give` touches the shelf only while it holds another of its chunks.
         unsafe { shelf.as_ref() }.give(self)
     }
 }

@@ -135,15 +135,15 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         Some(found)
     }
 
-    /// Gives an idle chunk to the hot slot if that is empty. The caller must not touch one that was
-    /// taken, nor the shelf unless it holds another of its chunks.
+    /// Gives an idle chunk to the hot slot if that is empty; else returns it. The caller must not
+    /// touch one that was accepted, nor the shelf unless it holds another of its chunks.
     #[inline]
     pub(crate) fn give_if_empty(&self, chunk: C) -> Result<(), C> {
         let chunk = chunk.into_raw();
         // The slot is usually empty, so a load first would cost more than it saves.
         match self.hot.0.compare_exchange(ptr::null_mut(), chunk.as_ptr(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(()),
-            // SAFETY: it was not given, so the caller is still its only owner.
+            // SAFETY: the exchange failed, so this call still owns what `into_raw` has released.
             Err(_) => Err(unsafe { C::from_raw(chunk) }),
         }
     }
@@ -152,6 +152,7 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     /// Same contract as [`Shelf::give_if_empty`], but the caller destroys a refused chunk.
     pub(crate) fn give(&self, chunk: C) -> Result<(), O> {
         let chunk = chunk.into_raw();
+        // Relaxed: only a guess, which the exchange checks.
         let mut seen = self.hot.0.load(Ordering::Relaxed);
         while seen != Self::SEAL {
             // AcqRel: displacing an older chunk also takes it.

@@ -21,10 +21,10 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::OsError;
 use crate::os::fork;
 use crate::os::fork::PerProcess;
 use crate::os::futex::{barrier, Deadline};
+use crate::os::posix::start_thread;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::limits::Need;
 use crate::owner::limits::{AllocError, AllocErrorKind};
@@ -40,8 +40,6 @@ use std::task::Waker;
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 use std::{mem, ptr};
-
-const STACK: usize = 1 << 20;
 
 pub(crate) type Delivery = Result<ClosedChunk, AllocError>;
 
@@ -174,7 +172,8 @@ impl Queue {
     fn serve(&mut self, pool: &Arc<Pool>) -> Vec<Arc<Waiter>> {
         // The shortest refused request, by grain: none as long or longer is tried.
         let mut refused = [usize::MAX; 2];
-        // What is released during this look is for the first request of its class, in the next look.
+        // A chunk that is released during this look belongs to the first request of its class: the next
+        // look finds it.
         let mut was_refused = vec![false; pool.shelves().len()];
         let (mut delivered, mut at) = (Vec::new(), 0);
         while let Some(waiter) = self.waiters.get(at).cloned() {
@@ -291,16 +290,13 @@ impl Drop for Ticket {
 }
 
 fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, AllocError> {
-    let thread = thread::Builder::new().name("shm-pool-wait".to_owned()).stack_size(STACK);
     let (room, pool) = (pool.waiting.clone(), pool.clone());
     let help = move || {
         if panic::catch_unwind(AssertUnwindSafe(|| room.help(pool))).is_err() {
             room.helper_ends(&mut room.queue.lock());
         }
     };
-    let object = "a thread that waits for memory";
-    let failed = |error| OsError::new("pthread_create", object, STACK, error, String::new());
-    Ok(thread.spawn(help).map_err(failed)?.thread().id())
+    Ok(start_thread("shm-pool-wait", "a thread that waits for memory", help)?)
 }
 
 /// The number of listening pools with this notice. Every drop of a buffer reads it.

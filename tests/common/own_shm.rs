@@ -13,8 +13,16 @@ pub(crate) fn give_small_shm(command: &mut Command) {
 
 /// The same with these options of tmpfs, which must end with a NUL.
 pub(crate) fn give_shm(command: &mut Command, options: &'static [u8]) {
-    let mount_shm = move || mount(b"tmpfs\0", b"/dev/shm\0", libc::MS_NOSUID | libc::MS_NODEV, options);
-    give_mounts(command, Inside::Itself, mount_shm);
+    give_mounts(command, Inside::Itself, move || mount_shm(options));
+}
+
+pub(crate) fn mount_shm(options: &[u8]) -> io::Result<()> {
+    mount(b"tmpfs\0", b"/dev/shm\0", libc::MS_NOSUID | libc::MS_NODEV, options)
+}
+
+/// Keeps the mounts that follow from other mount namespaces.
+pub(crate) fn keep_mounts() -> io::Result<()> {
+    mount(b"none\0", b"/\0", libc::MS_REC | libc::MS_PRIVATE, b"\0")
 }
 
 /// The user of an unprivileged process in its new user namespace. Outside, it stays the same user.
@@ -53,7 +61,7 @@ pub(crate) fn give_mounts(
         if !is_root {
             maps.iter().try_for_each(|(path, text)| std::fs::write(path, text))?;
         }
-        mount(b"none\0", b"/\0", libc::MS_REC | libc::MS_PRIVATE, b"\0")?;
+        keep_mounts()?;
         mount_shm()
     };
     // SAFETY: between fork and exec, `prepare` makes system calls only: `fs::write` with a short

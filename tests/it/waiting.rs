@@ -151,6 +151,27 @@ fn cancel_anywhere() {
     assert_eq!(provider.stats().bytes_in_use, CAP);
 }
 
+/// Memory that is released while the helper tries thousands of requests goes to the first of them.
+#[test]
+fn first_of_thousands() {
+    const CHUNKS: usize = 64;
+    const LEN: usize = CAP / CHUNKS;
+    let provider = builder().max_bytes(CAP).build().unwrap();
+    let mut held: Vec<_> = (0..CHUNKS).map(|_| provider.alloc(LEN).unwrap()).collect();
+    let mut futures: VecDeque<_> = (0..2000).map(|_| Waiting::begin(provider.request(LEN).wait_async())).collect();
+    let mut random = Random(1);
+    drop(held.pop());
+    for _ in 0..200 {
+        let woken = std::iter::repeat_with(|| futures.iter().position(Waiting::is_woken)).flatten().next();
+        assert_eq!(woken, Some(0), "it has overtaken others");
+        let served = futures.pop_front().unwrap().served();
+        // A request that leaves makes the helper try all others.
+        drop(futures.pop_back());
+        (0..random.below(30_000)).for_each(|_| std::hint::spin_loop());
+        drop(served);
+    }
+}
+
 /// No memory is lost on its way to a cancelled waiter, and no other waiter keeps sleeping.
 #[test]
 fn thousands_cancelled() {

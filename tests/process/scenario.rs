@@ -22,6 +22,7 @@ use crate::own_shm::give_shm;
 use crate::shm;
 use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
+use nix::sys::socket::{shutdown, Shutdown};
 use shm_pool::channel::{Event, Message as Received, OnFull, Publisher, Receiver, RecvError, Subscriber};
 use shm_pool::inspect::{Inspector, Process, State};
 use shm_pool::{Descriptor, PeerId, Provider, ProviderId, ShmView, Tuning};
@@ -383,7 +384,8 @@ fn gateway_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), None);
     interrupter.interrupt();
-    sys::shut_down(listening);
+    // Ends `accept`. An error if the thread has closed the socket already.
+    let _ = shutdown(listening, Shutdown::Both);
     serving.join().unwrap();
 }
 

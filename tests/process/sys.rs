@@ -279,12 +279,6 @@ pub(crate) fn kill(id: u64) {
     check(unsafe { libc::kill(id, libc::SIGKILL) }).expect("a process of this user");
 }
 
-/// Ends the current and all future calls of `accept` on a socket; does nothing if it is closed.
-pub(crate) fn shut_down(socket: RawFd) {
-    // SAFETY: `shutdown` touches no memory. The caller reuses no descriptor.
-    unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
-}
-
 /// A way to end a process without running destructors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
@@ -321,10 +315,10 @@ fn fault() {
     unsafe { page.cast::<u8>().write_volatile(0) };
 }
 
-/// Calls `body` while this process can map at most `bytes` more. `body` must need little heap, which
-/// malloc has then mapped before.
+/// Calls `body` while this process can map at most `bytes` more. `body` may use a little heap: malloc
+/// has mapped it before.
 pub(crate) fn with_address_space<T>(bytes: u64, body: impl FnOnce() -> T) -> T {
-    // malloc keeps the memory of freed blocks for blocks of their length while one is in use.
+    // While one block is in use, malloc keeps the memory of freed ones for others of their length.
     let blocks = |len: usize| std::array::from_fn(|_| black_box(Vec::<u8>::with_capacity(len)));
     let kept: Vec<_> = (1..=256).map(|of_16| blocks(of_16 * 16)).map(|[kept, ..]: [_; 8]| kept).collect();
     let result = with_limit(Resource::RLIMIT_AS, 0, bytes, body);

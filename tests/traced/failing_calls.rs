@@ -7,12 +7,14 @@ use crate::calls::{error_name, is_complaint, is_done_anyway, is_retried_for_ever
 use crate::channels;
 use crate::fallible::{channel, Footprint, AWAITS, CONNECT, LOCKED_ALLOC, LOCKED_BUILD, PUBLISHED};
 use crate::kill_points::{is_possible, Place, Victim};
+use crate::own_shm;
 use crate::owner_operations::{builder, published, LARGE, SMALL};
 use crate::shm::{self, Names};
 use crate::table::Table;
-use crate::trace::{leave_shared_shm, stay_on_one_processor, Pace, Stop, Tracee};
+use crate::trace::{stay_on_one_processor, Pace, Stop, Tracee};
 use crate::waits::Wait;
 use crate::wire::Message;
+use nix::sched::{unshare, CloneFlags};
 use shm_pool::channel::{Publisher, Sender};
 use shm_pool::{Descriptor, Provider, ShmBuf};
 use std::fs;
@@ -120,6 +122,14 @@ fn every_syscall_fails_once() {
     }
     table.print();
     println!("{count} failures of system calls");
+}
+
+/// Gives this thread, and the children that it starts, their own /dev/shm, where that is permitted: how
+/// many names it has decides how often it is read, and how much heap that takes.
+fn leave_shared_shm() {
+    if unshare(CloneFlags::CLONE_NEWNS).is_ok() {
+        own_shm::keep_mounts().and_then(|()| own_shm::mount_shm(b"mode=1777\0")).expect("a tmpfs of its own");
+    }
 }
 
 /// Runs an operation with a fault, and summarises the result.

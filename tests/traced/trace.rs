@@ -4,7 +4,6 @@
 //! A mark is a SIGSTOP that the child sends itself with a bare system call. No other event causes
 //! that stop, so the tracer recognises it. It does not deliver the signal.
 
-use crate::own_shm::mount;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -51,17 +50,6 @@ pub(crate) fn stay_on_one_processor() {
     unsafe { libc::CPU_SET(usize::try_from(here).unwrap_or(0), &mut processors) };
     // SAFETY: a valid set, with its own size. If the call fails, steps only take longer.
     unsafe { libc::sched_setaffinity(0, size_of_val(&processors), &processors) };
-}
-
-/// Gives this thread, and the children that it starts, their own /dev/shm, where that is permitted:
-/// how many names it has decides how often it is read, and how much heap that takes.
-pub(crate) fn leave_shared_shm() {
-    // SAFETY: `unshare` touches no memory, and detaches this thread only.
-    if unsafe { libc::unshare(libc::CLONE_NEWNS) } == -1 {
-        return;
-    }
-    mount(b"none\0", b"/\0", libc::MS_REC | libc::MS_PRIVATE, b"\0").expect("mounts of this namespace");
-    mount(b"tmpfs\0", b"/dev/shm\0", libc::MS_NOSUID | libc::MS_NODEV, b"mode=1777\0").expect("a tmpfs");
 }
 
 // ---- the tracer's side -------------------------------------------------------------------------

@@ -151,6 +151,8 @@ pub(crate) fn print_in_flight(effort: Effort) {
     let mut table = table(&heads.collect::<Vec<_>>());
     let goal = Goal::AtMost(1.0);
     for held in FLIGHTS {
+        // CI's build has talc's own checks, which visit every gap at each free.
+        let held = if effort.is_quick { held / 10 } else { held };
         for (how, rows) in time_in_flight(LEN, held, effort) {
             let shown = |name| median(&rows, name).map_or("cannot".to_owned(), |time| Nanoseconds(time).to_string());
             let ratio =

@@ -58,7 +58,16 @@ impl Pool {
     }
 
     /// Makes a chunk that was just taken this thread's. A forked child loses it.
+    #[inline]
     pub(crate) fn adopt(&self, chunk: &Chunk) -> Result<(), AllocError> {
+        if Self::adopt_warm(chunk) {
+            return Ok(());
+        }
+        self.adopt_cold(chunk)
+    }
+
+    #[inline(never)]
+    fn adopt_cold(&self, chunk: &Chunk) -> Result<(), AllocError> {
         if !chunk.was_taken_here() {
             if !self.is_ours() {
                 return Err(AllocErrorKind::Forked.into());
