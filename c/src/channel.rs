@@ -213,14 +213,15 @@ fn on_stall(value: u64) -> Result<Option<OnStall>, Failure> {
 #[inline]
 fn send<T>(buf: Option<&mut Buf>, send: impl FnOnce(ShmBuf) -> Result<T, SendError<ShmBuf>>) -> Result<T, Failure> {
     let buf = buf.required("buf")?;
-    match send(buf.take().required("buf")?) {
-        Ok(sent) => Ok(sent),
-        Err(error) => {
-            let failure = error.kind().into();
-            buf.put(error.into_message());
-            Err(failure)
-        }
-    }
+    send(buf.take().required("buf")?).map_err(|error| put_back(buf, error))
+}
+
+#[cold]
+#[inline(never)]
+fn put_back(buf: &mut Buf, error: SendError<ShmBuf>) -> Failure {
+    let failure = error.kind().into();
+    buf.put(error.into_message());
+    failure
 }
 
 /// Apart, so that the usual send is compiled into few registers.

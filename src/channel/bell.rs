@@ -130,8 +130,15 @@ impl Bell {
 
     #[inline]
     pub(super) fn ring(&self) {
-        fence(Ordering::SeqCst); // W2, partner of S2
+        self.fence();
         self.ring_after_fence();
+    }
+
+    /// W2. Returns `true` if [`ring_after_fence`](Self::ring_after_fence) must follow.
+    #[inline]
+    pub(super) fn fence(&self) -> bool {
+        fence(Ordering::SeqCst); // W2, partner of S2
+        self.is_slept_on()
     }
 
     /// [`ring`](Self::ring) for a ringer whose W1 was a successful read-modify-write.

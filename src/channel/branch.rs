@@ -33,7 +33,6 @@ pub(super) struct Branch {
     limit: Limit,
     ticket: Ticket,
     has_room: bool,
-    sent: Option<Ticket>,
     /// No message before this one is a buffer that can be withdrawn.
     searched: Ticket,
     pub(super) on_full: OnFull,
@@ -104,7 +103,7 @@ impl Branch {
         let (ticket, searched) = (Ticket::default(), Ticket::default());
         let limit = Limit { loans: object.shared().loans(), bytes: max_bytes };
         let known = Known { numbers, out: 0 };
-        Self { object, sleeper, lender, known, limit, ticket, has_room: true, sent: None, searched, on_full }
+        Self { object, sleeper, lender, known, limit, ticket, has_room: true, searched, on_full }
     }
 
     #[inline]
@@ -118,6 +117,12 @@ impl Branch {
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.has_room
+    }
+
+    /// Returns `true` if a buffer of `bytes` can be sent without looking for returned loans.
+    #[inline]
+    pub(super) fn has_loan_at_hand(&self, bytes: usize) -> bool {
+        self.known.allows(bytes, self.limit)
     }
 
     #[inline]
@@ -243,7 +248,7 @@ impl Branch {
     }
 
     pub(super) fn wait_until_received(&mut self, deadline: Option<Deadline>) -> Result<(), SendErrorKind> {
-        let Some(sent) = self.sent else { return Ok(()) };
+        let Some(sent) = self.sent() else { return Ok(()) };
         self.wait(Duration::ZERO, deadline, |object, _| ring::is_done(object.shared().slots(), sent))
     }
 
@@ -257,8 +262,8 @@ impl Branch {
         }
     }
 
-    /// [Fills](Self::fill) the free slot with the buffer at this place. Returns its loan's number,
-    /// if it has a [loan](Self::has_loan).
+    /// [Fills](Self::fill) the free slot with the buffer at this place. Returns its loan's number, or
+    /// the buffer if there is no [loan](Self::has_loan).
     #[inline(always)]
     pub(super) fn lend(
         &mut self,
@@ -266,19 +271,19 @@ impl Branch {
         bytes: usize,
         buffer: ShmBuf,
         skipped: u32,
-    ) -> Option<u32> {
-        let (number, ticket) = (self.known.numbers.pop()?, self.count());
+    ) -> Result<u32, ShmBuf> {
+        let Some(number) = self.known.numbers.pop() else { return Err(buffer) };
+        let ticket = self.count();
         self.known.out += bytes;
         // No read-modify-write until the message is in its slot (see `lender`).
         self.lender.put(number, ticket, buffer);
         self.fill(&message::of_buffer(ticket, &SentBuffer { number, segment, offset, len }, skipped));
-        Some(number)
+        Ok(number)
     }
 
     /// Fills the free slot. The caller then calls [`ring`](Self::ring).
     #[inline]
     pub(super) fn fill(&mut self, words: &Words) {
-        self.sent = Some(self.ticket);
         ring::put(self.object.shared().slots(), &mut self.ticket, words);
     }
 
@@ -287,10 +292,29 @@ impl Branch {
         self.object.shared().to_receiver().ring();
     }
 
+    /// W2 of `bell`. Returns `true` if there is a receiver to [wake](Self::ring_after_fence), or one
+    /// that has closed or died, or a loan to [collect](Self::collect_some).
+    #[inline]
+    pub(super) fn fence_and_look(&mut self) -> bool {
+        let is_slept_on = self.object.shared().to_receiver().fence();
+        self.note_room();
+        is_slept_on || self.is_gone() || self.lender.has_returned()
+    }
+
+    #[inline]
+    pub(super) fn ring_after_fence(&self) {
+        self.object.shared().to_receiver().ring_after_fence();
+    }
+
+    #[inline]
+    fn note_room(&mut self) {
+        self.has_room = self.has_room();
+    }
+
     /// Step 5 of a send for this receiver. Returns `true` if a message was withdrawn.
     #[inline]
     pub(super) fn look_for_room(&mut self) -> bool {
-        self.has_room = self.has_room();
+        self.note_room();
         if self.has_room || self.on_full != OnFull::DropOldest {
             return false;
         }
@@ -314,8 +338,12 @@ impl Branch {
         self.is_gone() && !self.object.is_receiver_locked() && self.claim_sent().is_some()
     }
 
+    fn sent(&self) -> Option<Ticket> {
+        self.ticket.previous(self.object.shared().slots())
+    }
+
     fn claim_sent(&self) -> Option<Words> {
-        ring::claim(self.object.shared().slots(), &mut self.sent?)
+        ring::claim(self.object.shared().slots(), &mut self.sent()?)
     }
 
     /// Takes back a message of length `len` that the receiver did not take. Returns `None` if a

@@ -253,11 +253,16 @@ impl Lender {
         self.loans.put(number, buffer.into_chunk());
     }
 
+    #[inline]
+    pub(super) fn has_returned(&self) -> bool {
+        self.loans.has_returned(self.shared.returns())
+    }
+
     /// If there are returns and the lock is free, collects some and moves the freed numbers to the
     /// sender's list.
     #[inline(always)]
     pub(super) fn collect_some(&self, known: &mut Known) {
-        if !self.loans.has_returned(self.shared.returns()) {
+        if !self.has_returned() {
             return;
         }
         if let Some(mut taking) = self.loans.try_lock() {

@@ -102,6 +102,12 @@ impl Ticket {
         Self { number: self.number.wrapping_add(1), at: if at < slots.len() { at } else { 0 } }
     }
 
+    /// `None` before the first message.
+    pub(super) fn previous(self, slots: &[Slot]) -> Option<Self> {
+        let at = if self.at > 0 { self.at } else { slots.len() };
+        Some(Self { number: self.number.checked_sub(1)?, at: at.checked_sub(1)? })
+    }
+
     fn full(self) -> u64 {
         self.number.wrapping_add(1)
     }

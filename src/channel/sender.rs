@@ -219,7 +219,7 @@ impl Sender {
     /// A message sent while the receiver closes or dies may count as sent.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
-        self.send_buffer(buffer, Patience::Until(None))
+        self.send_buffer(buffer, || Patience::Until(None))
     }
 
     /// Like [`send`](Self::send), but does not wait for room.
@@ -229,7 +229,7 @@ impl Sender {
     /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyLoans`], and those of [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
-        self.send_buffer(buffer, Patience::None)
+        self.send_buffer(buffer, || Patience::None)
     }
 
     /// Like [`send`](Self::send), but blocks for at most `timeout`.
@@ -239,34 +239,57 @@ impl Sender {
     /// [`SendErrorKind::TimedOut`], and those of [`send`](Self::send).
     #[inline]
     pub fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<(), SendError<ShmBuf>> {
-        self.send_buffer(buffer, Patience::of(timeout))
+        self.send_buffer(buffer, || Patience::of(timeout))
     }
 
-    // So that a call through C or Python moves the result in registers, too.
+    // What waits or fails is in `prepare`, and what few messages need in `finish`: so a send, also one
+    // through C, has no call in it, and saves few registers before the fence, which waits for such stores.
     #[inline(always)]
-    fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<(), SendError<ShmBuf>> {
-        let fail = |kind, message| Err(SendError { kind, message });
-        let bytes = message.capacity();
-        if let Err(kind) = self.reserve(bytes, patience) {
+    fn send_buffer(&mut self, message: ShmBuf, patience: impl FnOnce() -> Patience) -> Result<(), SendError<ShmBuf>> {
+        let message = if self.can_send(&message) { message } else { self.prepare(message, patience)? };
+        let (len, place, bytes) = (message.len(), message.place(), message.capacity());
+        match self.branch.lend(place, bytes, message, 0) {
+            Ok(number) if self.branch.fence_and_look() => self.finish(number, len),
+            Ok(_) => Ok(()),
+            // Never: there was a loan.
+            Err(message) => Err(SendError { kind: SendErrorKind::TooManyLoans { max: self.loans() }, message }),
+        }
+    }
+
+    #[inline(always)]
+    fn can_send(&self, message: &ShmBuf) -> bool {
+        // Fork first: in a forked child the buffer cannot be asked.
+        self.check_fork().is_ok()
+            && !self.branch.is_gone()
+            && self.branch.is_ready()
+            && self.branch.has_loan_at_hand(message.capacity())
+            && message.provider() == self.provider
+    }
+
+    #[inline(never)]
+    fn prepare(&mut self, message: ShmBuf, patience: impl FnOnce() -> Patience) -> Result<ShmBuf, SendError<ShmBuf>> {
+        if let Err(kind) = self.reserve(message.capacity(), patience()) {
             if kind == SendErrorKind::Disconnected {
                 // After the provider's drop, no other thread reclaims.
                 self.branch.reclaim();
             }
-            return fail(kind, message);
+            return Err(SendError { kind, message });
         }
-        // `reserve` refused a forked child, in which the buffer could not be asked.
         let (found, expected) = (message.provider(), self.provider);
         if found != expected {
-            return fail(SendErrorKind::OtherProvider { found, expected }, message);
+            return Err(SendError { kind: SendErrorKind::OtherProvider { found, expected }, message });
         }
-        let (branch, len, place) = (&mut self.branch, message.len(), message.place());
-        let number = branch.lend(place, bytes, message, 0);
-        branch.ring();
-        branch.look_for_room();
+        Ok(message)
+    }
+
+    #[inline(never)]
+    fn finish(&mut self, number: u32, len: usize) -> Result<(), SendError<ShmBuf>> {
+        let branch = &mut self.branch;
+        branch.ring_after_fence();
         let is_left = branch.is_left();
         branch.collect_some();
-        match number.filter(|_| is_left).and_then(|number| branch.take_back(number, len)) {
-            Some(message) => fail(SendErrorKind::Disconnected, message),
+        match is_left.then(|| branch.take_back(number, len)).flatten() {
+            Some(message) => Err(SendError { kind: SendErrorKind::Disconnected, message }),
             None => Ok(()),
         }
     }

@@ -122,16 +122,13 @@ const MIXES: [Mixes; 8] = [
 pub(crate) struct Effort {
     pub(crate) rounds: usize,
     pub(crate) mixed_rounds: usize,
-    /// Orders in which each mixture fills the cap and continues, and for how many messages.
-    pub(crate) churned: u64,
-    pub(crate) churn: usize,
     /// Only checks that everything works, comparing every byte of the mixture.
     pub(crate) is_quick: bool,
 }
 
 impl Effort {
-    pub(crate) const FULL: Self = Self { rounds: 200, mixed_rounds: 40, churned: 5, churn: 2000, is_quick: false };
-    pub(crate) const QUICK: Self = Self { rounds: 2, mixed_rounds: 1, churned: 2, churn: 200, is_quick: true };
+    pub(crate) const FULL: Self = Self { rounds: 200, mixed_rounds: 40, is_quick: false };
+    pub(crate) const QUICK: Self = Self { rounds: 2, mixed_rounds: 1, is_quick: true };
 }
 
 /// A contender's nanoseconds per message, or why there are none.

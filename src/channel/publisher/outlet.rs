@@ -244,7 +244,8 @@ impl Outlet {
     #[inline]
     pub(super) fn lend(&mut self, place: (u64, u64, u64), bytes: usize, buffer: ShmBuf) {
         if self.is_taker() {
-            self.branch.lend(place, bytes, buffer, self.skipped);
+            // `is_taker`: it has a loan.
+            let _ = self.branch.lend(place, bytes, buffer, self.skipped);
             if self.is_at_limit {
                 self.is_at_limit = false;
                 self.branch.object.shared().missed().limit().clear(self.limit_reached);
