@@ -2,7 +2,7 @@
 //! at once.
 //!
 //! The short messages leave room for the long one at any time, but in pieces. A store that keeps
-//! reusing the same pieces never has it in one.
+//! reusing the same pieces never has a gap that is long enough.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The cost of an allocation that is refused: what a publisher pays for each attempt if it polls.
+//! The cost of an allocation that is refused, which a publisher that polls pays for each attempt.
 
 #![forbid(unsafe_code)]
 

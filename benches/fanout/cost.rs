@@ -3,7 +3,7 @@
 //!
 //! Messages are sent in bursts, and only the sends are timed, from the second burst of a batch on.
 //! *Quiet* receivers are in this process and receive between two bursts, so the figure is the
-//! publisher's own work, whatever the number of receivers. *Live* ones are processes with one core
+//! publisher's own work for any number of receivers. *Live* ones are processes with one core
 //! each, and receive meanwhile. Where there are too few cores for that, there is no such row.
 
 use crate::{channel_name, open, Part, FOR_EVER};

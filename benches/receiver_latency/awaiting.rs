@@ -3,7 +3,7 @@
 //! receiver only blocks.
 //!
 //! The CPU time is that of the receiver's whole process, including helper and bridge. The latency
-//! is from when the publisher began to send a message until the receiver's code had it, including
+//! is from when the publisher began to send a message until the receiver's code got it, including
 //! the wake-up.
 
 #![forbid(unsafe_code)]

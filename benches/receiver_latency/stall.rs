@@ -7,7 +7,7 @@
 //!
 //! It is done twice. With room for all messages the publisher continues, and both columns have the
 //! stall. With a few slots the publisher is blocked too, and sends the rest only after the stall:
-//! the naive column starts there, and does not have it.
+//! the naive column starts there, without the stall.
 
 #![forbid(unsafe_code)]
 

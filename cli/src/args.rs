@@ -18,7 +18,7 @@ Exit codes:
 
 /// Who holds what in the shared memory of shm-pool's providers, and a way to put it right.
 ///
-/// Looking disturbs nobody: it takes no lock and no peer's place, writes nothing, and works while
+/// Looking disturbs no process: it takes no lock and no peer's place, writes nothing, and works while
 /// processes are stopped or dead.
 #[derive(Parser)]
 #[command(name = "shm-pool", version, after_help = EXIT_CODES)]

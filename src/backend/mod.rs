@@ -54,13 +54,12 @@
 //! # Collecting
 //!
 //! If readers decrement a count in shared memory, the publisher has to look for free chunks.
-//! Looking only when an allocation fails would fill the whole cap, with messages in memory that
-//! left the cache long ago. So the backend calls the collector before it creates a chunk. If that
-//! makes less than an eighth of the memory idle, it grows by the missing amount before the next
-//! collection: it holds at most a seventh more than the messages in flight. Of chunks of up to
-//! 2 KiB there may be many, so the share is a half (falling to an eighth at 8 KiB), and it holds at
-//! most twice as much. Once nearly all of the cap has been taken from the system, it collects only
-//! when a chunk fits nowhere.
+//! Looking only when an allocation fails would fill the cap with messages that left the cache long
+//! ago. So the backend calls the collector before it creates a chunk. If that makes less than an
+//! eighth of the memory idle, it grows by the missing amount before the next collection: it holds at
+//! most a seventh more than the messages in flight. Of chunks of up to 2 KiB there may be many, so
+//! the share is a half (falling to an eighth at 8 KiB), and it holds at most twice as much. Once
+//! nearly all of the cap has been taken from the system, it collects only when a chunk fits nowhere.
 //!
 //! # Trust
 //!
@@ -82,10 +81,8 @@ use crate::os::segment::{Memory, Segment};
 use crate::os::{fork, locks};
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::control::{Payload, SegmentFactory};
-use crate::owner::limits::{range, Limits, Tuning, LONGEST};
-use crate::owner::limits::{AllocError, AllocErrorKind};
+use crate::owner::limits::{range, AllocError, AllocErrorKind, Limits, Tuning, LONGEST};
 use crate::owner::pool::{Pool, Reservation, Stats};
-
 use crate::owner::waiting::Ticket;
 use crate::protocol::control;
 use crate::protocol::memory_bell::LOOK_AGAIN;
@@ -133,7 +130,7 @@ pub trait SegmentSource: Send + Sync {
 /// The file of a segment, as its source created it.
 #[derive(Debug)]
 pub struct SegmentFile {
-    /// Identifies the segment to readers. Refused with `EEXIST` if an existing segment has it.
+    /// Identifies the segment to readers. Refused with `EEXIST` if it exists.
     pub id: u64,
     /// Empty, open for reading and writing. Held, with its locks, while the segment is mapped.
     pub file: File,

@@ -8,7 +8,7 @@
 
 use super::bell::Bell;
 use super::error::ChannelError;
-use super::missed::MissedWords;
+use super::message::MissedWords;
 use super::ring::{OnFull, Slot};
 use crate::error::OsError;
 use crate::os::fork;
@@ -212,7 +212,7 @@ pub(crate) mod format {
 
     pub(crate) const HEADER: &[(&str, usize)] = offsets!(Header: to_receiver to_sender returns_read missed process);
 
-    pub(crate) use crate::channel::missed::OFFSETS as MISSED;
+    pub(crate) use crate::channel::message::OFFSETS as MISSED;
 
     pub(crate) fn names(names: &Namespace) -> [Name; 2] {
         [name(names, "camera").unwrap(), branch_name(names, "camera", 0xff)]

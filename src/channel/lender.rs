@@ -230,7 +230,7 @@ impl Lender {
         Self { shared, locks, fork_epoch: fork::epoch(), loans, is_closed: AtomicBool::new(false) }
     }
 
-    /// Returns `true` if a buffer of `bytes` may be lent, after a [fetch](Self::fetch) if necessary.
+    /// Returns `true` if a buffer of `bytes` may be sent, after a [fetch](Self::fetch) if necessary.
     pub(super) fn allows(&self, bytes: usize, (free, out): (usize, usize), limit: Limit) -> bool {
         let mut taking = self.loans.lock();
         self.collect_few(&mut taking, self.all());

@@ -6,12 +6,35 @@
 //!
 //! Messages not sent are counted from the start, modulo 2^32: a count since the previous message
 //! would be withdrawn with it.
+//!
+//! # Missed messages
+//!
+//! A publisher counts privately what each receiver misses, and stores each change in the branch
+//! (Relaxed: the counts say nothing about other memory). Killed in between, it leaves a count that is
+//! one too low.
+//!
+//! One more word tells the receiver that its own loans are the reason. It has twice the number of
+//! messages for which the publisher found no loan, plus 1 if no buffer was sent since:
+//!
+//! | step | publisher | step | receiver |
+//! |---|---|---|---|
+//! | L1 | store the word, odd | S1, S2 | see `bell` |
+//! | W2 to W5 | ring, as for a message | S3 | if the word has changed and is odd, [`TooManyLoans`] |
+//! | L2 | with the next buffer that is sent: store it, even | | |
+//!
+//! L1 is W1 of `bell`, so a receiver that sleeps is woken; by the publisher's death, if it is
+//! killed between L1 and W5. Garbage in these words makes the receiver report untrue reasons or
+//! counts.
+//!
+//! [`TooManyLoans`]: super::RecvError::TooManyLoans
 
 #![forbid(unsafe_code)]
 
 use super::error::{RecvError, SendErrorKind};
 use super::ring::{Words, WORDS};
+use crate::sync;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most bytes that a slot itself holds.
 pub const MAX_INLINE: usize = (WORDS - 1) * 8;
@@ -137,5 +160,171 @@ pub(super) fn read(ticket: u64, words: &Words, missed: u32) -> Result<Carried, R
         }
         BYTES => Err(RecvError::Damaged { what: "it has more bytes than a slot" }),
         _ => Err(RecvError::Damaged { what: "it is of no known kind" }),
+    }
+}
+
+/// How many messages a receiver of a [`Publisher`](super::Publisher) has missed since it joined, by
+/// reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Missed {
+    /// Sent to it, and withdrawn: to make room for newer ones ([`OnFull::DropOldest`]), or as it was
+    /// disconnected.
+    ///
+    /// [`OnFull::DropOldest`]: super::OnFull::DropOldest
+    pub withdrawn: u64,
+    /// Skipped because it was behind by its capacity ([`OnFull::DropNewest`]).
+    ///
+    /// [`OnFull::DropNewest`]: super::OnFull::DropNewest
+    pub full: u64,
+    /// Skipped because it held as many buffers, or bytes, as it may.
+    pub too_many_loans: u64,
+    /// Skipped because it had made no room within
+    /// [`block_limit`](super::PublisherBuilder::block_limit) ([`OnFull::Block`]).
+    ///
+    /// [`OnFull::Block`]: super::OnFull::Block
+    pub stalled: u64,
+    /// Sent before the system let the publisher connect it.
+    pub not_connected: u64,
+}
+
+impl Missed {
+    /// Returns the number of messages missed for any reason.
+    pub fn total(&self) -> u64 {
+        let Self { withdrawn, full, too_many_loans, stalled, not_connected } = *self;
+        [withdrawn, full, too_many_loans, stalled, not_connected].into_iter().fold(0, u64::saturating_add)
+    }
+}
+
+/// To how many receivers a [`Publisher`](super::Publisher) has sent a message, and how many were
+/// skipped, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sent {
+    /// Receivers to which it was sent. One that closes concurrently may not get it.
+    pub receivers: usize,
+    /// Receivers that lost an older message to make room
+    /// ([`OnFull::DropOldest`](super::OnFull::DropOldest)).
+    pub withdrawn: usize,
+    /// Receivers skipped because they were behind by their capacity
+    /// ([`OnFull::DropNewest`](super::OnFull::DropNewest)).
+    pub full: usize,
+    /// Receivers skipped because they held as many buffers, or bytes, as they may.
+    pub too_many_loans: usize,
+    /// Receivers skipped, or [disconnected](super::OnStall::Disconnect), because they had made no
+    /// room within [`block_limit`](super::PublisherBuilder::block_limit).
+    pub stalled: usize,
+}
+
+impl Sent {
+    /// Returns the number of connected receivers to which the message was not sent.
+    pub fn skipped(&self) -> usize {
+        self.full + self.too_many_loans + self.stalled
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    Full,
+    TooManyLoans,
+    Stalled,
+}
+
+impl Sent {
+    #[cold]
+    pub(super) fn count(&mut self, reason: Reason) {
+        *match reason {
+            Reason::Full => &mut self.full,
+            Reason::TooManyLoans => &mut self.too_many_loans,
+            Reason::Stalled => &mut self.stalled,
+        } += 1;
+    }
+}
+
+impl Missed {
+    pub(super) fn count(&mut self, reason: Reason) {
+        *match reason {
+            Reason::Full => &mut self.full,
+            Reason::TooManyLoans => &mut self.too_many_loans,
+            Reason::Stalled => &mut self.stalled,
+        } += 1;
+    }
+}
+
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct MissedWords {
+    withdrawn: AtomicU64,
+    full: AtomicU64,
+    too_many_loans: AtomicU64,
+    stalled: AtomicU64,
+    not_connected: AtomicU64,
+    limit: LimitWord,
+}
+
+#[cfg(all(test, not(loom)))]
+pub(crate) const OFFSETS: &[(&str, usize)] =
+    offsets!(MissedWords: withdrawn full too_many_loans stalled not_connected limit);
+
+impl MissedWords {
+    pub(super) fn store(&self, missed: &Missed) {
+        let Missed { withdrawn, full, too_many_loans, stalled, not_connected } = *missed;
+        self.withdrawn.store(withdrawn, Ordering::Relaxed);
+        self.full.store(full, Ordering::Relaxed);
+        self.too_many_loans.store(too_many_loans, Ordering::Relaxed);
+        self.stalled.store(stalled, Ordering::Relaxed);
+        self.not_connected.store(not_connected, Ordering::Relaxed);
+    }
+
+    pub(super) fn load(&self) -> Missed {
+        Missed {
+            withdrawn: self.withdrawn.load(Ordering::Relaxed),
+            full: self.full.load(Ordering::Relaxed),
+            too_many_loans: self.too_many_loans.load(Ordering::Relaxed),
+            stalled: self.stalled.load(Ordering::Relaxed),
+            not_connected: self.not_connected.load(Ordering::Relaxed),
+        }
+    }
+
+    #[inline]
+    pub(super) fn limit(&self) -> &LimitWord {
+        &self.limit
+    }
+}
+
+/// The word that says whether the receiver's own loans are the reason.
+#[repr(transparent)]
+pub(super) struct LimitWord(sync::AtomicU64);
+
+impl Default for LimitWord {
+    fn default() -> Self {
+        Self(sync::AtomicU64::new(0))
+    }
+}
+
+impl LimitWord {
+    /// L1: the publisher found no loan, for the `count`th time. The caller then rings.
+    pub(super) fn reach(&self, count: u64) {
+        // Relaxed: the fences W2 and S2 order it with the bell.
+        self.0.store(count << 1 | 1, Ordering::Relaxed);
+    }
+
+    /// L2: a buffer is sent again.
+    pub(super) fn clear(&self, count: u64) {
+        self.0.store(count << 1, Ordering::Relaxed);
+    }
+
+    /// Returns the word if a message has found the receiver at its limit since it has `seen` the
+    /// word, and no buffer was sent since.
+    #[inline]
+    pub(super) fn change(&self, seen: u64) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&word| word != seen && word & 1 != 0)
+    }
+
+    /// Takes note of a [change](Self::change). Returns `true` if there was one.
+    pub(super) fn take(&self, seen: &mut u64) -> bool {
+        let change = self.change(*seen);
+        *seen = change.unwrap_or(*seen);
+        change.is_some()
     }
 }

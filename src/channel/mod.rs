@@ -5,11 +5,10 @@
 //! | one to one | a [`Sender`] | a [`Receiver`]; messages sent before it opens the channel wait for it |
 //! | one to many | a [`Publisher`] | up to 64 [`Receiver`]s, which may join, leave, die and rejoin at any time |
 //!
-//! The ends are in different processes, or in one. A message is one cache line: the descriptor of a
-//! buffer, or up to [`MAX_INLINE`] bytes. A [`Sender`] loses, duplicates or reorders nothing. With
-//! a [`Publisher`], a slow receiver loses what its [rule](OnFull) says, and the loss is
-//! [counted](Message::missed). A side that waits spins for a while and then sleeps until the other
-//! side wakes it, or an [`Interrupter`].
+//! A message is one cache line: the descriptor of a buffer, or up to [`MAX_INLINE`] bytes. A
+//! [`Sender`] loses, duplicates or reorders nothing. With a [`Publisher`], a slow receiver loses what
+//! its [rule](OnFull) says, and the loss is [counted](Message::missed). A side that waits spins for a
+//! while and then sleeps until the other side wakes it, or an [`Interrupter`].
 //!
 //! A sent buffer is *on loan*: the receiver reads it in place, for any length of time, in any
 //! thread and in any order. The memory returns to the pool when the receiver, or the last of
@@ -97,8 +96,7 @@
 //! | the provider's process | its segments and its control object | the last receiver is dropped along with all that it received, or a sweep finds that all were killed |
 //!
 //! Dropping the last receiver or message removes what the dead sender left, and takes up to 100
-//! milliseconds more if the sender's process has not exited yet. Two ends in one process detect
-//! each other's drop, but not a death.
+//! milliseconds more if the sender's process has not exited yet.
 //!
 //! # Restarts
 //!
@@ -109,11 +107,6 @@
 //! [`PublisherBuilder::create_timeout`], which waits until its predecessor has ended.
 //!
 //! [`list`] returns the channels that there are; a [`Watcher`] also reports changes.
-//!
-//! # Waiting for a name
-//!
-//! The operations that wait for a name share a thread of the process, which sleeps until the kernel
-//! reports a change of the names in a directory (`inotify`), and exits after the last such wait.
 //!
 //! # Resources
 //!
@@ -136,9 +129,8 @@
 //! with [`wait_any`], an event loop with a [`WakeFd`](crate::WakeFd) for each end
 //! ([`Receiver::poll_recv`], [`Sender::poll_ready`], [`Publisher::poll_ready`]).
 //!
-//! A helper thread sleeps in the kernel for up to 127 awaited ends of the process; before Linux
-//! 5.16, or where a filter forbids `futex_waitv`, for one. A task does not spin. Alternating
-//! between awaiting an end and waiting for it in a thread costs system calls.
+//! A [helper thread](crate::docs::limits) sleeps for the awaited ends of the process. A task does not
+//! spin. Alternating between awaiting an end and waiting for it in a thread costs system calls.
 
 #[cfg(all(test, loom))]
 #[path = "../models/awaiting.rs"]
@@ -153,7 +145,6 @@ mod fan_out_models;
 mod layout;
 mod lender;
 mod message;
-mod missed;
 #[cfg(all(test, loom))]
 #[path = "../models/loans.rs"]
 mod models;
@@ -178,8 +169,7 @@ pub(crate) use layout::format;
 
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError, WatchError};
 pub use layout::MessageType;
-pub use message::MAX_INLINE;
-pub use missed::{Missed, Sent};
+pub use message::{Missed, Sent, MAX_INLINE};
 pub use publisher::{OnStall, Publisher, PublisherBuilder, ReceiverState};
 pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
 pub use ring::OnFull;

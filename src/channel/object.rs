@@ -1,15 +1,14 @@
 //! The two ends of a channel's objects: creating, joining and leaving them.
 //!
 //! A pair's sender creates the object, and its receiver joins; a branch's receiver creates it, and
-//! the publisher opens it. Names are reused: a dead sender's object is removed only under its lock
-//! (see `remove_dead`), and a sender removes its own name before it releases the lock.
+//! the publisher opens it. A dead sender's object is removed only under its lock, and a sender removes
+//! its own name before it releases the lock.
 //!
 //! # A publisher's seats
 //!
 //! A publisher's object has a *seat* for each possible receiver, which locks its byte. A seat is
 //! free, announced (R3), connected (P4), or read: a closed receiver keeps it, and the publisher its
-//! loans, a descriptor and two mappings, until its last message is dropped. So the seats bound what
-//! receivers cost the publisher.
+//! loans, a descriptor and two mappings, until its last message is dropped.
 //!
 //! # A receiver joins
 //!

@@ -9,7 +9,7 @@
 
 use super::error::ChannelError;
 use super::layout::{size, Facts, Kind, MessageType, Shared, TypeWords, What, EXTRA_SLOTS, WRONG_SIZE};
-use super::missed::Missed;
+use super::message::Missed;
 use super::ring::{self, OnFull};
 use crate::os::mapping::Mapping;
 use crate::os::name::Name;

@@ -8,8 +8,7 @@ use super::error::{ChannelError, RecvError};
 use super::layout::{
     self, not_a_channel, Facts, Found, Kind, MessageType, Shared, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS,
 };
-use super::message::{self, Carried, Inline};
-use super::missed::Missed;
+use super::message::{self, Carried, Inline, Missed};
 use super::object::{Meeting, Object};
 use super::ring::{self, OnFull, Ticket, Words};
 use super::sleeper::{Interrupter, Interrupts, Sleeper};

@@ -242,8 +242,8 @@ impl Sender {
         self.send_buffer(buffer, || Patience::of(timeout))
     }
 
-    // What waits or fails is in `prepare`, and what few messages need in `finish`: so a send, also one
-    // through C, has no call in it, and saves few registers before the fence, which waits for such stores.
+    // All calls are in `prepare` and `finish`, which few sends need, so that a send, also one through C,
+    // saves few registers before the fence, which waits for such stores.
     #[inline(always)]
     fn send_buffer(&mut self, message: ShmBuf, patience: impl FnOnce() -> Patience) -> Result<(), SendError<ShmBuf>> {
         let message = if self.can_send(&message) { message } else { self.prepare(message, patience)? };

@@ -49,8 +49,7 @@
 
 use super::error::{ChannelError, RecvError, SendError, SendErrorKind};
 use super::layout::MessageType;
-use super::message::MAX_INLINE;
-use super::missed::Sent;
+use super::message::{Sent, MAX_INLINE};
 use super::publisher::{Publisher, PublisherBuilder};
 use super::receiver::{Message, Receiver, ReceiverBuilder};
 use super::sender::{Sender, SenderBuilder};

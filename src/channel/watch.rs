@@ -1,7 +1,6 @@
 //! Waiting for a channel's name, until a sender creates it, ends, or makes room; and discovery.
 //!
-//! Before a receiver has opened a channel, it shares nothing with the sender that could wake it. So
-//! a thread of this process, the *lookout*, sleeps for all such waits: until the kernel reports a
+//! A thread of this process, the *lookout*, sleeps for all such waits: until the kernel reports a
 //! change to the names of a directory (`inotify`), or a check is due. It starts with the first wait
 //! and exits after the last.
 //!
@@ -23,10 +22,7 @@
 //! A check that finds the name as it was at the last attempt makes no attempt, which would open the
 //! object for writing, and so be reported: waits for one name would wake each other.
 //!
-//! # Discovery
-//!
-//! A [`Watcher`] shares the lookout. It reports which channels there are, and when one is created
-//! or ends.
+//! A [`Watcher`] shares the lookout.
 
 #![forbid(unsafe_code)]
 

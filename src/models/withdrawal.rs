@@ -2,7 +2,7 @@
 
 use super::bell::{Bell, Look, Woken};
 use super::layout::What;
-use super::missed::LimitWord;
+use super::message::LimitWord;
 use super::ring::{self, Slot, Ticket, WORDS};
 use crate::sync::{explore, AtomicU64, Ordering};
 use loom::cell::UnsafeCell;

@@ -588,11 +588,12 @@ impl Registered {
 
 #[cfg(all(test, not(loom), not(shm_pool_asan)))]
 mod tests {
-    use super::BLOCK;
+    use super::{Chunk, BLOCK};
     use crate::Provider;
 
     #[test]
     fn homes_are_reused_and_released() {
+        assert_eq!(std::mem::size_of::<Chunk>(), 256, "see `docs::limits`");
         let name = format!("shm_pool-unit-{}-homes", std::process::id());
         let provider = Provider::builder().name_prefix(name).build().unwrap();
         let blocks = || provider.pool().registry.lock().blocks.len();

@@ -21,13 +21,11 @@
 
 #![forbid(unsafe_code)]
 
-use crate::os::fork;
-use crate::os::fork::PerProcess;
+use crate::os::fork::{self, PerProcess};
 use crate::os::futex::{barrier, Deadline};
 use crate::os::posix::start_thread;
 use crate::owner::chunk::ClosedChunk;
-use crate::owner::limits::Need;
-use crate::owner::limits::{AllocError, AllocErrorKind};
+use crate::owner::limits::{AllocError, AllocErrorKind, Need};
 use crate::owner::pool::Pool;
 use crate::protocol::memory_bell::{MemoryBell, LOOK_AGAIN};
 use atomic_waker::AtomicWaker;

@@ -5,7 +5,7 @@ use crate::iceoryx::iceoryx;
 use crate::sent::{burst, in_flight, sent, Order};
 use crate::source::{pool, Made, Malloc};
 use crate::workload::{mixture, one_by_one, Mixture, FRAME, LIVE, MIXTURE};
-use crate::zenoh_peers::{bare, binary_heap, buddy, buffers, ours, ours_that_keeps_many, pool_backend, stock, talc};
+use crate::zenoh_peers::{bare, binary_heap, buddy, buffers, ours, pool_backend, stock, talc};
 use shm_pool_support::latency::Spread;
 use shm_pool_support::turns::{interleave, Batch};
 
@@ -13,7 +13,6 @@ use shm_pool_support::turns::{interleave, Batch};
 pub(crate) mod names {
     pub(crate) const ZENOH_OURS: &str = "zenoh provider, our backend";
     pub(crate) const ZENOH_OURS_FULL: &str = "the same, collecting only when full";
-    pub(crate) const ZENOH_OURS_IDLE: &str = "the same, keeping 32,768 idle of a size";
     pub(crate) const BUFFERS: &str = "zenoh buffers, our buffer pool";
     pub(crate) const ZENOH_TALC: &str = "zenoh provider, talc";
     pub(crate) const ZENOH_BUDDY: &str = "zenoh provider, buddy";
@@ -63,17 +62,16 @@ const SENT: [Sends; 5] = [
 type SendsAmong = fn(usize, usize) -> Made<Batch>;
 
 /// Those whose messages in flight are compared. zenoh's default provider has talc.
-pub(crate) const AMONG: [&str; 4] = [ZENOH_TALC, BUFFERS, ZENOH_OURS, ZENOH_OURS_IDLE];
+pub(crate) const AMONG: [&str; 3] = [ZENOH_TALC, BUFFERS, ZENOH_OURS];
 
 /// How messages are sent and read while many are in flight.
-const FLIGHTS: [(&str, [SendsAmong; 4]); 3] = [
+const FLIGHTS: [(&str, [SendsAmong; 3]); 3] = [
     (
         "the oldest is read",
         [
             |len, held| in_flight(stock(talc()), len, held, Order::Oldest),
             |len, held| in_flight(buffers(), len, held, Order::Oldest),
             |len, held| in_flight(ours(true), len, held, Order::Oldest),
-            |len, held| in_flight(ours_that_keeps_many(), len, held, Order::Oldest),
         ],
     ),
     (
@@ -82,7 +80,6 @@ const FLIGHTS: [(&str, [SendsAmong; 4]); 3] = [
             |len, held| in_flight(stock(talc()), len, held, Order::Any),
             |len, held| in_flight(buffers(), len, held, Order::Any),
             |len, held| in_flight(ours(true), len, held, Order::Any),
-            |len, held| in_flight(ours_that_keeps_many(), len, held, Order::Any),
         ],
     ),
     (
@@ -91,7 +88,6 @@ const FLIGHTS: [(&str, [SendsAmong; 4]); 3] = [
             |len, _| burst(stock(talc()), len),
             |len, _| burst(buffers(), len),
             |len, _| burst(ours(true), len),
-            |len, _| burst(ours_that_keeps_many(), len),
         ],
     ),
 ];
@@ -152,7 +148,7 @@ pub(crate) fn time_sent(len: usize, effort: Effort) -> Vec<Row> {
 /// sent and read, and the row of each.
 pub(crate) fn time_in_flight(len: usize, held: usize, effort: Effort) -> Vec<(&'static str, Vec<Row>)> {
     let rounds = effort.mixed_rounds.div_ceil(4);
-    let time = |&(how, ref build): &(&'static str, [SendsAmong; 4])| {
+    let time = |&(how, ref build): &(&'static str, [SendsAmong; 3])| {
         let count = if how == BURST { held as u64 } else { BATCH };
         let spreads = interleave(build.map(|build| build(len, held)), rounds, Some(count));
         (how, AMONG.into_iter().zip(spreads).collect())

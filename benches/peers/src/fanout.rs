@@ -96,7 +96,7 @@ fn batch(fanout: Made<impl Fanout>, len: usize, subscribers: usize, is_thorough:
     }))
 }
 
-/// Times both, and prints their rows and ratios. What a peer cannot do is no error; a mistake of
+/// Times both, and prints their rows and ratios. A message that a peer cannot send is no error; a mistake of
 /// this library is one.
 pub(crate) fn measure(effort: Effort) -> Fallible {
     let batches = ROWS.into_iter().enumerate().flat_map(|(number, (len, subscribers, _))| {

@@ -4,7 +4,7 @@
 //! the ratios that the crate promises. These options follow a `--`:
 //! `--quick` only checks that everything works, `--fanout` only sends to several subscribers,
 //! `--restart` only restarts publishers, and `--in-flight` only compares whole zenoh buffers with
-//! zenoh's providers while many messages are in flight. What a peer cannot do is a row with the
+//! zenoh's providers while many messages are in flight. A peer's missing feature is a row with the
 //! reason, and a missed goal is a result: neither is an error.
 //!
 //! | file | its one job |

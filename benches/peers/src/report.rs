@@ -1,4 +1,4 @@
-//! The output: the machine, what is compared and what is not, tables, ratios with their goals.
+//! The output: the machine, the contenders, tables, ratios with their goals.
 
 use crate::contenders::names::*;
 use crate::contenders::{time_in_flight, Effort, Row, AMONG};
@@ -118,7 +118,7 @@ pub(crate) fn print_ratios(sizes: &[Sized], mixed: &[Row]) {
     show("peers", &table);
 }
 
-/// A row: what is compared, its goal, and the ratio of two medians.
+/// A row: the name of a ratio, its goal, and the ratio of two medians.
 fn ratio(what: String, goal: Goal, over: Option<f64>, under: Option<f64>) -> [String; 5] {
     let Some((over, under)) = over.zip(under) else {
         return [what, goal.to_string(), "missing: one side was not measured".to_owned(), String::new(), String::new()];

@@ -64,7 +64,7 @@ fn row(
     Ok([library.to_owned(), least, middle, most])
 }
 
-/// Prints a row for each library. What a peer cannot do is no error.
+/// Prints a row for each library. A peer that cannot restart is no error.
 pub(crate) fn measure(scratch: &Path, effort: Effort) -> Fallible {
     let name = format!("restart-{}", std::process::id());
     let mut subscriber = Receiver::builder().subscribe(&Client::new(), &name)?;

@@ -58,16 +58,9 @@ pub(crate) fn stock<B: ShmProviderBackend>(backend: Made<B>) -> Made<Zenoh<B>> {
     Ok(Zenoh { provider, account: Box::new(|| format!("one segment of {} MiB", SEGMENT >> 20)) })
 }
 
-/// A provider on our backend, which has it collect before it takes more memory, or only when it has
-/// reached its cap.
+/// A provider on our backend, which makes it collect before it takes more memory, or only at its cap.
 pub(crate) fn ours(collect_early: bool) -> Made<Zenoh<PoolBackend>> {
     pool_backend(collect_early).map(on)
-}
-
-/// A provider on our backend, for many messages of one size in flight: it keeps more of them idle than
-/// by default, so that what a collection brings back is not given up and made again.
-pub(crate) fn ours_that_keeps_many() -> Made<Zenoh<PoolBackend>> {
-    PoolBackend::builder().max_bytes(SEGMENT).max_idle_per_class(1 << 15).build().map(on).map_err(text)
 }
 
 fn on(backend: PoolBackend) -> Zenoh<PoolBackend> {

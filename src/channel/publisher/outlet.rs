@@ -4,8 +4,7 @@
 
 use crate::channel::branch::{Branch, Patience};
 use crate::channel::error::SendErrorKind;
-use crate::channel::message;
-use crate::channel::missed::{Missed, Reason};
+use crate::channel::message::{self, Missed, Reason};
 use crate::channel::ring::{OnFull, Words};
 use crate::os::futex::Deadline;
 use crate::owner::buf::ShmBuf;

@@ -123,7 +123,7 @@ fn worthwhile(bytes: usize) -> usize {
 #[derive(Default)]
 struct Collection {
     made: AtomicUsize,
-    /// The sum of what is [`worthwhile`] of each chunk.
+    /// The sum of the [`worthwhile`] bytes of each chunk.
     enough: AtomicUsize,
     /// From this many bytes on, a miss collects first.
     collect_at: AtomicUsize,
