@@ -156,6 +156,14 @@ fn wait_until_received() {
     let provider = Provider::builder().build().unwrap();
     let (mut sender, mut receiver, _client) = channel("chan-received", &provider, 4);
     assert_eq!(sender.wait_until_received(NOW), Ok(()), "nothing was sent");
+    // Each slot is once the last one sent.
+    for _ in 0..10 {
+        sender.send_bytes(b"").unwrap();
+        assert_eq!(sender.wait_until_received(NOW), Err(SendErrorKind::TimedOut));
+        assert!(receiver.try_recv().unwrap().is_empty());
+        assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
+        assert_eq!(sender.wait_until_received(NOW), Ok(()));
+    }
     sender.send(provider.alloc_zeroed(20_000).unwrap().freeze()).unwrap();
     assert_eq!(sender.wait_until_received(NOW), Err(SendErrorKind::TimedOut));
     let receiving = std::thread::spawn(move || {
