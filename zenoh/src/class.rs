@@ -8,7 +8,7 @@
 //!
 //! | search | looks at | made by |
 //! |---|---|---|
-//! | [`Class::take`] | the [`LOOKS`] oldest; all of them if a ninth may have been read | every allocation |
+//! | [`Class::take`] | the [`LOOKS`] oldest; all of them if its [share](spare_share) may have been read | every allocation |
 //! | [`Class::look`] | the oldest, and [`BATCH`] more from where the last look ended; releases those that two looks find being read, if there are more | a request that waits |
 //! | [`Class::tidy`] | all | an allocation that needs memory, `trim`, `let_go`, the end of a window, the thread of `idle` |
 
@@ -34,12 +34,15 @@ const PATIENCE: u8 = 64;
 const WINDOW: usize = 256;
 const WINDOW_SHARE: usize = 8;
 
-/// Buffers that are idle, or may have been read, are not too many up to this share of all.
-const SPARE_SHARE: usize = 9;
+/// Buffers that are idle, or may have been read, are not too many up to this share of all: a ninth. A
+/// search visits every buffer, and of short ones there may be many, so up to 2 KiB it is a half.
+fn spare_share(size: usize) -> usize {
+    (size / 1024).clamp(2, 9)
+}
 
 /// The buffers of one size class.
-#[derive(Default)]
 pub(crate) struct Class {
+    spare_share: usize,
     /// Last in, first out: the latest may still be in the cache.
     idle: Vec<Whole>,
     /// Oldest first.
@@ -71,6 +74,30 @@ struct Sent {
 }
 
 impl Class {
+    /// Creates a class for buffers of `size` bytes.
+    pub(crate) fn new(size: usize) -> Self {
+        Self {
+            spare_share: spare_share(size),
+            idle: Vec::new(),
+            sent: VecDeque::new(),
+            emptied: 0,
+            cursor: 0,
+            kept: 0,
+            tidy_at: 0,
+            window: 0,
+            low: 0,
+            reserved: 0,
+            reused: 0,
+            made: 0,
+            let_go: 0,
+        }
+    }
+
+    /// Drops all buffers, before the pool is dropped.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(0);
+    }
+
     /// Takes a free buffer. Prefers the oldest sent one to the idle ones, so that buffers that are
     /// not needed stay idle.
     #[inline]
@@ -81,15 +108,16 @@ impl Class {
     }
 
     /// Takes a free buffer from behind others that are being read, if a search is due. A search that
-    /// finds a ninth of all buffers is worth its time; after one that finds fewer, the missing ones
-    /// are made before the next search. So the pool has at most an eighth more than is in flight.
+    /// finds the class's share of all buffers is worth its time; after one that finds fewer, the missing
+    /// ones are made before the next search. So of 9 KiB and more, the pool has at most an eighth more than
+    /// is in flight, and of up to 2 KiB at most twice as many.
     #[cold]
     fn take_hidden(&mut self) -> Option<Whole> {
         if self.kept < self.tidy_at {
             return None;
         }
         self.tidy();
-        self.tidy_at = self.kept + (self.kept / SPARE_SHARE).saturating_sub(self.idle.len());
+        self.tidy_at = self.kept + (self.kept / self.spare_share).saturating_sub(self.idle.len());
         self.take_idle()
     }
 
@@ -240,7 +268,7 @@ impl Class {
     pub(crate) fn note_gone(&mut self, count: usize) {
         self.kept -= count;
         self.low = self.low.min(self.idle.len());
-        self.tidy_at = self.tidy_at.min(self.kept + self.kept / SPARE_SHARE);
+        self.tidy_at = self.tidy_at.min(self.kept + self.kept / self.spare_share);
     }
 
     pub(crate) fn note_made(&mut self) {
@@ -261,7 +289,7 @@ impl Class {
     /// ones and as many as are reserved. Returns the number released.
     pub(crate) fn end_window(&mut self, reserved: usize) -> usize {
         self.note_reserved(reserved);
-        let spare = (self.kept - self.low) / SPARE_SHARE + 1;
+        let spare = (self.kept - self.low) / self.spare_share + 1;
         let unneeded = self.low.saturating_sub(spare).div_ceil(2);
         let count = unneeded.min(self.kept.saturating_sub(reserved));
         self.leak(count);

@@ -95,9 +95,7 @@ impl Pool {
     }
 
     pub(super) fn reopen(chunk: OwnedChunk) -> Option<ClosedChunk> {
-        let closed = chunk.close().map_err(Self::queue_leased).ok()?;
-        closed.set_whereabouts(Whereabouts::Elsewhere);
-        Some(closed)
+        chunk.close().map_err(Self::queue_leased).ok()
     }
 
     fn queue_leased(chunk: OwnedChunk) {
