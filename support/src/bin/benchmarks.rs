@@ -2,7 +2,8 @@
 //! charts beside it, and `BENCHMARKS.md`, which is `benches/BENCHMARKS.in.md` with the tables filled in.
 //!
 //! A line `{{NAME}}` of the template is replaced by the table that a bench shows under this name, and
-//! `{{NAME | 1 3}}` by these columns of it. `{{machine}}` and `{{minutes}}` may stand anywhere.
+//! `{{NAME | 1 3}}` by these columns of it. `{{machine}}`, `{{revision}}` and `{{minutes}}` may stand
+//! anywhere.
 
 #![forbid(unsafe_code)]
 
@@ -59,6 +60,8 @@ const BENCHES: [(&str, &str, &str); 15] = [
 #[derive(Default, Serialize, Deserialize)]
 struct Run {
     machine: String,
+    #[serde(default)]
+    revision: String,
     /// The commands, and how many seconds each took.
     commands: Vec<(String, u64)>,
     tables: Vec<Figures>,
@@ -92,6 +95,8 @@ fn measure(options: &Options, all: &mut Run) -> Fallible {
     let lines = env::temp_dir().join(format!("shm-pool-figures-{}", std::process::id()));
     let target = fs::canonicalize(".")?.join(env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into()));
     all.machine = Machine::now().caption();
+    let head = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output()?;
+    all.revision = String::from_utf8_lossy(&head.stdout).trim().to_owned();
     for (cargo, full, quick) in BENCHES {
         let arguments = if options.quick { quick } else { full };
         if !cargo.contains(&options.only) || (options.quick && quick.is_empty()) {
@@ -137,7 +142,8 @@ impl Run {
 /// Fills the tables into the template.
 fn render(template: &str, all: &Run) -> String {
     let minutes = all.commands.iter().map(|(_, seconds)| seconds).sum::<u64>().div_ceil(60);
-    let template = template.replace("{{machine}}", &all.machine).replace("{{minutes}}", &minutes.to_string());
+    let template = template.replace("{{machine}}", &all.machine).replace("{{revision}}", &all.revision);
+    let template = template.replace("{{minutes}}", &minutes.to_string());
     let line = |line: &str| {
         let Some(name) = line.strip_prefix("{{").and_then(|line| line.strip_suffix("}}")) else {
             return line.to_owned();
