@@ -242,8 +242,8 @@ impl Sender {
         self.send_buffer(buffer, || Patience::of(timeout))
     }
 
-    // All calls are in `prepare` and `finish`, which few sends need, so that a send, also one through C,
-    // saves few registers before the fence, which waits for such stores.
+    // All calls are in `prepare` and `finish`, which few sends need: saving registers, also for C, would
+    // be stores that the fence waits for.
     #[inline(always)]
     fn send_buffer(&mut self, message: ShmBuf, patience: impl FnOnce() -> Patience) -> Result<(), SendError<ShmBuf>> {
         let message = if self.can_send(&message) { message } else { self.prepare(message, patience)? };

@@ -37,8 +37,8 @@ pub(crate) enum Whereabouts {
     Leased = 2,
 }
 
-/// Every drop reads the first cache line; of the fields that change with each use, it has none. Two lines
-/// in all: with thousands of messages in flight, each alloc and drop fetches them from memory.
+/// Every drop reads the first cache line, which has no field that changes with each use. There are two:
+/// with thousands of messages in flight, each is fetched from memory.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
     /// The class's shelf, or [`Pool::no_shelf`] once it is retired.
