@@ -242,8 +242,8 @@ impl Sender {
         self.send_buffer(buffer, || Patience::of(timeout))
     }
 
-    // All calls are in `prepare` and `finish`, which few sends need: saving registers, also for C, would
-    // be stores that the fence waits for.
+    // All calls are in `prepare` and `finish`, which few sends need: saving registers for them would be
+    // stores that the fence waits for.
     #[inline(always)]
     fn send_buffer(&mut self, message: ShmBuf, patience: impl FnOnce() -> Patience) -> Result<(), SendError<ShmBuf>> {
         let message = if self.can_send(&message) { message } else { self.prepare(message, patience)? };
@@ -258,7 +258,7 @@ impl Sender {
 
     #[inline(always)]
     fn can_send(&self, message: &ShmBuf) -> bool {
-        // Fork first: in a forked child the buffer cannot be asked.
+        // First: a forked child cannot ask the buffer.
         self.check_fork().is_ok()
             && !self.branch.is_gone()
             && self.branch.is_ready()
