@@ -224,15 +224,6 @@ fn put_back(buf: &mut Buf, error: SendError<ShmBuf>) -> Failure {
     failure
 }
 
-/// Apart, so that the usual send is compiled into few registers.
-#[inline(never)]
-fn send_in_time(sender: &mut channel::Sender, content: ShmBuf, timeout_ns: u64) -> Result<(), SendError<ShmBuf>> {
-    match timeout_ns {
-        0 => sender.try_send(content),
-        _ => sender.send_timeout(content, timeout(timeout_ns)),
-    }
-}
-
 /// Creates the channel `name`, for buffers of one provider and one receiver.
 ///
 /// `provider`: may be destroyed before the sender.
@@ -309,8 +300,9 @@ pub extern "C" fn shm_pool_sender_send(sender: Option<&mut Sender>, buf: Option<
     guard(|| {
         let sender = &mut sender.required("sender")?.0;
         send(buf, |content| match timeout_ns {
+            0 => sender.try_send(content),
             SHM_POOL_FOREVER => sender.send(content),
-            _ => send_in_time(sender, content, timeout_ns),
+            _ => sender.send_timeout(content, timeout(timeout_ns)),
         })
     })
 }

@@ -130,8 +130,9 @@ impl Bell {
 
     #[inline]
     pub(super) fn ring(&self) {
-        self.fence();
-        self.ring_after_fence();
+        if self.fence() {
+            self.wake(); // W3
+        }
     }
 
     /// W2. Returns `true` if [`ring_after_fence`](Self::ring_after_fence) must follow.

@@ -33,9 +33,9 @@ use zenoh::shm::{ShmProvider, ShmProviderBackend};
 /// An allocation looks at the 4 buffers of its size class that were sent longest ago, and takes the
 /// first one that no reader has, according to zenoh. Otherwise it takes one that was not sent, or
 /// searches the whole class, or creates one, as `ShmProvider` does. It searches often enough to keep
-/// the pool within an eighth of the messages in flight; of up to 2 KiB, within twice as many. If it finds
-/// one, and the message is as long as the buffer's previous one, it makes no system call and does not touch the heap; another length
-/// of the class costs one clone of zenoh's handle.
+/// the pool within an eighth of the messages in flight; of up to 2 KiB, within twice as many. If it
+/// finds one, and the message is as long as the buffer's previous one, it makes no system call and does
+/// not touch the heap; another length of the class costs one clone of zenoh's handle.
 ///
 /// If a buffer was still being read in each of 64 looks, the pool releases it, and it becomes an
 /// ordinary zenoh message. So readers that keep messages, or have died with them, do not prevent

@@ -41,6 +41,7 @@ fn spare_share(size: usize) -> usize {
 }
 
 /// The buffers of one size class.
+#[derive(Default)]
 pub(crate) struct Class {
     spare_share: usize,
     /// Last in, first out: the latest may still be in the cache.
@@ -76,21 +77,7 @@ struct Sent {
 impl Class {
     /// Creates a class for buffers of `size` bytes.
     pub(crate) fn new(size: usize) -> Self {
-        Self {
-            spare_share: spare_share(size),
-            idle: Vec::new(),
-            sent: VecDeque::new(),
-            emptied: 0,
-            cursor: 0,
-            kept: 0,
-            tidy_at: 0,
-            window: 0,
-            low: 0,
-            reserved: 0,
-            reused: 0,
-            made: 0,
-            let_go: 0,
-        }
+        Self { spare_share: spare_share(size), ..Self::default() }
     }
 
     /// Drops all buffers, before the pool is dropped.
