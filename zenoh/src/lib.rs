@@ -149,6 +149,9 @@
 //! policies collect, fails allocations that it could serve when nothing has been read yet.
 //! (`benches/peers` compares collecting early with collecting when full.)
 //!
+//! Messages that a collection releases are used again in the order of their addresses, which the
+//! processor's caches favour. The list for that takes 16 bytes for each message collected.
+//!
 //! The backend also collects before it refuses an allocation. After eight refusals in a row, it limits
 //! collections that release nothing to a 128th of the time: zenoh's policies collect in each try
 //! themselves.
@@ -192,6 +195,7 @@ mod buffers;
 mod builder;
 mod class;
 mod error;
+mod freed;
 mod handle;
 mod idle;
 mod outstanding;
@@ -258,6 +262,7 @@ const POLLED_SHARE: u32 = 128;
 /// value is a hint by itself.
 struct Providers {
     all: Mutex<Vec<Weak<ShmProvider<PoolBackend>>>>,
+    outstanding: Arc<Outstanding>,
     refusals: AtomicU32,
     /// Whether the system refused one of them, and the log has said so.
     is_logged: AtomicBool,
@@ -267,9 +272,10 @@ struct Providers {
 }
 
 impl Providers {
-    fn new() -> Self {
+    fn new(outstanding: Arc<Outstanding>) -> Self {
         Self {
             all: Mutex::default(),
+            outstanding,
             refusals: AtomicU32::new(0),
             is_logged: AtomicBool::new(false),
             collect_at: AtomicU64::new(0),
@@ -308,7 +314,8 @@ impl Collect for Providers {
         let mut has_collected = false;
         loop {
             let Some(provider) = self.all.lock().get(at).cloned() else { break };
-            has_collected |= provider.upgrade().is_some_and(|provider| provider.garbage_collect() > 0);
+            let collect = |provider: Arc<ShmProvider<_>>| self.outstanding.in_order(|| provider.garbage_collect() > 0);
+            has_collected |= provider.upgrade().is_some_and(collect);
             at += 1;
         }
         if !has_collected && self.refusals.load(Ordering::Relaxed) >= PATIENCE {
@@ -326,7 +333,7 @@ impl PoolBackend {
     }
 
     fn new(chunks: Backend, outstanding: Arc<Outstanding>) -> Self {
-        let providers = Arc::new(Providers::new());
+        let providers = Arc::new(Providers::new(outstanding.clone()));
         let collecting = chunks.with_collector(providers.clone());
         Self { core: Arc::new(Core { chunks, outstanding, providers }), chunks: collecting }
     }
@@ -466,10 +473,7 @@ impl ShmProviderBackend for PoolBackend {
     #[inline]
     fn free(&self, chunk: &ChunkDescriptor) {
         let key = Key { segment: chunk.segment, offset: chunk.chunk };
-        match self.core.outstanding.take(key, chunk.len.get()) {
-            Some(chunk) => drop(chunk),
-            None => tracing::error!(?chunk, "freed a chunk that is not in use; ignored"),
-        }
+        self.core.outstanding.free(key, chunk.len.get());
     }
 
     /// Returns all idle chunks to the segments that they were carved from. Returns the length of a

@@ -22,6 +22,7 @@
 //! | `put`: cell, Release | `take`: cell, Acquire | the chunk |
 //! | `take` puts back a chunk of another length: cell, Release | `take`: cell, Acquire | the same |
 
+use crate::freed::Freed;
 use parking_lot::Mutex;
 use shm_pool::backend::Chunk;
 use std::array;
@@ -82,7 +83,7 @@ struct OfSegment {
 /// The chunks in use of a few pages. Only small chunks begin at other lines than a page's first.
 struct Group {
     first: [Cell; GROUP],
-    /// By line. Those of the first lines are not used.
+    /// By [`beside`]. Those of the first lines are not used.
     others: OnceLock<Box<[Cell; GROUP * LINES]>>,
 }
 
@@ -96,10 +97,18 @@ impl Group {
     }
 }
 
+/// Returns the cell of a line: those of every 16th line are side by side, so that short chunks of
+/// one length have theirs in few cache lines.
+#[inline]
+fn beside(line: usize) -> usize {
+    line / GROUP + line % GROUP * LINES
+}
+
 /// The chunks in use, by [`Key`].
 pub(crate) struct Outstanding {
     slots: [OnceLock<OfSegment>; SLOTS],
     new: Mutex<New>,
+    pub(crate) freed: Freed,
 }
 
 /// Segments that had no chunk yet.
@@ -130,6 +139,7 @@ impl Key {
     }
 
     /// Returns the group, and the line in it.
+    #[inline]
     fn place(self) -> (usize, usize) {
         let line = self.offset as usize / MIN_SIZE;
         (line / (GROUP * LINES), line % (GROUP * LINES))
@@ -137,8 +147,9 @@ impl Key {
 }
 
 impl Outstanding {
-    pub(crate) fn new() -> Self {
-        Self { slots: array::from_fn(|_| OnceLock::new()), new: Mutex::default() }
+    /// Of a pool that may have `max_bytes`.
+    pub(crate) fn new(max_bytes: usize) -> Self {
+        Self { slots: array::from_fn(|_| OnceLock::new()), new: Mutex::default(), freed: Freed::new(max_bytes) }
     }
 
     /// Returns an id for the next segment, or `None` if all slots are taken. One thread at a time creates
@@ -193,7 +204,7 @@ impl Outstanding {
         let (group, line) = (self.group(key)?, key.place().1);
         Some(match line % LINES {
             0 => &group.first[line / LINES],
-            _ => &group.others.get_or_init(|| Box::new(array::from_fn(|_| cell())))[line],
+            _ => &group.others.get_or_init(|| Box::new(array::from_fn(|_| cell())))[beside(line)],
         })
     }
 
@@ -216,7 +227,7 @@ impl Outstanding {
         let (group, line) = (self.group(key)?, key.place().1);
         let cell = match line % LINES {
             0 => &group.first[line / LINES],
-            _ => &group.others.get()?[line],
+            _ => &group.others.get()?[beside(line)],
         };
         let chunk = empty(cell)?;
         // No chunk begins between two lines.
