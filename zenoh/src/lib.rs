@@ -153,7 +153,7 @@
 //! processor's caches favour. The list for that takes 16 bytes for each message collected.
 //!
 //! The backend also collects before it refuses an allocation. After eight refusals in a row, it limits
-//! collections that release nothing to a 128th of the time: zenoh's policies collect in each try
+//! collections that release nothing to a 512th of the time: zenoh's policies collect in each try
 //! themselves.
 //!
 //! Only a provider created by [`PoolBackend::provider`] is collected. Around a backend passed to
@@ -255,7 +255,7 @@ struct Core {
 const PATIENCE: u32 = 8;
 
 /// A collection that released nothing is followed by another one after this many times its duration.
-const POLLED_SHARE: u32 = 128;
+const POLLED_SHARE: u32 = 512;
 
 /// The providers on a backend, and the allocations that were refused since the last one that was
 /// served. No lock for the latter, which a forked child reaches, too. All accesses are Relaxed: each
