@@ -13,6 +13,7 @@
 use crate::outstanding::{Key, Outstanding};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
+use std::mem;
 use std::ptr;
 
 /// The list has room for a chunk per this many bytes of the cap; with shorter ones, it may be full.
@@ -34,9 +35,9 @@ impl Freed {
 }
 
 /// The collection that a thread is in, if any. In the middle of it, zenoh may call user code (a
-/// subscriber to its log), which may collect another pool.
-#[derive(Default)]
+/// subscriber to its log), which may collect another pool, or the same one.
 struct Collecting {
+    /// Only compared. Null outside of collections.
     pool: Cell<*const Outstanding>,
     list: Cell<List>,
 }
@@ -55,15 +56,19 @@ impl Collecting {
 /// Ends a collection, even if it panics.
 struct InOrder<'a> {
     pool: &'a Outstanding,
-    home: MutexGuard<'a, List>,
+    /// `None` if another collection has the list.
+    home: Option<MutexGuard<'a, List>>,
     outer: (*const Outstanding, List),
 }
 
 impl Drop for InOrder<'_> {
     fn drop(&mut self) {
-        let (pool, list) = (self.outer.0, std::mem::take(&mut self.outer.1));
-        (_, *self.home) = COLLECTING.with(|collecting| collecting.replace(pool, list));
-        self.pool.release(&mut self.home);
+        let (pool, list) = (self.outer.0, mem::take(&mut self.outer.1));
+        let (_, list) = COLLECTING.with(|collecting| collecting.replace(pool, list));
+        if let Some(home) = &mut self.home {
+            **home = list;
+            self.pool.release(home);
+        }
     }
 }
 
@@ -75,15 +80,19 @@ impl Outstanding {
             // The thread is exiting.
             return collect();
         }
-        let Some(mut home) = self.freed.0.try_lock() else {
-            collect();
-            drop(self.freed.0.lock());
-            return true;
-        };
-        let list = std::mem::take(&mut *home);
+        let mut home = self.freed.0.try_lock();
+        let list = home.as_deref_mut().map(mem::take).unwrap_or_default();
         let outer = COLLECTING.with(|collecting| collecting.replace(self, list));
-        let _ends = InOrder { pool: self, home, outer };
-        collect()
+        // Inside another collection, the list may be this thread's own, or that of a thread that waits
+        // for this one.
+        let waits = home.is_none() && outer.0.is_null();
+        let ends = InOrder { pool: self, home, outer };
+        let has_collected = collect();
+        drop(ends);
+        if waits {
+            drop(self.freed.0.lock());
+        }
+        has_collected || waits
     }
 
     /// Releases a chunk that zenoh frees, now or at the end of this thread's collection.
@@ -183,7 +192,7 @@ mod tests {
     #[test]
     fn list_is_full() {
         let backend = backend();
-        // A cache line each: sixteen times as many as there is room for in the list.
+        // A cache line each: many more than there is room for in the list.
         let taken: Vec<_> = std::iter::from_fn(|| backend.take(1, 1).ok()).map(|chunk| chunk.descriptor).collect();
         assert!(taken.len() > 4 * CAP / super::BYTES);
         backend.core.outstanding.in_order(|| {
@@ -226,6 +235,22 @@ mod tests {
             assert!(in_use(&one) > 0);
         });
         assert_eq!(in_use(&one), 0);
+    }
+
+    #[test]
+    fn collection_in_a_collection() {
+        let backend = backend();
+        let chunk = taken(&backend);
+        collect(&backend, || {
+            let before = in_use(&backend);
+            let has_collected = backend.core.outstanding.in_order(|| {
+                backend.free(&chunk);
+                false
+            });
+            assert!(!has_collected);
+            assert!(in_use(&backend) < before, "a request inside the collection would be refused");
+        });
+        assert_eq!(in_use(&backend), 0);
     }
 
     /// A thread that collected nothing, because another one did, must find what that has freed.
