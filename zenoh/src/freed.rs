@@ -36,17 +36,17 @@ impl Freed {
 
 /// The collection that a thread is in, if any. In the middle of it, zenoh may call user code (a
 /// subscriber to its log), which may collect another pool, or the same one.
-struct Collecting {
+struct Current {
     /// Only compared. Null outside of collections.
     pool: Cell<*const Outstanding>,
     list: Cell<List>,
 }
 
 thread_local! {
-    static COLLECTING: Collecting = const { Collecting { pool: Cell::new(ptr::null()), list: Cell::new(List::new()) } };
+    static CURRENT: Current = const { Current { pool: Cell::new(ptr::null()), list: Cell::new(List::new()) } };
 }
 
-impl Collecting {
+impl Current {
     /// Makes another collection the current one.
     fn replace(&self, pool: *const Outstanding, list: List) -> (*const Outstanding, List) {
         (self.pool.replace(pool), self.list.replace(list))
@@ -54,17 +54,17 @@ impl Collecting {
 }
 
 /// Ends a collection, even if it panics.
-struct InOrder<'a> {
+struct Collection<'a> {
     pool: &'a Outstanding,
     /// `None` if another collection has the list.
     home: Option<MutexGuard<'a, List>>,
     outer: (*const Outstanding, List),
 }
 
-impl Drop for InOrder<'_> {
+impl Drop for Collection<'_> {
     fn drop(&mut self) {
         let (pool, list) = (self.outer.0, mem::take(&mut self.outer.1));
-        let (_, list) = COLLECTING.with(|collecting| collecting.replace(pool, list));
+        let (_, list) = CURRENT.with(|current| current.replace(pool, list));
         if let Some(home) = &mut self.home {
             **home = list;
             self.pool.release(home);
@@ -75,18 +75,18 @@ impl Drop for InOrder<'_> {
 impl Outstanding {
     /// Calls `collect`, and releases in order what zenoh frees in it. Returns `true` if `collect` did, or
     /// if another thread was collecting.
-    pub(crate) fn in_order(&self, collect: impl FnOnce() -> bool) -> bool {
-        if COLLECTING.try_with(|_| ()).is_err() {
+    pub(crate) fn collect_in_order(&self, collect: impl FnOnce() -> bool) -> bool {
+        if CURRENT.try_with(|_| ()).is_err() {
             // The thread is exiting.
             return collect();
         }
         let mut home = self.freed.0.try_lock();
         let list = home.as_deref_mut().map(mem::take).unwrap_or_default();
-        let outer = COLLECTING.with(|collecting| collecting.replace(self, list));
+        let outer = CURRENT.with(|current| current.replace(self, list));
         // Inside another collection, the list may be this thread's own, or that of a thread that waits
         // for this one.
         let waits = home.is_none() && outer.0.is_null();
-        let ends = InOrder { pool: self, home, outer };
+        let ends = Collection { pool: self, home, outer };
         let has_collected = collect();
         drop(ends);
         if waits {
@@ -98,16 +98,16 @@ impl Outstanding {
     /// Releases a chunk that zenoh frees, now or at the end of this thread's collection.
     #[inline]
     pub(crate) fn free(&self, key: Key, len: usize) {
-        let list = |collecting: &Collecting| ptr::eq(collecting.pool.get(), self) && self.list(collecting, key, len);
-        if COLLECTING.try_with(list) != Ok(true) {
+        let list = |current: &Current| ptr::eq(current.pool.get(), self) && self.list(current, key, len);
+        if CURRENT.try_with(list) != Ok(true) {
             self.free_now(key, len);
         }
     }
 
     /// Returns `false` if there is no room.
     #[inline]
-    fn list(&self, collecting: &Collecting, key: Key, len: usize) -> bool {
-        let mut list = collecting.list.take();
+    fn list(&self, current: &Current, key: Key, len: usize) -> bool {
+        let mut list = current.list.take();
         if list.len() == list.capacity() {
             self.release(&mut list);
         }
@@ -115,7 +115,7 @@ impl Outstanding {
         if has_room {
             list.push((key, len));
         }
-        collecting.list.set(list);
+        current.list.set(list);
         has_room
     }
 
@@ -159,10 +159,10 @@ mod tests {
         backend.stats().bytes_in_use
     }
 
-    /// Does what `in_order` is for, with a chunk freed during the collection.
+    /// Does what `collect_in_order` is for, with a chunk freed during the collection.
     fn collect(backend: &PoolBackend, during: impl FnOnce()) -> bool {
         let chunk = taken(backend);
-        backend.core.outstanding.in_order(|| {
+        backend.core.outstanding.collect_in_order(|| {
             let before = in_use(backend);
             backend.free(&chunk);
             assert_eq!(in_use(backend), before, "released before the collection ends");
@@ -195,7 +195,7 @@ mod tests {
         // A cache line each: many more than there is room for in the list.
         let taken: Vec<_> = std::iter::from_fn(|| backend.take(1, 1).ok()).map(|chunk| chunk.descriptor).collect();
         assert!(taken.len() > 4 * CAP / super::BYTES);
-        backend.core.outstanding.in_order(|| {
+        backend.core.outstanding.collect_in_order(|| {
             taken.iter().for_each(|chunk| backend.free(chunk));
             true
         });
@@ -206,7 +206,7 @@ mod tests {
     fn freed_twice() {
         let backend = backend();
         let chunk = taken(&backend);
-        backend.core.outstanding.in_order(|| {
+        backend.core.outstanding.collect_in_order(|| {
             (0..2).for_each(|_| backend.free(&chunk));
             true
         });
@@ -243,7 +243,7 @@ mod tests {
         let chunk = taken(&backend);
         collect(&backend, || {
             let before = in_use(&backend);
-            let has_collected = backend.core.outstanding.in_order(|| {
+            let has_collected = backend.core.outstanding.collect_in_order(|| {
                 backend.free(&chunk);
                 false
             });
@@ -269,7 +269,7 @@ mod tests {
             });
             started.recv().unwrap();
             let chunk = taken(backend);
-            let has_collected = backend.core.outstanding.in_order(|| {
+            let has_collected = backend.core.outstanding.collect_in_order(|| {
                 let before = in_use(backend);
                 backend.free(&chunk);
                 assert!(in_use(backend) < before, "released at once: the other thread has the list");

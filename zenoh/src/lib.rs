@@ -314,7 +314,8 @@ impl Collect for Providers {
         let mut has_collected = false;
         loop {
             let Some(provider) = self.all.lock().get(at).cloned() else { break };
-            let collect = |provider: Arc<ShmProvider<_>>| self.outstanding.in_order(|| provider.garbage_collect() > 0);
+            let collect =
+                |provider: Arc<ShmProvider<_>>| self.outstanding.collect_in_order(|| provider.garbage_collect() > 0);
             has_collected |= provider.upgrade().is_some_and(collect);
             at += 1;
         }

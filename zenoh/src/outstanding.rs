@@ -83,7 +83,7 @@ struct OfSegment {
 /// The chunks in use of a few pages. Only small chunks begin at other lines than a page's first.
 struct Group {
     first: [Cell; GROUP],
-    /// By [`beside`]. Those of the first lines are not used.
+    /// By [`index`]. Those of the first lines are not used.
     others: OnceLock<Box<[Cell; GROUP * LINES]>>,
 }
 
@@ -97,10 +97,10 @@ impl Group {
     }
 }
 
-/// Returns the cell of a line: those of every 16th line are side by side, so that short chunks of
-/// one length have theirs in few cache lines.
+/// Returns the index of a line's cell. Those of every 16th line are side by side, so that short chunks
+/// of one length have theirs in few cache lines.
 #[inline]
-fn beside(line: usize) -> usize {
+fn index(line: usize) -> usize {
     line / GROUP + line % GROUP * LINES
 }
 
@@ -204,7 +204,7 @@ impl Outstanding {
         let (group, line) = (self.group(key)?, key.place().1);
         Some(match line % LINES {
             0 => &group.first[line / LINES],
-            _ => &group.others.get_or_init(|| Box::new(array::from_fn(|_| cell())))[beside(line)],
+            _ => &group.others.get_or_init(|| Box::new(array::from_fn(|_| cell())))[index(line)],
         })
     }
 
@@ -227,7 +227,7 @@ impl Outstanding {
         let (group, line) = (self.group(key)?, key.place().1);
         let cell = match line % LINES {
             0 => &group.first[line / LINES],
-            _ => &group.others.get()?[beside(line)],
+            _ => &group.others.get()?[index(line)],
         };
         let chunk = empty(cell)?;
         // No chunk begins between two lines.
