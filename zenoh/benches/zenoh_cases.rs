@@ -23,6 +23,7 @@ use shm_pool_support::table::{show, table};
 use shm_pool_support::{clock, Fallible};
 use shm_pool_zenoh::{BufferPool, PoolBackend};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -296,9 +297,20 @@ fn exit() -> Fallible {
     print("exit", delays.map(|delay| row(&format!("exit after {delay:?}"), |whose| measure(whose, delay))))
 }
 
+/// Makes room for as many descriptors as the subscribers of this process will have.
+///
+/// zenoh keeps two for each publisher. When they outgrow the kernel's table, at 64 and at each power
+/// of two from 128 on, the next `open` of a process with several threads waits for an RCU grace period,
+/// often for more than 10 ms. A publisher that exits meanwhile loses all messages, with any provider.
+fn grow_descriptor_table() {
+    const DESCRIPTORS: usize = 1000;
+    drop(std::iter::from_fn(|| File::open("/dev/null").ok()).take(DESCRIPTORS).collect::<Vec<_>>());
+}
+
 /// Publishers that follow each other.
 fn restarts() -> Fallible {
     const RESTARTS: usize = 50;
+    grow_descriptor_table();
     let measure = |whose, delay| {
         let counter = Counter::new()?;
         (0..RESTARTS).try_for_each(|_| counter.publish(whose, delay))?;
