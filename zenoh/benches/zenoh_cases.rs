@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use shm_pool_support::process::{end_with_parent, exit_code, task, this_program, Child};
 use shm_pool_support::table::{show, table};
 use shm_pool_support::{clock, Fallible};
-use shm_pool_zenoh::{BufferPool, PoolBackend};
+use shm_pool_zenoh::{BufferPool, PoolBackend, PoolProvider};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::process::ExitCode;
@@ -62,7 +62,7 @@ const ALL: [Whose; 3] = [Whose::Pool, Whose::Buffers, Whose::Zenoh];
 
 /// What messages are allocated from.
 enum Memory {
-    Pool(Arc<ShmProvider<PoolBackend>>),
+    Pool(PoolProvider),
     Buffers(BufferPool),
     Zenoh(ShmProvider<PosixShmProviderBackend>),
 }

@@ -10,7 +10,7 @@ use crate::outstanding::Key;
 use crate::request::BufferRequest;
 use crate::waiting::WaitingRoom;
 use crate::whole::{Shared, Whole};
-use crate::{is_out_of_memory, PoolBackend, MAP};
+use crate::{is_out_of_memory, PoolBackend, PoolProvider, MAP};
 use parking_lot::Mutex;
 use shm_pool::backend::SizeClass;
 use shm_pool::{AllocError, AllocErrorKind, OsError, Reservation};
@@ -21,7 +21,7 @@ use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zenoh::shm::{ShmProvider, ShmProviderBackend};
+use zenoh::shm::ShmProviderBackend;
 
 /// A pool of whole zenoh buffers, for publishers of messages of few lengths. Clones share it.
 ///
@@ -86,7 +86,7 @@ impl Search {
 
 pub(crate) struct Inner {
     backend: PoolBackend,
-    provider: Arc<ShmProvider<PoolBackend>>,
+    provider: PoolProvider,
     /// Dropped before `idle`, whose thread then ends.
     classes: Classes,
     idle: Idle,
@@ -224,7 +224,7 @@ impl BufferPool {
     }
 
     /// Returns the provider that creates the buffers, for code that takes a `ShmProvider`.
-    pub fn provider(&self) -> &Arc<ShmProvider<PoolBackend>> {
+    pub fn provider(&self) -> &PoolProvider {
         &self.0.provider
     }
 

@@ -87,6 +87,7 @@
 //! | | zenoh 1.10's default | on this backend |
 //! |---|---|---|
 //! | `JustAlloc`, after all memory was used and read | fails until the publisher collects | succeeds: the backend collects |
+//! | a message in use, and its provider is dropped | invalid: receivers lose it | valid ([`PoolProvider`]) |
 //! | `available()` | always 0 | the bytes under the cap that no message uses |
 //! | `garbage_collect()` | returns the length of the longest message collected | returns the size of its class |
 //! | `try_resize` | makes a message shorter | also longer, up to the size of its class |
@@ -156,8 +157,8 @@
 //! collections that release nothing to a 512th of the time: zenoh's policies collect in each try
 //! themselves.
 //!
-//! Only a provider created by [`PoolBackend::provider`] is collected. Around a backend passed to
-//! `ShmProviderBuilder::backend`, the caller has to collect.
+//! Only a provider created by [`PoolBackend::provider`] is collected, and outlived by its messages. Around a
+//! backend passed to `ShmProviderBuilder::backend`, the caller has to collect, and has to keep the provider.
 //!
 //! # Long messages
 //!
@@ -175,6 +176,9 @@
 //!
 //! # When processes die
 //!
+//! * The publisher exits: receivers read the messages that it has sent, also those that they have yet to
+//!   receive. Segments of such messages keep their names until the receivers exit, or, if none maps
+//!   them, another zenoh process starts or exits.
 //! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts (or
 //!   `zenoh::shm::cleanup_orphaned_shm_segments`) unlinks its segments. Running receivers keep what they have mapped, and its memory, until they
 //!   exit: zenoh's receivers never unmap a segment. For each dead publisher that is at most
@@ -200,6 +204,7 @@ mod handle;
 mod idle;
 mod outstanding;
 mod probe;
+mod provider;
 mod request;
 mod segments;
 mod system;
@@ -210,6 +215,7 @@ pub use buffers::{BufferPool, BufferStats};
 pub use builder::PoolBackendBuilder;
 pub use error::BuildError;
 pub use handle::Buffer;
+pub use provider::PoolProvider;
 pub use request::{BufferFuture, BufferRequest};
 pub use shm_pool::{AllocError, AllocErrorKind, CapacityError, OsError, Reservation, Stats};
 
@@ -224,9 +230,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use zenoh::shm::{
     AllocatedChunk, ChunkAllocResult, ChunkDescriptor, MemoryLayout, ProtocolID, PtrInSegment, ShmProvider,
-    ShmProviderBackend, ShmProviderBuilder, WithProtocolID, ZAllocError, ZLayoutError,
+    ShmProviderBackend, WithProtocolID, ZAllocError, ZLayoutError,
 };
-use zenoh::Wait;
 
 /// zenoh's protocol number for its own POSIX segments.
 const POSIX_PROTOCOL: ProtocolID = 0;
@@ -237,7 +242,8 @@ const MAP: &str = "zenoh::shm::ShmProvider::map";
 /// A pool as the backend of zenoh's `ShmProvider`. Clones share the pool.
 ///
 /// When the last clone and the last provider that has one are dropped, idle memory returns to the
-/// system. Messages that are still in use stay valid for their holders.
+/// system. Messages that are still in use stay valid for their holders, and for receivers that they
+/// have yet to reach.
 #[derive(Clone)]
 pub struct PoolBackend {
     core: Arc<Core>,
@@ -339,15 +345,10 @@ impl PoolBackend {
         Self { core: Arc::new(Core { chunks, outstanding, providers }), chunks: collecting }
     }
 
-    /// Creates a provider on this backend. It is collected early.
-    ///
-    /// Keep the provider as long as its messages are in use: only the provider can collect them. A
-    /// message in flight when its provider is dropped stays in use until the last clone of the backend
-    /// is dropped too.
-    pub fn provider(&self) -> Arc<ShmProvider<Self>> {
-        let provider = Arc::new(ShmProviderBuilder::backend(self.clone()).wait());
-        self.core.providers.add(Arc::downgrade(&provider));
-        provider
+    /// Creates a provider on this backend. It is collected early, and its messages
+    /// [outlive it](PoolProvider).
+    pub fn provider(&self) -> PoolProvider {
+        PoolProvider::new(self)
     }
 
     /// Returns statistics. A message counts as in use until zenoh has freed its chunk, whether or not
@@ -531,6 +532,7 @@ mod tests {
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
     use zenoh::shm::JustAlloc;
+    use zenoh::Wait;
 
     const LEN: usize = 4096;
 

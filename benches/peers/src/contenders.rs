@@ -82,14 +82,7 @@ const FLIGHTS: [(&str, [SendsAmong; 3]); 3] = [
             |len, held| in_flight(ours(true), len, held, Order::Any),
         ],
     ),
-    (
-        BURST,
-        [
-            |len, _| burst(stock(talc()), len),
-            |len, _| burst(buffers(), len),
-            |len, _| burst(ours(true), len),
-        ],
-    ),
+    (BURST, [|len, _| burst(stock(talc()), len), |len, _| burst(buffers(), len), |len, _| burst(ours(true), len)]),
 ];
 
 /// The flight whose batch is as long as the flight itself.

@@ -2,9 +2,10 @@
 
 use crate::source::{most_held, text, Made, Source};
 use shm_pool_support::turns::Batch;
-use shm_pool_zenoh::{BufferPool, PoolBackend};
+use shm_pool_zenoh::{BufferPool, PoolBackend, PoolProvider};
 use std::fmt::Display;
 use std::hint::black_box;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 use zenoh::shm::{
@@ -22,12 +23,12 @@ pub(crate) const SEGMENT: usize = 64 << 20;
 const ATTEMPTS: usize = 3;
 
 /// A provider. It defragments when its backend asks for that, which only the binary heap does.
-pub(crate) struct Zenoh<B> {
-    provider: Arc<ShmProvider<B>>,
+pub(crate) struct Zenoh<P> {
+    provider: P,
     account: Box<dyn Fn() -> String>,
 }
 
-impl<B: ShmProviderBackend + 'static> Source for Zenoh<B> {
+impl<P: Deref<Target = ShmProvider<B>> + 'static, B: ShmProviderBackend + 'static> Source for Zenoh<P> {
     type Message = ZShmMut;
     type Filled = ZShmMut;
     type Error = ZLayoutAllocError;
@@ -53,17 +54,17 @@ impl<B: ShmProviderBackend + 'static> Source for Zenoh<B> {
 }
 
 /// A provider on one of zenoh's own backends.
-pub(crate) fn stock<B: ShmProviderBackend>(backend: Made<B>) -> Made<Zenoh<B>> {
+pub(crate) fn stock<B: ShmProviderBackend>(backend: Made<B>) -> Made<Zenoh<Arc<ShmProvider<B>>>> {
     let provider = Arc::new(ShmProviderBuilder::backend(backend?).wait());
     Ok(Zenoh { provider, account: Box::new(|| format!("one segment of {} MiB", SEGMENT >> 20)) })
 }
 
 /// A provider on our backend, which makes it collect before it takes more memory, or only at its cap.
-pub(crate) fn ours(collect_early: bool) -> Made<Zenoh<PoolBackend>> {
+pub(crate) fn ours(collect_early: bool) -> Made<Zenoh<PoolProvider>> {
     pool_backend(collect_early).map(on)
 }
 
-fn on(backend: PoolBackend) -> Zenoh<PoolBackend> {
+fn on(backend: PoolBackend) -> Zenoh<PoolProvider> {
     Zenoh { provider: backend.provider(), account: Box::new(move || most_held(&backend.stats())) }
 }
 

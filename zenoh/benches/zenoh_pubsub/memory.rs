@@ -4,7 +4,7 @@ use crate::options::{Options, Whose};
 use shm_pool::AllocErrorKind;
 use shm_pool_support::units::Bytes;
 use shm_pool_support::Fallible;
-use shm_pool_zenoh::{Buffer, BufferPool, PoolBackend};
+use shm_pool_zenoh::{Buffer, BufferPool, PoolBackend, PoolProvider};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::thread;
@@ -77,6 +77,21 @@ impl<B: ShmProviderBackend> Provide for ShmProvider<B> {
     }
 }
 
+impl Provide for PoolProvider {
+    fn alloc(&self, len: usize) -> Fallible<Option<Message>> {
+        Provide::alloc(&**self, len)
+    }
+
+    fn collect(&self) {
+        (**self).collect();
+    }
+
+    unsafe fn collect_of_the_dead(&self) {
+        // SAFETY: the same promise.
+        unsafe { (**self).collect_of_the_dead() };
+    }
+}
+
 impl Provide for BufferPool {
     fn alloc(&self, len: usize) -> Fallible<Option<Message>> {
         match self.alloc_timeout(len, PAUSE) {
@@ -109,7 +124,7 @@ impl Memory {
                 for (len, count) in options.reserved() {
                     backend.reserve(len, count)?.keep();
                 }
-                (backend.provider(), Some(backend))
+                (Arc::new(backend.provider()), Some(backend))
             }
             Whose::Buffers => {
                 let backend = backend()?;

@@ -2,10 +2,11 @@
 //! and its role as its task. Parent and child talk in lines over a socket, the child's standard
 //! input. An answer that does not come in time fails the test.
 
-use crate::{cap, full_shm, killed, remote, stream, users};
+use crate::{cap, full_shm, killed, lingering, remote, stream, users};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use shm_pool_support::process::{self, inherited_input, this_test};
+use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -68,7 +69,15 @@ impl Child {
         self.process.id()
     }
 
-    /// Continues the process if it has stopped itself.
+    /// Stops the process, and waits until none of its threads runs.
+    pub(crate) fn stop(&self) {
+        kill(Pid::from_raw(self.id() as i32), Signal::SIGSTOP).unwrap();
+        while !is_stopped(self.id()) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Continues the process if it is stopped.
     pub(crate) fn resume(&self) {
         kill(Pid::from_raw(self.id() as i32), Signal::SIGCONT).unwrap();
     }
@@ -78,12 +87,26 @@ impl Child {
         drop(self);
     }
 
-    /// Asks the child to end, and waits until it has.
-    pub(crate) fn end(mut self) {
-        self.link.say("end");
+    /// Waits until the process has exited by itself, and fails if it does not succeed.
+    pub(crate) fn finish(mut self) {
         assert_eq!(self.link.hear(), "", "the child says nothing more");
         self.process.finish().unwrap();
     }
+
+    /// Asks the child to end, and waits until it has.
+    pub(crate) fn end(mut self) {
+        self.link.say("end");
+        self.finish();
+    }
+}
+
+/// Returns `true` if all threads of a process are stopped.
+fn is_stopped(process: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    threads.flatten().all(|thread| {
+        fs::read_to_string(thread.path().join("stat"))
+            .is_ok_and(|stat| stat.rsplit(") ").next().unwrap().starts_with('T'))
+    })
 }
 
 /// The program of every child. In a run by hand it does nothing.
@@ -99,6 +122,8 @@ fn entry() {
         ["router", memory] => remote::router(&mut link, memory),
         ["asker", endpoint, memory] => users::asker(&mut link, endpoint, memory),
         ["full-shm"] => full_shm::role(&mut link),
+        ["leaver", memory, endpoint] => lingering::leaver(&mut link, memory, endpoint),
+        ["stopped-receiver"] => lingering::stopped_receiver(&mut link),
         ["without-metadata"] => cap::without_metadata(&mut link),
         ["stopped"] => cap::stopped(&mut link),
         ["publisher", memory, endpoint, len, byte] => killed::publisher(&mut link, memory, endpoint, len, byte),

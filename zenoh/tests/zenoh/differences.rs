@@ -5,7 +5,8 @@ use crate::support::{backend, is_out_of_memory, layout, CAP, LARGE, SMALL};
 use shm_pool_zenoh::BufferPool;
 use std::num::NonZeroUsize;
 use zenoh::shm::{
-    JustAlloc, OwnedShmBuf, PosixShmProviderBackend, ShmProvider, ShmProviderBackend, ShmProviderBuilder, ZShmMut,
+    JustAlloc, OwnedShmBuf, PosixShmProviderBackend, ShmBuf, ShmProvider, ShmProviderBackend, ShmProviderBuilder,
+    ZShmMut,
 };
 use zenoh::Wait;
 
@@ -72,6 +73,16 @@ fn garbage_collect() {
     }
     assert_eq!(collected(&backend().provider()), SMALL);
     assert_eq!(collected(&stock()), SMALL - 40);
+}
+
+#[test]
+fn provider_drop() {
+    let ours = alloc(&backend().provider(), SMALL);
+    assert!(ours.is_valid());
+    let stocks = alloc(&stock(), SMALL);
+    assert!(!stocks.is_valid());
+    // Its drop would decrement the count of another message, which has its metadata by now.
+    std::mem::forget(stocks);
 }
 
 /// The largest alignment that a provider gives.

@@ -14,6 +14,7 @@ mod heap;
 mod hostile;
 mod invalidated;
 mod killed;
+mod lingering;
 #[path = "../../../tests/common/own_shm.rs"]
 #[allow(dead_code)] // The other tests need more of it.
 mod own_shm;

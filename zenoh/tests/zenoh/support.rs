@@ -1,16 +1,14 @@
 //! What the tests share: backends, layouts, and a look at the objects under /dev/shm.
 
+pub(crate) use shm_pool_zenoh::PoolProvider as Provider;
 use shm_pool_zenoh::{BufferStats, PoolBackend, PoolBackendBuilder};
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Arc;
 use zenoh::shm::{
-    AllocAlignment, BlockOn, ConstPolicy, GarbageCollect, MemoryLayout, SafePolicy, SegmentID, ShmProvider,
-    ShmProviderBackend, ZAllocError, ZLayoutAllocError, ZShmMut,
+    AllocAlignment, BlockOn, ConstPolicy, GarbageCollect, MemoryLayout, SafePolicy, SegmentID, ShmProviderBackend,
+    ZAllocError, ZLayoutAllocError, ZShmMut,
 };
 use zenoh::Wait;
-
-pub(crate) type Provider = Arc<ShmProvider<PoolBackend>>;
 
 /// Collects when an allocation fails, as most publishers do.
 pub(crate) type Collecting = GarbageCollect;
