@@ -4,6 +4,7 @@
 use crate::child::{Child, Link};
 use crate::session;
 use crate::support::{assert_all_back, backend, Blocking, CAP, LARGE, SMALL};
+use shm_pool_support::process::end_with_parent;
 use shm_pool_zenoh::BufferPool;
 use std::ops::DerefMut;
 use std::time::{Duration, Instant};
@@ -52,6 +53,8 @@ fn describe(payload: &ZBytes) -> String {
 /// Role: a stock zenoh receiver. Says where it listens. On "receive" it holds the next message and
 /// describes it; on "again" it describes all messages once more.
 pub(crate) fn receiver(link: &mut Link) {
+    // While it waits for a message, it does not notice that its parent has failed.
+    end_with_parent().unwrap();
     let session = session::open("listen", "tcp/127.0.0.1:0");
     let subscriber = session.declare_subscriber(session::KEY).wait().unwrap();
     link.say(&session::endpoint(&session));
