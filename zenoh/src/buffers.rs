@@ -474,7 +474,6 @@ impl Drop for Inner {
             // The counts in zenoh's metadata are the parent's.
             mem::forget(self.classes.clone());
             mem::forget(mem::take(&mut self.idle));
-            mem::forget(self.provider.clone());
             mem::forget(self.waiting_room.clone());
             return;
         }

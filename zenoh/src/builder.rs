@@ -4,7 +4,7 @@
 
 use crate::outstanding::Outstanding;
 use crate::probe;
-use crate::provider::drop_unneeded;
+use crate::provider::drop_unused;
 use crate::segments::ZenohSegments;
 use crate::system::{lock_limit, may_lock};
 use crate::{BuildError, PoolBackend};
@@ -126,7 +126,7 @@ impl PoolBackendBuilder {
     /// lock the pool's memory ([`check_lock_limit`](Self::check_lock_limit)), if zenoh's client reads
     /// other bytes than were written, or if the system has no random bits.
     pub fn build(self) -> Result<PoolBackend, BuildError> {
-        drop_unneeded();
+        drop_unused();
         let first_id = getrandom::u32().map_err(|error| BuildError::Random(error.into()))?;
         let outstanding = Arc::new(Outstanding::new(self.max_bytes));
         let mut chunks =

@@ -157,8 +157,9 @@
 //! collections that release nothing to a 512th of the time: zenoh's policies collect in each try
 //! themselves.
 //!
-//! Only a provider created by [`PoolBackend::provider`] is collected, and outlived by its messages. Around a
-//! backend passed to `ShmProviderBuilder::backend`, the caller has to collect, and has to keep the provider.
+//! The backend collects only the providers from [`PoolBackend::provider`], and only their messages outlive
+//! them. A caller that passes the backend to `ShmProviderBuilder::backend` has to collect, and has to keep
+//! the provider while its messages are in use.
 //!
 //! # Long messages
 //!
@@ -176,9 +177,9 @@
 //!
 //! # When processes die
 //!
-//! * The publisher exits: receivers read the messages that it has sent, also those that they have yet to
-//!   receive. Segments of such messages keep their names until the receivers exit, or, if none maps
-//!   them, another zenoh process starts or exits.
+//! * The publisher exits: receivers still read the messages that it has sent, even those that they
+//!   receive later. The segments of these messages keep their names until the receivers exit or, if no
+//!   receiver maps them, until another zenoh process starts or exits.
 //! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts (or
 //!   `zenoh::shm::cleanup_orphaned_shm_segments`) unlinks its segments. Running receivers keep what they have mapped, and its memory, until they
 //!   exit: zenoh's receivers never unmap a segment. For each dead publisher that is at most
@@ -345,7 +346,7 @@ impl PoolBackend {
         Self { core: Arc::new(Core { chunks, outstanding, providers }), chunks: collecting }
     }
 
-    /// Creates a provider on this backend. It is collected early, and its messages
+    /// Returns a provider on this backend. The backend collects it early, and its messages
     /// [outlive it](PoolProvider).
     pub fn provider(&self) -> PoolProvider {
         PoolProvider::new(self)

@@ -241,7 +241,17 @@ impl Outstanding {
 
     /// Takes out all chunks.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = Chunk> + '_ {
+        self.cells().filter_map(empty)
+    }
+
+    /// Returns `true` if no chunk is in use. A chunk is not missed that is in use during the whole call.
+    pub(crate) fn is_empty(&self) -> bool {
+        // Relaxed: the chunk is not read. A cell that was filled before this call is seen filled.
+        self.cells().all(|cell| cell.load(Ordering::Relaxed).is_null())
+    }
+
+    fn cells(&self) -> impl Iterator<Item = &Cell> {
         let groups = self.slots.iter().filter_map(OnceLock::get).flat_map(|slot| slot.groups.iter());
-        groups.flat_map(Group::cells).filter_map(empty)
+        groups.flat_map(Group::cells)
     }
 }

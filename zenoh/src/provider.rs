@@ -10,8 +10,8 @@
 //! * its messages have been read, and the last handle of a provider is dropped or a pool is built;
 //! * the process exits. Its messages then stay valid: a receiver that is late still reads them.
 //!
-//! A provider contains its backend, so the backend lingers too. No more providers of a backend linger
-//! than had handles at one time.
+//! A provider contains its backend, so the backend lingers too. A backend has at most as many lingering
+//! providers as it had providers with a handle at one time.
 
 #![forbid(unsafe_code)]
 
@@ -50,7 +50,7 @@ pub struct PoolProvider(Arc<Handle>);
 /// Dropped with the last clone of a [`PoolProvider`].
 struct Handle(Kept);
 
-/// A provider, and its backend: zenoh's provider does not show it.
+/// A provider with its backend, which zenoh's provider does not return.
 #[derive(Clone)]
 struct Kept {
     provider: Arc<ShmProvider<PoolBackend>>,
@@ -76,44 +76,59 @@ impl Kept {
     /// Takes a provider on `backend` out of those that linger.
     fn take(backend: &PoolBackend) -> Option<Self> {
         if backend.chunks.is_inherited() {
-            return None; // a thread that does not exist in this process may have the lock
+            // A thread that does not exist in this process may hold the lock.
+            return None;
         }
         let mut lingering = LINGERING.lock();
         let at = lingering.iter().position(|kept| Arc::ptr_eq(&kept.backend.core, &backend.core))?;
         Some(lingering.swap_remove(at))
     }
 
-    /// Returns `true` if messages of the backend are in use, after a collection. Another provider's
-    /// count, too: zenoh's providers do not tell how many they have.
-    fn is_needed(&self) -> bool {
-        self.provider.garbage_collect();
-        self.backend.stats().bytes_in_use > 0
+    /// Returns `true` if a message of the backend is in use, or had not been read when its provider
+    /// collected last. Another provider's counts, too: zenoh's providers do not tell how many they have.
+    ///
+    /// If this is `false` for a provider in [`LINGERING`], none of its messages is in use, and none
+    /// will be as long as it is there: only a handle allocates.
+    fn is_in_use(&self) -> bool {
+        !self.backend.core.outstanding.is_empty()
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.backend.chunks.is_inherited()
     }
 }
 
 /// Drops the lingering providers whose messages have been read.
-pub(crate) fn drop_unneeded() {
+pub(crate) fn drop_unused() {
     // Collecting and dropping run the user's code, in zenoh's log: not under the lock.
     let lingering = LINGERING.lock().clone();
-    for kept in lingering.iter().filter(|kept| !kept.backend.chunks.is_inherited() && !kept.is_needed()) {
-        // If its backend continues with it meanwhile, it is not here, and a handle has it.
-        LINGERING.lock().retain(|other| !Arc::ptr_eq(&other.provider, &kept.provider));
-    }
+    lingering.iter().filter(|kept| !kept.is_inherited()).for_each(|kept| {
+        kept.provider.garbage_collect();
+    });
+    let mut unused = Vec::new();
+    LINGERING.lock().retain(|kept| {
+        let stays = kept.is_inherited() || kept.is_in_use();
+        if !stays {
+            unused.push(kept.clone());
+        }
+        stays
+    });
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         let Self(kept) = self;
-        if kept.backend.chunks.is_inherited() {
+        if kept.is_inherited() {
             // The metadata that it would reclaim is the parent's.
             mem::forget(kept.clone());
             return;
         }
-        if kept.is_needed() {
+        kept.provider.garbage_collect();
+        if kept.is_in_use() {
             LINGERING.lock().push(kept.clone());
             kept.backend.trim();
         }
-        drop_unneeded();
+        drop_unused();
     }
 }
 

@@ -87,7 +87,7 @@ impl Provide for PoolProvider {
     }
 
     unsafe fn collect_of_the_dead(&self) {
-        // SAFETY: the same promise.
+        // SAFETY: the caller makes the same promise.
         unsafe { (**self).collect_of_the_dead() };
     }
 }

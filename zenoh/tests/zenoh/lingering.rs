@@ -4,7 +4,7 @@ use crate::child::{Child, Link};
 use crate::own_shm::{give_shm, skip};
 use crate::session;
 use crate::support::{alloc, assert_all_back, backend, builder, path, Collecting, CAP, LARGE, SMALL};
-use shm_pool_zenoh::BufferPool;
+use shm_pool_zenoh::{BufferPool, PoolBackend};
 use std::thread;
 use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
@@ -67,6 +67,24 @@ fn memory_returns() {
         assert!(start.elapsed() < PATIENCE, "the memory of a pool that is not in use stays");
         drop(self::backend());
         thread::yield_now();
+    }
+}
+
+/// Guards against a provider that is dropped for one backend while another thread continues with it.
+#[test]
+fn concurrent_drops() {
+    const ROUNDS: usize = 5000;
+    let backends = [backend(), backend()];
+    let run = |backend: &PoolBackend| {
+        for _ in 0..ROUNDS {
+            let message = alloc::<Collecting>(&backend.provider(), SMALL, 1).unwrap();
+            assert!(message.is_valid());
+        }
+    };
+    thread::scope(|scope| backends.iter().cycle().take(4).for_each(|backend| drop(scope.spawn(|| run(backend)))));
+    for backend in &backends {
+        backend.provider().garbage_collect();
+        assert_all_back(backend);
     }
 }
 
