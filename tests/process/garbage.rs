@@ -519,7 +519,9 @@ fn redirect(channel: &File, ticket: u64, segment: u64) {
 // to give up.
 
 const LEASED_LEN: usize = 300_000;
+/// At least this many, and until the writer has met a search.
 const ALLOCATIONS: usize = 100;
+const MOST_ALLOCATIONS: usize = 1000 * ALLOCATIONS;
 
 /// The number of shared messages: enough to make a search for leases of the dead slow, so that the
 /// writer runs meanwhile even when other programs compete for the processors.
@@ -550,14 +552,18 @@ fn forged_leases_of_dead_peers() {
                     resurrect(&control, &searches);
                 }
             });
-            for allocations in 1..=ALLOCATIONS {
+            for allocations in 1..=MOST_ALLOCATIONS {
                 let refused = provider.alloc(LEASED_LEN).is_err_and(|error| error.is_exhausted());
                 // The first one counted was no search: slots that were never used look the same.
                 let searches = searches.load(Ordering::Relaxed).saturating_sub(1);
+                let is_last = allocations == MOST_ALLOCATIONS || allocations >= ALLOCATIONS && searches > 0;
                 // Set before the assertions, or the writer would outlive a failure.
-                is_over.store(!refused || searches > allocations || allocations == ALLOCATIONS, Ordering::Relaxed);
+                is_over.store(!refused || searches > allocations || is_last, Ordering::Relaxed);
                 assert!(refused, "the view is overwritten");
                 assert!(searches <= allocations, "{searches} searches among the dead by {allocations} allocations");
+                if is_last {
+                    break;
+                }
             }
         });
         assert!(searches.into_inner() > 1, "the writer never met a search");

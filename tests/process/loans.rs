@@ -301,8 +301,8 @@ fn contended_core() {
         stay_on(SENDERS);
         (0..1_000_000).for_each(|_| std::hint::spin_loop());
     };
-    let (overwritten, _) = beside(spin, || trials("race-contended", 2000, |_| ()));
-    assert_eq!(overwritten, 0, "of {} views", 2000 * MESSAGES);
+    let (overwritten, _) = beside(spin, || trials("race-contended", 500, |_| ()));
+    assert_eq!(overwritten, 0, "of {} views", 500 * MESSAGES);
 }
 
 /// The same, with a sender that is stopped for a moment at any instruction.
@@ -316,7 +316,7 @@ fn stopped_sender() {
         }
         sender.signal(libc::SIGSTOP);
     };
-    assert_eq!(trials("race-stopped", 5000, stop), 0, "of {} views", 5000 * MESSAGES);
+    assert_eq!(trials("race-stopped", 1000, stop), 0, "of {} views", 1000 * MESSAGES);
 }
 
 /// Calls `disturb` while the sender sends and the receiver is about to leave. The sender continues

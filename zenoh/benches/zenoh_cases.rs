@@ -4,7 +4,7 @@
 //! ```text
 //! cargo bench -p shm-pool-zenoh --bench zenoh_cases              # all
 //! cargo bench -p shm-pool-zenoh --bench zenoh_cases -- long exit # some
-//! cargo bench -p shm-pool-zenoh --bench zenoh_cases -- --quick   # one round of each
+//! cargo bench -p shm-pool-zenoh --bench zenoh_cases -- --quick   # one round of each, ten restarts
 //! ```
 //!
 //! | case | what happens | what is measured |
@@ -41,8 +41,16 @@ const MIB: usize = 1 << 20;
 /// Rounds of each case; one with `--quick`.
 const ROUNDS: usize = 5;
 
+/// Publishers that follow each other; fewer with `--quick`.
+const RESTARTS: usize = 50;
+const QUICK_RESTARTS: usize = 10;
+
+fn is_quick() -> bool {
+    std::env::args().any(|argument| argument == "--quick")
+}
+
 fn rounds() -> usize {
-    if std::env::args().any(|argument| argument == "--quick") {
+    if is_quick() {
         1
     } else {
         ROUNDS
@@ -309,12 +317,12 @@ fn grow_descriptor_table() {
 
 /// Publishers that follow each other.
 fn restarts() -> Fallible {
-    const RESTARTS: usize = 50;
+    let restarts = if is_quick() { QUICK_RESTARTS } else { RESTARTS };
     grow_descriptor_table();
     let measure = |whose, delay| {
         let counter = Counter::new()?;
-        (0..RESTARTS).try_for_each(|_| counter.publish(whose, delay))?;
-        Ok(format!("{} of {} received", counter.finish()?, RESTARTS * SENT))
+        (0..restarts).try_for_each(|_| counter.publish(whose, delay))?;
+        Ok(format!("{} of {} received", counter.finish()?, restarts * SENT))
     };
     let delays = [0, 10].into_iter().map(Duration::from_millis);
     print("restarts", delays.map(|delay| row(&format!("exit after {delay:?}"), |whose| measure(whose, delay))))

@@ -47,13 +47,13 @@ const BENCHES: [(&str, &str, &str); 15] = [
     ("bench --bench rtt --", "", "--quick"),
     ("bench --bench receiver_latency --", "--rounds 3", "--quick"),
     (PEERS, "", "--quick"),
-    (PUBSUB, "--rounds 3", "--quick"),
-    (PUBSUB, "--load saturated --messages 3000 --rounds 3", "--load saturated --messages 500 --rounds 1"),
-    (PUBSUB, "--load paced --messages 1000 --rounds 3", "--load paced --messages 200 --rounds 1"),
-    (PUBSUB, "--load flat-out --messages 5000 --rounds 3", "--load flat-out --messages 500 --rounds 1"),
-    (PUBSUB, "--load first --rounds 3", "--load first --rounds 1"),
+    (PUBSUB, "--rounds 5", "--quick"),
+    (PUBSUB, "--load saturated --messages 3000 --rounds 5", "--load saturated --messages 500 --rounds 1"),
+    (PUBSUB, "--load paced --messages 1000 --rounds 5", "--load paced --messages 200 --rounds 1"),
+    (PUBSUB, "--load flat-out --messages 5000 --rounds 5", "--load flat-out --messages 500 --rounds 1"),
+    (PUBSUB, "--load first --rounds 5", "--load first --rounds 1"),
     (PUBSUB, "--load killed --messages 10000", "--load killed --messages 10000"),
-    ("bench -p shm-pool-zenoh --bench zenoh_cases --", "--quick", "--quick"),
+    ("bench -p shm-pool-zenoh --bench zenoh_cases --", "", "--quick"),
 ];
 
 /// Everything that is written down of a run.
