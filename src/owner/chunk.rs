@@ -478,6 +478,11 @@ impl Registry {
         self.kept[class]
     }
 
+    /// Returns `true` if every chunk is of this class, and neither a one-off nor retired.
+    pub(crate) fn is_all_of(&self, class: usize) -> bool {
+        self.kept[class] == self.listed.len()
+    }
+
     pub(crate) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
         let home = self.homes.pop().unwrap_or_else(|| self.build());
         let chunk = Chunk::new(pool, class, memory, is_one_off);

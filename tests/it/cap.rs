@@ -437,6 +437,18 @@ fn poll(provider: &Provider, len: usize) {
     }
 }
 
+/// If every chunk is as long as the refused message, whichever is dropped serves it: none is given up.
+#[test]
+fn refusals_of_one_size_retire_nothing() {
+    let provider = builder().max_bytes(CAP).max_idle_per_class(CAP / 4096).build().unwrap();
+    let live = fill(&provider, 4096);
+    poll(&provider, 4096);
+    let (count, misses) = (live.len(), provider.stats().misses());
+    drop(live);
+    assert_eq!(fill(&provider, 4096).len(), count);
+    assert_eq!(provider.stats().misses(), misses, "a chunk was destroyed");
+}
+
 /// A publisher that retries is not refused once memory has been released.
 #[test]
 fn alloc_after_refusals() {

@@ -218,7 +218,8 @@ impl Pool {
     /// A class that is refused again gets a region, or another one if that takes too long.
     pub(crate) fn note_refused(&self, class: usize, len: usize) {
         let _one_at_a_time = self.making_room.lock();
-        if !self.arenas.is_region_due(class) {
+        // If all chunks are of this class, whichever is dropped next serves it.
+        if self.registry.lock().is_all_of(class) || !self.arenas.is_region_due(class) {
             return;
         }
         let need = self.demand(class, len);
