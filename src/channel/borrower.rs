@@ -60,6 +60,12 @@ impl Borrower {
             }
         }
     }
+
+    /// Returns how many loans were given back.
+    pub(super) fn returned(&self) -> u64 {
+        // Relaxed: of a loan that another thread gives back meanwhile, either answer is right.
+        self.returned.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Borrower {

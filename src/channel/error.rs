@@ -297,7 +297,8 @@ pub enum RecvError {
     )]
     Evicted,
     /// No message has arrived, and at least one was skipped, or waits, because this receiver holds
-    /// as many buffers, or bytes, as it may. Reported once for each such message.
+    /// as many buffers, or bytes, as it may. Reported once for each such message, and not while it
+    /// holds none.
     #[error("no message arrives because this receiver holds the most buffers that it may (at most {max}, and PublisherBuilder::max_bytes_per_receiver); drop some")]
     TooManyLoans {
         /// The most buffers that it may hold, of any length.

@@ -305,6 +305,8 @@ pub struct Receiver {
     message_type: Option<MessageType>,
     /// The word of the publisher that the receiver has last seen (see `missed`).
     limit_seen: u64,
+    /// How many loans it was given.
+    borrowed: u64,
     pub(super) spin: Duration,
     /// When [`wait_any`](super::wait_any) last returned this receiver; larger is later.
     pub(super) turn: u64,
@@ -334,8 +336,22 @@ impl Receiver {
         interrupts: Arc<Interrupts>,
     ) -> Self {
         let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, interrupts));
-        let (ticket, expected, read, limit_seen, turn) = (Ticket::default(), 0, None, 0, 0);
-        Self { sleeper, object, segments, ticket, expected, read, on_full, message_type, limit_seen, spin, turn }
+        let (ticket, expected, read) = (Ticket::default(), 0, None);
+        let (limit_seen, borrowed, turn) = (0, 0, 0);
+        Self {
+            sleeper,
+            object,
+            segments,
+            ticket,
+            expected,
+            read,
+            on_full,
+            message_type,
+            limit_seen,
+            borrowed,
+            spin,
+            turn,
+        }
     }
 
     /// Receives the next message, blocking until one arrives.
@@ -562,13 +578,16 @@ impl Receiver {
         let missed = place.wrapping_sub(self.expected);
         let message = match message::read(number, &words, missed) {
             Ok(Carried::Bytes(bytes)) => Ok(Message(Content::Bytes(bytes))),
-            Ok(Carried::Buffer(place)) => match segments.open(&place, missed, || is_sender_there(object)) {
-                Ok(loan) => Ok(Message(Content::Buffer(loan))),
-                Err(error) => {
-                    segments.borrower().give_back(place.number);
-                    Err(error.into())
+            Ok(Carried::Buffer(place)) => {
+                self.borrowed += 1;
+                match segments.open(&place, missed, || is_sender_there(object)) {
+                    Ok(loan) => Ok(Message(Content::Buffer(loan))),
+                    Err(error) => {
+                        segments.borrower().give_back(place.number);
+                        Err(error.into())
+                    }
                 }
-            },
+            }
             Err(error) => Err(error),
         };
         // If not, the next message reports those missed.
@@ -584,8 +603,10 @@ impl Receiver {
             return Some(RecvError::NotConnected { errno });
         }
         let is_at_limit = self.object.shared().missed().limit().take(&mut self.limit_seen);
-        // Else the end of the channel is the reason.
-        let is_reason = is_at_limit && !self.object.is_sender_gone();
+        // Without a loan it has nothing to drop: the publisher is about to find those returned. After the end
+        // of the channel, that is the reason.
+        let holds_any = self.borrowed != self.segments.borrower().returned();
+        let is_reason = is_at_limit && holds_any && !self.object.is_sender_gone();
         is_reason.then(|| RecvError::TooManyLoans { max: self.loans() })
     }
 
