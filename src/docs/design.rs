@@ -1,4 +1,4 @@
-//! The crate's design: invariants, decisions, and which operations are lock-free.
+//! Invariants, decisions, and which operations are lock-free.
 //!
 //! # Memory
 //!

@@ -35,15 +35,9 @@
 //! # Larger pages
 //!
 //! The formats are the same on systems with pages of 4, 16 and 64 KiB. (`.ci/aarch64` runs tests on
-//! kernels with 4 and 16 KiB; none has run with 64 KiB.) Sizes that are whole pages grow with the
-//! page:
-//!
-//! | quantity | pages of 4 KiB | 16 KiB | 64 KiB |
-//! |---|---|---|---|
-//! | multiple of which `max_bytes`, `max_alloc` and `arena_size` become | 4 KiB | 16 KiB | 64 KiB |
-//! | least memory of a control object or a channel | 4 KiB | 16 KiB | 64 KiB |
-//! | memory of a message aligned to more than 64 bytes: a multiple of | 4 KiB | 16 KiB | 64 KiB |
-//! | length from which messages are whole pages | 128 KiB | 512 KiB | 2 MiB |
+//! kernels with 4 and 16 KiB; none has run with 64 KiB.) `max_bytes`, `max_alloc` and `arena_size`
+//! are rounded up to whole pages. So is the memory of a control object, a channel, a message aligned
+//! to more than 64 bytes, and a message of 32 pages or more.
 //!
 //! # Limits beyond any program's lifetime
 //!
@@ -52,8 +46,8 @@
 //! | messages in one chunk | at least 3 × 2^61 | 21,900 years of 10 million a second | an old descriptor can match a later message |
 //! | connections in one peer slot during one grant | 65,536, if a limit per peer is set | the owner's thread stops in the middle of a grant meanwhile | the count of the next peer may lack that message |
 //! | connections in one peer slot | 2^62 | 1.4 million years of 100,000 a second | an old [`PeerId`](crate::PeerId) can match a later one |
-//! | segments of one provider | 2^64 - 1 | 5.8 million years of 100,000 a second | serial numbers wrap around, skipping those in use |
-//! | forks, each by the child of the one before | 2^64 | 29 million years of 20,000 a second | a handle inherited through all of them passes for the process's own |
+//! | segments of one provider | 2^64 - 1 | 5.8 million years of 100,000 a second | serial numbers wrap around |
+//! | forks, each by the child of the one before | 2^64 | 29 million years of 20,000 a second | a handle inherited through all of them is accepted |
 //!
 //! # Memory near the cap
 //!
@@ -90,7 +84,7 @@
 //! with them is an error. The child must not access memory through them, because the parent
 //! continues to use it.
 //!
-//! `fork` must not be called in a signal handler. A child made by a raw `clone` system call,
+//! `fork` must not be called in a signal handler. A child made by a raw `clone`,
 //! `_Fork` or `vfork` is not detected: it must not use inherited handles, and may hide its parent's
 //! death until it calls `exec` or exits.
 //!
