@@ -8,13 +8,15 @@
 //! | [`payload`], [`numbered`], [`source`] | bytes of messages, and whether they arrived intact |
 //! | [`machine`], [`clock`], [`procfs`] | the machine, the time, and the resources of a process |
 //! | [`units`], [`line`](mod@line) | readable times, sizes and numbers; a line through points |
-//! | [`turns`], [`latency`], [`table`], [`chart`], [`options`] | measuring, and showing figures |
+//! | [`turns`], [`latency`], [`compare`], [`table`], [`chart`], [`options`] | measuring, and showing figures |
 
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "charts")]
 pub mod chart;
 pub mod clock;
+#[cfg(feature = "figures")]
+pub mod compare;
 #[cfg(feature = "figures")]
 pub mod latency;
 pub mod line;

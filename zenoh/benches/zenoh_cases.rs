@@ -10,7 +10,7 @@
 //! | case | what happens | what is measured |
 //! |---|---|---|
 //! | `long` | 1 MiB is wanted 40 times while four threads replace messages of 100 kB, 6 each, under 4 MiB | waits of at most 300 ms, and the longest |
-//! | `waiting` | 65,536 messages of 1 KiB are in flight under 64 MiB, and one more is wanted; after a while the oldest, or any, is read | CPU while nothing is read, and how long until the wait ends |
+//! | `waiting` | 65,536 messages of 1 KiB are in flight under 64 MiB, and one more is wanted; after a while the oldest, or another one, is read | CPU while nothing is read, and how long until the wait ends |
 //! | `idle` | 50,000 messages of 1 KiB were in flight and have been read, 3 s ago | CPU of the idle process |
 //! | `exit` | a publisher sends 100 messages of 1 KB and exits in good order, 0, 10 or 50 ms after the last | runs in which all arrived |
 //! | `restarts` | 50 such publishers, one after the other, with one subscriber | messages that arrived |
@@ -18,8 +18,10 @@
 #![deny(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
+use shm_pool_support::compare::{comparison, Compared};
 use shm_pool_support::process::{end_with_parent, exit_code, task, this_program, Child};
-use shm_pool_support::table::{show, table};
+use shm_pool_support::table::{show, Goal};
+use shm_pool_support::units::Nanoseconds;
 use shm_pool_support::{clock, Fallible};
 use shm_pool_zenoh::{BufferPool, PoolBackend, PoolProvider};
 use std::collections::VecDeque;
@@ -47,14 +49,6 @@ const QUICK_RESTARTS: usize = 10;
 
 fn is_quick() -> bool {
     std::env::args().any(|argument| argument == "--quick")
-}
-
-fn rounds() -> usize {
-    if is_quick() {
-        1
-    } else {
-        ROUNDS
-    }
 }
 
 const KEY: &str = "shm-pool/cases";
@@ -104,30 +98,58 @@ impl Memory {
     }
 }
 
-fn millis(time: Duration) -> String {
-    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+/// The name of a figure, how it is shown, and the goal for its ratio to that of zenoh's default.
+type Figure = (&'static str, fn(f64) -> String, Goal);
+
+const LEAST: Goal = Goal::AtMost(1.0);
+const MOST: Goal = Goal::AtLeast(1.0);
+
+fn time(nanoseconds: f64) -> String {
+    Nanoseconds(nanoseconds).to_string()
 }
 
-/// A row of a table: a name, and a cell for each kind of memory.
-fn row(name: &str, mut cell: impl FnMut(Whose) -> Fallible<String>) -> Fallible<Vec<String>> {
-    let cells: Fallible<Vec<String>> = ALL.into_iter().map(&mut cell).collect();
-    Ok([vec![name.to_owned()], cells?].concat())
+fn count(number: f64) -> String {
+    format!("{number}")
 }
 
-fn print(case: &str, rows: impl IntoIterator<Item = Fallible<Vec<String>>>) -> Fallible {
-    let mut table = table(&["", "PoolBackend", "BufferPool", "zenoh's default"]);
-    for row in rows {
-        table.add_row(row?);
+/// A share of a CPU.
+fn percent(share: f64) -> String {
+    format!("{:.2} %", share * 100.0)
+}
+
+/// Measures some figures in each variant of a case, with each kind of memory in turn.
+fn compare<V, const N: usize>(
+    variants: &[(&str, V)],
+    figures: [Figure; N],
+    measure: impl Fn(Whose, &V) -> Fallible<[f64; N]>,
+) -> Fallible<Vec<Compared>> {
+    let mut rows = Vec::new();
+    for (variant, _) in variants {
+        rows.extend(figures.map(|(name, show, goal)| Compared {
+            name: format!("{variant}{name}"),
+            goal,
+            show,
+            ours: vec![Vec::new(); 2],
+            theirs: Vec::new(),
+        }));
     }
-    show(&format!("zenoh_cases {case}"), &table);
-    Ok(())
+    for _ in 0..if is_quick() { 1 } else { ROUNDS } {
+        for ((_, variant), rows) in variants.iter().zip(rows.chunks_mut(N)) {
+            for (whose, column) in ALL.into_iter().zip(0..) {
+                for (row, figure) in rows.iter_mut().zip(measure(whose, variant)?) {
+                    row.ours.get_mut(column).unwrap_or(&mut row.theirs).push(figure);
+                }
+            }
+        }
+    }
+    Ok(rows)
 }
 
 /// Waits for 1 MiB under threads that replace short messages.
-fn long() -> Fallible {
+fn long() -> Fallible<Vec<Compared>> {
     const WANTED: usize = 40;
     const IN_TIME: Duration = Duration::from_millis(300);
-    let measure = |whose| {
+    let measure = |whose, _: &()| {
         let memory = Memory::new(whose, 4 * MIB)?;
         let is_over = AtomicBool::new(false);
         let replace = || {
@@ -163,16 +185,18 @@ fn long() -> Fallible {
                 thread::sleep(Duration::from_millis(5));
             }
             is_over.store(true, Ordering::Relaxed);
-            Ok(format!("{served} of {WANTED}, longest {}", millis(longest)))
+            Ok([served as f64, longest.as_nanos() as f64])
         })
     };
-    print("long", (0..rounds()).map(|_| row("served within 300 ms", measure)))
+    let figures: [Figure; 2] =
+        [("1 MiB under 100 kB: served within 300 ms, of 40", count, MOST), ("the longest wait", time, LEAST)];
+    compare(&[("", ())], figures, measure)
 }
 
 /// Waits with many in flight.
-fn waiting() -> Fallible {
+fn waiting() -> Fallible<Vec<Compared>> {
     const LEN: usize = 1024;
-    let measure = |whose, is_oldest: bool| {
+    let measure = |whose, &is_oldest: &bool| {
         let memory = Memory::new(whose, 64 * MIB)?;
         let mut in_flight: VecDeque<ZBytes> = std::iter::from_fn(|| memory.alloc(LEN)).take(1 << 16).collect();
         while let Some(more) = memory.alloc(LEN) {
@@ -193,17 +217,18 @@ fn waiting() -> Fallible {
             drop(read);
             let (served, message) = waiting.join().map_err(|_| "a waiting thread panicked")??;
             drop(message);
-            let waited = millis(served.saturating_duration_since(freed));
-            Ok(format!("{:.1} % of a CPU, then {waited}", share * 100.0))
+            Ok([share, served.saturating_duration_since(freed).as_nanos() as f64])
         })
     };
-    let rows = (0..rounds()).flat_map(|_| [("the oldest is read", true), ("another one is read", false)]);
-    print("waiting", rows.map(|(name, is_oldest)| row(name, |whose| measure(whose, is_oldest))))
+    let variants =
+        [("65,536 in flight, the oldest is read: ", true), ("65,536 in flight, another one is read: ", false)];
+    let figures: [Figure; 2] = [("CPU before", percent, LEAST), ("until the wait ends", time, LEAST)];
+    compare(&variants, figures, measure)
 }
 
 /// An idle process after a burst.
-fn idle() -> Fallible {
-    let measure = |whose| {
+fn idle() -> Fallible<Vec<Compared>> {
+    let measure = |whose, _: &()| {
         let memory = Memory::new(whose, 64 * MIB)?;
         let burst: Vec<_> = std::iter::from_fn(|| memory.alloc(1024)).take(50_000).collect();
         drop(burst);
@@ -212,9 +237,9 @@ fn idle() -> Fallible {
         let (start, cpu) = (Instant::now(), clock::process_cpu());
         thread::sleep(Duration::from_secs(2));
         let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
-        Ok(format!("{:.2} % of a CPU", share * 100.0))
+        Ok([share])
     };
-    print("idle", (0..rounds()).map(|_| row("idle", measure)))
+    compare(&[("", ())], [("50,000 have been read: CPU", percent, LEAST)], measure)
 }
 
 fn open(role: &str, endpoint: &str) -> Fallible<Session> {
@@ -288,21 +313,26 @@ impl Counter {
     }
 }
 
+/// How long after its last message a publisher exits.
+const DELAYS: [(&str, Duration); 3] = [
+    ("exit after 0 ms: ", Duration::ZERO),
+    ("exit after 10 ms: ", Duration::from_millis(10)),
+    ("exit after 50 ms: ", Duration::from_millis(50)),
+];
+
 /// Publishers that exit soon.
-fn exit() -> Fallible {
+fn exit() -> Fallible<Vec<Compared>> {
     const RUNS: usize = 4;
-    let measure = |whose, delay| {
+    let measure = |whose, &delay: &Duration| {
         let run = || {
             let counter = Counter::new()?;
             counter.publish(whose, delay)?;
             counter.finish()
         };
         let received = std::iter::repeat_with(run).take(RUNS).collect::<Fallible<Vec<_>>>()?;
-        let complete = received.iter().filter(|&&received| received == SENT).count();
-        Ok(format!("{complete} of {RUNS} complete {received:?}"))
+        Ok([received.iter().filter(|&&received| received == SENT).count() as f64])
     };
-    let delays = [0, 10, 50].into_iter().cycle().take(3 * rounds()).map(Duration::from_millis);
-    print("exit", delays.map(|delay| row(&format!("exit after {delay:?}"), |whose| measure(whose, delay))))
+    compare(&DELAYS, [("all messages arrive, of 4 times", count, MOST)], measure)
 }
 
 /// Makes room for as many descriptors as the subscribers of this process will have.
@@ -316,20 +346,20 @@ fn grow_descriptor_table() {
 }
 
 /// Publishers that follow each other.
-fn restarts() -> Fallible {
+fn restarts() -> Fallible<Vec<Compared>> {
     let restarts = if is_quick() { QUICK_RESTARTS } else { RESTARTS };
     grow_descriptor_table();
-    let measure = |whose, delay| {
+    let measure = |whose, &delay: &Duration| {
         let counter = Counter::new()?;
         (0..restarts).try_for_each(|_| counter.publish(whose, delay))?;
-        Ok(format!("{} of {} received", counter.finish()?, restarts * SENT))
+        Ok([counter.finish()? as f64 / restarts as f64])
     };
-    let delays = [0, 10].into_iter().map(Duration::from_millis);
-    print("restarts", delays.map(|delay| row(&format!("exit after {delay:?}"), |whose| measure(whose, delay))))
+    let figures: [Figure; 1] = [("messages that arrive of 100, publisher after publisher", count, MOST)];
+    compare(&DELAYS[..2], figures, measure)
 }
 
 fn run() -> Fallible {
-    type Case = (&'static str, fn() -> Fallible);
+    type Case = (&'static str, fn() -> Fallible<Vec<Compared>>);
     let cases: [Case; 5] =
         [("long", long), ("waiting", waiting), ("idle", idle), ("exit", exit), ("restarts", restarts)];
     let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
@@ -338,12 +368,14 @@ fn run() -> Fallible {
             return Err(format!("no case {name:?}").into());
         }
     }
+    let mut rows = Vec::new();
     for (name, case) in cases {
         if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
-            println!("{name}");
-            case()?;
+            eprintln!("{name}");
+            rows.extend(case()?);
         }
     }
+    show("zenoh_cases", &comparison(&["PoolBackend", "BufferPool"], "zenoh's default", rows));
     // A publisher that exits leaves its metadata behind.
     cleanup_orphaned_shm_segments();
     Ok(())

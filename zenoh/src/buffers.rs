@@ -45,7 +45,7 @@ use zenoh::shm::ShmProviderBackend;
 /// before an allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
 /// allocations, half of the buffers that were idle all the time return to the backend, except those
 /// that are reserved. After a second without an allocation, a thread releases idle buffers that are
-/// more than 1024 of a class.
+/// more than 128 of a class.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {

@@ -30,14 +30,12 @@
 //! | `footprint.rs`, `limits.rs` | a process's use of /dev/shm, descriptors and mappings; its limits |
 //! | `conductor.rs` | starts the processes, ends them all if one fails, judges what they have seen |
 //! | `options.rs`, `news.rs`, `report.rs` | the command line and the loads; what processes tell; the tables |
-//! | `compare.rs` | by how much one kind of memory differs from another, and whether that is more than noise |
 //!
 //! The exit code is 0 only if every subscriber saw every message, unchanged, in order and in shared
 //! memory, and nothing is left behind.
 
 #![deny(unsafe_code)]
 
-mod compare;
 mod conductor;
 mod footprint;
 mod limits;

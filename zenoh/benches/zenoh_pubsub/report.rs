@@ -1,10 +1,10 @@
 //! What came out of the runs, side by side: of several rounds the median of each figure, and how
 //! they compare.
 
-use crate::compare::Ratio;
 use crate::limits::FILES;
 use crate::news::{Figures, Seen};
 use crate::options::{Load, Options, Whose};
+use shm_pool_support::compare::{comparison, Compared, Ratio};
 use shm_pool_support::latency::Spread;
 use shm_pool_support::table::{show, table, Goal, Table};
 use shm_pool_support::units::{grouped, Bytes};
@@ -145,7 +145,15 @@ pub(crate) fn print(options: &Options, columns: &[Column]) {
     let (theirs, ours): (Vec<_>, Vec<_>) =
         columns.iter().filter(|column| column.refused.is_none()).partition(|column| column.whose == Whose::Zenoh);
     if let ([_, ..], [theirs]) = (compared(load), &theirs[..]) {
-        show(&format!("{name}, compared"), &comparison(compared(load), &ours, theirs));
+        let rows = compared(load).iter().map(|&(name, process, figure, show, goal)| Compared {
+            name: name.to_owned(),
+            goal,
+            show,
+            ours: ours.iter().map(|column| column.rounds(process, figure)).collect(),
+            theirs: theirs.rounds(process, figure),
+        });
+        let titles: Vec<_> = ours.iter().map(|column| column.title()).collect();
+        show(&format!("{name}, compared"), &comparison(&titles, theirs.title(), rows));
     }
     match load {
         Load::Paced => show(&format!("{name}, memory"), &spare(&ours)),
@@ -181,13 +189,13 @@ fn figures(options: &Options, columns: &[Column]) -> Table {
 
 /// What is compared of a load: a row's name, the process and its figure, how it is shown, and what
 /// ours is to be, as a share of what zenoh's default takes.
-type Compared = (&'static str, usize, &'static str, fn(f64) -> String, Goal);
+type Figure = (&'static str, usize, &'static str, fn(f64) -> String, Goal);
 
 /// The process whose figures are the publisher's, and the one of the first subscriber.
 const SENDS: usize = 0;
 const RECEIVES: usize = 1;
 
-fn compared(load: Load) -> &'static [Compared] {
+fn compared(load: Load) -> &'static [Figure] {
     match load {
         Load::Saturated => &[
             ("publisher's CPU per message", SENDS, "cpu", micros, Goal::AtMost(1.0)),
@@ -223,24 +231,6 @@ fn compared(load: Load) -> &'static [Compared] {
         ],
         Load::Mixed | Load::Random | Load::Fixed | Load::Killed => &[],
     }
-}
-
-/// How ours compare with zenoh's default, round by round. A ratio that misses its goal says so, and
-/// that is all.
-fn comparison(rows: &[Compared], ours: &[&Column], theirs: &Column) -> Table {
-    let of_one = |column: &&Column| [column.title().to_owned(), format!("/ {}", theirs.title()), String::new()];
-    let fixed = [String::new(), "goal".to_owned(), theirs.title().to_owned()];
-    let mut all = table(&fixed.into_iter().chain(ours.iter().flat_map(of_one)).collect::<Vec<_>>());
-    for &(name, process, figure, show, goal) in rows {
-        let shown = |column: &Column| column.figure(process, figure).map_or("-".to_owned(), show);
-        let cells = |column: &&Column| {
-            let ratio = Ratio::of(&column.rounds(process, figure), &theirs.rounds(process, figure));
-            [shown(column), ratio.show(), ratio.verdict(goal).to_owned()]
-        };
-        let fixed = [name.to_owned(), goal.to_string(), shown(theirs)];
-        all.add_row(fixed.into_iter().chain(ours.iter().flat_map(cells)));
-    }
-    all
 }
 
 /// How much of a pool's memory is more than was in flight at the peak.
