@@ -19,13 +19,15 @@
 
 use serde::{Deserialize, Serialize};
 use shm_pool_support::compare::{comparison, Compared};
-use shm_pool_support::process::{end_with_parent, exit_code, task, this_program, Child};
+use shm_pool_support::process::{end_with_parent, exit_code, inherited_input, task, this_program, Child};
 use shm_pool_support::table::{show, Goal};
 use shm_pool_support::units::Nanoseconds;
-use shm_pool_support::{clock, Fallible};
+use shm_pool_support::{clock, wire, Fallible};
 use shm_pool_zenoh::{BufferPool, PoolBackend, PoolProvider};
 use std::collections::VecDeque;
 use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -251,6 +253,13 @@ fn open(role: &str, endpoint: &str) -> Fallible<Session> {
     zenoh::open(config).wait()
 }
 
+/// What another process of this program does.
+#[derive(Serialize, Deserialize)]
+enum Task {
+    Publish(Publisher),
+    Receive(Subscriber),
+}
+
 /// A publisher process that exits soon.
 #[derive(Serialize, Deserialize)]
 struct Publisher {
@@ -279,15 +288,20 @@ impl Publisher {
     }
 }
 
-/// A subscriber that counts the messages in shared memory.
-struct Counter {
-    session: Session,
-    endpoint: String,
-    count: Arc<AtomicUsize>,
+/// A process that counts the messages in shared memory that it receives from publishers, one after the
+/// other. What zenoh's receivers have mapped stays mapped until they exit: 64 MiB of each publisher.
+#[derive(Serialize, Deserialize)]
+struct Subscriber {
+    whose: Whose,
+    delay: Duration,
+    publishers: usize,
 }
 
-impl Counter {
-    fn new() -> Fallible<Self> {
+impl Subscriber {
+    /// Sends the count to its standard input, a socket.
+    fn run(&self) -> Fallible {
+        end_with_parent()?;
+        grow_descriptor_table();
         let session = open("listen", "tcp/127.0.0.1:0")?;
         let endpoint = session.info().locators().wait().first().ok_or("zenoh listens nowhere")?.to_string();
         let count = Arc::new(AtomicUsize::new(0));
@@ -296,21 +310,27 @@ impl Counter {
             counted.fetch_add(usize::from(sample.payload().as_shm().is_some()), Ordering::Relaxed);
         });
         subscriber.background().wait()?;
-        Ok(Self { session, endpoint, count })
-    }
-
-    /// Runs a publisher that exits after a delay.
-    fn publish(&self, whose: Whose, delay: Duration) -> Fallible {
-        let publisher = Publisher { whose, endpoint: self.endpoint.clone(), delay };
-        Child::start("publisher", &mut this_program(&publisher)?)?.finish()
-    }
-
-    fn finish(self) -> Fallible<usize> {
+        for _ in 0..self.publishers {
+            let publisher = Publisher { whose: self.whose, endpoint: endpoint.clone(), delay: self.delay };
+            Child::start("publisher", &mut this_program(&Task::Publish(publisher))?)?.finish()?;
+        }
         // What has not arrived by now never does.
         thread::sleep(Duration::from_millis(200));
-        self.session.close().wait()?;
-        Ok(self.count.load(Ordering::Relaxed))
+        session.close().wait()?;
+        wire::send(UnixStream::from(inherited_input()?), &count.load(Ordering::Relaxed))?;
+        Ok(())
     }
+}
+
+/// Returns how many messages a subscriber receives.
+fn received(whose: Whose, delay: Duration, publishers: usize) -> Fallible<usize> {
+    let (socket, its_socket) = UnixStream::pair()?;
+    let mut command = this_program(&Task::Receive(Subscriber { whose, delay, publishers }))?;
+    let subscriber = Child::start("subscriber", command.stdin(OwnedFd::from(its_socket)))?;
+    drop(command);
+    let count = wire::expect(socket);
+    subscriber.finish()?;
+    count
 }
 
 /// How long after its last message a publisher exits.
@@ -323,19 +343,13 @@ const DELAYS: [(&str, Duration); 3] = [
 /// Publishers that exit soon.
 fn exit() -> Fallible<Vec<Compared>> {
     const RUNS: usize = 4;
-    let measure = |whose, &delay: &Duration| {
-        let run = || {
-            let counter = Counter::new()?;
-            counter.publish(whose, delay)?;
-            counter.finish()
-        };
-        let received = std::iter::repeat_with(run).take(RUNS).collect::<Fallible<Vec<_>>>()?;
-        Ok([received.iter().filter(|&&received| received == SENT).count() as f64])
-    };
-    compare(&DELAYS, [("all messages arrive, of 4 times", count, MOST)], measure)
+    compare(&DELAYS, [("all messages arrive, of 4 times", count, MOST)], |whose, &delay| {
+        let counts = (0..RUNS).map(|_| received(whose, delay, 1)).collect::<Fallible<Vec<_>>>()?;
+        Ok([counts.into_iter().filter(|&count| count == SENT).count() as f64])
+    })
 }
 
-/// Makes room for as many descriptors as the subscribers of this process will have.
+/// Makes room for as many descriptors as the subscriber will have.
 ///
 /// zenoh keeps two for each publisher. When they outgrow the kernel's table, at 64 and at each power
 /// of two from 128 on, the next `open` of a process with several threads waits for an RCU grace period,
@@ -348,14 +362,9 @@ fn grow_descriptor_table() {
 /// Publishers that follow each other.
 fn restarts() -> Fallible<Vec<Compared>> {
     let restarts = if is_quick() { QUICK_RESTARTS } else { RESTARTS };
-    grow_descriptor_table();
-    let measure = |whose, &delay: &Duration| {
-        let counter = Counter::new()?;
-        (0..restarts).try_for_each(|_| counter.publish(whose, delay))?;
-        Ok([counter.finish()? as f64 / restarts as f64])
-    };
-    let figures: [Figure; 1] = [("messages that arrive of 100, publisher after publisher", count, MOST)];
-    compare(&DELAYS[..2], figures, measure)
+    compare(&DELAYS[..2], [("messages that arrive of 100, publisher after publisher", count, MOST)], |whose, &delay| {
+        Ok([received(whose, delay, restarts)? as f64 / restarts as f64])
+    })
 }
 
 fn run() -> Fallible {
@@ -383,8 +392,9 @@ fn run() -> Fallible {
 
 fn main() -> ExitCode {
     zenoh::init_log_from_env_or("error");
-    match task::<Publisher>() {
+    match task() {
         None => exit_code("zenoh_cases", run()),
-        Some(publisher) => exit_code("publisher", publisher.run()),
+        Some(Task::Publish(publisher)) => exit_code("publisher", publisher.run()),
+        Some(Task::Receive(subscriber)) => exit_code("subscriber", subscriber.run()),
     }
 }
