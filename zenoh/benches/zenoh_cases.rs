@@ -43,7 +43,7 @@ use zenoh::{Config, Session, Wait};
 const MIB: usize = 1 << 20;
 
 /// Rounds of each case; one with `--quick`.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 7;
 
 /// Publishers that follow each other; fewer with `--quick`.
 const RESTARTS: usize = 50;
