@@ -42,7 +42,7 @@
 //! | **grant**: send [`grant`](ShmBuf::grant), drop the [`ShmBuf`] at once | any transport; receivers whose [`PeerId`] you know ([`Client::connect`]) | one lease and one descriptor per receiver; [`revoke`](ShmBuf::revoke) if the transport fails | its grants and leases are reclaimed |
 //! | [`channel`] | one receiver on this machine, and no transport yet | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`; its loans are reclaimed |
 //! | [`channel::Publisher`] | up to 64 receivers on this machine that join and leave, each with its own rule for falling behind | the same, and one shared object per receiver | the others are not affected; its loans are reclaimed |
-//! | the crate `shm-pool-zenoh` | you publish with zenoh; stock receivers in any language | receivers never unmap a segment | its buffers stay in use until you call `garbage_collect_unsafe` |
+//! | the crate `shm-pool-zenoh` | you publish with zenoh; stock receivers | receivers never unmap a segment | its buffers stay in use until you call `garbage_collect_unsafe` |
 //!
 //! Middleware with reader counts of its own allocates from a [`backend`].
 //!
@@ -56,9 +56,9 @@
 //!
 //! | symptom | remedy |
 //! |---|---|
-//! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers and retry; or build with a larger cap |
+//! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers and retry; or raise the cap |
 //! | … most of it *leased* | let receivers drop views and loans, or revoke grants with [`ShmBuf::revoke`] |
-//! | … most of it *idle* | fragmented: wait, or retry within 250 ms; leave more room for large messages ([`docs::limits`]) |
+//! | … most of it *idle* | fragmented: wait, or retry within 250 ms; leave room for large messages ([`docs::limits`]) |
 //! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of a resource. [`Provider::trim`] returns idle memory to the system |
 //! | [`ShareError::TooManyShared`] | raise [`max_shared`](ProviderBuilder::max_shared), or drop shared buffers |
 //! | `SendErrorKind::TooManyLoans` | raise [`loans`](channel::SenderBuilder::loans), or let the receiver drop some |
@@ -76,7 +76,7 @@
 //! | open | `open` | `subscribe`, then `recv` | `open_timeout` | `open_async` |
 //! | create, after a predecessor | `create` | | `create_timeout` | |
 //! | allocate | `alloc` | `request(len).wait` | `alloc_timeout` | `request(len).wait_async` |
-//! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` take a timeout | |
+//! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` | |
 //!
 //! [`channel::Interrupter::interrupt`] and [`Provider::interrupt_waits`] end waits early. A
 //! [`WakeFd`] is for event loops.

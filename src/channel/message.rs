@@ -19,7 +19,7 @@
 //! | step | publisher | step | receiver |
 //! |---|---|---|---|
 //! | L1 | store the word, odd | S1, S2 | see `bell` |
-//! | W2 to W5 | ring, as for a message | S3 | if the word has changed and is odd, [`TooManyLoans`] |
+//! | W2 to W5 | ring, as for a message | S3 | if the word has changed and is odd, and it holds a loan, [`TooManyLoans`] |
 //! | L2 | with the next buffer that is sent: store it, even | | |
 //!
 //! L1 is W1 of `bell`, so a receiver that sleeps is woken; by the publisher's death, if it is

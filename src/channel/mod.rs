@@ -37,8 +37,8 @@
 //! # One to many
 //!
 //! Each receiver of a [`Publisher`] creates its own ring when it joins; a message's payload is
-//! never copied. A receiver gets the messages sent after it joins, and optionally the last few
-//! before ([`PublisherBuilder::history`]).
+//! never copied. It gets the messages sent after it joins, and optionally the last few before
+//! ([`PublisherBuilder::history`]).
 //!
 //! # Slow and stopped receivers
 //!
@@ -52,8 +52,7 @@
 //! | [`OnFull::Block`] | the publisher, and so the other receivers, for [`block_limit`](PublisherBuilder::block_limit), once | nothing within the limit; then the new message, for this receiver, or [the receiver](OnStall::Disconnect) | [`Sent::stalled`] | [`Message::missed`], or [`RecvError::Evicted`] |
 //! | any, and it holds its [`loans`](PublisherBuilder::loans) or [bytes](PublisherBuilder::max_bytes_per_receiver) | with [`OnFull::Block`] as above | with [`OnFull::DropOldest`] the buffers that it has not received, then the new one; with [`OnFull::DropNewest`] the new one | [`Sent::too_many_loans`] | [`RecvError::TooManyLoans`] at once, and [`Message::missed`] |
 //! | none: a [`Sender`] | the sender | nothing | | |
-//! | iceoryx2 0.10 with `enable_safe_overflow`, its default | no side | the oldest message | how many received it | nothing |
-//! | iceoryx2 without | the publisher, without limit, or no side (`BackpressureStrategy`) | nothing, or the new message | how many received it | nothing; an error at `subscriber_max_borrowed_samples` |
+//! | iceoryx2 0.10, `enable_safe_overflow`, its default | no side | the oldest message | how many received it | nothing |
 //! | zenoh 1.10, `CongestionControl::Drop`, its default | the publisher, 1 ms | the new message | nothing | nothing |
 //! | zenoh, `Block` | the publisher, 5 s | then the session with that peer | nothing | that the session closed |
 //!

@@ -124,7 +124,7 @@ impl ReceiverBuilder {
     }
 
     /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may hold at a time,
-    /// including those not yet received: from 1 to the publisher's maximum, which is the default,
+    /// including those not received: from 1 to the publisher's maximum, which is the default,
     /// rounded up to a power of two. Each takes 16 bytes of /dev/shm.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = Some(loans);
@@ -521,9 +521,10 @@ impl Receiver {
     /// Not inlined, so that a received message stays in registers on its way to the caller.
     #[inline(never)]
     fn wait(&mut self, deadline: Option<Deadline>) -> Woken {
-        let Self { object, sleeper, ticket, limit_seen, .. } = self;
+        let Self { object, sleeper, segments, ticket, limit_seen, borrowed, .. } = self;
         object.look_for_publisher();
-        sleeper.wait(self.spin, deadline, || has_next(object, *ticket, *limit_seen), || object.has_sender())
+        let has_next = || has_next(object, *ticket) || is_at_limit(object, segments, *limit_seen, *borrowed);
+        sleeper.wait(self.spin, deadline, has_next, || object.has_sender())
     }
 
     /// If a check is due and the sender has died, closes the channel on its behalf.
@@ -542,7 +543,7 @@ impl Receiver {
 
     #[inline]
     pub(super) fn has_next(&self) -> bool {
-        has_next(&self.object, self.ticket, self.limit_seen)
+        has_next(&self.object, self.ticket) || is_at_limit(&self.object, &self.segments, self.limit_seen, self.borrowed)
     }
 
     pub(super) fn object(&self) -> &Object {
@@ -551,8 +552,9 @@ impl Receiver {
 
     /// Registers `waker` for [`has_next`](Self::has_next); see [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
-        let Self { object, sleeper, ticket, limit_seen, .. } = self;
-        sleeper.arm(waker, || has_next(object, *ticket, *limit_seen), || object.has_sender())
+        let Self { object, sleeper, segments, ticket, limit_seen, borrowed, .. } = self;
+        let has_next = || has_next(object, *ticket) || is_at_limit(object, segments, *limit_seen, *borrowed);
+        sleeper.arm(waker, has_next, || object.has_sender())
     }
 
     /// Receives the next message if it has arrived, or the reason why none can.
@@ -603,9 +605,8 @@ impl Receiver {
             return Some(RecvError::NotConnected { errno });
         }
         let is_at_limit = self.object.shared().missed().limit().take(&mut self.limit_seen);
-        // Without a loan it has nothing to drop: the publisher is about to find those returned. After the end
-        // of the channel, that is the reason.
-        let holds_any = self.borrowed != self.segments.borrower().returned();
+        let holds_any = holds_any(&self.segments, self.borrowed);
+        // After the end of the channel, that is the reason.
         let is_reason = is_at_limit && holds_any && !self.object.is_sender_gone();
         is_reason.then(|| RecvError::TooManyLoans { max: self.loans() })
     }
@@ -637,13 +638,22 @@ impl Receiver {
     }
 }
 
-/// Returns `true` if the next message has arrived, or there may be a reason why none does.
+/// Returns `true` if the next message has arrived, or this process could not open the channel.
 #[inline]
-fn has_next(object: &Object, ticket: Ticket, limit_seen: u64) -> bool {
-    let shared = object.shared();
-    ring::has_passed(shared.slots(), ticket)
-        || object.refusal().is_some()
-        || shared.missed().limit().change(limit_seen).is_some()
+fn has_next(object: &Object, ticket: Ticket) -> bool {
+    ring::has_passed(object.shared().slots(), ticket) || object.refusal().is_some()
+}
+
+/// Returns `true` if the publisher has found no loan, and this was not reported.
+#[inline]
+fn is_at_limit(object: &Object, segments: &MappedSegments, limit_seen: u64, borrowed: u64) -> bool {
+    object.shared().missed().limit().change(limit_seen).is_some() && holds_any(segments, borrowed)
+}
+
+/// Without a loan, a receiver has nothing to drop: the publisher is about to find those returned.
+#[inline]
+fn holds_any(segments: &MappedSegments, borrowed: u64) -> bool {
+    borrowed != segments.borrower().returned()
 }
 
 /// Maps the segment of a message. Fails only if a later attempt may succeed.

@@ -13,8 +13,9 @@
 //! every range has chunks in use, nothing is evicted. If no segment can hold the message, those
 //! without chunks in use make way for a longer one.
 //!
-//! A size class that is refused twice in a row within 250 ms gets a *region*: the range with the
-//! fewest bytes in use, or whole segments that are to be destroyed. Chunks that are dropped there
+//! A size class that is refused twice in a row within 250 ms gets a *region*, unless all memory is in
+//! chunks of that class: the range with the fewest bytes in use, or whole segments that are to be
+//! destroyed. Chunks that are dropped there
 //! return to the arena, unless they are reserved. So a large message needs each chunk of one range
 //! to be dropped once, rather than gaps to merge by chance. Other classes are served there only if
 //! they fit nowhere else, and the region's own once nothing else is carved there. That ends the

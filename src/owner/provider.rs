@@ -285,7 +285,7 @@ impl std::fmt::Debug for Provider {
 /// not starve, one range is [set aside](crate::docs::design#at-the-cap) for a length that keeps
 /// being refused, whether it waits or retries within 250 milliseconds.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "a request does nothing until it is made by `now`, `timeout`, `wait` or `wait_async`"]
+#[must_use = "a request does nothing until it is made by `alloc`, `timeout`, `wait` or `wait_async`"]
 pub struct Request<'a> {
     provider: &'a Provider,
     len: usize,

@@ -449,6 +449,23 @@ fn refusals_of_one_size_retire_nothing() {
     assert_eq!(provider.stats().misses(), misses, "a chunk was destroyed");
 }
 
+/// A chunk between two gaps makes way, although it has the length that is refused: together they have
+/// room for one more.
+#[test]
+fn refusals_of_one_size_merge_gaps() {
+    let tuning = Tuning::new().arena_size(10 * MIB).idle_window(0);
+    let provider = builder().max_bytes(10 * MIB).tuning(tuning).build().unwrap();
+    let first = provider.alloc(3 * MIB).unwrap();
+    // A length that recurs is kept.
+    drop(provider.alloc(4 * MIB).unwrap());
+    let second = provider.alloc(4 * MIB).unwrap();
+    drop(first);
+    provider.trim();
+    poll(&provider, 4 * MIB);
+    drop(second);
+    assert_eq!(fill(&provider, 4 * MIB).len(), 2);
+}
+
 /// A publisher that retries is not refused once memory has been released.
 #[test]
 fn alloc_after_refusals() {

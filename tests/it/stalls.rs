@@ -423,6 +423,8 @@ fn receiver_learns_of_its_limit() {
     let held = waited_for.try_recv().unwrap();
     assert_eq!(scene.try_send(8), Err(SendErrorKind::TooManyLoans { max: 1 }));
     drop(held);
+    let nothing = wait_any(&mut [&mut waited_for], NOW);
+    assert!(matches!(nothing, Err(WaitAnyError::TimedOut { .. })), "{nothing:?}");
     assert!(matches!(waited_for.try_recv(), Err(RecvError::Empty)));
 }
 

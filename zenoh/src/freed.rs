@@ -72,6 +72,12 @@ impl Drop for Collection<'_> {
     }
 }
 
+/// Returns `true` in the log's code that zenoh calls during a collection of this thread. zenoh holds the
+/// collected provider's lock then, so nothing may be collected.
+pub(crate) fn is_collecting() -> bool {
+    CURRENT.try_with(|current| !current.pool.get().is_null()).unwrap_or(false)
+}
+
 impl Outstanding {
     /// Calls `collect`, and releases in order what zenoh frees in it. Returns `true` if `collect` did, or
     /// if another thread was collecting.
@@ -123,15 +129,28 @@ impl Outstanding {
     fn release(&self, list: &mut List) {
         // One number is compared faster than two.
         list.sort_unstable_by_key(|&(key, _)| u64::from(key.segment) << 32 | u64::from(key.offset));
-        list.drain(..).for_each(|(key, len)| self.free_now(key, len));
+        let mut unknown = None;
+        list.drain(..).for_each(|(key, len)| {
+            if self.take(key, len).map(drop).is_none() {
+                unknown = Some((key, len));
+            }
+        });
+        // Last: the log may panic.
+        if let Some((key, len)) = unknown {
+            log_unknown(key, len);
+        }
     }
 
     fn free_now(&self, key: Key, len: usize) {
         match self.take(key, len) {
             Some(chunk) => drop(chunk),
-            None => tracing::error!(?key, len, "freed a chunk that is not in use; ignored"),
+            None => log_unknown(key, len),
         }
     }
+}
+
+fn log_unknown(key: Key, len: usize) {
+    tracing::error!(?key, len, "freed a chunk that is not in use; ignored");
 }
 
 #[cfg(test)]

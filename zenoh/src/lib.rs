@@ -150,8 +150,8 @@
 //! policies collect, fails allocations that it could serve when nothing has been read yet.
 //! (`benches/peers` compares collecting early with collecting when full.)
 //!
-//! Messages that a collection releases are used again in the order of their addresses, which the
-//! processor's caches favour. The list for that takes 16 bytes for each message collected.
+//! Messages that the backend's collections release are used again in the order of their addresses,
+//! which the processor's caches favour. The list for that takes 16 bytes for each message collected.
 //!
 //! The backend also collects before it refuses an allocation. After eight refusals in a row, it limits
 //! collections that release nothing to a 512th of the time: zenoh's policies collect in each try
@@ -190,8 +190,11 @@
 //!   `ShmProvider::garbage_collect_unsafe`. It reclaims every message that no living process has
 //!   confirmed for 100 ms. A [`BufferPool`] confirms the buffers that it keeps, so call
 //!   [`BufferPool::let_go`] before, each time. The call is unsafe because a living receiver, or this
-//!   process, may still have such a message and lack the CPU time to confirm it.
-//! * A forked child of the publisher allocates nothing and releases nothing. While it runs without
+//!   process, may still have such a message and lack the CPU time to confirm it. Keep the
+//!   [`PoolBackend`] until then: a provider without a handle stays with such messages, and its whole
+//!   backend, until the process exits. [`PoolBackend::provider`] returns it.
+//! * A forked child of the publisher allocates nothing and releases nothing. It cannot publish with a
+//!   pool of its own either: zenoh's threads do not exist there. While it runs without
 //!   calling `exec`, the segments that it inherited look alive. Those that the publisher removes
 //!   meanwhile lose their memory but keep their names, until a zenoh process starts or exits after the
 //!   child.
@@ -316,15 +319,20 @@ impl Collect for Providers {
         if start < Duration::from_nanos(self.collect_at.load(Ordering::Relaxed)) {
             return false;
         }
-        // Not under the lock: the drop of a provider's last handle is the user's code's.
-        let mut at = 0;
+        // Not under the lock: a collection runs the user's code, in zenoh's log. From the last one on:
+        // `add` removes some and adds to the end, so none of the others is skipped.
+        let before = |at: usize| {
+            let all = self.all.lock();
+            let at = at.min(all.len()).checked_sub(1)?;
+            Some((at, all[at].clone()))
+        };
         let mut has_collected = false;
-        loop {
-            let Some(provider) = self.all.lock().get(at).cloned() else { break };
+        let mut next = before(usize::MAX);
+        while let Some((at, provider)) = next {
             let collect =
                 |provider: Arc<ShmProvider<_>>| self.outstanding.collect_in_order(|| provider.garbage_collect() > 0);
             has_collected |= provider.upgrade().is_some_and(collect);
-            at += 1;
+            next = before(at);
         }
         if !has_collected && self.refusals.load(Ordering::Relaxed) >= PATIENCE {
             let next = start + (self.start.elapsed() - start) * POLLED_SHARE;

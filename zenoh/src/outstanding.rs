@@ -2,8 +2,8 @@
 //!
 //! zenoh frees a chunk by a descriptor that it read from memory that peers can write. So a descriptor
 //! is only a key here, never an address. Each chunk in use is in one cell, and freeing it means
-//! swapping it out of that cell, which succeeds for one caller only. A descriptor that is forged, or
-//! that is used twice, finds no chunk.
+//! swapping it out of that cell, which succeeds for one caller only. A descriptor of no chunk in use is
+//! ignored.
 //!
 //! # Segment ids
 //!
@@ -244,7 +244,8 @@ impl Outstanding {
         self.cells().filter_map(empty)
     }
 
-    /// Returns `true` if no chunk is in use. A chunk is not missed that is in use during the whole call.
+    /// Returns `true` if no chunk is in use. A chunk that is in use during the whole call is not missed,
+    /// unless a forged descriptor of it is freed meanwhile.
     pub(crate) fn is_empty(&self) -> bool {
         // Relaxed: the chunk is not read. A cell that was filled before this call is seen filled.
         self.cells().all(|cell| cell.load(Ordering::Relaxed).is_null())

@@ -15,11 +15,13 @@
 
 #![forbid(unsafe_code)]
 
+use crate::freed::is_collecting;
 use crate::PoolBackend;
 use parking_lot::Mutex;
 use std::fmt;
 use std::mem;
 use std::ops::Deref;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use zenoh::shm::{ShmProvider, ShmProviderBuilder};
 use zenoh::Wait;
@@ -65,7 +67,9 @@ impl PoolProvider {
     pub(crate) fn new(backend: &PoolBackend) -> Self {
         let kept = Kept::take(backend).unwrap_or_else(|| {
             let provider = Arc::new(ShmProviderBuilder::backend(backend.clone()).wait());
-            backend.core.providers.add(Arc::downgrade(&provider));
+            if !backend.chunks.is_inherited() {
+                backend.core.providers.add(Arc::downgrade(&provider));
+            }
             Kept { provider, backend: backend.clone() }
         });
         Self(Arc::new(Handle(kept)))
@@ -96,15 +100,23 @@ impl Kept {
     fn is_inherited(&self) -> bool {
         self.backend.chunks.is_inherited()
     }
+
+    /// Releases what has been read. After a panic of the user's log in an earlier collection, zenoh's lock is
+    /// poisoned and this one panics, too: the messages stay in use.
+    fn collect(&self) {
+        let collect = || self.backend.core.outstanding.collect_in_order(|| self.provider.garbage_collect() > 0);
+        let _may_panic = catch_unwind(AssertUnwindSafe(collect));
+    }
 }
 
 /// Drops the lingering providers whose messages have been read.
 pub(crate) fn drop_unused() {
+    if is_collecting() {
+        return;
+    }
     // Collecting and dropping run the user's code, in zenoh's log: not under the lock.
     let lingering = LINGERING.lock().clone();
-    lingering.iter().filter(|kept| !kept.is_inherited()).for_each(|kept| {
-        kept.provider.garbage_collect();
-    });
+    lingering.iter().filter(|kept| !kept.is_inherited()).for_each(Kept::collect);
     let mut unused = Vec::new();
     LINGERING.lock().retain(|kept| {
         let stays = kept.is_inherited() || kept.is_in_use();
@@ -123,10 +135,13 @@ impl Drop for Handle {
             mem::forget(kept.clone());
             return;
         }
-        kept.provider.garbage_collect();
+        if !is_collecting() {
+            kept.collect();
+        }
         if kept.is_in_use() {
             LINGERING.lock().push(kept.clone());
-            kept.backend.trim();
+            // Without another collection.
+            kept.backend.core.chunks.trim();
         }
         drop_unused();
     }

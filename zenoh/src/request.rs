@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 ///
 /// | zenoh's provider | a buffer pool |
 /// |---|---|
-/// | `JustAlloc`, `GarbageCollect`, `Defragment` | [`now`](Self::alloc), which does what all of them do |
+/// | `JustAlloc`, `GarbageCollect`, `Defragment` | [`alloc`](Self::alloc), which does what all of them do |
 /// | `BlockOn<…>` with `wait()` | [`wait`](Self::wait), [`timeout`](Self::timeout) |
 /// | `BlockOn<…>` with `await` | [`wait_async`](Self::wait_async), with any executor |
 /// | `Deallocate` | none: no reader's bytes change |
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 /// buffers that were sent first, and some of the others in turn. Looking for room in other size
 /// classes is limited to a 32nd of the time.
 #[derive(Clone, Copy)]
-#[must_use = "a request does nothing until `now`, `timeout`, `wait` or `wait_async` is called"]
+#[must_use = "a request does nothing until `alloc`, `timeout`, `wait` or `wait_async` is called"]
 pub struct BufferRequest<'a> {
     pool: &'a BufferPool,
     len: usize,
@@ -98,7 +98,7 @@ impl<'a> BufferRequest<'a> {
     ///
     /// # Errors
     ///
-    /// As [`now`](Self::alloc); [`AllocErrorKind::TimedOut`] after `timeout`, with the last error. An
+    /// As [`alloc`](Self::alloc); [`AllocErrorKind::TimedOut`] after `timeout`, with the last error. An
     /// error that waiting cannot change is returned at once.
     pub fn timeout(self, timeout: Duration) -> Result<Buffer, AllocError> {
         let class = self.class()?;
@@ -123,7 +123,7 @@ impl<'a> BufferRequest<'a> {
     ///
     /// # Errors
     ///
-    /// As [`now`](Self::alloc), except for a shortage of memory.
+    /// As [`alloc`](Self::alloc), except for a shortage of memory.
     pub fn wait(self) -> Result<Buffer, AllocError> {
         self.timeout(Duration::MAX)
     }

@@ -19,7 +19,7 @@ pub(crate) use region::Site;
 use crate::os::posix::{page_size, round_to_pages};
 use crate::owner::carver::Carver;
 use crate::owner::control::Payload;
-use crate::owner::limits::{Account, First, Grain, MIN_SIZE};
+use crate::owner::limits::{Account, First, Grain, Need, MIN_SIZE};
 use crate::protocol::control::MAX_SEGMENTS;
 use parking_lot::Mutex;
 use region::Region;
@@ -291,6 +291,14 @@ impl Arenas {
 
     pub(crate) fn free_bytes(&self) -> usize {
         self.state.lock().free_pages() * self.page
+    }
+
+    /// Returns `true` if all free memory together is as long as `need`.
+    pub(crate) fn could_merge(&self, need: Need) -> bool {
+        let state = self.state.lock();
+        let in_heaps = if need.grain == Grain::Line { state.free_heap_bytes } else { 0 };
+        let free = self.max.saturating_sub(state.spanned()) + state.free_pages() * self.page + in_heaps;
+        free >= need.size
     }
 
     pub(crate) fn heap_bytes(&self) -> (usize, usize) {

@@ -218,11 +218,12 @@ impl Pool {
     /// A class that is refused again gets a region, or another one if that takes too long.
     pub(crate) fn note_refused(&self, class: usize, len: usize) {
         let _one_at_a_time = self.making_room.lock();
-        // If all chunks are of this class, whichever is dropped next serves it.
-        if self.registry.lock().is_all_of(class) || !self.arenas.is_region_due(class) {
+        let need = self.demand(class, len);
+        // Whichever is dropped next serves it.
+        let is_full_of_it = self.registry.lock().is_all_of(class) && !self.arenas.could_merge(need);
+        if is_full_of_it || !self.arenas.is_region_due(class) {
             return;
         }
-        let need = self.demand(class, len);
         let before = self.arenas.region_of(class);
         let takes_too_long = |chunk: &Chunk| before.as_ref().is_some_and(|site| site.takes(chunk.memory()));
         for chunk in self.registry.lock().chunks() {

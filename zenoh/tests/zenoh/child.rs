@@ -123,6 +123,7 @@ fn entry() {
         ["asker", endpoint, memory] => users::asker(&mut link, endpoint, memory),
         ["full-shm"] => full_shm::role(&mut link),
         ["leaver", memory, endpoint] => lingering::leaver(&mut link, memory, endpoint),
+        ["log-panics"] => lingering::log_panics(),
         ["stopped-receiver"] => lingering::stopped_receiver(&mut link),
         ["without-metadata"] => cap::without_metadata(&mut link),
         ["stopped"] => cap::stopped(&mut link),
