@@ -523,7 +523,7 @@ impl Receiver {
     fn wait(&mut self, deadline: Option<Deadline>) -> Woken {
         let Self { object, sleeper, segments, ticket, limit_seen, borrowed, .. } = self;
         object.look_for_publisher();
-        let has_next = || has_next(object, *ticket) || is_at_limit(object, segments, *limit_seen, *borrowed);
+        let has_next = || has_next(object, segments, *ticket, *limit_seen, *borrowed);
         sleeper.wait(self.spin, deadline, has_next, || object.has_sender())
     }
 
@@ -543,7 +543,7 @@ impl Receiver {
 
     #[inline]
     pub(super) fn has_next(&self) -> bool {
-        has_next(&self.object, self.ticket) || is_at_limit(&self.object, &self.segments, self.limit_seen, self.borrowed)
+        has_next(&self.object, &self.segments, self.ticket, self.limit_seen, self.borrowed)
     }
 
     pub(super) fn object(&self) -> &Object {
@@ -553,7 +553,7 @@ impl Receiver {
     /// Registers `waker` for [`has_next`](Self::has_next); see [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
         let Self { object, sleeper, segments, ticket, limit_seen, borrowed, .. } = self;
-        let has_next = || has_next(object, *ticket) || is_at_limit(object, segments, *limit_seen, *borrowed);
+        let has_next = || has_next(object, segments, *ticket, *limit_seen, *borrowed);
         sleeper.arm(waker, has_next, || object.has_sender())
     }
 
@@ -638,16 +638,13 @@ impl Receiver {
     }
 }
 
-/// Returns `true` if the next message has arrived, or this process could not open the channel.
+/// Returns `true` if the next message has arrived, or there is a reason why none does.
 #[inline]
-fn has_next(object: &Object, ticket: Ticket) -> bool {
-    ring::has_passed(object.shared().slots(), ticket) || object.refusal().is_some()
-}
-
-/// Returns `true` if the publisher has found no loan, and this was not reported.
-#[inline]
-fn is_at_limit(object: &Object, segments: &MappedSegments, limit_seen: u64, borrowed: u64) -> bool {
-    object.shared().missed().limit().change(limit_seen).is_some() && holds_any(segments, borrowed)
+fn has_next(object: &Object, segments: &MappedSegments, ticket: Ticket, limit_seen: u64, borrowed: u64) -> bool {
+    let shared = object.shared();
+    ring::has_passed(shared.slots(), ticket)
+        || object.refusal().is_some()
+        || (shared.missed().limit().change(limit_seen).is_some() && holds_any(segments, borrowed))
 }
 
 /// Without a loan, a receiver has nothing to drop: the publisher is about to find those returned.

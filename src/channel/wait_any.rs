@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 /// Blocks until one of several receivers has a message, for at most `timeout`; [`Duration::MAX`]
 /// means no timeout. Returns that receiver's index: its next [`try_recv`](Receiver::try_recv) does
-/// not return `Empty`, unless the message is withdrawn in the meantime. A receiver that is to report
-/// [`TooManyLoans`](super::RecvError::TooManyLoans), or whose sender has closed, counts as ready
-/// too; leave the latter out of later calls.
+/// not return `Empty`, unless the message is withdrawn, or its last loan dropped, in the meantime. A
+/// receiver that is to report [`TooManyLoans`](super::RecvError::TooManyLoans), or whose sender has
+/// closed, counts as ready too; leave the latter out of later calls.
 ///
 /// If several receivers have messages, returns the one returned least recently; of those never
 /// returned, the first.

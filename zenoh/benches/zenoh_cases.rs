@@ -103,8 +103,8 @@ impl Memory {
 /// The name of a figure, how it is shown, and the goal for its ratio to that of zenoh's default.
 type Figure = (&'static str, fn(f64) -> String, Goal);
 
-const LEAST: Goal = Goal::AtMost(1.0);
-const MOST: Goal = Goal::AtLeast(1.0);
+const NO_MORE: Goal = Goal::AtMost(1.0);
+const NO_LESS: Goal = Goal::AtLeast(1.0);
 
 fn time(nanoseconds: f64) -> String {
     Nanoseconds(nanoseconds).to_string()
@@ -137,9 +137,13 @@ fn compare<V, const N: usize>(
     }
     for _ in 0..if is_quick() { 1 } else { ROUNDS } {
         for ((_, variant), rows) in variants.iter().zip(rows.chunks_mut(N)) {
-            for (whose, column) in ALL.into_iter().zip(0..) {
+            for whose in ALL {
                 for (row, figure) in rows.iter_mut().zip(measure(whose, variant)?) {
-                    row.ours.get_mut(column).unwrap_or(&mut row.theirs).push(figure);
+                    match whose {
+                        Whose::Pool => row.ours[0].push(figure),
+                        Whose::Buffers => row.ours[1].push(figure),
+                        Whose::Zenoh => row.theirs.push(figure),
+                    }
                 }
             }
         }
@@ -191,7 +195,7 @@ fn long() -> Fallible<Vec<Compared>> {
         })
     };
     let figures: [Figure; 2] =
-        [("1 MiB under 100 kB: served within 300 ms, of 40", count, MOST), ("the longest wait", time, LEAST)];
+        [("1 MiB under 100 kB: served within 300 ms, of 40", count, NO_LESS), ("the longest wait", time, NO_MORE)];
     compare(&[("", ())], figures, measure)
 }
 
@@ -224,7 +228,7 @@ fn waiting() -> Fallible<Vec<Compared>> {
     };
     let variants =
         [("65,536 in flight, the oldest is read: ", true), ("65,536 in flight, another one is read: ", false)];
-    let figures: [Figure; 2] = [("CPU before", percent, LEAST), ("until the wait ends", time, LEAST)];
+    let figures: [Figure; 2] = [("CPU before", percent, NO_MORE), ("until the wait ends", time, NO_MORE)];
     compare(&variants, figures, measure)
 }
 
@@ -241,7 +245,7 @@ fn idle() -> Fallible<Vec<Compared>> {
         let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
         Ok([share])
     };
-    compare(&[("", ())], [("50,000 have been read: CPU", percent, LEAST)], measure)
+    compare(&[("", ())], [("50,000 have been read: CPU", percent, NO_MORE)], measure)
 }
 
 fn open(role: &str, endpoint: &str) -> Fallible<Session> {
@@ -343,7 +347,7 @@ const DELAYS: [(&str, Duration); 3] = [
 /// Publishers that exit soon.
 fn exit() -> Fallible<Vec<Compared>> {
     const RUNS: usize = 4;
-    compare(&DELAYS, [("all messages arrive, of 4 times", count, MOST)], |whose, &delay| {
+    compare(&DELAYS, [("all messages arrive, of 4 times", count, NO_LESS)], |whose, &delay| {
         let counts = (0..RUNS).map(|_| received(whose, delay, 1)).collect::<Fallible<Vec<_>>>()?;
         Ok([counts.into_iter().filter(|&count| count == SENT).count() as f64])
     })
@@ -362,9 +366,11 @@ fn grow_descriptor_table() {
 /// Publishers that follow each other.
 fn restarts() -> Fallible<Vec<Compared>> {
     let restarts = if is_quick() { QUICK_RESTARTS } else { RESTARTS };
-    compare(&DELAYS[..2], [("messages that arrive of 100, publisher after publisher", count, MOST)], |whose, &delay| {
-        Ok([received(whose, delay, restarts)? as f64 / restarts as f64])
-    })
+    compare(
+        &DELAYS[..2],
+        [("messages that arrive of 100, publisher after publisher", count, NO_LESS)],
+        |whose, &delay| Ok([received(whose, delay, restarts)? as f64 / restarts as f64]),
+    )
 }
 
 fn run() -> Fallible {

@@ -131,7 +131,7 @@ impl Outstanding {
         list.sort_unstable_by_key(|&(key, _)| u64::from(key.segment) << 32 | u64::from(key.offset));
         let mut unknown = None;
         list.drain(..).for_each(|(key, len)| {
-            if self.take(key, len).map(drop).is_none() {
+            if self.take(key, len).is_none() {
                 unknown = Some((key, len));
             }
         });
@@ -142,9 +142,8 @@ impl Outstanding {
     }
 
     fn free_now(&self, key: Key, len: usize) {
-        match self.take(key, len) {
-            Some(chunk) => drop(chunk),
-            None => log_unknown(key, len),
+        if self.take(key, len).is_none() {
+            log_unknown(key, len);
         }
     }
 }

@@ -1,39 +1,18 @@
 //! Publishing when /dev/shm is full.
 
 use crate::child::{Child, Link};
+use crate::log::Log;
 use crate::own_shm::{give_small_shm, skip};
 use crate::support::{alloc, builder, is_out_of_memory, Collecting, Provider};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Level};
 
 /// Fits into what zenoh's metadata leaves of 4 MiB; `TOO_LARGE` does not.
 const FITS: usize = 64 << 10;
 const TOO_LARGE: usize = 4 << 20;
 
+/// What the pool has logged as an error.
 static ERRORS: AtomicUsize = AtomicUsize::new(0);
-
-/// Counts what the pool logs as an error.
-struct Counter;
-
-impl Subscriber for Counter {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::ERROR && metadata.target().starts_with("shm_pool")
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {
-        ERRORS.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// Guards against a publisher that waits for memory and logs a thousand lines a second.
 #[test]
@@ -48,7 +27,13 @@ fn enospc_is_logged_once() {
 }
 
 pub(crate) fn role(link: &mut Link) {
-    tracing::subscriber::set_global_default(Counter).unwrap();
+    let count = Log {
+        wants: |metadata| *metadata.level() == Level::ERROR && metadata.target().starts_with("shm_pool"),
+        event: |_: &Event<'_>| {
+            ERRORS.fetch_add(1, Ordering::Relaxed);
+        },
+    };
+    tracing::subscriber::set_global_default(count).unwrap();
     let provider = builder().max_bytes(64 << 20).build().unwrap().provider();
     let refused = |provider: &Provider| {
         for _ in 0..100 {

@@ -2,11 +2,11 @@
 //! that when a process gets no CPU for a tenth of a second, and reports it only as an event at debug
 //! level.
 
+use crate::log::Log;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Level};
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -18,7 +18,11 @@ pub(crate) fn count() -> usize {
 
 /// Starts to count. Call it before the first session opens.
 pub(crate) fn watch() {
-    tracing::subscriber::set_global_default(Watch).unwrap();
+    let watch = Log {
+        wants: |metadata| *metadata.level() == Level::DEBUG && metadata.target().starts_with("zenoh_transport"),
+        event: |event: &Event<'_>| event.record(&mut Watch),
+    };
+    tracing::subscriber::set_global_default(watch).unwrap();
 }
 
 struct Watch;
@@ -29,22 +33,4 @@ impl Visit for Watch {
             COUNT.fetch_add(1, Ordering::SeqCst);
         }
     }
-}
-
-impl Subscriber for Watch {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() == Level::DEBUG && metadata.target().starts_with("zenoh_transport")
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut Watch);
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }

@@ -1,6 +1,7 @@
 //! Publishers that drop everything, or exit, while their messages are in use or on their way.
 
 use crate::child::{Child, Link};
+use crate::log::Log;
 use crate::own_shm::{give_shm, skip};
 use crate::session;
 use crate::support::{alloc, assert_all_back, backend, builder, path, Collecting, CAP, LARGE, SMALL};
@@ -8,8 +9,7 @@ use shm_pool_zenoh::{BufferPool, PoolBackend};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::Event;
 use zenoh::bytes::ZBytes;
 use zenoh::shm::{ShmBuf, ShmProviderBackend};
 use zenoh::Wait;
@@ -170,28 +170,6 @@ fn messages_of_an_exited_publisher() {
     }
 }
 
-/// Panics in a collection, while zenoh holds its lock: at its second event.
-struct Panics(AtomicUsize);
-
-impl Subscriber for Panics {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && metadata.target().contains("shm_provider")
-    }
-
-    fn event(&self, _: &Event<'_>) {
-        assert!(self.0.fetch_add(1, Ordering::Relaxed) == 0, "the user's log");
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
 /// zenoh's lock stays poisoned, so every later collection of this provider panics.
 #[test]
 fn log_panics_in_a_collection() {
@@ -202,7 +180,12 @@ pub(crate) fn log_panics() {
     let provider = backend().provider();
     let [held, read] = [(); 2].map(|()| alloc::<Collecting>(&provider, SMALL, 1).unwrap());
     drop(read);
-    let log = Panics(AtomicUsize::new(0));
+    // At the second event of a collection, zenoh holds its lock.
+    let events = AtomicUsize::new(0);
+    let log = Log {
+        wants: |metadata| metadata.target().contains("shm_provider"),
+        event: move |_: &Event<'_>| assert!(events.fetch_add(1, Ordering::Relaxed) == 0, "the user's log"),
+    };
     tracing::subscriber::with_default(log, || drop(provider));
     assert!(held.is_valid());
     // Of this pool, or another one.

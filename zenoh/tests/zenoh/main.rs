@@ -15,6 +15,7 @@ mod hostile;
 mod invalidated;
 mod killed;
 mod lingering;
+mod log;
 #[path = "../../../tests/common/own_shm.rs"]
 #[allow(dead_code)] // The other tests need more of it.
 mod own_shm;
