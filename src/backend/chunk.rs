@@ -70,6 +70,14 @@ impl Chunk {
         self.0.memory().payload().clone()
     }
 
+    /// Drops the chunk so that it is the last idle one to be used again; after a plain drop it is the
+    /// next. For a [collector](super::Collect) that releases many: their bytes are no longer in the
+    /// processor's cache, and in the order of their addresses they are used again fastest.
+    #[inline]
+    pub fn drop_cold(self) {
+        Pool::give_queued(self.into_closed().into());
+    }
+
     /// Leaves the bytes forever to a reader that can no longer be tracked. They count against the
     /// cap until the segment is removed.
     pub fn leak(self) {

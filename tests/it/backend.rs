@@ -100,6 +100,20 @@ fn drop_returns_chunk() {
 }
 
 #[test]
+fn dropped_cold() {
+    let backend = build(&Source::new("cold"));
+    let chunks = [(); 3].map(|()| backend.alloc(1000, 1).unwrap());
+    let places = chunks.each_ref().map(place);
+    chunks.into_iter().for_each(Chunk::drop_cold);
+    let again = [(); 3].map(|()| backend.alloc(1000, 1).unwrap());
+    assert_eq!(again.each_ref().map(place), places, "in the order of their release");
+    let [one, other, _third] = again;
+    drop(one);
+    other.drop_cold();
+    assert_eq!(place(&backend.alloc(1000, 1).unwrap()), places[0], "before those that are cold");
+}
+
+#[test]
 fn alignment_and_limits() {
     let source = Source::new("backend-limits");
     let backend = builder().max_alloc(MIB / 2).build(Shared(source.clone())).unwrap();

@@ -128,7 +128,7 @@ impl PoolBackendBuilder {
     pub fn build(self) -> Result<PoolBackend, BuildError> {
         drop_unused();
         let first_id = getrandom::u32().map_err(|error| BuildError::Random(error.into()))?;
-        let outstanding = Arc::new(Outstanding::new(self.max_bytes));
+        let outstanding = Arc::new(Outstanding::new());
         let mut chunks =
             Backend::builder().max_bytes(self.max_bytes).max_segment(MAX_SEGMENT).collect_early(self.collect_early);
         let first = match self.max_bytes {

@@ -431,6 +431,10 @@ impl PoolBackend {
     /// Returns the error for zenoh when there is no memory. The reason is logged.
     #[cold]
     fn refused(&self, layout: &MemoryLayout, error: &AllocError) -> ZAllocError {
+        if matches!(error.kind(), AllocErrorKind::TooLarge { .. } | AllocErrorKind::UnsupportedAlignment { .. }) {
+            log_unfit(layout, error);
+            return ZAllocError::Other;
+        }
         // A policy that waits for memory tries a thousand times a second, so a refusal by the system is
         // logged once until there is memory again. Reaching the cap is nothing unusual.
         let is_at_the_cap = matches!(error.kind(), AllocErrorKind::Exhausted { .. });
@@ -452,9 +456,12 @@ impl PoolBackend {
     /// Returns `true` if the pool can serve a layout. The reason against it is logged.
     #[inline]
     fn can_serve(&self, layout: &MemoryLayout) -> bool {
-        let log = |error| tracing::warn!(%layout, %error, "a layout that the pool cannot serve");
-        self.chunks.class(len_of(layout), align_of(layout)).map_err(log).is_ok()
+        self.chunks.class(len_of(layout), align_of(layout)).map_err(|error| log_unfit(layout, &error)).is_ok()
     }
+}
+
+fn log_unfit(layout: &MemoryLayout, error: &AllocError) {
+    tracing::warn!(%layout, %error, "a layout that the pool cannot serve");
 }
 
 fn len_of(layout: &MemoryLayout) -> usize {
@@ -475,16 +482,13 @@ impl WithProtocolID for PoolBackend {
 impl ShmProviderBackend for PoolBackend {
     #[inline]
     fn alloc(&self, layout: &MemoryLayout) -> ChunkAllocResult {
-        if !self.can_serve(layout) {
-            return Err(ZAllocError::Other);
-        }
         self.take(len_of(layout), align_of(layout)).map_err(|error| self.refused(layout, &error))
     }
 
     #[inline]
     fn free(&self, chunk: &ChunkDescriptor) {
         let key = Key { segment: chunk.segment, offset: chunk.chunk };
-        self.core.outstanding.free(key, chunk.len.get());
+        self.core.outstanding.free(key);
     }
 
     /// Returns all idle chunks to the segments that they were carved from. Returns the length of a

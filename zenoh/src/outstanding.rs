@@ -20,9 +20,7 @@
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
 //! | `put`: cell, Release | `take`: cell, Acquire | the chunk |
-//! | `take` puts back a chunk of another length: cell, Release | `take`: cell, Acquire | the same |
 
-use crate::freed::Freed;
 use parking_lot::Mutex;
 use shm_pool::backend::Chunk;
 use std::array;
@@ -30,7 +28,7 @@ use std::collections::TryReserveError;
 use std::ffi::c_void;
 use std::iter;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 /// The most segments that a pool can ever create: far more than it does.
@@ -58,6 +56,9 @@ const LINES: usize = PAGE / MIN_SIZE;
 /// Pages whose small chunks are recorded side by side.
 const GROUP: usize = 16;
 
+/// Bits of a word.
+const BITS: usize = u64::BITS as usize;
+
 /// Empty, or a [raw](Chunk::into_raw) chunk.
 type Cell = AtomicPtr<c_void>;
 
@@ -78,6 +79,8 @@ fn empty(cell: &Cell) -> Option<Chunk> {
 struct OfSegment {
     id: u32,
     groups: Box<[Group]>,
+    /// A bit for each group that has marks.
+    marked: Box<[AtomicU64]>,
 }
 
 /// The chunks in use of a few pages. Only small chunks begin at other lines than a page's first.
@@ -85,11 +88,26 @@ struct Group {
     first: [Cell; GROUP],
     /// By [`index`]. Those of the first lines are not used.
     others: OnceLock<Box<[Cell; GROUP * LINES]>>,
+    /// A word for each page, with a bit for each line.
+    marks: [AtomicU64; GROUP],
 }
 
 impl Group {
     fn new() -> Self {
-        Self { first: array::from_fn(|_| cell()), others: OnceLock::new() }
+        Self {
+            first: array::from_fn(|_| cell()),
+            others: OnceLock::new(),
+            marks: array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Returns the cell of a line, if it exists.
+    #[inline]
+    fn cell(&self, line: usize) -> Option<&Cell> {
+        match line % LINES {
+            0 => Some(&self.first[line / LINES]),
+            _ => Some(&self.others.get()?[index(line)]),
+        }
     }
 
     fn cells(&self) -> impl Iterator<Item = &Cell> {
@@ -104,11 +122,34 @@ fn index(line: usize) -> usize {
     line / GROUP + line % GROUP * LINES
 }
 
+/// Sets a bit. One thread at a time does, or takes all bits.
+#[inline]
+fn set(words: &[AtomicU64], bit: usize) {
+    let word = &words[bit / BITS];
+    word.store(word.load(Ordering::Relaxed) | 1 << (bit % BITS), Ordering::Relaxed);
+}
+
+/// Takes all bits that are set, in ascending order.
+fn take_bits(words: &[AtomicU64]) -> impl Iterator<Item = usize> + '_ {
+    words.iter().enumerate().flat_map(|(at, word)| {
+        let mut left = word.load(Ordering::Relaxed);
+        if left != 0 {
+            word.store(0, Ordering::Relaxed);
+        }
+        iter::from_fn(move || {
+            let bit = left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            (bit < BITS).then_some(at * BITS + bit)
+        })
+    })
+}
+
 /// The chunks in use, by [`Key`].
 pub(crate) struct Outstanding {
     slots: [OnceLock<OfSegment>; SLOTS],
     new: Mutex<New>,
-    pub(crate) freed: Freed,
+    /// Held by the thread whose collection marks chunks (see `freed`).
+    pub(crate) marking: Mutex<()>,
 }
 
 /// Segments that had no chunk yet.
@@ -144,12 +185,17 @@ impl Key {
         let line = self.offset as usize / MIN_SIZE;
         (line / (GROUP * LINES), line % (GROUP * LINES))
     }
+
+    /// Returns `true` if a chunk may begin there.
+    #[inline]
+    fn is_aligned(self) -> bool {
+        self.offset as usize & (MIN_SIZE - 1) == 0
+    }
 }
 
 impl Outstanding {
-    /// Of a pool that may have `max_bytes`.
-    pub(crate) fn new(max_bytes: usize) -> Self {
-        Self { slots: array::from_fn(|_| OnceLock::new()), new: Mutex::default(), freed: Freed::new(max_bytes) }
+    pub(crate) fn new() -> Self {
+        Self { slots: array::from_fn(|_| OnceLock::new()), new: Mutex::default(), marking: Mutex::default() }
     }
 
     /// Returns an id for the next segment, or `None` if all slots are taken. One thread at a time creates
@@ -161,12 +207,14 @@ impl Outstanding {
 
     /// Enters a segment of `len` bytes under an id that [`next_id`](Self::next_id) returned.
     pub(crate) fn enter(&self, id: u32, len: usize) -> Result<(), TryReserveError> {
-        let (count, mut groups) = (len.div_ceil(GROUP * PAGE), Vec::new());
+        let (count, mut groups, mut marked) = (len.div_ceil(GROUP * PAGE), Vec::new(), Vec::new());
         groups.try_reserve_exact(count)?;
         groups.extend(iter::repeat_with(Group::new).take(count));
+        marked.try_reserve_exact(count.div_ceil(BITS))?;
+        marked.extend(iter::repeat_with(|| AtomicU64::new(0)).take(count.div_ceil(BITS)));
         let mut new = self.new.lock();
         new.segments.try_reserve(1)?;
-        new.segments.push(OfSegment { id, groups: groups.into() });
+        new.segments.push(OfSegment { id, groups: groups.into(), marked: marked.into() });
         new.taken |= 1 << (id as usize % SLOTS);
         Ok(())
     }
@@ -181,10 +229,15 @@ impl Outstanding {
     }
 
     #[inline]
-    fn group(&self, key: Key) -> Option<&Group> {
+    fn segment(&self, key: Key) -> Option<&OfSegment> {
         let slot = &self.slots[key.segment as usize % SLOTS];
         let segment = slot.get().or_else(|| self.first_chunk(key.segment, slot))?;
-        segment.groups.get(key.place().0).filter(|_| segment.id == key.segment)
+        (segment.id == key.segment).then_some(segment)
+    }
+
+    #[inline]
+    fn group(&self, key: Key) -> Option<&Group> {
+        self.segment(key)?.groups.get(key.place().0)
     }
 
     /// Moves a segment to its slot, with its first chunk.
@@ -221,22 +274,38 @@ impl Outstanding {
         }
     }
 
-    /// Takes out the chunk that a descriptor names, if there is one and its length is `len`.
+    /// Takes out the chunk that a descriptor names, if there is one.
     #[inline]
-    pub(crate) fn take(&self, key: Key, len: usize) -> Option<Chunk> {
-        let (group, line) = (self.group(key)?, key.place().1);
-        let cell = match line % LINES {
-            0 => &group.first[line / LINES],
-            _ => &group.others.get()?[index(line)],
-        };
-        let chunk = empty(cell)?;
-        // No chunk begins between two lines.
-        if key.offset & (MIN_SIZE as u32 - 1) == 0 && chunk.len() == len {
-            return Some(chunk);
+    pub(crate) fn take(&self, key: Key) -> Option<Chunk> {
+        let group = self.group(key).filter(|_| key.is_aligned())?;
+        empty(group.cell(key.place().1)?)
+    }
+
+    /// Marks a chunk to be taken out later, if the descriptor names a place for one. The caller holds
+    /// `marking`.
+    #[inline]
+    pub(crate) fn mark(&self, key: Key) -> bool {
+        let (at, line) = key.place();
+        let segment = self.segment(key).filter(|segment| at < segment.groups.len() && key.is_aligned());
+        if let Some(segment) = segment {
+            set(&segment.groups[at].marks, line);
+            set(&segment.marked, at);
         }
-        // If the rightful caller came in between, it found no chunk, which was logged.
-        cell.store(chunk.into_raw().as_ptr(), Ordering::Release);
-        None
+        segment.is_some()
+    }
+
+    /// Takes the marked chunks out, in the order of their addresses. An error is a place without one.
+    /// The caller holds `marking`.
+    pub(crate) fn take_marked(&self) -> impl Iterator<Item = Result<Chunk, Key>> + '_ {
+        let segments = self.slots.iter().filter_map(OnceLock::get);
+        let groups = segments.flat_map(|segment| take_bits(&segment.marked).map(move |at| (segment, at)));
+        groups.flat_map(|(segment, at)| {
+            let group = &segment.groups[at];
+            take_bits(&group.marks).map(move |line| {
+                let chunk = group.cell(line).and_then(empty);
+                chunk.ok_or_else(|| Key::new(segment.id.into(), (at * GROUP * LINES + line) * MIN_SIZE))
+            })
+        })
     }
 
     /// Takes out all chunks.
@@ -244,8 +313,7 @@ impl Outstanding {
         self.cells().filter_map(empty)
     }
 
-    /// Returns `true` if no chunk is in use. A chunk that is in use during the whole call is not missed,
-    /// unless a forged descriptor of it is freed meanwhile.
+    /// Returns `true` if no chunk is in use. A chunk that is in use during the whole call is not missed.
     pub(crate) fn is_empty(&self) -> bool {
         // Relaxed: the chunk is not read. A cell that was filled before this call is seen filled.
         self.cells().all(|cell| cell.load(Ordering::Relaxed).is_null())

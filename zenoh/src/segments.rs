@@ -161,7 +161,7 @@ mod tests {
     const PAGE: usize = 4096;
 
     fn segments() -> (Arc<Outstanding>, ZenohSegments) {
-        let outstanding = Arc::new(Outstanding::new(1 << 20));
+        let outstanding = Arc::new(Outstanding::new());
         (outstanding.clone(), ZenohSegments::new(outstanding, getrandom::u32().unwrap()))
     }
 
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn ids_skip_small_numbers() {
-        let outstanding = Outstanding::new(1 << 20);
+        let outstanding = Outstanding::new();
         for count in [0, 1, u32::MAX, 1 << 20, (1 << 20) - 1, (1 << 20) - 17] {
             let id = outstanding.next_id(count).unwrap();
             assert!(id >= 1 << 16, "{count} gives {id}");
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn table_without_memory() {
-        let outstanding = Outstanding::new(1 << 20);
+        let outstanding = Outstanding::new();
         let id = outstanding.next_id(0).unwrap();
         assert!(outstanding.enter(id, usize::MAX).is_err());
         assert_eq!(outstanding.next_id(0), Some(id));
