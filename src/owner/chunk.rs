@@ -18,6 +18,7 @@ use crate::owner::pool::Pool;
 use crate::owner::shelf::{Owner, Shelf};
 use crate::owner::waiting::Notice;
 use crate::protocol::record::{published_after, Place, Record};
+use std::iter;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -451,16 +452,25 @@ impl Chunk {
     }
 }
 
-/// How many chunks lie side by side. One under AddressSanitizer, which then catches stray accesses.
-const BLOCK: usize = if cfg!(shm_pool_asan) { 1 } else { 32 };
+/// Returns how many chunks lie side by side in the block after those for `chunks`: a quarter more, so
+/// that thousands of chunks leave no holes in the heap. One under AddressSanitizer, which then
+/// catches stray accesses.
+fn block(chunks: usize) -> usize {
+    if cfg!(shm_pool_asan) {
+        1
+    } else {
+        (chunks / 4).max(SHORTEST)
+    }
+}
+
+const SHORTEST: usize = 32;
 
 /// The list of a pool's chunks, under one lock.
 pub(crate) struct Registry {
     listed: Vec<Registered>,
     /// The number of chunks of each class, except one-off and retired ones.
     kept: Box<[usize]>,
-    /// The memory of all chunks. Chunks in a row make a pass over thousands of them fast, and leave
-    /// no holes in the heap.
+    /// The memory of all chunks. Chunks in a row make a pass over thousands of them fast.
     blocks: Vec<Block>,
     /// Unused, in these blocks.
     homes: Vec<Home>,
@@ -510,23 +520,28 @@ impl Registry {
 
     #[cold]
     fn build(&mut self) -> Home {
-        let block = Block::new();
+        let chunks = self.capacity();
+        let block = Block::new(block(chunks));
         // Room for all homes: to release a chunk must not need memory (D23).
-        self.homes.reserve((self.blocks.len() + 1) * BLOCK);
-        self.homes.extend((1..BLOCK).rev().map(|at| block.home(at)));
+        self.homes.reserve(chunks + block.len());
+        self.homes.extend((1..block.len()).rev().map(|at| block.home(at)));
         let first = block.home(0);
         self.blocks.push(block);
         first
     }
 
+    fn capacity(&self) -> usize {
+        self.blocks.iter().map(Block::len).sum()
+    }
+
     /// Keeps the home of a destroyed chunk for another one. Frees all homes once no chunk is left.
     fn keep(&mut self, home: Home) {
-        if BLOCK == 1 {
+        if cfg!(shm_pool_asan) {
             self.blocks.retain(|block| block.home(0) != home);
             return;
         }
         self.homes.push(home);
-        if self.homes.len() == self.blocks.len() * BLOCK && self.blocks.len() > 1 {
+        if self.blocks.len() > 1 && self.homes.len() == self.capacity() {
             self.homes.clear();
             self.blocks.clear();
         }
@@ -552,21 +567,26 @@ impl Registry {
     }
 }
 
-/// The memory of [`BLOCK`] chunks.
-struct Block(NonNull<MaybeUninit<[Chunk; BLOCK]>>);
+/// The memory of some chunks.
+struct Block(NonNull<[MaybeUninit<Chunk>]>);
 
 // SAFETY: plain memory, which only the chunks in it use.
 unsafe impl Send for Block {}
 
 impl Block {
-    fn new() -> Self {
-        Self(NonNull::from(Box::leak(Box::new(MaybeUninit::uninit()))))
+    fn new(chunks: usize) -> Self {
+        let homes: Box<[_]> = iter::repeat_with(MaybeUninit::uninit).take(chunks).collect();
+        Self(NonNull::from(Box::leak(homes)))
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
     }
 
     fn home(&self, at: usize) -> Home {
-        assert!(at < BLOCK);
+        assert!(at < self.len());
         let first: Home = self.0.cast();
-        // SAFETY: within the array, and so not null.
+        // SAFETY: within the slice, and so not null.
         unsafe { NonNull::new_unchecked(first.as_ptr().wrapping_add(at)) }
     }
 }
@@ -593,7 +613,7 @@ impl Registered {
 
 #[cfg(all(test, not(loom), not(shm_pool_asan)))]
 mod tests {
-    use super::{Chunk, BLOCK};
+    use super::{Chunk, SHORTEST};
     use crate::Provider;
 
     #[test]
@@ -603,9 +623,9 @@ mod tests {
         let provider = Provider::builder().name_prefix(name).build().unwrap();
         let blocks = || provider.pool().registry.lock().blocks.len();
         for _ in 0..3 {
-            let held: Vec<_> = (0..3 * BLOCK + 1).map(|_| provider.alloc(1000).unwrap()).collect();
-            assert_eq!(blocks(), 4);
-            assert!(provider.pool().registry.lock().homes.capacity() >= 4 * BLOCK, "no release needs memory");
+            let held: Vec<_> = (0..20 * SHORTEST).map(|_| provider.alloc(1000).unwrap()).collect();
+            assert!((8..20).contains(&blocks()), "the later ones are longer: {}", blocks());
+            assert!(provider.pool().registry.lock().homes.capacity() >= held.len(), "no release needs memory");
             drop(held);
             provider.trim();
             assert_eq!(blocks(), 0);
