@@ -318,7 +318,10 @@ impl Backend {
     #[inline]
     pub fn alloc(&self, len: usize, align: usize) -> Result<Chunk, AllocError> {
         let class = self.class(len, align)?;
-        let taken = self.pool().shelves()[class].take_hot();
+        let pool = self.pool();
+        let taken = pool.shelves()[class].take_hot();
+        // Not in a forked child: a thread that does not exist there may be in the middle of a push.
+        let taken = taken.or_else(|| if pool.is_ours() { pool.take_own(class) } else { None });
         self.hand_out(taken.map_or_else(|| self.take_slow(class, len), Ok)?)
     }
 

@@ -145,7 +145,7 @@ fn take_acquires_release() {
             drop_handle(first, false);
             drop_handle(second, false);
         });
-        let taken = places.shelf.take_hot().or_else(|| places.shelf.take_idle());
+        let taken = places.shelf.take_hot().or_else(|| places.shelf.take_idle().map(|(item, _)| item));
         if let Some(taken) = taken {
             // SAFETY: taken out of its place, so this thread is the holder (I3).
             unsafe { taken.0.as_ref() }.bytes.with_mut(|b| unsafe { *b += 1 });

@@ -71,6 +71,8 @@ pub(crate) struct Shelf<C: Owner, O: Owner> {
     uses_queue: AtomicBool,
     /// The longest open queue, which takes new chunks.
     longest: AtomicU8,
+    /// A hint: shorter queues are empty.
+    shortest: AtomicU8,
     idle: [Queue<O>; QUEUES],
 }
 
@@ -84,7 +86,7 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     pub(crate) fn new(keeps_nothing: bool) -> Self {
         let hot = Hot(AtomicPtr::new(if keeps_nothing { Self::SEAL } else { ptr::null_mut() }));
         let idle = std::array::from_fn(|_| Queue::new());
-        Self { hot, uses_queue: AtomicBool::new(false), longest: AtomicU8::new(0), idle }
+        Self { hot, uses_queue: AtomicBool::new(false), longest: AtomicU8::new(0), shortest: AtomicU8::new(0), idle }
     }
 
     /// Called off the warm path, before there are that many.
@@ -127,8 +129,15 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         found as usize > Self::SEAL as usize
     }
 
-    pub(crate) fn take_idle(&self) -> Option<O> {
-        let found = self.idle.iter().find_map(Queue::take)?;
+    /// Returns the oldest chunk, and how many are left in its queue: all idle ones, unless the queue grows.
+    pub(crate) fn take_idle(&self) -> Option<(O, usize)> {
+        // Relaxed: a hint. A late give may have filled a shorter queue, so those are tried last.
+        let shortest = usize::from(self.shortest.load(Ordering::Relaxed));
+        let queues = (shortest..QUEUES).chain(0..shortest);
+        let (at, found) = queues.into_iter().find_map(|at| Some((at, self.idle[at].take()?)))?;
+        if at != shortest {
+            self.shortest.store(at as u8, Ordering::Relaxed);
+        }
         if !self.uses_queue.load(Ordering::Relaxed) {
             self.uses_queue.store(true, Ordering::Relaxed);
         }
@@ -218,9 +227,13 @@ impl<O> Queue<O> {
         capacity * size_of::<[usize; 2]>()
     }
 
-    pub(crate) fn take(&self) -> Option<O> {
+    /// Returns the oldest chunk, and how many are left.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<(O, usize)> {
+        let queue = self.0.get()?;
         // A pop of an empty queue would cost a fence.
-        self.0.get().filter(|queue| !queue.is_empty())?.pop()?
+        let left = queue.len().checked_sub(1)?;
+        Some((queue.pop()??, left))
     }
 
     #[inline]

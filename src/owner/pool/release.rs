@@ -300,7 +300,7 @@ impl Pool {
         // Bounded: other threads may go on giving.
         for _ in 0..shelf.queued_count() {
             let is_done = evicted >= most || self.evictable(class) == 0;
-            let Some(chunk) = (if is_done { None } else { shelf.take_idle() }) else { break };
+            let Some((chunk, _)) = (if is_done { None } else { shelf.take_idle() }) else { break };
             if choose(&chunk) {
                 evicted += self.evict_or_put_back(chunk);
             } else {
@@ -464,8 +464,8 @@ impl Pool {
     }
 
     #[inline]
-    pub(super) fn note_low_water(&self, class: usize) {
-        let (low, left) = (&self.classes[class].low, self.shelves[class].queued_count());
+    pub(super) fn note_low_water(&self, class: usize, left: usize) {
+        let low = &self.classes[class].low;
         // A mark lost to another thread only delays an eviction.
         if left < low.load(Ordering::Relaxed) {
             low.store(left, Ordering::Relaxed);
@@ -529,7 +529,7 @@ impl Pool {
             let unneeded = &self.classes[class].unneeded;
             while evicted < AT_ONCE && unneeded.load(Ordering::Relaxed) > 0 && self.evictable(class) > 0 {
                 // The oldest first. Other threads may have taken some.
-                let Some(chunk) = self.shelves[class].take_idle() else { break };
+                let Some((chunk, _)) = self.shelves[class].take_idle() else { break };
                 unneeded.fetch_sub(1, Ordering::Relaxed);
                 evicted += self.evict_or_put_back(chunk);
             }

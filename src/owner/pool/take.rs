@@ -147,8 +147,9 @@ impl Pool {
     }
 
     fn take_idle(&self, class: usize) -> Option<ClosedChunk> {
-        let chunk = std::iter::from_fn(|| self.shelves[class].take_idle()).find_map(Self::reopen)?;
-        self.note_low_water(class);
+        let open = |(chunk, left)| Some((Self::reopen(chunk)?, left));
+        let (chunk, left) = std::iter::from_fn(|| self.shelves[class].take_idle()).find_map(open)?;
+        self.note_low_water(class, left);
         Some(chunk)
     }
 
@@ -179,7 +180,7 @@ impl Pool {
     }
 
     fn probe_leased(&self) -> Option<ClosedChunk> {
-        self.leased.take().and_then(Self::reopen)
+        self.leased.take().and_then(|(chunk, _)| Self::reopen(chunk))
     }
 
     pub(super) fn return_leased(&self) {
