@@ -57,9 +57,10 @@
 //! Looking only when an allocation fails would fill the cap with messages that left the cache long
 //! ago. So the backend calls the collector before it creates a chunk. If that makes less than an
 //! eighth of the memory idle, it grows by the missing amount before the next collection: it holds at
-//! most a seventh more than the messages in flight. Of chunks of up to 2 KiB there may be many, so
-//! the share is a half (falling to an eighth at 8 KiB), and it holds at most twice as much. Once
-//! nearly all of the cap has been taken from the system, it collects only when a chunk fits nowhere.
+//! most a seventh more than the messages in flight. Of chunks of up to 1 KiB there may be many, so
+//! the share is three quarters, and it holds at most four times as much; of 2 KiB a half, falling to an
+//! eighth at 8 KiB. Once nearly all of the cap has been taken from the system, it collects only when
+//! a chunk fits nowhere.
 //!
 //! # Trust
 //!

@@ -114,9 +114,9 @@ struct LastWindow {
 const YIELD_SHARE: usize = 8;
 
 /// Returns the part of a chunk that counts as its share. A collection visits every chunk, so of
-/// short ones half must become idle; of 4 KiB, a quarter.
+/// short ones three quarters must become idle; of 4 KiB, one.
 fn worthwhile(bytes: usize) -> usize {
-    (bytes / 2).min(1024).max(bytes / YIELD_SHARE)
+    (bytes / 4 * 3).min(1024).max(bytes / YIELD_SHARE)
 }
 
 /// When a `backend` collects. All accesses are Relaxed: hints.
