@@ -142,7 +142,11 @@ pub(crate) fn time_sent(len: usize, effort: Effort) -> Vec<Row> {
 pub(crate) fn time_in_flight(len: usize, held: usize, effort: Effort) -> Vec<(&'static str, Vec<Row>)> {
     let rounds = effort.mixed_rounds.div_ceil(4);
     let time = |&(how, ref build): &(&'static str, [SendsAmong; 3])| {
-        let count = if how == BURST { held as u64 } else { BATCH };
+        // As many messages for each.
+        let (count, rounds) = match how {
+            BURST => (held as u64, rounds * (BATCH / held as u64) as usize),
+            _ => (BATCH, rounds),
+        };
         let spreads = interleave(build.map(|build| build(len, held)), rounds, Some(count));
         (how, AMONG.into_iter().zip(spreads).collect())
     };
