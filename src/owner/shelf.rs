@@ -261,3 +261,47 @@ impl<O> Queue<O> {
 #[cfg(all(test, loom))]
 #[path = "../models/shelf.rs"]
 mod models;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    struct Numbered(Box<usize>);
+
+    // SAFETY: the box is leaked and restored.
+    unsafe impl Owner for Numbered {
+        type Owned = usize;
+
+        fn into_raw(self) -> NonNull<usize> {
+            NonNull::from(Box::leak(self.0))
+        }
+
+        unsafe fn from_raw(owned: NonNull<usize>) -> Self {
+            // SAFETY: the caller's promise.
+            Self(unsafe { Box::from_raw(owned.as_ptr()) })
+        }
+    }
+
+    fn give(queue: &Queue<Numbered>, numbers: std::ops::Range<usize>) {
+        numbers.for_each(|number| assert!(queue.give(Numbered(number.into())).is_ok()));
+    }
+
+    fn take(shelf: &Shelf<Numbered, Numbered>) -> Vec<usize> {
+        std::iter::from_fn(|| shelf.take_idle()).map(|(chunk, _)| *chunk.0).collect()
+    }
+
+    /// A give may have read which queue is the longest before that changed.
+    #[test]
+    fn late_give_is_found() {
+        let shelf = Shelf::new(false);
+        shelf.open_idle(1, 1000);
+        give(&shelf.idle[0], 0..2);
+        shelf.open_idle(SHORTEST + 1, 1000);
+        (2..5).for_each(|number| assert!(shelf.give_idle(Numbered(number.into())).is_ok()));
+        assert_eq!(take(&shelf), [0, 1, 2, 3, 4], "first in, first out while the queue grows");
+        give(&shelf.idle[0], 5..6);
+        give(&shelf.idle[1], 6..8);
+        assert_eq!(shelf.take_idle().map(|(chunk, left)| (*chunk.0, left)), Some((6, 1)));
+        assert_eq!(take(&shelf), [7, 5], "the late one is not lost");
+    }
+}
