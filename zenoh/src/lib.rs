@@ -223,6 +223,10 @@ pub use provider::PoolProvider;
 pub use request::{BufferFuture, BufferRequest};
 pub use shm_pool::{AllocError, AllocErrorKind, CapacityError, OsError, Reservation, Stats};
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;
+
 use outstanding::{Key, Outstanding};
 use parking_lot::Mutex;
 use shm_pool::backend::{Backend, Chunk, Collect};
