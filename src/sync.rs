@@ -139,10 +139,6 @@ mod model {
             self.slots.len()
         }
 
-        pub(crate) fn is_empty(&self) -> bool {
-            self.len() == 0
-        }
-
         pub(crate) fn len(&self) -> usize {
             self.slots.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null()).count()
         }

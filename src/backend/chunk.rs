@@ -70,8 +70,8 @@ impl Chunk {
         self.0.memory().payload().clone()
     }
 
-    /// Drops the chunk so that it is the last idle one to be used again; after a plain drop it is the
-    /// next. For a [collector](super::Collect) that releases many: their bytes are no longer in the
+    /// Drops the chunk so that it is the last idle one to be used again; after a plain drop, in the
+    /// thread that took it, it is the next. For a [collector](super::Collect) that releases many: their bytes are no longer in the
     /// processor's cache, and in the order of their addresses they are used again fastest.
     #[inline]
     pub fn drop_cold(self) {

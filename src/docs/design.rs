@@ -48,7 +48,7 @@
 //! | D5 | The kernel decides who is alive (OFD locks, robust list). No heartbeats, no probing of process ids |
 //! | D6 | Attach: count, then check. Recycle: check, close, check again. Both sides fence |
 //! | D7 | A message in flight is not lost: it is granted, on loan, or kept. A late receiver gets `Stale`, never wrong bytes |
-//! | D8 | Shared chunks are reused first in, first out; unshared ones last in, first out |
+//! | D8 | Shared chunks are reused first in, first out; unshared ones last in, first out, unless they are dropped cold |
 //! | D9 | Memory is reserved when a chunk is made; a step that fails undoes the earlier ones |
 //! | D10 | Peers are not trusted with memory safety: payload is read-only to them, and what is read from shared memory is checked against private data. A peer maps writable only what it needs |
 //! | D11 | A forked child owns nothing |

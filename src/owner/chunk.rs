@@ -12,6 +12,7 @@
 //! Only the exclusive holder writes the other fields.
 
 use crate::os::fork;
+use crate::os::posix::has_heap;
 use crate::owner::arena::Carved;
 use crate::owner::limits::ShareError;
 use crate::owner::pool::Pool;
@@ -19,7 +20,7 @@ use crate::owner::shelf::{Owner, Shelf};
 use crate::owner::waiting::Notice;
 use crate::protocol::record::{published_after, Place, Record};
 use std::iter;
-use std::mem::MaybeUninit;
+use std::mem::{size_of, MaybeUninit};
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
@@ -521,7 +522,8 @@ impl Registry {
     #[cold]
     fn build(&mut self) -> Home {
         let chunks = self.capacity();
-        let block = Block::new(block(chunks));
+        let most = block(chunks);
+        let block = Block::new(if has_heap(most * size_of::<Chunk>()) { most } else { SHORTEST.min(most) });
         // Room for all homes: to release a chunk must not need memory (D23).
         self.homes.reserve(chunks + block.len());
         self.homes.extend((1..block.len()).rev().map(|at| block.home(at)));

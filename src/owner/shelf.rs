@@ -71,7 +71,7 @@ pub(crate) struct Shelf<C: Owner, O: Owner> {
     uses_queue: AtomicBool,
     /// The longest open queue, which takes new chunks.
     longest: AtomicU8,
-    /// A hint: shorter queues are empty.
+    /// A hint: shorter queues were found empty.
     shortest: AtomicU8,
     idle: [Queue<O>; QUEUES],
 }
@@ -142,6 +142,11 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
             self.uses_queue.store(true, Ordering::Relaxed);
         }
         Some(found)
+    }
+
+    /// Makes the next takes look into all queues: each chunk is found, while others are put back.
+    pub(crate) fn look_everywhere(&self) {
+        self.shortest.store(0, Ordering::Relaxed);
     }
 
     /// Gives an idle chunk to the hot slot if that is empty; else returns it. The caller must not
@@ -303,5 +308,10 @@ mod tests {
         give(&shelf.idle[1], 6..8);
         assert_eq!(shelf.take_idle().map(|(chunk, left)| (*chunk.0, left)), Some((6, 1)));
         assert_eq!(take(&shelf), [7, 5], "the late one is not lost");
+        give(&shelf.idle[1], 8..10);
+        assert_eq!(shelf.take_idle().map(|(chunk, _)| *chunk.0), Some(8));
+        give(&shelf.idle[0], 10..11);
+        shelf.look_everywhere();
+        assert_eq!(take(&shelf), [10, 9], "an eviction finds it though other chunks are put back");
     }
 }

@@ -114,6 +114,18 @@ fn dropped_cold() {
 }
 
 #[test]
+fn dropped_cold_without_a_place() {
+    let source = Source::new("cold-full");
+    let backend = builder().max_idle_per_class(0).build(Shared(source.clone())).unwrap();
+    backend.alloc(1000, 1).unwrap().drop_cold();
+    assert_eq!(backend.stats().bytes_held, 0, "nothing is kept");
+    let chunk = backend.alloc(1000, 1).unwrap();
+    drop(backend);
+    chunk.drop_cold();
+    assert!(source.files().is_empty());
+}
+
+#[test]
 fn alignment_and_limits() {
     let source = Source::new("backend-limits");
     let backend = builder().max_alloc(MIB / 2).build(Shared(source.clone())).unwrap();

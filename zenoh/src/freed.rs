@@ -9,26 +9,29 @@
 //! cells until the collection ends. One thread marks at a time; a second one that collects releases
 //! each chunk at once, and then waits for the first, so that no request is refused because of marked
 //! chunks.
+//!
+//! In the middle of a collection, zenoh may call user code, a subscriber to its log, with the provider's
+//! lock held. Nothing is collected from there.
 
 use crate::outstanding::{Key, Outstanding};
 use parking_lot::MutexGuard;
 use std::cell::Cell;
 use std::ptr;
 
-/// The collection that a thread is in, if any. In the middle of it, zenoh may call user code (a
-/// subscriber to its log), which may collect another pool, or the same one.
+/// The collection that a thread is in, if any.
 #[derive(Clone, Copy)]
 struct Current {
     /// Only compared. Null outside of collections.
     pool: *const Outstanding,
     marks: bool,
-    /// A descriptor of no chunk.
+    /// A descriptor of no chunk in use.
     unknown: Option<Key>,
 }
 
+const NONE: Current = Current { pool: ptr::null(), marks: false, unknown: None };
+
 thread_local! {
-    static CURRENT: Cell<Current> =
-        const { Cell::new(Current { pool: ptr::null(), marks: false, unknown: None }) };
+    static CURRENT: Cell<Current> = const { Cell::new(NONE) };
 }
 
 /// Ends a collection, even if it panics.
@@ -36,12 +39,12 @@ struct Collection<'a> {
     pool: &'a Outstanding,
     /// `None` if another collection marks.
     marking: Option<MutexGuard<'a, ()>>,
-    outer: Current,
 }
 
 impl Drop for Collection<'_> {
     fn drop(&mut self) {
-        let mut unknown = None;
+        // No marks from now on: the iteration would miss them.
+        let mut unknown = CURRENT.replace(Current { pool: self.pool, ..NONE }).unknown;
         if let Some(marking) = self.marking.take() {
             self.pool.take_marked().for_each(|chunk| match chunk {
                 Ok(chunk) => chunk.drop_cold(),
@@ -49,58 +52,46 @@ impl Drop for Collection<'_> {
             });
             drop(marking);
         }
-        let ended = CURRENT.with(|current| current.replace(self.outer));
+        CURRENT.set(NONE);
         // Last: the log may panic, or call for a collection.
-        if let Some(key) = unknown.or(ended.unknown) {
+        if let Some(key) = unknown {
             log_unknown(key);
         }
     }
 }
 
-/// Returns `true` in the log's code that zenoh calls during a collection of this thread. zenoh holds the
-/// collected provider's lock then, so nothing may be collected.
+/// Returns `true` in the log's code that zenoh calls during a collection of this thread.
 pub(crate) fn is_collecting() -> bool {
-    CURRENT.try_with(|current| !current.get().pool.is_null()).unwrap_or(false)
+    !CURRENT.get().pool.is_null()
 }
 
 impl Outstanding {
     /// Calls `collect`, and releases in order what zenoh frees in it. Returns `true` if `collect` did, or
-    /// if another thread was collecting.
+    /// if another thread was collecting. Does nothing inside a collection of this thread.
     pub(crate) fn collect_in_order(&self, collect: impl FnOnce() -> bool) -> bool {
+        if is_collecting() {
+            return false;
+        }
         let marking = self.marking.try_lock();
         let marks = marking.is_some();
-        let Ok(outer) = CURRENT.try_with(|current| current.replace(Current { pool: self, marks, unknown: None }))
-        else {
-            // The thread is exiting.
-            drop(marking);
-            return collect();
-        };
-        // Inside another collection, this thread may be the one that marks, or the one that marks may wait for
-        // this one.
-        let waits = !marks && outer.pool.is_null();
-        let ends = Collection { pool: self, marking, outer };
+        CURRENT.set(Current { pool: self, marks, unknown: None });
+        let ends = Collection { pool: self, marking };
         let has_collected = collect();
         drop(ends);
-        if waits {
+        if !marks {
             drop(self.marking.lock());
         }
-        has_collected || waits
+        has_collected || !marks
     }
 
     /// Releases a chunk that zenoh frees, now or at the end of this thread's collection.
     #[inline]
     pub(crate) fn free(&self, key: Key) {
-        let mark = |cell: &Cell<Current>| {
-            let mut current = cell.get();
-            let marks = current.marks && ptr::eq(current.pool, self);
-            if marks && !self.mark(key) {
-                current.unknown = Some(key);
-                cell.set(current);
-            }
-            marks
-        };
-        if CURRENT.try_with(mark) != Ok(true) {
+        let current = CURRENT.get();
+        if !current.marks || !ptr::eq(current.pool, self) {
             self.free_now(key);
+        } else if !self.mark(key) {
+            CURRENT.set(Current { unknown: Some(key), ..current });
         }
     }
 
@@ -117,6 +108,7 @@ fn log_unknown(key: Key) {
 
 #[cfg(test)]
 mod tests {
+    use super::{Key, CURRENT};
     use crate::PoolBackend;
     use shm_pool::backend::Collect;
     use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -174,7 +166,10 @@ mod tests {
         let backend = backend();
         let chunk = taken(&backend);
         backend.core.outstanding.collect_in_order(|| {
-            (0..2).for_each(|_| backend.free(&chunk));
+            backend.free(&chunk);
+            assert!(CURRENT.get().unknown.is_none());
+            backend.free(&chunk);
+            assert_eq!(CURRENT.get().unknown, Some(Key { segment: chunk.segment, offset: chunk.chunk }), "is logged");
             true
         });
         assert_eq!(in_use(&backend), 0);
@@ -190,34 +185,26 @@ mod tests {
         assert!(collect(&backend, || ()));
     }
 
+    /// zenoh calls the user's log with a provider's lock held, and collecting would take that again.
     #[test]
-    fn collections_of_two_pools() {
+    fn no_collection_in_a_collection() {
         let (one, other) = (backend(), backend());
+        let providers = [&one, &other].map(PoolBackend::provider);
         let chunk = taken(&other);
         collect(&one, || {
+            for (backend, provider) in [&one, &other].into_iter().zip(&providers) {
+                drop(provider.alloc(LEN).wait().unwrap());
+                assert!(!backend.core.providers.collect());
+                assert_eq!(backend.trim(), 0);
+            }
+            let before = in_use(&other);
             other.free(&chunk);
-            assert_eq!(in_use(&other), 0, "not freed in a collection of its pool");
-            collect(&other, || ());
-            assert_eq!(in_use(&other), 0);
-            assert!(in_use(&one) > 0);
+            assert!(in_use(&other) < before, "freed in a collection of another pool");
         });
-        assert_eq!(in_use(&one), 0);
-    }
-
-    #[test]
-    fn collection_in_a_collection() {
-        let backend = backend();
-        let chunk = taken(&backend);
-        collect(&backend, || {
-            let before = in_use(&backend);
-            let has_collected = backend.core.outstanding.collect_in_order(|| {
-                backend.free(&chunk);
-                false
-            });
-            assert!(!has_collected);
-            assert!(in_use(&backend) < before, "a request inside the collection would be refused");
-        });
-        assert_eq!(in_use(&backend), 0);
+        for backend in [&one, &other] {
+            assert!(backend.core.providers.collect());
+            assert_eq!(in_use(backend), 0);
+        }
     }
 
     /// A thread that collected nothing, because another one did, must find what that has freed.
@@ -239,7 +226,7 @@ mod tests {
             let has_collected = backend.core.outstanding.collect_in_order(|| {
                 let before = in_use(backend);
                 backend.free(&chunk);
-                assert!(in_use(backend) < before, "released at once: the other thread has the list");
+                assert!(in_use(backend) < before, "released at once: the other thread marks");
                 collect_too.send(()).unwrap();
                 false
             });

@@ -69,7 +69,7 @@
 //! | awaits | on tokio | [on any executor](BufferRequest::wait_async) |
 //! | errors | zenoh's; the reason is in the log only | [`AllocError`], with all figures |
 //! | the only holder of a received message may write it in place | yes | no: the pool is a holder, too |
-//! | memory | the messages in flight and a seventh; four times those of up to 1 KiB, falling to a seventh more at 8 KiB | the same for each class, but an eighth from 9 KiB on |
+//! | memory | the messages in flight and a seventh; four times those of up to 1 KiB, falling to a seventh more at 8 KiB | of each class the messages in flight and an eighth; twice those of up to 2 KiB, falling to an eighth more at 9 KiB |
 //! | a receiver dies with messages | `garbage_collect_unsafe` | [`let_go`](BufferPool::let_go), or 64 allocations, then the same |
 //!
 //! Both may share one backend and its cap. Both serve publishers, queries, replies and attachments;
@@ -151,7 +151,7 @@
 //! (`benches/peers` compares collecting early with collecting when full.)
 //!
 //! Messages that the backend's collections release are used again in the order of their addresses,
-//! which the processor's caches favour. The list for that takes 16 bytes for each message collected.
+//! which the processor's caches favour. The marks for that take a 512th of a segment's length in private memory.
 //!
 //! The backend also collects before it refuses an allocation. After eight refusals in a row, it limits
 //! collections that release nothing to a 512th of the time: zenoh's policies collect in each try

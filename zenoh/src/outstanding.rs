@@ -70,7 +70,7 @@ fn cell() -> Cell {
 #[inline]
 fn empty(cell: &Cell) -> Option<Chunk> {
     let found = NonNull::new(cell.swap(ptr::null_mut(), Ordering::Acquire))?;
-    // SAFETY: `put` or `take` stored a raw chunk there, and the swap took it out once.
+    // SAFETY: `put` stored a raw chunk there, and the swap took it out once.
     Some(unsafe { Chunk::from_raw(found) })
 }
 
@@ -122,11 +122,13 @@ fn index(line: usize) -> usize {
     line / GROUP + line % GROUP * LINES
 }
 
-/// Sets a bit. One thread at a time does, or takes all bits.
+/// Sets a bit. Returns `false` if it was set. One thread at a time sets bits, or takes them all.
 #[inline]
-fn set(words: &[AtomicU64], bit: usize) {
-    let word = &words[bit / BITS];
-    word.store(word.load(Ordering::Relaxed) | 1 << (bit % BITS), Ordering::Relaxed);
+fn set(words: &[AtomicU64], bit: usize) -> bool {
+    let (word, bit) = (&words[bit / BITS], 1 << (bit % BITS));
+    let before = word.load(Ordering::Relaxed);
+    word.store(before | bit, Ordering::Relaxed);
+    before & bit == 0
 }
 
 /// Takes all bits that are set, in ascending order.
@@ -281,17 +283,16 @@ impl Outstanding {
         empty(group.cell(key.place().1)?)
     }
 
-    /// Marks a chunk to be taken out later, if the descriptor names a place for one. The caller holds
-    /// `marking`.
+    /// Marks a chunk to be taken out later. Returns `false` if the descriptor does not name a place for
+    /// one, or a marked one. The caller holds `marking`.
     #[inline]
     pub(crate) fn mark(&self, key: Key) -> bool {
         let (at, line) = key.place();
         let segment = self.segment(key).filter(|segment| at < segment.groups.len() && key.is_aligned());
-        if let Some(segment) = segment {
-            set(&segment.groups[at].marks, line);
+        segment.is_some_and(|segment| {
             set(&segment.marked, at);
-        }
-        segment.is_some()
+            set(&segment.groups[at].marks, line)
+        })
     }
 
     /// Takes the marked chunks out, in the order of their addresses. An error is a place without one.

@@ -297,6 +297,7 @@ impl Pool {
             Some(chunk) => shelf.give(chunk).unwrap_or_else(Self::put_back),
             None => {}
         }
+        shelf.look_everywhere();
         // Bounded: other threads may go on giving.
         for _ in 0..shelf.queued_count() {
             let is_done = evicted >= most || self.evictable(class) == 0;
