@@ -103,8 +103,9 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
         });
         timed.into()
     };
+    // First: what the other contenders leave in the heap would slow it.
+    report::print_in_flight(effort);
     if arguments.in_flight {
-        report::print_in_flight(effort);
         return Ok(());
     }
     let footprints = contenders::weigh_mixture(effort);
@@ -118,7 +119,6 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
     print_footprints(&footprints);
     fanout::measure(effort)?;
     restart::measure(scratch, effort)?;
-    report::print_in_flight(effort);
     if effort.is_quick {
         println!("--quick: everything ran. These figures are not to be used; no ratios.");
         return Ok(());
