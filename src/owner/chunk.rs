@@ -12,7 +12,6 @@
 //! Only the exclusive holder writes the other fields.
 
 use crate::os::fork;
-use crate::os::posix::has_heap;
 use crate::owner::arena::Carved;
 use crate::owner::limits::ShareError;
 use crate::owner::pool::Pool;
@@ -20,7 +19,7 @@ use crate::owner::shelf::{Owner, Shelf};
 use crate::owner::waiting::Notice;
 use crate::protocol::record::{published_after, Place, Record};
 use std::iter;
-use std::mem::{size_of, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
@@ -522,8 +521,7 @@ impl Registry {
     #[cold]
     fn build(&mut self) -> Home {
         let chunks = self.capacity();
-        let most = block(chunks);
-        let block = Block::new(if has_heap(most * size_of::<Chunk>()) { most } else { SHORTEST.min(most) });
+        let block = Block::new(block(chunks));
         // Room for all homes: to release a chunk must not need memory (D23).
         self.homes.reserve(chunks + block.len());
         self.homes.extend((1..block.len()).rev().map(|at| block.home(at)));
@@ -576,9 +574,14 @@ struct Block(NonNull<[MaybeUninit<Chunk>]>);
 unsafe impl Send for Block {}
 
 impl Block {
-    fn new(chunks: usize) -> Self {
-        let homes: Box<[_]> = iter::repeat_with(MaybeUninit::uninit).take(chunks).collect();
-        Self(NonNull::from(Box::leak(homes)))
+    /// A shorter one if the heap has no room.
+    fn new(mut chunks: usize) -> Self {
+        let mut homes = Vec::new();
+        if homes.try_reserve_exact(chunks).is_err() {
+            chunks = chunks.min(SHORTEST);
+        }
+        homes.extend(iter::repeat_with(MaybeUninit::uninit).take(chunks));
+        Self(NonNull::from(Box::leak(homes.into_boxed_slice())))
     }
 
     fn len(&self) -> usize {
