@@ -70,9 +70,10 @@ impl Chunk {
         self.0.memory().payload().clone()
     }
 
-    /// Drops the chunk so that it is the last idle one to be used again; after a plain drop, in the
-    /// thread that took it, it is the next. For a [collector](super::Collect) that releases many: their bytes are no longer in the
-    /// processor's cache, and in the order of their addresses they are used again fastest.
+    /// Drops the chunk so that it is the last idle one to be used again. After a plain drop in the
+    /// thread that took it, it is the next. For a [collector](super::Collect) that releases many
+    /// chunks: their bytes have left the processor's cache, and chunks that are released in the order
+    /// of their addresses are used again fastest.
     #[inline]
     pub fn drop_cold(self) {
         Pool::give_queued(self.into_closed().into());

@@ -473,7 +473,7 @@ impl Backend {
         if self.is_inherited() {
             return Err(AllocErrorKind::Forked.into());
         }
-        if let Some(chunk) = pool.take_ready(class) {
+        if let Some(chunk) = pool.take_larger(class) {
             return Ok(chunk);
         }
         let is_due = (self.shared.collect_early && pool.is_collection_due()) || pool.is_full_for(class, len);

@@ -452,18 +452,19 @@ impl Chunk {
     }
 }
 
-/// Returns how many chunks lie side by side in the block after those for `chunks`: a quarter more, so
-/// that thousands of chunks leave no holes in the heap. One under AddressSanitizer, which then
-/// catches stray accesses.
-fn block(chunks: usize) -> usize {
+/// The least number of chunks in a block.
+const SHORTEST: usize = 32;
+
+/// Returns the number of chunks in the next block if there are blocks for `chunks`: a quarter of that, so
+/// that the blocks of thousands of chunks are few and leave no holes in the heap. One under
+/// AddressSanitizer, which then catches stray accesses.
+fn next_block(chunks: usize) -> usize {
     if cfg!(shm_pool_asan) {
         1
     } else {
         (chunks / 4).max(SHORTEST)
     }
 }
-
-const SHORTEST: usize = 32;
 
 /// The list of a pool's chunks, under one lock.
 pub(crate) struct Registry {
@@ -521,7 +522,7 @@ impl Registry {
     #[cold]
     fn build(&mut self) -> Home {
         let chunks = self.capacity();
-        let block = Block::new(block(chunks));
+        let block = Block::new(next_block(chunks));
         // Room for all homes: to release a chunk must not need memory (D23).
         self.homes.reserve(chunks + block.len());
         self.homes.extend((1..block.len()).rev().map(|at| block.home(at)));
@@ -574,7 +575,7 @@ struct Block(NonNull<[MaybeUninit<Chunk>]>);
 unsafe impl Send for Block {}
 
 impl Block {
-    /// A shorter one if the heap has no room.
+    /// Makes room for that many, or for fewer if the heap is short of memory.
     fn new(mut chunks: usize) -> Self {
         let mut homes = Vec::new();
         if homes.try_reserve_exact(chunks).is_err() {

@@ -133,8 +133,8 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     pub(crate) fn take_idle(&self) -> Option<(O, usize)> {
         // Relaxed: a hint. A late give may have filled a shorter queue, so those are tried last.
         let shortest = usize::from(self.shortest.load(Ordering::Relaxed));
-        let queues = (shortest..QUEUES).chain(0..shortest);
-        let (at, found) = queues.into_iter().find_map(|at| Some((at, self.idle[at].take()?)))?;
+        let mut queues = (shortest..QUEUES).chain(0..shortest);
+        let (at, found) = queues.find_map(|at| Some((at, self.idle[at].take()?)))?;
         if at != shortest {
             self.shortest.store(at as u8, Ordering::Relaxed);
         }
@@ -144,7 +144,8 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         Some(found)
     }
 
-    /// Makes the next takes look into all queues: each chunk is found, while others are put back.
+    /// Makes the next take begin with the shortest queue. An eviction puts chunks back into the longest
+    /// one, and would not reach the others.
     pub(crate) fn look_everywhere(&self) {
         self.shortest.store(0, Ordering::Relaxed);
     }

@@ -28,10 +28,11 @@ struct Current {
     unknown: Option<Key>,
 }
 
-const NONE: Current = Current { pool: ptr::null(), marks: false, unknown: None };
+/// The state of a thread that is in none.
+const OUTSIDE: Current = Current { pool: ptr::null(), marks: false, unknown: None };
 
 thread_local! {
-    static CURRENT: Cell<Current> = const { Cell::new(NONE) };
+    static CURRENT: Cell<Current> = const { Cell::new(OUTSIDE) };
 }
 
 /// Ends a collection, even if it panics.
@@ -44,7 +45,7 @@ struct Collection<'a> {
 impl Drop for Collection<'_> {
     fn drop(&mut self) {
         // No marks from now on: the iteration would miss them.
-        let mut unknown = CURRENT.replace(Current { pool: self.pool, ..NONE }).unknown;
+        let mut unknown = CURRENT.replace(Current { pool: self.pool, ..OUTSIDE }).unknown;
         if let Some(marking) = self.marking.take() {
             self.pool.take_marked().for_each(|chunk| match chunk {
                 Ok(chunk) => chunk.drop_cold(),
@@ -52,7 +53,7 @@ impl Drop for Collection<'_> {
             });
             drop(marking);
         }
-        CURRENT.set(NONE);
+        CURRENT.set(OUTSIDE);
         // Last: the log may panic, or call for a collection.
         if let Some(key) = unknown {
             log_unknown(key);

@@ -120,7 +120,7 @@ impl Pool {
         self.take_idle(class).or_else(|| self.shelves[class].take_hot())
     }
 
-    pub(super) fn take_larger(&self, class: usize) -> Option<ClosedChunk> {
+    pub(crate) fn take_larger(&self, class: usize) -> Option<ClosedChunk> {
         let is_free =
             |&other: &usize| self.listed(other) > 0 && !self.shelves[other].is_empty() && self.reserved(other) == 0;
         let others = self.serving(class).skip(1).filter(is_free);
