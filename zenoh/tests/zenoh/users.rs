@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
 use zenoh::pubsub::Publisher;
 use zenoh::sample::Sample;
+use zenoh::shm::ShmProvider;
 use zenoh::{Session, Wait};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -115,10 +116,12 @@ fn killed_subscriber() {
     pool.trim();
     let deadline = Instant::now() + MINUTE;
     while backend.stats().bytes_in_use > 0 {
-        assert!(Instant::now() < deadline, "the messages of a dead subscriber do not come back");
+        let provider: &ShmProvider<_> = pool.provider();
+        assert!(Instant::now() < deadline, "a dead subscriber's messages do not return: {pool:?}, {provider:?}");
+        pool.let_go();
         // SAFETY: no living process holds any of the messages. zenoh does not report when it has noticed,
         // so this asks until it has.
-        unsafe { pool.provider().garbage_collect_unsafe() };
+        unsafe { provider.garbage_collect_unsafe() };
         thread::yield_now();
     }
     living.end();
