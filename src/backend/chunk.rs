@@ -70,6 +70,20 @@ impl Chunk {
         self.0.memory().payload().clone()
     }
 
+    /// Returns the byte that [`set_tag`](Self::set_tag) set last, in this use of the memory or an earlier one.
+    /// It is 0 in a chunk that was just created. For tables with an entry for each chunk: one that is written
+    /// once, when the tag is 0, remains right until the tag is 0 in a chunk at that place.
+    #[inline]
+    pub fn tag(&self) -> u8 {
+        self.0.tag()
+    }
+
+    /// Sets the [tag](Self::tag), which the backend does not use.
+    #[inline]
+    pub fn set_tag(&mut self, tag: u8) {
+        self.0.set_tag(tag);
+    }
+
     /// Drops the chunk so that it is the last idle one to be used again. After a plain drop in the
     /// thread that took it, it is the next. For a [collector](super::Collect) that releases many
     /// chunks: their bytes have left the processor's cache, and chunks that are released in the order
@@ -89,8 +103,8 @@ impl Chunk {
         }
     }
 
-    /// Converts the chunk into an opaque pointer, for tables of atomics. If it is never converted
-    /// back, the chunk and the backend's memory are leaked.
+    /// Converts the chunk into an opaque pointer, for tables of atomics. It is the same pointer each time.
+    /// If it is never converted back, the chunk and the backend's memory are leaked.
     #[inline]
     pub fn into_raw(self) -> NonNull<c_void> {
         self.into_closed().into_raw().cast()
@@ -101,7 +115,7 @@ impl Chunk {
     /// # Safety
     ///
     /// `raw` was returned by `into_raw` in this process, or in the parent before a fork, and is
-    /// converted back only once.
+    /// converted back once for each time.
     #[inline]
     pub unsafe fn from_raw(raw: NonNull<c_void>) -> Self {
         // SAFETY: the caller's promise; `into_closed` left nothing behind.

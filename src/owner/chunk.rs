@@ -72,6 +72,8 @@ struct Rest {
     /// A reader of unknown lifetime has the bytes.
     is_given_up: AtomicBool,
     whereabouts: AtomicU8,
+    /// The backend's user's.
+    tag: AtomicU8,
 }
 
 // SAFETY: the chunk holds the pool and the payload, so its shelf and its data outlive it. All other
@@ -209,6 +211,7 @@ impl Chunk {
                 uses: AtomicU64::new(0),
                 is_given_up: AtomicBool::new(false),
                 whereabouts: AtomicU8::new(Whereabouts::Elsewhere as u8),
+                tag: AtomicU8::new(0),
                 registered: AtomicUsize::new(usize::MAX),
                 class: class as u32,
                 is_one_off,
@@ -297,6 +300,16 @@ impl Chunk {
         let uses = self.rest.uses.load(Ordering::Relaxed) + 1;
         self.rest.uses.store(uses, Ordering::Relaxed);
         uses
+    }
+
+    #[inline]
+    pub(crate) fn tag(&self) -> u8 {
+        self.rest.tag.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn set_tag(&self, tag: u8) {
+        self.rest.tag.store(tag, Ordering::Relaxed);
     }
 
     pub(crate) fn uses(&self) -> u64 {

@@ -1,20 +1,20 @@
 //! Releases the chunks that zenoh frees during a collection together, in the order of their addresses.
 //!
 //! zenoh frees them in an order of its own, and the pool uses them again in the order of their
-//! release. In the order of addresses, a chunk, its record and its cell are next to those of the
-//! one before, so the processor has fetched them already. If thousands of messages are in flight and
-//! are read in any order, a message costs a third less.
+//! release. In the order of addresses, a chunk and its entry are next to those of the one before, so the
+//! processor has fetched them already. If thousands of messages are in flight and are read in any
+//! order, a message costs a third less.
 //!
-//! A collection runs on one thread, which marks what zenoh frees meanwhile. The chunks stay in their
-//! cells until the collection ends. One thread marks at a time; a second one that collects releases
-//! each chunk at once, and then waits for the first, so that no request is refused because of marked
-//! chunks.
+//! A collection runs on one thread, which marks what zenoh frees meanwhile. The chunks stay in use
+//! until the collection ends. One thread marks at a time; a second one that collects releases each
+//! chunk at once, and then waits for the first, so that no request is refused because of marked chunks.
 //!
 //! In the middle of a collection, zenoh may call user code, a subscriber to its log, with the provider's
 //! lock held. Nothing is collected from there.
 
 use crate::outstanding::{Key, Outstanding};
 use parking_lot::MutexGuard;
+use shm_pool::backend::Chunk;
 use std::cell::Cell;
 use std::ptr;
 
@@ -39,19 +39,15 @@ thread_local! {
 struct Collection<'a> {
     pool: &'a Outstanding,
     /// `None` if another collection marks.
-    marking: Option<MutexGuard<'a, ()>>,
+    marking: Option<MutexGuard<'a, Vec<Chunk>>>,
 }
 
 impl Drop for Collection<'_> {
     fn drop(&mut self) {
         // No marks from now on: the iteration would miss them.
         let mut unknown = CURRENT.replace(Current { pool: self.pool, ..OUTSIDE }).unknown;
-        if let Some(marking) = self.marking.take() {
-            self.pool.take_marked().for_each(|chunk| match chunk {
-                Ok(chunk) => chunk.drop_cold(),
-                Err(key) => unknown = Some(key),
-            });
-            drop(marking);
+        if let Some(mut marking) = self.marking.take() {
+            unknown = self.pool.release_marked(&mut marking).or(unknown);
         }
         CURRENT.set(OUTSIDE);
         // Last: the log may panic, or call for a collection.

@@ -1,9 +1,12 @@
 //! The owner's record of the chunks in use, by segment id and offset.
 //!
 //! zenoh frees a chunk by a descriptor that it read from memory that peers can write. So a descriptor
-//! is only a key here, never an address. Each chunk in use is in one cell, and freeing it means
-//! swapping it out of that cell, which succeeds for one caller only. A descriptor of no chunk in use is
-//! ignored.
+//! is only a key here, never an address. A bit for each place says whether a chunk in use begins there.
+//! Freeing one means clearing its bit, which succeeds for one caller only. A descriptor of no chunk in
+//! use is ignored.
+//!
+//! The chunk itself is looked up in a table, which is written when a chunk is first used. So with
+//! thousands of messages in flight, an allocation touches a bit, and no line of the table.
 //!
 //! # Segment ids
 //!
@@ -19,7 +22,7 @@
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | `put`: cell, Release | `take`: cell, Acquire | the chunk |
+//! | `put`: bit, Release | `take`, `take_marked`, `take_all`: bit, Acquire | the chunk, and its entry |
 
 use parking_lot::Mutex;
 use shm_pool::backend::Chunk;
@@ -59,23 +62,18 @@ const GROUP: usize = 16;
 /// Bits of a word.
 const BITS: usize = u64::BITS as usize;
 
-/// Empty, or a [raw](Chunk::into_raw) chunk.
-type Cell = AtomicPtr<c_void>;
+/// The [tag](Chunk::tag) of a chunk that has its entry in the table.
+const ENTERED: u8 = 1;
 
-fn cell() -> Cell {
+/// The [raw](Chunk::into_raw) chunk that was last in use at a place. It may not exist any more.
+type Entry = AtomicPtr<c_void>;
+
+fn entry() -> Entry {
     AtomicPtr::new(ptr::null_mut())
 }
 
-/// Takes the chunk out of a cell, if there is one.
-#[inline]
-fn empty(cell: &Cell) -> Option<Chunk> {
-    let found = NonNull::new(cell.swap(ptr::null_mut(), Ordering::Acquire))?;
-    // SAFETY: `put` stored a raw chunk there, and the swap took it out once.
-    Some(unsafe { Chunk::from_raw(found) })
-}
-
 /// The chunks in use of one segment. Once the segment has had a chunk, it stays here until this record
-/// is dropped, so a wrong descriptor finds an empty cell at worst.
+/// is dropped, so a wrong descriptor finds a clear bit at worst.
 struct OfSegment {
     id: u32,
     groups: Box<[Group]>,
@@ -85,37 +83,71 @@ struct OfSegment {
 
 /// The chunks in use of a few pages. Only small chunks begin at other lines than a page's first.
 struct Group {
-    first: [Cell; GROUP],
+    first: [Entry; GROUP],
     /// By [`index`]. Those of the first lines are not used.
-    others: OnceLock<Box<[Cell; GROUP * LINES]>>,
-    /// A word for each page, with a bit for each line.
+    others: OnceLock<Box<[Entry; GROUP * LINES]>>,
+    /// A word for each page, with a bit for each line where a chunk in use begins.
+    used: [AtomicU64; GROUP],
+    /// As `used`, for those to be taken out.
     marks: [AtomicU64; GROUP],
 }
 
 impl Group {
     fn new() -> Self {
         Self {
-            first: array::from_fn(|_| cell()),
+            first: array::from_fn(|_| entry()),
             others: OnceLock::new(),
+            used: array::from_fn(|_| AtomicU64::new(0)),
             marks: array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
-    /// Returns the cell of a line, if it exists.
+    /// Returns the entry of a line.
     #[inline]
-    fn cell(&self, line: usize) -> Option<&Cell> {
+    fn entry(&self, line: usize) -> &Entry {
         match line % LINES {
-            0 => Some(&self.first[line / LINES]),
-            _ => Some(&self.others.get()?[index(line)]),
+            0 => &self.first[line / LINES],
+            _ => &self.others.get_or_init(|| Box::new(array::from_fn(|_| entry())))[index(line)],
         }
     }
 
-    fn cells(&self) -> impl Iterator<Item = &Cell> {
-        self.first.iter().chain(self.others.get().into_iter().flat_map(|cells| cells.iter()))
+    /// Clears bits of `used` in a page. Returns those that were set: the chunks there are the caller's.
+    #[inline]
+    fn clear(&self, page: usize, bits: u64) -> u64 {
+        self.used[page].fetch_and(!bits, Ordering::Acquire) & bits
+    }
+
+    /// Releases the marked chunks. Returns a marked line without one. Each step is done for all of them before
+    /// the next: the reads of the table overlap then, while a release waits for all reads before it.
+    fn release_marked(&self, chunks: &mut Vec<Chunk>) -> Option<usize> {
+        let mut unknown = None;
+        let mut taken = [0; GROUP];
+        for (page, marks) in take_words(&self.marks) {
+            taken[page] = self.clear(page, marks);
+            unknown = bits(marks & !taken[page]).map(|bit| page * LINES + bit).next().or(unknown);
+        }
+        let lines =
+            taken.into_iter().enumerate().flat_map(|(page, taken)| bits(taken).map(move |bit| page * LINES + bit));
+        // SAFETY: this call cleared the bits.
+        chunks.extend(lines.filter_map(|line| unsafe { self.chunk(line) }));
+        chunks.drain(..).for_each(Chunk::drop_cold);
+        unknown
+    }
+
+    /// Returns the chunk that begins at a line.
+    ///
+    /// # Safety
+    ///
+    /// The caller has cleared the line's bit, and calls this once.
+    #[inline]
+    unsafe fn chunk(&self, line: usize) -> Option<Chunk> {
+        let raw = NonNull::new(self.entry(line).load(Ordering::Relaxed))?;
+        // SAFETY: `put` converted it before it set the bit, and the chunk has existed since.
+        Some(unsafe { Chunk::from_raw(raw) })
     }
 }
 
-/// Returns the index of a line's cell. Those of every 16th line are side by side, so that short chunks
+/// Returns the index of a line's entry. Those of every 16th line are side by side, so that short chunks
 /// of one length have theirs in few cache lines.
 #[inline]
 fn index(line: usize) -> usize {
@@ -131,18 +163,24 @@ fn set(words: &[AtomicU64], bit: usize) -> bool {
     before & bit == 0
 }
 
-/// Takes all bits that are set, in ascending order.
-fn take_bits(words: &[AtomicU64]) -> impl Iterator<Item = usize> + '_ {
-    words.iter().enumerate().flat_map(|(at, word)| {
-        let mut left = word.load(Ordering::Relaxed);
-        if left != 0 {
+/// Takes the words that are not zero, with their places.
+fn take_words(words: &[AtomicU64]) -> impl Iterator<Item = (usize, u64)> + '_ {
+    let take = |word: &AtomicU64| match word.load(Ordering::Relaxed) {
+        0 => 0,
+        bits => {
             word.store(0, Ordering::Relaxed);
+            bits
         }
-        iter::from_fn(move || {
-            let bit = left.trailing_zeros() as usize;
-            left &= left.wrapping_sub(1);
-            (bit < BITS).then_some(at * BITS + bit)
-        })
+    };
+    words.iter().map(take).enumerate().filter(|&(_, bits)| bits != 0)
+}
+
+/// Returns the numbers of the bits that are set, in ascending order.
+fn bits(mut left: u64) -> impl Iterator<Item = usize> {
+    iter::from_fn(move || {
+        let bit = left.trailing_zeros() as usize;
+        left &= left.wrapping_sub(1);
+        (bit < BITS).then_some(bit)
     })
 }
 
@@ -150,8 +188,8 @@ fn take_bits(words: &[AtomicU64]) -> impl Iterator<Item = usize> + '_ {
 pub(crate) struct Outstanding {
     slots: [OnceLock<OfSegment>; SLOTS],
     new: Mutex<New>,
-    /// Held by the thread whose collection marks chunks (see `freed`).
-    pub(crate) marking: Mutex<()>,
+    /// Held by the thread whose collection marks chunks (see `freed`). Empty, with room for a group's chunks.
+    pub(crate) marking: Mutex<Vec<Chunk>>,
 }
 
 /// Segments that had no chunk yet.
@@ -197,7 +235,11 @@ impl Key {
 
 impl Outstanding {
     pub(crate) fn new() -> Self {
-        Self { slots: array::from_fn(|_| OnceLock::new()), new: Mutex::default(), marking: Mutex::default() }
+        Self {
+            slots: array::from_fn(|_| OnceLock::new()),
+            new: Mutex::default(),
+            marking: Mutex::new(Vec::with_capacity(GROUP * LINES)),
+        }
     }
 
     /// Returns an id for the next segment, or `None` if all slots are taken. One thread at a time creates
@@ -237,9 +279,11 @@ impl Outstanding {
         (segment.id == key.segment).then_some(segment)
     }
 
+    /// Returns the group of a chunk and the line in it, if a chunk can begin there.
     #[inline]
-    fn group(&self, key: Key) -> Option<&Group> {
-        self.segment(key)?.groups.get(key.place().0)
+    fn place(&self, key: Key) -> Option<(&Group, usize)> {
+        let (at, line) = key.place();
+        Some((self.segment(key)?.groups.get(at).filter(|_| key.is_aligned())?, line))
     }
 
     /// Moves a segment to its slot, with its first chunk.
@@ -253,34 +297,33 @@ impl Outstanding {
         slot.get()
     }
 
-    /// Returns the cell for a chunk. There is one for every possible chunk, created when first needed.
-    #[inline]
-    fn cell(&self, key: Key) -> Option<&Cell> {
-        let (group, line) = (self.group(key)?, key.place().1);
-        Some(match line % LINES {
-            0 => &group.first[line / LINES],
-            _ => &group.others.get_or_init(|| Box::new(array::from_fn(|_| cell())))[index(line)],
-        })
-    }
-
-    /// Creates the cell for a chunk, so that [`put`](Self::put) does not have to.
+    /// Creates the entry for a chunk, so that [`put`](Self::put) does not have to.
     pub(crate) fn prepare(&self, key: Key) {
-        self.cell(key);
+        if let Some((group, line)) = self.place(key) {
+            group.entry(line);
+        }
     }
 
-    /// Records that a chunk is in use. The caller that takes it out of its cell owns it.
+    /// Records that a chunk is in use. The caller that clears its bit owns it.
     #[inline]
-    pub(crate) fn put(&self, chunk: Chunk, key: Key) {
-        if let Some(cell) = self.cell(key) {
-            cell.store(chunk.into_raw().as_ptr(), Ordering::Release);
+    pub(crate) fn put(&self, mut chunk: Chunk, key: Key) {
+        let Some((group, line)) = self.place(key) else { return };
+        let is_entered = chunk.tag() == ENTERED;
+        chunk.set_tag(ENTERED);
+        let raw = chunk.into_raw().as_ptr();
+        if !is_entered {
+            group.entry(line).store(raw, Ordering::Relaxed);
         }
+        debug_assert_eq!(group.entry(line).load(Ordering::Relaxed), raw);
+        group.used[line / LINES].fetch_or(1 << (line % LINES), Ordering::Release);
     }
 
     /// Takes out the chunk that a descriptor names, if there is one.
     #[inline]
     pub(crate) fn take(&self, key: Key) -> Option<Chunk> {
-        let group = self.group(key).filter(|_| key.is_aligned())?;
-        empty(group.cell(key.place().1)?)
+        let (group, line) = self.place(key)?;
+        // SAFETY: this call cleared the bit.
+        (group.clear(line / LINES, 1 << (line % LINES)) != 0).then(|| unsafe { group.chunk(line) })?
     }
 
     /// Marks a chunk to be taken out later. Returns `false` if the descriptor does not name a place for
@@ -295,33 +338,40 @@ impl Outstanding {
         })
     }
 
-    /// Takes the marked chunks out, in the order of their addresses. An error is a place without one.
-    /// The caller holds `marking`.
-    pub(crate) fn take_marked(&self) -> impl Iterator<Item = Result<Chunk, Key>> + '_ {
-        let segments = self.slots.iter().filter_map(OnceLock::get);
-        let groups = segments.flat_map(|segment| take_bits(&segment.marked).map(move |at| (segment, at)));
-        groups.flat_map(|(segment, at)| {
-            let group = &segment.groups[at];
-            take_bits(&group.marks).map(move |line| {
-                let chunk = group.cell(line).and_then(empty);
-                chunk.ok_or_else(|| Key::new(segment.id.into(), (at * GROUP * LINES + line) * MIN_SIZE))
-            })
-        })
+    /// Releases the marked chunks, in the order of their addresses. Returns a marked place without one.
+    pub(crate) fn release_marked(&self, chunks: &mut Vec<Chunk>) -> Option<Key> {
+        let mut unknown = None;
+        for segment in self.segments() {
+            for (word, marked) in take_words(&segment.marked) {
+                for at in bits(marked).map(|bit| word * BITS + bit) {
+                    let group = &segment.groups[at];
+                    let place = |line| Key::new(segment.id.into(), (at * GROUP * LINES + line) * MIN_SIZE);
+                    unknown = group.release_marked(chunks).map(place).or(unknown);
+                }
+            }
+        }
+        unknown
     }
 
     /// Takes out all chunks.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = Chunk> + '_ {
-        self.cells().filter_map(empty)
+        let groups = self.segments().flat_map(|segment| segment.groups.iter());
+        groups.flat_map(|group| {
+            (0..GROUP).flat_map(move |page| {
+                // SAFETY: this call cleared the bit.
+                bits(group.clear(page, u64::MAX)).filter_map(move |bit| unsafe { group.chunk(page * LINES + bit) })
+            })
+        })
     }
 
     /// Returns `true` if no chunk is in use. A chunk that is in use during the whole call is not missed.
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: the chunk is not read. A cell that was filled before this call is seen filled.
-        self.cells().all(|cell| cell.load(Ordering::Relaxed).is_null())
+        // Relaxed: no chunk is read. A bit that was set before this call is seen set.
+        let mut words = self.segments().flat_map(|segment| segment.groups.iter()).flat_map(|group| &group.used);
+        words.all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
-    fn cells(&self) -> impl Iterator<Item = &Cell> {
-        let groups = self.slots.iter().filter_map(OnceLock::get).flat_map(|slot| slot.groups.iter());
-        groups.flat_map(Group::cells)
+    fn segments(&self) -> impl Iterator<Item = &OfSegment> {
+        self.slots.iter().filter_map(OnceLock::get)
     }
 }
