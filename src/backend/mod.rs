@@ -55,12 +55,11 @@
 //!
 //! If readers decrement a count in shared memory, the publisher has to look for free chunks.
 //! Looking only when an allocation fails would fill the cap with messages that left the cache long
-//! ago. So the backend calls the collector before it creates a chunk. If that makes less than an
-//! eighth of the memory idle, it grows by the missing amount before the next collection: it holds at
-//! most a seventh more than the messages in flight. Of chunks of up to 1 KiB there may be many, so
-//! the share is three quarters, and it holds at most four times as much; of 2 KiB a half, falling to an
-//! eighth at 8 KiB. Once nearly all of the cap has been taken from the system, it collects only when
-//! a chunk fits nowhere.
+//! ago. So the backend calls the collector before it creates a chunk. If that leaves less idle memory
+//! than a seventh of the messages in flight, or than 3 KiB for each of them, it grows by the missing
+//! amount before the next collection. So it holds at most that much more than the messages in flight.
+//! Once nearly all of the cap has been taken from the system, it collects only when there is no room for
+//! a chunk: before it evicts any of another size class.
 //!
 //! # Trust
 //!
@@ -476,9 +475,13 @@ impl Backend {
         if let Some(chunk) = pool.take_larger(class) {
             return Ok(chunk);
         }
-        let is_due = (self.shared.collect_early && pool.is_collection_due()) || pool.is_full_for(class, len);
-        let has_collected = is_due && self.collector.is_some();
-        if has_collected {
+        if self.collector.is_some() {
+            let is_due = (self.shared.collect_early && pool.is_collection_due()) || pool.is_another_waiting(class);
+            // A collection costs more than a chunk for which there is room, and less than making room.
+            let made = if is_due { None } else { pool.make_if_room(class, len) };
+            if let Some(chunk) = made {
+                return Ok(chunk);
+            }
             self.collect();
             pool.note_collection();
             if let Some(chunk) = pool.take_ready(class) {
@@ -486,7 +489,8 @@ impl Backend {
             }
         }
         pool.take_now(class, len).or_else(|error| {
-            if may_pass(&error) && self.has_come_back(has_collected, &error) {
+            // Another thread may have released some.
+            if may_pass(&error) && pool.has_less_in_use(&error) {
                 return pool.take_slow(class, len);
             }
             // Only now: a length that a collection serves needs no region.
@@ -495,13 +499,6 @@ impl Backend {
             }
             Err(error)
         })
-    }
-
-    #[cold]
-    fn has_come_back(&self, has_collected: bool, error: &AllocError) -> bool {
-        let found = !has_collected && self.collect();
-        // Another thread may have collected them.
-        found || self.pool().has_less_in_use(error)
     }
 
     fn collect(&self) -> bool {

@@ -229,6 +229,25 @@ fn collects_before_refusal() {
     assert!(backend.alloc(MIB, 1).is_ok());
 }
 
+/// Short chunks and long ones: what another length has idle stays.
+#[test]
+fn collects_before_making_room() {
+    for (len, idle_len) in [(1000, 3000), (MIB / 8, MIB / 2)] {
+        let in_flight = Arc::new(InFlight::default());
+        let backend = build(&Source::new("backend-room")).with_collector(in_flight.clone());
+        let idle = backend.alloc(idle_len, 1).unwrap();
+        let all: Vec<_> = std::iter::from_fn(|| backend.alloc(len, 1).ok()).collect();
+        assert!(all.len() > 3);
+        in_flight.chunks.lock().unwrap().extend(all);
+        drop(idle);
+        in_flight.is_read.store(true, Ordering::Relaxed);
+        let _chunk = backend.alloc(len, 1).unwrap();
+        let stats = backend.stats();
+        let idle = stats.classes.iter().find(|class| class.size >= idle_len).unwrap();
+        assert_eq!(idle.idle, 1, "it is not evicted");
+    }
+}
+
 #[test]
 fn collects_before_growth() {
     let source = Source::new("backend-early");
@@ -301,6 +320,26 @@ fn leak() {
     assert_eq!(unsafe { address.read_volatile() }, 9);
     drop((backend, mapped));
     assert_eq!(source.files(), NONE);
+}
+
+#[test]
+fn tag() {
+    let backend = build(&Source::new("backend-tag"));
+    let mut chunk = backend.alloc(100, 1).unwrap();
+    assert_eq!(chunk.tag(), 0);
+    chunk.set_tag(9);
+    let first = place(&chunk);
+    drop(chunk);
+    let again = backend.alloc(100, 1).unwrap();
+    assert_eq!((place(&again), again.tag()), (first, 9), "kept from use to use");
+    drop(again);
+    backend.evict_idle();
+    let new = backend.alloc(100, 1).unwrap();
+    assert_eq!((place(&new), new.tag()), (first, 0), "of another chunk");
+    drop(new);
+    backend.evict_idle();
+    backend.reserve(100, 1, 1).unwrap().keep();
+    assert_eq!(backend.alloc(100, 1).unwrap().tag(), 0, "one that was reserved is new, too");
 }
 
 #[test]

@@ -10,11 +10,10 @@ mod take;
 pub use take::Reservation;
 
 use crate::os::fork;
-use crate::os::posix::round_to_pages;
 use crate::owner::arena::{Arenas, Room};
 use crate::owner::chunk::{Chunk, ChunkShelf, ClosedChunk, OwnedChunk, Registry, Whereabouts};
 use crate::owner::control::{OwnerControl, SegmentFactory};
-use crate::owner::limits::{Account, ClassShape, First, Grain, Limits, Need};
+use crate::owner::limits::{Account, ClassShape, First, Limits, Need};
 use crate::owner::limits::{AllocError, AllocErrorKind, ShareError};
 use crate::owner::shelf::Queue;
 use crate::owner::waiting::{Notice, WaitingRoom};
@@ -113,10 +112,13 @@ struct LastWindow {
 /// A collection is worthwhile if it makes this share of all memory idle.
 const YIELD_SHARE: usize = 8;
 
-/// Returns the part of a chunk that counts as its share. A collection visits every chunk, so of
-/// short ones three quarters must become idle; of 4 KiB, one.
+/// Of short chunks, if it leaves this many bytes idle for each one in use. It visits all of those.
+const SPARE: usize = 3 << 10;
+
+/// Returns how much of a chunk counts towards that.
 fn worthwhile(bytes: usize) -> usize {
-    (bytes / 4 * 3).min(1024).max(bytes / YIELD_SHARE)
+    // bytes * SPARE / (bytes + SPARE), without overflow.
+    (SPARE - SPARE * SPARE / (bytes + SPARE)).max(bytes / YIELD_SHARE)
 }
 
 /// When a `backend` collects. All accesses are Relaxed: hints.
@@ -363,16 +365,9 @@ impl Pool {
         made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.account.held() < nearly_all
     }
 
-    /// Returns `true` if a message probably fits only after a collection.
-    pub(crate) fn is_full_for(&self, class: usize, len: usize) -> bool {
-        if self.arenas.is_another_waiting(class) {
-            return true;
-        }
-        let Some(pages) = round_to_pages(len.max(1)) else { return true };
-        self.classes[class].shape.need.grain == Grain::Page
-            && self.arenas.room() != Room::ToGrow
-            && !self.arenas.has_gap(pages)
-            && self.idle_bytes() < pages
+    /// Returns `true` if a longer message waits for chunks to be released.
+    pub(crate) fn is_another_waiting(&self, class: usize) -> bool {
+        self.arenas.is_another_waiting(class)
     }
 
     /// If a [`YIELD_SHARE`]th of all memory is idle now, the next collection is due at the next

@@ -226,10 +226,29 @@ fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
 }
 
 impl Pool {
-    /// If the arenas can no longer grow, this makes a one-off unless the class recurs: a chunk on a
-    /// shelf would be in the way of others.
     #[cold]
     pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
+        let (usual, wanted) = (self.usual(class), self.wanted(class, len));
+        let mut made = self.make(wanted);
+        let need = self.demand(class, len);
+        if !wanted.is_one_off && need.size < usual.need.size && made.as_ref().is_err_and(AllocError::is_at_the_cap) {
+            // It may fit without the class's rounding.
+            made = self.make(Wanted { need, is_one_off: true, ..usual }).or(made);
+        }
+        made
+    }
+
+    /// Makes a chunk if there is room for it.
+    #[cold]
+    pub(crate) fn make_if_room(self: &Arc<Self>, class: usize, len: usize) -> Option<ClosedChunk> {
+        let wanted = self.wanted(class, len);
+        let memory = self.find_memory(wanted, Where::Arenas).or_else(|_| self.find_memory(wanted, Where::Grow)).ok()?;
+        Some(self.register(wanted, memory))
+    }
+
+    /// If the arenas can no longer grow, this is a one-off unless the class recurs: a chunk on a shelf would
+    /// be in the way of others.
+    fn wanted(&self, class: usize, len: usize) -> Wanted {
         let need = self.demand(class, len);
         let recurs_within = match (self.arenas.room(), need.grain) {
             (Room::ToGrow, _) => None,
@@ -238,15 +257,10 @@ impl Pool {
         };
         // Relaxed: only a hint.
         let (made, last) = (self.made.load(Ordering::Relaxed), self.classes[class].last_made.load(Ordering::Relaxed));
-        let is_kept = recurs_within.map_or(true, |within| made.saturating_sub(last) < within);
-        let usual = self.usual(class);
-        let one_off = Wanted { need, is_one_off: true, ..usual };
-        let mut made = self.make(if is_kept { usual } else { one_off });
-        if is_kept && need.size < usual.need.size && made.as_ref().is_err_and(AllocError::is_at_the_cap) {
-            // It may fit without the class's rounding.
-            made = self.make(one_off).or(made);
+        match recurs_within.map_or(true, |within| made.saturating_sub(last) < within) {
+            true => self.usual(class),
+            false => Wanted { need, is_one_off: true, ..self.usual(class) },
         }
-        made
     }
 
     pub(crate) fn demand(&self, class: usize, len: usize) -> Need {

@@ -33,10 +33,12 @@ fn memory_follows_use() {
     }
 }
 
-/// A seventh more than in flight; of short messages, which are costly to visit, three times more.
+/// A seventh more than in flight, or 3 KiB for each message.
 #[test]
 fn overhead_is_bounded() {
-    for (len, depth, most) in [(1000, 800, 4 * 801), (2048, 400, 2 * 401), (16_000, 100, 101 + 101 / 7)] {
+    for (len, depth, most) in
+        [(64, 100, 49 * 101), (1024, 800, 4 * 801), (3072, 400, 2 * 401), (24 << 10, 100, 101 + 101 / 7)]
+    {
         let backend = builder().build().unwrap();
         publish(&backend.provider(), len, depth, 25 * depth);
         let chunks: usize = backend.stats().classes.iter().map(|class| class.chunks).sum();
