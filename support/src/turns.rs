@@ -24,6 +24,23 @@ pub fn interleave(
     rounds: usize,
     count: Option<u64>,
 ) -> Vec<Result<Spread, String>> {
+    let spread = |times: Vec<f64>| {
+        let times: Vec<_> = times.into_iter().filter(|time| !time.is_nan()).collect();
+        match times.len() {
+            0 => Err("not measured".to_owned()),
+            count if count < rounds / 2 => Err("too disturbed to tell".to_owned()),
+            _ => Ok(Spread::of(&times)),
+        }
+    };
+    each_round(subjects, rounds, count).into_iter().map(|times| times.and_then(spread)).collect()
+}
+
+/// Does what [`interleave`] does, and returns the nanoseconds of each round: NaN if it was disturbed.
+pub fn each_round(
+    subjects: impl IntoIterator<Item = Result<Batch, String>>,
+    rounds: usize,
+    count: Option<u64>,
+) -> Vec<Result<Vec<f64>, String>> {
     let warm = |batch: Result<Batch, String>| batch.and_then(|batch| warm_up(batch, count));
     let mut lanes: Vec<_> = subjects.into_iter().map(|batch| (warm(batch), Vec::new())).collect();
     let number = lanes.len();
@@ -31,18 +48,11 @@ pub fn interleave(
         let (state, times) = &mut lanes[turn];
         let Ok((batch, count)) = state else { continue };
         match batch(*count) {
-            Ok(Some(elapsed)) => times.push(elapsed.as_nanos() as f64 / *count as f64),
-            Ok(None) => {}
+            Ok(elapsed) => times.push(elapsed.map_or(f64::NAN, |time| time.as_nanos() as f64 / *count as f64)),
             Err(reason) => *state = Err(reason),
         }
     }
-    let spread = |(state, times): (Result<_, _>, Vec<f64>)| match (state, times.len()) {
-        (Err(reason), _) => Err(reason),
-        (_, 0) => Err("not measured".to_owned()),
-        (_, count) if count < rounds / 2 => Err("too disturbed to tell".to_owned()),
-        _ => Ok(Spread::of(&times)),
-    };
-    lanes.into_iter().map(spread).collect()
+    lanes.into_iter().map(|(state, times)| state.map(|_| times)).collect()
 }
 
 /// Warms a subject up. Returns it with the number of operations of a batch.

@@ -5,9 +5,9 @@ use crate::iceoryx::iceoryx;
 use crate::sent::{burst, in_flight, sent, Order};
 use crate::source::{pool, Made, Malloc};
 use crate::workload::{mixture, one_by_one, Mixture, FRAME, LIVE, MIXTURE};
-use crate::zenoh_peers::{bare, binary_heap, buddy, buffers, ours, pool_backend, stock, talc};
+use crate::zenoh_peers::{bare, binary_heap, buddy, buffers, ours, pool_backend, stock, talc, SEGMENT};
 use shm_pool_support::latency::Spread;
-use shm_pool_support::turns::{interleave, Batch};
+use shm_pool_support::turns::{each_round, interleave, Batch};
 
 /// The names used in tables and ratios.
 pub(crate) mod names {
@@ -88,10 +88,6 @@ const FLIGHTS: [(&str, [SendsAmong; 3]); 3] = [
 /// The flight whose batch is as long as the flight itself.
 const BURST: &str = "none is read before all are sent";
 
-/// How many messages are sent in a batch with many in flight: more than the segment has room for
-/// beside them, so that each provider collects in each batch.
-const BATCH: u64 = 100_000;
-
 /// One that sends the mixture, and checks every byte or not.
 type Mixes = (&'static str, fn(bool) -> Made<Box<dyn Mixture>>);
 
@@ -137,18 +133,21 @@ pub(crate) fn time_sent(len: usize, effort: Effort) -> Vec<Row> {
     SENT.iter().map(|&(name, _)| name).zip(spreads).collect()
 }
 
-/// Times those that send messages of `len` bytes while `held` are in flight. Returns how they are
-/// sent and read, and the row of each.
-pub(crate) fn time_in_flight(len: usize, held: usize, effort: Effort) -> Vec<(&'static str, Vec<Row>)> {
+/// How they are sent and read, and the nanoseconds of each round of each of [`AMONG`].
+pub(crate) type Flight = (&'static str, Vec<Made<Vec<f64>>>);
+
+/// Times those that send messages of `len` bytes while `held` are in flight.
+pub(crate) fn time_in_flight(len: usize, held: usize, effort: Effort) -> Vec<Flight> {
     let rounds = effort.mixed_rounds.div_ceil(4);
+    // More than the segment has room for, so that each provider collects in each batch.
+    let batch = 2 * SEGMENT / len;
     let time = |&(how, ref build): &(&'static str, [SendsAmong; 3])| {
         // As many messages for each.
         let (count, rounds) = match how {
-            BURST => (held as u64, rounds * (BATCH / held as u64) as usize),
-            _ => (BATCH, rounds),
+            BURST => (held, rounds * (batch / held).max(1)),
+            _ => (batch, rounds),
         };
-        let spreads = interleave(build.map(|build| build(len, held)), rounds, Some(count));
-        (how, AMONG.into_iter().zip(spreads).collect())
+        (how, each_round(build.map(|build| build(len, held)), rounds, Some(count as u64)))
     };
     FLIGHTS.iter().map(time).collect()
 }

@@ -6,6 +6,7 @@ use crate::footprint::Memory;
 use crate::source::Made;
 use crate::workload::{FRAME, LIVE};
 use crate::zenoh_peers::SEGMENT;
+use shm_pool_support::compare::{comparison, Compared};
 use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::Machine;
 use shm_pool_support::table::{show, table, Goal};
@@ -140,29 +141,25 @@ pub(crate) fn print_buffers(unsent: &[Sized], sent: &[Sized]) {
     show("peers buffers", &table);
 }
 
-/// The length and number of the messages in flight.
-const LEN: usize = 1 << 10;
-const FLIGHTS: [usize; 2] = [10_000, 30_000];
+/// Lengths and numbers of the messages in flight.
+const FLIGHTS: [(usize, usize); 4] = [(1 << 10, 10_000), (1 << 10, 30_000), (300, 10_000), (5000, 10_000)];
 
 /// Measures many messages in flight, and prints how ours compare with zenoh's default.
 pub(crate) fn print_in_flight(effort: Effort) {
-    let [talc, ours @ ..] = AMONG;
-    let heads = ["messages of 1 KiB", talc].into_iter().chain(ours.into_iter().flat_map(|name| [name, "/ talc", ""]));
-    let mut table = table(&heads.collect::<Vec<_>>());
-    let goal = Goal::AtMost(1.05);
-    for held in FLIGHTS {
+    let mut rows = Vec::new();
+    for (len, held) in FLIGHTS {
         // CI's build has talc's own checks, which visit every gap at each free.
         let held = if effort.is_quick { held / 10 } else { held };
-        for (how, rows) in time_in_flight(LEN, held, effort) {
-            let shown = |name| median(&rows, name).map_or("cannot".to_owned(), |time| Nanoseconds(time).to_string());
-            let ratio =
-                |name| median(&rows, name).zip(median(&rows, talc)).map_or(f64::NAN, |(ours, talc)| ours / talc);
-            let cells = |name| [shown(name), format!("{:.2}", ratio(name)), goal.verdict(ratio(name)).to_owned()];
-            let head = [format!("{} in flight, {how}", grouped(held as u64)), shown(talc)];
-            table.add_row(head.into_iter().chain(ours.into_iter().flat_map(cells)));
+        for (how, times) in time_in_flight(len, held, effort) {
+            let mut times = times.into_iter().map(Result::unwrap_or_default);
+            let theirs = times.next().unwrap_or_default();
+            let name = format!("{} of {} B in flight, {how}", grouped(held as u64), grouped(len as u64));
+            let show = |time| Nanoseconds(time).to_string();
+            rows.push(Compared { name, goal: Goal::AtMost(1.05), show, ours: times.collect(), theirs });
         }
     }
-    show("peers in flight", &table);
+    let [talc, ours @ ..] = AMONG;
+    show("peers in flight", &comparison(&ours, talc, rows));
 }
 
 /// Returns zenoh's provider with whichever of its own backends is fastest here.
