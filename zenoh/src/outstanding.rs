@@ -26,8 +26,8 @@
 
 use parking_lot::Mutex;
 use shm_pool::backend::Chunk;
+use std::alloc::{alloc_zeroed, Layout};
 use std::array;
-use std::collections::TryReserveError;
 use std::ffi::c_void;
 use std::iter;
 use std::ptr::{self, NonNull};
@@ -56,8 +56,12 @@ const MIN_SIZE: usize = 64;
 /// Places in a page where a chunk can begin.
 const LINES: usize = PAGE / MIN_SIZE;
 
-/// Pages whose small chunks are recorded side by side.
+/// Pages whose marked chunks are released together.
 const GROUP: usize = 16;
+
+/// The table is divided into blocks of this many rows of this many entries.
+const ROWS: usize = 16;
+const ROW: usize = 1024;
 
 /// Bits of a word.
 const BITS: usize = u64::BITS as usize;
@@ -68,46 +72,29 @@ const ENTERED: u8 = 1;
 /// The [raw](Chunk::into_raw) chunk that was last in use at a place. It may not exist any more.
 type Entry = AtomicPtr<c_void>;
 
-fn entry() -> Entry {
-    AtomicPtr::new(ptr::null_mut())
-}
-
 /// The chunks in use of one segment. Once the segment has had a chunk, it stays here until this record
 /// is dropped, so a wrong descriptor finds a clear bit at worst.
 struct OfSegment {
     id: u32,
-    groups: Box<[Group]>,
-    /// A bit for each group that has marks.
+    /// By [`index`].
+    table: Box<[Entry]>,
+    /// A word for each page, with a bit for each line where a chunk in use begins.
+    used: Box<[AtomicU64]>,
+    /// As `used`, for those to be taken out.
+    marks: Box<[AtomicU64]>,
+    /// A bit for each [`GROUP`] of pages that has marks.
     marked: Box<[AtomicU64]>,
 }
 
-/// The chunks in use of a few pages. Only small chunks begin at other lines than a page's first.
-struct Group {
-    first: [Entry; GROUP],
-    /// By [`index`]. Those of the first lines are not used.
-    others: OnceLock<Box<[Entry; GROUP * LINES]>>,
-    /// A word for each page, with a bit for each line where a chunk in use begins.
-    used: [AtomicU64; GROUP],
-    /// As `used`, for those to be taken out.
-    marks: [AtomicU64; GROUP],
-}
-
-impl Group {
-    fn new() -> Self {
-        Self {
-            first: array::from_fn(|_| entry()),
-            others: OnceLock::new(),
-            used: array::from_fn(|_| AtomicU64::new(0)),
-            marks: array::from_fn(|_| AtomicU64::new(0)),
-        }
-    }
-
-    /// Returns the entry of a line.
-    #[inline]
-    fn entry(&self, line: usize) -> &Entry {
-        match line % LINES {
-            0 => &self.first[line / LINES],
-            _ => &self.others.get_or_init(|| Box::new(array::from_fn(|_| entry())))[index(line)],
+impl OfSegment {
+    /// Returns `None` without memory.
+    fn new(id: u32, len: usize) -> Option<Self> {
+        let pages = len.div_ceil(PAGE);
+        let lines = pages.checked_mul(LINES)?.checked_next_multiple_of(ROWS * ROW)?;
+        // SAFETY: zeros are a null pointer or the number 0.
+        unsafe {
+            let (used, marks) = (zeroed(pages)?, zeroed(pages)?);
+            Some(Self { id, table: zeroed(lines)?, used, marks, marked: zeroed(pages.div_ceil(GROUP * BITS))? })
         }
     }
 
@@ -117,23 +104,6 @@ impl Group {
         self.used[page].fetch_and(!bits, Ordering::Acquire) & bits
     }
 
-    /// Releases the marked chunks. Returns a marked line without one. Each step is done for all of them before
-    /// the next: the reads of the table overlap then, while a release waits for all reads before it.
-    fn release_marked(&self, chunks: &mut Vec<Chunk>) -> Option<usize> {
-        let mut unknown = None;
-        let mut taken = [0; GROUP];
-        for (page, marks) in take_words(&self.marks) {
-            taken[page] = self.clear(page, marks);
-            unknown = bits(marks & !taken[page]).map(|bit| page * LINES + bit).next().or(unknown);
-        }
-        let lines =
-            taken.into_iter().enumerate().flat_map(|(page, taken)| bits(taken).map(move |bit| page * LINES + bit));
-        // SAFETY: this call cleared the bits.
-        chunks.extend(lines.filter_map(|line| unsafe { self.chunk(line) }));
-        chunks.drain(..).for_each(Chunk::drop_cold);
-        unknown
-    }
-
     /// Returns the chunk that begins at a line.
     ///
     /// # Safety
@@ -141,17 +111,56 @@ impl Group {
     /// The caller has cleared the line's bit, and calls this once.
     #[inline]
     unsafe fn chunk(&self, line: usize) -> Option<Chunk> {
-        let raw = NonNull::new(self.entry(line).load(Ordering::Relaxed))?;
+        // Relaxed: the bit has made it visible.
+        let raw = NonNull::new(self.table[index(line)].load(Ordering::Relaxed))?;
         // SAFETY: `put` converted it before it set the bit, and the chunk has existed since.
         Some(unsafe { Chunk::from_raw(raw) })
     }
+
+    /// Releases the marked chunks of a group. Returns a marked line without one. Each step is done for all of
+    /// them before the next: the reads of the table overlap then, while a release waits for the reads before it.
+    fn release_marked(&self, group: usize, chunks: &mut Vec<Chunk>) -> Option<usize> {
+        let first = group * GROUP;
+        let (mut unknown, mut taken) = (None, [0; GROUP]);
+        for (at, marks) in take_words(&self.marks[first..self.marks.len().min(first + GROUP)]) {
+            taken[at] = self.clear(first + at, marks);
+            unknown = lines(first + at, marks & !taken[at]).next().or(unknown);
+        }
+        let taken = taken.into_iter().enumerate().flat_map(|(at, taken)| lines(first + at, taken));
+        // SAFETY: this call cleared the bits.
+        chunks.extend(taken.filter_map(|line| unsafe { self.chunk(line) }));
+        chunks.drain(..).for_each(Chunk::drop_cold);
+        unknown
+    }
 }
 
-/// Returns the index of a line's entry. Those of every 16th line are side by side, so that short chunks
-/// of one length have theirs in few cache lines.
+/// Returns `count` zeroed values, or `None` without memory. The system provides the pages of a large slice as
+/// they are written, and far from the heap's short blocks: zenoh has some for each message, and `malloc`
+/// takes three times as long if others lie between them.
+///
+/// # Safety
+///
+/// Zeros are a valid `T`.
+unsafe fn zeroed<T>(count: usize) -> Option<Box<[T]>> {
+    let layout = Layout::array::<T>(count).ok().filter(|layout| layout.size() > 0)?;
+    // SAFETY: the size is not zero.
+    let start = NonNull::new(unsafe { alloc_zeroed(layout) })?.as_ptr().cast();
+    // SAFETY: it comes from the global allocator, with the layout of this slice, whose values are valid by the
+    // caller's promise.
+    Some(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start, count)) })
+}
+
+/// Returns the index of a line's entry. Those of every 16th line of a mebibyte are side by side, so that short
+/// chunks of one length have theirs in few cache lines.
 #[inline]
 fn index(line: usize) -> usize {
-    line / GROUP + line % GROUP * LINES
+    let (block, line) = (line / (ROWS * ROW), line % (ROWS * ROW));
+    block * ROWS * ROW + line % ROWS * ROW + line / ROWS
+}
+
+/// Returns the lines of a page whose bits are set.
+fn lines(page: usize, set: u64) -> impl Iterator<Item = usize> {
+    bits(set).map(move |bit| page * LINES + bit)
 }
 
 /// Sets a bit. Returns `false` if it was set. One thread at a time sets bits, or takes them all.
@@ -219,11 +228,9 @@ impl Key {
         Self { segment: segment as u32, offset: offset as u32 }
     }
 
-    /// Returns the group, and the line in it.
     #[inline]
-    fn place(self) -> (usize, usize) {
-        let line = self.offset as usize / MIN_SIZE;
-        (line / (GROUP * LINES), line % (GROUP * LINES))
+    fn line(self) -> usize {
+        self.offset as usize / MIN_SIZE
     }
 
     /// Returns `true` if a chunk may begin there.
@@ -249,18 +256,15 @@ impl Outstanding {
         (slot < SLOTS as u32).then(|| (count % COUNTS + FIRST_COUNT) << SLOT_BITS | slot)
     }
 
-    /// Enters a segment of `len` bytes under an id that [`next_id`](Self::next_id) returned.
-    pub(crate) fn enter(&self, id: u32, len: usize) -> Result<(), TryReserveError> {
-        let (count, mut groups, mut marked) = (len.div_ceil(GROUP * PAGE), Vec::new(), Vec::new());
-        groups.try_reserve_exact(count)?;
-        groups.extend(iter::repeat_with(Group::new).take(count));
-        marked.try_reserve_exact(count.div_ceil(BITS))?;
-        marked.extend(iter::repeat_with(|| AtomicU64::new(0)).take(count.div_ceil(BITS)));
+    /// Enters a segment of `len` bytes under an id that [`next_id`](Self::next_id) returned. Returns `None`
+    /// without memory.
+    pub(crate) fn enter(&self, id: u32, len: usize) -> Option<()> {
+        let segment = OfSegment::new(id, len)?;
         let mut new = self.new.lock();
-        new.segments.try_reserve(1)?;
-        new.segments.push(OfSegment { id, groups: groups.into(), marked: marked.into() });
+        new.segments.try_reserve(1).ok()?;
+        new.segments.push(segment);
         new.taken |= 1 << (id as usize % SLOTS);
-        Ok(())
+        Some(())
     }
 
     /// Frees the slot of a segment that is removed, if it never had a chunk.
@@ -279,11 +283,11 @@ impl Outstanding {
         (segment.id == key.segment).then_some(segment)
     }
 
-    /// Returns the group of a chunk and the line in it, if a chunk can begin there.
+    /// Returns the segment of a chunk and the line in it, if a chunk can begin there.
     #[inline]
-    fn place(&self, key: Key) -> Option<(&Group, usize)> {
-        let (at, line) = key.place();
-        Some((self.segment(key)?.groups.get(at).filter(|_| key.is_aligned())?, line))
+    fn place(&self, key: Key) -> Option<(&OfSegment, usize)> {
+        let (segment, line) = (self.segment(key)?, key.line());
+        (line / LINES < segment.used.len() && key.is_aligned()).then_some((segment, line))
     }
 
     /// Moves a segment to its slot, with its first chunk.
@@ -297,44 +301,45 @@ impl Outstanding {
         slot.get()
     }
 
-    /// Creates the entry for a chunk, so that [`put`](Self::put) does not have to.
+    /// Has the system provide the page of a chunk's entry, so that [`put`](Self::put) does not have to.
     pub(crate) fn prepare(&self, key: Key) {
-        if let Some((group, line)) = self.place(key) {
-            group.entry(line);
+        if let Some((segment, line)) = self.place(key) {
+            let (entry, null) = (&segment.table[index(line)], ptr::null_mut());
+            // Writes the page, and leaves what is there.
+            let _is_entered = entry.compare_exchange(null, null, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
     /// Records that a chunk is in use. The caller that clears its bit owns it.
     #[inline]
     pub(crate) fn put(&self, mut chunk: Chunk, key: Key) {
-        let Some((group, line)) = self.place(key) else { return };
+        let Some((segment, line)) = self.place(key) else { return };
         let is_entered = chunk.tag() == ENTERED;
         chunk.set_tag(ENTERED);
         let raw = chunk.into_raw().as_ptr();
+        let entry = &segment.table[index(line)];
         if !is_entered {
-            group.entry(line).store(raw, Ordering::Relaxed);
+            entry.store(raw, Ordering::Relaxed);
         }
-        debug_assert_eq!(group.entry(line).load(Ordering::Relaxed), raw);
-        group.used[line / LINES].fetch_or(1 << (line % LINES), Ordering::Release);
+        debug_assert_eq!(entry.load(Ordering::Relaxed), raw);
+        segment.used[line / LINES].fetch_or(1 << (line % LINES), Ordering::Release);
     }
 
     /// Takes out the chunk that a descriptor names, if there is one.
     #[inline]
     pub(crate) fn take(&self, key: Key) -> Option<Chunk> {
-        let (group, line) = self.place(key)?;
+        let (segment, line) = self.place(key)?;
         // SAFETY: this call cleared the bit.
-        (group.clear(line / LINES, 1 << (line % LINES)) != 0).then(|| unsafe { group.chunk(line) })?
+        (segment.clear(line / LINES, 1 << (line % LINES)) != 0).then(|| unsafe { segment.chunk(line) })?
     }
 
     /// Marks a chunk to be taken out later. Returns `false` if the descriptor does not name a place for
     /// one, or a marked one. The caller holds `marking`.
     #[inline]
     pub(crate) fn mark(&self, key: Key) -> bool {
-        let (at, line) = key.place();
-        let segment = self.segment(key).filter(|segment| at < segment.groups.len() && key.is_aligned());
-        segment.is_some_and(|segment| {
-            set(&segment.marked, at);
-            set(&segment.groups[at].marks, line)
+        self.place(key).is_some_and(|(segment, line)| {
+            set(&segment.marked, line / LINES / GROUP);
+            set(&segment.marks, line)
         })
     }
 
@@ -343,10 +348,9 @@ impl Outstanding {
         let mut unknown = None;
         for segment in self.segments() {
             for (word, marked) in take_words(&segment.marked) {
-                for at in bits(marked).map(|bit| word * BITS + bit) {
-                    let group = &segment.groups[at];
-                    let place = |line| Key::new(segment.id.into(), (at * GROUP * LINES + line) * MIN_SIZE);
-                    unknown = group.release_marked(chunks).map(place).or(unknown);
+                for group in bits(marked).map(|bit| word * BITS + bit) {
+                    let line = segment.release_marked(group, chunks);
+                    unknown = line.map(|line| Key::new(segment.id.into(), line * MIN_SIZE)).or(unknown);
                 }
             }
         }
@@ -355,20 +359,17 @@ impl Outstanding {
 
     /// Takes out all chunks.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = Chunk> + '_ {
-        let groups = self.segments().flat_map(|segment| segment.groups.iter());
-        groups.flat_map(|group| {
-            (0..GROUP).flat_map(move |page| {
-                // SAFETY: this call cleared the bit.
-                bits(group.clear(page, u64::MAX)).filter_map(move |bit| unsafe { group.chunk(page * LINES + bit) })
-            })
+        self.segments().flat_map(|segment| {
+            let taken = (0..segment.used.len()).flat_map(|page| lines(page, segment.clear(page, u64::MAX)));
+            // SAFETY: this call cleared the bit.
+            taken.filter_map(|line| unsafe { segment.chunk(line) })
         })
     }
 
     /// Returns `true` if no chunk is in use. A chunk that is in use during the whole call is not missed.
     pub(crate) fn is_empty(&self) -> bool {
         // Relaxed: no chunk is read. A bit that was set before this call is seen set.
-        let mut words = self.segments().flat_map(|segment| segment.groups.iter()).flat_map(|group| &group.used);
-        words.all(|word| word.load(Ordering::Relaxed) == 0)
+        self.segments().flat_map(|segment| segment.used.iter()).all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
     fn segments(&self) -> impl Iterator<Item = &OfSegment> {

@@ -125,7 +125,7 @@ impl SegmentSource for ZenohSegments {
             if free_bytes(DIRECTORY).is_some_and(|free| free < len as u64) {
                 return Err(failed("statvfs", id, len, io::Error::from_raw_os_error(libc::ENOSPC)));
             }
-            self.outstanding.enter(id, len).map_err(|_| {
+            self.outstanding.enter(id, len).ok_or_else(|| {
                 let advice = "; the table of its chunks does not fit in private memory".to_owned();
                 OsError::new("malloc", &path(id).to_string_lossy(), len, out_of_memory(), advice)
             })?;
@@ -220,7 +220,7 @@ mod tests {
     fn table_without_memory() {
         let outstanding = Outstanding::new();
         let id = outstanding.next_id(0).unwrap();
-        assert!(outstanding.enter(id, usize::MAX).is_err());
+        assert!(outstanding.enter(id, usize::MAX).is_none());
         assert_eq!(outstanding.next_id(0), Some(id));
     }
 
