@@ -15,14 +15,13 @@
 //! first chunk on: a pool creates few segments. The slot of a segment that is removed before, because
 //! it could not be mapped for example, is free again. The other bits count up from a random start.
 //! While a receiver has a segment of another process, dead or alive, its id cannot be taken: the
-//! receiver's lock keeps the name, and creating it again
-//! fails.
+//! receiver's lock keeps the name, and creating it again fails.
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | `put`: bit, Release | `take`, `take_marked`, `take_all`: bit, Acquire | the chunk, and its entry |
+//! | `put`: bit, Release | `take`, `release_marked`, `take_all`: bit, Acquire | the chunk, and its entry |
 
 use parking_lot::Mutex;
 use shm_pool::backend::Chunk;
@@ -145,8 +144,8 @@ unsafe fn zeroed<T>(count: usize) -> Option<Box<[T]>> {
     let layout = Layout::array::<T>(count).ok().filter(|layout| layout.size() > 0)?;
     // SAFETY: the size is not zero.
     let start = NonNull::new(unsafe { alloc_zeroed(layout) })?.as_ptr().cast();
-    // SAFETY: it comes from the global allocator, with the layout of this slice, whose values are valid by the
-    // caller's promise.
+    // SAFETY: the global allocator returned it for the layout of this slice, and the caller promises that the
+    // values are valid.
     Some(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start, count)) })
 }
 
