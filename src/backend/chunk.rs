@@ -71,8 +71,8 @@ impl Chunk {
     }
 
     /// Returns the byte that [`set_tag`](Self::set_tag) set last, in this use of the memory or an earlier one.
-    /// It is 0 in a chunk that was just created. For tables with an entry for each chunk: one that is written
-    /// once, when the tag is 0, remains right until the tag is 0 in a chunk at that place.
+    /// It is 0 in a chunk that was just created. A table by place need be written only for a chunk whose tag
+    /// is 0: the entry stays right until another chunk, with tag 0, is created there.
     #[inline]
     pub fn tag(&self) -> u8 {
         self.0.tag()
@@ -115,7 +115,7 @@ impl Chunk {
     /// # Safety
     ///
     /// `raw` was returned by `into_raw` in this process, or in the parent before a fork, and is
-    /// converted back once for each time.
+    /// converted back at most once for each call of `into_raw`.
     #[inline]
     pub unsafe fn from_raw(raw: NonNull<c_void>) -> Self {
         // SAFETY: the caller's promise; `into_closed` left nothing behind.

@@ -56,10 +56,11 @@
 //! If readers decrement a count in shared memory, the publisher has to look for free chunks.
 //! Looking only when an allocation fails would fill the cap with messages that left the cache long
 //! ago. So the backend calls the collector before it creates a chunk. If that leaves less idle memory
-//! than a seventh of the messages in flight, or than 3 KiB for each of them, it grows by the missing
-//! amount before the next collection. So it holds at most that much more than the messages in flight.
-//! Once nearly all of the cap has been taken from the system, it collects only when there is no room for
-//! a chunk: before it evicts any of another size class.
+//! than the larger of a seventh of the messages in flight and 3 KiB for each of them, it grows by the
+//! missing amount before the next collection. So it holds at most that much more than the messages in
+//! flight. Once nearly all of the cap has been taken from the system, it collects only when there is no
+//! room for a chunk; and if the chunk has whole pages, only when evicting idle ones does not make room
+//! either.
 //!
 //! # Trust
 //!
@@ -475,13 +476,14 @@ impl Backend {
         if let Some(chunk) = pool.take_larger(class) {
             return Ok(chunk);
         }
-        if self.collector.is_some() {
-            let is_due = (self.shared.collect_early && pool.is_collection_due()) || pool.is_another_waiting(class);
-            // A collection costs more than a chunk for which there is room, and less than making room.
-            let made = if is_due { None } else { pool.make_if_room(class, len) };
-            if let Some(chunk) = made {
-                return Ok(chunk);
-            }
+        let is_due = (self.shared.collect_early && pool.is_collection_due()) || pool.is_another_waiting(class);
+        // A collection costs more than a chunk for which there is room.
+        let made = if is_due || self.collector.is_none() { None } else { pool.make_if_room(class, len) };
+        if let Some(chunk) = made {
+            return Ok(chunk);
+        }
+        let has_collected = self.collector.is_some() && (is_due || !pool.should_evict_for(class, len));
+        if has_collected {
             self.collect();
             pool.note_collection();
             if let Some(chunk) = pool.take_ready(class) {
@@ -489,8 +491,7 @@ impl Backend {
             }
         }
         pool.take_now(class, len).or_else(|error| {
-            // Another thread may have released some.
-            if may_pass(&error) && pool.has_less_in_use(&error) {
+            if may_pass(&error) && self.has_come_back(has_collected, &error) {
                 return pool.take_slow(class, len);
             }
             // Only now: a length that a collection serves needs no region.
@@ -499,6 +500,13 @@ impl Backend {
             }
             Err(error)
         })
+    }
+
+    #[cold]
+    fn has_come_back(&self, has_collected: bool, error: &AllocError) -> bool {
+        let found = !has_collected && self.collect();
+        // Another thread may have released some.
+        found || self.pool().has_less_in_use(error)
     }
 
     fn collect(&self) -> bool {

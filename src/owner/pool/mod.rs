@@ -10,10 +10,11 @@ mod take;
 pub use take::Reservation;
 
 use crate::os::fork;
+use crate::os::posix::round_to_pages;
 use crate::owner::arena::{Arenas, Room};
 use crate::owner::chunk::{Chunk, ChunkShelf, ClosedChunk, OwnedChunk, Registry, Whereabouts};
 use crate::owner::control::{OwnerControl, SegmentFactory};
-use crate::owner::limits::{Account, ClassShape, First, Limits, Need};
+use crate::owner::limits::{Account, ClassShape, First, Grain, Limits, Need};
 use crate::owner::limits::{AllocError, AllocErrorKind, ShareError};
 use crate::owner::shelf::Queue;
 use crate::owner::waiting::{Notice, WaitingRoom};
@@ -112,7 +113,7 @@ struct LastWindow {
 /// A collection is worthwhile if it makes this share of all memory idle.
 const YIELD_SHARE: usize = 8;
 
-/// Of short chunks, if it leaves this many bytes idle for each one in use. It visits all of those.
+/// Or, for short chunks, if it leaves this many bytes idle for each one in use, all of which it visits.
 const SPARE: usize = 3 << 10;
 
 /// Returns how much of a chunk counts towards that.
@@ -365,13 +366,19 @@ impl Pool {
         made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.account.held() < nearly_all
     }
 
+    /// Returns `true` if idle chunks should be evicted for a message before a collection: runs of pages
+    /// merge, whereas a collection leaves more idle chunks between them. Heaps would be searched for gaps.
+    pub(crate) fn should_evict_for(&self, class: usize, len: usize) -> bool {
+        let pages = round_to_pages(len.max(1));
+        self.classes[class].shape.need.grain == Grain::Page && pages.is_some_and(|pages| self.idle_bytes() >= pages)
+    }
+
     /// Returns `true` if a longer message waits for chunks to be released.
     pub(crate) fn is_another_waiting(&self, class: usize) -> bool {
         self.arenas.is_another_waiting(class)
     }
 
-    /// If a [`YIELD_SHARE`]th of all memory is idle now, the next collection is due at the next
-    /// miss; otherwise once the pool has made the missing bytes.
+    /// If enough is idle now (see [`worthwhile`]), the next collection is due at the next miss; otherwise once the pool has made the missing bytes.
     pub(crate) fn note_collection(&self) {
         let Collection { enough, collect_at, .. } = &self.collection;
         let missing = enough.load(Ordering::Relaxed).saturating_sub(self.idle_bytes());

@@ -226,14 +226,14 @@ fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
 }
 
 impl Pool {
+    /// Makes a chunk, and room for it.
     #[cold]
     pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
-        let (usual, wanted) = (self.usual(class), self.wanted(class, len));
+        let (need, wanted) = (self.demand(class, len), self.wanted(class, len));
         let mut made = self.make(wanted);
-        let need = self.demand(class, len);
-        if !wanted.is_one_off && need.size < usual.need.size && made.as_ref().is_err_and(AllocError::is_at_the_cap) {
+        if !wanted.is_one_off && need.size < wanted.need.size && made.as_ref().is_err_and(AllocError::is_at_the_cap) {
             // It may fit without the class's rounding.
-            made = self.make(Wanted { need, is_one_off: true, ..usual }).or(made);
+            made = self.make(Wanted { need, is_one_off: true, ..wanted }).or(made);
         }
         made
     }
@@ -242,8 +242,12 @@ impl Pool {
     #[cold]
     pub(crate) fn make_if_room(self: &Arc<Self>, class: usize, len: usize) -> Option<ClosedChunk> {
         let wanted = self.wanted(class, len);
-        let memory = self.find_memory(wanted, Where::Arenas).or_else(|_| self.find_memory(wanted, Where::Grow)).ok()?;
-        Some(self.register(wanted, memory))
+        let memory = self.find_memory(wanted, Where::Grow);
+        if matches!(memory, Err(NoMemory::Os(_))) && !self.source.keeps_segments() {
+            // There may be a new segment, without memory.
+            self.give_up_arenas(true);
+        }
+        Some(self.register(wanted, memory.ok()?))
     }
 
     /// If the arenas can no longer grow, this is a one-off unless the class recurs: a chunk on a shelf would
