@@ -7,14 +7,17 @@ use crate::peer::{Peer, View};
 use crate::shm::{self, Names};
 use crate::sys::{self, mount};
 use crate::wire::{Link, Message};
+use shm_pool::backend::{Backend, Chunk, Collect, SegmentFile, SegmentSource};
 use shm_pool::{
     AllocError, AllocErrorKind, BuildError, Client, OsError, Provider, ProviderBuilder, ShmBuf, ShmBufMut, Tuning,
 };
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 const LEN: usize = 256 << 10;
+const MIB: usize = 1 << 20;
 
 /// The first access to a page does not kill the process, and a refusal takes no memory.
 #[test]
@@ -334,6 +337,53 @@ fn fill_and_wait(link: &Link, arguments: &[&str]) {
     let all: Vec<ShmBuf> = all.into_iter().map(ShmBuf::from).collect();
     link.send(&Message::Sent(all[0].descriptor().unwrap()));
     assert_eq!(link.receive().unwrap(), None);
+}
+
+/// Files in /dev/shm, for a backend.
+struct Files(String);
+
+impl SegmentSource for Files {
+    fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
+        let id = fs::read_dir("/dev/shm").unwrap().count() as u64;
+        let path = format!("/dev/shm/{}.{id}", self.0);
+        let file = File::options().read(true).write(true).create_new(true).open(&path);
+        let file = file.map_err(|error| OsError::new("open", &path, len, error, String::new()))?;
+        Ok(SegmentFile { id, file, path: path.into() })
+    }
+
+    fn remove(&self, id: u64, _file: File) {
+        fs::remove_file(format!("/dev/shm/{}.{id}", self.0)).unwrap();
+    }
+}
+
+/// Releases what it holds.
+#[derive(Default)]
+struct Held(Mutex<Vec<Chunk>>);
+
+impl Collect for Held {
+    fn collect(&self) -> bool {
+        self.0.lock().unwrap().drain(..).count() > 0
+    }
+}
+
+/// A segment for which there is no memory is removed, even if a collection then serves the request.
+#[test]
+fn backend_leaves_no_empty_segment() {
+    in_small_shm(|prefix| {
+        let held = Arc::new(Held::default());
+        let builder = Backend::builder().max_bytes(64 * MIB).collect_early(false);
+        let builder = builder.tuning(Tuning::new().arena_size(MIB));
+        let backend = builder.build(Files(prefix.to_owned())).unwrap().with_collector(held.clone());
+        for _ in 0..2 {
+            let chunk = backend.alloc(MIB / 2, 1).unwrap();
+            held.0.lock().unwrap().push(chunk);
+        }
+        assert_eq!((backend.stats().segments, backend.stats().bytes_held), (1, MIB));
+        assert!(fs::write("/dev/shm/filler", vec![1; 8 * MIB]).is_err());
+        let _chunk = backend.alloc(MIB / 2, 1).unwrap();
+        assert!(held.0.lock().unwrap().is_empty());
+        assert_eq!((backend.stats().segments, backend.stats().bytes_mapped), (1, MIB));
+    });
 }
 
 // ---- a file system of its own -------------------------------------------------------------------

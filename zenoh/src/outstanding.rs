@@ -90,11 +90,8 @@ impl OfSegment {
     fn new(id: u32, len: usize) -> Option<Self> {
         let pages = len.div_ceil(PAGE);
         let lines = pages.checked_mul(LINES)?.checked_next_multiple_of(ROWS * ROW)?;
-        // SAFETY: zeros are a null pointer or the number 0.
-        unsafe {
-            let (used, marks) = (zeroed(pages)?, zeroed(pages)?);
-            Some(Self { id, table: zeroed(lines)?, used, marks, marked: zeroed(pages.div_ceil(GROUP * BITS))? })
-        }
+        let (used, marks) = (zeroed(pages)?, zeroed(pages)?);
+        Some(Self { id, table: zeroed(lines)?, used, marks, marked: zeroed(pages.div_ceil(GROUP * BITS))? })
     }
 
     /// Clears bits of `used` in a page. Returns those that were set: the chunks there are the caller's.
@@ -133,19 +130,24 @@ impl OfSegment {
     }
 }
 
+/// # Safety
+///
+/// Zeros are a valid value.
+unsafe trait Zero {}
+
+// SAFETY: the number 0.
+unsafe impl Zero for AtomicU64 {}
+// SAFETY: a null pointer.
+unsafe impl Zero for Entry {}
+
 /// Returns `count` zeroed values, or `None` without memory. The system provides the pages of a large slice as
 /// they are written, and far from the heap's short blocks: zenoh has some for each message, and `malloc`
 /// takes three times as long if others lie between them.
-///
-/// # Safety
-///
-/// Zeros are a valid `T`.
-unsafe fn zeroed<T>(count: usize) -> Option<Box<[T]>> {
+fn zeroed<T: Zero>(count: usize) -> Option<Box<[T]>> {
     let layout = Layout::array::<T>(count).ok().filter(|layout| layout.size() > 0)?;
     // SAFETY: the size is not zero.
     let start = NonNull::new(unsafe { alloc_zeroed(layout) })?.as_ptr().cast();
-    // SAFETY: the global allocator returned it for the layout of this slice, and the caller promises that the
-    // values are valid.
+    // SAFETY: the global allocator returned it for the layout of this slice, whose values are valid (`Zero`).
     Some(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start, count)) })
 }
 
