@@ -18,7 +18,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::io;
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zenoh::shm::ShmProviderBackend;
@@ -42,7 +42,8 @@ use zenoh::shm::ShmProviderBackend;
 /// reuse.
 ///
 /// The pool's buffers count against the cap. At the cap, it releases free buffers of other classes
-/// before an allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
+/// before an allocation fails; and a buffer of a class that hardly recurs is as long as its message, and is
+/// not reused for a longer one. Below the cap, each time a class of *n* buffers has served 256 + 8 *n*
 /// allocations, half of the buffers that were idle all the time return to the backend, except those
 /// that are reserved. After a second without an allocation, a thread releases idle buffers that are
 /// more than 128 of a class.
@@ -70,6 +71,9 @@ pub struct BufferPool(Arc<Inner>);
 const TRY_SHARE: u32 = 7;
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
+/// A look of a waiting request releases buffers this often: other threads may free more meanwhile.
+const ROUNDS: usize = 8;
+
 /// The progress of a waiting request.
 pub(crate) struct Search {
     /// When to try to make a buffer next.
@@ -93,6 +97,9 @@ pub(crate) struct Inner {
     sizes: Box<[SizeClass]>,
     /// The numbers of all classes, in descending order of size.
     largest_first: Box<[usize]>,
+    /// By class: `false` only if it has no buffers. There are hundreds of classes, and few have any.
+    /// Written while the class is locked; a thread that is to find a buffer has seen it made.
+    occupied: Box<[AtomicBool]>,
     /// The number of waiting threads and futures. A hint.
     waiting: AtomicUsize,
     waiting_room: Arc<WaitingRoom>,
@@ -120,6 +127,7 @@ impl BufferPool {
         let provider = backend.provider();
         let sizes: Box<[_]> = backend.chunks.classes().into();
         let classes = sizes.iter().map(|class| Mutex::new(Class::new(class.size))).collect();
+        let occupied = sizes.iter().map(|_| AtomicBool::new(false)).collect();
         let mut largest_first: Box<[usize]> = (0..sizes.len()).collect();
         largest_first.sort_by_key(|&class| Reverse(sizes[class].size));
         let (waiting, waiting_room) = (AtomicUsize::new(0), Arc::default());
@@ -130,6 +138,7 @@ impl BufferPool {
             idle: Idle::default(),
             sizes,
             largest_first,
+            occupied,
             waiting,
             waiting_room,
         }))
@@ -167,7 +176,7 @@ impl BufferPool {
     #[inline]
     pub(crate) fn alloc_class(&self, class: usize, len: usize) -> Result<Buffer, AllocError> {
         let mut is_window_over = false;
-        let found = self.0.not_wanted_back(class, |buffers| {
+        let found = self.0.take_fit(class, len, |buffers| {
             let found = buffers.take();
             is_window_over = buffers.is_window_over();
             found
@@ -235,10 +244,11 @@ impl BufferPool {
     /// of a receiver that [has died](crate#when-processes-die): it does not reclaim a buffer while this
     /// pool confirms to zenoh that it holds a buffer, and the pool must not hold one that zenoh is to reclaim.
     pub fn let_go(&self) -> usize {
-        match self.0.is_ours() {
-            true => self.0.classes.iter().map(|class| class.lock().let_go()).sum(),
-            false => 0,
+        let mut released = 0;
+        if self.0.is_ours() {
+            self.0.each_class(|_, buffers| released += buffers.let_go());
         }
+        released
     }
 
     /// Returns all idle memory to the system. Returns the number of bytes.
@@ -246,10 +256,10 @@ impl BufferPool {
         if !self.0.is_ours() {
             return 0;
         }
-        self.0.tidy();
-        for class in &*self.0.classes {
-            class.lock().give_up_if(|_| true);
-        }
+        self.0.each_class(|_, buffers| {
+            buffers.tidy();
+            buffers.leak(buffers.idle());
+        });
         self.0.backend.trim()
     }
 
@@ -287,7 +297,7 @@ impl Inner {
     /// sent buffers of its class are looked at each time, as far as `search` allows; making room for
     /// another one takes longer, so it is tried only in an eighth of the time.
     pub(crate) fn look(&self, class: usize, len: usize, search: &mut Search) -> Option<Result<Whole, AllocError>> {
-        if let Some(whole) = self.not_wanted_back(class, |buffers| buffers.look()) {
+        if let Some(whole) = self.take_fit(class, len, |buffers| buffers.look(false)) {
             return Some(Ok(whole));
         }
         if Instant::now() < search.next_try {
@@ -305,13 +315,13 @@ impl Inner {
         }
     }
 
-    /// Takes a buffer from a class, but none that the backend wants back for a longer message: those
-    /// are released.
+    /// Takes a buffer from a class. Releases those that are too short, and those that the backend wants back
+    /// for a longer message.
     #[inline]
-    fn not_wanted_back(&self, class: usize, mut take: impl FnMut(&mut Class) -> Option<Whole>) -> Option<Whole> {
+    fn take_fit(&self, class: usize, len: usize, mut take: impl FnMut(&mut Class) -> Option<Whole>) -> Option<Whole> {
         loop {
             let whole = take(&mut self.classes[class].lock())?;
-            if !self.is_wanted_back(&whole) {
+            if whole.capacity() >= len && !self.is_wanted_back(&whole) {
                 return Some(whole);
             }
             self.release(whole, class);
@@ -338,30 +348,29 @@ impl Inner {
     #[cold]
     #[inline(never)]
     fn make(&self, class: usize, len: usize, is_thorough: bool) -> Result<Whole, AllocError> {
+        let mut rounds = if is_thorough { usize::MAX } else { ROUNDS };
         loop {
             let error = match self.make_one(class, len) {
                 Err(error) if is_out_of_memory(&error) => error,
                 done => return done,
             };
-            if is_thorough {
-                self.tidy();
-            }
-            if let Some(whole) = self.not_wanted_back(class, Class::look) {
+            if let Some(whole) = self.take_fit(class, len, |buffers| buffers.look(is_thorough)) {
                 return Ok(whole);
             }
-            if self.evict(len.max(1), is_thorough) == 0 {
+            if rounds == 0 || !self.evict(len.max(1), is_thorough) {
                 return Err(error);
             }
+            rounds -= 1;
         }
     }
 
-    /// Creates a buffer with room for every length of its class.
+    /// Creates a buffer. It has room for every length of its class, unless the backend has room for this
+    /// one only, or expects no other message of the class.
     fn make_one(&self, class: usize, len: usize) -> Result<Whole, AllocError> {
-        let SizeClass { size, align, .. } = self.sizes[class];
-        let chunk = self.backend.take(size, align)?;
+        let chunk = self.backend.take(len.max(1), self.sizes[class].align)?;
         let descriptor = chunk.descriptor.clone();
         let key = Key { segment: descriptor.segment, offset: descriptor.chunk };
-        let buffer = self.provider.map(chunk, size).map_err(|error| {
+        let buffer = self.provider.map(chunk, descriptor.len.get()).map_err(|error| {
             self.backend.free(&descriptor);
             let advice = "; make room in /dev/shm, or raise the limits on mappings and descriptors".to_owned();
             OsError::new(MAP, "zenoh's metadata in /dev/shm", 0, io::Error::other(error), advice)
@@ -369,6 +378,7 @@ impl Inner {
         let mut buffers = self.classes[class].lock();
         buffers.note_made();
         let kept = buffers.kept();
+        self.occupied[class].store(true, Ordering::Relaxed);
         drop(buffers);
         if kept > MANY {
             self.idle.watch(&self.classes);
@@ -376,45 +386,34 @@ impl Inner {
         Ok(Whole::new(buffer, len, key))
     }
 
-    /// Finds all free buffers.
-    fn tidy(&self) {
-        for class in &*self.classes {
-            class.lock().tidy();
-        }
-    }
-
-    /// Releases idle buffers of `bytes` bytes or slightly more, if there are that many; and in any case
-    /// those that the backend wants back for a longer message. Large ones go first: a few make room
-    /// for many. Returns the number of bytes.
-    ///
-    /// On behalf of a request that waits, `even_if_too_few` is not set: too few make no room by
-    /// themselves, and other threads would have to make them again each time.
+    /// Releases free buffers of `bytes` bytes or slightly more, as far as there are any, and those that the
+    /// backend wants back for a longer message. Large ones go first: a few make room for many. Returns
+    /// `true` if it has released any.
     #[cold]
-    fn evict(&self, bytes: usize, even_if_too_few: bool) -> usize {
-        let (mut idle, mut evicted) = (0, 0);
-        for (class, size) in self.largest_first() {
-            let mut buffers = self.classes[class].lock();
-            buffers.look_on();
-            evicted += buffers.give_up_if(|whole| self.is_wanted_back(whole)) * size;
-            idle += buffers.idle() * size;
-        }
-        if even_if_too_few || evicted + idle >= bytes {
-            for (class, size) in self.largest_first() {
-                let mut buffers = self.classes[class].lock();
-                let count = buffers.idle().min(bytes.saturating_sub(evicted).div_ceil(size));
-                buffers.leak(count);
-                evicted += count * size;
-            }
-        }
+    fn evict(&self, bytes: usize, is_thorough: bool) -> bool {
+        let mut evicted = 0;
+        self.each_class(|size, buffers| {
+            buffers.find(is_thorough);
+            evicted += size * buffers.give_up_if(|whole| self.is_wanted_back(whole));
+            let count = buffers.idle().min(bytes.saturating_sub(evicted).div_ceil(size));
+            buffers.leak(count);
+            evicted += size * count;
+        });
         if evicted > 0 {
             self.provider.garbage_collect();
         }
-        evicted
+        evicted > 0
     }
 
-    /// Returns all classes and the sizes of their buffers.
-    fn largest_first(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.largest_first.iter().map(|&class| (class, self.sizes[class].size))
+    /// Calls `visit` with the size of each class that has buffers, and the class, in descending order of size.
+    fn each_class(&self, mut visit: impl FnMut(usize, &mut Class)) {
+        for &class in &*self.largest_first {
+            if self.occupied[class].load(Ordering::Relaxed) {
+                let mut buffers = self.classes[class].lock();
+                visit(self.sizes[class].size, &mut buffers);
+                self.occupied[class].store(buffers.kept() > 0, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Releases the buffers of a class that the last window has not needed. Otherwise the class would

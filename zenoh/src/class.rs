@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | [`Class::take`] | the [`LOOKS`] oldest; all of them if its [share](spare_share) may have been read | every allocation |
 //! | [`Class::look`] | the oldest, and [`BATCH`] more from where the last look ended; releases those that two looks find being read, if there are more | a request that waits |
-//! | [`Class::tidy`] | all | an allocation that needs memory, `trim`, `let_go`, the end of a window, the thread of `idle` |
+//! | the same if `is_thorough`, and [`Class::tidy`] | all | an allocation that needs memory, `trim`, `let_go`, the end of a window, the thread of `idle` |
 
 #![forbid(unsafe_code)]
 
@@ -108,18 +108,27 @@ impl Class {
         self.take_idle()
     }
 
-    /// Takes a free buffer on behalf of a waiting request, in bounded time. Readers usually finish in
-    /// order, so the oldest buffers are looked at each time.
-    pub(crate) fn look(&mut self) -> Option<Whole> {
+    /// Takes a free buffer, after a search of all if `is_thorough`. If not, on behalf of a waiting request, in
+    /// bounded time. Readers usually finish in order, so the oldest buffers are looked at each time.
+    pub(crate) fn look(&mut self, is_thorough: bool) -> Option<Whole> {
         self.look_at(0..LOOKS.min(self.sent.len()), 0);
         if self.idle.is_empty() {
-            self.look_on();
+            self.find(is_thorough);
         }
         self.take_idle()
     }
 
+    /// Moves free buffers to the idle ones: all of them if `is_thorough`, or some of the next ones.
+    pub(crate) fn find(&mut self, is_thorough: bool) {
+        if is_thorough {
+            self.tidy();
+        } else {
+            self.look_on();
+        }
+    }
+
     /// Looks at the next sent buffers. Free ones become idle.
-    pub(crate) fn look_on(&mut self) {
+    fn look_on(&mut self) {
         if self.cursor >= self.sent.len() {
             self.compact();
         }

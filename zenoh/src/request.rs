@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 /// does not report it. So a wait looks repeatedly, first after 20 µs, then each time after an eighth
 /// of the time waited so far, at least every millisecond. A look takes bounded time: it checks the
 /// buffers that were sent first, and some of the others in turn. Looking for room in other size
-/// classes is limited to a 32nd of the time.
+/// classes is limited to an eighth of the time.
 #[derive(Clone, Copy)]
 #[must_use = "a request does nothing until `alloc`, `timeout`, `wait` or `wait_async` is called"]
 pub struct BufferRequest<'a> {
