@@ -298,24 +298,21 @@ fn short_buffers_at_the_cap() {
     let pool = BufferPool::new(&backend);
     // From here on, one segment takes all of the cap.
     drop(pool.alloc(1).unwrap());
-    for len in [30_016, 40_000, 50_048, 307_200] {
-        let buffer = pool.alloc(len).unwrap();
-        assert_eq!(buffer.capacity(), len, "no class is as long");
-        let address = buffer.as_ptr();
-        drop(ZBytes::from(buffer));
+    for (len, is_sent) in [(30_016, false), (40_000, true), (50_048, false), (307_200, true)] {
+        let short = pool.alloc(len).unwrap();
+        assert_eq!(short.capacity(), len, "no class is as long");
+        let address = short.as_ptr();
+        drop(ZBytes::from(short));
         let same = pool.alloc(len).unwrap();
         assert_eq!((same.as_ptr(), same.len()), (address, len));
-        for is_sent in [false, true] {
-            let short = pool.alloc(len).unwrap();
-            if is_sent {
-                drop(ZBytes::from(short));
-            } else {
-                drop(short);
-            }
-            let mut longer = pool.alloc(len + 1).unwrap();
-            longer.fill(1);
-            assert!(longer.capacity() > len && longer.len() == len + 1);
+        if is_sent {
+            drop(ZBytes::from(same));
+        } else {
+            drop(same);
         }
+        let mut longer = pool.alloc(len + 1).unwrap();
+        longer.fill(1);
+        assert!(longer.capacity() > len && longer.len() == len + 1);
     }
     drop(pool);
     assert_eq!(backend.stats().bytes_in_use, 0);
