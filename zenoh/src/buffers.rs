@@ -42,11 +42,11 @@ use zenoh::shm::ShmProviderBackend;
 /// reuse.
 ///
 /// The pool's buffers count against the cap. At the cap, it releases free buffers of other classes
-/// before an allocation fails; and a buffer of a class that hardly recurs is as long as its message, and is
-/// not reused for a longer one. Below the cap, each time a class of *n* buffers has served 256 + 8 *n*
+/// before an allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
 /// allocations, half of the buffers that were idle all the time return to the backend, except those
 /// that are reserved. After a second without an allocation, a thread releases idle buffers that are
-/// more than 128 of a class.
+/// more than 128 of a class. Once the segments span the whole cap, a new buffer of a class that hardly
+/// recurs is only as long as its message, and serves no longer one.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -71,7 +71,8 @@ pub struct BufferPool(Arc<Inner>);
 const TRY_SHARE: u32 = 7;
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// A look of a waiting request releases buffers this often: other threads may free more meanwhile.
+/// How often a look of a waiting request releases buffers. Other threads may put back more meanwhile, and
+/// a look takes bounded time.
 const ROUNDS: usize = 8;
 
 /// The progress of a waiting request.
@@ -97,8 +98,9 @@ pub(crate) struct Inner {
     sizes: Box<[SizeClass]>,
     /// The numbers of all classes, in descending order of size.
     largest_first: Box<[usize]>,
-    /// By class: `false` only if it has no buffers. There are hundreds of classes, and few have any.
-    /// Written while the class is locked; a thread that is to find a buffer has seen it made.
+    /// By class: `false` only if it has no buffers. A search skips those: there are hundreds, and most are
+    /// in no cache. Written while the class is locked. Relaxed: a thread that synchronizes with the one
+    /// that made a buffer sees `true`, and any other thread may miss the buffer.
     occupied: Box<[AtomicBool]>,
     /// The number of waiting threads and futures. A hint.
     waiting: AtomicUsize,
@@ -367,7 +369,9 @@ impl Inner {
     /// Creates a buffer. It has room for every length of its class, unless the backend has room for this
     /// one only, or expects no other message of the class.
     fn make_one(&self, class: usize, len: usize) -> Result<Whole, AllocError> {
-        let chunk = self.backend.take(len.max(1), self.sizes[class].align)?;
+        let align = self.sizes[class].align;
+        debug_assert_eq!(self.backend.chunks.class(len, align).ok(), Some(class));
+        let chunk = self.backend.take(len, align)?;
         let descriptor = chunk.descriptor.clone();
         let key = Key { segment: descriptor.segment, offset: descriptor.chunk };
         let buffer = self.provider.map(chunk, descriptor.len.get()).map_err(|error| {
@@ -386,9 +390,9 @@ impl Inner {
         Ok(Whole::new(buffer, len, key))
     }
 
-    /// Releases free buffers of `bytes` bytes or slightly more, as far as there are any, and those that the
-    /// backend wants back for a longer message. Large ones go first: a few make room for many. Returns
-    /// `true` if it has released any.
+    /// Releases free buffers of about `bytes` bytes, or all if there are fewer, and those that the backend
+    /// wants back for a longer message. Large ones go first: a few make room for many. Returns `true` if
+    /// it has released any.
     #[cold]
     fn evict(&self, bytes: usize, is_thorough: bool) -> bool {
         let mut evicted = 0;

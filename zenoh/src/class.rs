@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | [`Class::take`] | the [`LOOKS`] oldest; all of them if its [share](spare_share) may have been read | every allocation |
 //! | [`Class::look`] | the oldest, and [`BATCH`] more from where the last look ended; releases those that two looks find being read, if there are more | a request that waits |
-//! | the same if `is_thorough`, and [`Class::tidy`] | all | an allocation that needs memory, `trim`, `let_go`, the end of a window, the thread of `idle` |
+//! | [`Class::tidy`], also within a thorough `look` | all | an allocation that needs memory, `trim`, `let_go`, the end of a window, the thread of `idle` |
 
 #![forbid(unsafe_code)]
 
@@ -108,8 +108,8 @@ impl Class {
         self.take_idle()
     }
 
-    /// Takes a free buffer, after a search of all if `is_thorough`. If not, on behalf of a waiting request, in
-    /// bounded time. Readers usually finish in order, so the oldest buffers are looked at each time.
+    /// Takes a free buffer. Looks at all buffers if `is_thorough`, and otherwise, for a request that waits, at a
+    /// bounded number. Readers usually finish in order, so the oldest ones are looked at each time.
     pub(crate) fn look(&mut self, is_thorough: bool) -> Option<Whole> {
         self.look_at(0..LOOKS.min(self.sent.len()), 0);
         if self.idle.is_empty() {
@@ -118,7 +118,7 @@ impl Class {
         self.take_idle()
     }
 
-    /// Moves free buffers to the idle ones: all of them if `is_thorough`, or some of the next ones.
+    /// Moves free buffers to the idle ones. Looks at all sent buffers if `is_thorough`, or at the next ones.
     pub(crate) fn find(&mut self, is_thorough: bool) {
         if is_thorough {
             self.tidy();
