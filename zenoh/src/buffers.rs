@@ -20,7 +20,7 @@ use std::io;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zenoh::shm::ShmProviderBackend;
 
 /// A pool of whole zenoh buffers, for publishers of messages of few lengths. Clones share it.
@@ -66,28 +66,9 @@ use zenoh::shm::ShmProviderBackend;
 #[derive(Clone)]
 pub struct BufferPool(Arc<Inner>);
 
-/// A waiting request tries to make a buffer again after this many times as long as the last try took,
-/// and at the latest after [`LONGEST_WAIT`].
-const TRY_SHARE: u32 = 7;
-const LONGEST_WAIT: Duration = Duration::from_millis(20);
-
 /// How often a look of a waiting request releases buffers. Other threads may put back more meanwhile, and
 /// a look takes bounded time.
 const ROUNDS: usize = 8;
-
-/// The progress of a waiting request.
-pub(crate) struct Search {
-    /// When to try to make a buffer next.
-    next_try: Instant,
-    /// Why the last try failed.
-    pub(crate) error: Option<AllocError>,
-}
-
-impl Search {
-    pub(crate) fn new() -> Self {
-        Self { next_try: Instant::now(), error: None }
-    }
-}
 
 pub(crate) struct Inner {
     backend: PoolBackend,
@@ -295,25 +276,12 @@ impl Inner {
         }
     }
 
-    /// Looks for a buffer on behalf of a waiting request, and returns `None` if there is none yet. The
-    /// sent buffers of its class are looked at each time, as far as `search` allows; making room for
-    /// another one takes longer, so it is tried only in an eighth of the time.
-    pub(crate) fn look(&self, class: usize, len: usize, search: &mut Search) -> Option<Result<Whole, AllocError>> {
-        if let Some(whole) = self.take_fit(class, len, |buffers| buffers.look(false)) {
-            return Some(Ok(whole));
-        }
-        if Instant::now() < search.next_try {
-            return None;
-        }
-        let began = Instant::now();
-        let result = self.make(class, len, false);
-        search.next_try = Instant::now() + (began.elapsed() * TRY_SHARE).min(LONGEST_WAIT);
-        match result {
-            Err(error) if is_out_of_memory(&error) => {
-                search.error = Some(error);
-                None
-            }
-            result => Some(result),
+    /// Looks for a buffer on behalf of a waiting request: for one of its class that is free, and if a look
+    /// `is_due`, for room for another one.
+    pub(crate) fn look(&self, class: usize, len: usize, is_due: bool) -> Option<Result<Whole, AllocError>> {
+        match self.take_fit(class, len, |buffers| buffers.look(false)) {
+            None if is_due => Some(self.make(class, len, false)),
+            whole => whole.map(Ok),
         }
     }
 
@@ -505,8 +473,8 @@ mod tests {
         let backend = PoolBackend::builder().max_bytes(COUNT * LEN).build().unwrap();
         let pool = BufferPool::new(&backend);
         let mut sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(zenoh::bytes::ZBytes::from).collect();
-        let (class, mut search) = (pool.0.class(LEN, 1).unwrap(), Search::new());
-        let mut look = || pool.0.look(class, LEN, &mut search).map(Result::unwrap);
+        let class = pool.0.class(LEN, 1).unwrap();
+        let look = || pool.0.look(class, LEN, true).and_then(Result::ok);
         assert!(look().is_none());
         // The last one is found, however many before it are read.
         let last = sent.pop();
@@ -524,15 +492,28 @@ mod tests {
         let backend = PoolBackend::builder().max_bytes(COUNT * LEN).build().unwrap();
         let pool = BufferPool::new(&backend);
         let mut sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(zenoh::bytes::ZBytes::from).collect();
-        let (class, mut search) = (pool.0.class(LEN, 1).unwrap(), Search::new());
-        let mut look = || {
-            search.next_try = Instant::now();
-            pool.0.look(class, LEN, &mut search).map(Result::unwrap)
-        };
+        let class = pool.0.class(LEN, 1).unwrap();
+        let look = || pool.0.look(class, LEN, true).and_then(Result::ok);
         let count = (0..COUNT).take_while(|_| look().is_none() && pool.stats().sent > 0).count();
         assert!(count <= COUNT / 100, "{count} looks");
         drop(sent.swap_remove(COUNT / 2));
         let whole = look().expect("zenoh collects it at once");
+        pool.0.take_back(whole, class);
+    }
+
+    /// Guards against waiters that have zenoh visit all messages for each buffer that returns unsent.
+    #[test]
+    fn only_due_look_makes_room() {
+        let backend = PoolBackend::builder().max_bytes(COUNT * LEN).build().unwrap();
+        let pool = BufferPool::new(&backend);
+        let sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(zenoh::bytes::ZBytes::from).collect();
+        drop(sent);
+        let half = COUNT / 2 * LEN;
+        let (class, before) = (pool.0.class(half, 1).unwrap(), pool.stats());
+        assert!(pool.0.look(class, half, false).is_none());
+        assert_eq!(pool.stats(), before);
+        let whole = pool.0.look(class, half, true).unwrap().unwrap();
+        assert!(pool.stats().idle + pool.stats().sent < before.sent);
         pool.0.take_back(whole, class);
     }
 
@@ -542,10 +523,9 @@ mod tests {
         let backend = PoolBackend::builder().max_bytes(32 * LEN).build().unwrap();
         let pool = BufferPool::new(&backend);
         let sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(zenoh::bytes::ZBytes::from).collect();
-        let (class, mut search) = (pool.0.class(LEN, 1).unwrap(), Search::new());
+        let class = pool.0.class(LEN, 1).unwrap();
         for _ in 0..COUNT {
-            search.next_try = Instant::now();
-            assert!(pool.0.look(class, LEN, &mut search).is_none());
+            assert!(pool.0.look(class, LEN, true).is_some_and(|found| found.is_err()));
         }
         assert_eq!(pool.stats().sent, sent.len());
     }

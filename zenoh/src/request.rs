@@ -2,10 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use crate::buffers::{BufferPool, Search};
+use crate::buffers::BufferPool;
 use crate::handle::Buffer;
 use crate::is_out_of_memory;
-use crate::waiting::{pause, Place};
+use crate::waiting::{Place, Schedule};
 use shm_pool::{AllocError, AllocErrorKind};
 use std::alloc::Layout;
 use std::fmt;
@@ -31,11 +31,11 @@ use std::time::{Duration, Instant};
 ///
 /// # How it waits
 ///
-/// A buffer that returns unsent ends a wait at once. A reader that finishes does not, because zenoh
-/// does not report it. So a wait looks repeatedly, first after 20 µs, then each time after an eighth
-/// of the time waited so far, at least every millisecond. A look takes bounded time: it checks the
-/// buffers that were sent first, and some of the others in turn. Looking for room in other size
-/// classes is limited to an eighth of the time.
+/// A buffer of the size class that returns unsent ends a wait at once. A reader that finishes does not,
+/// because zenoh does not report it. So a wait looks repeatedly, first after 20 µs, then after an eighth of
+/// the time waited so far, or after seven times as long as the last look took if that is longer, but
+/// after a millisecond at the latest. A look checks the buffers that were sent first and some of the
+/// others in turn, has the provider collect, and releases free buffers of other classes.
 #[derive(Clone, Copy)]
 #[must_use = "a request does nothing until `alloc`, `timeout`, `wait` or `wait_async` is called"]
 pub struct BufferRequest<'a> {
@@ -102,20 +102,28 @@ impl<'a> BufferRequest<'a> {
     /// error that waiting cannot change is returned at once.
     pub fn timeout(self, timeout: Duration) -> Result<Buffer, AllocError> {
         let class = self.class()?;
-        let source = match self.pool.alloc_class(class, self.len) {
+        let mut source = match self.pool.alloc_class(class, self.len) {
             Err(error) if is_out_of_memory(&error) => error,
             done => return self.finish(done),
         };
         let start = Instant::now();
         let left = || timeout.saturating_sub(start.elapsed());
-        let mut search = Search::new();
+        let mut schedule = Schedule::new();
         while !left().is_zero() {
-            self.pool.inner().sleep(pause(start).min(left()));
-            if let Some(found) = self.pool.inner().look(class, self.len, &mut search) {
-                return self.finish(found.map(|whole| self.pool.hand_out(whole, class, self.len)));
+            self.pool.inner().sleep(schedule.pause().min(left()));
+            let began = Instant::now();
+            let is_due = schedule.is_due() || left().is_zero();
+            match self.pool.inner().look(class, self.len, is_due) {
+                None => {}
+                Some(Err(error)) if is_out_of_memory(&error) => {
+                    source = error;
+                    schedule.note_look(began);
+                }
+                Some(found) => {
+                    return self.finish(found.map(|whole| self.pool.hand_out(whole, class, self.len)));
+                }
             }
         }
-        let source = search.error.unwrap_or(source);
         Err(AllocErrorKind::TimedOut { timeout, source }.into())
     }
 

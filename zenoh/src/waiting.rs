@@ -3,7 +3,7 @@
 //! A buffer that returns unsent wakes the waiters. A reader that finishes does not: it decrements a
 //! count in zenoh's metadata, and no public interface of zenoh reports that. (The backend is called
 //! when a message is *collected*, by any thread that asks for it; zenoh's own `BlockOn` sleeps.) So
-//! a waiting request looks repeatedly, at intervals that keep the cost low.
+//! a waiting request looks repeatedly, with pauses of at most a millisecond (see `Schedule`).
 //!
 //! # Which thread looks
 //!
@@ -31,11 +31,12 @@
 
 #![deny(unsafe_code)]
 
-use crate::buffers::{Inner, Search};
+use crate::buffers::Inner;
+use crate::is_out_of_memory;
 use crate::whole::Whole;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use shm_pool::{AllocError, AllocErrorKind, OsError};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -43,17 +44,49 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a wait sleeps between two looks: this share of the time waited so far, within limits.
-const PAUSE_SHARE: u32 = 8;
+/// The pause between two looks: an eighth of the wait so far, and seven times as long as the last look,
+/// within limits. The longest one is that of zenoh's `BlockOn`.
+const SHARE: u32 = 8;
 const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// The helper thread's stack in bytes: several times what a search and a waker need.
 const STACK: usize = 1 << 20;
 
-/// Returns how long to sleep until the next look, in a wait that began at `start`.
-pub(crate) fn pause(start: Instant) -> Duration {
-    (start.elapsed() / PAUSE_SHARE).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+/// When a wait looks. A buffer that returns unsent in between makes it check the buffers of its class only:
+/// many may return, and making room for another buffer has zenoh visit every message in flight.
+#[derive(Clone, Copy)]
+pub(crate) struct Schedule {
+    start: Instant,
+    next: Instant,
+}
+
+impl Schedule {
+    /// Begins a wait, after an allocation that was refused.
+    pub(crate) fn new() -> Self {
+        let start = Instant::now();
+        Self { start, next: start + SHORTEST_PAUSE }
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        Instant::now() >= self.next
+    }
+
+    /// Schedules the look after one that began at `began`.
+    pub(crate) fn note_look(&mut self, began: Instant) {
+        let now = Instant::now();
+        self.next = now + pause(now - self.start, now - began);
+    }
+
+    /// Returns how long to sleep until the next look.
+    pub(crate) fn pause(&self) -> Duration {
+        self.next.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Returns the pause in a wait that has taken `waited` so far, after a look that took `look`.
+fn pause(waited: Duration, look: Duration) -> Duration {
+    (waited / SHARE).max(look * (SHARE - 1)).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 
 /// The waiters of a pool.
@@ -72,8 +105,8 @@ struct Queue {
     waiters: VecDeque<Waiter>,
     next_ticket: u64,
     has_helper: bool,
-    /// Present while any of them waits: the pool, and when the last one joined.
-    searched: Option<(Arc<Inner>, Instant)>,
+    /// Present while any of them waits: the pool, and a schedule that began when the last one joined.
+    searched: Option<(Arc<Inner>, Schedule)>,
     /// Whether the helper is looking, and so refers to the pool.
     is_looking: bool,
 }
@@ -92,7 +125,7 @@ struct Waiter {
 }
 
 impl WaitingRoom {
-    /// Makes all waiters look now. Those that are looking at this moment look again after their pause.
+    /// Wakes all waiters. Those that are looking at this moment look again after their pause.
     #[cold]
     pub(crate) fn tell(&self) {
         self.news.notify_all();
@@ -105,10 +138,10 @@ impl WaitingRoom {
 
     /// The helper's thread: looks for as long as any future waits.
     fn help(&self) {
-        let mut searches = BTreeMap::new();
         let mut queue = self.queue.lock();
-        while let Some((pool, start)) = queue.searched.clone() {
+        while let Some((pool, mut schedule)) = queue.searched.clone() {
             queue.is_looking = true;
+            let (began, is_due) = (Instant::now(), schedule.is_due());
             let (mut wakers, mut refused) = (Vec::new(), None);
             for request in queue.requests() {
                 if refused == Some(request) {
@@ -117,16 +150,22 @@ impl WaitingRoom {
                 if !queue.is_needed() {
                     break;
                 }
-                let search = searches.entry(request).or_insert_with(Search::new);
-                let found = MutexGuard::unlocked(&mut queue, || pool.look(request.0, request.1, search));
-                match found.map(|found| queue.deliver(request, found)) {
+                let outcome = match MutexGuard::unlocked(&mut queue, || pool.look(request.0, request.1, is_due)) {
+                    Some(Err(error)) if is_out_of_memory(&error) => None,
+                    outcome => outcome,
+                };
+                match outcome.map(|outcome| queue.deliver(request, outcome)) {
                     None => refused = Some(request),
                     Some(Ok(waker)) => wakers.extend(waker),
                     // Its future has been dropped.
-                    Some(Err(found)) => MutexGuard::unlocked(&mut queue, || {
-                        found.into_iter().for_each(|whole| pool.take_back(whole, request.0))
+                    Some(Err(outcome)) => MutexGuard::unlocked(&mut queue, || {
+                        outcome.into_iter().for_each(|whole| pool.take_back(whole, request.0))
                     }),
                 }
+            }
+            if is_due {
+                schedule.note_look(began);
+                queue.reschedule(schedule);
             }
             // Under the lock: once the last future has found that the helper is not looking, only the
             // user's handles are left.
@@ -134,8 +173,9 @@ impl WaitingRoom {
             queue.is_looking = false;
             self.looked.notify_all();
             MutexGuard::unlocked(&mut queue, || wakers.into_iter().for_each(wake));
-            if queue.searched.is_some() {
-                self.news.wait_for(&mut queue, pause(start));
+            if let Some((_, schedule)) = &queue.searched {
+                let pause = schedule.pause();
+                self.news.wait_for(&mut queue, pause);
             }
         }
         queue.has_helper = false;
@@ -179,6 +219,13 @@ impl Queue {
         Ok(waker)
     }
 
+    /// Sets the next look, unless a future has joined since.
+    fn reschedule(&mut self, schedule: Schedule) {
+        if let Some((_, latest)) = self.searched.as_mut().filter(|(_, latest)| latest.start == schedule.start) {
+            *latest = schedule;
+        }
+    }
+
     /// Returns `true` if any future waits.
     fn is_needed(&self) -> bool {
         self.waiters.iter().any(|waiter| waiter.outcome.is_none())
@@ -218,7 +265,7 @@ impl Place {
         let ticket = queue.next_ticket;
         queue.next_ticket += 1;
         queue.waiters.push_back(Waiter { ticket, request: (class, len), waker: None, outcome: None });
-        queue.searched = Some((pool.clone(), Instant::now()));
+        queue.searched = Some((pool.clone(), Schedule::new()));
         drop(queue);
         pool.note_waiting();
         // The helper's pauses are short again at the beginning of a wait.
@@ -284,13 +331,12 @@ fn start_helper(room: Arc<WaitingRoom>) -> Result<(), AllocError> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::{BufferPool, PoolBackend};
-    use shm_pool::AllocErrorKind;
     use std::future::Future;
     use std::pin::pin;
-    use std::sync::{mpsc, Arc};
-    use std::task::{Context, Poll, Wake, Waker};
-    use std::thread;
+    use std::sync::mpsc;
+    use std::task::{Context, Poll, Wake};
 
     const LEN: usize = 100_000;
 
@@ -309,6 +355,17 @@ mod tests {
 
     fn pool() -> BufferPool {
         BufferPool::new(&PoolBackend::builder().max_bytes(1 << 20).check_lock_limit(false).build().unwrap())
+    }
+
+    /// A wait takes an eighth of a CPU at most, until its pauses are as long as zenoh's.
+    #[test]
+    fn pauses() {
+        let us = Duration::from_micros;
+        assert_eq!(pause(us(0), us(1)), us(20));
+        assert_eq!(pause(us(800), us(1)), us(100));
+        assert_eq!(pause(us(800), us(50)), us(350));
+        assert_eq!(pause(us(800), us(5000)), us(1000));
+        assert_eq!(pause(us(800_000), us(1)), us(1000));
     }
 
     #[test]
