@@ -202,29 +202,37 @@ fn long() -> Fallible<Vec<Compared>> {
 /// Waits with many in flight.
 fn waiting() -> Fallible<Vec<Compared>> {
     const LEN: usize = 1024;
+    const WAITS: usize = 20;
     let measure = |whose, &is_oldest: &bool| {
         let memory = Memory::new(whose, 64 * MIB)?;
         let mut in_flight: VecDeque<ZBytes> = std::iter::from_fn(|| memory.alloc(LEN)).take(1 << 16).collect();
         while let Some(more) = memory.alloc(LEN) {
             in_flight.push_back(more);
         }
-        thread::scope(|scope| {
-            let waiting = scope.spawn(|| {
-                let message = memory.wait(LEN).map_err(|error| error.to_string());
-                message.map(|message| (Instant::now(), message))
-            });
-            thread::sleep(Duration::from_millis(100));
-            let (start, cpu) = (Instant::now(), clock::process_cpu());
-            thread::sleep(Duration::from_secs(1));
-            let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
-            let at = if is_oldest { 0 } else { in_flight.len() * 3 / 4 };
-            let read = in_flight.remove(at);
-            let freed = Instant::now();
-            drop(read);
-            let (served, message) = waiting.join().map_err(|_| "a waiting thread panicked")??;
-            drop(message);
-            Ok([share, served.saturating_duration_since(freed).as_nanos() as f64])
-        })
+        // Until its wait ends, and the share of a CPU that it takes if that is `measured`.
+        let mut wait = |measured: Duration| {
+            thread::scope(|scope| {
+                let waiting = scope.spawn(|| {
+                    let message = memory.wait(LEN).map_err(|error| error.to_string());
+                    message.map(|message| (Instant::now(), message))
+                });
+                // By then it looks at regular intervals.
+                thread::sleep(Duration::from_millis(50));
+                let (start, cpu) = (Instant::now(), clock::process_cpu());
+                thread::sleep(measured);
+                let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
+                let at = if is_oldest { 0 } else { in_flight.len() * 3 / 4 };
+                let read = in_flight.remove(at);
+                let freed = Instant::now();
+                drop(read);
+                let (served, message) = waiting.join().map_err(|_| "a waiting thread panicked")??;
+                in_flight.push_back(message);
+                Ok([share, served.saturating_duration_since(freed).as_nanos() as f64])
+            })
+        };
+        let [share, _] = wait(Duration::from_secs(1))?;
+        let ends = (0..WAITS).map(|_| wait(Duration::ZERO).map(|[_, end]| end)).collect::<Fallible<Vec<_>>>()?;
+        Ok([share, ends.iter().sum::<f64>() / WAITS as f64])
     };
     let variants =
         [("65,536 in flight, the oldest is read: ", true), ("65,536 in flight, another one is read: ", false)];
