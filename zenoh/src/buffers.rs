@@ -46,7 +46,7 @@ use zenoh::shm::ShmProviderBackend;
 /// allocations, half of the buffers that were idle all the time return to the backend, except those
 /// that are reserved. After a second without an allocation, a thread releases idle buffers that are
 /// more than 128 of a class. Once the segments span the whole cap, a new buffer of a class that hardly
-/// recurs is only as long as its message, and serves no longer one.
+/// recurs is only as long as its message, and is not reused.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -159,7 +159,7 @@ impl BufferPool {
     #[inline]
     pub(crate) fn alloc_class(&self, class: usize, len: usize) -> Result<Buffer, AllocError> {
         let mut is_window_over = false;
-        let found = self.0.take_fit(class, len, |buffers| {
+        let found = self.0.take(class, |buffers| {
             let found = buffers.take();
             is_window_over = buffers.is_window_over();
             found
@@ -276,26 +276,32 @@ impl Inner {
         }
     }
 
-    /// Looks for a buffer on behalf of a waiting request: for one of its class that is free, and if a look
-    /// `is_due`, for room for another one.
+    /// Looks for a buffer on behalf of a waiting request: for one of its class that returned unsent, and if a
+    /// look `is_due`, for one that has been read, or for room for another one.
     pub(crate) fn look(&self, class: usize, len: usize, is_due: bool) -> Option<Result<Whole, AllocError>> {
-        match self.take_fit(class, len, |buffers| buffers.look(false)) {
+        match self.take(class, |buffers| if is_due { buffers.look(false) } else { buffers.take_idle() }) {
             None if is_due => Some(self.make(class, len, false)),
             whole => whole.map(Ok),
         }
     }
 
-    /// Takes a buffer from a class. Releases those that are too short, and those that the backend wants back
-    /// for a longer message.
+    /// Takes a buffer from a class. Releases those that the backend wants back for a longer message.
     #[inline]
-    fn take_fit(&self, class: usize, len: usize, mut take: impl FnMut(&mut Class) -> Option<Whole>) -> Option<Whole> {
+    fn take(&self, class: usize, mut take: impl FnMut(&mut Class) -> Option<Whole>) -> Option<Whole> {
         loop {
             let whole = take(&mut self.classes[class].lock())?;
-            if whole.capacity() >= len && !self.is_wanted_back(&whole) {
+            if !self.is_wanted_back(&whole) {
                 return Some(whole);
             }
             self.release(whole, class);
         }
+    }
+
+    /// Returns `true` if a buffer has no room for every length of its class. It is not reused: another message of
+    /// this length hardly comes before the memory is needed for others.
+    #[inline]
+    fn is_one_off(&self, whole: &Whole, class: usize) -> bool {
+        whole.capacity() < self.sizes[class].size
     }
 
     #[inline]
@@ -324,7 +330,7 @@ impl Inner {
                 Err(error) if is_out_of_memory(&error) => error,
                 done => return done,
             };
-            if let Some(whole) = self.take_fit(class, len, |buffers| buffers.look(is_thorough)) {
+            if let Some(whole) = self.take(class, |buffers| buffers.look(is_thorough)) {
                 return Ok(whole);
             }
             if rounds == 0 || !self.evict(len.max(1), is_thorough) {
@@ -335,7 +341,7 @@ impl Inner {
     }
 
     /// Creates a buffer. It has room for every length of its class, unless the backend has room for this
-    /// one only, or expects no other message of the class.
+    /// one only, or expects no other message of the class: see `is_one_off`.
     fn make_one(&self, class: usize, len: usize) -> Result<Whole, AllocError> {
         let align = self.sizes[class].align;
         debug_assert_eq!(self.backend.chunks.class(len, align).ok(), Some(class));
@@ -418,16 +424,20 @@ impl Inner {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Keeps a buffer that was sent.
+    /// Keeps a buffer that was sent. A one-off becomes an ordinary zenoh message.
     #[inline]
     pub(crate) fn keep_sent(&self, buffer: Shared, class: usize) {
-        self.classes[class].lock().put_sent(buffer);
+        let mut buffers = self.classes[class].lock();
+        match self.is_one_off(buffer.whole(), class) {
+            true => buffers.note_gone(1),
+            false => buffers.put_sent(buffer),
+        }
     }
 
     /// Puts back a buffer that was not sent.
     #[inline]
     pub(crate) fn take_back(&self, whole: Whole, class: usize) {
-        if self.is_wanted_back(&whole) {
+        if self.is_one_off(&whole, class) || self.is_wanted_back(&whole) {
             self.release(whole, class);
         } else {
             self.classes[class].lock().put_idle(whole);

@@ -161,7 +161,7 @@ impl Class {
     }
 
     #[inline]
-    fn take_idle(&mut self) -> Option<Whole> {
+    pub(crate) fn take_idle(&mut self) -> Option<Whole> {
         while let Some(whole) = self.idle.pop() {
             // No other process holds it. But zenoh may have invalidated it, if this process had no CPU
             // to confirm it, and then the provider may have freed it.

@@ -65,7 +65,7 @@
 //! | use it if | existing code takes a `ShmProvider`; receivers write messages in place | allocation should be cheap, and lengths recur |
 //! | lengths | any | any; a length that hardly recurs costs as much as with the provider |
 //! | aligned, zeroed and typed buffers, precomputed layouts | as zenoh's | [`request`](BufferPool::request); nothing needs to be precomputed |
-//! | waits for a reader by | sleeping for 1 ms at a time (zenoh's `BlockOn`) | looking after 20 µs, then after each eighth of the time waited, and after 1 ms at the latest |
+//! | waits for a reader by | sleeping for 1 ms at a time (zenoh's `BlockOn`) | looking each millisecond |
 //! | awaits | on tokio | [on any executor](BufferRequest::wait_async) |
 //! | errors | zenoh's; the reason is in the log only | [`AllocError`], with all figures |
 //! | the only holder of a received message may write it in place | yes | no: the pool is a holder, too |

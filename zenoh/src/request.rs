@@ -5,7 +5,7 @@
 use crate::buffers::BufferPool;
 use crate::handle::Buffer;
 use crate::is_out_of_memory;
-use crate::waiting::{Place, Schedule};
+use crate::waiting::{NextLook, Place};
 use shm_pool::{AllocError, AllocErrorKind};
 use std::alloc::Layout;
 use std::fmt;
@@ -31,11 +31,10 @@ use std::time::{Duration, Instant};
 ///
 /// # How it waits
 ///
-/// A buffer of the size class that returns unsent ends a wait at once. A reader that finishes does not,
-/// because zenoh does not report it. So a wait looks repeatedly, first after 20 µs, then after an eighth of
-/// the time waited so far, or after seven times as long as the last look took if that is longer, but
-/// after a millisecond at the latest. A look checks the buffers that were sent first and some of the
-/// others in turn, has the provider collect, and releases free buffers of other classes.
+/// A reusable buffer of the size class that returns unsent ends a wait at once. A reader that finishes does
+/// not, because zenoh does not report it. So a wait looks each millisecond, as zenoh's `BlockOn` does. A look
+/// checks the buffers that were sent first and some of the others in turn, has the provider collect, and
+/// releases free buffers of other classes.
 #[derive(Clone, Copy)]
 #[must_use = "a request does nothing until `alloc`, `timeout`, `wait` or `wait_async` is called"]
 pub struct BufferRequest<'a> {
@@ -108,16 +107,15 @@ impl<'a> BufferRequest<'a> {
         };
         let start = Instant::now();
         let left = || timeout.saturating_sub(start.elapsed());
-        let mut schedule = Schedule::new();
+        let mut next = NextLook::after_pause();
         while !left().is_zero() {
-            self.pool.inner().sleep(schedule.pause().min(left()));
-            let began = Instant::now();
-            let is_due = schedule.is_due() || left().is_zero();
+            self.pool.inner().sleep(next.left().min(left()));
+            let is_due = next.is_due() || left().is_zero();
             match self.pool.inner().look(class, self.len, is_due) {
                 None => {}
                 Some(Err(error)) if is_out_of_memory(&error) => {
                     source = error;
-                    schedule.note_look(began);
+                    next = NextLook::after_pause();
                 }
                 Some(found) => {
                     return self.finish(found.map(|whole| self.pool.hand_out(whole, class, self.len)));

@@ -126,6 +126,12 @@ impl Shared {
         }
     }
 
+    /// Returns the buffer, whose bytes others read.
+    #[inline]
+    pub(crate) fn whole(&self) -> &Whole {
+        &self.0
+    }
+
     /// Returns `true` if zenoh has neither invalidated nor freed the buffer.
     pub(crate) fn is_valid(&self) -> bool {
         self.0.is_valid()

@@ -42,7 +42,9 @@ fn alignments() {
             drop(ZBytes::from(buffer));
             let made = pool.stats().made;
             let mut again = request.zeroed().timeout(MINUTE).unwrap();
-            assert_eq!((again.as_ptr(), pool.stats().made), (address, made), "{len} bytes aligned to {align}");
+            if len <= LARGE {
+                assert_eq!((again.as_ptr(), pool.stats().made), (address, made), "{len} bytes aligned to {align}");
+            }
             assert!(again.iter().all(|&byte| byte == 0));
             again.fill(1);
         }
