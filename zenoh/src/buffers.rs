@@ -14,7 +14,6 @@ use crate::{is_out_of_memory, PoolBackend, PoolProvider, MAP};
 use parking_lot::Mutex;
 use shm_pool::backend::SizeClass;
 use shm_pool::{AllocError, AllocErrorKind, OsError, Reservation};
-use std::cmp::Reverse;
 use std::fmt;
 use std::io;
 use std::mem;
@@ -41,8 +40,8 @@ use zenoh::shm::ShmProviderBackend;
 /// ordinary zenoh message. So readers that keep messages, or have died with them, do not prevent
 /// reuse.
 ///
-/// The pool's buffers count against the cap. At the cap, it releases free buffers of other classes
-/// before an allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
+/// The pool's buffers count against the cap. At the cap, it releases all free buffers before an
+/// allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
 /// allocations, half of the buffers that were idle all the time return to the backend, except those
 /// that are reserved. After a second without an allocation, a thread releases idle buffers that are
 /// more than 128 of a class. Once the segments span the whole cap, a new buffer of a class that hardly
@@ -77,8 +76,6 @@ pub(crate) struct Inner {
     classes: Classes,
     idle: Idle,
     sizes: Box<[SizeClass]>,
-    /// The numbers of all classes, in descending order of size.
-    largest_first: Box<[usize]>,
     /// By class: `false` only if it has no buffers. A search skips those: there are hundreds, and most are
     /// in no cache. Written while the class is locked. Relaxed: a thread that synchronizes with the one
     /// that made a buffer sees `true`, and any other thread may miss the buffer.
@@ -111,8 +108,6 @@ impl BufferPool {
         let sizes: Box<[_]> = backend.chunks.classes().into();
         let classes = sizes.iter().map(|class| Mutex::new(Class::new(class.size))).collect();
         let occupied = sizes.iter().map(|_| AtomicBool::new(false)).collect();
-        let mut largest_first: Box<[usize]> = (0..sizes.len()).collect();
-        largest_first.sort_by_key(|&class| Reverse(sizes[class].size));
         let (waiting, waiting_room) = (AtomicUsize::new(0), Arc::default());
         Self(Arc::new(Inner {
             backend: backend.clone(),
@@ -120,7 +115,6 @@ impl BufferPool {
             classes,
             idle: Idle::default(),
             sizes,
-            largest_first,
             occupied,
             waiting,
             waiting_room,
@@ -229,7 +223,7 @@ impl BufferPool {
     pub fn let_go(&self) -> usize {
         let mut released = 0;
         if self.0.is_ours() {
-            self.0.each_class(|_, buffers| released += buffers.let_go());
+            self.0.each_class(|buffers| released += buffers.let_go());
         }
         released
     }
@@ -239,9 +233,9 @@ impl BufferPool {
         if !self.0.is_ours() {
             return 0;
         }
-        self.0.each_class(|_, buffers| {
+        self.0.each_class(|buffers| {
             buffers.tidy();
-            buffers.leak(buffers.idle());
+            buffers.release_all_idle();
         });
         self.0.backend.trim()
     }
@@ -333,7 +327,7 @@ impl Inner {
             if let Some(whole) = self.take(class, |buffers| buffers.look(is_thorough)) {
                 return Ok(whole);
             }
-            if rounds == 0 || !self.evict(len.max(1), is_thorough) {
+            if rounds == 0 || !self.evict(is_thorough) {
                 return Err(error);
             }
             rounds -= 1;
@@ -364,18 +358,14 @@ impl Inner {
         Ok(Whole::new(buffer, len, key))
     }
 
-    /// Releases free buffers of about `bytes` bytes, or all if there are fewer, and those that the backend
-    /// wants back for a longer message. Large ones go first: a few make room for many. Returns `true` if
-    /// it has released any.
+    /// Releases all free buffers, as zenoh's own collection does: a few that are left between messages of other
+    /// lengths are in the way of long ones. Returns `true` if there were any.
     #[cold]
-    fn evict(&self, bytes: usize, is_thorough: bool) -> bool {
+    fn evict(&self, is_thorough: bool) -> bool {
         let mut evicted = 0;
-        self.each_class(|size, buffers| {
+        self.each_class(|buffers| {
             buffers.find(is_thorough);
-            evicted += size * buffers.give_up_if(|whole| self.is_wanted_back(whole));
-            let count = buffers.idle().min(bytes.saturating_sub(evicted).div_ceil(size));
-            buffers.leak(count);
-            evicted += size * count;
+            evicted += buffers.release_all_idle();
         });
         if evicted > 0 {
             self.provider.garbage_collect();
@@ -383,13 +373,13 @@ impl Inner {
         evicted > 0
     }
 
-    /// Calls `visit` with the size of each class that has buffers, and the class, in descending order of size.
-    fn each_class(&self, mut visit: impl FnMut(usize, &mut Class)) {
-        for &class in &*self.largest_first {
-            if self.occupied[class].load(Ordering::Relaxed) {
-                let mut buffers = self.classes[class].lock();
-                visit(self.sizes[class].size, &mut buffers);
-                self.occupied[class].store(buffers.kept() > 0, Ordering::Relaxed);
+    /// Calls `visit` with each class that has buffers.
+    fn each_class(&self, mut visit: impl FnMut(&mut Class)) {
+        for (class, occupied) in self.classes.iter().zip(&*self.occupied) {
+            if occupied.load(Ordering::Relaxed) {
+                let mut buffers = class.lock();
+                visit(&mut buffers);
+                occupied.store(buffers.kept() > 0, Ordering::Relaxed);
             }
         }
     }

@@ -234,14 +234,10 @@ impl Class {
         self.note_gone(count);
     }
 
-    /// Releases the idle buffers that `choose` picks. Returns their number.
-    pub(crate) fn give_up_if(&mut self, choose: impl Fn(&Whole) -> bool) -> usize {
-        let idle = self.idle.len();
-        self.idle.retain(|whole| !choose(whole));
-        let count = idle - self.idle.len();
-        if count > 0 {
-            self.note_gone(count);
-        }
+    /// Releases all idle buffers. Returns their number.
+    pub(crate) fn release_all_idle(&mut self) -> usize {
+        let count = self.idle.len();
+        self.leak(count);
         count
     }
 
@@ -292,10 +288,6 @@ impl Class {
         self.tidy();
         (self.window, self.low) = (0, self.idle.len());
         count
-    }
-
-    pub(crate) fn idle(&self) -> usize {
-        self.idle.len()
     }
 
     pub(crate) fn kept(&self) -> usize {
