@@ -96,7 +96,11 @@ fn measure(options: &Options, all: &mut Run) -> Fallible {
     let target = fs::canonicalize(".")?.join(env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into()));
     all.machine = Machine::now().caption();
     let head = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output()?;
-    all.revision = String::from_utf8_lossy(&head.stdout).trim().to_owned();
+    let head = String::from_utf8_lossy(&head.stdout).trim().to_owned();
+    all.revision = match options.only.as_str() {
+        "" => head,
+        only => format!("{} (`{only}` at {head})", all.revision),
+    };
     for (cargo, full, quick) in BENCHES {
         let arguments = if options.quick { quick } else { full };
         if !cargo.contains(&options.only) || (options.quick && quick.is_empty()) {
