@@ -40,12 +40,12 @@ use zenoh::shm::ShmProviderBackend;
 /// ordinary zenoh message. So readers that keep messages, or have died with them, do not prevent
 /// reuse.
 ///
-/// The pool's buffers count against the cap. At the cap, it releases all free buffers before an
-/// allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
+/// The pool's buffers count against the cap. At the cap, it releases all free buffers of other classes
+/// before an allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
 /// allocations, half of the buffers that were idle all the time return to the backend, except those
 /// that are reserved. After a second without an allocation, a thread releases idle buffers that are
-/// more than 128 of a class. Once the segments span the whole cap, a new buffer of a class that hardly
-/// recurs is only as long as its message, and is not reused.
+/// more than 128 of a class. Once the segments span the whole cap, a new buffer may be only as long as its
+/// message, to leave room for others, and is then not reused.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -97,7 +97,7 @@ pub struct BufferStats {
     pub let_go: u64,
     /// Buffers that are ready for use.
     pub idle: usize,
-    /// Buffers that were sent. Some may have been read by now.
+    /// Buffers that were sent, and are reused when they have been read. Some may have been read by now.
     pub sent: usize,
 }
 
@@ -168,6 +168,7 @@ impl BufferPool {
     /// Wraps a buffer of a class in a handle.
     #[inline]
     pub(crate) fn hand_out(&self, whole: Whole, class: usize, len: usize) -> Buffer {
+        debug_assert!(whole.capacity() >= len);
         Buffer::new(whole, len, class, self.0.clone())
     }
 
@@ -202,10 +203,8 @@ impl BufferPool {
         let mut buffers = Vec::new();
         let made = (0..count).try_for_each(|_| self.0.make_one(class, len).map(|whole| buffers.push(whole)));
         let reserved = self.0.backend.chunks.reserved(class);
-        let mut class = self.0.classes[class].lock();
-        class.note_reserved(reserved);
-        buffers.into_iter().for_each(|whole| class.put_idle(whole));
-        drop(class);
+        self.0.classes[class].lock().note_reserved(reserved);
+        buffers.into_iter().for_each(|whole| self.0.take_back(whole, class));
         made.map(|()| reservation)
     }
 
@@ -223,7 +222,7 @@ impl BufferPool {
     pub fn let_go(&self) -> usize {
         let mut released = 0;
         if self.0.is_ours() {
-            self.0.each_class(|buffers| released += buffers.let_go());
+            self.0.each_class(|_, buffers| released += buffers.let_go());
         }
         released
     }
@@ -233,7 +232,7 @@ impl BufferPool {
         if !self.0.is_ours() {
             return 0;
         }
-        self.0.each_class(|buffers| {
+        self.0.each_class(|_, buffers| {
             buffers.tidy();
             buffers.release_all_idle();
         });
@@ -274,7 +273,11 @@ impl Inner {
     /// look `is_due`, for one that has been read, or for room for another one.
     pub(crate) fn look(&self, class: usize, len: usize, is_due: bool) -> Option<Result<Whole, AllocError>> {
         match self.take(class, |buffers| if is_due { buffers.look(false) } else { buffers.take_idle() }) {
-            None if is_due => Some(self.make(class, len, false)),
+            None if is_due => {
+                // However often the users of a provider are being refused meanwhile.
+                self.backend.core.providers.hurry();
+                Some(self.make(class, len, false))
+            }
             whole => whole.map(Ok),
         }
     }
@@ -291,11 +294,11 @@ impl Inner {
         }
     }
 
-    /// Returns `true` if a buffer has no room for every length of its class. It is not reused: another message of
-    /// this length hardly comes before the memory is needed for others.
+    /// Returns `true` if a buffer is too short for some lengths of its class. It is not reused: another message
+    /// of its length rarely comes before the memory is needed for others.
     #[inline]
-    fn is_one_off(&self, whole: &Whole, class: usize) -> bool {
-        whole.capacity() < self.sizes[class].size
+    fn is_one_off(&self, capacity: usize, class: usize) -> bool {
+        capacity < self.sizes[class].size
     }
 
     #[inline]
@@ -327,7 +330,7 @@ impl Inner {
             if let Some(whole) = self.take(class, |buffers| buffers.look(is_thorough)) {
                 return Ok(whole);
             }
-            if rounds == 0 || !self.evict(is_thorough) {
+            if rounds == 0 || !self.evict(class, is_thorough) {
                 return Err(error);
             }
             rounds -= 1;
@@ -358,14 +361,17 @@ impl Inner {
         Ok(Whole::new(buffer, len, key))
     }
 
-    /// Releases all free buffers, as zenoh's own collection does: a few that are left between messages of other
-    /// lengths are in the way of long ones. Returns `true` if there were any.
+    /// Releases all free buffers of other classes, as zenoh's own collection does: a few that are left between
+    /// messages of other lengths get in the way of long ones. Returns `true` if there were any.
     #[cold]
-    fn evict(&self, is_thorough: bool) -> bool {
+    fn evict(&self, wanted: usize, is_thorough: bool) -> bool {
         let mut evicted = 0;
-        self.each_class(|buffers| {
-            buffers.find(is_thorough);
-            evicted += buffers.release_all_idle();
+        // The wanted class has just been searched.
+        self.each_class(|class, buffers| {
+            if class != wanted {
+                buffers.find(is_thorough);
+                evicted += buffers.release_all_idle();
+            }
         });
         if evicted > 0 {
             self.provider.garbage_collect();
@@ -374,11 +380,11 @@ impl Inner {
     }
 
     /// Calls `visit` with each class that has buffers.
-    fn each_class(&self, mut visit: impl FnMut(&mut Class)) {
-        for (class, occupied) in self.classes.iter().zip(&*self.occupied) {
+    fn each_class(&self, mut visit: impl FnMut(usize, &mut Class)) {
+        for (class, occupied) in self.occupied.iter().enumerate() {
             if occupied.load(Ordering::Relaxed) {
-                let mut buffers = class.lock();
-                visit(&mut buffers);
+                let mut buffers = self.classes[class].lock();
+                visit(class, &mut buffers);
                 occupied.store(buffers.kept() > 0, Ordering::Relaxed);
             }
         }
@@ -418,7 +424,7 @@ impl Inner {
     #[inline]
     pub(crate) fn keep_sent(&self, buffer: Shared, class: usize) {
         let mut buffers = self.classes[class].lock();
-        match self.is_one_off(buffer.whole(), class) {
+        match self.is_one_off(buffer.capacity(), class) {
             true => buffers.note_gone(1),
             false => buffers.put_sent(buffer),
         }
@@ -427,11 +433,10 @@ impl Inner {
     /// Puts back a buffer that was not sent.
     #[inline]
     pub(crate) fn take_back(&self, whole: Whole, class: usize) {
-        if self.is_one_off(&whole, class) || self.is_wanted_back(&whole) {
-            self.release(whole, class);
-        } else {
-            self.classes[class].lock().put_idle(whole);
+        if self.is_one_off(whole.capacity(), class) || self.is_wanted_back(&whole) {
+            return self.release(whole, class);
         }
+        self.classes[class].lock().put_idle(whole);
         // Relaxed: a waiter that falls asleep at this moment looks again after the pause.
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.waiting_room.tell();

@@ -229,7 +229,7 @@ impl Class {
     }
 
     /// Releases idle buffers, those that returned first before others.
-    pub(crate) fn leak(&mut self, count: usize) {
+    fn leak(&mut self, count: usize) {
         self.idle.drain(..count);
         self.note_gone(count);
     }

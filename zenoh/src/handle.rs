@@ -18,8 +18,8 @@ use zenoh::shm::{ShmBuf, ShmBufMut};
 /// take the buffer itself. The pool reuses the buffer once every reader is done with it. A buffer
 /// that is dropped instead returns at once. A buffer may outlive its pool.
 ///
-/// The pool keeps a reference to the buffer. So no receiver is ever its only holder, and zenoh's
-/// `zshmmut`, which lets the only holder of a message write it in place, is not available.
+/// The pool keeps a reference to a buffer that it reuses. So no receiver is ever its only holder, and
+/// zenoh's `zshmmut`, which lets the only holder of a message write it in place, is not available.
 #[must_use = "a buffer that is dropped is not sent"]
 pub struct Buffer {
     /// `None` once sent or dropped.

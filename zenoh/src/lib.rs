@@ -65,10 +65,10 @@
 //! | use it if | existing code takes a `ShmProvider`; receivers write messages in place | allocation should be cheap, and lengths recur |
 //! | lengths | any | any; a length that hardly recurs costs as much as with the provider |
 //! | aligned, zeroed and typed buffers, precomputed layouts | as zenoh's | [`request`](BufferPool::request); nothing needs to be precomputed |
-//! | waits for a reader by | sleeping for 1 ms at a time (zenoh's `BlockOn`) | looking each millisecond |
+//! | waits for a reader by | sleeping for 1 ms at a time (zenoh's `BlockOn`) | looking every millisecond |
 //! | awaits | on tokio | [on any executor](BufferRequest::wait_async) |
 //! | errors | zenoh's; the reason is in the log only | [`AllocError`], with all figures |
-//! | the only holder of a received message may write it in place | yes | no: the pool is a holder, too |
+//! | the only holder of a received message may write it in place | yes | no: the pool is a holder, too, of each buffer that it reuses |
 //! | memory | the messages in flight and a seventh, or 3 KiB for each of them if that is more | of each class the messages in flight and an eighth; twice those of up to 2 KiB, falling to an eighth more at 9 KiB |
 //! | a receiver dies with messages | `garbage_collect_unsafe` | [`let_go`](BufferPool::let_go), or 64 allocations, then the same |
 //!

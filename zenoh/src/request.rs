@@ -32,9 +32,9 @@ use std::time::{Duration, Instant};
 /// # How it waits
 ///
 /// A reusable buffer of the size class that returns unsent ends a wait at once. A reader that finishes does
-/// not, because zenoh does not report it. So a wait looks each millisecond, as zenoh's `BlockOn` does. A look
-/// checks the buffers that were sent first and some of the others in turn, has the provider collect, and
-/// releases free buffers of other classes.
+/// not, because zenoh does not report it. So a wait looks every millisecond, as zenoh's `BlockOn` does. A
+/// look checks the buffers that were sent first and some of the others in turn, has the provider collect,
+/// and releases free buffers of other classes.
 #[derive(Clone, Copy)]
 #[must_use = "a request does nothing until `alloc`, `timeout`, `wait` or `wait_async` is called"]
 pub struct BufferRequest<'a> {

@@ -3,7 +3,7 @@
 //! A buffer that returns unsent wakes the waiters. A reader that finishes does not: it decrements a
 //! count in zenoh's metadata, and no public interface of zenoh reports that. (The backend is called
 //! when a message is *collected*, by any thread that asks for it; zenoh's own `BlockOn` sleeps.) So
-//! a waiting request looks repeatedly, each millisecond.
+//! a waiting request looks every millisecond.
 //!
 //! # Which thread looks
 //!
@@ -45,15 +45,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The pause between two looks, as long as that of zenoh's `BlockOn`. Shorter ones end a wait sooner but take CPU
-/// from the readers it waits for: with pauses of 20 µs to 1 ms, publishers on two busy cores spent up to a fifth
-/// more, and sent no more messages.
+/// from the readers it waits for: with pauses of 20 µs to 1 ms, publishers on two busy cores used up to a fifth
+/// more CPU, and sent no more messages.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The helper thread's stack in bytes: several times what a search and a waker need.
 const STACK: usize = 1 << 20;
 
-/// When a wait makes room next. Each buffer that returns unsent in between has it check the buffers of its class
-/// only: many may return, and making room for another buffer has zenoh visit every message in flight.
+/// When a wait makes room next. A buffer that returns unsent in between makes it check only the buffers of its
+/// class: many may return, and making room for another buffer has zenoh visit every message in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct NextLook(Instant);
 
@@ -90,6 +90,9 @@ struct Queue {
     has_helper: bool,
     /// The pool, while any of them waits.
     searched: Option<Arc<Inner>>,
+    /// Of those that were served in this look. Called once it is over: until then, a future that is dropped by its
+    /// waker would wait for its own thread.
+    served: Vec<Waker>,
     /// Whether the helper is looking, and so refers to the pool.
     is_looking: bool,
 }
@@ -126,7 +129,7 @@ impl WaitingRoom {
         while let Some(pool) = queue.searched.clone() {
             queue.is_looking = true;
             let is_due = next.is_due();
-            let (mut wakers, mut refused) = (Vec::new(), None);
+            let mut refused = None;
             for request in queue.requests() {
                 if refused == Some(request) {
                     continue;
@@ -140,7 +143,7 @@ impl WaitingRoom {
                 };
                 match outcome.map(|outcome| queue.deliver(request, outcome)) {
                     None => refused = Some(request),
-                    Some(Ok(waker)) => wakers.extend(waker),
+                    Some(Ok(())) => {}
                     // Its future has been dropped.
                     Some(Err(outcome)) => MutexGuard::unlocked(&mut queue, || {
                         outcome.into_iter().for_each(|whole| pool.take_back(whole, request.0))
@@ -155,8 +158,9 @@ impl WaitingRoom {
             drop(pool);
             queue.is_looking = false;
             self.looked.notify_all();
-            MutexGuard::unlocked(&mut queue, || wakers.into_iter().for_each(wake));
-            if queue.is_needed() {
+            let served = mem::take(&mut queue.served);
+            MutexGuard::unlocked(&mut queue, || served.into_iter().for_each(wake));
+            if queue.searched.is_some() {
                 self.news.wait_for(&mut queue, next.left());
             }
         }
@@ -167,18 +171,19 @@ impl WaitingRoom {
     fn fail(&self) {
         let mut queue = self.queue.lock();
         let waiting = queue.waiters.iter_mut().filter(|waiter| waiter.outcome.is_none());
-        let wakers: Vec<_> = waiting
+        let failed: Vec<_> = waiting
             .filter_map(|waiter| {
                 waiter.outcome = Some(Err(AllocErrorKind::Interrupted.into()));
                 waiter.waker.take()
             })
             .collect();
+        let served = mem::take(&mut queue.served);
         (queue.has_helper, queue.is_looking) = (false, false);
         let searched = queue.searched.take();
         self.looked.notify_all();
         drop(queue);
         drop(searched);
-        wakers.into_iter().for_each(wake);
+        served.into_iter().chain(failed).for_each(wake);
     }
 }
 
@@ -189,16 +194,17 @@ impl Queue {
         waiting.map(|waiter| waiter.request).collect()
     }
 
-    /// Delivers to the first such request, and returns its waker. Returns the outcome if there is none.
-    fn deliver(&mut self, request: Request, outcome: Outcome) -> Result<Option<Waker>, Outcome> {
+    /// Delivers to the first such request. Returns the outcome if there is none.
+    fn deliver(&mut self, request: Request, outcome: Outcome) -> Result<(), Outcome> {
         let is_such = |waiter: &&mut Waiter| waiter.request == request && waiter.outcome.is_none();
         let Some(waiter) = self.waiters.iter_mut().find(is_such) else { return Err(outcome) };
         waiter.outcome = Some(outcome);
         let waker = waiter.waker.take();
+        self.served.extend(waker);
         if !self.is_needed() {
             self.searched = None;
         }
-        Ok(waker)
+        Ok(())
     }
 
     /// Returns `true` if any future waits.
@@ -343,6 +349,40 @@ mod tests {
         let Poll::Ready(Err(error)) = outcome else { panic!("{outcome:?}") };
         assert!(matches!(error.kind(), AllocErrorKind::Interrupted), "{error}");
         drop(held);
+    }
+
+    /// A look that panics after it has served another future must not lose that one's waker.
+    #[test]
+    fn panicking_look_wakes_served() {
+        let pool = pool();
+        let held: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).collect();
+        let (waker, told) = waker();
+        let mut future = pin!(pool.request(LEN).wait_async());
+        assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let room = pool.inner().waiting_room();
+        let mut queue = room.queue.lock();
+        let request = queue.requests()[0];
+        assert!(queue.deliver(request, Err(AllocErrorKind::Forked.into())).is_ok());
+        drop(queue);
+        room.fail();
+        told.recv().unwrap();
+        let outcome = future.as_mut().poll(&mut Context::from_waker(&waker));
+        let Poll::Ready(Err(error)) = outcome else { panic!("{outcome:?}") };
+        assert!(matches!(error.kind(), AllocErrorKind::Forked), "{error}");
+        drop(held);
+    }
+
+    /// A buffer that returns unsent ends the sleep of a waiting thread.
+    #[test]
+    fn unsent_buffer_wakes() {
+        let pool = pool();
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| pool.inner().sleep(Duration::from_secs(3600)));
+            while !sleeper.is_finished() {
+                drop(pool.alloc(LEN).unwrap());
+                thread::yield_now();
+            }
+        });
     }
 
     /// A forked child that drops a delivered buffer must not release it: the parent's future still has

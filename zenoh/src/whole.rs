@@ -126,10 +126,10 @@ impl Shared {
         }
     }
 
-    /// Returns the buffer, whose bytes others read.
+    /// Returns the longest possible message in bytes.
     #[inline]
-    pub(crate) fn whole(&self) -> &Whole {
-        &self.0
+    pub(crate) fn capacity(&self) -> usize {
+        self.0.capacity()
     }
 
     /// Returns `true` if zenoh has neither invalidated nor freed the buffer.

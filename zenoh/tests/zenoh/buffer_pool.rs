@@ -291,8 +291,8 @@ fn cap() {
     assert!(matches!(error.kind(), AllocErrorKind::TooLarge { .. }), "{error}");
 }
 
-/// At the cap, buffers may be shorter than their class. They are not kept, so they are in the way of no other
-/// message.
+/// At the cap, buffers may be shorter than their class. They are not kept, so they do not get in the way of
+/// other messages.
 #[test]
 fn short_buffers_at_the_cap() {
     let backend = PoolBackend::builder().max_bytes(1 << 20).build().unwrap();
@@ -320,6 +320,23 @@ fn short_buffers_at_the_cap() {
     }
     drop(pool);
     assert_eq!(backend.stats().bytes_in_use, 0);
+}
+
+/// A reservation at the cap may be made in buffers that are shorter than their class.
+#[test]
+fn short_buffers_of_a_reservation() {
+    let pool = BufferPool::new(&PoolBackend::builder().max_bytes(1 << 20).build().unwrap());
+    let (len, longer) = (30_016, 30_200);
+    for len in [1, len, len] {
+        drop(pool.alloc(len).unwrap());
+    }
+    assert!(pool.stats().idle > 0, "the second one has room for all lengths of the class");
+    // Other classes, until this one no longer counts as one that recurs.
+    (2..=20).for_each(|lines| drop(pool.alloc(64 * lines).unwrap()));
+    let reservation = pool.reserve(len, 1).unwrap();
+    let buffers = [(); 3].map(|()| pool.alloc(longer).unwrap());
+    assert!(buffers.iter().all(|buffer| buffer.len() == longer && buffer.capacity() >= longer));
+    drop(reservation);
 }
 
 #[test]
