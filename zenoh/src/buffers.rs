@@ -274,7 +274,7 @@ impl Inner {
     pub(crate) fn look(&self, class: usize, len: usize, is_due: bool) -> Option<Result<Whole, AllocError>> {
         match self.take(class, |buffers| if is_due { buffers.look(false) } else { buffers.take_idle() }) {
             None if is_due => {
-                // However often the users of a provider are being refused meanwhile.
+                // Refusals of users of the provider put collections off, but not for a request that waits.
                 self.backend.core.providers.hurry();
                 Some(self.make(class, len, false))
             }
@@ -292,13 +292,6 @@ impl Inner {
             }
             self.release(whole, class);
         }
-    }
-
-    /// Returns `true` if a buffer is too short for some lengths of its class. It is not reused: another message
-    /// of its length rarely comes before the memory is needed for others.
-    #[inline]
-    fn is_one_off(&self, capacity: usize, class: usize) -> bool {
-        capacity < self.sizes[class].size
     }
 
     #[inline]
@@ -338,7 +331,7 @@ impl Inner {
     }
 
     /// Creates a buffer. It has room for every length of its class, unless the backend has room for this
-    /// one only, or expects no other message of the class: see `is_one_off`.
+    /// one only, or expects no other message of the class. Then it is a one-off (see [`Class`]).
     fn make_one(&self, class: usize, len: usize) -> Result<Whole, AllocError> {
         let align = self.sizes[class].align;
         debug_assert_eq!(self.backend.chunks.class(len, align).ok(), Some(class));
@@ -423,20 +416,19 @@ impl Inner {
     /// Keeps a buffer that was sent. A one-off becomes an ordinary zenoh message.
     #[inline]
     pub(crate) fn keep_sent(&self, buffer: Shared, class: usize) {
-        let mut buffers = self.classes[class].lock();
-        match self.is_one_off(buffer.capacity(), class) {
-            true => buffers.note_gone(1),
-            false => buffers.put_sent(buffer),
-        }
+        self.classes[class].lock().put_sent(buffer);
     }
 
     /// Puts back a buffer that was not sent.
     #[inline]
     pub(crate) fn take_back(&self, whole: Whole, class: usize) {
-        if self.is_one_off(whole.capacity(), class) || self.is_wanted_back(&whole) {
+        if self.is_wanted_back(&whole) {
             return self.release(whole, class);
         }
-        self.classes[class].lock().put_idle(whole);
+        let refused = self.classes[class].lock().put_idle(whole);
+        if let Err(one_off) = refused {
+            return self.release(one_off, class);
+        }
         // Relaxed: a waiter that falls asleep at this moment looks again after the pause.
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.waiting_room.tell();

@@ -8,7 +8,7 @@
 //!
 //! | search | looks at | made by |
 //! |---|---|---|
-//! | [`Class::take`] | the [`LOOKS`] oldest; all of them if its [share](spare_share) may have been read | every allocation |
+//! | [`Class::take`] | the [`LOOKS`] oldest; all of them if its [share](Class::spare_share) may have been read | every allocation |
 //! | [`Class::look`] | the oldest, and [`BATCH`] more from where the last look ended; releases those that two looks find being read, if there are more | a request that waits |
 //! | [`Class::tidy`], also within a thorough `look` | all | an allocation that needs memory, `trim`, `let_go`, the end of a window, the thread of `idle` |
 
@@ -34,16 +34,11 @@ const PATIENCE: u8 = 64;
 const WINDOW: usize = 256;
 const WINDOW_SHARE: usize = 8;
 
-/// Buffers that are idle, or may have been read, are not too many up to this share of all: a ninth. A
-/// search visits every buffer, and of short ones there may be many, so up to 2 KiB it is a half.
-fn spare_share(size: usize) -> usize {
-    (size / 1024).clamp(2, 9)
-}
-
-/// The buffers of one size class.
+/// The buffers of one size class. A *one-off*, which is shorter than the class, is in neither list: another
+/// message that fits in it rarely comes before its memory is needed for others.
 #[derive(Default)]
 pub(crate) struct Class {
-    spare_share: usize,
+    size: usize,
     /// Last in, first out: the latest may still be in the cache.
     idle: Vec<Whole>,
     /// Oldest first.
@@ -77,7 +72,17 @@ struct Sent {
 impl Class {
     /// Creates a class for buffers of `size` bytes.
     pub(crate) fn new(size: usize) -> Self {
-        Self { spare_share: spare_share(size), ..Self::default() }
+        Self { size, ..Self::default() }
+    }
+
+    /// Buffers that are idle, or may have been read, are not too many up to this share of all: a ninth. A
+    /// search visits every buffer, and of short ones there may be many, so up to 2 KiB it is a half.
+    fn spare_share(&self) -> usize {
+        (self.size / 1024).clamp(2, 9)
+    }
+
+    fn is_one_off(&self, capacity: usize) -> bool {
+        capacity < self.size
     }
 
     /// Drops all buffers, before the pool is dropped.
@@ -104,7 +109,7 @@ impl Class {
             return None;
         }
         self.tidy();
-        self.tidy_at = self.kept + (self.kept / self.spare_share).saturating_sub(self.idle.len());
+        self.tidy_at = self.kept + (self.kept / self.spare_share()).saturating_sub(self.idle.len());
         self.take_idle()
     }
 
@@ -260,7 +265,7 @@ impl Class {
     pub(crate) fn note_gone(&mut self, count: usize) {
         self.kept -= count;
         self.low = self.low.min(self.idle.len());
-        self.tidy_at = self.tidy_at.min(self.kept + self.kept / self.spare_share);
+        self.tidy_at = self.tidy_at.min(self.kept + self.kept / self.spare_share());
     }
 
     pub(crate) fn note_made(&mut self) {
@@ -281,7 +286,7 @@ impl Class {
     /// ones and as many as are reserved. Returns the number released.
     pub(crate) fn end_window(&mut self, reserved: usize) -> usize {
         self.note_reserved(reserved);
-        let spare = (self.kept - self.low) / self.spare_share + 1;
+        let spare = (self.kept - self.low) / self.spare_share() + 1;
         let unneeded = self.low.saturating_sub(spare).div_ceil(2);
         let count = unneeded.min(self.kept.saturating_sub(reserved));
         self.leak(count);
@@ -315,15 +320,22 @@ impl Class {
         self.reserved = reserved;
     }
 
-    /// Puts back a buffer that was made or handed out, and not sent.
+    /// Puts back a buffer that was made or handed out, and not sent. Refuses a one-off.
     #[inline]
-    pub(crate) fn put_idle(&mut self, whole: Whole) {
+    pub(crate) fn put_idle(&mut self, whole: Whole) -> Result<(), Whole> {
+        if self.is_one_off(whole.capacity()) {
+            return Err(whole);
+        }
         self.idle.push(whole);
+        Ok(())
     }
 
-    /// Keeps a buffer that was sent.
+    /// Keeps a buffer that was sent, unless it is a one-off.
     #[inline]
     pub(crate) fn put_sent(&mut self, buffer: Shared) {
+        if self.is_one_off(buffer.capacity()) {
+            return self.note_gone(1);
+        }
         if self.sent.len() == self.sent.capacity() {
             self.compact();
         }

@@ -90,8 +90,8 @@ struct Queue {
     has_helper: bool,
     /// The pool, while any of them waits.
     searched: Option<Arc<Inner>>,
-    /// Of those that were served in this look. Called once it is over: until then, a future that is dropped by its
-    /// waker would wait for its own thread.
+    /// The wakers of the futures that this look has served. They are called once it is over: until then, a waker
+    /// that drops its future would wait for its own thread.
     served: Vec<Waker>,
     /// Whether the helper is looking, and so refers to the pool.
     is_looking: bool,
@@ -134,7 +134,7 @@ impl WaitingRoom {
                 if refused == Some(request) {
                     continue;
                 }
-                if !queue.is_needed() {
+                if queue.searched.is_none() {
                     break;
                 }
                 let outcome = match MutexGuard::unlocked(&mut queue, || pool.look(request.0, request.1, is_due)) {
@@ -199,8 +199,7 @@ impl Queue {
         let is_such = |waiter: &&mut Waiter| waiter.request == request && waiter.outcome.is_none();
         let Some(waiter) = self.waiters.iter_mut().find(is_such) else { return Err(outcome) };
         waiter.outcome = Some(outcome);
-        let waker = waiter.waker.take();
-        self.served.extend(waker);
+        self.served.extend(waiter.waker.take());
         if !self.is_needed() {
             self.searched = None;
         }
@@ -336,40 +335,31 @@ mod tests {
         BufferPool::new(&PoolBackend::builder().max_bytes(1 << 20).check_lock_limit(false).build().unwrap())
     }
 
+    /// Of the futures that wait, and of those that the look had served before.
     #[test]
     fn panicking_look_ends_waits() {
-        let pool = pool();
-        let held: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).collect();
-        let (waker, told) = waker();
-        let mut future = pin!(pool.request(LEN).wait_async());
-        assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        pool.inner().waiting_room().fail();
-        told.recv().unwrap();
-        let outcome = future.as_mut().poll(&mut Context::from_waker(&waker));
-        let Poll::Ready(Err(error)) = outcome else { panic!("{outcome:?}") };
-        assert!(matches!(error.kind(), AllocErrorKind::Interrupted), "{error}");
-        drop(held);
-    }
-
-    /// A look that panics after it has served another future must not lose that one's waker.
-    #[test]
-    fn panicking_look_wakes_served() {
-        let pool = pool();
-        let held: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).collect();
-        let (waker, told) = waker();
-        let mut future = pin!(pool.request(LEN).wait_async());
-        assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        let room = pool.inner().waiting_room();
-        let mut queue = room.queue.lock();
-        let request = queue.requests()[0];
-        assert!(queue.deliver(request, Err(AllocErrorKind::Forked.into())).is_ok());
-        drop(queue);
-        room.fail();
-        told.recv().unwrap();
-        let outcome = future.as_mut().poll(&mut Context::from_waker(&waker));
-        let Poll::Ready(Err(error)) = outcome else { panic!("{outcome:?}") };
-        assert!(matches!(error.kind(), AllocErrorKind::Forked), "{error}");
-        drop(held);
+        for is_served in [false, true] {
+            let pool = pool();
+            let held: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).collect();
+            let (waker, told) = waker();
+            let mut future = pin!(pool.request(LEN).wait_async());
+            assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            let room = pool.inner().waiting_room();
+            if is_served {
+                let mut queue = room.queue.lock();
+                let request = queue.requests()[0];
+                assert!(queue.deliver(request, Err(AllocErrorKind::Forked.into())).is_ok());
+            }
+            room.fail();
+            told.recv().unwrap();
+            let outcome = future.as_mut().poll(&mut Context::from_waker(&waker));
+            let Poll::Ready(Err(error)) = outcome else { panic!("{outcome:?}") };
+            match is_served {
+                true => assert!(matches!(error.kind(), AllocErrorKind::Forked), "{error}"),
+                false => assert!(matches!(error.kind(), AllocErrorKind::Interrupted), "{error}"),
+            }
+            drop(held);
+        }
     }
 
     /// A buffer that returns unsent ends the sleep of a waiting thread.
