@@ -17,8 +17,9 @@
 //! chunks of that class: the range with the fewest bytes in use, or whole segments that are to be
 //! destroyed. Chunks that are dropped there return to the arena, unless they are reserved. So a large
 //! message needs each chunk of one range to be dropped once, rather than gaps to merge by chance.
-//! Other classes are served there only if they fit nowhere else, and the region's own once nothing
-//! else is carved there. That ends the region, as do 250 ms without a refusal. There is one at a time.
+//! Other classes are served there only if they fit nowhere else. The region's own class is served as
+//! soon as it fits, there or elsewhere. That ends the region, as do 250 ms without a refusal. There is
+//! one at a time.
 //!
 //! # Invariants
 //!

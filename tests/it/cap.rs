@@ -501,6 +501,27 @@ fn alloc_after_refusals() {
     drop(reservation);
 }
 
+/// A chunk that stays in the region of a refused request does not keep it from a gap beside it.
+#[test]
+fn alloc_beside_its_region() {
+    const PIECE: usize = MIB / 16;
+    const COUNT: usize = 24;
+    const WANTED: usize = 16;
+    let cap = COUNT * PIECE;
+    let pieces_before_the_gap = 0..COUNT - WANTED;
+    let pieces_behind_the_gap = WANTED..COUNT;
+    for kept in pieces_before_the_gap.chain(pieces_behind_the_gap) {
+        let provider = builder().max_bytes(cap).tuning(Tuning::new().arena_size(cap)).build().unwrap();
+        let mut held = fill(&provider, PIECE);
+        assert_eq!(held.len(), COUNT);
+        poll(&provider, WANTED * PIECE);
+        held.sort_unstable_by_key(|buffer| buffer.as_ptr());
+        let _kept = held.swap_remove(kept);
+        drop(held);
+        provider.alloc(WANTED * PIECE).unwrap_or_else(|error| panic!("piece {kept} was kept: {error}"));
+    }
+}
+
 /// The same with other threads that allocate and drop at the cap.
 #[test]
 fn refusals_of_several_threads() {

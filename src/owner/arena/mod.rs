@@ -195,7 +195,8 @@ impl Arenas {
     }
 
     /// Carves whole pages from the oldest arena with space, and returns the parts without memory,
-    /// in bytes from the segment's start. Uses another class's region only if `anywhere`.
+    /// in bytes from the segment's start. Uses another class's region only if `anywhere`, and its own
+    /// only if the run fits nowhere else.
     pub(crate) fn carve_run(&self, len: usize, class: usize, anywhere: bool) -> Option<(Carved, Vec<Range<usize>>)> {
         let (mut state, pages) = (self.state.lock(), len / self.page);
         let carve = |state: &mut ArenaState, anywhere| {
@@ -203,11 +204,7 @@ impl Arenas {
             arenas.find_map(|(number, arena)| arena.pages.carve(pages, anywhere).map(|at| (number, at)))
         };
         let mut found = carve(&mut state, false);
-        if found.is_none() && state.may_use_region(class, len) {
-            state.end_region();
-            found = carve(&mut state, false);
-        }
-        if found.is_none() && anywhere {
+        if found.is_none() && (anywhere || state.may_use_region(class)) {
             found = carve(&mut state, true);
         }
         let (arena, at) = found?;

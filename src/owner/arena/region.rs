@@ -3,7 +3,7 @@
 //!
 //! | request or event | in the region |
 //! |---|---|
-//! | a run or a piece for its class | is carved once nothing else is carved there, and the region ends |
+//! | a run or a piece for its class | is carved wherever it fits, in part there or not, and the region ends |
 //! | a run or a piece for another class | is carved only if it fits nowhere else |
 //! | a chunk is dropped | it returns to the arena, not to a shelf (see `pool::release`) |
 //!
@@ -50,6 +50,12 @@ pub(super) struct Region {
     asked: Instant,
     /// In multiples of [`LAPSE`]: twice as long as for the previous site.
     patience: u32,
+}
+
+impl Region {
+    fn has_lapsed(&self) -> bool {
+        self.asked.elapsed() > LAPSE
+    }
 }
 
 impl Arenas {
@@ -180,7 +186,7 @@ impl Arenas {
             return None;
         }
         let state = self.state.lock();
-        let region = state.region.as_ref().filter(|region| region.asked.elapsed() <= LAPSE && is_meant(region));
+        let region = state.region.as_ref().filter(|region| !region.has_lapsed() && is_meant(region));
         region.map(|region| region.class)
     }
 
@@ -235,16 +241,14 @@ impl ArenaState {
         self.region.is_some() && self.arenas.iter().all(|arena| arena.pages.is_closed_free())
     }
 
-    /// Its own region, a part of one arena, empty and long enough; or one that has lapsed.
-    pub(super) fn may_use_region(&self, class: usize, len: usize) -> bool {
+    /// Its own region, if it is a part of one arena; or one that has lapsed.
+    pub(super) fn may_use_region(&self, class: usize) -> bool {
         let Some(region) = &self.region else { return false };
-        let fits = |(_, part): &(u64, Range<usize>)| part.len() >= len;
-        let is_own = region.class == class && !region.site.is_surrender && region.site.parts.iter().any(fits);
-        is_own && self.is_region_free() || region.asked.elapsed() > LAPSE
+        region.class == class && !region.site.is_surrender || region.has_lapsed()
     }
 
     pub(super) fn served(&mut self, class: usize) {
-        if self.region.as_ref().is_some_and(|region| region.class == class) {
+        if self.region.as_ref().is_some_and(|region| region.class == class) || self.may_use_region(class) {
             self.end_region();
         }
     }
