@@ -234,7 +234,7 @@ impl Class {
     }
 
     /// Releases idle buffers, those that returned first before others.
-    fn leak(&mut self, count: usize) {
+    fn release_first_idle(&mut self, count: usize) {
         self.idle.drain(..count);
         self.note_gone(count);
     }
@@ -242,7 +242,7 @@ impl Class {
     /// Releases all idle buffers. Returns their number.
     pub(crate) fn release_all_idle(&mut self) -> usize {
         let count = self.idle.len();
-        self.leak(count);
+        self.release_first_idle(count);
         count
     }
 
@@ -289,7 +289,7 @@ impl Class {
         let spare = (self.kept - self.low) / self.spare_share() + 1;
         let unneeded = self.low.saturating_sub(spare).div_ceil(2);
         let count = unneeded.min(self.kept.saturating_sub(reserved));
-        self.leak(count);
+        self.release_first_idle(count);
         self.tidy();
         (self.window, self.low) = (0, self.idle.len());
         count
@@ -311,7 +311,7 @@ impl Class {
             self.tidy();
         }
         let surplus = self.idle.len().saturating_sub(least.max(self.reserved));
-        self.leak(surplus.min(BATCH));
+        self.release_first_idle(surplus.min(BATCH));
         surplus > 0
     }
 

@@ -77,7 +77,7 @@ impl NextLook {
 pub(crate) struct WaitingRoom {
     queue: Mutex<Queue>,
     /// Signalled when a buffer has returned unsent.
-    news: Condvar,
+    returned: Condvar,
     /// Signalled when the helper has looked.
     looked: Condvar,
 }
@@ -89,7 +89,7 @@ struct Queue {
     next_ticket: u64,
     has_helper: bool,
     /// The pool, while any of them waits.
-    searched: Option<Arc<Inner>>,
+    pool: Option<Arc<Inner>>,
     /// The wakers of the futures that this look has served. They are called once it is over: until then, a waker
     /// that drops its future would wait for its own thread.
     served: Vec<Waker>,
@@ -113,20 +113,20 @@ struct Waiter {
 impl WaitingRoom {
     /// Wakes all waiters. Those that are looking at this moment look again after their pause.
     #[cold]
-    pub(crate) fn tell(&self) {
-        self.news.notify_all();
+    pub(crate) fn notify(&self) {
+        self.returned.notify_all();
     }
 
-    /// Sleeps until there is news, or `pause` is over.
+    /// Sleeps until a buffer returns unsent, or `pause` is over.
     pub(crate) fn sleep(&self, pause: Duration) {
-        self.news.wait_for(&mut self.queue.lock(), pause);
+        self.returned.wait_for(&mut self.queue.lock(), pause);
     }
 
     /// The helper's thread: looks for as long as any future waits.
     fn help(&self) {
         let mut next = NextLook::after_pause();
         let mut queue = self.queue.lock();
-        while let Some(pool) = queue.searched.clone() {
+        while let Some(pool) = queue.pool.clone() {
             queue.is_looking = true;
             let is_due = next.is_due();
             let mut refused = None;
@@ -134,7 +134,7 @@ impl WaitingRoom {
                 if refused == Some(request) {
                     continue;
                 }
-                if queue.searched.is_none() {
+                if queue.pool.is_none() {
                     break;
                 }
                 let outcome = match MutexGuard::unlocked(&mut queue, || pool.look(request.0, request.1, is_due)) {
@@ -160,8 +160,8 @@ impl WaitingRoom {
             self.looked.notify_all();
             let served = mem::take(&mut queue.served);
             MutexGuard::unlocked(&mut queue, || served.into_iter().for_each(wake));
-            if queue.searched.is_some() {
-                self.news.wait_for(&mut queue, next.left());
+            if queue.pool.is_some() {
+                self.returned.wait_for(&mut queue, next.left());
             }
         }
         queue.has_helper = false;
@@ -179,10 +179,10 @@ impl WaitingRoom {
             .collect();
         let served = mem::take(&mut queue.served);
         (queue.has_helper, queue.is_looking) = (false, false);
-        let searched = queue.searched.take();
+        let pool = queue.pool.take();
         self.looked.notify_all();
         drop(queue);
-        drop(searched);
+        drop(pool);
         served.into_iter().chain(failed).for_each(wake);
     }
 }
@@ -201,7 +201,7 @@ impl Queue {
         waiter.outcome = Some(outcome);
         self.served.extend(waiter.waker.take());
         if !self.is_needed() {
-            self.searched = None;
+            self.pool = None;
         }
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Place {
         let ticket = queue.next_ticket;
         queue.next_ticket += 1;
         queue.waiters.push_back(Waiter { ticket, request: (class, len), waker: None, outcome: None });
-        queue.searched = Some(pool.clone());
+        queue.pool = Some(pool.clone());
         drop(queue);
         pool.note_waiting();
         Ok(Self { pool: pool.clone(), class, ticket })
@@ -278,7 +278,7 @@ impl Drop for Place {
         let mut queue = room.queue.lock();
         let left = queue.position(self.ticket).and_then(|at| queue.waiters.remove(at));
         if !queue.is_needed() {
-            queue.searched = None;
+            queue.pool = None;
             while queue.is_looking {
                 room.looked.wait(&mut queue);
             }

@@ -439,6 +439,13 @@ impl Arenas {
         self.state.lock().arenas.iter_mut().any(|arena| arena.pages.has_gap(pages))
     }
 
+    /// Returns `false` if `need` fits in no heap, gap or new arena.
+    pub(crate) fn may_fit(&self, need: Need) -> bool {
+        let len = need.size.next_multiple_of(self.page);
+        let may_fit_in_heap = || need.size / MIN_SIZE <= self.state.lock().longest_gap;
+        need.grain == Grain::Line && may_fit_in_heap() || self.has_gap(len) || self.next_len(len).is_some()
+    }
+
     pub(crate) fn has_segment(&self, serial: u64) -> bool {
         self.state.lock().arenas.iter().any(|arena| arena.payload.serial() == serial)
     }
