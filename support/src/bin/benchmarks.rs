@@ -27,7 +27,7 @@ struct Options {
     #[arg(long)]
     quick: bool,
     /// Run only the benches whose command contains this, and keep the other figures
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
     only: String,
     /// Run nothing, and write BENCHMARKS.md and the charts from the figures
     #[arg(long, conflicts_with_all = ["quick", "only"])]
@@ -103,10 +103,10 @@ fn measure(options: &Options, all: &mut Run) -> Fallible {
     };
     for (cargo, full, quick) in BENCHES {
         let arguments = if options.quick { quick } else { full };
-        if !cargo.contains(&options.only) || (options.quick && quick.is_empty()) {
+        let command = format!("cargo {cargo} {arguments}");
+        if !command.contains(&options.only) || (options.quick && quick.is_empty()) {
             continue;
         }
-        let command = format!("cargo {cargo} {arguments}");
         println!("\n==> {command}");
         // `benches/peers` is a workspace with another target directory.
         let mut process = Command::new("cargo");
