@@ -403,12 +403,6 @@ impl Backend {
         }
     }
 
-    /// Returns `false` if a chunk fits nowhere until others have been dropped, collected or evicted.
-    /// For less than 32 pages, `true` means only that it may fit.
-    pub fn has_room(&self, len: usize, align: usize) -> bool {
-        !self.is_inherited() && self.class(len, align).is_ok_and(|class| self.pool().has_room(class, len))
-    }
-
     /// Returns statistics; all zero in a forked child.
     pub fn stats(&self) -> Stats {
         self.pool().stats()

@@ -372,7 +372,6 @@ fn forked_child() {
         });
         let is_inert = backend.is_inherited() && backend.trim() == 0 && backend.places(0).is_empty();
         let is_inert = is_inert && !backend.wants_back(chunk.segment(), chunk.offset(), chunk.len());
-        let is_inert = is_inert && !backend.has_room(1, 1);
         drop(chunk);
         drop(backend);
         drop(mapped);
@@ -443,25 +442,6 @@ fn segment_id_used_twice() {
     drop(first);
     assert!(backend.alloc(MIB / 32, 1).is_ok());
     assert_eq!(source.files(), NONE);
-}
-
-#[test]
-fn has_room_for_what_needs_no_eviction() {
-    let backend = build(&Source::new("has-room"));
-    assert!(backend.has_room(MIB, 1), "in a new segment");
-    assert!(!backend.has_room(MIB + 1, 1) && !backend.has_room(1, MIB), "no such class");
-    let mut chunks: Vec<_> = (0..4).map(|_| backend.alloc(MIB / 4, 1).unwrap()).collect();
-    assert!([1, 1000, 5000, MIB / 4].iter().all(|&len| !backend.has_room(len, 1)));
-    chunks.pop();
-    assert!(backend.has_room(MIB / 4, 1), "an idle chunk");
-    assert!(!backend.has_room(1000, 1) && !backend.has_room(MIB / 8, 1), "it is in the way");
-    backend.evict_idle();
-    assert!(backend.has_room(1000, 1) && backend.has_room(MIB / 4, 1) && !backend.has_room(MIB / 2, 1));
-    let _short = backend.alloc(1000, 1).unwrap();
-    assert!(!backend.has_room(MIB / 4, 1), "a heap is in the way");
-    chunks.extend(std::iter::from_fn(|| backend.alloc(page_size(), page_size()).ok()));
-    assert!(!backend.has_room(page_size(), page_size()));
-    assert!(backend.has_room(1000, 1), "in a heap");
 }
 
 /// Guards against middleware that keeps whole chunks in its own lists and starves long messages.

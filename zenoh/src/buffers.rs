@@ -41,7 +41,7 @@ use zenoh::shm::ShmProviderBackend;
 /// reuse.
 ///
 /// The pool's buffers count against the cap. At the cap, it releases all free buffers of other classes
-/// for a new one that fits nowhere. Below it, each time a class of *n* buffers has served 256 + 8 *n*
+/// before an allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
 /// allocations, half of the buffers that were idle all the time return to the backend, except those
 /// that are reserved. After a second without an allocation, a thread releases idle buffers that are
 /// more than 128 of a class. Once the segments span the whole cap, a new buffer may be only as long as its
@@ -310,26 +310,22 @@ impl Inner {
     }
 
     /// Makes a buffer. At the cap, takes one that is free by now, or releases others; if
-    /// `is_thorough`, after a search of all, and before the backend has to refuse it.
+    /// `is_thorough`, after a search of all.
     #[cold]
     #[inline(never)]
     fn make(&self, class: usize, len: usize, is_thorough: bool) -> Result<Whole, AllocError> {
         let mut rounds = if is_thorough { usize::MAX } else { ROUNDS };
-        let mut has_room = !is_thorough || self.backend.chunks.has_room(len, self.sizes[class].align);
         loop {
-            let refused = match has_room.then(|| self.make_one(class, len)) {
-                Some(Err(error)) if is_out_of_memory(&error) => Some(error),
-                Some(done) => return done,
-                None => None,
+            let error = match self.make_one(class, len) {
+                Err(error) if is_out_of_memory(&error) => error,
+                done => return done,
             };
             if let Some(whole) = self.take(class, |buffers| buffers.look(is_thorough)) {
                 return Ok(whole);
             }
-            let has_evicted = rounds > 0 && self.evict(class, is_thorough);
-            if let Some(error) = refused.filter(|_| !has_evicted) {
+            if rounds == 0 || !self.evict(class, is_thorough) {
                 return Err(error);
             }
-            has_room = true;
             rounds -= 1;
         }
     }

@@ -195,8 +195,8 @@ impl Arenas {
     }
 
     /// Carves whole pages from the oldest arena with space, and returns the parts without memory,
-    /// in bytes from the segment's start. Uses another class's region only if `anywhere`, and its own
-    /// only if the run fits nowhere else.
+    /// in bytes from the segment's start. Uses another class's region only if `anywhere`, its own
+    /// or a lapsed one if the run fits nowhere else.
     pub(crate) fn carve_run(&self, len: usize, class: usize, anywhere: bool) -> Option<(Carved, Vec<Range<usize>>)> {
         let (mut state, pages) = (self.state.lock(), len / self.page);
         let carve = |state: &mut ArenaState, anywhere| {
@@ -437,13 +437,6 @@ impl Arenas {
     pub(crate) fn has_gap(&self, len: usize) -> bool {
         let pages = len / self.page;
         self.state.lock().arenas.iter_mut().any(|arena| arena.pages.has_gap(pages))
-    }
-
-    /// Returns `false` if `need` fits in no heap, gap or new arena.
-    pub(crate) fn may_fit(&self, need: Need) -> bool {
-        let len = need.size.next_multiple_of(self.page);
-        let may_fit_in_heap = || need.size / MIN_SIZE <= self.state.lock().longest_gap;
-        need.grain == Grain::Line && may_fit_in_heap() || self.has_gap(len) || self.next_len(len).is_some()
     }
 
     pub(crate) fn has_segment(&self, serial: u64) -> bool {

@@ -3,7 +3,7 @@
 //!
 //! | request or event | in the region |
 //! |---|---|
-//! | a run or a piece for its class | is carved wherever it fits, in part there or not, and the region ends |
+//! | a run or a piece for its class | is carved wherever it fits, in part there or not, and the region ends (not in arenas that are to make way) |
 //! | a run or a piece for another class | is carved only if it fits nowhere else |
 //! | a chunk is dropped | it returns to the arena, not to a shelf (see `pool::release`) |
 //!
@@ -165,7 +165,7 @@ impl Arenas {
 
     pub(crate) fn is_kept_from(&self, class: usize) -> bool {
         let state = self.state.lock();
-        state.region.as_ref().is_some_and(|region| region.class != class)
+        state.region.as_ref().is_some_and(|region| region.class != class && !region.has_lapsed())
     }
 
     /// Without a region, this is one relaxed load.
@@ -258,5 +258,32 @@ impl ArenaState {
             self.has_region.store(false, Ordering::Relaxed);
             self.arenas.iter_mut().for_each(|arena| arena.pages.close(0..0));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Provider, Tuning};
+
+    const MIB: usize = 1 << 20;
+
+    /// Empty segments make way for a longer one, although a class that has given up waiting had a region.
+    #[test]
+    fn lapsed_region_is_in_no_way() {
+        let name = format!("shm_pool-unit-{}-lapsed", std::process::id());
+        let builder = Provider::builder().name_prefix(name).max_bytes(4 * MIB);
+        let provider = builder.tuning(Tuning::new().arena_size(MIB)).build().unwrap();
+        let held: Vec<_> = std::iter::from_fn(|| provider.alloc(60_000).ok()).collect();
+        let arenas = &provider.pool().arenas;
+        // The fill's.
+        arenas.state.lock().refused = None;
+        let _ = [(); 2].map(|()| provider.alloc(500_000).unwrap_err());
+        let is_set_aside = || arenas.has_region.load(Ordering::Relaxed);
+        assert!(arenas.count_and_len().0 > 1 && is_set_aside());
+        arenas.state.lock().region.as_mut().unwrap().asked -= 2 * LAPSE;
+        drop(held);
+        assert!(is_set_aside());
+        assert_eq!(provider.alloc(3 * MIB).map(|buffer| buffer.len()).ok(), Some(3 * MIB));
     }
 }

@@ -267,10 +267,6 @@ impl Pool {
         }
     }
 
-    pub(crate) fn has_room(&self, class: usize, len: usize) -> bool {
-        !self.shelves[class].is_empty() || self.arenas.may_fit(self.demand(class, len))
-    }
-
     pub(crate) fn demand(&self, class: usize, len: usize) -> Need {
         let Need { size, grain } = self.classes[class].shape.need;
         let unit = if grain == Grain::Line { MIN_SIZE } else { self.limits.page };
