@@ -114,6 +114,7 @@ fn drive(prefix: &str) {
     recording = recorder();
     camera.number();
     catches_up(&recording, &camera);
+    catches_up(&recording, &imu);
     receives(&recording, send(&imu, 2000));
     camera.tell(&Message::Number(20));
     reading.kill();
@@ -147,14 +148,14 @@ fn receives(receiver: &Child, number: u64) {
 }
 
 /// Sends until a receiver that may miss messages, or is about to join, has received one.
-fn catches_up(receiver: &Child, camera: &Child) {
-    let first = send(camera, 1);
+fn catches_up(receiver: &Child, sensor: &Child) {
+    let first = send(sensor, 1);
     let last = || {
-        receiver.tell(&Message::Last);
+        receiver.tell(&Message::Last(first >> 32));
         receiver.number()
     };
     while last() < first {
-        send(camera, 1);
+        send(sensor, 1);
     }
 }
 
@@ -256,7 +257,7 @@ impl Progress {
         while let Some(question) = link.receive().unwrap() {
             let mut last = self.last.lock().unwrap();
             match question {
-                Message::Last => link.send(&Message::Number(last.iter().flatten().copied().max().unwrap_or(0))),
+                Message::Last(process) => link.send(&Message::Number(last[process as usize].unwrap_or(0))),
                 Message::Check(number) => {
                     while last[(number >> 32) as usize] < Some(number) {
                         last = self.changed.wait(last).unwrap();

@@ -29,8 +29,8 @@ pub(crate) enum Message {
     Trim,
     /// Call `Client::mapped_segments`. Answered by a `Number`.
     Segments,
-    /// Tell the last message received. Answered by its `Number`.
-    Last,
+    /// Tell the last message received of a process. Answered by its `Number`.
+    Last(u64),
     /// Count the mappings of objects with the test's prefix. Answered by a `Number`.
     Mappings,
     /// Continue with the next step of the role.
@@ -77,7 +77,7 @@ impl Message {
             Self::Panicked(text) => (14, text.as_bytes().to_vec()),
             Self::End(how) => (15, vec![*how as u8]),
             Self::Program(bytes) => (16, bytes.clone()),
-            Self::Last => (17, Vec::new()),
+            Self::Last(process) => number(17, *process),
         };
         let len = u32::try_from(1 + body.len()).expect("messages are short");
         [&len.to_le_bytes()[..], &[tag], &body].concat()
@@ -105,7 +105,7 @@ impl Message {
             14 => Self::Panicked(text()),
             15 => Self::End(Ending::ALL[usize::from(body[0])]),
             16 => Self::Program(body.to_vec()),
-            17 => Self::Last,
+            17 => Self::Last(number()),
             _ => panic!("no message has tag {tag}"),
         }
     }
