@@ -3,9 +3,12 @@
 //!
 //! | request or event | in the region |
 //! |---|---|
-//! | a run or a piece for its class | is carved wherever it fits, in part there or not, and the region ends (not in arenas that are to make way) |
+//! | a run or a piece for its class | is carved wherever it fits, in part there or not, and the region ends |
 //! | a run or a piece for another class | is carved only if it fits nowhere else |
 //! | a chunk is dropped | it returns to the arena, not to a shelf (see `pool::release`) |
+//!
+//! If no arena is long enough for the length, the region is whole arenas. Nothing is carved there for its
+//! class: once they are empty, they make way for a longer one.
 //!
 //! A region ends [`LAPSE`] after its class was last refused. Another class may replace it [`LAPSE`]
 //! after it was chosen.
@@ -218,7 +221,7 @@ impl Arenas {
     pub(crate) fn is_surrendered(&self, class: usize) -> bool {
         let mut state = self.state.lock();
         let is_surrendered = matches!(&state.region, Some(region) if region.class == class && region.site.is_surrender)
-            && state.is_region_free();
+            && state.arenas.iter().all(|arena| arena.pages.is_closed_free());
         if is_surrendered {
             state.end_region();
             state.is_merged = true;
@@ -237,10 +240,6 @@ impl ArenaState {
         }
     }
 
-    fn is_region_free(&self) -> bool {
-        self.region.is_some() && self.arenas.iter().all(|arena| arena.pages.is_closed_free())
-    }
-
     /// Its own region, if it is a part of one arena; or one that has lapsed.
     pub(super) fn may_use_region(&self, class: usize) -> bool {
         let Some(region) = &self.region else { return false };
@@ -248,7 +247,7 @@ impl ArenaState {
     }
 
     pub(super) fn served(&mut self, class: usize) {
-        if self.region.as_ref().is_some_and(|region| region.class == class) || self.may_use_region(class) {
+        if self.region.as_ref().is_some_and(|region| region.class == class || region.has_lapsed()) {
             self.end_region();
         }
     }
