@@ -120,6 +120,9 @@ impl Carver {
 
     /// Returns the first unit. Uses the closed range only if `anywhere`.
     pub(crate) fn carve(&mut self, units: usize, anywhere: bool) -> Option<usize> {
+        if units > self.free_units() {
+            return None;
+        }
         // talc chooses where to search, so each gap that it finds in the closed range is set aside
         // for the duration, up to the end of that range.
         let closed = if anywhere { 0..0 } else { self.closed.clone() };

@@ -43,7 +43,7 @@ use zenoh::{Config, Session, Wait};
 const MIB: usize = 1 << 20;
 
 /// Rounds of each case; one with `--quick`.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 15;
 
 /// Publishers that follow each other; fewer with `--quick`.
 const RESTARTS: usize = 50;
@@ -202,7 +202,7 @@ fn long() -> Fallible<Vec<Compared>> {
 /// Waits with many in flight.
 fn waiting() -> Fallible<Vec<Compared>> {
     const LEN: usize = 1024;
-    const WAITS: usize = 20;
+    const WAITS: usize = 200;
     let measure = |whose, &is_oldest: &bool| {
         let memory = Memory::new(whose, 64 * MIB)?;
         let mut in_flight: VecDeque<ZBytes> = std::iter::from_fn(|| memory.alloc(LEN)).take(1 << 16).collect();
@@ -216,8 +216,8 @@ fn waiting() -> Fallible<Vec<Compared>> {
                     let message = memory.wait(LEN).map_err(|error| error.to_string());
                     message.map(|message| (Instant::now(), message))
                 });
-                // By then it looks at regular intervals.
-                thread::sleep(Duration::from_millis(50));
+                // By then it looks at regular intervals. The message is read at any time between two looks.
+                thread::sleep(Duration::from_micros(fastrand::u64(10_000..20_000)));
                 let (start, cpu) = (Instant::now(), clock::process_cpu());
                 thread::sleep(measured);
                 let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;

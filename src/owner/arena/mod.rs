@@ -16,7 +16,7 @@ mod region;
 pub(crate) use crate::owner::carver::Mark;
 pub(crate) use region::Site;
 
-use crate::os::posix::{page_size, round_to_pages};
+use crate::os::posix::page_size;
 use crate::owner::carver::Carver;
 use crate::owner::control::Payload;
 use crate::owner::limits::{Account, First, Grain, Need, MIN_SIZE};
@@ -393,7 +393,7 @@ pub(crate) struct Blank(Carver, Holes);
 
 impl Arenas {
     pub(crate) fn heap_len(&self, len: usize, will_recur: bool) -> (usize, usize) {
-        let pages = |len: usize| round_to_pages(len).unwrap_or(len);
+        let pages = |len: usize| len.next_multiple_of(self.page);
         let first = match self.first {
             First::Given(bytes) | First::Usual(bytes) => bytes,
             First::OneMessage => 0,

@@ -10,7 +10,6 @@ mod take;
 pub use take::Reservation;
 
 use crate::os::fork;
-use crate::os::posix::round_to_pages;
 use crate::owner::arena::{Arenas, Room};
 use crate::owner::chunk::{Chunk, ChunkShelf, ClosedChunk, OwnedChunk, Registry, Whereabouts};
 use crate::owner::control::{OwnerControl, SegmentFactory};
@@ -369,8 +368,7 @@ impl Pool {
     /// Returns `true` if idle chunks should be evicted for a message before a collection: runs of pages
     /// merge, whereas a collection leaves more idle chunks between them. Heaps would be searched for gaps.
     pub(crate) fn should_evict_for(&self, class: usize, len: usize) -> bool {
-        let pages = round_to_pages(len.max(1));
-        self.classes[class].shape.need.grain == Grain::Page && pages.is_some_and(|pages| self.idle_bytes() >= pages)
+        self.classes[class].shape.need.grain == Grain::Page && self.idle_bytes() >= self.demand(class, len).size
     }
 
     /// Returns `true` if a longer message waits for chunks to be released.

@@ -22,6 +22,7 @@ use crate::owner::arena::{Carved, Room};
 use crate::owner::chunk::{Chunk, ClosedChunk};
 use crate::owner::limits::{class_of, AllocError, AllocErrorKind, Grain, Need, COUNTED, MIN_SIZE};
 use std::io;
+use std::mem;
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -82,17 +83,23 @@ impl Pool {
 
     #[inline(never)]
     pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
-        let taken = self.take_now(class, len);
+        let taken = self.take_now(class, len, false);
         if taken.as_ref().is_err_and(AllocError::is_at_the_cap) {
             self.note_refused(class, len);
         }
         taken
     }
 
-    pub(crate) fn take_now(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
+    /// Takes a chunk, or makes one. If `is_full`, [`make_if_room`](Self::make_if_room) has just found no room.
+    pub(crate) fn take_now(
+        self: &Arc<Self>,
+        class: usize,
+        len: usize,
+        is_full: bool,
+    ) -> Result<ClosedChunk, AllocError> {
         let ready = self.take_own(class).or_else(|| self.take_leased(class, self.leased_tries(class)));
         let ready = ready.or_else(|| self.take_returned(class)).or_else(|| self.take_larger(class));
-        ready.map_or_else(|| self.make_for(class, len), Ok)
+        ready.map_or_else(|| self.make_for(class, len, is_full), Ok)
     }
 
     fn leased_tries(&self, class: usize) -> usize {
@@ -228,26 +235,28 @@ fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
 impl Pool {
     /// Makes a chunk, and room for it.
     #[cold]
-    pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
+    fn make_for(self: &Arc<Self>, class: usize, len: usize, is_full: bool) -> Result<ClosedChunk, AllocError> {
         let (need, wanted) = (self.demand(class, len), self.wanted(class, len));
-        let mut made = self.make(wanted);
+        let mut made = self.make(wanted, is_full);
         if !wanted.is_one_off && need.size < wanted.need.size && made.as_ref().is_err_and(AllocError::is_at_the_cap) {
             // It may fit without the class's rounding.
-            made = self.make(Wanted { need, is_one_off: true, ..wanted }).or(made);
+            made = self.make(Wanted { need, is_one_off: true, ..wanted }, false).or(made);
         }
         made
     }
 
-    /// Makes a chunk if there is room for it.
+    /// Makes a chunk if there is room for it. Otherwise returns whether that is because of the cap.
     #[cold]
-    pub(crate) fn make_if_room(self: &Arc<Self>, class: usize, len: usize) -> Option<ClosedChunk> {
+    pub(crate) fn make_if_room(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, bool> {
         let wanted = self.wanted(class, len);
-        let memory = self.find_memory(wanted, Where::Grow);
-        if matches!(memory, Err(NoMemory::Os(_))) && !self.source.keeps_segments() {
-            // There may be a new segment, without memory.
-            self.give_up_arenas(true);
-        }
-        Some(self.register(wanted, memory.ok()?))
+        self.find_memory(wanted, Where::Grow).map(|memory| self.register(wanted, memory)).map_err(|failure| {
+            let is_full = matches!(failure, NoMemory::Cap);
+            if !is_full && !self.source.keeps_segments() {
+                // There may be a new segment, without memory.
+                self.give_up_arenas(true);
+            }
+            is_full
+        })
     }
 
     /// If the arenas can no longer grow, this is a one-off unless the class recurs: a chunk on a shelf would
@@ -278,13 +287,14 @@ impl Pool {
     }
 
     #[cold]
-    fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
+    fn make(self: &Arc<Self>, mut wanted: Wanted, mut is_full: bool) -> Result<ClosedChunk, AllocError> {
         // Bounded: garbage can make it look as if there were always more to reclaim, and other
         // threads may take the room.
         let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) = (true, false, true, TRIES);
-        let mut from = if self.arenas.room() == Room::ToGrow { Where::Arenas } else { Where::Grow };
+        let mut from = if self.arenas.room() == Room::ToGrow && !is_full { Where::Arenas } else { Where::Grow };
         loop {
-            let failure = match self.find_memory(wanted, from) {
+            let found = if mem::take(&mut is_full) { Err(NoMemory::Cap) } else { self.find_memory(wanted, from) };
+            let failure = match found {
                 Ok(memory) => return Ok(self.register(wanted, memory)),
                 Err(failure) => failure,
             };
@@ -302,11 +312,11 @@ impl Pool {
                 NoMemory::Cap => self.make_room(wanted, from == Where::Anywhere),
                 NoMemory::Os(error) if !error.is_out_of_memory() => false,
                 NoMemory::Os(error) => {
-                    self.relieve_system(wanted.need, std::mem::replace(&mut was_punched, true), error)
-                        || std::mem::take(&mut may_sweep) && self.source.sweep() > 0
+                    self.relieve_system(wanted.need, mem::replace(&mut was_punched, true), error)
+                        || mem::take(&mut may_sweep) && self.source.sweep() > 0
                 }
             };
-            if has_made_room || std::mem::take(&mut may_reclaim) && self.reclaim() > 0 {
+            if has_made_room || mem::take(&mut may_reclaim) && self.reclaim() > 0 {
                 continue;
             }
             match failure {
@@ -395,7 +405,7 @@ impl Pool {
                     self.grow(wanted).or_else(|_| self.grow(least))?;
                     len = wanted;
                 }
-                _ => len = round_to_pages(len / 2).unwrap_or(least).max(least),
+                _ => len = (len / 2).next_multiple_of(self.limits.page).max(least),
             }
         }
     }
@@ -419,6 +429,9 @@ impl Pool {
     }
 
     fn grow(&self, len: usize) -> Result<(), NoMemory> {
+        if self.arenas.room() != Room::ToGrow {
+            return Err(NoMemory::Cap);
+        }
         let _one_at_a_time = self.growing.lock();
         if self.arenas.has_gap(len) {
             return Ok(());
@@ -505,7 +518,7 @@ impl Pool {
         taken: &mut Vec<ClosedChunk>,
     ) -> Result<(), AllocError> {
         while self.registry.lock().count(class) < wanted {
-            taken.push(self.make(Wanted { may_be_larger: false, ..self.usual(class) })?);
+            taken.push(self.make(Wanted { may_be_larger: false, ..self.usual(class) }, false)?);
         }
         if self.control().is_some() {
             self.prepare_class(class).map_err(AllocErrorKind::ReserveShare)?;
