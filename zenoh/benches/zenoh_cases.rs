@@ -249,7 +249,7 @@ fn idle() -> Fallible<Vec<Compared>> {
         // By then a pool has released what it does not need.
         thread::sleep(Duration::from_secs(3));
         let (start, cpu) = (Instant::now(), clock::process_cpu());
-        thread::sleep(Duration::from_secs(2));
+        thread::sleep(Duration::from_secs(5));
         let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
         Ok([share])
     };

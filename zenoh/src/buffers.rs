@@ -44,7 +44,7 @@ use zenoh::shm::ShmProviderBackend;
 /// before an allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
 /// allocations, half of the buffers that were idle all the time return to the backend, except those
 /// that are reserved. After a second without an allocation, a thread releases idle buffers that are
-/// more than 128 of a class. Once the segments span the whole cap, a new buffer may be only as long as its
+/// more than 32 of a class. Once the segments span the whole cap, a new buffer may be only as long as its
 /// message, to leave room for others, and is then not reused.
 ///
 /// ```

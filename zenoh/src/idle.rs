@@ -17,7 +17,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// A class keeps as many idle buffers.
-pub(crate) const MANY: usize = 128;
+pub(crate) const MANY: usize = 32;
 
 /// How long nothing must be allocated. While readers keep the buffers of an unused pool, the thread
 /// looks less and less often.

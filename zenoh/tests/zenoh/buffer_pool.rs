@@ -224,7 +224,7 @@ fn burst_is_returned() {
 /// An unused pool costs no CPU: zenoh confirms each of its buffers.
 #[test]
 fn burst_of_an_unused_pool_is_returned() {
-    const MANY: usize = 128;
+    const MANY: usize = 32;
     const BURST: usize = 5000;
     let backend = PoolBackend::builder().max_bytes(64 << 20).build().unwrap();
     let pool = BufferPool::new(&backend);
