@@ -42,8 +42,9 @@ use zenoh::{Config, Session, Wait};
 
 const MIB: usize = 1 << 20;
 
-/// Rounds of each case; one with `--quick`.
-const ROUNDS: usize = 15;
+/// Rounds of the cases that count, and of those that measure; one with `--quick`.
+const ROUNDS: usize = 7;
+const MEASURED_ROUNDS: usize = 15;
 
 /// Publishers that follow each other; fewer with `--quick`.
 const RESTARTS: usize = 50;
@@ -121,6 +122,7 @@ fn percent(share: f64) -> String {
 
 /// Measures some figures in each variant of a case, with each kind of memory in turn.
 fn compare<V, const N: usize>(
+    rounds: usize,
     variants: &[(&str, V)],
     figures: [Figure; N],
     measure: impl Fn(Whose, &V) -> Fallible<[f64; N]>,
@@ -135,7 +137,7 @@ fn compare<V, const N: usize>(
             theirs: Vec::new(),
         }));
     }
-    for _ in 0..if is_quick() { 1 } else { ROUNDS } {
+    for _ in 0..if is_quick() { 1 } else { rounds } {
         for ((_, variant), rows) in variants.iter().zip(rows.chunks_mut(N)) {
             for whose in ALL {
                 for (row, figure) in rows.iter_mut().zip(measure(whose, variant)?) {
@@ -196,7 +198,7 @@ fn long() -> Fallible<Vec<Compared>> {
     };
     let figures: [Figure; 2] =
         [("1 MiB under 100 kB: served within 300 ms, of 40", count, NO_LESS), ("the longest wait", time, NO_MORE)];
-    compare(&[("", ())], figures, measure)
+    compare(ROUNDS, &[("", ())], figures, measure)
 }
 
 /// Waits with many in flight.
@@ -237,7 +239,7 @@ fn waiting() -> Fallible<Vec<Compared>> {
     let variants =
         [("65,536 in flight, the oldest is read: ", true), ("65,536 in flight, another one is read: ", false)];
     let figures: [Figure; 2] = [("CPU before", percent, NO_MORE), ("until the wait ends", time, NO_MORE)];
-    compare(&variants, figures, measure)
+    compare(MEASURED_ROUNDS, &variants, figures, measure)
 }
 
 /// An idle process after a burst.
@@ -253,7 +255,7 @@ fn idle() -> Fallible<Vec<Compared>> {
         let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
         Ok([share])
     };
-    compare(&[("", ())], [("50,000 have been read: CPU", percent, NO_MORE)], measure)
+    compare(MEASURED_ROUNDS, &[("", ())], [("50,000 have been read: CPU", percent, NO_MORE)], measure)
 }
 
 fn open(role: &str, endpoint: &str) -> Fallible<Session> {
@@ -355,7 +357,7 @@ const DELAYS: [(&str, Duration); 3] = [
 /// Publishers that exit soon.
 fn exit() -> Fallible<Vec<Compared>> {
     const RUNS: usize = 4;
-    compare(&DELAYS, [("all messages arrive, of 4 times", count, NO_LESS)], |whose, &delay| {
+    compare(ROUNDS, &DELAYS, [("all messages arrive, of 4 times", count, NO_LESS)], |whose, &delay| {
         let counts = (0..RUNS).map(|_| received(whose, delay, 1)).collect::<Fallible<Vec<_>>>()?;
         Ok([counts.into_iter().filter(|&count| count == SENT).count() as f64])
     })
@@ -375,6 +377,7 @@ fn grow_descriptor_table() {
 fn restarts() -> Fallible<Vec<Compared>> {
     let restarts = if is_quick() { QUICK_RESTARTS } else { RESTARTS };
     compare(
+        ROUNDS,
         &DELAYS[..2],
         [("messages that arrive of 100, publisher after publisher", count, NO_LESS)],
         |whose, &delay| Ok([received(whose, delay, restarts)? as f64 / restarts as f64]),

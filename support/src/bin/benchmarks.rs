@@ -48,7 +48,7 @@ const BENCHES: [(&str, &str, &str); 15] = [
     ("bench --bench receiver_latency --", "--rounds 3", "--quick"),
     (PEERS, "", "--quick"),
     (PUBSUB, "--rounds 5", "--quick"),
-    (PUBSUB, "--load saturated --messages 3000 --rounds 25", "--load saturated --messages 500 --rounds 1"),
+    (PUBSUB, "--load saturated --messages 3000 --rounds 40", "--load saturated --messages 500 --rounds 1"),
     (PUBSUB, "--load paced --messages 2000 --rounds 7", "--load paced --messages 200 --rounds 1"),
     (PUBSUB, "--load flat-out --messages 20000 --rounds 7", "--load flat-out --messages 500 --rounds 1"),
     (PUBSUB, "--load first --rounds 7", "--load first --rounds 1"),

@@ -110,7 +110,7 @@ impl Stream<'_> {
     fn run(&mut self, source: &Source, cpu: u64) -> Fallible<Figures> {
         let Options { messages, window, .. } = *self.options;
         let (sizes, mut bytes, mut seen) = (self.options.stream(), 0, figures([]));
-        let (start, mut steady) = (Instant::now(), cpu);
+        let (start, mut steady, mut early) = (Instant::now(), cpu, self.waits.clone());
         for (number, content) in (0..messages).zip(source.messages(&sizes)) {
             self.wait_until_due(start, number);
             if number + self.options.first_tenth() == messages {
@@ -123,7 +123,7 @@ impl Stream<'_> {
             self.publish(message, number, content)?;
             bytes += content.len();
             if number + 1 == self.options.first_tenth() {
-                steady = clock::process_cpu();
+                (steady, early) = (clock::process_cpu(), self.waits.clone());
                 seen.extend(self.segments("early segments"));
             }
             if number % PULSE == 0 {
@@ -149,6 +149,7 @@ impl Stream<'_> {
         seen.extend(figures([("killed", self.taken_back.len() as f64)]));
         seen.extend(self.footprint.figures());
         seen.extend(quantiles(&self.waits));
+        self.waits.subtract(&early)?;
         seen.extend(figures([
             ("messages", messages as f64),
             ("bytes", bytes as f64),
@@ -157,6 +158,7 @@ impl Stream<'_> {
             ("per second", messages as f64 / seconds),
             ("GB per second", bytes as f64 / 1e9 / seconds),
             ("cpu", cpu as f64 / messages as f64),
+            ("steady p999", self.waits.value_at_quantile(0.999) as f64),
             ("steady cpu", steady as f64 / (messages - self.options.first_tenth()).max(1) as f64),
             ("in flight", self.in_flight as f64),
             ("behind", self.behind.as_nanos() as f64),
