@@ -120,6 +120,7 @@ impl Carver {
 
     /// Returns the first unit. Uses the closed range only if `anywhere`.
     pub(crate) fn carve(&mut self, units: usize, anywhere: bool) -> Option<usize> {
+        // talc would search its lists.
         if units > self.free_units() {
             return None;
         }

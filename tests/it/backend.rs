@@ -229,6 +229,26 @@ fn collects_before_refusal() {
     assert!(backend.alloc(MIB, 1).is_ok());
 }
 
+/// Another thread releases the last chunk, and its segment with it, while this one asks for a collection.
+#[test]
+fn segment_is_removed_meanwhile() {
+    struct Elsewhere(Mutex<Vec<Chunk>>);
+    impl Collect for Elsewhere {
+        fn collect(&self) -> bool {
+            let chunks = std::mem::take(&mut *self.0.lock().unwrap());
+            thread::scope(|scope| scope.spawn(|| drop(chunks)).join().unwrap());
+            false
+        }
+    }
+    let in_flight = Arc::new(Elsewhere(Mutex::default()));
+    let builder = builder().max_idle_per_class(0).collect_early(false);
+    let backend = builder.build(Shared(Source::new("backend-meanwhile"))).unwrap().with_collector(in_flight.clone());
+    for _ in 0..3 {
+        let chunk = backend.alloc(MIB, 1).unwrap();
+        in_flight.0.lock().unwrap().push(chunk);
+    }
+}
+
 /// Of short chunks, which would need a search for gaps. Of long ones, idle ones are evicted first.
 #[test]
 fn collects_before_making_room() {

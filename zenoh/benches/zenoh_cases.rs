@@ -42,9 +42,9 @@ use zenoh::{Config, Session, Wait};
 
 const MIB: usize = 1 << 20;
 
-/// Rounds of the cases that count, and of those that measure; one with `--quick`.
+/// Rounds of each case, and of the two whose figures are close; one with `--quick`.
 const ROUNDS: usize = 7;
-const MEASURED_ROUNDS: usize = 15;
+const CLOSE_ROUNDS: usize = 15;
 
 /// Publishers that follow each other; fewer with `--quick`.
 const RESTARTS: usize = 50;
@@ -218,8 +218,8 @@ fn waiting() -> Fallible<Vec<Compared>> {
                     let message = memory.wait(LEN).map_err(|error| error.to_string());
                     message.map(|message| (Instant::now(), message))
                 });
-                // By then it looks at regular intervals. The message is read at any time between two looks.
-                thread::sleep(Duration::from_micros(fastrand::u64(10_000..20_000)));
+                // By then it looks at regular intervals. The message is read at a random time between two looks.
+                thread::sleep(Duration::from_micros(fastrand::u64(20_000..30_000)));
                 let (start, cpu) = (Instant::now(), clock::process_cpu());
                 thread::sleep(measured);
                 let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
@@ -239,7 +239,7 @@ fn waiting() -> Fallible<Vec<Compared>> {
     let variants =
         [("65,536 in flight, the oldest is read: ", true), ("65,536 in flight, another one is read: ", false)];
     let figures: [Figure; 2] = [("CPU before", percent, NO_MORE), ("until the wait ends", time, NO_MORE)];
-    compare(MEASURED_ROUNDS, &variants, figures, measure)
+    compare(CLOSE_ROUNDS, &variants, figures, measure)
 }
 
 /// An idle process after a burst.
@@ -255,7 +255,7 @@ fn idle() -> Fallible<Vec<Compared>> {
         let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
         Ok([share])
     };
-    compare(MEASURED_ROUNDS, &[("", ())], [("50,000 have been read: CPU", percent, NO_MORE)], measure)
+    compare(CLOSE_ROUNDS, &[("", ())], [("50,000 have been read: CPU", percent, NO_MORE)], measure)
 }
 
 fn open(role: &str, endpoint: &str) -> Fallible<Session> {

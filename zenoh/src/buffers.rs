@@ -43,9 +43,9 @@ use zenoh::shm::ShmProviderBackend;
 /// The pool's buffers count against the cap. At the cap, it releases all free buffers of other classes
 /// before an allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
 /// allocations, half of the buffers that were idle all the time return to the backend, except those
-/// that are reserved. After a second without an allocation, a thread releases idle buffers that are
-/// more than 32 of a class. Once the segments span the whole cap, a new buffer may be only as long as its
-/// message, to leave room for others, and is then not reused.
+/// that are reserved. After a second without an allocation, a thread releases all but 32 idle buffers
+/// of each class that has more than 128. Once the segments span the whole cap, a new buffer may be
+/// only as long as its message, to leave room for others, and is then not reused.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {

@@ -16,8 +16,11 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// A class keeps as many idle buffers.
-pub(crate) const MANY: usize = 32;
+/// A class of up to this many buffers costs little, and keeps them.
+pub(crate) const MANY: usize = 128;
+
+/// A larger one keeps this many idle buffers.
+const SPARE: usize = 32;
 
 /// How long nothing must be allocated. While readers keep the buffers of an unused pool, the thread
 /// looks less and less often.
@@ -60,7 +63,7 @@ impl Idle {
             period = if is_idle { LONGEST.min(period * 2) } else { SHORTEST };
             if is_idle {
                 // Each for a short time: an allocation may wait for the lock.
-                classes.iter().for_each(|class| while class.lock().release_idle(MANY) {});
+                classes.iter().for_each(|class| while class.lock().release_idle(SPARE) {});
             }
             // A class that grows after this finds no thread, and starts one.
             let mut running = self.0.lock();

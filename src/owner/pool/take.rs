@@ -17,7 +17,6 @@
 
 use super::{Pool, GROUP, RECURS_WITHIN};
 use crate::error::OsError;
-use crate::os::posix::round_to_pages;
 use crate::owner::arena::{Carved, Room};
 use crate::owner::chunk::{Chunk, ClosedChunk};
 use crate::owner::limits::{class_of, AllocError, AllocErrorKind, Grain, Need, COUNTED, MIN_SIZE};
@@ -90,7 +89,8 @@ impl Pool {
         taken
     }
 
-    /// Takes a chunk, or makes one. If `is_full`, [`make_if_room`](Self::make_if_room) has just found no room.
+    /// Takes a chunk, or makes one. If `is_full`, [`make_if_room`](Self::make_if_room) has found no room and
+    /// nothing was collected since, so the first search is skipped.
     pub(crate) fn take_now(
         self: &Arc<Self>,
         class: usize,
@@ -291,7 +291,8 @@ impl Pool {
         // Bounded: garbage can make it look as if there were always more to reclaim, and other
         // threads may take the room.
         let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) = (true, false, true, TRIES);
-        let mut from = if self.arenas.room() == Room::ToGrow && !is_full { Where::Arenas } else { Where::Grow };
+        // An arena may have been removed since the search that found them full. `make_room` finds a gap made since.
+        let mut from = if self.arenas.room() == Room::ToGrow { Where::Arenas } else { Where::Grow };
         loop {
             let found = if mem::take(&mut is_full) { Err(NoMemory::Cap) } else { self.find_memory(wanted, from) };
             let failure = match found {
@@ -429,6 +430,7 @@ impl Pool {
     }
 
     fn grow(&self, len: usize) -> Result<(), NoMemory> {
+        // As recent as the search before it. If another thread has freed a gap since, `make_room` finds that.
         if self.arenas.room() != Room::ToGrow {
             return Err(NoMemory::Cap);
         }
@@ -460,7 +462,7 @@ impl Pool {
                 // There may be too little address space, or memory if the factory reserves all of
                 // it.
                 Err(NoMemory::Os(error)) if error.is_out_of_memory() && arena > least => {
-                    arena = round_to_pages(arena / 2).unwrap_or(least).max(len);
+                    arena = (arena / 2).next_multiple_of(self.limits.page).max(len);
                 }
                 Err(error) => return Err(error),
             }
