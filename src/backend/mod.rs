@@ -477,9 +477,10 @@ impl Backend {
             return Ok(chunk);
         }
         let is_due = (self.shared.collect_early && pool.is_collection_due()) || pool.is_another_waiting(class);
-        // A collection costs more than a chunk for which there is room.
+        // A collection costs more than a chunk for which there is room. But if it visits many messages, nothing of
+        // the pool is left in the caches: a request that is refused again and again searches once, after it.
         let mut is_full = false;
-        if self.collector.is_some() && !is_due {
+        if self.collector.is_some() && !is_due && !pool.was_refused(class) {
             match pool.make_if_room(class, len) {
                 Ok(chunk) => return Ok(chunk),
                 Err(is_at_the_cap) => is_full = is_at_the_cap,

@@ -201,7 +201,7 @@ impl BufferPool {
         let reservation = self.0.backend.reserve(len, count)?;
         // Buffers created before an error become idle, too, and are not reserved.
         let mut buffers = Vec::new();
-        let made = (0..count).try_for_each(|_| self.0.make_one(class, len, false).map(|whole| buffers.push(whole)));
+        let made = (0..count).try_for_each(|_| self.0.make_one(class, len).map(|whole| buffers.push(whole)));
         let reserved = self.0.backend.chunks.reserved(class);
         self.0.classes[class].lock().note_reserved(reserved);
         buffers.into_iter().for_each(|whole| self.0.take_back(whole, class));
@@ -273,7 +273,11 @@ impl Inner {
     /// look `is_due`, for one that has been read, or for room for another one.
     pub(crate) fn look(&self, class: usize, len: usize, is_due: bool) -> Option<Result<Whole, AllocError>> {
         match self.take(class, |buffers| if is_due { buffers.look(false) } else { buffers.take_idle() }) {
-            None if is_due => Some(self.make(class, len, false)),
+            None if is_due => {
+                // Refusals of users of the provider put collections off, but not for a request that waits.
+                self.backend.core.providers.hurry();
+                Some(self.make(class, len, false))
+            }
             whole => whole.map(Ok),
         }
     }
@@ -312,7 +316,7 @@ impl Inner {
     fn make(&self, class: usize, len: usize, is_thorough: bool) -> Result<Whole, AllocError> {
         let mut rounds = if is_thorough { usize::MAX } else { ROUNDS };
         loop {
-            let error = match self.make_one(class, len, !is_thorough) {
+            let error = match self.make_one(class, len) {
                 Err(error) if is_out_of_memory(&error) => error,
                 done => return done,
             };
@@ -328,13 +332,10 @@ impl Inner {
 
     /// Creates a buffer. It has room for every length of its class, unless the backend has room for this
     /// one only, or expects no other message of the class. Then it is a one-off (see [`Class`]).
-    fn make_one(&self, class: usize, len: usize, is_waiting: bool) -> Result<Whole, AllocError> {
+    fn make_one(&self, class: usize, len: usize) -> Result<Whole, AllocError> {
         let align = self.sizes[class].align;
         debug_assert_eq!(self.backend.chunks.class(len, align).ok(), Some(class));
-        let chunk = match is_waiting {
-            true => self.backend.collect_and_take(len, align)?,
-            false => self.backend.take(len, align)?,
-        };
+        let chunk = self.backend.take(len, align)?;
         let descriptor = chunk.descriptor.clone();
         let key = Key { segment: descriptor.segment, offset: descriptor.chunk };
         let buffer = self.provider.map(chunk, descriptor.len.get()).map_err(|error| {
@@ -365,8 +366,7 @@ impl Inner {
                 evicted += buffers.release_all_idle();
             }
         });
-        // A request that waits collects before each try.
-        if evicted > 0 && is_thorough {
+        if evicted > 0 {
             self.provider.garbage_collect();
         }
         evicted > 0

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// A class of up to this many buffers costs little, and keeps them.
+/// A class of up to this many buffers keeps them: zenoh confirms them in little time.
 pub(crate) const MANY: usize = 128;
 
 /// A larger one keeps this many idle buffers.
@@ -63,7 +63,8 @@ impl Idle {
             period = if is_idle { LONGEST.min(period * 2) } else { SHORTEST };
             if is_idle {
                 // Each for a short time: an allocation may wait for the lock.
-                classes.iter().for_each(|class| while class.lock().release_idle(SPARE) {});
+                let large = classes.iter().filter(|class| class.lock().kept() > MANY);
+                large.for_each(|class| while class.lock().release_idle(SPARE) {});
             }
             // A class that grows after this finds no thread, and starts one.
             let mut running = self.0.lock();

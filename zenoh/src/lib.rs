@@ -420,23 +420,8 @@ impl PoolBackend {
     /// Takes a chunk, and records that it is in use.
     #[inline]
     fn take(&self, len: usize, align: usize) -> Result<AllocatedChunk, AllocError> {
-        self.record(self.chunks.alloc(len, align)?)
-    }
-
-    /// Collects, and takes a chunk if there is one now.
-    ///
-    /// For a request that waits. `take` searches before a collection and after it. One of many messages has
-    /// replaced all else in the caches, so that the second search would cost as much as the first.
-    fn collect_and_take(&self, len: usize, align: usize) -> Result<AllocatedChunk, AllocError> {
-        // Refusals of users of the provider put collections off, but not for a request that waits.
-        self.core.providers.hurry();
-        self.core.providers.collect();
-        self.record(self.core.chunks.alloc(len, align)?)
-    }
-
-    #[inline]
-    fn record(&self, chunk: Chunk) -> Result<AllocatedChunk, AllocError> {
         let core = &*self.core;
+        let chunk = self.chunks.alloc(len, align)?;
         if core.providers.refusals.load(Ordering::Relaxed) > 0 {
             core.providers.note_served();
         }

@@ -57,6 +57,8 @@ pub(crate) struct Pool {
     /// Chunks made, plus [`RECURS_WITHIN`], so that no class recurs at first.
     made: AtomicU64,
     collection: Collection,
+    /// One more than the class that was refused last, unless a chunk was made since. A hint, all Relaxed.
+    refused: AtomicUsize,
     pub(crate) waiting: Arc<WaitingRoom>,
     pub(crate) notice: Notice,
     windows: Windows,
@@ -177,6 +179,7 @@ impl Pool {
             searches: AtomicU64::new(0),
             made: AtomicU64::new(RECURS_WITHIN),
             collection: Collection::default(),
+            refused: AtomicUsize::new(0),
             waiting: Arc::new(WaitingRoom::new()),
             notice: Notice::new(),
             windows: Windows::default(),
@@ -369,6 +372,11 @@ impl Pool {
     /// merge, whereas a collection leaves more idle chunks between them. Heaps would be searched for gaps.
     pub(crate) fn should_evict_for(&self, class: usize, len: usize) -> bool {
         self.classes[class].shape.need.grain == Grain::Page && self.idle_bytes() >= self.demand(class, len).size
+    }
+
+    /// Returns `true` if there is probably still no room for a class.
+    pub(crate) fn was_refused(&self, class: usize) -> bool {
+        self.refused.load(Ordering::Relaxed) == class + 1
     }
 
     /// Returns `true` if a longer message waits for chunks to be released.

@@ -217,6 +217,7 @@ impl Pool {
 
     /// A class that is refused again gets a region, or another one if that takes too long.
     pub(crate) fn note_refused(&self, class: usize, len: usize) {
+        self.refused.store(class + 1, Ordering::Relaxed);
         let _one_at_a_time = self.making_room.lock();
         let need = self.demand(class, len);
         // Whichever is dropped next serves it.

@@ -363,6 +363,7 @@ impl Pool {
         counts.misses.fetch_add(1, Ordering::Relaxed);
         counts.last_made.store(self.made.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.collection.note_made(memory.len());
+        self.refused.store(0, Ordering::Relaxed);
         let mut registry = self.registry.lock();
         if !is_one_off {
             self.groups[class / GROUP].fetch_add(1, Ordering::Relaxed);
