@@ -44,7 +44,7 @@ const MIB: usize = 1 << 20;
 
 /// Rounds of each case, and of the two whose figures are close; one with `--quick`.
 const ROUNDS: usize = 7;
-const CLOSE_ROUNDS: usize = 15;
+const CLOSE_ROUNDS: usize = 9;
 
 /// Publishers that follow each other; fewer with `--quick`.
 const RESTARTS: usize = 50;
