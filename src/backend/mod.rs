@@ -479,22 +479,20 @@ impl Backend {
         let is_due = (self.shared.collect_early && pool.is_collection_due()) || pool.is_another_waiting(class);
         // A collection costs more than a chunk for which there is room. But if it visits many messages, nothing of
         // the pool is left in the caches: a request that is refused again and again searches once, after it.
-        let mut is_full = false;
         if self.collector.is_some() && !is_due && !pool.was_refused(class) {
-            match pool.make_if_room(class, len) {
-                Ok(chunk) => return Ok(chunk),
-                Err(is_at_the_cap) => is_full = is_at_the_cap,
+            if let Some(chunk) = pool.make_if_room(class, len) {
+                return Ok(chunk);
             }
         }
         let has_collected = self.collector.is_some() && (is_due || !pool.should_evict_for(class, len));
         if has_collected {
-            is_full &= !self.collect();
+            self.collect();
             pool.note_collection();
             if let Some(chunk) = pool.take_ready(class) {
                 return Ok(chunk);
             }
         }
-        pool.take_now(class, len, is_full).or_else(|error| {
+        pool.take_now(class, len).or_else(|error| {
             if may_pass(&error) && self.has_come_back(has_collected, &error) {
                 return pool.take_slow(class, len);
             }

@@ -82,24 +82,17 @@ impl Pool {
 
     #[inline(never)]
     pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
-        let taken = self.take_now(class, len, false);
+        let taken = self.take_now(class, len);
         if taken.as_ref().is_err_and(AllocError::is_at_the_cap) {
             self.note_refused(class, len);
         }
         taken
     }
 
-    /// Takes a chunk, or makes one. If `is_full`, [`make_if_room`](Self::make_if_room) has found no room and
-    /// nothing was collected since, so the first search is skipped.
-    pub(crate) fn take_now(
-        self: &Arc<Self>,
-        class: usize,
-        len: usize,
-        is_full: bool,
-    ) -> Result<ClosedChunk, AllocError> {
+    pub(crate) fn take_now(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let ready = self.take_own(class).or_else(|| self.take_leased(class, self.leased_tries(class)));
         let ready = ready.or_else(|| self.take_returned(class)).or_else(|| self.take_larger(class));
-        ready.map_or_else(|| self.make_for(class, len, is_full), Ok)
+        ready.map_or_else(|| self.make_for(class, len), Ok)
     }
 
     fn leased_tries(&self, class: usize) -> usize {
@@ -235,28 +228,26 @@ fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
 impl Pool {
     /// Makes a chunk, and room for it.
     #[cold]
-    fn make_for(self: &Arc<Self>, class: usize, len: usize, is_full: bool) -> Result<ClosedChunk, AllocError> {
+    fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let (need, wanted) = (self.demand(class, len), self.wanted(class, len));
-        let mut made = self.make(wanted, is_full);
+        let mut made = self.make(wanted);
         if !wanted.is_one_off && need.size < wanted.need.size && made.as_ref().is_err_and(AllocError::is_at_the_cap) {
             // It may fit without the class's rounding.
-            made = self.make(Wanted { need, is_one_off: true, ..wanted }, false).or(made);
+            made = self.make(Wanted { need, is_one_off: true, ..wanted }).or(made);
         }
         made
     }
 
-    /// Makes a chunk if there is room for it. Otherwise returns whether that is because of the cap.
+    /// Makes a chunk if there is room for it.
     #[cold]
-    pub(crate) fn make_if_room(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, bool> {
+    pub(crate) fn make_if_room(self: &Arc<Self>, class: usize, len: usize) -> Option<ClosedChunk> {
         let wanted = self.wanted(class, len);
-        self.find_memory(wanted, Where::Grow).map(|memory| self.register(wanted, memory)).map_err(|failure| {
-            let is_full = matches!(failure, NoMemory::Cap);
-            if !is_full && !self.source.keeps_segments() {
-                // There may be a new segment, without memory.
-                self.give_up_arenas(true);
-            }
-            is_full
-        })
+        let memory = self.find_memory(wanted, Where::Grow);
+        if matches!(memory, Err(NoMemory::Os(_))) && !self.source.keeps_segments() {
+            // There may be a new segment, without memory.
+            self.give_up_arenas(true);
+        }
+        Some(self.register(wanted, memory.ok()?))
     }
 
     /// If the arenas can no longer grow, this is a one-off unless the class recurs: a chunk on a shelf would
@@ -287,15 +278,13 @@ impl Pool {
     }
 
     #[cold]
-    fn make(self: &Arc<Self>, mut wanted: Wanted, mut is_full: bool) -> Result<ClosedChunk, AllocError> {
+    fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
         // Bounded: garbage can make it look as if there were always more to reclaim, and other
         // threads may take the room.
         let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) = (true, false, true, TRIES);
-        // An arena may have been removed since the search that found them full. `make_room` finds a gap made since.
         let mut from = if self.arenas.room() == Room::ToGrow { Where::Arenas } else { Where::Grow };
         loop {
-            let found = if mem::take(&mut is_full) { Err(NoMemory::Cap) } else { self.find_memory(wanted, from) };
-            let failure = match found {
+            let failure = match self.find_memory(wanted, from) {
                 Ok(memory) => return Ok(self.register(wanted, memory)),
                 Err(failure) => failure,
             };
@@ -521,7 +510,7 @@ impl Pool {
         taken: &mut Vec<ClosedChunk>,
     ) -> Result<(), AllocError> {
         while self.registry.lock().count(class) < wanted {
-            taken.push(self.make(Wanted { may_be_larger: false, ..self.usual(class) }, false)?);
+            taken.push(self.make(Wanted { may_be_larger: false, ..self.usual(class) })?);
         }
         if self.control().is_some() {
             self.prepare_class(class).map_err(AllocErrorKind::ReserveShare)?;

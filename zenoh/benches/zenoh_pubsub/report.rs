@@ -201,7 +201,7 @@ fn compared(load: Load) -> &'static [Figure] {
             ("publisher's CPU per message", SENDS, "cpu", micros, Goal::AtMost(1.0)),
             ("messages per second", SENDS, "per second", count, Goal::AtLeast(1.0)),
             ("allocation, p99", SENDS, "p99", micros, Goal::AtMost(1.0)),
-            // With the first message's. zenoh's provider takes its memory from the system when it is created.
+            // Includes the first message's wait. zenoh's provider takes its memory from the system when it is created.
             ("allocation, p99.9", SENDS, "p999", micros, Goal::AtMost(1.0)),
             ("…, after a tenth", SENDS, "steady p999", micros, Goal::AtMost(1.0)),
         ],
