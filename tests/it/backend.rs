@@ -249,6 +249,19 @@ fn segment_is_removed_meanwhile() {
     }
 }
 
+/// The same without a collector: threads create and remove the segment in turn, and there is always room for
+/// each of them.
+#[test]
+fn segment_comes_and_goes() {
+    let backend = builder().max_idle_per_class(0).build(Shared(Source::new("backend-goes"))).unwrap();
+    let alloc_many = || (0..3_000).filter(|_| backend.alloc(MIB / 4, 1).is_err()).count();
+    let refused: usize = thread::scope(|scope| {
+        let threads = [(); 3].map(|()| scope.spawn(alloc_many));
+        threads.map(|thread| thread.join().unwrap()).iter().sum()
+    });
+    assert_eq!(refused, 0);
+}
+
 /// Of short chunks, which would need a search for gaps. Of long ones, idle ones are evicted first.
 #[test]
 fn collects_before_making_room() {

@@ -209,7 +209,7 @@ enum Where {
     Arenas,
     /// There, or in a new arena.
     Grow,
-    /// In existing arenas, including any region.
+    /// There, including any region.
     Anywhere,
 }
 
@@ -387,10 +387,12 @@ impl Pool {
     fn find_run(&self, wanted: usize, least: usize, class: usize, from: Where) -> Result<Carved, NoMemory> {
         let mut len = wanted;
         loop {
+            // Before the search, which misses an arena that another thread adds after it.
+            let is_full = self.arenas.room() != Room::ToGrow;
             match self.arenas.carve_run(len, class, from == Where::Anywhere).map(|run| self.fill(run)) {
                 Some(Ok(carved)) => return Ok(carved),
                 Some(Err(error)) if len == least => return Err(error),
-                None if len == least && from != Where::Grow => return Err(NoMemory::Cap),
+                None if len == least && (is_full || from == Where::Arenas) => return Err(NoMemory::Cap),
                 None if len == least => {
                     // The next try may fail too, if other threads are faster.
                     self.grow(wanted).or_else(|_| self.grow(least))?;
@@ -420,10 +422,6 @@ impl Pool {
     }
 
     fn grow(&self, len: usize) -> Result<(), NoMemory> {
-        // As recent as the search before it. If another thread has freed a gap since, `make_room` finds that.
-        if self.arenas.room() != Room::ToGrow {
-            return Err(NoMemory::Cap);
-        }
         let _one_at_a_time = self.growing.lock();
         if self.arenas.has_gap(len) {
             return Ok(());
