@@ -448,8 +448,10 @@ impl Arenas {
         Some(Blank(Carver::new(pages)?, Holes::all(pages)?))
     }
 
-    pub(crate) fn add(&self, payload: Arc<Payload>, blank: Blank) {
+    pub(crate) fn add(&self, payload: Arc<Payload>, blank: Blank, account: &Account) {
         let mut state = self.state.lock();
+        // Under the lock, so that a thread that searches before and after this notices it.
+        account.count_segment();
         state.arenas.push(Arena { payload, pages: blank.0, holes: blank.1, was_used: false });
         self.note_room(&state);
     }

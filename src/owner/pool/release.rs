@@ -167,8 +167,7 @@ impl Pool {
         let is_kept = self.arenas.is_kept_from(class);
         let site = self.find_idle_site(need, anywhere || !is_kept, !is_kept);
         self.searched();
-        // If not, another thread may have removed an arena, so that there is room to grow.
-        let Some(site) = site else { return self.arenas.next_len(need.size).is_some() };
+        let Some(site) = site else { return false };
         let classes = self.retire(&site);
         if !is_kept {
             self.arenas.keep_region(class, site.clone());

@@ -209,7 +209,7 @@ enum Where {
     Arenas,
     /// There, or in a new arena.
     Grow,
-    /// There, including any region.
+    /// Like `Grow`, and in any region.
     Anywhere,
 }
 
@@ -284,6 +284,7 @@ impl Pool {
         let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) = (true, false, true, TRIES);
         let mut from = if self.arenas.room() == Room::ToGrow { Where::Arenas } else { Where::Grow };
         loop {
+            let created = self.account.created();
             let failure = match self.find_memory(wanted, from) {
                 Ok(memory) => return Ok(self.register(wanted, memory)),
                 Err(failure) => failure,
@@ -299,7 +300,8 @@ impl Pool {
             tries = tries.saturating_sub(1);
             let has_made_room = match &failure {
                 _ if tries == 0 => false,
-                NoMemory::Cap => self.make_room(wanted, from == Where::Anywhere),
+                // A search before an arena was added, and one after it was removed, say nothing about the cap.
+                NoMemory::Cap => self.make_room(wanted, from == Where::Anywhere) || self.account.created() != created,
                 NoMemory::Os(error) if !error.is_out_of_memory() => false,
                 NoMemory::Os(error) => {
                     self.relieve_system(wanted.need, mem::replace(&mut was_punched, true), error)
@@ -387,12 +389,10 @@ impl Pool {
     fn find_run(&self, wanted: usize, least: usize, class: usize, from: Where) -> Result<Carved, NoMemory> {
         let mut len = wanted;
         loop {
-            // Before the search, which misses an arena that another thread adds after it.
-            let is_full = self.arenas.room() != Room::ToGrow;
             match self.arenas.carve_run(len, class, from == Where::Anywhere).map(|run| self.fill(run)) {
                 Some(Ok(carved)) => return Ok(carved),
                 Some(Err(error)) if len == least => return Err(error),
-                None if len == least && (is_full || from == Where::Arenas) => return Err(NoMemory::Cap),
+                None if len == least && from == Where::Arenas => return Err(NoMemory::Cap),
                 None if len == least => {
                     // The next try may fail too, if other threads are faster.
                     self.grow(wanted).or_else(|_| self.grow(least))?;
@@ -422,6 +422,10 @@ impl Pool {
     }
 
     fn grow(&self, len: usize) -> Result<(), NoMemory> {
+        // If another thread has added an arena since the search, `make` searches again.
+        if self.arenas.room() != Room::ToGrow {
+            return Err(NoMemory::Cap);
+        }
         let _one_at_a_time = self.growing.lock();
         if self.arenas.has_gap(len) {
             return Ok(());
@@ -442,9 +446,8 @@ impl Pool {
                     if let Some(control) = self.control() {
                         control.list(&mut payload);
                     }
-                    self.account.count_segment();
                     event!(info, provider = %self.id(), segment = payload.serial(), len = arena, "segment made");
-                    self.arenas.add(Arc::new(payload), blank);
+                    self.arenas.add(Arc::new(payload), blank, &self.account);
                     return Ok(());
                 }
                 // There may be too little address space, or memory if the factory reserves all of
