@@ -111,6 +111,7 @@ impl Stream<'_> {
         let Options { messages, window, .. } = *self.options;
         let (sizes, mut bytes, mut seen) = (self.options.stream(), 0, figures([]));
         let (start, mut steady, mut early) = (Instant::now(), cpu, self.waits.clone());
+        let mut tenth = start;
         for (number, content) in (0..messages).zip(source.messages(&sizes)) {
             self.wait_until_due(start, number);
             if number + self.options.first_tenth() == messages {
@@ -123,7 +124,7 @@ impl Stream<'_> {
             self.publish(message, number, content)?;
             bytes += content.len();
             if number + 1 == self.options.first_tenth() {
-                (steady, early) = (clock::process_cpu(), self.waits.clone());
+                (tenth, steady, early) = (Instant::now(), clock::process_cpu(), self.waits.clone());
                 seen.extend(self.segments("early segments"));
             }
             if number % PULSE == 0 {
@@ -132,7 +133,8 @@ impl Stream<'_> {
             }
         }
         self.audience.wait_until_done(messages);
-        let (seconds, now) = (start.elapsed().as_secs_f64(), clock::process_cpu());
+        let (seconds, steady_seconds) = (start.elapsed().as_secs_f64(), tenth.elapsed().as_secs_f64());
+        let now = clock::process_cpu();
         let (cpu, steady) = (now - cpu, now - steady);
         self.look(messages)?;
         self.audience.wait_until_gone();
@@ -150,16 +152,18 @@ impl Stream<'_> {
         seen.extend(self.footprint.figures());
         seen.extend(quantiles(&self.waits));
         self.waits.subtract(&early)?;
+        let rest = (messages - self.options.first_tenth()).max(1) as f64;
         seen.extend(figures([
             ("messages", messages as f64),
             ("bytes", bytes as f64),
             ("seconds", seconds),
             ("elapsed", seconds * 1e9),
             ("per second", messages as f64 / seconds),
+            ("steady per second", rest / steady_seconds),
             ("GB per second", bytes as f64 / 1e9 / seconds),
             ("cpu", cpu as f64 / messages as f64),
             ("steady p999", self.waits.value_at_quantile(0.999) as f64),
-            ("steady cpu", steady as f64 / (messages - self.options.first_tenth()).max(1) as f64),
+            ("steady cpu", steady as f64 / rest),
             ("in flight", self.in_flight as f64),
             ("behind", self.behind.as_nanos() as f64),
         ]));
