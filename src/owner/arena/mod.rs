@@ -450,7 +450,8 @@ impl Arenas {
 
     pub(crate) fn add(&self, payload: Arc<Payload>, blank: Blank, account: &Account) {
         let mut state = self.state.lock();
-        // Under the lock, so that a thread that searches before and after this notices it.
+        // Under the lock, which orders the relaxed counter: a thread that searched before this, and searches again
+        // after the arena is removed, reads the new count (`Pool::make`).
         account.count_segment();
         state.arenas.push(Arena { payload, pages: blank.0, holes: blank.1, was_used: false });
         self.note_room(&state);

@@ -300,7 +300,7 @@ impl Pool {
             tries = tries.saturating_sub(1);
             let has_made_room = match &failure {
                 _ if tries == 0 => false,
-                // A search before an arena was added, and one after it was removed, say nothing about the cap.
+                // If an arena was added after the first search and removed before the second, neither has seen it.
                 NoMemory::Cap => self.make_room(wanted, from == Where::Anywhere) || self.account.created() != created,
                 NoMemory::Os(error) if !error.is_out_of_memory() => false,
                 NoMemory::Os(error) => {
