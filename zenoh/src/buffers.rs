@@ -320,7 +320,9 @@ impl Inner {
                 Err(error) if is_out_of_memory(&error) => error,
                 done => return done,
             };
-            if let Some(whole) = self.take(class, |buffers| buffers.look(is_thorough)) {
+            // A waiting request has just looked at its part of the sent ones.
+            let take = |buffers: &mut Class| if is_thorough { buffers.look(true) } else { buffers.take_idle() };
+            if let Some(whole) = self.take(class, take) {
                 return Ok(whole);
             }
             if rounds == 0 || !self.evict(class, is_thorough) {
