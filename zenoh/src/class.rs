@@ -9,7 +9,7 @@
 //! | search | looks at | made by |
 //! |---|---|---|
 //! | [`Class::take`] | the [`LOOKS`] oldest; all of them if its [share](Class::spare_share) may have been read | every allocation |
-//! | [`Class::look`] | the oldest, and [`BATCH`] more from where the last look ended; releases those that two looks find being read, if there are more | a request that waits |
+//! | [`Class::look`] | the oldest, and [`BATCH`] more from where the last look ended; if there are more sent ones than that, releases those it finds being read | a request that waits |
 //! | [`Class::tidy`], also within a thorough `look` | all | an allocation that needs memory, `trim`, `let_go`, the end of a window, the thread of `idle` |
 
 #![forbid(unsafe_code)]
@@ -27,7 +27,7 @@ const LOOKS: usize = 4;
 /// buffers than this, a wait makes ordinary messages.
 const BATCH: usize = 1024;
 
-/// The pool releases a buffer that was still being read in this many looks.
+/// The pool releases a buffer that so many allocations have found being read.
 const PATIENCE: u8 = 64;
 
 /// A window is this many allocations, and [`WINDOW_SHARE`] more for each buffer of the class.
@@ -65,7 +65,7 @@ pub(crate) struct Class {
 struct Sent {
     /// `None` once a look has taken it.
     buffer: Option<Shared>,
-    /// How often it was being read when looked at.
+    /// How often an allocation found it being read.
     looks: u8,
 }
 
@@ -116,7 +116,7 @@ impl Class {
     /// Takes a free buffer. Looks at all buffers if `is_thorough`, and otherwise, for a request that waits, at a
     /// bounded number. Readers usually finish in order, so the oldest ones are looked at each time.
     pub(crate) fn look(&mut self, is_thorough: bool) -> Option<Whole> {
-        self.look_at(0..LOOKS.min(self.sent.len()), 0);
+        self.look_at(0..LOOKS.min(self.sent.len()), false);
         if self.idle.is_empty() {
             self.find(is_thorough);
         }
@@ -139,12 +139,11 @@ impl Class {
         }
         let (begin, len) = (self.cursor, self.sent.len());
         self.cursor = (begin + BATCH).min(len);
-        let patience = if len > BATCH { PATIENCE / 2 } else { 0 };
-        self.look_at(begin..self.cursor, patience);
+        self.look_at(begin..self.cursor, len > BATCH);
     }
 
-    /// Moves free buffers out of a part of the queue, and costs the others some `patience`.
-    fn look_at(&mut self, range: Range<usize>, patience: u8) {
+    /// Moves free buffers out of a part of the queue, and if it `lets_go`, releases the others.
+    fn look_at(&mut self, range: Range<usize>, lets_go: bool) {
         let mut released = 0;
         for sent in self.sent.range_mut(range) {
             match sent.buffer.take().map(Shared::reclaim) {
@@ -152,11 +151,11 @@ impl Class {
                     self.idle.push(whole);
                     self.emptied += 1;
                 }
-                Some(Err(_)) if sent.looks + patience >= PATIENCE => {
+                Some(Err(_)) if lets_go => {
                     self.emptied += 1;
                     released += 1;
                 }
-                Some(Err(buffer)) => *sent = Sent { buffer: Some(buffer), looks: sent.looks + patience },
+                Some(Err(buffer)) => sent.buffer = Some(buffer),
                 None => {}
             }
         }
