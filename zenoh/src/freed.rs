@@ -24,12 +24,13 @@ struct Current {
     /// Only compared. Null outside of collections.
     pool: *const Outstanding,
     marks: bool,
+    has_marked: bool,
     /// A descriptor of no chunk in use.
     unknown: Option<Key>,
 }
 
 /// The state of a thread that is in none.
-const OUTSIDE: Current = Current { pool: ptr::null(), marks: false, unknown: None };
+const OUTSIDE: Current = Current { pool: ptr::null(), marks: false, has_marked: false, unknown: None };
 
 thread_local! {
     static CURRENT: Cell<Current> = const { Cell::new(OUTSIDE) };
@@ -45,8 +46,8 @@ struct Collection<'a> {
 impl Drop for Collection<'_> {
     fn drop(&mut self) {
         // No marks from now on: the iteration would miss them.
-        let mut unknown = CURRENT.replace(Current { pool: self.pool, ..OUTSIDE }).unknown;
-        if let Some(mut marking) = self.marking.take() {
+        let Current { has_marked, mut unknown, .. } = CURRENT.replace(Current { pool: self.pool, ..OUTSIDE });
+        if let Some(mut marking) = self.marking.take().filter(|_| has_marked) {
             unknown = self.pool.release_marked(&mut marking).or(unknown);
         }
         CURRENT.set(OUTSIDE);
@@ -71,7 +72,7 @@ impl Outstanding {
         }
         let marking = self.marking.try_lock();
         let marks = marking.is_some();
-        CURRENT.set(Current { pool: self, marks, unknown: None });
+        CURRENT.set(Current { pool: self, marks, ..OUTSIDE });
         let ends = Collection { pool: self, marking };
         let has_collected = collect();
         drop(ends);
@@ -87,7 +88,9 @@ impl Outstanding {
         let current = CURRENT.get();
         if !current.marks || !ptr::eq(current.pool, self) {
             self.free_now(key);
-        } else if !self.mark(key) {
+        } else if self.mark(key) {
+            CURRENT.set(Current { has_marked: true, ..current });
+        } else {
             CURRENT.set(Current { unknown: Some(key), ..current });
         }
     }
