@@ -36,9 +36,10 @@ use zenoh::shm::ShmProviderBackend;
 /// finds one, and the message is as long as the buffer's previous one, it makes no system call and does
 /// not touch the heap; another length of the class costs one clone of zenoh's handle.
 ///
-/// If a buffer was still being read in each of 64 looks, the pool releases it, and it becomes an
-/// ordinary zenoh message. So readers that keep messages, or have died with them, do not prevent
-/// reuse.
+/// If 64 allocations have found a buffer being read, the pool releases it, and it becomes an ordinary
+/// zenoh message. So readers that keep messages, or have died with them, do not prevent reuse. A request
+/// that waits also releases, a part at a time, the buffers being read of a class of which more than 1,024
+/// were sent.
 ///
 /// The pool's buffers count against the cap. At the cap, it releases all free buffers of other classes
 /// before an allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
@@ -93,7 +94,7 @@ pub struct BufferStats {
     pub reused: u64,
     /// Buffers created, by allocations and by [`BufferPool::reserve`].
     pub made: u64,
-    /// Buffers released because they were read for too long, or because zenoh had invalidated them.
+    /// Buffers released while they were being read, or because zenoh had invalidated them.
     pub let_go: u64,
     /// Buffers that are ready for use.
     pub idle: usize,
@@ -309,8 +310,8 @@ impl Inner {
         self.backend.core.providers.hurry();
     }
 
-    /// Makes a buffer. At the cap, takes one that is free by now, or releases others; if
-    /// `is_thorough`, after a search of all.
+    /// Makes a buffer. At the cap, takes one that has become idle, or releases others; if `is_thorough`, after
+    /// a search of all.
     #[cold]
     #[inline(never)]
     fn make(&self, class: usize, len: usize, is_thorough: bool) -> Result<Whole, AllocError> {
@@ -361,7 +362,7 @@ impl Inner {
     #[cold]
     fn evict(&self, wanted: usize, is_thorough: bool) -> bool {
         let mut evicted = 0;
-        // The wanted class has just been searched.
+        // The wanted class has been searched.
         self.each_class(|class, buffers| {
             if class != wanted {
                 buffers.find(is_thorough);
@@ -461,41 +462,34 @@ impl fmt::Debug for BufferPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::class::BATCH;
+    use zenoh::bytes::ZBytes;
 
     const LEN: usize = 1024;
     /// Several times what one look visits.
     const COUNT: usize = 8000;
 
-    /// Guards against a waiting request that keeps a CPU busy when many messages are in flight.
+    /// Guards against a waiting request that keeps a CPU busy when many messages are in flight, or takes long to
+    /// find a free one among them: in turn, they become ordinary messages.
     #[test]
     fn look_of_a_waiting_request_is_bounded() {
         let backend = PoolBackend::builder().max_bytes(COUNT * LEN).build().unwrap();
         let pool = BufferPool::new(&backend);
-        let mut sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(zenoh::bytes::ZBytes::from).collect();
+        let fill = || std::iter::from_fn(|| pool.alloc(LEN).ok()).map(ZBytes::from).collect::<Vec<_>>();
         let class = pool.0.class(LEN, 1).unwrap();
         let look = || pool.0.look(class, LEN, true).and_then(Result::ok);
-        assert!(look().is_none());
-        // The last one is found, however many before it are read.
-        let last = sent.pop();
-        drop(last);
-        let count = (0..COUNT).take_while(|_| look().is_none()).count();
-        assert!(count <= COUNT / 100, "{count} looks");
-        drop(sent);
+        // All have been read: it takes one, and does not search for others.
+        drop(fill());
         pool.0.take_back(look().unwrap(), class);
-        assert!(pool.stats().idle < COUNT / 4, "{:?}", pool.stats());
-    }
-
-    /// Guards against a wait that takes long to find a free message among many in flight.
-    #[test]
-    fn long_wait_makes_ordinary_messages() {
-        let backend = PoolBackend::builder().max_bytes(COUNT * LEN).build().unwrap();
-        let pool = BufferPool::new(&backend);
-        let mut sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(zenoh::bytes::ZBytes::from).collect();
-        let class = pool.0.class(LEN, 1).unwrap();
-        let look = || pool.0.look(class, LEN, true).and_then(Result::ok);
-        let count = (0..COUNT).take_while(|_| look().is_none() && pool.stats().sent > 0).count();
-        assert!(count <= COUNT / 1000, "{count} looks");
-        drop(sent.swap_remove(COUNT / 2));
+        assert!(pool.stats().idle <= BATCH, "{:?}", pool.stats());
+        let mut sent = fill();
+        let before = pool.stats().sent;
+        assert!(before > 2 * BATCH, "{before}");
+        for looks in 1..=before.div_ceil(BATCH) {
+            assert!(look().is_none());
+            assert_eq!(pool.stats().sent, before.saturating_sub(looks * BATCH));
+        }
+        drop(sent.swap_remove(before / 2));
         let whole = look().expect("zenoh collects it at once");
         pool.0.take_back(whole, class);
     }
@@ -505,7 +499,7 @@ mod tests {
     fn only_due_look_makes_room() {
         let backend = PoolBackend::builder().max_bytes(COUNT * LEN).build().unwrap();
         let pool = BufferPool::new(&backend);
-        let sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(zenoh::bytes::ZBytes::from).collect();
+        let sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(ZBytes::from).collect();
         drop(sent);
         let half = COUNT / 2 * LEN;
         let (class, before) = (pool.0.class(half, 1).unwrap(), pool.stats());
@@ -516,12 +510,37 @@ mod tests {
         pool.0.take_back(whole, class);
     }
 
+    /// Places that looks have emptied do not make a class long.
+    #[test]
+    fn emptied_places_do_not_count() {
+        const ALL: usize = BATCH * 3 / 2;
+        let pool = BufferPool::new(&PoolBackend::builder().max_bytes(ALL * LEN).build().unwrap());
+        let class = pool.0.class(LEN, 1).unwrap();
+        let mut unsent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).collect();
+        assert_eq!(unsent.len(), ALL);
+        let send =
+            |unsent: &mut Vec<_>, count: usize| -> Vec<ZBytes> { unsent.drain(..count).map(ZBytes::from).collect() };
+        let mut sent = send(&mut unsent, BATCH * 3 / 4);
+        // The oldest ones are still being read, so the places of those behind them stay.
+        sent.drain(BATCH / 8..BATCH / 2);
+        let whole = pool.0.look(class, LEN, true).unwrap().unwrap();
+        pool.0.take_back(whole, class);
+        unsent.extend((0..pool.stats().idle).map(|_| pool.alloc(LEN).unwrap()));
+        sent.extend(send(&mut unsent, BATCH * 3 / 8));
+        let before = pool.stats();
+        assert!(before.sent < BATCH && pool.0.classes[class].lock().places() > BATCH);
+        for _ in 0..COUNT {
+            assert!(pool.0.look(class, LEN, true).is_some_and(|found| found.is_err()));
+        }
+        assert_eq!(pool.stats(), before);
+    }
+
     /// A class whose sent buffers are soon visited keeps them.
     #[test]
     fn short_queue_is_kept() {
         let backend = PoolBackend::builder().max_bytes(32 * LEN).build().unwrap();
         let pool = BufferPool::new(&backend);
-        let sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(zenoh::bytes::ZBytes::from).collect();
+        let sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(ZBytes::from).collect();
         let class = pool.0.class(LEN, 1).unwrap();
         for _ in 0..COUNT {
             assert!(pool.0.look(class, LEN, true).is_some_and(|found| found.is_err()));

@@ -9,7 +9,7 @@
 //! | search | looks at | made by |
 //! |---|---|---|
 //! | [`Class::take`] | the [`LOOKS`] oldest; all of them if its [share](Class::spare_share) may have been read | every allocation |
-//! | [`Class::look`] | the oldest, and [`BATCH`] more from where the last look ended; if there are more sent ones than that, releases those it finds being read | a request that waits |
+//! | [`Class::look`] | the oldest, and [`BATCH`] more from where the last look ended; if the class is [long](Class::is_long), releases those it finds being read | a request that waits |
 //! | [`Class::tidy`], also within a thorough `look` | all | an allocation that needs memory, `trim`, `let_go`, the end of a window, the thread of `idle` |
 
 #![forbid(unsafe_code)]
@@ -23,9 +23,9 @@ use std::ops::Range;
 const LOOKS: usize = 4;
 
 /// How many sent buffers a waiting request looks at besides. A look takes some 0.1 µs if the
-/// metadata is in no cache. zenoh visits ordinary messages faster, so of a class with more sent
-/// buffers than this, a wait makes ordinary messages.
-const BATCH: usize = 1024;
+/// metadata is in no cache. zenoh visits ordinary messages faster, so a wait makes ordinary messages of
+/// a class with more sent buffers than this.
+pub(crate) const BATCH: usize = 1024;
 
 /// The pool releases a buffer that so many allocations have found being read.
 const PATIENCE: u8 = 64;
@@ -47,6 +47,8 @@ pub(crate) struct Class {
     emptied: usize,
     /// Where the next look begins in `sent`.
     cursor: usize,
+    /// Whether there were more than [`BATCH`] in `sent` when the cursor was last at its start.
+    is_long: bool,
     /// All buffers of the class, including those that this process is writing. Both lists have room
     /// for all.
     kept: usize,
@@ -123,7 +125,8 @@ impl Class {
         self.take_idle()
     }
 
-    /// Moves free buffers to the idle ones. Looks at all sent buffers if `is_thorough`, or at the next ones.
+    /// Moves free buffers to the idle ones. Looks at all sent buffers if `is_thorough`, or at the next ones, of
+    /// which a long class then keeps none.
     pub(crate) fn find(&mut self, is_thorough: bool) {
         if is_thorough {
             self.tidy();
@@ -132,14 +135,17 @@ impl Class {
         }
     }
 
-    /// Looks at the next sent buffers. Free ones become idle.
+    /// Looks at the next sent buffers. Free ones become idle; a long class releases the others.
     fn look_on(&mut self) {
         if self.cursor >= self.sent.len() {
             self.compact();
         }
         let (begin, len) = (self.cursor, self.sent.len());
+        if begin == 0 {
+            self.is_long = len > BATCH;
+        }
         self.cursor = (begin + BATCH).min(len);
-        self.look_at(begin..self.cursor, len > BATCH);
+        self.look_at(begin..self.cursor, self.is_long);
     }
 
     /// Moves free buffers out of a part of the queue, and if it `lets_go`, releases the others.
@@ -292,6 +298,12 @@ impl Class {
         self.tidy();
         (self.window, self.low) = (0, self.idle.len());
         count
+    }
+
+    /// Returns the number of places in the queue, with and without a buffer.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> usize {
+        self.sent.len()
     }
 
     pub(crate) fn kept(&self) -> usize {

@@ -34,7 +34,8 @@ use std::time::{Duration, Instant};
 /// A reusable buffer of the size class that returns unsent ends a wait at once. A reader that finishes does
 /// not, because zenoh does not report it. So a wait looks every millisecond, as zenoh's `BlockOn` does. A
 /// look checks the buffers that were sent first and some of the others in turn, has the provider collect,
-/// and releases free buffers of other classes.
+/// and releases free buffers of other classes. Of a class of which more than 1,024 were sent, it also releases
+/// those that it finds being read: as ordinary messages, they are found sooner.
 #[derive(Clone, Copy)]
 #[must_use = "a request does nothing until `alloc`, `timeout`, `wait` or `wait_async` is called"]
 pub struct BufferRequest<'a> {

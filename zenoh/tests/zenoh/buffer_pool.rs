@@ -16,7 +16,7 @@ use zenoh::bytes::ZBytes;
 use zenoh::shm::ZShm;
 use zenoh::Wait;
 
-/// The most that the pool looks at a buffer that is still read, as its docs say.
+/// How many allocations find a buffer being read before the pool releases it, as its docs say.
 const PATIENCE: usize = 64;
 
 const MINUTE: Duration = Duration::from_secs(60);
