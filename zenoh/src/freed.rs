@@ -23,7 +23,10 @@ use std::ptr;
 struct Current {
     /// Only compared. Null outside of collections.
     pool: *const Outstanding,
+    /// Whether it marks what zenoh frees.
     marks: bool,
+    /// Whether there are marks. A wait collects every millisecond, mostly for nothing, and its caches are cold:
+    /// then the record is not read.
     has_marked: bool,
     /// A descriptor of no chunk in use.
     unknown: Option<Key>,
