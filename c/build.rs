@@ -2,7 +2,12 @@
 //! the version that decides whether it fits.
 
 fn main() {
-    let part = |name: &str| std::env::var(format!("CARGO_PKG_VERSION_{name}")).expect("cargo sets it");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libshm_pool.so.{}.{}", part("MAJOR"), part("MINOR"));
+    let part =
+        |name: &str| std::env::var(format!("CARGO_PKG_VERSION_{name}")).expect("cargo sets it");
+    println!(
+        "cargo:rustc-cdylib-link-arg=-Wl,-soname,libshm_pool.so.{}.{}",
+        part("MAJOR"),
+        part("MINOR")
+    );
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -25,14 +25,22 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut commands = Receiver::open(&client, &names[1])?;
 
     let publishing = thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime");
         runtime.block_on(async {
             for number in 0..FRAMES {
                 let mut frame = provider.request(LEN).wait_async().await.expect("memory");
                 frame.fill(number);
-                frames_out.send_async(frame.freeze()).await.expect("a receiver");
+                frames_out
+                    .send_async(frame.freeze())
+                    .await
+                    .expect("a receiver");
                 if number % 10 == 0 {
-                    commands_out.send_bytes_async(b"keep this one").await.expect("a receiver");
+                    commands_out
+                        .send_bytes_async(b"keep this one")
+                        .await
+                        .expect("a receiver");
                 }
             }
         });

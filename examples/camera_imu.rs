@@ -31,11 +31,15 @@ fn main() -> Fallible {
     let mut in_hand = None; // one frame of the monitor's
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => publish(),
-        ["logger", it] => receive::<Sample>(it, how.on_full(OnFull::Block), u64::MAX, |it| assert_eq!(it.missed(), 0)),
-        ["display", it] => {
-            receive::<Frame>(it, how.capacity(2), u64::MAX, |_| thread::sleep(Duration::from_millis(30)))
+        ["logger", it] => receive::<Sample>(it, how.on_full(OnFull::Block), u64::MAX, |it| {
+            assert_eq!(it.missed(), 0)
+        }),
+        ["display", it] => receive::<Frame>(it, how.capacity(2), u64::MAX, |_| {
+            thread::sleep(Duration::from_millis(30))
+        }),
+        ["monitor", it, most] => {
+            receive::<Frame>(it, how, most.parse()?, |frame| in_hand = Some(frame))
         }
-        ["monitor", it, most] => receive::<Frame>(it, how, most.parse()?, |frame| in_hand = Some(frame)),
         _ => Err("run it without arguments".into()),
     }
 }
@@ -45,10 +49,14 @@ fn publish() -> Fallible {
     let mut camera = Publisher::builder().capacity(2);
     let how = Receiver::builder(); // of the display, a monitor, and one that may just have been killed
     let frames = 1 + camera.buffers([(&how, 1), (&how, 2), (&how, 2)]); // one for the IMU's samples
-    let provider = Provider::builder().max_bytes(frames * size_of::<Frame>()).build()?;
+    let provider = Provider::builder()
+        .max_bytes(frames * size_of::<Frame>())
+        .build()?;
     let [eye, ear] = ["camera", "imu"].map(|sensor| format!("{sensor}-{}", process::id()));
     let mut camera = camera.typed::<Frame>().create(&provider, &eye)?;
-    let mut imu = Publisher::builder().typed::<Sample>().create(&provider, &ear)?;
+    let mut imu = Publisher::builder()
+        .typed::<Sample>()
+        .create(&provider, &ear)?;
     let receivers = [start(&["display", &eye])?, start(&["logger", &ear])?];
     camera.wait_for_receivers(1, PATIENCE)?;
     imu.wait_for_receivers(1, PATIENCE)?;
@@ -65,39 +73,66 @@ fn publish() -> Fallible {
         let watched: Fallible = (0..3).try_for_each(|_| {
             assert!(start(&["monitor", &eye, "20"])?.wait()?.success()); // leaves by itself
             let mut monitor = start(&["monitor", &eye, "1000000"])?;
-            monitor.stdout.take().expect("a pipe").read_exact(&mut [0])?; // it holds a frame now
+            monitor
+                .stdout
+                .take()
+                .expect("a pipe")
+                .read_exact(&mut [0])?; // it holds a frame now
             monitor.kill()?; // by SIGKILL
             Ok(monitor.wait().map(drop)?)
         });
         stop.store(true, Ordering::Relaxed);
-        [camera, imu].into_iter().try_for_each(|sensor| sensor.join().expect("no panic"))?;
+        [camera, imu]
+            .into_iter()
+            .try_for_each(|sensor| sensor.join().expect("no panic"))?;
         watched
     })?;
     camera.wait_until_received(PATIENCE)?; // otherwise messages would be lost with the publishers
     imu.wait_until_received(PATIENCE)?;
     drop((camera, imu));
-    assert_eq!(receivers.map(|mut receiver| receiver.wait().is_ok_and(|status| status.success())), [true; 2]);
+    assert_eq!(
+        receivers.map(|mut receiver| receiver.wait().is_ok_and(|status| status.success())),
+        [true; 2]
+    );
     provider.reclaim(); // now, as later when memory is needed
     Provider::sweep("shm_pool")?; // removes what dead monitors left, as the next provider would
-    assert_eq!(provider.stats().bytes_in_use, 0, "what dead monitors had in hand came back");
+    assert_eq!(
+        provider.stats().bytes_in_use,
+        0,
+        "what dead monitors had in hand came back"
+    );
     Ok(())
 }
 
 fn start(arguments: &[&str]) -> io::Result<Child> {
-    Command::new(env::current_exe()?).args(arguments).stdout(Stdio::piped()).spawn()
+    Command::new(env::current_exe()?)
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .spawn()
 }
 
 /// Calls `each` with the numbers from 0, one in each period, until `stop` is set.
-fn at_a_rate(period: Duration, stop: &AtomicBool, mut each: impl FnMut(u64) -> Fallible) -> Fallible {
+fn at_a_rate(
+    period: Duration,
+    stop: &AtomicBool,
+    mut each: impl FnMut(u64) -> Fallible,
+) -> Fallible {
     let start = Instant::now();
-    (0..).take_while(|_| !stop.load(Ordering::Relaxed)).try_for_each(|number| {
-        thread::sleep((start + period * number).saturating_duration_since(Instant::now()));
-        each(number.into())
-    })
+    (0..)
+        .take_while(|_| !stop.load(Ordering::Relaxed))
+        .try_for_each(|number| {
+            thread::sleep((start + period * number).saturating_duration_since(Instant::now()));
+            each(number.into())
+        })
 }
 
 /// Receives up to `most` messages, until the publisher leaves.
-fn receive<T>(name: &str, how: ReceiverBuilder, most: u64, mut then: impl FnMut(typed::Value<Message, T>)) -> Fallible
+fn receive<T>(
+    name: &str,
+    how: ReceiverBuilder,
+    most: u64,
+    mut then: impl FnMut(typed::Value<Message, T>),
+) -> Fallible
 where
     T: typed::Schema + AsRef<[u64]>,
 {
@@ -110,7 +145,10 @@ where
         };
         let (words, gap) = ((*message).as_ref(), u64::from(message.missed()));
         let expected = next.map_or(words[0], |next: u64| next + gap); // a receiver knows of every gap
-        assert!(words.iter().all(|word| *word == expected), "{name}: {expected} is not what was sent");
+        assert!(
+            words.iter().all(|word| *word == expected),
+            "{name}: {expected} is not what was sent"
+        );
         (next, count, missed) = (Some(expected + 1), count + 1, missed + gap);
         then(message);
         let _ = (count == 1).then(|| println!("{expected}")); // for the publisher

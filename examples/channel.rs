@@ -49,7 +49,10 @@ fn receive(name: &str) -> Result<(), Box<dyn Error>> {
     let mut receiver = Receiver::open(&Client::new(), name)?;
     for number in 0..MESSAGES {
         let message = receiver.recv()?; // blocks while there is none
-        assert!(message[..] == [number; LEN], "message {number} is not what was sent");
+        assert!(
+            message[..] == [number; LEN],
+            "message {number} is not what was sent"
+        );
     }
     assert_eq!(&receiver.recv()?[..], b"that was all");
     // The next call returns when the sender leaves. It would too if the sender were killed.

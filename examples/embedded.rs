@@ -23,7 +23,11 @@ const MESSAGES: u32 = 500;
 fn main() -> Result<(), Box<dyn Error>> {
     // The cap is the most that this program ever takes. It reserves nothing: the next call does.
     let builder = Provider::builder().max_bytes(64 << 10).max_shared(16);
-    let locked = builder.clone().lock_memory(true).build().map_err(|error| println!("not locked: {error}"));
+    let locked = builder
+        .clone()
+        .lock_memory(true)
+        .build()
+        .map_err(|error| println!("not locked: {error}"));
     let provider = locked.or_else(|()| builder.build())?;
     let options = Sender::builder().capacity(QUEUED);
     // The queued ones, one being read and one being written: created, and paged in.
@@ -34,7 +38,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     receiver.warm()?; // maps the reserved memory, and pages it in
     let receiving = thread::spawn(move || {
         // Ends when the sender disconnects.
-        std::iter::from_fn(|| receiver.recv().ok()).filter(|message| message[..] == [7; LEN]).count()
+        std::iter::from_fn(|| receiver.recv().ok())
+            .filter(|message| message[..] == [7; LEN])
+            .count()
     });
     let mut publish = |messages| -> Result<(), Box<dyn Error>> {
         let start = Instant::now();
@@ -49,15 +55,32 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok(())
     };
     publish(10)?; // pages in the code and the stack
-    let (before, faults) = (provider.stats(), getrusage(UsageWho::RUSAGE_THREAD)?.minor_page_faults());
+    let (before, faults) = (
+        provider.stats(),
+        getrusage(UsageWho::RUSAGE_THREAD)?.minor_page_faults(),
+    );
     publish(MESSAGES)?;
     let faults = getrusage(UsageWho::RUSAGE_THREAD)?.minor_page_faults() - faults;
     let after = provider.stats();
-    assert_eq!(after.misses(), before.misses(), "every buffer was there already");
+    assert_eq!(
+        after.misses(),
+        before.misses(),
+        "every buffer was there already"
+    );
     assert_eq!(after.bytes_held, before.bytes_held);
     drop(sender);
-    println!("{} messages from the pool, {} made anew", after.hits(), after.misses());
-    println!("{} of at most {} bytes held, {faults} page faults", after.bytes_held, after.max_bytes);
-    assert_eq!(receiving.join().map_err(|_| "the receiver panicked")?, MESSAGES as usize + 10);
+    println!(
+        "{} messages from the pool, {} made anew",
+        after.hits(),
+        after.misses()
+    );
+    println!(
+        "{} of at most {} bytes held, {faults} page faults",
+        after.bytes_held, after.max_bytes
+    );
+    assert_eq!(
+        receiving.join().map_err(|_| "the receiver panicked")?,
+        MESSAGES as usize + 10
+    );
     Ok(())
 }

@@ -9,9 +9,18 @@ use std::error::Error;
 use std::fmt::{Display, Write};
 
 /// A metric with its samples, each with its labels.
-fn metric<V: Display>(text: &mut String, kind: &str, name: &str, help: &str, samples: &[(String, V)]) {
+fn metric<V: Display>(
+    text: &mut String,
+    kind: &str,
+    name: &str,
+    help: &str,
+    samples: &[(String, V)],
+) {
     // Writing to a string does not fail.
-    let _ = writeln!(text, "# HELP shm_pool_{name} {help}\n# TYPE shm_pool_{name} {kind}");
+    let _ = writeln!(
+        text,
+        "# HELP shm_pool_{name} {help}\n# TYPE shm_pool_{name} {kind}"
+    );
     for (labels, value) in samples {
         let _ = writeln!(text, "shm_pool_{name}{{{labels}}} {value}");
     }
@@ -28,20 +37,57 @@ fn export(provider: &Provider) -> Result<String, Box<dyn Error>> {
         ("leased", stats.bytes_leased),
     ];
     let bytes = bytes.map(|(what, value)| (format!("{},of=\"{what}\"", own()), value));
-    metric(&mut text, "gauge", "bytes", "Bytes of shared memory.", &bytes);
+    metric(
+        &mut text,
+        "gauge",
+        "bytes",
+        "Bytes of shared memory.",
+        &bytes,
+    );
     let class = |size| format!("{},class=\"{size}\"", own());
-    let idle: Vec<_> = stats.classes.iter().map(|of| (class(of.size), of.idle)).collect();
-    metric(&mut text, "gauge", "idle_chunks", "Chunks that are free to be used again.", &idle);
+    let idle: Vec<_> = stats
+        .classes
+        .iter()
+        .map(|of| (class(of.size), of.idle))
+        .collect();
+    metric(
+        &mut text,
+        "gauge",
+        "idle_chunks",
+        "Chunks that are free to be used again.",
+        &idle,
+    );
     let hits = [(own(), stats.hits())];
-    metric(&mut text, "counter", "hits_total", "Allocations served by an existing chunk.", &hits);
+    metric(
+        &mut text,
+        "counter",
+        "hits_total",
+        "Allocations served by an existing chunk.",
+        &hits,
+    );
     let misses = [(own(), stats.misses())];
-    metric(&mut text, "counter", "misses_total", "Allocations that made a chunk.", &misses);
+    metric(
+        &mut text,
+        "counter",
+        "misses_total",
+        "Allocations that made a chunk.",
+        &misses,
+    );
     let peers = report.peers.iter().map(|peer| {
         let process = peer.process.as_ref().map_or(0, |process| process.id);
-        (format!("{},slot=\"{}\",pid=\"{process}\"", own(), peer.slot), peer.bytes)
+        (
+            format!("{},slot=\"{}\",pid=\"{process}\"", own(), peer.slot),
+            peer.bytes,
+        )
     });
     let peers: Vec<_> = peers.collect();
-    metric(&mut text, "gauge", "peer_bytes", "Bytes of the messages that a peer leases.", &peers);
+    metric(
+        &mut text,
+        "gauge",
+        "peer_bytes",
+        "Bytes of the messages that a peer leases.",
+        &peers,
+    );
     Ok(text)
 }
 

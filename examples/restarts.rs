@@ -41,7 +41,9 @@ fn subscribe(prefix: &str) -> Result<(), Box<dyn Error>> {
         loop {
             match subscriber.recv()? {
                 Event::Connected { provider } => {
-                    let process = channel::list(&client)?.first().and_then(|channel| channel.process());
+                    let process = channel::list(&client)?
+                        .first()
+                        .and_then(|channel| channel.process());
                     println!("provider {provider}, in {process:?}");
                 }
                 Event::Message(_) if received < 1000 => received += 1,
@@ -52,6 +54,9 @@ fn subscribe(prefix: &str) -> Result<(), Box<dyn Error>> {
         }
         publisher.wait()?;
     }
-    println!("three publishers, one subscriber; {} objects swept", Provider::sweep(prefix)?.objects);
+    println!(
+        "three publishers, one subscriber; {} objects swept",
+        Provider::sweep(prefix)?.objects
+    );
     Ok(())
 }

@@ -28,7 +28,9 @@ message_type! {
 fn main() -> Result<(), Box<dyn Error>> {
     let (provider, client) = (Provider::builder().build()?, Client::new());
     let name = format!("scan-{}", std::process::id());
-    let mut publisher = Publisher::builder().typed::<Scan>().create(&provider, &name)?;
+    let mut publisher = Publisher::builder()
+        .typed::<Scan>()
+        .create(&provider, &name)?;
     let mut receiver = Receiver::builder().typed::<Scan>().open(&client, &name)?;
     for stamp_ns in 0..10 {
         let mut scan = provider.alloc_value::<Scan>()?; // an earlier message: fill in every field
@@ -42,6 +44,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A program with another definition is refused when it opens the channel.
     let other = Receiver::builder().typed::<u64>().open(&client, &name);
     assert!(matches!(&other, Err(ChannelError::TypeMismatch { .. })));
-    println!("10 scans written and read in place; {}", other.expect_err("another type"));
+    println!(
+        "10 scans written and read in place; {}",
+        other.expect_err("another type")
+    );
     Ok(())
 }

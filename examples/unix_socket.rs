@@ -27,16 +27,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [provider, count] = &arguments[..] {
         let socket = stdin().as_fd().try_clone_to_owned()?;
-        return receive(ProviderId::from_u64(provider.parse()?), socket.into(), count.parse()?);
+        return receive(
+            ProviderId::from_u64(provider.parse()?),
+            socket.into(),
+            count.parse()?,
+        );
     }
-    let provider = Provider::builder().max_bytes_per_peer(u64::from(WINDOW) * LEN as u64).build()?;
+    let provider = Provider::builder()
+        .max_bytes_per_peer(u64::from(WINDOW) * LEN as u64)
+        .build()?;
     for count in [MESSAGES, 20] {
         // The program starts itself again, with the other end of the socket as standard input.
         let (ours, theirs) = UnixStream::pair()?;
         let arguments = [provider.id().to_u64().to_string(), count.to_string()];
-        let mut client = Command::new(std::env::current_exe()?).args(arguments).stdin(OwnedFd::from(theirs)).spawn()?;
+        let mut client = Command::new(std::env::current_exe()?)
+            .args(arguments)
+            .stdin(OwnedFd::from(theirs))
+            .spawn()?;
         let served = serve(&provider, ours);
-        assert!(client.wait()?.success() && served.is_ok() == (count == MESSAGES), "{served:?}");
+        assert!(
+            client.wait()?.success() && served.is_ok() == (count == MESSAGES),
+            "{served:?}"
+        );
         provider.reclaim(); // what a dead client had attached to
         assert_eq!(provider.stats().bytes_leased, 0, "everything has come back");
         println!("a client left after {count} messages: {served:?}");
@@ -72,7 +84,10 @@ fn receive(provider: ProviderId, mut socket: UnixStream, count: u8) -> Result<()
         let mut bytes = [0; Descriptor::SIZE];
         socket.read_exact(&mut bytes)?;
         let view = client.attach(&Descriptor::from_bytes(bytes)?)?;
-        assert!(view[..] == [number; LEN], "message {number} is not what was sent");
+        assert!(
+            view[..] == [number; LEN],
+            "message {number} is not what was sent"
+        );
         drop(view);
         socket.write_all(&[1])?;
     }

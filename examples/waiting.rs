@@ -21,7 +21,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let provider = Provider::builder().max_bytes(2 * FRAME).build()?;
 
     let held = [provider.alloc(FRAME)?, provider.alloc(FRAME)?];
-    let late = provider.alloc_timeout(FRAME, Duration::from_millis(5)).unwrap_err();
+    let late = provider
+        .alloc_timeout(FRAME, Duration::from_millis(5))
+        .unwrap_err();
     assert!(matches!(late.kind(), AllocErrorKind::TimedOut { .. }) && late.is_exhausted());
     println!("nobody let go: {late}");
     drop(held);

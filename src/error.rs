@@ -47,8 +47,20 @@ impl fmt::Display for Chain<'_> {
 impl OsError {
     /// An error of a `call` on an `object`, for `bytes` bytes (0 if the call has no size). `advice` is
     /// empty, or text that follows the system's own: `"; make room in /dev/shm"`.
-    pub fn new(call: &'static str, object: &str, bytes: usize, source: io::Error, advice: String) -> Self {
-        Self { call, object: object.to_owned(), bytes, advice, source }
+    pub fn new(
+        call: &'static str,
+        object: &str,
+        bytes: usize,
+        source: io::Error,
+        advice: String,
+    ) -> Self {
+        Self {
+            call,
+            object: object.to_owned(),
+            bytes,
+            advice,
+            source,
+        }
     }
 
     /// Returns the name of the system call or library function that failed.

@@ -39,7 +39,10 @@ pub(crate) fn fence_after_rmw() {
 }
 
 #[cfg(all(test, loom))]
-pub(crate) fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn explore(
+    preemptions: impl Into<Option<usize>>,
+    run: impl Fn() + Sync + Send + 'static,
+) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = preemptions.into();
     model.check(run);
@@ -58,7 +61,10 @@ mod model {
 
     impl AtomicU64 {
         pub(crate) fn new(value: u64) -> Self {
-            Self { value: atomic::AtomicU64::new(value), companion: atomic::AtomicU8::new(0) }
+            Self {
+                value: atomic::AtomicU64::new(value),
+                companion: atomic::AtomicU8::new(0),
+            }
         }
 
         /// Returns the value for one access, after the companion has announced it.
@@ -94,7 +100,8 @@ mod model {
             success: Ordering,
             failure: Ordering,
         ) -> Result<u64, u64> {
-            self.value().compare_exchange(current, new, success, failure)
+            self.value()
+                .compare_exchange(current, new, success, failure)
         }
 
         pub(crate) fn compare_exchange_weak(
@@ -104,7 +111,8 @@ mod model {
             success: Ordering,
             failure: Ordering,
         ) -> Result<u64, u64> {
-            self.value().compare_exchange_weak(current, new, success, failure)
+            self.value()
+                .compare_exchange_weak(current, new, success, failure)
         }
     }
 
@@ -132,7 +140,11 @@ mod model {
 
     impl<T> ArrayQueue<T> {
         pub(crate) fn new(capacity: usize) -> Self {
-            Self { slots: (0..capacity).map(|_| AtomicPtr::new(ptr::null_mut())).collect() }
+            Self {
+                slots: (0..capacity)
+                    .map(|_| AtomicPtr::new(ptr::null_mut()))
+                    .collect(),
+            }
         }
 
         pub(crate) fn capacity(&self) -> usize {
@@ -140,13 +152,19 @@ mod model {
         }
 
         pub(crate) fn len(&self) -> usize {
-            self.slots.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null()).count()
+            self.slots
+                .iter()
+                .filter(|slot| !slot.load(Ordering::Relaxed).is_null())
+                .count()
         }
 
         pub(crate) fn push(&self, value: T) -> Result<(), T> {
             let value = Box::into_raw(Box::new(value));
             for slot in &self.slots {
-                if slot.compare_exchange(ptr::null_mut(), value, Ordering::Release, Ordering::Relaxed).is_ok() {
+                if slot
+                    .compare_exchange(ptr::null_mut(), value, Ordering::Release, Ordering::Relaxed)
+                    .is_ok()
+                {
                     return Ok(());
                 }
             }

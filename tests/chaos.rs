@@ -30,7 +30,12 @@ fn hundred_kills() {
     println!("{plan:?}");
     let tally = run::run(&plan);
     println!("{tally}");
-    assert!(tally.problems.is_empty(), "seed {}: {:?}", plan.seed, tally.problems);
+    assert!(
+        tally.problems.is_empty(),
+        "seed {}: {:?}",
+        plan.seed,
+        tally.problems
+    );
     assert!(tally.killed.iter().all(|&killed| killed > 0) && tally.kills() >= 100);
     assert!(tally.counts.published > 0 && tally.counts.read > 0 && tally.checks_alone > 0);
     assert!(tally.counts.received > 0 && tally.counts.missed > 0);
@@ -49,7 +54,10 @@ fn changed_message_is_detected() {
             assert!(check_pattern(&bytes, seed).is_err(), "byte {at} of {len}");
             bytes[at] ^= 1;
         }
-        assert!(len < 9 || check_pattern(&bytes[..len - 1], seed).is_err(), "{len} bytes, cut off");
+        assert!(
+            len < 9 || check_pattern(&bytes[..len - 1], seed).is_err(),
+            "{len} bytes, cut off"
+        );
     }
 }
 
@@ -62,6 +70,9 @@ fn mixed_message_is_detected() {
     fill_pattern(&mut other, next);
     for copied in (8..=bytes.len()).step_by(8) {
         bytes[..copied].copy_from_slice(&other[..copied]);
-        assert!(check_pattern(&bytes, mine).is_err(), "the first {copied} bytes are the next message's");
+        assert!(
+            check_pattern(&bytes, mine).is_err(),
+            "the first {copied} bytes are the next message's"
+        );
     }
 }

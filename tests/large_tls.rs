@@ -14,7 +14,11 @@ thread_local! {
 fn channels() {
     LARGE.with(|large| assert_eq!(large.get()[1], 0));
     let prefix = format!("shm-pool-large-tls-{}", std::process::id());
-    let provider = Provider::builder().name_prefix(&prefix).max_bytes(1 << 20).build().unwrap();
+    let provider = Provider::builder()
+        .name_prefix(&prefix)
+        .max_bytes(1 << 20)
+        .build()
+        .unwrap();
     let client = Client::builder().name_prefix(&prefix).build().unwrap();
     let mut sender = Sender::create(&provider, "pair").unwrap();
     let mut pair = Receiver::open(&client, "pair").unwrap();
@@ -22,7 +26,12 @@ fn channels() {
     assert_eq!(&pair.recv().unwrap()[..], b"one");
     let mut publisher = Publisher::create(&provider, "many").unwrap();
     let mut one = Receiver::open(&client, "many").unwrap();
-    publisher.wait_for_receivers(1, Duration::from_secs(60)).unwrap();
-    assert_eq!(publisher.send_bytes(b"all").map(|sent| sent.receivers), Ok(1));
+    publisher
+        .wait_for_receivers(1, Duration::from_secs(60))
+        .unwrap();
+    assert_eq!(
+        publisher.send_bytes(b"all").map(|sent| sent.receivers),
+        Ok(1)
+    );
     assert_eq!(&one.recv().unwrap()[..], b"all");
 }

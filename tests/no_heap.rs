@@ -30,20 +30,30 @@ fn provider() -> Provider {
 fn assert_no_heap(what: &str, rounds: usize, mut round: impl FnMut()) {
     (0..WARM_UP).for_each(|_| round());
     let cost = Cost::of(|| (0..rounds).for_each(|_| round()));
-    assert_eq!((cost.allocations, cost.frees), (0, 0), "heap (allocations, frees) in {rounds} rounds of: {what}");
+    assert_eq!(
+        (cost.allocations, cost.frees),
+        (0, 0),
+        "heap (allocations, frees) in {rounds} rounds of: {what}"
+    );
 }
 
 #[test]
 fn counter_works() {
     let cost = Cost::of(|| drop(std::hint::black_box(Box::new(1))));
-    assert_eq!((cost.allocations, cost.frees), (1, 1), "every zero of this suite would be hollow");
+    assert_eq!(
+        (cost.allocations, cost.frees),
+        (1, 1),
+        "every zero of this suite would be hollow"
+    );
 }
 
 #[test]
 fn alloc_and_drop() {
     let provider = provider();
     for len in SIZES {
-        assert_no_heap("alloc, drop", 1_000_000 / SIZES.len(), || drop(provider.alloc(len).unwrap()));
+        assert_no_heap("alloc, drop", 1_000_000 / SIZES.len(), || {
+            drop(provider.alloc(len).unwrap())
+        });
     }
 }
 
@@ -56,7 +66,14 @@ fn freeze_and_clone() {
             drop(message.clone());
         });
         assert_no_heap("alloc, freeze, back to writing, drop", 20_000, || {
-            drop(provider.alloc(len).unwrap().freeze().try_into_mut().unwrap());
+            drop(
+                provider
+                    .alloc(len)
+                    .unwrap()
+                    .freeze()
+                    .try_into_mut()
+                    .unwrap(),
+            );
         });
     }
 }
@@ -110,12 +127,16 @@ fn grant_and_accept() {
     let (provider, client) = (provider(), Client::new());
     let peer = client.connect(provider.id()).unwrap();
     for len in SIZES {
-        assert_no_heap("grant, drop the buffer, attach, drop the view", 20_000, || {
-            let message = provider.alloc(len).unwrap().freeze();
-            let granted = message.grant(peer).unwrap();
-            drop(message);
-            drop(client.attach(&granted).unwrap());
-        });
+        assert_no_heap(
+            "grant, drop the buffer, attach, drop the view",
+            20_000,
+            || {
+                let message = provider.alloc(len).unwrap().freeze();
+                let granted = message.grant(peer).unwrap();
+                drop(message);
+                drop(client.attach(&granted).unwrap());
+            },
+        );
     }
 }
 
@@ -139,37 +160,61 @@ fn channel_messages() {
 
 #[test]
 fn subscriber_messages() {
-    let (provider, name) = (provider(), format!("no-heap-subscribe-{}", std::process::id()));
-    let mut subscriber = Receiver::builder().subscribe(&Client::new(), &name).unwrap();
+    let (provider, name) = (
+        provider(),
+        format!("no-heap-subscribe-{}", std::process::id()),
+    );
+    let mut subscriber = Receiver::builder()
+        .subscribe(&Client::new(), &name)
+        .unwrap();
     let mut sender = Sender::create(&provider, &name).unwrap();
     assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
     for len in SIZES {
-        assert_no_heap("send a buffer, receive it; and find nothing", 20_000, || {
-            sender.send(provider.alloc(len).unwrap().freeze()).unwrap();
-            assert!(matches!(subscriber.recv(), Ok(Event::Message(message)) if message.len() == len));
-            assert!(subscriber.try_recv().is_err());
-        });
+        assert_no_heap(
+            "send a buffer, receive it; and find nothing",
+            20_000,
+            || {
+                sender.send(provider.alloc(len).unwrap().freeze()).unwrap();
+                assert!(
+                    matches!(subscriber.recv(), Ok(Event::Message(message)) if message.len() == len)
+                );
+                assert!(subscriber.try_recv().is_err());
+            },
+        );
     }
 }
 
 #[test]
 fn publisher_messages() {
     let (provider, name) = (provider(), format!("no-heap-many-{}", std::process::id()));
-    let mut publisher = Publisher::builder().history(2).create(&provider, &name).unwrap();
+    let mut publisher = Publisher::builder()
+        .history(2)
+        .create(&provider, &name)
+        .unwrap();
     let (client, open) = (Client::new(), Receiver::builder);
     let mut waited_for = open().on_full(OnFull::Block).open(&client, &name).unwrap();
     let mut latest = open().capacity(1).open(&client, &name).unwrap();
-    let mut oldest = open().on_full(OnFull::DropNewest).capacity(1).open(&client, &name).unwrap();
+    let mut oldest = open()
+        .on_full(OnFull::DropNewest)
+        .capacity(1)
+        .open(&client, &name)
+        .unwrap();
     for len in SIZES {
-        assert_no_heap("two messages to three receivers, of which one is withdrawn and one left out", 10_000, || {
-            publisher.send(provider.alloc(len).unwrap().freeze()).unwrap();
-            publisher.send_bytes(b"bytes").unwrap();
-            assert_eq!(waited_for.recv().unwrap().len(), len);
-            assert_eq!(&waited_for.recv().unwrap()[..], b"bytes");
-            assert_eq!(&latest.recv().unwrap()[..], b"bytes");
-            assert!(oldest.recv().is_ok());
-            assert!(latest.try_recv().is_err());
-        });
+        assert_no_heap(
+            "two messages to three receivers, of which one is withdrawn and one left out",
+            10_000,
+            || {
+                publisher
+                    .send(provider.alloc(len).unwrap().freeze())
+                    .unwrap();
+                publisher.send_bytes(b"bytes").unwrap();
+                assert_eq!(waited_for.recv().unwrap().len(), len);
+                assert_eq!(&waited_for.recv().unwrap()[..], b"bytes");
+                assert_eq!(&latest.recv().unwrap()[..], b"bytes");
+                assert!(oldest.recv().is_ok());
+                assert!(latest.try_recv().is_err());
+            },
+        );
     }
 }
 
@@ -200,9 +245,18 @@ struct Prepared {
 
 impl Prepared {
     fn new(name: &str) -> Self {
-        let provider = Provider::builder().max_idle_per_class(OTHERS).build().unwrap();
-        let (client, name) = (Client::new(), format!("reserved-{}-{name}", std::process::id()));
-        let sender = Sender::builder().capacity(CAPACITY).create(&provider, &name).unwrap();
+        let provider = Provider::builder()
+            .max_idle_per_class(OTHERS)
+            .build()
+            .unwrap();
+        let (client, name) = (
+            Client::new(),
+            format!("reserved-{}-{name}", std::process::id()),
+        );
+        let sender = Sender::builder()
+            .capacity(CAPACITY)
+            .create(&provider, &name)
+            .unwrap();
         let mut receiver = Receiver::open(&client, &name).unwrap();
         let peer = client.connect(provider.id()).unwrap();
         provider.reserve(OTHER, OTHERS).unwrap().keep();
@@ -212,9 +266,23 @@ impl Prepared {
             let _in_use = provider.alloc(len).unwrap();
             provider.reserve(len, RESERVED).unwrap().keep();
         }
-        let present = [client.warm(provider.id()).unwrap(), receiver.warm().unwrap()];
-        assert!(present.iter().all(|&bytes| bytes >= RESERVED * SIZES.iter().sum::<usize>()), "{present:?}");
-        Self { provider, client, peer, sender, receiver }
+        let present = [
+            client.warm(provider.id()).unwrap(),
+            receiver.warm().unwrap(),
+        ];
+        assert!(
+            present
+                .iter()
+                .all(|&bytes| bytes >= RESERVED * SIZES.iter().sum::<usize>()),
+            "{present:?}"
+        );
+        Self {
+            provider,
+            client,
+            peer,
+            sender,
+            receiver,
+        }
     }
 
     /// Writes one buffer of this length: every page of it.
@@ -230,8 +298,11 @@ impl Prepared {
         for len in SIZES {
             let burst: [ShmBufMut; RESERVED] = std::array::from_fn(|_| self.message(len));
             let burst = burst.map(ShmBufMut::freeze);
-            let views: [ShmView; RESERVED] =
-                std::array::from_fn(|at| self.client.attach(&burst[at].descriptor().unwrap()).unwrap());
+            let views: [ShmView; RESERVED] = std::array::from_fn(|at| {
+                self.client
+                    .attach(&burst[at].descriptor().unwrap())
+                    .unwrap()
+            });
             views.iter().for_each(|view| read(view));
             drop(burst);
             drop(views);
@@ -272,7 +343,10 @@ fn first_reserved_messages() {
         })
     });
     // The kernel may reclaim a page of any process at any time, but hardly in each attempt.
-    assert!(costs.contains(&Cost::NOTHING), "{FIRST_MESSAGES} messages, in three tries: {costs:?}");
+    assert!(
+        costs.contains(&Cost::NOTHING),
+        "{FIRST_MESSAGES} messages, in three tries: {costs:?}"
+    );
 }
 
 /// Lengths of chunks from a heap and of whole pages.
@@ -282,12 +356,18 @@ const MIXED: [usize; 4] = [64, 1000, 5000, 200_000];
 const MANY: usize = 100;
 
 fn many(provider: &Provider) -> Vec<ShmBuf> {
-    (0..MANY).map(|at| provider.alloc(MIXED[at % MIXED.len()]).unwrap().freeze()).collect()
+    (0..MANY)
+        .map(|at| provider.alloc(MIXED[at % MIXED.len()]).unwrap().freeze())
+        .collect()
 }
 
 /// Returns views of every other message.
 fn views(client: &Client, messages: &[ShmBuf]) -> Vec<ShmView> {
-    messages.iter().step_by(2).map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect()
+    messages
+        .iter()
+        .step_by(2)
+        .map(|message| client.attach(&message.descriptor().unwrap()).unwrap())
+        .collect()
 }
 
 /// Fails if this drop allocates.
@@ -305,7 +385,11 @@ fn keepers() -> [Provider; 3] {
     let at_the_cap = builder().build().unwrap();
     // From now on the pool cannot grow.
     drop(at_the_cap.alloc(16 << 20).unwrap());
-    [builder().build().unwrap(), builder().max_idle_per_class(0).build().unwrap(), at_the_cap]
+    [
+        builder().build().unwrap(),
+        builder().max_idle_per_class(0).build().unwrap(),
+        at_the_cap,
+    ]
 }
 
 /// A process that is short of memory must not abort when it releases some.
@@ -313,7 +397,9 @@ fn keepers() -> [Provider; 3] {
 fn buffers_drop_without_heap() {
     for (way, provider) in keepers().iter().enumerate() {
         let client = Client::new();
-        let writable: Vec<_> = (0..MANY).map(|at| provider.alloc(64 + 300 * at).unwrap()).collect();
+        let writable: Vec<_> = (0..MANY)
+            .map(|at| provider.alloc(64 + 300 * at).unwrap())
+            .collect();
         assert_drops_free(&format!("writable ones, pool {way}"), writable);
         assert_drops_free(&format!("frozen ones, pool {way}"), many(provider));
         let messages = many(provider);
@@ -353,17 +439,28 @@ fn last_buffer_drops_without_heap() {
 #[test]
 fn sends_beside_joins() {
     let (provider, name) = (provider(), format!("no-heap-joins-{}", std::process::id()));
-    let mut publisher = Publisher::builder().joins_in_send(false).create(&provider, &name).unwrap();
+    let mut publisher = Publisher::builder()
+        .joins_in_send(false)
+        .create(&provider, &name)
+        .unwrap();
     let client = Client::new();
     // All are on loan at the same time, and two of them are of one class.
-    SIZES.iter().for_each(|&len| provider.reserve(len, 2).unwrap().keep());
+    SIZES
+        .iter()
+        .for_each(|&len| provider.reserve(len, 2).unwrap().keep());
     let mut faults = Vec::new();
     let rules = [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest];
     for on_full in rules.into_iter().cycle().take(12) {
         let mut cost = |publisher: &mut Publisher, receivers: usize| {
             let cost = Cost::of(|| {
                 for len in SIZES {
-                    assert_eq!(publisher.send(provider.alloc(len).unwrap().freeze()).unwrap().receivers, receivers);
+                    assert_eq!(
+                        publisher
+                            .send(provider.alloc(len).unwrap().freeze())
+                            .unwrap()
+                            .receivers,
+                        receivers
+                    );
                     assert!(provider.counters().bytes_out >= len * receivers);
                 }
                 assert_eq!(publisher.send_bytes(b"bytes").unwrap().receivers, receivers);
@@ -371,7 +468,10 @@ fn sends_beside_joins() {
             assert_eq!((cost.allocations, cost.frees), (0, 0));
             faults.push(cost.faults);
         };
-        let mut receiver = Receiver::builder().on_full(on_full).open(&client, &name).unwrap();
+        let mut receiver = Receiver::builder()
+            .on_full(on_full)
+            .open(&client, &name)
+            .unwrap();
         cost(&mut publisher, 0);
         assert!(publisher.serve_joins());
         cost(&mut publisher, 1);
@@ -406,9 +506,14 @@ fn provider_drops_without_heap() {
 
 #[test]
 fn reservation_drops_without_heap() {
-    let provider = Provider::builder().max_idle_per_class(MANY).build().unwrap();
+    let provider = Provider::builder()
+        .max_idle_per_class(MANY)
+        .build()
+        .unwrap();
     let reservation = provider.reserve(1000, MANY).unwrap();
-    let in_use: Vec<_> = (0..MANY / 2).map(|_| provider.alloc(1000).unwrap()).collect();
+    let in_use: Vec<_> = (0..MANY / 2)
+        .map(|_| provider.alloc(1000).unwrap())
+        .collect();
     assert_drops_free("some of it in use", reservation);
     drop(in_use);
     let reservation = provider.reserve(1000, MANY).unwrap();
@@ -424,15 +529,23 @@ fn waiting_future_drops_without_heap() {
     let mut futures = [0; 3].map(|_| Box::pin(provider.request(1).wait_async()));
     let waker = noop_waker();
     for future in &mut futures {
-        assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(future
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending());
     }
-    futures.into_iter().for_each(|future| assert_drops_free("a future that waits", future));
+    futures
+        .into_iter()
+        .for_each(|future| assert_drops_free("a future that waits", future));
 }
 
 /// A high limit costs no more heap than its use.
 #[test]
 fn idle_limit_takes_no_heap() {
-    let provider = Provider::builder().max_idle_per_class(1 << 20).build().unwrap();
+    let provider = Provider::builder()
+        .max_idle_per_class(1 << 20)
+        .build()
+        .unwrap();
     let bytes = bytes_of(|| (0..20).for_each(|class| drop(provider.alloc(64 << class).unwrap())));
     assert!(bytes < 1 << 20, "{bytes} bytes of heap for 20 messages");
 }
@@ -456,5 +569,8 @@ fn refusal_takes_no_heap() {
     }
     let provider = Provider::builder().max_bytes(1 << 47).build().unwrap();
     let bytes = bytes_of(|| assert!(provider.alloc(HUGE).is_err()));
-    assert!(bytes < 4 << 20, "{bytes} bytes of heap for a message that was refused");
+    assert!(
+        bytes < 4 << 20,
+        "{bytes} bytes of heap for a message that was refused"
+    );
 }

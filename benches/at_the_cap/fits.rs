@@ -18,7 +18,10 @@ const PARTS: [usize; 5] = [4, 8, 16, 64, 256];
 /// How lengths are drawn: the name, and a function that draws one up to a maximum.
 type Draw = (&'static str, fn(&mut Rng, usize) -> usize);
 
-const DRAWS: [Draw; 2] = [("uniform", |random, most| random.usize(1..=most)), ("log-uniform", log_uniform)];
+const DRAWS: [Draw; 2] = [
+    ("uniform", |random, most| random.usize(1..=most)),
+    ("log-uniform", log_uniform),
+];
 
 /// The shortest message that is drawn log-uniformly.
 const LEAST: usize = 64;
@@ -44,11 +47,21 @@ pub(crate) struct Effort {
 
 impl Effort {
     pub(crate) fn quick() -> Self {
-        Self { cap: 4 << 20, messages: 1_000, seeds: 1, step: 10 }
+        Self {
+            cap: 4 << 20,
+            messages: 1_000,
+            seeds: 1,
+            step: 10,
+        }
     }
 
     pub(crate) fn of(messages: usize, seeds: u64) -> Self {
-        Self { cap: 64 << 20, messages, seeds, step: 1 }
+        Self {
+            cap: 64 << 20,
+            messages,
+            seeds,
+            step: 1,
+        }
     }
 }
 
@@ -58,18 +71,49 @@ pub(crate) fn check(effort: Effort) -> Fallible {
         row.measure::<Pool>()?;
         row.measure::<Talc>()?;
     }
-    println!("{} messages of mixed sizes for each row that fills the cap: all as written", effort.messages);
+    println!(
+        "{} messages of mixed sizes for each row that fills the cap: all as written",
+        effort.messages
+    );
     Ok(())
 }
 
 pub(crate) fn measure(effort: Effort) -> Fallible {
-    let Effort { cap, messages, seeds, .. } = effort;
-    println!("How full the cap of {} MiB can be before a request is refused", cap >> 20);
-    println!("{} messages, {seeds} seeds; bytes asked for, in percent of the cap\n", grouped(messages as u64));
-    let ours = ["sizes up to", "drawn", "first refusal, mean (least)", "refusals: least", "mean", "none up to"];
-    let mut table = table(&[&ours[..], &["talc: first refusal", "least", "mean", "none up to"]].concat());
+    let Effort {
+        cap,
+        messages,
+        seeds,
+        ..
+    } = effort;
+    println!(
+        "How full the cap of {} MiB can be before a request is refused",
+        cap >> 20
+    );
+    println!(
+        "{} messages, {seeds} seeds; bytes asked for, in percent of the cap\n",
+        grouped(messages as u64)
+    );
+    let ours = [
+        "sizes up to",
+        "drawn",
+        "first refusal, mean (least)",
+        "refusals: least",
+        "mean",
+        "none up to",
+    ];
+    let mut table = table(
+        &[
+            &ours[..],
+            &["talc: first refusal", "least", "mean", "none up to"],
+        ]
+        .concat(),
+    );
     for (part, name, row) in rows(effort) {
-        let cells = [row.measure::<Pool>()?.cells(), row.measure::<Talc>()?.cells()].concat();
+        let cells = [
+            row.measure::<Pool>()?.cells(),
+            row.measure::<Talc>()?.cells(),
+        ]
+        .concat();
         table.add_row([vec![format!("1/{part}"), name.to_owned()], cells].concat());
         eprintln!("measured: {name}, up to 1/{part} of the cap");
     }
@@ -86,8 +130,20 @@ none up to     the largest share of the cap, the new message included, that neve
                in which messages picked at random are dropped to stay below it";
 
 fn rows(effort: Effort) -> impl Iterator<Item = (usize, &'static str, Row)> {
-    let row = move |part, (name, next): Draw| (part, name, Row { effort, largest: effort.cap / part, next });
-    DRAWS.into_iter().flat_map(move |draw| PARTS.map(|part| row(part, draw)))
+    let row = move |part, (name, next): Draw| {
+        (
+            part,
+            name,
+            Row {
+                effort,
+                largest: effort.cap / part,
+                next,
+            },
+        )
+    };
+    DRAWS
+        .into_iter()
+        .flat_map(move |draw| PARTS.map(|part| row(part, draw)))
 }
 
 /// The messages of a row.
@@ -114,7 +170,11 @@ struct Shares {
 
 impl Row {
     fn measure<S: Store>(&self) -> Fallible<Outcome> {
-        let mut outcome = Outcome { first: Shares::none(), refusals: Shares::none(), none_up_to: None };
+        let mut outcome = Outcome {
+            first: Shares::none(),
+            refusals: Shares::none(),
+            none_up_to: None,
+        };
         for seed in 0..self.effort.seeds {
             self.stay_full::<S>(seed, &mut outcome)?;
         }
@@ -180,8 +240,17 @@ impl Row {
 impl Outcome {
     fn cells(&self) -> Vec<String> {
         let none_up_to = self.none_up_to.map_or("refused at all".to_owned(), percent);
-        let first = format!("{} ({})", percent(self.first.mean()), percent(self.first.least));
-        vec![first, percent(self.refusals.least), percent(self.refusals.mean()), none_up_to]
+        let first = format!(
+            "{} ({})",
+            percent(self.first.mean()),
+            percent(self.first.least)
+        );
+        vec![
+            first,
+            percent(self.refusals.least),
+            percent(self.refusals.mean()),
+            none_up_to,
+        ]
     }
 }
 
@@ -191,7 +260,11 @@ fn percent(share: f64) -> String {
 
 impl Shares {
     fn none() -> Self {
-        Self { count: 0, sum: 0.0, least: f64::INFINITY }
+        Self {
+            count: 0,
+            sum: 0.0,
+            least: f64::INFINITY,
+        }
     }
 
     fn add(&mut self, share: f64) {
@@ -214,14 +287,19 @@ struct Live<'a, S: Store + 'a> {
 
 impl<S: Store> Default for Live<'_, S> {
     fn default() -> Self {
-        Self { messages: Vec::new(), bytes: 0 }
+        Self {
+            messages: Vec::new(),
+            bytes: 0,
+        }
     }
 }
 
 impl<'a, S: Store> Live<'a, S> {
     /// Returns `false` if there is no room for it now.
     fn keep(&mut self, store: &'a S, len: usize) -> Fallible<bool> {
-        let Some(mut message) = store.alloc(len)? else { return Ok(false) };
+        let Some(mut message) = store.alloc(len)? else {
+            return Ok(false);
+        };
         let mark = len as u8;
         mark_ends(&mut message, mark);
         self.messages.push((message, mark));
@@ -233,7 +311,9 @@ impl<'a, S: Store> Live<'a, S> {
         if self.messages.is_empty() {
             return Err("a message alone does not fit".into());
         }
-        let (message, mark) = self.messages.swap_remove(random.usize(..self.messages.len()));
+        let (message, mark) = self
+            .messages
+            .swap_remove(random.usize(..self.messages.len()));
         self.bytes -= message.len();
         check_ends(&message, mark)
     }

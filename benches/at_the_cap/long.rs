@@ -59,11 +59,19 @@ pub(crate) struct Effort {
 
 impl Effort {
     pub(crate) fn quick() -> Self {
-        Self { longs: 3, patience: Duration::from_millis(200), between: 1_000 }
+        Self {
+            longs: 3,
+            patience: Duration::from_millis(200),
+            between: 1_000,
+        }
     }
 
     pub(crate) fn of(longs: usize) -> Self {
-        Self { longs, patience: PATIENCE, between: BETWEEN }
+        Self {
+            longs,
+            patience: PATIENCE,
+            between: BETWEEN,
+        }
     }
 }
 
@@ -85,7 +93,10 @@ struct Outcome {
 pub(crate) fn check(effort: Effort) -> Fallible {
     for (name, run) in ROWS {
         run(effort)?;
-        println!("{} long messages among short ones, {name}: all as written", effort.longs);
+        println!(
+            "{} long messages among short ones, {name}: all as written",
+            effort.longs
+        );
     }
     Ok(())
 }
@@ -93,8 +104,17 @@ pub(crate) fn check(effort: Effort) -> Fallible {
 pub(crate) fn measure(effort: Effort) -> Fallible {
     println!("A long message among short ones: 1 MiB under a cap of 4 MiB, nothing pinned");
     println!("{THREADS} threads hold {HELD} messages of 100 kB each and replace the oldest as fast as they can\n");
-    let heads =
-        ["", "served", "within 300 ms", "p50", "p90", "max", "short ones refused meanwhile", "of", "goal: all in time"];
+    let heads = [
+        "",
+        "served",
+        "within 300 ms",
+        "p50",
+        "p90",
+        "max",
+        "short ones refused meanwhile",
+        "of",
+        "goal: all in time",
+    ];
     let mut rows = table(&heads);
     for (name, run) in ROWS {
         rows.add_row([vec![name.to_owned()], run(effort)?.cells()].concat());
@@ -114,9 +134,16 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
 type Row = (&'static str, fn(Effort) -> Fallible<Outcome>);
 
 const ROWS: [Row; 3] = [
-    ("the pool, waiting (alloc_timeout)", |effort| run::<Pool>(effort, wait)),
-    ("the pool, polling every 1 ms", |effort| run::<Pool>(effort, poll::<Pool>)),
-    ("talc behind a mutex, polling every 1 ms: it cannot wait", |effort| run::<Talc>(effort, poll::<Talc>)),
+    ("the pool, waiting (alloc_timeout)", |effort| {
+        run::<Pool>(effort, wait)
+    }),
+    ("the pool, polling every 1 ms", |effort| {
+        run::<Pool>(effort, poll::<Pool>)
+    }),
+    (
+        "talc behind a mutex, polling every 1 ms: it cannot wait",
+        |effort| run::<Talc>(effort, poll::<Talc>),
+    ),
 ];
 
 fn wait(pool: &Pool, patience: Duration) -> Fallible<Option<<Pool as Store>::Memory<'_>>> {
@@ -136,7 +163,11 @@ fn poll<S: Store>(store: &S, patience: Duration) -> Fallible<Option<S::Memory<'_
 
 impl Outcome {
     fn cells(&self) -> Vec<String> {
-        let verdict = if self.in_time == self.longs { "pass" } else { "MISSED" };
+        let verdict = if self.in_time == self.longs {
+            "pass"
+        } else {
+            "MISSED"
+        };
         vec![
             format!("{} of {}", self.served, self.longs),
             self.in_time.to_string(),
@@ -159,15 +190,28 @@ fn run<S: Store>(effort: Effort, get: Get<S>) -> Fallible<Outcome> {
         let senders = shorts.tallies.iter().map(send).collect::<Vec<_>>();
         let outcome = send_longs(store, shorts, effort, get);
         shorts.is_over.store(true, Ordering::Relaxed);
-        senders.into_iter().try_for_each(|sender| sender.join().expect("a thread that does not panic"))?;
+        senders
+            .into_iter()
+            .try_for_each(|sender| sender.join().expect("a thread that does not panic"))?;
         outcome
     })
 }
 
 /// Ends early if a short message is corrupt.
-fn send_longs<S: Store>(store: &S, shorts: &Shorts, effort: Effort, get: Get<S>) -> Fallible<Outcome> {
+fn send_longs<S: Store>(
+    store: &S,
+    shorts: &Shorts,
+    effort: Effort,
+    get: Get<S>,
+) -> Fallible<Outcome> {
     let meanwhile = Counts::default();
-    let mut outcome = Outcome { longs: effort.longs, served: 0, in_time: 0, waits: histogram(), meanwhile };
+    let mut outcome = Outcome {
+        longs: effort.longs,
+        served: 0,
+        in_time: 0,
+        waits: histogram(),
+        meanwhile,
+    };
     for mark in (0..=u8::MAX).cycle().take(effort.longs) {
         shorts.scatter(effort.between);
         let (before, begin) = (shorts.counts(), Instant::now());
@@ -215,7 +259,11 @@ impl Shorts {
         let mut queue = VecDeque::with_capacity(BURST);
         let mut result = Ok(());
         while result.is_ok() && !self.is_over.load(Ordering::Relaxed) {
-            let held = if self.is_burst.load(Ordering::Relaxed) { BURST } else { HELD };
+            let held = if self.is_burst.load(Ordering::Relaxed) {
+                BURST
+            } else {
+                HELD
+            };
             result = replace_oldest(store, &mut queue, held, tally);
             thread::yield_now();
         }
@@ -242,7 +290,8 @@ impl Shorts {
     fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for tally in &self.tallies {
-            let [asked, refused] = [&tally.asked, &tally.refused].map(|count| count.load(Ordering::Relaxed));
+            let [asked, refused] =
+                [&tally.asked, &tally.refused].map(|count| count.load(Ordering::Relaxed));
             counts.add(Counts { asked, refused });
         }
         counts
@@ -256,7 +305,10 @@ impl Counts {
     }
 
     fn since(self, before: Self) -> Self {
-        Self { asked: self.asked - before.asked, refused: self.refused - before.refused }
+        Self {
+            asked: self.asked - before.asked,
+            refused: self.refused - before.refused,
+        }
     }
 }
 

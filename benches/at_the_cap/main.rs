@@ -56,7 +56,10 @@ fn main() -> Fallible {
     }
     let counter = Clock::new();
     let cost = clock::cost(|| counter.raw());
-    Machine::now().print(&format!("the processor's counter, {cost:.1} ns a reading"), "pinned as each table says");
+    Machine::now().print(
+        &format!("the processor's counter, {cost:.1} ns a reading"),
+        "pinned as each table says",
+    );
     println!();
     if options.fits {
         return fits::measure(fits::Effort::of(options.fitted, options.seeds));
@@ -64,7 +67,10 @@ fn main() -> Fallible {
     if !options.long {
         let all = usable()?;
         pin(Cores::choose()?.first())?;
-        mixed::measure(mixed::Effort { messages: options.messages, warm_up: 1_000 })?;
+        mixed::measure(mixed::Effort {
+            messages: options.messages,
+            warm_up: 1_000,
+        })?;
         pin(all)?;
     }
     long::measure(long::Effort::of(options.longs))
@@ -72,7 +78,10 @@ fn main() -> Fallible {
 
 /// A few messages of every kind, without figures.
 fn check() -> Fallible {
-    mixed::check(mixed::Effort { messages: 300, warm_up: 100 })?;
+    mixed::check(mixed::Effort {
+        messages: 300,
+        warm_up: 100,
+    })?;
     long::check(long::Effort::quick())?;
     fits::check(fits::Effort::quick())
 }

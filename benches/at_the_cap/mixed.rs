@@ -52,20 +52,48 @@ pub(crate) fn check(effort: Effort) -> Fallible {
         run::<Pool>(held, effort)?;
         run::<Talc>(held, effort)?;
     }
-    println!("{} messages with {HELD:?} held: all as written", effort.messages);
+    println!(
+        "{} messages with {HELD:?} held: all as written",
+        effort.messages
+    );
     Ok(())
 }
 
 pub(crate) fn measure(effort: Effort) -> Fallible {
-    println!("Allocation at a cap of 64 MiB, messages of 1 B to 4 MiB, the thread pinned to a core");
-    println!("{} warm-up and {} measured messages for each row\n", effort.warm_up, effort.messages);
-    let ours = ["held", "refused", "segments made", "p50", "p99", "p99.9", "max"];
-    let talcs = ["talc p50", "talc p99", "talc p99.9", "talc refused", "p50, goal 1 µs", "p99, goal 5 µs"];
+    println!(
+        "Allocation at a cap of 64 MiB, messages of 1 B to 4 MiB, the thread pinned to a core"
+    );
+    println!(
+        "{} warm-up and {} measured messages for each row\n",
+        effort.warm_up, effort.messages
+    );
+    let ours = [
+        "held",
+        "refused",
+        "segments made",
+        "p50",
+        "p99",
+        "p99.9",
+        "max",
+    ];
+    let talcs = [
+        "talc p50",
+        "talc p99",
+        "talc p99.9",
+        "talc refused",
+        "p50, goal 1 µs",
+        "p99, goal 5 µs",
+    ];
     let mut rows = table(&[&ours[..], &talcs].concat());
     for held in HELD {
         let pool = run::<Pool>(held, effort)?;
         let talc = run::<Talc>(held, effort)?;
-        let mut row = [held.to_string(), pool.refused.to_string(), pool.made.to_string()].to_vec();
+        let mut row = [
+            held.to_string(),
+            pool.refused.to_string(),
+            pool.made.to_string(),
+        ]
+        .to_vec();
         row.extend([0.5, 0.99, 0.999, 1.0].map(|quantile| at(&pool.waits, quantile)));
         row.extend([0.5, 0.99, 0.999].map(|quantile| at(&talc.waits, quantile)));
         row.push(talc.refused.to_string());
@@ -89,17 +117,27 @@ fn run<S: Store>(held: usize, effort: Effort) -> Fallible<Outcome> {
     let store = S::new(CAP)?;
     let mut random = Rng::with_seed(1);
     let mut queue = VecDeque::with_capacity(held + 1);
-    let mut outcome = Outcome { waits: histogram(), refused: 0, made: 0 };
+    let mut outcome = Outcome {
+        waits: histogram(),
+        refused: 0,
+        made: 0,
+    };
     let clock = Clock::new();
     for number in 0..effort.warm_up + effort.messages {
         if number == effort.warm_up {
-            outcome = Outcome { waits: histogram(), refused: 0, made: store.segments() };
+            outcome = Outcome {
+                waits: histogram(),
+                refused: 0,
+                made: store.segments(),
+            };
         }
         let (len, mark) = (random.usize(1..=LARGEST), random.u8(..));
         let mut message = loop {
             let asked = clock.raw();
             let found = store.alloc(len);
-            outcome.waits.saturating_record(clock.delta_as_nanos(asked, clock.raw()));
+            outcome
+                .waits
+                .saturating_record(clock.delta_as_nanos(asked, clock.raw()));
             if let Some(message) = found? {
                 break message;
             }

@@ -50,7 +50,9 @@ pub(crate) fn mark_ends(bytes: &mut [u8], mark: u8) {
 
 /// Checks that both ends of a message are `mark`.
 pub(crate) fn check_ends(bytes: &[u8], mark: u8) -> Fallible {
-    payload::has_ends(bytes, mark).then_some(()).ok_or_else(|| "a message that somebody has overwritten".into())
+    payload::has_ends(bytes, mark)
+        .then_some(())
+        .ok_or_else(|| "a message that somebody has overwritten".into())
 }
 
 /// The provider, and a client in the same process: what matters here is that its leases end in any
@@ -62,7 +64,11 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Waits for room, at most for `patience`.
-    pub(crate) fn alloc_timeout(&self, len: usize, patience: Duration) -> Fallible<Option<ShmBufMut>> {
+    pub(crate) fn alloc_timeout(
+        &self,
+        len: usize,
+        patience: Duration,
+    ) -> Fallible<Option<ShmBufMut>> {
         found(self.provider.alloc_timeout(len, patience))
     }
 }
@@ -72,7 +78,10 @@ impl Store for Pool {
     type Held<'a> = ShmView;
 
     fn new(cap: usize) -> Fallible<Self> {
-        Ok(Self { provider: Provider::builder().max_bytes(cap).build()?, client: Client::new() })
+        Ok(Self {
+            provider: Provider::builder().max_bytes(cap).build()?,
+            client: Client::new(),
+        })
     }
 
     fn alloc(&self, len: usize) -> Fallible<Option<ShmBufMut>> {
@@ -123,13 +132,20 @@ impl Store for Talc {
         // SAFETY: the memory is talc's for as long as this lives, and does not move with the
         // vector.
         unsafe { carver.claim(memory.as_mut_ptr(), cap) };
-        Ok(Self { carver: Mutex::new(carver), _memory: memory })
+        Ok(Self {
+            carver: Mutex::new(carver),
+            _memory: memory,
+        })
     }
 
     fn alloc(&self, len: usize) -> Fallible<Option<Block<'_>>> {
         // SAFETY: the length is not 0.
         let start = unsafe { self.carver.lock().try_allocate(layout(len)) };
-        Ok(start.map(|start| Block { talc: self, start, len }))
+        Ok(start.map(|start| Block {
+            talc: self,
+            start,
+            len,
+        }))
     }
 
     fn share<'a>(&'a self, memory: Block<'a>) -> Fallible<Block<'a>> {
@@ -157,7 +173,12 @@ impl DerefMut for Block<'_> {
 impl Drop for Block<'_> {
     fn drop(&mut self) {
         // SAFETY: allocated by this talc with this layout, and released here.
-        unsafe { self.talc.carver.lock().deallocate(self.start.as_ptr(), layout(self.len)) };
+        unsafe {
+            self.talc
+                .carver
+                .lock()
+                .deallocate(self.start.as_ptr(), layout(self.len))
+        };
     }
 }
 

@@ -41,7 +41,10 @@ impl Held {
             .iter()
             .map(|name| Ok(fs::metadata(format!("{OBJECTS}/{name}"))?.blocks()))
             .sum::<Fallible<u64>>()?;
-        Ok(Self { provider: provider.stats().bytes_held as u64, system: blocks * 512 })
+        Ok(Self {
+            provider: provider.stats().bytes_held as u64,
+            system: blocks * 512,
+        })
     }
 }
 
@@ -53,14 +56,33 @@ pub(crate) fn check() -> Fallible {
 }
 
 pub(crate) fn measure() -> Fallible {
-    println!("\nA burst of {}, then messages of {}, {IN_USE} in use\n", Bytes(BURST as u64), Bytes(SMALL as u64));
+    println!(
+        "\nA burst of {}, then messages of {}, {IN_USE} in use\n",
+        Bytes(BURST as u64),
+        Bytes(SMALL as u64)
+    );
     let moments = run(BURST)?;
-    let [(_, before), (_, peak), ..] = moments[..] else { return Err("there is a before and a peak".into()) };
-    let mut rows = table(&["", "provider holds", "objects in /dev/shm", "of the burst", "goal", ""]);
+    let [(_, before), (_, peak), ..] = moments[..] else {
+        return Err("there is a before and a peak".into());
+    };
+    let mut rows = table(&[
+        "",
+        "provider holds",
+        "objects in /dev/shm",
+        "of the burst",
+        "goal",
+        "",
+    ]);
     for (index, (name, held)) in moments.iter().enumerate() {
-        let part = |of: fn(&Held) -> u64| (of(held) as f64 - of(&before) as f64) / (of(&peak) - of(&before)) as f64;
+        let part = |of: fn(&Held) -> u64| {
+            (of(held) as f64 - of(&before) as f64) / (of(&peak) - of(&before)) as f64
+        };
         let left = part(|held| held.provider).max(part(|held| held.system));
-        let goal = if index + 1 == moments.len() { BACK } else { Goal::None };
+        let goal = if index + 1 == moments.len() {
+            BACK
+        } else {
+            Goal::None
+        };
         rows.add_row([
             name.clone(),
             Bytes(held.provider).to_string(),
@@ -76,7 +98,10 @@ pub(crate) fn measure() -> Fallible {
 
 /// Returns what is held at several moments.
 fn run(burst: usize) -> Fallible<Vec<(String, Held)>> {
-    let provider = Provider::builder().name_prefix(PREFIX).max_bytes(2 * burst).build()?;
+    let provider = Provider::builder()
+        .name_prefix(PREFIX)
+        .max_bytes(2 * burst)
+        .build()?;
     let mut in_use = VecDeque::with_capacity(IN_USE);
     let mut publish = || -> Fallible {
         if in_use.len() == IN_USE {
@@ -87,7 +112,9 @@ fn run(burst: usize) -> Fallible<Vec<(String, Held)>> {
     };
     (0..IN_USE).try_for_each(|_| publish())?;
     let mut moments = vec![("before".to_owned(), Held::by(&provider)?)];
-    let all = (0..burst / CHUNK).map(|_| Ok(provider.alloc(CHUNK)?.freeze())).collect::<Fallible<Vec<ShmBuf>>>()?;
+    let all = (0..burst / CHUNK)
+        .map(|_| Ok(provider.alloc(CHUNK)?.freeze()))
+        .collect::<Fallible<Vec<ShmBuf>>>()?;
     let peak = Held::by(&provider)?;
     if peak.provider.min(peak.system) < burst as u64 {
         return Err(format!("a burst of {burst} bytes holds only {peak:?}").into());
@@ -98,7 +125,10 @@ fn run(burst: usize) -> Fallible<Vec<(String, Held)>> {
     for after in AFTER {
         (published..after).try_for_each(|_| publish())?;
         published = after;
-        moments.push((format!("after {} small messages", grouped(after)), Held::by(&provider)?));
+        moments.push((
+            format!("after {} small messages", grouped(after)),
+            Held::by(&provider)?,
+        ));
     }
     Ok(moments)
 }

@@ -38,7 +38,11 @@ fn main() -> Fallible {
     if let Some(task) = process::task::<wake::Task>() {
         return task.run();
     }
-    let Options { common, waits, refusals } = Options::parse();
+    let Options {
+        common,
+        waits,
+        refusals,
+    } = Options::parse();
     let cores = Cores::choose()?;
     let machine = Machine::now();
     pin(cores.first())?;
@@ -48,7 +52,10 @@ fn main() -> Fallible {
         return burst::check();
     }
     cores.require_two()?;
-    machine.print("CLOCK_MONOTONIC", "this process pinned to one, the other to another");
+    machine.print(
+        "CLOCK_MONOTONIC",
+        "this process pinned to one, the other to another",
+    );
     wake::measure(common.rounds, waits, cores)?;
     refusal::measure(common.rounds, refusals)?;
     burst::measure()

@@ -27,8 +27,12 @@ enum Filled {
     Leased(usize),
 }
 
-const ROWS: [Filled; 4] =
-    [Filled::Held(FRAME), Filled::Held(64 << 10), Filled::Leased(FRAME), Filled::Leased(64 << 10)];
+const ROWS: [Filled; 4] = [
+    Filled::Held(FRAME),
+    Filled::Held(64 << 10),
+    Filled::Leased(FRAME),
+    Filled::Leased(64 << 10),
+];
 
 impl Filled {
     fn name(self) -> String {
@@ -48,7 +52,11 @@ struct Full {
 
 impl Full {
     fn new(filled: Filled) -> Fallible<Self> {
-        let provider = Provider::builder().name_prefix(PREFIX).max_bytes(CAP).max_shared(4096).build()?;
+        let provider = Provider::builder()
+            .name_prefix(PREFIX)
+            .max_bytes(CAP)
+            .max_shared(4096)
+            .build()?;
         let client = Client::builder().name_prefix(PREFIX).build()?;
         let (mut held, mut leased) = (Vec::new(), Vec::new());
         match filled {
@@ -59,7 +67,11 @@ impl Full {
                 }
             }
         }
-        Ok(Self { provider, _held: held, _leased: leased })
+        Ok(Self {
+            provider,
+            _held: held,
+            _leased: leased,
+        })
     }
 
     /// Returns the nanoseconds of each of `count` attempts, on average.
@@ -89,18 +101,34 @@ pub(crate) fn check() -> Fallible {
 }
 
 pub(crate) fn measure(rounds: u32, count: u64) -> Fallible {
-    println!("\nAn attempt of {} that is refused: in turn, {rounds} rounds of {count}\n", Bytes(FRAME as u64));
-    let pools = ROWS.iter().map(|&filled| Full::new(filled)).collect::<Fallible<Vec<_>>>()?;
+    println!(
+        "\nAn attempt of {} that is refused: in turn, {rounds} rounds of {count}\n",
+        Bytes(FRAME as u64)
+    );
+    let pools = ROWS
+        .iter()
+        .map(|&filled| Full::new(filled))
+        .collect::<Fallible<Vec<_>>>()?;
     let mut times = ROWS.map(|_| Vec::new());
     for _ in 0..rounds {
         for (pool, times) in pools.iter().zip(&mut times) {
             times.push(pool.attempts(count)?);
         }
     }
-    let mut rows = table(&["the pool is full of", "an attempt", "of the rounds", "goal", ""]);
+    let mut rows = table(&[
+        "the pool is full of",
+        "an attempt",
+        "of the rounds",
+        "goal",
+        "",
+    ]);
     for (filled, times) in ROWS.iter().zip(&times) {
         let spread = Spread::of(times);
-        let goal = if matches!(filled, Filled::Held(FRAME)) { GOAL } else { Goal::None };
+        let goal = if matches!(filled, Filled::Held(FRAME)) {
+            GOAL
+        } else {
+            Goal::None
+        };
         rows.add_row([
             filled.name(),
             Nanoseconds(spread.median).to_string(),

@@ -79,7 +79,16 @@ pub(crate) fn measure(rounds: u32, waits: u64, cores: Cores) -> Fallible {
 }
 
 fn print(results: &[Latencies; 3]) {
-    let mut rows = table(&["", "p50", "p90", "p99", "p50 of the rounds", "/ the futex", "goal", ""]);
+    let mut rows = table(&[
+        "",
+        "p50",
+        "p90",
+        "p99",
+        "p50 of the rounds",
+        "/ the futex",
+        "goal",
+        "",
+    ]);
     let bare = results[0].p50().median;
     for ((way, name), result) in ROWS.iter().zip(results) {
         let ratio = result.p50().median / bare;
@@ -102,12 +111,23 @@ fn print(results: &[Latencies; 3]) {
 fn run(way: Way, count: u64, cores: Cores) -> Fallible<hdrhistogram::Histogram<u64>> {
     let (line, fd) = line::create()?;
     let (mut socket, theirs) = UnixStream::pair()?;
-    let provider = Provider::builder().name_prefix(PREFIX).max_bytes(CAP).build()?;
+    let provider = Provider::builder()
+        .name_prefix(PREFIX)
+        .max_bytes(CAP)
+        .build()?;
     let name = std::process::id().to_string();
     let mut sender = Sender::builder().create(&provider, &name)?;
-    let task = Task { way, count, name, core: cores.second() };
+    let task = Task {
+        way,
+        count,
+        name,
+        core: cores.second(),
+    };
     let mut command = this_program(&task)?;
-    let other = Child::start("other process", command.stdin(fd).stdout(Stdio::from(OwnedFd::from(theirs))))?;
+    let other = Child::start(
+        "other process",
+        command.stdin(fd).stdout(Stdio::from(OwnedFd::from(theirs))),
+    )?;
     let all = || -> Fallible<ShmBuf> { Ok(provider.alloc(CAP)?.freeze()) };
     let mut latencies = latency::histogram();
     for number in 0..count {

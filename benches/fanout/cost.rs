@@ -143,7 +143,9 @@ impl<S: Sends> Subject<S> {
             self.burst(BURST).map_err(|error| error.to_string())?;
             let mut took = Duration::ZERO;
             for first in (0..count).step_by(BURST as usize) {
-                took += self.burst(BURST.min(count - first)).map_err(|error| error.to_string())?;
+                took += self
+                    .burst(BURST.min(count - first))
+                    .map_err(|error| error.to_string())?;
             }
             Ok(Some(took))
         })
@@ -154,9 +156,14 @@ impl<S: Sends> Subject<S> {
         let numbers = self.sent..self.sent + count;
         let took = match self.kind {
             Kind::Buffer => {
-                let messages = numbers.clone().map(|number| self.message(number)).collect::<Fallible<Vec<_>>>()?;
+                let messages = numbers
+                    .clone()
+                    .map(|number| self.message(number))
+                    .collect::<Fallible<Vec<_>>>()?;
                 let start = Instant::now();
-                messages.into_iter().try_for_each(|message| self.sends.send(message))?;
+                messages
+                    .into_iter()
+                    .try_for_each(|message| self.sends.send(message))?;
                 start.elapsed()
             }
             Kind::Inline => {
@@ -167,14 +174,17 @@ impl<S: Sends> Subject<S> {
                 };
                 let messages: Vec<_> = numbers.clone().map(message).collect();
                 let start = Instant::now();
-                messages.iter().try_for_each(|bytes| self.sends.send_bytes(bytes))?;
+                messages
+                    .iter()
+                    .try_for_each(|bytes| self.sends.send_bytes(bytes))?;
                 start.elapsed()
             }
         };
         self.sent = numbers.end;
         for receiver in &mut self.receivers {
             for number in numbers.clone() {
-                self.kind.check(&receiver.try_recv()?, number, self.is_thorough)?;
+                self.kind
+                    .check(&receiver.try_recv()?, number, self.is_thorough)?;
             }
             // Asking for the next message frees the last slot.
             if !matches!(receiver.try_recv(), Err(RecvError::Empty)) {
@@ -209,17 +219,30 @@ struct Row {
 fn rows(free: usize) -> Vec<Row> {
     let curve = |kind, is_live, most: usize| {
         let receivers = [None].into_iter().chain(CURVE.map(Some));
-        let rows = receivers.map(move |receivers| Row { kind, receivers, is_live });
+        let rows = receivers.map(move |receivers| Row {
+            kind,
+            receivers,
+            is_live,
+        });
         rows.filter(move |row| row.receivers.unwrap_or(1) <= most)
     };
     [(false, usize::MAX), (true, free)]
         .into_iter()
-        .flat_map(|(is_live, most)| KINDS.into_iter().flat_map(move |(kind, _)| curve(kind, is_live, most)))
+        .flat_map(|(is_live, most)| {
+            KINDS
+                .into_iter()
+                .flat_map(move |(kind, _)| curve(kind, is_live, most))
+        })
         .collect()
 }
 
 impl Row {
-    fn start(self, number: usize, cores: &[usize], is_thorough: bool) -> Fallible<(Batch, Vec<Child>)> {
+    fn start(
+        self,
+        number: usize,
+        cores: &[usize],
+        is_thorough: bool,
+    ) -> Fallible<(Batch, Vec<Child>)> {
         let provider = crate::provider(16 << 20)?;
         let channel = channel_name(&format!("cost{number}"));
         let count = self.receivers.unwrap_or(1);
@@ -228,7 +251,12 @@ impl Row {
         let mut come = || -> Fallible {
             for core in (0..count).map(|at| cores.get(at + 1).copied()) {
                 if is_live {
-                    let task = Task { channel: channel.clone(), kind, is_thorough, core };
+                    let task = Task {
+                        channel: channel.clone(),
+                        kind,
+                        is_thorough,
+                        core,
+                    };
                     let mut command = this_program(&Part::Cost(task))?;
                     let mut child = Child::start("receiver", command.stdout(Stdio::piped()))?;
                     child.wait_until_ready()?;
@@ -241,16 +269,39 @@ impl Row {
         };
         let capacity = BURST as usize;
         let batch = if self.receivers.is_none() {
-            let sends = Sender::builder().capacity(capacity).loans(LOANS).create(&provider, &channel)?;
+            let sends = Sender::builder()
+                .capacity(capacity)
+                .loans(LOANS)
+                .create(&provider, &channel)?;
             come()?;
-            Subject { sends, provider, receivers, kind, sent: 0, is_thorough }.into_batch()
+            Subject {
+                sends,
+                provider,
+                receivers,
+                kind,
+                sent: 0,
+                is_thorough,
+            }
+            .into_batch()
         } else {
-            let options = Publisher::builder().receivers(count).capacity(capacity).loans(LOANS).on_full(OnFull::Block);
+            let options = Publisher::builder()
+                .receivers(count)
+                .capacity(capacity)
+                .loans(LOANS)
+                .on_full(OnFull::Block);
             let mut publisher = options.create(&provider, &channel)?;
             come()?;
             publisher.wait_for_receivers(count, FOR_EVER)?;
             let sends = Fanout(publisher, count);
-            Subject { sends, provider, receivers, kind, sent: 0, is_thorough }.into_batch()
+            Subject {
+                sends,
+                provider,
+                receivers,
+                kind,
+                sent: 0,
+                is_thorough,
+            }
+            .into_batch()
         };
         Ok((batch, children))
     }
@@ -286,7 +337,11 @@ pub(crate) fn check(cores: &[usize]) -> Fallible {
     // They also work without separate cores.
     let rows = rows(2);
     run(&rows, 2, Some(10 * BURST), cores, true)?;
-    println!("{} rows of up to 64 receivers: {} messages each, all as sent", rows.len(), 10 * BURST);
+    println!(
+        "{} rows of up to 64 receivers: {} messages each, all as sent",
+        rows.len(),
+        10 * BURST
+    );
     Ok(())
 }
 
@@ -296,13 +351,22 @@ pub(crate) fn measure(rounds: u32, cores: &[usize]) -> Fallible {
     let results = run(&rows, batches as usize, None, cores, false)?;
     let mut shown = table(&["to", "a send", "/ receivers", "/ Sender's", "goal", ""]);
     for (row, result) in rows.iter().zip(&results) {
-        let of_sender = rows.iter().position(|other| *other == Row { receivers: None, ..*row });
+        let of_sender = rows.iter().position(|other| {
+            *other
+                == Row {
+                    receivers: None,
+                    ..*row
+                }
+        });
         let of_sender = of_sender.map_or(f64::NAN, |at| results[at].median);
         let (to, goal) = match row.receivers {
             None => ("a Sender's".to_owned(), Goal::None),
             Some(count) => (count.to_string(), GOAL),
         };
-        let name = KINDS.iter().find(|(kind, _)| *kind == row.kind).map_or("", |(_, name)| name);
+        let name = KINDS
+            .iter()
+            .find(|(kind, _)| *kind == row.kind)
+            .map_or("", |(_, name)| name);
         let each = result.median / row.receivers.unwrap_or(1) as f64;
         let ratio = each / of_sender;
         shown.add_row([
@@ -319,14 +383,22 @@ pub(crate) fn measure(rounds: u32, cores: &[usize]) -> Fallible {
 }
 
 /// Nanoseconds of a send, by row.
-fn run(rows: &[Row], batches: usize, count: Option<u64>, cores: &[usize], is_thorough: bool) -> Fallible<Vec<Spread>> {
+fn run(
+    rows: &[Row],
+    batches: usize,
+    count: Option<u64>,
+    cores: &[usize],
+    is_thorough: bool,
+) -> Fallible<Vec<Spread>> {
     let (mut subjects, mut children) = (Vec::new(), Vec::new());
     for (number, row) in rows.iter().enumerate() {
         let (batch, others) = row.start(number, cores, is_thorough)?;
         subjects.push(Ok(batch));
         children.extend(others);
     }
-    let results = interleave(subjects, batches, count).into_iter().collect::<Result<Vec<_>, _>>();
+    let results = interleave(subjects, batches, count)
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>();
     // The senders are dropped now, so the receivers exit. One that has detected an error reports
     // it.
     children.into_iter().try_for_each(Child::finish)?;

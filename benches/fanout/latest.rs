@@ -47,10 +47,42 @@ struct Who {
 }
 
 const WHO: [(Who, &str, Goal); 4] = [
-    (Who { capacity: 2, is_slow: false, is_hasty: false }, "keeps up", Goal::None),
-    (Who { capacity: 2, is_slow: true, is_hasty: false }, "30 ms a frame, capacity 2", GOAL),
-    (Who { capacity: 2, is_slow: true, is_hasty: true }, "the same, receives until there is no more", GOAL),
-    (Who { capacity: 1, is_slow: true, is_hasty: false }, "30 ms a frame, capacity 1", GOAL),
+    (
+        Who {
+            capacity: 2,
+            is_slow: false,
+            is_hasty: false,
+        },
+        "keeps up",
+        Goal::None,
+    ),
+    (
+        Who {
+            capacity: 2,
+            is_slow: true,
+            is_hasty: false,
+        },
+        "30 ms a frame, capacity 2",
+        GOAL,
+    ),
+    (
+        Who {
+            capacity: 2,
+            is_slow: true,
+            is_hasty: true,
+        },
+        "the same, receives until there is no more",
+        GOAL,
+    ),
+    (
+        Who {
+            capacity: 1,
+            is_slow: true,
+            is_hasty: false,
+        },
+        "30 ms a frame, capacity 1",
+        GOAL,
+    ),
 ];
 
 /// A receiver's task.
@@ -71,22 +103,39 @@ struct Told {
 impl Task {
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
-        let options = Receiver::builder().spin(Duration::ZERO).on_full(OnFull::DropOldest);
+        let options = Receiver::builder()
+            .spin(Duration::ZERO)
+            .on_full(OnFull::DropOldest);
         let mut receiver = open(options.capacity(self.who.capacity), &self.channel)?;
-        let mut told = Told { tally: Tally::default(), ages: Vec::new() };
+        let mut told = Told {
+            tally: Tally::default(),
+            ages: Vec::new(),
+        };
         loop {
             let mut frame = match receiver.recv() {
                 Err(RecvError::Disconnected) => break,
                 frame => frame?,
             };
-            told.tally.count(numbered::number(&frame[STAMP..])?, frame.missed())?;
-            while let Some(newer) = self.who.is_hasty.then(|| receiver.try_recv().ok()).flatten() {
+            told.tally
+                .count(numbered::number(&frame[STAMP..])?, frame.missed())?;
+            while let Some(newer) = self
+                .who
+                .is_hasty
+                .then(|| receiver.try_recv().ok())
+                .flatten()
+            {
                 frame = newer;
-                told.tally.count(numbered::number(&frame[STAMP..])?, frame.missed())?;
+                told.tally
+                    .count(numbered::number(&frame[STAMP..])?, frame.missed())?;
             }
             let received = clock::now();
             told.ages.push(received - numbered::number(&frame)?);
-            numbered::check(&frame[STAMP..], FRAME - STAMP, 0, numbered::number(&frame[STAMP..])?)?;
+            numbered::check(
+                &frame[STAMP..],
+                FRAME - STAMP,
+                0,
+                numbered::number(&frame[STAMP..])?,
+            )?;
             if self.who.is_slow {
                 clock::sleep_until(received + SLOW);
             }
@@ -100,7 +149,9 @@ pub(crate) fn check(cores: Cores) -> Fallible {
     const FRAMES: u64 = 30;
     let told = run(FRAMES, cores)?;
     let received: Vec<_> = told.iter().map(|(tally, _)| tally.received).collect();
-    println!("a camera at 60 Hz: {received:?} of {FRAMES} frames received, all as sent, gaps as told");
+    println!(
+        "a camera at 60 Hz: {received:?} of {FRAMES} frames received, all as sent, gaps as told"
+    );
     Ok(())
 }
 
@@ -109,7 +160,17 @@ pub(crate) fn measure(frames: u64, cores: Cores) -> Fallible {
     let told = run(frames, cores)?;
     let median = |ages: &Histogram<u64>| ages.value_at_quantile(0.5) as f64;
     let transport = median(&told[0].1);
-    let heads = ["age at receipt", "used", "missed", "p50", "p99", "max", "p50 above that of who keeps up", "goal", ""];
+    let heads = [
+        "age at receipt",
+        "used",
+        "missed",
+        "p50",
+        "p99",
+        "max",
+        "p50 above that of who keeps up",
+        "goal",
+        "",
+    ];
     let mut shown = table(&heads);
     for ((_, name, goal), (tally, ages)) in WHO.iter().zip(&told) {
         let above = median(ages) - transport;
@@ -137,10 +198,19 @@ pub(crate) fn measure(frames: u64, cores: Cores) -> Fallible {
 fn run(frames: u64, cores: Cores) -> Fallible<Vec<(Tally, Histogram<u64>)>> {
     let provider = crate::provider(CAP)?;
     let channel = channel_name("latest");
-    let mut publisher = Publisher::builder().allow_blocking(false).create(&provider, &channel)?;
+    let mut publisher = Publisher::builder()
+        .allow_blocking(false)
+        .create(&provider, &channel)?;
     let start = |(who, name, _): (Who, &str, Goal)| {
-        let task = Task { channel: channel.clone(), who, core: cores.second() };
-        Child::start(name, this_program(&Part::Latest(task))?.stdout(Stdio::piped()))
+        let task = Task {
+            channel: channel.clone(),
+            who,
+            core: cores.second(),
+        };
+        Child::start(
+            name,
+            this_program(&Part::Latest(task))?.stdout(Stdio::piped()),
+        )
     };
     let children = WHO.into_iter().map(start).collect::<io::Result<Vec<_>>>()?;
     publisher.wait_for_receivers(WHO.len(), FOR_EVER)?;
@@ -151,7 +221,9 @@ fn run(frames: u64, cores: Cores) -> Fallible<Vec<(Tally, Histogram<u64>)>> {
         let (stamp, message) = frame.split_at_mut(STAMP);
         numbered::fill(message, 0, number);
         stamp.copy_from_slice(&clock::now().to_le_bytes());
-        publisher.send(frame.freeze()).map_err(|error| error.kind())?;
+        publisher
+            .send(frame.freeze())
+            .map_err(|error| error.kind())?;
     }
     publisher.wait_until_received(FOR_EVER)?;
     drop(publisher);
@@ -188,7 +260,10 @@ impl Tally {
     fn count(&mut self, number: u64, missed: u32) -> Fallible {
         let expected = self.sent() + u64::from(missed);
         if number != expected {
-            return Err(format!("message {number} came as {expected}, {missed} of them missed just before").into());
+            return Err(format!(
+                "message {number} came as {expected}, {missed} of them missed just before"
+            )
+            .into());
         }
         self.received += 1;
         self.missed += u64::from(missed);

@@ -60,14 +60,20 @@ fn main() -> Fallible {
         cost::check(&all_cores)?;
         return latest::check(cores);
     }
-    machine.print("CLOCK_MONOTONIC", "the publisher pinned to one, receiving processes to the others");
+    machine.print(
+        "CLOCK_MONOTONIC",
+        "the publisher pinned to one, receiving processes to the others",
+    );
     cost::measure(common.rounds, &all_cores)?;
     latest::measure(frames, cores)
 }
 
 /// A provider whose objects' names start with [`PREFIX`].
 fn provider(max_bytes: usize) -> Fallible<Provider> {
-    Ok(Provider::builder().name_prefix(PREFIX).max_bytes(max_bytes).build()?)
+    Ok(Provider::builder()
+        .name_prefix(PREFIX)
+        .max_bytes(max_bytes)
+        .build()?)
 }
 
 fn open(receiver: ReceiverBuilder, channel: &str) -> Fallible<Receiver> {

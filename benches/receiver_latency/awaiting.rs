@@ -31,11 +31,41 @@ const SPIN: Duration = Duration::from_micros(20);
 
 /// The other rows are compared with the first.
 pub(crate) const ROWS: [Row; 5] = [
-    ("recv, 20 µs spin (the default)", Way::Channel { spin: SPIN, taken: TakenBy::Thread }),
-    ("recv, no spin", Way::Channel { spin: Duration::ZERO, taken: TakenBy::Thread }),
-    ("recv_async", Way::Channel { spin: SPIN, taken: TakenBy::Task }),
-    ("bridge thread, 20 µs spin", Way::Channel { spin: SPIN, taken: TakenBy::Bridge }),
-    ("bridge thread, no spin", Way::Channel { spin: Duration::ZERO, taken: TakenBy::Bridge }),
+    (
+        "recv, 20 µs spin (the default)",
+        Way::Channel {
+            spin: SPIN,
+            taken: TakenBy::Thread,
+        },
+    ),
+    (
+        "recv, no spin",
+        Way::Channel {
+            spin: Duration::ZERO,
+            taken: TakenBy::Thread,
+        },
+    ),
+    (
+        "recv_async",
+        Way::Channel {
+            spin: SPIN,
+            taken: TakenBy::Task,
+        },
+    ),
+    (
+        "bridge thread, 20 µs spin",
+        Way::Channel {
+            spin: SPIN,
+            taken: TakenBy::Bridge,
+        },
+    ),
+    (
+        "bridge thread, no spin",
+        Way::Channel {
+            spin: Duration::ZERO,
+            taken: TakenBy::Bridge,
+        },
+    ),
 ];
 
 #[derive(Default)]
@@ -46,14 +76,23 @@ struct Measured {
 }
 
 pub(crate) fn measure(cores: Cores, rounds: u32, seconds: f64) -> Fallible {
-    let order = Order { rate: RATE, count: (RATE as f64 * seconds).ceil() as u64 };
+    let order = Order {
+        rate: RATE,
+        count: (RATE as f64 * seconds).ceil() as u64,
+    };
     let mut results = ROWS.map(|_| Measured::default());
     let mut columns = Columns::new();
     for round in 0..=rounds {
         for (row, result) in ROWS.into_iter().zip(&mut results) {
             // One at a time, because each has its own threads.
             let mut link = Link::start(row, SLOTS, cores.second())?;
-            link.repeat(Order { count: 100, ..order }, |_, _| {})?;
+            link.repeat(
+                Order {
+                    count: 100,
+                    ..order
+                },
+                |_, _| {},
+            )?;
             columns.intended.reset();
             columns.naive.reset();
             let before = clock::process_cpu();
@@ -77,7 +116,17 @@ fn print(results: &[Measured]) {
     let mut rows = table(&["", "CPU/msg", "/ recv", "goal", "", "p50", "p90", "p99"]);
     for ((name, way), result) in ROWS.iter().zip(results) {
         let ratio = cpu(result) / base;
-        let goal = if matches!(way, Way::Channel { taken: TakenBy::Task, .. }) { GOAL } else { Goal::None };
+        let goal = if matches!(
+            way,
+            Way::Channel {
+                taken: TakenBy::Task,
+                ..
+            }
+        ) {
+            GOAL
+        } else {
+            Goal::None
+        };
         rows.add_row([
             (*name).to_owned(),
             format!("{:.1} µs", cpu(result) / 1e3),

@@ -19,18 +19,30 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn start((name, way): Row, slots: usize, core: Option<usize>) -> Fallible<Self> {
         let publisher = named(name, Publisher::start(way, slots, core))?;
-        Ok(Self { name, publisher, received: 0 })
+        Ok(Self {
+            name,
+            publisher,
+            received: 0,
+        })
     }
 
     /// Has an order carried out, and receives and checks all of its messages: `each` gets them with
     /// the time of their arrival. Returns how long it took from when the first was due until the
     /// last arrived, plus the interval before the first: each message has one, so that the achieved
     /// rate never exceeds the requested one.
-    pub(crate) fn repeat(&mut self, order: Order, each: impl FnMut(u64, &Message)) -> Fallible<Duration> {
+    pub(crate) fn repeat(
+        &mut self,
+        order: Order,
+        each: impl FnMut(u64, &Message),
+    ) -> Fallible<Duration> {
         named(self.name, self.receive_all(order, each))
     }
 
-    fn receive_all(&mut self, order: Order, mut each: impl FnMut(u64, &Message)) -> Fallible<Duration> {
+    fn receive_all(
+        &mut self,
+        order: Order,
+        mut each: impl FnMut(u64, &Message),
+    ) -> Fallible<Duration> {
         let ordered = wire::send(&self.publisher.orders, &order);
         ordered.map_err(|error| format!("the publisher ended early: {error}"))?;
         let (mut start, mut end) = (None, 0);
@@ -38,7 +50,11 @@ impl Link {
             let message = (self.publisher.receive)()?;
             let now = clock::now();
             let message = message.ok_or_else(|| {
-                format!("the publisher is gone, and {} of {} messages are lost", order.count - before, order.count)
+                format!(
+                    "the publisher is gone, and {} of {} messages are lost",
+                    order.count - before,
+                    order.count
+                )
             })?;
             let start = *start.get_or_insert(message.intended);
             check(&message, self.received, start + order.due(before), now)?;
@@ -56,7 +72,11 @@ impl Link {
             self.name,
             match (self.publisher.receive)()? {
                 None => (self.publisher.finish)(),
-                Some(_) => Err(format!("more came than the {} messages that were sent", self.received).into()),
+                Some(_) => Err(format!(
+                    "more came than the {} messages that were sent",
+                    self.received
+                )
+                .into()),
             },
         )
     }
@@ -69,13 +89,17 @@ fn named<T>(row: &str, outcome: Fallible<T>) -> Fallible<T> {
 
 fn check(message: &Message, number: u64, intended: u64, now: u64) -> Fallible {
     if !message.is_whole() {
-        return Err(format!("message {number} came with other bytes than were sent: {message:x?}").into());
+        return Err(
+            format!("message {number} came with other bytes than were sent: {message:x?}").into(),
+        );
     }
     if message.number != number {
         return Err(format!("message {number} came as {}", message.number).into());
     }
     if message.intended != intended {
-        return Err(format!("message {number} has another intended time than the rate gives it").into());
+        return Err(
+            format!("message {number} has another intended time than the rate gives it").into(),
+        );
     }
     if message.actual < message.intended || now < message.actual {
         return Err(format!(
@@ -98,7 +122,10 @@ pub(crate) struct Columns {
 
 impl Columns {
     pub(crate) fn new() -> Self {
-        Self { intended: latency::histogram(), naive: latency::histogram() }
+        Self {
+            intended: latency::histogram(),
+            naive: latency::histogram(),
+        }
     }
 
     #[inline]

@@ -56,7 +56,11 @@ fn main() -> Fallible {
     }
     let options = Options::parse();
     let cores = options.common.cores()?;
-    let outcome = if options.common.quick.quick { check(cores) } else { measure(&options, cores) };
+    let outcome = if options.common.quick.quick {
+        check(cores)
+    } else {
+        measure(&options, cores)
+    };
     // Removes what a killed publisher left. All have exited.
     Provider::sweep(PREFIX)?;
     outcome
@@ -64,7 +68,10 @@ fn main() -> Fallible {
 
 /// A few messages of each row, in two repetitions.
 fn check(cores: Cores) -> Fallible {
-    const ORDER: Order = Order { rate: 100_000, count: 1_000 };
+    const ORDER: Order = Order {
+        rate: 100_000,
+        count: 1_000,
+    };
     pin(cores.first())?;
     for row in ROWS.into_iter().chain(awaiting::ROWS) {
         let mut link = Link::start(row, SLOTS, cores.second())?;
@@ -121,7 +128,18 @@ fn measure_rate(links: &mut [Link], order: Order, rounds: u32) -> Fallible<Vec<M
 
 /// Prints the table of a rate.
 fn print(rate: u64, results: &[Measured]) {
-    let heads = ["p50", "p90", "p99", "p99.9", "max", "naive p50", "p99", "p99.9", "max", "p50 of the rounds"];
+    let heads = [
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+        "naive p50",
+        "p99",
+        "p99.9",
+        "max",
+        "p50 of the rounds",
+    ];
     let first = format!("{rate} msg/s");
     let mut table = table(&[&[first.as_str(), "achieved msg/s"], &heads[..]].concat());
     for ((name, _), Measured { intended, naive }) in ROWS.iter().zip(results) {
@@ -151,5 +169,7 @@ fn print_head(options: &Options, machine: &Machine) {
     println!("rows     in turn, a repetition of {seconds} s to warm up and {rounds} measured ones, drained after each");
     println!("ways     channel and mpsc: {SLOTS} slots");
     println!("         socketpair: SOCK_STREAM, a write for each message, read in bulk, the kernel's default buffers");
-    println!("columns  latencies since the intended send time; naive ones since the actual send time\n");
+    println!(
+        "columns  latencies since the intended send time; naive ones since the actual send time\n"
+    );
 }

@@ -33,7 +33,10 @@ impl Order {
 }
 
 /// Carries out all orders until the sender of orders closes its end.
-pub(crate) fn publish(mut orders: impl Read, mut send: impl FnMut(&Message) -> Fallible) -> Fallible {
+pub(crate) fn publish(
+    mut orders: impl Read,
+    mut send: impl FnMut(&Message) -> Fallible,
+) -> Fallible {
     let mut number = 0;
     while let Some(order) = wire::receive::<Order>(&mut orders)? {
         let start = clock::now() + LEAD;
@@ -72,7 +75,12 @@ impl Message {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         // Each of the three words affects all of it, and different bits of it.
         let check = number.wrapping_mul(ODD) ^ intended.rotate_left(21) ^ actual.rotate_left(42);
-        Self { number, intended, actual, check }
+        Self {
+            number,
+            intended,
+            actual,
+            check,
+        }
     }
 
     /// Returns `true` if it arrived intact.

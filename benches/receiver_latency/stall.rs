@@ -17,7 +17,10 @@ use crate::ways::DEFAULT;
 use shm_pool_support::{clock, latency, Fallible};
 
 const STALL: u64 = 5_000_000;
-const ORDER: Order = Order { rate: 100_000, count: 2_000 };
+const ORDER: Order = Order {
+    rate: 100_000,
+    count: 2_000,
+};
 const INTERVAL: u64 = 1_000_000_000 / ORDER.rate;
 const STALLS_AFTER: u64 = ORDER.count / 2;
 
@@ -44,9 +47,13 @@ pub(crate) fn test(core: Option<usize>) -> Fallible {
         link.finish()?;
         for least in LATENCIES {
             let due = (STALL - least) / INTERVAL;
-            let [received, sent] = [&columns.intended, &late].map(|all| all.count_between(least, u64::MAX));
+            let [received, sent] =
+                [&columns.intended, &late].map(|all| all.count_between(least, u64::MAX));
             // One message per slot gets through, and then none until the stall is over.
-            for (what, seen, due) in [("received", received, due), ("sent", sent, due.saturating_sub(slots))] {
+            for (what, seen, due) in [
+                ("received", received, due),
+                ("sent", sent, due.saturating_sub(slots)),
+            ] {
                 if seen < due {
                     problems.push(format!(
                         "with {slots} slots {seen} messages were {what} {least} ns late or more, not {due}"
@@ -56,12 +63,17 @@ pub(crate) fn test(core: Option<usize>) -> Fallible {
         }
         // The next message is due at most an interval later.
         if columns.intended.max() < STALL - INTERVAL {
-            problems.push(format!("with {slots} slots the highest latency is {} ns", columns.intended.max()));
+            problems.push(format!(
+                "with {slots} slots the highest latency is {} ns",
+                columns.intended.max()
+            ));
         }
     }
     if !problems.is_empty() {
         return Err(format!("the self-test failed: {}", problems.join("; ")).into());
     }
-    println!("self-test passed: a stall of the receiver is in full in the latencies by intended time\n");
+    println!(
+        "self-test passed: a stall of the receiver is in full in the latencies by intended time\n"
+    );
     Ok(())
 }

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use shm_pool::channel::{self, Receiver, RecvError, Sender};
 use shm_pool::{Client, Provider};
 use shm_pool_support::machine::pin;
-use shm_pool_support::process::{inherited_input, inherited_output, say_ready, this_program, Child};
+use shm_pool_support::process::{
+    inherited_input, inherited_output, say_ready, this_program, Child,
+};
 use shm_pool_support::tasks::block_on;
 use shm_pool_support::Fallible;
 use std::hint::spin_loop;
@@ -52,11 +54,17 @@ pub(crate) enum TakenBy {
 }
 
 const fn channel(spin: Duration) -> Way {
-    Way::Channel { spin, taken: TakenBy::Thread }
+    Way::Channel {
+        spin,
+        taken: TakenBy::Thread,
+    }
 }
 
 /// Our channel with default options: the row of the self-test.
-pub(crate) const DEFAULT: Row = ("channel, 20 µs spin, then futex", channel(Duration::from_micros(20)));
+pub(crate) const DEFAULT: Row = (
+    "channel, 20 µs spin, then futex",
+    channel(Duration::from_micros(20)),
+);
 
 pub(crate) type Row = (&'static str, Way);
 
@@ -65,8 +73,14 @@ pub(crate) const ROWS: [Row; 6] = [
     DEFAULT,
     ("Unix socketpair, busy poll", Way::Socket { is_busy: true }),
     ("Unix socketpair, blocking", Way::Socket { is_busy: false }),
-    ("std mpsc, two threads, busy poll", Way::Threads { is_busy: true }),
-    ("std mpsc, two threads, blocking", Way::Threads { is_busy: false }),
+    (
+        "std mpsc, two threads, busy poll",
+        Way::Threads { is_busy: true },
+    ),
+    (
+        "std mpsc, two threads, blocking",
+        Way::Threads { is_busy: false },
+    ),
 ];
 
 /// The publisher's task. It receives its orders on the standard input.
@@ -87,7 +101,10 @@ impl Task {
         match self.way {
             Way::Channel { spin, .. } => {
                 let provider = Provider::builder().name_prefix(PREFIX).build()?;
-                let mut sender = Sender::builder().spin(spin).capacity(self.slots).create(&provider, &self.name)?;
+                let mut sender = Sender::builder()
+                    .spin(spin)
+                    .capacity(self.slots)
+                    .create(&provider, &self.name)?;
                 say_ready()?;
                 publish(orders, |message| Ok(sender.send_bytes(message.as_bytes())?))
             }
@@ -118,10 +135,21 @@ impl Publisher {
     pub(crate) fn start(way: Way, slots: usize, core: Option<usize>) -> Fallible<Self> {
         let (orders, given) = UnixStream::pair()?;
         let process = |given: UnixStream, name: &str, output: Stdio| {
-            let mut command = this_program(&Task { way, slots, name: name.to_owned(), core })?;
+            let mut command = this_program(&Task {
+                way,
+                slots,
+                name: name.to_owned(),
+                core,
+            })?;
             // In a separate process group: Ctrl-C at the terminal kills the receiver; this process
             // detects that, and removes its objects.
-            Child::start("publisher", command.stdin(OwnedFd::from(given)).stdout(output).process_group(0))
+            Child::start(
+                "publisher",
+                command
+                    .stdin(OwnedFd::from(given))
+                    .stdout(output)
+                    .process_group(0),
+            )
         };
         let (receive, finish): (Receive, Finish) = match way {
             Way::Channel { spin, taken } => {
@@ -132,7 +160,9 @@ impl Publisher {
                 let mut receiver = Receiver::builder().spin(spin).open(&client, &name)?;
                 let receive: Receive = match taken {
                     TakenBy::Thread => Box::new(move || from_channel(receiver.recv())),
-                    TakenBy::Task => Box::new(move || from_channel(block_on(receiver.recv_async()))),
+                    TakenBy::Task => {
+                        Box::new(move || from_channel(block_on(receiver.recv_async())))
+                    }
                     TakenBy::Bridge => Box::new(bridge(receiver)),
                 };
                 (receive, Box::new(|| publisher.finish()))
@@ -141,7 +171,10 @@ impl Publisher {
                 let (ours, theirs) = UnixStream::pair()?;
                 let mut socket = BufReader::with_capacity(64 << 10, Socket::new(ours, is_busy)?);
                 let publisher = process(given, "", OwnedFd::from(theirs).into())?;
-                (Box::new(move || from_socket(&mut socket)), Box::new(|| publisher.finish()))
+                (
+                    Box::new(move || from_socket(&mut socket)),
+                    Box::new(|| publisher.finish()),
+                )
             }
             Way::Threads { is_busy } => {
                 let (sender, receiver) = mpsc::sync_channel(slots);
@@ -150,16 +183,27 @@ impl Publisher {
                     publish(given, |message| to_thread(&sender, is_busy, *message))
                 });
                 let finish = || thread.join().map_err(|_| "the publisher panicked")?;
-                (Box::new(move || Ok(from_thread(&receiver, is_busy))), Box::new(finish))
+                (
+                    Box::new(move || Ok(from_thread(&receiver, is_busy))),
+                    Box::new(finish),
+                )
             }
         };
-        Ok(Self { orders, receive, finish })
+        Ok(Self {
+            orders,
+            receive,
+            finish,
+        })
     }
 }
 
-pub(crate) fn from_channel(received: Result<channel::Message, RecvError>) -> Fallible<Option<Message>> {
+pub(crate) fn from_channel(
+    received: Result<channel::Message, RecvError>,
+) -> Fallible<Option<Message>> {
     match received {
-        Ok(bytes) => Ok(Some(Message::read_from_bytes(&bytes).map_err(|_| "a message of another length")?)),
+        Ok(bytes) => Ok(Some(
+            Message::read_from_bytes(&bytes).map_err(|_| "a message of another length")?,
+        )),
         Err(RecvError::Disconnected) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -177,7 +221,11 @@ fn from_socket(socket: &mut BufReader<Socket>) -> Fallible<Option<Message>> {
 
 fn to_thread(sender: &SyncSender<Message>, is_busy: bool, message: Message) -> Fallible {
     let sent = loop {
-        match if is_busy { sender.try_send(message) } else { sender.send(message).map_err(Into::into) } {
+        match if is_busy {
+            sender.try_send(message)
+        } else {
+            sender.send(message).map_err(Into::into)
+        } {
             Err(TrySendError::Full(_)) => spin_loop(),
             sent => break sent,
         }
@@ -188,7 +236,11 @@ fn to_thread(sender: &SyncSender<Message>, is_busy: bool, message: Message) -> F
 /// The only error is that the publisher has closed, and all was received.
 fn from_thread(receiver: &mpsc::Receiver<Message>, is_busy: bool) -> Option<Message> {
     loop {
-        match if is_busy { receiver.try_recv() } else { receiver.recv().map_err(Into::into) } {
+        match if is_busy {
+            receiver.try_recv()
+        } else {
+            receiver.recv().map_err(Into::into)
+        } {
             Err(TryRecvError::Empty) => spin_loop(),
             received => return received.ok(),
         }

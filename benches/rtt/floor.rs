@@ -29,7 +29,10 @@ pub(crate) struct Turns<'a> {
 
 impl<'a> Turns<'a> {
     pub(crate) fn new(page: &File, other: Option<&'a mut Child>) -> Fallible<Self> {
-        Ok(Self { page: MmapOptions::new().len(LEN as usize).map_raw(page)?, other })
+        Ok(Self {
+            page: MmapOptions::new().len(LEN as usize).map_raw(page)?,
+            other,
+        })
     }
 
     fn word(&self) -> &AtomicU64 {
@@ -41,7 +44,10 @@ impl<'a> Turns<'a> {
 
 impl Ends for Turns<'_> {
     fn send(&mut self, number: u64) -> Fallible {
-        self.word().store(2 * number + 1 + u64::from(self.other.is_none()), Ordering::Release);
+        self.word().store(
+            2 * number + 1 + u64::from(self.other.is_none()),
+            Ordering::Release,
+        );
         Ok(())
     }
 

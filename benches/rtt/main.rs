@@ -75,7 +75,9 @@ fn measure(options: &Options, machine: &Machine, cores: Cores) -> Fallible {
     let rounds = options.common.rounds;
     let count = options.round_trips.div_ceil(rounds.into());
     let warm_up = count.div_ceil(10);
-    println!("rows     in turn, {rounds} rounds of {warm_up} warm-up and {count} measured round trips\n");
+    println!(
+        "rows     in turn, {rounds} rounds of {warm_up} warm-up and {count} measured round trips\n"
+    );
     let mut results = ROWS.map(|_| Latencies::default());
     for _ in 0..rounds {
         for ((_, way), result) in ROWS.into_iter().zip(&mut results) {
@@ -118,21 +120,37 @@ fn print(results: &[Latencies]) {
     let mut rows = table(&heads);
     let floor = p50(results, FLOOR);
     for ((name, _), result) in ROWS.iter().zip(results) {
-        let mut cells = vec![name.to_string(), format!("{:.2}", result.p50().median / floor), result.at(0.0)];
+        let mut cells = vec![
+            name.to_string(),
+            format!("{:.2}", result.p50().median / floor),
+            result.at(0.0),
+        ];
         cells.extend(QUANTILES.map(|(_, quantile)| result.at(quantile)));
-        cells.extend([result.at(1.0), format!("{:.0}", result.rate().median / 1e3), result.p50().to_string()]);
+        cells.extend([
+            result.at(1.0),
+            format!("{:.0}", result.rate().median / 1e3),
+            result.p50().to_string(),
+        ]);
         rows.add_row(cells);
     }
     show("rtt", &rows);
     let mut goals = table(&["p50 of", "/ that of", "goal", "this run", ""]);
     for (name, other, goal) in GOALS {
         let ratio = p50(results, name) / p50(results, other);
-        goals.add_row([name, other, &goal.to_string(), &format!("{ratio:.2}"), goal.verdict(ratio)]);
+        goals.add_row([
+            name,
+            other,
+            &goal.to_string(),
+            &format!("{ratio:.2}"),
+            goal.verdict(ratio),
+        ]);
     }
     show("rtt goals", &goals);
 }
 
 /// The median of the rounds' medians, in nanoseconds.
 fn p50(results: &[Latencies], name: &str) -> f64 {
-    ROWS.iter().position(|row| row.0 == name).map_or(f64::NAN, |at| results[at].p50().median)
+    ROWS.iter()
+        .position(|row| row.0 == name)
+        .map_or(f64::NAN, |at| results[at].p50().median)
 }

@@ -28,14 +28,23 @@ impl Segments {
     /// `ways` are the directions, to the other side and back.
     pub(crate) fn new(socket: UnixStream, names: &str, ways: [&str; 2], len: usize) -> Self {
         let paths = ways.map(|way| format!("{OBJECTS}/{}{way}-", prefix(names)));
-        Self { socket, paths, len, came: None }
+        Self {
+            socket,
+            paths,
+            len,
+            came: None,
+        }
     }
 }
 
 impl Ends for Segments {
     fn send(&mut self, number: u64) -> Fallible {
         let path = format!("{}{number}", self.paths[0]);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)?;
         file.set_len(self.len as u64)?;
         // SAFETY: created above, of this length, and the other process does not open it yet.
         let mut map = unsafe { MmapOptions::new().len(self.len).map_mut(&file) }?;

@@ -79,7 +79,9 @@ impl Slot {
 
     /// Maps a slot that was [created](Self::create) before.
     pub(crate) fn map(file: &File) -> Fallible<Self> {
-        Ok(Self(MmapOptions::new().len(size_of::<Shared>()).map_raw(file)?))
+        Ok(Self(
+            MmapOptions::new().len(size_of::<Shared>()).map_raw(file)?,
+        ))
     }
 
     fn shared(&self) -> &Shared {
@@ -162,13 +164,16 @@ impl Locked<'_> {
         let deadline = deadline(ClockId::CLOCK_MONOTONIC)?;
         let mutex = self.guard().mutex.get();
         // SAFETY: they are initialised, this thread holds the lock, and the time is valid.
-        let result = unsafe { libc::pthread_cond_timedwait(condvar.get(), mutex, deadline.as_ref()) };
+        let result =
+            unsafe { libc::pthread_cond_timedwait(condvar.get(), mutex, deadline.as_ref()) };
         check("waiting for the other side", result)
     }
 
     fn signal(&self, condvar: &Condvar) -> Fallible {
         // SAFETY: initialised by `create`.
-        check("pthread_cond_signal", unsafe { libc::pthread_cond_signal(condvar.get()) })
+        check("pthread_cond_signal", unsafe {
+            libc::pthread_cond_signal(condvar.get())
+        })
     }
 }
 
@@ -181,25 +186,41 @@ impl Drop for Locked<'_> {
 
 fn make_mutex(mutex: &UnsafeCell<libc::pthread_mutex_t>) -> Fallible {
     let sets: [Set<_>; 2] = [
-        (libc::pthread_mutexattr_setpshared, libc::PTHREAD_PROCESS_SHARED),
-        (libc::pthread_mutexattr_setrobust, libc::PTHREAD_MUTEX_ROBUST),
+        (
+            libc::pthread_mutexattr_setpshared,
+            libc::PTHREAD_PROCESS_SHARED,
+        ),
+        (
+            libc::pthread_mutexattr_setrobust,
+            libc::PTHREAD_MUTEX_ROBUST,
+        ),
     ];
     // SAFETY: the attributes are initialised, and no thread uses the mutex yet.
-    with_attributes(libc::pthread_mutexattr_init, sets, |all| unsafe { libc::pthread_mutex_init(mutex.get(), all) })
+    with_attributes(libc::pthread_mutexattr_init, sets, |all| unsafe {
+        libc::pthread_mutex_init(mutex.get(), all)
+    })
 }
 
 /// Its deadlines are of the monotonic clock.
 fn make_condvar(condvar: &Condvar) -> Fallible {
     let sets: [Set<_>; 2] = [
-        (libc::pthread_condattr_setpshared, libc::PTHREAD_PROCESS_SHARED),
+        (
+            libc::pthread_condattr_setpshared,
+            libc::PTHREAD_PROCESS_SHARED,
+        ),
         (libc::pthread_condattr_setclock, libc::CLOCK_MONOTONIC),
     ];
     // SAFETY: the attributes are initialised, and no thread uses the condition variable yet.
-    with_attributes(libc::pthread_condattr_init, sets, |all| unsafe { libc::pthread_cond_init(condvar.get(), all) })
+    with_attributes(libc::pthread_condattr_init, sets, |all| unsafe {
+        libc::pthread_cond_init(condvar.get(), all)
+    })
 }
 
 /// An attribute: the call that sets it, and its value.
-type Set<A> = (unsafe extern "C" fn(*mut A, libc::c_int) -> libc::c_int, libc::c_int);
+type Set<A> = (
+    unsafe extern "C" fn(*mut A, libc::c_int) -> libc::c_int,
+    libc::c_int,
+);
 
 /// Initialises attributes, sets some, and creates an object with them. On Linux they hold nothing
 /// that would have to be destroyed.
@@ -210,10 +231,14 @@ fn with_attributes<A>(
 ) -> Fallible {
     let mut attributes = MaybeUninit::uninit();
     // SAFETY: a valid place to write to.
-    check("initialising attributes", unsafe { init(attributes.as_mut_ptr()) })?;
+    check("initialising attributes", unsafe {
+        init(attributes.as_mut_ptr())
+    })?;
     for (set, value) in sets {
         // SAFETY: initialised above.
-        check("setting an attribute", unsafe { set(attributes.as_mut_ptr(), value) })?;
+        check("setting an attribute", unsafe {
+            set(attributes.as_mut_ptr(), value)
+        })?;
     }
     check("making what the sides share", make(attributes.as_ptr()))
 }

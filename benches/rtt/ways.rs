@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Message, Receiver, Sender};
 use shm_pool::{Client, Provider};
 use shm_pool_support::machine::pin;
-use shm_pool_support::process::{end_with_parent, inherited_input, inherited_output, say_ready, this_program, Child};
+use shm_pool_support::process::{
+    end_with_parent, inherited_input, inherited_output, say_ready, this_program, Child,
+};
 use shm_pool_support::{procfs, Fallible};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -37,11 +39,17 @@ pub(crate) enum Way {
 }
 
 const fn spin(len: usize) -> Way {
-    Way::Channel { spin: Duration::MAX, len: Some(len) }
+    Way::Channel {
+        spin: Duration::MAX,
+        len: Some(len),
+    }
 }
 
 const fn futex(len: usize) -> Way {
-    Way::Channel { spin: Duration::ZERO, len: Some(len) }
+    Way::Channel {
+        spin: Duration::ZERO,
+        len: Some(len),
+    }
 }
 
 pub(crate) const FLOOR: &str = "one cache line (floor)";
@@ -57,12 +65,24 @@ const MIB: usize = 1 << 20;
 
 pub(crate) const ROWS: [(&str, Way); 19] = [
     (FLOOR, Way::Floor),
-    (INLINE, Way::Channel { spin: Duration::MAX, len: None }),
+    (
+        INLINE,
+        Way::Channel {
+            spin: Duration::MAX,
+            len: None,
+        },
+    ),
     (SMALLEST, spin(64)),
     ("channel, spin, 4 KiB", spin(4 * KIB)),
     (POOLED, spin(MIB)),
     (LARGEST, spin(16 * MIB)),
-    ("channel, futex, 32 B in the slot", Way::Channel { spin: Duration::ZERO, len: None }),
+    (
+        "channel, futex, 32 B in the slot",
+        Way::Channel {
+            spin: Duration::ZERO,
+            len: None,
+        },
+    ),
     ("channel, futex, 64 B", futex(64)),
     (FUTEX[0], futex(4 * KIB)),
     (FUTEX[1], futex(MIB)),
@@ -88,11 +108,24 @@ pub(crate) struct Answer {
 
 impl Way {
     /// Starts the other process, and calls `run` with the way to it. It answers `count` times.
-    pub(crate) fn ask(self, count: u64, core: Option<usize>, run: impl FnOnce(&mut dyn Ends) -> Fallible) -> Fallible {
+    pub(crate) fn ask(
+        self,
+        count: u64,
+        core: Option<usize>,
+        run: impl FnOnce(&mut dyn Ends) -> Fallible,
+    ) -> Fallible {
         let names = std::process::id().to_string();
-        let answer = Answer { way: self, count, names: names.clone(), core };
+        let answer = Answer {
+            way: self,
+            count,
+            names: names.clone(),
+            core,
+        };
         let start = |input: Stdio, output: Stdio| {
-            Child::start("answering process", this_program(&answer)?.stdin(input).stdout(output))
+            Child::start(
+                "answering process",
+                this_program(&answer)?.stdin(input).stdout(output),
+            )
         };
         let mut other;
         match self {
@@ -111,11 +144,18 @@ impl Way {
             Self::Slot(len) => {
                 let ((there, to), (back, from)) = (Slot::create()?, Slot::create()?);
                 other = start(to.into(), from.into())?;
-                run(&mut Slots { there, back, bytes: vec![0; len] })?;
+                run(&mut Slots {
+                    there,
+                    back,
+                    bytes: vec![0; len],
+                })?;
             }
             Self::Segment(len) | Self::Socket(len) => {
                 let (ours, theirs) = UnixStream::pair()?;
-                other = start(OwnedFd::from(theirs.try_clone()?).into(), OwnedFd::from(theirs).into())?;
+                other = start(
+                    OwnedFd::from(theirs.try_clone()?).into(),
+                    OwnedFd::from(theirs).into(),
+                )?;
                 if matches!(self, Self::Socket(_)) {
                     run(&mut Stream::new(&ours, &ours, len))?;
                 } else {
@@ -134,7 +174,8 @@ impl Answer {
     /// Runs the other process.
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
-        let answer = |ends: &mut dyn Ends| (0..self.count).try_for_each(|number| ends.answer(number));
+        let answer =
+            |ends: &mut dyn Ends| (0..self.count).try_for_each(|number| ends.answer(number));
         match self.way {
             Way::Floor => {
                 // The other rows detect the other process's exit, and remove their objects.
@@ -150,13 +191,25 @@ impl Answer {
             }
             Way::Slot(len) => {
                 end_with_parent()?;
-                let [back, there] = [inherited_input()?, inherited_output()?].map(|fd| Slot::map(&File::from(fd)));
-                answer(&mut Slots { there: there?, back: back?, bytes: vec![0; len] })
+                let [back, there] =
+                    [inherited_input()?, inherited_output()?].map(|fd| Slot::map(&File::from(fd)));
+                answer(&mut Slots {
+                    there: there?,
+                    back: back?,
+                    bytes: vec![0; len],
+                })
             }
-            Way::Segment(len) => answer(&mut Segments::new(inherited_input()?.into(), &self.names, [BACK, THERE], len)),
-            Way::Socket(len) => {
-                answer(&mut Stream::new(File::from(inherited_input()?), File::from(inherited_output()?), len))
-            }
+            Way::Segment(len) => answer(&mut Segments::new(
+                inherited_input()?.into(),
+                &self.names,
+                [BACK, THERE],
+                len,
+            )),
+            Way::Socket(len) => answer(&mut Stream::new(
+                File::from(inherited_input()?),
+                File::from(inherited_output()?),
+                len,
+            )),
         }
     }
 }
@@ -198,8 +251,16 @@ pub(crate) fn mark(bytes: &mut [u8], number: u64) {
 /// Checks the length and the number.
 pub(crate) fn check(bytes: &[u8], len: usize, number: u64) -> Fallible {
     match bytes {
-        [first, .., last] if bytes.len() == len && [*first, *last] == [number as u8, (number >> 8) as u8] => Ok(()),
-        _ => Err(format!("message {number} came as another one of {} bytes", bytes.len()).into()),
+        [first, .., last]
+            if bytes.len() == len && [*first, *last] == [number as u8, (number >> 8) as u8] =>
+        {
+            Ok(())
+        }
+        _ => Err(format!(
+            "message {number} came as another one of {} bytes",
+            bytes.len()
+        )
+        .into()),
     }
 }
 
@@ -222,14 +283,26 @@ struct Channel {
 impl Channel {
     fn create(names: &str, way: &str, spin: Duration, len: Option<usize>) -> Fallible<Self> {
         let provider = Provider::builder().name_prefix(PREFIX).build()?;
-        let sender = Sender::builder().spin(spin).create(&provider, &format!("{names}-{way}"))?;
-        Ok(Self { provider, sender, receiver: None, len, came: None })
+        let sender = Sender::builder()
+            .spin(spin)
+            .create(&provider, &format!("{names}-{way}"))?;
+        Ok(Self {
+            provider,
+            sender,
+            receiver: None,
+            len,
+            came: None,
+        })
     }
 
     /// Opens the channel that the other process has created.
     fn open(&mut self, names: &str, way: &str, spin: Duration) -> Fallible {
         let client = Client::builder().name_prefix(PREFIX).build()?;
-        self.receiver = Some(Receiver::builder().spin(spin).open(&client, &format!("{names}-{way}"))?);
+        self.receiver = Some(
+            Receiver::builder()
+                .spin(spin)
+                .open(&client, &format!("{names}-{way}"))?,
+        );
         Ok(())
     }
 }
@@ -286,7 +359,11 @@ pub(crate) struct Stream<I, O> {
 
 impl<I, O> Stream<I, O> {
     pub(crate) fn new(input: I, output: O, len: usize) -> Self {
-        Self { input, output, bytes: vec![0; len] }
+        Self {
+            input,
+            output,
+            bytes: vec![0; len],
+        }
     }
 }
 

@@ -34,7 +34,10 @@ pub(crate) fn tokens() -> Batch {
     let free = ArrayQueue::new(SUPPLY);
     (0..SUPPLY).for_each(|token| free.push(token).expect("a free slot"));
     Box::new(move |count| {
-        let take = || free.pop().expect("half of the tokens are never on their way");
+        let take = || {
+            free.pop()
+                .expect("half of the tokens are never on their way")
+        };
         let give = |token| free.push(token).expect("a slot for each token");
         hand_off(count, &belt, take, give)
     })
@@ -60,12 +63,17 @@ fn hand_off<T: Send>(
     mut take: impl FnMut() -> T,
     mut give: impl FnMut(T) + Send,
 ) -> Timed {
-    let mut total = Timed { elapsed: Duration::ZERO, is_disturbed: false };
+    let mut total = Timed {
+        elapsed: Duration::ZERO,
+        is_disturbed: false,
+    };
     let mut left = count;
     while left > 0 {
         let piece = left.min(PIECE);
         let mut run = || hand_off_piece(piece, belt, &mut take, &mut give);
-        let undisturbed = (0..RETRIES).map(|_| run()).find(|timed| !timed.is_disturbed);
+        let undisturbed = (0..RETRIES)
+            .map(|_| run())
+            .find(|timed| !timed.is_disturbed);
         let timed = undisturbed.unwrap_or_else(run);
         total.elapsed += timed.elapsed;
         total.is_disturbed |= timed.is_disturbed;
@@ -103,11 +111,18 @@ fn hand_off_piece<T: Send>(
         let start = Instant::now();
         for _ in 0..count {
             let mut item = Some(black_box(take()));
-            let push = || belt.push(item.take()?).map_err(|refused| item = Some(refused)).ok();
+            let push = || {
+                belt.push(item.take()?)
+                    .map_err(|refused| item = Some(refused))
+                    .ok()
+            };
             until(push, &mut has_yielded);
         }
         let (end, giver_has_yielded) = giver.join().expect("the giving thread");
-        Timed { elapsed: end - start, is_disturbed: has_yielded || giver_has_yielded }
+        Timed {
+            elapsed: end - start,
+            is_disturbed: has_yielded || giver_has_yielded,
+        }
     })
 }
 

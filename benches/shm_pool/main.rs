@@ -21,7 +21,10 @@ fn main() {
     let mut comparisons = Comparisons::begin();
     let mut criterion = Criterion::default().without_plots().configure_from_args();
     let mut group = criterion.benchmark_group("shm_pool");
-    group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2)).sample_size(50);
+    group
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .sample_size(50);
     for (id, build) in subjects::ALL {
         // Criterion calls the closure for every sample: its state is built once, and not at all if
         // filtered out.

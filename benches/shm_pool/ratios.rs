@@ -51,7 +51,11 @@ pub(crate) struct Comparisons {
 
 impl Comparisons {
     pub(crate) fn begin() -> Self {
-        Self { machine: Machine::now(), measured: Vec::new(), compared: Default::default() }
+        Self {
+            machine: Machine::now(),
+            measured: Vec::new(),
+            compared: Default::default(),
+        }
     }
 
     /// Makes the comparisons that lacked only this subject, now that Criterion has measured it.
@@ -75,7 +79,8 @@ impl Comparisons {
             return;
         }
         println!("\nRatios of this run, by: cargo bench --bench shm_pool\n");
-        self.machine.print("std::time::Instant, as Criterion's", "nothing pinned");
+        self.machine
+            .print("std::time::Instant, as Criterion's", "nothing pinned");
         let mut rows = table(&["ratio", "goal", "this run", "", "ns"]);
         for ((over, under, goal), compared) in ROWS.into_iter().zip(&self.compared) {
             let mut row = vec![format!("{over} / {under}"), goal.to_string()];
@@ -85,7 +90,10 @@ impl Comparisons {
                     let (over, under) = (over.median, under.median);
                     let ratio = over / under;
                     let precision = if ratio < 100.0 { 2 } else { 0 };
-                    row.extend([format!("{ratio:.precision$}"), goal.verdict(ratio).to_owned()]);
+                    row.extend([
+                        format!("{ratio:.precision$}"),
+                        goal.verdict(ratio).to_owned(),
+                    ]);
                     row.push(format!("{over:.2} / {under:.2}"));
                 }
                 Some(_) => row.push("too disturbed to tell".to_owned()),
@@ -101,7 +109,10 @@ impl Comparisons {
 
 /// Batches of a subject; those in which a thread lacked a core do not count.
 fn batch(id: &str) -> Result<turns::Batch, String> {
-    let (_, build) = subjects::ALL.iter().find(|subject| subject.0 == id).expect("rows name subjects");
+    let (_, build) = subjects::ALL
+        .iter()
+        .find(|subject| subject.0 == id)
+        .expect("rows name subjects");
     let mut batch = build();
     Ok(Box::new(move |count| {
         let timed = batch(count);

@@ -84,7 +84,10 @@ fn time<T>(count: u64, mut operation: impl FnMut() -> T) -> Timed {
     for _ in 0..count {
         black_box(operation());
     }
-    Timed { elapsed: start.elapsed(), is_disturbed: false }
+    Timed {
+        elapsed: start.elapsed(),
+        is_disturbed: false,
+    }
 }
 
 /// Runs a batch that must make no new chunk, and so, where one chunk exists, must reuse that one
@@ -96,20 +99,32 @@ pub(crate) fn steady(provider: &Provider, batch: impl FnOnce() -> Timed) -> Time
     };
     let before = made();
     let timed = batch();
-    assert_eq!(made(), before, "a chunk was made while only reuse was to be measured");
+    assert_eq!(
+        made(),
+        before,
+        "a chunk was made while only reuse was to be measured"
+    );
     timed
 }
 
 /// A provider with idle chunks for `len` bytes, their pages faulted in.
 pub(crate) fn provider_with(len: usize, chunks: usize) -> Provider {
-    let provider = Provider::builder().max_idle_per_class(chunks).build().expect("a provider");
-    provider.reserve(len, chunks).expect("room for the chunks in /dev/shm").keep();
+    let provider = Provider::builder()
+        .max_idle_per_class(chunks)
+        .build()
+        .expect("a provider");
+    provider
+        .reserve(len, chunks)
+        .expect("room for the chunks in /dev/shm")
+        .keep();
     provider
 }
 
 #[inline]
 fn alloc(provider: &Provider, len: usize) -> ShmBufMut {
-    provider.alloc(black_box(len)).expect("an idle chunk, or room for a new one")
+    provider
+        .alloc(black_box(len))
+        .expect("an idle chunk, or room for a new one")
 }
 
 /// The minimum cost of a pool made of a lock-free queue.
@@ -146,12 +161,17 @@ fn warm_fill() -> Batch {
 
 /// Several alive at a time: all but one are from the queue behind the hot slot.
 fn burst() -> Batch {
-    reuse(MIB, BURST, |provider| -> [ShmBufMut; BURST] { std::array::from_fn(|_| alloc(provider, MIB)) })
+    reuse(MIB, BURST, |provider| -> [ShmBufMut; BURST] {
+        std::array::from_fn(|_| alloc(provider, MIB))
+    })
 }
 
 /// A segment created, faulted in and destroyed: the cost of a message without a pool.
 fn cold() -> Batch {
-    let provider = Provider::builder().max_idle_per_class(0).build().expect("a provider");
+    let provider = Provider::builder()
+        .max_idle_per_class(0)
+        .build()
+        .expect("a provider");
     Box::new(move |count| {
         let created = || provider.stats().segments_created;
         let before = created();
@@ -160,7 +180,11 @@ fn cold() -> Batch {
             buffer.chunks_mut(PAGE).for_each(|page| page[0] = 1);
             buffer
         });
-        assert_eq!(created() - before, count, "a segment was reused where a fresh one was to be measured");
+        assert_eq!(
+            created() - before,
+            count,
+            "a segment was reused where a fresh one was to be measured"
+        );
         timed
     })
 }
@@ -175,8 +199,16 @@ fn shared(pass: impl Fn(&Client, PeerId, ShmBuf) + 'static) -> Batch {
     let peer = client.connect(provider.id()).expect("a connection");
     pass(&client, peer, alloc(&provider, MIB).freeze()); // maps the segment
     Box::new(move |count| {
-        let timed = steady(&provider, || time(count, || pass(&client, peer, alloc(&provider, MIB).freeze())));
-        assert_eq!(client.mapped_segments(), 1, "the cached mapping was to be used each time");
+        let timed = steady(&provider, || {
+            time(count, || {
+                pass(&client, peer, alloc(&provider, MIB).freeze())
+            })
+        });
+        assert_eq!(
+            client.mapped_segments(),
+            1,
+            "the cached mapping was to be used each time"
+        );
         timed
     })
 }
@@ -184,7 +216,11 @@ fn shared(pass: impl Fn(&Client, PeerId, ShmBuf) + 'static) -> Batch {
 #[inline]
 fn pass_by_reference(client: &Client, _: PeerId, message: ShmBuf) {
     let descriptor = message.descriptor().expect("a record");
-    drop(black_box(client.attach(black_box(&descriptor)).expect("a live message")));
+    drop(black_box(
+        client
+            .attach(black_box(&descriptor))
+            .expect("a live message"),
+    ));
 }
 
 /// Only the grant keeps the message between the owner's drop and the attach.
@@ -192,7 +228,11 @@ fn pass_by_reference(client: &Client, _: PeerId, message: ShmBuf) {
 fn pass_by_grant(client: &Client, peer: PeerId, message: ShmBuf) {
     let descriptor = message.grant(peer).expect("a connected peer");
     drop(message);
-    drop(black_box(client.attach(black_box(&descriptor)).expect("a granted message")));
+    drop(black_box(
+        client
+            .attach(black_box(&descriptor))
+            .expect("a granted message"),
+    ));
 }
 
 /// glibc's malloc and free.
@@ -208,7 +248,9 @@ fn malloc() -> Batch {
 /// The same in a process that has had a second thread, as most that publish have: glibc locks from
 /// then on.
 fn malloc_threads() -> Batch {
-    thread::spawn(|| ()).join().expect("a thread that does nothing");
+    thread::spawn(|| ())
+        .join()
+        .expect("a thread that does nothing");
     malloc()
 }
 
@@ -218,19 +260,28 @@ fn malloc_threads() -> Batch {
 /// including the other side of the comparison.
 fn other_pool_waits() -> Batch {
     let provider = provider_with(MIB, 1);
-    let full = Provider::builder().max_bytes(MIB).build().expect("a provider");
+    let full = Provider::builder()
+        .max_bytes(MIB)
+        .build()
+        .expect("a provider");
     Box::new(move |count| {
         let meet = Barrier::new(2);
         thread::scope(|scope| {
             let held = alloc(&full, MIB);
             let waiter = scope.spawn(|| {
                 meet.wait();
-                drop(full.alloc_timeout(MIB, FOR_EVER).expect("memory once the batch is over"));
+                drop(
+                    full.alloc_timeout(MIB, FOR_EVER)
+                        .expect("memory once the batch is over"),
+                );
             });
             meet.wait();
             thread::sleep(FALLS_ASLEEP);
             let timed = steady(&provider, || time(count, || alloc(&provider, MIB)));
-            assert!(!waiter.is_finished(), "a wait ended although the pool was full");
+            assert!(
+                !waiter.is_finished(),
+                "a wait ended although the pool was full"
+            );
             drop(held);
             timed
         })
@@ -242,7 +293,8 @@ fn other_pool_waits() -> Batch {
 fn inspected() -> Batch {
     let provider = provider_with(MIB, 1);
     let mut command = this_program(&Inspect).expect("this program's path");
-    let inspector = Child::start("inspector", command.stdout(Stdio::null())).expect("another process");
+    let inspector =
+        Child::start("inspector", command.stdout(Stdio::null())).expect("another process");
     Box::new(move |count| {
         let pid = Pid::from_raw(inspector.id() as i32);
         kill(pid, Signal::SIGCONT).expect("a stopped process");
@@ -269,7 +321,9 @@ impl Inspect {
 /// An arena that was created and faulted in before, managed by talc behind a lock: shared memory
 /// without a pool.
 fn talc() -> Batch {
-    let mut arena = provider_with(TALC_ARENA, 1).alloc(TALC_ARENA).expect("the reserved chunk");
+    let mut arena = provider_with(TALC_ARENA, 1)
+        .alloc(TALC_ARENA)
+        .expect("the reserved chunk");
     let mut talc = Talc::<_, DefaultBinning>::new(Manual);
     // SAFETY: nothing else reads or writes the arena, and the batch keeps it for as long as `talc`.
     unsafe { talc.claim(arena.as_mut_ptr(), TALC_ARENA) }.expect("an arena that is large enough");
@@ -280,7 +334,8 @@ fn talc() -> Batch {
         time(count, || {
             let layout = black_box(layout);
             // SAFETY: the size is not zero.
-            let block = black_box(unsafe { talc.lock().allocate(layout) }).expect("room in the arena");
+            let block =
+                black_box(unsafe { talc.lock().allocate(layout) }).expect("room in the arena");
             // SAFETY: just allocated with this layout, and freed once.
             unsafe { talc.lock().deallocate(block.as_ptr(), layout) };
         })

@@ -14,8 +14,16 @@ const PATIENCE: Duration = Duration::from_secs(60); // for a busy machine to sta
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let (name, how, delay) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["display", name] => (name, Receiver::builder().capacity(2), Duration::from_millis(30)),
-        ["logger", name] => (name, Receiver::builder().on_full(OnFull::Block), Duration::ZERO),
+        ["display", name] => (
+            name,
+            Receiver::builder().capacity(2),
+            Duration::from_millis(30),
+        ),
+        ["logger", name] => (
+            name,
+            Receiver::builder().on_full(OnFull::Block),
+            Duration::ZERO,
+        ),
         _ => return Err("usage: receiver display CAMERA | receiver logger IMU".into()),
     };
     let mut receiver = how.open_timeout(&Client::new(), name, PATIENCE)?;
@@ -25,16 +33,31 @@ fn main() -> Result<(), Box<dyn Error>> {
             Err(RecvError::Disconnected) => break,
             message => message?,
         };
-        let mut words = message.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
+        let mut words = message
+            .chunks_exact(8)
+            .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
         let number = words.next().ok_or("an empty message")? >> 32;
-        assert!((1..).zip(words).all(|(at, word)| word == number << 32 | at), "{name}: {number} is not what was sent");
+        assert!(
+            (1..).zip(words).all(|(at, word)| word == number << 32 | at),
+            "{name}: {number} is not what was sent"
+        );
         let gap = u64::from(message.missed());
-        assert_eq!(number, next.map_or(number, |next: u64| next + gap), "{name}: a gap that was not reported");
+        assert_eq!(
+            number,
+            next.map_or(number, |next: u64| next + gap),
+            "{name}: a gap that was not reported"
+        );
         missed += next.map_or(0, |_| gap);
         (next, count) = (Some(number + 1), count + 1);
         thread::sleep(delay);
     }
-    assert!(count > 0 && (delay > Duration::ZERO || missed == 0), "{name}: {count} messages, {missed} missed");
-    println!("{}: {name}: {count} messages, {missed} missed", arguments[0]);
+    assert!(
+        count > 0 && (delay > Duration::ZERO || missed == 0),
+        "{name}: {count} messages, {missed} missed"
+    );
+    println!(
+        "{}: {name}: {count} messages, {missed} missed",
+        arguments[0]
+    );
     Ok(())
 }

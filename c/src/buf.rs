@@ -60,19 +60,22 @@ impl Descriptor {
 /// Owner: the buffer. Valid until it is dropped, frozen or sent.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_data(buf: Option<&mut BufMut>) -> *mut u8 {
-    buf.and_then(|buf| buf.get_mut()).map_or(ptr::null_mut(), |content| content.as_mut_ptr())
+    buf.and_then(|buf| buf.get_mut())
+        .map_or(ptr::null_mut(), |content| content.as_mut_ptr())
 }
 
 /// Returns the length of a buffer in bytes; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_len(buf: Option<&BufMut>) -> usize {
-    buf.and_then(|buf| buf.get()).map_or(0, |content| content.len())
+    buf.and_then(|buf| buf.get())
+        .map_or(0, |content| content.len())
 }
 
 /// Returns how many bytes a buffer can hold, at least the requested length; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_capacity(buf: Option<&BufMut>) -> usize {
-    buf.and_then(|buf| buf.get()).map_or(0, |content| content.capacity())
+    buf.and_then(|buf| buf.get())
+        .map_or(0, |content| content.capacity())
 }
 
 /// Sets the length of a buffer in bytes, up to its capacity. Added bytes have unspecified content.
@@ -80,7 +83,12 @@ pub extern "C" fn shm_pool_buf_mut_capacity(buf: Option<&BufMut>) -> usize {
 /// Errors: `TOO_LARGE` above the capacity, and the length does not change; `INVALID_ARGUMENT`.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_set_len(buf: Option<&mut BufMut>, len: usize) -> Status {
-    guard(|| Ok(buf.and_then(|buf| buf.get_mut()).required("buf")?.try_set_len(len)?))
+    guard(|| {
+        Ok(buf
+            .and_then(|buf| buf.get_mut())
+            .required("buf")?
+            .try_set_len(len)?)
+    })
 }
 
 /// Ends writing. Copies nothing.
@@ -90,8 +98,15 @@ pub extern "C" fn shm_pool_buf_mut_set_len(buf: Option<&mut BufMut>, len: usize)
 ///
 /// Errors: `INVALID_ARGUMENT`.
 #[no_mangle]
-pub extern "C" fn shm_pool_buf_mut_freeze(buf: Option<&mut BufMut>, frozen: Option<&mut MaybeUninit<Buf>>) -> Status {
-    guard(|| Buf::fill(frozen, "frozen", || Ok(buf.and_then(|buf| buf.take()).required("buf")?.freeze())))
+pub extern "C" fn shm_pool_buf_mut_freeze(
+    buf: Option<&mut BufMut>,
+    frozen: Option<&mut MaybeUninit<Buf>>,
+) -> Status {
+    guard(|| {
+        Buf::fill(frozen, "frozen", || {
+            Ok(buf.and_then(|buf| buf.take()).required("buf")?.freeze())
+        })
+    })
 }
 
 /// Drops a buffer: its memory is free again.
@@ -107,13 +122,15 @@ pub extern "C" fn shm_pool_buf_mut_drop(buf: Option<&mut BufMut>) {
 /// Owner: the message. Valid until it is dropped or sent; then as long as a clone exists.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_data(buf: Option<&Buf>) -> *const u8 {
-    buf.and_then(|buf| buf.get()).map_or(ptr::null(), |content| content.as_ptr())
+    buf.and_then(|buf| buf.get())
+        .map_or(ptr::null(), |content| content.as_ptr())
 }
 
 /// Returns the length of a message in bytes; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_len(buf: Option<&Buf>) -> usize {
-    buf.and_then(|buf| buf.get()).map_or(0, |content| content.len())
+    buf.and_then(|buf| buf.get())
+        .map_or(0, |content| content.len())
 }
 
 /// Clones a message: another handle of the same bytes. Copies nothing.
@@ -122,8 +139,15 @@ pub extern "C" fn shm_pool_buf_len(buf: Option<&Buf>) -> usize {
 ///
 /// Errors: `INVALID_ARGUMENT`.
 #[no_mangle]
-pub extern "C" fn shm_pool_buf_clone(buf: Option<&Buf>, clone: Option<&mut MaybeUninit<Buf>>) -> Status {
-    guard(|| Buf::fill(clone, "clone", || Ok(buf.and_then(|buf| buf.get()).required("buf")?.clone())))
+pub extern "C" fn shm_pool_buf_clone(
+    buf: Option<&Buf>,
+    clone: Option<&mut MaybeUninit<Buf>>,
+) -> Status {
+    guard(|| {
+        Buf::fill(clone, "clone", || {
+            Ok(buf.and_then(|buf| buf.get()).required("buf")?.clone())
+        })
+    })
 }
 
 /// Turns a message back into a buffer that can be written, if this is its only handle and no peer
@@ -134,14 +158,23 @@ pub extern "C" fn shm_pool_buf_clone(buf: Option<&Buf>, clone: Option<&mut Maybe
 ///
 /// Errors: `NOT_EXCLUSIVE`, `INVALID_ARGUMENT`.
 #[no_mangle]
-pub extern "C" fn shm_pool_buf_try_into_mut(buf: Option<&mut Buf>, thawed: Option<&mut MaybeUninit<BufMut>>) -> Status {
+pub extern "C" fn shm_pool_buf_try_into_mut(
+    buf: Option<&mut Buf>,
+    thawed: Option<&mut MaybeUninit<BufMut>>,
+) -> Status {
     guard(|| {
         BufMut::fill(thawed, "thawed", || {
             let buf = buf.required("buf")?;
-            buf.take().required("buf")?.try_into_mut().map_err(|content| {
-                buf.put(content);
-                Failure::new(Status::NotExclusive, "the message has other handles or readers".to_owned())
-            })
+            buf.take()
+                .required("buf")?
+                .try_into_mut()
+                .map_err(|content| {
+                    buf.put(content);
+                    Failure::new(
+                        Status::NotExclusive,
+                        "the message has other handles or readers".to_owned(),
+                    )
+                })
         })
     })
 }
@@ -149,7 +182,10 @@ pub extern "C" fn shm_pool_buf_try_into_mut(buf: Option<&mut Buf>, thawed: Optio
 /// Returns `true` if a peer has a view or a grant of the message, or a channel's receiver holds it.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_is_leased(buf: Option<&Buf>) -> bool {
-    guard_value(false, || buf.and_then(|buf| buf.get()).is_some_and(|content| content.is_leased()))
+    guard_value(false, || {
+        buf.and_then(|buf| buf.get())
+            .is_some_and(|content| content.is_leased())
+    })
 }
 
 /// Drops a handle of a message. Allowed in any thread, and after the provider is destroyed.
@@ -172,8 +208,14 @@ pub extern "C" fn shm_pool_buf_descriptor(
     descriptor: Option<&mut MaybeUninit<Descriptor>>,
 ) -> Status {
     guard(|| {
-        let out = descriptor.required("descriptor")?.write(Descriptor { bytes: [0; 32] });
-        out.bytes = buf.and_then(|buf| buf.get()).required("buf")?.descriptor()?.to_bytes();
+        let out = descriptor
+            .required("descriptor")?
+            .write(Descriptor { bytes: [0; 32] });
+        out.bytes = buf
+            .and_then(|buf| buf.get())
+            .required("buf")?
+            .descriptor()?
+            .to_bytes();
         Ok(())
     })
 }
@@ -193,7 +235,9 @@ pub extern "C" fn shm_pool_buf_grant(
     descriptor: Option<&mut MaybeUninit<Descriptor>>,
 ) -> Status {
     guard(|| {
-        let out = descriptor.required("descriptor")?.write(Descriptor { bytes: [0; 32] });
+        let out = descriptor
+            .required("descriptor")?
+            .write(Descriptor { bytes: [0; 32] });
         let content = buf.and_then(|buf| buf.get()).required("buf")?;
         out.bytes = content.grant(peer.required("peer")?.get())?.to_bytes();
         Ok(())

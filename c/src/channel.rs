@@ -4,8 +4,8 @@ use crate::buf::Buf;
 use crate::provider::Provider;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
-    bytes, check_reserved, copy_out, create, size_option, text, time_option, timeout, u32_option, Required, Value,
-    SHM_POOL_FOREVER,
+    bytes, check_reserved, copy_out, create, size_option, text, time_option, timeout, u32_option,
+    Required, Value, SHM_POOL_FOREVER,
 };
 use shm_pool::channel::{self, Interrupter as Interrupt, OnFull, OnStall, SendError};
 use shm_pool::ShmBuf;
@@ -185,7 +185,12 @@ pub(crate) fn on_full(value: u64) -> Result<Option<OnFull>, Failure> {
         SHM_POOL_BLOCK => OnFull::Block,
         SHM_POOL_DROP_NEWEST => OnFull::DropNewest,
         SHM_POOL_DROP_OLDEST => OnFull::DropOldest,
-        _ => return Err(Failure::new(Status::InvalidArgument, format!("option on_full is {value}, which is no rule"))),
+        _ => {
+            return Err(Failure::new(
+                Status::InvalidArgument,
+                format!("option on_full is {value}, which is no rule"),
+            ))
+        }
     }))
 }
 
@@ -204,14 +209,20 @@ fn on_stall(value: u64) -> Result<Option<OnStall>, Failure> {
         SHM_POOL_SKIP => OnStall::Skip,
         SHM_POOL_DISCONNECT => OnStall::Disconnect,
         _ => {
-            return Err(Failure::new(Status::InvalidArgument, format!("option on_stall is {value}, which is no rule")))
+            return Err(Failure::new(
+                Status::InvalidArgument,
+                format!("option on_stall is {value}, which is no rule"),
+            ))
         }
     }))
 }
 
 /// Sends a buffer, or leaves it in place.
 #[inline]
-fn send<T>(buf: Option<&mut Buf>, send: impl FnOnce(ShmBuf) -> Result<T, SendError<ShmBuf>>) -> Result<T, Failure> {
+fn send<T>(
+    buf: Option<&mut Buf>,
+    send: impl FnOnce(ShmBuf) -> Result<T, SendError<ShmBuf>>,
+) -> Result<T, Failure> {
     let buf = buf.required("buf")?;
     send(buf.take().required("buf")?).map_err(|error| put_back(buf, error))
 }
@@ -296,7 +307,11 @@ pub extern "C" fn shm_pool_sender_destroy(sender: Option<Box<Sender>>) {
 /// Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_LOANS` without a
 /// wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
-pub extern "C" fn shm_pool_sender_send(sender: Option<&mut Sender>, buf: Option<&mut Buf>, timeout_ns: u64) -> Status {
+pub extern "C" fn shm_pool_sender_send(
+    sender: Option<&mut Sender>,
+    buf: Option<&mut Buf>,
+    timeout_ns: u64,
+) -> Status {
     guard(|| {
         let sender = &mut sender.required("sender")?.0;
         send(buf, |content| match timeout_ns {
@@ -341,8 +356,16 @@ pub unsafe extern "C" fn shm_pool_sender_send_bytes(
 ///
 /// Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
-pub extern "C" fn shm_pool_sender_wait_for_receiver(sender: Option<&mut Sender>, timeout_ns: u64) -> Status {
-    guard(|| Ok(sender.required("sender")?.0.wait_for_receiver(timeout(timeout_ns))?))
+pub extern "C" fn shm_pool_sender_wait_for_receiver(
+    sender: Option<&mut Sender>,
+    timeout_ns: u64,
+) -> Status {
+    guard(|| {
+        Ok(sender
+            .required("sender")?
+            .0
+            .wait_for_receiver(timeout(timeout_ns))?)
+    })
 }
 
 /// Waits until the receiver has received everything and asked for more. Then sender and provider can be
@@ -350,8 +373,16 @@ pub extern "C" fn shm_pool_sender_wait_for_receiver(sender: Option<&mut Sender>,
 ///
 /// Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
-pub extern "C" fn shm_pool_sender_wait_until_received(sender: Option<&mut Sender>, timeout_ns: u64) -> Status {
-    guard(|| Ok(sender.required("sender")?.0.wait_until_received(timeout(timeout_ns))?))
+pub extern "C" fn shm_pool_sender_wait_until_received(
+    sender: Option<&mut Sender>,
+    timeout_ns: u64,
+) -> Status {
+    guard(|| {
+        Ok(sender
+            .required("sender")?
+            .0
+            .wait_until_received(timeout(timeout_ns))?)
+    })
 }
 
 /// Creates a handle that ends this sender's waits.
@@ -365,13 +396,21 @@ pub extern "C" fn shm_pool_sender_interrupter(
     sender: Option<&Sender>,
     interrupter: Option<&mut MaybeUninit<Option<Box<Interrupter>>>>,
 ) -> Status {
-    guard(|| create(interrupter, "interrupter", || Ok(Interrupter(sender.required("sender")?.0.interrupter()))))
+    guard(|| {
+        create(interrupter, "interrupter", || {
+            Ok(Interrupter(sender.required("sender")?.0.interrupter()))
+        })
+    })
 }
 
 /// Ends the wait of the other thread with `INTERRUPTED`; without one, the next wait.
 #[no_mangle]
 pub extern "C" fn shm_pool_interrupter_interrupt(interrupter: Option<&Interrupter>) {
-    guard_value((), || interrupter.into_iter().for_each(|interrupter| interrupter.0.interrupt()));
+    guard_value((), || {
+        interrupter
+            .into_iter()
+            .for_each(|interrupter| interrupter.0.interrupt())
+    });
 }
 
 /// Destroys an interrupter.
@@ -412,7 +451,9 @@ pub unsafe extern "C" fn shm_pool_publisher_create(
             let mut builder = channel::Publisher::builder();
             if let Some(options) = options {
                 check_reserved(&options.reserved)?;
-                builder = builder.allow_blocking(!options.refuse_blocking).joins_in_send(!options.defer_joins);
+                builder = builder
+                    .allow_blocking(!options.refuse_blocking)
+                    .joins_in_send(!options.defer_joins);
                 if let Some(limit) = time_option(options.block_limit_ns) {
                     builder = builder.block_limit(limit);
                 }
@@ -487,7 +528,8 @@ pub extern "C" fn shm_pool_publisher_send(
             SHM_POOL_FOREVER => publisher.send(content),
             _ => publisher.send_timeout(content, timeout(timeout_ns)),
         })?;
-        sent.into_iter().for_each(|sent| *sent = MaybeUninit::new(report.into()));
+        sent.into_iter()
+            .for_each(|sent| *sent = MaybeUninit::new(report.into()));
         Ok(())
     })
 }
@@ -519,7 +561,8 @@ pub unsafe extern "C" fn shm_pool_publisher_send_bytes(
             SHM_POOL_FOREVER => publisher.send_bytes(bytes)?,
             _ => publisher.send_bytes_timeout(bytes, timeout(timeout_ns))?,
         };
-        sent.into_iter().for_each(|sent| *sent = MaybeUninit::new(report.into()));
+        sent.into_iter()
+            .for_each(|sent| *sent = MaybeUninit::new(report.into()));
         Ok(())
     })
 }
@@ -534,7 +577,12 @@ pub extern "C" fn shm_pool_publisher_wait_for_receivers(
     count: usize,
     timeout_ns: u64,
 ) -> Status {
-    guard(|| Ok(publisher.required("publisher")?.0.wait_for_receivers(count, timeout(timeout_ns))?))
+    guard(|| {
+        Ok(publisher
+            .required("publisher")?
+            .0
+            .wait_for_receivers(count, timeout(timeout_ns))?)
+    })
 }
 
 /// Waits until all connected receivers have received everything. Then publisher and provider can be
@@ -542,8 +590,16 @@ pub extern "C" fn shm_pool_publisher_wait_for_receivers(
 ///
 /// Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
-pub extern "C" fn shm_pool_publisher_wait_until_received(publisher: Option<&mut Publisher>, timeout_ns: u64) -> Status {
-    guard(|| Ok(publisher.required("publisher")?.0.wait_until_received(timeout(timeout_ns))?))
+pub extern "C" fn shm_pool_publisher_wait_until_received(
+    publisher: Option<&mut Publisher>,
+    timeout_ns: u64,
+) -> Status {
+    guard(|| {
+        Ok(publisher
+            .required("publisher")?
+            .0
+            .wait_until_received(timeout(timeout_ns))?)
+    })
 }
 
 /// Connects one receiver that has joined, or disconnects those that have closed or died, at some 20
@@ -553,7 +609,9 @@ pub extern "C" fn shm_pool_publisher_wait_until_received(publisher: Option<&mut 
 /// Returns `false` if `publisher` is NULL, and in a forked child.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_serve_joins(publisher: Option<&mut Publisher>) -> bool {
-    guard_value(false, || publisher.is_some_and(|publisher| publisher.0.serve_joins()))
+    guard_value(false, || {
+        publisher.is_some_and(|publisher| publisher.0.serve_joins())
+    })
 }
 
 /// Disconnects a receiver, which need not cooperate: one that is stopped, for example. Its messages that
@@ -564,8 +622,13 @@ pub extern "C" fn shm_pool_publisher_serve_joins(publisher: Option<&mut Publishe
 ///
 /// Returns `false` if no receiver with this id is connected.
 #[no_mangle]
-pub extern "C" fn shm_pool_publisher_disconnect(publisher: Option<&mut Publisher>, id: u64) -> bool {
-    guard_value(false, || publisher.is_some_and(|publisher| publisher.0.disconnect(id)))
+pub extern "C" fn shm_pool_publisher_disconnect(
+    publisher: Option<&mut Publisher>,
+    id: u64,
+) -> bool {
+    guard_value(false, || {
+        publisher.is_some_and(|publisher| publisher.0.disconnect(id))
+    })
 }
 
 /// Reads the state of each connected receiver.
@@ -588,16 +651,20 @@ pub unsafe extern "C" fn shm_pool_publisher_receivers(
 ) -> Status {
     guard(|| {
         let count = count.required("count")?.write(0);
-        let found = publisher.required("publisher")?.0.receivers().map(|state| ReceiverState {
-            id: state.id,
-            on_full: on_full_value(state.on_full),
-            capacity: state.capacity as u64,
-            waiting: state.waiting as u64,
-            loaned: state.loaned as u64,
-            process: state.process.map_or(0, u64::from),
-            missed: state.missed.into(),
-            is_stalled: state.is_stalled,
-        });
+        let found = publisher
+            .required("publisher")?
+            .0
+            .receivers()
+            .map(|state| ReceiverState {
+                id: state.id,
+                on_full: on_full_value(state.on_full),
+                capacity: state.capacity as u64,
+                waiting: state.waiting as u64,
+                loaned: state.loaned as u64,
+                process: state.process.map_or(0, u64::from),
+                missed: state.missed.into(),
+                is_stalled: state.is_stalled,
+            });
         // SAFETY: by this function's contract.
         *count = unsafe { copy_out(found, states, capacity) };
         Ok(())
@@ -614,5 +681,11 @@ pub extern "C" fn shm_pool_publisher_interrupter(
     publisher: Option<&Publisher>,
     interrupter: Option<&mut MaybeUninit<Option<Box<Interrupter>>>>,
 ) -> Status {
-    guard(|| create(interrupter, "interrupter", || Ok(Interrupter(publisher.required("publisher")?.0.interrupter()))))
+    guard(|| {
+        create(interrupter, "interrupter", || {
+            Ok(Interrupter(
+                publisher.required("publisher")?.0.interrupter(),
+            ))
+        })
+    })
 }

@@ -101,8 +101,13 @@ pub extern "C" fn shm_pool_client_connect(
 ) -> Status {
     guard(|| {
         let peer = peer.required("peer")?;
-        let id = client.required("client")?.0.connect(ProviderId::from_u64(provider))?;
-        peer.write(PeerId { bytes: id.to_bytes() });
+        let id = client
+            .required("client")?
+            .0
+            .connect(ProviderId::from_u64(provider))?;
+        peer.write(PeerId {
+            bytes: id.to_bytes(),
+        });
         Ok(())
     })
 }
@@ -120,8 +125,13 @@ pub extern "C" fn shm_pool_client_warm(
     bytes: Option<&mut MaybeUninit<usize>>,
 ) -> Status {
     guard(|| {
-        let present = client.required("client")?.0.warm(ProviderId::from_u64(provider))?;
-        bytes.into_iter().for_each(|bytes| *bytes = MaybeUninit::new(present));
+        let present = client
+            .required("client")?
+            .0
+            .warm(ProviderId::from_u64(provider))?;
+        bytes
+            .into_iter()
+            .for_each(|bytes| *bytes = MaybeUninit::new(present));
         Ok(())
     })
 }
@@ -160,13 +170,15 @@ pub extern "C" fn shm_pool_client_trim(client: Option<&Client>) -> usize {
 /// Owner: the view. Valid until it is dropped.
 #[no_mangle]
 pub extern "C" fn shm_pool_view_data(view: Option<&View>) -> *const u8 {
-    view.and_then(|view| view.get()).map_or(ptr::null(), |content| content.as_ptr())
+    view.and_then(|view| view.get())
+        .map_or(ptr::null(), |content| content.as_ptr())
 }
 
 /// Returns the length of a view in bytes; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_view_len(view: Option<&View>) -> usize {
-    view.and_then(|view| view.get()).map_or(0, |content| content.len())
+    view.and_then(|view| view.get())
+        .map_or(0, |content| content.len())
 }
 
 /// Clones a view: another lease of the same message.
@@ -175,8 +187,18 @@ pub extern "C" fn shm_pool_view_len(view: Option<&View>) -> usize {
 ///
 /// Errors: `TOO_MANY_LEASES`, `OVER_QUOTA`, `SLOT_LOST`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
-pub extern "C" fn shm_pool_view_clone(view: Option<&View>, clone: Option<&mut MaybeUninit<View>>) -> Status {
-    guard(|| View::fill(clone, "clone", || Ok(view.and_then(|view| view.get()).required("view")?.try_clone()?)))
+pub extern "C" fn shm_pool_view_clone(
+    view: Option<&View>,
+    clone: Option<&mut MaybeUninit<View>>,
+) -> Status {
+    guard(|| {
+        View::fill(clone, "clone", || {
+            Ok(view
+                .and_then(|view| view.get())
+                .required("view")?
+                .try_clone()?)
+        })
+    })
 }
 
 /// Drops a view, and releases its lease. Allowed in any thread, and after the client is destroyed.

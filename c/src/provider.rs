@@ -2,7 +2,10 @@
 
 use crate::buf::BufMut;
 use crate::status::{guard, guard_value, Failure, Status};
-use crate::value::{check_reserved, copy_out, create, option, size_option, text, timeout, u32_option, Required, Value};
+use crate::value::{
+    check_reserved, copy_out, create, option, size_option, text, timeout, u32_option, Required,
+    Value,
+};
 use shm_pool::{PeerId as Peer, Provider as Pool, ProviderBuilder, Reservation as Chunks, Tuning};
 use std::alloc::Layout;
 use std::ffi::c_char;
@@ -220,7 +223,9 @@ pub extern "C" fn shm_pool_provider_destroy(provider: Option<Box<Provider>>) {
 /// Returns the provider's id, for `shm_pool_client_connect`; 0 if `provider` is NULL.
 #[no_mangle]
 pub extern "C" fn shm_pool_provider_id(provider: Option<&Provider>) -> u64 {
-    guard_value(0, || provider.map_or(0, |provider| provider.0.id().to_u64()))
+    guard_value(0, || {
+        provider.map_or(0, |provider| provider.0.id().to_u64())
+    })
 }
 
 /// Allocates a buffer of `len` bytes, aligned to at least 64. Never waits. The bytes are those of an
@@ -237,7 +242,11 @@ pub extern "C" fn shm_pool_provider_alloc(
     len: usize,
     buf: Option<&mut MaybeUninit<BufMut>>,
 ) -> Status {
-    guard(|| BufMut::fill(buf, "buf", || Ok(provider.required("provider")?.0.alloc(len)?)))
+    guard(|| {
+        BufMut::fill(buf, "buf", || {
+            Ok(provider.required("provider")?.0.alloc(len)?)
+        })
+    })
 }
 
 /// Allocates a buffer of `len` bytes, aligned to `align`, and waits until any process releases enough
@@ -259,9 +268,17 @@ pub extern "C" fn shm_pool_provider_alloc_timeout(
     guard(|| {
         BufMut::fill(buf, "buf", || {
             let layout = Layout::from_size_align(len, align.max(1));
-            let invalid =
-                |_| Failure::new(Status::InvalidArgument, format!("{len} bytes cannot be aligned to {align}"));
-            let request = provider.required("provider")?.0.request(len).layout(layout.map_err(invalid)?);
+            let invalid = |_| {
+                Failure::new(
+                    Status::InvalidArgument,
+                    format!("{len} bytes cannot be aligned to {align}"),
+                )
+            };
+            let request = provider
+                .required("provider")?
+                .0
+                .request(len)
+                .layout(layout.map_err(invalid)?);
             Ok(match timeout_ns {
                 0 => request.alloc()?,
                 _ => request.timeout(timeout(timeout_ns))?,
@@ -273,7 +290,11 @@ pub extern "C" fn shm_pool_provider_alloc_timeout(
 /// Ends all current and future waits for memory of this provider with `INTERRUPTED`.
 #[no_mangle]
 pub extern "C" fn shm_pool_provider_interrupt_waits(provider: Option<&Provider>) {
-    guard_value((), || provider.into_iter().for_each(|provider| provider.0.interrupt_waits()));
+    guard_value((), || {
+        provider
+            .into_iter()
+            .for_each(|provider| provider.0.interrupt_waits())
+    });
 }
 
 /// Reserves `count` chunks for messages of `len` bytes: a message of that length then costs no more
@@ -293,7 +314,9 @@ pub extern "C" fn shm_pool_provider_reserve(
 ) -> Status {
     guard(|| {
         create(reservation, "reservation", || {
-            Ok(Reservation { _chunks: provider.required("provider")?.0.reserve(len, count)? })
+            Ok(Reservation {
+                _chunks: provider.required("provider")?.0.reserve(len, count)?,
+            })
         })
     })
 }
@@ -404,7 +427,9 @@ pub unsafe extern "C" fn shm_pool_provider_class_stats(
 /// Returns the number of bytes returned; 0 if `provider` is NULL.
 #[no_mangle]
 pub extern "C" fn shm_pool_provider_trim_to(provider: Option<&Provider>, bytes: usize) -> usize {
-    guard_value(0, || provider.map_or(0, |provider| provider.0.trim_to(bytes)))
+    guard_value(0, || {
+        provider.map_or(0, |provider| provider.0.trim_to(bytes))
+    })
 }
 
 /// Reclaims the leases of dead peers now, rather than when memory runs out. Returns how many messages
@@ -420,8 +445,16 @@ pub extern "C" fn shm_pool_provider_reclaim(provider: Option<&Provider>) -> usiz
 /// Errors: `PEER_DISCONNECTED` if it is no longer connected, `OTHER_PROVIDER`, `FORKED`,
 /// `INVALID_ARGUMENT`.
 #[no_mangle]
-pub extern "C" fn shm_pool_provider_disconnect(provider: Option<&Provider>, peer: Option<&PeerId>) -> Status {
-    guard(|| Ok(provider.required("provider")?.0.disconnect(peer.required("peer")?.get())?))
+pub extern "C" fn shm_pool_provider_disconnect(
+    provider: Option<&Provider>,
+    peer: Option<&PeerId>,
+) -> Status {
+    guard(|| {
+        Ok(provider
+            .required("provider")?
+            .0
+            .disconnect(peer.required("peer")?.get())?)
+    })
 }
 
 /// Removes the objects that killed providers of a directory and prefix have left. Creating a provider
@@ -442,14 +475,22 @@ pub unsafe extern "C" fn shm_pool_sweep(
     swept: Option<&mut MaybeUninit<Swept>>,
 ) -> Status {
     guard(|| {
-        let out = swept.map(|swept| swept.write(Swept { objects: 0, bytes: 0 }));
+        let out = swept.map(|swept| {
+            swept.write(Swept {
+                objects: 0,
+                bytes: 0,
+            })
+        });
         // SAFETY: by this function's contract.
         let directory = unsafe { text(directory, "directory")? }.unwrap_or("/dev/shm");
         // SAFETY: as above.
         let prefix = unsafe { text(name_prefix, "name_prefix")? }.unwrap_or("shm_pool");
         let swept = Pool::sweep_in(directory, prefix)?;
         if let Some(out) = out {
-            *out = Swept { objects: swept.objects as u64, bytes: swept.bytes };
+            *out = Swept {
+                objects: swept.objects as u64,
+                bytes: swept.bytes,
+            };
         }
         Ok(())
     })

@@ -4,7 +4,8 @@ use crate::channel::{on_full, Interrupter};
 use crate::client::Client;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
-    check_reserved, create, size_option, text, time_option, timeout, value, Required, Value, SHM_POOL_FOREVER,
+    check_reserved, create, size_option, text, time_option, timeout, value, Required, Value,
+    SHM_POOL_FOREVER,
 };
 use shm_pool::channel::{self, RecvError, WaitAnyError};
 use shm_pool::WakeFd;
@@ -173,7 +174,10 @@ pub extern "C" fn shm_pool_receiver_recv(
 ///
 /// Errors: `OS`, `INVALID_ARGUMENT`.
 #[no_mangle]
-pub extern "C" fn shm_pool_receiver_fd(receiver: Option<&mut Receiver>, fd: Option<&mut MaybeUninit<c_int>>) -> Status {
+pub extern "C" fn shm_pool_receiver_fd(
+    receiver: Option<&mut Receiver>,
+    fd: Option<&mut MaybeUninit<c_int>>,
+) -> Status {
     guard(|| {
         let fd = fd.required("fd")?.write(-1);
         let ready = &mut receiver.required("receiver")?.ready;
@@ -210,7 +214,10 @@ pub unsafe extern "C" fn shm_pool_wait_any(
             return Err(WaitAnyError::NoReceivers.into());
         }
         if receivers.is_null() {
-            return Err(Failure::new(Status::InvalidArgument, "argument receivers is NULL".to_owned()));
+            return Err(Failure::new(
+                Status::InvalidArgument,
+                "argument receivers is NULL".to_owned(),
+            ));
         }
         // SAFETY: by this function's contract.
         let receivers = unsafe { std::slice::from_raw_parts(receivers, count) };
@@ -241,7 +248,9 @@ pub extern "C" fn shm_pool_receiver_warm(
 ) -> Status {
     guard(|| {
         let present = receiver.required("receiver")?.end.warm()?;
-        bytes.into_iter().for_each(|bytes| *bytes = MaybeUninit::new(present));
+        bytes
+            .into_iter()
+            .for_each(|bytes| *bytes = MaybeUninit::new(present));
         Ok(())
     })
 }
@@ -256,7 +265,13 @@ pub extern "C" fn shm_pool_receiver_interrupter(
     receiver: Option<&Receiver>,
     interrupter: Option<&mut MaybeUninit<Option<Box<Interrupter>>>>,
 ) -> Status {
-    guard(|| create(interrupter, "interrupter", || Ok(Interrupter(receiver.required("receiver")?.end.interrupter()))))
+    guard(|| {
+        create(interrupter, "interrupter", || {
+            Ok(Interrupter(
+                receiver.required("receiver")?.end.interrupter(),
+            ))
+        })
+    })
 }
 
 /// Returns the first byte of a message, for reading; NULL if it is empty. Aligned to at least 8, a
@@ -265,19 +280,25 @@ pub extern "C" fn shm_pool_receiver_interrupter(
 /// Owner: the message. Valid until it is dropped, or moved: the bytes of a slot are in the struct itself.
 #[no_mangle]
 pub extern "C" fn shm_pool_message_data(message: Option<&Message>) -> *const u8 {
-    message.and_then(|message| message.get()).map_or(ptr::null(), |content| content.as_ptr())
+    message
+        .and_then(|message| message.get())
+        .map_or(ptr::null(), |content| content.as_ptr())
 }
 
 /// Returns the length of a message in bytes; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_message_len(message: Option<&Message>) -> usize {
-    message.and_then(|message| message.get()).map_or(0, |content| content.len())
+    message
+        .and_then(|message| message.get())
+        .map_or(0, |content| content.len())
 }
 
 /// Returns how many messages this receiver has missed just before this one; wraps around above 2^32 - 1.
 #[no_mangle]
 pub extern "C" fn shm_pool_message_missed(message: Option<&Message>) -> u32 {
-    message.and_then(|message| message.get()).map_or(0, |content| content.missed())
+    message
+        .and_then(|message| message.get())
+        .map_or(0, |content| content.missed())
 }
 
 /// Drops a message. Allowed in any thread, and after the receiver is destroyed.

@@ -2,7 +2,8 @@
 
 use shm_pool::channel::{ChannelError, RecvError, SendErrorKind, WaitAnyError};
 use shm_pool::{
-    AllocError, AllocErrorKind, AttachError, BuildError, CapacityError, DescriptorError, OsError, ShareError,
+    AllocError, AllocErrorKind, AttachError, BuildError, CapacityError, DescriptorError, OsError,
+    ShareError,
 };
 use std::any::Any;
 use std::cell::RefCell;
@@ -135,7 +136,13 @@ impl Failure {
     #[cold]
     fn keep(status: Status, errno: c_int, text: Text) -> Self {
         // While the thread exits there is no place for it.
-        let _ = LAST.try_with(|last| *last.borrow_mut() = Some(Last { status, errno, text }));
+        let _ = LAST.try_with(|last| {
+            *last.borrow_mut() = Some(Last {
+                status,
+                errno,
+                text,
+            })
+        });
         Self(status)
     }
 
@@ -146,7 +153,11 @@ impl Failure {
 
     fn with_errno(status: Status, errno: c_int, text: String) -> Self {
         // Text up to a NUL, which no message has.
-        Self::keep(status, errno, Text::Owned(CString::new(text).unwrap_or_default()))
+        Self::keep(
+            status,
+            errno,
+            Text::Owned(CString::new(text).unwrap_or_default()),
+        )
     }
 
     #[cold]
@@ -165,7 +176,10 @@ impl Failure {
     #[cold]
     fn of_panic(payload: Box<dyn Any + Send>) -> Self {
         let text = payload.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned();
+        let text = text
+            .or_else(|| payload.downcast_ref::<&str>().copied())
+            .unwrap_or("no message")
+            .to_owned();
         // Its drop might panic.
         std::mem::forget(payload);
         Self::new(Status::Panic, format!("the library panicked: {text}"))
@@ -199,7 +213,9 @@ pub(crate) fn guard_value<T>(fallback: T, body: impl FnOnce() -> T) -> T {
 pub extern "C" fn shm_pool_last_error() -> *const c_char {
     let text = LAST.try_with(|last| {
         let mut last = last.borrow_mut();
-        let Some(failure) = &mut *last else { return c"".as_ptr() };
+        let Some(failure) = &mut *last else {
+            return c"".as_ptr();
+        };
         if let Text::Send(kind) = failure.text {
             failure.text = Text::Owned(CString::new(kind.to_string()).unwrap_or_default());
         }
@@ -215,7 +231,11 @@ pub extern "C" fn shm_pool_last_error() -> *const c_char {
 /// Returns the status of the last call of this thread that failed; `SHM_POOL_STATUS_OK` if none has.
 #[no_mangle]
 pub extern "C" fn shm_pool_last_status() -> Status {
-    let status = LAST.try_with(|last| last.borrow().as_ref().map_or(Status::Ok, |failure| failure.status));
+    let status = LAST.try_with(|last| {
+        last.borrow()
+            .as_ref()
+            .map_or(Status::Ok, |failure| failure.status)
+    });
     status.unwrap_or(Status::Ok)
 }
 
@@ -237,7 +257,9 @@ impl From<AllocError> for Failure {
 fn of_alloc(error: &AllocError) -> Status {
     match error.kind() {
         AllocErrorKind::TooLarge { .. } => Status::TooLarge,
-        AllocErrorKind::UnsupportedAlignment { .. } | AllocErrorKind::ReserveTooMany { .. } => Status::InvalidArgument,
+        AllocErrorKind::UnsupportedAlignment { .. } | AllocErrorKind::ReserveTooMany { .. } => {
+            Status::InvalidArgument
+        }
         AllocErrorKind::Exhausted { .. } => Status::Exhausted,
         AllocErrorKind::TimedOut { .. } => Status::TimedOut,
         AllocErrorKind::Interrupted => Status::Interrupted,
@@ -307,9 +329,9 @@ impl From<AttachError> for Failure {
 fn of_attach(error: &AttachError) -> Status {
     match error {
         AttachError::Stale => Status::Stale,
-        AttachError::NoSuchRecord { .. } | AttachError::WrongLength { .. } | AttachError::Damaged { .. } => {
-            Status::Damaged
-        }
+        AttachError::NoSuchRecord { .. }
+        | AttachError::WrongLength { .. }
+        | AttachError::Damaged { .. } => Status::Damaged,
         AttachError::OtherPeer { .. } => Status::OtherPeer,
         AttachError::NotGranted => Status::NotGranted,
         AttachError::TooManyLeases { .. } => Status::TooManyLeases,
@@ -381,9 +403,15 @@ impl From<RecvError> for Failure {
     #[cold]
     fn from(error: RecvError) -> Self {
         let status = match &error {
-            RecvError::Empty => return Self::keep(Status::Empty, 0, Text::Static(c"no message has arrived")),
+            RecvError::Empty => {
+                return Self::keep(Status::Empty, 0, Text::Static(c"no message has arrived"))
+            }
             RecvError::TimedOut => {
-                return Self::keep(Status::TimedOut, 0, Text::Static(c"the wait timed out: no message arrived"))
+                return Self::keep(
+                    Status::TimedOut,
+                    0,
+                    Text::Static(c"the wait timed out: no message arrived"),
+                )
             }
             RecvError::Disconnected => Status::Disconnected,
             RecvError::Evicted => Status::Evicted,
@@ -433,13 +461,18 @@ mod tests {
 
     fn last() -> &'static str {
         // SAFETY: the string is valid until the next failure of this thread.
-        unsafe { CStr::from_ptr(shm_pool_last_error()) }.to_str().expect("UTF-8")
+        unsafe { CStr::from_ptr(shm_pool_last_error()) }
+            .to_str()
+            .expect("UTF-8")
     }
 
     #[test]
     fn panics_are_caught() {
         assert_eq!(guard(|| panic!("at {}", 7)), Status::Panic);
-        assert_eq!((shm_pool_last_status(), last()), (Status::Panic, "the library panicked: at 7"));
+        assert_eq!(
+            (shm_pool_last_status(), last()),
+            (Status::Panic, "the library panicked: at 7")
+        );
         assert_eq!(guard_value(3, || panic!("again")), 3);
         assert_eq!(last(), "the library panicked: again");
     }
@@ -449,10 +482,22 @@ mod tests {
         let cause = std::io::Error::from_raw_os_error(28);
         let error = OsError::new("fallocate", "a segment", 4096, cause, String::new());
         assert_eq!(guard(|| Err(BuildError::Os(error).into())), Status::Os);
-        assert_eq!(last(), "fallocate on a segment (4096 bytes) failed: No space left on device (os error 28)");
+        assert_eq!(
+            last(),
+            "fallocate on a segment (4096 bytes) failed: No space left on device (os error 28)"
+        );
         assert_eq!(shm_pool_last_errno(), 28);
-        assert_eq!(guard(|| Err(SendErrorKind::Full { capacity: 3 }.into())), Status::Full);
-        assert_eq!((last().contains("full with 3 messages"), shm_pool_last_errno()), (true, 0));
+        assert_eq!(
+            guard(|| Err(SendErrorKind::Full { capacity: 3 }.into())),
+            Status::Full
+        );
+        assert_eq!(
+            (
+                last().contains("full with 3 messages"),
+                shm_pool_last_errno()
+            ),
+            (true, 0)
+        );
         assert_eq!(guard(|| Ok(())), Status::Ok);
         assert_eq!(shm_pool_last_status(), Status::Full);
     }

@@ -129,7 +129,10 @@ impl<T> Required for Option<T> {
 
 #[cold]
 fn missing(name: &'static str) -> Failure {
-    Failure::new(Status::InvalidArgument, format!("argument {name} is NULL, or empty"))
+    Failure::new(
+        Status::InvalidArgument,
+        format!("argument {name} is NULL, or empty"),
+    )
 }
 
 /// Sets a result: to a new box, or to null with the error.
@@ -166,7 +169,12 @@ pub(crate) fn size_option(value: u64) -> Option<usize> {
 
 pub(crate) fn u32_option(value: u64, name: &'static str) -> Result<Option<u32>, Failure> {
     let convert = |value| {
-        u32::try_from(value).map_err(|_| Failure::new(Status::InvalidArgument, format!("option {name} is too large")))
+        u32::try_from(value).map_err(|_| {
+            Failure::new(
+                Status::InvalidArgument,
+                format!("option {name} is too large"),
+            )
+        })
     };
     option(value).map(convert).transpose()
 }
@@ -189,13 +197,18 @@ pub(crate) fn check_reserved(reserved: &[u64]) -> Result<(), Failure> {
 /// # Safety
 ///
 /// `text` is null, or ends with a NUL and stays unchanged for `'a`.
-pub(crate) unsafe fn text<'a>(text: *const c_char, name: &'static str) -> Result<Option<&'a str>, Failure> {
+pub(crate) unsafe fn text<'a>(
+    text: *const c_char,
+    name: &'static str,
+) -> Result<Option<&'a str>, Failure> {
     if text.is_null() {
         return Ok(None);
     }
     // SAFETY: by this function's contract.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map(Some).map_err(|_| Failure::new(Status::InvalidArgument, format!("{name} is not UTF-8")))
+    text.to_str()
+        .map(Some)
+        .map_err(|_| Failure::new(Status::InvalidArgument, format!("{name} is not UTF-8")))
 }
 
 /// Reads `len` bytes.
@@ -220,7 +233,11 @@ pub(crate) unsafe fn bytes<'a>(bytes: *const c_void, len: usize) -> Result<&'a [
 /// # Safety
 ///
 /// `array` is null, or has room for `capacity` items.
-pub(crate) unsafe fn copy_out<T>(items: impl Iterator<Item = T>, array: *mut T, capacity: usize) -> usize {
+pub(crate) unsafe fn copy_out<T>(
+    items: impl Iterator<Item = T>,
+    array: *mut T,
+    capacity: usize,
+) -> usize {
     let mut count = 0;
     for item in items {
         if count < capacity && !array.is_null() {
@@ -259,7 +276,15 @@ mod tests {
     fn options() {
         assert_eq!([0, 1, SHM_POOL_ZERO].map(option), [None, Some(1), Some(0)]);
         let times = [0, 1, SHM_POOL_ZERO, SHM_POOL_FOREVER].map(time_option);
-        assert_eq!(times, [None, Some(Duration::from_nanos(1)), Some(Duration::ZERO), Some(Duration::MAX)]);
+        assert_eq!(
+            times,
+            [
+                None,
+                Some(Duration::from_nanos(1)),
+                Some(Duration::ZERO),
+                Some(Duration::MAX)
+            ]
+        );
         assert!(u32_option(1 << 32, "mode").is_err());
         assert!(check_reserved(&[0, 1]).is_err());
     }

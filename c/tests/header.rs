@@ -6,7 +6,8 @@ use std::path::Path;
 #[test]
 fn header_is_current() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let config = cbindgen::Config::from_file(package.join("cbindgen.toml")).expect("a configuration");
+    let config =
+        cbindgen::Config::from_file(package.join("cbindgen.toml")).expect("a configuration");
     let bindings = cbindgen::generate_with_config(package, config).expect("a header");
     let mut generated = Vec::new();
     bindings.write(&mut generated);
@@ -18,5 +19,8 @@ fn header_is_current() {
         fs::write(&header, &generated).expect("the header is written");
     }
     let committed = fs::read_to_string(&header).expect("the header");
-    assert!(generated == committed, "include/shm_pool.h is out of date; run `make -C c header`");
+    assert!(
+        generated == committed,
+        "include/shm_pool.h is out of date; run `make -C c header`"
+    );
 }

@@ -5,8 +5,15 @@ mod common;
 use common::{run, Compiler};
 
 fn passes(compiler: Compiler, name: &str, sources: &[&str]) {
-    let output = run(compiler.compile(name, sources)).output().expect("it starts");
-    assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    let output = run(compiler.compile(name, sources))
+        .output()
+        .expect("it starts");
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]

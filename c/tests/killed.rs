@@ -59,12 +59,22 @@ struct Peer {
 impl Peer {
     fn start(language: Language, role: Role, prefix: &str) -> Self {
         let (socket, theirs) = UnixStream::pair().expect("sockets");
-        socket.set_read_timeout(Some(2 * PATIENCE)).expect("a time limit");
+        socket
+            .set_read_timeout(Some(2 * PATIENCE))
+            .expect("a time limit");
         let mut command = match language {
-            Rust => this_test("rust", &Task { role, prefix: prefix.to_owned() }).expect("this test"),
+            Rust => this_test(
+                "rust",
+                &Task {
+                    role,
+                    prefix: prefix.to_owned(),
+                },
+            )
+            .expect("this test"),
             C => {
                 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-                let mut command = run(PROGRAM.get_or_init(|| Compiler::c().compile("peer", &["tests/peer.c"])));
+                let mut command =
+                    run(PROGRAM.get_or_init(|| Compiler::c().compile("peer", &["tests/peer.c"])));
                 command.args([&format!("{role:?}"), prefix, "channel"]);
                 command
             }
@@ -89,7 +99,12 @@ impl Peer {
 
 /// Starts two processes, kills the first of them, and checks that the second comes to a good end.
 fn kill(killed: (Language, Role), survivor: (Language, Role)) {
-    let prefix = format!("killed-{}-{:?}-{}", std::process::id(), killed.1, killed.0 as u8);
+    let prefix = format!(
+        "killed-{}-{:?}-{}",
+        std::process::id(),
+        killed.1,
+        killed.0 as u8
+    );
     let [mut killed, mut survivor] =
         [killed, survivor].map(|(language, role)| (Peer::start(language, role, &prefix), role));
     let carried = match (killed.1, survivor.1) {
@@ -107,8 +122,13 @@ fn kill(killed: (Language, Role), survivor: (Language, Role)) {
     survivor.tell(b".");
     survivor.process.finish().expect("the survivor is content");
     Provider::sweep(&prefix).expect("a sweep");
-    let left = fs::read_dir("/dev/shm").expect("a directory").flatten().map(|entry| entry.file_name());
-    let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with(&prefix)).collect();
+    let left = fs::read_dir("/dev/shm")
+        .expect("a directory")
+        .flatten()
+        .map(|entry| entry.file_name());
+    let left: Vec<_> = left
+        .filter(|name| name.to_string_lossy().starts_with(&prefix))
+        .collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -155,10 +175,23 @@ fn rust_client() {
 /// The program of a Rust process.
 #[test]
 fn rust() {
-    let Some(Task { role, prefix }) = task() else { return };
+    let Some(Task { role, prefix }) = task() else {
+        return;
+    };
     let mut socket = UnixStream::from(inherited_input().expect("a socket"));
-    let provider = || Provider::builder().max_bytes(8 << 20).name_prefix(&prefix).build().expect("a provider");
-    let client = || Client::builder().name_prefix(&prefix).build().expect("a client");
+    let provider = || {
+        Provider::builder()
+            .max_bytes(8 << 20)
+            .name_prefix(&prefix)
+            .build()
+            .expect("a provider")
+    };
+    let client = || {
+        Client::builder()
+            .name_prefix(&prefix)
+            .build()
+            .expect("a client")
+    };
     match role {
         Send => {
             let provider = provider();
@@ -166,23 +199,36 @@ fn rust() {
             sender.wait_for_receiver(PATIENCE).expect("a receiver");
             (0..MESSAGES).for_each(|number| sender.send(filled(&provider, number)).expect("room"));
             ready(&mut socket);
-            assert!(sender.send(filled(&provider, 0)).expect_err("it is dead").is_disconnected());
+            assert!(sender
+                .send(filled(&provider, 0))
+                .expect_err("it is dead")
+                .is_disconnected());
             expect_unused(&provider);
         }
         Receive => {
-            let mut receiver = Receiver::builder().open_timeout(&client(), "channel", PATIENCE).expect("the channel");
+            let mut receiver = Receiver::builder()
+                .open_timeout(&client(), "channel", PATIENCE)
+                .expect("the channel");
             let mut receive = |_| receiver.recv_timeout(PATIENCE).expect("a message");
             let mut messages: Vec<_> = (0..HELD).map(&mut receive).collect();
             ready(&mut socket);
             messages.extend((HELD..MESSAGES).map(&mut receive));
-            assert!(matches!(receiver.recv_timeout(PATIENCE), Err(RecvError::Disconnected)));
+            assert!(matches!(
+                receiver.recv_timeout(PATIENCE),
+                Err(RecvError::Disconnected)
+            ));
             drop(receiver);
-            messages.iter().zip(0..).for_each(|(message, number)| assert!(is_filled(message, number)));
+            messages
+                .iter()
+                .zip(0..)
+                .for_each(|(message, number)| assert!(is_filled(message, number)));
         }
         Own => {
             let provider = provider();
             let message = filled(&provider, 7);
-            socket.write_all(&message.descriptor().expect("a record").to_bytes()).expect("the test listens");
+            socket
+                .write_all(&message.descriptor().expect("a record").to_bytes())
+                .expect("the test listens");
             ready(&mut socket);
             drop(message);
             expect_unused(&provider);

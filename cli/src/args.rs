@@ -122,7 +122,10 @@ impl Scope {
 
 /// Accepts the prefixes that the library accepts: no object has any other.
 fn prefix(text: &str) -> Result<String, BuildError> {
-    Client::builder().name_prefix(text).build().map(|_| text.to_owned())
+    Client::builder()
+        .name_prefix(text)
+        .build()
+        .map(|_| text.to_owned())
 }
 
 /// Makes a path absolute, as providers require; a relative one starts at the working directory.

@@ -160,8 +160,17 @@ impl Document {
 
 impl Process {
     pub(crate) fn of(process: &inspect::Process) -> Self {
-        let inspect::Process { id, command, is_stopped, .. } = process.clone();
-        Self { id, command, is_stopped }
+        let inspect::Process {
+            id,
+            command,
+            is_stopped,
+            ..
+        } = process.clone();
+        Self {
+            id,
+            command,
+            is_stopped,
+        }
     }
 
     pub(crate) fn of_any(process: &Option<inspect::Process>) -> Option<Self> {
@@ -171,7 +180,10 @@ impl Process {
 
 impl From<Swept> for Orphans {
     fn from(swept: Swept) -> Self {
-        Self { objects: swept.objects, bytes: swept.bytes }
+        Self {
+            objects: swept.objects,
+            bytes: swept.bytes,
+        }
     }
 }
 
@@ -227,7 +239,11 @@ impl Segment {
 
 impl Class {
     fn of(class: &inspect::ClassReport) -> Self {
-        Self { size: class.size, messages: class.messages, bytes: class.bytes }
+        Self {
+            size: class.size,
+            messages: class.messages,
+            bytes: class.bytes,
+        }
     }
 }
 
@@ -235,7 +251,12 @@ impl Peer {
     fn of(peer: &inspect::PeerReport) -> Self {
         Self {
             slot: peer.slot,
-            id: peer.id.map(|id| id.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect()),
+            id: peer.id.map(|id| {
+                id.to_bytes()
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect()
+            }),
             is_refused: peer.is_refused,
             is_alive: peer.is_alive,
             process: Process::of_any(&peer.process),
@@ -271,8 +292,17 @@ impl Channel {
 
 impl Damaged {
     fn of(damaged: &inspect::DamagedReceiver) -> Self {
-        let inspect::DamagedReceiver { id, problem, is_orphan, .. } = damaged;
-        Self { id: format!("{id:016x}"), problem: problem.clone(), is_orphan: *is_orphan }
+        let inspect::DamagedReceiver {
+            id,
+            problem,
+            is_orphan,
+            ..
+        } = damaged;
+        Self {
+            id: format!("{id:016x}"),
+            problem: problem.clone(),
+            is_orphan: *is_orphan,
+        }
     }
 }
 
@@ -301,8 +331,21 @@ impl Receiver {
 
 impl Missed {
     fn of(missed: &shm_pool::channel::Missed) -> Self {
-        let shm_pool::channel::Missed { withdrawn, full, too_many_loans, stalled, not_connected, .. } = *missed;
-        Self { withdrawn, full, too_many_loans, stalled, not_connected }
+        let shm_pool::channel::Missed {
+            withdrawn,
+            full,
+            too_many_loans,
+            stalled,
+            not_connected,
+            ..
+        } = *missed;
+        Self {
+            withdrawn,
+            full,
+            too_many_loans,
+            stalled,
+            not_connected,
+        }
     }
 }
 

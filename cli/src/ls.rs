@@ -9,19 +9,40 @@ pub(crate) fn run(scope: &Scope, options: &Ls) -> Fallible<Answer> {
     let report = scope.inspector().report()?;
     let is_left = options.check && report.orphans().objects > 0;
     let code = if is_left { Code::Orphans } else { Code::Fine };
-    let text = if scope.json { json::of(&json::Document::of(&report))? } else { list(&report) };
+    let text = if scope.json {
+        json::of(&json::Document::of(&report))?
+    } else {
+        list(&report)
+    };
     Ok(Answer { text, code })
 }
 
 fn list(report: &Report) -> String {
-    let heads = ["PROVIDER", "STATE", "OWNER", "HELD", "LEASED", "LOANED", "PEERS"];
+    let heads = [
+        "PROVIDER", "STATE", "OWNER", "HELD", "LEASED", "LOANED", "PEERS",
+    ];
     let providers = text::table(heads, report.providers.iter().map(provider));
     let heads = ["CHANNEL", "STATE", "SENDER", "RECEIVERS", "WAITING"];
     let channels = text::table(heads, report.channels.iter().map(channel));
     let is_empty = providers.is_empty() && channels.is_empty();
-    let nothing = if is_empty { "no providers or channels\n" } else { "" }.to_owned();
-    let parts = [format!("{}\n", text::directory(report)), nothing, providers, channels, text::footer(report)];
-    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+    let nothing = if is_empty {
+        "no providers or channels\n"
+    } else {
+        ""
+    }
+    .to_owned();
+    let parts = [
+        format!("{}\n", text::directory(report)),
+        nothing,
+        providers,
+        channels,
+        text::footer(report),
+    ];
+    parts
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn provider(provider: &ProviderReport) -> [String; 7] {
@@ -38,7 +59,11 @@ fn provider(provider: &ProviderReport) -> [String; 7] {
 }
 
 fn channel(channel: &ChannelReport) -> [String; 5] {
-    let receivers = channel.receivers.iter().filter(|receiver| receiver.is_alive).count();
+    let receivers = channel
+        .receivers
+        .iter()
+        .filter(|receiver| receiver.is_alive)
+        .count();
     [
         text::name_of_channel(channel),
         text::state_of_channel(channel).to_owned(),

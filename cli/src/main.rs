@@ -39,7 +39,10 @@ struct Answer {
 
 impl Answer {
     fn fine(text: String) -> Self {
-        Self { text, code: Code::Fine }
+        Self {
+            text,
+            code: Code::Fine,
+        }
     }
 }
 
@@ -56,7 +59,11 @@ fn main() -> ExitCode {
         Ok(code) => code.into(),
         Err(error) => {
             // If this cannot be written either, the exit code still reports the error.
-            let _ = writeln!(io::stderr(), "shm-pool: {}", text::visible(&text::with_causes(&*error)));
+            let _ = writeln!(
+                io::stderr(),
+                "shm-pool: {}",
+                text::visible(&text::with_causes(&*error))
+            );
             Code::Error.into()
         }
     }
@@ -65,7 +72,10 @@ fn main() -> ExitCode {
 /// Prints the answer. A reader that closes its end early, such as `head`, is no error.
 fn print(answer: &Answer) -> Fallible<Code> {
     let mut out = io::stdout().lock();
-    match out.write_all(answer.text.as_bytes()).and_then(|()| out.flush()) {
+    match out
+        .write_all(answer.text.as_bytes())
+        .and_then(|()| out.flush())
+    {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(answer.code),
     }

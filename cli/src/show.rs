@@ -16,24 +16,39 @@ pub(crate) fn run(scope: &Scope, options: &Show) -> Fallible<Answer> {
         (false, true) => describe(&report),
         (false, false) => {
             let directory = text::visible(&report.directory.to_string_lossy());
-            format!("{directory} has no provider or channel {:?}\n{all}", options.what)
+            format!(
+                "{directory} has no provider or channel {:?}\n{all}",
+                options.what
+            )
         }
     };
-    Ok(Answer { text, code: if is_there { Code::Fine } else { Code::NotThere } })
+    Ok(Answer {
+        text,
+        code: if is_there { Code::Fine } else { Code::NotThere },
+    })
 }
 
 /// Keeps what has this id or name, in every prefix unless one is given.
 fn keep_only(report: &mut Report, what: &str) {
-    let (prefix, name) = what.split_once('.').map_or((None, what), |(prefix, name)| (Some(prefix), name));
+    let (prefix, name) = what
+        .split_once('.')
+        .map_or((None, what), |(prefix, name)| (Some(prefix), name));
     let is_of = |of: &str| prefix.is_none_or(|prefix| prefix == of);
     let id: Option<ProviderId> = name.parse().ok();
-    report.providers.retain(|provider| is_of(&provider.prefix) && id == Some(provider.id));
-    report.channels.retain(|channel| is_of(&channel.prefix) && channel.name == name);
+    report
+        .providers
+        .retain(|provider| is_of(&provider.prefix) && id == Some(provider.id));
+    report
+        .channels
+        .retain(|channel| is_of(&channel.prefix) && channel.name == name);
 }
 
 fn describe(report: &Report) -> String {
     let providers = report.providers.iter().map(provider);
-    providers.chain(report.channels.iter().map(channel)).chain([text::footer(report)]).collect()
+    providers
+        .chain(report.channels.iter().map(channel))
+        .chain([text::footer(report)])
+        .collect()
 }
 
 fn owner_says(peer: &PeerReport) -> &'static str {
@@ -53,13 +68,25 @@ fn problem(state: &State) -> String {
 
 fn provider(provider: &ProviderReport) -> String {
     let segments = provider.segments.iter().map(|segment| {
-        let mapped_by = segment.mapped_by.iter().map(|process| text::short_process(Some(process), true));
+        let mapped_by = segment
+            .mapped_by
+            .iter()
+            .map(|process| text::short_process(Some(process), true));
         let mapped_by = mapped_by.collect::<Vec<_>>().join(", ");
-        [format!("{:x}", segment.serial), text::bytes(segment.len), text::bytes(segment.bytes_held), mapped_by]
+        [
+            format!("{:x}", segment.serial),
+            text::bytes(segment.len),
+            text::bytes(segment.bytes_held),
+            mapped_by,
+        ]
     });
     let classes = |classes: &[ClassReport]| {
         let class = |class: &ClassReport| {
-            [format!("up to {}", text::bytes(class.size)), class.messages.to_string(), text::bytes(class.bytes)]
+            [
+                format!("up to {}", text::bytes(class.size)),
+                class.messages.to_string(),
+                text::bytes(class.bytes),
+            ]
         };
         classes.iter().map(class).collect::<Vec<_>>()
     };
@@ -67,7 +94,11 @@ fn provider(provider: &ProviderReport) -> String {
         [
             peer.slot.to_string(),
             owner_says(peer).to_owned(),
-            if peer.is_alive { text::process(peer.process.as_ref(), true) } else { "dead".to_owned() },
+            if peer.is_alive {
+                text::process(peer.process.as_ref(), true)
+            } else {
+                "dead".to_owned()
+            },
             text::bytes_or_none(peer.bytes),
             peer.messages.to_string(),
             peer.views.to_string(),
@@ -76,19 +107,45 @@ fn provider(provider: &ProviderReport) -> String {
     });
     let lines = [
         ("provider", text::name_of_provider(provider)),
-        ("state", text::state_of_provider(provider).to_owned() + &problem(&provider.state)),
-        ("owner", text::process(provider.owner.as_ref(), is_there(&provider.state))),
+        (
+            "state",
+            text::state_of_provider(provider).to_owned() + &problem(&provider.state),
+        ),
+        (
+            "owner",
+            text::process(provider.owner.as_ref(), is_there(&provider.state)),
+        ),
         ("held", text::bytes(provider.bytes_held)),
         ("mapped", text::bytes(provider.bytes_mapped)),
         ("leased", text::bytes(provider.bytes_leased)),
         ("loaned", text::bytes(provider.bytes_loaned)),
-        ("shared", format!("at most {} messages at a time", provider.max_shared)),
+        (
+            "shared",
+            format!("at most {} messages at a time", provider.max_shared),
+        ),
     ];
     let tables = [
         text::table(["SEGMENT", "LENGTH", "HELD", "MAPPED BY"], segments),
-        text::table(["LEASED CLASS", "MESSAGES", "BYTES"], classes(&provider.leased)),
-        text::table(["LOANED CLASS", "MESSAGES", "BYTES"], classes(&provider.loaned)),
-        text::table(["PEER", "OWNER SAYS", "PROCESS", "LEASED", "MESSAGES", "VIEWS", "GRANTS"], peers),
+        text::table(
+            ["LEASED CLASS", "MESSAGES", "BYTES"],
+            classes(&provider.leased),
+        ),
+        text::table(
+            ["LOANED CLASS", "MESSAGES", "BYTES"],
+            classes(&provider.loaned),
+        ),
+        text::table(
+            [
+                "PEER",
+                "OWNER SAYS",
+                "PROCESS",
+                "LEASED",
+                "MESSAGES",
+                "VIEWS",
+                "GRANTS",
+            ],
+            peers,
+        ),
     ];
     described(&lines, &tables)
 }
@@ -96,7 +153,9 @@ fn provider(provider: &ProviderReport) -> String {
 fn channel(channel: &ChannelReport) -> String {
     let receivers = channel.receivers.iter().map(|receiver| {
         [
-            receiver.id.map_or(text::NONE.to_owned(), |id| format!("{id:016x}")),
+            receiver
+                .id
+                .map_or(text::NONE.to_owned(), |id| format!("{id:016x}")),
             text::process(receiver.process.as_ref(), receiver.is_alive),
             text::link(receiver).to_owned(),
             json::on_full(receiver.on_full).replace('_', " "),
@@ -109,19 +168,69 @@ fn channel(channel: &ChannelReport) -> String {
     });
     let lines = [
         ("channel", text::name_of_channel(channel)),
-        ("state", text::state_of_channel(channel).to_owned() + &problem(&channel.state)),
-        ("sender", text::process(channel.sender.as_ref(), is_there(&channel.state))),
-        ("provider", channel.provider.map_or(text::NONE.to_owned(), |id| id.to_string())),
-        ("kind", if channel.is_publisher { "publisher" } else { "sender" }.to_owned()),
-        ("type", channel.message_type.as_ref().map_or(text::NONE.to_owned(), |of| text::visible(&of.to_string()))),
+        (
+            "state",
+            text::state_of_channel(channel).to_owned() + &problem(&channel.state),
+        ),
+        (
+            "sender",
+            text::process(channel.sender.as_ref(), is_there(&channel.state)),
+        ),
+        (
+            "provider",
+            channel
+                .provider
+                .map_or(text::NONE.to_owned(), |id| id.to_string()),
+        ),
+        (
+            "kind",
+            if channel.is_publisher {
+                "publisher"
+            } else {
+                "sender"
+            }
+            .to_owned(),
+        ),
+        (
+            "type",
+            channel
+                .message_type
+                .as_ref()
+                .map_or(text::NONE.to_owned(), |of| text::visible(&of.to_string())),
+        ),
     ];
-    let heads = ["ID", "RECEIVER", "LINK", "WHEN FULL", "WAITING", "SENT", "MISSED", "LOANS", "LOANED"];
-    let damaged = channel.damaged.iter().map(|of| [format!("{:016x}", of.id), text::visible(&of.problem)]);
-    described(&lines, &[text::table(heads, receivers), text::table(["DAMAGED", "PROBLEM"], damaged)])
+    let heads = [
+        "ID",
+        "RECEIVER",
+        "LINK",
+        "WHEN FULL",
+        "WAITING",
+        "SENT",
+        "MISSED",
+        "LOANS",
+        "LOANED",
+    ];
+    let damaged = channel
+        .damaged
+        .iter()
+        .map(|of| [format!("{:016x}", of.id), text::visible(&of.problem)]);
+    described(
+        &lines,
+        &[
+            text::table(heads, receivers),
+            text::table(["DAMAGED", "PROBLEM"], damaged),
+        ],
+    )
 }
 
 fn described(lines: &[(&str, String)], tables: &[String]) -> String {
-    let lines: String = lines.iter().map(|(what, value)| format!("{what:<10}{value}\n")).collect();
-    let tables = tables.iter().filter(|table| !table.is_empty()).map(|table| format!("\n{table}"));
+    let lines: String = lines
+        .iter()
+        .map(|(what, value)| format!("{what:<10}{value}\n"))
+        .collect();
+    let tables = tables
+        .iter()
+        .filter(|table| !table.is_empty())
+        .map(|table| format!("\n{table}"));
     lines + &tables.collect::<String>() + "\n"
 }

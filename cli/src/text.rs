@@ -3,7 +3,9 @@
 use crate::unseen::Unseen;
 use bytesize::ByteSize;
 use comfy_table::{presets, ContentArrangement, Table};
-use shm_pool::inspect::{ChannelReport, DamagedReceiver, Process, ProviderReport, ReceiverReport, Report, State};
+use shm_pool::inspect::{
+    ChannelReport, DamagedReceiver, Process, ProviderReport, ReceiverReport, Report, State,
+};
 use std::error::Error;
 use std::iter;
 use std::time::Duration;
@@ -17,8 +19,7 @@ pub(crate) const NONE: &str = "-";
 /// Escapes, as Rust does, characters that control a terminal or change the direction of text. Line
 /// feeds stay.
 pub(crate) fn visible(text: &str) -> String {
-    let is_bidi =
-        |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_bidi = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let shown = |c: char| match c {
         c if c != '\n' && (c.is_control() || is_bidi(c)) => c.escape_unicode().to_string(),
         c => c.to_string(),
@@ -66,7 +67,12 @@ pub(crate) fn at_least(time: Duration) -> String {
 /// Formats a process's id and command, or says why there is none.
 pub(crate) fn process(process: Option<&Process>, is_alive: bool) -> String {
     match process {
-        Some(Process { id, command, is_stopped, .. }) => {
+        Some(Process {
+            id,
+            command,
+            is_stopped,
+            ..
+        }) => {
             format!("{id} {}{}", stopped(*is_stopped), visible(command))
         }
         None if is_alive => "not seen".to_owned(),
@@ -77,12 +83,21 @@ pub(crate) fn process(process: Option<&Process>, is_alive: bool) -> String {
 /// As [`process`], with as much of the command as fits in a table cell.
 pub(crate) fn short_process(found: Option<&Process>, is_alive: bool) -> String {
     match found {
-        Some(Process { id, command, is_stopped, .. }) => {
+        Some(Process {
+            id,
+            command,
+            is_stopped,
+            ..
+        }) => {
             let command = visible(command);
             let program = command.split(' ').next().unwrap_or_default();
             // The program's directories are the least informative part.
             let directories = program.rfind('/').map_or(0, |slash| slash + 1);
-            format!("{id} {}{}", stopped(*is_stopped), shortened(&command[directories..]))
+            format!(
+                "{id} {}{}",
+                stopped(*is_stopped),
+                shortened(&command[directories..])
+            )
         }
         None => process(None, is_alive),
     }
@@ -154,8 +169,12 @@ pub(crate) fn joined(parts: impl Iterator<Item = String>) -> String {
 /// Says whether the sender sends to this receiver.
 pub(crate) fn link(receiver: &ReceiverReport) -> &'static str {
     match receiver {
-        ReceiverReport { is_evicted: true, .. } => "evicted",
-        ReceiverReport { is_connected: true, .. } => "connected",
+        ReceiverReport {
+            is_evicted: true, ..
+        } => "evicted",
+        ReceiverReport {
+            is_connected: true, ..
+        } => "connected",
         _ => NONE,
     }
 }
@@ -172,8 +191,13 @@ pub(crate) fn fullest(channel: &ChannelReport) -> Option<&ReceiverReport> {
 }
 
 pub(crate) fn directory(report: &Report) -> String {
-    let free = report.free_bytes.map_or_else(|| "unknown".to_owned(), bytes);
-    format!("{}: {free} free", visible(&report.directory.to_string_lossy()))
+    let free = report
+        .free_bytes
+        .map_or_else(|| "unknown".to_owned(), bytes);
+    format!(
+        "{}: {free} free",
+        visible(&report.directory.to_string_lossy())
+    )
 }
 
 /// Says what a sweep would remove, and what could not be seen.
@@ -181,15 +205,23 @@ pub(crate) fn footer(report: &Report) -> String {
     let orphans = report.orphans();
     let left = match orphans.objects {
         0 => String::new(),
-        count => format!("orphans: {}; `shm-pool sweep` removes them\n", objects(count, orphans.bytes)),
+        count => format!(
+            "orphans: {}; `shm-pool sweep` removes them\n",
+            objects(count, orphans.bytes)
+        ),
     };
     left + &Unseen::of(report).text()
 }
 
 /// Formats a table with columns as wide as their contents. Empty if there are no rows.
-pub(crate) fn table<const N: usize>(heads: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+pub(crate) fn table<const N: usize>(
+    heads: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(heads).add_rows(rows);
     if table.is_empty() {
         return String::new();
@@ -197,5 +229,8 @@ pub(crate) fn table<const N: usize>(heads: [&str; N], rows: impl IntoIterator<It
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    table
+        .lines()
+        .map(|line| format!("{}\n", line.trim_end()))
+        .collect()
 }

@@ -18,7 +18,9 @@ impl Unseen {
     pub(crate) fn of(report: &Report) -> Self {
         let channels = report.channels.iter().map(|channel| {
             let receivers = channel.receivers.iter();
-            let unseen = receivers.filter(|receiver| receiver.is_alive && receiver.process.is_none()).count();
+            let unseen = receivers
+                .filter(|receiver| receiver.is_alive && receiver.process.is_none())
+                .count();
             unseen + usize::from(is_there(&channel.state) && channel.sender.is_none())
         });
         Self {
@@ -31,19 +33,41 @@ impl Unseen {
     /// Formats the counts for people, with advice. Empty if everything was seen.
     pub(crate) fn text(&self) -> String {
         // If each end has a visible process, the hidden ones hold nothing.
-        let hidden = if self.ends_without_process > 0 { self.hidden_processes } else { 0 };
+        let hidden = if self.ends_without_process > 0 {
+            self.hidden_processes
+        } else {
+            0
+        };
         let parts = [
-            (self.objects_of_other_users, "", "of other users' objects; run this as their user"),
-            (self.ends_without_process, "who holds ", "of the locks: hidden, or in another PID namespace"),
-            (hidden, "", "of the processes, for lack of rights; what they hold is shown"),
+            (
+                self.objects_of_other_users,
+                "",
+                "of other users' objects; run this as their user",
+            ),
+            (
+                self.ends_without_process,
+                "who holds ",
+                "of the locks: hidden, or in another PID namespace",
+            ),
+            (
+                hidden,
+                "",
+                "of the processes, for lack of rights; what they hold is shown",
+            ),
         ];
         let unseen = parts.into_iter().filter(|(count, ..)| *count > 0);
-        unseen.map(|(count, what, why)| format!("not seen: {what}{count} {why}\n")).collect()
+        unseen
+            .map(|(count, what, why)| format!("not seen: {what}{count} {why}\n"))
+            .collect()
     }
 }
 
 fn ends(provider: &ProviderReport) -> usize {
-    let unseen = provider.peers.iter().filter(|peer| peer.is_alive && peer.process.is_none()).count();
+    let unseen = provider
+        .peers
+        .iter()
+        .filter(|peer| peer.is_alive && peer.process.is_none())
+        .count();
     unseen + usize::from(is_there(&provider.state) && provider.owner.is_none())
 }
 
@@ -60,9 +84,18 @@ mod tests {
     #[test]
     fn hidden_processes() {
         let text = |ends_without_process| {
-            Unseen { objects_of_other_users: 0, hidden_processes: 1, ends_without_process }.text()
+            Unseen {
+                objects_of_other_users: 0,
+                hidden_processes: 1,
+                ends_without_process,
+            }
+            .text()
         };
         assert_eq!(text(0), "");
-        assert!(text(1).contains("not seen: 1 of the processes"), "{}", text(1));
+        assert!(
+            text(1).contains("not seen: 1 of the processes"),
+            "{}",
+            text(1)
+        );
     }
 }

@@ -18,7 +18,11 @@ pub(crate) fn run(scope: &Scope, options: &Who) -> Fallible<Answer> {
         report = inspector.report()?;
     }
     let all = holders(&report);
-    let text = if scope.json { json::of(&Document::of(&report, &all))? } else { list(&report, &all) };
+    let text = if scope.json {
+        json::of(&Document::of(&report, &all))?
+    } else {
+        list(&report, &all)
+    };
     Ok(Answer::fine(text))
 }
 
@@ -63,11 +67,15 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
     let mut all = BTreeMap::<Holder, Holding>::new();
     for provider in &report.providers {
         if let Some(owner) = &provider.owner {
-            all.entry(Holder::Process(owner.clone())).or_default().own(provider.bytes_held);
+            all.entry(Holder::Process(owner.clone()))
+                .or_default()
+                .own(provider.bytes_held);
         }
         for segment in &provider.segments {
             for process in &segment.mapped_by {
-                all.entry(Holder::Process(process.clone())).or_default().map(segment.bytes_held);
+                all.entry(Holder::Process(process.clone()))
+                    .or_default()
+                    .map(segment.bytes_held);
             }
         }
         for peer in &provider.peers {
@@ -89,7 +97,9 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
         }
         for receiver in &channel.receivers {
             let place = || {
-                let which = receiver.id.map_or(String::new(), |id| format!("{id:016x} "));
+                let which = receiver
+                    .id
+                    .map_or(String::new(), |id| format!("{id:016x} "));
                 format!("receiver {which}of {}", text::name_of_channel(channel))
             };
             let holder = match &receiver.process {
@@ -99,13 +109,19 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
                 None => continue,
             };
             let holding = all.entry(holder).or_default();
-            holding.receives.push((text::name_of_channel(channel), receiver.waiting, receiver.capacity));
+            holding.receives.push((
+                text::name_of_channel(channel),
+                receiver.waiting,
+                receiver.capacity,
+            ));
             holding.borrows.add(receiver.loaned, receiver.bytes_loaned);
             holding.oldest = holding.oldest.max(receiver.oldest_loan);
         }
     }
     let mut all: Vec<_> = all.into_iter().collect();
-    all.sort_by_key(|(_, holding)| std::cmp::Reverse((holding.has().bytes, holding.owns, holding.maps)));
+    all.sort_by_key(|(_, holding)| {
+        std::cmp::Reverse((holding.has().bytes, holding.owns, holding.maps))
+    });
     all
 }
 
@@ -155,8 +171,14 @@ impl Messages {
 fn list(report: &Report, all: &[(Holder, Holding)]) -> String {
     let rows = all.iter().map(|(holder, holding)| {
         // After a single look, every age is zero.
-        let age = holding.oldest.filter(|age| !age.is_zero()).map_or(text::NONE.to_owned(), text::at_least);
-        let receives = holding.receives.iter().map(|(name, waiting, room)| format!("{name} {waiting}/{room}"));
+        let age = holding
+            .oldest
+            .filter(|age| !age.is_zero())
+            .map_or(text::NONE.to_owned(), text::at_least);
+        let receives = holding
+            .receives
+            .iter()
+            .map(|(name, waiting, room)| format!("{name} {waiting}/{room}"));
         [
             holder.text(),
             text::bytes_or_none(holding.owns),
@@ -168,9 +190,15 @@ fn list(report: &Report, all: &[(Holder, Holding)]) -> String {
             text::joined(receives),
         ]
     });
-    let heads = ["PROCESS", "OWNS", "LEASES", "BORROWS", "FOR", "MAPS", "SENDS", "RECEIVES"];
+    let heads = [
+        "PROCESS", "OWNS", "LEASES", "BORROWS", "FOR", "MAPS", "SENDS", "RECEIVES",
+    ];
     let rows = text::table(heads, rows);
-    let nobody = if rows.is_empty() { "nobody holds anything\n" } else { "" };
+    let nobody = if rows.is_empty() {
+        "nobody holds anything\n"
+    } else {
+        ""
+    };
     format!("{rows}{nobody}{}", text::footer(report))
 }
 
@@ -207,8 +235,15 @@ struct Receives {
 
 impl Document {
     fn of(report: &Report, all: &[(Holder, Holding)]) -> Self {
-        let holders = all.iter().map(|(holder, holding)| Entry::of(holder, holding)).collect();
-        Self { version: json::VERSION, holders, unseen: Unseen::of(report) }
+        let holders = all
+            .iter()
+            .map(|(holder, holding)| Entry::of(holder, holding))
+            .collect();
+        Self {
+            version: json::VERSION,
+            holders,
+            unseen: Unseen::of(report),
+        }
     }
 }
 
@@ -216,7 +251,9 @@ impl Entry {
     fn of(holder: &Holder, holding: &Holding) -> Self {
         let (process, peer) = match holder {
             Holder::Process(process) => (Some(json::Process::of(process)), None),
-            Holder::Unseen(place) | Holder::Dead(place) | Holder::Absent(place) => (None, Some(place.clone())),
+            Holder::Unseen(place) | Holder::Dead(place) | Holder::Absent(place) => {
+                (None, Some(place.clone()))
+            }
         };
         let receives = holding.receives.iter().cloned();
         Self {
@@ -231,7 +268,13 @@ impl Entry {
             oldest_seconds: holding.oldest.map(|age| age.as_secs_f64()),
             bytes_mapped: holding.maps,
             sends: holding.sends.clone(),
-            receives: receives.map(|(channel, waiting, capacity)| Receives { channel, waiting, capacity }).collect(),
+            receives: receives
+                .map(|(channel, waiting, capacity)| Receives {
+                    channel,
+                    waiting,
+                    capacity,
+                })
+                .collect(),
         }
     }
 }

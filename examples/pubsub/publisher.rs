@@ -24,7 +24,10 @@ pub(crate) fn run(options: &Options) -> Fallible {
     // The pool keeps as many free chunks of a size as can be in flight, so that none is created
     // repeatedly.
     let window = options.window.into();
-    let provider = Provider::builder().max_bytes(options.max_bytes).max_idle_per_class(window).build()?;
+    let provider = Provider::builder()
+        .max_bytes(options.max_bytes)
+        .max_idle_per_class(window)
+        .build()?;
     let id = provider.id();
     let source = options.source()?;
     let (bytes, elapsed) = publish(options, &provider, &source)?;
@@ -35,11 +38,25 @@ pub(crate) fn run(options: &Options) -> Fallible {
     let (total, rate) = (Bytes(bytes), Bytes((bytes as f64 / seconds) as u64));
     let file = Bytes(source.file_len() as u64);
     println!("{messages} messages, {total}, from a file of {file} in {seconds:.2} s: {rate}/s");
-    println!("{} allocations from the pool, {} made anew", stats.hits(), stats.misses());
-    let (most, cap) = (Bytes(stats.peak_bytes_held as u64), Bytes(stats.max_bytes as u64));
-    println!("{} segments created, at most {most} of {cap} held", stats.segments_created);
+    println!(
+        "{} allocations from the pool, {} made anew",
+        stats.hits(),
+        stats.misses()
+    );
+    let (most, cap) = (
+        Bytes(stats.peak_bytes_held as u64),
+        Bytes(stats.max_bytes as u64),
+    );
+    println!(
+        "{} segments created, at most {most} of {cap} held",
+        stats.segments_created
+    );
     if stats.bytes_in_use + stats.bytes_leased > 0 {
-        return Err(format!("leaked: {} bytes in use, {} leased", stats.bytes_in_use, stats.bytes_leased).into());
+        return Err(format!(
+            "leaked: {} bytes in use, {} leased",
+            stats.bytes_in_use, stats.bytes_leased
+        )
+        .into());
     }
     // The names of the provider's objects contain its id.
     let mut left = procfs::objects("");
@@ -52,10 +69,21 @@ pub(crate) fn run(options: &Options) -> Fallible {
 
 /// Returns the number of bytes, and how long it took until every subscriber had released the last.
 fn publish(options: &Options, provider: &Provider, source: &Source) -> Fallible<(u64, Duration)> {
-    let task = |index| Task { options: options.clone(), provider: provider.id().to_u64(), is_slow: index == 0 };
+    let task = |index| Task {
+        options: options.clone(),
+        provider: provider.id().to_u64(),
+        is_slow: index == 0,
+    };
     let start = |index| Subscriber::start(&task(index));
-    let mut subscribers = (0..options.subscribers).map(start).collect::<Fallible<Vec<_>>>()?;
-    let (start, messages) = (Instant::now(), source.messages(&options.sizes).take(options.messages as usize));
+    let mut subscribers = (0..options.subscribers)
+        .map(start)
+        .collect::<Fallible<Vec<_>>>()?;
+    let (start, messages) = (
+        Instant::now(),
+        source
+            .messages(&options.sizes)
+            .take(options.messages as usize),
+    );
     let published = stream(messages, provider, options.window, &mut subscribers);
     let elapsed = start.elapsed();
     if published.is_err() {
@@ -76,15 +104,21 @@ fn stream<'a>(
 ) -> Fallible<u64> {
     let mut bytes = 0;
     for content in messages {
-        subscribers.iter_mut().try_for_each(|subscriber| subscriber.wait_until_pending(window - 1))?;
+        subscribers
+            .iter_mut()
+            .try_for_each(|subscriber| subscriber.wait_until_pending(window - 1))?;
         let mut buffer = alloc(provider, content.len(), subscribers)?;
         buffer.copy_from_slice(content);
         let message = buffer.freeze();
-        subscribers.iter_mut().try_for_each(|subscriber| subscriber.send(&message))?;
+        subscribers
+            .iter_mut()
+            .try_for_each(|subscriber| subscriber.send(&message))?;
         bytes += content.len() as u64;
         // The message is dropped here. The grants keep it until the last subscriber is done.
     }
-    subscribers.iter_mut().try_for_each(|subscriber| subscriber.wait_until_pending(0))?;
+    subscribers
+        .iter_mut()
+        .try_for_each(|subscriber| subscriber.wait_until_pending(0))?;
     Ok(bytes)
 }
 
@@ -92,10 +126,14 @@ fn stream<'a>(
 fn alloc(provider: &Provider, len: usize, subscribers: &mut [Subscriber]) -> Fallible<ShmBufMut> {
     loop {
         match provider.alloc(len) {
-            Err(error) if error.is_exhausted() => match subscribers.iter_mut().max_by_key(|one| one.pending) {
-                Some(slowest) if slowest.pending > 0 => slowest.wait_until_pending(slowest.pending - 1)?,
-                _ => return Err(error.into()),
-            },
+            Err(error) if error.is_exhausted() => {
+                match subscribers.iter_mut().max_by_key(|one| one.pending) {
+                    Some(slowest) if slowest.pending > 0 => {
+                        slowest.wait_until_pending(slowest.pending - 1)?
+                    }
+                    _ => return Err(error.into()),
+                }
+            }
             other => return Ok(other?),
         }
     }
@@ -114,16 +152,27 @@ impl Subscriber {
     /// Starts this program again and waits until it has connected, so that it misses no message.
     fn start(task: &Task) -> Fallible<Self> {
         let (socket, theirs) = UnixStream::pair()?;
-        let process = Child::start("subscriber", this_program(task)?.stdin(OwnedFd::from(theirs)))?;
+        let process = Child::start(
+            "subscriber",
+            this_program(task)?.stdin(OwnedFd::from(theirs)),
+        )?;
         let peer = PeerId::from_bytes(wire::expect::<Who>(&socket)?);
-        Ok(Self { process, socket, peer, pending: 0 })
+        Ok(Self {
+            process,
+            socket,
+            peer,
+            pending: 0,
+        })
     }
 
     /// Grants it the message and announces it. The publisher need not keep the message.
     fn send(&mut self, message: &ShmBuf) -> Fallible {
         let descriptor = message.grant(self.peer)?;
         self.pending += 1;
-        Ok(wire::send(&self.socket, &Said::Some(descriptor.to_bytes()))?)
+        Ok(wire::send(
+            &self.socket,
+            &Said::Some(descriptor.to_bytes()),
+        )?)
     }
 
     /// Waits until it has released all but `most` messages.

@@ -10,7 +10,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, Receiver};
 
 /// Follows the publisher to the end of its stream. The socket is the standard input.
-pub(crate) fn run(Task { options, provider, is_slow }: &Task) -> Fallible {
+pub(crate) fn run(
+    Task {
+        options,
+        provider,
+        is_slow,
+    }: &Task,
+) -> Fallible {
     let source = options.source()?;
     let socket = UnixStream::from(inherited_input()?);
     let client = Client::new();
@@ -20,7 +26,11 @@ pub(crate) fn run(Task { options, provider, is_slow }: &Task) -> Fallible {
     let (arrived, inbox) = channel();
     wire::listen(socket.try_clone()?, move |said| arrived.send(said).is_ok());
 
-    let mut subscriber = Subscriber { socket, inbox, held: VecDeque::new() };
+    let mut subscriber = Subscriber {
+        socket,
+        inbox,
+        held: VecDeque::new(),
+    };
     let hold = if *is_slow { options.hold } else { 0 };
     let (mut expected, mut messages, mut most_held) = (source.messages(&options.sizes), 0, 0);
     while let Some(bytes) = subscriber.next()? {
@@ -38,7 +48,11 @@ pub(crate) fn run(Task { options, provider, is_slow }: &Task) -> Fallible {
     if messages != options.messages {
         return Err(format!("{messages} of {} messages came", options.messages).into());
     }
-    let name = if *is_slow { "the slow subscriber" } else { "a subscriber" };
+    let name = if *is_slow {
+        "the slow subscriber"
+    } else {
+        "a subscriber"
+    };
     println!("{name}: {messages} messages read, none changed, at most {most_held} held at a time");
     Ok(())
 }
@@ -68,7 +82,9 @@ impl Subscriber<'_> {
 
     /// Releases the message that was held longest. Returns `false` if there is none.
     fn let_go_of_oldest(&mut self) -> Fallible<bool> {
-        let Some((view, expected)) = self.held.pop_front() else { return Ok(false) };
+        let Some((view, expected)) = self.held.pop_front() else {
+            return Ok(false);
+        };
         // It must not have changed meanwhile.
         compare(&view, expected)?;
         // First the memory, then the report of it.
@@ -84,6 +100,14 @@ fn compare(view: &ShmView, expected: &[u8]) -> Fallible {
     if std::hint::black_box(&view[..]) == expected {
         return Ok(());
     }
-    let at = view.iter().zip(expected).position(|(seen, meant)| seen != meant);
-    Err(format!("a message is not the file's: {} bytes for {}, first at {at:?}", view.len(), expected.len()).into())
+    let at = view
+        .iter()
+        .zip(expected)
+        .position(|(seen, meant)| seen != meant);
+    Err(format!(
+        "a message is not the file's: {} bytes for {}, first at {at:?}",
+        view.len(),
+        expected.len()
+    )
+    .into())
 }

@@ -31,14 +31,23 @@ struct End<T> {
 impl<T: Send> End<T> {
     fn new(end: T, interrupter: Interrupter, object: &'static str) -> Self {
         let (end, is_closed) = (Mutex::new(Some(end)), AtomicBool::new(false));
-        Self { end, is_closed, interrupter, process: Process::current(), object }
+        Self {
+            end,
+            is_closed,
+            interrupter,
+            process: Process::current(),
+            object,
+        }
     }
 
     fn check(&self) -> PyResult<()> {
         self.process.check(self.object)?;
         // Acquire: partner of the Release in `close`.
         match self.is_closed.load(Ordering::Acquire) {
-            true => Err(errors::Closed::new_err(format!("this {} was closed", self.object))),
+            true => Err(errors::Closed::new_err(format!(
+                "this {} was closed",
+                self.object
+            ))),
             false => Ok(()),
         }
     }
@@ -48,9 +57,10 @@ impl<T: Send> End<T> {
         match self.end.try_lock() {
             Ok(end) => Ok(end),
             Err(TryLockError::Poisoned(end)) => Ok(end.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                Err(errors::InUse::new_err(format!("another thread uses this {}", self.object)))
-            }
+            Err(TryLockError::WouldBlock) => Err(errors::InUse::new_err(format!(
+                "another thread uses this {}",
+                self.object
+            ))),
         }
     }
 
@@ -58,7 +68,9 @@ impl<T: Send> End<T> {
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> PyResult<R> {
         let mut end = self.lock()?;
         // `close` sets `is_closed` first.
-        end.as_mut().map(f).ok_or_else(|| errors::Closed::new_err("closed"))
+        end.as_mut()
+            .map(f)
+            .ok_or_else(|| errors::Closed::new_err("closed"))
     }
 
     /// Waits as [`wait::until`]. `attempt` waits at most so long; the first time not at all, with the
@@ -74,11 +86,13 @@ impl<T: Send> End<T> {
             Err(error) if is_timeout(&error) && !deadline.is_now() => {}
             result => return result.map_err(IntoPyErr::into_py),
         }
-        wait::until(py, deadline, |time, is_last| match self.with(|end| detach(py, || attempt(end, time)))? {
-            Err(error) if is_timeout(&error) && !is_last => Ok(None),
-            Ok(result) => Ok(Some(result)),
-            // Closed rather than interrupted.
-            Err(error) => self.check().and(Err(error.into_py())),
+        wait::until(py, deadline, |time, is_last| {
+            match self.with(|end| detach(py, || attempt(end, time)))? {
+                Err(error) if is_timeout(&error) && !is_last => Ok(None),
+                Ok(result) => Ok(Some(result)),
+                // Closed rather than interrupted.
+                Err(error) => self.check().and(Err(error.into_py())),
+            }
         })
     }
 
@@ -94,7 +108,12 @@ impl<T: Send> End<T> {
             Err(_) if exit::is_exiting() => None,
             Err(_) => {
                 self.interrupter.interrupt();
-                detach(py, || self.end.lock().unwrap_or_else(PoisonError::into_inner).take())
+                detach(py, || {
+                    self.end
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .take()
+                })
             }
         };
         detach(py, || drop(end));
@@ -108,7 +127,11 @@ trait Output: Send {
     type Report: Send;
 
     fn send(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<Self::Report, SendErrorKind>;
-    fn send_bytes(&mut self, bytes: &[u8], timeout: Duration) -> Result<Self::Report, SendErrorKind>;
+    fn send_bytes(
+        &mut self,
+        bytes: &[u8],
+        timeout: Duration,
+    ) -> Result<Self::Report, SendErrorKind>;
 }
 
 macro_rules! output {
@@ -116,7 +139,11 @@ macro_rules! output {
         impl Output for $end {
             type Report = $report;
 
-            fn send(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<$report, SendErrorKind> {
+            fn send(
+                &mut self,
+                buffer: ShmBuf,
+                timeout: Duration,
+            ) -> Result<$report, SendErrorKind> {
                 let sent = match timeout.is_zero() {
                     true => self.try_send(buffer),
                     false => self.send_timeout(buffer, timeout),
@@ -124,7 +151,11 @@ macro_rules! output {
                 sent.map_err(|error| error.kind())
             }
 
-            fn send_bytes(&mut self, bytes: &[u8], timeout: Duration) -> Result<$report, SendErrorKind> {
+            fn send_bytes(
+                &mut self,
+                bytes: &[u8],
+                timeout: Duration,
+            ) -> Result<$report, SendErrorKind> {
                 match timeout.is_zero() {
                     true => self.try_send_bytes(bytes),
                     false => self.send_bytes_timeout(bytes, timeout),
@@ -155,12 +186,16 @@ fn send<T: Output>(
             if let Some(slot) = slot.get_mut(..bytes.len()) {
                 bytes.copy_to(slot);
                 let slot = &*slot;
-                return end.until(py, deadline, SendErrorKind::is_full, |end, time| end.send_bytes(slot, time));
+                return end.until(py, deadline, SendErrorKind::is_full, |end, time| {
+                    end.send_bytes(slot, time)
+                });
             }
             provider.get().copy(py, &bytes, deadline)?
         }
     };
-    end.until(py, deadline, SendErrorKind::is_full, |end, time| end.send(buffer.clone(), time))
+    end.until(py, deadline, SendErrorKind::is_full, |end, time| {
+        end.send(buffer.clone(), time)
+    })
 }
 
 /// Sends messages to one :class:`Receiver`, in this or another process, and loses none of them.
@@ -206,9 +241,14 @@ impl Sender {
         if let Some(mode) = mode {
             builder = builder.mode(mode);
         }
-        let sender = builder.create(&*provider.get().get()?, name).map_err(IntoPyErr::into_py)?;
+        let sender = builder
+            .create(&*provider.get().get()?, name)
+            .map_err(IntoPyErr::into_py)?;
         let interrupter = sender.interrupter();
-        Ok(Self { end: End::new(sender, interrupter, "sender"), provider })
+        Ok(Self {
+            end: End::new(sender, interrupter, "sender"),
+            provider,
+        })
     }
 
     /// Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them travel in
@@ -219,7 +259,12 @@ impl Sender {
     /// :class:`Interrupted`, BufferError as :meth:`Buffer.freeze`, :class:`InvalidArgument` for a buffer
     /// of another provider; for a copy, as :meth:`Provider.alloc`.
     #[pyo3(signature = (message, *, timeout=None))]
-    fn send(&self, py: Python<'_>, message: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+    fn send(
+        &self,
+        py: Python<'_>,
+        message: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
         send(py, &self.end, &self.provider, message, timeout)
     }
 
@@ -227,7 +272,12 @@ impl Sender {
     #[pyo3(signature = (*, timeout=None))]
     fn wait_for_receiver(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let deadline = Deadline::after(timeout)?;
-        self.end.until(py, deadline, SendErrorKind::is_full, channel::Sender::wait_for_receiver)
+        self.end.until(
+            py,
+            deadline,
+            SendErrorKind::is_full,
+            channel::Sender::wait_for_receiver,
+        )
     }
 
     /// Waits until everything was received. Then nothing is lost if the provider is closed.
@@ -235,7 +285,12 @@ impl Sender {
     #[pyo3(signature = (*, timeout=None))]
     fn wait_until_received(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let deadline = Deadline::after(timeout)?;
-        self.end.until(py, deadline, SendErrorKind::is_full, channel::Sender::wait_until_received)
+        self.end.until(
+            py,
+            deadline,
+            SendErrorKind::is_full,
+            channel::Sender::wait_until_received,
+        )
     }
 
     /// How many messages may wait to be received.
@@ -275,7 +330,13 @@ impl Sender {
 ///
 /// ``BLOCK``: the publisher waits for it. ``DROP_NEWEST``: it misses the new message. ``DROP_OLDEST``: it
 /// misses the oldest message that it has not received. :attr:`Message.missed` counts those missed.
-#[pyclass(frozen, eq, hash, module = "shm_pool", rename_all = "SCREAMING_SNAKE_CASE")]
+#[pyclass(
+    frozen,
+    eq,
+    hash,
+    module = "shm_pool",
+    rename_all = "SCREAMING_SNAKE_CASE"
+)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum OnFull {
     Block,
@@ -375,9 +436,14 @@ impl Publisher {
         if let Some(messages) = history {
             builder = builder.history(messages);
         }
-        let publisher = builder.create(&*provider.get().get()?, name).map_err(IntoPyErr::into_py)?;
+        let publisher = builder
+            .create(&*provider.get().get()?, name)
+            .map_err(IntoPyErr::into_py)?;
         let interrupter = publisher.interrupter();
-        Ok(Self { end: End::new(publisher, interrupter, "publisher"), provider })
+        Ok(Self {
+            end: End::new(publisher, interrupter, "publisher"),
+            provider,
+        })
     }
 
     /// Sends a :class:`Buffer` to all receivers without a copy, or one copy of any object's bytes.
@@ -387,15 +453,28 @@ impl Publisher {
     ///
     /// Raises as :meth:`Sender.send`, but not :class:`Disconnected`.
     #[pyo3(signature = (message, *, timeout=None))]
-    fn send(&self, py: Python<'_>, message: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<Sent> {
+    fn send(
+        &self,
+        py: Python<'_>,
+        message: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Sent> {
         send(py, &self.end, &self.provider, message, timeout).map(Sent::from)
     }
 
     /// Waits until this many receivers have joined. Raises :class:`Timeout`.
     #[pyo3(signature = (receivers=1, *, timeout=None))]
-    fn wait_for_receivers(&self, py: Python<'_>, receivers: usize, timeout: Option<f64>) -> PyResult<()> {
+    fn wait_for_receivers(
+        &self,
+        py: Python<'_>,
+        receivers: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
         let deadline = Deadline::after(timeout)?;
-        self.end.until(py, deadline, SendErrorKind::is_full, |end, time| end.wait_for_receivers(receivers, time))
+        self.end
+            .until(py, deadline, SendErrorKind::is_full, |end, time| {
+                end.wait_for_receivers(receivers, time)
+            })
     }
 
     /// Waits until everything was received. Then nothing is lost if the provider is closed.
@@ -403,12 +482,18 @@ impl Publisher {
     #[pyo3(signature = (*, timeout=None))]
     fn wait_until_received(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let deadline = Deadline::after(timeout)?;
-        self.end.until(py, deadline, SendErrorKind::is_full, channel::Publisher::wait_until_received)
+        self.end.until(
+            py,
+            deadline,
+            SendErrorKind::is_full,
+            channel::Publisher::wait_until_received,
+        )
     }
 
     /// Returns the state of each receiver.
     fn receivers(&self) -> PyResult<Vec<ReceiverState>> {
-        self.end.with(|end| end.receivers().map(ReceiverState::from).collect())
+        self.end
+            .with(|end| end.receivers().map(ReceiverState::from).collect())
     }
 
     /// How many messages may wait to be received.
@@ -462,15 +547,36 @@ pub(crate) struct Sent {
 
 impl From<channel::Sent> for Sent {
     fn from(sent: channel::Sent) -> Self {
-        let channel::Sent { receivers, withdrawn, full, too_many_loans, stalled, .. } = sent;
-        Self { receivers, withdrawn, full, too_many_loans, stalled, skipped: sent.skipped() }
+        let channel::Sent {
+            receivers,
+            withdrawn,
+            full,
+            too_many_loans,
+            stalled,
+            ..
+        } = sent;
+        Self {
+            receivers,
+            withdrawn,
+            full,
+            too_many_loans,
+            stalled,
+            skipped: sent.skipped(),
+        }
     }
 }
 
 #[pymethods]
 impl Sent {
     fn __repr__(&self) -> String {
-        let Self { receivers, withdrawn, full, too_many_loans, stalled, .. } = self;
+        let Self {
+            receivers,
+            withdrawn,
+            full,
+            too_many_loans,
+            stalled,
+            ..
+        } = self;
         format!(
             "Sent(receivers={receivers}, withdrawn={withdrawn}, full={full}, too_many_loans={too_many_loans}, stalled={stalled})"
         )
@@ -493,8 +599,25 @@ pub(crate) struct ReceiverState {
 
 impl From<channel::ReceiverState> for ReceiverState {
     fn from(state: channel::ReceiverState) -> Self {
-        let channel::ReceiverState { id, on_full, capacity, waiting, loaned, missed, is_stalled, .. } = state;
-        Self { id, on_full: on_full.into(), capacity, waiting, loaned, missed: missed.total(), is_stalled }
+        let channel::ReceiverState {
+            id,
+            on_full,
+            capacity,
+            waiting,
+            loaned,
+            missed,
+            is_stalled,
+            ..
+        } = state;
+        Self {
+            id,
+            on_full: on_full.into(),
+            capacity,
+            waiting,
+            loaned,
+            missed: missed.total(),
+            is_stalled,
+        }
     }
 }
 
@@ -570,7 +693,14 @@ impl Receiver {
             }
         })?;
         let interrupter = receiver.interrupter();
-        Ok(Self(End::new(Input { receiver, wake: None }, interrupter, "receiver")))
+        Ok(Self(End::new(
+            Input {
+                receiver,
+                wake: None,
+            },
+            interrupter,
+            "receiver",
+        )))
     }
 
     /// Receives the next message, waiting at most ``timeout`` seconds, by default without limit.
@@ -581,7 +711,9 @@ impl Receiver {
     #[pyo3(signature = (*, timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
         let deadline = Deadline::after(timeout)?;
-        self.0.until(py, deadline, RecvError::is_empty, Input::receive).map(Message::of_channel)
+        self.0
+            .until(py, deadline, RecvError::is_empty, Input::receive)
+            .map(Message::of_channel)
     }
 
     /// Receives the next message, or returns ``None`` if none has arrived. Raises as :meth:`recv`.
@@ -607,7 +739,9 @@ impl Receiver {
 
     /// Maps all memory of the sender's provider now. Returns its bytes.
     fn warm(&self, py: Python<'_>) -> PyResult<usize> {
-        self.0.with(|end| detach(py, || end.receiver.warm()))?.map_err(IntoPyErr::into_py)
+        self.0
+            .with(|end| detach(py, || end.receiver.warm()))?
+            .map_err(IntoPyErr::into_py)
     }
 
     /// How many messages may wait to be received.

@@ -6,7 +6,8 @@
 use pyo3::PyErr;
 use shm_pool::channel::{ChannelError, RecvError, SendErrorKind};
 use shm_pool::{
-    AllocError, AllocErrorKind, AttachError, BuildError, CapacityError, DescriptorError, OsError, ShareError,
+    AllocError, AllocErrorKind, AttachError, BuildError, CapacityError, DescriptorError, OsError,
+    ShareError,
 };
 use std::error::Error as StdError;
 use std::iter;
@@ -55,7 +56,9 @@ fn system(error: &OsError, whole: &dyn StdError) -> PyErr {
 impl IntoPyErr for AllocError {
     fn into_py(self) -> PyErr {
         match self.kind() {
-            AllocErrorKind::TooLarge { .. } | AllocErrorKind::UnsupportedAlignment { .. } => invalid(&self),
+            AllocErrorKind::TooLarge { .. } | AllocErrorKind::UnsupportedAlignment { .. } => {
+                invalid(&self)
+            }
             AllocErrorKind::TimedOut { .. } => Timeout::new_err(chain(&self)),
             AllocErrorKind::Interrupted => Interrupted::new_err(chain(&self)),
             AllocErrorKind::Forked => forked(&self),
@@ -69,9 +72,10 @@ impl IntoPyErr for AllocError {
 impl IntoPyErr for BuildError {
     fn into_py(self) -> PyErr {
         match &self {
-            Self::OutOfRange { .. } | Self::Prefix { .. } | Self::Directory { .. } | Self::Mode { .. } => {
-                invalid(&self)
-            }
+            Self::OutOfRange { .. }
+            | Self::Prefix { .. }
+            | Self::Directory { .. }
+            | Self::Mode { .. } => invalid(&self),
             Self::Os(error) => system(error, &self),
             _ => other(&self),
         }
@@ -112,9 +116,9 @@ fn attach_error(error: &AttachError, whole: &dyn StdError) -> PyErr {
     match error {
         AttachError::Stale => Stale::new_err(chain(whole)),
         AttachError::NoProvider { .. } => NotFound::new_err(chain(whole)),
-        AttachError::Closed { .. } | AttachError::ProviderDied { .. } | AttachError::Disconnected { .. } => {
-            closed(whole)
-        }
+        AttachError::Closed { .. }
+        | AttachError::ProviderDied { .. }
+        | AttachError::Disconnected { .. } => closed(whole),
         AttachError::Forked => forked(whole),
         AttachError::Os(error) => system(error, whole),
         _ => other(whole),
@@ -151,9 +155,10 @@ impl IntoPyErr for RecvError {
             Self::Disconnected => closed(&self),
             Self::Evicted => Evicted::new_err(chain(&self)),
             Self::TooManyLoans { .. } => TooManyLoans::new_err(chain(&self)),
-            Self::Closed { .. } | Self::Attach(_) | Self::Damaged { .. } | Self::WrongType { .. } => {
-                MessageLost::new_err(chain(&self))
-            }
+            Self::Closed { .. }
+            | Self::Attach(_)
+            | Self::Damaged { .. }
+            | Self::WrongType { .. } => MessageLost::new_err(chain(&self)),
             Self::Forked => forked(&self),
             Self::Interrupted => Interrupted::new_err(chain(&self)),
             Self::Map(error) | Self::NoHelper(error) => system(error, &self),
@@ -167,7 +172,9 @@ impl IntoPyErr for SendErrorKind {
         match self {
             _ if self.is_full() => Timeout::new_err(chain(&self)),
             Self::Disconnected => closed(&self),
-            Self::TooManyReceivers { .. } | Self::TooLong { .. } | Self::OtherProvider { .. } => invalid(&self),
+            Self::TooManyReceivers { .. } | Self::TooLong { .. } | Self::OtherProvider { .. } => {
+                invalid(&self)
+            }
             Self::Forked => forked(&self),
             Self::Interrupted => Interrupted::new_err(chain(&self)),
             _ => other(&self),

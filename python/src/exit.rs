@@ -66,5 +66,7 @@ pub(crate) fn enter_child() {
 /// Registers the handler, which runs after non-daemon threads were joined.
 pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let atexit = module.py().import("atexit")?;
-    atexit.call_method1("register", (wrap_pyfunction!(enter_exit, module)?,)).map(drop)
+    atexit
+        .call_method1("register", (wrap_pyfunction!(enter_exit, module)?,))
+        .map(drop)
 }

@@ -29,7 +29,9 @@ impl Process {
         if self.is_current() {
             return Ok(());
         }
-        let message = format!("the {object} belongs to the parent of this forked process; create a new one here");
+        let message = format!(
+            "the {object} belongs to the parent of this forked process; create a new one here"
+        );
         Err(errors::Forked::new_err(message))
     }
 }

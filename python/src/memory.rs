@@ -30,11 +30,18 @@ struct Exported<T> {
 
 impl<T> Exported<T> {
     fn new(content: T) -> Mutex<Self> {
-        Mutex::new(Self { content: Some(content), exports: 0, is_ending: false })
+        Mutex::new(Self {
+            content: Some(content),
+            exports: 0,
+            is_ending: false,
+        })
     }
 
     fn get(&self, object: &str) -> PyResult<&T> {
-        self.content.as_ref().filter(|_| !self.is_ending).ok_or_else(|| released(object))
+        self.content
+            .as_ref()
+            .filter(|_| !self.is_ending)
+            .ok_or_else(|| released(object))
     }
 
     fn check_exports(&self, object: &str, operation: &str) -> PyResult<()> {
@@ -104,7 +111,9 @@ unsafe fn export(
     // A slice has at most `isize::MAX` bytes.
     let (len, read_only) = (len as ffi::Py_ssize_t, c_int::from(!writable));
     // SAFETY: by this function's contract; `object` is a live object.
-    match unsafe { ffi::PyBuffer_FillInfo(view, object.as_ptr(), data.cast(), len, read_only, flags) } {
+    match unsafe {
+        ffi::PyBuffer_FillInfo(view, object.as_ptr(), data.cast(), len, read_only, flags)
+    } {
         0 => Ok(()),
         _ => {
             undo();
@@ -157,7 +166,10 @@ const BUFFER: &str = "buffer";
 
 impl Buffer {
     pub(crate) fn new(buffer: ShmBufMut) -> Self {
-        Self { memory: Exported::new(Memory::Writable(buffer)), process: Process::current() }
+        Self {
+            memory: Exported::new(Memory::Writable(buffer)),
+            process: Process::current(),
+        }
     }
 
     /// Freezes the buffer if it is writable, and returns another handle of the message.
@@ -217,7 +229,9 @@ impl Buffer {
         memory.check_exports(BUFFER, "resized")?;
         match &mut memory.content {
             Some(Memory::Writable(buffer)) => buffer.try_set_len(len).map_err(IntoPyErr::into_py),
-            _ => Err(errors::Error::new_err("this buffer is frozen: resize it before it is sent")),
+            _ => Err(errors::Error::new_err(
+                "this buffer is frozen: resize it before it is sent",
+            )),
         }
     }
 
@@ -241,8 +255,15 @@ impl Buffer {
     /// may be released at once. ``peer`` is what the peer got from :meth:`Client.connect`.
     ///
     /// Raises :class:`Disconnected` if the peer has closed or died, and as :meth:`descriptor`.
-    fn grant<'py>(&self, py: Python<'py>, peer: [u8; PeerId::SIZE]) -> PyResult<Bound<'py, PyBytes>> {
-        let descriptor = self.message()?.grant(PeerId::from_bytes(peer)).map_err(IntoPyErr::into_py)?;
+    fn grant<'py>(
+        &self,
+        py: Python<'py>,
+        peer: [u8; PeerId::SIZE],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let descriptor = self
+            .message()?
+            .grant(PeerId::from_bytes(peer))
+            .map_err(IntoPyErr::into_py)?;
         Ok(PyBytes::new(py, &descriptor.to_bytes()))
     }
 
@@ -286,7 +307,9 @@ impl Buffer {
         let memory = lock(&self.memory);
         match memory.get(BUFFER) {
             Ok(Memory::Writable(buffer)) => format!("<shm_pool.Buffer of {} bytes>", buffer.len()),
-            Ok(Memory::Frozen(buffer)) => format!("<shm_pool.Buffer of {} bytes, frozen>", buffer.len()),
+            Ok(Memory::Frozen(buffer)) => {
+                format!("<shm_pool.Buffer of {} bytes, frozen>", buffer.len())
+            }
             Err(_) => "<shm_pool.Buffer, released>".to_owned(),
         }
     }
@@ -294,7 +317,11 @@ impl Buffer {
     /// # Safety
     ///
     /// `view` is valid for writes: Python calls this.
-    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
         let this = slf.get();
         let borrow = || {
             this.process.check(BUFFER)?;
@@ -310,7 +337,15 @@ impl Buffer {
         };
         // SAFETY: shared memory does not move, and the count keeps the handle from being dropped. A
         // writable one is the only handle, and is not frozen while there are exports.
-        unsafe { export(slf.as_any(), borrow, || lock(&this.memory).end_export(), view, flags) }
+        unsafe {
+            export(
+                slf.as_any(),
+                borrow,
+                || lock(&this.memory).end_export(),
+                view,
+                flags,
+            )
+        }
     }
 
     /// # Safety
@@ -365,11 +400,17 @@ const MESSAGE: &str = "message";
 
 impl Message {
     pub(crate) fn of_channel(message: channel::Message) -> Self {
-        Self { missed: message.missed(), received: Exported::new(Received::Channel(message)) }
+        Self {
+            missed: message.missed(),
+            received: Exported::new(Received::Channel(message)),
+        }
     }
 
     pub(crate) fn of_client(view: ShmView) -> Self {
-        Self { missed: 0, received: Exported::new(Received::View(view)) }
+        Self {
+            missed: 0,
+            received: Exported::new(Received::View(view)),
+        }
     }
 }
 
@@ -399,7 +440,9 @@ impl Message {
     }
 
     fn __len__(&self) -> PyResult<usize> {
-        lock(&self.received).get(MESSAGE).map(|received| received.bytes().len())
+        lock(&self.received)
+            .get(MESSAGE)
+            .map(|received| received.bytes().len())
     }
 
     fn __repr__(&self) -> String {
@@ -412,7 +455,11 @@ impl Message {
     /// # Safety
     ///
     /// `view` is valid for writes: Python calls this.
-    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
         let received = &slf.get().received;
         let borrow = || {
             let mut received = lock(received);
@@ -423,7 +470,15 @@ impl Message {
         };
         // SAFETY: the bytes are read-only. The count keeps the message from being dropped, and it lies
         // in its Python object, which does not move.
-        unsafe { export(slf.as_any(), borrow, || lock(received).end_export(), view, flags) }
+        unsafe {
+            export(
+                slf.as_any(),
+                borrow,
+                || lock(received).end_export(),
+                view,
+                flags,
+            )
+        }
     }
 
     /// # Safety

@@ -20,18 +20,28 @@ struct Closable<T> {
 
 impl<T: Send + Sync> Closable<T> {
     fn new(value: T, object: &'static str) -> Self {
-        Self { value: Mutex::new(Some(Arc::new(value))), process: Process::current(), object }
+        Self {
+            value: Mutex::new(Some(Arc::new(value))),
+            process: Process::current(),
+            object,
+        }
     }
 
     fn get(&self) -> PyResult<Arc<T>> {
         self.process.check(self.object)?;
         let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
-        value.clone().ok_or_else(|| errors::Closed::new_err(format!("this {} was closed", self.object)))
+        value
+            .clone()
+            .ok_or_else(|| errors::Closed::new_err(format!("this {} was closed", self.object)))
     }
 
     /// Drops the value, after the calls that use it.
     fn close(&self, py: Python<'_>) {
-        let value = self.value.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let value = self
+            .value
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         // Without the lock and the GIL: unmapping a large pool takes a while.
         detach(py, || drop(value));
     }
@@ -63,13 +73,24 @@ impl Provider {
     }
 
     /// Allocates a buffer with a copy of these bytes.
-    pub(crate) fn copy(&self, py: Python<'_>, bytes: &Bytes, deadline: Deadline) -> PyResult<shm_pool::ShmBuf> {
+    pub(crate) fn copy(
+        &self,
+        py: Python<'_>,
+        bytes: &Bytes,
+        deadline: Deadline,
+    ) -> PyResult<shm_pool::ShmBuf> {
         let mut buffer = self.allocate(py, bytes.len(), false, deadline)?;
         bytes.copy_to(&mut buffer);
         Ok(buffer.freeze())
     }
 
-    fn allocate(&self, py: Python<'_>, len: usize, zeroed: bool, deadline: Deadline) -> PyResult<shm_pool::ShmBufMut> {
+    fn allocate(
+        &self,
+        py: Python<'_>,
+        len: usize,
+        zeroed: bool,
+        deadline: Deadline,
+    ) -> PyResult<shm_pool::ShmBufMut> {
         let provider = self.get()?;
         let request = || {
             let request = provider.request(len);
@@ -83,9 +104,15 @@ impl Provider {
             Err(error) if error.is_exhausted() && !deadline.is_now() => {}
             allocated => return allocated.map_err(IntoPyErr::into_py),
         }
-        wait::until(py, deadline, |time, is_last| match detach(py, || request().timeout(time)) {
-            Err(error) if !is_last && matches!(error.kind(), AllocErrorKind::TimedOut { .. }) => Ok(None),
-            allocated => allocated.map(Some).map_err(IntoPyErr::into_py),
+        wait::until(py, deadline, |time, is_last| {
+            match detach(py, || request().timeout(time)) {
+                Err(error)
+                    if !is_last && matches!(error.kind(), AllocErrorKind::TimedOut { .. }) =>
+                {
+                    Ok(None)
+                }
+                allocated => allocated.map(Some).map_err(IntoPyErr::into_py),
+            }
         })
     }
 }
@@ -143,7 +170,13 @@ impl Provider {
         signature = (len, *, zeroed=false, timeout=Some(0.0)),
         text_signature = "($self, len, *, zeroed=False, timeout=0.0)"
     )]
-    fn alloc(&self, py: Python<'_>, len: usize, zeroed: bool, timeout: Option<f64>) -> PyResult<Buffer> {
+    fn alloc(
+        &self,
+        py: Python<'_>,
+        len: usize,
+        zeroed: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<Buffer> {
         let deadline = Deadline::after(timeout)?;
         self.allocate(py, len, zeroed, deadline).map(Buffer::new)
     }
@@ -154,7 +187,8 @@ impl Provider {
     /// Raises as :meth:`alloc`.
     fn reserve(&self, py: Python<'_>, len: usize, count: usize) -> PyResult<Reservation> {
         let provider = self.get()?;
-        let reservation = detach(py, || provider.reserve(len, count)).map_err(IntoPyErr::into_py)?;
+        let reservation =
+            detach(py, || provider.reserve(len, count)).map_err(IntoPyErr::into_py)?;
         Ok(Reservation(Closable::new(reservation, "reservation")))
     }
 
@@ -179,14 +213,23 @@ impl Provider {
 
     /// Refuses a client of this id from now on. It may keep what it has.
     fn disconnect(&self, peer: [u8; PeerId::SIZE]) -> PyResult<()> {
-        self.get()?.disconnect(PeerId::from_bytes(peer)).map_err(IntoPyErr::into_py)
+        self.get()?
+            .disconnect(PeerId::from_bytes(peer))
+            .map_err(IntoPyErr::into_py)
     }
 
     /// Returns how much memory is held, in use and leased.
     fn stats(&self) -> PyResult<Stats> {
         let stats = self.get()?.stats();
         let (hits, misses) = (stats.hits(), stats.misses());
-        let shm_pool::Stats { max_bytes, bytes_held, peak_bytes_held, bytes_in_use, bytes_leased, .. } = stats;
+        let shm_pool::Stats {
+            max_bytes,
+            bytes_held,
+            peak_bytes_held,
+            bytes_in_use,
+            bytes_leased,
+            ..
+        } = stats;
         let (bytes_mapped, segments) = (stats.bytes_mapped, stats.segments);
         Ok(Stats {
             max_bytes,
@@ -205,7 +248,11 @@ impl Provider {
     /// of bytes. :class:`Provider` does so, too, when it is made.
     #[staticmethod]
     #[pyo3(signature = (name_prefix, *, directory=None))]
-    fn sweep(py: Python<'_>, name_prefix: &str, directory: Option<PathBuf>) -> PyResult<(u64, u64)> {
+    fn sweep(
+        py: Python<'_>,
+        name_prefix: &str,
+        directory: Option<PathBuf>,
+    ) -> PyResult<(u64, u64)> {
         let sweep = || match directory {
             Some(directory) => shm_pool::Provider::sweep_in(directory, name_prefix),
             None => shm_pool::Provider::sweep(name_prefix),
@@ -286,7 +333,13 @@ pub(crate) struct Stats {
 #[pymethods]
 impl Stats {
     fn __repr__(&self) -> String {
-        let Self { max_bytes, bytes_held, bytes_in_use, bytes_leased, .. } = self;
+        let Self {
+            max_bytes,
+            bytes_held,
+            bytes_in_use,
+            bytes_leased,
+            ..
+        } = self;
         format!(
             "<shm_pool.Stats: {bytes_held} of {max_bytes} bytes held, {bytes_in_use} in use, {bytes_leased} leased>"
         )
@@ -336,8 +389,15 @@ impl Client {
 impl Client {
     #[new]
     #[pyo3(signature = (*, name_prefix=None, directory=None, owner_uid=None))]
-    fn new(name_prefix: Option<String>, directory: Option<PathBuf>, owner_uid: Option<u32>) -> PyResult<Self> {
-        Ok(Self(Closable::new(Self::build(name_prefix, directory, owner_uid)?, "client")))
+    fn new(
+        name_prefix: Option<String>,
+        directory: Option<PathBuf>,
+        owner_uid: Option<u32>,
+    ) -> PyResult<Self> {
+        Ok(Self(Closable::new(
+            Self::build(name_prefix, directory, owner_uid)?,
+            "client",
+        )))
     }
 
     /// Returns the message that the 32 bytes of a descriptor name.
@@ -355,7 +415,8 @@ impl Client {
     /// Connects to a provider, by its id, and returns the 24 bytes for :meth:`Buffer.grant`.
     fn connect<'py>(&self, py: Python<'py>, provider: u64) -> PyResult<Bound<'py, PyBytes>> {
         let client = self.get()?;
-        let peer = detach(py, || client.connect(ProviderId::from_u64(provider))).map_err(IntoPyErr::into_py)?;
+        let peer = detach(py, || client.connect(ProviderId::from_u64(provider)))
+            .map_err(IntoPyErr::into_py)?;
         Ok(PyBytes::new(py, &peer.to_bytes()))
     }
 

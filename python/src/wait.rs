@@ -22,13 +22,19 @@ pub(crate) struct Deadline(Option<Instant>);
 impl Deadline {
     /// Returns the deadline of a wait that starts now: `None` waits without limit.
     pub(crate) fn after(timeout: Option<f64>) -> PyResult<Self> {
-        let Some(seconds) = timeout else { return Ok(Self(None)) };
+        let Some(seconds) = timeout else {
+            return Ok(Self(None));
+        };
         if seconds.is_nan() || seconds < 0.0 {
-            return Err(errors::InvalidArgument::new_err(format!("timeout is {seconds}, but must be at least 0")));
+            return Err(errors::InvalidArgument::new_err(format!(
+                "timeout is {seconds}, but must be at least 0"
+            )));
         }
         // Centuries are no limit.
         let limit = Duration::try_from_secs_f64(seconds).ok();
-        Ok(Self(limit.and_then(|limit| Instant::now().checked_add(limit))))
+        Ok(Self(
+            limit.and_then(|limit| Instant::now().checked_add(limit)),
+        ))
     }
 
     /// Returns `true` if the wait may not begin at all.
@@ -37,7 +43,9 @@ impl Deadline {
     }
 
     fn left(self) -> Duration {
-        self.0.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
+        self.0.map_or(Duration::MAX, |deadline| {
+            deadline.saturating_duration_since(Instant::now())
+        })
     }
 }
 
@@ -54,7 +62,11 @@ pub(crate) fn until<T>(
     deadline: Deadline,
     mut attempt: impl FnMut(Duration, bool) -> PyResult<Option<T>>,
 ) -> PyResult<T> {
-    let slice = if is_main_thread() { SLICE } else { Duration::MAX };
+    let slice = if is_main_thread() {
+        SLICE
+    } else {
+        Duration::MAX
+    };
     loop {
         let left = deadline.left();
         let is_last = left <= slice;

@@ -141,6 +141,10 @@ impl Drop for Chunk {
 impl fmt::Debug for Chunk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Chunk");
-        debug.field("segment", &self.segment()).field("offset", &self.offset()).field("len", &self.len()).finish()
+        debug
+            .field("segment", &self.segment())
+            .field("offset", &self.offset())
+            .field("len", &self.len())
+            .finish()
     }
 }

@@ -148,7 +148,12 @@ impl<S: SegmentSource + 'static> SegmentFactory for Sourced<S> {
     fn create(&self, len: usize) -> Result<Payload, OsError> {
         let SegmentFile { id, file, path } = self.source.create(len)?;
         let file = Arc::new(file);
-        let removal = Removal { source: self.source.clone(), id, file: Some(file.clone()), fork_epoch: fork::epoch() };
+        let removal = Removal {
+            source: self.source.clone(),
+            id,
+            file: Some(file.clone()),
+            fork_epoch: fork::epoch(),
+        };
         let segment = Segment::of_file(file, Name::of_path(&path), len, self.memory)?;
         Ok(Payload::removed_by(segment, id, removal))
     }
@@ -172,7 +177,10 @@ struct Removal<S: SegmentSource> {
 
 impl<S: SegmentSource> Drop for Removal<S> {
     fn drop(&mut self) {
-        let file = self.file.take().filter(|_| self.fork_epoch == fork::epoch());
+        let file = self
+            .file
+            .take()
+            .filter(|_| self.fork_epoch == fork::epoch());
         if let Some(file) = file.and_then(Arc::into_inner) {
             self.source.remove(self.id, file);
         }
@@ -250,16 +258,48 @@ impl BackendBuilder {
     ///
     /// [`BuildError`].
     pub fn build(self, source: impl SegmentSource + 'static) -> Result<Backend, BuildError> {
-        range("max_segment", self.max_segment, crate::os::posix::page_size(), LONGEST, " bytes")?;
-        range("max_bytes", self.max_bytes, 1, Backend::MAX_SEGMENTS.saturating_mul(self.max_segment), " bytes")?;
+        range(
+            "max_segment",
+            self.max_segment,
+            crate::os::posix::page_size(),
+            LONGEST,
+            " bytes",
+        )?;
+        range(
+            "max_bytes",
+            self.max_bytes,
+            1,
+            Backend::MAX_SEGMENTS.saturating_mul(self.max_segment),
+            " bytes",
+        )?;
         let (max_alloc, max_idle) = (self.max_alloc, self.max_idle_per_class);
-        let limits = Limits::new(self.max_bytes, max_alloc, max_idle, &self.tuning, self.max_segment)?;
+        let limits = Limits::new(
+            self.max_bytes,
+            max_alloc,
+            max_idle,
+            &self.tuning,
+            self.max_segment,
+        )?;
         let memory = self.tuning.memory(false)?;
-        locks::watch_forks()
-            .map_err(|error| OsError::new("pthread_atfork", "this process", 0, error, String::new()))?;
-        let pool = Pool::new(limits, Box::new(Sourced { source: Arc::new(source), memory }), None);
-        let shared = Shared { pool, collect_early: self.collect_early };
-        Ok(Backend { shared: Arc::new(shared), collector: None })
+        locks::watch_forks().map_err(|error| {
+            OsError::new("pthread_atfork", "this process", 0, error, String::new())
+        })?;
+        let pool = Pool::new(
+            limits,
+            Box::new(Sourced {
+                source: Arc::new(source),
+                memory,
+            }),
+            None,
+        );
+        let shared = Shared {
+            pool,
+            collect_early: self.collect_early,
+        };
+        Ok(Backend {
+            shared: Arc::new(shared),
+            collector: None,
+        })
     }
 }
 
@@ -304,7 +344,10 @@ impl Backend {
     /// Returns a handle of the same backend whose allocations call `collector`. A collector may
     /// hold chunks, but only weak handles of its own backend.
     pub fn with_collector(&self, collector: Arc<dyn Collect>) -> Self {
-        Self { shared: self.shared.clone(), collector: Some(collector) }
+        Self {
+            shared: self.shared.clone(),
+            collector: Some(collector),
+        }
     }
 
     /// Allocates `len` bytes, aligned to `align`, or 64 if that is more.
@@ -322,7 +365,13 @@ impl Backend {
         let pool = self.pool();
         let taken = pool.shelves()[class].take_hot();
         // Not in a forked child: a thread that does not exist there may be in the middle of a push.
-        let taken = taken.or_else(|| if pool.is_ours() { pool.take_own(class) } else { None });
+        let taken = taken.or_else(|| {
+            if pool.is_ours() {
+                pool.take_own(class)
+            } else {
+                None
+            }
+        });
         self.hand_out(taken.map_or_else(|| self.take_slow(class, len), Ok)?)
     }
 
@@ -333,7 +382,12 @@ impl Backend {
     /// # Errors
     ///
     /// Those of `alloc`; [`AllocErrorKind::TimedOut`].
-    pub fn alloc_timeout(&self, len: usize, align: usize, timeout: Duration) -> Result<Chunk, AllocError> {
+    pub fn alloc_timeout(
+        &self,
+        len: usize,
+        align: usize,
+        timeout: Duration,
+    ) -> Result<Chunk, AllocError> {
         let source = match self.alloc(len, align) {
             Err(error) if error.is_exhausted() => error,
             result => return result,
@@ -358,15 +412,22 @@ impl Backend {
     /// # Errors
     ///
     /// Those of [`alloc`](Self::alloc); [`AllocErrorKind::ReserveTooMany`].
-    pub fn reserve(&self, len: usize, align: usize, count: usize) -> Result<Reservation, AllocError> {
+    pub fn reserve(
+        &self,
+        len: usize,
+        align: usize,
+        count: usize,
+    ) -> Result<Reservation, AllocError> {
         let class = self.class(len, align)?;
         if self.is_inherited() {
             return Err(AllocErrorKind::Forked.into());
         }
         let pool = self.pool();
-        pool.reserve(class, count).or_else(|error| match self.collect() && error.is_exhausted() {
-            true => pool.reserve(class, count),
-            false => Err(error),
+        pool.reserve(class, count).or_else(|error| {
+            match self.collect() && error.is_exhausted() {
+                true => pool.reserve(class, count),
+                false => Err(error),
+            }
         })?;
         Ok(Reservation::new(pool, class, count))
     }
@@ -411,7 +472,13 @@ impl Backend {
     /// Returns the size classes, by number.
     pub fn classes(&self) -> Vec<SizeClass> {
         let shapes = self.pool().limits.shapes();
-        shapes.iter().map(|shape| SizeClass { size: shape.size(), align: shape.align }).collect()
+        shapes
+            .iter()
+            .map(|shape| SizeClass {
+                size: shape.size(),
+                align: shape.align,
+            })
+            .collect()
     }
 
     /// Returns the number of the size class for a length and an alignment.
@@ -436,7 +503,8 @@ impl Backend {
     pub fn places(&self, class: usize) -> Vec<(u64, usize)> {
         let mut places = Vec::new();
         if !self.is_inherited() {
-            self.pool().each_of_class(class, |chunk| places.push((chunk.serial(), chunk.offset())));
+            self.pool()
+                .each_of_class(class, |chunk| places.push((chunk.serial(), chunk.offset())));
         }
         places
     }
@@ -446,7 +514,10 @@ impl Backend {
     #[inline]
     pub fn wants_back(&self, segment: u64, offset: usize, len: usize) -> bool {
         // In a forked child, a thread that does not exist there may hold the lock.
-        !self.is_inherited() && self.pool().wants_back(segment, &(offset..offset.saturating_add(len)))
+        !self.is_inherited()
+            && self
+                .pool()
+                .wants_back(segment, &(offset..offset.saturating_add(len)))
     }
 
     /// Returns `true` in a forked child, where allocations fail and dropping chunks has no effect.
@@ -476,7 +547,8 @@ impl Backend {
         if let Some(chunk) = pool.take_larger(class) {
             return Ok(chunk);
         }
-        let is_due = (self.shared.collect_early && pool.is_collection_due()) || pool.is_another_waiting(class);
+        let is_due = (self.shared.collect_early && pool.is_collection_due())
+            || pool.is_another_waiting(class);
         // A collection costs more than a chunk for which there is room. But if it visits many messages, nothing of
         // the pool is left in the caches: a request that is refused again and again searches once, after it.
         if self.collector.is_some() && !is_due && !pool.was_refused(class) {
@@ -484,7 +556,8 @@ impl Backend {
                 return Ok(chunk);
             }
         }
-        let has_collected = self.collector.is_some() && (is_due || !pool.should_evict_for(class, len));
+        let has_collected =
+            self.collector.is_some() && (is_due || !pool.should_evict_for(class, len));
         if has_collected {
             self.collect();
             pool.note_collection();
@@ -512,14 +585,18 @@ impl Backend {
     }
 
     fn collect(&self) -> bool {
-        self.collector.as_ref().is_some_and(|collector| collector.collect())
+        self.collector
+            .as_ref()
+            .is_some_and(|collector| collector.collect())
     }
 }
 
 fn may_pass(error: &AllocError) -> bool {
     match error.kind() {
         // A segment may no longer be needed. An error of the source's own has no number.
-        AllocErrorKind::Os(os) => os.errno().is_none() || os.is_out_of_descriptors() || error.is_exhausted(),
+        AllocErrorKind::Os(os) => {
+            os.errno().is_none() || os.is_out_of_descriptors() || error.is_exhausted()
+        }
         _ => error.is_exhausted(),
     }
 }
@@ -537,6 +614,8 @@ impl Drop for Shared {
 
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Backend").field("limits", &self.pool().limits).finish()
+        f.debug_struct("Backend")
+            .field("limits", &self.pool().limits)
+            .finish()
     }
 }

@@ -98,7 +98,12 @@ impl Bell {
         let mut old = self.0.load(Ordering::Acquire);
         loop {
             // AcqRel: what either side did before it changed the word.
-            match self.0.compare_exchange(old, next(old).ok_or(old)?, Ordering::AcqRel, Ordering::Acquire) {
+            match self.0.compare_exchange(
+                old,
+                next(old).ok_or(old)?,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return Ok(old),
                 Err(now) => old = now,
             }
@@ -107,7 +112,8 @@ impl Bell {
 
     /// Makes `holder` the thread whose death rings this bell, unless it has, or had, one.
     pub(super) fn hold(&self, holder: u32) -> bool {
-        self.change(|word| is_free(word).then_some(word | holder & HOLDER)).is_ok()
+        self.change(|word| is_free(word).then_some(word | holder & HOLDER))
+            .is_ok()
     }
 
     #[inline]
@@ -196,7 +202,10 @@ impl Bell {
     /// Wakes the sleeper to check a flag that the caller, in its process, has set.
     pub(super) fn rouse(&self) {
         fence(Ordering::SeqCst); // partner of S2
-        if self.change(|word| is_asleep(word).then_some(word & !SLEEPS)).is_ok() {
+        if self
+            .change(|word| is_asleep(word).then_some(word & !SLEEPS))
+            .is_ok()
+        {
             self.0.wake();
         }
     }
@@ -241,15 +250,22 @@ impl Bell {
             if is_ready() {
                 return Woken::Ready; // S3
             }
-            let Some(word) = begun else { return Woken::Gone };
+            let Some(word) = begun else {
+                return Woken::Gone;
+            };
             if self.look_for_ringer(look, &is_there) {
                 // Its last message is visible now.
-                return if is_ready() { Woken::Ready } else { Woken::Gone };
+                return if is_ready() {
+                    Woken::Ready
+                } else {
+                    Woken::Gone
+                };
             }
             if deadline.is_some_and(Deadline::has_passed) {
                 return Woken::TimedOut;
             }
-            self.0.sleep_while(word, Deadline::first(deadline, look.time())); // S4
+            self.0
+                .sleep_while(word, Deadline::first(deadline, look.time())); // S4
 
             // Before S1 clears the bit that says it was rung.
             if is_ready() {
@@ -314,7 +330,11 @@ pub(super) fn spin(
         bell.look_for_ringer(look, &is_there);
         // What the ringer made ready before it left still counts.
         if bell.is_gone() {
-            return if is_ready() { Woken::Ready } else { Woken::Gone };
+            return if is_ready() {
+                Woken::Ready
+            } else {
+                Woken::Gone
+            };
         }
         let is_over = start.get_or_insert_with(Instant::now).elapsed() >= budget;
         if is_over || deadline.is_some_and(Deadline::has_passed) {

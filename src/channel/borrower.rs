@@ -41,9 +41,22 @@ pub(super) struct Borrower {
 
 impl Borrower {
     pub(super) fn new(object: &Object, names: &Namespace, memory: Option<View>) -> Self {
-        let (shared, locks, provider) = (object.shared().clone(), object.locks().clone(), object.provider());
+        let (shared, locks, provider) = (
+            object.shared().clone(),
+            object.locks().clone(),
+            object.provider(),
+        );
         let (names, seat, returned) = (names.clone(), object.seat().cloned(), AtomicU64::new(0));
-        Self { shared, locks, _seat: seat, fork_epoch: fork::epoch(), names, provider, memory, returned }
+        Self {
+            shared,
+            locks,
+            _seat: seat,
+            fork_epoch: fork::epoch(),
+            names,
+            provider,
+            memory,
+            returned,
+        }
     }
 
     #[inline]
@@ -86,10 +99,17 @@ impl Drop for Borrower {
 
 /// Maps the first page of a provider's control object. Returns `None` if the provider has closed,
 /// or does not admit this user.
-pub(super) fn memory_bell(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Option<View>, ObjectError> {
+pub(super) fn memory_bell(
+    names: &Namespace,
+    provider: ProviderId,
+    uid: u32,
+) -> Result<Option<View>, ObjectError> {
     barrier::enlist();
     match Foreign::open(control_name(names, provider), Access::ReadWrite, uid) {
-        Ok(foreign) => Ok(View::of_header(foreign.map_first(PAGE, Access::ReadWrite)?, provider)),
+        Ok(foreign) => Ok(View::of_header(
+            foreign.map_first(PAGE, Access::ReadWrite)?,
+            provider,
+        )),
         Err(missing) if missing.is_missing() => Ok(None),
         // The channel may admit more users than the provider. Then the owner checks by itself.
         Err(ObjectError::Os(error)) if error.errno() == Some(libc::EACCES) => Ok(None),
@@ -118,8 +138,19 @@ pub(super) struct MappedSegments {
 }
 
 impl MappedSegments {
-    pub(super) fn new(names: &Namespace, uid: u32, provider: ProviderId, borrower: Arc<Borrower>) -> Self {
-        Self { names: names.clone(), uid, provider, borrower, known: Vec::new() }
+    pub(super) fn new(
+        names: &Namespace,
+        uid: u32,
+        provider: ProviderId,
+        borrower: Arc<Borrower>,
+    ) -> Self {
+        Self {
+            names: names.clone(),
+            uid,
+            provider,
+            borrower,
+            known: Vec::new(),
+        }
     }
 
     pub(super) fn borrower(&self) -> &Borrower {
@@ -145,18 +176,28 @@ impl MappedSegments {
         match mapped.mapping.range(place.offset, place.len) {
             Some(data) => {
                 let tag = u64::from(missed) << 32 | u64::from(place.number);
-                Ok(Loan { data, len: place.len as usize, tag, mapped: mapped.lend() })
+                Ok(Loan {
+                    data,
+                    len: place.len as usize,
+                    tag,
+                    mapped: mapped.lend(),
+                })
             }
             None => {
                 let what = "a message lies outside its segment";
-                Err(AttachError::Damaged { provider: self.provider, what })
+                Err(AttachError::Damaged {
+                    provider: self.provider,
+                    what,
+                })
             }
         }
     }
 
     #[inline]
     pub(super) fn is_prepared(&self, segment: u64) -> bool {
-        self.known.first().is_some_and(|mapped| mapped.serial == segment)
+        self.known
+            .first()
+            .is_some_and(|mapped| mapped.serial == segment)
     }
 
     #[inline]
@@ -181,7 +222,11 @@ impl MappedSegments {
                 self.let_go(is_sender_there);
                 // Messages being read keep their segment mapped.
                 self.known.truncate(MAX_MAPPED - 1);
-                let mapped = Owned::new(Mapped { mapping, serial, borrower: self.borrower.clone() });
+                let mapped = Owned::new(Mapped {
+                    mapping,
+                    serial,
+                    borrower: self.borrower.clone(),
+                });
                 self.known.insert(0, mapped);
             }
         }
@@ -193,7 +238,9 @@ impl MappedSegments {
     }
 
     fn map(&self, serial: u64) -> Result<Mapping, AttachError> {
-        let closed = AttachError::Closed { provider: self.provider };
+        let closed = AttachError::Closed {
+            provider: self.provider,
+        };
         Ok(self.foreign(serial)?.ok_or(closed)?.map(Access::Read)?)
     }
 
@@ -206,17 +253,26 @@ impl MappedSegments {
     }
 
     /// Maps and faults in all segments of the provider. Returns the bytes present.
-    pub(super) fn warm(&mut self, is_sender_there: impl Fn() -> bool) -> Result<usize, AttachError> {
+    pub(super) fn warm(
+        &mut self,
+        is_sender_there: impl Fn() -> bool,
+    ) -> Result<usize, AttachError> {
         let (mut present, mut new) = (0, Vec::new());
         for (_, serial) in self.borrower.memory.iter().flat_map(View::segments) {
             // No known message lies in it, so it may vanish at any time.
-            let Some(foreign) = self.foreign(serial)? else { continue };
+            let Some(foreign) = self.foreign(serial)? else {
+                continue;
+            };
             present += match self.known.iter().find(|mapped| mapped.serial == serial) {
                 Some(mapped) => foreign.fault_in(&mapped.mapping),
                 None => {
                     let mapping = foreign.map(Access::Read)?;
                     let present = foreign.fault_in(&mapping);
-                    new.push(Owned::new(Mapped { mapping, serial, borrower: self.borrower.clone() }));
+                    new.push(Owned::new(Mapped {
+                        mapping,
+                        serial,
+                        borrower: self.borrower.clone(),
+                    }));
                     present
                 }
             };
@@ -230,8 +286,12 @@ impl MappedSegments {
     /// Releases segments that a living owner has destroyed, in which no sent message lies. (A dead
     /// owner's names may be swept before its last messages are received.)
     fn let_go(&mut self, is_sender_there: impl Fn() -> bool) {
-        let gone: Vec<u64> =
-            self.known.iter().map(|mapped| mapped.serial).filter(|&serial| !self.name(serial).exists()).collect();
+        let gone: Vec<u64> = self
+            .known
+            .iter()
+            .map(|mapped| mapped.serial)
+            .filter(|&serial| !self.name(serial).exists())
+            .collect();
         // Last: an owner alive now was alive when its names were looked up.
         if !gone.is_empty() && is_sender_there() {
             self.known.retain(|mapped| !gone.contains(&mapped.serial));
@@ -317,8 +377,14 @@ pub(super) mod counted {
 
     impl<T> Owned<T> {
         pub(in crate::channel) fn new(value: T) -> Self {
-            let inner = Box::new(Inner { left: AtomicU64::new(BIAS), value });
-            Self { inner: NonNull::from(Box::leak(inner)), loans: 0 }
+            let inner = Box::new(Inner {
+                left: AtomicU64::new(BIAS),
+                value,
+            });
+            Self {
+                inner: NonNull::from(Box::leak(inner)),
+                loans: 0,
+            }
         }
 
         #[inline]

@@ -40,7 +40,8 @@ pub(super) struct Branch {
 /// Creates `count` loans and their numbers, before the object, which may be opened at once.
 pub(super) fn loans(name: &Name, count: usize) -> Result<(Loans<Chunk>, Vec<u32>), OsError> {
     let bytes = count * (size_of::<usize>() + 2 * size_of::<u32>());
-    Loans::new(count).ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
+    Loans::new(count)
+        .ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
 }
 
 #[derive(Clone, Copy)]
@@ -68,7 +69,12 @@ struct Need {
 
 impl Need {
     fn is_met(&self, object: &Object, lender: &Lender) -> bool {
-        let &Self { ticket, bytes, limit, known } = self;
+        let &Self {
+            ticket,
+            bytes,
+            limit,
+            known,
+        } = self;
         if !ring::has_room(object.shared().slots(), ticket) {
             return false;
         }
@@ -100,9 +106,22 @@ impl Branch {
             pool.add_lender(lender.clone());
         }
         let (ticket, searched) = (Ticket::default(), Ticket::default());
-        let limit = Limit { loans: object.shared().loans(), bytes: max_bytes };
+        let limit = Limit {
+            loans: object.shared().loans(),
+            bytes: max_bytes,
+        };
         let known = Known { numbers, out: 0 };
-        Self { object, sleeper, lender, known, limit, ticket, has_room: true, searched, on_full }
+        Self {
+            object,
+            sleeper,
+            lender,
+            known,
+            limit,
+            ticket,
+            has_room: true,
+            searched,
+            on_full,
+        }
     }
 
     #[inline]
@@ -140,13 +159,24 @@ impl Branch {
     /// Visits them only if the bytes are the limit, which withdrawing some may not be enough for.
     #[cold]
     pub(super) fn can_make_room(&self, bytes: usize) -> bool {
-        let Self { object, known, limit, .. } = self;
+        let Self {
+            object,
+            known,
+            limit,
+            ..
+        } = self;
         if known.out.saturating_add(bytes) <= limit.bytes {
             return true;
         }
         let waiting = ring::unreceived(object.shared().slots(), self.searched, self.ticket);
-        let (loans, out) = self.lender.sum(waiting.filter_map(|words| message::loan(&words)));
-        limit.allows(bytes, limit.loans.min(known.numbers.len() + loans), known.out.saturating_sub(out))
+        let (loans, out) = self
+            .lender
+            .sum(waiting.filter_map(|words| message::loan(&words)));
+        limit.allows(
+            bytes,
+            limit.loans.min(known.numbers.len() + loans),
+            known.out.saturating_sub(out),
+        )
     }
 
     /// Returns how many messages of these sizes in bytes fit, from the first one on.
@@ -155,7 +185,10 @@ impl Branch {
         let (mut free, mut out) = (self.known.numbers.len(), self.known.out);
         let fits = |&bytes: &usize| {
             let fits = self.limit.allows(bytes, free, out);
-            (free, out) = (free.saturating_sub(usize::from(bytes > 0)), out.saturating_add(bytes));
+            (free, out) = (
+                free.saturating_sub(usize::from(bytes > 0)),
+                out.saturating_add(bytes),
+            );
             fits
         };
         sizes.take_while(fits).count()
@@ -165,9 +198,15 @@ impl Branch {
     /// calls.
     #[cold]
     pub(super) fn withdraw_buffer(&mut self) -> bool {
-        let Self { object, searched, ticket, .. } = self;
-        let withdrawn =
-            ring::withdraw(object.shared().slots(), searched, *ticket, |words| message::loan(words).is_some());
+        let Self {
+            object,
+            searched,
+            ticket,
+            ..
+        } = self;
+        let withdrawn = ring::withdraw(object.shared().slots(), searched, *ticket, |words| {
+            message::loan(words).is_some()
+        });
         self.drop_withdrawn(withdrawn)
     }
 
@@ -192,8 +231,18 @@ impl Branch {
         deadline: Option<Deadline>,
         is_ready: impl Fn(&Object, &Lender) -> bool,
     ) -> Result<(), SendErrorKind> {
-        let Self { object, sleeper, lender, .. } = self;
-        match sleeper.wait(budget, deadline, || is_ready(object, lender), || object.may_have_receiver()) {
+        let Self {
+            object,
+            sleeper,
+            lender,
+            ..
+        } = self;
+        match sleeper.wait(
+            budget,
+            deadline,
+            || is_ready(object, lender),
+            || object.may_have_receiver(),
+        ) {
             Woken::Ready => Ok(()),
             Woken::Interrupted => Err(SendErrorKind::Interrupted),
             Woken::TimedOut => Err(SendErrorKind::TimedOut),
@@ -204,7 +253,12 @@ impl Branch {
     /// Reserves the next slot and, for a buffer of `bytes` (else 0), a loan; blocks as `patience`
     /// allows.
     #[inline(always)]
-    pub(super) fn reserve(&mut self, bytes: usize, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
+    pub(super) fn reserve(
+        &mut self,
+        bytes: usize,
+        budget: Duration,
+        patience: Patience,
+    ) -> Result<(), SendErrorKind> {
         if self.has_room && self.has_loan(bytes) {
             return Ok(());
         }
@@ -212,43 +266,86 @@ impl Branch {
     }
 
     #[inline(never)]
-    fn wait_for_room(&mut self, bytes: usize, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
+    fn wait_for_room(
+        &mut self,
+        bytes: usize,
+        budget: Duration,
+        patience: Patience,
+    ) -> Result<(), SendErrorKind> {
         match patience {
             Patience::Until(deadline) => {
                 let need = self.need(bytes);
-                self.wait(budget, deadline, |object, lender| need.is_met(object, lender))?;
+                self.wait(budget, deadline, |object, lender| {
+                    need.is_met(object, lender)
+                })?;
             }
             Patience::None if !self.has_room() => {
-                return Err(SendErrorKind::Full { capacity: self.object.shared().capacity() })
+                return Err(SendErrorKind::Full {
+                    capacity: self.object.shared().capacity(),
+                })
             }
             Patience::None => {}
         }
         // Only the sender fills slots and takes loans: both remain available.
         if !self.has_loan(bytes) {
-            return Err(SendErrorKind::TooManyLoans { max: self.limit.loans });
+            return Err(SendErrorKind::TooManyLoans {
+                max: self.limit.loans,
+            });
         }
         Ok(())
     }
 
     fn need(&self, bytes: usize) -> Need {
-        let Self { ticket, limit, ref known, .. } = *self;
-        Need { ticket, bytes, limit, known: (known.numbers.len(), known.out) }
+        let Self {
+            ticket,
+            limit,
+            ref known,
+            ..
+        } = *self;
+        Need {
+            ticket,
+            bytes,
+            limit,
+            known: (known.numbers.len(), known.out),
+        }
     }
 
     pub(super) fn is_ready_for(&self, bytes: usize) -> bool {
         self.need(bytes).is_met(&self.object, &self.lender)
     }
 
-    pub(super) fn arm(&mut self, waker: &Waker, bytes: usize) -> Result<Option<Woken>, SendErrorKind> {
+    pub(super) fn arm(
+        &mut self,
+        waker: &Waker,
+        bytes: usize,
+    ) -> Result<Option<Woken>, SendErrorKind> {
         let need = self.need(bytes);
-        let Self { object, sleeper, lender, .. } = self;
-        let armed = sleeper.arm(waker, || need.is_met(object, lender), || object.may_have_receiver());
-        armed.map_err(|error| SendErrorKind::NoHelper { errno: error.errno().unwrap_or(libc::EAGAIN) })
+        let Self {
+            object,
+            sleeper,
+            lender,
+            ..
+        } = self;
+        let armed = sleeper.arm(
+            waker,
+            || need.is_met(object, lender),
+            || object.may_have_receiver(),
+        );
+        armed.map_err(|error| SendErrorKind::NoHelper {
+            errno: error.errno().unwrap_or(libc::EAGAIN),
+        })
     }
 
-    pub(super) fn wait_until_received(&mut self, deadline: Option<Deadline>) -> Result<(), SendErrorKind> {
-        let Some(sent) = self.sent() else { return Ok(()) };
-        self.wait(Duration::ZERO, deadline, |object, _| ring::is_done(object.shared().slots(), sent))
+    pub(super) fn wait_until_received(
+        &mut self,
+        deadline: Option<Deadline>,
+    ) -> Result<(), SendErrorKind> {
+        let Some(sent) = self.sent() else {
+            return Ok(());
+        };
+        self.wait(Duration::ZERO, deadline, |object, _| {
+            ring::is_done(object.shared().slots(), sent)
+        })
     }
 
     /// Returns `true` if the receiver may get a chunk of `bytes`. Collects returned loans if
@@ -271,12 +368,23 @@ impl Branch {
         buffer: ShmBuf,
         skipped: u32,
     ) -> Result<u32, ShmBuf> {
-        let Some(number) = self.known.numbers.pop() else { return Err(buffer) };
+        let Some(number) = self.known.numbers.pop() else {
+            return Err(buffer);
+        };
         let ticket = self.count();
         self.known.out += bytes;
         // No read-modify-write until the message is in its slot (see `lender`).
         self.lender.put(number, ticket, buffer);
-        self.fill(&message::of_buffer(ticket, &SentBuffer { number, segment, offset, len }, skipped));
+        self.fill(&message::of_buffer(
+            ticket,
+            &SentBuffer {
+                number,
+                segment,
+                offset,
+                len,
+            },
+            skipped,
+        ));
         Ok(number)
     }
 
@@ -349,7 +457,9 @@ impl Branch {
     /// hostile receiver returned it, or another thread reclaimed it: then it counts as sent,
     /// and the next one fails.
     pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBuf> {
-        self.lender.take_back(number).map(|buffer| buffer.with_len(len))
+        self.lender
+            .take_back(number)
+            .map(|buffer| buffer.with_len(len))
     }
 
     pub(super) fn reclaim(&self) {
@@ -368,7 +478,8 @@ impl Branch {
         self.lender.close();
         let slots = self.object.shared().slots();
         let mut next = ring::oldest(slots, self.ticket);
-        let mut withdraw = || self.drop_withdrawn(ring::withdraw(slots, &mut next, self.ticket, |_| true));
+        let mut withdraw =
+            || self.drop_withdrawn(ring::withdraw(slots, &mut next, self.ticket, |_| true));
         std::iter::from_fn(|| withdraw().then_some(1)).sum()
     }
 
@@ -396,11 +507,23 @@ pub(super) async fn send<S, M, T>(
     use SendErrorKind::{Full, TooManyLoans};
     loop {
         message = match try_send(sends, message) {
-            Err(SendError { kind: Full { .. } | TooManyLoans { .. }, message }) => message,
+            Err(SendError {
+                kind: Full { .. } | TooManyLoans { .. },
+                message,
+            }) => message,
             done => return done,
         };
-        let Some((branch, end)) = waited_for(sends, bytes) else { continue };
-        if let Err(kind) = (RoomFuture { branch, bytes, end, has_yielded: false }).await {
+        let Some((branch, end)) = waited_for(sends, bytes) else {
+            continue;
+        };
+        if let Err(kind) = (RoomFuture {
+            branch,
+            bytes,
+            end,
+            has_yielded: false,
+        })
+        .await
+        {
             return Err(SendError { kind, message });
         }
     }
@@ -420,7 +543,12 @@ impl Future for RoomFuture<'_> {
     type Output = Result<(), SendErrorKind>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { branch, bytes, end, has_yielded } = &mut *self;
+        let Self {
+            branch,
+            bytes,
+            end,
+            has_yielded,
+        } = &mut *self;
         let is_first = !std::mem::replace(has_yielded, true);
         match branch.arm(context.waker(), *bytes) {
             Ok(Some(_)) if is_first => {

@@ -79,7 +79,9 @@ pub enum ChannelError {
         max: usize,
     },
     /// The receiver asks the publisher to wait for it, and the publisher waits for no receiver.
-    #[error("the publisher of {object} does not allow OnFull::Block; choose DropNewest or DropOldest")]
+    #[error(
+        "the publisher of {object} does not allow OnFull::Block; choose DropNewest or DropOldest"
+    )]
     BlockingNotAllowed {
         /// The object's path.
         object: String,
@@ -138,27 +140,57 @@ pub enum ChannelError {
 }
 
 fn name_of(message_type: &Option<MessageType>) -> String {
-    message_type.as_ref().map_or("untyped messages".into(), MessageType::to_string)
+    message_type
+        .as_ref()
+        .map_or("untyped messages".into(), MessageType::to_string)
 }
 
 impl ChannelError {
     /// Returns `true` if opening the channel may succeed once its sender has created it.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::NotFound { .. } | Self::NotReady { .. } | Self::Closed { .. })
+        matches!(
+            self,
+            Self::NotFound { .. } | Self::NotReady { .. } | Self::Closed { .. }
+        )
     }
 
     /// Checks that an option has one of the values from `min` to `max`.
-    pub(super) fn check(option: &'static str, value: usize, min: usize, max: usize) -> Result<(), Self> {
+    pub(super) fn check(
+        option: &'static str,
+        value: usize,
+        min: usize,
+        max: usize,
+    ) -> Result<(), Self> {
         match (min..=max).contains(&value) {
             true => Ok(()),
-            false => Err(Self::OutOfRange { option, value, min, max }),
+            false => Err(Self::OutOfRange {
+                option,
+                value,
+                min,
+                max,
+            }),
         }
     }
 }
 
 fn named(process: &Option<Process>) -> String {
-    let Some(Process { id, command, is_stopped, .. }) = process else { return String::new() };
-    format!(" in process {id} ({command}){}", if *is_stopped { ", which is stopped" } else { "" })
+    let Some(Process {
+        id,
+        command,
+        is_stopped,
+        ..
+    }) = process
+    else {
+        return String::new();
+    };
+    format!(
+        " in process {id} ({command}){}",
+        if *is_stopped {
+            ", which is stopped"
+        } else {
+            ""
+        }
+    )
 }
 
 /// A message that was not sent, and the reason.
@@ -263,7 +295,10 @@ pub enum SendErrorKind {
 impl SendErrorKind {
     /// Returns `true` if there is no room now: the same call may succeed later.
     pub fn is_full(&self) -> bool {
-        matches!(self, Self::Full { .. } | Self::TooManyLoans { .. } | Self::TimedOut)
+        matches!(
+            self,
+            Self::Full { .. } | Self::TooManyLoans { .. } | Self::TimedOut
+        )
     }
 }
 
@@ -387,7 +422,9 @@ pub enum WatchError {
     #[error("the watcher belongs to the parent of this forked process")]
     Forked,
     /// The thread that waits for names could not be started.
-    #[error("cannot start the thread that waits for names; raise the limit of threads, or use `recv`")]
+    #[error(
+        "cannot start the thread that waits for names; raise the limit of threads, or use `recv`"
+    )]
     NoHelper(#[source] OsError),
 }
 
@@ -412,7 +449,9 @@ pub enum WaitAnyError {
         index: usize,
     },
     /// The helper thread could not be started.
-    #[error("cannot start the thread that waits for {receivers} receivers; raise the limit of threads")]
+    #[error(
+        "cannot start the thread that waits for {receivers} receivers; raise the limit of threads"
+    )]
     NoHelper {
         /// The number of receivers.
         receivers: usize,

@@ -77,7 +77,11 @@ pub(super) const WRONG_SIZE: &str = "its size does not match its header";
 
 impl Facts {
     pub(super) fn are_possible(&self) -> bool {
-        let least = if self.kind == Kind::Pair { MIN_SLOTS } else { 1 };
+        let least = if self.kind == Kind::Pair {
+            MIN_SLOTS
+        } else {
+            1
+        };
         let are_slots = (least + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS).contains(&self.slots);
         are_slots && self.loans.is_power_of_two() && self.loans <= MAX_LOANS
     }
@@ -102,7 +106,10 @@ pub(super) struct What {
 impl What {
     #[cfg(all(test, loom))]
     pub(super) fn finished() -> Self {
-        Self { state: sync::AtomicU32::new(OPEN), ..Self::default() }
+        Self {
+            state: sync::AtomicU32::new(OPEN),
+            ..Self::default()
+        }
     }
 
     /// Returns the first line of an object or a copy of at least a page.
@@ -123,7 +130,8 @@ impl What {
         self.kind.store(facts.kind as u32, Ordering::Relaxed);
         self.seats.store(facts.seats as u32, Ordering::Relaxed);
         self.on_full.store(facts.on_full as u32, Ordering::Relaxed);
-        self.allow_blocking.store(facts.allow_blocking.into(), Ordering::Relaxed);
+        self.allow_blocking
+            .store(facts.allow_blocking.into(), Ordering::Relaxed);
     }
 
     pub(super) fn finish(&self) {
@@ -156,8 +164,17 @@ impl What {
     }
 
     /// Returns the object's facts, or what is wrong with it. `has_maker`: its creator lives.
-    pub(super) fn read(&self, has_maker: bool, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
-        let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
+    pub(super) fn read(
+        &self,
+        has_maker: bool,
+        object: impl Fn() -> String,
+    ) -> Result<Facts, ChannelError> {
+        let bad = |reason| {
+            Err(ChannelError::NotAChannel {
+                object: object(),
+                reason,
+            })
+        };
         match self.state.load(Ordering::Acquire) {
             OPEN => {}
             CLOSED | EVICTED => return Err(ChannelError::Closed { object: object() }),
@@ -169,7 +186,12 @@ impl What {
     }
 
     pub(super) fn facts(&self, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
-        let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
+        let bad = |reason| {
+            Err(ChannelError::NotAChannel {
+                object: object(),
+                reason,
+            })
+        };
         if self.magic.load(Ordering::Relaxed) != CHANNEL_MAGIC {
             return bad("it has another magic number");
         }
@@ -204,18 +226,23 @@ pub(crate) mod format {
 
     pub(crate) fn offsets() -> Vec<(&'static str, usize)> {
         let what: &[_] = offsets!(What: magic version state provider slots loans kind seats on_full allow_blocking);
-        let message_type: &[_] =
-            offsets!(TypeWords: type_align type_name_len type_version type_size type_element type_name);
-        let message_type = message_type.iter().map(|(field, offset)| (*field, TYPE_OFFSET + offset));
+        let message_type: &[_] = offsets!(TypeWords: type_align type_name_len type_version type_size type_element type_name);
+        let message_type = message_type
+            .iter()
+            .map(|(field, offset)| (*field, TYPE_OFFSET + offset));
         what.iter().copied().chain(message_type).collect()
     }
 
-    pub(crate) const HEADER: &[(&str, usize)] = offsets!(Header: to_receiver to_sender returns_read missed process);
+    pub(crate) const HEADER: &[(&str, usize)] =
+        offsets!(Header: to_receiver to_sender returns_read missed process);
 
     pub(crate) use crate::channel::message::OFFSETS as MISSED;
 
     pub(crate) fn names(names: &Namespace) -> [Name; 2] {
-        [name(names, "camera").unwrap(), branch_name(names, "camera", 0xff)]
+        [
+            name(names, "camera").unwrap(),
+            branch_name(names, "camera", 0xff),
+        ]
     }
 }
 
@@ -255,9 +282,16 @@ const _: () = assert!(size_of::<MeetingHeader>() <= TYPE_OFFSET && size_of::<Sea
 impl MeetingHeader {
     #[cfg(all(test, loom))]
     pub(super) fn open() -> Self {
-        let seat = |_| SeatWords { refused: sync::AtomicU32::new(0), branch: sync::AtomicU64::new(0) };
+        let seat = |_| SeatWords {
+            refused: sync::AtomicU32::new(0),
+            branch: sync::AtomicU64::new(0),
+        };
         let (what, arrivals) = (Line(What::finished()), Line(Futex::new(0)));
-        Self { what, arrivals, seats: std::array::from_fn(seat) }
+        Self {
+            what,
+            arrivals,
+            seats: std::array::from_fn(seat),
+        }
     }
 
     pub(super) fn start(&self, facts: &Facts) {
@@ -318,7 +352,15 @@ impl MeetingHeader {
 pub(super) fn not_a_channel(error: ObjectError) -> ChannelError {
     match error {
         ObjectError::Unusable { object, reason } => ChannelError::NotAChannel { object, reason },
-        ObjectError::WrongUid { object, found, expected } => ChannelError::WrongUid { object, found, expected },
+        ObjectError::WrongUid {
+            object,
+            found,
+            expected,
+        } => ChannelError::WrongUid {
+            object,
+            found,
+            expected,
+        },
         ObjectError::Os(error) => ChannelError::Os(error),
     }
 }
@@ -327,7 +369,10 @@ pub(super) fn name(names: &Namespace, channel: &str) -> Result<Name, ChannelErro
     if is_part(channel) {
         return Ok(names.name(&format!("{channel}.channel")));
     }
-    Err(ChannelError::Name { name: channel.to_owned(), max: MAX_PART })
+    Err(ChannelError::Name {
+        name: channel.to_owned(),
+        max: MAX_PART,
+    })
 }
 
 pub(super) fn branch_name(names: &Namespace, channel: &str, id: u64) -> Name {
@@ -366,7 +411,11 @@ impl Found {
     pub(super) fn has_all_its_memory(&self, name: &Name) -> Result<bool, OsError> {
         let needed = size(self.facts.slots, self.facts.loans) as u64;
         // A block has 512 bytes here, independent of the file system.
-        let metadata = self.locks.file().metadata().map_err(|error| name.error("fstat", 0, error))?;
+        let metadata = self
+            .locks
+            .file()
+            .metadata()
+            .map_err(|error| name.error("fstat", 0, error))?;
         Ok(metadata.blocks() * 512 >= needed)
     }
 }
@@ -383,7 +432,12 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
         ObjectError::Unusable { .. } => ChannelError::NotReady { object: object() },
         other => missing(other),
     })?;
-    let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
+    let bad = |reason| {
+        Err(ChannelError::NotAChannel {
+            object: object(),
+            reason,
+        })
+    };
     let has_maker = locks.is_locked(OWNER_BYTE);
     // The creator sets the length after it has taken the lock.
     if foreign.len < PAGE {
@@ -399,12 +453,21 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     }
     let mapping = foreign.map_behind_own_page()?;
     let facts = What::of(&mapping).read(has_maker, object)?;
-    let len = if facts.kind == Kind::Meeting { PAGE } else { size(facts.slots, facts.loans) };
+    let len = if facts.kind == Kind::Meeting {
+        PAGE
+    } else {
+        size(facts.slots, facts.loans)
+    };
     if !facts.are_possible() || round_to_pages(len) != Some(foreign.len) {
         return bad(WRONG_SIZE);
     }
     let message_type = TypeWords::of(&mapping).read();
-    Ok(Found { facts, message_type, mapping, locks })
+    Ok(Found {
+        facts,
+        message_type,
+        mapping,
+        locks,
+    })
 }
 
 /// The mapped object of a pair or a branch, held by its end, the lender, and every message being
@@ -426,7 +489,13 @@ impl Shared {
         let Facts { slots, loans, .. } = *facts;
         // A branch is created by its receiver.
         let had_receiver = AtomicBool::new(facts.kind == Kind::Branch);
-        Self { mapping, slots, loans, loan_words_at: loan_words_offset(slots, loans), had_receiver }
+        Self {
+            mapping,
+            slots,
+            loans,
+            loan_words_at: loan_words_offset(slots, loans),
+            had_receiver,
+        }
     }
 
     pub(super) fn header(&self) -> &Header {
@@ -525,7 +594,11 @@ pub(super) struct MappedBell {
 
 impl MappedBell {
     pub(super) fn new(shared: &Arc<Shared>, bell: fn(&Shared) -> &Bell) -> Self {
-        Self { shared: shared.clone(), bell, fork_epoch: fork::epoch() }
+        Self {
+            shared: shared.clone(),
+            bell,
+            fork_epoch: fork::epoch(),
+        }
     }
 
     pub(super) fn bell(&self) -> &Bell {
@@ -582,12 +655,21 @@ impl MessageType {
     pub fn new(name: &'static str, version: u64, layout: Layout) -> Self {
         // A `Layout` is at most half of the address space; no alignment above 2^31 can be allocated.
         let align = u32::try_from(layout.align()).unwrap_or(u32::MAX);
-        Self { name: Cow::Borrowed(name), version, size: layout.size() as u64, element: 0, align }
+        Self {
+            name: Cow::Borrowed(name),
+            version,
+            size: layout.size() as u64,
+            element: 0,
+            align,
+        }
     }
 
     /// The same, followed by any number of elements of `bytes` each.
     pub fn with_elements(self, bytes: usize) -> Self {
-        Self { element: bytes as u64, ..self }
+        Self {
+            element: bytes as u64,
+            ..self
+        }
     }
 
     /// Returns the name.
@@ -616,7 +698,9 @@ impl MessageType {
     }
 
     pub(super) fn check(this: &Option<Self>) -> Result<(), ChannelError> {
-        this.as_ref().map_or(Ok(()), |this| ChannelError::check("message_type", this.name.len(), 1, MAX_NAME))
+        this.as_ref().map_or(Ok(()), |this| {
+            ChannelError::check("message_type", this.name.len(), 1, MAX_NAME)
+        })
     }
 
     /// Returns what was found. Fails if a type is expected and this is not that one.
@@ -628,13 +712,22 @@ impl MessageType {
         if expected.is_none() || *expected == found {
             return Ok(found);
         }
-        Err(ChannelError::TypeMismatch { object: object(), types: Box::new((expected.clone(), found)) })
+        Err(ChannelError::TypeMismatch {
+            object: object(),
+            types: Box::new((expected.clone(), found)),
+        })
     }
 }
 
 impl fmt::Display for MessageType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, version, size, element, align } = self;
+        let Self {
+            name,
+            version,
+            size,
+            element,
+            align,
+        } = self;
         write!(f, "{name:?}, version {version:#x}: {size} bytes")?;
         if *element > 0 {
             write!(f, " and elements of {element}")?;
@@ -671,12 +764,23 @@ impl TypeWords {
     /// Declares the type of a new object, which is not open yet, and so full of zeros.
     pub(super) fn declare(&self, message_type: &MessageType) {
         // Relaxed, here and below: published with the object's state.
-        let MessageType { name, version, size, element, align } = message_type;
-        self.type_name_len.store(name.len() as u32, Ordering::Relaxed);
+        let MessageType {
+            name,
+            version,
+            size,
+            element,
+            align,
+        } = message_type;
+        self.type_name_len
+            .store(name.len() as u32, Ordering::Relaxed);
         self.type_version.store(*version, Ordering::Relaxed);
         self.type_size.store(*size, Ordering::Relaxed);
         self.type_element.store(*element, Ordering::Relaxed);
-        for (word, bytes) in self.type_name.iter().zip(name.as_bytes().chunks(size_of::<u64>())) {
+        for (word, bytes) in self
+            .type_name
+            .iter()
+            .zip(name.as_bytes().chunks(size_of::<u64>()))
+        {
             let mut padded = [0; size_of::<u64>()];
             padded[..bytes.len()].copy_from_slice(bytes);
             word.store(u64::from_ne_bytes(padded), Ordering::Relaxed);
@@ -690,7 +794,11 @@ impl TypeWords {
             return None;
         }
         let len = (self.type_name_len.load(Ordering::Relaxed) as usize).min(MAX_NAME);
-        let name: Vec<u8> = self.type_name.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+        let name: Vec<u8> = self
+            .type_name
+            .iter()
+            .flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
+            .collect();
         Some(MessageType {
             name: String::from_utf8_lossy(&name[..len]).into_owned().into(),
             version: self.type_version.load(Ordering::Relaxed),

@@ -85,18 +85,35 @@ impl<T> Loans<T> {
         free.clear();
         numbers.try_reserve_exact(count).ok()?;
         numbers.extend((0..count as u32).rev());
-        let back = Mutex::new(Back { taken_out: 0, free, freed: 0 });
+        let back = Mutex::new(Back {
+            taken_out: 0,
+            free,
+            freed: 0,
+        });
         let (put_in, read) = (AtomicU64::new(0), AtomicU64::new(0));
-        Some((Self { cells: cells.into_boxed_slice(), put_in, read, back }, numbers))
+        Some((
+            Self {
+                cells: cells.into_boxed_slice(),
+                put_in,
+                read,
+                back,
+            },
+            numbers,
+        ))
     }
 
     #[inline]
     pub(super) fn put(&self, number: u32, value: NonNull<T>) {
-        let Some(cell) = self.cells.get(number as usize) else { return };
+        let Some(cell) = self.cells.get(number as usize) else {
+            return;
+        };
         // Release: the chunk; partner of the Acquire in `take` and `all`.
         cell.store(value.as_ptr(), Ordering::Release);
         // Relaxed: only the sender writes it, and `is_over` first checks that the sender is closed.
-        self.put_in.store(self.put_in.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.put_in.store(
+            self.put_in.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
     }
 
     #[inline]
@@ -112,12 +129,17 @@ impl<T> Loans<T> {
     }
 
     pub(super) fn lock(&self) -> Taking<'_, T> {
-        Taking { loans: self, back: self.back.lock() }
+        Taking {
+            loans: self,
+            back: self.back.lock(),
+        }
     }
 
     #[inline]
     pub(super) fn try_lock(&self) -> Option<Taking<'_, T>> {
-        self.back.try_lock().map(|back| Taking { loans: self, back })
+        self.back
+            .try_lock()
+            .map(|back| Taking { loans: self, back })
     }
 }
 
@@ -150,34 +172,59 @@ impl<T> Taking<'_, T> {
         let number = ring::returned(returns, read)?;
         let found = self.take(number, note);
         // Relaxed: the next reader under the lock; without it, see `read`.
-        self.loans.read.store(read.wrapping_add(1), Ordering::Relaxed);
+        self.loans
+            .read
+            .store(read.wrapping_add(1), Ordering::Relaxed);
         Some(found)
     }
 
-    pub(super) fn take_all(&mut self, note: impl Fn(usize), mut drop: impl FnMut(NonNull<T>)) -> usize {
+    pub(super) fn take_all(
+        &mut self,
+        note: impl Fn(usize),
+        mut drop: impl FnMut(NonNull<T>),
+    ) -> usize {
         let numbers = 0..self.loans.cells.len() as u32;
-        numbers.filter_map(|number| self.take(number, &note)).map(&mut drop).count()
+        numbers
+            .filter_map(|number| self.take(number, &note))
+            .map(&mut drop)
+            .count()
     }
 
     pub(super) fn out(&self) -> u64 {
         // A pointer taken out for a hostile receiver may not be counted as put in yet.
-        (self.loans.put_in.load(Ordering::Relaxed).wrapping_sub(self.back.taken_out) as i64).max(0) as u64
+        (self
+            .loans
+            .put_in
+            .load(Ordering::Relaxed)
+            .wrapping_sub(self.back.taken_out) as i64)
+            .max(0) as u64
     }
 
     fn get(&self, number: u32) -> Option<NonNull<T>> {
         // Acquire: partner of the Release in `put`.
-        NonNull::new(self.loans.cells.get(number as usize)?.load(Ordering::Acquire))
+        NonNull::new(
+            self.loans
+                .cells
+                .get(number as usize)?
+                .load(Ordering::Acquire),
+        )
     }
 
     fn all(&self) -> impl Iterator<Item = NonNull<T>> + '_ {
         // Acquire: partner of the Release in `put`.
-        self.loans.cells.iter().filter_map(|cell| NonNull::new(cell.load(Ordering::Acquire)))
+        self.loans
+            .cells
+            .iter()
+            .filter_map(|cell| NonNull::new(cell.load(Ordering::Acquire)))
     }
 
     /// Moves the freed numbers to the sender's list.
     #[inline]
     pub(super) fn hand_over(&mut self, known: &mut Known) {
-        self.back.free.drain(..).for_each(|number| known.numbers.push(number));
+        self.back
+            .free
+            .drain(..)
+            .for_each(|number| known.numbers.push(number));
         known.out = known.out.wrapping_sub(std::mem::take(&mut self.back.freed));
     }
 }
@@ -227,14 +274,24 @@ impl Lender {
     /// There are as many `loans` as the object says.
     pub(super) fn new(object: &Object, loans: Loans<Chunk>) -> Self {
         let (shared, locks) = (object.shared().clone(), object.locks().clone());
-        Self { shared, locks, fork_epoch: fork::epoch(), loans, is_closed: AtomicBool::new(false) }
+        Self {
+            shared,
+            locks,
+            fork_epoch: fork::epoch(),
+            loans,
+            is_closed: AtomicBool::new(false),
+        }
     }
 
     /// Returns `true` if a buffer of `bytes` may be sent, after a [fetch](Self::fetch) if necessary.
     pub(super) fn allows(&self, bytes: usize, (free, out): (usize, usize), limit: Limit) -> bool {
         let mut taking = self.loans.lock();
         self.collect_few(&mut taking, self.all());
-        limit.allows(bytes, free + taking.back.free.len(), out.wrapping_sub(taking.back.freed))
+        limit.allows(
+            bytes,
+            free + taking.back.free.len(),
+            out.wrapping_sub(taking.back.freed),
+        )
     }
 
     /// Collects all returns. Only the sender calls this.
@@ -249,7 +306,12 @@ impl Lender {
     /// this.
     #[inline]
     pub(super) fn put(&self, number: u32, ticket: u64, buffer: ShmBuf) {
-        outside::note(self.shared.loan_words(), number as usize, ticket, buffer.len());
+        outside::note(
+            self.shared.loan_words(),
+            number as usize,
+            ticket,
+            buffer.len(),
+        );
         self.loans.put(number, buffer.into_chunk());
     }
 
@@ -274,7 +336,9 @@ impl Lender {
     /// Takes back a buffer that was not sent, or was withdrawn, if it is still out.
     pub(super) fn take_back(&self, number: u32) -> Option<ShmBuf> {
         let mut taking = self.loans.lock();
-        let found = taking.take(number, |number| self.strike(number)).map(Self::handle);
+        let found = taking
+            .take(number, |number| self.strike(number))
+            .map(Self::handle);
         taking.back.freed += found.as_ref().map_or(0, ShmBuf::capacity);
         found
     }
@@ -284,7 +348,9 @@ impl Lender {
         let taking = self.loans.lock();
         // SAFETY: the handle in the cell keeps the chunk (I3), and handles are taken out only under
         // the lock, which `taking` holds while the chunk is borrowed.
-        let sizes = numbers.filter_map(|number| taking.get(number)).map(|chunk| unsafe { chunk.as_ref() }.capacity());
+        let sizes = numbers
+            .filter_map(|number| taking.get(number))
+            .map(|chunk| unsafe { chunk.as_ref() }.capacity());
         sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + size))
     }
 
@@ -294,11 +360,18 @@ impl Lender {
 
     /// Drops the buffers that the next returns name, at most one per step. Returns their number.
     #[inline]
-    fn collect_few(&self, taking: &mut Taking<'_, Chunk>, steps: impl Iterator<Item = usize>) -> usize {
+    fn collect_few(
+        &self,
+        taking: &mut Taking<'_, Chunk>,
+        steps: impl Iterator<Item = usize>,
+    ) -> usize {
         let next = |_| {
-            let found = taking.take_returned(self.shared.returns(), |number| self.strike(number))?;
+            let found =
+                taking.take_returned(self.shared.returns(), |number| self.strike(number))?;
             // For observers; after the handle was taken out.
-            self.shared.returns_read().store(self.loans.read(), Ordering::Relaxed);
+            self.shared
+                .returns_read()
+                .store(self.loans.read(), Ordering::Relaxed);
             Some(found.map(Self::handle).map(|buffer| {
                 taking.back.freed += buffer.capacity();
                 // Another receiver may still read it.
@@ -359,14 +432,19 @@ impl Lends for Lender {
         let taking = self.loans.lock();
         // SAFETY: the handle in the cell keeps the chunk (I3), and handles are taken out only under
         // the lock, which `taking` holds while the chunk is borrowed.
-        taking.all().for_each(|chunk| tell(unsafe { chunk.as_ref() }));
+        taking
+            .all()
+            .for_each(|chunk| tell(unsafe { chunk.as_ref() }));
     }
 
     fn reclaim(&self) -> usize {
         if self.loaned() == 0 || !self.is_nobody_reading() {
             return 0;
         }
-        self.loans.lock().take_all(|number| self.strike(number), |chunk| drop(Self::handle(chunk)))
+        self.loans.lock().take_all(
+            |number| self.strike(number),
+            |chunk| drop(Self::handle(chunk)),
+        )
     }
 
     fn is_over(&self) -> bool {
@@ -385,7 +463,9 @@ impl Drop for Lender {
         self.collect();
         self.reclaim();
         // The notes stay: observers still see these loans.
-        self.loans.lock().take_all(|_| (), |chunk| Self::handle(chunk).give_up_to_reader());
+        self.loans
+            .lock()
+            .take_all(|_| (), |chunk| Self::handle(chunk).give_up_to_reader());
     }
 }
 
@@ -411,11 +491,19 @@ mod tests {
             let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
             let channel = |name| {
                 let name = layout::name(provider.names(), name).unwrap();
-                let object = Object::create(&name, &Facts::of_pair(provider.id(), 3, LOANS), 0o600, None).unwrap();
+                let object =
+                    Object::create(&name, &Facts::of_pair(provider.id(), 3, LOANS), 0o600, None)
+                        .unwrap();
                 let (loans, numbers) = Loans::new(LOANS).unwrap();
-                (Lender::new(&object, loans), RefCell::new(Known { numbers, out: 0 }))
+                (
+                    Lender::new(&object, loans),
+                    RefCell::new(Known { numbers, out: 0 }),
+                )
             };
-            Self { channels: ["one", "other"].map(channel), provider }
+            Self {
+                channels: ["one", "other"].map(channel),
+                provider,
+            }
         }
 
         fn buffer(&self) -> ShmBuf {
@@ -445,13 +533,21 @@ mod tests {
             lender.put(0, 0, scene.buffer());
             ring::give_back(words, step as u64, 0);
         };
-        assert_eq!(lender.collect_few(&mut lender.loans.lock(), lender.all().inspect(again)), LOANS);
+        assert_eq!(
+            lender.collect_few(&mut lender.loans.lock(), lender.all().inspect(again)),
+            LOANS
+        );
         assert_eq!(lender.loans.read(), LOANS as u64);
 
         // The only number out is that of the message just sent.
-        (LOANS..2 * LOANS).for_each(|ticket| ring::give_back(words, ticket as u64, LOANS as u32 + 1));
+        (LOANS..2 * LOANS)
+            .for_each(|ticket| ring::give_back(words, ticket as u64, LOANS as u32 + 1));
         scene.lend(channel);
-        assert_eq!(lender.loans.read(), (LOANS + PER_MESSAGE) as u64, "a few returns for each message");
+        assert_eq!(
+            lender.loans.read(),
+            (LOANS + PER_MESSAGE) as u64,
+            "a few returns for each message"
+        );
     }
 
     #[test]
@@ -463,7 +559,10 @@ mod tests {
         let words = lender.shared.returns();
         // Out, repeated, not out, and the largest possible one.
         let made_up = [0, 0, 2, 2, 2, 4, 15, 16, 17, 1000, 0xff_ffff, 2];
-        made_up.iter().zip(0..).for_each(|(&number, ticket)| ring::give_back(words, ticket, number));
+        made_up
+            .iter()
+            .zip(0..)
+            .for_each(|(&number, ticket)| ring::give_back(words, ticket, number));
         assert_eq!(lender.collect(), 2);
         known.borrow_mut().numbers.clear();
         lender.fetch(&mut known.borrow_mut());
@@ -483,11 +582,23 @@ mod tests {
             let (tell, asks) = std::sync::mpsc::channel();
             let asking = scope.spawn(move || {
                 tell.send(nix::unistd::gettid().as_raw()).unwrap();
-                lender.allows(1, (0, 0), Limit { loans: LOANS, bytes: usize::MAX })
+                lender.allows(
+                    1,
+                    (0, 0),
+                    Limit {
+                        loans: LOANS,
+                        bytes: usize::MAX,
+                    },
+                )
             });
             let call = format!("/proc/self/task/{}/syscall", asks.recv().unwrap());
             let futex = libc::SYS_futex.to_string();
-            while std::fs::read_to_string(&call).unwrap_or_default().split(' ').next() != Some(&futex) {
+            while std::fs::read_to_string(&call)
+                .unwrap_or_default()
+                .split(' ')
+                .next()
+                != Some(&futex)
+            {
                 std::thread::yield_now();
             }
             drop(taking.take(3, |_| ()).map(Lender::handle));
@@ -500,9 +611,16 @@ mod tests {
     fn large(test: &str, on_full: OnFull, loans: usize) -> (Provider, Publisher, Receiver) {
         let name = format!("shm_pool-unit-{}-{test}", std::process::id());
         let provider = Provider::builder().name_prefix(&name).build().unwrap();
-        let mut publisher = Publisher::builder().capacity(MAX_SLOTS).loans(loans).create(&provider, &name).unwrap();
+        let mut publisher = Publisher::builder()
+            .capacity(MAX_SLOTS)
+            .loans(loans)
+            .create(&provider, &name)
+            .unwrap();
         let client = Client::builder().name_prefix(&name).build().unwrap();
-        let receiver = Receiver::builder().on_full(on_full).open(&client, &name).unwrap();
+        let receiver = Receiver::builder()
+            .on_full(on_full)
+            .open(&client, &name)
+            .unwrap();
         assert!(publisher.has_receivers());
         (provider, publisher, receiver)
     }
@@ -514,7 +632,9 @@ mod tests {
         let buffer = provider.alloc(1).unwrap().freeze();
         let mut looks_of = |messages: usize, takers: usize| {
             LOOKS.set(0);
-            (0..messages).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, takers));
+            (0..messages).for_each(|_| {
+                assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, takers)
+            });
             LOOKS.get()
         };
         let mut held = Vec::new();

@@ -110,7 +110,11 @@ pub(super) enum Carried {
 /// The factor is SplitMix64's increment, an odd number close to 2^64 divided by the golden ratio.
 #[inline]
 fn check(ticket: u64, [head, segment, offset, len]: [u64; 4]) -> u64 {
-    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    let mix = |hash: u64, word: u64| {
+        (hash ^ word)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+    };
     mix(mix(mix(mix(!ticket, head), segment), offset), len)
 }
 
@@ -124,7 +128,10 @@ pub(super) fn of_buffer(ticket: u64, place: &SentBuffer, skipped: u32) -> Words 
 #[inline]
 pub(super) fn of_bytes(bytes: &[u8]) -> Result<Words, SendErrorKind> {
     if bytes.len() > MAX_INLINE {
-        return Err(SendErrorKind::TooLong { len: bytes.len(), max: MAX_INLINE });
+        return Err(SendErrorKind::TooLong {
+            len: bytes.len(),
+            max: MAX_INLINE,
+        });
     }
     Ok(words(BYTES | (bytes.len() as u64) << 8, bytes))
 }
@@ -147,19 +154,34 @@ pub(super) fn read(ticket: u64, words: &Words, missed: u32) -> Result<Carried, R
         BUFFER => {
             let [head, segment, offset, len, found, ..] = *words;
             if check(ticket, [head, segment, offset, len]) != found {
-                return Err(RecvError::Damaged { what: "its check is wrong" });
+                return Err(RecvError::Damaged {
+                    what: "its check is wrong",
+                });
             }
-            Ok(Carried::Buffer(SentBuffer { number: rest as u32, segment, offset, len }))
+            Ok(Carried::Buffer(SentBuffer {
+                number: rest as u32,
+                segment,
+                offset,
+                len,
+            }))
         }
         BYTES if rest <= MAX_INLINE as u64 => {
             let mut bytes = [0; MAX_INLINE];
             for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words[1..]) {
                 bytes.copy_from_slice(&word.to_ne_bytes());
             }
-            Ok(Carried::Bytes(Inline { bytes, len: rest as u32, missed }))
+            Ok(Carried::Bytes(Inline {
+                bytes,
+                len: rest as u32,
+                missed,
+            }))
         }
-        BYTES => Err(RecvError::Damaged { what: "it has more bytes than a slot" }),
-        _ => Err(RecvError::Damaged { what: "it is of no known kind" }),
+        BYTES => Err(RecvError::Damaged {
+            what: "it has more bytes than a slot",
+        }),
+        _ => Err(RecvError::Damaged {
+            what: "it is of no known kind",
+        }),
     }
 }
 
@@ -191,8 +213,16 @@ pub struct Missed {
 impl Missed {
     /// Returns the number of messages missed for any reason.
     pub fn total(&self) -> u64 {
-        let Self { withdrawn, full, too_many_loans, stalled, not_connected } = *self;
-        [withdrawn, full, too_many_loans, stalled, not_connected].into_iter().fold(0, u64::saturating_add)
+        let Self {
+            withdrawn,
+            full,
+            too_many_loans,
+            stalled,
+            not_connected,
+        } = *self;
+        [withdrawn, full, too_many_loans, stalled, not_connected]
+            .into_iter()
+            .fold(0, u64::saturating_add)
     }
 }
 
@@ -268,7 +298,13 @@ pub(crate) const OFFSETS: &[(&str, usize)] =
 
 impl MissedWords {
     pub(super) fn store(&self, missed: &Missed) {
-        let Missed { withdrawn, full, too_many_loans, stalled, not_connected } = *missed;
+        let Missed {
+            withdrawn,
+            full,
+            too_many_loans,
+            stalled,
+            not_connected,
+        } = *missed;
         self.withdrawn.store(withdrawn, Ordering::Relaxed);
         self.full.store(full, Ordering::Relaxed);
         self.too_many_loans.store(too_many_loans, Ordering::Relaxed);

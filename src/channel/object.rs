@@ -49,7 +49,8 @@
 use super::bell::Bell;
 use super::error::ChannelError;
 use super::layout::{
-    not_a_channel, size, Facts, Found, Kind, MappedMeeting, MeetingHeader, MessageType, Shared, TypeWords, MAX_SEATS,
+    not_a_channel, size, Facts, Found, Kind, MappedMeeting, MeetingHeader, MessageType, Shared,
+    TypeWords, MAX_SEATS,
 };
 use super::ring::OnFull;
 use crate::os::fork;
@@ -89,13 +90,26 @@ pub(super) struct Object {
 type Made = (Mapping, Link, LockFile);
 
 /// Creates an object of at least `len` bytes, replacing one that a dead sender has left.
-fn make(name: &Name, len: usize, mode: u32, message_type: Option<&MessageType>) -> Result<Made, ChannelError> {
+fn make(
+    name: &Name,
+    len: usize,
+    mode: u32,
+    message_type: Option<&MessageType>,
+) -> Result<Made, ChannelError> {
     let len = round_to_pages(len).unwrap_or(usize::MAX);
     for _ in 0..TRIES {
-        match sweep::create_locked(name.clone(), len, mode, OWNER_BYTE, Mapping::behind_own_page) {
+        match sweep::create_locked(
+            name.clone(),
+            len,
+            mode,
+            OWNER_BYTE,
+            Mapping::behind_own_page,
+        ) {
             Ok(Locked::Made(segment, locks)) => {
                 let (mapping, link) = segment.into_parts();
-                message_type.into_iter().for_each(|declared| TypeWords::of(&mapping).declare(declared));
+                message_type
+                    .into_iter()
+                    .for_each(|declared| TypeWords::of(&mapping).declare(declared));
                 return Ok((mapping, link, locks));
             }
             Ok(Locked::Swept(link)) => {
@@ -111,18 +125,25 @@ fn make(name: &Name, len: usize, mode: u32, message_type: Option<&MessageType>) 
             Removal::Locked | Removal::Read => thread::yield_now(),
             Removal::NotOurs => {
                 let reason = "it is no channel, and stands where one is to be made";
-                return Err(ChannelError::NotAChannel { object: name.path(), reason });
+                return Err(ChannelError::NotAChannel {
+                    object: name.path(),
+                    reason,
+                });
             }
         }
     }
-    Err(ChannelError::NameTaken { object: name.path(), process: None })
+    Err(ChannelError::NameTaken {
+        object: name.path(),
+        process: None,
+    })
 }
 
 pub(super) fn name_process(error: ChannelError, name: &Name) -> ChannelError {
     match error {
         ChannelError::NameTaken { object, .. } => {
             let found = fs::symlink_metadata(name.as_path()).ok();
-            let process = found.and_then(|file| Seen::holder_of(name, (file.dev(), file.ino()), OWNER_BYTE));
+            let process =
+                found.and_then(|file| Seen::holder_of(name, (file.dev(), file.ino()), OWNER_BYTE));
             ChannelError::NameTaken { object, process }
         }
         other => other,
@@ -169,15 +190,31 @@ impl Object {
         let this = Self::make(name, facts, 0o600, None, Some(seat))?;
         // A member of the group may do this. If it fails, the mode must admit the publisher as one of
         // all users, and the group gets no more than these.
-        let is_changed = group.map_or(true, |group| fchown(this.locks.file(), None, Some(group)).is_ok());
-        let mode = if is_changed { mode } else { mode & !0o070 | (mode & 0o007) << 3 };
+        let is_changed = group.map_or(true, |group| {
+            fchown(this.locks.file(), None, Some(group)).is_ok()
+        });
+        let mode = if is_changed {
+            mode
+        } else {
+            mode & !0o070 | (mode & 0o007) << 3
+        };
         set_mode(this.locks.file(), mode).map_err(|error| name.error("fchmod", 0, error))?;
         // The lock comes first: the holder of the bell always holds it too.
-        if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
-            return Err(ChannelError::HasReceiver { object: name.path() });
+        if !this
+            .locks
+            .try_lock(RECEIVER_BYTE)
+            .map_err(|error| name.error(LOCK, 0, error))?
+        {
+            return Err(ChannelError::HasReceiver {
+                object: name.path(),
+            });
         }
         let this = this.hold(name, false, Shared::to_sender)?;
-        this.shared.header().process.0.store(std::process::id(), Ordering::Relaxed);
+        this.shared
+            .header()
+            .process
+            .0
+            .store(std::process::id(), Ordering::Relaxed);
         this.shared.header().what.0.finish();
         Ok(this)
     }
@@ -189,16 +226,33 @@ impl Object {
         message_type: Option<&MessageType>,
         seat: Option<Seat>,
     ) -> Result<Self, ChannelError> {
-        let (mapping, link, locks) = make(name, size(facts.slots, facts.loans), mode, message_type)?;
+        let (mapping, link, locks) =
+            make(name, size(facts.slots, facts.loans), mode, message_type)?;
         let shared = Arc::new(Shared::new(mapping, facts));
         shared.header().what.0.describe(facts);
-        shared.slots().iter().enumerate().for_each(|(at, slot)| slot.start(at));
-        Ok(Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: Some(link), locks: Arc::new(locks) })
+        shared
+            .slots()
+            .iter()
+            .enumerate()
+            .for_each(|(at, slot)| slot.start(at));
+        Ok(Self {
+            listed: None,
+            shared,
+            seat,
+            fork_epoch: fork::epoch(),
+            _link: Some(link),
+            locks: Arc::new(locks),
+        })
     }
 
     /// Holds a bell for this end until it is dropped or the process dies; `listed` stays `None` if
     /// the bell has, or had, a holder. `has_place` is as in [`Listed::new`].
-    fn hold(mut self, name: &Name, has_place: bool, bell: fn(&Shared) -> &Bell) -> Result<Self, ChannelError> {
+    fn hold(
+        mut self,
+        name: &Name,
+        has_place: bool,
+        bell: fn(&Shared) -> &Bell,
+    ) -> Result<Self, ChannelError> {
         let bell = bell(&self.shared);
         let word = addr_of!(*bell).cast::<u8>().cast_mut();
         // SAFETY: both bells lie in the first page of the mapping, which `make` and `layout::open`
@@ -233,7 +287,10 @@ impl Object {
 
     pub(super) fn take_refusal(&self) -> Option<i32> {
         let refusal = self.refusal();
-        self.seat.iter().filter(|_| refusal.is_some()).for_each(Seat::forget_refusal);
+        self.seat
+            .iter()
+            .filter(|_| refusal.is_some())
+            .for_each(Seat::forget_refusal);
         refusal
     }
 
@@ -253,7 +310,14 @@ impl Object {
     /// Returns an end that has yet to [join](Self::join) or to [meet](Self::meet) a receiver.
     pub(super) fn found(found: Found, seat: Option<Seat>) -> Self {
         let shared = Arc::new(Shared::new(found.mapping, &found.facts));
-        Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: None, locks: Arc::new(found.locks) }
+        Self {
+            listed: None,
+            shared,
+            seat,
+            fork_epoch: fork::epoch(),
+            _link: None,
+            locks: Arc::new(found.locks),
+        }
     }
 
     pub(super) fn provider(&self) -> ProviderId {
@@ -262,11 +326,15 @@ impl Object {
 
     /// Makes this end of a pair the receiver's. One of several concurrent tries succeeds.
     pub(super) fn join(self, name: &Name) -> Result<Self, ChannelError> {
-        let gone = || ChannelError::Closed { object: name.path() };
+        let gone = || ChannelError::Closed {
+            object: name.path(),
+        };
         if !self.shared.to_receiver().is_held() {
             return Err(gone());
         }
-        let taken = || ChannelError::HasReceiver { object: name.path() };
+        let taken = || ChannelError::HasReceiver {
+            object: name.path(),
+        };
         // The lock comes first, as in `create_branch`.
         match self.locks.try_lock(RECEIVER_BYTE) {
             Ok(true) => {}
@@ -353,7 +421,15 @@ impl Object {
 
 impl Facts {
     pub(super) fn of_pair(provider: ProviderId, slots: usize, loans: usize) -> Self {
-        Self { kind: Kind::Pair, provider, slots, loans, seats: 1, on_full: OnFull::Block, allow_blocking: true }
+        Self {
+            kind: Kind::Pair,
+            provider,
+            slots,
+            loans,
+            seats: 1,
+            on_full: OnFull::Block,
+            allow_blocking: true,
+        }
     }
 }
 
@@ -388,8 +464,20 @@ impl Meeting {
     ) -> Result<Self, ChannelError> {
         let places = Places::take(facts.seats).map_err(|failed| not_listed(failed, name))?;
         let (mapping, link, locks) = make(name, PAGE, mode, message_type)?;
-        let (page, _places, _link) = (Arc::new(MappedMeeting::new(mapping)), Some(places), Some(link));
-        let this = Self { _places, page, fork_epoch: fork::epoch(), seats: facts.seats, taken: None, _link, locks };
+        let (page, _places, _link) = (
+            Arc::new(MappedMeeting::new(mapping)),
+            Some(places),
+            Some(link),
+        );
+        let this = Self {
+            _places,
+            page,
+            fork_epoch: fork::epoch(),
+            seats: facts.seats,
+            taken: None,
+            _link,
+            locks,
+        };
         this.header().start(facts);
         report(&this.locks, mode);
         Ok(this)
@@ -399,7 +487,15 @@ impl Meeting {
         let seats = found.facts.seats.min(MAX_SEATS);
         let Found { mapping, locks, .. } = found;
         let page = Arc::new(MappedMeeting::new(mapping));
-        Self { _places: None, page, fork_epoch: fork::epoch(), seats, taken: None, _link: None, locks }
+        Self {
+            _places: None,
+            page,
+            fork_epoch: fork::epoch(),
+            seats,
+            taken: None,
+            _link: None,
+            locks,
+        }
     }
 
     #[inline]
@@ -414,9 +510,16 @@ impl Meeting {
     /// Takes a free seat (R1), if there is one.
     pub(super) fn take_seat(mut self, name: &Name) -> Result<Option<Seat>, ChannelError> {
         for at in 0..self.seats {
-            if self.locks.try_lock(SEATS_BYTE + at).map_err(|error| name.error(LOCK, 0, error))? {
+            if self
+                .locks
+                .try_lock(SEATS_BYTE + at)
+                .map_err(|error| name.error(LOCK, 0, error))?
+            {
                 self.taken = Some(SEATS_BYTE + at);
-                return Ok(Some(Seat { meeting: Arc::new(self), at }));
+                return Ok(Some(Seat {
+                    meeting: Arc::new(self),
+                    at,
+                }));
             }
         }
         Ok(None)
@@ -429,7 +532,15 @@ impl Meeting {
 
     /// Returns the publisher's seats, and the id of the branch last announced at each (P2).
     pub(super) fn announced<'a>(self: &'a Arc<Self>) -> impl Iterator<Item = (Seat, u64)> + 'a {
-        (0..self.seats).map(move |at| (Seat { meeting: self.clone(), at }, self.header().branch(at)))
+        (0..self.seats).map(move |at| {
+            (
+                Seat {
+                    meeting: self.clone(),
+                    at,
+                },
+                self.header().branch(at),
+            )
+        })
     }
 
     #[inline]

@@ -8,7 +8,9 @@
 #![forbid(unsafe_code)]
 
 use super::error::ChannelError;
-use super::layout::{size, Facts, Kind, MessageType, Shared, TypeWords, What, EXTRA_SLOTS, WRONG_SIZE};
+use super::layout::{
+    size, Facts, Kind, MessageType, Shared, TypeWords, What, EXTRA_SLOTS, WRONG_SIZE,
+};
 use super::message::Missed;
 use super::ring::{self, OnFull};
 use crate::os::mapping::Mapping;
@@ -51,14 +53,20 @@ pub(crate) struct Traffic {
 }
 
 pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, ChannelError> {
-    let bad = |reason| Err(ChannelError::NotAChannel { object: name.path(), reason });
+    let bad = |reason| {
+        Err(ChannelError::NotAChannel {
+            object: name.path(),
+            reason,
+        })
+    };
     if len < PAGE {
         return bad("it is too small for a header");
     }
     let copy = Mapping::copy_of(file, name, PAGE)?;
     let facts = What::of(&copy).facts(|| name.path())?;
     // First, because the size of impossible numbers may not be one.
-    if !facts.are_possible() || facts.kind != Kind::Meeting && len < size(facts.slots, facts.loans) {
+    if !facts.are_possible() || facts.kind != Kind::Meeting && len < size(facts.slots, facts.loans)
+    {
         return bad(WRONG_SIZE);
     }
     let (role, traffic) = match facts.kind {
@@ -66,9 +74,23 @@ pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, Chan
         Kind::Pair => (Role::Pair, traffic(file, name, &facts)?),
         Kind::Branch => (Role::Branch, traffic(file, name, &facts)?),
     };
-    let Facts { provider, on_full, slots, loans, .. } = facts;
+    let Facts {
+        provider,
+        on_full,
+        slots,
+        loans,
+        ..
+    } = facts;
     let message_type = TypeWords::of(&copy).read();
-    Ok(Outside { provider, role, message_type, on_full, capacity: slots - EXTRA_SLOTS, loans, traffic })
+    Ok(Outside {
+        provider,
+        role,
+        message_type,
+        on_full,
+        capacity: slots - EXTRA_SLOTS,
+        loans,
+        traffic,
+    })
 }
 
 fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelError> {
@@ -78,8 +100,18 @@ fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelEr
     let sent = ring::sent(slots);
     // The extra slot may hold a message too.
     let waiting = ring::waiting(slots).min(shared.capacity());
-    let (is_connected, is_evicted) = (shared.to_receiver().is_held(), shared.header().what.0.is_evicted());
-    Ok(Traffic { sent, waiting, missed: shared.missed().load(), is_connected, is_evicted, loaned: all(&shared) })
+    let (is_connected, is_evicted) = (
+        shared.to_receiver().is_held(),
+        shared.header().what.0.is_evicted(),
+    );
+    Ok(Traffic {
+        sent,
+        waiting,
+        missed: shared.missed().load(),
+        is_connected,
+        is_evicted,
+        loaned: all(&shared),
+    })
 }
 
 /// The bits of a word that hold 1 + the length.
@@ -100,7 +132,10 @@ pub(crate) struct Loaned {
 #[inline]
 pub(super) fn note(words: &[AtomicU64], number: usize, ticket: u64, len: usize) {
     if let Some(word) = words.get(number) {
-        word.store((ticket << LEN_BITS) | ((len as u64 + 1) % LENGTHS), Ordering::Relaxed);
+        word.store(
+            (ticket << LEN_BITS) | ((len as u64 + 1) % LENGTHS),
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -117,7 +152,8 @@ pub(super) fn all(copy: &Shared) -> Vec<Loaned> {
     let words = copy.loan_words();
     let read = copy.returns_read().load(Ordering::Relaxed);
     // Bounded by the number of words, as genuine returns are. The copy is private.
-    let unread = (0..words.len() as u64).map_while(|ahead| ring::returned(copy.returns(), read.wrapping_add(ahead)));
+    let unread = (0..words.len() as u64)
+        .map_while(|ahead| ring::returned(copy.returns(), read.wrapping_add(ahead)));
     unread.for_each(|number| strike(words, number as usize));
     let loaned = |(number, word): (u32, &AtomicU64)| {
         let word = word.load(Ordering::Relaxed);

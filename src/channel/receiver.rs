@@ -6,7 +6,8 @@ use super::bell::Woken;
 use super::borrower::{memory_bell, Borrower, Loan, MappedSegments};
 use super::error::{ChannelError, RecvError};
 use super::layout::{
-    self, not_a_channel, Facts, Found, Kind, MessageType, Shared, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS,
+    self, not_a_channel, Facts, Found, Kind, MessageType, Shared, DEFAULT_SPIN, EXTRA_SLOTS,
+    MAX_LOANS, MAX_SLOTS,
 };
 use super::message::{self, Carried, Inline, Missed};
 use super::object::{Meeting, Object};
@@ -94,7 +95,9 @@ impl AsRef<[u8]> for Message {
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut message = f.debug_struct("Message");
-        message.field("len", &self.len()).field("is_inline", &self.is_inline());
+        message
+            .field("len", &self.len())
+            .field("is_inline", &self.is_inline());
         message.field("missed", &self.missed()).finish()
     }
 }
@@ -132,7 +135,10 @@ impl ReceiverBuilder {
     }
 
     pub(super) fn behind(&self, most: usize, on_full: OnFull) -> (usize, OnFull) {
-        (self.capacity.unwrap_or(most), self.on_full.unwrap_or(on_full))
+        (
+            self.capacity.unwrap_or(most),
+            self.on_full.unwrap_or(on_full),
+        )
     }
 
     /// Sets what happens when this receiver of a [`Publisher`](super::Publisher) is behind by its
@@ -184,26 +190,43 @@ impl ReceiverBuilder {
     ) -> Result<Receiver, ChannelError> {
         let object = layout::name(names, name)?;
         let mut found = layout::open(&object, uid)?;
-        let message_type = MessageType::expect(&self.message_type, found.message_type.take(), || object.path())?;
+        let message_type =
+            MessageType::expect(&self.message_type, found.message_type.take(), || {
+                object.path()
+            })?;
         let provider = found.facts.provider;
         // Before joining, which could not be undone.
         let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
         let (object, on_full) = match found.facts.kind {
             Kind::Pair => (self.join(found, &object)?, OnFull::Block),
-            Kind::Meeting => self.take_a_seat(found, &object, |branch| layout::branch_name(names, name, branch))?,
+            Kind::Meeting => self.take_a_seat(found, &object, |branch| {
+                layout::branch_name(names, name, branch)
+            })?,
             Kind::Branch => {
                 let reason = "it is one receiver's part of a channel";
-                return Err(ChannelError::NotAChannel { object: object.path(), reason });
+                return Err(ChannelError::NotAChannel {
+                    object: object.path(),
+                    reason,
+                });
             }
         };
         let borrower = Arc::new(Borrower::new(&object, names, memory));
         let segments = MappedSegments::new(names, uid, provider, borrower);
-        Ok(Receiver::new(object, segments, on_full, message_type, self.spin, interrupts))
+        Ok(Receiver::new(
+            object,
+            segments,
+            on_full,
+            message_type,
+            self.spin,
+            interrupts,
+        ))
     }
 
     fn join(&self, found: Found, name: &Name) -> Result<Object, ChannelError> {
         if self.capacity.is_some() || self.loans.is_some() || self.on_full.is_some() {
-            return Err(ChannelError::NotAPublisher { object: name.path() });
+            return Err(ChannelError::NotAPublisher {
+                object: name.path(),
+            });
         }
         Object::found(found, None).join(name)
     }
@@ -217,16 +240,31 @@ impl ReceiverBuilder {
     ) -> Result<(Object, OnFull), ChannelError> {
         let rules = found.facts;
         let object = || name.path();
-        let access = found.locks.file().metadata().map_err(|error| name.error("fstat", 0, error))?;
+        let access = found
+            .locks
+            .file()
+            .metadata()
+            .map_err(|error| name.error("fstat", 0, error))?;
         let is_own = access.uid() == effective_uid();
         if !is_own && !admits_others(access.mode()) {
             // The publisher could not open the branch that this process creates.
             let (found, expected) = (access.uid(), effective_uid());
-            return Err(ChannelError::WrongUid { object: object(), found, expected });
+            return Err(ChannelError::WrongUid {
+                object: object(),
+                found,
+                expected,
+            });
         }
-        let (mode, group) = if is_own { (0o600, None) } else { (access.mode() & 0o666, Some(access.gid())) };
+        let (mode, group) = if is_own {
+            (0o600, None)
+        } else {
+            (access.mode() & 0o666, Some(access.gid()))
+        };
         let (most, most_loans) = (rules.slots - EXTRA_SLOTS, rules.loans);
-        let (capacity, loans) = (self.capacity.unwrap_or(most), self.loans.unwrap_or(most_loans));
+        let (capacity, loans) = (
+            self.capacity.unwrap_or(most),
+            self.loans.unwrap_or(most_loans),
+        );
         ChannelError::check("capacity", capacity, 1, most.min(MAX_SLOTS))?;
         ChannelError::check("loans", loans, 1, most_loans.min(MAX_LOANS))?;
         let on_full = self.on_full.unwrap_or(rules.on_full);
@@ -241,13 +279,23 @@ impl ReceiverBuilder {
             return Err(gone());
         }
         let seat = meeting.take_seat(name)?;
-        let seat = seat.ok_or_else(|| ChannelError::TooManyReceivers { object: object(), max: rules.seats })?;
+        let seat = seat.ok_or_else(|| ChannelError::TooManyReceivers {
+            object: object(),
+            max: rules.seats,
+        })?;
         if let Some(former) = seat.branch() {
             // If this fails, a sweep does it.
             let _ = remove_dead(&branch_name(former), effective_uid(), CHANNEL_MAGIC, true);
         }
         let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
-        let facts = Facts { kind: Kind::Branch, slots, loans, seats: 1, on_full, ..rules };
+        let facts = Facts {
+            kind: Kind::Branch,
+            slots,
+            loans,
+            seats: 1,
+            on_full,
+            ..rules
+        };
         let branch = Object::create_branch(&branch_name(id), &facts, seat.clone(), mode, group)?;
         // R5. A dead publisher rings for no new receiver.
         if seat.announce(id) && seat.has_publisher() {
@@ -265,9 +313,16 @@ impl ReceiverBuilder {
     /// # Errors
     ///
     /// See [`open`](Self::open).
-    pub fn open_timeout(self, client: &Client, name: &str, timeout: Duration) -> Result<Receiver, ChannelError> {
+    pub fn open_timeout(
+        self,
+        client: &Client,
+        name: &str,
+        timeout: Duration,
+    ) -> Result<Receiver, ChannelError> {
         let object = layout::name(client.trusted().0, name)?;
-        Attempts::run(object, timeout, may_open_later, || self.clone().open(client, name))
+        Attempts::run(object, timeout, may_open_later, || {
+            self.clone().open(client, name)
+        })
     }
 
     /// Like [`open_timeout`](Self::open_timeout), without a timeout and without blocking the
@@ -315,7 +370,13 @@ pub struct Receiver {
 impl Receiver {
     /// Returns a builder with the default options.
     pub fn builder() -> ReceiverBuilder {
-        ReceiverBuilder { spin: DEFAULT_SPIN, capacity: None, loans: None, on_full: None, message_type: None }
+        ReceiverBuilder {
+            spin: DEFAULT_SPIN,
+            capacity: None,
+            loans: None,
+            on_full: None,
+            message_type: None,
+        }
     }
 
     /// Opens a channel with the default options.
@@ -335,7 +396,11 @@ impl Receiver {
         spin: Duration,
         interrupts: Arc<Interrupts>,
     ) -> Self {
-        let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, interrupts));
+        let sleeper = Box::new(Sleeper::new(
+            object.shared(),
+            Shared::to_receiver,
+            interrupts,
+        ));
         let (ticket, expected, read) = (Ticket::default(), 0, None);
         let (limit_seen, borrowed, turn) = (0, 0, 0);
         Self {
@@ -467,11 +532,15 @@ impl Receiver {
     /// not the provider's; [`RecvError::Forked`] in a forked child.
     pub fn warm(&mut self) -> Result<usize, RecvError> {
         self.check_fork()?;
-        let Self { object, segments, .. } = self;
-        segments.warm(|| is_sender_there(object)).map_err(|error| match error {
-            AttachError::Os(error) if may_work_later(&error) => RecvError::Map(error),
-            error => error.into(),
-        })
+        let Self {
+            object, segments, ..
+        } = self;
+        segments
+            .warm(|| is_sender_there(object))
+            .map_err(|error| match error {
+                AttachError::Os(error) if may_work_later(&error) => RecvError::Map(error),
+                error => error.into(),
+            })
     }
 
     /// Returns how many unreceived messages the channel can hold.
@@ -521,7 +590,15 @@ impl Receiver {
     /// Not inlined, so that a received message stays in registers on its way to the caller.
     #[inline(never)]
     fn wait(&mut self, deadline: Option<Deadline>) -> Woken {
-        let Self { object, sleeper, segments, ticket, limit_seen, borrowed, .. } = self;
+        let Self {
+            object,
+            sleeper,
+            segments,
+            ticket,
+            limit_seen,
+            borrowed,
+            ..
+        } = self;
         object.look_for_publisher();
         let has_next = || has_next(object, segments, *ticket, *limit_seen, *borrowed);
         sleeper.wait(self.spin, deadline, has_next, || object.has_sender())
@@ -529,7 +606,9 @@ impl Receiver {
 
     /// If a check is due and the sender has died, closes the channel on its behalf.
     pub(super) fn look_for_sender(&mut self) {
-        let Self { object, sleeper, .. } = self;
+        let Self {
+            object, sleeper, ..
+        } = self;
         sleeper.look_for_ringer(|| object.has_sender());
     }
 
@@ -543,7 +622,13 @@ impl Receiver {
 
     #[inline]
     pub(super) fn has_next(&self) -> bool {
-        has_next(&self.object, &self.segments, self.ticket, self.limit_seen, self.borrowed)
+        has_next(
+            &self.object,
+            &self.segments,
+            self.ticket,
+            self.limit_seen,
+            self.borrowed,
+        )
     }
 
     pub(super) fn object(&self) -> &Object {
@@ -552,7 +637,15 @@ impl Receiver {
 
     /// Registers `waker` for [`has_next`](Self::has_next); see [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
-        let Self { object, sleeper, segments, ticket, limit_seen, borrowed, .. } = self;
+        let Self {
+            object,
+            sleeper,
+            segments,
+            ticket,
+            limit_seen,
+            borrowed,
+            ..
+        } = self;
         let has_next = || has_next(object, segments, *ticket, *limit_seen, *borrowed);
         sleeper.arm(waker, has_next, || object.has_sender())
     }
@@ -561,15 +654,21 @@ impl Receiver {
     #[inline]
     fn take(&mut self) -> Option<Result<Message, RecvError>> {
         // Mapped before the claim: the sender counts a claimed message as received.
-        let Self { object, segments, ticket, .. } = self;
+        let Self {
+            object,
+            segments,
+            ticket,
+            ..
+        } = self;
         // A publisher may withdraw it: by the receiver's rule, or to disconnect it.
         let may_vanish = object.seat().is_some();
         let prepare = |ticket, words: &_| prepare(object, segments, ticket, words);
-        let (words, ticket) = match ring::receive(object.shared().slots(), ticket, may_vanish, prepare) {
-            Some(Ok(received)) => received,
-            Some(Err(error)) => return Some(Err(RecvError::Map(error))),
-            None => return self.why_none().map(Err),
-        };
+        let (words, ticket) =
+            match ring::receive(object.shared().slots(), ticket, may_vanish, prepare) {
+                Some(Ok(received)) => received,
+                Some(Err(error)) => return Some(Err(RecvError::Map(error))),
+                None => return self.why_none().map(Err),
+            };
         if may_vanish {
             object.shared().to_sender().ring_after_rmw();
         } else {
@@ -604,7 +703,12 @@ impl Receiver {
         if let Some(errno) = self.object.take_refusal() {
             return Some(RecvError::NotConnected { errno });
         }
-        let is_at_limit = self.object.shared().missed().limit().take(&mut self.limit_seen);
+        let is_at_limit = self
+            .object
+            .shared()
+            .missed()
+            .limit()
+            .take(&mut self.limit_seen);
         let holds_any = holds_any(&self.segments, self.borrowed);
         // After the end of the channel, that is the reason.
         let is_reason = is_at_limit && holds_any && !self.object.is_sender_gone();
@@ -640,7 +744,13 @@ impl Receiver {
 
 /// Returns `true` if the next message has arrived, or there is a reason why none does.
 #[inline]
-fn has_next(object: &Object, segments: &MappedSegments, ticket: Ticket, limit_seen: u64, borrowed: u64) -> bool {
+fn has_next(
+    object: &Object,
+    segments: &MappedSegments,
+    ticket: Ticket,
+    limit_seen: u64,
+    borrowed: u64,
+) -> bool {
     let shared = object.shared();
     ring::has_passed(shared.slots(), ticket)
         || object.refusal().is_some()
@@ -655,11 +765,18 @@ fn holds_any(segments: &MappedSegments, borrowed: u64) -> bool {
 
 /// Maps the segment of a message. Fails only if a later attempt may succeed.
 #[inline]
-fn prepare(object: &Object, segments: &mut MappedSegments, ticket: Ticket, words: &Words) -> Result<(), OsError> {
+fn prepare(
+    object: &Object,
+    segments: &mut MappedSegments,
+    ticket: Ticket,
+    words: &Words,
+) -> Result<(), OsError> {
     if message::segment(words).map_or(true, |segment| segments.is_prepared(segment)) {
         return Ok(());
     }
-    let Ok(Carried::Buffer(place)) = message::read(ticket.number(), words, 0) else { return Ok(()) };
+    let Ok(Carried::Buffer(place)) = message::read(ticket.number(), words, 0) else {
+        return Ok(());
+    };
     match segments.prepare(&place, || is_sender_there(object)) {
         Err(AttachError::Os(error)) if may_work_later(&error) => Err(error),
         // The message is received anyway; `open` then reports the error.
@@ -672,7 +789,10 @@ fn is_sender_there(object: &Object) -> bool {
 }
 
 fn may_work_later(error: &OsError) -> bool {
-    matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR))
+    matches!(
+        error.errno(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR)
+    )
 }
 
 impl Drop for Receiver {
@@ -688,7 +808,9 @@ impl Drop for Receiver {
         fence(Ordering::SeqCst);
         // The sender handles the messages that it sends from now on.
         let slots = self.object.shared().slots();
-        for (words, ticket) in (0..slots.len()).map_while(|_| ring::claim_next(slots, &mut self.ticket)) {
+        for (words, ticket) in
+            (0..slots.len()).map_while(|_| ring::claim_next(slots, &mut self.ticket))
+        {
             if let Ok(Carried::Buffer(place)) = message::read(ticket.number(), &words, 0) {
                 self.segments.borrower().give_back(place.number);
             }
@@ -698,7 +820,9 @@ impl Drop for Receiver {
 
 impl fmt::Debug for Receiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver").field("provider", &self.object.provider()).finish()
+        f.debug_struct("Receiver")
+            .field("provider", &self.object.provider())
+            .finish()
     }
 }
 

@@ -61,7 +61,9 @@ pub enum OnFull {
 
 impl OnFull {
     pub(super) fn from_number(number: u32) -> Option<Self> {
-        [Self::Block, Self::DropNewest, Self::DropOldest].into_iter().find(|&rule| rule as u32 == number)
+        [Self::Block, Self::DropNewest, Self::DropOldest]
+            .into_iter()
+            .find(|&rule| rule as u32 == number)
     }
 }
 
@@ -99,13 +101,19 @@ impl Ticket {
     #[inline]
     pub(super) fn next(self, slots: &[Slot]) -> Self {
         let at = self.at + 1;
-        Self { number: self.number.wrapping_add(1), at: if at < slots.len() { at } else { 0 } }
+        Self {
+            number: self.number.wrapping_add(1),
+            at: if at < slots.len() { at } else { 0 },
+        }
     }
 
     /// `None` before the first message.
     pub(super) fn previous(self, slots: &[Slot]) -> Option<Self> {
         let at = if self.at > 0 { self.at } else { slots.len() };
-        Some(Self { number: self.number.checked_sub(1)?, at: at.checked_sub(1)? })
+        Some(Self {
+            number: self.number.checked_sub(1)?,
+            at: at.checked_sub(1)?,
+        })
     }
 
     fn full(self) -> u64 {
@@ -124,7 +132,11 @@ impl Slot {
     fn rounds_after(&self, ticket: Ticket, slots: &[Slot]) -> Option<u64> {
         let count = slots.len() as u64;
         // Acquire: partner of the Release in `put`.
-        match self.sequence.load(Ordering::Acquire).wrapping_sub(ticket.number) {
+        match self
+            .sequence
+            .load(Ordering::Acquire)
+            .wrapping_sub(ticket.number)
+        {
             0 => None,
             1 => Some(0),
             ahead if ahead % count <= 1 && ahead as i64 > 0 => Some(ahead / count),
@@ -136,7 +148,10 @@ impl Slot {
 impl Slot {
     #[cfg(all(test, loom))]
     pub(super) fn free_for(ticket: u64) -> Self {
-        Self { sequence: AtomicU64::new(ticket), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+        Self {
+            sequence: AtomicU64::new(ticket),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
     }
 
     pub(super) fn start(&self, ticket: usize) {
@@ -158,13 +173,17 @@ impl Slot {
 #[inline]
 pub(super) fn has_room(slots: &[Slot], ticket: Ticket) -> bool {
     // Acquire: partner of the Release in `free`.
-    ticket.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.number)
+    ticket
+        .slot(slots)
+        .is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.number)
 }
 
 /// Sends a message, for which there [is room](has_room).
 #[inline]
 pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
-    let Some(slot) = ticket.slot(slots) else { return };
+    let Some(slot) = ticket.slot(slots) else {
+        return;
+    };
     for (word, &value) in slot.words.iter().zip(message) {
         word.store(value, Ordering::Relaxed);
     }
@@ -177,7 +196,8 @@ pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
 pub(super) fn free(slots: &[Slot], read: Ticket) {
     if let Some(slot) = read.slot(slots) {
         // Release: the words were copied out; partner of the Acquire in `has_room` and `is_done`.
-        slot.sequence.store(read.free_again(slots), Ordering::Release);
+        slot.sequence
+            .store(read.free_again(slots), Ordering::Release);
     }
 }
 
@@ -191,11 +211,16 @@ pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
 /// [`claim`] for a message already [peeked](peek) at; `false`: its words are invalid.
 #[inline]
 fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
-    let Some(slot) = ticket.slot(slots) else { return false };
+    let Some(slot) = ticket.slot(slots) else {
+        return false;
+    };
     let (full, free) = (ticket.full(), ticket.free_again(slots));
     // AcqRel: its own partner, so one side gets the message. Acquire even on failure: the other
     // side has copied the words out.
-    let is_ours = slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    let is_ours = slot
+        .sequence
+        .compare_exchange(full, free, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok();
     if is_ours {
         *ticket = ticket.next(slots);
     }
@@ -205,7 +230,10 @@ fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
 /// The oldest message that may still wait before `ticket` is sent: the one in its slot.
 #[inline]
 pub(super) fn oldest(slots: &[Slot], ticket: Ticket) -> Ticket {
-    Ticket { number: ticket.number.wrapping_sub(slots.len() as u64), ..ticket }
+    Ticket {
+        number: ticket.number.wrapping_sub(slots.len() as u64),
+        ..ticket
+    }
 }
 
 pub(super) fn sent(slots: &[Slot]) -> u64 {
@@ -231,12 +259,17 @@ pub(super) fn waiting(slots: &[Slot]) -> usize {
 /// Returns `true` if this message was sent, even if it was withdrawn since.
 #[inline]
 pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
-    ticket.slot(slots).is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
+    ticket
+        .slot(slots)
+        .is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
 }
 
 #[inline]
 fn peek(slots: &[Slot], ticket: Ticket) -> Option<Words> {
-    ticket.slot(slots).filter(|slot| slot.carries(ticket)).map(Slot::words)
+    ticket
+        .slot(slots)
+        .filter(|slot| slot.carries(ticket))
+        .map(Slot::words)
 }
 
 /// Advances the ticket past withdrawn messages, and returns the next one's words.
@@ -255,7 +288,11 @@ fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
                 // All but the last `slots.len() - 1` tickets before that round were withdrawn or
                 // received.
                 let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
-                *ticket = Ticket { number: here.number.wrapping_add(whole_rounds), ..here }.next(slots);
+                *ticket = Ticket {
+                    number: here.number.wrapping_add(whole_rounds),
+                    ..here
+                }
+                .next(slots);
             }
         }
     }
@@ -307,9 +344,17 @@ fn first(slots: &[Slot], next: Ticket, end: Ticket) -> Ticket {
 }
 
 /// Returns the words of the messages from `next` up to `end` that wait.
-pub(super) fn unreceived(slots: &[Slot], next: Ticket, end: Ticket) -> impl Iterator<Item = Words> + '_ {
-    let tickets = std::iter::successors(Some(first(slots, next, end)), |here| Some(here.next(slots)));
-    tickets.take_while(move |here| *here != end).inspect(|_| note_look()).filter_map(|here| peek(slots, here))
+pub(super) fn unreceived(
+    slots: &[Slot],
+    next: Ticket,
+    end: Ticket,
+) -> impl Iterator<Item = Words> + '_ {
+    let tickets =
+        std::iter::successors(Some(first(slots, next, end)), |here| Some(here.next(slots)));
+    tickets
+        .take_while(move |here| *here != end)
+        .inspect(|_| note_look())
+        .filter_map(|here| peek(slots, here))
 }
 
 /// Withdraws the first message from `next` up to `end` for which `is_meant` returns `true`, and
@@ -339,7 +384,8 @@ pub(super) fn withdraw(
 /// it and asked for the next.
 pub(super) fn is_done(slots: &[Slot], sent: Ticket) -> bool {
     // Acquire: partner of the Release in `free`.
-    sent.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == sent.free_again(slots))
+    sent.slot(slots)
+        .is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == sent.free_again(slots))
 }
 
 /// The bits of a return that hold the loan's number.
@@ -360,7 +406,10 @@ fn word(words: &[AtomicU64], ticket: u64) -> Option<&AtomicU64> {
 pub(super) fn give_back(words: &[AtomicU64], ticket: u64, number: u32) {
     if let Some(word) = word(words, ticket) {
         // Release: the receiver has finished reading; partner of the Acquire in `returned`.
-        word.store(tag(ticket) | (u64::from(number) % NUMBERS), Ordering::Release);
+        word.store(
+            tag(ticket) | (u64::from(number) % NUMBERS),
+            Ordering::Release,
+        );
     }
 }
 

@@ -5,7 +5,8 @@
 use super::branch::{self, Branch, Patience};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::layout::{
-    self, Facts, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS,
+    self, Facts, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS,
+    MAX_SLOTS, MIN_SLOTS,
 };
 use super::message;
 use super::object::{name_process, Object};
@@ -93,7 +94,8 @@ impl SenderBuilder {
     /// [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
         let object = layout::name(provider.names(), name)?;
-        self.try_create(provider, &object).map_err(|error| name_process(error, &object))
+        self.try_create(provider, &object)
+            .map_err(|error| name_process(error, &object))
     }
 
     /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has the
@@ -102,10 +104,17 @@ impl SenderBuilder {
     /// # Errors
     ///
     /// See [`create`](Self::create).
-    pub fn create_timeout(self, provider: &Provider, name: &str, timeout: Duration) -> Result<Sender, ChannelError> {
+    pub fn create_timeout(
+        self,
+        provider: &Provider,
+        name: &str,
+        timeout: Duration,
+    ) -> Result<Sender, ChannelError> {
         let object = layout::name(provider.names(), name)?;
         let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
-        let made = Attempts::run(object.clone(), timeout, is_taken, || self.try_create(provider, &object));
+        let made = Attempts::run(object.clone(), timeout, is_taken, || {
+            self.try_create(provider, &object)
+        });
         made.map_err(|error| name_process(error, &object))
     }
 
@@ -120,11 +129,26 @@ impl SenderBuilder {
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
         }
-        let facts = Facts::of_pair(provider.id(), self.slots + EXTRA_SLOTS, self.loans.next_power_of_two());
+        let facts = Facts::of_pair(
+            provider.id(),
+            self.slots + EXTRA_SLOTS,
+            self.loans.next_power_of_two(),
+        );
         let loans = branch::loans(name, facts.loans)?;
         let object = Object::create(name, &facts, self.mode, self.message_type.as_ref())?;
-        let branch = Branch::new(object, loans, facts.on_full, usize::MAX, Interrupts::new(), Some(provider.pool()));
-        Ok(Sender { branch, provider: provider.id(), spin: self.spin })
+        let branch = Branch::new(
+            object,
+            loans,
+            facts.on_full,
+            usize::MAX,
+            Interrupts::new(),
+            Some(provider.pool()),
+        );
+        Ok(Sender {
+            branch,
+            provider: provider.id(),
+            spin: self.spin,
+        })
     }
 }
 
@@ -165,9 +189,10 @@ impl Sender {
     /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         self.check_fork()?;
-        self.branch.wait(Duration::ZERO, Deadline::after(timeout), |object, _| {
-            object.shared().has_had_receiver() && !object.shared().to_sender().is_gone()
-        })
+        self.branch
+            .wait(Duration::ZERO, Deadline::after(timeout), |object, _| {
+                object.shared().has_had_receiver() && !object.shared().to_sender().is_gone()
+            })
     }
 
     /// Blocks until the receiver has received everything and asked for more, for at most `timeout`.
@@ -238,21 +263,36 @@ impl Sender {
     ///
     /// [`SendErrorKind::TimedOut`], and those of [`send`](Self::send).
     #[inline]
-    pub fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<(), SendError<ShmBuf>> {
+    pub fn send_timeout(
+        &mut self,
+        buffer: ShmBuf,
+        timeout: Duration,
+    ) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, || Patience::of(timeout))
     }
 
     // All calls are in `prepare` and `finish`, which few sends need: saving registers for them would be
     // stores that the fence waits for.
     #[inline(always)]
-    fn send_buffer(&mut self, message: ShmBuf, patience: impl FnOnce() -> Patience) -> Result<(), SendError<ShmBuf>> {
-        let message = if self.can_send(&message) { message } else { self.prepare(message, patience)? };
+    fn send_buffer(
+        &mut self,
+        message: ShmBuf,
+        patience: impl FnOnce() -> Patience,
+    ) -> Result<(), SendError<ShmBuf>> {
+        let message = if self.can_send(&message) {
+            message
+        } else {
+            self.prepare(message, patience)?
+        };
         let (len, place, bytes) = (message.len(), message.place(), message.capacity());
         match self.branch.lend(place, bytes, message, 0) {
             Ok(number) if self.branch.fence_and_look() => self.finish(number, len),
             Ok(_) => Ok(()),
             // Never: there was a loan.
-            Err(message) => Err(SendError { kind: SendErrorKind::TooManyLoans { max: self.loans() }, message }),
+            Err(message) => Err(SendError {
+                kind: SendErrorKind::TooManyLoans { max: self.loans() },
+                message,
+            }),
         }
     }
 
@@ -267,7 +307,11 @@ impl Sender {
     }
 
     #[inline(never)]
-    fn prepare(&mut self, message: ShmBuf, patience: impl FnOnce() -> Patience) -> Result<ShmBuf, SendError<ShmBuf>> {
+    fn prepare(
+        &mut self,
+        message: ShmBuf,
+        patience: impl FnOnce() -> Patience,
+    ) -> Result<ShmBuf, SendError<ShmBuf>> {
         if let Err(kind) = self.reserve(message.capacity(), patience()) {
             if kind == SendErrorKind::Disconnected {
                 // After the provider's drop, no other thread reclaims.
@@ -277,7 +321,10 @@ impl Sender {
         }
         let (found, expected) = (message.provider(), self.provider);
         if found != expected {
-            return Err(SendError { kind: SendErrorKind::OtherProvider { found, expected }, message });
+            return Err(SendError {
+                kind: SendErrorKind::OtherProvider { found, expected },
+                message,
+            });
         }
         Ok(message)
     }
@@ -289,7 +336,10 @@ impl Sender {
         let is_left = branch.is_left();
         branch.collect_some();
         match is_left.then(|| branch.take_back(number, len)).flatten() {
-            Some(message) => Err(SendError { kind: SendErrorKind::Disconnected, message }),
+            Some(message) => Err(SendError {
+                kind: SendErrorKind::Disconnected,
+                message,
+            }),
             None => Ok(()),
         }
     }
@@ -322,7 +372,11 @@ impl Sender {
     ///
     /// [`SendErrorKind::TimedOut`], and those of [`send_bytes`](Self::send_bytes).
     #[inline]
-    pub fn send_bytes_timeout(&mut self, bytes: &[u8], timeout: Duration) -> Result<(), SendErrorKind> {
+    pub fn send_bytes_timeout(
+        &mut self,
+        bytes: &[u8],
+        timeout: Duration,
+    ) -> Result<(), SendErrorKind> {
         self.send_inline(bytes, Patience::of(timeout))
     }
 
@@ -351,7 +405,10 @@ impl Sender {
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         let bytes = buffer.capacity();
-        branch::send(self, buffer, bytes, Self::try_send, |sender, _| Some((&mut sender.branch, None))).await
+        branch::send(self, buffer, bytes, Self::try_send, |sender, _| {
+            Some((&mut sender.branch, None))
+        })
+        .await
     }
 
     /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes as [`send_async`](Self::send_async)
@@ -362,11 +419,16 @@ impl Sender {
     /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
-        let try_send =
-            |sender: &mut Self, message| sender.try_send_bytes(message).map_err(|kind| SendError { kind, message });
-        branch::send(self, bytes, 0, try_send, |sender, _| Some((&mut sender.branch, None)))
-            .await
-            .map_err(|error| error.kind)
+        let try_send = |sender: &mut Self, message| {
+            sender
+                .try_send_bytes(message)
+                .map_err(|kind| SendError { kind, message })
+        };
+        branch::send(self, bytes, 0, try_send, |sender, _| {
+            Some((&mut sender.branch, None))
+        })
+        .await
+        .map_err(|error| error.kind)
     }
 
     /// Returns ready if [`try_send`](Self::try_send) would not wait, and otherwise registers the task
@@ -376,7 +438,11 @@ impl Sender {
     /// # Errors
     ///
     /// [`SendErrorKind::Disconnected`], [`SendErrorKind::NoHelper`], [`SendErrorKind::Forked`].
-    pub fn poll_ready(&mut self, context: &mut Context<'_>, buffer: &ShmBuf) -> Poll<Result<(), SendErrorKind>> {
+    pub fn poll_ready(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &ShmBuf,
+    ) -> Poll<Result<(), SendErrorKind>> {
         self.poll_room(context, buffer.capacity())
     }
 
@@ -385,11 +451,18 @@ impl Sender {
     /// # Errors
     ///
     /// Those of [`poll_ready`](Self::poll_ready).
-    pub fn poll_ready_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendErrorKind>> {
+    pub fn poll_ready_bytes(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), SendErrorKind>> {
         self.poll_room(context, 0)
     }
 
-    fn poll_room(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<Result<(), SendErrorKind>> {
+    fn poll_room(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: usize,
+    ) -> Poll<Result<(), SendErrorKind>> {
         // Twice, so that a receiver that pretends to have room does not block the thread.
         for _ in 0..2 {
             match self.reserve(bytes, Patience::None) {
@@ -409,7 +482,11 @@ impl Sender {
 
     #[inline]
     fn check_fork(&self) -> Result<(), SendErrorKind> {
-        self.branch.object.is_ours().then_some(()).ok_or(SendErrorKind::Forked)
+        self.branch
+            .object
+            .is_ours()
+            .then_some(())
+            .ok_or(SendErrorKind::Forked)
     }
 
     /// [`Branch::reserve`], unless the receiver is closed or dead.
@@ -434,6 +511,9 @@ impl Drop for Sender {
 
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender").field("capacity", &self.capacity()).field("provider", &self.provider).finish()
+        f.debug_struct("Sender")
+            .field("capacity", &self.capacity())
+            .field("provider", &self.provider)
+            .finish()
     }
 }

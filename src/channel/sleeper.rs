@@ -74,9 +74,18 @@ pub(super) struct Sleeper {
 }
 
 impl Sleeper {
-    pub(super) fn new(shared: &Arc<Shared>, bell: fn(&Shared) -> &Bell, interrupts: Arc<Interrupts>) -> Self {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        bell: fn(&Shared) -> &Bell,
+        interrupts: Arc<Interrupts>,
+    ) -> Self {
         let end = MappedBell::new(shared, bell);
-        Self { end, interrupts, look: Look::new(), awaited: None }
+        Self {
+            end,
+            interrupts,
+            look: Look::new(),
+            awaited: None,
+        }
     }
 
     pub(super) fn interrupts(&self) -> &Arc<Interrupts> {
@@ -106,7 +115,12 @@ impl Sleeper {
         is_there: impl Fn() -> bool,
     ) -> Woken {
         self.leave_helper();
-        let Self { end, interrupts, look, .. } = self;
+        let Self {
+            end,
+            interrupts,
+            look,
+            ..
+        } = self;
         let is_over = || is_ready() || interrupts.is_set();
         match spin(budget, end.bell(), deadline, look, is_over, is_there) {
             Woken::Ready if !is_ready() && interrupts.take() => Woken::Interrupted,
@@ -182,7 +196,11 @@ pub(super) enum Asleep {
 impl Interrupts {
     pub(super) fn new() -> Arc<Self> {
         let (is_set, asleep) = (AtomicBool::new(false), Mutex::new(Asleep::Nowhere));
-        Arc::new(Self { is_set, asleep, fork_epoch: fork::epoch() })
+        Arc::new(Self {
+            is_set,
+            asleep,
+            fork_epoch: fork::epoch(),
+        })
     }
 
     /// Records where the next wait sleeps, before the wait checks the flag. An earlier interrupt
@@ -261,7 +279,9 @@ impl Interrupter {
 impl fmt::Debug for Interrupter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_set = self.0.upgrade().map(|interrupts| interrupts.is_set());
-        f.debug_struct("Interrupter").field("is_set", &is_set).finish()
+        f.debug_struct("Interrupter")
+            .field("is_set", &is_set)
+            .finish()
     }
 }
 
@@ -300,7 +320,12 @@ impl Awaited {
     /// Hands an end to a helper, starting one if none has room.
     pub(super) fn new(end: MappedBell) -> Result<Self, OsError> {
         let (is_dropped, is_to_look) = (AtomicBool::new(false), AtomicBool::new(false));
-        let this = Arc::new(AwaitedEnd { end, waker: AtomicWaker::new(), is_dropped, is_to_look });
+        let this = Arc::new(AwaitedEnd {
+            end,
+            waker: AtomicWaker::new(),
+            is_dropped,
+            is_to_look,
+        });
         let mut helpers = HELPERS.get().lock();
         let helper = match helpers.iter().find(|helper| helper.take_in(&this)) {
             Some(helper) => helper.clone(),
@@ -314,7 +339,11 @@ impl Awaited {
         };
         drop(helpers);
         helper.call();
-        Ok(Self { this, helper, has_waker: false })
+        Ok(Self {
+            this,
+            helper,
+            has_waker: false,
+        })
     }
 
     /// T1 and T2.
@@ -340,7 +369,8 @@ impl Awaited {
 
     pub(super) fn is_to_look(&self) -> bool {
         // Relaxed: it says nothing about other memory.
-        self.this.is_to_look.load(Ordering::Relaxed) && self.this.is_to_look.swap(false, Ordering::Relaxed)
+        self.this.is_to_look.load(Ordering::Relaxed)
+            && self.this.is_to_look.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -366,8 +396,17 @@ impl Drop for Awaited {
 impl Helper {
     fn new() -> Self {
         // One word is the helper's own count.
-        let most = if can_sleep_on_many() { MOST_WORDS - 1 } else { 1 };
-        Self { count: Futex::new(0), is_idle: AtomicBool::new(false), most, ends: Mutex::default() }
+        let most = if can_sleep_on_many() {
+            MOST_WORDS - 1
+        } else {
+            1
+        };
+        Self {
+            count: Futex::new(0),
+            is_idle: AtomicBool::new(false),
+            most,
+            ends: Mutex::default(),
+        }
     }
 
     fn take_in(&self, end: &Arc<AwaitedEnd>) -> bool {
@@ -391,8 +430,12 @@ impl Helper {
 
     fn start(self: &Arc<Self>) -> Result<(), OsError> {
         let this = self.clone();
-        start_thread("shm-pool-await", "a thread that wakes the tasks that await channels", move || this.run())
-            .map(drop)
+        start_thread(
+            "shm-pool-await",
+            "a thread that wakes the tasks that await channels",
+            move || this.run(),
+        )
+        .map(drop)
     }
 
     fn run(self: Arc<Self>) {
@@ -416,7 +459,10 @@ impl Helper {
                 self.sleep(words, count, look_again); // H4
             }
         }
-        HELPERS.get().lock().retain(|helper| !Arc::ptr_eq(helper, &self));
+        HELPERS
+            .get()
+            .lock()
+            .retain(|helper| !Arc::ptr_eq(helper, &self));
     }
 
     /// Returns the ends that were dropped, and `true` if none is left.
@@ -438,7 +484,12 @@ impl Helper {
     }
 
     /// H2 and H3.
-    fn look<'a>(&self, ends: &'a [Arc<AwaitedEnd>], is_time: bool, to_wake: &mut Vec<Waker>) -> Words<'a> {
+    fn look<'a>(
+        &self,
+        ends: &'a [Arc<AwaitedEnd>],
+        is_time: bool,
+        to_wake: &mut Vec<Waker>,
+    ) -> Words<'a> {
         let mut words = Words::new();
         for this in ends {
             let bell = this.end.bell().word();

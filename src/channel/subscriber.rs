@@ -240,8 +240,18 @@ impl Subscriber {
 
     /// Opens the channel if an attempt is due, unless it cannot be opened yet.
     fn open(&mut self) -> Option<Result<Event, RecvError>> {
-        let Self { attempts, error, options, names, uid, channel, interrupts, .. } = self;
-        let opened = attempts.attempt(|| options.open_in(names, *uid, channel, interrupts.clone()))?;
+        let Self {
+            attempts,
+            error,
+            options,
+            names,
+            uid,
+            channel,
+            interrupts,
+            ..
+        } = self;
+        let opened =
+            attempts.attempt(|| options.open_in(names, *uid, channel, interrupts.clone()))?;
         match opened {
             Ok(receiver) => {
                 let provider = receiver.provider();
@@ -277,7 +287,10 @@ fn is_to_wait(error: &ChannelError) -> bool {
 
 impl fmt::Debug for Subscriber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subscriber").field("channel", &self.channel).field("receiver", &self.receiver).finish()
+        f.debug_struct("Subscriber")
+            .field("channel", &self.channel)
+            .field("receiver", &self.receiver)
+            .finish()
     }
 }
 
@@ -286,7 +299,10 @@ impl fmt::Debug for Subscriber {
 impl futures_core::Stream for Subscriber {
     type Item = Result<Event, RecvError>;
 
-    fn poll_next(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Self::Item>> {
         self.poll_recv(context).map(Some)
     }
 }

@@ -136,7 +136,11 @@ const fn identity<T: Schema>() -> u64 {
 pub struct Slice<H, E>(PhantomData<(H, E)>);
 
 impl<H, E> Slice<H, E> {
-    const ALIGN: usize = if align_of::<H>() > align_of::<E>() { align_of::<H>() } else { align_of::<E>() };
+    const ALIGN: usize = if align_of::<H>() > align_of::<E>() {
+        align_of::<H>()
+    } else {
+        align_of::<E>()
+    };
 
     /// The offset of the first item: the size of the header, aligned for an item.
     const ITEMS: usize = size_of::<H>().next_multiple_of(align_of::<E>());
@@ -175,13 +179,17 @@ impl<H: Schema, E: Schema> Carried for Slice<H, E> {
     const ALIGN: usize = Self::ALIGN;
 
     fn message_type() -> MessageType {
-        let header = Layout::from_size_align(Self::ITEMS, Self::ALIGN).unwrap_or(Layout::new::<H>());
-        MessageType::new(H::NAME, H::VERSION ^ identity::<E>().rotate_left(1), header).with_elements(size_of::<E>())
+        let header =
+            Layout::from_size_align(Self::ITEMS, Self::ALIGN).unwrap_or(Layout::new::<H>());
+        MessageType::new(H::NAME, H::VERSION ^ identity::<E>().rotate_left(1), header)
+            .with_elements(size_of::<E>())
     }
 
     fn is_made_of(bytes: &[u8]) -> bool {
         H::ref_from_prefix(bytes).is_ok()
-            && bytes.get(Self::ITEMS..).is_some_and(|items| <[E]>::ref_from_bytes(items).is_ok())
+            && bytes
+                .get(Self::ITEMS..)
+                .is_some_and(|items| <[E]>::ref_from_bytes(items).is_ok())
     }
 }
 
@@ -249,7 +257,10 @@ impl<B: Buffer, T: Carried> Value<B, T> {
 
 impl<B, T> Value<B, T> {
     fn checked(bytes: B) -> Self {
-        Self { bytes, of: PhantomData }
+        Self {
+            bytes,
+            of: PhantomData,
+        }
     }
 
     /// Returns the buffer or the message.
@@ -362,10 +373,16 @@ impl Provider {
     ///
     /// As [`alloc_layout`](Self::alloc_layout).
     #[inline]
-    pub fn alloc_slice<H: Schema, E: Schema>(&self, items: usize) -> Result<Value<ShmBufMut, Slice<H, E>>, AllocError> {
+    pub fn alloc_slice<H: Schema, E: Schema>(
+        &self,
+        items: usize,
+    ) -> Result<Value<ShmBufMut, Slice<H, E>>, AllocError> {
         // Saturated, it is refused as too large.
-        let len = items.saturating_mul(size_of::<E>()).saturating_add(Slice::<H, E>::ITEMS);
-        self.alloc_aligned(len, Slice::<H, E>::ALIGN).map(Value::checked)
+        let len = items
+            .saturating_mul(size_of::<E>())
+            .saturating_add(Slice::<H, E>::ITEMS);
+        self.alloc_aligned(len, Slice::<H, E>::ALIGN)
+            .map(Value::checked)
     }
 }
 
@@ -380,7 +397,10 @@ pub struct Typed<E, T> {
 
 impl<E, T> Typed<E, T> {
     fn of(end: E) -> Self {
-        Self { end, of: PhantomData }
+        Self {
+            end,
+            of: PhantomData,
+        }
     }
 
     /// Returns the untyped end.
@@ -540,7 +560,10 @@ sends!(PublisherBuilder Publisher Sent);
 
 impl SendError<ShmBuf> {
     fn typed<T>(self) -> SendError<Value<ShmBuf, T>> {
-        SendError { kind: self.kind, message: Value::checked(self.message) }
+        SendError {
+            kind: self.kind,
+            message: Value::checked(self.message),
+        }
     }
 }
 
@@ -574,7 +597,11 @@ impl<T: Carried> Typed<ReceiverBuilder, T> {
     /// # Errors
     ///
     /// Those of [`open`](Self::open) and of [`ReceiverBuilder::open_async`].
-    pub async fn open_async(self, client: &Client, name: &str) -> Result<Typed<Receiver, T>, ChannelError> {
+    pub async fn open_async(
+        self,
+        client: &Client,
+        name: &str,
+    ) -> Result<Typed<Receiver, T>, ChannelError> {
         self.end.open_async(client, name).await.map(Typed::of)
     }
 
@@ -583,7 +610,11 @@ impl<T: Carried> Typed<ReceiverBuilder, T> {
     /// # Errors
     ///
     /// [`ChannelError::Name`].
-    pub fn subscribe(self, client: &Client, name: &str) -> Result<Typed<Subscriber, T>, ChannelError> {
+    pub fn subscribe(
+        self,
+        client: &Client,
+        name: &str,
+    ) -> Result<Typed<Subscriber, T>, ChannelError> {
         self.end.subscribe(client, name).map(Typed::of)
     }
 }
@@ -648,7 +679,10 @@ receives!(Subscriber Event<Value<Message, T>>, event);
 
 #[inline]
 fn value<T: Carried>(message: Message) -> Result<Value<Message, T>, RecvError> {
-    Value::new(message).map_err(|message| RecvError::WrongType { name: T::Head::NAME, len: message.len() })
+    Value::new(message).map_err(|message| RecvError::WrongType {
+        name: T::Head::NAME,
+        len: message.len(),
+    })
 }
 
 #[inline]

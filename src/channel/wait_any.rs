@@ -76,7 +76,9 @@ pub fn wait_any(receivers: &mut [&mut Receiver], timeout: Duration) -> Result<us
             receivers[index].sleeper.interrupts().take();
             Err(WaitAnyError::Interrupted { index })
         }
-        Found::TimedOut => Err(WaitAnyError::TimedOut { receivers: receivers.len() }),
+        Found::TimedOut => Err(WaitAnyError::TimedOut {
+            receivers: receivers.len(),
+        }),
     }
 }
 
@@ -91,7 +93,9 @@ enum Found {
 fn find(receivers: &[&mut Receiver]) -> Option<Found> {
     let is_ready = |receiver: &Receiver| receiver.has_next() || receiver.object().is_sender_gone();
     let all = || receivers.iter().enumerate();
-    let ready = all().filter(|(_, receiver)| is_ready(receiver)).min_by_key(|(_, receiver)| receiver.turn);
+    let ready = all()
+        .filter(|(_, receiver)| is_ready(receiver))
+        .min_by_key(|(_, receiver)| receiver.turn);
     if let Some((index, _)) = ready {
         return Some(Found::Ready(index));
     }
@@ -107,7 +111,11 @@ fn look_for_senders(receivers: &mut [&mut Receiver]) {
 }
 
 /// Checks repeatedly, for at most `budget`.
-fn spin(receivers: &mut [&mut Receiver], budget: Duration, deadline: Option<Deadline>) -> Option<Found> {
+fn spin(
+    receivers: &mut [&mut Receiver],
+    budget: Duration,
+    deadline: Option<Deadline>,
+) -> Option<Found> {
     let start = Instant::now();
     loop {
         let found = (0..LOOKS / receivers.len() + 1).find_map(|_| {
@@ -126,7 +134,9 @@ fn spin(receivers: &mut [&mut Receiver], budget: Duration, deadline: Option<Dead
 
 /// Sleeps in this thread on all bells at once. The steps are those of `bell`.
 fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
-    receivers.iter_mut().for_each(|receiver| receiver.sleeper.leave_helper());
+    receivers
+        .iter_mut()
+        .for_each(|receiver| receiver.sleeper.leave_helper());
     let found = loop {
         look_for_senders(receivers);
         let mut words = Words::new();
@@ -134,7 +144,8 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
             let bell = receiver.sleeper.bell();
             // `find` below handles a receiver whose sender has left.
             let word = bell.lie_down(); // S1, S2
-            word.into_iter().for_each(|word| words.push(bell.word(), word));
+            word.into_iter()
+                .for_each(|word| words.push(bell.word(), word));
         }
         if let Some(found) = find(receivers) {
             break found; // S3
@@ -142,7 +153,9 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
         if deadline.is_some_and(Deadline::has_passed) {
             break Found::TimedOut;
         }
-        let times = receivers.iter().map(|receiver| receiver.sleeper.look.time());
+        let times = receivers
+            .iter()
+            .map(|receiver| receiver.sleeper.look.time());
         words.sleep(times.fold(deadline, Deadline::first)); // S4
 
         // Before S1 clears the bits that the ringers have set.
@@ -150,7 +163,9 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
             break found;
         }
     };
-    receivers.iter().for_each(|receiver| receiver.sleeper.bell().get_up());
+    receivers
+        .iter()
+        .for_each(|receiver| receiver.sleeper.bell().get_up());
     found
 }
 
@@ -163,15 +178,23 @@ impl Wake for Unpark {
 }
 
 /// Sleeps until a helper thread, which sleeps on the bells, wakes this one.
-fn sleep_by_helpers(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Result<Found, WaitAnyError> {
+fn sleep_by_helpers(
+    receivers: &mut [&mut Receiver],
+    deadline: Option<Deadline>,
+) -> Result<Found, WaitAnyError> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let count = receivers.len();
     receivers.iter().for_each(|receiver| receiver.sleeper.aim());
     let found = loop {
         // `find` below handles one that is ready already.
-        let armed = receivers.iter_mut().try_for_each(|receiver| receiver.arm(&waker).map(|_: Option<Woken>| ()));
+        let armed = receivers
+            .iter_mut()
+            .try_for_each(|receiver| receiver.arm(&waker).map(|_: Option<Woken>| ()));
         if let Err(source) = armed {
-            break Err(WaitAnyError::NoHelper { receivers: count, source });
+            break Err(WaitAnyError::NoHelper {
+                receivers: count,
+                source,
+            });
         }
         if let Some(found) = find(receivers) {
             break Ok(found);
@@ -179,8 +202,12 @@ fn sleep_by_helpers(receivers: &mut [&mut Receiver], deadline: Option<Deadline>)
         if deadline.is_some_and(Deadline::has_passed) {
             break Ok(Found::TimedOut);
         }
-        deadline.map(Deadline::left).map_or_else(thread::park, thread::park_timeout);
+        deadline
+            .map(Deadline::left)
+            .map_or_else(thread::park, thread::park_timeout);
     };
-    receivers.iter_mut().for_each(|receiver| receiver.sleeper.disarm());
+    receivers
+        .iter_mut()
+        .for_each(|receiver| receiver.sleeper.disarm());
     found
 }

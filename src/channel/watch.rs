@@ -104,7 +104,12 @@ struct Wait {
 impl Wait {
     fn new(directory: &Path, prefix: &str) -> Arc<Self> {
         let (directory, prefix) = (directory.to_owned(), prefix.as_bytes().to_owned());
-        Arc::new(Self { directory, prefix, is_marked: AtomicU32::new(0), waker: AtomicWaker::new() })
+        Arc::new(Self {
+            directory,
+            prefix,
+            is_marked: AtomicU32::new(0),
+            waker: AtomicWaker::new(),
+        })
     }
 }
 
@@ -123,12 +128,18 @@ impl Known {
 
     /// L2 and L3. Watches the directory, which may not have existed so far.
     fn look(&mut self, inotify: Option<&Inotify>) {
-        let Some(wait) = self.wait.upgrade() else { return };
+        let Some(wait) = self.wait.upgrade() else {
+            return;
+        };
         if self.watched.is_none() {
             self.watched = inotify.and_then(|inotify| inotify.watch(&wait.directory).ok());
         }
         self.due = Instant::now() + self.pause;
-        self.pause = (2 * self.pause).min(if self.watched.is_some() { AGAIN } else { UNREPORTED });
+        self.pause = (2 * self.pause).min(if self.watched.is_some() {
+            AGAIN
+        } else {
+            UNREPORTED
+        });
         // Release: partner of the Acquire in `Watch::poll`. A swap, as there: loom leaves a store and
         // another thread's swap unordered.
         wait.is_marked.swap(1, Ordering::Release);
@@ -146,15 +157,26 @@ impl Lookout {
         if let Some(lookout) = current.upgrade().filter(|lookout| lookout.take_in(wait)) {
             return Ok(lookout);
         }
-        let waits = Waits { new: vec![Arc::downgrade(wait)], is_over: false };
-        let lookout = Arc::new(Self { call: OnceLock::new(), waits: Mutex::new(waits) });
+        let waits = Waits {
+            new: vec![Arc::downgrade(wait)],
+            is_over: false,
+        };
+        let lookout = Arc::new(Self {
+            call: OnceLock::new(),
+            waits: Mutex::new(waits),
+        });
         start(lookout.clone())?;
         *current = Arc::downgrade(&lookout);
         Ok(lookout)
     }
 
     fn start(self: Arc<Self>) -> Result<(), OsError> {
-        start_thread("shm-pool-names", "a thread that waits for the names of channels", move || self.run()).map(drop)
+        start_thread(
+            "shm-pool-names",
+            "a thread that waits for the names of channels",
+            move || self.run(),
+        )
+        .map(drop)
     }
 
     fn take_in(&self, wait: &Arc<Wait>) -> bool {
@@ -177,14 +199,19 @@ impl Lookout {
             if inotify.is_none() && retry <= now {
                 (inotify, retry) = (Inotify::new().ok(), now + AGAIN);
             }
-            known.iter_mut().filter(|known| known.due <= now).for_each(|known| known.look(inotify.as_ref()));
+            known
+                .iter_mut()
+                .filter(|known| known.due <= now)
+                .for_each(|known| known.look(inotify.as_ref()));
             let next = known.iter().map(|known| known.due).min();
             let until = next.map_or(AGAIN, |next| next.saturating_duration_since(Instant::now()));
             let call = self.call.get();
             let most = if call.is_some() { AGAIN } else { UNREPORTED };
             sleep(inotify.as_ref(), call, until.min(most)); // L4
             call.into_iter().for_each(Call::clear);
-            inotify.iter().for_each(|inotify| inotify.read(|report| note(&mut known, report)));
+            inotify
+                .iter()
+                .for_each(|inotify| inotify.read(|report| note(&mut known, report)));
         }
     }
 
@@ -193,11 +220,18 @@ impl Lookout {
         let mut waits = self.waits.lock();
         // Under the lock: a wait that is taken in later finds it.
         if self.call.get().is_none() {
-            Call::new().into_iter().for_each(|call| drop(self.call.set(call)));
+            Call::new()
+                .into_iter()
+                .for_each(|call| drop(self.call.set(call)));
         }
         let due = Instant::now();
         let new = mem::take(&mut waits.new).into_iter();
-        known.extend(new.map(|wait| Known { wait, watched: None, due, pause: FIRST }));
+        known.extend(new.map(|wait| Known {
+            wait,
+            watched: None,
+            due,
+            pause: FIRST,
+        }));
         known.retain(|known| known.wait.strong_count() > 0);
         waits.is_over = known.is_empty();
         !waits.is_over
@@ -214,8 +248,15 @@ fn note(known: &mut [Known], report: Option<(Watched, &[u8])>) {
         return;
     };
     if file.ends_with(b".channel") {
-        for known in known.iter_mut().filter(|known| known.watched == Some(watched)) {
-            if known.wait.upgrade().is_some_and(|wait| file.starts_with(&wait.prefix)) {
+        for known in known
+            .iter_mut()
+            .filter(|known| known.watched == Some(watched))
+        {
+            if known
+                .wait
+                .upgrade()
+                .is_some_and(|wait| file.starts_with(&wait.prefix))
+            {
                 known.note_change();
             }
         }
@@ -236,12 +277,18 @@ impl Watch {
         let wait = Wait::new(directory, prefix);
         let lookout = Lookout::watch(&mut LOOKOUT.get().lock(), &wait, Lookout::start)?;
         lookout.call();
-        Ok(Self { wait: Some(wait), lookout, fork_epoch: fork::epoch() })
+        Ok(Self {
+            wait: Some(wait),
+            lookout,
+            fork_epoch: fork::epoch(),
+        })
     }
 
     /// N1 and N2: returns `Ready` if a check is due, and otherwise wakes the task when one is.
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(wait) = &self.wait else { return Poll::Pending };
+        let Some(wait) = &self.wait else {
+            return Poll::Pending;
+        };
         wait.waker.register(context.waker()); // N1
 
         // N2. Acquire: partner of the Release in `Known::look`.
@@ -272,9 +319,15 @@ impl Wake for Unpark {
 }
 
 /// Blocks until `watch` is due for a check, `deadline` passes or the wait is interrupted.
-pub(super) fn wait(watch: Option<&Watch>, deadline: Option<Deadline>, interrupts: Option<&Interrupts>) -> Woken {
+pub(super) fn wait(
+    watch: Option<&Watch>,
+    deadline: Option<Deadline>,
+    interrupts: Option<&Interrupts>,
+) -> Woken {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    interrupts.iter().for_each(|interrupts| interrupts.aim(Asleep::Parked(thread::current())));
+    interrupts
+        .iter()
+        .for_each(|interrupts| interrupts.aim(Asleep::Parked(thread::current())));
     let pause = Deadline::after(UNREPORTED);
     loop {
         let is_due = match watch {
@@ -290,8 +343,14 @@ pub(super) fn wait(watch: Option<&Watch>, deadline: Option<Deadline>, interrupts
         if deadline.is_some_and(Deadline::has_passed) {
             return Woken::TimedOut;
         }
-        let until = if watch.is_some() { deadline } else { Deadline::first(deadline, pause) };
-        until.map(Deadline::left).map_or_else(thread::park, thread::park_timeout);
+        let until = if watch.is_some() {
+            deadline
+        } else {
+            Deadline::first(deadline, pause)
+        };
+        until
+            .map(Deadline::left)
+            .map_or_else(thread::park, thread::park_timeout);
     }
 }
 
@@ -307,8 +366,14 @@ struct Glimpse {
 impl Glimpse {
     fn of(name: &Name, seats: usize) -> Self {
         let file = fs::symlink_metadata(name.as_path());
-        let file = file.map(|of| ((of.dev(), of.ino()), of.uid(), of.mode(), of.len())).ok();
-        let mut this = Self { file, head: [0; 64], locks: Vec::new() };
+        let file = file
+            .map(|of| ((of.dev(), of.ino()), of.uid(), of.mode(), of.len()))
+            .ok();
+        let mut this = Self {
+            file,
+            head: [0; 64],
+            locks: Vec::new(),
+        };
         // For reading, so that the kernel does not report it to this process.
         if let Ok(locks) = LockFile::open(|| name.open(libc::O_RDONLY, 0)) {
             let _ = locks.file().read_at(&mut this.head, 0);
@@ -324,9 +389,13 @@ impl Glimpse {
         let is_locked = |byte: usize| self.locks.get(byte).is_some_and(|&is_locked| is_locked);
         match error {
             ChannelError::NameTaken { .. } => is_locked(OWNER_BYTE),
-            ChannelError::NotReady { .. } => is_locked(OWNER_BYTE) || self.file.is_some_and(|(.., len)| len == 0),
+            ChannelError::NotReady { .. } => {
+                is_locked(OWNER_BYTE) || self.file.is_some_and(|(.., len)| len == 0)
+            }
             ChannelError::HasReceiver { .. } => is_locked(RECEIVER_BYTE),
-            ChannelError::TooManyReceivers { max, .. } => (1..=*max).all(|seat| is_locked(RECEIVER_BYTE + seat)),
+            ChannelError::TooManyReceivers { max, .. } => {
+                (1..=*max).all(|seat| is_locked(RECEIVER_BYTE + seat))
+            }
             // For good.
             ChannelError::Closed { .. }
             | ChannelError::TypeMismatch { .. }
@@ -350,7 +419,12 @@ pub(super) struct Attempts {
 
 impl Attempts {
     pub(super) fn new(name: Name) -> Self {
-        Self { name, seats: 0, last: None, watch: None }
+        Self {
+            name,
+            seats: 0,
+            last: None,
+            watch: None,
+        }
     }
 
     pub(super) fn attempt<T>(
@@ -372,7 +446,10 @@ impl Attempts {
                 if let ChannelError::TooManyReceivers { max, .. } = error {
                     self.seats = *max.min(&MAX_SEATS);
                 }
-                let explained = self.last.as_mut().filter(|(glimpse, _)| glimpse.explains(error));
+                let explained = self
+                    .last
+                    .as_mut()
+                    .filter(|(glimpse, _)| glimpse.explains(error));
                 explained.into_iter().for_each(|(_, next)| *next = None);
             }
         }
@@ -390,7 +467,11 @@ impl Attempts {
         Ok(self.watch.insert(watch))
     }
 
-    pub(super) fn wait(&mut self, deadline: Option<Deadline>, interrupts: Option<&Interrupts>) -> Woken {
+    pub(super) fn wait(
+        &mut self,
+        deadline: Option<Deadline>,
+        interrupts: Option<&Interrupts>,
+    ) -> Woken {
         wait(self.watch().ok(), deadline, interrupts)
     }
 
@@ -412,7 +493,9 @@ impl Attempts {
                 None => {}
                 Some(result) => return result,
             }
-            if deadline.is_some_and(Deadline::has_passed) || this.wait(deadline, None) == Woken::TimedOut {
+            if deadline.is_some_and(Deadline::has_passed)
+                || this.wait(deadline, None) == Woken::TimedOut
+            {
                 return attempt();
             }
         }
@@ -436,7 +519,9 @@ pub struct ChannelInfo {
 impl ChannelInfo {
     /// Returns the channel of a file, if it is one that can be opened now.
     fn of(names: &Namespace, uid: u32, file: &str) -> Result<Option<Self>, OsError> {
-        let Some((prefix, Object::Channel(name))) = parse(file) else { return Ok(None) };
+        let Some((prefix, Object::Channel(name))) = parse(file) else {
+            return Ok(None);
+        };
         if prefix != names.prefix() {
             return Ok(None);
         }
@@ -444,18 +529,30 @@ impl ChannelInfo {
         // For reading, so that the kernel does not report it to this process.
         let opened = LockFile::open(|| object.open(libc::O_RDONLY, 0));
         let opened = opened.map_err(|error| object.error("open", 0, error))?;
-        let metadata = opened.file().metadata().map_err(|error| object.error("fstat", 0, error))?;
+        let metadata = opened
+            .file()
+            .metadata()
+            .map_err(|error| object.error("fstat", 0, error))?;
         if !check_metadata(&metadata, &object, uid).is_ok_and(|len| len >= PAGE) {
             return Ok(None);
         }
         let copy = Mapping::copy_of(opened.file(), &object, PAGE)?;
-        let Ok(facts) = What::of(&copy).read(true, || object.path()) else { return Ok(None) };
+        let Ok(facts) = What::of(&copy).read(true, || object.path()) else {
+            return Ok(None);
+        };
         if facts.kind == Kind::Branch || !opened.is_locked(OWNER_BYTE) {
             return Ok(None);
         }
-        let (name, is_publisher, provider) = (name.to_owned(), facts.kind == Kind::Meeting, facts.provider);
+        let (name, is_publisher, provider) =
+            (name.to_owned(), facts.kind == Kind::Meeting, facts.provider);
         let inode = (metadata.dev(), metadata.ino());
-        Ok(Some(Self { name, is_publisher, provider, object, inode }))
+        Ok(Some(Self {
+            name,
+            is_publisher,
+            provider,
+            object,
+            inode,
+        }))
     }
 
     /// Returns the process of the sender or publisher, if it is visible: one of the same user and
@@ -479,12 +576,16 @@ pub fn list(client: &Client) -> Result<Vec<ChannelInfo>, OsError> {
 fn scan(names: &Namespace, uid: u32) -> Result<BTreeMap<String, ChannelInfo>, OsError> {
     let files = names.files()?;
     let is_lacking = |errno| matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM);
-    let found = files.iter().filter_map(|file| match ChannelInfo::of(names, uid, file) {
-        // Removed in between; or of another user, who may make any call fail: a link, a lease.
-        Err(error) if !error.errno().is_some_and(is_lacking) => None,
-        found => found.transpose(),
-    });
-    found.map(|channel| channel.map(|channel| (channel.name.clone(), channel))).collect()
+    let found = files
+        .iter()
+        .filter_map(|file| match ChannelInfo::of(names, uid, file) {
+            // Removed in between; or of another user, who may make any call fail: a link, a lease.
+            Err(error) if !error.errno().is_some_and(is_lacking) => None,
+            found => found.transpose(),
+        });
+    found
+        .map(|channel| channel.map(|channel| (channel.name.clone(), channel)))
+        .collect()
 }
 
 /// What a [`Watcher`] reports.
@@ -532,7 +633,15 @@ impl Watcher {
     pub fn new(client: &Client) -> Self {
         let ((names, uid), known, changes) = (client.trusted(), BTreeMap::new(), VecDeque::new());
         let (interrupts, fork_epoch) = (Interrupts::new(), fork::epoch());
-        Self { names: names.clone(), uid, known, changes, watch: None, interrupts, fork_epoch }
+        Self {
+            names: names.clone(),
+            uid,
+            known,
+            changes,
+            watch: None,
+            interrupts,
+            fork_epoch,
+        }
     }
 
     /// Returns the next change, blocking until there is one.
@@ -617,9 +726,13 @@ impl Watcher {
             let found = scan(&self.names, self.uid).map_err(WatchError::Os)?;
             let Self { known, changes, .. } = self;
             // Those that ended come first: a name has one channel at a time.
-            let closed = known.values().filter(|channel| found.get(&channel.name) != Some(channel));
+            let closed = known
+                .values()
+                .filter(|channel| found.get(&channel.name) != Some(channel));
             changes.extend(closed.cloned().map(Change::Closed));
-            let created = found.values().filter(|channel| known.get(&channel.name) != Some(channel));
+            let created = found
+                .values()
+                .filter(|channel| known.get(&channel.name) != Some(channel));
             changes.extend(created.cloned().map(Change::Created));
             *known = found;
         }
@@ -629,7 +742,10 @@ impl Watcher {
 
 impl fmt::Debug for Watcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watcher").field("prefix", &self.names.prefix()).field("known", &self.known.len()).finish()
+        f.debug_struct("Watcher")
+            .field("prefix", &self.names.prefix())
+            .field("known", &self.known.len())
+            .finish()
     }
 }
 
@@ -638,7 +754,10 @@ impl fmt::Debug for Watcher {
 impl futures_core::Stream for Watcher {
     type Item = Result<Change, WatchError>;
 
-    fn poll_next(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Self::Item>> {
         self.poll_recv(context).map(Some)
     }
 }
@@ -653,12 +772,19 @@ mod tests {
     fn no_attempt_in_vain() {
         type Error = fn(String) -> ChannelError;
         let errors: [(usize, Error); 4] = [
-            (OWNER_BYTE, |object| ChannelError::NameTaken { object, process: None }),
+            (OWNER_BYTE, |object| ChannelError::NameTaken {
+                object,
+                process: None,
+            }),
             (OWNER_BYTE, |object| ChannelError::NotReady { object }),
             (RECEIVER_BYTE, |object| ChannelError::HasReceiver { object }),
-            (RECEIVER_BYTE + 1, |object| ChannelError::TooManyReceivers { object, max: 1 }),
+            (RECEIVER_BYTE + 1, |object| ChannelError::TooManyReceivers {
+                object,
+                max: 1,
+            }),
         ];
-        let name = Namespace::in_shm("unit-attempts").name(&format!("{}.channel", std::process::id()));
+        let name =
+            Namespace::in_shm("unit-attempts").name(&format!("{}.channel", std::process::id()));
         let link = Link::new(name.clone());
         let locks = LockFile::open(|| name.open(libc::O_CREAT | libc::O_RDWR, 0o600)).unwrap();
         locks.file().set_len(1).unwrap();
@@ -666,7 +792,9 @@ mod tests {
             let mut attempts = Attempts::new(name.clone());
             // Returns whether it was attempted, and whether it will be although nothing changes.
             let mut attempt = || {
-                let was_due = attempts.attempt(|| Err::<(), _>(error(name.path()))).is_some();
+                let was_due = attempts
+                    .attempt(|| Err::<(), _>(error(name.path())))
+                    .is_some();
                 (was_due, attempts.last.as_ref().unwrap().1.is_some())
             };
             assert_eq!(attempt(), (true, true), "the lock was held only briefly");
@@ -680,13 +808,23 @@ mod tests {
             |object| ChannelError::Closed { object },
             |object| ChannelError::NotAPublisher { object },
             |object| ChannelError::BlockingNotAllowed { object },
-            |object| ChannelError::TypeMismatch { object, types: Box::new((None, None)) },
+            |object| ChannelError::TypeMismatch {
+                object,
+                types: Box::new((None, None)),
+            },
         ];
         for error in for_good {
             let mut attempts = Attempts::new(name.clone());
-            let mut attempt = || attempts.attempt(|| Err::<(), _>(error(name.path()))).is_some();
+            let mut attempt = || {
+                attempts
+                    .attempt(|| Err::<(), _>(error(name.path())))
+                    .is_some()
+            };
             assert_eq!([attempt(), attempt()], [true, false]);
-            assert!(attempts.last.as_ref().unwrap().1.is_none(), "not even after a second");
+            assert!(
+                attempts.last.as_ref().unwrap().1.is_none(),
+                "not even after a second"
+            );
         }
         drop(link);
     }

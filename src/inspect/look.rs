@@ -3,7 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::report::{
-    ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State,
+    ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport,
+    SegmentReport, State,
 };
 use super::sources::{Facts, Object, Objects, OfProvider, Stat};
 use crate::channel::outside::{self, Loaned, Outside, Role};
@@ -14,7 +15,9 @@ use crate::os::name::Inode;
 use crate::os::posix::PAGE;
 use crate::os::process::{Process, Seen};
 use crate::owner::limits::{class_of, size_of_class};
-use crate::protocol::control::{control_size, peer_byte, View, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION};
+use crate::protocol::control::{
+    control_size, peer_byte, View, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION,
+};
 use crate::protocol::descriptor::MAX_LEN;
 use crate::protocol::ids::{Object as Named, PeerId, ProviderId};
 
@@ -50,29 +53,52 @@ struct OfPeer {
 }
 
 impl Look {
-    pub(super) fn new(seen: Seen, objects: Objects, leases: Since<Lease>, loans: Since<Loan>) -> Self {
+    pub(super) fn new(
+        seen: Seen,
+        objects: Objects,
+        leases: Since<Lease>,
+        loans: Since<Loan>,
+    ) -> Self {
         let (leases, loans) = (Ages::new(leases), Ages::new(loans));
-        Self { objects, seen, leases, loans, read: BTreeSet::new(), loaned: BTreeMap::new() }
+        Self {
+            objects,
+            seen,
+            leases,
+            loans,
+            read: BTreeSet::new(),
+            loaned: BTreeMap::new(),
+        }
     }
 
     /// If the lock is held and the process is visible.
     fn holder(&self, object: &Object, byte: usize, is_held: bool) -> Option<Process> {
-        self.seen.holder(object.stat.inode, byte).filter(|_| is_held).cloned()
+        self.seen
+            .holder(object.stat.inode, byte)
+            .filter(|_| is_held)
+            .cloned()
     }
 
     /// Call after [`channels`](Self::channels), which finds their readers and loans.
     pub(super) fn providers(&mut self) -> Vec<ProviderReport> {
         let all = std::mem::take(&mut self.objects.providers);
-        all.iter().filter_map(|((prefix, id), found)| self.provider(prefix, *id, found)).collect()
+        all.iter()
+            .filter_map(|((prefix, id), found)| self.provider(prefix, *id, found))
+            .collect()
     }
 
-    fn provider(&mut self, prefix: &str, id: ProviderId, found: &OfProvider) -> Option<ProviderReport> {
+    fn provider(
+        &mut self,
+        prefix: &str,
+        id: ProviderId,
+        found: &OfProvider,
+    ) -> Option<ProviderReport> {
         let control = self.objects.open(prefix, Named::Control(id));
         if found.has_control && matches!(control, Ok(None)) {
             return None;
         }
         // A living owner removes its control object last.
-        let (mut is_dead, mut state, mut owner, mut max_shared) = (matches!(control, Ok(None)), State::Dead, None, 0);
+        let (mut is_dead, mut state, mut owner, mut max_shared) =
+            (matches!(control, Ok(None)), State::Dead, None, 0);
         let mut own = Swept::default();
         let (mut leases, mut peers) = (Leases::default(), Vec::new());
         match &control {
@@ -80,7 +106,9 @@ impl Look {
             Err(reason) => state = State::Unusable(reason.clone()),
             Ok(Some(object)) => {
                 own = swept([object.stat.bytes_held]);
-                let were_alive: Vec<_> = (0..PEERS).map(|slot| object.is_locked(peer_byte(slot))).collect();
+                let were_alive: Vec<_> = (0..PEERS)
+                    .map(|slot| object.is_locked(peer_byte(slot)))
+                    .collect();
                 let view = view(object, id);
                 let is_locked = object.is_locked(OWNER_BYTE);
                 owner = self.holder(object, OWNER_BYTE, is_locked);
@@ -92,13 +120,22 @@ impl Look {
                         leases = Leases::of(&view, id, self.leases.of_one());
                         peers = self.peers(object, &view, id, &leases, &were_alive);
                     }
-                    Ok(None) => state = if is_locked { State::Starting } else { State::Dead },
+                    Ok(None) => {
+                        state = if is_locked {
+                            State::Starting
+                        } else {
+                            State::Dead
+                        }
+                    }
                     Err(reason) => state = State::Unusable(reason),
                 }
             }
         }
         // After the locks: an owner removes its segments before its control object.
-        let segments = found.segments.iter().filter_map(|serial| self.segment(prefix, id, *serial));
+        let segments = found
+            .segments
+            .iter()
+            .filter_map(|serial| self.segment(prefix, id, *serial));
         let (segments, its): (Vec<_>, Vec<_>) = segments.unzip();
         if matches!(&control, Ok(Some(object)) if !object.is_there()) {
             return None;
@@ -107,11 +144,20 @@ impl Look {
             return None;
         }
         let is_orphan = is_dead && !self.read.contains(&(prefix.to_owned(), id));
-        let orphans = if is_orphan { its.into_iter().fold(own, Add::add) } else { Swept::default() };
-        let loaned = self.loaned.remove(&(prefix.to_owned(), id)).unwrap_or_default();
+        let orphans = if is_orphan {
+            its.into_iter().fold(own, Add::add)
+        } else {
+            Swept::default()
+        };
+        let loaned = self
+            .loaned
+            .remove(&(prefix.to_owned(), id))
+            .unwrap_or_default();
         Some(ProviderReport {
             bytes_held: segments.iter().map(|segment| segment.bytes_held).sum(),
-            bytes_mapped: segments.iter().fold(0, |sum, segment| sum.saturating_add(segment.len)),
+            bytes_mapped: segments
+                .iter()
+                .fold(0, |sum, segment| sum.saturating_add(segment.len)),
             prefix: prefix.to_owned(),
             id,
             state,
@@ -129,9 +175,19 @@ impl Look {
     }
 
     fn segment(&self, prefix: &str, id: ProviderId, serial: u64) -> Option<(SegmentReport, Swept)> {
-        let Stat { len, bytes_held, inode, is_segment } = self.objects.stat(prefix, Named::Segment(id, serial))?;
+        let Stat {
+            len,
+            bytes_held,
+            inode,
+            is_segment,
+        } = self.objects.stat(prefix, Named::Segment(id, serial))?;
         let mapped_by = self.seen.mappers(inode).cloned().collect();
-        let report = SegmentReport { serial, len: len as u64, bytes_held, mapped_by };
+        let report = SegmentReport {
+            serial,
+            len: len as u64,
+            bytes_held,
+            mapped_by,
+        };
         Some((report, swept(is_segment.then_some(bytes_held))))
     }
 
@@ -149,9 +205,19 @@ impl Look {
         let peer = |slot| {
             let is_alive = were_alive[slot] || control.is_locked(peer_byte(slot));
             let held = leases.peers.get(&slot);
-            let OfPeer { messages, bytes, views, grants, oldest } = held.unwrap_or(&none);
+            let OfPeer {
+                messages,
+                bytes,
+                views,
+                grants,
+                oldest,
+            } = held.unwrap_or(&none);
             let epoch = &view.header().epochs[slot];
-            let id = epoch.peer().map(|epoch| PeerId { provider, slot: slot as u8, epoch });
+            let id = epoch.peer().map(|epoch| PeerId {
+                provider,
+                slot: slot as u8,
+                epoch,
+            });
             let report = || PeerReport {
                 slot: slot as u8,
                 id,
@@ -171,10 +237,17 @@ impl Look {
 
     pub(super) fn channels(&mut self) -> Vec<ChannelReport> {
         let all = std::mem::take(&mut self.objects.channels);
-        all.iter().filter_map(|((prefix, name), branches)| self.channel(prefix, name, branches)).collect()
+        all.iter()
+            .filter_map(|((prefix, name), branches)| self.channel(prefix, name, branches))
+            .collect()
     }
 
-    fn channel(&mut self, prefix: &str, name: &str, branches: &BTreeSet<u64>) -> Option<ChannelReport> {
+    fn channel(
+        &mut self,
+        prefix: &str,
+        name: &str,
+        branches: &BTreeSet<u64>,
+    ) -> Option<ChannelReport> {
         let mut report = ChannelReport {
             prefix: prefix.to_owned(),
             name: name.to_owned(),
@@ -203,7 +276,11 @@ impl Look {
         for id in branches {
             let visit = self.visit(prefix, Named::Branch(name, *id));
             is_there |= !matches!(visit, Ok(None));
-            let damaged = |problem, is_orphan| DamagedReceiver { id: *id, problem, is_orphan };
+            let damaged = |problem, is_orphan| DamagedReceiver {
+                id: *id,
+                problem,
+                is_orphan,
+            };
             match visit {
                 Ok(None) => {}
                 Err(problem) => report.damaged.push(damaged(problem, false)),
@@ -212,11 +289,15 @@ impl Look {
                     match &visit.content {
                         Ok(seen) => {
                             report.provider = report.provider.or(Some(seen.provider));
-                            report.receivers.push(self.receiver(prefix, Some(*id), &visit, seen));
+                            report
+                                .receivers
+                                .push(self.receiver(prefix, Some(*id), &visit, seen));
                         }
                         // Under construction, or left half-made by a killed receiver.
                         Err(_) if visit.facts.magic == 0 => {}
-                        Err(error) => report.damaged.push(damaged(Chain(error).to_string(), visit.is_orphan())),
+                        Err(error) => report
+                            .damaged
+                            .push(damaged(Chain(error).to_string(), visit.is_orphan())),
                     }
                 }
             }
@@ -225,7 +306,9 @@ impl Look {
     }
 
     fn visit(&mut self, prefix: &str, named: Named<'_>) -> Result<Option<Visit>, String> {
-        let Some(object) = self.objects.open(prefix, named)? else { return Ok(None) };
+        let Some(object) = self.objects.open(prefix, named)? else {
+            return Ok(None);
+        };
         let is_finished = object.state() != 0;
         let content = outside::look(object.opened.file(), &object.name, object.len());
         let facts = object.facts();
@@ -233,9 +316,15 @@ impl Look {
             return Ok(None);
         }
         if facts.is_received {
-            self.read.insert((prefix.to_owned(), ProviderId(facts.provider)));
+            self.read
+                .insert((prefix.to_owned(), ProviderId(facts.provider)));
         }
-        Ok(Some(Visit { object, is_finished, content, facts }))
+        Ok(Some(Visit {
+            object,
+            is_finished,
+            content,
+            facts,
+        }))
     }
 
     fn note_own(&mut self, visit: &Visit, report: &mut ChannelReport) {
@@ -265,16 +354,31 @@ impl Look {
         report.orphans = visit.orphans();
     }
 
-    fn receiver(&mut self, prefix: &str, branch: Option<u64>, visit: &Visit, seen: &Outside) -> ReceiverReport {
+    fn receiver(
+        &mut self,
+        prefix: &str,
+        branch: Option<u64>,
+        visit: &Visit,
+        seen: &Outside,
+    ) -> ReceiverReport {
         let is_alive = visit.facts.is_received;
         let (provider, object) = (seen.provider, visit.object.stat.inode);
-        let loaned = self.loaned.entry((prefix.to_owned(), provider)).or_default();
+        let loaned = self
+            .loaned
+            .entry((prefix.to_owned(), provider))
+            .or_default();
         let mut ages = self.loans.of_one();
         let (mut bytes_loaned, mut oldest_loan) = (0_u64, None);
         for &Loaned { number, word, len } in &seen.traffic.loaned {
             loaned.add(len);
             bytes_loaned = bytes_loaned.saturating_add(len);
-            oldest_loan = oldest_loan.max(ages.of(Loan { provider, object, branch, number, word }));
+            oldest_loan = oldest_loan.max(ages.of(Loan {
+                provider,
+                object,
+                branch,
+                number,
+                word,
+            }));
         }
         ReceiverReport {
             id: branch,
@@ -300,7 +404,12 @@ impl Look {
 impl Leases {
     fn of(view: &View, provider: ProviderId, mut ages: AgesOfOne<'_, Lease>) -> Self {
         let mut this = Self::default();
-        let epochs: Vec<_> = view.header().epochs.iter().map(|epoch| epoch.peer()).collect();
+        let epochs: Vec<_> = view
+            .header()
+            .epochs
+            .iter()
+            .map(|epoch| epoch.peer())
+            .collect();
         for (index, record) in (0..).zip(view.records(view.record_count())) {
             let holders = record.holders();
             if holders == 0 {
@@ -308,12 +417,22 @@ impl Leases {
             }
             let (generation, place) = record.look();
             // Longer than any message: damaged, or being changed.
-            let len = if place.len <= MAX_LEN as u64 { place.len } else { 0 };
+            let len = if place.len <= MAX_LEN as u64 {
+                place.len
+            } else {
+                0
+            };
             this.all.add(len);
             for slot in (0..PEERS).filter(|slot| holders >> slot & 1 != 0) {
                 let peer = this.peers.entry(slot).or_default();
                 let (views, grants) = record.leases(slot);
-                let lease = Lease { provider, record: index, generation, slot, epoch: epochs[slot] };
+                let lease = Lease {
+                    provider,
+                    record: index,
+                    generation,
+                    slot,
+                    epoch: epochs[slot],
+                };
                 peer.oldest = peer.oldest.max(ages.of(lease));
                 peer.messages += 1;
                 peer.bytes = peer.bytes.saturating_add(len);
@@ -335,7 +454,12 @@ struct Visit {
 impl Visit {
     /// Even if the object is half-made or of another version.
     fn is_orphan(&self) -> bool {
-        let Facts { is_ours, is_owned, is_received, .. } = self.facts;
+        let Facts {
+            is_ours,
+            is_owned,
+            is_received,
+            ..
+        } = self.facts;
         !is_owned && !is_received && is_ours
     }
 
@@ -345,7 +469,10 @@ impl Visit {
 }
 
 fn swept(objects: impl IntoIterator<Item = u64>) -> Swept {
-    objects.into_iter().map(|bytes| Swept { objects: 1, bytes }).fold(Swept::default(), Add::add)
+    objects
+        .into_iter()
+        .map(|bytes| Swept { objects: 1, bytes })
+        .fold(Swept::default(), Add::add)
 }
 
 /// Also returns the total number of records. `None` if the object is not finished.
@@ -364,13 +491,21 @@ fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String
     if word(&header.state) == 0 {
         return Ok(None);
     }
-    if header.magic.load(Ordering::Relaxed) != MAGIC || header.provider.load(Ordering::Relaxed) != id.0 {
+    if header.magic.load(Ordering::Relaxed) != MAGIC
+        || header.provider.load(Ordering::Relaxed) != id.0
+    {
         return Err("it is no control object of this provider".to_owned());
     }
     if word(&header.version) != VERSION {
-        return Err(format!("its layout has version {}, and this is version {VERSION}", word(&header.version)));
+        return Err(format!(
+            "its layout has version {}, and this is version {VERSION}",
+            word(&header.version)
+        ));
     }
-    let (records, used) = (word(&header.records) as usize, word(&header.high_water) as usize);
+    let (records, used) = (
+        word(&header.records) as usize,
+        word(&header.high_water) as usize,
+    );
     if !(1..=MAX_RECORDS).contains(&records) || control_size(records) > object.len() {
         return Err("its size does not match its header".to_owned());
     }
@@ -437,7 +572,11 @@ pub(super) struct AgesOfOne<'a, T> {
 
 impl<T: Copy + Ord> Ages<T> {
     pub(super) fn new(before: Since<T>) -> Self {
-        Self { now: Instant::now(), before, seen: BTreeMap::new() }
+        Self {
+            now: Instant::now(),
+            before,
+            seen: BTreeMap::new(),
+        }
     }
 
     pub(super) fn into_since(self) -> Since<T> {
@@ -445,7 +584,10 @@ impl<T: Copy + Ord> Ages<T> {
     }
 
     pub(super) fn of_one(&mut self) -> AgesOfOne<'_, T> {
-        AgesOfOne { left: MAX_OF_ONE.min(MAX.saturating_sub(self.seen.len())), ages: self }
+        AgesOfOne {
+            left: MAX_OF_ONE.min(MAX.saturating_sub(self.seen.len())),
+            ages: self,
+        }
     }
 }
 

@@ -50,8 +50,8 @@ mod sources;
 
 pub use crate::os::process::Process;
 pub use report::{
-    ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport,
-    State,
+    ChannelReport, ClassReport, DamagedReceiver, PeerReport, ProviderReport, ReceiverReport,
+    Report, SegmentReport, State,
 };
 
 use crate::error::OsError;
@@ -89,7 +89,12 @@ impl Inspector {
 
     /// Creates an inspector of another [directory](crate::ProviderBuilder::directory).
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), prefix: None, leases: Since::new(), loans: Since::new() }
+        Self {
+            directory: directory.into(),
+            prefix: None,
+            leases: Since::new(),
+            loans: Since::new(),
+        }
     }
 
     /// Restricts the inspector to one [name prefix](crate::ProviderBuilder::name_prefix); by
@@ -112,8 +117,12 @@ impl Inspector {
     /// listed with the reason.
     pub fn report(&mut self) -> Result<Report, OsError> {
         let mut objects = Objects::find(&self.directory, self.prefix.as_deref())?;
-        let wanted = Wanted { inodes: std::mem::take(&mut objects.inodes), is_name: &|file| parse(file).is_some() };
-        let seen = Seen::of(&wanted).map_err(|error| OsError::new("readdir", "/proc", 0, error, String::new()))?;
+        let wanted = Wanted {
+            inodes: std::mem::take(&mut objects.inodes),
+            is_name: &|file| parse(file).is_some(),
+        };
+        let seen = Seen::of(&wanted)
+            .map_err(|error| OsError::new("readdir", "/proc", 0, error, String::new()))?;
         let mut look = Look::new(seen, objects, take(&mut self.leases), take(&mut self.loans));
         let channels = look.channels();
         let providers = look.providers();
@@ -140,9 +149,20 @@ impl Provider {
     /// child, `owner` is the parent.
     pub fn report(&self) -> Result<ProviderReport, OsError> {
         let names = self.names();
-        let report = Inspector::in_directory(names.directory()).prefix(names.prefix()).report()?;
-        let own = report.providers.into_iter().find(|provider| provider.id == self.id());
-        let missing = || control_name(names, self.id()).error("open", 0, io::Error::from_raw_os_error(libc::ENOENT));
+        let report = Inspector::in_directory(names.directory())
+            .prefix(names.prefix())
+            .report()?;
+        let own = report
+            .providers
+            .into_iter()
+            .find(|provider| provider.id == self.id());
+        let missing = || {
+            control_name(names, self.id()).error(
+                "open",
+                0,
+                io::Error::from_raw_os_error(libc::ENOENT),
+            )
+        };
         own.ok_or_else(missing)
     }
 }

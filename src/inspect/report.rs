@@ -214,6 +214,8 @@ impl Report {
     /// Returns what a sweep of all prefixes would remove now.
     pub fn orphans(&self) -> Swept {
         let providers = self.providers.iter().map(|provider| provider.orphans);
-        providers.chain(self.channels.iter().map(|channel| channel.orphans)).fold(Swept::default(), Add::add)
+        providers
+            .chain(self.channels.iter().map(|channel| channel.orphans))
+            .fold(Swept::default(), Add::add)
     }
 }

@@ -70,13 +70,20 @@ pub(super) struct Facts {
 
 impl Objects {
     pub(super) fn find(directory: &Path, prefix: Option<&str>) -> Result<Self, OsError> {
-        let mut this = Self { directory: directory.to_owned(), ..Self::default() };
+        let mut this = Self {
+            directory: directory.to_owned(),
+            ..Self::default()
+        };
         for file in list(directory)? {
-            let Some((of, named)) = parse(&file).filter(|(of, _)| prefix.map_or(true, |prefix| prefix == *of)) else {
+            let Some((of, named)) =
+                parse(&file).filter(|(of, _)| prefix.map_or(true, |prefix| prefix == *of))
+            else {
                 continue;
             };
             // If this fails, the file was removed in the meantime.
-            let Ok(metadata) = fs::symlink_metadata(directory.join(&file)) else { continue };
+            let Ok(metadata) = fs::symlink_metadata(directory.join(&file)) else {
+                continue;
+            };
             if metadata.uid() != effective_uid() {
                 this.others += 1;
                 continue;
@@ -89,15 +96,24 @@ impl Objects {
 
     fn note(&mut self, prefix: String, named: Named<'_>) {
         match named {
-            Named::Control(id) => self.providers.entry((prefix, id)).or_default().has_control = true,
+            Named::Control(id) => {
+                self.providers.entry((prefix, id)).or_default().has_control = true
+            }
             Named::Segment(id, serial) => {
-                self.providers.entry((prefix, id)).or_default().segments.insert(serial);
+                self.providers
+                    .entry((prefix, id))
+                    .or_default()
+                    .segments
+                    .insert(serial);
             }
             Named::Channel(name) => {
                 self.channels.entry((prefix, name.to_owned())).or_default();
             }
             Named::Branch(name, id) => {
-                self.channels.entry((prefix, name.to_owned())).or_default().insert(id);
+                self.channels
+                    .entry((prefix, name.to_owned()))
+                    .or_default()
+                    .insert(id);
             }
         }
     }
@@ -127,15 +143,28 @@ impl Stat {
         let len = check_metadata(metadata, name, effective_uid())?;
         // In blocks of 512 bytes on any file system.
         let is_segment = is_segment(metadata, effective_uid());
-        Ok(Self { len, bytes_held: metadata.blocks() * 512, inode: inode(metadata), is_segment })
+        Ok(Self {
+            len,
+            bytes_held: metadata.blocks() * 512,
+            inode: inode(metadata),
+            is_segment,
+        })
     }
 }
 
 impl Object {
     fn open(name: Name) -> Result<Self, ObjectError> {
-        let opened = LockFile::open(|| name.open(libc::O_RDONLY, 0)).map_err(|error| name.error("open", 0, error))?;
-        let metadata = opened.file().metadata().map_err(|error| name.error("fstat", 0, error))?;
-        Ok(Self { stat: Stat::of(&metadata, &name)?, opened, name })
+        let opened = LockFile::open(|| name.open(libc::O_RDONLY, 0))
+            .map_err(|error| name.error("open", 0, error))?;
+        let metadata = opened
+            .file()
+            .metadata()
+            .map_err(|error| name.error("fstat", 0, error))?;
+        Ok(Self {
+            stat: Stat::of(&metadata, &name)?,
+            opened,
+            name,
+        })
     }
 
     pub(super) fn is_locked(&self, byte: usize) -> bool {
@@ -144,7 +173,10 @@ impl Object {
 
     /// Call after [`state`](Self::state).
     pub(super) fn len(&self) -> usize {
-        self.opened.file().metadata().map_or(0, |metadata| usize::try_from(metadata.len()).unwrap_or(0))
+        self.opened
+            .file()
+            .metadata()
+            .map_or(0, |metadata| usize::try_from(metadata.len()).unwrap_or(0))
     }
 
     /// A channel's maker writes it last; 0 before. Call first.

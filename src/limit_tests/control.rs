@@ -33,8 +33,21 @@ impl Scene {
             .expect("no other process sweeps this prefix");
         let (record, closed) = owner.claim_record().unwrap();
         let generation = published_after(closed);
-        owner.record(record).unwrap().publish(generation, Place { segment: 1, index: 0, offset: 0, len: 1 });
-        Self { owner, names, record, generation }
+        owner.record(record).unwrap().publish(
+            generation,
+            Place {
+                segment: 1,
+                index: 0,
+                offset: 0,
+                len: 1,
+            },
+        );
+        Self {
+            owner,
+            names,
+            record,
+            generation,
+        }
     }
 
     fn connect(&self) -> Result<PeerControl, AttachError> {
@@ -42,7 +55,9 @@ impl Scene {
     }
 
     fn connect_after(&self, epoch: u64) -> PeerControl {
-        self.owner.view.header().epochs[0].0.store(epoch | VACANT, Ordering::Relaxed);
+        self.owner.view.header().epochs[0]
+            .0
+            .store(epoch | VACANT, Ordering::Relaxed);
         let peer = self.connect().unwrap();
         assert_eq!((peer.slot(), peer.id().epoch), (0, epoch.wrapping_add(4)));
         peer
@@ -68,15 +83,27 @@ fn epoch_equal_modulo_gate() {
     let peer = scene.connect().unwrap();
     scene.grant(peer.id()).unwrap();
     for factor in [1, 2, 3, 0xffff] {
-        let alias = PeerId { epoch: peer.id().epoch.wrapping_add(BEYOND_THE_GATE.wrapping_mul(factor)), ..peer.id() };
+        let alias = PeerId {
+            epoch: peer
+                .id()
+                .epoch
+                .wrapping_add(BEYOND_THE_GATE.wrapping_mul(factor)),
+            ..peer.id()
+        };
         assert_ne!(alias, peer.id());
         for _ in 0..=MAX_GRANTS {
             assert_eq!(scene.grant(alias), Err(ShareError::PeerDisconnected(alias)));
         }
-        assert!(!scene.owner.revoke(scene.record(), alias, 1), "the peer's own grant");
+        assert!(
+            !scene.owner.revoke(scene.record(), alias, 1),
+            "the peer's own grant"
+        );
     }
     assert!(scene.accept(peer.slot()), "the peer's own grant is there");
-    assert!(!scene.accept(peer.slot()), "and none that was for somebody else");
+    assert!(
+        !scene.accept(peer.slot()),
+        "and none that was for somebody else"
+    );
     peer.release(scene.record, 0);
     assert!(!scene.record().is_leased());
 }
@@ -84,16 +111,38 @@ fn epoch_equal_modulo_gate() {
 #[test]
 fn epoch_wraps() {
     let scene = Scene::new("epochs");
-    for before in [BEYOND_THE_GATE - 4, BEYOND_THE_GATE, 3 * BEYOND_THE_GATE - 4, u64::MAX - 7, u64::MAX - 3, 0] {
+    for before in [
+        BEYOND_THE_GATE - 4,
+        BEYOND_THE_GATE,
+        3 * BEYOND_THE_GATE - 4,
+        u64::MAX - 7,
+        u64::MAX - 3,
+        0,
+    ] {
         let earlier = scene.connect_after(before.wrapping_sub(4)).id();
         let peer = scene.connect_after(before);
-        assert_eq!(scene.grant(earlier), Err(ShareError::PeerDisconnected(earlier)), "after epoch {before:#x}");
+        assert_eq!(
+            scene.grant(earlier),
+            Err(ShareError::PeerDisconnected(earlier)),
+            "after epoch {before:#x}"
+        );
         assert_eq!(scene.grant(peer.id()), Ok(()), "after epoch {before:#x}");
-        assert_eq!(scene.grant(earlier), Err(ShareError::PeerDisconnected(earlier)), "after epoch {before:#x}");
+        assert_eq!(
+            scene.grant(earlier),
+            Err(ShareError::PeerDisconnected(earlier)),
+            "after epoch {before:#x}"
+        );
         let id = peer.id();
         drop(peer);
-        assert!(!scene.record().is_leased(), "a peer that leaves takes its grants with it");
-        assert_eq!(scene.grant(id), Err(ShareError::PeerDisconnected(id)), "after epoch {before:#x}");
+        assert!(
+            !scene.record().is_leased(),
+            "a peer that leaves takes its grants with it"
+        );
+        assert_eq!(
+            scene.grant(id),
+            Err(ShareError::PeerDisconnected(id)),
+            "after epoch {before:#x}"
+        );
         assert_eq!(scene.owner.reclaim(), 0, "it has left");
     }
 }
@@ -108,7 +157,11 @@ fn dead_peer_with_any_epoch() {
             // The kernel releases the lock of a process that exits. Here the process itself does.
             peer.die();
             if is_found_by_the_owner {
-                assert_eq!((scene.owner.reclaim(), scene.owner.reclaim()), (1, 0), "after epoch {before:#x}");
+                assert_eq!(
+                    (scene.owner.reclaim(), scene.owner.reclaim()),
+                    (1, 0),
+                    "after epoch {before:#x}"
+                );
             } else {
                 assert_eq!(scene.connect().unwrap().id().epoch, before.wrapping_add(8));
             }
@@ -137,16 +190,25 @@ fn lease_of_empty_slot() {
 fn lost_slot_releases_nothing() {
     let scene = Scene::new("lost");
     let lost = scene.connect().unwrap();
-    scene.record().attach(lost.slot(), scene.generation).unwrap();
+    scene
+        .record()
+        .attach(lost.slot(), scene.generation)
+        .unwrap();
     assert!(lost.has_slot());
     lost.lose_lock();
     let next = scene.connect().unwrap();
     assert_eq!(next.slot(), lost.slot());
     assert!(next.has_slot() && !lost.has_slot());
-    scene.record().attach(next.slot(), scene.generation).unwrap();
+    scene
+        .record()
+        .attach(next.slot(), scene.generation)
+        .unwrap();
     lost.release(scene.record, 0);
     lost.put_back(scene.record, 0);
-    assert!(!scene.accept(next.slot()), "a grant was made of the next one's lease");
+    assert!(
+        !scene.accept(next.slot()),
+        "a grant was made of the next one's lease"
+    );
     drop(lost);
     assert!(scene.record().is_leased() && next.has_slot());
     next.release(scene.record, 0);
@@ -172,7 +234,11 @@ fn full_gate_blocks() {
             thread::yield_now();
         }
         for _ in 0..10_000 {
-            assert_eq!(scene.owner.gates[0].0.load(Ordering::Relaxed), full, "the count went into the epoch");
+            assert_eq!(
+                scene.owner.gates[0].0.load(Ordering::Relaxed),
+                full,
+                "the count went into the epoch"
+            );
             thread::yield_now();
         }
         has_room.store(true, Ordering::Release);
@@ -188,8 +254,16 @@ fn full_gate_blocks() {
 fn last_slot() {
     let scene = Scene::new("slots");
     let mut peers: Vec<_> = (0..PEERS).map(|_| scene.connect().unwrap()).collect();
-    assert!(peers.iter().enumerate().all(|(slot, peer)| peer.slot() == slot));
-    let refused = |scene: &Scene| matches!(scene.connect(), Err(AttachError::TooManyPeers { max: PEERS, .. }));
+    assert!(peers
+        .iter()
+        .enumerate()
+        .all(|(slot, peer)| peer.slot() == slot));
+    let refused = |scene: &Scene| {
+        matches!(
+            scene.connect(),
+            Err(AttachError::TooManyPeers { max: PEERS, .. })
+        )
+    };
     assert!(refused(&scene) && refused(&scene));
     scene.owner.reclaim();
     assert!(refused(&scene), "nobody is gone");
@@ -218,7 +292,11 @@ fn slot_being_cleared() {
             });
             both.wait();
             let connected = scene.connect().map(|peer| peer.slot());
-            assert_eq!(connected.map_err(|error| error.to_string()), Ok(PEERS - 1), "the {nth}th time");
+            assert_eq!(
+                connected.map_err(|error| error.to_string()),
+                Ok(PEERS - 1),
+                "the {nth}th time"
+            );
         });
     }
     drop(others);
@@ -229,8 +307,15 @@ fn slot_being_cleared() {
 fn slot_never_cleared() {
     let scene = Scene::new("clearing-stopped");
     let _others: Vec<_> = (1..PEERS).map(|_| scene.connect().unwrap()).collect();
-    assert!(scene.owner.locks.try_lock_shared(peer_byte(PEERS - 1)).unwrap());
-    assert!(matches!(scene.connect(), Err(AttachError::TooManyPeers { .. })));
+    assert!(scene
+        .owner
+        .locks
+        .try_lock_shared(peer_byte(PEERS - 1))
+        .unwrap());
+    assert!(matches!(
+        scene.connect(),
+        Err(AttachError::TooManyPeers { .. })
+    ));
     scene.owner.locks.unlock(peer_byte(PEERS - 1)).unwrap();
     assert_eq!(scene.connect().unwrap().slot(), PEERS - 1);
 }
@@ -242,7 +327,10 @@ fn held_bytes_at_their_limits() {
     let held = Held(AtomicU64::new(0));
     let count = || held.0.load(Ordering::Relaxed) & MAX_HELD;
     for epoch in [0, 4, 4 << 16, u64::MAX - 7, u64::MAX - 3] {
-        assert_eq!(Epoch(AtomicU64::new(epoch.wrapping_sub(1))).occupy(&held), epoch);
+        assert_eq!(
+            Epoch(AtomicU64::new(epoch.wrapping_sub(1))).occupy(&held),
+            epoch
+        );
         assert_eq!(held.charge(epoch, MAX_HELD, MAX_HELD), Ok(()));
         assert_eq!(held.charge(epoch, 1, MAX_HELD), Err(MAX_HELD));
         assert_eq!(held.charge(epoch, u64::MAX, MAX_HELD), Err(MAX_HELD));
@@ -250,7 +338,10 @@ fn held_bytes_at_their_limits() {
         assert_eq!(count(), MAX_HELD - 1);
         for late in [epoch.wrapping_sub(4), epoch.wrapping_add(4)] {
             held.refund(late, 1);
-            assert_eq!((held.charge(late, 1, MAX_HELD), count()), (Ok(()), MAX_HELD - 1));
+            assert_eq!(
+                (held.charge(late, 1, MAX_HELD), count()),
+                (Ok(()), MAX_HELD - 1)
+            );
         }
         held.refund(epoch, u64::MAX);
         assert_eq!(count(), 0);

@@ -4,7 +4,12 @@
 
 use super::*;
 
-const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
+const PLACE: Place = Place {
+    segment: 1,
+    index: 2,
+    offset: 3,
+    len: 4,
+};
 const GENERATION: u64 = 42;
 
 /// Slots at both ends of a word, in the middle of one, and in the last word.
@@ -45,7 +50,11 @@ fn lanes_do_not_carry() {
             |record, slot| record.attach(slot, GENERATION).map(drop),
             |grants, leases| (leases < MAX_LEASES).then_some((grants, leases + 1)),
         ),
-        ("attach too late", |record, slot| record.attach(slot, GENERATION - 2).map(drop), |_, _| None),
+        (
+            "attach too late",
+            |record, slot| record.attach(slot, GENERATION - 2).map(drop),
+            |_, _| None,
+        ),
         (
             "renew",
             |record, slot| record.renew(slot),
@@ -56,7 +65,11 @@ fn lanes_do_not_carry() {
             |record, slot| record.accept(slot, GENERATION).map(drop),
             |grants, leases| (grants > 0 && leases < MAX_LEASES).then(|| (grants - 1, leases + 1)),
         ),
-        ("accept too late", |record, slot| record.accept(slot, GENERATION - 2).map(drop), |_, _| None),
+        (
+            "accept too late",
+            |record, slot| record.accept(slot, GENERATION - 2).map(drop),
+            |_, _| None,
+        ),
         (
             "grant",
             |record, slot| record.grant(slot),
@@ -81,12 +94,23 @@ fn lanes_do_not_carry() {
             let next = expected(value / GRANT, value % GRANT);
             for neighbours in [0, 0xff] {
                 let record = record(slot, value, neighbours);
-                assert_eq!(operation(&record, slot).is_ok(), next.is_some(), "{name} of lane {value:#04x}");
+                assert_eq!(
+                    operation(&record, slot).is_ok(),
+                    next.is_some(),
+                    "{name} of lane {value:#04x}"
+                );
                 let lane = next.map_or(value, |(grants, leases)| grants * GRANT + leases);
-                assert_eq!(lane_of(&record, slot), lane, "{name} of lane {value:#04x} in slot {slot}");
+                assert_eq!(
+                    lane_of(&record, slot),
+                    lane,
+                    "{name} of lane {value:#04x} in slot {slot}"
+                );
                 let mut others = (0..PEERS).filter(|&other| other != slot);
                 let is_alone = others.all(|other| lane_of(&record, other) == neighbours);
-                assert!(is_alone, "{name} of lane {value:#04x} in slot {slot} changed another one's");
+                assert!(
+                    is_alone,
+                    "{name} of lane {value:#04x} in slot {slot} changed another one's"
+                );
             }
         }
     }
@@ -113,16 +137,27 @@ fn lane_limits() {
 /// After the last generation, messages are published in 2: not in 0, which no peer can attach to.
 #[test]
 fn generation_wraps() {
-    assert_eq!([1, 41, u64::MAX - 2, u64::MAX].map(published_after), [2, 42, u64::MAX - 1, 2]);
+    assert_eq!(
+        [1, 41, u64::MAX - 2, u64::MAX].map(published_after),
+        [2, 42, u64::MAX - 1, 2]
+    );
     let record = Record::new();
     let mut generation = u64::MAX - 1;
     record.publish(generation, PLACE);
-    assert_eq!(record.attach(5, generation), Ok(PLACE), "the last generation is as good as any");
+    assert_eq!(
+        record.attach(5, generation),
+        Ok(PLACE),
+        "the last generation is as good as any"
+    );
     assert!(!record.recycle(&mut generation));
     record.release(5);
     assert!(record.recycle(&mut generation));
     assert_eq!(generation, u64::MAX);
-    assert_eq!(record.attach(5, u64::MAX), Err(Refused::Stale), "no descriptor names a closed chunk");
+    assert_eq!(
+        record.attach(5, u64::MAX),
+        Err(Refused::Stale),
+        "no descriptor names a closed chunk"
+    );
     generation = published_after(generation);
     record.publish(generation, PLACE);
     assert_eq!(record.attach(5, u64::MAX - 1), Err(Refused::Stale));

@@ -24,7 +24,16 @@ impl Scene {
         let new = || AtomicU64::new(0);
         let (ready, has_waker, is_over, is_idle) = (new(), new(), new(), new());
         let (bell, count, wakes) = (Bell::new(1), Futex::new(0), Futex::new(0));
-        Arc::new(Self { bell, ready, count, has_waker, wakes, is_over, is_idle, has_many })
+        Arc::new(Self {
+            bell,
+            ready,
+            count,
+            has_waker,
+            wakes,
+            is_over,
+            is_idle,
+            has_many,
+        })
     }
 
     fn ring(&self) {
@@ -72,7 +81,11 @@ impl Scene {
 
     fn take_waker(&self) -> bool {
         let found = self.has_waker.load(Ordering::Acquire);
-        found > 0 && self.has_waker.compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        found > 0
+            && self
+                .has_waker
+                .compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
     }
 
     fn help(&self) {
@@ -157,10 +170,15 @@ fn two_bells() {
                 break;
             }
             let mut words = Words::new();
-            bells.iter().zip(values).for_each(|(bell, value)| words.push(bell.word(), value.unwrap()));
+            bells
+                .iter()
+                .zip(values)
+                .for_each(|(bell, value)| words.push(bell.word(), value.unwrap()));
             words.sleep(None);
         }
-        ringers.into_iter().for_each(|ringer| ringer.join().unwrap());
+        ringers
+            .into_iter()
+            .for_each(|ringer| ringer.join().unwrap());
     });
 }
 

@@ -30,7 +30,8 @@ impl Latest {
 
     fn send_all(&self) -> u64 {
         let count = self.buffers.len() as u64;
-        let (mut ticket, mut free, mut withdrawn) = (Ticket::default(), (0..count).rev().collect::<Vec<_>>(), 0);
+        let (mut ticket, mut free, mut withdrawn) =
+            (Ticket::default(), (0..count).rev().collect::<Vec<_>>(), 0);
         for number in 0..count {
             let buffer = free.pop().expect("one for each message");
             self.write(buffer, number);
@@ -52,10 +53,18 @@ impl Latest {
 }
 
 /// The receiver also knows how many messages it missed.
-fn what_is_withdrawn_while_it_is_received(preemptions: usize, slots: u64, sent: u64, received: usize) {
+fn what_is_withdrawn_while_it_is_received(
+    preemptions: usize,
+    slots: u64,
+    sent: u64,
+    received: usize,
+) {
     explore(preemptions, move || {
         let buffers = (0..sent).map(|_| UnsafeCell::new(u64::MAX)).collect();
-        let channel = Arc::new(Latest { slots: ring(slots), buffers });
+        let channel = Arc::new(Latest {
+            slots: ring(slots),
+            buffers,
+        });
         let receiver = {
             let channel = channel.clone();
             thread::spawn(move || {
@@ -67,16 +76,23 @@ fn what_is_withdrawn_while_it_is_received(preemptions: usize, slots: u64, sent: 
         };
         let withdrawn = channel.send_all();
         let (mut received, mut ticket) = receiver.join().unwrap();
-        received.extend(std::iter::from_fn(|| Some((channel.receive(&mut ticket)?, ticket.number()))));
+        received.extend(std::iter::from_fn(|| {
+            Some((channel.receive(&mut ticket)?, ticket.number()))
+        }));
         let mut missed = 0;
         let mut expected = 0;
         for &(number, after) in &received {
             assert_eq!(number + 1, after, "the bytes of another message");
-            missed += number.checked_sub(expected).expect("in order, and none twice");
+            missed += number
+                .checked_sub(expected)
+                .expect("in order, and none twice");
             expected = after;
         }
         assert_eq!(expected, sent, "the last one is there");
-        assert_eq!((missed, received.len() as u64), (withdrawn, sent - withdrawn));
+        assert_eq!(
+            (missed, received.len() as u64),
+            (withdrawn, sent - withdrawn)
+        );
     });
 }
 
@@ -103,7 +119,11 @@ struct Coming {
 
 impl Coming {
     fn new() -> Arc<Self> {
-        Arc::new(Self { meeting: MeetingHeader::open(), to_receiver: Bell::new(0), slots: ring(2) })
+        Arc::new(Self {
+            meeting: MeetingHeader::open(),
+            to_receiver: Bell::new(0),
+            slots: ring(2),
+        })
     }
 
     /// P1 to P5.
@@ -143,10 +163,18 @@ impl Coming {
 
     /// The bell has no ringer at first.
     fn receive(&self, ticket: &mut Ticket) -> Woken {
-        let woken = self.to_receiver.wait(None, &mut Look::new(), || ring::has_passed(&self.slots, *ticket), || true);
+        let woken = self.to_receiver.wait(
+            None,
+            &mut Look::new(),
+            || ring::has_passed(&self.slots, *ticket),
+            || true,
+        );
         if woken == Woken::Ready {
             let received = ring::receive(&self.slots, ticket, false, |_, _| Ok::<_, ()>(()));
-            assert_eq!(received.map(|received| received.unwrap().0), Some([1; WORDS]));
+            assert_eq!(
+                received.map(|received| received.unwrap().0),
+                Some([1; WORDS])
+            );
         }
         woken
     }
@@ -224,13 +252,24 @@ fn one_fence_for_all_bells() {
             let channels = channels.clone();
             thread::spawn(move || {
                 let (slots, bell) = &channels[at];
-                let woken = bell.wait(None, &mut Look::new(), || ring::has_passed(slots, Ticket::default()), || true);
+                let woken = bell.wait(
+                    None,
+                    &mut Look::new(),
+                    || ring::has_passed(slots, Ticket::default()),
+                    || true,
+                );
                 assert_eq!(woken, Woken::Ready);
             })
         });
-        channels.iter().for_each(|(slots, _)| ring::put(slots, &mut Ticket::default(), &[1; WORDS]));
+        channels
+            .iter()
+            .for_each(|(slots, _)| ring::put(slots, &mut Ticket::default(), &[1; WORDS]));
         fence(Ordering::SeqCst); // as in `Publisher::ring`
-        channels.iter().for_each(|(_, bell)| bell.ring_after_fence());
-        receivers.into_iter().for_each(|receiver| receiver.join().unwrap());
+        channels
+            .iter()
+            .for_each(|(_, bell)| bell.ring_after_fence());
+        receivers
+            .into_iter()
+            .for_each(|receiver| receiver.join().unwrap());
     });
 }

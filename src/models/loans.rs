@@ -19,7 +19,11 @@ struct Channel {
 
 fn channel(slots: u64) -> Arc<Channel> {
     let slots = (0..slots).map(Slot::free_for).collect();
-    Arc::new(Channel { slots, to_receiver: Bell::new(1), to_sender: Bell::new(2) })
+    Arc::new(Channel {
+        slots,
+        to_receiver: Bell::new(1),
+        to_sender: Bell::new(2),
+    })
 }
 
 fn message(number: u64) -> Words {
@@ -40,7 +44,12 @@ impl Sending<'_> {
     fn send(&mut self, number: u64) -> Woken {
         let (slots, now) = (&self.channel.slots, self.ticket);
         if !self.has_room {
-            match self.channel.to_sender.wait(None, &mut Look::new(), || ring::has_room(slots, now), || true) {
+            match self.channel.to_sender.wait(
+                None,
+                &mut Look::new(),
+                || ring::has_room(slots, now),
+                || true,
+            ) {
                 Woken::Ready => {}
                 other => return other,
             }
@@ -71,7 +80,11 @@ impl Receiving<'_> {
                 return Ok(words);
             }
             let is_there = || ring::has_passed(slots, self.ticket);
-            match self.channel.to_receiver.wait(None, &mut Look::new(), is_there, || true) {
+            match self
+                .channel
+                .to_receiver
+                .wait(None, &mut Look::new(), is_there, || true)
+            {
                 Woken::Ready => {}
                 other => return Err(other),
             }
@@ -81,11 +94,19 @@ impl Receiving<'_> {
 
 impl Channel {
     fn sending(&self) -> Sending<'_> {
-        Sending { channel: self, ticket: Ticket::default(), has_room: true }
+        Sending {
+            channel: self,
+            ticket: Ticket::default(),
+            has_room: true,
+        }
     }
 
     fn receiving(&self) -> Receiving<'_> {
-        Receiving { channel: self, ticket: Ticket::default(), read: None }
+        Receiving {
+            channel: self,
+            ticket: Ticket::default(),
+            read: None,
+        }
     }
 }
 
@@ -143,9 +164,13 @@ fn receiver_close_during_send() {
         let mut sent = Ticket::default();
         ring::put(&channel.slots, &mut sent.clone(), &message(1));
         channel.to_receiver.ring();
-        let sender_took = channel.to_sender.is_gone() && ring::claim(&channel.slots, &mut sent).is_some();
+        let sender_took =
+            channel.to_sender.is_gone() && ring::claim(&channel.slots, &mut sent).is_some();
         let receiver_took = receiver.join().unwrap();
-        assert!(sender_took != receiver_took, "sender {sender_took}, receiver {receiver_took}");
+        assert!(
+            sender_took != receiver_took,
+            "sender {sender_took}, receiver {receiver_took}"
+        );
     });
 }
 
@@ -163,7 +188,11 @@ unsafe impl Send for Lending {}
 impl Lending {
     fn new() -> Arc<Self> {
         let returns = (0..2).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Self { channel: channel(2), returns, bytes: UnsafeCell::new(0) })
+        Arc::new(Self {
+            channel: channel(2),
+            returns,
+            bytes: UnsafeCell::new(0),
+        })
     }
 
     fn write(&self, value: u64) {
@@ -207,13 +236,21 @@ fn concurrent_returns() {
         let (lending, tickets) = (Lending::new(), Arc::new(AtomicU64::new(0)));
         let threads = [3, 5].map(|number| {
             let (lending, tickets) = (lending.clone(), tickets.clone());
-            thread::spawn(move || ring::give_back(&lending.returns, tickets.fetch_add(1, Ordering::Relaxed), number))
+            thread::spawn(move || {
+                ring::give_back(
+                    &lending.returns,
+                    tickets.fetch_add(1, Ordering::Relaxed),
+                    number,
+                )
+            })
         });
         let mut found = Vec::new();
         for _ in 0..2 {
             found.extend(ring::returned(&lending.returns, found.len() as u64));
         }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
         while let Some(number) = ring::returned(&lending.returns, found.len() as u64) {
             found.push(number);
         }
@@ -247,7 +284,11 @@ fn buffer_sent_to_closing_receiver() {
             receiver.join().unwrap();
         } else {
             receiver.join().unwrap();
-            assert_eq!(ring::returned(&lending.returns, 0), Some(1), "nobody gave it back");
+            assert_eq!(
+                ring::returned(&lending.returns, 0),
+                Some(1),
+                "nobody gave it back"
+            );
             lending.write(9);
         }
     });
@@ -284,10 +325,13 @@ fn loan_outlives_sender() {
     explore(3, || {
         let dropped = Arc::new(AtomicUsize::new(0));
         let mut owned = Owned::new(Value::new(&dropped));
-        let threads = [owned.lend(), owned.lend()].map(|lent| thread::spawn(move || assert_eq!(lent.read(), 7)));
+        let threads = [owned.lend(), owned.lend()]
+            .map(|lent| thread::spawn(move || assert_eq!(lent.read(), 7)));
         assert_eq!(owned.read(), 7);
         drop(owned);
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
     });
 }
@@ -312,7 +356,15 @@ impl Scene {
         let returns = (0..2).map(|_| AtomicU64::new(0)).collect();
         let notes = (0..count).map(|_| UnsafeCell::new(0)).collect();
         let slots = (0..3).map(Slot::free_for).collect();
-        (Arc::new(Self { loans, returns, notes, slots }), Known { numbers, out: 0 })
+        (
+            Arc::new(Self {
+                loans,
+                returns,
+                notes,
+                slots,
+            }),
+            Known { numbers, out: 0 },
+        )
     }
 
     /// `Lender::put`.
@@ -364,7 +416,9 @@ impl Scene {
 
     /// `Lender::reclaim`.
     fn reclaim(&self) -> usize {
-        self.loans.lock().take_all(|number| self.strike(number), Self::drop)
+        self.loans
+            .lock()
+            .take_all(|number| self.strike(number), Self::drop)
     }
 
     fn receive(&self, ticket: &mut Ticket) {
@@ -425,10 +479,17 @@ fn reclaim_during_send() {
         });
         scene.put(known.numbers.pop().unwrap());
         scene.collect_some(&mut known);
-        let again = known.numbers.pop().map(|number| scene.put(number)).is_some();
+        let again = known
+            .numbers
+            .pop()
+            .map(|number| scene.put(number))
+            .is_some();
         let reclaimed = pool.join().unwrap();
         assert!(reclaimed >= 1);
-        assert_eq!(scene.loans.lock().out() as usize, 2 + usize::from(again) - reclaimed);
+        assert_eq!(
+            scene.loans.lock().out() as usize,
+            2 + usize::from(again) - reclaimed
+        );
         scene.settle(known);
     });
 }

@@ -31,7 +31,10 @@ fn give(scene: &Scene) {
 
 fn wait_for_givers(givers: u64, preemptions: Option<usize>) {
     explore(preemptions, move || {
-        let scene = Arc::new(Scene { bell: MemoryBell::new(), free: AtomicU64::new(0) });
+        let scene = Arc::new(Scene {
+            bell: MemoryBell::new(),
+            free: AtomicU64::new(0),
+        });
         let giving: Vec<_> = (0..givers)
             .map(|_| {
                 let scene = scene.clone();

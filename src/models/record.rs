@@ -6,7 +6,12 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
+const PLACE: Place = Place {
+    segment: 1,
+    index: 2,
+    offset: 3,
+    len: 4,
+};
 
 struct Chunk {
     record: Record,
@@ -17,7 +22,10 @@ struct Chunk {
 unsafe impl Sync for Chunk {}
 
 fn chunk() -> Arc<Chunk> {
-    let chunk = Chunk { record: Record::new(), payload: UnsafeCell::new(0) };
+    let chunk = Chunk {
+        record: Record::new(),
+        payload: UnsafeCell::new(0),
+    };
     chunk.record.close_at(1);
     Arc::new(chunk)
 }
@@ -31,7 +39,9 @@ fn write(chunk: &Chunk, value: u64) {
 fn read(chunk: &Chunk, slot: usize, generation: u64) {
     if chunk.record.attach(slot, generation).is_ok() {
         // SAFETY: loom checks the access.
-        chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, generation, "another message's bytes"));
+        chunk
+            .payload
+            .with(|bytes| assert_eq!(unsafe { *bytes }, generation, "another message's bytes"));
         chunk.record.release(slot);
     }
 }
@@ -96,7 +106,10 @@ fn grant_holds_chunk() {
         let peer = {
             let chunk = chunk.clone();
             thread::spawn(move || {
-                chunk.record.accept(5, 2).expect("a granted message is never stale");
+                chunk
+                    .record
+                    .accept(5, 2)
+                    .expect("a granted message is never stale");
                 // SAFETY: loom checks the access.
                 chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2));
                 chunk.record.release(5);
@@ -145,7 +158,9 @@ fn duplicate_granted_descriptor() {
                 for _ in 0..2 {
                     if chunk.record.accept(5, 2).is_ok() {
                         // SAFETY: loom checks the access.
-                        chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2, "another message's bytes"));
+                        chunk.payload.with(|bytes| {
+                            assert_eq!(unsafe { *bytes }, 2, "another message's bytes")
+                        });
                         chunk.record.release(5);
                     }
                 }
@@ -157,9 +172,14 @@ fn duplicate_granted_descriptor() {
             chunk.record.publish(4, PLACE);
             // Another thread of the owner, which has not passed R3, sends it.
             let sent = chunk.clone();
-            thread::spawn(move || sent.record.grant(5).unwrap()).join().unwrap();
+            thread::spawn(move || sent.record.grant(5).unwrap())
+                .join()
+                .unwrap();
             peer.join().unwrap();
-            assert!(chunk.record.accept(5, 4).is_ok(), "the later message's grant was lost");
+            assert!(
+                chunk.record.accept(5, 4).is_ok(),
+                "the later message's grant was lost"
+            );
             chunk.record.release(5);
             assert!(!chunk.record.is_leased(), "a lease that nobody has");
         } else {

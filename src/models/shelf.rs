@@ -12,7 +12,10 @@ struct Places {
 
 impl Places {
     fn new(keeps_nothing: bool) -> Arc<Self> {
-        let places = Self { shelf: Shelf::new(keeps_nothing), leased: Queue::new() };
+        let places = Self {
+            shelf: Shelf::new(keeps_nothing),
+            leased: Queue::new(),
+        };
         if !keeps_nothing {
             places.shelf.open_idle(1, 1);
             assert!(places.leased.open(2));
@@ -47,7 +50,11 @@ fn destroy(Carry(item): Carry) {
 
 fn item(places: &Arc<Places>, destroyed: &Arc<AtomicUsize>) -> Carry {
     let bytes = loom::cell::UnsafeCell::new(0);
-    let item = Item { places: places.clone(), bytes, destroyed: destroyed.clone() };
+    let item = Item {
+        places: places.clone(),
+        bytes,
+        destroyed: destroyed.clone(),
+    };
     Carry(NonNull::new(Box::into_raw(Box::new(item))).unwrap())
 }
 
@@ -70,7 +77,12 @@ unsafe impl Owner for Carry {
 fn drop_handle(handle: Carry, leased: bool) {
     let handle = handle;
     // SAFETY: this thread holds the item (I3).
-    let (places, bytes) = unsafe { (NonNull::from(&*handle.0.as_ref().places), &handle.0.as_ref().bytes) };
+    let (places, bytes) = unsafe {
+        (
+            NonNull::from(&*handle.0.as_ref().places),
+            &handle.0.as_ref().bytes,
+        )
+    };
     // SAFETY: only the holder writes (I3).
     bytes.with_mut(|b| unsafe { *b += 1 });
     // SAFETY: the item keeps the places alive until it is given away, and a give touches nothing
@@ -79,7 +91,10 @@ fn drop_handle(handle: Carry, leased: bool) {
     let given = if leased {
         places.leased.give(handle)
     } else {
-        places.shelf.give_if_empty(handle).or_else(|handle| places.shelf.give(handle))
+        places
+            .shelf
+            .give_if_empty(handle)
+            .or_else(|handle| places.shelf.give(handle))
     };
     if let Err(item) = given {
         destroy(item);
@@ -92,13 +107,18 @@ fn close_and_drain(leased: [bool; 2]) {
         let destroyed = Arc::new(AtomicUsize::new(0));
         let places = Places::new(false);
         let handles = leased.map(|leased| (item(&places, &destroyed), leased));
-        let threads = handles.map(|(handle, leased)| thread::spawn(move || drop_handle(handle, leased)));
+        let threads =
+            handles.map(|(handle, leased)| thread::spawn(move || drop_handle(handle, leased)));
         places.close();
         drop(places);
         for thread in threads {
             thread.join().unwrap();
         }
-        assert_eq!(destroyed.load(Ordering::Relaxed), 2, "a chunk was lost, or destroyed twice");
+        assert_eq!(
+            destroyed.load(Ordering::Relaxed),
+            2,
+            "a chunk was lost, or destroyed twice"
+        );
     });
 }
 
@@ -145,10 +165,15 @@ fn take_acquires_release() {
             drop_handle(first, false);
             drop_handle(second, false);
         });
-        let taken = places.shelf.take_hot().or_else(|| places.shelf.take_idle().map(|(item, _)| item));
+        let taken = places
+            .shelf
+            .take_hot()
+            .or_else(|| places.shelf.take_idle().map(|(item, _)| item));
         if let Some(taken) = taken {
             // SAFETY: taken out of its place, so this thread is the holder (I3).
-            unsafe { taken.0.as_ref() }.bytes.with_mut(|b| unsafe { *b += 1 });
+            unsafe { taken.0.as_ref() }
+                .bytes
+                .with_mut(|b| unsafe { *b += 1 });
             drop_handle(taken, false);
         }
         giver.join().unwrap();

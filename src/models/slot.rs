@@ -7,7 +7,12 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
+const PLACE: Place = Place {
+    segment: 1,
+    index: 2,
+    offset: 3,
+    len: 4,
+};
 
 /// Its lane shares a word with slot 0's.
 const SLOT: usize = 1;
@@ -30,21 +35,36 @@ unsafe impl Sync for Scene {}
 
 impl Scene {
     fn new() -> Arc<Self> {
-        let (epoch, gate, record) = (Epoch(AtomicU64::new(FIRST)), GrantGate::new(), Record::new());
+        let (epoch, gate, record) = (
+            Epoch(AtomicU64::new(FIRST)),
+            GrantGate::new(),
+            Record::new(),
+        );
         let held = Held(AtomicU64::new(Held::none(FIRST)));
-        let scene = Self { epoch, gate, held, record, payload: UnsafeCell::new(2) };
+        let scene = Self {
+            epoch,
+            gate,
+            held,
+            record,
+            payload: UnsafeCell::new(2),
+        };
         scene.record.close_at(1);
         scene.record.publish(2, PLACE);
         Arc::new(scene)
     }
 
     fn grant(&self, wanted: u64) -> Result<(), NotGranted> {
-        self.gate.grant(&self.epoch, wanted, &self.record, SLOT, self.cost(None))
+        self.gate
+            .grant(&self.epoch, wanted, &self.record, SLOT, self.cost(None))
     }
 
     /// The cost of a message of [`LEN`] bytes.
     fn cost(&self, max: Option<u64>) -> Cost<'_> {
-        Cost { held: &self.held, len: LEN, max }
+        Cost {
+            held: &self.held,
+            len: LEN,
+            max,
+        }
     }
 
     /// Returns how many bytes the peer holds that connected with `epoch`.
@@ -85,8 +105,14 @@ fn grant_to_leaving_peer_spares_next() {
         scene.grant(next).unwrap();
         scene.record.renew(SLOT).unwrap();
         late.join().unwrap();
-        assert!(scene.record.accept(SLOT, 2).is_ok(), "its grant was taken back");
-        assert!(scene.record.accept(SLOT, 2).is_err(), "a grant that nobody was told of");
+        assert!(
+            scene.record.accept(SLOT, 2).is_ok(),
+            "its grant was taken back"
+        );
+        assert!(
+            scene.record.accept(SLOT, 2).is_err(),
+            "a grant that nobody was told of"
+        );
         scene.record.release(SLOT);
         scene.record.release(SLOT);
         assert!(!scene.record.is_leased());
@@ -116,7 +142,10 @@ fn refused_peer_keeps_no_grant() {
         let next = scene.epoch.occupy(&scene.held);
         scene.grant(next).unwrap();
         refusing.join().unwrap();
-        assert!(scene.record.accept(SLOT, 2).is_ok(), "its grant was taken back");
+        assert!(
+            scene.record.accept(SLOT, 2).is_ok(),
+            "its grant was taken back"
+        );
         scene.record.release(SLOT);
         assert!(!scene.record.is_leased());
     });
@@ -127,7 +156,9 @@ fn grant_to_refused_peer() {
     explore(4, || {
         let scene = Scene::new();
         let granting = spawn(&scene, |scene| drop(scene.grant(FIRST)));
-        assert!(scene.gate.refuse(&scene.epoch, FIRST, || while scene.record.revoke(SLOT) {}));
+        assert!(scene
+            .gate
+            .refuse(&scene.epoch, FIRST, || while scene.record.revoke(SLOT) {}));
         granting.join().unwrap();
         assert!(!scene.record.is_leased());
         assert_eq!(scene.grant(FIRST), Err(NotGranted::Gone));
@@ -144,7 +175,9 @@ fn refused_peer_puts_grant_back() {
             scene.record.put_back(SLOT);
             scene.epoch.take_back_if_refused(FIRST, &scene.record, SLOT);
         });
-        assert!(scene.gate.refuse(&scene.epoch, FIRST, || while scene.record.revoke(SLOT) {}));
+        assert!(scene
+            .gate
+            .refuse(&scene.epoch, FIRST, || while scene.record.revoke(SLOT) {}));
         failing.join().unwrap();
         assert!(!scene.record.is_leased());
     });
@@ -163,7 +196,9 @@ fn late_descriptor_of_refused_peer() {
         scene.record.close_at(3);
         scene.record.publish(4, PLACE);
         scene.grant(FIRST).unwrap();
-        assert!(scene.gate.refuse(&scene.epoch, FIRST, || while scene.record.revoke(SLOT) {}));
+        assert!(scene
+            .gate
+            .refuse(&scene.epoch, FIRST, || while scene.record.revoke(SLOT) {}));
         late.join().unwrap();
         assert!(!scene.record.is_leased());
     });
@@ -214,9 +249,13 @@ fn grant_after_lanes_are_cleared() {
         let granting = [(); 2].map(|()| spawn(&scene, enter));
         // The payload stands for the slot's lanes.
         // SAFETY: loom checks the access.
-        scene.epoch.vacate(|| scene.payload.with_mut(|lanes| unsafe { *lanes = 0 }));
+        scene
+            .epoch
+            .vacate(|| scene.payload.with_mut(|lanes| unsafe { *lanes = 0 }));
         assert_eq!(scene.epoch.occupy(&scene.held), next);
-        granting.into_iter().for_each(|granting| granting.join().unwrap());
+        granting
+            .into_iter()
+            .for_each(|granting| granting.join().unwrap());
     });
 }
 
@@ -228,8 +267,14 @@ fn late_grant_spares_count_of_next() {
         let scene = Scene::new();
         let late = spawn(&scene, |scene| {
             let cost = scene.cost(Some(MAX_HELD));
-            if scene.gate.grant(&scene.epoch, FIRST, &scene.record, SLOT, cost).is_ok() {
-                scene.gate.revoke(&scene.epoch, FIRST, &scene.record, SLOT, cost);
+            if scene
+                .gate
+                .grant(&scene.epoch, FIRST, &scene.record, SLOT, cost)
+                .is_ok()
+            {
+                scene
+                    .gate
+                    .revoke(&scene.epoch, FIRST, &scene.record, SLOT, cost);
             }
         });
         scene.vacate();
@@ -248,7 +293,13 @@ fn grants_within_quota() {
     explore(3, || {
         let scene = Scene::new();
         let grant = |scene: &Scene| {
-            let granted = scene.gate.grant(&scene.epoch, FIRST, &scene.record, SLOT, scene.cost(Some(2 * LEN)));
+            let granted = scene.gate.grant(
+                &scene.epoch,
+                FIRST,
+                &scene.record,
+                SLOT,
+                scene.cost(Some(2 * LEN)),
+            );
             match granted {
                 Ok(()) => LEN,
                 Err(NotGranted::OverQuota { .. }) => 0,
@@ -273,7 +324,10 @@ fn revoked_or_taken_up() {
     explore(4, || {
         let scene = Scene::new();
         let cost = scene.cost(Some(MAX_HELD));
-        scene.gate.grant(&scene.epoch, FIRST, &scene.record, SLOT, cost).unwrap();
+        scene
+            .gate
+            .grant(&scene.epoch, FIRST, &scene.record, SLOT, cost)
+            .unwrap();
         assert_eq!(scene.held(FIRST), LEN);
         let reading = spawn(&scene, |scene| {
             if scene.record.accept(SLOT, 2).is_ok() {
@@ -281,7 +335,9 @@ fn revoked_or_taken_up() {
                 scene.held.refund(FIRST, LEN);
             }
         });
-        scene.gate.revoke(&scene.epoch, FIRST, &scene.record, SLOT, cost);
+        scene
+            .gate
+            .revoke(&scene.epoch, FIRST, &scene.record, SLOT, cost);
         reading.join().unwrap();
         assert_eq!(scene.held(FIRST), 0);
         assert!(!scene.record.is_leased());

@@ -15,7 +15,10 @@ pub(super) struct EventFd {
 
 impl EventFd {
     fn new() -> Self {
-        Self { count: Mutex::new(1), changed: Condvar::new() }
+        Self {
+            count: Mutex::new(1),
+            changed: Condvar::new(),
+        }
     }
 
     pub(super) fn set(&self) {
@@ -47,7 +50,11 @@ struct Scene {
 impl Scene {
     fn new() -> Arc<Self> {
         let (messages, is_armed) = (Word::new(0), Word::new(0));
-        Arc::new(Self { shared: Shared::new(EventFd::new()), messages, is_armed })
+        Arc::new(Self {
+            shared: Shared::new(EventFd::new()),
+            messages,
+            is_armed,
+        })
     }
 
     fn send(&self) {
@@ -86,7 +93,11 @@ enum Loop {
 fn receive(scene: &Scene, sent: u32, polls: Loop) {
     let (mut received, mut is_cleared) = (0, false);
     let mut poll = || {
-        let is_ready = received < sent && scene.shared.poll(&mut is_cleared, || scene.take(received)).is_ready();
+        let is_ready = received < sent
+            && scene
+                .shared
+                .poll(&mut is_cleared, || scene.take(received))
+                .is_ready();
         received += u32::from(is_ready);
         (is_ready, received < sent)
     };
@@ -111,7 +122,9 @@ fn senders(count: u32, polls: Loop, preemptions: impl Into<Option<usize>>) {
         let send = |scene: Arc<Scene>| thread::spawn(move || scene.send());
         let sending: Vec<_> = (0..count).map(|_| send(scene.clone())).collect();
         receive(&scene, count, polls);
-        sending.into_iter().for_each(|sender| sender.join().unwrap());
+        sending
+            .into_iter()
+            .for_each(|sender| sender.join().unwrap());
     });
 }
 

@@ -112,7 +112,10 @@ pub(super) struct AtomicWaker {
 
 impl AtomicWaker {
     pub(super) fn new() -> Self {
-        Self { is_registered: AtomicU32::new(0), waker: parking_lot::Mutex::new(None) }
+        Self {
+            is_registered: AtomicU32::new(0),
+            waker: parking_lot::Mutex::new(None),
+        }
     }
 
     pub(super) fn register(&self, waker: &Waker) {
@@ -158,31 +161,46 @@ struct Scene {
 
 impl Scene {
     fn new() -> Arc<Self> {
-        Arc::new(Self { current: Lock::new(Weak::new()), threads: Lock::new(Vec::new()) })
+        Arc::new(Self {
+            current: Lock::new(Weak::new()),
+            threads: Lock::new(Vec::new()),
+        })
     }
 
     /// As `Watch::new`.
     fn watch(&self) -> Watch {
         let wait = Wait::new(Path::new("/"), "c");
         let start = |lookout: Arc<Lookout>| {
-            self.threads.lock().unwrap().push(thread::spawn(move || lookout.run()));
+            self.threads
+                .lock()
+                .unwrap()
+                .push(thread::spawn(move || lookout.run()));
             Ok(())
         };
         let lookout = Lookout::watch(&mut self.current.lock().unwrap(), &wait, start).unwrap();
         lookout.call();
-        Watch { wait: Some(wait), lookout, fork_epoch: fork::epoch() }
+        Watch {
+            wait: Some(wait),
+            lookout,
+            fork_epoch: fork::epoch(),
+        }
     }
 
     fn join(&self) {
         let threads = mem::take(&mut *self.threads.lock().unwrap());
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
     }
 }
 
 /// As `wait`: checks whenever one is due, until it succeeds. In the model, a missed change is a
 /// deadlock.
 fn wait_until(watch: &Watch, check: impl Fn() -> bool) {
-    let parked = Arc::new(Parked { has_token: Lock::new(false), changed: Condvar::new() });
+    let parked = Arc::new(Parked {
+        has_token: Lock::new(false),
+        changed: Condvar::new(),
+    });
     let waker = Waker::from(parked.clone());
     loop {
         if watch.poll(&mut Context::from_waker(&waker)).is_pending() {

@@ -26,7 +26,12 @@ impl Channel {
     fn new(slots: u64, buffers: u64, receiver: u32) -> Arc<Self> {
         let slots = (0..slots).map(Slot::free_for).collect();
         let buffers = (0..buffers).map(|_| UnsafeCell::new(u64::MAX)).collect();
-        Arc::new(Self { slots, to_receiver: Bell::new(1), to_sender: Bell::new(receiver), buffers })
+        Arc::new(Self {
+            slots,
+            to_receiver: Bell::new(1),
+            to_sender: Bell::new(receiver),
+            buffers,
+        })
     }
 
     fn write(&self, buffer: u64, value: u64) {
@@ -49,7 +54,11 @@ impl Channel {
     fn receive(&self, ticket: &mut Ticket) -> Option<u64> {
         let received = ring::receive(&self.slots, ticket, true, |_, _| Ok::<_, ()>(()))?;
         let (words, ticket) = received.unwrap();
-        assert_eq!(self.read(words[0]), ticket.number(), "the bytes of another message");
+        assert_eq!(
+            self.read(words[0]),
+            ticket.number(),
+            "the bytes of another message"
+        );
         Some(ticket.number())
     }
 
@@ -62,7 +71,11 @@ impl Channel {
                     break number;
                 }
                 let is_over = || ring::has_passed(&self.slots, ticket);
-                assert_eq!(self.to_receiver.wait(None, &mut Look::new(), is_over, || true), Woken::Ready);
+                assert_eq!(
+                    self.to_receiver
+                        .wait(None, &mut Look::new(), is_over, || true),
+                    Woken::Ready
+                );
             };
             if number == last {
                 return received;
@@ -80,13 +93,16 @@ fn withdraw_buffer_during_receive() {
             let channel = channel.clone();
             move || {
                 let mut ticket = Ticket::default();
-                let received: Vec<_> = (0..2).filter_map(|_| channel.receive(&mut ticket)).collect();
+                let received: Vec<_> = (0..2)
+                    .filter_map(|_| channel.receive(&mut ticket))
+                    .collect();
                 (received, ticket)
             }
         });
         let (mut ticket, mut searched) = (Ticket::default(), Ticket::default());
         (0..2).for_each(|buffer| channel.send(&mut ticket, buffer));
-        let mut withdraw = || ring::withdraw(&channel.slots, &mut searched, ticket, |words| words[0] < 2);
+        let mut withdraw =
+            || ring::withdraw(&channel.slots, &mut searched, ticket, |words| words[0] < 2);
         let withdrawn: Vec<_> = std::iter::from_fn(|| withdraw().map(|words| words[0])).collect();
         assert_eq!(searched, ticket, "each was looked at");
         if let Some(&buffer) = withdrawn.first() {
@@ -94,7 +110,10 @@ fn withdraw_buffer_during_receive() {
         }
         let (mut received, mut next) = receiver.join().unwrap();
         received.extend(std::iter::from_fn(|| channel.receive(&mut next)));
-        assert!(received.windows(2).all(|pair| pair[0] < pair[1]), "in order, and none twice");
+        assert!(
+            received.windows(2).all(|pair| pair[0] < pair[1]),
+            "in order, and none twice"
+        );
         assert_eq!((received.len() + withdrawn.len()) as u64, ticket.number());
         assert_eq!(next, ticket);
     });
@@ -120,7 +139,12 @@ fn keep_latest_with_bells() {
             }
         }
         let is_received = || ring::is_done(&channel.slots, last);
-        assert_eq!(channel.to_sender.wait(None, &mut Look::new(), is_received, || true), Woken::Ready);
+        assert_eq!(
+            channel
+                .to_sender
+                .wait(None, &mut Look::new(), is_received, || true),
+            Woken::Ready
+        );
         assert_eq!(receiver.join().unwrap() + withdrawn, 2);
     });
 }
@@ -147,7 +171,8 @@ fn close_against_join() {
             let (channel, is_locked, is_closed) = (channel.clone(), is_locked, is_closed.clone());
             // `Lender::is_nobody_reading`, and then `Lender::reclaim`.
             move || {
-                let is_there = is_closed.load(Ordering::Acquire) == 0 && !channel.to_sender.is_gone();
+                let is_there =
+                    is_closed.load(Ordering::Acquire) == 0 && !channel.to_sender.is_gone();
                 if !is_there && is_locked.load(Ordering::Acquire) == 0 {
                     channel.write(0, 9);
                 }
@@ -181,10 +206,20 @@ fn leaving_in_the_ringers_place() {
         let mut ticket = Ticket::default();
         let is_over = || ring::has_passed(&channel.slots, ticket);
         let has_sender = || is_there.load(Ordering::Acquire) == 1;
-        let woken = channel.to_receiver.wait(None, &mut Look::due(), is_over, has_sender);
-        assert_eq!((woken, channel.receive(&mut ticket)), (Woken::Ready, Some(0)));
+        let woken = channel
+            .to_receiver
+            .wait(None, &mut Look::due(), is_over, has_sender);
+        assert_eq!(
+            (woken, channel.receive(&mut ticket)),
+            (Woken::Ready, Some(0))
+        );
         let is_over = || ring::has_passed(&channel.slots, ticket);
-        assert_eq!(channel.to_receiver.wait(None, &mut Look::due(), is_over, has_sender), Woken::Gone);
+        assert_eq!(
+            channel
+                .to_receiver
+                .wait(None, &mut Look::due(), is_over, has_sender),
+            Woken::Gone
+        );
         sender.join().unwrap();
     });
 }
@@ -207,7 +242,10 @@ fn evict_during_receive() {
                         continue;
                     }
                     let is_over = || ring::has_passed(&channel.slots, ticket);
-                    match channel.to_receiver.wait(None, &mut Look::new(), is_over, || true) {
+                    match channel
+                        .to_receiver
+                        .wait(None, &mut Look::new(), is_over, || true)
+                    {
                         Woken::Gone => break,
                         woken => assert_eq!(woken, Woken::Ready),
                     }
@@ -238,8 +276,14 @@ fn limit_wakes_receiver() {
                 let (mut ticket, mut seen, mut told) = (Ticket::default(), 0, 0);
                 while channel.receive(&mut ticket).is_none() {
                     told += usize::from(limit.take(&mut seen));
-                    let is_over = || ring::has_passed(&channel.slots, ticket) || limit.change(seen).is_some();
-                    assert_eq!(channel.to_receiver.wait(None, &mut Look::new(), is_over, || true), Woken::Ready);
+                    let is_over =
+                        || ring::has_passed(&channel.slots, ticket) || limit.change(seen).is_some();
+                    assert_eq!(
+                        channel
+                            .to_receiver
+                            .wait(None, &mut Look::new(), is_over, || true),
+                        Woken::Ready
+                    );
                 }
                 assert!(told <= 1);
             })
@@ -262,7 +306,12 @@ fn limit_alone_wakes_receiver() {
             thread::spawn(move || {
                 let mut seen = 0;
                 let is_over = || limit.change(seen).is_some();
-                assert_eq!(channel.to_receiver.wait(None, &mut Look::new(), is_over, || true), Woken::Ready);
+                assert_eq!(
+                    channel
+                        .to_receiver
+                        .wait(None, &mut Look::new(), is_over, || true),
+                    Woken::Ready
+                );
                 assert!(limit.take(&mut seen) && !limit.take(&mut seen));
             })
         };

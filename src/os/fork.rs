@@ -63,7 +63,8 @@ pub(crate) fn token() -> u64 {
 
 /// Returns the token to record; [`NO_THREAD`] if it would not be unique.
 pub(crate) fn recorded_token() -> u64 {
-    let is_unique = this_thread() >> ADDRESS_BITS == 0 && ANCESTRY.load(Ordering::Relaxed) != u64::MAX;
+    let is_unique =
+        this_thread() >> ADDRESS_BITS == 0 && ANCESTRY.load(Ordering::Relaxed) != u64::MAX;
     if is_unique {
         token()
     } else {
@@ -75,7 +76,14 @@ pub(crate) fn recorded_token() -> u64 {
 pub(super) fn enter_child() {
     let epoch = EPOCH.fetch_add(1, Ordering::Relaxed) + 1;
     let fits = epoch < u64::MAX >> ADDRESS_BITS;
-    ANCESTRY.store(if fits { epoch << ADDRESS_BITS } else { u64::MAX }, Ordering::Relaxed);
+    ANCESTRY.store(
+        if fits {
+            epoch << ADDRESS_BITS
+        } else {
+            u64::MAX
+        },
+        Ordering::Relaxed,
+    );
 }
 
 struct Made<T> {
@@ -110,8 +118,15 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
             if let Some(value) = Self::of_this_process(old) {
                 return value;
             }
-            let made = Box::into_raw(Box::new(Made { fork_epoch: epoch(), value: T::default() }));
-            if self.0.compare_exchange(old, made, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            let made = Box::into_raw(Box::new(Made {
+                fork_epoch: epoch(),
+                value: T::default(),
+            }));
+            if self
+                .0
+                .compare_exchange(old, made, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+            {
                 // SAFETY: created just above and never shared.
                 drop(unsafe { Box::from_raw(made) });
             }
@@ -150,10 +165,15 @@ mod tests {
             // A fork counts 2 if two tests registered the handlers at the same time.
             let step = (epoch() - before) / 2;
             EPOCH.store((1 << 16) - 1 - 2 * step, Ordering::Relaxed);
-            let last = || is_another() && in_child_of_this(|| token() != here && recorded_token() == NO_THREAD);
+            let last = || {
+                is_another()
+                    && in_child_of_this(|| token() != here && recorded_token() == NO_THREAD)
+            };
             in_child_of_this(last)
         };
-        assert!(in_child_of_this(|| is_another() && in_child_of_this(is_another) && in_child_of_this(is_last)));
+        assert!(in_child_of_this(|| is_another()
+            && in_child_of_this(is_another)
+            && in_child_of_this(is_last)));
     }
 
     #[test]

@@ -15,7 +15,10 @@ pub(crate) const MOST_WORDS: usize = 128;
 pub(crate) struct Deadline(libc::timespec);
 
 fn now() -> libc::timespec {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `now` is valid for writes. Every Linux has this clock, so the call cannot fail.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now
@@ -28,14 +31,21 @@ impl Deadline {
     }
 
     pub(crate) fn left(self) -> Duration {
-        let since_start = |time: libc::timespec| Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
+        let since_start =
+            |time: libc::timespec| Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
         since_start(self.0).saturating_sub(since_start(now()))
     }
 
     /// `None` never passes.
     pub(crate) fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
-        let (Some(a), Some(b)) = (one, other) else { return one.or(other) };
-        Some(if (a.0.tv_sec, a.0.tv_nsec) <= (b.0.tv_sec, b.0.tv_nsec) { a } else { b })
+        let (Some(a), Some(b)) = (one, other) else {
+            return one.or(other);
+        };
+        Some(if (a.0.tv_sec, a.0.tv_nsec) <= (b.0.tv_sec, b.0.tv_nsec) {
+            a
+        } else {
+            b
+        })
     }
 
     /// `None` if the clock cannot represent it.
@@ -43,7 +53,10 @@ impl Deadline {
         let now = now();
         let nanos = now.tv_nsec + libc::c_long::from(timeout.subsec_nanos() as i32);
         let (carry, tv_nsec) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
-        let tv_sec = now.tv_sec.checked_add(timeout.as_secs().try_into().ok()?)?.checked_add(carry)?;
+        let tv_sec = now
+            .tv_sec
+            .checked_add(timeout.as_secs().try_into().ok()?)?
+            .checked_add(carry)?;
         Some(Self(libc::timespec { tv_sec, tv_nsec }))
     }
 }
@@ -132,19 +145,37 @@ mod real {
             self.0.fetch_add(value, order)
         }
 
-        pub(crate) fn compare_exchange(&self, old: u32, new: u32, yes: Ordering, no: Ordering) -> Result<u32, u32> {
+        pub(crate) fn compare_exchange(
+            &self,
+            old: u32,
+            new: u32,
+            yes: Ordering,
+            no: Ordering,
+        ) -> Result<u32, u32> {
             self.0.compare_exchange(old, new, yes, no)
         }
 
         /// Sleeps if the word equals `value`, until a wake-up, spurious or not, or `deadline`.
         pub(crate) fn sleep_while(&self, value: u32, deadline: Option<Deadline>) {
-            let deadline = deadline.as_ref().map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
+            let deadline = deadline
+                .as_ref()
+                .map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
             // Unlike `FUTEX_WAIT`, this operation takes an absolute deadline.
             let (call, everybody) = (libc::FUTEX_WAIT_BITSET, libc::FUTEX_BITSET_MATCH_ANY);
             let word = self.0.as_ptr();
             let unused = ptr::null::<u32>();
             // SAFETY: the word lives as long as `self`; the deadline is null or valid.
-            unsafe { libc::syscall(libc::SYS_futex, word, call, value, deadline, unused, everybody) };
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    word,
+                    call,
+                    value,
+                    deadline,
+                    unused,
+                    everybody,
+                )
+            };
         }
 
         pub(crate) fn wake(&self) {
@@ -179,15 +210,30 @@ mod real {
 
     impl<'a> Words<'a> {
         pub(crate) fn new() -> Self {
-            let none = Waiter { value: 0, address: 0, flags: 0, reserved: 0 };
-            Self { waiters: [none; MOST_WORDS], len: 0, last: None, words: PhantomData }
+            let none = Waiter {
+                value: 0,
+                address: 0,
+                flags: 0,
+                reserved: 0,
+            };
+            Self {
+                waiters: [none; MOST_WORDS],
+                len: 0,
+                last: None,
+                words: PhantomData,
+            }
         }
 
         /// Adds a word. Ignores any beyond [`MOST_WORDS`].
         pub(crate) fn push(&mut self, word: &'a Futex, value: u32) {
             if let Some(waiter) = self.waiters.get_mut(self.len) {
                 let address = word.0.as_ptr() as u64;
-                *waiter = Waiter { value: value.into(), address, flags: SIZE_U32, reserved: 0 };
+                *waiter = Waiter {
+                    value: value.into(),
+                    address,
+                    flags: SIZE_U32,
+                    reserved: 0,
+                };
                 self.len += 1;
                 self.last = Some((word, value));
             }
@@ -200,21 +246,30 @@ mod real {
         /// Sleeps as [`Futex::sleep_while`] does, on all words. The kernel checks them in order; a
         /// wake-up of a word after its check wakes this thread.
         pub(crate) fn sleep(&self, deadline: Option<Deadline>) {
-            let until = deadline.as_ref().map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
+            let until = deadline
+                .as_ref()
+                .map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
             let (waiters, none) = (self.waiters.as_ptr(), 0);
             // SAFETY: the first `len` waiters are filled, and their words live as long as `'a`; the
             // deadline is null or valid.
-            let result = unsafe { libc::syscall(WAITV, waiters, self.len, none, until, libc::CLOCK_MONOTONIC) };
+            let result = unsafe {
+                libc::syscall(WAITV, waiters, self.len, none, until, libc::CLOCK_MONOTONIC)
+            };
             if result == -1 && !is_awake(&io::Error::last_os_error()) {
                 // Without this, the caller would spin.
                 let until = Deadline::first(deadline, Deadline::after(REFUSED));
-                self.last.into_iter().for_each(|(word, value)| word.sleep_while(value, until));
+                self.last
+                    .into_iter()
+                    .for_each(|(word, value)| word.sleep_while(value, until));
             }
         }
     }
 
     fn is_awake(error: &io::Error) -> bool {
-        matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT))
+        matches!(
+            error.raw_os_error(),
+            Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT)
+        )
     }
 
     fn is_missing(error: &io::Error) -> bool {
@@ -289,7 +344,13 @@ mod model {
             self.word().fetch_add(value, order)
         }
 
-        pub(crate) fn compare_exchange(&self, old: u32, new: u32, yes: Ordering, no: Ordering) -> Result<u32, u32> {
+        pub(crate) fn compare_exchange(
+            &self,
+            old: u32,
+            new: u32,
+            yes: Ordering,
+            no: Ordering,
+        ) -> Result<u32, u32> {
             self.word().compare_exchange(old, new, yes, no)
         }
 
@@ -332,7 +393,10 @@ mod model {
                 }
                 queued.push((word, *wakes));
             }
-            while queued.iter().all(|&(word, wakes)| *word.lock.lock().unwrap() == wakes) {
+            while queued
+                .iter()
+                .all(|&(word, wakes)| *word.lock.lock().unwrap() == wakes)
+            {
                 yield_now();
             }
         }

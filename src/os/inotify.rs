@@ -44,14 +44,18 @@ pub(crate) struct Inotify(LockFile);
 impl Inotify {
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: the call has no pointers.
-        LockFile::open(|| owned(unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) })).map(Self)
+        LockFile::open(|| {
+            owned(unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) })
+        })
+        .map(Self)
     }
 
     /// Starts to report the files of a directory. Each directory has one number.
     pub(crate) fn watch(&self, directory: &Path) -> io::Result<Watched> {
         let path = CString::new(directory.as_os_str().as_bytes())?;
         // SAFETY: the path is NUL-terminated.
-        let watched = unsafe { libc::inotify_add_watch(self.0.file().as_raw_fd(), path.as_ptr(), REPORTS) };
+        let watched =
+            unsafe { libc::inotify_add_watch(self.0.file().as_raw_fd(), path.as_ptr(), REPORTS) };
         check(watched)?;
         Ok(watched)
     }
@@ -61,15 +65,24 @@ impl Inotify {
     pub(crate) fn read(&self, mut each: impl FnMut(Option<(Watched, &[u8])>)) {
         let mut buffer = [0; 4096];
         for _ in 0..BUFFERS {
-            let Ok(len) = self.0.file().read(&mut buffer) else { return };
+            let Ok(len) = self.0.file().read(&mut buffer) else {
+                return;
+            };
             let mut rest = &buffer[..len];
             while rest.len() >= HEAD {
-                let word = |at: usize| u32::from_ne_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
-                let is_lost = word(4) & (libc::IN_Q_OVERFLOW | libc::IN_IGNORED | libc::IN_UNMOUNT | GONE) != 0;
+                let word = |at: usize| {
+                    u32::from_ne_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]])
+                };
+                let is_lost = word(4)
+                    & (libc::IN_Q_OVERFLOW | libc::IN_IGNORED | libc::IN_UNMOUNT | GONE)
+                    != 0;
                 let (watched, end) = (word(0) as Watched, HEAD + word(12) as usize);
                 let (report, next) = rest.split_at(end.min(rest.len()));
                 // The name is padded with zeros.
-                let name = report[HEAD..].split(|&byte| byte == 0).next().unwrap_or_default();
+                let name = report[HEAD..]
+                    .split(|&byte| byte == 0)
+                    .next()
+                    .unwrap_or_default();
                 each((!is_lost).then_some((watched, name)));
                 rest = next;
             }
@@ -83,7 +96,10 @@ pub(crate) struct Call(LockFile);
 impl Call {
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: the call has no pointers.
-        LockFile::open(|| owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })).map(Self)
+        LockFile::open(|| {
+            owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+        })
+        .map(Self)
     }
 
     pub(crate) fn call(&self) {
@@ -104,12 +120,20 @@ const UNPOLLED: Duration = Duration::from_millis(10);
 pub(crate) fn sleep(inotify: Option<&Inotify>, call: Option<&Call>, timeout: Duration) {
     let entry = |file: Option<&File>| {
         let fd = file.map_or(-1, AsRawFd::as_raw_fd); // -1 is ignored
-        libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+        libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        }
     };
-    let mut entries = [entry(inotify.map(|inotify| inotify.0.file())), entry(call.map(|call| call.0.file()))];
+    let mut entries = [
+        entry(inotify.map(|inotify| inotify.0.file())),
+        entry(call.map(|call| call.0.file())),
+    ];
     let millis = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
     // SAFETY: the array has that many entries.
-    let polled = check(unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, millis) });
+    let polled =
+        check(unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, millis) });
     // With a limit of less than two descriptors.
     if polled.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
         thread::sleep(timeout.min(UNPOLLED));
@@ -129,14 +153,17 @@ mod tests {
 
     #[test]
     fn reports_names() {
-        let directory = std::env::temp_dir().join(format!("shm_pool-inotify-{}", std::process::id()));
+        let directory =
+            std::env::temp_dir().join(format!("shm_pool-inotify-{}", std::process::id()));
         fs::create_dir(&directory).unwrap();
         let inotify = Inotify::new().unwrap();
         let watched = inotify.watch(&directory).unwrap();
         assert_eq!(inotify.watch(&directory).unwrap(), watched);
         let mut seen = Vec::new();
         let mut read = || {
-            inotify.read(|report| seen.push(report.map(|(of, name)| (of, String::from_utf8(name.to_vec()).unwrap()))));
+            inotify.read(|report| {
+                seen.push(report.map(|(of, name)| (of, String::from_utf8(name.to_vec()).unwrap())))
+            });
             std::mem::take(&mut seen)
         };
         assert_eq!(read(), []);
@@ -145,7 +172,11 @@ mod tests {
         let names: Vec<_> = read().into_iter().map(|report| report.unwrap()).collect();
         assert!(names.iter().all(|(of, _)| *of == watched));
         let names: Vec<_> = names.iter().map(|(_, name)| name.as_str()).collect();
-        assert_eq!(names, ["a", "a", "a", "a-longer-name-than-16"], "created, closed, moved");
+        assert_eq!(
+            names,
+            ["a", "a", "a", "a-longer-name-than-16"],
+            "created, closed, moved"
+        );
         let moved = directory.with_extension("moved");
         fs::rename(&directory, &moved).unwrap();
         assert_eq!(read(), [None], "the directory has another name");

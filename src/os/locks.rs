@@ -52,10 +52,14 @@ impl LockFile {
     pub(crate) fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Self> {
         watch_forks()?;
         let mut list = lock_files();
-        list.try_reserve(1).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        list.try_reserve(1)
+            .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let file = open()?;
         list.push(file.as_raw_fd());
-        Ok(Self { file: ManuallyDrop::new(file), fork_epoch: fork::epoch() })
+        Ok(Self {
+            file: ManuallyDrop::new(file),
+            fork_epoch: fork::epoch(),
+        })
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -75,7 +79,9 @@ impl LockFile {
     fn try_set_lock(&self, byte: usize, kind: i32) -> io::Result<bool> {
         match self.set_lock(byte, kind) {
             Ok(()) => Ok(true),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
@@ -97,7 +103,8 @@ impl LockFile {
     pub(crate) fn is_locked(&self, byte: usize) -> bool {
         let mut lock = byte_lock(byte, libc::F_RDLCK);
         // SAFETY: the descriptor is open, and `lock` is a valid `flock` of `byte_lock`.
-        let result = check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
+        let result =
+            check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
         result.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
     }
 
@@ -154,7 +161,9 @@ pub(crate) fn watch_forks() -> io::Result<()> {
 
 extern "C" fn before() {
     FORKING.with(|forking| {
-        let held = forking.take().unwrap_or_else(|| ManuallyDrop::new(lock_files()));
+        let held = forking
+            .take()
+            .unwrap_or_else(|| ManuallyDrop::new(lock_files()));
         forking.set(Some(held));
     });
 }
@@ -166,7 +175,9 @@ extern "C" fn in_parent() {
 /// Makes only calls that are allowed in a forked child.
 extern "C" fn in_child() {
     fork::enter_child();
-    let Some(mut list) = take_forking() else { return };
+    let Some(mut list) = take_forking() else {
+        return;
+    };
     for &fd in list.iter() {
         // SAFETY: a copy of the parent's descriptor, whose `LockFile` sees another epoch and does
         // not use it.

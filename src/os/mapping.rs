@@ -51,7 +51,12 @@ impl Mapping {
         // SAFETY: no caller passes MAP_FIXED, so the new mapping touches no existing memory.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd, 0) };
         match NonNull::new(base.cast()).filter(|_| base != libc::MAP_FAILED) {
-            Some(base) => Ok(Self { base, len, before: 0, after: 0 }),
+            Some(base) => Ok(Self {
+                base,
+                len,
+                before: 0,
+                after: 0,
+            }),
             None => Err(io::Error::last_os_error()),
         }
     }
@@ -59,12 +64,28 @@ impl Mapping {
     /// # Safety
     ///
     /// No reference or pointer to the part is used afterwards.
-    unsafe fn replace(&self, part: Range<usize>, flags: libc::c_int, fd: RawFd) -> io::Result<NonNull<u8>> {
+    unsafe fn replace(
+        &self,
+        part: Range<usize>,
+        flags: libc::c_int,
+        fd: RawFd,
+    ) -> io::Result<NonNull<u8>> {
         let failed = || io::Error::from_raw_os_error(libc::EINVAL);
-        let at = self.range(part.start as u64, part.len() as u64).ok_or_else(failed)?;
+        let at = self
+            .range(part.start as u64, part.len() as u64)
+            .ok_or_else(failed)?;
         // SAFETY: the part lies within this mapping (`range`), and by this function's contract it is not
         // in use.
-        let done = unsafe { libc::mmap(at.as_ptr().cast(), part.len(), READ_WRITE, flags | libc::MAP_FIXED, fd, 0) };
+        let done = unsafe {
+            libc::mmap(
+                at.as_ptr().cast(),
+                part.len(),
+                READ_WRITE,
+                flags | libc::MAP_FIXED,
+                fd,
+                0,
+            )
+        };
         if done == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -76,12 +97,22 @@ impl Mapping {
         // SAFETY: every caller has just made the mapping, which it gives up here.
         let base = unsafe { self.replace(before..before + len, libc::MAP_SHARED, fd.as_raw_fd()) }?;
         let space = ManuallyDrop::new(self);
-        Ok(Self { base, len, before, after: space.len - before - len })
+        Ok(Self {
+            base,
+            len,
+            before,
+            after: space.len - before - len,
+        })
     }
 
     pub(super) fn new(fd: &File, name: &Name, len: usize, access: Access) -> Result<Self, OsError> {
-        let access = if access == Access::Read { libc::PROT_READ } else { READ_WRITE };
-        Self::map(len, access, libc::MAP_SHARED, fd.as_raw_fd()).map_err(|error| name.error("mmap", len, error))
+        let access = if access == Access::Read {
+            libc::PROT_READ
+        } else {
+            READ_WRITE
+        };
+        Self::map(len, access, libc::MAP_SHARED, fd.as_raw_fd())
+            .map_err(|error| name.error("mmap", len, error))
     }
 
     pub(crate) fn of_owner(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
@@ -102,7 +133,12 @@ impl Mapping {
         map().map_err(|error| name.error("mmap", len, error))
     }
 
-    pub(super) fn aligned(fd: &File, name: &Name, len: usize, align: usize) -> Result<Self, OsError> {
+    pub(super) fn aligned(
+        fd: &File,
+        name: &Name,
+        len: usize,
+        align: usize,
+    ) -> Result<Self, OsError> {
         let map = || {
             let space = Self::address_space(len.saturating_add(align))?;
             let before = (space.base.as_ptr() as usize).wrapping_neg() & (align - 1);
@@ -115,7 +151,8 @@ impl Mapping {
     /// raise a signal.
     pub(crate) fn copy_of(file: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         let failed = |call| move |error| name.error(call, len, error);
-        let this = Self::map(len, READ_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).map_err(failed("mmap"))?;
+        let this = Self::map(len, READ_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+            .map_err(failed("mmap"))?;
         // SAFETY: the mapping just made has `len` zeroed bytes, which no other code knows yet.
         let bytes = unsafe { slice::from_raw_parts_mut(this.base.as_ptr(), len) };
         let mut at = 0;
@@ -180,7 +217,9 @@ impl Mapping {
 
     /// A page without memory is an error here and not a SIGBUS.
     fn fault_in(&self, pages: Range<usize>, how: libc::c_int) -> bool {
-        let Some(first) = self.range(pages.start as u64, pages.len() as u64) else { return false };
+        let Some(first) = self.range(pages.start as u64, pages.len() as u64) else {
+            return false;
+        };
         // SAFETY: the pages lie within this mapping (`range`). MADV_POPULATE_READ and
         // MADV_POPULATE_WRITE change no byte.
         unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), how) == 0 }
@@ -189,19 +228,36 @@ impl Mapping {
     /// Locks each page into RAM once it is present. The whole length counts against the limit.
     pub(crate) fn lock(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping. Locking changes no byte.
-        check(unsafe { libc::mlock2(self.base.as_ptr().cast(), self.len, libc::MLOCK_ONFAULT as _) })
+        check(unsafe {
+            libc::mlock2(
+                self.base.as_ptr().cast(),
+                self.len,
+                libc::MLOCK_ONFAULT as _,
+            )
+        })
     }
 
     pub(super) fn prefer_node(&self, node: u32) -> io::Result<()> {
         let mut nodes = [0 as libc::c_ulong; MAX_NODES / BITS];
-        let word = nodes.get_mut(node as usize / BITS).ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
+        let word = nodes
+            .get_mut(node as usize / BITS)
+            .ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
         *word = 1 << (node as usize % BITS);
         // The kernel reads one bit less than this count.
         let (start, bits) = (self.base.as_ptr(), MAX_NODES + 1);
         // SAFETY: the range is this mapping, and `nodes` has as many bits as the kernel reads.
         // Changes no byte.
-        let done =
-            unsafe { libc::syscall(libc::SYS_mbind, start, self.len, libc::MPOL_PREFERRED, nodes.as_ptr(), bits, 0) };
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                start,
+                self.len,
+                libc::MPOL_PREFERRED,
+                nodes.as_ptr(),
+                bits,
+                0,
+            )
+        };
         check(done as i32)
     }
 
@@ -211,7 +267,9 @@ impl Mapping {
     pub(super) fn collapse(&self, range: Range<usize>, huge: usize) {
         let (start, end) = (range.start.next_multiple_of(huge), range.end / huge * huge);
         let len = end.saturating_sub(start);
-        let Some(first) = self.range(start as u64, len as u64).filter(|_| len > 0) else { return };
+        let Some(first) = self.range(start as u64, len as u64).filter(|_| len > 0) else {
+            return;
+        };
         // SAFETY: the pages lie within this mapping (`range`). Moving them changes no byte.
         unsafe { libc::madvise(first.as_ptr().cast(), len, MADV_COLLAPSE) };
     }

@@ -37,7 +37,12 @@ pub(crate) struct Namespace {
 impl Namespace {
     /// Does not access the file system.
     pub(crate) fn new(directory: &Path, prefix: &str) -> Result<Self, BuildError> {
-        let unfit = |reason| Err(BuildError::Directory { directory: directory.to_owned(), reason });
+        let unfit = |reason| {
+            Err(BuildError::Directory {
+                directory: directory.to_owned(),
+                reason,
+            })
+        };
         if !directory.is_absolute() {
             return unfit("is not an absolute path");
         }
@@ -45,14 +50,23 @@ impl Namespace {
             return unfit("contains a NUL byte");
         }
         if !is_part(prefix) {
-            return Err(BuildError::Prefix { prefix: prefix.to_owned(), max: MAX_PART });
+            return Err(BuildError::Prefix {
+                prefix: prefix.to_owned(),
+                max: MAX_PART,
+            });
         }
-        Ok(Self { directory: directory.into(), prefix: prefix.into() })
+        Ok(Self {
+            directory: directory.into(),
+            prefix: prefix.into(),
+        })
     }
 
     pub(crate) fn in_shm(prefix: &str) -> Self {
         debug_assert!(is_part(prefix));
-        Self { directory: Path::new(DIRECTORY).into(), prefix: prefix.into() }
+        Self {
+            directory: Path::new(DIRECTORY).into(),
+            prefix: prefix.into(),
+        }
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -78,7 +92,15 @@ impl Namespace {
 
 /// Names of objects are valid UTF-8; others are skipped.
 pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
-    let failed = |error| OsError::new("readdir", &directory.to_string_lossy(), 0, error, String::new());
+    let failed = |error| {
+        OsError::new(
+            "readdir",
+            &directory.to_string_lossy(),
+            0,
+            error,
+            String::new(),
+        )
+    };
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
         files.extend(entry.map_err(failed)?.file_name().into_string().ok());
@@ -137,10 +159,17 @@ impl Name {
     }
 
     pub(crate) fn namespace(&self) -> Namespace {
-        let file = self.as_path().file_name().unwrap_or_default().to_string_lossy();
+        let file = self
+            .as_path()
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
         // A prefix contains no dot.
         let prefix = file.split('.').next().unwrap_or_default();
-        Namespace { directory: self.directory().into(), prefix: prefix.into() }
+        Namespace {
+            directory: self.directory().into(),
+            prefix: prefix.into(),
+        }
     }
 
     pub(crate) fn unlink(&self) -> io::Result<()> {
@@ -201,11 +230,19 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(name: Name) -> Self {
-        Self { name, fork_epoch: fork::epoch(), is_ours: true }
+        Self {
+            name,
+            fork_epoch: fork::epoch(),
+            is_ours: true,
+        }
     }
 
     pub(crate) fn of_others(name: Name) -> Self {
-        Self { name, fork_epoch: fork::epoch(), is_ours: false }
+        Self {
+            name,
+            fork_epoch: fork::epoch(),
+            is_ours: false,
+        }
     }
 
     pub(crate) fn disown(mut self) {

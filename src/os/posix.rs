@@ -32,7 +32,10 @@ pub(crate) fn start_thread(
     purpose: &str,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<ThreadId, OsError> {
-    let started = thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(body);
+    let started = thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(STACK)
+        .spawn(body);
     let failed = |error| OsError::new("pthread_create", purpose, STACK, error, String::new());
     Ok(started.map_err(failed)?.thread().id())
 }
@@ -72,9 +75,11 @@ pub(crate) fn reserve_all(fd: &File, len: usize) -> io::Result<()> {
 /// it, continues in steps: tmpfs rolls back what an interrupted call has reserved.
 pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
     match fallocate(fd, start, len) {
-        Err(error) if error.raw_os_error() == Some(libc::EINTR) => (0..len)
-            .step_by(RESERVE_STEP)
-            .try_for_each(|done| retry(|| fallocate(fd, start + done, RESERVE_STEP.min(len - done)))),
+        Err(error) if error.raw_os_error() == Some(libc::EINTR) => {
+            (0..len).step_by(RESERVE_STEP).try_for_each(|done| {
+                retry(|| fallocate(fd, start + done, RESERVE_STEP.min(len - done)))
+            })
+        }
         result => result,
     }
 }
@@ -92,7 +97,12 @@ pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
     retry(|| {
         // SAFETY: `fd` keeps the descriptor open.
         check(unsafe {
-            libc::fallocate(fd.as_raw_fd(), libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, start, len)
+            libc::fallocate(
+                fd.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                start,
+                len,
+            )
         })
     })
 }
@@ -154,12 +164,18 @@ pub(crate) fn free_bytes(directory: &Path) -> Option<u64> {
 }
 
 pub(crate) fn free_inodes(directory: &Path) -> Option<u64> {
-    statvfs(directory).filter(|stat| stat.f_files > 0).map(|stat| stat.f_favail)
+    statvfs(directory)
+        .filter(|stat| stat.f_files > 0)
+        .map(|stat| stat.f_favail)
 }
 
 pub(crate) fn free_space(directory: &Path) -> String {
     match statvfs(directory) {
-        Some(stat) => format!("{} of {} bytes free", stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize),
+        Some(stat) => format!(
+            "{} of {} bytes free",
+            stat.f_bavail * stat.f_frsize,
+            stat.f_blocks * stat.f_frsize
+        ),
         None => "an unknown amount free".to_owned(),
     }
 }
@@ -174,14 +190,20 @@ pub(crate) fn has_heap(bytes: usize) -> bool {
 }
 
 pub(crate) fn lock_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
     // SAFETY: `limit` is valid for writes.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     limit.rlim_cur
 }
 
 pub(crate) fn file_size_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: 0,
+    };
     // SAFETY: `limit` is valid for writes.
     unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
     limit.rlim_cur
@@ -196,12 +218,18 @@ pub(crate) fn check_file_size(len: usize) -> io::Result<()> {
 }
 
 pub(crate) fn huge_page_size() -> Option<usize> {
-    let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").ok()?;
-    text.trim().parse().ok().filter(|size: &usize| size.is_power_of_two())
+    let text =
+        std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").ok()?;
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|size: &usize| size.is_power_of_two())
 }
 
 pub(crate) fn is_on_hugetlbfs(directory: &Path) -> bool {
-    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else { return false };
+    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else {
+        return false;
+    };
     let mut stat = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the path is NUL-terminated, and the buffer has the size of a `statfs`.
     if unsafe { libc::statfs(path.as_ptr(), stat.as_mut_ptr()) } != 0 {

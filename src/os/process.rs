@@ -58,7 +58,13 @@ impl Seen {
         }
         for entry in fs::read_dir("/proc")? {
             let entry = entry?;
-            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let Some(id) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
             match this.look_at(id, &entry.path(), files) {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => this.hidden += 1,
                 // The process has exited meanwhile, or is a kernel thread.
@@ -81,16 +87,23 @@ impl Seen {
             let entry = entry?;
             // The last component of the path is the same wherever the file system is mounted. Other
             // files are skipped: their file system may not respond.
-            let has_name = |path: PathBuf| path.file_name().and_then(OsStr::to_str).is_some_and(files.is_name);
+            let has_name = |path: PathBuf| {
+                path.file_name()
+                    .and_then(OsStr::to_str)
+                    .is_some_and(files.is_name)
+            };
             if !fs::read_link(entry.path()).is_ok_and(has_name) {
                 continue;
             }
             // Follows the link to the file, even if it was renamed.
-            let Ok(metadata) = fs::metadata(entry.path()) else { continue };
+            let Ok(metadata) = fs::metadata(entry.path()) else {
+                continue;
+            };
             let inode = (metadata.dev(), metadata.ino());
             if files.inodes.contains(&inode) {
                 has_any = true;
-                let info = fs::read_to_string(directory.join("fdinfo").join(entry.file_name())).unwrap_or_default();
+                let info = fs::read_to_string(directory.join("fdinfo").join(entry.file_name()))
+                    .unwrap_or_default();
                 let locks = info.lines().filter_map(locked).map(|bytes| (bytes, id));
                 self.locks.entry(inode).or_default().extend(locks);
             }
@@ -104,13 +117,21 @@ impl Seen {
     /// Scans all processes for the one that holds the exclusive lock on a byte of a file.
     pub(crate) fn holder_of(name: &Name, file: Inode, byte: usize) -> Option<Process> {
         let is_name = &|found: &str| name.as_path().file_name() == Some(OsStr::new(found));
-        let seen = Self::of(&Wanted { inodes: BTreeSet::from([file]), is_name }).ok()?;
+        let seen = Self::of(&Wanted {
+            inodes: BTreeSet::from([file]),
+            is_name,
+        })
+        .ok()?;
         seen.holder(file, byte).cloned()
     }
 
     /// Returns the process that holds the exclusive lock on a byte, if it is visible.
     pub(crate) fn holder(&self, file: Inode, byte: usize) -> Option<&Process> {
-        let (_, id) = self.locks.get(&file)?.iter().find(|(bytes, _)| bytes.contains(&(byte as u64)))?;
+        let (_, id) = self
+            .locks
+            .get(&file)?
+            .iter()
+            .find(|(bytes, _)| bytes.contains(&(byte as u64)))?;
         self.processes.get(id)
     }
 
@@ -125,13 +146,19 @@ fn mapped(line: &str) -> Option<Inode> {
     let mut words = line.split_ascii_whitespace().skip(3);
     let (major, minor) = words.next()?.split_once(':')?;
     let number = |text| u32::from_str_radix(text, 16).ok();
-    Some((libc::makedev(number(major)?, number(minor)?), words.next()?.parse().ok()?))
+    Some((
+        libc::makedev(number(major)?, number(minor)?),
+        words.next()?.parse().ok()?,
+    ))
 }
 
 /// Parses the bytes of an exclusive OFD lock in a line of `/proc/PID/fdinfo/FD`:
 /// `lock: number: OFDLCK ADVISORY WRITE process device:inode first last`.
 fn locked(line: &str) -> Option<RangeInclusive<u64>> {
-    let words: Vec<&str> = line.strip_prefix("lock:")?.split_ascii_whitespace().collect();
+    let words: Vec<&str> = line
+        .strip_prefix("lock:")?
+        .split_ascii_whitespace()
+        .collect();
     if words.get(1) != Some(&"OFDLCK") || words.get(3) != Some(&"WRITE") {
         return None;
     }
@@ -140,7 +167,9 @@ fn locked(line: &str) -> Option<RangeInclusive<u64>> {
 }
 
 fn process(id: u32, directory: &Path) -> Process {
-    let text = |file| fs::read(directory.join(file)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let text = |file| {
+        fs::read(directory.join(file)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    };
     let line = text("cmdline").unwrap_or_default().replace('\0', " ");
     let line = match line.trim() {
         "" => format!("[{}]", text("comm").unwrap_or_default().trim()),
@@ -149,8 +178,14 @@ fn process(id: u32, directory: &Path) -> Process {
     let printable = |c: char| if c.is_control() { '?' } else { c };
     let command = line.chars().map(printable).take(MAX_COMMAND).collect();
     // Follows the name in parentheses, which may contain any character.
-    let state = text("stat").ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
-    Process { id, command, is_stopped: matches!(state, Some('T' | 't')) }
+    let state = text("stat")
+        .ok()
+        .and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
+    Process {
+        id,
+        command,
+        is_stopped: matches!(state, Some('T' | 't')),
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -164,12 +199,24 @@ mod tests {
     #[test]
     fn finds_own_process() {
         let path = format!("/dev/shm/shm_pool-unit-{}-processes", std::process::id());
-        let open = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let open = || {
+            File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)
+        };
         let locks = LockFile::open(open).unwrap();
         locks.file().set_len(4096).unwrap();
         let file = inode(locks.file()).unwrap();
-        let look =
-            || Seen::of(&Wanted { inodes: BTreeSet::from([file]), is_name: &|name| path.ends_with(name) }).unwrap();
+        let look = || {
+            Seen::of(&Wanted {
+                inodes: BTreeSet::from([file]),
+                is_name: &|name| path.ends_with(name),
+            })
+            .unwrap()
+        };
         assert!(look().holder(file, 3).is_none());
         assert!(locks.try_lock(3).unwrap() && locks.try_lock_shared(5).unwrap());
         let name = Name::new(path.rsplit('/').next().unwrap());
@@ -178,7 +225,12 @@ mod tests {
         let holder = seen.holder(file, 3).unwrap();
         assert_eq!((holder.id, holder.is_stopped), (std::process::id(), false));
         assert!(holder.command.contains("shm_pool"), "{}", holder.command);
-        assert!([2, 4, 5].iter().all(|&byte| seen.holder(file, byte).is_none()), "not locked, or shared");
+        assert!(
+            [2, 4, 5]
+                .iter()
+                .all(|&byte| seen.holder(file, byte).is_none()),
+            "not locked, or shared"
+        );
         assert_eq!(seen.mappers(file).collect::<Vec<_>>(), [holder]);
         drop((mapping, locks));
         assert_eq!(look().mappers(file).count(), 0);

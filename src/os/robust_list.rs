@@ -85,7 +85,9 @@ struct KeeperState {
 impl KeeperState {
     fn take(&mut self, places: usize) -> Result<(), Failed> {
         if places > MAX_BELLS - self.taken {
-            return Err(failed("set_robust_list")(io::Error::from_raw_os_error(libc::ENOSPC)));
+            return Err(failed("set_robust_list")(io::Error::from_raw_os_error(
+                libc::ENOSPC,
+            )));
         }
         self.taken += places;
         Ok(())
@@ -99,16 +101,32 @@ impl Keeper {
     fn in_own_page(fork_epoch: u64) -> Result<Mapping, Failed> {
         let page = Mapping::shared(page_size()).map_err(failed("mmap"))?;
         let this = page.base().cast::<Self>();
-        let list = ListEntry { next: AtomicPtr::new(ptr::null_mut()) };
-        let head = Head { list, distance: distance() as libc::c_long, pending: ptr::null_mut() };
+        let list = ListEntry {
+            next: AtomicPtr::new(ptr::null_mut()),
+        };
+        let head = Head {
+            list,
+            distance: distance() as libc::c_long,
+            pending: ptr::null_mut(),
+        };
         let state = Mutex::default();
         let (has_begun, id, errno) = (Futex::new(0), AtomicU32::new(0), AtomicI32::new(0));
         // SAFETY: the page was just mapped, and has room for a `Keeper` (asserted above).
-        unsafe { this.as_ptr().write(Self { head, fork_epoch, has_begun, id, errno, state }) };
+        unsafe {
+            this.as_ptr().write(Self {
+                head,
+                fork_epoch,
+                has_begun,
+                id,
+                errno,
+                state,
+            })
+        };
         // SAFETY: initialised by the write above.
         let list = unsafe { &this.as_ref().head.list };
         // An empty list leads back to its head.
-        list.next.store(ptr::addr_of!(*list).cast_mut(), Ordering::Relaxed);
+        list.next
+            .store(ptr::addr_of!(*list).cast_mut(), Ordering::Relaxed);
         Ok(page)
     }
 
@@ -117,13 +135,18 @@ impl Keeper {
         loop {
             let known = KEEPER.load(Ordering::Acquire);
             // SAFETY: null, or a keeper, which is never unmapped.
-            if let Some(keeper) = unsafe { known.as_ref() }.filter(|keeper| keeper.fork_epoch == fork_epoch) {
+            if let Some(keeper) =
+                unsafe { known.as_ref() }.filter(|keeper| keeper.fork_epoch == fork_epoch)
+            {
                 return Ok(keeper);
             }
             let page = Self::in_own_page(fork_epoch)?;
             let new = page.base().cast().as_ptr();
             // Release: partner of the Acquire above.
-            if KEEPER.compare_exchange(known, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if KEEPER
+                .compare_exchange(known, new, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
                 forget(page);
             }
         }
@@ -133,10 +156,12 @@ impl Keeper {
         match state.thread {
             Some(thread) => Ok(thread),
             None => {
-                let started = self.start(Some(STACK)).or_else(|failed| match failed.error.raw_os_error() {
-                    Some(libc::EINVAL) => self.start(None),
-                    _ => Err(failed),
-                });
+                let started =
+                    self.start(Some(STACK))
+                        .or_else(|failed| match failed.error.raw_os_error() {
+                            Some(libc::EINVAL) => self.start(None),
+                            _ => Err(failed),
+                        });
                 Ok(*state.thread.insert(started?))
             }
         }
@@ -146,21 +171,35 @@ impl Keeper {
     fn start(&'static self, stack: Option<usize>) -> Result<u32, Failed> {
         self.has_begun.store(0, Ordering::Relaxed);
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
-        let result = |number: i32| if number == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(number)) };
+        let result = |number: i32| {
+            if number == 0 {
+                Ok(())
+            } else {
+                Err(io::Error::from_raw_os_error(number))
+            }
+        };
         // SAFETY: `attributes` is valid for writes.
-        result(unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) }).map_err(failed("pthread_attr_init"))?;
+        result(unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) })
+            .map_err(failed("pthread_attr_init"))?;
         if let Some(stack) = stack {
             // SAFETY: initialised above. If libc rejects the size, its default stays.
             unsafe { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack) };
         }
         // SAFETY: initialised above. The call cannot fail with this value.
-        unsafe { libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED) };
+        unsafe {
+            libc::pthread_attr_setdetachstate(
+                attributes.as_mut_ptr(),
+                libc::PTHREAD_CREATE_DETACHED,
+            )
+        };
         let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
         let argument = ptr::addr_of!(*self).cast_mut().cast();
         // A thread inherits the signal mask: signals belong to the program's threads.
         let started = without_signals(|| {
             // SAFETY: the attributes are initialised, and `self` is never unmapped.
-            unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), keep, argument) }
+            unsafe {
+                libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), keep, argument)
+            }
         });
         // SAFETY: initialised above, and not used after this.
         unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
@@ -170,7 +209,9 @@ impl Keeper {
         }
         match self.errno.load(Ordering::Relaxed) {
             0 => Ok(self.id.load(Ordering::Relaxed)),
-            errno => Err(failed("set_robust_list")(io::Error::from_raw_os_error(errno))),
+            errno => Err(failed("set_robust_list")(io::Error::from_raw_os_error(
+                errno,
+            ))),
         }
     }
 
@@ -188,11 +229,15 @@ extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
     unsafe { libc::prctl(libc::PR_SET_NAME, b"shm-pool-keeper\0".as_ptr()) };
     let begun = keeper.begin();
     keeper.errno.store(
-        begun.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0),
+        begun
+            .as_ref()
+            .map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0),
         Ordering::Relaxed,
     );
     // SAFETY: `gettid` has no preconditions.
-    keeper.id.store(unsafe { libc::gettid() } as u32, Ordering::Relaxed);
+    keeper
+        .id
+        .store(unsafe { libc::gettid() } as u32, Ordering::Relaxed);
     keeper.has_begun.store(1, Ordering::Release); // partner: `start`
     keeper.has_begun.wake();
     if begun.is_ok() {
@@ -205,7 +250,10 @@ extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
 }
 
 fn without_signals<T>(work: impl FnOnce() -> T) -> T {
-    let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+    let (mut all, mut before) = (
+        MaybeUninit::<libc::sigset_t>::uninit(),
+        MaybeUninit::<libc::sigset_t>::uninit(),
+    );
     // SAFETY: `all` is valid for writes.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     // SAFETY: `sigfillset` filled `all`, and `before` is valid for writes.
@@ -273,18 +321,34 @@ impl Listed {
         hold: impl FnOnce(u32) -> bool,
     ) -> Result<Option<Self>, Failed> {
         let keeper = Keeper::get()?;
-        let place = if has_place { None } else { Some(Places::take(1)?) };
+        let place = if has_place {
+            None
+        } else {
+            Some(Places::take(1)?)
+        };
         let entry = entry.cast::<ListEntry>();
         let thread = {
             let mut state = keeper.state.lock();
             let thread = keeper.thread(&mut state)?;
             let first = keeper.head.list.next.load(Ordering::Relaxed);
             // SAFETY: memory for an entry, by this function's contract.
-            unsafe { entry.as_ptr().write(ListEntry { next: AtomicPtr::new(first) }) };
-            keeper.head.list.next.store(entry.as_ptr(), Ordering::Release);
+            unsafe {
+                entry.as_ptr().write(ListEntry {
+                    next: AtomicPtr::new(first),
+                })
+            };
+            keeper
+                .head
+                .list
+                .next
+                .store(entry.as_ptr(), Ordering::Release);
             thread
         };
-        let listed = Self { entry, keeper, _place: place };
+        let listed = Self {
+            entry,
+            keeper,
+            _place: place,
+        };
         Ok(hold(thread).then_some(listed))
     }
 }

@@ -8,7 +8,9 @@ use crate::error::OsError;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::{Access, Mapping};
 use crate::os::name::{inode, Link, Name};
-use crate::os::posix::{free_bytes, next_filled, page_size, punch, reserve, reserve_all, set_len, LOCK_MEMORY};
+use crate::os::posix::{
+    free_bytes, next_filled, page_size, punch, reserve, reserve_all, set_len, LOCK_MEMORY,
+};
 use std::fs::{File, Metadata, Permissions};
 use std::io;
 use std::ops::Range;
@@ -40,7 +42,12 @@ pub(crate) enum Locked {
 
 impl Segment {
     /// Without memory yet: [reserve](Self::reserve) a range before using it.
-    pub(crate) fn create(name: Name, len: usize, mode: u32, memory: Memory) -> Result<Self, OsError> {
+    pub(crate) fn create(
+        name: Name,
+        len: usize,
+        mode: u32,
+        memory: Memory,
+    ) -> Result<Self, OsError> {
         let file = create_new(&name).map_err(|error| name.error("open", len, error))?;
         let link = Link::new(name);
         set_mode(&file, mode).map_err(|error| link.name().error("fchmod", len, error))?;
@@ -55,7 +62,8 @@ impl Segment {
         byte: usize,
         map: impl FnOnce(&File, &Name, usize) -> Result<Mapping, OsError>,
     ) -> Result<Locked, OsError> {
-        let locks = LockFile::open(|| create_new(&name)).map_err(|error| name.error("open", len, error))?;
+        let locks =
+            LockFile::open(|| create_new(&name)).map_err(|error| name.error("open", len, error))?;
         let link = Link::new(name);
         let name = link.name();
         let failed = |call| move |error| name.error(call, len, error);
@@ -67,11 +75,24 @@ impl Segment {
         let to_map = name.open(libc::O_RDWR, 0).map_err(failed("open"))?;
         reserve_all(&to_map, len).map_err(failed("posix_fallocate"))?;
         let mapping = map(&to_map, name, len)?;
-        Ok(Locked::Made(Self { mapping, file: None, huge_page: None, link }, locks))
+        Ok(Locked::Made(
+            Self {
+                mapping,
+                file: None,
+                huge_page: None,
+                link,
+            },
+            locks,
+        ))
     }
 
     /// `name` is for errors.
-    pub(crate) fn of_file(file: Arc<File>, name: Name, len: usize, memory: Memory) -> Result<Self, OsError> {
+    pub(crate) fn of_file(
+        file: Arc<File>,
+        name: Name,
+        len: usize,
+        memory: Memory,
+    ) -> Result<Self, OsError> {
         Self::sparse(file, Link::of_others(name), len, memory)
     }
 
@@ -92,14 +113,24 @@ impl Segment {
         if memory.is_locked {
             mapping.lock().map_err(failed(LOCK_MEMORY))?;
         }
-        Ok(Self { mapping, file: Some(file), huge_page, link })
+        Ok(Self {
+            mapping,
+            file: Some(file),
+            huge_page,
+            link,
+        })
     }
 
     /// In whole pages. No other thread or process may write the range concurrently.
     pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
-        let Some(file) = &self.file else { return Ok(()) };
-        reserve(file, range.start, range.len())
-            .map_err(|error| self.link.name().error("posix_fallocate", range.len(), error))?;
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        reserve(file, range.start, range.len()).map_err(|error| {
+            self.link
+                .name()
+                .error("posix_fallocate", range.len(), error)
+        })?;
         self.mapping.populate(range.clone());
         self.collapse(range);
         Ok(())
@@ -120,7 +151,9 @@ impl Segment {
     /// stays (I4). The range must no longer be read: readers see zeros, or get a signal if /dev/shm
     /// is full. Returns `false` if the system refuses.
     pub(crate) fn discard(&self, range: Range<usize>) -> bool {
-        self.file.as_ref().is_some_and(|file| punch(file, range.start, range.len()).is_ok())
+        self.file
+            .as_ref()
+            .is_some_and(|file| punch(file, range.start, range.len()).is_ok())
     }
 
     pub(crate) fn free_bytes(&self) -> Option<u64> {
@@ -153,23 +186,47 @@ pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
 
 /// Returns the object's length.
 pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize, ObjectError> {
-    check_metadata(&file.metadata().map_err(|error| name.error("fstat", 0, error))?, name, uid)
+    check_metadata(
+        &file
+            .metadata()
+            .map_err(|error| name.error("fstat", 0, error))?,
+        name,
+        uid,
+    )
 }
 
-pub(crate) fn check_metadata(metadata: &Metadata, name: &Name, uid: u32) -> Result<usize, ObjectError> {
+pub(crate) fn check_metadata(
+    metadata: &Metadata,
+    name: &Name,
+    uid: u32,
+) -> Result<usize, ObjectError> {
     if metadata.uid() != uid {
-        return Err(ObjectError::WrongUid { object: name.path(), found: metadata.uid(), expected: uid });
+        return Err(ObjectError::WrongUid {
+            object: name.path(),
+            found: metadata.uid(),
+            expected: uid,
+        });
     }
     if !metadata.is_file() {
-        return Err(ObjectError::Unusable { object: name.path(), reason: "it is not a regular file" });
+        return Err(ObjectError::Unusable {
+            object: name.path(),
+            reason: "it is not a regular file",
+        });
     }
     Ok(usize::try_from(metadata.len()).unwrap_or(0))
 }
 
 #[derive(Debug)]
 pub(crate) enum ObjectError {
-    Unusable { object: String, reason: &'static str },
-    WrongUid { object: String, found: u32, expected: u32 },
+    Unusable {
+        object: String,
+        reason: &'static str,
+    },
+    WrongUid {
+        object: String,
+        found: u32,
+        expected: u32,
+    },
     Os(OsError),
 }
 
@@ -193,8 +250,14 @@ pub(crate) struct Foreign {
 
 impl Foreign {
     pub(crate) fn open(name: Name, access: Access, uid: u32) -> Result<Self, ObjectError> {
-        let flags = if access == Access::Read { libc::O_RDONLY } else { libc::O_RDWR };
-        let file = name.open(flags, 0).map_err(|error| name.error("open", 0, error))?;
+        let flags = if access == Access::Read {
+            libc::O_RDONLY
+        } else {
+            libc::O_RDWR
+        };
+        let file = name
+            .open(flags, 0)
+            .map_err(|error| name.error("open", 0, error))?;
         let len = check_regular(&file, &name, uid)?;
         Ok(Self { name, file, len })
     }
@@ -205,9 +268,17 @@ impl Foreign {
 
     pub(crate) fn map_first(&self, len: usize, access: Access) -> Result<Mapping, ObjectError> {
         if self.len == 0 {
-            return Err(ObjectError::Unusable { object: self.name.path(), reason: "it is empty" });
+            return Err(ObjectError::Unusable {
+                object: self.name.path(),
+                reason: "it is empty",
+            });
         }
-        Ok(Mapping::new(&self.file, &self.name, len.min(self.len), access)?)
+        Ok(Mapping::new(
+            &self.file,
+            &self.name,
+            len.min(self.len),
+            access,
+        )?)
     }
 
     /// Populates the parts that have memory, for reading; populating a hole would allocate memory.
@@ -232,9 +303,14 @@ impl Foreign {
     pub(crate) fn open_for_locks(&self) -> Result<LockFile, ObjectError> {
         let failed = |call| move |error| self.name.error(call, self.len, error);
         let again = LockFile::open(|| self.name.open(libc::O_RDWR, 0)).map_err(failed("open"))?;
-        if inode(again.file()).map_err(failed("fstat"))? != inode(&self.file).map_err(failed("fstat"))? {
+        if inode(again.file()).map_err(failed("fstat"))?
+            != inode(&self.file).map_err(failed("fstat"))?
+        {
             let reason = "another object took its name while it was opened";
-            return Err(ObjectError::Unusable { object: self.name.path(), reason });
+            return Err(ObjectError::Unusable {
+                object: self.name.path(),
+                reason,
+            });
         }
         Ok(again)
     }
@@ -258,7 +334,10 @@ mod tests {
         let segment = Segment::create(name("life"), PAGE, 0o640, Memory::default()).unwrap();
         let path = segment.link.name().path();
         let foreign = Foreign::open(name("life"), Access::Read, effective_uid()).unwrap();
-        assert_eq!((foreign.len, foreign.map(Access::Read).unwrap().len()), (PAGE, PAGE));
+        assert_eq!(
+            (foreign.len, foreign.map(Access::Read).unwrap().len()),
+            (PAGE, PAGE)
+        );
         assert!(Path::new(&path).exists());
         drop(segment);
         assert!(!Path::new(&path).exists(), "I7: the owner unlinks");
@@ -267,15 +346,22 @@ mod tests {
     #[test]
     fn created_once() {
         let _first = Segment::create(name("once"), PAGE, 0o600, Memory::default()).unwrap();
-        let second = Segment::create(name("once"), PAGE, 0o600, Memory::default()).err().unwrap();
+        let second = Segment::create(name("once"), PAGE, 0o600, Memory::default())
+            .err()
+            .unwrap();
         assert_eq!(second.errno(), Some(libc::EEXIST));
     }
 
     #[test]
     fn failed_create_leaves_nothing() {
-        let error = Segment::create(name("huge"), 1 << 50, 0o600, Memory::default()).err().unwrap();
+        let error = Segment::create(name("huge"), 1 << 50, 0o600, Memory::default())
+            .err()
+            .unwrap();
         assert_eq!((error.call(), error.bytes()), ("mmap", 1 << 50));
-        assert!(!Path::new(&name("huge").path()).exists(), "no half-made file is left");
+        assert!(
+            !Path::new(&name("huge").path()).exists(),
+            "no half-made file is left"
+        );
     }
 
     #[test]
@@ -284,7 +370,10 @@ mod tests {
         let blocks = || std::fs::metadata(name("sparse").path()).unwrap().blocks();
         let error = segment.reserve(0..1 << 45).err().unwrap();
         assert_eq!((error.call(), error.bytes()), ("posix_fallocate", 1 << 45));
-        assert!(error.to_string().contains("bytes free") || error.errno() != Some(libc::ENOSPC), "{error}");
+        assert!(
+            error.to_string().contains("bytes free") || error.errno() != Some(libc::ENOSPC),
+            "{error}"
+        );
         assert_eq!(blocks(), 0);
     }
 
@@ -294,7 +383,10 @@ mod tests {
         let segment = Segment::create(name("ranges"), 8 * page, 0o600, Memory::default()).unwrap();
         let state = || {
             let data = std::fs::metadata(name("ranges").path()).unwrap();
-            (data.len() as usize / page, data.blocks() as usize * 512 / page)
+            (
+                data.len() as usize / page,
+                data.blocks() as usize * 512 / page,
+            )
         };
         assert_eq!(state(), (8, 0), "a new segment takes no memory");
         segment.reserve(2 * page..6 * page).unwrap();
@@ -317,18 +409,29 @@ mod tests {
     #[test]
     fn lock_excludes_own_process() {
         let made = Segment::create_locked(name("lock"), PAGE, 0o600, 1, Mapping::of_owner).unwrap();
-        let Locked::Made(_segment, ours) = made else { panic!("swept") };
+        let Locked::Made(_segment, ours) = made else {
+            panic!("swept")
+        };
         let other = Foreign::open(name("lock"), Access::ReadWrite, effective_uid()).unwrap();
         let _mapped = other.map(Access::ReadWrite).unwrap();
         let theirs = other.open_for_locks().unwrap();
         assert!(!theirs.try_lock(1).unwrap());
-        assert!(theirs.is_locked(1) && !ours.is_locked(1), "a lock is not in its own holder's way");
+        assert!(
+            theirs.is_locked(1) && !ours.is_locked(1),
+            "a lock is not in its own holder's way"
+        );
         assert!(theirs.try_lock(2).unwrap(), "bytes are independent");
         drop(ours);
-        assert!(!theirs.is_locked(1), "closing the descriptor gives the lock back, mapped or not");
+        assert!(
+            !theirs.is_locked(1),
+            "closing the descriptor gives the lock back, mapped or not"
+        );
         let third = other.open_for_locks().unwrap();
         assert!(theirs.try_lock_shared(3).unwrap() && third.try_lock_shared(3).unwrap());
         assert!(!third.is_locked(3), "a shared lock is no sign of life");
-        assert!(!third.try_lock(3).unwrap(), "and yet the exclusive one is not to be had beside it");
+        assert!(
+            !third.try_lock(3).unwrap(),
+            "and yet the exclusive one is not to be had beside it"
+        );
     }
 }

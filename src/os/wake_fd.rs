@@ -81,7 +81,10 @@ struct Shared {
 
 impl Shared {
     fn new(fd: EventFd) -> Self {
-        Self { is_woken: AtomicU32::new(0), fd }
+        Self {
+            is_woken: AtomicU32::new(0),
+            fd,
+        }
     }
 
     fn poll<T>(&self, is_cleared: &mut bool, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
@@ -136,21 +139,33 @@ mod real {
 
     impl EventFd {
         fn new() -> Result<Self, OsError> {
-            locks::watch_forks()
-                .map_err(|error| OsError::new("pthread_atfork", "this process", 0, error, String::new()))?;
+            locks::watch_forks().map_err(|error| {
+                OsError::new("pthread_atfork", "this process", 0, error, String::new())
+            })?;
             // SAFETY: the call has no pointers.
             let fd = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
             if fd < 0 {
                 let error = io::Error::last_os_error();
                 let advice = match error.raw_os_error() {
-                    Some(libc::EMFILE | libc::ENFILE) => "; the limit of open files is reached (ulimit -n)",
+                    Some(libc::EMFILE | libc::ENFILE) => {
+                        "; the limit of open files is reached (ulimit -n)"
+                    }
                     _ => "",
                 };
-                return Err(OsError::new("eventfd", "this process", 0, error, advice.to_owned()));
+                return Err(OsError::new(
+                    "eventfd",
+                    "this process",
+                    0,
+                    error,
+                    advice.to_owned(),
+                ));
             }
             // SAFETY: the descriptor is new, and has no other owner.
             let file = unsafe { OwnedFd::from_raw_fd(fd) }.into();
-            Ok(Self { file, fork_epoch: fork::epoch() })
+            Ok(Self {
+                file,
+                fork_epoch: fork::epoch(),
+            })
         }
 
         fn is_inherited(&self) -> bool {
@@ -181,14 +196,20 @@ mod real {
         pub fn new() -> Result<Self, OsError> {
             let shared = Arc::new(Shared::new(EventFd::new()?));
             let waker = Waker::from(shared.clone());
-            Ok(Self { shared, waker, is_cleared: false })
+            Ok(Self {
+                shared,
+                waker,
+                is_cleared: false,
+            })
         }
 
         /// Calls a poll function, such as
         /// [`Receiver::poll_recv`](crate::channel::Receiver::poll_recv) or that of a pinned future,
         /// with a waker that makes this descriptor readable.
         pub fn poll<T>(&mut self, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
-            self.shared.poll(&mut self.is_cleared, || poll(&mut Context::from_waker(&self.waker)))
+            self.shared.poll(&mut self.is_cleared, || {
+                poll(&mut Context::from_waker(&self.waker))
+            })
         }
     }
 

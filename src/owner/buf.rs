@@ -40,7 +40,10 @@ impl ShmBufMut {
     #[inline]
     pub(crate) fn new(chunk: ClosedChunk, len: usize) -> Self {
         let len = len.min(chunk.capacity());
-        Self(ManuallyDrop::new(ShmBuf { chunk: chunk.into_raw(), len }))
+        Self(ManuallyDrop::new(ShmBuf {
+            chunk: chunk.into_raw(),
+            len,
+        }))
     }
 
     /// Returns how many bytes the buffer can hold, at least the requested length.
@@ -72,7 +75,10 @@ impl ShmBufMut {
     #[inline]
     pub fn freeze(self) -> ShmBuf {
         let this = ManuallyDrop::new(self);
-        ShmBuf { chunk: this.0.chunk, len: this.0.len }
+        ShmBuf {
+            chunk: this.0.chunk,
+            len: this.0.len,
+        }
     }
 }
 
@@ -163,7 +169,13 @@ impl ShmBuf {
         }
         let (record, generation) = chunk.share(self.len)?;
         let provider = chunk.pool().id();
-        Ok(Descriptor { provider, record, generation, len: self.len as u64, granted: None })
+        Ok(Descriptor {
+            provider,
+            record,
+            generation,
+            len: self.len as u64,
+            granted: None,
+        })
     }
 
     /// Adds a lease for `peer`, and returns a descriptor that only this peer can attach to, once.
@@ -183,7 +195,10 @@ impl ShmBuf {
         if let (Some(record), Some(control)) = (chunk.record(), chunk.pool().control()) {
             control.grant(record, peer, self.len as u64)?;
         }
-        Ok(Descriptor { granted: Some(peer.slot), ..descriptor })
+        Ok(Descriptor {
+            granted: Some(peer.slot),
+            ..descriptor
+        })
     }
 
     /// Revokes a grant whose descriptor could not be delivered. Returns `false` if none is left:
@@ -191,7 +206,9 @@ impl ShmBuf {
     pub fn revoke(&self, peer: PeerId) -> bool {
         let chunk = self.chunk();
         match (chunk.record(), chunk.pool().control()) {
-            (Some(record), Some(control)) if chunk.is_ours() => control.revoke(record, peer, self.len as u64),
+            (Some(record), Some(control)) if chunk.is_ours() => {
+                control.revoke(record, peer, self.len as u64)
+            }
             _ => false,
         }
     }
@@ -207,7 +224,11 @@ impl ShmBuf {
         if count > 1 {
             self.chunk().add_handles(count - 1);
         }
-        let copies = Copies { chunk: self.chunk, len: self.len, left: count };
+        let copies = Copies {
+            chunk: self.chunk,
+            len: self.len,
+            left: count,
+        };
         if count > 0 {
             mem::forget(self);
         }
@@ -267,7 +288,8 @@ impl ShmBuf {
 
     fn is_on_loan(&self) -> bool {
         let chunk = self.chunk();
-        chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_on_loan(self.chunk)
+        chunk.is_given_up()
+            || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_on_loan(self.chunk)
     }
 
     /// Turns the message back into an exclusive buffer. Descriptors that no peer has attached to
@@ -283,7 +305,8 @@ impl ShmBuf {
         let is_on_loan = self.is_on_loan();
         // In this order: the lender that gave it up had a handle, so the Acquire load of the count
         // makes that mark visible.
-        let is_exclusive = chunk.is_ours() && !is_on_loan && chunk.is_only_handle() && !chunk.is_given_up();
+        let is_exclusive =
+            chunk.is_ours() && !is_on_loan && chunk.is_only_handle() && !chunk.is_given_up();
         if !is_exclusive {
             return Err(self);
         }
@@ -292,7 +315,10 @@ impl ShmBuf {
         let chunk = unsafe { OwnedChunk::from_raw(self.into_chunk()) };
         match chunk.close() {
             Ok(chunk) => Ok(ShmBufMut::new(chunk, len)),
-            Err(leased) => Err(Self { chunk: leased.into_raw(), len }),
+            Err(leased) => Err(Self {
+                chunk: leased.into_raw(),
+                len,
+            }),
         }
     }
 }
@@ -309,7 +335,10 @@ impl Iterator for Copies {
     #[inline]
     fn next(&mut self) -> Option<ShmBuf> {
         self.left = self.left.checked_sub(1)?;
-        Some(ShmBuf { chunk: self.chunk, len: self.len })
+        Some(ShmBuf {
+            chunk: self.chunk,
+            len: self.len,
+        })
     }
 }
 
@@ -324,7 +353,10 @@ impl Clone for ShmBuf {
     #[inline]
     fn clone(&self) -> Self {
         self.chunk().add_handles(1);
-        Self { chunk: self.chunk, len: self.len }
+        Self {
+            chunk: self.chunk,
+            len: self.len,
+        }
     }
 }
 
@@ -370,7 +402,10 @@ impl Drop for ShmBuf {
 
 impl fmt::Debug for ShmBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShmBuf").field("len", &self.len).field("capacity", &self.capacity()).finish()
+        f.debug_struct("ShmBuf")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .finish()
     }
 }
 
@@ -391,18 +426,35 @@ mod tests {
         let prefix = format!("shm_pool-unit-{}-clones", std::process::id());
         let name = "owner::buf::tests::clone_overflow_aborts";
         let mut command = Command::new(std::env::current_exe().unwrap());
-        let output = command.args([name, "--exact", "--nocapture"]).env(VARIABLE, &prefix).output().unwrap();
+        let output = command
+            .args([name, "--exact", "--nocapture"])
+            .env(VARIABLE, &prefix)
+            .output()
+            .unwrap();
         let swept = Provider::sweep(&prefix).unwrap();
         assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("the last one"), "{output:?}");
-        assert_eq!(swept.objects, 2, "the control object and the segment of the process that is gone");
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("the last one"),
+            "{output:?}"
+        );
+        assert_eq!(
+            swept.objects, 2,
+            "the control object and the segment of the process that is gone"
+        );
     }
 
     fn clone_too_often(prefix: &str) {
-        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
         // SAFETY: the pointer is to a valid structure.
         unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
-        let provider = Provider::builder().name_prefix(prefix).max_shared(1).build().unwrap();
+        let provider = Provider::builder()
+            .name_prefix(prefix)
+            .max_shared(1)
+            .build()
+            .unwrap();
         let message = provider.alloc(1).unwrap().freeze();
         message.chunk().set_handles(MAX_HANDLES);
         let last = message.clone();
@@ -423,11 +475,17 @@ mod tests {
             buffer[0] = generation as u8;
             let message = buffer.freeze();
             let descriptor = message.descriptor().unwrap();
-            assert_eq!((descriptor.record, descriptor.generation), (first.record, generation));
+            assert_eq!(
+                (descriptor.record, descriptor.generation),
+                (first.record, generation)
+            );
             assert_eq!(client.attach(&descriptor).unwrap()[0], generation as u8);
             assert!(client.attach(&first).is_err());
             buffer = message.try_into_mut().expect("no peer leases it");
-            assert!(client.attach(&descriptor).is_err(), "a message that can be written");
+            assert!(
+                client.attach(&descriptor).is_err(),
+                "a message that can be written"
+            );
         }
     }
 }

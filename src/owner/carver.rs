@@ -21,7 +21,8 @@ use talc::DefaultBinning;
 /// The tag that talc writes before the first unit, in bytes.
 const TAG: usize = std::mem::size_of::<usize>();
 
-const LISTS: usize = talc::min_first_heap_size::<DefaultBinning>().div_ceil(CHUNK_UNIT) * CHUNK_UNIT;
+const LISTS: usize =
+    talc::min_first_heap_size::<DefaultBinning>().div_ceil(CHUNK_UNIT) * CHUNK_UNIT;
 
 /// A shadow of at least this many bytes is mapped, so that untouched pages take no memory.
 const MAPPED: usize = 256 << 10;
@@ -78,16 +79,28 @@ impl Shadow {
         let mut heap = Vec::new();
         if count.checked_mul(CHUNK_UNIT)? >= MAPPED {
             let mapping = Mapping::private(count * CHUNK_UNIT).ok()?;
-            return Some(Self { start: mapping.base(), _heap: heap, _mapping: Some(mapping) });
+            return Some(Self {
+                start: mapping.base(),
+                _heap: heap,
+                _mapping: Some(mapping),
+            });
         }
         heap.try_reserve_exact(count).ok()?;
-        Some(Self { start: NonNull::new(heap.as_mut_ptr())?.cast(), _heap: heap, _mapping: None })
+        Some(Self {
+            start: NonNull::new(heap.as_mut_ptr())?.cast(),
+            _heap: heap,
+            _mapping: None,
+        })
     }
 
     fn unit(&self, at: usize) -> *mut u8 {
         // SAFETY: `new` reserves this much, so the address is inside the allocation or one past its
         // end.
-        unsafe { self.start.as_ptr().add(LISTS + CHUNK_UNIT + at * CHUNK_UNIT) }
+        unsafe {
+            self.start
+                .as_ptr()
+                .add(LISTS + CHUNK_UNIT + at * CHUNK_UNIT)
+        }
     }
 }
 
@@ -115,7 +128,15 @@ impl Carver {
         // SAFETY: this second part of the shadow is talc's for the carver's lifetime, and does not
         // overlap the first.
         unsafe { talc.claim(tag, TAG + units * CHUNK_UNIT) };
-        Some(Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, marked: [0; 4], closed: 0..0 })
+        Some(Self {
+            talc,
+            shadow,
+            units,
+            pieces: BTreeMap::new(),
+            carved: 0,
+            marked: [0; 4],
+            closed: 0..0,
+        })
     }
 
     /// Returns the first unit. Uses the closed range only if `anywhere`.
@@ -132,14 +153,29 @@ impl Carver {
             match self.allocate(units) {
                 Some(at) if overlap(&closed, &(at..at + units)) => {
                     let rest = closed.end - at;
-                    aside.push((at, if self.resize(at, units, rest) { rest } else { units }));
+                    aside.push((
+                        at,
+                        if self.resize(at, units, rest) {
+                            rest
+                        } else {
+                            units
+                        },
+                    ));
                 }
                 found => break found,
             }
         };
-        aside.into_iter().for_each(|(at, units)| self.deallocate(at, units));
+        aside
+            .into_iter()
+            .for_each(|(at, units)| self.deallocate(at, units));
         let at = found?;
-        self.pieces.insert(at, Piece { units, mark: Mark::InUse });
+        self.pieces.insert(
+            at,
+            Piece {
+                units,
+                mark: Mark::InUse,
+            },
+        );
         self.marked[Mark::InUse as usize] += 1;
         self.carved += units;
         Some(at)
@@ -157,9 +193,14 @@ impl Carver {
     }
 
     fn resize(&mut self, at: usize, units: usize, new: usize) -> bool {
-        let (Some(old), Some(new)) = (shadow_of(units), shadow_of(new)) else { return false };
+        let (Some(old), Some(new)) = (shadow_of(units), shadow_of(new)) else {
+            return false;
+        };
         // SAFETY: `allocate` returned it for the layout of `units`; a layout's size is not zero.
-        unsafe { self.talc.try_realloc_in_place(self.shadow.unit(at), old, new.size()) }
+        unsafe {
+            self.talc
+                .try_realloc_in_place(self.shadow.unit(at), old, new.size())
+        }
     }
 
     fn deallocate(&mut self, at: usize, units: usize) {
@@ -174,7 +215,9 @@ impl Carver {
     }
 
     pub(crate) fn free(&mut self, at: usize) {
-        let Some(piece) = self.pieces.remove(&at) else { return };
+        let Some(piece) = self.pieces.remove(&at) else {
+            return;
+        };
         self.carved -= piece.units;
         self.marked[piece.mark as usize] -= 1;
         self.deallocate(at, piece.units);
@@ -202,7 +245,10 @@ impl Carver {
     }
 
     pub(crate) fn clear_marks(&mut self) {
-        let pieces = self.pieces.values_mut().filter(|piece| piece.mark != Mark::GivenUp);
+        let pieces = self
+            .pieces
+            .values_mut()
+            .filter(|piece| piece.mark != Mark::GivenUp);
         pieces.for_each(|piece| piece.mark = Mark::InUse);
         let given_up = self.marked[Mark::GivenUp as usize];
         self.marked = [0, self.pieces.len() - given_up, 0, given_up];
@@ -240,13 +286,28 @@ impl Carver {
     /// Finds the cheapest range where `need` units fit if its pieces are freed, at the start or end
     /// of a gap between pieces that are not idle, widened to whole pieces. Never includes pinned
     /// ones.
-    pub(crate) fn cheapest(&self, need: usize, in_use: bool, anywhere: bool) -> Option<(Cost, Range<usize>)> {
-        let closed = if anywhere { 0..0 } else { self.widened(self.closed.clone()) };
-        let pieces =
-            |part: Range<usize>| self.pieces.range(part).map(|(&at, piece)| (at..at + piece.units, self.price(piece)));
+    pub(crate) fn cheapest(
+        &self,
+        need: usize,
+        in_use: bool,
+        anywhere: bool,
+    ) -> Option<(Cost, Range<usize>)> {
+        let closed = if anywhere {
+            0..0
+        } else {
+            self.widened(self.closed.clone())
+        };
+        let pieces = |part: Range<usize>| {
+            self.pieces
+                .range(part)
+                .map(|(&at, piece)| (at..at + piece.units, self.price(piece)))
+        };
         // The pieces that are not idle, in order. The closed range counts as one pinned piece.
         let (before, behind) = (pieces(0..closed.start), pieces(closed.end..self.units));
-        let kept = before.chain([(closed, self.units + 1)]).chain(behind).filter(|(_, price)| *price > 0);
+        let kept = before
+            .chain([(closed, self.units + 1)])
+            .chain(behind)
+            .filter(|(_, price)| *price > 0);
         let mut best = None;
         let mut offer = |cost: Cost, start: usize| {
             if best.map_or(true, |(least, _)| cost < least) {
@@ -281,19 +342,35 @@ impl Carver {
     }
 
     fn widened(&self, span: Range<usize>) -> Range<usize> {
-        let whole = |whole: Range<usize>, piece: Range<usize>| whole.start.min(piece.start)..whole.end.max(piece.end);
+        let whole = |whole: Range<usize>, piece: Range<usize>| {
+            whole.start.min(piece.start)..whole.end.max(piece.end)
+        };
         self.pieces_in(&span).fold(span.clone(), whole)
     }
 
     fn pieces_in<'a>(&'a self, range: &'a Range<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
-        let pieces = self.pieces.range(..range.end).rev().map(|(start, piece)| *start..start + piece.units);
+        let pieces = self
+            .pieces
+            .range(..range.end)
+            .rev()
+            .map(|(start, piece)| *start..start + piece.units);
         pieces.take_while(|piece| piece.end > range.start)
     }
 
     pub(crate) fn gaps(&self, from: usize) -> impl Iterator<Item = Range<usize>> + '_ {
-        let starts = self.pieces.range(from..).map(|(start, _)| *start).chain([self.units]);
-        let ends = std::iter::once(from).chain(self.pieces.range(from..).map(|(start, piece)| start + piece.units));
-        ends.zip(starts).map(|(start, end)| start..end).filter(|gap| !gap.is_empty())
+        let starts = self
+            .pieces
+            .range(from..)
+            .map(|(start, _)| *start)
+            .chain([self.units]);
+        let ends = std::iter::once(from).chain(
+            self.pieces
+                .range(from..)
+                .map(|(start, piece)| start + piece.units),
+        );
+        ends.zip(starts)
+            .map(|(start, end)| start..end)
+            .filter(|gap| !gap.is_empty())
     }
 }
 
@@ -306,13 +383,21 @@ mod tests {
     fn range_capacity() {
         for units in [1, 2, 3, 15, 64, 1000, 16_384] {
             let mut carver = Carver::new(units).unwrap();
-            assert_eq!(carver.carve(units, false), Some(0), "all of {units} in one piece");
+            assert_eq!(
+                carver.carve(units, false),
+                Some(0),
+                "all of {units} in one piece"
+            );
             assert_eq!(carver.carve(1, false), None);
             carver.free(0);
             assert!(carver.is_empty());
             let mut singles: Vec<usize> = std::iter::from_fn(|| carver.carve(1, false)).collect();
             singles.sort_unstable();
-            assert_eq!(singles, (0..units).collect::<Vec<_>>(), "{units} pieces of one unit");
+            assert_eq!(
+                singles,
+                (0..units).collect::<Vec<_>>(),
+                "{units} pieces of one unit"
+            );
         }
     }
 
@@ -349,7 +434,10 @@ mod tests {
 
     impl Model {
         fn gaps(&self, is_free: impl Fn(Option<usize>) -> bool) -> Vec<usize> {
-            self.units.split(|unit| !is_free(*unit)).map(<[_]>::len).collect()
+            self.units
+                .split(|unit| !is_free(*unit))
+                .map(<[_]>::len)
+                .collect()
         }
 
         fn check_gaps(&self, carver: &Carver) {

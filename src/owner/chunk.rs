@@ -22,7 +22,9 @@ use std::iter;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+};
 use std::sync::Arc;
 
 pub(crate) const MAX_HANDLES: usize = isize::MAX as usize;
@@ -195,7 +197,11 @@ type Home = NonNull<MaybeUninit<Chunk>>;
 
 impl Chunk {
     fn new(pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> Self {
-        let shelf = if is_one_off { &pool.no_shelf } else { &pool.shelves()[class] };
+        let shelf = if is_one_off {
+            &pool.no_shelf
+        } else {
+            &pool.shelves()[class]
+        };
         Self {
             shelf: AtomicPtr::new(NonNull::from(shelf).as_ptr()),
             data: memory.start(),
@@ -272,7 +278,10 @@ impl Chunk {
 
     /// Makes every shelf refuse it from now on. One that holds it still hands it out.
     pub(crate) fn retire(&self) {
-        self.shelf.store(NonNull::from(&self.pool().no_shelf).as_ptr(), Ordering::Relaxed);
+        self.shelf.store(
+            NonNull::from(&self.pool().no_shelf).as_ptr(),
+            Ordering::Relaxed,
+        );
     }
 
     #[inline]
@@ -399,7 +408,9 @@ impl Chunk {
 
     #[inline]
     pub(crate) fn record(&self) -> Option<&Record> {
-        self.pool().control()?.record(self.record.load(Ordering::Relaxed))
+        self.pool()
+            .control()?
+            .record(self.record.load(Ordering::Relaxed))
     }
 
     pub(crate) fn has_record(&self) -> bool {
@@ -407,7 +418,8 @@ impl Chunk {
     }
 
     pub(crate) fn claimed(&self) -> Option<(u32, u64)> {
-        self.has_record().then(|| (self.record.load(Ordering::Relaxed), self.generation()))
+        self.has_record()
+            .then(|| (self.record.load(Ordering::Relaxed), self.generation()))
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -427,7 +439,9 @@ impl Chunk {
             return true;
         }
         let mut generation = self.generation.load(Ordering::Relaxed);
-        let is_free = self.record().map_or(true, |record| record.recycle(&mut generation));
+        let is_free = self
+            .record()
+            .map_or(true, |record| record.recycle(&mut generation));
         self.generation.store(generation, Ordering::Relaxed);
         if is_free {
             self.shared.store(false, Ordering::Relaxed);
@@ -453,7 +467,9 @@ impl Chunk {
 
     #[inline]
     pub(crate) fn set_whereabouts(&self, whereabouts: Whereabouts) {
-        self.rest.whereabouts.store(whereabouts as u8, Ordering::Relaxed);
+        self.rest
+            .whereabouts
+            .store(whereabouts as u8, Ordering::Relaxed);
     }
 
     pub(crate) fn whereabouts(&self) -> Whereabouts {
@@ -495,7 +511,12 @@ unsafe impl Send for Registry {}
 
 impl Registry {
     pub(crate) fn new(classes: usize) -> Self {
-        Self { listed: Vec::new(), kept: vec![0; classes].into(), blocks: Vec::new(), homes: Vec::new() }
+        Self {
+            listed: Vec::new(),
+            kept: vec![0; classes].into(),
+            blocks: Vec::new(),
+            homes: Vec::new(),
+        }
     }
 
     pub(crate) fn count(&self, class: usize) -> usize {
@@ -507,7 +528,13 @@ impl Registry {
         self.kept[class] == self.listed.len()
     }
 
-    pub(crate) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
+    pub(crate) fn enter(
+        &mut self,
+        pool: Arc<Pool>,
+        class: usize,
+        memory: Carved,
+        is_one_off: bool,
+    ) -> ClosedChunk {
         let home = self.homes.pop().unwrap_or_else(|| self.build());
         let chunk = Chunk::new(pool, class, memory, is_one_off);
         chunk.set_registered(self.listed.len());
@@ -538,7 +565,8 @@ impl Registry {
         let block = Block::new(next_block(chunks));
         // Room for all homes: to release a chunk must not need memory (D23).
         self.homes.reserve(chunks + block.len());
-        self.homes.extend((1..block.len()).rev().map(|at| block.home(at)));
+        self.homes
+            .extend((1..block.len()).rev().map(|at| block.home(at)));
         let first = block.home(0);
         self.blocks.push(block);
         first
@@ -573,7 +601,8 @@ impl Registry {
     }
 
     pub(crate) fn of_class(&self, class: usize) -> impl Iterator<Item = &Chunk> {
-        self.chunks().filter(move |chunk| chunk.class() == class && !chunk.is_retired())
+        self.chunks()
+            .filter(move |chunk| chunk.class() == class && !chunk.is_retired())
     }
 
     pub(crate) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
@@ -642,9 +671,18 @@ mod tests {
         let provider = Provider::builder().name_prefix(name).build().unwrap();
         let blocks = || provider.pool().registry.lock().blocks.len();
         for _ in 0..3 {
-            let held: Vec<_> = (0..20 * SHORTEST).map(|_| provider.alloc(1000).unwrap()).collect();
-            assert!((8..20).contains(&blocks()), "the later ones are longer: {}", blocks());
-            assert!(provider.pool().registry.lock().homes.capacity() >= held.len(), "no release needs memory");
+            let held: Vec<_> = (0..20 * SHORTEST)
+                .map(|_| provider.alloc(1000).unwrap())
+                .collect();
+            assert!(
+                (8..20).contains(&blocks()),
+                "the later ones are longer: {}",
+                blocks()
+            );
+            assert!(
+                provider.pool().registry.lock().homes.capacity() >= held.len(),
+                "no release needs memory"
+            );
             drop(held);
             provider.trim();
             assert_eq!(blocks(), 0);

@@ -16,7 +16,9 @@ use crate::os::name::{Link, Namespace};
 use crate::os::posix::{round_to_pages, LOCK_MEMORY};
 use crate::os::segment::{Locked, Memory, Segment};
 use crate::owner::limits::ShareError;
-use crate::protocol::control::{control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use crate::protocol::control::{
+    control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
+};
 use crate::protocol::ids::{control_name, segment_name, PeerId, ProviderId};
 use crate::protocol::memory_bell::MemoryBell;
 use crate::protocol::record::{Record, MAX_GRANTS, PEERS};
@@ -64,9 +66,14 @@ impl OwnerControl {
         let name = control_name(names, id);
         let len = round_to_pages(control_size(records)).unwrap_or(usize::MAX);
         let made = sweep::create_locked(name, len, mode, OWNER_BYTE, Mapping::of_owner)?;
-        let Locked::Made(segment, locks) = made else { return Ok(None) };
+        let Locked::Made(segment, locks) = made else {
+            return Ok(None);
+        };
         let (mapping, link) = segment.into_parts();
-        let unfit = || link.name().error("mmap", len, io::Error::from_raw_os_error(libc::EINVAL));
+        let unfit = || {
+            link.name()
+                .error("mmap", len, io::Error::from_raw_os_error(libc::EINVAL))
+        };
         let view = View::new(mapping, records).ok_or_else(unfit)?;
         let header = view.header();
         header.magic.store(MAGIC, Ordering::Relaxed);
@@ -76,15 +83,31 @@ impl OwnerControl {
         header.quota.store(quota, Ordering::Relaxed);
         header.epochs.iter().for_each(Epoch::start);
         header.state.store(OPEN, Ordering::Release);
-        let free_lists = Mutex::new(FreeLists { used: Vec::new(), fresh: 0, seed, listed: 0 });
+        let free_lists = Mutex::new(FreeLists {
+            used: Vec::new(),
+            fresh: 0,
+            seed,
+            listed: 0,
+        });
         let gates = std::array::from_fn(|_| GrantGate::new());
         let quota = Some(quota.min(MAX_HELD)).filter(|&quota| quota > 0);
-        Ok(Some(Self { view, link, locks, id, free_lists, gates, quota, reclaiming: Mutex::new(()) }))
+        Ok(Some(Self {
+            view,
+            link,
+            locks,
+            id,
+            free_lists,
+            gates,
+            quota,
+            reclaiming: Mutex::new(()),
+        }))
     }
 
     pub(crate) fn lock_memory(&self) -> Result<(), OsError> {
         let mapping = self.view.mapping();
-        mapping.lock().map_err(|error| self.link.name().error(LOCK_MEMORY, mapping.len(), error))?;
+        mapping
+            .lock()
+            .map_err(|error| self.link.name().error(LOCK_MEMORY, mapping.len(), error))?;
         // Peers may write it already. Before Linux 5.14 its pages fault in one by one.
         mapping.prefault(0..mapping.len());
         Ok(())
@@ -113,16 +136,26 @@ impl OwnerControl {
             return Ok(used);
         }
         let index = free_lists.fresh;
-        let record = self.view.record(index).ok_or(ShareError::TooManyShared { max: self.records() })?;
+        let record = self.view.record(index).ok_or(ShareError::TooManyShared {
+            max: self.records(),
+        })?;
         // So that releasing a record needs no memory.
         let missing = index as usize + 1 - free_lists.used.len();
-        let out_of_memory = |_| ShareError::OutOfMemory { bytes: (index as usize + 1) * size_of::<(u32, u64)>() };
-        free_lists.used.try_reserve(missing).map_err(out_of_memory)?;
+        let out_of_memory = |_| ShareError::OutOfMemory {
+            bytes: (index as usize + 1) * size_of::<(u32, u64)>(),
+        };
+        free_lists
+            .used
+            .try_reserve(missing)
+            .map_err(out_of_memory)?;
         let generation = first_generation(free_lists.seed, index);
         record.close_at(generation);
         free_lists.fresh += 1;
         // Release: partner of the Acquire in `peer::control`, where a peer clears its slot.
-        self.view.header().high_water.store(free_lists.fresh, Ordering::Release);
+        self.view
+            .header()
+            .high_water
+            .store(free_lists.fresh, Ordering::Release);
         Ok((index, generation))
     }
 
@@ -154,47 +187,81 @@ impl OwnerControl {
 
     fn slot_of(&self, peer: PeerId) -> Result<(usize, &GrantGate, &Epoch), ShareError> {
         if peer.provider != self.id {
-            return Err(ShareError::OtherProvider { peer, provider: self.id });
+            return Err(ShareError::OtherProvider {
+                peer,
+                provider: self.id,
+            });
         }
         let slot = usize::from(peer.slot);
-        let gate = self.gates.get(slot).ok_or(ShareError::PeerDisconnected(peer))?;
+        let gate = self
+            .gates
+            .get(slot)
+            .ok_or(ShareError::PeerDisconnected(peer))?;
         Ok((slot, gate, &self.view.header().epochs[slot]))
     }
 
     /// Returns what a message of `len` bytes costs the peer in this slot.
     fn cost(&self, slot: usize, len: u64) -> Cost<'_> {
-        Cost { held: &self.view.header().held[slot], len, max: self.quota }
+        Cost {
+            held: &self.view.header().held[slot],
+            len,
+            max: self.quota,
+        }
     }
 
     pub(crate) fn grant(&self, record: &Record, peer: PeerId, len: u64) -> Result<(), ShareError> {
         let (slot, gate, epoch) = self.slot_of(peer)?;
-        gate.grant(epoch, peer.epoch, record, slot, self.cost(slot, len)).map_err(|error| match error {
-            NotGranted::Gone => ShareError::PeerDisconnected(peer),
-            NotGranted::Full => ShareError::TooManyGrants { peer, max: MAX_GRANTS as usize },
-            NotGranted::OverQuota { held, max } => ShareError::OverQuota { peer, len, held, max },
-        })
+        gate.grant(epoch, peer.epoch, record, slot, self.cost(slot, len))
+            .map_err(|error| match error {
+                NotGranted::Gone => ShareError::PeerDisconnected(peer),
+                NotGranted::Full => ShareError::TooManyGrants {
+                    peer,
+                    max: MAX_GRANTS as usize,
+                },
+                NotGranted::OverQuota { held, max } => ShareError::OverQuota {
+                    peer,
+                    len,
+                    held,
+                    max,
+                },
+            })
     }
 
     pub(crate) fn revoke(&self, record: &Record, peer: PeerId, len: u64) -> bool {
-        self.slot_of(peer)
-            .is_ok_and(|(slot, gate, epoch)| gate.revoke(epoch, peer.epoch, record, slot, self.cost(slot, len)))
+        self.slot_of(peer).is_ok_and(|(slot, gate, epoch)| {
+            gate.revoke(epoch, peer.epoch, record, slot, self.cost(slot, len))
+        })
     }
 
     pub(crate) fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
         let (slot, gate, epoch) = self.slot_of(peer)?;
         let take_back = || {
-            let granted = self.view.records(self.used()).filter(|record| record.holders() >> slot & 1 != 0);
+            let granted = self
+                .view
+                .records(self.used())
+                .filter(|record| record.holders() >> slot & 1 != 0);
             // Bounded: a lane has no more, unless a process overwrites it.
-            granted.for_each(|record| (0..MAX_GRANTS).take_while(|_| record.revoke(slot)).for_each(|_| ()));
+            granted.for_each(|record| {
+                (0..MAX_GRANTS)
+                    .take_while(|_| record.revoke(slot))
+                    .for_each(|_| ())
+            });
         };
         let is_refused = gate.refuse(epoch, peer.epoch, take_back);
-        is_refused.then_some(()).ok_or(ShareError::PeerDisconnected(peer))
+        is_refused
+            .then_some(())
+            .ok_or(ShareError::PeerDisconnected(peer))
     }
 
     pub(crate) fn reclaim(&self) -> usize {
         let _one_at_a_time = self.reclaiming.lock();
-        let held = self.view.records(self.used()).fold(0, |held, record| held | record.holders());
-        (0..PEERS).map(|slot| self.reclaim_slot(slot, held >> slot & 1 != 0)).sum()
+        let held = self
+            .view
+            .records(self.used())
+            .fold(0, |held, record| held | record.holders());
+        (0..PEERS)
+            .map(|slot| self.reclaim_slot(slot, held >> slot & 1 != 0))
+            .sum()
     }
 
     /// Vacates the slot if its peer is dead. `is_held`: the slot leases a record. Even a vacant
@@ -250,11 +317,23 @@ pub(crate) struct Payload {
 
 impl Payload {
     pub(crate) fn new(segment: Segment, serial: u64) -> Self {
-        Self { segment, serial, index: None, _removes: None }
+        Self {
+            segment,
+            serial,
+            index: None,
+            _removes: None,
+        }
     }
 
-    pub(crate) fn removed_by(segment: Segment, serial: u64, removes: impl Any + Send + Sync) -> Self {
-        Self { _removes: Some(Box::new(removes)), ..Self::new(segment, serial) }
+    pub(crate) fn removed_by(
+        segment: Segment,
+        serial: u64,
+        removes: impl Any + Send + Sync,
+    ) -> Self {
+        Self {
+            _removes: Some(Box::new(removes)),
+            ..Self::new(segment, serial)
+        }
     }
 
     pub(crate) fn segment(&self) -> &Segment {
@@ -304,7 +383,13 @@ pub(crate) struct Numbered {
 
 impl Numbered {
     pub(crate) fn new(names: Namespace, provider: ProviderId, mode: u32, memory: Memory) -> Self {
-        Self { names, provider, mode, memory, next: AtomicU64::new(1) }
+        Self {
+            names,
+            provider,
+            mode,
+            memory,
+            next: AtomicU64::new(1),
+        }
     }
 }
 
@@ -320,7 +405,9 @@ impl SegmentFactory for Numbered {
             let name = segment_name(&self.names, self.provider, serial);
             match Segment::create(name, len, self.mode, self.memory) {
                 // Another file has that name.
-                Err(error) if error.errno() == Some(libc::EEXIST) && tries < NAME_TRIES => tries += 1,
+                Err(error) if error.errno() == Some(libc::EEXIST) && tries < NAME_TRIES => {
+                    tries += 1
+                }
                 result => return result.map(|segment| Payload::new(segment, serial)),
             }
         }
@@ -343,13 +430,19 @@ mod tests {
         let source = Numbered::new(names, ProviderId(8), 0o600, Memory::default());
         source.next.store(u64::MAX - 1, Ordering::Relaxed);
         let segments = [(); 4].map(|()| source.create(PAGE).unwrap());
-        assert_eq!(segments.each_ref().map(Payload::serial), [u64::MAX - 1, u64::MAX, 1, 2]);
+        assert_eq!(
+            segments.each_ref().map(Payload::serial),
+            [u64::MAX - 1, u64::MAX, 1, 2]
+        );
         drop(segments);
         source.next.store(u64::MAX, Ordering::Relaxed);
         let kept = [(); 2].map(|()| source.create(PAGE).unwrap());
         source.next.store(u64::MAX, Ordering::Relaxed);
         let others = [(); 2].map(|()| source.create(PAGE).map(|segment| segment.serial()));
-        assert!(matches!(others, [Ok(2), Ok(3)]), "numbers that are in use are passed by: {others:?}");
+        assert!(
+            matches!(others, [Ok(2), Ok(3)]),
+            "numbers that are in use are passed by: {others:?}"
+        );
         assert_eq!(kept.map(|segment| segment.serial()), [u64::MAX, 1]);
     }
 }

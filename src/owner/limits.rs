@@ -106,7 +106,12 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { arena_size: None, idle_window: DEFAULT_IDLE_WINDOW, huge_pages: false, numa_node: None }
+        Self {
+            arena_size: None,
+            idle_window: DEFAULT_IDLE_WINDOW,
+            huge_pages: false,
+            numa_node: None,
+        }
     }
 }
 
@@ -167,7 +172,11 @@ impl Tuning {
             can_prefer_node(node).map_err(|source| BuildError::NumaNode { node, source })?;
         }
         let huge_page = self.huge_pages.then(huge_page_size).flatten();
-        Ok(Memory { is_locked, huge_page, numa_node: self.numa_node })
+        Ok(Memory {
+            is_locked,
+            huge_page,
+            numa_node: self.numa_node,
+        })
     }
 }
 
@@ -204,7 +213,13 @@ pub(crate) fn range(
     if (min..=max).contains(&value) {
         return Ok(());
     }
-    Err(BuildError::OutOfRange { option, value, min, max, unit })
+    Err(BuildError::OutOfRange {
+        option,
+        value,
+        min,
+        max,
+        unit,
+    })
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -232,23 +247,54 @@ impl Limits {
         let (page, pages) = (page_size(), |bytes| round_to_pages(bytes).unwrap_or(bytes));
         let (max_bytes, longest) = (pages(max_bytes), longest / page * page);
         let largest = max_bytes.min(longest);
-        let (max_alloc, arena_size, idle_window) =
-            (max_alloc.unwrap_or(largest), tuning.arena_size, tuning.idle_window);
-        range("max_alloc", max_alloc, 1, largest, " bytes (max_bytes, or the longest segment)")?;
+        let (max_alloc, arena_size, idle_window) = (
+            max_alloc.unwrap_or(largest),
+            tuning.arena_size,
+            tuning.idle_window,
+        );
+        range(
+            "max_alloc",
+            max_alloc,
+            1,
+            largest,
+            " bytes (max_bytes, or the longest segment)",
+        )?;
         let default_arena = (max_bytes / FIRST_SHARE).max(MIN_ARENA).min(largest);
-        range("arena_size", arena_size.unwrap_or(1), 1, largest, " bytes (max_bytes, or the longest segment)")?;
-        range("max_idle_per_class", max_idle.unwrap_or(0), 0, MAX_IDLE, " chunks")?;
+        range(
+            "arena_size",
+            arena_size.unwrap_or(1),
+            1,
+            largest,
+            " bytes (max_bytes, or the longest segment)",
+        )?;
+        range(
+            "max_idle_per_class",
+            max_idle.unwrap_or(0),
+            0,
+            MAX_IDLE,
+            " chunks",
+        )?;
         let longest_window = usize::try_from(MAX_IDLE_WINDOW).unwrap_or(usize::MAX);
         let window = usize::try_from(idle_window).unwrap_or(usize::MAX);
         range("idle_window", window, 0, longest_window, " allocations")?;
         let max_alloc = pages(max_alloc);
-        let first_arena = arena_size.map_or(First::Usual(pages(default_arena)), |bytes| First::Given(pages(bytes)));
+        let first_arena = arena_size.map_or(First::Usual(pages(default_arena)), |bytes| {
+            First::Given(pages(bytes))
+        });
         let bytes = (class_of(max_alloc) + PAGES) * BOOKS_OF_CLASS + BOOKS;
         if !has_heap(bytes) {
             return Err(BuildError::OutOfMemory { bytes });
         }
         let idle_window = idle_window.next_multiple_of(COUNTED);
-        Ok(Self { max_bytes, max_alloc, max_idle, first_arena, longest_arena: longest, idle_window, page })
+        Ok(Self {
+            max_bytes,
+            max_alloc,
+            max_idle,
+            first_arena,
+            longest_arena: longest,
+            idle_window,
+            page,
+        })
     }
 
     pub(crate) fn keeps_nothing(&self) -> bool {
@@ -266,13 +312,30 @@ impl Limits {
         let (least, most) = USUAL_IDLE.into_inner();
         let shape = |size: usize, grain, align| {
             let usual_idle = (self.max_bytes / IDLE_SHARE / size).clamp(least, most);
-            ClassShape { need: Need { size, grain }, align, max_idle: self.max_idle.unwrap_or(usual_idle) }
+            ClassShape {
+                need: Need { size, grain },
+                align,
+                max_idle: self.max_idle.unwrap_or(usual_idle),
+            }
         };
         let whole_pages = |size: usize| shape(size.next_multiple_of(page), Grain::Page, PAGE);
-        let ordinary = |size| if size < PAGES * page { shape(size, Grain::Line, MIN_SIZE) } else { whole_pages(size) };
-        let sizes = (0..self.classes()).map(size_of_class).map(|size| size.min(self.max_alloc));
-        let aligned = (1..PAGES).map(|pages| pages * page).take_while(|&size| size <= self.max_alloc);
-        sizes.map(ordinary).chain(aligned.map(whole_pages)).collect()
+        let ordinary = |size| {
+            if size < PAGES * page {
+                shape(size, Grain::Line, MIN_SIZE)
+            } else {
+                whole_pages(size)
+            }
+        };
+        let sizes = (0..self.classes())
+            .map(size_of_class)
+            .map(|size| size.min(self.max_alloc));
+        let aligned = (1..PAGES)
+            .map(|pages| pages * page)
+            .take_while(|&size| size <= self.max_alloc);
+        sizes
+            .map(ordinary)
+            .chain(aligned.map(whole_pages))
+            .collect()
     }
 
     #[inline]
@@ -281,9 +344,17 @@ impl Limits {
             return Err(AllocErrorKind::UnsupportedAlignment { align, max: PAGE }.into());
         }
         if len > self.max_alloc {
-            return Err(AllocErrorKind::TooLarge { len, max: self.max_alloc }.into());
+            return Err(AllocErrorKind::TooLarge {
+                len,
+                max: self.max_alloc,
+            }
+            .into());
         }
-        Ok(if align <= MIN_SIZE { class_of(len) } else { self.page_aligned(len) })
+        Ok(if align <= MIN_SIZE {
+            class_of(len)
+        } else {
+            self.page_aligned(len)
+        })
     }
 
     fn page_aligned(&self, len: usize) -> usize {
@@ -533,7 +604,8 @@ mod tests {
 
     #[test]
     fn first_classes() {
-        let sizes = |classes: std::ops::Range<usize>| classes.map(size_of_class).collect::<Vec<_>>();
+        let sizes =
+            |classes: std::ops::Range<usize>| classes.map(size_of_class).collect::<Vec<_>>();
         assert_eq!(sizes(0..3), [64, 128, 192]);
         assert_eq!(sizes(30..34), [1984, 2048, 2112, 2176]);
         assert_eq!(sizes(62..66), [4032, 4096, 4224, 4352]);
@@ -546,8 +618,16 @@ mod tests {
     fn boundaries_round_trip() {
         for class in 0..1600 {
             let size = size_of_class(class);
-            assert_eq!(class_of(size), class, "a length of exactly {size} belongs to its own class");
-            assert_eq!(class_of(size + 1), class + 1, "one byte more belongs to the next");
+            assert_eq!(
+                class_of(size),
+                class,
+                "a length of exactly {size} belongs to its own class"
+            );
+            assert_eq!(
+                class_of(size + 1),
+                class + 1,
+                "one byte more belongs to the next"
+            );
             assert!(size_of_class(class + 1) > size);
         }
     }
@@ -575,18 +655,46 @@ mod tests {
 
     #[test]
     fn table_covers_lengths_and_alignments() {
-        for max_alloc in [1, 64, 4096, 5 * 4096, 126 << 10, 128 << 10, (128 << 10) + 1, 1 << 20, 33_000_000] {
+        for max_alloc in [
+            1,
+            64,
+            4096,
+            5 * 4096,
+            126 << 10,
+            128 << 10,
+            (128 << 10) + 1,
+            1 << 20,
+            33_000_000,
+        ] {
             for page in [4 << 10, 16 << 10, 64 << 10] {
-                let limits = Limits::new(1 << 30, Some(max_alloc), Some(8), &Tuning::new(), LONGEST).unwrap();
-                let limits = Limits { page, max_alloc: max_alloc.next_multiple_of(page), ..limits };
+                let limits =
+                    Limits::new(1 << 30, Some(max_alloc), Some(8), &Tuning::new(), LONGEST)
+                        .unwrap();
+                let limits = Limits {
+                    page,
+                    max_alloc: max_alloc.next_multiple_of(page),
+                    ..limits
+                };
                 let shapes = limits.shapes();
                 let lines = &shapes[..limits.classes()];
                 assert_eq!(lines.last().map(ClassShape::size), Some(limits.max_alloc));
-                assert!(lines.windows(2).all(|pair| pair[0].size() <= pair[1].size()));
-                for len in (0..=limits.max_alloc).step_by(limits.max_alloc / 1000 + 1).chain([limits.max_alloc]) {
+                assert!(lines
+                    .windows(2)
+                    .all(|pair| pair[0].size() <= pair[1].size()));
+                for len in (0..=limits.max_alloc)
+                    .step_by(limits.max_alloc / 1000 + 1)
+                    .chain([limits.max_alloc])
+                {
                     let (line, page) = (lines[class_of(len)], shapes[limits.page_aligned(len)]);
-                    assert!(line.size() >= len && page.size() >= len, "{len}: {line:?} {page:?}");
-                    assert_eq!((page.align, page.size() % limits.page), (PAGE, 0), "{len}: {page:?}");
+                    assert!(
+                        line.size() >= len && page.size() >= len,
+                        "{len}: {line:?} {page:?}"
+                    );
+                    assert_eq!(
+                        (page.align, page.size() % limits.page),
+                        (PAGE, 0),
+                        "{len}: {page:?}"
+                    );
                     let wasted = line.size() - len;
                     assert!(
                         wasted <= MIN_SIZE || line.size() == limits.max_alloc || wasted * 32 <= len,
@@ -600,17 +708,36 @@ mod tests {
     #[test]
     fn rounds_up_to_pages() {
         let page = page_size();
-        for (bytes, pages) in [(1, 1), (42, 1), (page, 1), (page + 1, 2), (5 * page / 2, 3), (20 * page - 1, 20)] {
+        for (bytes, pages) in [
+            (1, 1),
+            (42, 1),
+            (page, 1),
+            (page + 1, 2),
+            (5 * page / 2, 3),
+            (20 * page - 1, 20),
+        ] {
             let limits = Limits::new(bytes, None, Some(8), &Tuning::new(), LONGEST).unwrap();
-            assert_eq!((limits.max_bytes, limits.max_alloc), (pages * page, pages * page));
+            assert_eq!(
+                (limits.max_bytes, limits.max_alloc),
+                (pages * page, pages * page)
+            );
         }
     }
 
     #[test]
     fn default_idle_cap() {
         let limits = Limits::new(64 << 20, None, None, &Tuning::new(), LONGEST).unwrap();
-        let idle = |size| limits.shapes().iter().find(|shape| shape.size() == size).map(|shape| shape.max_idle);
-        assert_eq!([64, 1 << 10, 4 << 10, 64 << 10].map(idle), [8192, 8192, 2048, 256].map(Some));
+        let idle = |size| {
+            limits
+                .shapes()
+                .iter()
+                .find(|shape| shape.size() == size)
+                .map(|shape| shape.max_idle)
+        };
+        assert_eq!(
+            [64, 1 << 10, 4 << 10, 64 << 10].map(idle),
+            [8192, 8192, 2048, 256].map(Some)
+        );
         assert!(!limits.keeps_nothing());
     }
 
@@ -621,6 +748,9 @@ mod tests {
         account.take(40);
         account.give_back(70);
         account.count_segment();
-        assert_eq!((account.held(), account.peak(), account.created()), (30, 100, 1));
+        assert_eq!(
+            (account.held(), account.peak(), account.created()),
+            (30, 100, 1)
+        );
     }
 }

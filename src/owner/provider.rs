@@ -38,7 +38,11 @@ pub struct Provider {
 
 impl Provider {
     pub(super) fn new(pool: Arc<Pool>, names: Namespace) -> Self {
-        Self { max_alloc: pool.limits.max_alloc, names, pool }
+        Self {
+            max_alloc: pool.limits.max_alloc,
+            names,
+            pool,
+        }
     }
 
     pub(crate) fn names(&self) -> &Namespace {
@@ -74,7 +78,12 @@ impl Provider {
     pub fn alloc(&self, len: usize) -> Result<ShmBufMut, AllocError> {
         if len <= self.max_alloc {
             let class = class_of(len);
-            if let Some(chunk) = self.pool.shelves().get(class).and_then(|shelf| shelf.take_hot()) {
+            if let Some(chunk) = self
+                .pool
+                .shelves()
+                .get(class)
+                .and_then(|shelf| shelf.take_hot())
+            {
                 if Pool::adopt_warm(&chunk) {
                     return Ok(ShmBufMut::new(chunk, len));
                 }
@@ -105,7 +114,10 @@ impl Provider {
         }
         let class = self.class(len, align)?;
         let hot = self.pool.shelves()[class].take_hot();
-        self.hand_out(hot.map_or_else(|| self.pool.take_slow(class, len), Ok)?, len)
+        self.hand_out(
+            hot.map_or_else(|| self.pool.take_slow(class, len), Ok)?,
+            len,
+        )
     }
 
     /// Creates a request for `len` bytes, which may wait for memory.
@@ -174,7 +186,9 @@ impl Provider {
 
     /// Reclaims the leases of dead peers. Returns how many messages they still held.
     pub fn reclaim(&self) -> usize {
-        let Some(pool) = self.own_pool() else { return 0 };
+        let Some(pool) = self.own_pool() else {
+            return 0;
+        };
         let reclaimed = pool.reclaim();
         pool.memory_bell().ring();
         reclaimed
@@ -195,8 +209,12 @@ impl Provider {
     /// [`ShareError::Forked`] in a forked child.
     pub fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
         let pool = self.own_pool().ok_or(ShareError::Forked)?;
-        let other = ShareError::OtherProvider { peer, provider: self.id() };
-        pool.control().map_or(Err(other), |control| control.disconnect(peer))?;
+        let other = ShareError::OtherProvider {
+            peer,
+            provider: self.id(),
+        };
+        pool.control()
+            .map_or(Err(other), |control| control.disconnect(peer))?;
         pool.memory_bell().ring();
         Ok(())
     }
@@ -227,7 +245,10 @@ impl Provider {
     /// [`BuildError::Directory`] if it is not an absolute path, and those of
     /// [`sweep`](Self::sweep).
     pub fn sweep_in(directory: impl AsRef<Path>, name_prefix: &str) -> Result<Swept, BuildError> {
-        Ok(sweep::sweep(&Namespace::new(directory.as_ref(), name_prefix)?)?)
+        Ok(sweep::sweep(&Namespace::new(
+            directory.as_ref(),
+            name_prefix,
+        )?)?)
     }
 
     /// Returns statistics, all zero in a forked child. Takes a lock that creating and destroying
@@ -248,7 +269,9 @@ impl Provider {
 
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
         let class = self.pool.limits.class(len, align)?;
-        self.own_pool().map(|_| class).ok_or_else(|| AllocErrorKind::Forked.into())
+        self.own_pool()
+            .map(|_| class)
+            .ok_or_else(|| AllocErrorKind::Forked.into())
     }
 
     #[inline(never)]
@@ -272,7 +295,10 @@ impl Drop for Provider {
 
 impl std::fmt::Debug for Provider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Provider").field("id", &self.id()).field("limits", &self.pool.limits).finish()
+        f.debug_struct("Provider")
+            .field("id", &self.id())
+            .field("limits", &self.pool.limits)
+            .finish()
     }
 }
 
@@ -295,17 +321,29 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     pub(crate) fn new(provider: &'a Provider, len: usize) -> Self {
-        Self { provider, len, align: 1, is_zeroed: false }
+        Self {
+            provider,
+            len,
+            align: 1,
+            is_zeroed: false,
+        }
     }
 
     /// Sets length and alignment, up to [`Provider::MAX_ALIGN`]; the default alignment is 64.
     pub fn layout(self, layout: Layout) -> Self {
-        Self { len: layout.size(), align: layout.align(), ..self }
+        Self {
+            len: layout.size(),
+            align: layout.align(),
+            ..self
+        }
     }
 
     /// Sets every byte to zero.
     pub fn zeroed(self) -> Self {
-        Self { is_zeroed: true, ..self }
+        Self {
+            is_zeroed: true,
+            ..self
+        }
     }
 
     /// Allocates without waiting.
@@ -371,7 +409,10 @@ impl<'a> Request<'a> {
     ///
     /// As [`wait`](Self::wait), and [`AllocErrorKind::Os`] if the helper thread cannot be started.
     pub fn wait_async(self) -> AllocFuture<'a> {
-        AllocFuture { request: self, ticket: None }
+        AllocFuture {
+            request: self,
+            ticket: None,
+        }
     }
 
     fn join(&self, is_thread: bool) -> Result<Ticket, AllocError> {
@@ -412,8 +453,13 @@ impl Future for AllocFuture<'_> {
                 result => return Poll::Ready(result),
             }
         }
-        let delivered = self.ticket.as_ref().and_then(|ticket| ticket.poll(context.waker()));
-        let Some(delivered) = delivered else { return Poll::Pending };
+        let delivered = self
+            .ticket
+            .as_ref()
+            .and_then(|ticket| ticket.poll(context.waker()));
+        let Some(delivered) = delivered else {
+            return Poll::Pending;
+        };
         self.ticket = None;
         Poll::Ready(request.take(delivered))
     }
@@ -421,7 +467,10 @@ impl Future for AllocFuture<'_> {
 
 impl fmt::Debug for AllocFuture<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AllocFuture").field("request", &self.request).field("waits", &self.ticket.is_some()).finish()
+        f.debug_struct("AllocFuture")
+            .field("request", &self.request)
+            .field("waits", &self.ticket.is_some())
+            .finish()
     }
 }
 
@@ -571,13 +620,16 @@ impl ProviderBuilder {
     ///
     /// [`BuildError`]. Nothing is left behind.
     pub fn build(self) -> Result<Provider, BuildError> {
-        let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
+        let (max_bytes, max_alloc, max_idle) =
+            (self.max_bytes, self.max_alloc, self.max_idle_per_class);
         let limits = Limits::new(max_bytes, max_alloc, Some(max_idle), &self.tuning, LONGEST)?;
         if !is_object_mode(self.mode) {
             return Err(BuildError::Mode { mode: self.mode });
         }
         range("max_shared", self.max_shared, 1, MAX_RECORDS, " chunks")?;
-        let quota = self.quota.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let quota = self.quota.map_or(usize::MAX, |bytes| {
+            usize::try_from(bytes).unwrap_or(usize::MAX)
+        });
         range("max_bytes_per_peer", quota, 1, usize::MAX, " bytes")?;
         let names = Namespace::new(&self.directory, &self.name_prefix)?;
         self.check_directory()?;
@@ -590,13 +642,29 @@ impl ProviderBuilder {
         }
         event!(info, provider = %control.id(), prefix = names.prefix(), max_bytes, "provider made");
         let segments = Numbered::new(names.clone(), control.id(), self.mode & 0o644, memory);
-        Ok(Provider::new(Pool::new(limits, Box::new(segments), Some(control)), names))
+        Ok(Provider::new(
+            Pool::new(limits, Box::new(segments), Some(control)),
+            names,
+        ))
     }
 
     fn check_directory(&self) -> Result<(), BuildError> {
         let directory = &self.directory;
-        let failed = |error| OsError::new("stat", &directory.to_string_lossy(), 0, error, String::new());
-        let unfit = |reason| Err(BuildError::Directory { directory: directory.clone(), reason });
+        let failed = |error| {
+            OsError::new(
+                "stat",
+                &directory.to_string_lossy(),
+                0,
+                error,
+                String::new(),
+            )
+        };
+        let unfit = |reason| {
+            Err(BuildError::Directory {
+                directory: directory.clone(),
+                reason,
+            })
+        };
         if !std::fs::metadata(directory).map_err(failed)?.is_dir() {
             return unfit("is not a directory");
         }
@@ -611,7 +679,10 @@ impl ProviderBuilder {
         let needed = limits.max_bytes.saturating_add(control);
         // If not, the first segment will show.
         if self.lock_memory && matches!(may_lock(needed), Ok(false)) {
-            return Err(BuildError::LockMemory { needed, limit: lock_limit() });
+            return Err(BuildError::LockMemory {
+                needed,
+                limit: lock_limit(),
+            });
         }
         Ok(())
     }
@@ -622,10 +693,15 @@ impl ProviderBuilder {
         for _ in 0..SWEPT_TRIES {
             id = ProviderId(random()?);
             let quota = self.quota.unwrap_or(0);
-            if let Some(control) = OwnerControl::create(names, id, self.max_shared, self.mode, quota, random()?)? {
+            if let Some(control) =
+                OwnerControl::create(names, id, self.max_shared, self.mode, quota, random()?)?
+            {
                 return Ok(control);
             }
         }
-        Err(BuildError::Swept { object: control_name(names, id).path(), tries: SWEPT_TRIES })
+        Err(BuildError::Swept {
+            object: control_name(names, id).path(),
+            tries: SWEPT_TRIES,
+        })
     }
 }

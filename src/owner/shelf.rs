@@ -84,15 +84,30 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     const SEAL: *mut C::Owned = NonNull::dangling().as_ptr();
 
     pub(crate) fn new(keeps_nothing: bool) -> Self {
-        let hot = Hot(AtomicPtr::new(if keeps_nothing { Self::SEAL } else { ptr::null_mut() }));
+        let hot = Hot(AtomicPtr::new(if keeps_nothing {
+            Self::SEAL
+        } else {
+            ptr::null_mut()
+        }));
         let idle = std::array::from_fn(|_| Queue::new());
-        Self { hot, uses_queue: AtomicBool::new(false), longest: AtomicU8::new(0), shortest: AtomicU8::new(0), idle }
+        Self {
+            hot,
+            uses_queue: AtomicBool::new(false),
+            longest: AtomicU8::new(0),
+            shortest: AtomicU8::new(0),
+            idle,
+        }
     }
 
     /// Called off the warm path, before there are that many.
     pub(crate) fn open_idle(&self, chunks: usize, max: usize) {
         let lengths = (0..QUEUES).map(|at| SHORTEST.saturating_mul(GROWTH.pow(at as u32)).min(max));
-        let Some((at, capacity)) = lengths.enumerate().find(|&(_, length)| length >= chunks.min(max)) else { return };
+        let Some((at, capacity)) = lengths
+            .enumerate()
+            .find(|&(_, length)| length >= chunks.min(max))
+        else {
+            return;
+        };
         if capacity > 0 && self.idle[at].open(capacity) {
             // Release: partner of the Acquire in `give_idle`, which then finds the queue.
             self.longest.fetch_max(at as u8, Ordering::Release);
@@ -108,13 +123,21 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
             self.uses_queue.store(false, Ordering::Relaxed);
         }
         let found = self.hot.0.swap(ptr::null_mut(), Ordering::Acquire);
-        Self::owner(found).or_else(|| if found.is_null() { None } else { self.seal_hot() })
+        Self::owner(found).or_else(|| {
+            if found.is_null() {
+                None
+            } else {
+                self.seal_hot()
+            }
+        })
     }
 
     #[inline]
     fn owner(found: *mut C::Owned) -> Option<C> {
         // SAFETY: neither null nor the seal, so `give` put it there; one exchange took it out.
-        NonNull::new(found).filter(|_| Self::is_chunk(found)).map(|found| unsafe { C::from_raw(found) })
+        NonNull::new(found)
+            .filter(|_| Self::is_chunk(found))
+            .map(|found| unsafe { C::from_raw(found) })
     }
 
     /// Seals the hot slot, and takes out its chunk. Called by a take that swapped out the seal,
@@ -156,7 +179,12 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     pub(crate) fn give_if_empty(&self, chunk: C) -> Result<(), C> {
         let chunk = chunk.into_raw();
         // The slot is usually empty, so a load first would cost more than it saves.
-        match self.hot.0.compare_exchange(ptr::null_mut(), chunk.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+        match self.hot.0.compare_exchange(
+            ptr::null_mut(),
+            chunk.as_ptr(),
+            Ordering::Release,
+            Ordering::Relaxed,
+        ) {
             Ok(_) => Ok(()),
             // SAFETY: the exchange failed, so this call still owns what `into_raw` has released.
             Err(_) => Err(unsafe { C::from_raw(chunk) }),
@@ -171,8 +199,16 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         let mut seen = self.hot.0.load(Ordering::Relaxed);
         while seen != Self::SEAL {
             // AcqRel: displacing an older chunk also takes it.
-            match self.hot.0.compare_exchange_weak(seen, chunk.as_ptr(), Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(old) => return Self::owner(old).map_or(Ok(()), |displaced| self.give_idle(displaced.into())),
+            match self.hot.0.compare_exchange_weak(
+                seen,
+                chunk.as_ptr(),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(old) => {
+                    return Self::owner(old)
+                        .map_or(Ok(()), |displaced| self.give_idle(displaced.into()))
+                }
                 Err(now) => seen = now,
             }
         }
@@ -244,9 +280,13 @@ impl<O> Queue<O> {
 
     #[inline]
     pub(crate) fn give(&self, chunk: O) -> Result<(), O> {
-        let Some(queue) = self.0.get() else { return Err(chunk) };
+        let Some(queue) = self.0.get() else {
+            return Err(chunk);
+        };
         // A full queue returns the argument, which is not a seal.
-        queue.push(Some(chunk)).or_else(|refused| refused.map_or(Ok(()), Err))
+        queue
+            .push(Some(chunk))
+            .or_else(|refused| refused.map_or(Ok(()), Err))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -259,7 +299,9 @@ impl<O> Queue<O> {
         let Some(queue) = self.0.get() else { return };
         // No other thread takes, so after this many seals the queue stays full of them.
         while !(0..queue.capacity()).all(|_| queue.push(None).is_ok()) {
-            std::iter::from_fn(|| queue.pop()).flatten().for_each(&mut destroy);
+            std::iter::from_fn(|| queue.pop())
+                .flatten()
+                .for_each(&mut destroy);
         }
     }
 }
@@ -293,7 +335,9 @@ mod tests {
     }
 
     fn take(shelf: &Shelf<Numbered, Numbered>) -> Vec<usize> {
-        std::iter::from_fn(|| shelf.take_idle()).map(|(chunk, _)| *chunk.0).collect()
+        std::iter::from_fn(|| shelf.take_idle())
+            .map(|(chunk, _)| *chunk.0)
+            .collect()
     }
 
     /// A give may have read which queue is the longest before that changed.
@@ -304,15 +348,26 @@ mod tests {
         give(&shelf.idle[0], 0..2);
         shelf.open_idle(SHORTEST + 1, 1000);
         (2..5).for_each(|number| assert!(shelf.give_idle(Numbered(number.into())).is_ok()));
-        assert_eq!(take(&shelf), [0, 1, 2, 3, 4], "first in, first out while the queue grows");
+        assert_eq!(
+            take(&shelf),
+            [0, 1, 2, 3, 4],
+            "first in, first out while the queue grows"
+        );
         give(&shelf.idle[0], 5..6);
         give(&shelf.idle[1], 6..8);
-        assert_eq!(shelf.take_idle().map(|(chunk, left)| (*chunk.0, left)), Some((6, 1)));
+        assert_eq!(
+            shelf.take_idle().map(|(chunk, left)| (*chunk.0, left)),
+            Some((6, 1))
+        );
         assert_eq!(take(&shelf), [7, 5], "the late one is not lost");
         give(&shelf.idle[1], 8..10);
         assert_eq!(shelf.take_idle().map(|(chunk, _)| *chunk.0), Some(8));
         give(&shelf.idle[0], 10..11);
         shelf.look_everywhere();
-        assert_eq!(take(&shelf), [10, 9], "an eviction finds it though other chunks are put back");
+        assert_eq!(
+            take(&shelf),
+            [10, 9],
+            "an eviction finds it though other chunks are put back"
+        );
     }
 }

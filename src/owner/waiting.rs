@@ -111,7 +111,10 @@ impl WaitingRoom {
         }
         pool.memory_bell().toll();
         // A waker may close the pool on the helper thread itself.
-        while queue.helper.is_some_and(|helper| helper != thread::current().id()) {
+        while queue
+            .helper
+            .is_some_and(|helper| helper != thread::current().id())
+        {
             self.unhelped.wait(&mut queue);
         }
     }
@@ -177,8 +180,13 @@ impl Queue {
         while let Some(waiter) = self.waiters.get(at).cloned() {
             let Need { grain, size } = pool.demand(waiter.class, waiter.len);
             let least = &mut refused[grain as usize];
-            let is_hopeless = size >= *least && (was_refused[waiter.class] || !pool.has_ready(waiter.class));
-            match if is_hopeless { None } else { Some(pool.take_slow(waiter.class, waiter.len)) } {
+            let is_hopeless =
+                size >= *least && (was_refused[waiter.class] || !pool.has_ready(waiter.class));
+            match if is_hopeless {
+                None
+            } else {
+                Some(pool.take_slow(waiter.class, waiter.len))
+            } {
                 None => at += 1,
                 Some(Err(error)) if error.is_exhausted() => {
                     was_refused[waiter.class] = true;
@@ -210,12 +218,25 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    pub(crate) fn join(pool: &Arc<Pool>, class: usize, len: usize, is_thread: bool) -> Result<Self, AllocError> {
+    pub(crate) fn join(
+        pool: &Arc<Pool>,
+        class: usize,
+        len: usize,
+        is_thread: bool,
+    ) -> Result<Self, AllocError> {
         let room = &pool.waiting;
         let waker = (!is_thread).then(AtomicWaker::new);
-        let waiter = Arc::new(Waiter { class, len, waker, outcome: Mutex::new(None) });
+        let waiter = Arc::new(Waiter {
+            class,
+            len,
+            waker,
+            outcome: Mutex::new(None),
+        });
         // First, so that if a step below fails, the queue is unlocked before the ticket leaves it.
-        let ticket = Self { pool: pool.clone(), waiter };
+        let ticket = Self {
+            pool: pool.clone(),
+            waiter,
+        };
         let mut queue = room.queue.lock();
         if queue.is_closed {
             return Err(AllocErrorKind::Interrupted.into());
@@ -239,7 +260,11 @@ impl Ticket {
     }
 
     /// Calls `collect` before each look; it returns the longest sleep after that look.
-    pub(crate) fn wait_and(self, until: Option<Deadline>, mut collect: impl FnMut() -> Duration) -> Option<Delivery> {
+    pub(crate) fn wait_and(
+        self,
+        until: Option<Deadline>,
+        mut collect: impl FnMut() -> Duration,
+    ) -> Option<Delivery> {
         let mut is_first = true;
         loop {
             // First, so that the last look is after the deadline.
@@ -250,7 +275,9 @@ impl Ticket {
                 return self.leave();
             }
             is_first = false;
-            self.pool.memory_bell().sleep(count, Deadline::first(until, Deadline::after(pause)));
+            self.pool
+                .memory_bell()
+                .sleep(count, Deadline::first(until, Deadline::after(pause)));
         }
     }
 
@@ -265,7 +292,11 @@ impl Ticket {
     fn leave(&self) -> Option<Delivery> {
         let room = &self.pool.waiting;
         let mut queue = room.queue.lock();
-        if let Some(at) = queue.waiters.iter().position(|waiter| Arc::ptr_eq(waiter, &self.waiter)) {
+        if let Some(at) = queue
+            .waiters
+            .iter()
+            .position(|waiter| Arc::ptr_eq(waiter, &self.waiter))
+        {
             queue.remove(&self.pool, at);
             // Requests behind it may fit now, and the helper may have no future left.
             if !queue.waiters.is_empty() || queue.helper.is_some() {
@@ -294,7 +325,11 @@ fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, AllocError> {
             room.helper_ends(&mut room.queue.lock());
         }
     };
-    Ok(start_thread("shm-pool-wait", "a thread that waits for memory", help)?)
+    Ok(start_thread(
+        "shm-pool-wait",
+        "a thread that waits for memory",
+        help,
+    )?)
 }
 
 /// The number of listening pools with this notice. Every drop of a buffer reads it.
@@ -338,11 +373,16 @@ impl Notice {
     #[cold]
     fn ring(self) {
         // In a forked child, the flag may be set by the parent, which has no list here.
-        let Some(pools) = POOLS.existing() else { return };
+        let Some(pools) = POOLS.existing() else {
+            return;
+        };
         // Under the lock, which a closing pool needs to leave the list. So this is never the last
         // reference.
         let pools = pools.lock();
-        let listening = pools.iter().filter_map(Weak::upgrade).filter(|pool| pool.notice == self);
+        let listening = pools
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|pool| pool.notice == self);
         listening.for_each(|pool| pool.memory_bell().ring());
     }
 }
@@ -356,8 +396,12 @@ fn listen(pool: &Arc<Pool>) {
 }
 
 fn stop(pool: &Pool) {
-    let Some(pools) = POOLS.existing() else { return };
-    pools.lock().retain(|listener| !ptr::eq(listener.as_ptr(), pool));
+    let Some(pools) = POOLS.existing() else {
+        return;
+    };
+    pools
+        .lock()
+        .retain(|listener| !ptr::eq(listener.as_ptr(), pool));
     pool.notice.flag().fetch_sub(1, Ordering::Relaxed);
     pool.memory_bell().listen(false);
 }

@@ -88,7 +88,12 @@ impl Client {
     pub fn new() -> Self {
         watch_forks();
         let (uid, fork_epoch) = (effective_uid(), fork::epoch());
-        Self { names: Namespace::in_shm(DEFAULT_PREFIX), uid, fork_epoch, table: Arc::default() }
+        Self {
+            names: Namespace::in_shm(DEFAULT_PREFIX),
+            uid,
+            fork_epoch,
+            table: Arc::default(),
+        }
     }
 
     pub(crate) fn trusted(&self) -> (&Namespace, u32) {
@@ -97,7 +102,11 @@ impl Client {
 
     /// Returns a builder with the default options.
     pub fn builder() -> ClientBuilder {
-        ClientBuilder { directory: PathBuf::from(DIRECTORY), name_prefix: DEFAULT_PREFIX.to_owned(), owner_uid: None }
+        ClientBuilder {
+            directory: PathBuf::from(DIRECTORY),
+            name_prefix: DEFAULT_PREFIX.to_owned(),
+            owner_uid: None,
+        }
     }
 
     /// Connects to a provider before its first message arrives. Returns this client's id there, for
@@ -116,7 +125,14 @@ impl Client {
         let control = match PeerControl::connect(&self.names, provider, self.uid) {
             Ok(control) => control,
             // Another thread of this client may have taken the last slot.
-            Err(error) => return self.table.read().find(provider).map(|entry| entry.remote.control.id()).ok_or(error),
+            Err(error) => {
+                return self
+                    .table
+                    .read()
+                    .find(provider)
+                    .map(|entry| entry.remote.control.id())
+                    .ok_or(error)
+            }
         };
         let id = control.id();
         let remote = Arc::new(Remote::new(control, &self.table));
@@ -132,9 +148,18 @@ impl Client {
     }
 
     fn forget_abandoned(&self) -> Vec<ProviderEntry> {
-        let remotes: Vec<Arc<Remote>> = self.table.read().entries.iter().map(|entry| entry.remote.clone()).collect();
+        let remotes: Vec<Arc<Remote>> = self
+            .table
+            .read()
+            .entries
+            .iter()
+            .map(|entry| entry.remote.clone())
+            .collect();
         // Makes a system call for each, hence without the lock.
-        let abandoned: Vec<_> = remotes.into_iter().filter(|remote| remote.control.is_abandoned()).collect();
+        let abandoned: Vec<_> = remotes
+            .into_iter()
+            .filter(|remote| remote.control.is_abandoned())
+            .collect();
         if abandoned.is_empty() {
             return Vec::new();
         }
@@ -167,7 +192,10 @@ impl Client {
             };
             let (lease, place) = Lease::take(&entry.remote.control, descriptor)?;
             if place.len != descriptor.len {
-                return Err(AttachError::WrongLength { len: descriptor.len, actual: place.len });
+                return Err(AttachError::WrongLength {
+                    len: descriptor.len,
+                    actual: place.len,
+                });
             }
             if let Some(cached) = entry.segment(place.index, place.segment) {
                 return ShmView::new(cached.clone(), lease, descriptor, place);
@@ -184,13 +212,20 @@ impl Client {
 
     fn map(&self, remote: &Arc<Remote>, place: Place) -> Result<Arc<Cached>, AttachError> {
         // While a chunk is leased, its segment is destroyed only if the provider closes.
-        let closed = || AttachError::Closed { provider: remote.control.id().provider };
+        let closed = || AttachError::Closed {
+            provider: remote.control.id().provider,
+        };
         if remote.control.is_destroyed(place.index, place.segment) {
             return Err(closed());
         }
         let foreign = self.open(remote, place.segment)?.ok_or_else(closed)?;
         let mapping = foreign.map(Access::Read)?;
-        let cached = Arc::new(Cached::new(mapping, place.index, place.segment, remote.clone()));
+        let cached = Arc::new(Cached::new(
+            mapping,
+            place.index,
+            place.segment,
+            remote.clone(),
+        ));
         let (cached, destroyed) = self.table.write().enter(cached);
         drop(destroyed);
         Ok(cached)
@@ -216,24 +251,42 @@ impl Client {
     /// Those of [`connect`](Self::connect). After an error, the client may be connected.
     pub fn warm(&self, provider: ProviderId) -> Result<usize, AttachError> {
         self.connect(provider)?;
-        let remote = self.table.read().find(provider).map(|entry| entry.remote.clone());
+        let remote = self
+            .table
+            .read()
+            .find(provider)
+            .map(|entry| entry.remote.clone());
         // Another thread may have found it abandoned meanwhile.
         let remote = remote.ok_or(AttachError::Closed { provider })?;
         remote.control.check_owner()?;
         let (mut present, mut warm) = (0, Vec::new());
         for (index, serial) in remote.control.warm() {
             // No lease holds this segment, so it may disappear at any time.
-            let Some(foreign) = self.open(&remote, serial)? else { continue };
-            let known = self.table.read().find(provider).and_then(|entry| entry.segment(index, serial).cloned());
+            let Some(foreign) = self.open(&remote, serial)? else {
+                continue;
+            };
+            let known = self
+                .table
+                .read()
+                .find(provider)
+                .and_then(|entry| entry.segment(index, serial).cloned());
             let cached = match known {
                 Some(cached) => cached,
-                None => Arc::new(Cached::new(foreign.map(Access::Read)?, index, serial, remote.clone())),
+                None => Arc::new(Cached::new(
+                    foreign.map(Access::Read)?,
+                    index,
+                    serial,
+                    remote.clone(),
+                )),
             };
             present += foreign.fault_in(cached.mapping());
             warm.push(cached);
         }
         let mut table = self.table.write();
-        let mut destroyed: Vec<_> = warm.iter().flat_map(|cached| table.enter(cached.clone()).1).collect();
+        let mut destroyed: Vec<_> = warm
+            .iter()
+            .flat_map(|cached| table.enter(cached.clone()).1)
+            .collect();
         destroyed.extend(table.take_destroyed());
         drop(table);
         // Unmaps destroyed segments only now, without the lock.
@@ -249,7 +302,11 @@ impl Client {
         }
         let destroyed = self.table.write().take_destroyed();
         let abandoned = self.forget_abandoned();
-        destroyed.len() + abandoned.iter().map(|entry| 1 + entry.segment_count()).sum::<usize>()
+        destroyed.len()
+            + abandoned
+                .iter()
+                .map(|entry| 1 + entry.segment_count())
+                .sum::<usize>()
     }
 
     /// Returns the number of mapped segments, over all providers; 0 in a forked child.
@@ -258,7 +315,12 @@ impl Client {
         if self.check_fork().is_err() {
             return 0;
         }
-        self.table.read().entries.iter().map(ProviderEntry::segment_count).sum()
+        self.table
+            .read()
+            .entries
+            .iter()
+            .map(ProviderEntry::segment_count)
+            .sum()
     }
 
     #[inline]
@@ -278,9 +340,18 @@ fn watch_forks() {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let providers: Vec<ProviderId> = match self.check_fork() {
-            Ok(()) => self.table.read().entries.iter().map(ProviderEntry::provider).collect(),
+            Ok(()) => self
+                .table
+                .read()
+                .entries
+                .iter()
+                .map(ProviderEntry::provider)
+                .collect(),
             Err(_) => Vec::new(),
         };
-        f.debug_struct("Client").field("prefix", &self.names.prefix()).field("providers", &providers).finish()
+        f.debug_struct("Client")
+            .field("prefix", &self.names.prefix())
+            .field("providers", &providers)
+            .finish()
     }
 }

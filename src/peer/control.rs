@@ -7,7 +7,9 @@ use crate::os::mapping::{Access, Mapping};
 use crate::os::name::Namespace;
 use crate::os::segment::{Foreign, ObjectError};
 use crate::peer::error::AttachError;
-use crate::protocol::control::{peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use crate::protocol::control::{
+    peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
+};
 use crate::protocol::ids::{control_name, PeerId, ProviderId};
 use crate::protocol::record::{Record, PEERS};
 use crate::protocol::slot::{Held, MAX_HELD};
@@ -34,16 +36,26 @@ pub(crate) struct PeerControl {
 }
 
 impl PeerControl {
-    pub(crate) fn connect(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Self, AttachError> {
+    pub(crate) fn connect(
+        names: &Namespace,
+        provider: ProviderId,
+        uid: u32,
+    ) -> Result<Self, AttachError> {
         barrier::enlist();
         let name = control_name(names, provider);
         let object = name.path();
         let gone = |error: ObjectError| match error {
-            missing if missing.is_missing() => AttachError::NoProvider { provider, object: object.clone() },
+            missing if missing.is_missing() => AttachError::NoProvider {
+                provider,
+                object: object.clone(),
+            },
             other => other.into(),
         };
         let foreign = Foreign::open(name, Access::ReadWrite, uid).map_err(gone)?;
-        let bad = |reason| AttachError::NotAProvider { object: object.clone(), reason };
+        let bad = |reason| AttachError::NotAProvider {
+            object: object.clone(),
+            reason,
+        };
         if foreign.len < size_of::<ControlHeader>() {
             return Err(bad("it is too small for a header; its owner died while it made it, or has not finished"));
         }
@@ -59,34 +71,56 @@ impl PeerControl {
             return Err(bad("it has another magic number"));
         }
         if header.version.load(Ordering::Relaxed) != VERSION {
-            return Err(bad("it was made by another version of shm-pool; build both sides with one"));
+            return Err(bad(
+                "it was made by another version of shm-pool; build both sides with one",
+            ));
         }
         if header.provider.load(Ordering::Relaxed) != provider.0 {
             return Err(bad("it carries another provider's id"));
         }
         let records = header.records.load(Ordering::Relaxed) as usize;
-        let view = view.with_records(records).ok_or_else(|| bad("its size does not match its header"))?;
+        let view = view
+            .with_records(records)
+            .ok_or_else(|| bad("its size does not match its header"))?;
         // The object may have been removed since it was first opened.
         let locks = foreign.open_for_locks().map_err(gone)?;
         if !locks.is_locked(OWNER_BYTE) {
             return Err(AttachError::ProviderDied { provider });
         }
-        let Some(slot) = free_slot(&locks).map_err(|error| control_name(names, provider).error(LOCK, 0, error))? else {
-            return Err(AttachError::TooManyPeers { provider, max: PEERS });
+        let Some(slot) = free_slot(&locks)
+            .map_err(|error| control_name(names, provider).error(LOCK, 0, error))?
+        else {
+            return Err(AttachError::TooManyPeers {
+                provider,
+                max: PEERS,
+            });
         };
         // The slot's last peer may have died: clear its leases, then take over.
         view.vacate(slot, || used(&view));
         let epoch = view.header().epochs[slot].occupy(&view.header().held[slot]);
-        let id = PeerId { provider, slot: slot as u8, epoch };
+        let id = PeerId {
+            provider,
+            slot: slot as u8,
+            epoch,
+        };
         let quota = view.header().quota.load(Ordering::Relaxed).min(MAX_HELD);
         let quota = Some(quota).filter(|&quota| quota > 0);
-        Ok(Self { view, names: names.clone(), locks, id, fork_epoch: fork::epoch(), quota })
+        Ok(Self {
+            view,
+            names: names.clone(),
+            locks,
+            id,
+            fork_epoch: fork::epoch(),
+            quota,
+        })
     }
 
     /// Leaves everything except the lock, like a killed process.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn die(mut self) {
-        self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
+        self.locks
+            .unlock(peer_byte(self.slot()))
+            .expect("a lock that is held");
         // Disables this value's drop, as in a forked child, but not that of the lock file.
         self.fork_epoch = self.fork_epoch.wrapping_add(1);
     }
@@ -112,12 +146,18 @@ impl PeerControl {
             return Ok(());
         }
         let provider = self.id.provider;
-        Err(if self.has_slot() { AttachError::Disconnected { provider } } else { AttachError::SlotLost { provider } })
+        Err(if self.has_slot() {
+            AttachError::Disconnected { provider }
+        } else {
+            AttachError::SlotLost { provider }
+        })
     }
 
     #[cfg(all(test, not(loom)))]
     pub(crate) fn lose_lock(&self) {
-        self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
+        self.locks
+            .unlock(peer_byte(self.slot()))
+            .expect("a lock that is held");
     }
 
     #[inline]
@@ -136,12 +176,18 @@ impl PeerControl {
 
     #[inline]
     pub(crate) fn charge(&self, len: u64) -> Result<(), AttachError> {
-        self.quota.map_or(Ok(()), |max| self.charge_within(max, len))
+        self.quota
+            .map_or(Ok(()), |max| self.charge_within(max, len))
     }
 
     fn charge_within(&self, max: u64, len: u64) -> Result<(), AttachError> {
         let provider = self.id.provider;
-        let over = |held| AttachError::OverQuota { provider, len, held, max };
+        let over = |held| AttachError::OverQuota {
+            provider,
+            len,
+            held,
+            max,
+        };
         self.held().charge(self.id.epoch, len, max).map_err(over)
     }
 
@@ -182,12 +228,18 @@ impl PeerControl {
     }
 
     pub(crate) fn take_back_if_refused(&self, record: &Record) {
-        self.view.header().epochs[self.slot()].take_back_if_refused(self.id.epoch, record, self.slot());
+        self.view.header().epochs[self.slot()].take_back_if_refused(
+            self.id.epoch,
+            record,
+            self.slot(),
+        );
     }
 
     /// A hint for unmapping.
     pub(crate) fn is_destroyed(&self, index: u64, serial: u64) -> bool {
-        self.view.segment_entry(index).map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
+        self.view
+            .segment_entry(index)
+            .map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
     }
 
     pub(crate) fn warm(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
@@ -213,7 +265,10 @@ impl PeerControl {
 
 fn used(view: &View) -> u32 {
     // Acquire: partner of the Release in `OwnerControl`.
-    view.header().high_water.load(Ordering::Acquire).min(view.record_count())
+    view.header()
+        .high_water
+        .load(Ordering::Acquire)
+        .min(view.record_count())
 }
 
 /// Waits for a slot that the owner, which may be stopped, is clearing.
@@ -277,10 +332,17 @@ mod lease {
 
     impl<'a> Lease<'a> {
         #[inline]
-        pub(crate) fn take(control: &'a PeerControl, descriptor: &Descriptor) -> Result<(Self, Place), AttachError> {
+        pub(crate) fn take(
+            control: &'a PeerControl,
+            descriptor: &Descriptor,
+        ) -> Result<(Self, Place), AttachError> {
             let Some(record) = control.record(descriptor.record) else {
                 let (provider, records) = (descriptor.provider, control.records());
-                return Err(AttachError::NoSuchRecord { provider, record: descriptor.record, records });
+                return Err(AttachError::NoSuchRecord {
+                    provider,
+                    record: descriptor.record,
+                    records,
+                });
             };
             control.check_slot()?;
             let (slot, generation) = (control.slot(), descriptor.generation);
@@ -291,13 +353,26 @@ mod lease {
                     (Origin::Lease, record.attach(slot, generation))
                 }
                 Some(granted) if usize::from(granted) != slot => {
-                    return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 });
+                    return Err(AttachError::OtherPeer {
+                        slot: granted,
+                        own: slot as u8,
+                    });
                 }
                 // The owner has charged it.
                 Some(_) => (Origin::TakenUp, record.accept(slot, generation)),
             };
             let refused = match taken {
-                Ok(place) => return Ok((Lease { control, record: descriptor.record, len, origin }, place)),
+                Ok(place) => {
+                    return Ok((
+                        Lease {
+                            control,
+                            record: descriptor.record,
+                            len,
+                            origin,
+                        },
+                        place,
+                    ))
+                }
                 Err(refused) => refused,
             };
             match (origin, refused) {
@@ -313,13 +388,20 @@ mod lease {
                     control.ring();
                     Err(AttachError::Stale)
                 }
-                Refused::Full => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
+                Refused::Full => Err(AttachError::TooManyLeases {
+                    max: MAX_LEASES as usize,
+                }),
                 Refused::NotGranted => Err(AttachError::NotGranted),
             }
         }
 
         pub(crate) fn moved_to(self, control: &PeerControl) -> Lease<'_> {
-            let moved = Lease { control, record: self.record, len: self.len, origin: self.origin };
+            let moved = Lease {
+                control,
+                record: self.record,
+                len: self.len,
+                origin: self.origin,
+            };
             std::mem::forget(self);
             moved
         }
@@ -362,13 +444,19 @@ pub(crate) struct Cached {
 
 impl Remote {
     pub(crate) fn new(control: PeerControl, table: &Arc<RwLock<Table>>) -> Self {
-        Self { control, table: Arc::downgrade(table) }
+        Self {
+            control,
+            table: Arc::downgrade(table),
+        }
     }
 }
 
 impl ProviderEntry {
     pub(crate) fn new(remote: Arc<Remote>) -> Self {
-        Self { remote, segments: Vec::new() }
+        Self {
+            remote,
+            segments: Vec::new(),
+        }
     }
 
     #[inline]
@@ -387,26 +475,37 @@ impl ProviderEntry {
     }
 
     fn take_destroyed(&mut self) -> Vec<Arc<Cached>> {
-        let is_destroyed =
-            |segment: &&mut Option<Arc<Cached>>| segment.as_ref().is_some_and(|cached| cached.is_destroyed());
-        self.segments.iter_mut().filter(is_destroyed).filter_map(Option::take).collect()
+        let is_destroyed = |segment: &&mut Option<Arc<Cached>>| {
+            segment.as_ref().is_some_and(|cached| cached.is_destroyed())
+        };
+        self.segments
+            .iter_mut()
+            .filter(is_destroyed)
+            .filter_map(Option::take)
+            .collect()
     }
 }
 
 impl Table {
     #[inline]
     pub(crate) fn find(&self, provider: ProviderId) -> Option<&ProviderEntry> {
-        self.entries.iter().find(|entry| entry.provider() == provider)
+        self.entries
+            .iter()
+            .find(|entry| entry.provider() == provider)
     }
 
     fn entry_of(&mut self, remote: &Arc<Remote>) -> Option<&mut ProviderEntry> {
-        self.entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.remote, remote))
+        self.entries
+            .iter_mut()
+            .find(|entry| Arc::ptr_eq(&entry.remote, remote))
     }
 
     /// Unless another thread has done so. The caller drops destroyed segments without the table's
     /// lock: unmapping is a system call.
     pub(crate) fn enter(&mut self, cached: Arc<Cached>) -> (Arc<Cached>, Vec<Arc<Cached>>) {
-        let Some(entry) = self.entry_of(&cached.remote) else { return (cached, Vec::new()) };
+        let Some(entry) = self.entry_of(&cached.remote) else {
+            return (cached, Vec::new());
+        };
         let destroyed = entry.take_destroyed();
         let at = cached.index as usize;
         if entry.segments.len() <= at {
@@ -422,12 +521,21 @@ impl Table {
     }
 
     pub(crate) fn take_destroyed(&mut self) -> Vec<Arc<Cached>> {
-        self.entries.iter_mut().flat_map(ProviderEntry::take_destroyed).collect()
+        self.entries
+            .iter_mut()
+            .flat_map(ProviderEntry::take_destroyed)
+            .collect()
     }
 
     pub(crate) fn take(&mut self, remotes: &[Arc<Remote>]) -> Vec<ProviderEntry> {
-        let is_wanted = |entry: &ProviderEntry| remotes.iter().any(|remote| Arc::ptr_eq(remote, &entry.remote));
-        let (taken, kept) = std::mem::take(&mut self.entries).into_iter().partition(is_wanted);
+        let is_wanted = |entry: &ProviderEntry| {
+            remotes
+                .iter()
+                .any(|remote| Arc::ptr_eq(remote, &entry.remote))
+        };
+        let (taken, kept) = std::mem::take(&mut self.entries)
+            .into_iter()
+            .partition(is_wanted);
         self.entries = kept;
         taken
     }
@@ -435,7 +543,12 @@ impl Table {
 
 impl Cached {
     pub(crate) fn new(mapping: Mapping, index: u64, serial: u64, remote: Arc<Remote>) -> Self {
-        Self { mapping, serial, index, remote }
+        Self {
+            mapping,
+            serial,
+            index,
+            remote,
+        }
     }
 
     #[inline]
@@ -455,12 +568,19 @@ impl Cached {
 
     #[cold]
     pub(crate) fn leave_table(&self) {
-        let Some(table) = self.remote.table.upgrade() else { return };
+        let Some(table) = self.remote.table.upgrade() else {
+            return;
+        };
         let mut table = table.write();
-        let segments = table.entry_of(&self.remote).map(|entry| &mut entry.segments);
+        let segments = table
+            .entry_of(&self.remote)
+            .map(|entry| &mut entry.segments);
         let known = segments.and_then(|segments| segments.get_mut(self.index as usize));
         if let Some(known) = known {
-            if known.as_ref().is_some_and(|cached| cached.serial == self.serial) {
+            if known
+                .as_ref()
+                .is_some_and(|cached| cached.serial == self.serial)
+            {
                 *known = None;
             }
         }

@@ -143,7 +143,15 @@ impl From<ObjectError> for AttachError {
     fn from(error: ObjectError) -> Self {
         match error {
             ObjectError::Unusable { object, reason } => Self::NotAProvider { object, reason },
-            ObjectError::WrongUid { object, found, expected } => Self::WrongUid { object, found, expected },
+            ObjectError::WrongUid {
+                object,
+                found,
+                expected,
+            } => Self::WrongUid {
+                object,
+                found,
+                expected,
+            },
             ObjectError::Os(error) => Self::Os(error),
         }
     }

@@ -54,10 +54,18 @@ impl ShmView {
     ) -> Result<Self, AttachError> {
         let Some(data) = cached.mapping().range(place.offset, descriptor.len) else {
             let what = "a message lies outside its segment";
-            return Err(AttachError::Damaged { provider: descriptor.provider, what });
+            return Err(AttachError::Damaged {
+                provider: descriptor.provider,
+                what,
+            });
         };
         std::mem::forget(lease);
-        Ok(Self { data, len: descriptor.len as usize, record: descriptor.record, cached })
+        Ok(Self {
+            data,
+            len: descriptor.len as usize,
+            record: descriptor.record,
+            cached,
+        })
     }
 
     /// Creates another view of the same message, with its own lease.
@@ -73,18 +81,29 @@ impl ShmView {
             return Err(AttachError::Forked);
         }
         if !control.has_slot() {
-            return Err(AttachError::SlotLost { provider: control.id().provider });
+            return Err(AttachError::SlotLost {
+                provider: control.id().provider,
+            });
         }
         control.charge(self.len as u64)?;
-        let renewed = control.record(self.record).map(|record| record.renew(control.slot()));
+        let renewed = control
+            .record(self.record)
+            .map(|record| record.renew(control.slot()));
         match renewed {
             Some(Ok(())) => {
                 let cached = self.cached.clone();
-                Ok(Self { data: self.data, len: self.len, record: self.record, cached })
+                Ok(Self {
+                    data: self.data,
+                    len: self.len,
+                    record: self.record,
+                    cached,
+                })
             }
             _ => {
                 control.refund(self.len as u64);
-                Err(AttachError::TooManyLeases { max: MAX_LEASES as usize })
+                Err(AttachError::TooManyLeases {
+                    max: MAX_LEASES as usize,
+                })
             }
         }
     }

@@ -86,11 +86,11 @@ pub(crate) struct ControlHeader {
 }
 
 #[cfg(all(test, not(loom)))]
-pub(crate) const OFFSETS: &[(&str, usize)] =
-    offsets!(ControlHeader: magic version state provider records high_water epochs segments quota memory held);
+pub(crate) const OFFSETS: &[(&str, usize)] = offsets!(ControlHeader: magic version state provider records high_water epochs segments quota memory held);
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(size_of::<ControlHeader>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);
+const _: () =
+    assert!(size_of::<ControlHeader>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);
 
 pub(crate) fn control_size(records: usize) -> usize {
     PAGE + records * size_of::<Record>()
@@ -113,7 +113,10 @@ impl View {
         if mapping.len() < PAGE {
             return None;
         }
-        let view = Self { mapping, records: 0 };
+        let view = Self {
+            mapping,
+            records: 0,
+        };
         let header = view.header();
         // Acquire: partner of the Release with which the owner opens the object.
         let is_open = header.state.load(Ordering::Acquire) == OPEN;
@@ -147,7 +150,11 @@ impl View {
 
     /// Index and serial number of each: a hint, which other processes can write.
     pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let serials = self.header().segments.iter().map(|entry| entry.load(Ordering::Relaxed));
+        let serials = self
+            .header()
+            .segments
+            .iter()
+            .map(|entry| entry.load(Ordering::Relaxed));
         (0..).zip(serials).filter(|&(_, serial)| serial != 0)
     }
 
@@ -172,7 +179,11 @@ impl View {
     /// Vacates the slot, whose lock the caller holds, and clears its lanes. `used` runs once no new
     /// grant to the slot can begin. Returns how many records the slot still held.
     pub(crate) fn vacate(&self, slot: usize, used: impl FnOnce() -> u32) -> usize {
-        self.header().epochs[slot].vacate(|| self.records(used()).filter(|record| record.clear(slot)).count())
+        self.header().epochs[slot].vacate(|| {
+            self.records(used())
+                .filter(|record| record.clear(slot))
+                .count()
+        })
     }
 
     pub(crate) fn records(&self, count: u32) -> impl Iterator<Item = &Record> {
@@ -186,7 +197,8 @@ mod tests {
 
     #[test]
     fn offsets() {
-        let offset = |name: &str| OFFSETS.iter().find(|(field, _)| *field == name).unwrap().1 as u64;
+        let offset =
+            |name: &str| OFFSETS.iter().find(|(field, _)| *field == name).unwrap().1 as u64;
         assert_eq!(
             [offset("state"), offset("provider"), offset("segments")],
             [STATE_OFFSET, PROVIDER_OFFSET, SEGMENTS_OFFSET]

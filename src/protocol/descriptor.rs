@@ -45,11 +45,22 @@ impl Descriptor {
     /// Encodes the descriptor for any transport.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let grant = self.granted.map_or(0, |slot| slot.wrapping_add(1));
-        let head = u64::from(MAGIC) | u64::from(VERSION) << 16 | u64::from(grant) << 24 | u64::from(self.record) << 32;
-        let words = [head, self.provider.0, self.generation, self.len & MAX_LEN as u64];
+        let head = u64::from(MAGIC)
+            | u64::from(VERSION) << 16
+            | u64::from(grant) << 24
+            | u64::from(self.record) << 32;
+        let words = [
+            head,
+            self.provider.0,
+            self.generation,
+            self.len & MAX_LEN as u64,
+        ];
         let tail = words[3] | u64::from(checksum(words)) << LEN_BITS;
         let mut bytes = [0; Self::SIZE];
-        for (target, word) in bytes.chunks_exact_mut(8).zip([words[0], words[1], words[2], tail]) {
+        for (target, word) in bytes
+            .chunks_exact_mut(8)
+            .zip([words[0], words[1], words[2], tail])
+        {
             target.copy_from_slice(&word.to_le_bytes());
         }
         bytes
@@ -69,17 +80,29 @@ impl Descriptor {
         }
         let version = (head >> 16) as u8;
         if version != VERSION {
-            return Err(DescriptorError::Version { found: version, supported: VERSION });
+            return Err(DescriptorError::Version {
+                found: version,
+                supported: VERSION,
+            });
         }
         let tail = word(&bytes, 24);
         let len = tail & MAX_LEN as u64;
         let (provider, generation) = (word(&bytes, 8), word(&bytes, 16));
-        let (found, expected) = ((tail >> LEN_BITS) as u16, checksum([head, provider, generation, len]));
+        let (found, expected) = (
+            (tail >> LEN_BITS) as u16,
+            checksum([head, provider, generation, len]),
+        );
         if found != expected {
             return Err(DescriptorError::Checksum { found, expected });
         }
         let granted = ((head >> 24) as u8).checked_sub(1);
-        Ok(Self { provider: ProviderId(provider), record: (head >> 32) as u32, generation, len, granted })
+        Ok(Self {
+            provider: ProviderId(provider),
+            record: (head >> 32) as u32,
+            generation,
+            len,
+            granted,
+        })
     }
 }
 
@@ -102,7 +125,9 @@ pub enum DescriptorError {
         supported: u8,
     },
     /// The bytes were damaged in transit.
-    #[error("descriptor checksum is {found:#06x} instead of {expected:#06x}; the transport damaged it")]
+    #[error(
+        "descriptor checksum is {found:#06x} instead of {expected:#06x}; the transport damaged it"
+    )]
     Checksum {
         /// The checksum that the bytes carry.
         found: u16,
@@ -127,15 +152,20 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_descriptor() -> impl Strategy<Value = Descriptor> {
-        (any::<u64>(), any::<u32>(), any::<u64>(), 0..=MAX_LEN as u64, proptest::option::of(0u8..64)).prop_map(
-            |(provider, record, generation, len, granted)| Descriptor {
+        (
+            any::<u64>(),
+            any::<u32>(),
+            any::<u64>(),
+            0..=MAX_LEN as u64,
+            proptest::option::of(0u8..64),
+        )
+            .prop_map(|(provider, record, generation, len, granted)| Descriptor {
                 provider: ProviderId(provider),
                 record,
                 generation,
                 len,
                 granted,
-            },
-        )
+            })
     }
 
     proptest! {
@@ -154,18 +184,38 @@ mod tests {
 
     #[test]
     fn fields_at_limits() {
-        for (number, granted) in [(0, None), (0, Some(0)), (u64::MAX, Some(63)), (u64::MAX, Some(254))] {
+        for (number, granted) in [
+            (0, None),
+            (0, Some(0)),
+            (u64::MAX, Some(63)),
+            (u64::MAX, Some(254)),
+        ] {
             let (provider, record) = (ProviderId(number), number as u32);
             for len in [0, 1, MAX_LEN as u64 - 1, MAX_LEN as u64] {
-                let descriptor = Descriptor { provider, record, generation: number, len, granted };
-                assert_eq!(Descriptor::from_bytes(descriptor.to_bytes()), Ok(descriptor));
+                let descriptor = Descriptor {
+                    provider,
+                    record,
+                    generation: number,
+                    len,
+                    granted,
+                };
+                assert_eq!(
+                    Descriptor::from_bytes(descriptor.to_bytes()),
+                    Ok(descriptor)
+                );
             }
         }
     }
 
     #[test]
     fn flipped_bit() {
-        let descriptor = Descriptor { provider: ProviderId(7), record: 3, generation: 8, len: 4096, granted: Some(0) };
+        let descriptor = Descriptor {
+            provider: ProviderId(7),
+            record: 3,
+            generation: 8,
+            len: 4096,
+            granted: Some(0),
+        };
         let mut missed = Vec::new();
         for bit in 0..256 {
             let mut bytes = descriptor.to_bytes();
@@ -174,6 +224,9 @@ mod tests {
                 missed.push(bit);
             }
         }
-        assert!(missed.is_empty(), "flipped bits that went unnoticed: {missed:?}");
+        assert!(
+            missed.is_empty(),
+            "flipped bits that went unnoticed: {missed:?}"
+        );
     }
 }

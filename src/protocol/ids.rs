@@ -78,19 +78,30 @@ impl PeerId {
     /// Decodes the bytes that [`to_bytes`](Self::to_bytes) returned.
     /// [`ShmBuf::grant`](crate::ShmBuf::grant) checks that they name a live peer.
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
-        Self { provider: ProviderId(word(&bytes, 0)), epoch: word(&bytes, 8), slot: bytes[16] }
+        Self {
+            provider: ProviderId(word(&bytes, 0)),
+            epoch: word(&bytes, 8),
+            slot: bytes[16],
+        }
     }
 }
 
 impl fmt::Display for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of provider {} (epoch {})", self.slot, self.provider, self.epoch)
+        write!(
+            f,
+            "{} of provider {} (epoch {})",
+            self.slot, self.provider, self.epoch
+        )
     }
 }
 
 /// Returns the little-endian number at byte `at`.
 pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..at + 8].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+    bytes[at..at + 8]
+        .iter()
+        .rev()
+        .fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +155,11 @@ fn provider(text: &str) -> Option<ProviderId> {
 /// Parses a number written as this crate writes it: in 16 digits, or in as few as possible.
 fn hexadecimal(text: &str, is_whole: bool) -> Option<u64> {
     let number = u64::from_str_radix(text, 16).ok()?;
-    let written = if is_whole { format!("{number:016x}") } else { format!("{number:x}") };
+    let written = if is_whole {
+        format!("{number:016x}")
+    } else {
+        format!("{number:x}")
+    };
     (written == text).then_some(number)
 }
 
@@ -167,17 +182,48 @@ mod tests {
         let id = ProviderId(0x0123_4567_89ab_cdef);
         let file = |name: Name| name.path().rsplit('/').next().unwrap().to_owned();
         let a = Namespace::in_shm("a");
-        assert_eq!(parse(&file(control_name(&a, id))), Some(("a", Object::Control(id))));
-        assert_eq!(parse(&file(segment_name(&a, id, 0x2f))), Some(("a", Object::Segment(id, 0x2f))));
+        assert_eq!(
+            parse(&file(control_name(&a, id))),
+            Some(("a", Object::Control(id)))
+        );
+        assert_eq!(
+            parse(&file(segment_name(&a, id, 0x2f))),
+            Some(("a", Object::Segment(id, 0x2f)))
+        );
         assert_eq!(parse("a.c.channel"), Some(("a", Object::Channel("c"))));
-        assert_eq!(parse("a.c.00000000000000ff.branch"), Some(("a", Object::Branch("c", 0xff))));
-        for named in [Object::Control(id), Object::Segment(id, 0x2f), Object::Channel("c"), Object::Branch("c", 0xff)] {
+        assert_eq!(
+            parse("a.c.00000000000000ff.branch"),
+            Some(("a", Object::Branch("c", 0xff)))
+        );
+        for named in [
+            Object::Control(id),
+            Object::Segment(id, 0x2f),
+            Object::Channel("c"),
+            Object::Branch("c", 0xff),
+        ] {
             assert_eq!(parse(&named.file("a")), Some(("a", named)));
         }
-        let others = ["a.ctl", "a.0123456789abcdef", "a.0123456789abcdef.CTL", "a.0123456789ABCDEF.ctl", "a.123.ctl"];
-        let more = ["a.0123456789abcdef.+1", "a.0123456789abcdef.01", "a.0123456789abcdef.1.2", ".0123456789abcdef.1"];
-        let channels =
-            ["a.channel", "a..channel", "a.c.branch", "a.c.ff.branch", "a.c d.channel", "a.c.channel.branch"];
+        let others = [
+            "a.ctl",
+            "a.0123456789abcdef",
+            "a.0123456789abcdef.CTL",
+            "a.0123456789ABCDEF.ctl",
+            "a.123.ctl",
+        ];
+        let more = [
+            "a.0123456789abcdef.+1",
+            "a.0123456789abcdef.01",
+            "a.0123456789abcdef.1.2",
+            ".0123456789abcdef.1",
+        ];
+        let channels = [
+            "a.channel",
+            "a..channel",
+            "a.c.branch",
+            "a.c.ff.branch",
+            "a.c d.channel",
+            "a.c.channel.branch",
+        ];
         for other in others.iter().chain(&more).chain(&channels) {
             assert_eq!(parse(other), None, "{other}");
         }

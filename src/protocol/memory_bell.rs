@@ -48,7 +48,10 @@ pub(crate) struct MemoryBell {
 
 impl MemoryBell {
     pub(crate) fn new() -> Self {
-        Self { listens: AtomicU64::new(0), count: Futex::new(0) }
+        Self {
+            listens: AtomicU64::new(0),
+            count: Futex::new(0),
+        }
     }
 
     /// The caller runs the heavy barrier.

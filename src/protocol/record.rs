@@ -104,7 +104,8 @@ pub(crate) struct Record {
 }
 
 #[cfg(all(test, not(loom)))]
-pub(crate) const OFFSETS: &[(&str, usize)] = offsets!(Record: generation lanes segment index offset len);
+pub(crate) const OFFSETS: &[(&str, usize)] =
+    offsets!(Record: generation lanes segment index offset len);
 
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Record>() == 128 && PEERS / LANES * 8 == 64);
@@ -182,7 +183,11 @@ impl Record {
             None => {
                 // The descriptor was delivered twice, and the grant is for a later message. Acquire
                 // in `change` made this check see that.
-                Err(if self.put_back(slot) { Refused::Stale } else { Refused::Lost })
+                Err(if self.put_back(slot) {
+                    Refused::Stale
+                } else {
+                    Refused::Lost
+                })
             }
         }
     }
@@ -200,14 +205,20 @@ impl Record {
     }
 
     pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {
-        self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))
+        self.change(slot, |lane| {
+            (lane % GRANT < MAX_LEASES)
+                .then_some(lane + 1)
+                .ok_or(Refused::Full)
+        })
     }
 
     /// Unless the owner has cleared it, as it does if a live peer has lost its lock.
     #[inline]
     pub(crate) fn release(&self, slot: usize) {
         // Release in `change`: partner of the Acquire in R1 and R4.
-        let _ = self.change(slot, |lane| (lane % GRANT > 0).then(|| lane - 1).ok_or(Refused::Stale));
+        let _ = self.change(slot, |lane| {
+            (lane % GRANT > 0).then(|| lane - 1).ok_or(Refused::Stale)
+        });
     }
 
     /// Valid while a lease is held.
@@ -215,12 +226,14 @@ impl Record {
     fn place_in(&self, generation: u64) -> Option<Place> {
         // A3. Acquire: partner of the Release in `publish`. Relaxed after it: the owner changes a
         // place only while the generation is odd and no lease is held.
-        (self.generation.load(Ordering::Acquire) == generation && is_published(generation)).then(|| Place {
-            segment: self.segment.load(Ordering::Relaxed),
-            index: self.index.load(Ordering::Relaxed),
-            offset: self.offset.load(Ordering::Relaxed),
-            len: self.len.load(Ordering::Relaxed),
-        })
+        (self.generation.load(Ordering::Acquire) == generation && is_published(generation)).then(
+            || Place {
+                segment: self.segment.load(Ordering::Relaxed),
+                index: self.index.load(Ordering::Relaxed),
+                offset: self.offset.load(Ordering::Relaxed),
+                len: self.len.load(Ordering::Relaxed),
+            },
+        )
     }
 
     /// Two threads that share the chunk may publish the same generation concurrently.
@@ -255,16 +268,30 @@ impl Record {
     #[inline]
     pub(crate) fn is_leased(&self) -> bool {
         // Acquire: partner of the Release in `release`.
-        self.lanes.iter().fold(0, |all, word| all | word.load(Ordering::Acquire)) != 0
+        self.lanes
+            .iter()
+            .fold(0, |all, word| all | word.load(Ordering::Acquire))
+            != 0
     }
 
     /// One bit each.
     pub(crate) fn holders(&self) -> u64 {
-        let holders_of =
-            |lanes: u64| (0..LANES).fold(0, |bits, at| bits | u64::from(lanes >> (at * 8) & 0xff != 0) << at);
-        let words = self.lanes.iter().map(|word| word.load(Ordering::Relaxed)).enumerate();
+        let holders_of = |lanes: u64| {
+            (0..LANES).fold(0, |bits, at| {
+                bits | u64::from(lanes >> (at * 8) & 0xff != 0) << at
+            })
+        };
+        let words = self
+            .lanes
+            .iter()
+            .map(|word| word.load(Ordering::Relaxed))
+            .enumerate();
         // Nearly all words are zero, and an owner short of memory checks every record.
-        words.filter(|(_, lanes)| *lanes != 0).fold(0, |all, (at, lanes)| all | holders_of(lanes) << (at * LANES))
+        words
+            .filter(|(_, lanes)| *lanes != 0)
+            .fold(0, |all, (at, lanes)| {
+                all | holders_of(lanes) << (at * LANES)
+            })
     }
 
     /// Open views, pending grants.
@@ -276,18 +303,33 @@ impl Record {
 
     /// Need not be consistent.
     pub(crate) fn look(&self) -> (u64, Place) {
-        let [segment, index, offset, len] =
-            [&self.segment, &self.index, &self.offset, &self.len].map(|word| word.load(Ordering::Relaxed));
-        (self.generation.load(Ordering::Relaxed), Place { segment, index, offset, len })
+        let [segment, index, offset, len] = [&self.segment, &self.index, &self.offset, &self.len]
+            .map(|word| word.load(Ordering::Relaxed));
+        (
+            self.generation.load(Ordering::Relaxed),
+            Place {
+                segment,
+                index,
+                offset,
+                len,
+            },
+        )
     }
 
     /// The caller holds the chunk, published.
     pub(crate) fn grant(&self, slot: usize) -> Result<(), Refused> {
-        self.change(slot, |lane| (lane / GRANT < MAX_GRANTS).then_some(lane + GRANT).ok_or(Refused::Full))
+        self.change(slot, |lane| {
+            (lane / GRANT < MAX_GRANTS)
+                .then_some(lane + GRANT)
+                .ok_or(Refused::Full)
+        })
     }
 
     pub(crate) fn revoke(&self, slot: usize) -> bool {
-        self.change(slot, |lane| lane.checked_sub(GRANT).ok_or(Refused::NotGranted)).is_ok()
+        self.change(slot, |lane| {
+            lane.checked_sub(GRANT).ok_or(Refused::NotGranted)
+        })
+        .is_ok()
     }
 
     pub(crate) fn clear(&self, slot: usize) -> bool {
@@ -302,7 +344,11 @@ impl Record {
 
     /// Never changes the other seven lanes.
     #[inline]
-    fn change(&self, slot: usize, next: impl Fn(u64) -> Result<u64, Refused>) -> Result<(), Refused> {
+    fn change(
+        &self,
+        slot: usize,
+        next: impl Fn(u64) -> Result<u64, Refused>,
+    ) -> Result<(), Refused> {
         let (word, shift) = lane(slot);
         let word = &self.lanes[word];
         let mut old = word.load(Ordering::Relaxed);
@@ -323,7 +369,12 @@ impl Record {
 mod tests {
     use super::*;
 
-    const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
+    const PLACE: Place = Place {
+        segment: 1,
+        index: 2,
+        offset: 3,
+        len: 4,
+    };
 
     fn published() -> (Record, u64) {
         let record = Record::new();
@@ -341,7 +392,10 @@ mod tests {
         assert_eq!(record.attach(3, generation), Err(Refused::Full));
         assert_eq!(record.renew(3), Err(Refused::Full));
         assert_eq!(record.attach(4, generation), Ok(PLACE));
-        assert!(record.clear(3), "clearing a lane tells that it held something");
+        assert!(
+            record.clear(3),
+            "clearing a lane tells that it held something"
+        );
         assert!(!record.clear(3));
         assert!(record.is_leased(), "the neighbour's lease survives");
         record.release(4);
@@ -374,7 +428,10 @@ mod tests {
         let (record, mut generation) = published();
         record.attach(9, 42).unwrap();
         assert!(!record.recycle(&mut generation));
-        assert_eq!(generation, 42, "a leased chunk stays open to its other readers");
+        assert_eq!(
+            generation, 42,
+            "a leased chunk stays open to its other readers"
+        );
         record.release(9);
         assert!(record.recycle(&mut generation));
         assert_eq!(generation, 43);

@@ -124,7 +124,9 @@ impl Epoch {
 
     fn refuse(&self, epoch: u64) -> bool {
         // Relaxed: a grant that does not see the new epoch precedes it.
-        self.0.compare_exchange(epoch, epoch + REFUSED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.0
+            .compare_exchange(epoch, epoch + REFUSED, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
     }
 }
 
@@ -148,7 +150,12 @@ impl Held {
         // Relaxed: published with the epoch. A read-modify-write, so that each change of an earlier
         // peer's count either precedes it or finds the new epoch.
         let mut word = self.0.load(Ordering::Relaxed);
-        while let Err(now) = self.0.compare_exchange(word, Self::none(epoch), Ordering::Relaxed, Ordering::Relaxed) {
+        while let Err(now) = self.0.compare_exchange(
+            word,
+            Self::none(epoch),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        ) {
             word = now;
         }
     }
@@ -161,7 +168,10 @@ impl Held {
         while word & !MAX_HELD == Self::none(epoch) {
             let held = next(word & MAX_HELD).ok_or(word & MAX_HELD)?;
             let new = Self::none(epoch) | held;
-            match self.0.compare_exchange_weak(word, new, Ordering::Relaxed, Ordering::Relaxed) {
+            match self
+                .0
+                .compare_exchange_weak(word, new, Ordering::Relaxed, Ordering::Relaxed)
+            {
                 Ok(_) => break,
                 Err(now) => word = now,
             }
@@ -173,7 +183,9 @@ impl Held {
     /// would exceed `max`, at most [`MAX_HELD`].
     #[inline]
     pub(crate) fn charge(&self, epoch: u64, len: u64, max: u64) -> Result<(), u64> {
-        self.change(epoch, |held| held.checked_add(len).filter(|&sum| sum <= max))
+        self.change(epoch, |held| {
+            held.checked_add(len).filter(|&sum| sum <= max)
+        })
     }
 
     #[inline]
@@ -194,7 +206,11 @@ pub(crate) struct Cost<'a> {
 
 impl Cost<'_> {
     fn charge(&self, epoch: u64) -> Result<(), NotGranted> {
-        let charge = |max| self.held.charge(epoch, self.len, max).map_err(|held| NotGranted::OverQuota { held, max });
+        let charge = |max| {
+            self.held
+                .charge(epoch, self.len, max)
+                .map_err(|held| NotGranted::OverQuota { held, max })
+        };
         self.max.map_or(Ok(()), charge)
     }
 
@@ -263,7 +279,14 @@ impl GrantGate {
     }
 
     /// Revokes a grant that the peer has not taken up. Returns `false` if there is none.
-    pub(crate) fn revoke(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize, cost: Cost<'_>) -> bool {
+    pub(crate) fn revoke(
+        &self,
+        current: &Epoch,
+        wanted: u64,
+        record: &Record,
+        slot: usize,
+        cost: Cost<'_>,
+    ) -> bool {
         if wanted % 4 != 0 || !self.enter(current, wanted) {
             return false;
         }
@@ -314,7 +337,10 @@ impl GrantGate {
             // Acquire: partner of `leave`. AcqRel: the grant that opens the gate has seen the
             // peer's epoch (`is`), and passes that on to grants that find the gate open. Otherwise
             // such a grant could reach a lane before it is cleared.
-            match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
+            match self
+                .0
+                .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed)
+            {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }

@@ -57,8 +57,8 @@ use crate::os::name::{Name, Namespace};
 use crate::os::posix::{admits_others, check_file_size, effective_uid, has_heap, page_size, PAGE};
 use crate::os::segment::{check_regular, Locked, ObjectError, Segment};
 use crate::protocol::control::{
-    peer_byte, CHANNEL_MAGIC, CLOSED, MAGIC, NO_SEGMENTS, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE, SEGMENTS_OFFSET,
-    STATE_OFFSET,
+    peer_byte, CHANNEL_MAGIC, CLOSED, MAGIC, NO_SEGMENTS, OWNER_BYTE, PROVIDER_OFFSET,
+    RECEIVER_BYTE, SEGMENTS_OFFSET, STATE_OFFSET,
 };
 use crate::protocol::ids::{control_name, parse, Object, ProviderId};
 use crate::protocol::record::PEERS;
@@ -91,14 +91,18 @@ impl Add for Swept {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { objects: self.objects + other.objects, bytes: self.bytes + other.bytes }
+        Self {
+            objects: self.objects + other.objects,
+            bytes: self.bytes + other.bytes,
+        }
     }
 }
 
 impl Swept {
     fn remove_channels(&mut self, names: &Namespace, uid: u32) -> Result<(), OsError> {
         for channel in channels(names)? {
-            if let Ok(Removal::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC, true) {
+            if let Ok(Removal::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC, true)
+            {
                 self.objects += 1;
                 self.bytes += bytes;
             }
@@ -107,7 +111,9 @@ impl Swept {
     }
 
     fn remove(&mut self, name: &Name, is_its: impl Fn(&Metadata) -> bool) {
-        let Ok(metadata) = fs::symlink_metadata(name.as_path()) else { return };
+        let Ok(metadata) = fs::symlink_metadata(name.as_path()) else {
+            return;
+        };
         if is_its(&metadata) && name.unlink().is_ok() {
             self.objects += 1;
             // In blocks of 512 bytes on any file system.
@@ -159,7 +165,13 @@ pub(crate) fn create_locked(
 fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsError> {
     if !has_heap(HEAP) {
         let source = io::Error::from_raw_os_error(libc::ENOMEM);
-        return Err(OsError::new("malloc", &names.directory().to_string_lossy(), HEAP, source, String::new()));
+        return Err(OsError::new(
+            "malloc",
+            &names.directory().to_string_lossy(),
+            HEAP,
+            source,
+            String::new(),
+        ));
     }
     let uid = effective_uid();
     let mut swept = Swept::default();
@@ -167,7 +179,10 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
     let before = swept.objects;
     let providers: BTreeSet<ProviderId> = match only {
         Some(provider) => BTreeSet::from([provider]),
-        None => objects(names)?.into_iter().map(|(provider, ..)| provider).collect(),
+        None => objects(names)?
+            .into_iter()
+            .map(|(provider, ..)| provider)
+            .collect(),
     };
     for provider in providers {
         // Held until the end.
@@ -178,15 +193,24 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
         };
         // Only now that the owner is known to be dead: no further receiver can connect.
         let has_peers = only.is_some() && lock.as_ref().is_some_and(has_peers);
-        let reader = if lock.as_ref().is_some_and(has_other_users) { None } else { Some(uid) };
-        if has_peers || channels(names)?.iter().any(|channel| is_read(channel, provider, reader)) {
+        let reader = if lock.as_ref().is_some_and(has_other_users) {
+            None
+        } else {
+            Some(uid)
+        };
+        if has_peers
+            || channels(names)?
+                .iter()
+                .any(|channel| is_read(channel, provider, reader))
+        {
             continue;
         }
         if let Some(control) = &lock {
             mark_as_gone(control);
         }
         // Listed again: the owner may have created more before it died.
-        let is_its_segment = |(owner, object, _): &(_, _, _)| (*owner, *object) == (provider, Leftover::Segment);
+        let is_its_segment =
+            |(owner, object, _): &(_, _, _)| (*owner, *object) == (provider, Leftover::Segment);
         for (.., segment) in objects(names)?.into_iter().filter(is_its_segment) {
             swept.remove(&segment, |metadata| is_segment(metadata, uid));
         }
@@ -199,7 +223,13 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
         let _ = swept.remove_channels(names, uid);
     }
     if swept.objects > 0 {
-        event!(info, prefix = names.prefix(), swept.objects, swept.bytes, "swept what dead owners left");
+        event!(
+            info,
+            prefix = names.prefix(),
+            swept.objects,
+            swept.bytes,
+            "swept what dead owners left"
+        );
     }
     Ok(swept)
 }
@@ -210,15 +240,25 @@ fn objects(names: &Namespace) -> Result<Vec<(ProviderId, Leftover, Name)>, OsErr
         Object::Segment(provider, _) => Some((provider, Leftover::Segment)),
         Object::Channel(_) | Object::Branch(..) => None,
     })
-    .map(|found| found.into_iter().map(|((provider, kind), name)| (provider, kind, name)).collect())
+    .map(|found| {
+        found
+            .into_iter()
+            .map(|((provider, kind), name)| (provider, kind, name))
+            .collect()
+    })
 }
 
 fn channels(names: &Namespace) -> Result<Vec<Name>, OsError> {
-    let is_channel = |object: Object<'_>| matches!(object, Object::Channel(_) | Object::Branch(..)).then_some(());
+    let is_channel = |object: Object<'_>| {
+        matches!(object, Object::Channel(_) | Object::Branch(..)).then_some(())
+    };
     list(names, is_channel).map(|found| found.into_iter().map(|((), name)| name).collect())
 }
 
-fn list<T>(names: &Namespace, choose: impl Fn(Object<'_>) -> Option<T>) -> Result<Vec<(T, Name)>, OsError> {
+fn list<T>(
+    names: &Namespace,
+    choose: impl Fn(Object<'_>) -> Option<T>,
+) -> Result<Vec<(T, Name)>, OsError> {
     let mut found = Vec::new();
     for file in names.files()? {
         if let Some((_, object)) = parse(&file).filter(|(prefix, _)| *prefix == names.prefix()) {
@@ -242,7 +282,11 @@ enum Owner {
 }
 
 /// Fails if the file is not its control object, or not of user `uid`.
-fn lock_dead_owner(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Owner, ObjectError> {
+fn lock_dead_owner(
+    names: &Namespace,
+    provider: ProviderId,
+    uid: u32,
+) -> Result<Owner, ObjectError> {
     let name = control_name(names, provider);
     let locks = match open(&name, uid) {
         Err(missing) if missing.is_missing() => return Ok(Owner::Gone),
@@ -254,13 +298,17 @@ fn lock_dead_owner(names: &Namespace, provider: ProviderId, uid: u32) -> Result<
     }
     if !is_object(locks.file(), MAGIC).map_err(|error| name.error("pread", 0, error))? {
         let reason = "it is no control object, or has another name";
-        return Err(ObjectError::Unusable { object: name.path(), reason });
+        return Err(ObjectError::Unusable {
+            object: name.path(),
+            reason,
+        });
     }
     Ok(Owner::Dead(locks))
 }
 
 fn open(name: &Name, uid: u32) -> Result<LockFile, ObjectError> {
-    let locks = LockFile::open(|| name.open(libc::O_RDWR, 0)).map_err(|error| name.error("open", 0, error))?;
+    let locks = LockFile::open(|| name.open(libc::O_RDWR, 0))
+        .map_err(|error| name.error("open", 0, error))?;
     check_regular(locks.file(), name, uid)?;
     Ok(locks)
 }
@@ -282,7 +330,9 @@ fn mark_as_gone(control: &LockFile) {
     let file = control.file();
     // The owner may have died before it set the length. Written to the file, not through a mapping,
     // which could raise a signal. If it fails, peers still find the owner's lock free.
-    let is_whole = file.metadata().is_ok_and(|metadata| metadata.len() >= PAGE as u64);
+    let is_whole = file
+        .metadata()
+        .is_ok_and(|metadata| metadata.len() >= PAGE as u64);
     if is_whole && check_file_size(PAGE).is_ok() {
         let _ = file.write_at(&CLOSED.to_ne_bytes(), STATE_OFFSET);
         let _ = file.write_at(&NO_SEGMENTS, SEGMENTS_OFFSET);
@@ -295,7 +345,10 @@ fn has_peers(control: &LockFile) -> bool {
 
 /// Returns `true` if receivers may belong to other users, which own their branches.
 fn has_other_users(control: &LockFile) -> bool {
-    control.file().metadata().is_ok_and(|metadata| admits_others(metadata.mode()))
+    control
+        .file()
+        .metadata()
+        .is_ok_and(|metadata| admits_others(metadata.mode()))
 }
 
 pub(crate) enum Removal {
@@ -315,7 +368,12 @@ pub(crate) enum Removal {
 
 /// Removes an object whose creator is dead. Another process may reuse the name at once, so this
 /// takes the exclusive lock, and unlinks the name only if the object is still linked then.
-pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> Result<Removal, ObjectError> {
+pub(crate) fn remove_dead(
+    name: &Name,
+    uid: u32,
+    magic: u64,
+    or_read: bool,
+) -> Result<Removal, ObjectError> {
     let failed = |call| move |error| name.error(call, 0, error);
     let locks = match open(name, uid) {
         Err(missing) if missing.is_missing() => return Ok(Removal::Gone),
@@ -342,13 +400,17 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
     }
     name.unlink().map_err(failed("unlink"))?;
     // In blocks of 512 bytes on any file system.
-    Ok(Removal::Removed { bytes: metadata.blocks() * 512 })
+    Ok(Removal::Removed {
+        bytes: metadata.blocks() * 512,
+    })
 }
 
 /// Returns `true` if a living receiver may not have received everything, or the channel cannot be
 /// opened. Ignores the sender's lock, which a sweep may hold. Without `uid`, of any user.
 fn is_read(channel: &Name, provider: ProviderId, uid: Option<u32>) -> bool {
-    let owner = || fs::symlink_metadata(channel.as_path()).map_or(effective_uid(), |metadata| metadata.uid());
+    let owner = || {
+        fs::symlink_metadata(channel.as_path()).map_or(effective_uid(), |metadata| metadata.uid())
+    };
     let uid = uid.unwrap_or_else(owner);
     let locks = match open(channel, uid) {
         Err(ObjectError::Os(error)) => {
@@ -359,6 +421,7 @@ fn is_read(channel: &Name, provider: ProviderId, uid: Option<u32>) -> bool {
     };
     let mut found = [0; 8];
     // Shorter: nothing has been received through it.
-    let is_its = locks.file().read_at(&mut found, PROVIDER_OFFSET).is_ok() && found == provider.0.to_ne_bytes();
+    let is_its = locks.file().read_at(&mut found, PROVIDER_OFFSET).is_ok()
+        && found == provider.0.to_ne_bytes();
     is_its && locks.is_locked(RECEIVER_BYTE)
 }

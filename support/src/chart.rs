@@ -32,7 +32,12 @@ pub type Group<'a> = (&'a str, Vec<Option<f64>>);
 pub fn bars(file: &Path, title: &str, caption: &str, bars: &[Bar], groups: &[Group]) -> Fallible {
     write(file, title, caption, |area| {
         let (plot, legend) = area.split_vertically(SIZE.1 - TITLE - LEGEND);
-        let most = groups.iter().flat_map(|(_, times)| times).flatten().copied().fold(1e3, f64::max);
+        let most = groups
+            .iter()
+            .flat_map(|(_, times)| times)
+            .flatten()
+            .copied()
+            .fold(1e3, f64::max);
         let top = 10_f64.powf(most.log10().ceil());
         let mut chart = ChartBuilder::on(&plot)
             .margin_left(16)
@@ -56,10 +61,15 @@ pub fn bars(file: &Path, title: &str, caption: &str, bars: &[Bar], groups: &[Gro
         for (group, (name, times)) in groups.iter().enumerate() {
             for (place, (time, (_, colour))) in times.iter().zip(bars).enumerate() {
                 let left = group as f64 + GAP / 2.0 + place as f64 * width;
-                let bar = time.map(|time| Rectangle::new([(left, 1.0), (left + width * 0.9, time)], fill(colour)));
+                let bar = time.map(|time| {
+                    Rectangle::new([(left, 1.0), (left + width * 0.9, time)], fill(colour))
+                });
                 chart.draw_series(bar)?;
             }
-            let style = ("sans-serif", 17).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Top));
+            let style = ("sans-serif", 17)
+                .into_font()
+                .color(&BLACK)
+                .pos(Pos::new(HPos::Center, VPos::Top));
             let (x, y) = chart.backend_coord(&(group as f64 + 0.5, 1.0));
             let (_, base) = plot.get_base_pixel();
             plot.draw(&Text::new(*name, (x, y - base + 10), style))?;
@@ -76,7 +86,10 @@ fn fill(&[red, green, blue]: &[u8; 3]) -> ShapeStyle {
 fn draw_legend(area: &Area, bars: &[Bar]) -> Drawn {
     const ROWS: usize = 4;
     for (index, (name, colour)) in bars.iter().enumerate() {
-        let (x, y) = (100 + 360 * (index / ROWS) as i32, 2 + 22 * (index % ROWS) as i32);
+        let (x, y) = (
+            100 + 360 * (index / ROWS) as i32,
+            2 + 22 * (index % ROWS) as i32,
+        );
         area.draw(&Rectangle::new([(x, y), (x + 14, y + 14)], fill(colour)))?;
         area.draw(&Text::new(*name, (x + 22, y), ("sans-serif", 15)))?;
     }

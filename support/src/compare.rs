@@ -18,17 +18,29 @@ pub struct Ratio {
 impl Ratio {
     /// Compares a figure of each round, ours and theirs.
     pub fn of(ours: &[f64], theirs: &[f64]) -> Self {
-        let mut ratios: Vec<_> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+        let mut ratios: Vec<_> = ours
+            .iter()
+            .zip(theirs)
+            .map(|(ours, theirs)| ours / theirs)
+            .collect();
         ratios.sort_by(f64::total_cmp);
         let end = rounds_beyond(ratios.len());
         let at = |index: usize| ratios.get(index).copied().unwrap_or(f64::NAN);
         let most = at(ratios.len().wrapping_sub(end + 1));
-        Self { median: Spread::of(&ratios).median, least: at(end), most }
+        Self {
+            median: Spread::of(&ratios).median,
+            least: at(end),
+            most,
+        }
     }
 
     /// Formats the median and the interval.
     pub fn show(&self) -> String {
-        let Self { median, least, most } = self;
+        let Self {
+            median,
+            least,
+            most,
+        } = self;
         format!("{median:.3} ({least:.3} to {most:.3})")
     }
 
@@ -71,8 +83,20 @@ pub struct Compared {
 pub fn comparison(ours: &[&str], theirs: &str, rows: impl IntoIterator<Item = Compared>) -> Table {
     let of_one = |title: &&str| [title.to_string(), format!("/ {theirs}"), String::new()];
     let fixed = [String::new(), "goal".to_owned(), theirs.to_owned()];
-    let mut all = table(&fixed.into_iter().chain(ours.iter().flat_map(of_one)).collect::<Vec<_>>());
-    for Compared { name, goal, show, ours, theirs } in rows {
+    let mut all = table(
+        &fixed
+            .into_iter()
+            .chain(ours.iter().flat_map(of_one))
+            .collect::<Vec<_>>(),
+    );
+    for Compared {
+        name,
+        goal,
+        show,
+        ours,
+        theirs,
+    } in rows
+    {
         let median = |rounds: &[f64]| match rounds {
             [] => "-".to_owned(),
             rounds => show(Spread::of(rounds).median),

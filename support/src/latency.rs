@@ -25,8 +25,13 @@ pub fn at(all: &Histogram<u64>, quantile: f64) -> String {
 }
 
 /// The quantiles of the tables: as a column's head, and as a number.
-pub const QUANTILES: [(&str, f64); 5] =
-    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
+pub const QUANTILES: [(&str, f64); 5] = [
+    ("p50", 0.5),
+    ("p90", 0.9),
+    ("p99", 0.99),
+    ("p99.9", 0.999),
+    ("p99.99", 0.9999),
+];
 
 /// All rounds of a row.
 pub struct Latencies {
@@ -38,7 +43,11 @@ pub struct Latencies {
 
 impl Default for Latencies {
     fn default() -> Self {
-        Self { all: histogram(), medians: Vec::new(), rates: Vec::new() }
+        Self {
+            all: histogram(),
+            medians: Vec::new(),
+            rates: Vec::new(),
+        }
     }
 }
 
@@ -85,14 +94,28 @@ impl Spread {
         sorted.sort_by(f64::total_cmp);
         let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
         let (count, middle) = (sorted.len(), sorted.len() / 2);
-        let median = if count % 2 == 1 { at(middle) } else { (at(middle.wrapping_sub(1)) + at(middle)) / 2.0 };
-        Self { median, least: at(0), most: at(count.wrapping_sub(1)) }
+        let median = if count % 2 == 1 {
+            at(middle)
+        } else {
+            (at(middle.wrapping_sub(1)) + at(middle)) / 2.0
+        };
+        Self {
+            median,
+            least: at(0),
+            most: at(count.wrapping_sub(1)),
+        }
     }
 }
 
 /// As a range in nanoseconds.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({} to {})", Nanoseconds(self.median), Nanoseconds(self.least), Nanoseconds(self.most))
+        write!(
+            f,
+            "{} ({} to {})",
+            Nanoseconds(self.median),
+            Nanoseconds(self.least),
+            Nanoseconds(self.most)
+        )
     }
 }

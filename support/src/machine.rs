@@ -8,7 +8,8 @@ use std::{env, fs, thread};
 /// Returns the size of a page in bytes: 4096, or 16 or 64 KiB on some aarch64 systems.
 pub fn page_size() -> usize {
     let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
-    size.and_then(|size| usize::try_from(size).ok()).expect("every system has pages")
+    size.and_then(|size| usize::try_from(size).ok())
+        .expect("every system has pages")
 }
 
 /// What the header and the charts report about the machine.
@@ -23,12 +24,18 @@ impl Machine {
     /// Returns the current state.
     pub fn now() -> Self {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let model = info
+            .lines()
+            .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Self {
             cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
             cores: thread::available_parallelism().map_or(0, usize::from),
             // Without the name that a distribution or a host gives to its build.
-            kernel: first_line("/proc/sys/kernel/osrelease").split('-').next().unwrap_or_default().to_owned(),
+            kernel: first_line("/proc/sys/kernel/osrelease")
+                .split('-')
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
             load: first_line("/proc/loadavg"),
         }
     }
@@ -44,8 +51,14 @@ impl Machine {
         let source = first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let assertions = if cfg!(debug_assertions) { "on" } else { "off" };
         let flags = env::var("RUSTFLAGS").unwrap_or_else(|_| "none".to_owned());
-        println!("CPU      {}, {} cores available, {pinning}", self.cpu, self.cores);
-        println!("kernel   {}, load average at the start {}", self.kernel, self.load);
+        println!(
+            "CPU      {}, {} cores available, {pinning}",
+            self.cpu, self.cores
+        );
+        println!(
+            "kernel   {}, load average at the start {}",
+            self.kernel, self.load
+        );
         println!("build    debug assertions {assertions}, RUSTFLAGS {flags}");
         println!("clock    {clock} (kernel's source: {source})");
     }
@@ -93,7 +106,9 @@ impl Cores {
 /// Returns all cores that this thread may use.
 pub fn usable() -> Fallible<Vec<usize>> {
     let allowed = sched_getaffinity(THIS_THREAD)?;
-    Ok((0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false)).collect())
+    Ok((0..CpuSet::count())
+        .filter(|&core| allowed.is_set(core).unwrap_or(false))
+        .collect())
 }
 
 /// Pins the calling thread, and those that it starts, to these cores, if there are any.

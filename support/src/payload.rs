@@ -13,7 +13,10 @@ pub fn seed(sender: u64, sequence: u64) -> u64 {
 pub fn fill_pattern(bytes: &mut [u8], seed: u64) {
     let (seed, whole) = (with_len(seed, bytes.len()), bytes.len() / 8);
     let mut words = bytes.chunks_exact_mut(8);
-    words.by_ref().enumerate().for_each(|(at, word)| word.copy_from_slice(&pattern(at, seed)));
+    words
+        .by_ref()
+        .enumerate()
+        .for_each(|(at, word)| word.copy_from_slice(&pattern(at, seed)));
     let rest = words.into_remainder();
     rest.copy_from_slice(&pattern(whole, seed)[..rest.len()]);
 }
@@ -27,7 +30,11 @@ pub fn check_pattern(bytes: &[u8], seed: u64) -> Result<(), String> {
     let last = bytes.len() / 8;
     match wrong.or((*rest != pattern(last, expected)[..rest.len()]).then_some((last, rest))) {
         None => Ok(()),
-        Some((at, word)) => Err(format!("message {seed:#x} has {word:x?} at byte {} of {}", at * 8, bytes.len())),
+        Some((at, word)) => Err(format!(
+            "message {seed:#x} has {word:x?} at byte {} of {}",
+            at * 8,
+            bytes.len()
+        )),
     }
 }
 
@@ -43,5 +50,6 @@ fn pattern(at: usize, seed: u64) -> [u8; 8] {
 
 /// Returns `true` if both ends are this byte: a free check where every byte was filled with it.
 pub fn has_ends(bytes: &[u8], byte: u8) -> bool {
-    bytes.first().is_none_or(|&first| first == byte) && bytes.last().is_none_or(|&last| last == byte)
+    bytes.first().is_none_or(|&first| first == byte)
+        && bytes.last().is_none_or(|&last| last == byte)
 }

@@ -23,7 +23,10 @@ pub struct Child {
 impl Child {
     /// Starts a process, called `name` in errors.
     pub fn start(name: impl Into<String>, command: &mut Command) -> io::Result<Self> {
-        Ok(Self { name: name.into(), process: command.spawn()? })
+        Ok(Self {
+            name: name.into(),
+            process: command.spawn()?,
+        })
     }
 
     /// Returns its name in errors.
@@ -137,7 +140,11 @@ pub fn exit_code(name: &str, outcome: Fallible) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // In one call, so that two processes do not mix their lines.
-            let lines: String = error.to_string().lines().map(|line| format!("{name}: {line}\n")).collect();
+            let lines: String = error
+                .to_string()
+                .lines()
+                .map(|line| format!("{name}: {line}\n"))
+                .collect();
             eprint!("{lines}");
             ExitCode::FAILURE
         }

@@ -12,7 +12,9 @@ pub const OBJECTS: &str = "/dev/shm";
 pub fn memory(process: u32, name: &str) -> Fallible<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     // A process that has exited has a status, but no memory.
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     Ok(number.ok_or_else(|| format!("no {name}: has the process ended?"))? << 10)
 }
@@ -28,7 +30,10 @@ pub fn descriptors() -> io::Result<usize> {
 pub fn threads(name: &str) -> io::Result<usize> {
     let threads = fs::read_dir("/proc/self/task")?.filter_map(Result::ok);
     let name_of = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
-    Ok(threads.filter_map(|thread| name_of(thread).ok()).filter(|found| found.trim_end() == name).count())
+    Ok(threads
+        .filter_map(|thread| name_of(thread).ok())
+        .filter(|found| found.trim_end() == name)
+        .count())
 }
 
 /// Returns the number of mappings of this process.
@@ -55,7 +60,11 @@ impl Mapping {
         let address = |text| u64::from_str_radix(text, 16).ok();
         let bytes = address(end)? - address(start)?;
         let removed = name.strip_suffix(" (deleted)");
-        Some(Self { name: removed.unwrap_or(name).to_owned(), bytes, is_removed: removed.is_some() })
+        Some(Self {
+            name: removed.unwrap_or(name).to_owned(),
+            bytes,
+            is_removed: removed.is_some(),
+        })
     }
 }
 
@@ -72,7 +81,10 @@ pub fn mapped_memory(path: &str, field: &str) -> io::Result<u64> {
     for line in fs::read_to_string("/proc/self/smaps")?.lines() {
         match line.split_once(':') {
             Some((name, rest)) if !name.contains(' ') => {
-                let kilobytes = rest.trim().strip_suffix(" kB").and_then(|number| number.parse::<u64>().ok());
+                let kilobytes = rest
+                    .trim()
+                    .strip_suffix(" kB")
+                    .and_then(|number| number.parse::<u64>().ok());
                 sum += kilobytes.filter(|_| is_meant && name == field).unwrap_or(0) << 10;
             }
             // The line that a mapping begins with.

@@ -10,7 +10,9 @@ use std::{env, fmt};
 /// A table whose first column is text and whose others are numbers.
 pub fn table<H: AsRef<str>>(heads: &[H]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN).set_header(heads.iter().map(AsRef::as_ref));
+    table
+        .load_preset(presets::ASCII_MARKDOWN)
+        .set_header(heads.iter().map(AsRef::as_ref));
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -34,12 +36,22 @@ pub struct Figures {
 /// Prints a table, and appends it to the file that [`FIGURES`] names, if there is one.
 pub fn show(name: &str, table: &Table) {
     println!("{table}\n");
-    let Some(file) = env::var_os(FIGURES) else { return };
+    let Some(file) = env::var_os(FIGURES) else {
+        return;
+    };
     let cells = |row: &Row| row.cell_iter().map(|cell| cell.content()).collect();
     let columns = table.header().map(cells).unwrap_or_default();
-    let figures = Figures { name: name.to_owned(), columns, rows: table.row_iter().map(cells).collect() };
+    let figures = Figures {
+        name: name.to_owned(),
+        columns,
+        rows: table.row_iter().map(cells).collect(),
+    };
     let line = serde_json::to_string(&figures).expect("a table of texts") + "\n";
-    let mut file = OpenOptions::new().create(true).append(true).open(file).expect("a file for figures");
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(file)
+        .expect("a file for figures");
     file.write_all(line.as_bytes()).expect("room for figures");
 }
 

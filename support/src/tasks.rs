@@ -107,6 +107,9 @@ pub fn blocking_waker() -> (Waker, mpsc::Receiver<()>, mpsc::Sender<()>) {
 
     let (called, is_called) = mpsc::channel();
     let (go, may_return) = mpsc::channel();
-    let blocks = Blocks { called: Mutex::new(called), may_return: Mutex::new(may_return) };
+    let blocks = Blocks {
+        called: Mutex::new(called),
+        may_return: Mutex::new(may_return),
+    };
     (Waker::from(Arc::new(blocks)), is_called, go)
 }

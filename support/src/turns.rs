@@ -32,7 +32,10 @@ pub fn interleave(
             _ => Ok(Spread::of(&times)),
         }
     };
-    each_round(subjects, rounds, count).into_iter().map(|times| times.and_then(spread)).collect()
+    each_round(subjects, rounds, count)
+        .into_iter()
+        .map(|times| times.and_then(spread))
+        .collect()
 }
 
 /// Does what [`interleave`] does, and returns the nanoseconds of each round: NaN if it was disturbed.
@@ -42,17 +45,25 @@ pub fn each_round(
     count: Option<u64>,
 ) -> Vec<Result<Vec<f64>, String>> {
     let warm = |batch: Result<Batch, String>| batch.and_then(|batch| warm_up(batch, count));
-    let mut lanes: Vec<_> = subjects.into_iter().map(|batch| (warm(batch), Vec::new())).collect();
+    let mut lanes: Vec<_> = subjects
+        .into_iter()
+        .map(|batch| (warm(batch), Vec::new()))
+        .collect();
     let number = lanes.len();
     for turn in (0..rounds).flat_map(|round| (round..round + number).map(|turn| turn % number)) {
         let (state, times) = &mut lanes[turn];
         let Ok((batch, count)) = state else { continue };
         match batch(*count) {
-            Ok(elapsed) => times.push(elapsed.map_or(f64::NAN, |time| time.as_nanos() as f64 / *count as f64)),
+            Ok(elapsed) => {
+                times.push(elapsed.map_or(f64::NAN, |time| time.as_nanos() as f64 / *count as f64))
+            }
             Err(reason) => *state = Err(reason),
         }
     }
-    lanes.into_iter().map(|(state, times)| state.map(|_| times)).collect()
+    lanes
+        .into_iter()
+        .map(|(state, times)| state.map(|_| times))
+        .collect()
 }
 
 /// Warms a subject up. Returns it with the number of operations of a batch.

@@ -34,19 +34,31 @@ impl Nanoseconds {
     }
 }
 
-const UNITS: [(&str, usize); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+const UNITS: [(&str, usize); 4] = [
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("B", 1),
+];
 
 /// Parses a size from the command line: bytes, or with a unit.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = &text[digits.len()..];
-    let factor = match UNITS.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name)) {
+    let factor = match UNITS
+        .iter()
+        .find(|(name, _)| unit.eq_ignore_ascii_case(name))
+    {
         Some((_, factor)) => *factor,
         None if unit.is_empty() => 1,
         None => return Err(format!("unit {unit:?} is none of B, KiB, MiB, GiB")),
     };
-    let number: usize = digits.parse().map_err(|_| format!("{digits:?} is not a whole number of bytes"))?;
-    number.checked_mul(factor).ok_or_else(|| "more bytes than this machine can address".to_owned())
+    let number: usize = digits
+        .parse()
+        .map_err(|_| format!("{digits:?} is not a whole number of bytes"))?;
+    number
+        .checked_mul(factor)
+        .ok_or_else(|| "more bytes than this machine can address".to_owned())
 }
 
 /// A number of bytes, shown in the largest unit of which it has at least one.
@@ -55,9 +67,16 @@ pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, factor) = UNITS.into_iter().find(|&(_, factor)| self.0 >= factor as u64).unwrap_or(("B", 1));
+        let (name, factor) = UNITS
+            .into_iter()
+            .find(|&(_, factor)| self.0 >= factor as u64)
+            .unwrap_or(("B", 1));
         let number = format!("{:.2}", self.0 as f64 / factor as f64);
-        write!(f, "{} {name}", number.trim_end_matches('0').trim_end_matches('.'))
+        write!(
+            f,
+            "{} {name}",
+            number.trim_end_matches('0').trim_end_matches('.')
+        )
     }
 }
 
@@ -69,6 +88,11 @@ pub fn mib(bytes: u64) -> f64 {
 /// Formats the number with a comma at every three digits.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
-    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    let groups: Vec<_> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(String::from_utf8_lossy)
+        .collect();
     groups.join(",")
 }

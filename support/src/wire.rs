@@ -32,7 +32,10 @@ pub fn receive<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>
 
 /// Returns `true` if the other side has closed.
 pub fn is_end(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
+    matches!(
+        error.kind(),
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset
+    )
 }
 
 /// Returns the next value, which must arrive.

@@ -14,10 +14,20 @@ pub(crate) trait SendingEnd: Send {
 
     fn send(&mut self, buffer: ShmBuf) -> Result<Self::Sent, SendError<ShmBuf>>;
     fn try_send(&mut self, buffer: ShmBuf) -> Result<Self::Sent, SendError<ShmBuf>>;
-    fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<Self::Sent, SendError<ShmBuf>>;
-    fn send_async(&mut self, buffer: ShmBuf) -> impl Future<Output = Result<Self::Sent, SendError<ShmBuf>>>;
+    fn send_timeout(
+        &mut self,
+        buffer: ShmBuf,
+        timeout: Duration,
+    ) -> Result<Self::Sent, SendError<ShmBuf>>;
+    fn send_async(
+        &mut self,
+        buffer: ShmBuf,
+    ) -> impl Future<Output = Result<Self::Sent, SendError<ShmBuf>>>;
     fn send_bytes(&mut self, bytes: &[u8]) -> Result<Self::Sent, SendErrorKind>;
-    fn send_bytes_async(&mut self, bytes: &[u8]) -> impl Future<Output = Result<Self::Sent, SendErrorKind>>;
+    fn send_bytes_async(
+        &mut self,
+        bytes: &[u8],
+    ) -> impl Future<Output = Result<Self::Sent, SendErrorKind>>;
 }
 
 macro_rules! sending_end {
@@ -31,16 +41,26 @@ macro_rules! sending_end {
             fn try_send(&mut self, buffer: ShmBuf) -> Result<$sent, SendError<ShmBuf>> {
                 self.try_send(buffer).map($of)
             }
-            fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<$sent, SendError<ShmBuf>> {
+            fn send_timeout(
+                &mut self,
+                buffer: ShmBuf,
+                timeout: Duration,
+            ) -> Result<$sent, SendError<ShmBuf>> {
                 self.send_timeout(buffer, timeout).map($of)
             }
-            fn send_async(&mut self, buffer: ShmBuf) -> impl Future<Output = Result<$sent, SendError<ShmBuf>>> {
+            fn send_async(
+                &mut self,
+                buffer: ShmBuf,
+            ) -> impl Future<Output = Result<$sent, SendError<ShmBuf>>> {
                 async { self.send_async(buffer).await.map($of) }
             }
             fn send_bytes(&mut self, bytes: &[u8]) -> Result<$sent, SendErrorKind> {
                 self.send_bytes(bytes).map($of)
             }
-            fn send_bytes_async(&mut self, bytes: &[u8]) -> impl Future<Output = Result<$sent, SendErrorKind>> {
+            fn send_bytes_async(
+                &mut self,
+                bytes: &[u8],
+            ) -> impl Future<Output = Result<$sent, SendErrorKind>> {
                 async { self.send_bytes_async(bytes).await.map($of) }
             }
         }

@@ -54,7 +54,11 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    pub(crate) const NOTHING: Self = Self { allocations: 0, frees: 0, faults: 0 };
+    pub(crate) const NOTHING: Self = Self {
+        allocations: 0,
+        frees: 0,
+        faults: 0,
+    };
 
     /// Returns the cost of `work`.
     pub(crate) fn of(work: impl FnOnce()) -> Self {
@@ -69,8 +73,14 @@ impl Cost {
     }
 
     fn so_far() -> Self {
-        let faults = getrusage(UsageWho::RUSAGE_THREAD).expect("what this thread has used").minor_page_faults();
-        Self { allocations: ALLOCATED.get(), frees: FREED.get(), faults }
+        let faults = getrusage(UsageWho::RUSAGE_THREAD)
+            .expect("what this thread has used")
+            .minor_page_faults();
+        Self {
+            allocations: ALLOCATED.get(),
+            frees: FREED.get(),
+            faults,
+        }
     }
 }
 

@@ -17,7 +17,12 @@ pub(crate) fn give_shm(command: &mut Command, options: &'static [u8]) {
 }
 
 pub(crate) fn mount_shm(options: &[u8]) -> io::Result<()> {
-    mount(b"tmpfs\0", b"/dev/shm\0", libc::MS_NOSUID | libc::MS_NODEV, options)
+    mount(
+        b"tmpfs\0",
+        b"/dev/shm\0",
+        libc::MS_NOSUID | libc::MS_NODEV,
+        options,
+    )
 }
 
 /// Keeps the mounts that follow from other mount namespaces.
@@ -43,7 +48,9 @@ pub(crate) fn give_mounts(
     mount_shm: impl Fn() -> io::Result<()> + Send + Sync + 'static,
 ) {
     // SAFETY: `geteuid` and `getegid` have no preconditions.
-    let (is_root, uid, gid) = (is_root(), unsafe { libc::geteuid() }, unsafe { libc::getegid() });
+    let (is_root, uid, gid) = (is_root(), unsafe { libc::geteuid() }, unsafe {
+        libc::getegid()
+    });
     let (uid_inside, gid_inside) = match inside {
         Inside::Itself => (uid, gid),
         Inside::Root => (0, 0),
@@ -59,7 +66,8 @@ pub(crate) fn give_mounts(
         // SAFETY: `unshare` touches no memory; a forked child has one thread.
         check(unsafe { libc::unshare(user | libc::CLONE_NEWNS) })?;
         if !is_root {
-            maps.iter().try_for_each(|(path, text)| std::fs::write(path, text))?;
+            maps.iter()
+                .try_for_each(|(path, text)| std::fs::write(path, text))?;
         }
         keep_mounts()?;
         mount_shm()
@@ -73,7 +81,15 @@ pub(crate) fn give_mounts(
 pub(crate) fn mount(kind: &[u8], target: &[u8], flags: c_ulong, options: &[u8]) -> io::Result<()> {
     let text = |bytes: &[u8]| bytes.as_ptr().cast::<libc::c_char>();
     // SAFETY: every slice ends with a NUL, as callers of `mount` ensure.
-    check(unsafe { libc::mount(text(kind), text(target), text(kind), flags, text(options).cast()) })
+    check(unsafe {
+        libc::mount(
+            text(kind),
+            text(target),
+            text(kind),
+            flags,
+            text(options).cast(),
+        )
+    })
 }
 
 pub(crate) fn check(result: c_int) -> io::Result<()> {
@@ -92,6 +108,9 @@ pub(crate) fn is_root() -> bool {
 /// Reports why a test cannot run here. In CI, where everything is set up for the tests, fails
 /// instead.
 pub(crate) fn skip(reason: &str) {
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot be skipped in CI: {reason}");
+    assert!(
+        std::env::var("CI").as_deref() != Ok("true"),
+        "cannot be skipped in CI: {reason}"
+    );
     println!("SKIPPED: {reason}");
 }

@@ -12,15 +12,25 @@ use std::time::{Duration, Instant};
 /// Waits until a thread of this process sleeps on a futex.
 pub(crate) fn wait_until_asleep(thread: i32) {
     let futexes = [libc::SYS_futex, libc::SYS_futex_waitv].map(|call| call.to_string());
-    let call = || fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).expect("a thread that lives");
-    while !call().split(' ').next().is_some_and(|call| futexes.iter().any(|futex| futex == call)) {
+    let call = || {
+        fs::read_to_string(format!("/proc/self/task/{thread}/syscall"))
+            .expect("a thread that lives")
+    };
+    while !call()
+        .split(' ')
+        .next()
+        .is_some_and(|call| futexes.iter().any(|futex| futex == call))
+    {
         thread::yield_now();
     }
 }
 
 /// Runs `sleep` in a thread, and `wake` once that thread sleeps. Returns the result, and how long
 /// `sleep` went on after that.
-pub(crate) fn wake_sleeper<T: Send>(sleep: impl FnOnce() -> T + Send, wake: impl FnOnce()) -> (T, Duration) {
+pub(crate) fn wake_sleeper<T: Send>(
+    sleep: impl FnOnce() -> T + Send,
+    wake: impl FnOnce(),
+) -> (T, Duration) {
     wake_sleeper_after(|_| (), sleep, wake)
 }
 
@@ -50,12 +60,18 @@ pub(crate) fn wake_sleeper_after<T: Send>(
 /// would be slower.
 pub(crate) fn assert_prompt(attempt: impl FnMut() -> Duration) {
     let quickest = std::iter::repeat_with(attempt).take(3).min().unwrap();
-    assert!(quickest < Duration::from_millis(500), "{quickest:?}: only the once-a-second check found it");
+    assert!(
+        quickest < Duration::from_millis(500),
+        "{quickest:?}: only the once-a-second check found it"
+    );
 }
 
 /// Calls `repeated` in another thread, over and over until `work` has ended. Returns the result of
 /// `work`, and how often `repeated` was called.
-pub(crate) fn beside<T, R>(mut repeated: impl FnMut() -> R + Send, work: impl FnOnce() -> T) -> (T, u64) {
+pub(crate) fn beside<T, R>(
+    mut repeated: impl FnMut() -> R + Send,
+    work: impl FnOnce() -> T,
+) -> (T, u64) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let at_the_end = SetOnDrop(&is_over);

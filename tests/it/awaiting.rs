@@ -4,10 +4,13 @@ use crate::ends::SendingEnd;
 use crate::fixtures::{mappings, unique_prefix, FOR_EVER, NOW};
 use crate::threads::{assert_prompt, wait_until_asleep, wake_sleeper, wake_sleeper_after};
 use shm_pool::channel::{
-    wait_any, Interrupter, Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError,
+    wait_any, Interrupter, Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender,
+    WaitAnyError,
 };
 use shm_pool::{Client, Provider};
-use shm_pool_support::tasks::{block_on, noop_waker, panicking_waker, poll_once, reporting_waker, Woken};
+use shm_pool_support::tasks::{
+    block_on, noop_waker, panicking_waker, poll_once, reporting_waker, Woken,
+};
 use std::cell::RefCell;
 use std::fs::File;
 use std::future::{poll_fn, Future};
@@ -28,20 +31,44 @@ struct Scene {
 impl Scene {
     fn new(test: &str) -> Self {
         let provider = Provider::builder().max_bytes(8 << 20).build().unwrap();
-        Self { provider, client: Client::new(), test: unique_prefix(test) }
+        Self {
+            provider,
+            client: Client::new(),
+            test: unique_prefix(test),
+        }
     }
 
     fn channel(&self, number: usize, capacity: usize) -> (Sender, Receiver) {
         let name = format!("{}-{number}", self.test);
-        let sender = Sender::builder().capacity(capacity).loans(16).spin(NOW).create(&self.provider, &name).unwrap();
-        (sender, Receiver::builder().spin(NOW).open(&self.client, &name).unwrap())
+        let sender = Sender::builder()
+            .capacity(capacity)
+            .loans(16)
+            .spin(NOW)
+            .create(&self.provider, &name)
+            .unwrap();
+        (
+            sender,
+            Receiver::builder()
+                .spin(NOW)
+                .open(&self.client, &name)
+                .unwrap(),
+        )
     }
 
     /// Creates a publisher and two receivers that it waits for.
     fn publisher(&self) -> (Publisher, [Receiver; 2]) {
-        let publisher = Publisher::builder().spin(NOW).create(&self.provider, &self.test).unwrap();
-        let options = Receiver::builder().on_full(OnFull::Block).capacity(1).spin(NOW);
-        (publisher, [(); 2].map(|()| options.clone().open(&self.client, &self.test).unwrap()))
+        let publisher = Publisher::builder()
+            .spin(NOW)
+            .create(&self.provider, &self.test)
+            .unwrap();
+        let options = Receiver::builder()
+            .on_full(OnFull::Block)
+            .capacity(1)
+            .spin(NOW);
+        (
+            publisher,
+            [(); 2].map(|()| options.clone().open(&self.client, &self.test).unwrap()),
+        )
     }
 
     fn channels(&self, count: usize) -> (Vec<Sender>, Vec<Receiver>) {
@@ -70,7 +97,10 @@ fn send_and_recv() {
         for expected in 0..COUNT {
             assert_eq!(number(&receiver.recv_async().await.unwrap()), expected);
         }
-        assert!(matches!(receiver.recv_async().await, Err(RecvError::Disconnected)));
+        assert!(matches!(
+            receiver.recv_async().await,
+            Err(RecvError::Disconnected)
+        ));
     });
     sending.join().unwrap();
 }
@@ -79,8 +109,12 @@ fn send_and_recv() {
 fn send_and_cancel<E: SendingEnd>(end: &mut E, count: u64, waker: &Waker, expected: E::Sent) {
     for number in 0..count {
         let bytes = number.to_ne_bytes();
-        let early = (0..number % 3).find_map(|_| poll_once(pin!(end.send_bytes_async(&bytes)), waker));
-        assert_eq!(early.unwrap_or_else(|| block_on(end.send_bytes_async(&bytes))), Ok(expected));
+        let early =
+            (0..number % 3).find_map(|_| poll_once(pin!(end.send_bytes_async(&bytes)), waker));
+        assert_eq!(
+            early.unwrap_or_else(|| block_on(end.send_bytes_async(&bytes))),
+            Ok(expected)
+        );
     }
 }
 
@@ -137,9 +171,15 @@ fn cancelled_send_returns_buffer() {
     drop(receiver);
     woken.recv_timeout(FOR_EVER).unwrap();
     let error = poll_once(sending.as_mut(), &waker).unwrap().unwrap_err();
-    assert_eq!((error.kind(), error.into_message().len()), (SendErrorKind::Disconnected, 1000));
+    assert_eq!(
+        (error.kind(), error.into_message().len()),
+        (SendErrorKind::Disconnected, 1000)
+    );
     drop(sending);
-    assert_eq!(block_on(sender.send_bytes_async(&[0; 49])), Err(SendErrorKind::TooLong { len: 49, max: 48 }));
+    assert_eq!(
+        block_on(sender.send_bytes_async(&[0; 49])),
+        Err(SendErrorKind::TooLong { len: 49, max: 48 })
+    );
 }
 
 /// Waits for more ends than one system call takes, spread over several helpers.
@@ -165,7 +205,9 @@ fn three_hundred_receivers() {
         for at in (0..COUNT).rev() {
             senders[at].send_bytes(&round.to_ne_bytes()).unwrap();
             while received[at] != round + 1 {
-                woken.recv_timeout(FOR_EVER).expect("the helper of each end wakes");
+                woken
+                    .recv_timeout(FOR_EVER)
+                    .expect("the helper of each end wakes");
                 poll_all(&mut received);
             }
         }
@@ -181,7 +223,10 @@ fn drop_wakes_task() {
     assert!(poll_once(receiving.as_mut(), &waker).is_none());
     drop(sender);
     woken.recv_timeout(FOR_EVER).unwrap();
-    assert!(matches!(poll_once(receiving.as_mut(), &waker), Some(Err(RecvError::Disconnected))));
+    assert!(matches!(
+        poll_once(receiving.as_mut(), &waker),
+        Some(Err(RecvError::Disconnected))
+    ));
 }
 
 /// A panicking waker does not end the helper, on which all other tasks depend.
@@ -189,15 +234,21 @@ fn drop_wakes_task() {
 fn waker_panics() {
     let scene = Scene::new("await-panic");
     let (mut senders, mut receivers) = scene.channels(2);
-    assert!(receivers[0].poll_recv(&mut Context::from_waker(&panicking_waker())).is_pending());
+    assert!(receivers[0]
+        .poll_recv(&mut Context::from_waker(&panicking_waker()))
+        .is_pending());
     senders[0].send_bytes(b"one").unwrap();
     let (waker, woken) = reporting_waker();
-    assert!(receivers[1].poll_recv(&mut Context::from_waker(&waker)).is_pending());
+    assert!(receivers[1]
+        .poll_recv(&mut Context::from_waker(&waker))
+        .is_pending());
     senders[1].send_bytes(b"two").unwrap();
     woken.recv_timeout(FOR_EVER).unwrap();
     // The end whose waker panicked can be awaited again.
     assert_eq!(&block_on(receivers[0].recv_async()).unwrap()[..], b"one");
-    assert!(receivers[0].poll_recv(&mut Context::from_waker(&waker)).is_pending());
+    assert!(receivers[0]
+        .poll_recv(&mut Context::from_waker(&waker))
+        .is_pending());
     senders[0].send_bytes(b"three").unwrap();
     woken.recv_timeout(FOR_EVER).unwrap();
 }
@@ -218,7 +269,9 @@ fn waker_drops_its_end() {
     let drops = Arc::new(Drops(Default::default(), told));
     // The waker, which may be called at any time, finds the receiver.
     let mut place = drops.0.lock().unwrap();
-    assert!(receiver.poll_recv(&mut Context::from_waker(&Waker::from(drops.clone()))).is_pending());
+    assert!(receiver
+        .poll_recv(&mut Context::from_waker(&Waker::from(drops.clone())))
+        .is_pending());
     *place = Some(receiver);
     drop(place);
     let _early_call = sender.send_bytes(b"drop it");
@@ -233,7 +286,9 @@ fn awaited_end_is_unmapped() {
     let (waker, _woken) = reporting_waker();
     for _ in 0..50 {
         let (_sender, mut receiver) = scene.channel(0, 2);
-        assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+        assert!(receiver
+            .poll_recv(&mut Context::from_waker(&waker))
+            .is_pending());
     }
     // A provider keeps the buffers on loan to its channels.
     drop(scene.provider);
@@ -251,7 +306,9 @@ fn wait_any_is_fair() {
     for count in [1, 2, 128, 129] {
         let scene = Scene::new(&format!("any-turn-{count}"));
         let (mut senders, mut receivers) = scene.channels(count);
-        senders.iter_mut().for_each(|sender| sender.send_bytes(b"one").unwrap());
+        senders
+            .iter_mut()
+            .for_each(|sender| sender.send_bytes(b"one").unwrap());
         senders[0].send_bytes(b"two").unwrap();
         let mut named = vec![0; count];
         for _ in 0..=count {
@@ -262,9 +319,14 @@ fn wait_any_is_fair() {
         let mut expected = vec![1; count];
         expected[0] = 2;
         assert_eq!(named, expected);
-        assert!(matches!(any(&mut receivers, NOW), Err(WaitAnyError::TimedOut { receivers }) if receivers == count));
+        assert!(
+            matches!(any(&mut receivers, NOW), Err(WaitAnyError::TimedOut { receivers }) if receivers == count)
+        );
         let soon = Duration::from_millis(1);
-        assert!(matches!(any(&mut receivers, soon), Err(WaitAnyError::TimedOut { .. })));
+        assert!(matches!(
+            any(&mut receivers, soon),
+            Err(WaitAnyError::TimedOut { .. })
+        ));
     }
 }
 
@@ -297,7 +359,9 @@ fn any_end_wakes() {
         let (ask, asked) = mpsc::sync_channel::<usize>(0);
         let sending = thread::spawn(move || {
             for index in asked {
-                senders[index].send_bytes(&(index as u64).to_ne_bytes()).unwrap();
+                senders[index]
+                    .send_bytes(&(index as u64).to_ne_bytes())
+                    .unwrap();
             }
         });
         for round in 0..1000 {
@@ -310,13 +374,19 @@ fn any_end_wakes() {
         sending.join().unwrap();
         // All senders are dropped; each receiver learns it.
         let index = any(&mut receivers, FOR_EVER).unwrap();
-        assert!(matches!(receivers[index].try_recv(), Err(RecvError::Disconnected)));
+        assert!(matches!(
+            receivers[index].try_recv(),
+            Err(RecvError::Disconnected)
+        ));
     }
 }
 
 #[test]
 fn wait_any_of_none() {
-    assert!(matches!(wait_any(&mut [], FOR_EVER), Err(WaitAnyError::NoReceivers)));
+    assert!(matches!(
+        wait_any(&mut [], FOR_EVER),
+        Err(WaitAnyError::NoReceivers)
+    ));
 }
 
 /// None is lost just as the thread falls asleep, and none counts twice.
@@ -331,30 +401,47 @@ fn interrupt_ends_one_wait() {
     interrupter.clone().interrupt();
     sender.send_bytes(b"one").unwrap();
     assert_eq!(&receiver.recv().unwrap()[..], b"one");
-    assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "this does not wait");
+    assert!(
+        matches!(receiver.try_recv(), Err(RecvError::Empty)),
+        "this does not wait"
+    );
     assert!(matches!(receiver.recv(), Err(RecvError::Interrupted)));
-    assert!(matches!(receiver.recv_timeout(NOW), Err(RecvError::TimedOut)));
+    assert!(matches!(
+        receiver.recv_timeout(NOW),
+        Err(RecvError::TimedOut)
+    ));
 
     // At any time. Each interrupt is acknowledged by the wait that it ends.
     let (answer, answers) = mpsc::channel();
     let receiving = thread::spawn(move || {
         while let Err(error) = receiver.recv() {
-            answer.send(matches!(error, RecvError::Interrupted)).unwrap();
+            answer
+                .send(matches!(error, RecvError::Interrupted))
+                .unwrap();
         }
         receiver
     });
     for _ in 0..20_000 {
         interrupter.interrupt();
-        assert!(answers.recv_timeout(FOR_EVER).expect("an interrupt was lost"));
+        assert!(answers
+            .recv_timeout(FOR_EVER)
+            .expect("an interrupt was lost"));
     }
     sender.send_bytes(b"end").unwrap();
     drop(receiving.join().unwrap());
-    assert!(answers.recv().is_err(), "a wait was ended that nobody interrupted");
+    assert!(
+        answers.recv().is_err(),
+        "a wait was ended that nobody interrupted"
+    );
     interrupter.interrupt(); // of a dropped end
 }
 
 /// Interrupts waits, alternately before and while they sleep.
-fn assert_interrupted(count: usize, by: &Interrupter, mut wait: impl FnMut() -> Result<(), SendErrorKind>) {
+fn assert_interrupted(
+    count: usize,
+    by: &Interrupter,
+    mut wait: impl FnMut() -> Result<(), SendErrorKind>,
+) {
     for _ in 0..count {
         thread::scope(|scope| {
             scope.spawn(|| by.interrupt());
@@ -368,7 +455,10 @@ fn assert_interrupted(count: usize, by: &Interrupter, mut wait: impl FnMut() -> 
 fn interrupt_sender() {
     let scene = Scene::new("interrupt-sender");
     let name = format!("{}-alone", scene.test);
-    let mut alone = Sender::builder().spin(NOW).create(&scene.provider, &name).unwrap();
+    let mut alone = Sender::builder()
+        .spin(NOW)
+        .create(&scene.provider, &name)
+        .unwrap();
     let interrupter = alone.interrupter();
     assert_interrupted(200, &interrupter, || alone.wait_for_receiver(FOR_EVER));
     // While no receiver is connected, an interrupt must not be reported as a disconnect.
@@ -393,10 +483,16 @@ fn interrupt_wait_any() {
                 let waits = scope.spawn(|| any(&mut receivers, FOR_EVER));
                 interrupter.interrupt();
                 let ended = waits.join().unwrap();
-                assert!(matches!(ended, Err(WaitAnyError::Interrupted { index }) if index == at), "{ended:?}");
+                assert!(
+                    matches!(ended, Err(WaitAnyError::Interrupted { index }) if index == at),
+                    "{ended:?}"
+                );
             });
         }
-        assert!(matches!(any(&mut receivers, NOW), Err(WaitAnyError::TimedOut { .. })));
+        assert!(matches!(
+            any(&mut receivers, NOW),
+            Err(WaitAnyError::TimedOut { .. })
+        ));
     }
 }
 
@@ -427,9 +523,14 @@ fn stream() {
     let scene = Scene::new("await-stream");
     let (mut sender, mut receiver) = scene.channel(0, 2);
     let sending = thread::spawn(move || {
-        (0..1000_u64).for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
+        (0..1000_u64)
+            .for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
     });
-    let mut next = || block_on(poll_fn(|context| std::pin::Pin::new(&mut receiver).poll_next(context)));
+    let mut next = || {
+        block_on(poll_fn(|context| {
+            std::pin::Pin::new(&mut receiver).poll_next(context)
+        }))
+    };
     for expected in 0..1000 {
         assert_eq!(number(&next().unwrap().unwrap()), expected);
     }
@@ -459,7 +560,9 @@ fn task_polls_two_receivers() {
     let (mut senders, mut receivers) = scene.channels(3);
     let sending = thread::spawn(move || {
         for sent in 0..COUNT {
-            senders[sent as usize % 3].send_bytes(&sent.to_ne_bytes()).unwrap();
+            senders[sent as usize % 3]
+                .send_bytes(&sent.to_ne_bytes())
+                .unwrap();
         }
         senders // none ends before all was received
     });
@@ -496,7 +599,9 @@ fn publisher_awaits_slowest() {
         })
     });
     send_and_cancel(&mut publisher, COUNT, &noop_waker(), 2);
-    receiving.into_iter().for_each(|thread| thread.join().unwrap());
+    receiving
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
 }
 
 /// While it waits for one of several receivers, or for a receiver to join.
@@ -506,15 +611,25 @@ fn interrupt_publisher() {
     let (mut publisher, mut receivers) = scene.publisher();
     let interrupter = publisher.interrupter();
     interrupter.interrupt();
-    assert_eq!(publisher.wait_for_receivers(3, FOR_EVER), Err(SendErrorKind::Interrupted), "kept until a wait");
-    assert_eq!(publisher.wait_for_receivers(3, NOW), Err(SendErrorKind::TimedOut), "taken");
+    assert_eq!(
+        publisher.wait_for_receivers(3, FOR_EVER),
+        Err(SendErrorKind::Interrupted),
+        "kept until a wait"
+    );
+    assert_eq!(
+        publisher.wait_for_receivers(3, NOW),
+        Err(SendErrorKind::TimedOut),
+        "taken"
+    );
     for slow in 0..2 {
         while publisher.try_send_bytes(b"").is_ok() {}
         let other = &mut receivers[1 - slow];
         while other.try_recv().is_ok() {}
         assert_interrupted(50, &interrupter, || publisher.send_bytes(b"").map(drop));
         assert_interrupted(50, &interrupter, || publisher.wait_until_received(FOR_EVER));
-        assert_interrupted(50, &interrupter, || publisher.wait_for_receivers(3, FOR_EVER));
+        assert_interrupted(50, &interrupter, || {
+            publisher.wait_for_receivers(3, FOR_EVER)
+        });
         while receivers[slow].try_recv().is_ok() {}
     }
 }
@@ -524,12 +639,23 @@ fn interrupt_publisher() {
 fn wait_any_of_publishers() {
     let scene = Scene::new("any-pub");
     let mut publisher = Publisher::create(&scene.provider, &scene.test).unwrap();
-    let open = || Receiver::builder().capacity(1).spin(NOW).open(&scene.client, &scene.test).unwrap();
+    let open = || {
+        Receiver::builder()
+            .capacity(1)
+            .spin(NOW)
+            .open(&scene.client, &scene.test)
+            .unwrap()
+    };
     let (mut one, mut other, mut pair) = (open(), open(), scene.channel(0, 2));
     assert!(publisher.has_receivers());
     let sending = thread::spawn(move || {
         (0..20_000_u64).for_each(|number| {
-            assert_eq!(publisher.send_bytes(&number.to_ne_bytes()).map(|sent| sent.receivers), Ok(2))
+            assert_eq!(
+                publisher
+                    .send_bytes(&number.to_ne_bytes())
+                    .map(|sent| sent.receivers),
+                Ok(2)
+            )
         });
         pair.0.send_bytes(b"over").unwrap();
         (publisher, pair.0)
@@ -537,7 +663,10 @@ fn wait_any_of_publishers() {
     let (mut next, mut is_over) = ([0, 0], false);
     while !is_over || next != [20_000; 2] {
         let found = wait_any(&mut [&mut one, &mut other, &mut pair.1], FOR_EVER).unwrap();
-        let receiver = [&mut one, &mut other, &mut pair.1].into_iter().nth(found).unwrap();
+        let receiver = [&mut one, &mut other, &mut pair.1]
+            .into_iter()
+            .nth(found)
+            .unwrap();
         match receiver.try_recv() {
             Ok(message) if found == 2 => is_over = &message[..] == b"over",
             Ok(message) => {
@@ -558,11 +687,18 @@ fn connected_receiver_ignores_seat() {
     type Way = fn(&mut Receiver) -> Result<Message, RecvError>;
     const REFUSED: u32 = 1 << 30;
     let scene = Scene::new("await-seats");
-    let mut publisher = Publisher::builder().receivers(4).create(&scene.provider, &scene.test).unwrap();
+    let mut publisher = Publisher::builder()
+        .receivers(4)
+        .create(&scene.provider, &scene.test)
+        .unwrap();
     let ways: [Way; 4] = [
         |receiver| receiver.recv(),
         |receiver| block_on(receiver.recv_async()),
-        |receiver| wait_any(&mut [receiver], FOR_EVER).map(|_| receiver.try_recv()).unwrap(),
+        |receiver| {
+            wait_any(&mut [receiver], FOR_EVER)
+                .map(|_| receiver.try_recv())
+                .unwrap()
+        },
         |receiver| loop {
             match receiver.try_recv() {
                 Err(RecvError::Empty) => thread::yield_now(),
@@ -572,7 +708,10 @@ fn connected_receiver_ignores_seat() {
     ];
     let (tell, received) = mpsc::channel();
     let threads = ways.map(|receive| {
-        let mut receiver = Receiver::builder().spin(NOW).open(&scene.client, &scene.test).unwrap();
+        let mut receiver = Receiver::builder()
+            .spin(NOW)
+            .open(&scene.client, &scene.test)
+            .unwrap();
         let tell = tell.clone();
         thread::spawn(move || loop {
             match receive(&mut receiver) {
@@ -581,11 +720,23 @@ fn connected_receiver_ignores_seat() {
             }
         })
     });
-    let meeting = File::options().write(true).open(format!("/dev/shm/shm_pool.{}.channel", scene.test)).unwrap();
+    let meeting = File::options()
+        .write(true)
+        .open(format!("/dev/shm/shm_pool.{}.channel", scene.test))
+        .unwrap();
     for sent in 0..100_u64 {
-        assert_eq!(publisher.send_bytes(&sent.to_ne_bytes()).map(|sent| sent.receivers), Ok(4));
+        assert_eq!(
+            publisher
+                .send_bytes(&sent.to_ne_bytes())
+                .map(|sent| sent.receivers),
+            Ok(4)
+        );
         // All receivers are connected by now.
-        (0..4).for_each(|seat| meeting.write_all_at(&REFUSED.to_ne_bytes(), 128 + seat * 16).unwrap());
+        (0..4).for_each(|seat| {
+            meeting
+                .write_all_at(&REFUSED.to_ne_bytes(), 128 + seat * 16)
+                .unwrap()
+        });
         (0..4).for_each(|_| assert_eq!(received.recv_timeout(FOR_EVER), Ok(sent)));
     }
     drop(publisher);
@@ -614,23 +765,37 @@ fn first_message_wakes_unconnected() {
     let ways: [Way; 4] = [
         |receiver, _| receiver.recv(),
         |receiver, _| block_on(receiver.recv_async()),
-        |receiver, _| wait_any(&mut [receiver], FOR_EVER).map(|_| receiver.try_recv()).unwrap(),
+        |receiver, _| {
+            wait_any(&mut [receiver], FOR_EVER)
+                .map(|_| receiver.try_recv())
+                .unwrap()
+        },
         |receiver, others| {
             let mut all: Vec<_> = others.iter_mut().collect();
             all.push(receiver);
-            wait_any(&mut all, FOR_EVER).map(|at| all[at].try_recv()).unwrap()
+            wait_any(&mut all, FOR_EVER)
+                .map(|at| all[at].try_recv())
+                .unwrap()
         },
     ];
     let scene = Scene::new("await-meeting");
     // More words than one system call sleeps on.
     let (_senders, mut others) = scene.channels(128);
-    for (way, meeting) in ways.into_iter().flat_map(|way| MEETINGS.map(|meeting| (way, meeting))) {
+    for (way, meeting) in ways
+        .into_iter()
+        .flat_map(|way| MEETINGS.map(|meeting| (way, meeting)))
+    {
         assert_prompt(|| {
-            let publisher = Publisher::builder().receivers(1).history(usize::from(meeting == Meeting::History));
+            let publisher = Publisher::builder()
+                .receivers(1)
+                .history(usize::from(meeting == Meeting::History));
             let publisher = publisher.create(&scene.provider, &scene.test).unwrap();
             let publisher = RefCell::new(publisher);
             publisher.borrow_mut().send_bytes(b"before").unwrap();
-            let mut receiver = Receiver::builder().spin(NOW).open(&scene.client, &scene.test).unwrap();
+            let mut receiver = Receiver::builder()
+                .spin(NOW)
+                .open(&scene.client, &scene.test)
+                .unwrap();
             let connect = |thread| {
                 if meeting == Meeting::Before {
                     assert!(publisher.borrow_mut().has_receivers());
@@ -642,10 +807,21 @@ fn first_message_wakes_unconnected() {
             let wake = || match meeting {
                 Meeting::History => assert!(publisher.borrow_mut().has_receivers()),
                 Meeting::Message | Meeting::Before => {
-                    assert_eq!(publisher.borrow_mut().send_bytes(b"first").map(|sent| sent.receivers), Ok(1))
+                    assert_eq!(
+                        publisher
+                            .borrow_mut()
+                            .send_bytes(b"first")
+                            .map(|sent| sent.receivers),
+                        Ok(1)
+                    )
                 }
             };
-            wake_sleeper_after(connect, || drop(way(&mut receiver, &mut others).unwrap()), wake).1
+            wake_sleeper_after(
+                connect,
+                || drop(way(&mut receiver, &mut others).unwrap()),
+                wake,
+            )
+            .1
         });
     }
 }
@@ -660,20 +836,32 @@ fn assert_woken_by_drop(receiver: &mut Receiver, mut send: impl FnMut() + Send) 
 
 /// A thread or a task that sends to a receiver that has used its one loan waits until the receiver
 /// drops a message, on any thread, and is woken by the drop.
-fn assert_waits_for_loan<E: SendingEnd>(scene: &Scene, mut end: E, mut receiver: Receiver, sent: E::Sent) {
+fn assert_waits_for_loan<E: SendingEnd>(
+    scene: &Scene,
+    mut end: E,
+    mut receiver: Receiver,
+    sent: E::Sent,
+) {
     let buffer = || scene.provider.alloc(100).unwrap().freeze();
     end.send(buffer()).unwrap();
     let error = end.try_send(buffer()).unwrap_err();
     assert_eq!(error.kind(), SendErrorKind::TooManyLoans { max: 1 });
-    let error = end.send_timeout(buffer(), Duration::from_millis(1)).unwrap_err();
+    let error = end
+        .send_timeout(buffer(), Duration::from_millis(1))
+        .unwrap_err();
     assert_eq!(error.kind(), SendErrorKind::TimedOut);
-    assert_woken_by_drop(&mut receiver, || assert_eq!(end.send(buffer()).unwrap(), sent));
+    assert_woken_by_drop(&mut receiver, || {
+        assert_eq!(end.send(buffer()).unwrap(), sent)
+    });
     let held = receiver.recv().unwrap();
     let (waker, woken) = reporting_waker();
     let mut sending = pin!(end.send_async(buffer()));
     assert!(poll_once(sending.as_mut(), &waker).is_none());
     drop(held);
-    while poll_once(sending.as_mut(), &waker).map(Result::unwrap).is_none() {
+    while poll_once(sending.as_mut(), &waker)
+        .map(Result::unwrap)
+        .is_none()
+    {
         woken.recv_timeout(FOR_EVER).unwrap();
     }
 }
@@ -681,7 +869,11 @@ fn assert_waits_for_loan<E: SendingEnd>(scene: &Scene, mut end: E, mut receiver:
 #[test]
 fn send_waits_for_loan() {
     let scene = Scene::new("loan-wait");
-    let sender = Sender::builder().loans(1).spin(NOW).create(&scene.provider, &scene.test).unwrap();
+    let sender = Sender::builder()
+        .loans(1)
+        .spin(NOW)
+        .create(&scene.provider, &scene.test)
+        .unwrap();
     let receiver = Receiver::open(&scene.client, &scene.test).unwrap();
     assert_waits_for_loan(&scene, sender, receiver, ());
 }
@@ -689,7 +881,10 @@ fn send_waits_for_loan() {
 #[test]
 fn publisher_waits_for_loan() {
     let scene = Scene::new("loan-wait-pub");
-    let publisher = Publisher::builder().spin(NOW).create(&scene.provider, &scene.test).unwrap();
+    let publisher = Publisher::builder()
+        .spin(NOW)
+        .create(&scene.provider, &scene.test)
+        .unwrap();
     let options = Receiver::builder().on_full(OnFull::Block).loans(1);
     let receiver = options.open(&scene.client, &scene.test).unwrap();
     assert_waits_for_loan(&scene, publisher, receiver, 1);
@@ -704,10 +899,21 @@ fn send_future_is_polled_once() {
         let mut future = pin!(future);
         let (waker, _woken) = reporting_waker();
         assert!(poll_once(future.as_mut(), &waker).is_some());
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll_once(future.as_mut(), &waker).is_some())).is_err()
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            poll_once(future.as_mut(), &waker).is_some()
+        }))
+        .is_err()
     }
-    assert!(poll_twice(sender.send_async(scene.provider.alloc(100).unwrap().freeze())));
+    assert!(poll_twice(
+        sender.send_async(scene.provider.alloc(100).unwrap().freeze())
+    ));
     assert!(poll_twice(sender.send_bytes_async(b"x")));
-    assert_eq!((receiver.recv().unwrap().len(), receiver.recv().unwrap().len()), (100, 1));
+    assert_eq!(
+        (
+            receiver.recv().unwrap().len(),
+            receiver.recv().unwrap().len()
+        ),
+        (100, 1)
+    );
     assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
 }

@@ -25,7 +25,11 @@ struct Shared(Arc<Source>);
 
 impl Source {
     fn new(test: &str) -> Arc<Self> {
-        Arc::new(Self { prefix: unique_prefix(test), next: AtomicU64::new(7), is_refusing: AtomicBool::new(false) })
+        Arc::new(Self {
+            prefix: unique_prefix(test),
+            next: AtomicU64::new(7),
+            is_refusing: AtomicBool::new(false),
+        })
     }
 
     fn path(&self, id: u64) -> String {
@@ -45,8 +49,17 @@ impl SegmentSource for Shared {
         if self.0.is_refusing.load(Ordering::Relaxed) {
             return Err(failed(io::Error::from_raw_os_error(libc::EACCES)));
         }
-        let file = File::options().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
-        Ok(SegmentFile { id, file, path: path.into() })
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .map_err(failed)?;
+        Ok(SegmentFile {
+            id,
+            file,
+            path: path.into(),
+        })
     }
 
     fn remove(&self, id: u64, _file: File) {
@@ -55,7 +68,9 @@ impl SegmentSource for Shared {
 }
 
 fn builder() -> BackendBuilder {
-    Backend::builder().max_bytes(MIB).tuning(Tuning::new().arena_size(MIB))
+    Backend::builder()
+        .max_bytes(MIB)
+        .tuning(Tuning::new().arena_size(MIB))
 }
 
 fn build(source: &Arc<Source>) -> Backend {
@@ -93,7 +108,10 @@ fn drop_returns_chunk() {
     assert_eq!((first.0, first.1 % 64, chunk.len() >= 10_000), (7, 0, true));
     let path = source.path(7);
     let read = || std::fs::read(&path).unwrap()[first.1..first.1 + 10_000].to_vec();
-    assert!(read().iter().all(|&byte| byte == 1), "readers find it by segment and offset");
+    assert!(
+        read().iter().all(|&byte| byte == 1),
+        "readers find it by segment and offset"
+    );
     drop(chunk);
     assert_eq!(place(&backend.alloc(10_000, 1).unwrap()), first);
     assert_eq!((backend.stats().hits(), backend.stats().misses()), (1, 1));
@@ -106,17 +124,28 @@ fn dropped_cold() {
     let places = chunks.each_ref().map(place);
     chunks.into_iter().for_each(Chunk::drop_cold);
     let again = [(); 3].map(|()| backend.alloc(1000, 1).unwrap());
-    assert_eq!(again.each_ref().map(place), places, "in the order of their release");
+    assert_eq!(
+        again.each_ref().map(place),
+        places,
+        "in the order of their release"
+    );
     let [one, other, _third] = again;
     drop(one);
     other.drop_cold();
-    assert_eq!(place(&backend.alloc(1000, 1).unwrap()), places[0], "before those that are cold");
+    assert_eq!(
+        place(&backend.alloc(1000, 1).unwrap()),
+        places[0],
+        "before those that are cold"
+    );
 }
 
 #[test]
 fn dropped_cold_without_a_place() {
     let source = Source::new("cold-full");
-    let backend = builder().max_idle_per_class(0).build(Shared(source.clone())).unwrap();
+    let backend = builder()
+        .max_idle_per_class(0)
+        .build(Shared(source.clone()))
+        .unwrap();
     backend.alloc(1000, 1).unwrap().drop_cold();
     assert_eq!(backend.stats().bytes_held, 0, "nothing is kept");
     let chunk = backend.alloc(1000, 1).unwrap();
@@ -128,25 +157,51 @@ fn dropped_cold_without_a_place() {
 #[test]
 fn alignment_and_limits() {
     let source = Source::new("backend-limits");
-    let backend = builder().max_alloc(MIB / 2).build(Shared(source.clone())).unwrap();
+    let backend = builder()
+        .max_alloc(MIB / 2)
+        .build(Shared(source.clone()))
+        .unwrap();
     let chunk = backend.alloc(100, 4096).unwrap();
-    assert_eq!((chunk.offset() % 4096, chunk.as_ptr() as usize % 4096), (0, 0));
+    assert_eq!(
+        (chunk.offset() % 4096, chunk.as_ptr() as usize % 4096),
+        (0, 0)
+    );
     let kind = |len, align| backend.alloc(len, align).unwrap_err();
     assert!(matches!(kind(MIB, 1).kind(), AllocErrorKind::TooLarge { max, .. } if *max == MIB / 2));
-    assert!(matches!(kind(1, 8192).kind(), AllocErrorKind::UnsupportedAlignment { .. }));
+    assert!(matches!(
+        kind(1, 8192).kind(),
+        AllocErrorKind::UnsupportedAlignment { .. }
+    ));
     let classes = backend.classes();
     for (len, align) in [(1, 1), (1000, 64), (300_000, 1), (5000, 4096)] {
         let class = classes[backend.class(len, align).unwrap()];
-        assert!(class.size >= len && class.align >= align, "{len} {align}: {class:?}");
+        assert!(
+            class.size >= len && class.align >= align,
+            "{len} {align}: {class:?}"
+        );
     }
-    let too_much = Backend::builder().max_bytes(1 << 30).max_segment(1 << 20).build(Shared(source));
-    assert!(matches!(too_much.err(), Some(BuildError::OutOfRange { option: "max_bytes", .. })));
+    let too_much = Backend::builder()
+        .max_bytes(1 << 30)
+        .max_segment(1 << 20)
+        .build(Shared(source));
+    assert!(matches!(
+        too_much.err(),
+        Some(BuildError::OutOfRange {
+            option: "max_bytes",
+            ..
+        })
+    ));
 }
 
 #[test]
 fn tuning() {
     let source = Source::new("backend-tuning");
-    let build = |tuning| Backend::builder().max_bytes(8 * MIB).tuning(tuning).build(Shared(source.clone()));
+    let build = |tuning| {
+        Backend::builder()
+            .max_bytes(8 * MIB)
+            .tuning(tuning)
+            .build(Shared(source.clone()))
+    };
     let option = |tuning| match build(tuning).err() {
         Some(BuildError::OutOfRange { option, .. }) => option,
         other => panic!("{other:?}"),
@@ -154,7 +209,10 @@ fn tuning() {
     assert_eq!(option(Tuning::new().arena_size(0)), "arena_size");
     assert_eq!(option(Tuning::new().idle_window(1 << 40)), "idle_window");
     let node = build(Tuning::new().numa_node(1024)).err();
-    assert!(matches!(node, Some(BuildError::NumaNode { node: 1024, .. })), "{node:?}");
+    assert!(
+        matches!(node, Some(BuildError::NumaNode { node: 1024, .. })),
+        "{node:?}"
+    );
     let backend = build(Tuning::new().arena_size(4 * MIB).huge_pages(true)).unwrap();
     let _chunk = backend.alloc(100, 1).unwrap();
     assert_eq!(backend.stats().bytes_mapped, 4 * MIB);
@@ -164,7 +222,10 @@ fn tuning() {
 fn last_chunk_removes_segments() {
     let source = Source::new("backend-outlives");
     let backend = build(&source);
-    let (chunk, other) = (backend.alloc(100, 1).unwrap(), backend.alloc(100, 1).unwrap());
+    let (chunk, other) = (
+        backend.alloc(100, 1).unwrap(),
+        backend.alloc(100, 1).unwrap(),
+    );
     let (mapped, address) = (other.keep_mapped(), other.as_ptr());
     drop(backend);
     drop(other);
@@ -184,10 +245,15 @@ fn source_refuses() {
     let backend = build(&source);
     source.is_refusing.store(true, Ordering::Relaxed);
     let error = backend.alloc(100, 1).unwrap_err();
-    let AllocErrorKind::Os(os) = error.kind() else { panic!("{error}") };
+    let AllocErrorKind::Os(os) = error.kind() else {
+        panic!("{error}")
+    };
     assert_eq!((os.call(), os.errno()), ("open", Some(libc::EACCES)));
     assert!(os.object().contains(&source.prefix), "{os}");
-    assert_eq!((backend.stats().segments, backend.stats().bytes_held), (0, 0));
+    assert_eq!(
+        (backend.stats().segments, backend.stats().bytes_held),
+        (0, 0)
+    );
     source.is_refusing.store(false, Ordering::Relaxed);
     drop(backend.alloc(100, 1).unwrap());
     drop(backend);
@@ -200,7 +266,10 @@ fn unmappable_file_is_removed() {
     impl SegmentSource for ReadOnly {
         fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
             let made = self.0.create(len)?;
-            Ok(SegmentFile { file: File::open(&made.path).unwrap(), ..made })
+            Ok(SegmentFile {
+                file: File::open(&made.path).unwrap(),
+                ..made
+            })
         }
 
         fn remove(&self, id: u64, file: File) {
@@ -209,7 +278,10 @@ fn unmappable_file_is_removed() {
     }
     let source = Source::new("backend-unfit");
     let backend = builder().build(ReadOnly(Shared(source.clone()))).unwrap();
-    assert!(matches!(backend.alloc(100, 1).unwrap_err().kind(), AllocErrorKind::Os(_)));
+    assert!(matches!(
+        backend.alloc(100, 1).unwrap_err().kind(),
+        AllocErrorKind::Os(_)
+    ));
     assert_eq!(source.files(), NONE);
 }
 
@@ -217,7 +289,11 @@ fn unmappable_file_is_removed() {
 fn collects_before_refusal() {
     let source = Source::new("backend-collects");
     let in_flight = Arc::new(InFlight::default());
-    let backend = builder().collect_early(false).build(Shared(source)).unwrap().with_collector(in_flight.clone());
+    let backend = builder()
+        .collect_early(false)
+        .build(Shared(source))
+        .unwrap()
+        .with_collector(in_flight.clone());
     for _ in 0..8 {
         let chunk = backend.alloc(MIB / 8, 1).unwrap();
         in_flight.chunks.lock().unwrap().push(chunk);
@@ -242,7 +318,10 @@ fn segment_is_removed_meanwhile() {
     }
     let in_flight = Arc::new(Elsewhere(Mutex::default()));
     let builder = builder().max_idle_per_class(0).collect_early(false);
-    let backend = builder.build(Shared(Source::new("backend-meanwhile"))).unwrap().with_collector(in_flight.clone());
+    let backend = builder
+        .build(Shared(Source::new("backend-meanwhile")))
+        .unwrap()
+        .with_collector(in_flight.clone());
     for _ in 0..3 {
         let chunk = backend.alloc(MIB, 1).unwrap();
         in_flight.0.lock().unwrap().push(chunk);
@@ -253,8 +332,15 @@ fn segment_is_removed_meanwhile() {
 /// each of them.
 #[test]
 fn segment_comes_and_goes() {
-    let backend = builder().max_idle_per_class(0).build(Shared(Source::new("backend-goes"))).unwrap();
-    let alloc_many = || (0..3_000).filter(|_| backend.alloc(MIB / 4, 1).is_err()).count();
+    let backend = builder()
+        .max_idle_per_class(0)
+        .build(Shared(Source::new("backend-goes")))
+        .unwrap();
+    let alloc_many = || {
+        (0..3_000)
+            .filter(|_| backend.alloc(MIB / 4, 1).is_err())
+            .count()
+    };
     let refused: usize = thread::scope(|scope| {
         let threads = [(); 3].map(|()| scope.spawn(alloc_many));
         threads.map(|thread| thread.join().unwrap()).iter().sum()
@@ -276,9 +362,17 @@ fn collects_before_making_room() {
         in_flight.is_read.store(true, Ordering::Relaxed);
         let before = in_flight.asked.load(Ordering::Relaxed);
         let _chunk = backend.alloc(len, 1).unwrap();
-        assert_eq!(in_flight.asked.load(Ordering::Relaxed) > before, collects, "{len}");
+        assert_eq!(
+            in_flight.asked.load(Ordering::Relaxed) > before,
+            collects,
+            "{len}"
+        );
         let idle = |class: &shm_pool::ClassStats| class.size >= idle_len && class.idle == 1;
-        assert_eq!(backend.stats().classes.iter().any(idle), collects, "it is evicted");
+        assert_eq!(
+            backend.stats().classes.iter().any(idle),
+            collects,
+            "it is evicted"
+        );
     }
 }
 
@@ -321,8 +415,15 @@ fn reserve_and_trim() {
     let backend = build(&source).with_collector(in_flight.clone());
     let class = backend.class(1000, 1).unwrap();
     let reserved = backend.reserve(1000, 1, 4).unwrap();
-    assert_eq!((backend.reserved(class), backend.places(class).len()), (4, 4));
-    in_flight.chunks.lock().unwrap().extend((0..7).map(|_| backend.alloc(MIB / 8, 1).unwrap()));
+    assert_eq!(
+        (backend.reserved(class), backend.places(class).len()),
+        (4, 4)
+    );
+    in_flight
+        .chunks
+        .lock()
+        .unwrap()
+        .extend((0..7).map(|_| backend.alloc(MIB / 8, 1).unwrap()));
     assert!(backend.reserve(MIB / 4, 1, 2).unwrap_err().is_exhausted());
     assert_eq!(backend.trim(), 0);
     in_flight.is_read.store(true, Ordering::Relaxed);
@@ -333,7 +434,11 @@ fn reserve_and_trim() {
     backend.evict_idle();
     assert_eq!(backend.largest_that_fits(), MIB);
     backend.trim();
-    assert_eq!((backend.stats().bytes_held, source.files().len()), (0, 0), "an empty segment goes");
+    assert_eq!(
+        (backend.stats().bytes_held, source.files().len()),
+        (0, 0),
+        "an empty segment goes"
+    );
 }
 
 #[test]
@@ -365,7 +470,11 @@ fn tag() {
     let first = place(&chunk);
     drop(chunk);
     let again = backend.alloc(100, 1).unwrap();
-    assert_eq!((place(&again), again.tag()), (first, 9), "kept from use to use");
+    assert_eq!(
+        (place(&again), again.tag()),
+        (first, 9),
+        "kept from use to use"
+    );
     drop(again);
     backend.evict_idle();
     let new = backend.alloc(100, 1).unwrap();
@@ -373,7 +482,11 @@ fn tag() {
     drop(new);
     backend.evict_idle();
     backend.reserve(100, 1, 1).unwrap().keep();
-    assert_eq!(backend.alloc(100, 1).unwrap().tag(), 0, "one that was reserved is new, too");
+    assert_eq!(
+        backend.alloc(100, 1).unwrap().tag(),
+        0,
+        "one that was reserved is new, too"
+    );
 }
 
 #[test]
@@ -384,7 +497,10 @@ fn raw() {
     let before = place(&chunk);
     // SAFETY: turned back once.
     let chunk = unsafe { Chunk::from_raw(chunk.into_raw()) };
-    assert_eq!((place(&chunk), backend.stats().bytes_in_use), (before, chunk.len()));
+    assert_eq!(
+        (place(&chunk), backend.stats().bytes_in_use),
+        (before, chunk.len())
+    );
     drop(chunk);
     assert_eq!(backend.stats().bytes_in_use, 0);
 }
@@ -393,7 +509,10 @@ fn raw() {
 fn forked_child() {
     let source = Source::new("backend-fork");
     let backend = build(&source);
-    let (chunk, idle) = (backend.alloc(100, 1).unwrap(), backend.alloc(MIB / 2, 1).unwrap());
+    let (chunk, idle) = (
+        backend.alloc(100, 1).unwrap(),
+        backend.alloc(MIB / 2, 1).unwrap(),
+    );
     drop(idle);
     let mapped = chunk.keep_mapped();
     // SAFETY: the child takes no lock of other threads' and exits.
@@ -403,8 +522,10 @@ fn forked_child() {
             Err(error) => matches!(error.kind(), AllocErrorKind::Forked),
             Ok(_) => false,
         });
-        let is_inert = backend.is_inherited() && backend.trim() == 0 && backend.places(0).is_empty();
-        let is_inert = is_inert && !backend.wants_back(chunk.segment(), chunk.offset(), chunk.len());
+        let is_inert =
+            backend.is_inherited() && backend.trim() == 0 && backend.places(0).is_empty();
+        let is_inert =
+            is_inert && !backend.wants_back(chunk.segment(), chunk.offset(), chunk.len());
         drop(chunk);
         drop(backend);
         drop(mapped);
@@ -413,7 +534,10 @@ fn forked_child() {
     }
     let mut status = 0;
     // SAFETY: `status` is a valid place to write to.
-    assert_eq!((unsafe { libc::waitpid(pid, &mut status, 0) }, status), (pid, 0));
+    assert_eq!(
+        (unsafe { libc::waitpid(pid, &mut status, 0) }, status),
+        (pid, 0)
+    );
     assert_eq!((source.files().len(), backend.is_inherited()), (1, false));
     drop((chunk, mapped, backend));
     assert_eq!(source.files(), NONE);
@@ -424,9 +548,13 @@ fn forked_child() {
 fn long_message_beside_given_up_chunk() {
     let page = page_size();
     let source = Source::new("backend-long");
-    let builder = Backend::builder().max_bytes(32 * page).tuning(Tuning::new().arena_size(32 * page).idle_window(0));
+    let builder = Backend::builder()
+        .max_bytes(32 * page)
+        .tuning(Tuning::new().arena_size(32 * page).idle_window(0));
     let backend = builder.build(Shared(source.clone())).unwrap();
-    let mut chunks: Vec<_> = (0..32).map(|_| backend.alloc(page, page).unwrap()).collect();
+    let mut chunks: Vec<_> = (0..32)
+        .map(|_| backend.alloc(page, page).unwrap())
+        .collect();
     chunks.sort_by_key(Chunk::offset);
     let mut places: Vec<_> = chunks.into_iter().map(Some).collect();
     places[0].take().unwrap().leak();
@@ -444,7 +572,10 @@ fn long_message_beside_given_up_chunk() {
                 break 'refused;
             }
         }
-        assert!(start.elapsed() < PATIENCE, "refused although every chunk was dropped again and again");
+        assert!(
+            start.elapsed() < PATIENCE,
+            "refused although every chunk was dropped again and again"
+        );
     }
     drop((places, backend));
     assert_eq!(source.files(), NONE);
@@ -467,11 +598,20 @@ impl SegmentSource for OneId {
 #[test]
 fn segment_id_used_twice() {
     let source = Source::new("backend-id");
-    let backend = builder().tuning(Tuning::new().arena_size(MIB / 16)).build(OneId(source.clone())).unwrap();
+    let backend = builder()
+        .tuning(Tuning::new().arena_size(MIB / 16))
+        .build(OneId(source.clone()))
+        .unwrap();
     let first = backend.alloc(MIB / 32, 1).unwrap();
     let error = backend.alloc(MIB / 4, 1).unwrap_err();
-    let AllocErrorKind::Os(os) = error.kind() else { panic!("{error}") };
-    assert_eq!((os.errno(), os.object()), (Some(libc::EEXIST), "segment 7"), "{error}");
+    let AllocErrorKind::Os(os) = error.kind() else {
+        panic!("{error}")
+    };
+    assert_eq!(
+        (os.errno(), os.object()),
+        (Some(libc::EEXIST), "segment 7"),
+        "{error}"
+    );
     drop(first);
     assert!(backend.alloc(MIB / 32, 1).is_ok());
     assert_eq!(source.files(), NONE);
@@ -483,7 +623,9 @@ fn wants_back_what_a_long_message_needs() {
     let backend = build(&Source::new("wants-back"));
     let wanted = |chunk: &Chunk| backend.wants_back(chunk.segment(), chunk.offset(), chunk.len());
     let is_refused = || backend.alloc(MIB / 4, 1).is_err();
-    let mut chunks: Vec<_> = (0..16).map(|_| backend.alloc(MIB / 16, 1).unwrap()).collect();
+    let mut chunks: Vec<_> = (0..16)
+        .map(|_| backend.alloc(MIB / 16, 1).unwrap())
+        .collect();
     assert!(!chunks.iter().any(wanted));
     let mut tries = 0;
     while is_refused() {

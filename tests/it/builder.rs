@@ -21,7 +21,18 @@ fn small() -> ProviderBuilder {
 #[test]
 fn quota_of_zero() {
     let error = small().max_bytes_per_peer(0).build().unwrap_err();
-    assert!(matches!(error, BuildError::OutOfRange { option: "max_bytes_per_peer", value: 0, min: 1, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            BuildError::OutOfRange {
+                option: "max_bytes_per_peer",
+                value: 0,
+                min: 1,
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert!(small().max_bytes_per_peer(1).build().is_ok());
 }
 
@@ -35,26 +46,68 @@ fn numbers_out_of_range() {
         ("max_bytes", builder().max_bytes(usize::MAX)),
         ("max_alloc", builder().max_alloc(0)),
         ("max_alloc", builder().max_alloc((1 << 30) + 1)),
-        ("max_alloc", builder().max_bytes(1 << 20).max_alloc((1 << 20) + 1)),
-        ("max_alloc", builder().max_bytes((1 << 20) + 100).max_alloc((1 << 20) + page_size() + 1)),
-        ("max_alloc", builder().max_bytes(MAX_LEN).max_alloc((64 << 30) + 1)),
+        (
+            "max_alloc",
+            builder().max_bytes(1 << 20).max_alloc((1 << 20) + 1),
+        ),
+        (
+            "max_alloc",
+            builder()
+                .max_bytes((1 << 20) + 100)
+                .max_alloc((1 << 20) + page_size() + 1),
+        ),
+        (
+            "max_alloc",
+            builder().max_bytes(MAX_LEN).max_alloc((64 << 30) + 1),
+        ),
         ("max_alloc", builder().max_alloc(usize::MAX)),
         ("arena_size", builder().tuning(Tuning::new().arena_size(0))),
-        ("arena_size", builder().tuning(Tuning::new().arena_size((1 << 30) + 1))),
-        ("arena_size", builder().max_bytes(1 << 20).tuning(Tuning::new().arena_size((1 << 20) + 1))),
-        ("arena_size", builder().tuning(Tuning::new().arena_size(usize::MAX))),
-        ("max_idle_per_class", builder().max_idle_per_class((1 << 20) + 1)),
-        ("max_idle_per_class", builder().max_idle_per_class(usize::MAX)),
+        (
+            "arena_size",
+            builder().tuning(Tuning::new().arena_size((1 << 30) + 1)),
+        ),
+        (
+            "arena_size",
+            builder()
+                .max_bytes(1 << 20)
+                .tuning(Tuning::new().arena_size((1 << 20) + 1)),
+        ),
+        (
+            "arena_size",
+            builder().tuning(Tuning::new().arena_size(usize::MAX)),
+        ),
+        (
+            "max_idle_per_class",
+            builder().max_idle_per_class((1 << 20) + 1),
+        ),
+        (
+            "max_idle_per_class",
+            builder().max_idle_per_class(usize::MAX),
+        ),
         ("max_shared", builder().max_shared(0)),
         ("max_shared", builder().max_shared((1 << 20) + 1)),
         ("max_shared", builder().max_shared(usize::MAX)),
     ];
     for (expected, builder) in bad {
         let described = format!("{builder:?}");
-        let Err(error) = builder.build() else { panic!("{described} was built") };
-        let BuildError::OutOfRange { option, value, min, max, .. } = error else { panic!("{described}: {error}") };
+        let Err(error) = builder.build() else {
+            panic!("{described} was built")
+        };
+        let BuildError::OutOfRange {
+            option,
+            value,
+            min,
+            max,
+            ..
+        } = error
+        else {
+            panic!("{described}: {error}")
+        };
         assert_eq!(option, expected, "{described}");
-        assert!(!(min..=max).contains(&value), "{option} {value} is said to be out of {min}..={max}");
+        assert!(
+            !(min..=max).contains(&value),
+            "{option} {value} is said to be out of {min}..={max}"
+        );
     }
     assert_eq!(files(&prefix), NONE, "a failed build leaves files");
 }
@@ -76,14 +129,21 @@ fn boundary_values_work() {
         small().tuning(Tuning::new().arena_size(64 << 10)),
         small().tuning(Tuning::new().arena_size((64 << 10) + 1)),
         small().max_bytes(MAX_LEN).max_alloc(64 << 30),
-        small().max_bytes(1 << 20).tuning(Tuning::new().arena_size(1 << 20)),
-        small().max_bytes(64 << 10).tuning(Tuning::new().arena_size(64 << 10)).max_alloc(1),
+        small()
+            .max_bytes(1 << 20)
+            .tuning(Tuning::new().arena_size(1 << 20)),
+        small()
+            .max_bytes(64 << 10)
+            .tuning(Tuning::new().arena_size(64 << 10))
+            .max_alloc(1),
         small().max_idle_per_class(0),
         small().max_idle_per_class(1 << 20),
     ];
     for builder in good {
         let described = format!("{builder:?}");
-        let provider = builder.build().unwrap_or_else(|error| panic!("{described}: {error}"));
+        let provider = builder
+            .build()
+            .unwrap_or_else(|error| panic!("{described}: {error}"));
         assert_eq!(provider.alloc(1).unwrap().len(), 1, "{described}");
     }
 }
@@ -100,10 +160,29 @@ fn max_shared_limit() {
 #[test]
 fn invalid_prefixes_of_both_sides() {
     let long = "x".repeat(65);
-    for prefix in ["", long.as_str(), "a/b", "../a", "a.b", "a b", "a\0b", "ä", "a\n"] {
-        let errors = [small().name_prefix(prefix).build().err(), Client::builder().name_prefix(prefix).build().err()];
+    for prefix in [
+        "",
+        long.as_str(),
+        "a/b",
+        "../a",
+        "a.b",
+        "a b",
+        "a\0b",
+        "ä",
+        "a\n",
+    ] {
+        let errors = [
+            small().name_prefix(prefix).build().err(),
+            Client::builder().name_prefix(prefix).build().err(),
+        ];
         for error in errors {
-            let Some(BuildError::Prefix { prefix: named, max: 64 }) = error else { panic!("{prefix:?}: {error:?}") };
+            let Some(BuildError::Prefix {
+                prefix: named,
+                max: 64,
+            }) = error
+            else {
+                panic!("{prefix:?}: {error:?}")
+            };
             assert_eq!(named, prefix);
         }
     }
@@ -114,25 +193,56 @@ fn prefix() {
     for fill in ["x".repeat(64), "Z".to_owned(), "a-b_C-9".to_owned()] {
         let unique = unique_prefix("prefix");
         // Limited to 64 characters, so that the longest prefix is tested too.
-        let prefix: String = unique.chars().chain(fill.chars()).take(64.min(unique.len() + fill.len())).collect();
+        let prefix: String = unique
+            .chars()
+            .chain(fill.chars())
+            .take(64.min(unique.len() + fill.len()))
+            .collect();
         let provider = small().name_prefix(prefix.as_str()).build().unwrap();
         let messages = [100, 1 << 20].map(|len| provider.alloc(len).unwrap().freeze());
         let names = files(&provider.id().to_string());
         assert_eq!(names.len(), 2);
-        assert!(names.iter().all(|name| name.starts_with(&format!("{prefix}."))), "{names:?}");
+        assert!(
+            names
+                .iter()
+                .all(|name| name.starts_with(&format!("{prefix}."))),
+            "{names:?}"
+        );
         let descriptor = messages[0].descriptor().unwrap();
         let client = Client::builder().name_prefix(prefix).build().unwrap();
         assert!(client.attach(&descriptor).is_ok());
-        assert!(matches!(Client::new().attach(&descriptor), Err(AttachError::NoProvider { .. })));
+        assert!(matches!(
+            Client::new().attach(&descriptor),
+            Err(AttachError::NoProvider { .. })
+        ));
     }
 }
 
 #[test]
 fn invalid_modes() {
     let prefix = unique_prefix("bad-mode");
-    for mode in [0, 0o400, 0o200, 0o060, 0o066, 0o700, 0o610, 0o601, 0o1600, 0o4600, 0o100600, u32::MAX] {
-        let error = small().name_prefix(prefix.as_str()).mode(mode).build().err();
-        let Some(BuildError::Mode { mode: named }) = error else { panic!("mode {mode:o}: {error:?}") };
+    for mode in [
+        0,
+        0o400,
+        0o200,
+        0o060,
+        0o066,
+        0o700,
+        0o610,
+        0o601,
+        0o1600,
+        0o4600,
+        0o100600,
+        u32::MAX,
+    ] {
+        let error = small()
+            .name_prefix(prefix.as_str())
+            .mode(mode)
+            .build()
+            .err();
+        let Some(BuildError::Mode { mode: named }) = error else {
+            panic!("mode {mode:o}: {error:?}")
+        };
         assert_eq!(named, mode);
     }
     assert_eq!(files(&prefix), NONE, "a failed build leaves files");
@@ -143,7 +253,13 @@ fn modes_on_disk(mode: u32) -> Vec<u32> {
     let provider = small().mode(mode).build().unwrap();
     let _live = [100, 1 << 20].map(|len| provider.alloc(len).unwrap());
     let names = files(&provider.id().to_string());
-    let mode = |name: String| fs::metadata(format!("/dev/shm/{name}")).unwrap().permissions().mode() & 0o7777;
+    let mode = |name: String| {
+        fs::metadata(format!("/dev/shm/{name}"))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o7777
+    };
     // Sorted, "1" precedes "ctl".
     names.into_iter().map(mode).rev().collect()
 }
@@ -161,8 +277,18 @@ fn mode_ignores_umask() {
                 // SAFETY: `umask` has no preconditions.
                 unsafe { libc::umask(mask) };
             }
-            for (mode, payload) in [(0o600, 0o600), (0o660, 0o640), (0o640, 0o640), (0o666, 0o644), (0o606, 0o604)] {
-                assert_eq!(modes_on_disk(mode), [mode, payload], "mode {mode:o} under umask {mask:o}");
+            for (mode, payload) in [
+                (0o600, 0o600),
+                (0o660, 0o640),
+                (0o640, 0o640),
+                (0o666, 0o644),
+                (0o606, 0o604),
+            ] {
+                assert_eq!(
+                    modes_on_disk(mode),
+                    [mode, payload],
+                    "mode {mode:o} under umask {mask:o}"
+                );
             }
         }
     });
@@ -210,7 +336,11 @@ impl Drop for Directory {
         if !is_empty {
             let _ = fs::remove_dir_all(&self.0);
         }
-        assert!(is_empty || std::thread::panicking(), "objects are left in {:?}", self.0);
+        assert!(
+            is_empty || std::thread::panicking(),
+            "objects are left in {:?}",
+            self.0
+        );
     }
 }
 
@@ -226,7 +356,11 @@ fn directory() {
     let mut buffer = provider.alloc(100_000).unwrap();
     write(&mut buffer, 5);
     let message = buffer.freeze();
-    assert_eq!(directory.count(), 3, "a control object, a segment, a channel");
+    assert_eq!(
+        directory.count(),
+        3,
+        "a control object, a segment, a channel"
+    );
     assert_eq!(files(&provider.id().to_string()), NONE);
     let view = client.attach(&message.descriptor().unwrap()).unwrap();
     assert!(holds(&view, 5));
@@ -234,7 +368,10 @@ fn directory() {
     let received = receiver.recv().unwrap();
     assert!(!received.is_inline() && holds(&received, 5));
     let elsewhere = Client::new().connect(provider.id());
-    assert!(matches!(elsewhere, Err(AttachError::NoProvider { .. })), "{elsewhere:?}");
+    assert!(
+        matches!(elsewhere, Err(AttachError::NoProvider { .. })),
+        "{elsewhere:?}"
+    );
 }
 
 /// The objects of killed publishers are swept there too.
@@ -244,13 +381,27 @@ fn sweep_of_directory() {
     const LEN: usize = 64 << 10;
     let directory = Directory::new(b"swept");
     let prefix = unique_prefix("swept-there");
-    let leave = || fs::write(directory.0.join(format!("{prefix}.0123456789abcdef.1")), [7; LEN]).unwrap();
+    let leave = || {
+        fs::write(
+            directory.0.join(format!("{prefix}.0123456789abcdef.1")),
+            [7; LEN],
+        )
+        .unwrap()
+    };
     leave();
-    assert_eq!(Provider::sweep(&prefix).unwrap().objects, 0, "another directory");
+    assert_eq!(
+        Provider::sweep(&prefix).unwrap().objects,
+        0,
+        "another directory"
+    );
     let swept = Provider::sweep_in(&directory.0, &prefix).unwrap();
     assert_eq!((swept.objects, swept.bytes), (1, LEN as u64));
     leave();
-    let provider = directory.provider().name_prefix(prefix.as_str()).build().unwrap();
+    let provider = directory
+        .provider()
+        .name_prefix(prefix.as_str())
+        .build()
+        .unwrap();
     assert_eq!(directory.count(), 1, "the next provider has removed it");
     drop(provider);
 }
@@ -259,15 +410,31 @@ fn sweep_of_directory() {
 #[test]
 fn symbolic_link() {
     let directory = Directory::new(b"link");
-    let (provider, other) = (directory.provider().build().unwrap(), unique_prefix("linked"));
-    let names = || fs::read_dir(&directory.0).unwrap().map(|entry| entry.unwrap().path());
+    let (provider, other) = (
+        directory.provider().build().unwrap(),
+        unique_prefix("linked"),
+    );
+    let names = || {
+        fs::read_dir(&directory.0)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+    };
     let control = names().next().unwrap();
     let link = directory.0.join(format!("{other}.{}.ctl", provider.id()));
     symlink(control, &link).unwrap();
-    let client = Client::builder().directory(&directory.0).name_prefix(other).build().unwrap();
+    let client = Client::builder()
+        .directory(&directory.0)
+        .name_prefix(other)
+        .build()
+        .unwrap();
     let error = client.connect(provider.id()).unwrap_err();
-    let AttachError::Os(error) = error else { panic!("{error}") };
-    assert_eq!((error.call(), error.errno(), error.object()), ("open", Some(libc::ELOOP), link.to_str().unwrap()));
+    let AttachError::Os(error) = error else {
+        panic!("{error}")
+    };
+    assert_eq!(
+        (error.call(), error.errno(), error.object()),
+        ("open", Some(libc::ELOOP), link.to_str().unwrap())
+    );
     fs::remove_file(link).unwrap();
 }
 
@@ -281,15 +448,25 @@ fn invalid_directory() {
             Provider::sweep_in(&path, "it").err(),
         ];
         for error in errors {
-            let Some(BuildError::Directory { directory, .. }) = error else { panic!("{path:?}: {error:?}") };
+            let Some(BuildError::Directory { directory, .. }) = error else {
+                panic!("{path:?}: {error:?}")
+            };
             assert_eq!(directory, path);
         }
     }
     let missing = format!("/dev/shm/{}", unique_prefix("missing"));
-    let Err(BuildError::Os(error)) = builder().directory(&missing).build() else { panic!("there is none") };
-    assert_eq!((error.object(), error.errno()), (missing.as_str(), Some(libc::ENOENT)));
+    let Err(BuildError::Os(error)) = builder().directory(&missing).build() else {
+        panic!("there is none")
+    };
+    assert_eq!(
+        (error.object(), error.errno()),
+        (missing.as_str(), Some(libc::ENOENT))
+    );
     let file = builder().directory("/proc/self/status").build().err();
-    assert!(matches!(&file, Some(BuildError::Directory { .. })), "{file:?}");
+    assert!(
+        matches!(&file, Some(BuildError::Directory { .. })),
+        "{file:?}"
+    );
 }
 
 // ---- foreign files under the names that a provider would use next -------------------------------
@@ -303,7 +480,8 @@ struct Foreign(Vec<PathBuf>);
 
 impl Foreign {
     fn new(prefix: &str, provider: &Provider) -> Self {
-        let path = |serial| PathBuf::from(format!("/dev/shm/{prefix}{}", segment(provider, serial)));
+        let path =
+            |serial| PathBuf::from(format!("/dev/shm/{prefix}{}", segment(provider, serial)));
         let foreign = Self((1..=TAKEN).map(path).collect());
         for (nth, path) in foreign.0.iter().enumerate() {
             match nth % 3 {
@@ -348,11 +526,19 @@ fn name_in_use() {
         let view = client.attach(&sent.descriptor().unwrap()).unwrap();
         assert!(holds(&view, 1));
         let stats = provider.stats();
-        assert_eq!((stats.segments, stats.bytes_held), (1, stats.peak_bytes_held), "a name that was passed by is held");
+        assert_eq!(
+            (stats.segments, stats.bytes_held),
+            (1, stats.peak_bytes_held),
+            "a name that was passed by is held"
+        );
         drop((sent, view));
         drop(provider);
         foreign.assert_untouched();
-        assert_eq!(files(&prefix).len(), foreign.0.len(), "only somebody else's files are left");
+        assert_eq!(
+            files(&prefix).len(),
+            foreign.0.len(),
+            "only somebody else's files are left"
+        );
         drop(foreign);
         assert_eq!(files(&prefix), NONE);
     }

@@ -5,7 +5,8 @@ use crate::fixtures::{address, builder, files, fill, holds, message, write, Rand
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use shm_pool::{
-    AllocErrorKind, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBuf, ShmBufMut, Stats, Tuning,
+    AllocErrorKind, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBuf, ShmBufMut,
+    Stats, Tuning,
 };
 use shm_pool_support::machine::page_size;
 use std::collections::HashSet;
@@ -25,7 +26,16 @@ fn capped() -> Provider {
 fn refusal(provider: &Provider, len: usize) -> (usize, usize, usize, usize, usize) {
     let error = provider.alloc(len).unwrap_err();
     assert!(error.is_exhausted());
-    let AllocErrorKind::Exhausted { len, max_bytes, in_use, idle, leased } = *error.kind() else { panic!("{error}") };
+    let AllocErrorKind::Exhausted {
+        len,
+        max_bytes,
+        in_use,
+        idle,
+        leased,
+    } = *error.kind()
+    else {
+        panic!("{error}")
+    };
     (len, max_bytes, in_use, idle, leased)
 }
 
@@ -35,20 +45,41 @@ fn fills_cap() {
     let live = fill(&provider, QUARTER);
     assert_eq!(live.len(), 4, "memory under the cap is refused");
     let stats = provider.stats();
-    assert_eq!((stats.bytes_held, stats.peak_bytes_held, stats.max_bytes), (CAP, CAP, CAP));
+    assert_eq!(
+        (stats.bytes_held, stats.peak_bytes_held, stats.max_bytes),
+        (CAP, CAP, CAP)
+    );
     let files = files(&provider.id().to_string());
-    assert_eq!(files.len(), stats.segments + 1, "a refused allocation leaves a file: {files:?}");
+    assert_eq!(
+        files.len(),
+        stats.segments + 1,
+        "a refused allocation leaves a file: {files:?}"
+    );
     drop(live);
     assert_eq!(provider.alloc(CAP).unwrap().len(), CAP);
-    assert_eq!(provider.stats().peak_bytes_held, CAP, "the cap was exceeded on the way");
+    assert_eq!(
+        provider.stats().peak_bytes_held,
+        CAP,
+        "the cap was exceeded on the way"
+    );
 }
 
 #[test]
 fn evicts_other_classes() {
     let provider = capped();
-    for (idle, asked) in [(QUARTER, CAP), (CAP, QUARTER), (64, CAP), (4096, CAP), (5120, 64), (CAP, 64), (64, 5120)] {
+    for (idle, asked) in [
+        (QUARTER, CAP),
+        (CAP, QUARTER),
+        (64, CAP),
+        (4096, CAP),
+        (5120, 64),
+        (CAP, 64),
+        (64, 5120),
+    ] {
         drop(fill(&provider, idle));
-        let buffer = provider.alloc(asked).unwrap_or_else(|error| panic!("{asked} after idle {idle}: {error}"));
+        let buffer = provider
+            .alloc(asked)
+            .unwrap_or_else(|error| panic!("{asked} after idle {idle}: {error}"));
         assert_eq!(buffer.len(), asked);
     }
 }
@@ -57,10 +88,16 @@ fn evicts_other_classes() {
 fn ended_leases_make_room() {
     for len in [64, 4096, QUARTER] {
         let (provider, client) = (capped(), Client::new());
-        let mut live: Vec<ShmBuf> = fill(&provider, len).into_iter().map(ShmBufMut::freeze).collect();
+        let mut live: Vec<ShmBuf> = fill(&provider, len)
+            .into_iter()
+            .map(ShmBufMut::freeze)
+            .collect();
         // No more than there are records.
         live.truncate(60);
-        let views: Vec<_> = live.iter().map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
+        let views: Vec<_> = live
+            .iter()
+            .map(|message| client.attach(&message.descriptor().unwrap()).unwrap())
+            .collect();
         let count = live.len();
         drop(live);
         let (asked, cap, in_use, idle, leased) = refusal(&provider, CAP);
@@ -68,24 +105,35 @@ fn ended_leases_make_room() {
         assert_eq!(leased, count * len, "leased bytes are miscounted");
         assert_eq!(idle + leased, CAP, "the refusal's numbers do not add up");
         drop(views);
-        assert!(provider.alloc(CAP).is_ok(), "{count} chunks of {len} bytes whose leases have ended are kept");
+        assert!(
+            provider.alloc(CAP).is_ok(),
+            "{count} chunks of {len} bytes whose leases have ended are kept"
+        );
     }
 }
 
 #[test]
 fn ended_leases_are_reused_first() {
     let (provider, client) = (capped(), Client::new());
-    let all: Vec<ShmBuf> = fill(&provider, 4096).into_iter().map(ShmBufMut::freeze).collect();
+    let all: Vec<ShmBuf> = fill(&provider, 4096)
+        .into_iter()
+        .map(ShmBufMut::freeze)
+        .collect();
     let (leased, rest) = all.split_at(60);
-    let mut views: Vec<_> =
-        leased.iter().map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
+    let mut views: Vec<_> = leased
+        .iter()
+        .map(|message| client.attach(&message.descriptor().unwrap()).unwrap())
+        .collect();
     let rest = rest.to_vec();
     drop(all);
     assert!(provider.alloc(4096).unwrap_err().is_exhausted());
     // The chunk shared last is behind all others in its queue.
     drop(views.pop());
     let again = provider.alloc(4096);
-    assert!(again.is_ok(), "a free chunk of the very class is not found behind leased ones");
+    assert!(
+        again.is_ok(),
+        "a free chunk of the very class is not found behind leased ones"
+    );
     drop((rest, views));
 }
 
@@ -100,12 +148,22 @@ fn exhausted_reports_bytes() {
     drop(provider.alloc(CAP / 8).unwrap());
     let in_use = 2 * QUARTER + small.capacity();
     let expected = (QUARTER, CAP, in_use, QUARTER - small.capacity(), QUARTER);
-    assert_eq!(refusal(&provider, QUARTER), expected, "(asked, cap, in use, idle, leased)");
+    assert_eq!(
+        refusal(&provider, QUARTER),
+        expected,
+        "(asked, cap, in use, idle, leased)"
+    );
     let stats = provider.stats();
     assert_eq!((stats.bytes_in_use, stats.bytes_leased), (in_use, QUARTER));
-    assert!(holds(&view, 1) && large.len() == 2 * QUARTER, "a refused allocation touched something");
+    assert!(
+        holds(&view, 1) && large.len() == 2 * QUARTER,
+        "a refused allocation touched something"
+    );
     drop(view);
-    assert!(provider.alloc(QUARTER).is_ok(), "the same call does not work after a view was dropped");
+    assert!(
+        provider.alloc(QUARTER).is_ok(),
+        "the same call does not work after a view was dropped"
+    );
 }
 
 #[test]
@@ -116,8 +174,15 @@ fn sizes_agree() {
         let live = fill(&provider, len);
         let capacity = live[0].capacity();
         let in_use = live.len() * capacity;
-        assert_eq!(provider.stats().bytes_in_use, in_use, "statistics and handles disagree");
-        assert_eq!(refusal(&provider, len), (capacity, CAP, in_use, CAP - in_use, 0));
+        assert_eq!(
+            provider.stats().bytes_in_use,
+            in_use,
+            "statistics and handles disagree"
+        );
+        assert_eq!(
+            refusal(&provider, len),
+            (capacity, CAP, in_use, CAP - in_use, 0)
+        );
     }
 }
 
@@ -129,7 +194,11 @@ fn alloc_after_drop() {
         for _ in 0..10 {
             assert!(provider.alloc(len).unwrap_err().is_exhausted());
             live.pop();
-            live.push(provider.alloc(len).unwrap_or_else(|error| panic!("{len} bytes were just dropped: {error}")));
+            live.push(
+                provider
+                    .alloc(len)
+                    .unwrap_or_else(|error| panic!("{len} bytes were just dropped: {error}")),
+            );
         }
     }
 }
@@ -138,12 +207,22 @@ fn alloc_after_drop() {
 fn small_chunks_make_room_for_large() {
     let provider = capped();
     let mut live = fill(&provider, 64);
-    assert_eq!(live.len(), CAP / 64, "memory is lost between chunks of 64 bytes");
-    assert_eq!((provider.stats().bytes_held, provider.stats().bytes_in_use), (CAP, CAP));
+    assert_eq!(
+        live.len(),
+        CAP / 64,
+        "memory is lost between chunks of 64 bytes"
+    );
+    assert_eq!(
+        (provider.stats().bytes_held, provider.stats().bytes_in_use),
+        (CAP, CAP)
+    );
     // One live chunk is enough to fragment the free memory.
     let last = live.pop();
     drop(live);
-    assert!(provider.alloc(CAP).unwrap_err().is_exhausted(), "memory was taken from under a live chunk");
+    assert!(
+        provider.alloc(CAP).unwrap_err().is_exhausted(),
+        "memory was taken from under a live chunk"
+    );
     drop(last);
     assert_eq!(provider.alloc(CAP).unwrap().len(), CAP);
     assert_eq!(provider.stats().segments, 1);
@@ -153,7 +232,11 @@ fn small_chunks_make_room_for_large() {
 #[test]
 fn hopeless_request_evicts_nothing() {
     const FRAME: usize = 6_200_000;
-    let provider = builder().max_bytes(64 << 20).max_idle_per_class(64).build().unwrap();
+    let provider = builder()
+        .max_bytes(64 << 20)
+        .max_idle_per_class(64)
+        .build()
+        .unwrap();
     drop(provider.reserve(48, 64).unwrap());
     let reserved = provider.stats().misses();
     let frames = fill(&provider, FRAME);
@@ -164,7 +247,11 @@ fn hopeless_request_evicts_nothing() {
         assert!(provider.alloc(FRAME).unwrap_err().is_exhausted());
     }
     let small: Vec<_> = (0..64).map(|_| provider.alloc(48).unwrap()).collect();
-    assert_eq!(provider.stats().misses(), misses, "reserved chunks were destroyed for what did not fit");
+    assert_eq!(
+        provider.stats().misses(),
+        misses,
+        "reserved chunks were destroyed for what did not fit"
+    );
     drop((small, frames));
 }
 
@@ -176,14 +263,23 @@ fn busy_class_stays_at_cap() {
     live.pop();
     let misses = |len: usize| {
         let stats = provider.stats();
-        stats.classes.iter().filter(|class| class.size == len).map(|class| class.misses).sum::<u64>()
+        stats
+            .classes
+            .iter()
+            .filter(|class| class.size == len)
+            .map(|class| class.misses)
+            .sum::<u64>()
     };
     for len in (1..40).map(|lines| 2048 + lines * 64) {
         drop(provider.alloc(1024).unwrap());
         drop(provider.alloc(len).unwrap());
     }
     // The first is a one-off; only the second shows that the class recurs.
-    assert_eq!(misses(1024), 2, "a chunk that is used again and again was destroyed for others");
+    assert_eq!(
+        misses(1024),
+        2,
+        "a chunk that is used again and again was destroyed for others"
+    );
     assert!(provider.stats().segments_created <= 4);
 }
 
@@ -196,22 +292,39 @@ fn at_the_cap() -> (Provider, Vec<ShmBufMut>) {
 }
 
 fn chunks(provider: &Provider) -> usize {
-    provider.stats().classes.iter().map(|class| class.chunks).sum()
+    provider
+        .stats()
+        .classes
+        .iter()
+        .map(|class| class.chunks)
+        .sum()
 }
 
 /// Chunks kept for messages of many sizes would block later ones.
 #[test]
 fn one_off_is_exact() {
     for len in [1_usize, 2100, 131_073, 200_000] {
-        let exact = len.next_multiple_of(if len < 32 * page_size() { 64 } else { page_size() });
+        let exact = len.next_multiple_of(if len < 32 * page_size() {
+            64
+        } else {
+            page_size()
+        });
         let (provider, live) = at_the_cap();
         let before = provider.stats();
         let buffer = provider.alloc(len).unwrap();
-        assert_eq!(buffer.capacity(), exact, "{len} bytes were rounded up to a class");
+        assert_eq!(
+            buffer.capacity(),
+            exact,
+            "{len} bytes were rounded up to a class"
+        );
         assert_eq!(provider.stats().bytes_in_use, before.bytes_in_use + exact);
         let idle = chunks(&provider);
         drop(buffer);
-        assert_eq!(chunks(&provider), idle - 1, "a chunk of {len} bytes was kept");
+        assert_eq!(
+            chunks(&provider),
+            idle - 1,
+            "a chunk of {len} bytes was kept"
+        );
         assert_eq!(provider.stats().bytes_in_use, before.bytes_in_use);
         drop(live);
     }
@@ -220,25 +333,56 @@ fn one_off_is_exact() {
 /// A publisher of messages of a few sizes returns to the warm path.
 #[test]
 fn recurring_size_is_made_once() {
-    let provider = builder().max_bytes(16 * MIB).tuning(Tuning::new().arena_size(16 * MIB)).build().unwrap();
-    let large = [200_000, 300_000, 400_000, 500_000, 600_000, 700_000, MIB, 2 * MIB];
-    let sizes = [[100, 2100, 5000, 9000, 20_000, 30_000, 40_000, 70_000], large].concat();
-    let round = || sizes.iter().for_each(|&len| drop(provider.alloc(len).unwrap()));
+    let provider = builder()
+        .max_bytes(16 * MIB)
+        .tuning(Tuning::new().arena_size(16 * MIB))
+        .build()
+        .unwrap();
+    let large = [
+        200_000,
+        300_000,
+        400_000,
+        500_000,
+        600_000,
+        700_000,
+        MIB,
+        2 * MIB,
+    ];
+    let sizes = [
+        [100, 2100, 5000, 9000, 20_000, 30_000, 40_000, 70_000],
+        large,
+    ]
+    .concat();
+    let round = || {
+        sizes
+            .iter()
+            .for_each(|&len| drop(provider.alloc(len).unwrap()))
+    };
     (0..2).for_each(|_| round());
     let misses = provider.stats().misses();
     (0..100).for_each(|_| round());
-    assert_eq!(provider.stats().misses(), misses, "a chunk that recurs was not kept");
+    assert_eq!(
+        provider.stats().misses(),
+        misses,
+        "a chunk that recurs was not kept"
+    );
 }
 
 /// A message is not refused because rounding up to its class would exceed the gap.
 #[test]
 fn exact_fit_at_cap() {
-    let provider = builder().max_bytes(16 * MIB).tuning(Tuning::new().arena_size(16 * MIB)).build().unwrap();
+    let provider = builder()
+        .max_bytes(16 * MIB)
+        .tuning(Tuning::new().arena_size(16 * MIB))
+        .build()
+        .unwrap();
     let gap = 1_000_001_usize.next_multiple_of(page_size());
     // The second is a one-off.
     let _live = [59 * MIB / 4, 5 * MIB / 4 - gap].map(|len| provider.alloc(len).unwrap());
     for _ in 0..3 {
-        let buffer = provider.alloc(1_000_001).expect("there is room for it, if not for its class");
+        let buffer = provider
+            .alloc(1_000_001)
+            .expect("there is room for it, if not for its class");
         assert_eq!(buffer.capacity(), gap);
     }
 }
@@ -246,13 +390,20 @@ fn exact_fit_at_cap() {
 /// A shared one-off is not kept after its drop, given `max_idle_per_class` 0.
 #[test]
 fn no_idle_chunks_at_cap() {
-    let provider =
-        builder().max_bytes(16 * MIB).tuning(Tuning::new().arena_size(16 * MIB)).max_idle_per_class(0).build().unwrap();
+    let provider = builder()
+        .max_bytes(16 * MIB)
+        .tuning(Tuning::new().arena_size(16 * MIB))
+        .max_idle_per_class(0)
+        .build()
+        .unwrap();
     let first = provider.alloc(MIB).unwrap();
     let message = message(&provider, 3 * MIB, 1);
     message.descriptor().unwrap();
     drop((message, first));
-    assert_eq!((provider.stats().bytes_held, provider.stats().segments), (0, 0));
+    assert_eq!(
+        (provider.stats().bytes_held, provider.stats().segments),
+        (0, 0)
+    );
 }
 
 /// A descriptor in flight does not become stale while its memory is not needed.
@@ -265,14 +416,21 @@ fn dropped_one_off_stays_open() {
         let descriptor = message.descriptor().unwrap();
         drop(message);
         assert_eq!(provider.stats().bytes_leased, 0);
-        let view = client.attach(&descriptor).expect("dropped with its message");
+        let view = client
+            .attach(&descriptor)
+            .expect("dropped with its message");
         assert!(view.len() == len && holds(&view, 7));
         // While it is read, it is not overwritten; once released, it makes room.
-        let others: Vec<_> = (0..10).map(|more| provider.alloc(next + more * 4096)).collect();
+        let others: Vec<_> = (0..10)
+            .map(|more| provider.alloc(next + more * 4096))
+            .collect();
         assert!(holds(&view, 7), "overwritten under a reader");
         drop((others, view));
         drop(provider.alloc(next).unwrap());
-        assert!(client.attach(&descriptor).is_err(), "its memory was given to others and it is still open");
+        assert!(
+            client.attach(&descriptor).is_err(),
+            "its memory was given to others and it is still open"
+        );
     }
 }
 
@@ -282,11 +440,21 @@ fn growing_messages_make_few_segments() {
     let provider = builder().max_bytes(64 * MIB).build().unwrap();
     drop(fill(&provider, 100_000));
     for len in (1..=64).map(|mib| mib * MIB) {
-        assert_eq!(provider.alloc(len).unwrap_or_else(|error| panic!("{len}: {error}")).len(), len);
+        assert_eq!(
+            provider
+                .alloc(len)
+                .unwrap_or_else(|error| panic!("{len}: {error}"))
+                .len(),
+            len
+        );
         drop(provider.alloc(100).unwrap());
     }
     let stats = provider.stats();
-    assert!(stats.segments_created <= 16, "{} segments were made", stats.segments_created);
+    assert!(
+        stats.segments_created <= 16,
+        "{} segments were made",
+        stats.segments_created
+    );
     assert_eq!((stats.segments, stats.bytes_mapped), (1, 64 * MIB));
 }
 
@@ -298,15 +466,28 @@ fn failed_reserve_is_undone() {
     assert!(provider.reserve(QUARTER, 5).unwrap_err().is_exhausted());
     let after = provider.stats();
     let idle = |stats: &Stats| stats.classes.iter().map(|class| class.idle).sum::<usize>();
-    assert_eq!(idle(&after), idle(&before), "chunks that nobody has reserved are kept");
-    assert_eq!(provider.reserve(100, 5).unwrap().count(), 5, "the class is as it was");
+    assert_eq!(
+        idle(&after),
+        idle(&before),
+        "chunks that nobody has reserved are kept"
+    );
+    assert_eq!(
+        provider.reserve(100, 5).unwrap().count(),
+        5,
+        "the class is as it was"
+    );
 }
 
 /// A robot's telemetry continues when its camera sends more than planned.
 #[test]
 fn reserved_chunks_are_not_evicted() {
     const FRAME: usize = 6_000_000;
-    let provider = builder().max_bytes(60 << 20).max_idle_per_class(64).max_shared(256).build().unwrap();
+    let provider = builder()
+        .max_bytes(60 << 20)
+        .max_idle_per_class(64)
+        .max_shared(256)
+        .build()
+        .unwrap();
     let small = provider.reserve(48, 64).unwrap();
     let frames = provider.reserve(FRAME, 9).unwrap();
     let misses = provider.stats().misses();
@@ -323,7 +504,11 @@ fn reserved_chunks_are_not_evicted() {
     }
     provider.trim();
     let telemetry: Vec<_> = (0..64).map(|_| provider.alloc(48).unwrap()).collect();
-    assert_eq!(provider.stats().misses(), misses, "a reserved chunk was made anew");
+    assert_eq!(
+        provider.stats().misses(),
+        misses,
+        "a reserved chunk was made anew"
+    );
     drop(telemetry);
     // Once the reservation is dropped, its memory serves any request.
     drop((small, held, frames, tenth));
@@ -346,8 +531,18 @@ fn reserved_chunks_serve_their_class() {
 #[test]
 fn reservations_add_up() {
     let provider = builder().max_idle_per_class(8).build().unwrap();
-    let (first, second) = (provider.reserve(1000, 3).unwrap(), provider.reserve(1000, 5).unwrap());
-    let idle = || provider.stats().classes.iter().map(|class| class.idle).sum::<usize>();
+    let (first, second) = (
+        provider.reserve(1000, 3).unwrap(),
+        provider.reserve(1000, 5).unwrap(),
+    );
+    let idle = || {
+        provider
+            .stats()
+            .classes
+            .iter()
+            .map(|class| class.idle)
+            .sum::<usize>()
+    };
     assert_eq!(idle(), 8);
     assert!(provider.reserve(1000, 1).is_err(), "no more are kept idle");
     provider.trim();
@@ -363,11 +558,23 @@ fn reservations_add_up() {
 /// The first message of a real-time publisher succeeds after everything was reserved for it.
 #[test]
 fn reserved_chunks_can_be_shared() {
-    let provider = builder().max_shared(4).max_idle_per_class(8).build().unwrap();
+    let provider = builder()
+        .max_shared(4)
+        .max_idle_per_class(8)
+        .build()
+        .unwrap();
     let error = provider.reserve(100, 5).unwrap_err();
-    assert!(matches!(error.kind(), AllocErrorKind::ReserveShare(ShareError::TooManyShared { max: 4 })), "{error}");
+    assert!(
+        matches!(
+            error.kind(),
+            AllocErrorKind::ReserveShare(ShareError::TooManyShared { max: 4 })
+        ),
+        "{error}"
+    );
     let _reserved = provider.reserve(100, 4).unwrap();
-    let messages: Vec<_> = (0..4).map(|_| provider.alloc(100).unwrap().freeze()).collect();
+    let messages: Vec<_> = (0..4)
+        .map(|_| provider.alloc(100).unwrap().freeze())
+        .collect();
     assert!(messages.iter().all(|message| message.descriptor().is_ok()));
     // The records stay reserved, too.
     drop(messages);
@@ -380,7 +587,10 @@ fn smallest_cap() {
         let provider = builder().max_bytes(max_bytes).build().unwrap();
         for len in [0, 64, 4096, 5000, 64 << 10] {
             let live = fill(&provider, len.min(max_bytes));
-            assert!(!live.is_empty(), "no buffer of {len} bytes under {max_bytes}");
+            assert!(
+                !live.is_empty(),
+                "no buffer of {len} bytes under {max_bytes}"
+            );
         }
     }
 }
@@ -396,25 +606,62 @@ fn arena_size() {
     let of_a_gigabyte = || builder().max_bytes(1 << 30).max_shared(1);
     assert_eq!(first(of_a_gigabyte(), 1), 32 * MIB, "a 32nd by default");
     assert_eq!(first(of_a_gigabyte(), 8 * MIB), 64 * MIB, "eight messages");
-    assert_eq!(first(of_a_gigabyte(), 33 * MIB), 1 << 30, "32 messages of more than a 32nd, if the cap allowed it");
-    assert_eq!(first(of_a_gigabyte().tuning(Tuning::new().arena_size(64 << 10)), 1), 64 << 10);
-    assert_eq!(first(of_a_gigabyte().tuning(Tuning::new().arena_size(100 << 20)), 1), 100 << 20);
     assert_eq!(
-        first(of_a_gigabyte().tuning(Tuning::new().arena_size(64 << 10)), 4 * MIB),
+        first(of_a_gigabyte(), 33 * MIB),
+        1 << 30,
+        "32 messages of more than a 32nd, if the cap allowed it"
+    );
+    assert_eq!(
+        first(
+            of_a_gigabyte().tuning(Tuning::new().arena_size(64 << 10)),
+            1
+        ),
+        64 << 10
+    );
+    assert_eq!(
+        first(
+            of_a_gigabyte().tuning(Tuning::new().arena_size(100 << 20)),
+            1
+        ),
+        100 << 20
+    );
+    assert_eq!(
+        first(
+            of_a_gigabyte().tuning(Tuning::new().arena_size(64 << 10)),
+            4 * MIB
+        ),
         4 * MIB,
         "no shorter than the message"
     );
-    assert_eq!(first(of_a_gigabyte().max_idle_per_class(0), MIB), MIB, "it goes with its message");
-    assert_eq!(first(of_a_gigabyte().max_idle_per_class(0).tuning(Tuning::new().arena_size(2 * MIB)), MIB), 2 * MIB);
+    assert_eq!(
+        first(of_a_gigabyte().max_idle_per_class(0), MIB),
+        MIB,
+        "it goes with its message"
+    );
+    assert_eq!(
+        first(
+            of_a_gigabyte()
+                .max_idle_per_class(0)
+                .tuning(Tuning::new().arena_size(2 * MIB)),
+            MIB
+        ),
+        2 * MIB
+    );
 }
 
 /// Idle messages of one size, in every second place: their total would suffice, but is fragmented.
 #[test]
 fn unservable_request_evicts_nothing() {
-    let provider =
-        builder().max_bytes(16 * MIB).max_idle_per_class(8).tuning(Tuning::new().idle_window(0)).build().unwrap();
+    let provider = builder()
+        .max_bytes(16 * MIB)
+        .max_idle_per_class(8)
+        .tuning(Tuning::new().idle_window(0))
+        .build()
+        .unwrap();
     let mut held: Vec<_> = fill(&provider, MIB).into_iter().map(Some).collect();
-    held.iter_mut().step_by(2).for_each(|buffer| drop(buffer.take()));
+    held.iter_mut()
+        .step_by(2)
+        .for_each(|buffer| drop(buffer.take()));
     let before = provider.stats();
     assert_eq!(crate::fixtures::idle(&before), 8);
     assert!(provider.alloc(4 * MIB).unwrap_err().is_exhausted());
@@ -424,7 +671,10 @@ fn unservable_request_evicts_nothing() {
     }
     let after = provider.stats();
     let idle = crate::fixtures::idle(&after);
-    assert!(idle >= 6, "{idle} of 8: more went than the place for one such message");
+    assert!(
+        idle >= 6,
+        "{idle} of 8: more went than the place for one such message"
+    );
     assert_eq!(after.bytes_held, before.bytes_held);
     drop(held);
     provider.alloc(4 * MIB).unwrap();
@@ -440,7 +690,11 @@ fn poll(provider: &Provider, len: usize) {
 /// If every chunk is as long as the refused message, whichever is dropped serves it: none is given up.
 #[test]
 fn refusals_of_one_size_retire_nothing() {
-    let provider = builder().max_bytes(CAP).max_idle_per_class(CAP / 4096).build().unwrap();
+    let provider = builder()
+        .max_bytes(CAP)
+        .max_idle_per_class(CAP / 4096)
+        .build()
+        .unwrap();
     let live = fill(&provider, 4096);
     poll(&provider, 4096);
     let (count, misses) = (live.len(), provider.stats().misses());
@@ -454,7 +708,11 @@ fn refusals_of_one_size_retire_nothing() {
 #[test]
 fn refusals_of_one_size_merge_gaps() {
     let tuning = Tuning::new().arena_size(10 * MIB).idle_window(0);
-    let provider = builder().max_bytes(10 * MIB).tuning(tuning).build().unwrap();
+    let provider = builder()
+        .max_bytes(10 * MIB)
+        .tuning(tuning)
+        .build()
+        .unwrap();
     let first = provider.alloc(3 * MIB).unwrap();
     // A length that recurs is kept.
     drop(provider.alloc(4 * MIB).unwrap());
@@ -469,7 +727,11 @@ fn refusals_of_one_size_merge_gaps() {
 /// A publisher that retries is not refused once memory has been released.
 #[test]
 fn alloc_after_refusals() {
-    let provider = builder().max_bytes(4 * MIB).tuning(Tuning::new().idle_window(0)).build().unwrap();
+    let provider = builder()
+        .max_bytes(4 * MIB)
+        .tuning(Tuning::new().idle_window(0))
+        .build()
+        .unwrap();
     let reservation = provider.reserve(48, 1).unwrap();
     let client = Client::new();
     let mut held = fill(&provider, MIB);
@@ -483,14 +745,20 @@ fn alloc_after_refusals() {
         } else {
             std::thread::scope(|scope| drop(scope.spawn(move || drop(freed)).join()));
         }
-        let buffer = provider.alloc(MIB).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        let buffer = provider
+            .alloc(MIB)
+            .unwrap_or_else(|error| panic!("round {round}: {error}"));
         // A lease ends.
         let message = buffer.freeze();
         let view = client.attach(&message.descriptor().unwrap()).unwrap();
         drop(message);
         poll(&provider, MIB);
         drop(view);
-        held.push(provider.alloc(MIB).unwrap_or_else(|error| panic!("round {round}, leased: {error}")));
+        held.push(
+            provider
+                .alloc(MIB)
+                .unwrap_or_else(|error| panic!("round {round}, leased: {error}")),
+        );
         // Memory reserved for another size is available despite refusals, and again after its drop.
         poll(&provider, 48 + MIB);
         let small = provider.alloc(48).unwrap();
@@ -511,21 +779,31 @@ fn alloc_beside_its_region() {
     let pieces_before_the_gap = 0..COUNT - WANTED;
     let pieces_behind_the_gap = WANTED..COUNT;
     for kept in pieces_before_the_gap.chain(pieces_behind_the_gap) {
-        let provider = builder().max_bytes(cap).tuning(Tuning::new().arena_size(cap)).build().unwrap();
+        let provider = builder()
+            .max_bytes(cap)
+            .tuning(Tuning::new().arena_size(cap))
+            .build()
+            .unwrap();
         let mut held = fill(&provider, PIECE);
         assert_eq!(held.len(), COUNT);
         poll(&provider, WANTED * PIECE);
         held.sort_unstable_by_key(|buffer| buffer.as_ptr());
         let _kept = held.swap_remove(kept);
         drop(held);
-        provider.alloc(WANTED * PIECE).unwrap_or_else(|error| panic!("piece {kept} was kept: {error}"));
+        provider
+            .alloc(WANTED * PIECE)
+            .unwrap_or_else(|error| panic!("piece {kept} was kept: {error}"));
     }
 }
 
 /// The same with other threads that allocate and drop at the cap.
 #[test]
 fn refusals_of_several_threads() {
-    let provider = builder().max_bytes(4 * MIB).tuning(Tuning::new().idle_window(0)).build().unwrap();
+    let provider = builder()
+        .max_bytes(4 * MIB)
+        .tuning(Tuning::new().idle_window(0))
+        .build()
+        .unwrap();
     for round in 0..100 {
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -562,7 +840,10 @@ struct Claim {
 impl Claim {
     fn new(hands: &Hands, address: usize) -> Arc<Self> {
         assert!(hands.lock().insert(address), "a chunk is in two hands");
-        Arc::new(Self { hands: hands.clone(), address })
+        Arc::new(Self {
+            hands: hands.clone(),
+            address,
+        })
     }
 }
 
@@ -583,7 +864,10 @@ struct Parcel {
 impl Parcel {
     /// Checks the bytes, and drops them.
     fn open(self) {
-        assert!(holds((*self.content).as_ref(), self.stamp), "another message's bytes");
+        assert!(
+            holds((*self.content).as_ref(), self.stamp),
+            "another message's bytes"
+        );
     }
 }
 
@@ -599,14 +883,27 @@ struct Market {
 impl Market {
     fn new(provider: Provider) -> Self {
         let (client, hands) = (Client::new(), Hands::default());
-        Self { provider, client, hands, queue: ArrayQueue::new(64), refused: AtomicU64::new(0) }
+        Self {
+            provider,
+            client,
+            hands,
+            queue: ArrayQueue::new(64),
+            refused: AtomicU64::new(0),
+        }
     }
 
     /// Puts a parcel on the queue, and opens the one that it displaces. The claim is moved along,
     /// because here it could outlive the chunk if another thread is faster.
     fn pass_on(&self, claim: Arc<Claim>, stamp: u64, content: impl AsRef<[u8]> + Send + 'static) {
-        let parcel = Parcel { _claim: claim, stamp, content: Box::new(content) };
-        self.queue.force_push(parcel).into_iter().for_each(Parcel::open);
+        let parcel = Parcel {
+            _claim: claim,
+            stamp,
+            content: Box::new(content),
+        };
+        self.queue
+            .force_push(parcel)
+            .into_iter()
+            .for_each(Parcel::open);
     }
 
     /// Makes, shares and passes on `rounds` messages of up to `max` bytes.
@@ -628,7 +925,14 @@ impl Market {
         }
     }
 
-    fn fill_and_send(&self, mut buffer: ShmBufMut, stamp: u64, way: usize, own: &Client, peer: PeerId) {
+    fn fill_and_send(
+        &self,
+        mut buffer: ShmBufMut,
+        stamp: u64,
+        way: usize,
+        own: &Client,
+        peer: PeerId,
+    ) {
         let claim = Claim::new(&self.hands, address(&buffer));
         write(&mut buffer, stamp);
         if way == 0 {
@@ -667,7 +971,11 @@ impl Market {
         std::iter::from_fn(|| self.queue.pop()).for_each(Parcel::open);
         assert!(self.hands.lock().is_empty());
         let stats = self.provider.stats();
-        assert_eq!((stats.bytes_in_use, stats.bytes_leased), (0, 0), "chunks are lost");
+        assert_eq!(
+            (stats.bytes_in_use, stats.bytes_leased),
+            (0, 0),
+            "chunks are lost"
+        );
         self.provider.trim();
         assert_eq!(self.provider.stats().bytes_held, 0, "memory is lost");
     }
@@ -681,7 +989,11 @@ fn exclusive_with_spare_memory() {
             scope.spawn(move || market.trade(thread, 4000, 40_000));
         }
     });
-    assert_eq!(market.refused.load(Ordering::Relaxed), 0, "refused though the cap is far");
+    assert_eq!(
+        market.refused.load(Ordering::Relaxed),
+        0,
+        "refused though the cap is far"
+    );
     market.clear();
 }
 
@@ -694,19 +1006,26 @@ fn exclusive_at_cap() {
         .max_idle_per_class(2);
     let market = &Market::new(builder.build().unwrap());
     thread::scope(|scope| {
-        let trades: Vec<_> =
-            (1..=THREADS).map(|thread| scope.spawn(move || market.trade(thread, 4000, 40_000))).collect();
+        let trades: Vec<_> = (1..=THREADS)
+            .map(|thread| scope.spawn(move || market.trade(thread, 4000, 40_000)))
+            .collect();
         // This thread trims, reserves and reads statistics while the others trade.
         while trades.iter().any(|trade| !trade.is_finished()) {
             market.provider.trim();
             market.client.trim();
-            assert!(market.provider.stats().bytes_held <= 512 << 10, "the cap is exceeded");
+            assert!(
+                market.provider.stats().bytes_held <= 512 << 10,
+                "the cap is exceeded"
+            );
             if let Err(error) = market.provider.reserve(30_000, 2) {
                 assert!(error.is_exhausted(), "{error}");
             }
             thread::yield_now();
         }
     });
-    assert!(market.refused.load(Ordering::Relaxed) > 0, "memory was not short");
+    assert!(
+        market.refused.load(Ordering::Relaxed) > 0,
+        "memory was not short"
+    );
     market.clear();
 }

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, Client) {
     let (client, name) = (Client::new(), unique_prefix(test));
-    let sender = Sender::builder().capacity(slots).create(provider, &name).unwrap();
+    let sender = Sender::builder()
+        .capacity(slots)
+        .create(provider, &name)
+        .unwrap();
     let receiver = Receiver::open(&client, &name).unwrap();
     (sender, receiver, client)
 }
@@ -21,7 +24,10 @@ fn capacity() {
     for slots in [2, 3, 8, 65_536] {
         let (mut sender, mut receiver, _client) = channel("chan-fit", &provider, slots);
         assert_eq!((sender.capacity(), receiver.capacity()), (slots, slots));
-        assert_eq!((sender.loans(), sender.provider()), (receiver.loans(), provider.id()));
+        assert_eq!(
+            (sender.loans(), sender.provider()),
+            (receiver.loans(), provider.id())
+        );
         let (mut sent, mut received) = (0_u64, 0_u64);
         for round in 0..20 {
             while sent - received < slots as u64 {
@@ -40,7 +46,10 @@ fn capacity() {
 fn capacity_out_of_range() {
     let provider = Provider::builder().build().unwrap();
     for wanted in [0, 1, 65_537, usize::MAX] {
-        let error = Sender::builder().capacity(wanted).create(&provider, &unique_prefix("chan-capacity")).unwrap_err();
+        let error = Sender::builder()
+            .capacity(wanted)
+            .create(&provider, &unique_prefix("chan-capacity"))
+            .unwrap_err();
         assert!(
             matches!(error, ChannelError::OutOfRange { option: "capacity", value, min: 2, max: 65_536 } if value == wanted),
             "{error}"
@@ -48,7 +57,10 @@ fn capacity_out_of_range() {
     }
     for name in ["", "a/b", "ä", &"x".repeat(65)] {
         let error = Sender::create(&provider, name).unwrap_err();
-        assert!(matches!(error, ChannelError::Name { max: 64, .. }), "{error}");
+        assert!(
+            matches!(error, ChannelError::Name { max: 64, .. }),
+            "{error}"
+        );
     }
 }
 
@@ -56,14 +68,26 @@ fn capacity_out_of_range() {
 #[test]
 fn buffer_in_several_channels() {
     let provider = Provider::builder().build().unwrap();
-    let mut channels: Vec<_> = ["chan-a", "chan-b", "chan-c"].iter().map(|name| channel(name, &provider, 8)).collect();
+    let mut channels: Vec<_> = ["chan-a", "chan-b", "chan-c"]
+        .iter()
+        .map(|name| channel(name, &provider, 8))
+        .collect();
     let buffer = provider.alloc(5000).unwrap().freeze();
     let (size, other) = (buffer.capacity(), provider.alloc(5000).unwrap());
-    channels.iter_mut().for_each(|(sender, ..)| sender.send(buffer.clone()).unwrap());
+    channels
+        .iter_mut()
+        .for_each(|(sender, ..)| sender.send(buffer.clone()).unwrap());
     drop(buffer);
-    let received: Vec<_> = channels.iter_mut().map(|(_, receiver, _)| receiver.recv().unwrap()).collect();
+    let received: Vec<_> = channels
+        .iter_mut()
+        .map(|(_, receiver, _)| receiver.recv().unwrap())
+        .collect();
     let stats = provider.stats();
-    assert_eq!((stats.bytes_in_use, stats.bytes_leased), (size, size), "one is written, one is read by three");
+    assert_eq!(
+        (stats.bytes_in_use, stats.bytes_leased),
+        (size, size),
+        "one is written, one is read by three"
+    );
     drop((received, other));
 }
 
@@ -71,8 +95,14 @@ fn buffer_in_several_channels() {
 #[test]
 fn unmappable_message() {
     let prefix = unique_prefix("chan-never");
-    let provider = Provider::builder().name_prefix(prefix.clone()).build().unwrap();
-    let client = Client::builder().name_prefix(prefix.clone()).build().unwrap();
+    let provider = Provider::builder()
+        .name_prefix(prefix.clone())
+        .build()
+        .unwrap();
+    let client = Client::builder()
+        .name_prefix(prefix.clone())
+        .build()
+        .unwrap();
     let mut sender = Sender::create(&provider, "never").unwrap();
     let mut receiver = Receiver::open(&client, "never").unwrap();
     let buffer = provider.alloc(5000).unwrap().freeze();
@@ -83,7 +113,10 @@ fn unmappable_message() {
     sender.send(buffer.clone()).unwrap();
     sender.send_bytes(b"the next one").unwrap();
     let error = receiver.recv().unwrap_err();
-    assert!(matches!(&error, RecvError::Attach(AttachError::Os(os)) if os.errno() == Some(libc::ELOOP)), "{error}");
+    assert!(
+        matches!(&error, RecvError::Attach(AttachError::Os(os)) if os.errno() == Some(libc::ELOOP)),
+        "{error}"
+    );
     assert_eq!(&receiver.recv().unwrap()[..], b"the next one");
     assert!(!buffer.is_leased(), "what was not received has come back");
 }
@@ -94,16 +127,24 @@ fn alignment() {
     let provider = Provider::builder().build().unwrap();
     let (mut sender, mut receiver, _client) = channel("chan-align", &provider, 8);
     for (len, align) in [(1, 1), (100, 128), (70_000, 4096)] {
-        let buffer = provider.alloc_layout(Layout::from_size_align(len, align).unwrap()).unwrap();
+        let buffer = provider
+            .alloc_layout(Layout::from_size_align(len, align).unwrap())
+            .unwrap();
         sender.send(buffer.freeze()).unwrap();
         let message = receiver.recv().unwrap();
-        assert_eq!((message.len(), message.as_ptr() as usize % align.max(64)), (len, 0));
+        assert_eq!(
+            (message.len(), message.as_ptr() as usize % align.max(64)),
+            (len, 0)
+        );
     }
     for len in [0, 1, 7, 48] {
         sender.send_bytes(&vec![1; len]).unwrap();
         // The alignment holds wherever the value is moved.
         let messages = [(0_u8, receiver.recv().unwrap())];
-        assert_eq!((messages[0].1.len(), messages[0].1.as_ptr() as usize % 8), (len, 0));
+        assert_eq!(
+            (messages[0].1.len(), messages[0].1.as_ptr() as usize % 8),
+            (len, 0)
+        );
     }
 }
 
@@ -121,7 +162,10 @@ fn duplicate_grant_beside_channel() {
     sender.send(message.clone()).unwrap();
     let received = receiver.recv().unwrap();
     drop(client.attach(&granted).unwrap());
-    assert!(matches!(client.attach(&granted), Err(AttachError::NotGranted)));
+    assert!(matches!(
+        client.attach(&granted),
+        Err(AttachError::NotGranted)
+    ));
     assert!(message.is_leased());
     let message = message.try_into_mut().expect_err("it is being read");
     drop(received);
@@ -133,7 +177,11 @@ fn duplicate_grant_beside_channel() {
 fn loans() {
     let provider = Provider::builder().build().unwrap();
     let name = unique_prefix("chan-often");
-    let mut sender = Sender::builder().capacity(64).loans(32).create(&provider, &name).unwrap();
+    let mut sender = Sender::builder()
+        .capacity(64)
+        .loans(32)
+        .create(&provider, &name)
+        .unwrap();
     let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
     let message = provider.alloc_zeroed(10).unwrap().freeze();
     let held: Vec<_> = (0..32)
@@ -143,7 +191,10 @@ fn loans() {
         })
         .collect();
     let error = sender.try_send(message.clone()).unwrap_err();
-    assert!(matches!(error.kind(), SendErrorKind::TooManyLoans { max: 32 }), "{error}");
+    assert!(
+        matches!(error.kind(), SendErrorKind::TooManyLoans { max: 32 }),
+        "{error}"
+    );
     drop(held);
     assert!(!message.is_leased());
     sender.send(message).unwrap();
@@ -159,13 +210,21 @@ fn wait_until_received() {
     // Each slot is once the last one sent.
     for _ in 0..10 {
         sender.send_bytes(b"").unwrap();
-        assert_eq!(sender.wait_until_received(NOW), Err(SendErrorKind::TimedOut));
+        assert_eq!(
+            sender.wait_until_received(NOW),
+            Err(SendErrorKind::TimedOut)
+        );
         assert!(receiver.try_recv().unwrap().is_empty());
         assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
         assert_eq!(sender.wait_until_received(NOW), Ok(()));
     }
-    sender.send(provider.alloc_zeroed(20_000).unwrap().freeze()).unwrap();
-    assert_eq!(sender.wait_until_received(NOW), Err(SendErrorKind::TimedOut));
+    sender
+        .send(provider.alloc_zeroed(20_000).unwrap().freeze())
+        .unwrap();
+    assert_eq!(
+        sender.wait_until_received(NOW),
+        Err(SendErrorKind::TimedOut)
+    );
     let receiving = std::thread::spawn(move || {
         let message = receiver.recv().unwrap();
         (message.len(), receiver.recv().map(|_| ()))
@@ -190,7 +249,9 @@ fn loan_outlives_sender_and_provider() {
     let kept = kept.try_into_mut().expect_err("it is lent");
     drop((sender, provider));
     assert!(kept.is_leased());
-    let kept = kept.try_into_mut().expect_err("nobody knows any more when it comes back");
+    let kept = kept
+        .try_into_mut()
+        .expect_err("nobody knows any more when it comes back");
     assert_eq!((&message[..], &kept[..]), (&b"hello"[..], &b"hello"[..]));
 }
 
@@ -203,7 +264,10 @@ fn closed_channels_are_unmapped() {
         // This message is returned when its receiver is dropped, without notifying the pool.
         sender.send(provider.alloc(5000).unwrap().freeze()).unwrap();
         drop((receiver, sender));
-        assert!(open_files("chan-over") <= 4, "the last channel's, and no more");
+        assert!(
+            open_files("chan-over") <= 4,
+            "the last channel's, and no more"
+        );
     }
 }
 
@@ -212,7 +276,10 @@ fn channel_modes() {
     let provider = Provider::builder().build().unwrap();
     for mode in [0o400, 0o700, 0o066, 0o1600] {
         let made = Sender::builder().mode(mode).create(&provider, "chan-mode");
-        assert!(matches!(made, Err(ChannelError::Mode { mode: found }) if found == mode), "{mode:#o}");
+        assert!(
+            matches!(made, Err(ChannelError::Mode { mode: found }) if found == mode),
+            "{mode:#o}"
+        );
     }
 }
 
@@ -229,7 +296,11 @@ fn unfinished_object() {
         let error = Receiver::open(&client, "c").unwrap_err();
         assert!(matches!(error, ChannelError::Closed { .. }), "{error}");
         let sender = Sender::create(&provider, "c").unwrap();
-        drop(Receiver::builder().open_timeout(&client, "c", Duration::ZERO).unwrap());
+        drop(
+            Receiver::builder()
+                .open_timeout(&client, "c", Duration::ZERO)
+                .unwrap(),
+        );
         drop(sender);
     }
 }

@@ -4,7 +4,8 @@ use crate::fixtures::{builder, files, message, pair, unique_prefix, NONE};
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
 use shm_pool::inspect::Inspector;
 use shm_pool::{
-    AllocErrorKind, AttachError, BuildError, Client, DescriptorError, OsError, Provider, ShareError, Tuning,
+    AllocErrorKind, AttachError, BuildError, Client, DescriptorError, OsError, Provider,
+    ShareError, Tuning,
 };
 use std::error::Error;
 use std::io;
@@ -16,7 +17,10 @@ fn assert_says(error: &dyn Error, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "no {part:?} in: {text}");
     }
-    assert!(text.len() < 400 && !text.contains("  ") && !text.contains('\n'), "not one readable line: {text}");
+    assert!(
+        text.len() < 400 && !text.contains("  ") && !text.contains('\n'),
+        "not one readable line: {text}"
+    );
 }
 
 #[test]
@@ -37,8 +41,14 @@ fn exhausted() {
     drop(lent);
     let _held = provider.alloc(512 << 10).unwrap();
     let error = provider.alloc(384 << 10).unwrap_err();
-    let says =
-        ["393216 bytes", "1048576", "524288 bytes are in use", "262144 are leased", "262144 are idle", "max_bytes"];
+    let says = [
+        "393216 bytes",
+        "1048576",
+        "524288 bytes are in use",
+        "262144 are leased",
+        "262144 are idle",
+        "max_bytes",
+    ];
     assert_says(&error, &says);
     assert_says(&error, &["drop"]);
     assert!(error.source().is_none());
@@ -47,7 +57,10 @@ fn exhausted() {
 #[test]
 fn reserve_too_many() {
     let provider = builder().max_idle_per_class(3).build().unwrap();
-    assert_says(&provider.reserve(100, 4).unwrap_err(), &["4 chunks", "max_idle_per_class", "3"]);
+    assert_says(
+        &provider.reserve(100, 4).unwrap_err(),
+        &["4 chunks", "max_idle_per_class", "3"],
+    );
 }
 
 #[test]
@@ -59,28 +72,51 @@ fn system_without_memory() {
     let object = format!("/dev/shm/shm_pool.{}.1", provider.id());
     assert_says(&error, &[&HUGE.to_string(), &object, "failed"]);
 
-    let AllocErrorKind::Os(os) = error.kind() else { panic!("{error}") };
+    let AllocErrorKind::Os(os) = error.kind() else {
+        panic!("{error}")
+    };
     assert!(["posix_fallocate", "mmap"].contains(&os.call()), "{os}");
     assert_eq!((os.object(), os.bytes()), (object.as_str(), HUGE));
     assert_says(&error, &[os.call()]);
     if os.errno() == Some(libc::ENOSPC) {
         assert_says(&error, &["bytes free", "max_bytes", "--shm-size"]);
     }
-    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>()).expect("the system's own error");
+    let cause = error
+        .source()
+        .and_then(|cause| cause.downcast_ref::<io::Error>())
+        .expect("the system's own error");
     assert_eq!(cause.raw_os_error(), os.errno());
 
     let stats = provider.stats();
-    assert_eq!((stats.bytes_held, stats.peak_bytes_held), (0, 0), "what was not taken is counted");
-    assert_eq!((stats.segments, stats.segments_created), (0, 0), "what was not made is counted");
-    assert_eq!(files(&format!("{}.1", provider.id())), NONE, "a segment that was made in vain is left");
-    assert!(provider.alloc(1 << 20).is_ok(), "the pool is spoilt by a refused allocation");
+    assert_eq!(
+        (stats.bytes_held, stats.peak_bytes_held),
+        (0, 0),
+        "what was not taken is counted"
+    );
+    assert_eq!(
+        (stats.segments, stats.segments_created),
+        (0, 0),
+        "what was not made is counted"
+    );
+    assert_eq!(
+        files(&format!("{}.1", provider.id())),
+        NONE,
+        "a segment that was made in vain is left"
+    );
+    assert!(
+        provider.alloc(1 << 20).is_ok(),
+        "the pool is spoilt by a refused allocation"
+    );
 }
 
 #[test]
 fn alignment_too_large() {
     let (provider, _) = pair();
     let layout = std::alloc::Layout::from_size_align(1, 8192).unwrap();
-    assert_says(&provider.alloc_layout(layout).unwrap_err(), &["8192", "4096"]);
+    assert_says(
+        &provider.alloc_layout(layout).unwrap_err(),
+        &["8192", "4096"],
+    );
 }
 
 #[test]
@@ -93,10 +129,16 @@ fn share_errors() {
     assert_says(&buffer.grant(peer).unwrap_err(), &["7 pending grants", &id]);
     let (other, _) = pair();
     let other_id = other.id().to_string();
-    assert_says(&message(&other, 1, 1).grant(peer).unwrap_err(), &[&id, &other_id]);
+    assert_says(
+        &message(&other, 1, 1).grant(peer).unwrap_err(),
+        &[&id, &other_id],
+    );
     drop((client, grants));
     assert_says(&buffer.grant(peer).unwrap_err(), &["has disconnected", &id]);
-    assert_says(&ShareError::TooManyShared { max: 5 }, &["5 records", "max_shared"]);
+    assert_says(
+        &ShareError::TooManyShared { max: 5 },
+        &["5 records", "max_shared"],
+    );
 }
 
 #[test]
@@ -110,9 +152,15 @@ fn attach_errors() {
     assert_says(&stale, &["stale", "grant", "keep"]);
     let object = format!("/dev/shm/it-nobody.{}.ctl", provider.id());
     let stranger = Client::builder().name_prefix("it-nobody").build().unwrap();
-    assert_says(&stranger.attach(&descriptor).unwrap_err(), &[&object, &provider.id().to_string(), "name_prefix"]);
+    assert_says(
+        &stranger.attach(&descriptor).unwrap_err(),
+        &[&object, &provider.id().to_string(), "name_prefix"],
+    );
     let uid = Client::builder().owner_uid(12345).build().unwrap();
-    assert_says(&uid.attach(&descriptor).unwrap_err(), &["12345", "owner_uid", ".ctl"]);
+    assert_says(
+        &uid.attach(&descriptor).unwrap_err(),
+        &["12345", "owner_uid", ".ctl"],
+    );
 }
 
 #[test]
@@ -120,17 +168,42 @@ fn descriptor_errors() {
     let error = shm_pool::Descriptor::from_bytes([0xab; 32]).unwrap_err();
     assert_eq!(error, DescriptorError::Magic { found: 0xabab });
     assert_says(&error, &["0xabab"]);
-    assert_says(&DescriptorError::Version { found: 2, supported: 1 }, &["2", "1", "version"]);
-    assert_says(&DescriptorError::Checksum { found: 1, expected: 2 }, &["0x0001", "0x0002"]);
+    assert_says(
+        &DescriptorError::Version {
+            found: 2,
+            supported: 1,
+        },
+        &["2", "1", "version"],
+    );
+    assert_says(
+        &DescriptorError::Checksum {
+            found: 1,
+            expected: 2,
+        },
+        &["0x0001", "0x0002"],
+    );
 }
 
 #[test]
 fn build_errors() {
-    let error = builder().max_bytes(1 << 20).tuning(Tuning::new().arena_size(2 << 20)).build().unwrap_err();
+    let error = builder()
+        .max_bytes(1 << 20)
+        .tuning(Tuning::new().arena_size(2 << 20))
+        .build()
+        .unwrap_err();
     assert_says(&error, &["arena_size", "2097152", "1", "1048576", "bytes"]);
-    assert_says(&builder().name_prefix("a/b").build().unwrap_err(), &["a/b", "64", "A-Z"]);
-    assert_says(&builder().mode(0o777).build().unwrap_err(), &["0o777", "0o600"]);
-    assert_says(&shm_pool::Provider::sweep("a/b").unwrap_err(), &["a/b", "64", "A-Z"]);
+    assert_says(
+        &builder().name_prefix("a/b").build().unwrap_err(),
+        &["a/b", "64", "A-Z"],
+    );
+    assert_says(
+        &builder().mode(0o777).build().unwrap_err(),
+        &["0o777", "0o600"],
+    );
+    assert_says(
+        &shm_pool::Provider::sweep("a/b").unwrap_err(),
+        &["a/b", "64", "A-Z"],
+    );
 }
 
 #[test]
@@ -139,35 +212,70 @@ fn capacity_error() {
     let mut buffer = provider.alloc(100).unwrap();
     let error = buffer.try_set_len(1 << 20).unwrap_err();
     assert_says(&error, &["1048576", &buffer.capacity().to_string()]);
-    assert_eq!((error.requested(), error.capacity()), (1 << 20, buffer.capacity()));
+    assert_eq!(
+        (error.requested(), error.capacity()),
+        (1 << 20, buffer.capacity())
+    );
 }
 
 /// A call without a size that failed.
 fn os() -> OsError {
-    Inspector::in_directory("/nowhere/at/all").report().unwrap_err()
+    Inspector::in_directory("/nowhere/at/all")
+        .report()
+        .unwrap_err()
 }
 
 /// A printed chain of causes has no gaps, and says nothing twice.
 #[test]
 fn source_is_not_displayed() {
-    let exhausted = || builder().max_bytes(1 << 20).build().unwrap().alloc(2 << 20).unwrap_err();
+    let exhausted = || {
+        builder()
+            .max_bytes(1 << 20)
+            .build()
+            .unwrap()
+            .alloc(2 << 20)
+            .unwrap_err()
+    };
     let caused: [(&str, Box<dyn Error>); 12] = [
         ("OsError", Box::new(os())),
         ("BuildError::Os", Box::new(BuildError::from(os()))),
-        ("BuildError::Random", Box::new(BuildError::Random(io::Error::from_raw_os_error(libc::EAGAIN)))),
+        (
+            "BuildError::Random",
+            Box::new(BuildError::Random(io::Error::from_raw_os_error(
+                libc::EAGAIN,
+            ))),
+        ),
         ("BuildError::NumaNode", {
-            Box::new(BuildError::NumaNode { node: 1, source: io::Error::from_raw_os_error(libc::EINVAL) })
+            Box::new(BuildError::NumaNode {
+                node: 1,
+                source: io::Error::from_raw_os_error(libc::EINVAL),
+            })
         }),
         ("AllocErrorKind::Os", Box::new(AllocErrorKind::Os(os()))),
         ("AllocErrorKind::TimedOut", {
-            Box::new(AllocErrorKind::TimedOut { timeout: Duration::from_secs(1), source: exhausted() })
+            Box::new(AllocErrorKind::TimedOut {
+                timeout: Duration::from_secs(1),
+                source: exhausted(),
+            })
         }),
-        ("AllocErrorKind::ReserveShare", Box::new(AllocErrorKind::ReserveShare(ShareError::Forked))),
+        (
+            "AllocErrorKind::ReserveShare",
+            Box::new(AllocErrorKind::ReserveShare(ShareError::Forked)),
+        ),
         ("AttachError::Os", Box::new(AttachError::from(os()))),
         ("ChannelError::Os", Box::new(ChannelError::from(os()))),
         ("RecvError::Map", Box::new(RecvError::Map(os()))),
-        ("RecvError::Attach", Box::new(RecvError::Attach(AttachError::Forked))),
-        ("WaitAnyError::NoHelper", Box::new(WaitAnyError::NoHelper { receivers: 1, source: os() })),
+        (
+            "RecvError::Attach",
+            Box::new(RecvError::Attach(AttachError::Forked)),
+        ),
+        (
+            "WaitAnyError::NoHelper",
+            Box::new(WaitAnyError::NoHelper {
+                receivers: 1,
+                source: os(),
+            }),
+        ),
     ];
     for (name, error) in &caused {
         assert!(error.source().is_some(), "{name} keeps its cause to itself");
@@ -175,20 +283,30 @@ fn source_is_not_displayed() {
     }
     assert!(RecvError::NoHelper(os()).source().is_some());
     assert_is_said_once("RecvError::NoHelper", &RecvError::NoHelper(os()));
-    let numbers: [Box<dyn Error>; 2] =
-        [Box::new(SendErrorKind::NoHelper { errno: 11 }), Box::new(RecvError::NotConnected { errno: 24 })];
+    let numbers: [Box<dyn Error>; 2] = [
+        Box::new(SendErrorKind::NoHelper { errno: 11 }),
+        Box::new(RecvError::NotConnected { errno: 24 }),
+    ];
     for error in numbers {
-        assert!(error.source().is_none() && error.to_string().contains("error"), "a number has no cause: {error}");
+        assert!(
+            error.source().is_none() && error.to_string().contains("error"),
+            "a number has no cause: {error}"
+        );
     }
 }
 
 /// Fails if an error of the chain contains the text of a later one.
 fn assert_is_said_once(name: &str, error: &dyn Error) {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    let chain: Vec<String> = std::iter::once(error.to_string()).chain(causes.map(ToString::to_string)).collect();
+    let chain: Vec<String> = std::iter::once(error.to_string())
+        .chain(causes.map(ToString::to_string))
+        .collect();
     for (at, text) in chain.iter().enumerate() {
         for cause in &chain[at + 1..] {
-            assert!(!text.contains(cause.as_str()), "{name} says its cause twice: {chain:?}");
+            assert!(
+                !text.contains(cause.as_str()),
+                "{name} says its cause twice: {chain:?}"
+            );
         }
     }
 }
@@ -196,7 +314,11 @@ fn assert_is_said_once(name: &str, error: &dyn Error) {
 #[test]
 fn os_error_without_size() {
     assert_says(&os(), &["/nowhere/at/all", "readdir"]);
-    assert!(os().bytes() == 0 && !os().to_string().contains("bytes"), "{}", os());
+    assert!(
+        os().bytes() == 0 && !os().to_string().contains("bytes"),
+        "{}",
+        os()
+    );
 }
 
 #[test]
@@ -215,20 +337,36 @@ fn errors_are_send() {
 /// The questions that a caller asks of an error of a channel.
 #[test]
 fn predicates() {
-    let (provider, client, name) = (Provider::builder().build().unwrap(), Client::new(), unique_prefix("predicates"));
+    let (provider, client, name) = (
+        Provider::builder().build().unwrap(),
+        Client::new(),
+        unique_prefix("predicates"),
+    );
     assert!(Receiver::open(&client, &name).unwrap_err().is_not_found());
-    let mut sender = Sender::builder().capacity(2).loans(1).create(&provider, &name).unwrap();
+    let mut sender = Sender::builder()
+        .capacity(2)
+        .loans(1)
+        .create(&provider, &name)
+        .unwrap();
     assert!(!Sender::create(&provider, &name).unwrap_err().is_not_found());
     let mut receiver = Receiver::open(&client, &name).unwrap();
     let error = receiver.try_recv().unwrap_err();
     assert!(error.is_empty() && !error.is_disconnected(), "{error}");
-    assert!(receiver.recv_timeout(Duration::from_millis(1)).unwrap_err().is_empty());
+    assert!(receiver
+        .recv_timeout(Duration::from_millis(1))
+        .unwrap_err()
+        .is_empty());
 
     let message = || provider.alloc(1).unwrap().freeze();
     sender.try_send(message()).unwrap();
     let error = sender.try_send(message()).unwrap_err();
-    assert!(error.is_full() && !error.is_disconnected(), "no loan: {error}");
-    let refused = std::iter::repeat_with(|| sender.try_send_bytes(b"")).find_map(Result::err).unwrap();
+    assert!(
+        error.is_full() && !error.is_disconnected(),
+        "no loan: {error}"
+    );
+    let refused = std::iter::repeat_with(|| sender.try_send_bytes(b""))
+        .find_map(Result::err)
+        .unwrap();
     assert!(refused.is_full(), "no slot: {refused}");
     drop(receiver);
     let error = sender.try_send(message()).unwrap_err();

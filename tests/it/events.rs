@@ -15,12 +15,22 @@ fn events_on_cold_paths() {
         let events = log.take();
         assert_eq!(events.len(), expected.len(), "{events:?}");
         for (event, words) in events.iter().zip(expected) {
-            assert!(words.split(", ").all(|word| event.contains(word)), "{words:?} is not in {event:?}");
+            assert!(
+                words.split(", ").all(|word| event.contains(word)),
+                "{words:?} is not in {event:?}"
+            );
         }
     };
     let prefix = unique_prefix("events");
-    let provider = builder().name_prefix(&prefix).max_bytes(1 << 20).build().unwrap();
-    told(&[&format!("INFO, provider made, max_bytes=1048576, {}, {prefix}", provider.id())]);
+    let provider = builder()
+        .name_prefix(&prefix)
+        .max_bytes(1 << 20)
+        .build()
+        .unwrap();
+    told(&[&format!(
+        "INFO, provider made, max_bytes=1048576, {}, {prefix}",
+        provider.id()
+    )]);
     drop(message(&provider, 1_000, 1));
     told(&["INFO, segment made, segment=1"]);
     let mut publisher = Publisher::builder().create(&provider, "c").unwrap();
@@ -38,12 +48,22 @@ fn events_on_cold_paths() {
     told(&["INFO, receiver disconnected, channel=\"c\""]);
     drop(publisher);
     let all = fill(&provider, 100_000);
-    assert!(log.take().iter().any(|event| event.contains("DEBUG") && event.contains("exhausted")));
+    assert!(log
+        .take()
+        .iter()
+        .any(|event| event.contains("DEBUG") && event.contains("exhausted")));
     drop(all);
     provider.trim();
     let events = log.take();
-    assert!(events.iter().any(|event| event.contains("segment given up")), "{events:?}");
-    assert!(events.iter().any(|event| event.contains("idle memory given back")));
+    assert!(
+        events
+            .iter()
+            .any(|event| event.contains("segment given up")),
+        "{events:?}"
+    );
+    assert!(events
+        .iter()
+        .any(|event| event.contains("idle memory given back")));
     drop(provider);
     told(&["INFO, provider closed"]);
 }
@@ -54,7 +74,10 @@ fn newcomer_gets_first_message() {
     let prefix = unique_prefix("events-newcomer");
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let client = Client::builder().name_prefix(&prefix).build().unwrap();
-    let mut publisher = Publisher::builder().receivers(3).create(&provider, "c").unwrap();
+    let mut publisher = Publisher::builder()
+        .receivers(3)
+        .create(&provider, "c")
+        .unwrap();
     let open = |client: &Client| Receiver::open(client, "c").unwrap();
     let [first, _second, third] = [(); 3].map(|()| open(&client));
     assert_eq!(publisher.send_bytes(b"a").map(|sent| sent.receivers), Ok(3));
@@ -74,5 +97,8 @@ fn newcomer_gets_first_message() {
     drop(hooked);
     assert_eq!(&newcomer.try_recv().unwrap()[..], b"b");
     assert_eq!(publisher.send_bytes(b"c").map(|sent| sent.receivers), Ok(3));
-    assert_eq!(&replaced.borrow_mut().as_mut().unwrap().try_recv().unwrap()[..], b"c");
+    assert_eq!(
+        &replaced.borrow_mut().as_mut().unwrap().try_recv().unwrap()[..],
+        b"c"
+    );
 }

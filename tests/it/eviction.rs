@@ -9,7 +9,11 @@ const MIB: usize = 1 << 20;
 /// A target that is no multiple of a page is reached, without evicting everything.
 #[test]
 fn trim_to_odd_target() {
-    let provider = builder().max_bytes(64 * MIB).tuning(Tuning::new().idle_window(0)).build().unwrap();
+    let provider = builder()
+        .max_bytes(64 * MIB)
+        .tuning(Tuning::new().idle_window(0))
+        .build()
+        .unwrap();
     burst(&provider, MIB, 8);
     for target in [3_000_000, 2 * MIB + 1, MIB + 4095] {
         provider.trim_to(target);
@@ -24,15 +28,20 @@ fn leased_while_idle(provider: &Provider, client: &Client, len: usize) -> ShmVie
     let sent = message(provider, len, 1);
     let descriptor = sent.descriptor().unwrap();
     drop(sent);
-    client.attach(&descriptor).expect("nobody has used it since")
+    client
+        .attach(&descriptor)
+        .expect("nobody has used it since")
 }
 
 /// The descriptor of an idle message of a reserved class still attaches.
 #[test]
 fn crowding_leaves_reserved_open() {
     const LEN: usize = 300_000;
-    let provider =
-        builder().max_bytes(16 * MIB).tuning(Tuning::new().arena_size(16 * MIB).idle_window(0)).build().unwrap();
+    let provider = builder()
+        .max_bytes(16 * MIB)
+        .tuning(Tuning::new().arena_size(16 * MIB).idle_window(0))
+        .build()
+        .unwrap();
     let _reserved = provider.reserve(LEN, 4).unwrap();
     let held: Vec<_> = (0..8).map(|_| provider.alloc(MIB).unwrap()).collect();
     let descriptor = message(&provider, LEN, 1).descriptor().unwrap();
@@ -46,11 +55,21 @@ fn crowding_leaves_reserved_open() {
 #[test]
 fn evictions_take_no_reserved_chunk() {
     const LEN: usize = 300_000;
-    let provider =
-        builder().max_bytes(16 * MIB).tuning(Tuning::new().arena_size(16 * MIB).idle_window(64)).build().unwrap();
+    let provider = builder()
+        .max_bytes(16 * MIB)
+        .tuning(Tuning::new().arena_size(16 * MIB).idle_window(64))
+        .build()
+        .unwrap();
     let _reserved = provider.reserve(LEN, 4).unwrap();
     let held: Vec<_> = (0..8).map(|_| provider.alloc(MIB).unwrap()).collect();
-    let misses = || provider.stats().classes.iter().find(|class| class.size >= LEN).map(|class| class.misses);
+    let misses = || {
+        provider
+            .stats()
+            .classes
+            .iter()
+            .find(|class| class.size >= LEN)
+            .map(|class| class.misses)
+    };
     let before = misses();
     let take_reserved = || drop([(); 4].map(|()| provider.alloc(LEN).unwrap()));
     beside(take_reserved, || {
@@ -69,8 +88,14 @@ fn evictions_take_no_reserved_chunk() {
 /// A leased idle chunk does not prevent the eviction of smaller ones.
 #[test]
 fn trim_passes_leased_class() {
-    let (provider, client) =
-        (builder().max_bytes(64 * MIB).tuning(Tuning::new().idle_window(0)).build().unwrap(), Client::new());
+    let (provider, client) = (
+        builder()
+            .max_bytes(64 * MIB)
+            .tuning(Tuning::new().idle_window(0))
+            .build()
+            .unwrap(),
+        Client::new(),
+    );
     burst(&provider, 64 << 10, 8);
     let view = leased_while_idle(&provider, &client, 6 * MIB);
     assert!(provider.trim_to(0) > 0, "eight chunks are idle");
@@ -82,7 +107,11 @@ fn trim_passes_leased_class() {
 /// A control loop that has reserved its memory does not pay for earlier use of other sizes.
 #[test]
 fn reserved_allocs_give_nothing_back() {
-    let provider = builder().max_bytes(256 * MIB).tuning(Tuning::new().idle_window(64)).build().unwrap();
+    let provider = builder()
+        .max_bytes(256 * MIB)
+        .tuning(Tuning::new().idle_window(64))
+        .build()
+        .unwrap();
     let _reservation = provider.reserve(1000, 1).unwrap();
     burst(&provider, 6 * MIB, 1);
     let held = provider.stats().bytes_held;
@@ -97,7 +126,11 @@ fn reserved_allocs_give_nothing_back() {
 /// No single allocation is delayed by milliseconds.
 #[test]
 fn one_alloc_gives_back_one_mib() {
-    let provider = builder().max_bytes(256 * MIB).tuning(Tuning::new().idle_window(64)).build().unwrap();
+    let provider = builder()
+        .max_bytes(256 * MIB)
+        .tuning(Tuning::new().idle_window(64))
+        .build()
+        .unwrap();
     burst(&provider, 6 * MIB, 16);
     let peak = provider.stats().bytes_held;
     let (mut held, mut most_at_once) = (peak, 0);
@@ -124,11 +157,16 @@ fn one_alloc_gives_back_one_mib() {
 
 /// A provider with a single record, which belongs to a message that was dropped while it was read.
 fn last_record_is_leased(max_idle: usize) -> (Provider, ShmView) {
-    let builder = builder().max_shared(1).max_bytes(MIB).max_idle_per_class(max_idle);
+    let builder = builder()
+        .max_shared(1)
+        .max_bytes(MIB)
+        .max_idle_per_class(max_idle);
     let (provider, client) = (builder.build().unwrap(), Client::new());
     let half = provider.alloc(MIB / 2).unwrap();
     // Of a size that does not recur: no shelf keeps it.
-    let view = client.attach(&message(&provider, 100_000, 1).descriptor().unwrap()).unwrap();
+    let view = client
+        .attach(&message(&provider, 100_000, 1).descriptor().unwrap())
+        .unwrap();
     drop(half);
     (provider, view)
 }
@@ -139,9 +177,15 @@ fn first_descriptor_after_last_lease() {
     for max_idle in [0, 1, 8] {
         let (provider, view) = last_record_is_leased(max_idle);
         let next = message(&provider, 5000, 2);
-        assert_eq!(next.descriptor().unwrap_err(), ShareError::TooManyShared { max: 1 });
+        assert_eq!(
+            next.descriptor().unwrap_err(),
+            ShareError::TooManyShared { max: 1 }
+        );
         drop(view);
-        assert!(next.descriptor().is_ok(), "its record is free, of {max_idle} idle ones");
+        assert!(
+            next.descriptor().is_ok(),
+            "its record is free, of {max_idle} idle ones"
+        );
     }
 }
 
@@ -152,7 +196,10 @@ fn reserve_after_last_lease() {
         let (provider, view) = last_record_is_leased(max_idle);
         assert!(provider.reserve(5000, 1).is_err(), "there is no record");
         drop(view);
-        assert!(provider.reserve(5000, 1).is_ok(), "its record is free, of {max_idle} idle ones");
+        assert!(
+            provider.reserve(5000, 1).is_ok(),
+            "its record is free, of {max_idle} idle ones"
+        );
     }
 }
 
@@ -172,11 +219,18 @@ fn failed_descriptor_after_close() {
         let view = client.attach(&descriptor).unwrap();
         drop(provider);
         for _ in 0..100 {
-            assert_eq!(other.descriptor().unwrap_err(), ShareError::TooManyShared { max: 1 });
+            assert_eq!(
+                other.descriptor().unwrap_err(),
+                ShareError::TooManyShared { max: 1 }
+            );
         }
         assert_eq!(shared.descriptor().unwrap(), descriptor, "it is as it was");
         drop_all(shared, other, view);
-        assert_eq!(files(&id), NONE, "left after the last handle, in order {way}");
+        assert_eq!(
+            files(&id),
+            NONE,
+            "left after the last handle, in order {way}"
+        );
     }
 }
 
@@ -185,13 +239,20 @@ fn failed_descriptor_after_close() {
 fn reserve_evicts_larger() {
     const LARGER: usize = 1_200_000;
     let arena = 8 * LARGER.next_multiple_of(32 << 10);
-    let builder =
-        builder().max_bytes(16 * MIB).tuning(Tuning::new().arena_size(arena).idle_window(0)).max_idle_per_class(16);
+    let builder = builder()
+        .max_bytes(16 * MIB)
+        .tuning(Tuning::new().arena_size(arena).idle_window(0))
+        .max_idle_per_class(16);
     let provider = builder.build().unwrap();
     burst(&provider, LARGER, 8);
     let stats = provider.stats();
-    assert!(stats.bytes_mapped < 16 * MIB, "the pool can grow: {stats:?}");
-    let reservation = provider.reserve(MIB, 12).expect("eight idle chunks make room");
+    assert!(
+        stats.bytes_mapped < 16 * MIB,
+        "the pool can grow: {stats:?}"
+    );
+    let reservation = provider
+        .reserve(MIB, 12)
+        .expect("eight idle chunks make room");
     assert_eq!(reservation.count(), 12);
 }
 
@@ -202,8 +263,10 @@ fn reserve_needs_no_trim() {
     let mut random = Random(11);
     let mut refused = 0;
     for _ in 0..300 {
-        let builder =
-            builder().max_bytes(CAP).tuning(Tuning::new().arena_size(64 << 10).idle_window(0)).max_idle_per_class(64);
+        let builder = builder()
+            .max_bytes(CAP)
+            .tuning(Tuning::new().arena_size(64 << 10).idle_window(0))
+            .max_idle_per_class(64);
         let provider = builder.build().unwrap();
         let mut held = Vec::new();
         for _ in 0..random.below(60) {
@@ -220,7 +283,11 @@ fn reserve_needs_no_trim() {
             refused += 1;
             provider.trim();
             let again = provider.reserve(len, count);
-            assert!(again.is_err(), "{count} of {len} bytes fit after a trim: {:?}", provider.stats());
+            assert!(
+                again.is_err(),
+                "{count} of {len} bytes fit after a trim: {:?}",
+                provider.stats()
+            );
         }
     }
     assert!(refused > 0, "nothing was refused");
@@ -241,14 +308,24 @@ fn provider(max_idle: usize) -> Provider {
 
 /// Returns the statistics of the class of messages of `len` bytes.
 fn class(provider: &Provider, len: usize) -> ClassStats {
-    provider.stats().classes.into_iter().find(|class| class.size >= len).unwrap()
+    provider
+        .stats()
+        .classes
+        .into_iter()
+        .find(|class| class.size >= len)
+        .unwrap()
 }
 
 /// Uses one small chunk until so many windows have ended, or one fewer.
 fn pass(provider: &Provider, windows: u64) {
     for _ in 0..windows {
         drop(provider.alloc(48).unwrap());
-        let chunks: usize = provider.stats().classes.iter().map(|class| class.chunks).sum();
+        let chunks: usize = provider
+            .stats()
+            .classes
+            .iter()
+            .map(|class| class.chunks)
+            .sum();
         (1..WINDOW.max(128 * chunks as u64)).for_each(|_| drop(provider.alloc(48).unwrap()));
     }
 }
@@ -264,12 +341,19 @@ fn burst_is_returned() {
     let left = provider.stats().bytes_held;
     assert!(left < 1 << 20, "{left} bytes of {peak} are still held");
     burst(&provider, 6 << 20, 32);
-    assert!(provider.stats().bytes_held >= 32 * (6 << 20), "and it can be had again");
+    assert!(
+        provider.stats().bytes_held >= 32 * (6 << 20),
+        "and it can be had again"
+    );
 }
 
 #[test]
 fn no_window() {
-    let provider = builder().max_bytes(64 << 20).tuning(Tuning::new().idle_window(0)).build().unwrap();
+    let provider = builder()
+        .max_bytes(64 << 20)
+        .tuning(Tuning::new().idle_window(0))
+        .build()
+        .unwrap();
     burst(&provider, 6 << 20, 8);
     let held = provider.stats().bytes_held;
     pass(&provider, 64);
@@ -283,9 +367,17 @@ fn once_per_window_is_kept() {
         burst(&provider, 6 << 20, 3);
         pass(&provider, 1);
     }
-    assert_eq!(class(&provider, 6 << 20).misses, 3, "made once, however many windows passed");
+    assert_eq!(
+        class(&provider, 6 << 20).misses,
+        3,
+        "made once, however many windows passed"
+    );
     pass(&provider, 4);
-    assert_eq!(class(&provider, 6 << 20).chunks, 0, "and gone once nobody needs it");
+    assert_eq!(
+        class(&provider, 6 << 20).chunks,
+        0,
+        "and gone once nobody needs it"
+    );
 }
 
 /// Each burst needs all of its chunks, and its period coincides with that of the eviction.
@@ -295,7 +387,11 @@ fn recurring_bursts() {
         let provider = provider(32);
         burst(&provider, 4096, count);
         (0..100 * WINDOW as usize / count).for_each(|_| burst(&provider, 4096, count));
-        assert_eq!(class(&provider, 4096).misses, count as u64, "bursts of {count}");
+        assert_eq!(
+            class(&provider, 4096).misses,
+            count as u64,
+            "bursts of {count}"
+        );
     }
 }
 
@@ -318,10 +414,18 @@ fn size_in_use() {
     let chunks = || class(&provider, 1 << 20).chunks;
     assert_eq!(chunks(), 32);
     (0..200 * WINDOW).for_each(|_| publish(2));
-    assert!((2..=8).contains(&chunks()), "{} chunks are kept for two messages at a time", chunks());
+    assert!(
+        (2..=8).contains(&chunks()),
+        "{} chunks are kept for two messages at a time",
+        chunks()
+    );
     let misses = class(&provider, 1 << 20).misses;
     (0..200 * WINDOW).for_each(|_| publish(2));
-    assert_eq!(class(&provider, 1 << 20).misses, misses, "no chunk comes and goes");
+    assert_eq!(
+        class(&provider, 1 << 20).misses,
+        misses,
+        "no chunk comes and goes"
+    );
 }
 
 #[test]
@@ -340,7 +444,11 @@ fn what_is_reserved_stays() {
 
 #[test]
 fn trim_to() {
-    let provider = builder().max_bytes(64 << 20).tuning(Tuning::new().idle_window(0)).build().unwrap();
+    let provider = builder()
+        .max_bytes(64 << 20)
+        .tuning(Tuning::new().idle_window(0))
+        .build()
+        .unwrap();
     burst(&provider, 1 << 20, 8);
     burst(&provider, 64 << 10, 8);
     let held = provider.stats().bytes_held;
@@ -348,17 +456,29 @@ fn trim_to() {
     let target = held - (2 << 20) - (100 << 10);
     let given = provider.trim_to(target);
     let now = provider.stats();
-    assert!(now.bytes_held <= target && now.bytes_held + given == held, "{given} of {held}: {now:?}");
-    assert!(now.bytes_held + (1 << 20) > target, "one chunk too many at most: {now:?}");
+    assert!(
+        now.bytes_held <= target && now.bytes_held + given == held,
+        "{given} of {held}: {now:?}"
+    );
+    assert!(
+        now.bytes_held + (1 << 20) > target,
+        "one chunk too many at most: {now:?}"
+    );
     let in_use = provider.alloc(1 << 20).unwrap();
     provider.trim_to(0);
     let left = provider.stats().bytes_held;
-    assert!(((1 << 20)..(1 << 20) + (64 << 10)).contains(&left), "what is in use stays: {left}");
+    assert!(
+        ((1 << 20)..(1 << 20) + (64 << 10)).contains(&left),
+        "what is in use stays: {left}"
+    );
     drop(in_use);
 }
 
 #[test]
 fn window_out_of_range() {
-    let error = Provider::builder().tuning(Tuning::new().idle_window(1 << 40)).build().unwrap_err();
+    let error = Provider::builder()
+        .tuning(Tuning::new().idle_window(1 << 40))
+        .build()
+        .unwrap_err();
     assert!(error.to_string().contains("idle_window"), "{error}");
 }

@@ -2,7 +2,8 @@
 //! the objects that this process and /dev/shm hold.
 
 use shm_pool::{
-    AllocError, AllocFuture, Client, Descriptor, DescriptorError, Provider, ProviderBuilder, ShmBuf, ShmBufMut, Stats,
+    AllocError, AllocFuture, Client, Descriptor, DescriptorError, Provider, ProviderBuilder,
+    ShmBuf, ShmBufMut, Stats,
 };
 use shm_pool_support::tasks::{block_on, Woken};
 use std::fs;
@@ -74,7 +75,11 @@ pub(crate) fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
 
 /// Allocates `count` messages, and drops them together.
 pub(crate) fn burst(provider: &Provider, len: usize, count: usize) {
-    drop((0..count).map(|_| provider.alloc(len).unwrap()).collect::<Vec<_>>());
+    drop(
+        (0..count)
+            .map(|_| provider.alloc(len).unwrap())
+            .collect::<Vec<_>>(),
+    );
 }
 
 /// A request that waits for memory as a task does.
@@ -88,7 +93,11 @@ impl<'a> Waiting<'a> {
     /// One that was not polled yet.
     pub(crate) fn new(future: AllocFuture<'a>) -> Self {
         let woken = Arc::new(Woken::default());
-        Self { future: Box::pin(future), waker: Waker::from(woken.clone()), woken }
+        Self {
+            future: Box::pin(future),
+            waker: Waker::from(woken.clone()),
+            woken,
+        }
     }
 
     /// One that was polled with its waker, in vain.
@@ -98,7 +107,11 @@ impl<'a> Waiting<'a> {
 
     /// The same with another waker.
     pub(crate) fn begin_with(future: AllocFuture<'a>, waker: Waker) -> Self {
-        Self { waker, ..Self::new(future) }.polled()
+        Self {
+            waker,
+            ..Self::new(future)
+        }
+        .polled()
     }
 
     fn polled(mut self) -> Self {
@@ -107,7 +120,9 @@ impl<'a> Waiting<'a> {
     }
 
     pub(crate) fn poll(&mut self) -> Poll<Result<ShmBufMut, AllocError>> {
-        self.future.as_mut().poll(&mut Context::from_waker(&self.waker))
+        self.future
+            .as_mut()
+            .poll(&mut Context::from_waker(&self.waker))
     }
 
     pub(crate) fn is_woken(&self) -> bool {
@@ -154,7 +169,11 @@ pub(crate) fn files(text: &str) -> Vec<String> {
 /// The number of mappings in this process of files whose name contains `text`, including deleted
 /// ones.
 pub(crate) fn mappings(text: &str) -> usize {
-    fs::read_to_string("/proc/self/maps").unwrap().lines().filter(|line| line.contains(text)).count()
+    fs::read_to_string("/proc/self/maps")
+        .unwrap()
+        .lines()
+        .filter(|line| line.contains(text))
+        .count()
 }
 
 /// The name of a provider's `serial`th segment, without the prefix.
@@ -192,5 +211,7 @@ impl Random {
 pub(crate) fn open_files(text: &str) -> usize {
     let entries = fs::read_dir("/proc/self/fd").unwrap();
     let names = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    names.filter(|name| name.to_string_lossy().contains(text)).count()
+    names
+        .filter(|name| name.to_string_lossy().contains(text))
+        .count()
 }

@@ -21,18 +21,37 @@ fn grant_keeps_message() {
         let granted = buffer.grant(peer).unwrap();
         assert_eq!(granted.granted_to(), Some(peer.slot()));
         drop(buffer);
-        assert!(provider.stats().bytes_leased >= len, "a grant in flight is not counted as leased");
+        assert!(
+            provider.stats().bytes_leased >= len,
+            "a grant in flight is not counted as leased"
+        );
         for stamp in 2..100 {
-            assert_ne!(address(&message(&provider, len, stamp)), first, "a message was lost in flight");
+            assert_ne!(
+                address(&message(&provider, len, stamp)),
+                first,
+                "a message was lost in flight"
+            );
         }
         let view = client.attach(&granted).unwrap();
         assert!(holds(&view, 1));
-        assert_ne!(address(&provider.alloc(len).unwrap()), first, "the grant is gone but the view is not guarded");
+        assert_ne!(
+            address(&provider.alloc(len).unwrap()),
+            first,
+            "the grant is gone but the view is not guarded"
+        );
         drop(view);
         let stats = provider.stats();
-        assert_eq!((stats.bytes_leased, stats.bytes_in_use), (0, 0), "the lease outlives grant and view");
+        assert_eq!(
+            (stats.bytes_leased, stats.bytes_in_use),
+            (0, 0),
+            "the lease outlives grant and view"
+        );
         provider.trim();
-        assert_eq!(provider.stats().bytes_held, 0, "the memory is lost after grant and view");
+        assert_eq!(
+            provider.stats().bytes_held,
+            0,
+            "the memory is lost after grant and view"
+        );
     }
 }
 
@@ -43,12 +62,21 @@ fn grant_is_accepted_once() {
     let granted = buffer.grant(peer).unwrap();
     let view = client.attach(&granted).unwrap();
     let second = client.attach(&granted);
-    assert!(matches!(second, Err(AttachError::NotGranted)), "one grant was taken up twice: {second:?}");
+    assert!(
+        matches!(second, Err(AttachError::NotGranted)),
+        "one grant was taken up twice: {second:?}"
+    );
     assert!(holds(&view, 1));
     drop(view);
-    assert!(matches!(client.attach(&granted), Err(AttachError::NotGranted)), "a used grant works again");
+    assert!(
+        matches!(client.attach(&granted), Err(AttachError::NotGranted)),
+        "a used grant works again"
+    );
     assert!(!buffer.is_leased());
-    assert!(client.attach(&buffer.descriptor().unwrap()).is_ok(), "a grant shut the message off for everybody else");
+    assert!(
+        client.attach(&buffer.descriptor().unwrap()).is_ok(),
+        "a grant shut the message off for everybody else"
+    );
 }
 
 #[test]
@@ -62,7 +90,10 @@ fn grant_of_other_peer() {
         panic!("a grant was taken up by another client");
     };
     assert_eq!((slot, told), (peer.slot(), own));
-    assert!(holds(&client.attach(&granted).unwrap(), 1), "the refused client spent the grant");
+    assert!(
+        holds(&client.attach(&granted).unwrap(), 1),
+        "the refused client spent the grant"
+    );
 }
 
 #[test]
@@ -75,7 +106,10 @@ fn grants_count_separately() {
     drop(buffer);
     drop(client.attach(&granted[0]).unwrap());
     drop(client.attach(&granted[1]).unwrap());
-    assert!(provider.stats().bytes_leased > 0, "the last grant went with the others");
+    assert!(
+        provider.stats().bytes_leased > 0,
+        "the last grant went with the others"
+    );
     assert!(holds(&other.attach(&granted[2]).unwrap(), 1));
     assert_eq!(provider.stats().bytes_leased, 0);
 }
@@ -85,15 +119,24 @@ fn eighth_grant() {
     let (provider, client, peer) = connected();
     let buffer = message(&provider, 100, 1);
     let granted = [(); 7].map(|()| buffer.grant(peer).unwrap());
-    assert_eq!(buffer.grant(peer), Err(ShareError::TooManyGrants { peer, max: 7 }));
+    assert_eq!(
+        buffer.grant(peer),
+        Err(ShareError::TooManyGrants { peer, max: 7 })
+    );
     let other = Client::new();
     let theirs = buffer.grant(other.connect(provider.id()).unwrap()).unwrap();
     let views = granted.map(|granted| client.attach(&granted).unwrap());
-    assert!(buffer.grant(peer).is_ok(), "grants that were taken up still count");
+    assert!(
+        buffer.grant(peer).is_ok(),
+        "grants that were taken up still count"
+    );
     drop(views);
     drop(other.attach(&theirs).unwrap());
     drop(client);
-    assert!(buffer.try_into_mut().is_ok(), "the refused grant left a lease behind");
+    assert!(
+        buffer.try_into_mut().is_ok(),
+        "the refused grant left a lease behind"
+    );
 }
 
 #[test]
@@ -110,8 +153,14 @@ fn grant_to_exited_peer() {
         Err(ShareError::PeerDisconnected(peer)),
         "the slot's next peer got the last one's message"
     );
-    assert!(holds(&successor.attach(&buffer.grant(new).unwrap()).unwrap(), 1));
-    assert!(buffer.try_into_mut().is_ok(), "a refused grant left a lease behind");
+    assert!(holds(
+        &successor.attach(&buffer.grant(new).unwrap()).unwrap(),
+        1
+    ));
+    assert!(
+        buffer.try_into_mut().is_ok(),
+        "a refused grant left a lease behind"
+    );
 }
 
 #[test]
@@ -119,7 +168,13 @@ fn grant_to_peer_of_other_provider() {
     let (owner, _client, peer) = connected();
     let other = provider();
     let buffer = message(&other, 100, 1);
-    assert_eq!(buffer.grant(peer), Err(ShareError::OtherProvider { peer, provider: other.id() }));
+    assert_eq!(
+        buffer.grant(peer),
+        Err(ShareError::OtherProvider {
+            peer,
+            provider: other.id()
+        })
+    );
     assert!(!buffer.is_leased());
     assert_eq!(peer.provider(), owner.id());
 }
@@ -136,10 +191,16 @@ fn forged_peer_id() {
             bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
             bytes[16] = slot;
             let made_up = PeerId::from_bytes(bytes);
-            assert!(matches!(buffer.grant(made_up), Err(ShareError::PeerDisconnected(_))), "{made_up:?} got a grant");
+            assert!(
+                matches!(buffer.grant(made_up), Err(ShareError::PeerDisconnected(_))),
+                "{made_up:?} got a grant"
+            );
         }
     }
-    assert!(buffer.try_into_mut().is_ok(), "a refused grant left a lease behind");
+    assert!(
+        buffer.try_into_mut().is_ok(),
+        "a refused grant left a lease behind"
+    );
 }
 
 #[test]
@@ -147,13 +208,20 @@ fn dropped_client_returns_grants() {
     for len in LENGTHS {
         let (provider, client, peer) = connected();
         let buffers: Vec<_> = (0..5).map(|stamp| message(&provider, len, stamp)).collect();
-        let granted: Vec<_> = buffers.iter().map(|buffer| buffer.grant(peer).unwrap()).collect();
+        let granted: Vec<_> = buffers
+            .iter()
+            .map(|buffer| buffer.grant(peer).unwrap())
+            .collect();
         let view = client.attach(&granted[0]).unwrap();
         drop(buffers);
         drop(client);
         assert!(holds(&view, 0));
         drop(view);
-        assert_eq!(provider.stats().bytes_leased, 0, "a grant that nobody can take up holds memory for ever");
+        assert_eq!(
+            provider.stats().bytes_leased,
+            0,
+            "a grant that nobody can take up holds memory for ever"
+        );
         provider.trim();
         assert_eq!(provider.stats().bytes_held, 0);
     }
@@ -169,7 +237,10 @@ fn reclaim_spares_living() {
     assert_eq!(provider.reclaim(), 0, "a living peer was taken for dead");
     assert_eq!(provider.trim(), 0, "a living peer's chunks were taken back");
     assert!(holds(&view, 1));
-    assert!(holds(&client.attach(&granted).unwrap(), 2), "a living peer's grant was taken back");
+    assert!(
+        holds(&client.attach(&granted).unwrap(), 2),
+        "a living peer's grant was taken back"
+    );
 }
 
 #[test]
@@ -197,8 +268,14 @@ fn grant_of_earlier_message() {
     let buffer = message(&provider, 100, 2);
     assert_eq!(address(&buffer), first, "the test needs the chunk again");
     let new = buffer.grant(peer).unwrap();
-    assert!(matches!(client.attach(&old), Err(AttachError::Stale)), "an old grant opens a new message");
-    assert!(holds(&client.attach(&new).unwrap(), 2), "the refused attach spent the new grant");
+    assert!(
+        matches!(client.attach(&old), Err(AttachError::Stale)),
+        "an old grant opens a new message"
+    );
+    assert!(
+        holds(&client.attach(&new).unwrap(), 2),
+        "the refused attach spent the new grant"
+    );
     assert!(provider.alloc(100).is_ok());
 }
 
@@ -214,12 +291,22 @@ fn failed_attach_keeps_grant() {
         let damaged = forge(bytes).unwrap();
         for _ in 0..40 {
             let refused = client.attach(&damaged);
-            assert!(matches!(refused, Err(AttachError::WrongLength { .. })), "{refused:?}");
+            assert!(
+                matches!(refused, Err(AttachError::WrongLength { .. })),
+                "{refused:?}"
+            );
         }
-        assert!(provider.stats().bytes_leased >= len, "the message lost its grant");
+        assert!(
+            provider.stats().bytes_leased >= len,
+            "the message lost its grant"
+        );
         drop(provider.alloc(len).unwrap());
         assert!(holds(&client.attach(&granted).unwrap(), 1));
-        assert_eq!(provider.stats().bytes_leased, 0, "the failed ones left leases behind");
+        assert_eq!(
+            provider.stats().bytes_leased,
+            0,
+            "the failed ones left leases behind"
+        );
     }
 }
 
@@ -231,23 +318,52 @@ fn disconnect() {
     let client = || Client::builder().name_prefix(&prefix).build().unwrap();
     let (greedy, other) = (client(), client());
     let [peer, good] = [&greedy, &other].map(|client| client.connect(provider.id()).unwrap());
-    let (read, granted, open) = (message(&provider, 100, 1), message(&provider, 5_000, 2), message(&provider, 100, 3));
+    let (read, granted, open) = (
+        message(&provider, 100, 1),
+        message(&provider, 5_000, 2),
+        message(&provider, 100, 3),
+    );
     let view = greedy.attach(&read.descriptor().unwrap()).unwrap();
-    let descriptors = [granted.grant(peer).unwrap(), granted.grant(peer).unwrap(), open.descriptor().unwrap()];
+    let descriptors = [
+        granted.grant(peer).unwrap(),
+        granted.grant(peer).unwrap(),
+        open.descriptor().unwrap(),
+    ];
     drop((read, granted));
-    let refused = || provider.report().unwrap().peers.iter().map(|peer| (peer.id, peer.is_refused)).collect::<Vec<_>>();
+    let refused = || {
+        provider
+            .report()
+            .unwrap()
+            .peers
+            .iter()
+            .map(|peer| (peer.id, peer.is_refused))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(refused(), [(Some(peer), false), (Some(good), false)]);
 
     provider.disconnect(peer).unwrap();
     assert_eq!(refused(), [(Some(peer), true), (Some(good), false)]);
-    assert_eq!(provider.stats().bytes_leased, 128, "its grants came back, and what it reads did not");
+    assert_eq!(
+        provider.stats().bytes_leased,
+        128,
+        "its grants came back, and what it reads did not"
+    );
     for descriptor in &descriptors {
         let error = greedy.attach(descriptor).unwrap_err();
-        assert!(matches!(error, AttachError::Disconnected { provider: of } if of == provider.id()), "{error}");
+        assert!(
+            matches!(error, AttachError::Disconnected { provider: of } if of == provider.id()),
+            "{error}"
+        );
     }
     assert!(matches!(open.grant(peer), Err(ShareError::PeerDisconnected(of)) if of == peer));
-    assert!(matches!(provider.disconnect(peer), Err(ShareError::PeerDisconnected(_))));
-    assert!(other.attach(&open.grant(good).unwrap()).is_ok(), "others are not touched");
+    assert!(matches!(
+        provider.disconnect(peer),
+        Err(ShareError::PeerDisconnected(_))
+    ));
+    assert!(
+        other.attach(&open.grant(good).unwrap()).is_ok(),
+        "others are not touched"
+    );
 
     let again = view.try_clone().unwrap();
     drop(view);
@@ -262,10 +378,16 @@ fn disconnect() {
     let successor = next.connect(provider.id()).unwrap();
     assert_eq!((successor.slot(), successor == peer), (peer.slot(), false));
     assert!(next.attach(&open.grant(successor).unwrap()).is_ok());
-    assert!(matches!(provider.disconnect(peer), Err(ShareError::PeerDisconnected(_))));
+    assert!(matches!(
+        provider.disconnect(peer),
+        Err(ShareError::PeerDisconnected(_))
+    ));
     assert!(next.attach(&open.descriptor().unwrap()).is_ok());
     let elsewhere = builder().build().unwrap();
-    assert!(matches!(elsewhere.disconnect(successor), Err(ShareError::OtherProvider { .. })));
+    assert!(matches!(
+        elsewhere.disconnect(successor),
+        Err(ShareError::OtherProvider { .. })
+    ));
 }
 
 const QUOTA: u64 = 1_000;
@@ -274,7 +396,12 @@ const QUOTA: u64 = 1_000;
 fn held(provider: &Provider, peer: PeerId) -> u64 {
     let too_long = message(provider, QUOTA as usize + 1, 9);
     match too_long.grant(peer) {
-        Err(ShareError::OverQuota { peer: of, len: 1_001, held, max: QUOTA }) if of == peer => held,
+        Err(ShareError::OverQuota {
+            peer: of,
+            len: 1_001,
+            held,
+            max: QUOTA,
+        }) if of == peer => held,
         other => panic!("{other:?}"),
     }
 }
@@ -286,14 +413,39 @@ fn quota() {
     let (greedy, other) = (Client::new(), Client::new());
     let peer = greedy.connect(provider.id()).unwrap();
     let messages = [400, 592, 9, 1_001].map(|len| message(&provider, len, 1));
-    let descriptors = messages.each_ref().map(|message| message.descriptor().unwrap());
+    let descriptors = messages
+        .each_ref()
+        .map(|message| message.descriptor().unwrap());
     let granted = message(&provider, 8, 1).grant(peer).unwrap();
     let views = [0, 1].map(|at| greedy.attach(&descriptors[at]).unwrap());
-    let over = |error| matches!(error, AttachError::OverQuota { len: 9, held: QUOTA, max: QUOTA, .. });
+    let over = |error| {
+        matches!(
+            error,
+            AttachError::OverQuota {
+                len: 9,
+                held: QUOTA,
+                max: QUOTA,
+                ..
+            }
+        )
+    };
     (0..40).for_each(|_| assert!(over(greedy.attach(&descriptors[2]).unwrap_err())));
-    assert!(matches!(views[0].try_clone(), Err(AttachError::OverQuota { len: 400, .. })));
-    assert!(matches!(other.attach(&descriptors[3]), Err(AttachError::OverQuota { len: 1_001, held: 0, .. })));
-    assert!(other.attach(&descriptors[1]).is_ok(), "others are not touched");
+    assert!(matches!(
+        views[0].try_clone(),
+        Err(AttachError::OverQuota { len: 400, .. })
+    ));
+    assert!(matches!(
+        other.attach(&descriptors[3]),
+        Err(AttachError::OverQuota {
+            len: 1_001,
+            held: 0,
+            ..
+        })
+    ));
+    assert!(
+        other.attach(&descriptors[1]).is_ok(),
+        "others are not touched"
+    );
     let taken_up = greedy.attach(&granted).unwrap();
 
     // An attach that fails for another reason does not count.
@@ -303,7 +455,10 @@ fn quota() {
     drop(messages);
     assert!(holds(&message(&provider, 400, 2), 2));
     (0..40).for_each(|_| assert!(matches!(greedy.attach(&stale), Err(AttachError::Stale))));
-    assert!(matches!(other.attach(&granted), Err(AttachError::OtherPeer { .. })));
+    assert!(matches!(
+        other.attach(&granted),
+        Err(AttachError::OtherPeer { .. })
+    ));
     let clones: Vec<_> = std::iter::from_fn(|| taken_up.try_clone().ok()).collect();
     assert_eq!(clones.len(), 30, "until there are 31 views of it");
     drop((second, clones, taken_up));
@@ -323,25 +478,50 @@ fn quota_counts_grants() {
     let granted = messages[0].grant(peer).unwrap();
     assert_eq!(held(&provider, peer), 600);
     let second = messages[1].grant(peer).unwrap();
-    let over = ShareError::OverQuota { peer, len: 100, held: QUOTA, max: QUOTA };
+    let over = ShareError::OverQuota {
+        peer,
+        len: 100,
+        held: QUOTA,
+        max: QUOTA,
+    };
     (0..40).for_each(|_| assert_eq!(messages[2].grant(peer), Err(over)));
-    assert!(!messages[2].is_leased(), "a refused grant left a lease behind");
-    assert_eq!((held(&provider, good), messages[1].grant(good).is_ok()), (0, true), "others are not touched");
+    assert!(
+        !messages[2].is_leased(),
+        "a refused grant left a lease behind"
+    );
+    assert_eq!(
+        (held(&provider, good), messages[1].grant(good).is_ok()),
+        (0, true),
+        "others are not touched"
+    );
 
     // Taken up, put back by an attach that fails, revoked, refused, dropped.
     let view = client.attach(&second).unwrap();
-    assert!(matches!(client.attach(&second), Err(AttachError::NotGranted)));
+    assert!(matches!(
+        client.attach(&second),
+        Err(AttachError::NotGranted)
+    ));
     let mut bytes = granted.to_bytes();
     bytes[24] ^= 1;
     let damaged = forge(bytes).unwrap();
-    (0..40).for_each(|_| assert!(matches!(client.attach(&damaged), Err(AttachError::WrongLength { .. }))));
+    (0..40).for_each(|_| {
+        assert!(matches!(
+            client.attach(&damaged),
+            Err(AttachError::WrongLength { .. })
+        ))
+    });
     assert_eq!(held(&provider, peer), QUOTA);
     assert!(messages[0].revoke(peer));
     assert!(!messages[0].revoke(peer) && !messages[1].revoke(peer));
     assert_eq!(held(&provider, peer), 400);
     let tiny = message(&provider, 8, 1);
     let grants = [(); 7].map(|()| tiny.grant(peer).unwrap());
-    (0..40).for_each(|_| assert!(matches!(tiny.grant(peer), Err(ShareError::TooManyGrants { .. }))));
+    (0..40).for_each(|_| {
+        assert!(matches!(
+            tiny.grant(peer),
+            Err(ShareError::TooManyGrants { .. })
+        ))
+    });
     assert_eq!(held(&provider, peer), 456);
     drop(view);
     assert_eq!(held(&provider, peer), 56);
@@ -353,11 +533,20 @@ fn quota_counts_grants() {
     drop(client);
     let next = Client::new();
     let successor = next.connect(provider.id()).unwrap();
-    assert_eq!((successor.slot(), held(&provider, successor)), (peer.slot(), 0));
+    assert_eq!(
+        (successor.slot(), held(&provider, successor)),
+        (peer.slot(), 0)
+    );
     assert!(!messages[0].revoke(peer), "its grants were cleared");
-    assert!(matches!(next.attach(&unclaimed), Err(AttachError::NotGranted)));
+    assert!(matches!(
+        next.attach(&unclaimed),
+        Err(AttachError::NotGranted)
+    ));
     messages[0].grant(successor).unwrap();
     assert_eq!(held(&provider, successor), 600);
     provider.disconnect(successor).unwrap();
-    assert!(matches!(messages[1].grant(successor), Err(ShareError::PeerDisconnected(_))));
+    assert!(matches!(
+        messages[1].grant(successor),
+        Err(ShareError::PeerDisconnected(_))
+    ));
 }

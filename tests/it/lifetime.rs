@@ -2,8 +2,8 @@
 //! after the owner's last handle.
 
 use crate::fixtures::{
-    address, builder, files, holds, mappings, message, open_files, pair, provider, segment, unique_prefix, write,
-    Random, NONE,
+    address, builder, files, holds, mappings, message, open_files, pair, provider, segment,
+    unique_prefix, write, Random, NONE,
 };
 use shm_pool::{AttachError, Client, PeerId, Provider, ShmBufMut, Tuning};
 use std::hint::spin_loop;
@@ -27,7 +27,11 @@ fn buffer_outlives_provider() {
         let clone = message.clone();
         drop(message);
         assert!(holds(&clone, 2), "{len} bytes were lost with another clone");
-        assert_ne!(files(&id), NONE, "a live buffer has no name, so that no peer can map it");
+        assert_ne!(
+            files(&id),
+            NONE,
+            "a live buffer has no name, so that no peer can map it"
+        );
         drop(clone);
         assert_eq!(files(&id), NONE, "files are left after the last handle");
     }
@@ -37,11 +41,19 @@ fn buffer_outlives_provider() {
 fn provider_drop_returns_idle() {
     let provider = provider();
     let id = provider.id().to_string();
-    LENGTHS.iter().for_each(|&len| drop(provider.reserve(len, 8).unwrap()));
+    LENGTHS
+        .iter()
+        .for_each(|&len| drop(provider.reserve(len, 8).unwrap()));
     let shared = LENGTHS.map(|len| provider.alloc(len).unwrap().freeze());
-    shared.iter().for_each(|message| assert!(message.descriptor().is_ok()));
+    shared
+        .iter()
+        .for_each(|message| assert!(message.descriptor().is_ok()));
     drop(shared);
-    assert_eq!(files(&id).len(), 1 + provider.stats().segments, "a control object, and a file for each segment");
+    assert_eq!(
+        files(&id).len(),
+        1 + provider.stats().segments,
+        "a control object, and a file for each segment"
+    );
     drop(provider);
     assert_eq!(files(&id), NONE, "files are left after the provider");
 }
@@ -56,10 +68,14 @@ fn share_after_provider() {
         let late = message(&provider, len, 2);
         drop(provider);
         let late_descriptor = late.descriptor().unwrap();
-        let views = [&early_descriptor, &late_descriptor].map(|descriptor| client.attach(descriptor).unwrap());
+        let views = [&early_descriptor, &late_descriptor]
+            .map(|descriptor| client.attach(descriptor).unwrap());
         assert!(holds(&views[0], 1) && holds(&views[1], 2));
         drop((early, late));
-        assert!(holds(&views[0], 1) && holds(&views[1], 2), "a view lost its bytes with the owner's last handle");
+        assert!(
+            holds(&views[0], 1) && holds(&views[1], 2),
+            "a view lost its bytes with the owner's last handle"
+        );
         assert_eq!(files(&id), NONE, "files are left though only views remain");
     }
 }
@@ -76,7 +92,10 @@ fn view_outlives_all() {
         drop(provider);
         assert!(holds(&view, 1), "{len} bytes were unmapped under a view");
         drop(view);
-        assert!(holds(&clone, 1), "{len} bytes were unmapped under the clone of a view");
+        assert!(
+            holds(&clone, 1),
+            "{len} bytes were unmapped under the clone of a view"
+        );
         let again = clone.try_clone().unwrap();
         drop(clone);
         assert!(holds(&again, 1));
@@ -94,12 +113,20 @@ fn view_outlives_client() {
         drop(buffer);
         for stamp in 2..100 {
             let other = message(&provider, len, stamp);
-            assert_ne!(address(&other), first, "the chunk was used again under a view whose client is gone");
+            assert_ne!(
+                address(&other),
+                first,
+                "the chunk was used again under a view whose client is gone"
+            );
         }
         assert!(holds(&view, 1));
         drop(view);
         drop(provider.alloc(len).unwrap());
-        assert_eq!(provider.stats().bytes_leased, 0, "the lease is left after the view");
+        assert_eq!(
+            provider.stats().bytes_leased,
+            0,
+            "the lease is left after the view"
+        );
     }
 }
 
@@ -115,15 +142,37 @@ fn client_of_two_providers() {
     let late = message(&one, 100, 3).descriptor().unwrap();
     assert_eq!(client.mapped_segments(), 2);
     drop(one);
-    assert!(holds(&views[0], 1) && holds(&views[1], 2), "closing a provider took bytes from a view");
-    assert!(client.attach(&late).is_err(), "a message of a provider that has closed is attached");
-    assert!(client.attach(&kept.descriptor().unwrap()).is_ok(), "the other provider's messages are out of reach");
+    assert!(
+        holds(&views[0], 1) && holds(&views[1], 2),
+        "closing a provider took bytes from a view"
+    );
+    assert!(
+        client.attach(&late).is_err(),
+        "a message of a provider that has closed is attached"
+    );
+    assert!(
+        client.attach(&kept.descriptor().unwrap()).is_ok(),
+        "the other provider's messages are out of reach"
+    );
     client.trim();
-    assert!(client.attach(&kept.descriptor().unwrap()).is_ok(), "trim let a living provider go");
-    assert!(matches!(client.attach(&late), Err(AttachError::NoProvider { .. })), "trim kept a closed provider");
-    assert!(holds(&views[0], 1) && holds(&views[1], 2), "trim took bytes from a view");
+    assert!(
+        client.attach(&kept.descriptor().unwrap()).is_ok(),
+        "trim let a living provider go"
+    );
+    assert!(
+        matches!(client.attach(&late), Err(AttachError::NoProvider { .. })),
+        "trim kept a closed provider"
+    );
+    assert!(
+        holds(&views[0], 1) && holds(&views[1], 2),
+        "trim took bytes from a view"
+    );
     drop(views);
-    assert_eq!(client.mapped_segments(), 1, "a closed provider's segment stays mapped");
+    assert_eq!(
+        client.mapped_segments(),
+        1,
+        "a closed provider's segment stays mapped"
+    );
 }
 
 #[test]
@@ -138,11 +187,17 @@ fn closed_provider() {
         drop(buffer);
         drop(provider);
         let refused = other.attach(&descriptor);
-        assert!(matches!(refused, Err(AttachError::Closed { .. })), "nothing is damaged: {refused:?}");
+        assert!(
+            matches!(refused, Err(AttachError::Closed { .. })),
+            "nothing is damaged: {refused:?}"
+        );
         assert!(holds(&view, 1));
         drop(view);
         let refused = other.attach(&descriptor);
-        assert!(matches!(refused, Err(AttachError::Closed { .. })), "nothing is damaged: {refused:?}");
+        assert!(
+            matches!(refused, Err(AttachError::Closed { .. })),
+            "nothing is damaged: {refused:?}"
+        );
     }
 }
 
@@ -152,18 +207,27 @@ fn two_providers() {
     let two = provider();
     assert_ne!(one.id(), two.id());
     let buffers = [&one, &two].map(|provider| message(provider, 1000, provider.id().to_u64()));
-    let descriptors = buffers.each_ref().map(|buffer| buffer.descriptor().unwrap());
+    let descriptors = buffers
+        .each_ref()
+        .map(|buffer| buffer.descriptor().unwrap());
     for (at, provider) in [&one, &two].into_iter().enumerate() {
         assert_eq!(descriptors[at].provider(), provider.id());
         let view = client.attach(&descriptors[at]).unwrap();
-        assert!(holds(&view, provider.id().to_u64()), "the other provider's bytes came");
+        assert!(
+            holds(&view, provider.id().to_u64()),
+            "the other provider's bytes came"
+        );
     }
 }
 
 #[test]
 fn object_names() {
     let prefix = unique_prefix("names");
-    let provider = Provider::builder().max_shared(1).name_prefix(prefix.as_str()).build().unwrap();
+    let provider = Provider::builder()
+        .max_shared(1)
+        .name_prefix(prefix.as_str())
+        .build()
+        .unwrap();
     let buffers = [100, 1 << 20].map(|len| provider.alloc(len).unwrap());
     let control = format!("{prefix}.{}.ctl", provider.id());
     let expected = [format!("{prefix}{}", segment(&provider, 1)), control];
@@ -189,7 +253,12 @@ fn named(prefix: &str) -> Provider {
 /// Returns two handles to one buffer.
 fn ways_to_hold(way: usize, mut buffer: ShmBufMut, client: &Client, peer: PeerId) -> [Held; 2] {
     write(&mut buffer, way as u64);
-    let check = move |bytes: &[u8]| assert!(holds(bytes, way as u64), "bytes were lost when the provider closed");
+    let check = move |bytes: &[u8]| {
+        assert!(
+            holds(bytes, way as u64),
+            "bytes were lost when the provider closed"
+        )
+    };
     let nothing = || Box::new(|| ()) as Held;
     if way == 0 {
         return [Box::new(move || check(&buffer)), nothing()];
@@ -205,7 +274,10 @@ fn ways_to_hold(way: usize, mut buffer: ShmBufMut, client: &Client, peer: PeerId
         ],
         2 => {
             let view = client.attach(&message.descriptor().unwrap()).unwrap();
-            [Box::new(move || check(&view)), Box::new(move || check(&message))]
+            [
+                Box::new(move || check(&view)),
+                Box::new(move || check(&message)),
+            ]
         }
         3 => {
             // The grant is never taken up.
@@ -214,7 +286,10 @@ fn ways_to_hold(way: usize, mut buffer: ShmBufMut, client: &Client, peer: PeerId
         }
         4 => {
             // Shared for the first time while the provider closes, or after that.
-            [Box::new(move || assert!(message.descriptor().is_ok())), nothing()]
+            [
+                Box::new(move || assert!(message.descriptor().is_ok())),
+                nothing(),
+            ]
         }
         _ => {
             message.descriptor().unwrap();
@@ -242,17 +317,27 @@ fn assert_nothing_left(prefix: &str) {
 #[test]
 fn close_under_buffers() {
     let prefix = unique_prefix("closing");
-    let client = Client::builder().name_prefix(prefix.as_str()).build().unwrap();
+    let client = Client::builder()
+        .name_prefix(prefix.as_str())
+        .build()
+        .unwrap();
     let mut random = Random(7);
     for round in 0..2000 {
         let provider = named(&prefix);
         let peer = client.connect(provider.id()).unwrap();
         let lengths = [100, 100, 3000, 70_000];
-        let pairs = lengths.map(|len| ways_to_hold(random.below(6), provider.alloc(len).unwrap(), &client, peer));
+        let pairs = lengths
+            .map(|len| ways_to_hold(random.below(6), provider.alloc(len).unwrap(), &client, peer));
         // Leaves an idle chunk in each kind of place.
         drop(provider.reserve(100, 2).unwrap());
-        assert!(provider.alloc(70_000).unwrap().freeze().descriptor().is_ok());
-        let (one, two): (Vec<Held>, Vec<Held>) = pairs.into_iter().map(|[one, two]| (one, two)).unzip();
+        assert!(provider
+            .alloc(70_000)
+            .unwrap()
+            .freeze()
+            .descriptor()
+            .is_ok());
+        let (one, two): (Vec<Held>, Vec<Held>) =
+            pairs.into_iter().map(|[one, two]| (one, two)).unzip();
         let start = Barrier::new(3);
         let mut delays = [(); 2].map(|()| Random(random.next()));
         thread::scope(|scope| {
@@ -301,7 +386,9 @@ fn close_during_drops() {
             })
         });
         drop(provider);
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
     }
     assert_nothing_left(&prefix);
 }
@@ -318,13 +405,30 @@ fn forgetful() -> Provider {
 #[test]
 fn segment_is_mapped_once() {
     let (provider, client) = pair();
-    let messages: Vec<_> = (0..20).map(|stamp| message(&provider, 1000, stamp)).collect();
-    let views: Vec<_> = messages.iter().map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
+    let messages: Vec<_> = (0..20)
+        .map(|stamp| message(&provider, 1000, stamp))
+        .collect();
+    let views: Vec<_> = messages
+        .iter()
+        .map(|message| client.attach(&message.descriptor().unwrap()).unwrap())
+        .collect();
     assert!((0..).zip(&views).all(|(stamp, view)| holds(view, stamp)));
-    assert_eq!(client.mapped_segments(), 1, "chunks of one arena are mapped apart");
-    assert_eq!(mappings(&segment(&provider, 1)), 2, "one mapping of the owner's, one of the client's");
+    assert_eq!(
+        client.mapped_segments(),
+        1,
+        "chunks of one arena are mapped apart"
+    );
+    assert_eq!(
+        mappings(&segment(&provider, 1)),
+        2,
+        "one mapping of the owner's, one of the client's"
+    );
     drop(views);
-    assert_eq!(client.mapped_segments(), 1, "a segment that will be used again is mapped anew each time");
+    assert_eq!(
+        client.mapped_segments(),
+        1,
+        "a segment that will be used again is mapped anew each time"
+    );
 }
 
 #[test]
@@ -340,11 +444,23 @@ fn last_view_unmaps() {
         drop(provider);
         assert_eq!(files(&id), NONE);
         drop(first);
-        assert_eq!(mappings(&name), 1, "{len} bytes: the mapping is gone although a view needs it");
+        assert_eq!(
+            mappings(&name),
+            1,
+            "{len} bytes: the mapping is gone although a view needs it"
+        );
         assert!(holds(&last, 1));
         drop(last);
-        assert_eq!(client.mapped_segments(), 0, "{len} bytes: the table keeps a segment that nobody can use");
-        assert_eq!(mappings(&name), 0, "{len} bytes: memory of a destroyed segment is kept from the system");
+        assert_eq!(
+            client.mapped_segments(),
+            0,
+            "{len} bytes: the table keeps a segment that nobody can use"
+        );
+        assert_eq!(
+            mappings(&name),
+            0,
+            "{len} bytes: memory of a destroyed segment is kept from the system"
+        );
     }
 }
 
@@ -355,8 +471,14 @@ fn attach_unmaps_destroyed() {
         let buffer = message(&provider, LEN, serial);
         let view = client.attach(&buffer.descriptor().unwrap()).unwrap();
         assert!(holds(&view, serial));
-        assert_eq!(client.mapped_segments(), 1, "a destroyed segment's mapping survives the attach to another");
-        let older: usize = (1..serial).map(|older| mappings(&segment(&provider, older))).sum();
+        assert_eq!(
+            client.mapped_segments(),
+            1,
+            "a destroyed segment's mapping survives the attach to another"
+        );
+        let older: usize = (1..serial)
+            .map(|older| mappings(&segment(&provider, older)))
+            .sum();
         assert_eq!(older, 0, "an old segment is still in the process's map");
         drop(view);
     }
@@ -368,22 +490,45 @@ fn client_trim() {
     let id = provider.id().to_string();
     let large = message(&provider, LEN, 1);
     drop(client.attach(&large.descriptor().unwrap()).unwrap());
-    assert_eq!((client.mapped_segments(), client.trim()), (1, 0), "trim let a segment go that is in use");
+    assert_eq!(
+        (client.mapped_segments(), client.trim()),
+        (1, 0),
+        "trim let a segment go that is in use"
+    );
     drop(large);
-    assert_eq!(client.trim(), 0, "trim let an idle segment go, which will be used again");
+    assert_eq!(
+        client.trim(),
+        0,
+        "trim let an idle segment go, which will be used again"
+    );
     provider.trim();
-    assert_eq!((client.trim(), client.mapped_segments()), (1, 0), "the destroyed segment stays mapped");
+    assert_eq!(
+        (client.trim(), client.mapped_segments()),
+        (1, 0),
+        "the destroyed segment stays mapped"
+    );
     assert_eq!(mappings(&segment(&provider, 1)), 0);
     let small = message(&provider, 100, 2);
     let small_view = client.attach(&small.descriptor().unwrap()).unwrap();
     drop(provider);
-    assert_eq!(client.trim(), 0, "trim gave up a provider whose message is alive");
+    assert_eq!(
+        client.trim(),
+        0,
+        "trim gave up a provider whose message is alive"
+    );
     drop(small);
-    assert!(client.trim() > 0, "trim keeps a closed provider's control object");
+    assert!(
+        client.trim() > 0,
+        "trim keeps a closed provider's control object"
+    );
     assert_eq!(client.mapped_segments(), 0);
     assert!(holds(&small_view, 2), "trim unmapped what a view reads");
     drop(small_view);
-    assert_eq!(mappings(&id), 0, "something of a closed provider is still mapped");
+    assert_eq!(
+        mappings(&id),
+        0,
+        "something of a closed provider is still mapped"
+    );
 }
 
 /// A client need not map a segment again when its owner trims it.
@@ -395,11 +540,21 @@ fn mapping_is_stable() {
     for stamp in 2..20 {
         let held = provider.stats().bytes_held;
         let buffer = message(&provider, 4 * LEN, stamp);
-        assert!(holds(&client.attach(&buffer.descriptor().unwrap()).unwrap(), stamp));
+        assert!(holds(
+            &client.attach(&buffer.descriptor().unwrap()).unwrap(),
+            stamp
+        ));
         drop(buffer);
-        assert_eq!(provider.trim(), 4 * LEN, "an idle message's memory stays taken");
+        assert_eq!(
+            provider.trim(),
+            4 * LEN,
+            "an idle message's memory stays taken"
+        );
         assert_eq!(provider.stats().bytes_held, held);
-        assert!(holds(&kept, 1) && holds(&kept_view, 1), "a reader's bytes were given back");
+        assert!(
+            holds(&kept, 1) && holds(&kept_view, 1),
+            "a reader's bytes were given back"
+        );
         assert_eq!((client.trim(), client.mapped_segments()), (0, 1));
     }
 }

@@ -1,6 +1,8 @@
 //! The placement of a provider's memory: NUMA nodes, huge pages.
 
-use crate::fixtures::{builder, files, holds, mappings, message, pair, segment, unique_prefix, write, NONE};
+use crate::fixtures::{
+    builder, files, holds, mappings, message, pair, segment, unique_prefix, write, NONE,
+};
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{AttachError, BuildError, Client, Provider, ProviderId, ShmBufMut, Tuning};
 use shm_pool_support::procfs::mapped_memory;
@@ -10,20 +12,33 @@ use std::os::unix::fs::MetadataExt;
 #[test]
 fn numa_node() {
     let prefix = unique_prefix("node");
-    let provider = match builder().name_prefix(prefix.as_str()).tuning(Tuning::new().numa_node(0)).build() {
+    let provider = match builder()
+        .name_prefix(prefix.as_str())
+        .tuning(Tuning::new().numa_node(0))
+        .build()
+    {
         // A container may forbid the call, and a kernel may lack it.
         Err(BuildError::NumaNode { node: 0, source }) => {
-            assert!(matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)), "{source}");
+            assert!(
+                matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)),
+                "{source}"
+            );
             return println!("SKIPPED: {source}");
         }
         built => built.unwrap(),
     };
     let _buffers = [100, 1 << 20].map(|len| provider.alloc(len).unwrap());
     let policies = fs::read_to_string("/proc/self/numa_maps").unwrap();
-    let segments: Vec<&str> =
-        policies.lines().filter(|line| line.contains(&prefix) && !line.contains(".ctl")).collect();
+    let segments: Vec<&str> = policies
+        .lines()
+        .filter(|line| line.contains(&prefix) && !line.contains(".ctl"))
+        .collect();
     assert_eq!(segments.len(), provider.stats().segments);
-    let is_preferred = |line: &&str| line.split(' ').nth(1).is_some_and(|policy| policy.starts_with("prefer"));
+    let is_preferred = |line: &&str| {
+        line.split(' ')
+            .nth(1)
+            .is_some_and(|policy| policy.starts_with("prefer"))
+    };
     assert!(segments.iter().all(is_preferred), "{segments:?}");
 }
 
@@ -32,10 +47,23 @@ fn unknown_numa_node() {
     let prefix = unique_prefix("no-node");
     // Linux has 1024 at most.
     for node in [1023, 1024, 1025, 4096, u32::MAX] {
-        let error = builder().name_prefix(prefix.as_str()).tuning(Tuning::new().numa_node(node)).build().unwrap_err();
-        let BuildError::NumaNode { node: named, source } = &error else { panic!("{error}") };
+        let error = builder()
+            .name_prefix(prefix.as_str())
+            .tuning(Tuning::new().numa_node(node))
+            .build()
+            .unwrap_err();
+        let BuildError::NumaNode {
+            node: named,
+            source,
+        } = &error
+        else {
+            panic!("{error}")
+        };
         assert_eq!(*named, node);
-        assert!(source.raw_os_error().is_some() && error.to_string().contains("Mems_allowed_list"), "{error}");
+        assert!(
+            source.raw_os_error().is_some() && error.to_string().contains("Mems_allowed_list"),
+            "{error}"
+        );
     }
     assert_eq!(files(&prefix), NONE);
 }
@@ -45,7 +73,8 @@ const HUGE: usize = 2 << 20;
 /// Memory of the objects with a prefix, in bytes.
 fn taken(prefix: &str) -> usize {
     use std::os::unix::fs::MetadataExt;
-    let blocks = |name: String| fs::metadata(format!("/dev/shm/{name}")).unwrap().blocks() as usize * 512;
+    let blocks =
+        |name: String| fs::metadata(format!("/dev/shm/{name}")).unwrap().blocks() as usize * 512;
     files(prefix).into_iter().map(blocks).sum()
 }
 
@@ -53,45 +82,88 @@ fn taken(prefix: &str) -> usize {
 #[test]
 fn huge_pages() {
     let prefix = unique_prefix("huge-anywhere");
-    let provider = Provider::builder().name_prefix(prefix.as_str()).max_shared(64).max_bytes(12 * HUGE);
-    let provider = provider.tuning(Tuning::new().arena_size(12 * HUGE).huge_pages(true)).build().unwrap();
+    let provider = Provider::builder()
+        .name_prefix(prefix.as_str())
+        .max_shared(64)
+        .max_bytes(12 * HUGE);
+    let provider = provider
+        .tuning(Tuning::new().arena_size(12 * HUGE).huge_pages(true))
+        .build()
+        .unwrap();
     let control = taken(&prefix);
     let mut kept: Vec<(usize, ShmBufMut)> = Vec::new();
     // Whole huge pages and parts of some, at any offset.
-    for (stamp, len) in [HUGE / 2, 3 * HUGE, 70_000, 100, HUGE / 2, HUGE - 4096, 2 * HUGE].into_iter().enumerate() {
+    for (stamp, len) in [
+        HUGE / 2,
+        3 * HUGE,
+        70_000,
+        100,
+        HUGE / 2,
+        HUGE - 4096,
+        2 * HUGE,
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let mut buffer = provider.alloc(len).unwrap();
         write(&mut buffer, stamp as u64);
         kept.push((stamp, buffer));
         // Some tmpfs mounts always take whole huge pages.
         if !mounted_with("huge=") {
-            assert_eq!(taken(&prefix) - control, provider.stats().bytes_held, "after {len} bytes");
+            assert_eq!(
+                taken(&prefix) - control,
+                provider.stats().bytes_held,
+                "after {len} bytes"
+            );
         }
     }
     for way in 0..3 {
         // Their memory is released in parts of huge pages, and taken again.
         kept.retain(|(stamp, _)| stamp % 3 != way);
         provider.trim();
-        assert!(kept.iter().all(|(stamp, buffer)| holds(buffer, *stamp as u64)), "a message was damaged");
+        assert!(
+            kept.iter()
+                .all(|(stamp, buffer)| holds(buffer, *stamp as u64)),
+            "a message was damaged"
+        );
         let mut buffer = provider.alloc(3 * HUGE).unwrap();
         write(&mut buffer, 100 + way as u64);
         kept.push((100 + way, buffer));
     }
-    assert!(kept.iter().all(|(stamp, buffer)| holds(buffer, *stamp as u64)), "a message was damaged");
+    assert!(
+        kept.iter()
+            .all(|(stamp, buffer)| holds(buffer, *stamp as u64)),
+        "a message was damaged"
+    );
     assert!(taken(&prefix) - control <= 12 * HUGE, "the cap");
     if !has_huge_pages() {
-        return println!("SKIPPED: whether there are any, because this kernel makes none for shared memory");
+        return println!(
+            "SKIPPED: whether there are any, because this kernel makes none for shared memory"
+        );
     }
     let mapped = mapped_memory(&prefix, "ShmemPmdMapped").unwrap();
-    println!("{mapped} of {} bytes are in huge pages", provider.stats().bytes_held);
-    assert!(mapped > 0, "not a single huge page: is the machine short of memory?");
+    println!(
+        "{mapped} of {} bytes are in huge pages",
+        provider.stats().bytes_held
+    );
+    assert!(
+        mapped > 0,
+        "not a single huge page: is the machine short of memory?"
+    );
 }
 
 /// Messages shorter than a huge page get one if they were reserved together.
 #[test]
 fn huge_pages_of_reservation() {
     let prefix = unique_prefix("huge-shared");
-    let provider = Provider::builder().name_prefix(prefix.as_str()).max_shared(64).max_bytes(8 * HUGE);
-    let provider = provider.tuning(Tuning::new().arena_size(8 * HUGE).huge_pages(true)).build().unwrap();
+    let provider = Provider::builder()
+        .name_prefix(prefix.as_str())
+        .max_shared(64)
+        .max_bytes(8 * HUGE);
+    let provider = provider
+        .tuning(Tuning::new().arena_size(8 * HUGE).huge_pages(true))
+        .build()
+        .unwrap();
     let reservation = provider.reserve(HUGE / 4, 8).unwrap();
     if !has_huge_pages() {
         return println!("SKIPPED: this kernel makes no huge pages for shared memory");
@@ -105,8 +177,13 @@ fn huge_pages_of_reservation() {
 /// Returns `true` if /dev/shm has a mount option that begins with `option`.
 fn mounted_with(option: &str) -> bool {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
-    let options = mounts.lines().filter(|line| line.contains(" /dev/shm ")).filter_map(|line| line.split(' ').nth(3));
-    options.flat_map(|options| options.split(',')).any(|found| found.starts_with(option))
+    let options = mounts
+        .lines()
+        .filter(|line| line.contains(" /dev/shm "))
+        .filter_map(|line| line.split(' ').nth(3));
+    options
+        .flat_map(|options| options.split(','))
+        .any(|found| found.starts_with(option))
 }
 
 /// Returns `true` if this kernel can make huge pages of 2 MiB for a tmpfs mounted without them
@@ -114,7 +191,9 @@ fn mounted_with(option: &str) -> bool {
 fn has_huge_pages() -> bool {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let release = text("/proc/sys/kernel/osrelease");
-    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse::<u32>().ok());
     let settings = "/sys/kernel/mm/transparent_hugepage";
     (numbers.next(), numbers.next()) >= (Some(6), Some(1))
         && text(&format!("{settings}/hpage_pmd_size")).trim() == HUGE.to_string()
@@ -124,7 +203,11 @@ fn has_huge_pages() -> bool {
 /// The first segment is not a whole number of huge pages.
 #[test]
 fn huge_page_at_segment_end() {
-    let provider = builder().max_bytes(64 << 20).tuning(Tuning::new().huge_pages(true)).build().unwrap();
+    let provider = builder()
+        .max_bytes(64 << 20)
+        .tuning(Tuning::new().huge_pages(true))
+        .build()
+        .unwrap();
     let short: Vec<_> = (0..30).map(|_| provider.alloc(96_000).unwrap()).collect();
     let long: Vec<_> = (0..30).map(|_| provider.alloc(200_000).unwrap()).collect();
     drop((short, long));
@@ -137,18 +220,30 @@ const LENGTHS: [usize; 3] = [1000, 100_000, 3 << 20];
 
 /// A provider with several segments, most of which have no memory yet.
 fn spread() -> Provider {
-    let provider = builder().tuning(Tuning::new().arena_size(64 << 10)).build().unwrap();
-    LENGTHS.iter().for_each(|&len| provider.reserve(len, 2).unwrap().keep());
+    let provider = builder()
+        .tuning(Tuning::new().arena_size(64 << 10))
+        .build()
+        .unwrap();
+    LENGTHS
+        .iter()
+        .for_each(|&len| provider.reserve(len, 2).unwrap().keep());
     let stats = provider.stats();
-    assert!(stats.segments > 1 && stats.bytes_held < stats.bytes_mapped, "{stats:?}");
+    assert!(
+        stats.segments > 1 && stats.bytes_held < stats.bytes_mapped,
+        "{stats:?}"
+    );
     provider
 }
 
 /// The memory of the provider's segments, in bytes.
 fn memory(provider: &Provider) -> u64 {
     let prefix = format!("{}.", provider.id());
-    let segments = files(&prefix).into_iter().filter(|name| !name.ends_with(".ctl"));
-    segments.map(|name| fs::metadata(format!("/dev/shm/{name}")).unwrap().blocks() * 512).sum()
+    let segments = files(&prefix)
+        .into_iter()
+        .filter(|name| !name.ends_with(".ctl"));
+    segments
+        .map(|name| fs::metadata(format!("/dev/shm/{name}")).unwrap().blocks() * 512)
+        .sum()
 }
 
 /// A peer must not allocate memory outside the cap by reading pages that have none.
@@ -160,15 +255,28 @@ fn warm_populates() {
     let held = provider.stats().bytes_held;
     assert_eq!(memory(&provider), held as u64);
     for _ in 0..2 {
-        assert_eq!((client.warm(provider.id()).unwrap(), receiver.warm().unwrap()), (held, held));
+        assert_eq!(
+            (
+                client.warm(provider.id()).unwrap(),
+                receiver.warm().unwrap()
+            ),
+            (held, held)
+        );
         assert_eq!(memory(&provider), held as u64, "holes were filled");
         let segments = provider.stats().segments;
-        assert_eq!((client.mapped_segments(), receiver.mapped_segments()), (segments, segments), "each once");
+        assert_eq!(
+            (client.mapped_segments(), receiver.mapped_segments()),
+            (segments, segments),
+            "each once"
+        );
     }
     // Messages lie in the segments that they have mapped.
     for len in LENGTHS {
         let sent = message(&provider, len, 1);
-        assert_eq!(client.attach(&sent.descriptor().unwrap()).unwrap().len(), len);
+        assert_eq!(
+            client.attach(&sent.descriptor().unwrap()).unwrap().len(),
+            len
+        );
         sender.send(sent).unwrap();
         assert_eq!(receiver.recv().unwrap().len(), len);
     }
@@ -182,13 +290,32 @@ fn warm_populates() {
 #[test]
 fn warm_again() {
     let (provider, client) = pair();
-    assert_eq!(client.warm(provider.id()).unwrap(), 0, "there is no segment yet");
+    assert_eq!(
+        client.warm(provider.id()).unwrap(),
+        0,
+        "there is no segment yet"
+    );
     let first = provider.alloc(1000).unwrap();
     let held = provider.stats().bytes_held;
-    assert_eq!((client.warm(provider.id()).unwrap(), client.mapped_segments()), (held, 1));
-    let _more = (first, provider.alloc(provider.stats().bytes_mapped).unwrap());
+    assert_eq!(
+        (
+            client.warm(provider.id()).unwrap(),
+            client.mapped_segments()
+        ),
+        (held, 1)
+    );
+    let _more = (
+        first,
+        provider.alloc(provider.stats().bytes_mapped).unwrap(),
+    );
     let held = provider.stats().bytes_held;
-    assert_eq!((client.warm(provider.id()).unwrap(), client.mapped_segments()), (held, 2));
+    assert_eq!(
+        (
+            client.warm(provider.id()).unwrap(),
+            client.mapped_segments()
+        ),
+        (held, 2)
+    );
 }
 
 /// A warm peer does not keep the memory of destroyed segments.
@@ -202,9 +329,18 @@ fn warm_unmaps_destroyed() {
         let buffer = provider.alloc(1000).unwrap();
         assert!(client.warm(provider.id()).unwrap() > 0);
         receiver.warm().unwrap();
-        assert_eq!((client.mapped_segments(), receiver.mapped_segments()), (1, 1));
+        assert_eq!(
+            (client.mapped_segments(), receiver.mapped_segments()),
+            (1, 1)
+        );
         drop(buffer);
-        assert_eq!((client.warm(provider.id()).unwrap(), receiver.warm().unwrap()), (0, 0));
+        assert_eq!(
+            (
+                client.warm(provider.id()).unwrap(),
+                receiver.warm().unwrap()
+            ),
+            (0, 0)
+        );
         assert_eq!(mappings(&segment(&provider, serial)), 0);
     }
 }
@@ -214,12 +350,18 @@ fn warm_without_provider() {
     let (provider, client) = pair();
     let id = provider.id();
     let unknown = ProviderId::from_u64(id.to_u64() ^ 1);
-    assert!(matches!(client.warm(unknown), Err(AttachError::NoProvider { .. })));
+    assert!(matches!(
+        client.warm(unknown),
+        Err(AttachError::NoProvider { .. })
+    ));
     client.warm(id).unwrap();
     drop(provider);
     assert!(matches!(client.warm(id), Err(AttachError::Closed { provider }) if provider == id));
     client.trim();
-    assert_eq!((mappings(&id.to_string()), files(&id.to_string())), (0, NONE.map(str::to_owned).to_vec()));
+    assert_eq!(
+        (mappings(&id.to_string()), files(&id.to_string())),
+        (0, NONE.map(str::to_owned).to_vec())
+    );
 }
 
 /// A publisher whose readers hold many messages makes no more memory if it had reserved enough.
@@ -230,23 +372,32 @@ fn reserved_behind_leased() {
         let provider = builder().max_idle_per_class(COUNT).build().unwrap();
         let client = Client::new();
         provider.reserve(64, COUNT).unwrap().keep();
-        let all: Vec<_> = (0..COUNT as u64).map(|stamp| message(&provider, 64, stamp)).collect();
+        let all: Vec<_> = (0..COUNT as u64)
+            .map(|stamp| message(&provider, 64, stamp))
+            .collect();
         let misses = provider.stats().misses();
         if in_channel {
             let name = unique_prefix("warm-leased");
             let mut sender = Sender::create(&provider, &name).unwrap();
             let mut receiver = Receiver::open(&client, &name).unwrap();
-            all.into_iter().for_each(|message| sender.send(message).unwrap());
+            all.into_iter()
+                .for_each(|message| sender.send(message).unwrap());
             let mut received: Vec<_> = (0..COUNT).map(|_| receiver.recv().unwrap()).collect();
             received.truncate(COUNT - 1);
             drop(provider.alloc(64).unwrap());
         } else {
-            let mut views: Vec<_> =
-                all.iter().map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
+            let mut views: Vec<_> = all
+                .iter()
+                .map(|message| client.attach(&message.descriptor().unwrap()).unwrap())
+                .collect();
             drop(all);
             views.truncate(COUNT - 1);
             drop(provider.alloc(64).unwrap());
         }
-        assert_eq!(provider.stats().misses(), misses, "in a channel: {in_channel}");
+        assert_eq!(
+            provider.stats().misses(),
+            misses,
+            "in a channel: {in_channel}"
+        );
     }
 }

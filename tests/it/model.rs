@@ -5,7 +5,9 @@ use crate::fixtures::{address, builder, holds, idle, write};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use shm_pool::{AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, Tuning};
+use shm_pool::{
+    AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, Tuning,
+};
 use shm_pool::{ShareError, ShmBuf, ShmBufMut, ShmView};
 use shm_pool_support::machine::page_size;
 use std::alloc::Layout;
@@ -19,7 +21,14 @@ const PAGES: usize = 128 << 10;
 const MAX_ALLOC: usize = (148 << 10) + (2 << 10);
 
 fn edges() -> Vec<usize> {
-    vec![0, 64, PAGES - 2048, PAGES - 2047, MAX_ALLOC, max_alloc_in_pages() + 1]
+    vec![
+        0,
+        64,
+        PAGES - 2048,
+        PAGES - 2047,
+        MAX_ALLOC,
+        max_alloc_in_pages() + 1,
+    ]
 }
 
 fn max_alloc_in_pages() -> usize {
@@ -112,13 +121,25 @@ struct World {
 
 impl World {
     fn new(max_bytes: usize, max_idle: usize) -> Self {
-        let builder =
-            builder().max_shared(512).max_bytes(max_bytes).max_alloc(MAX_ALLOC).tuning(Tuning::new().arena_size(ARENA));
+        let builder = builder()
+            .max_shared(512)
+            .max_bytes(max_bytes)
+            .max_alloc(MAX_ALLOC)
+            .tuning(Tuning::new().arena_size(ARENA));
         let provider = builder.max_idle_per_class(max_idle).build().unwrap();
         let client = Client::new();
         let peer = client.connect(provider.id()).unwrap();
         let (messages, handles) = (Vec::new(), Vec::new());
-        Self { provider, client, peer, max_idle, messages, handles, descriptors: Vec::new(), grants: Vec::new() }
+        Self {
+            provider,
+            client,
+            peer,
+            max_idle,
+            messages,
+            handles,
+            descriptors: Vec::new(),
+            grants: Vec::new(),
+        }
     }
 
     fn run(&mut self, step: &Step) {
@@ -127,7 +148,9 @@ impl World {
             Step::Reserve { len, count } => self.reserve(len, count),
             Step::Trim => self.trim(),
             Step::ClientTrim => drop(self.client.trim()),
-            Step::Attach(pick) if !self.descriptors.is_empty() => self.attach(pick % self.descriptors.len()),
+            Step::Attach(pick) if !self.descriptors.is_empty() => {
+                self.attach(pick % self.descriptors.len())
+            }
             Step::Accept(pick) if !self.grants.is_empty() => self.accept(pick % self.grants.len()),
             Step::Attach(_) | Step::Accept(_) => {}
             _ if self.handles.is_empty() => {}
@@ -144,22 +167,41 @@ impl World {
 
     fn alloc(&mut self, len: usize, align: usize) {
         let layout = Layout::from_size_align(len, align).unwrap();
-        let allocated = if align == 1 { self.provider.alloc(len) } else { self.provider.alloc_layout(layout) };
+        let allocated = if align == 1 {
+            self.provider.alloc(len)
+        } else {
+            self.provider.alloc_layout(layout)
+        };
         match allocated {
             Ok(buffer) => {
-                assert!(len <= max_alloc_in_pages() && buffer.len() == len && buffer.capacity() >= len);
+                assert!(
+                    len <= max_alloc_in_pages() && buffer.len() == len && buffer.capacity() >= len
+                );
                 assert_eq!(address(&buffer) % align.max(64), 0);
                 self.begin(buffer);
             }
             Err(error) if error.is_exhausted() => {
                 let (in_use, leased) = (self.bytes(true), self.bytes(false));
                 let stats = self.provider.stats();
-                let AllocErrorKind::Exhausted { max_bytes, in_use: told, idle, leased: lent, .. } = *error.kind()
+                let AllocErrorKind::Exhausted {
+                    max_bytes,
+                    in_use: told,
+                    idle,
+                    leased: lent,
+                    ..
+                } = *error.kind()
                 else {
                     panic!("{error}")
                 };
-                assert_eq!((told, lent), (in_use, leased), "(in use, leased) of the refusal");
-                assert_eq!((max_bytes, told + lent + idle), (stats.max_bytes, stats.max_bytes));
+                assert_eq!(
+                    (told, lent),
+                    (in_use, leased),
+                    "(in use, leased) of the refusal"
+                );
+                assert_eq!(
+                    (max_bytes, told + lent + idle),
+                    (stats.max_bytes, stats.max_bytes)
+                );
                 self.assert_full(layout);
             }
             Err(error) => Self::assert_too_large(&error, len),
@@ -187,7 +229,10 @@ impl World {
     /// A refused allocation has already freed everything that trimming could free.
     fn assert_full(&self, layout: Layout) {
         self.trim();
-        assert!(self.provider.alloc_layout(layout).is_err(), "{layout:?} was refused, and fits after a trim");
+        assert!(
+            self.provider.alloc_layout(layout).is_err(),
+            "{layout:?} was refused, and fits after a trim"
+        );
     }
 
     /// Trimming releases all idle memory, and no other.
@@ -197,8 +242,15 @@ impl World {
         let stats = self.provider.stats();
         assert_eq!((stats.bytes_held, idle(&stats)), (before - given_back, 0));
         let alive = self.alive().count();
-        assert!(stats.bytes_held >= self.bytes(true) + self.bytes(false) && stats.bytes_held <= stats.bytes_mapped);
-        assert!(stats.segments <= alive, "{} segments are held for {alive} chunks", stats.segments);
+        assert!(
+            stats.bytes_held >= self.bytes(true) + self.bytes(false)
+                && stats.bytes_held <= stats.bytes_mapped
+        );
+        assert!(
+            stats.segments <= alive,
+            "{} segments are held for {alive} chunks",
+            stats.segments
+        );
     }
 
     /// Fills a buffer with a new message.
@@ -206,8 +258,16 @@ impl World {
         let stamp = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(self.messages.len() as u64 + 1);
         write(&mut buffer, stamp);
         let (start, len, capacity) = (address(&buffer), buffer.len(), buffer.capacity());
-        self.handles.push((self.messages.len(), Handle::Mut(buffer)));
-        self.messages.push(Message { stamp, len, start, capacity, is_closed: false, is_doubtful: false });
+        self.handles
+            .push((self.messages.len(), Handle::Mut(buffer)));
+        self.messages.push(Message {
+            stamp,
+            len,
+            start,
+            capacity,
+            is_closed: false,
+            is_doubtful: false,
+        });
     }
 
     /// Takes a handle out of the list for a step that consumes it.
@@ -217,17 +277,29 @@ impl World {
     }
 
     fn freeze(&mut self, message: usize, handle: Handle) {
-        let handle = if let Handle::Mut(buffer) = handle { Handle::Frozen(buffer.freeze()) } else { handle };
+        let handle = if let Handle::Mut(buffer) = handle {
+            Handle::Frozen(buffer.freeze())
+        } else {
+            handle
+        };
         self.handles.push((message, handle));
     }
 
     fn back_to_mut(&mut self, message: usize, handle: Handle) {
-        let Handle::Frozen(buffer) = handle else { return self.handles.push((message, handle)) };
+        let Handle::Frozen(buffer) = handle else {
+            return self.handles.push((message, handle));
+        };
         let is_free = !self.is_alive(message);
         match buffer.try_into_mut() {
             Ok(buffer) => {
-                assert!(is_free, "writable, though a clone, a view or a grant is there");
-                assert!(holds(&buffer, self.messages[message].stamp) && buffer.len() == self.messages[message].len);
+                assert!(
+                    is_free,
+                    "writable, though a clone, a view or a grant is there"
+                );
+                assert!(
+                    holds(&buffer, self.messages[message].stamp)
+                        && buffer.len() == self.messages[message].len
+                );
                 self.messages[message].is_closed = true;
                 self.begin(buffer);
             }
@@ -251,16 +323,32 @@ impl World {
 
     fn describe(&mut self, at: usize) {
         if let (message, Handle::Frozen(buffer)) = &self.handles[at] {
-            self.descriptors.push((*message, buffer.descriptor().unwrap()));
+            self.descriptors
+                .push((*message, buffer.descriptor().unwrap()));
         }
     }
 
     fn grant(&mut self, at: usize) {
-        let (message, Handle::Frozen(buffer)) = &self.handles[at] else { return };
-        let pending = self.grants.iter().filter(|grant| grant.0 == *message).count();
+        let (message, Handle::Frozen(buffer)) = &self.handles[at] else {
+            return;
+        };
+        let pending = self
+            .grants
+            .iter()
+            .filter(|grant| grant.0 == *message)
+            .count();
         match buffer.grant(self.peer) {
             Ok(descriptor) => self.grants.push((*message, descriptor)),
-            Err(error) => assert_eq!((error, pending), (ShareError::TooManyGrants { peer: self.peer, max: 7 }, 7)),
+            Err(error) => assert_eq!(
+                (error, pending),
+                (
+                    ShareError::TooManyGrants {
+                        peer: self.peer,
+                        max: 7
+                    },
+                    7
+                )
+            ),
         }
     }
 
@@ -268,24 +356,39 @@ impl World {
 
     fn attach(&mut self, at: usize) {
         let (message, descriptor) = self.descriptors[at];
-        let Message { is_closed, is_doubtful, .. } = self.messages[message];
+        let Message {
+            is_closed,
+            is_doubtful,
+            ..
+        } = self.messages[message];
         let is_sure = self.is_alive(message) && !is_doubtful;
         match self.client.attach(&descriptor) {
             Ok(view) => {
-                assert!(!is_closed, "a message that was taken back for writing is attached");
+                assert!(
+                    !is_closed,
+                    "a message that was taken back for writing is attached"
+                );
                 self.handles.push((message, Handle::View(view)));
             }
-            Err(AttachError::Stale) => assert!(is_closed || !is_sure, "a message that is alive is stale"),
+            Err(AttachError::Stale) => {
+                assert!(is_closed || !is_sure, "a message that is alive is stale")
+            }
             Err(error) => panic!("{error}"),
         }
     }
 
     fn accept(&mut self, at: usize) {
         let (message, descriptor) = self.grants.swap_remove(at);
-        let view = self.client.attach(&descriptor).expect("a grant holds its message");
+        let view = self
+            .client
+            .attach(&descriptor)
+            .expect("a grant holds its message");
         if self.grants.iter().all(|grant| grant.0 != message) {
             let second = self.client.attach(&descriptor);
-            assert!(matches!(second, Err(AttachError::NotGranted)), "a grant is taken up twice: {second:?}");
+            assert!(
+                matches!(second, Err(AttachError::NotGranted)),
+                "a grant is taken up twice: {second:?}"
+            );
         }
         self.handles.push((message, Handle::View(view)));
     }
@@ -294,11 +397,15 @@ impl World {
 
     fn is_alive(&self, message: usize) -> bool {
         let handles = self.handles.iter().map(|handle| handle.0);
-        handles.chain(self.grants.iter().map(|grant| grant.0)).any(|alive| alive == message)
+        handles
+            .chain(self.grants.iter().map(|grant| grant.0))
+            .any(|alive| alive == message)
     }
 
     fn is_owned(&self, message: usize) -> bool {
-        self.handles.iter().any(|(of, handle)| *of == message && handle.is_owners())
+        self.handles
+            .iter()
+            .any(|(of, handle)| *of == message && handle.is_owners())
     }
 
     fn alive(&self) -> impl Iterator<Item = usize> + '_ {
@@ -317,20 +424,43 @@ impl World {
         for (message, handle) in &self.handles {
             let Message { stamp, len, .. } = self.messages[*message];
             let bytes = handle.bytes();
-            assert!(bytes.len() == len && holds(bytes, stamp), "a handle shows another message than its own");
+            assert!(
+                bytes.len() == len && holds(bytes, stamp),
+                "a handle shows another message than its own"
+            );
         }
-        let range = |message: usize| (self.messages[message].start, self.messages[message].capacity);
+        let range = |message: usize| {
+            (
+                self.messages[message].start,
+                self.messages[message].capacity,
+            )
+        };
         let mut ranges: Vec<(usize, usize)> = self.alive().map(range).collect();
         ranges.sort_unstable();
-        assert!(ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "two live messages share memory");
+        assert!(
+            ranges
+                .windows(2)
+                .all(|pair| pair[0].0 + pair[0].1 <= pair[1].0),
+            "two live messages share memory"
+        );
 
         let stats = self.provider.stats();
         let bytes = (stats.bytes_in_use, stats.bytes_leased);
-        assert_eq!(bytes, (self.bytes(true), self.bytes(false)), "bytes (in use, leased) of the statistics");
+        assert_eq!(
+            bytes,
+            (self.bytes(true), self.bytes(false)),
+            "bytes (in use, leased) of the statistics"
+        );
         for class in &stats.classes {
-            assert_eq!(class.chunks, class.in_use + class.idle + class.leased, "{class:?}");
+            assert_eq!(
+                class.chunks,
+                class.in_use + class.idle + class.leased,
+                "{class:?}"
+            );
         }
-        assert!(stats.bytes_held <= stats.peak_bytes_held && stats.peak_bytes_held <= stats.max_bytes);
+        assert!(
+            stats.bytes_held <= stats.peak_bytes_held && stats.peak_bytes_held <= stats.max_bytes
+        );
     }
 
     /// Drops everything in order, and checks that no memory is left.
@@ -338,7 +468,11 @@ impl World {
         self.handles.drain(..).for_each(drop);
         drop(self.client);
         let stats = self.provider.stats();
-        assert_eq!((stats.bytes_in_use, stats.bytes_leased), (0, 0), "something outlives its last handle");
+        assert_eq!(
+            (stats.bytes_in_use, stats.bytes_leased),
+            (0, 0),
+            "something outlives its last handle"
+        );
         self.provider.trim();
         assert_eq!(self.provider.stats().bytes_held, 0, "memory is lost");
     }

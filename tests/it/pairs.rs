@@ -19,7 +19,11 @@ fn pass_windows(provider: &Provider) {
 /// A waiter gets memory that a window holds temporarily or releases.
 #[test]
 fn windows_end_beside_waiter() {
-    let provider = builder().max_bytes(8 * MIB).tuning(Tuning::new().idle_window(64)).build().unwrap();
+    let provider = builder()
+        .max_bytes(8 * MIB)
+        .tuning(Tuning::new().idle_window(64))
+        .build()
+        .unwrap();
     burst(&provider, MIB / 2, 4);
     let held: Vec<_> = (0..3).map(|_| provider.alloc(2 * MIB).unwrap()).collect();
     let future = Waiting::begin(provider.request(3 * MIB).wait_async());
@@ -32,17 +36,27 @@ fn windows_end_beside_waiter() {
 /// A waiter gets the memory of grants that a greedy peer may not take up.
 #[test]
 fn disconnect_wakes_waiter() {
-    let provider = builder().max_bytes(MIB).max_bytes_per_peer(MIB as u64).build().unwrap();
+    let provider = builder()
+        .max_bytes(MIB)
+        .max_bytes_per_peer(MIB as u64)
+        .build()
+        .unwrap();
     let client = Client::new();
     let peer = client.connect(provider.id()).unwrap();
     let all = message(&provider, MIB, 1);
     let granted = all.grant(peer).unwrap();
     drop(all);
     let mut future = Waiting::begin(provider.request(MIB).wait_async());
-    assert!(future.poll().is_pending(), "the grant can still be taken up");
+    assert!(
+        future.poll().is_pending(),
+        "the grant can still be taken up"
+    );
     provider.disconnect(peer).unwrap();
     assert_eq!(future.served().len(), MIB);
-    assert!(matches!(client.attach(&granted), Err(AttachError::Disconnected { .. })));
+    assert!(matches!(
+        client.attach(&granted),
+        Err(AttachError::Disconnected { .. })
+    ));
 }
 
 /// A reservation does not lose a chunk for each peer that is refused.
@@ -67,13 +81,20 @@ fn trim_after_disconnect() {
     provider.disconnect(peer).unwrap();
     assert!(provider.trim() > 0);
     assert_eq!(provider.stats().bytes_held, 0);
-    assert!(matches!(client.attach(&descriptor), Err(AttachError::Disconnected { .. })));
+    assert!(matches!(
+        client.attach(&descriptor),
+        Err(AttachError::Disconnected { .. })
+    ));
 }
 
 /// The end of a window takes no memory from a reader, and a reader does not block the rest.
 #[test]
 fn windows_pass_leases_and_loans() {
-    let provider = builder().max_bytes(64 * MIB).tuning(Tuning::new().idle_window(64)).build().unwrap();
+    let provider = builder()
+        .max_bytes(64 * MIB)
+        .tuning(Tuning::new().idle_window(64))
+        .build()
+        .unwrap();
     let (client, name) = (Client::new(), unique_prefix("windows"));
     let mut sender = Sender::create(&provider, &name).unwrap();
     let mut receiver = Receiver::open(&client, &name).unwrap();
@@ -98,11 +119,17 @@ fn windows_pass_leases_and_loans() {
 /// Eviction takes no buffer that a channel's receiver reads, but uses those it has returned.
 #[test]
 fn eviction_passes_loans() {
-    let provider = builder().max_bytes(4 * MIB).tuning(Tuning::new().idle_window(0)).build().unwrap();
+    let provider = builder()
+        .max_bytes(4 * MIB)
+        .tuning(Tuning::new().idle_window(0))
+        .build()
+        .unwrap();
     let (client, name) = (Client::new(), unique_prefix("evicted"));
     let mut sender = Sender::create(&provider, &name).unwrap();
     let mut receiver = Receiver::open(&client, &name).unwrap();
-    let all: Vec<_> = (0..8).map(|stamp| message(&provider, MIB / 2, stamp)).collect();
+    let all: Vec<_> = (0..8)
+        .map(|stamp| message(&provider, MIB / 2, stamp))
+        .collect();
     sender.send(all[0].clone()).unwrap();
     sender.send(all[7].clone()).unwrap();
     let received = [receiver.recv().unwrap(), receiver.recv().unwrap()];
@@ -110,17 +137,30 @@ fn eviction_passes_loans() {
     drop(provider.alloc(2 * MIB).expect("six are idle, side by side"));
     assert!(provider.alloc(7 * MIB / 2).unwrap_err().is_exhausted());
     provider.trim();
-    assert_eq!((provider.stats().bytes_held, idle(&provider.stats())), (MIB, 0));
+    assert_eq!(
+        (provider.stats().bytes_held, idle(&provider.stats())),
+        (MIB, 0)
+    );
     assert!(holds(&received[0], 0) && holds(&received[1], 7));
     drop(received);
-    assert_eq!(provider.alloc(7 * MIB / 2).expect("both have come back").len(), 7 * MIB / 2);
+    assert_eq!(
+        provider
+            .alloc(7 * MIB / 2)
+            .expect("both have come back")
+            .len(),
+        7 * MIB / 2
+    );
     drop((sender, receiver));
 }
 
 /// No chunk is destroyed twice or lost when a window ends during a trim.
 #[test]
 fn trims_beside_windows() {
-    let provider = builder().max_bytes(64 * MIB).tuning(Tuning::new().idle_window(64)).build().unwrap();
+    let provider = builder()
+        .max_bytes(64 * MIB)
+        .tuning(Tuning::new().idle_window(64))
+        .build()
+        .unwrap();
     let trim = || {
         provider.trim_to(MIB);
         assert!(provider.stats().bytes_held <= 64 * MIB);
@@ -133,7 +173,9 @@ fn trims_beside_windows() {
     };
     beside(trim, || {
         thread::scope(|scope| {
-            [100_000, MIB].map(|len| scope.spawn(move || use_windows(len))).map(|it| it.join().unwrap())
+            [100_000, MIB]
+                .map(|len| scope.spawn(move || use_windows(len)))
+                .map(|it| it.join().unwrap())
         })
     });
     assert_eq!(provider.stats().bytes_in_use, 0);

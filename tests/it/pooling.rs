@@ -3,8 +3,8 @@
 use crate::fixtures::{address, builder, idle, pair, provider, write};
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::{
-    AllocError, AllocErrorKind, Client, ClientBuilder, Descriptor, PeerId, Provider, ProviderBuilder, ProviderId,
-    ShmBuf, ShmBufMut, ShmView, Stats, Tuning,
+    AllocError, AllocErrorKind, Client, ClientBuilder, Descriptor, PeerId, Provider,
+    ProviderBuilder, ProviderId, ShmBuf, ShmBufMut, ShmView, Stats, Tuning,
 };
 use shm_pool_support::machine::page_size;
 use std::alloc::Layout;
@@ -26,7 +26,11 @@ fn reuse() {
                 "{len} bytes: a fresh chunk instead of the idle one"
             );
         }
-        assert_eq!(provider.stats().segments_created, created, "{len} bytes: steady state creates segments");
+        assert_eq!(
+            provider.stats().segments_created,
+            created,
+            "{len} bytes: steady state creates segments"
+        );
     }
 }
 
@@ -42,9 +46,13 @@ fn reuse_behind_leased_chunks() {
             .build()
             .unwrap();
         let client = Client::new();
-        let all: Vec<ShmBuf> = (0..2 * read).map(|_| provider.alloc(len).unwrap().freeze()).collect();
-        let mut views: Vec<_> =
-            all.iter().map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
+        let all: Vec<ShmBuf> = (0..2 * read)
+            .map(|_| provider.alloc(len).unwrap().freeze())
+            .collect();
+        let mut views: Vec<_> = all
+            .iter()
+            .map(|message| client.attach(&message.descriptor().unwrap()).unwrap())
+            .collect();
         // The first half stays ahead of those that are released.
         drop(all);
         views.truncate(read);
@@ -68,7 +76,11 @@ fn reuse_of_shared() {
         let created = provider.stats().segments_created;
         for round in 0..100 {
             let message = provider.alloc(len).unwrap().freeze();
-            assert_eq!(address(&message), first, "{len} bytes: a fresh chunk instead of the one whose leases ended");
+            assert_eq!(
+                address(&message),
+                first,
+                "{len} bytes: a fresh chunk instead of the one whose leases ended"
+            );
             let view = client.attach(&message.descriptor().unwrap()).unwrap();
             if round % 2 == 0 {
                 drop(message);
@@ -78,7 +90,11 @@ fn reuse_of_shared() {
                 drop(message);
             }
         }
-        assert_eq!(provider.stats().segments_created, created, "{len} bytes: steady state creates segments");
+        assert_eq!(
+            provider.stats().segments_created,
+            created,
+            "{len} bytes: steady state creates segments"
+        );
     }
 }
 
@@ -88,19 +104,34 @@ fn last_in_first_out() {
     for len in LENGTHS {
         drop(provider.reserve(len, 4).unwrap());
         let warm = address(&provider.alloc(len).unwrap());
-        assert_eq!(address(&provider.alloc(len).unwrap()), warm, "{len} bytes: a cold chunk of the queue came first");
+        assert_eq!(
+            address(&provider.alloc(len).unwrap()),
+            warm,
+            "{len} bytes: a cold chunk of the queue came first"
+        );
         let (first, last) = (provider.alloc(len).unwrap(), provider.alloc(len).unwrap());
         let warm = address(&last);
         drop(first);
         drop(last);
-        assert_eq!(address(&provider.alloc(len).unwrap()), warm, "{len} bytes: not the chunk that was dropped last");
+        assert_eq!(
+            address(&provider.alloc(len).unwrap()),
+            warm,
+            "{len} bytes: not the chunk that was dropped last"
+        );
     }
 }
 
 /// Drops `count` buffers that `ready` prepared, and returns how many the pool kept.
-fn kept(cap: usize, len: usize, count: usize, ready: fn(usize, ShmBufMut) -> ShmBuf) -> (Provider, usize) {
+fn kept(
+    cap: usize,
+    len: usize,
+    count: usize,
+    ready: fn(usize, ShmBufMut) -> ShmBuf,
+) -> (Provider, usize) {
     let provider = builder().max_idle_per_class(cap).build().unwrap();
-    let live: Vec<ShmBuf> = (0..count).map(|at| ready(at, provider.alloc(len).unwrap())).collect();
+    let live: Vec<ShmBuf> = (0..count)
+        .map(|at| ready(at, provider.alloc(len).unwrap()))
+        .collect();
     drop(live);
     let stats = provider.stats();
     (provider, idle(&stats))
@@ -130,8 +161,15 @@ fn max_idle_per_class() {
         for len in [100, 1 << 20] {
             for ready in [unshared, shared, every_other_shared, the_last_ones_shared] {
                 let (provider, idle) = kept(cap, len, 20, ready);
-                assert!(idle <= cap, "{idle} idle chunks of {len} bytes, the cap is {cap}");
-                assert_eq!(provider.stats().bytes_in_use, 0, "a dropped buffer still counts as in use");
+                assert!(
+                    idle <= cap,
+                    "{idle} idle chunks of {len} bytes, the cap is {cap}"
+                );
+                assert_eq!(
+                    provider.stats().bytes_in_use,
+                    0,
+                    "a dropped buffer still counts as in use"
+                );
             }
             let (_, idle) = kept(cap, len, 20, unshared);
             assert_eq!(idle, cap, "the cap is not made use of for {len} bytes");
@@ -144,9 +182,17 @@ fn max_idle_of_zero() {
     for len in [100, 1 << 20] {
         for ready in [unshared, shared] {
             let (provider, _) = kept(0, len, 3, ready);
-            assert_eq!(provider.stats().bytes_held, 0, "memory for {len} bytes is held and nobody uses it");
+            assert_eq!(
+                provider.stats().bytes_held,
+                0,
+                "memory for {len} bytes is held and nobody uses it"
+            );
             let again = provider.alloc(len).unwrap();
-            assert_eq!(again.len(), len, "the pool works on after everything was given back");
+            assert_eq!(
+                again.len(),
+                len,
+                "the pool works on after everything was given back"
+            );
         }
     }
 }
@@ -168,8 +214,16 @@ fn reserve_makes_hits() {
         let before = provider.stats();
         drop(provider.reserve(len, 5).unwrap());
         let reserved = provider.stats();
-        assert_eq!(idle(&reserved) - idle(&before), 5, "{len} bytes: not as many idle chunks as were reserved");
-        assert_eq!(reserved.misses() - before.misses(), 5, "{len} bytes: a reservation counts the chunks it makes");
+        assert_eq!(
+            idle(&reserved) - idle(&before),
+            5,
+            "{len} bytes: not as many idle chunks as were reserved"
+        );
+        assert_eq!(
+            reserved.misses() - before.misses(),
+            5,
+            "{len} bytes: a reservation counts the chunks it makes"
+        );
         let live: Vec<ShmBufMut> = (0..5).map(|_| provider.alloc(len).unwrap()).collect();
         let after = provider.stats();
         assert_eq!(
@@ -177,8 +231,15 @@ fn reserve_makes_hits() {
             reserved.misses(),
             "{len} bytes: an allocation made a chunk despite the reservation"
         );
-        assert_eq!(after.hits() - before.hits(), 5, "{len} bytes: allocations from the reservation are hits");
-        assert_eq!(after.segments_created, reserved.segments_created, "{len} bytes: a segment was made despite it");
+        assert_eq!(
+            after.hits() - before.hits(),
+            5,
+            "{len} bytes: allocations from the reservation are hits"
+        );
+        assert_eq!(
+            after.segments_created, reserved.segments_created,
+            "{len} bytes: a segment was made despite it"
+        );
         drop(live);
     }
 }
@@ -190,7 +251,11 @@ fn reserve_counts_existing() {
     let before = provider.stats();
     for count in [8, 3, 0] {
         drop(provider.reserve(1000, count).unwrap());
-        assert_eq!(provider.stats(), before, "reserving {count} of 8 idle chunks changed something");
+        assert_eq!(
+            provider.stats(),
+            before,
+            "reserving {count} of 8 idle chunks changed something"
+        );
     }
 }
 
@@ -200,7 +265,9 @@ fn reserve_above_max_idle() {
         let provider = builder().max_idle_per_class(cap).build().unwrap();
         drop(provider.reserve(1000, cap).unwrap());
         let error = provider.reserve(1000, cap + 1).unwrap_err();
-        let AllocErrorKind::ReserveTooMany { count, max } = *error.kind() else { panic!("{error}") };
+        let AllocErrorKind::ReserveTooMany { count, max } = *error.kind() else {
+            panic!("{error}")
+        };
         assert_eq!((count, max), (cap + 1, cap));
     }
 }
@@ -215,7 +282,11 @@ fn trim() {
     assert!(held > 8 << 20, "there is something to give back");
     assert_eq!(provider.trim(), held, "what trim says is not what was held");
     let stats = provider.stats();
-    assert_eq!((stats.bytes_held, stats.segments, stats.bytes_mapped), (0, 0, 0), "trim kept something");
+    assert_eq!(
+        (stats.bytes_held, stats.segments, stats.bytes_mapped),
+        (0, 0, 0),
+        "trim kept something"
+    );
     assert_eq!(provider.trim(), 0, "there is nothing to give back twice");
 }
 
@@ -229,12 +300,24 @@ fn trim_spares_used_and_leased() {
     let view = client.attach(&leased.descriptor().unwrap()).unwrap();
     drop(leased);
     drop(provider.alloc(3 << 20).unwrap());
-    assert_eq!(provider.trim(), 3 << 20, "only the idle chunk is given back");
+    assert_eq!(
+        provider.trim(),
+        3 << 20,
+        "only the idle chunk is given back"
+    );
     assert_eq!(provider.stats().bytes_held, arena + (3 << 20));
     drop(view);
-    assert_eq!(provider.trim(), 2 << 20, "the chunk whose lease has ended is given back");
+    assert_eq!(
+        provider.trim(),
+        2 << 20,
+        "the chunk whose lease has ended is given back"
+    );
     drop(small);
-    assert_eq!(provider.trim(), arena, "the arena that nobody uses any more is given back");
+    assert_eq!(
+        provider.trim(),
+        arena,
+        "the arena that nobody uses any more is given back"
+    );
     drop(large);
     assert_eq!(provider.trim(), 1 << 20);
 }
@@ -242,9 +325,17 @@ fn trim_spares_used_and_leased() {
 /// The percentage of a buffer's pages that fault when this thread writes them. A sanitizer's own
 /// pages fault too: one for every eight.
 fn percent_of_pages_that_fault(buffer: &mut [u8]) -> i64 {
-    let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
+    let faults = || {
+        getrusage(UsageWho::RUSAGE_THREAD)
+            .unwrap()
+            .minor_page_faults()
+    };
     let before = faults();
-    let pages = buffer.iter_mut().step_by(page_size()).map(|byte| *byte = 1).count() as i64;
+    let pages = buffer
+        .iter_mut()
+        .step_by(page_size())
+        .map(|byte| *byte = 1)
+        .count() as i64;
     (faults() - before) * 100 / pages
 }
 
@@ -257,7 +348,10 @@ fn alloc_is_populated() {
     provider.trim();
     drop(provider.reserve(len, 1).unwrap());
     let reserved = percent_of_pages_that_fault(&mut provider.alloc(len).unwrap());
-    assert!(reserved < 20, "{reserved} % of pages fault that are reserved, after they were given back to the system");
+    assert!(
+        reserved < 20,
+        "{reserved} % of pages fault that are reserved, after they were given back to the system"
+    );
 }
 
 // ---- lengths, capacities and alignments ---------------------------------------------------------
@@ -272,7 +366,10 @@ fn empty_message() {
     assert_eq!(descriptor.payload_len(), 0);
     let view = client.attach(&descriptor).unwrap();
     assert!(message.is_empty() && view.is_empty() && view.try_clone().unwrap().is_empty());
-    assert!(message.is_leased(), "an empty view leases its chunk like any other");
+    assert!(
+        message.is_leased(),
+        "an empty view leases its chunk like any other"
+    );
 }
 
 /// A receiver can read a message as a struct, without crossing cache lines.
@@ -281,10 +378,16 @@ fn view_alignment() {
     let (provider, client) = pair();
     for (len, align) in [(1, 1), (1, 64), (100, 128), (5_000, 1024), (70_000, 4096)] {
         let layout = Layout::from_size_align(len, align).unwrap();
-        let messages: Vec<_> = (0..3).map(|_| provider.alloc_layout(layout).unwrap().freeze()).collect();
+        let messages: Vec<_> = (0..3)
+            .map(|_| provider.alloc_layout(layout).unwrap().freeze())
+            .collect();
         for message in messages {
             let view = client.attach(&message.descriptor().unwrap()).unwrap();
-            assert_eq!((view.len(), address(&view) % align.max(64)), (len, 0), "{layout:?}");
+            assert_eq!(
+                (view.len(), address(&view) % align.max(64)),
+                (len, 0),
+                "{layout:?}"
+            );
         }
     }
 }
@@ -294,24 +397,47 @@ fn every_length() {
     // With pages of 4 KiB, not the size of a class, so the last class is a short one.
     let max_alloc = (9_usize * 4096).next_multiple_of(page_size());
     for arena in [1 << 16, 1 << 20] {
-        let provider =
-            builder().max_bytes(1 << 20).max_alloc(max_alloc).tuning(Tuning::new().arena_size(arena)).build().unwrap();
+        let provider = builder()
+            .max_bytes(1 << 20)
+            .max_alloc(max_alloc)
+            .tuning(Tuning::new().arena_size(arena))
+            .build()
+            .unwrap();
         for len in 0..=max_alloc {
             let mut buffer = provider.alloc(len).unwrap();
             assert_eq!(buffer.len(), len);
             let capacity = buffer.capacity();
-            assert!(capacity >= len, "{len} bytes were promised, {capacity} are there");
+            assert!(
+                capacity >= len,
+                "{len} bytes were promised, {capacity} are there"
+            );
             // Rounding costs at most a cache line or a 32nd. The last class is whole pages.
             let most = (len + len / 32).next_multiple_of(64).max(64);
-            assert!(capacity <= most || capacity == max_alloc, "{len} bytes take {capacity}");
+            assert!(
+                capacity <= most || capacity == max_alloc,
+                "{len} bytes take {capacity}"
+            );
             buffer.fill(1);
         }
-        for len in [max_alloc + 1, max_alloc + 4096, isize::MAX as usize, usize::MAX] {
+        for len in [
+            max_alloc + 1,
+            max_alloc + 4096,
+            isize::MAX as usize,
+            usize::MAX,
+        ] {
             let error = provider.alloc(len).unwrap_err();
-            let AllocErrorKind::TooLarge { len: asked, max } = *error.kind() else { panic!("{len} bytes: {error}") };
+            let AllocErrorKind::TooLarge { len: asked, max } = *error.kind() else {
+                panic!("{len} bytes: {error}")
+            };
             assert_eq!((asked, max), (len, max_alloc));
-            assert!(matches!(provider.reserve(len, 1).unwrap_err().kind(), AllocErrorKind::TooLarge { .. }));
-            assert!(matches!(provider.alloc_zeroed(len).unwrap_err().kind(), AllocErrorKind::TooLarge { .. }));
+            assert!(matches!(
+                provider.reserve(len, 1).unwrap_err().kind(),
+                AllocErrorKind::TooLarge { .. }
+            ));
+            assert!(matches!(
+                provider.alloc_zeroed(len).unwrap_err().kind(),
+                AllocErrorKind::TooLarge { .. }
+            ));
         }
     }
 }
@@ -327,16 +453,37 @@ fn max_alloc_rounds_up() {
 #[test]
 fn layouts() {
     let (provider, client) = pair();
-    let sizes = [0, 1, 63, 64, 65, 4095, 4096, 4097, 126 << 10, (126 << 10) + 1, 128 << 10, 1 << 20];
+    let sizes = [
+        0,
+        1,
+        63,
+        64,
+        65,
+        4095,
+        4096,
+        4097,
+        126 << 10,
+        (126 << 10) + 1,
+        128 << 10,
+        1 << 20,
+    ];
     for align in (0..=12).map(|shift| 1usize << shift) {
         for size in sizes {
             let layout = Layout::from_size_align(size, align).unwrap();
             // Several at a time: an arena's first chunk might be aligned by chance.
             for buffer in [(); 3].map(|()| provider.alloc_layout(layout).unwrap()) {
-                assert_eq!((buffer.len(), address(&buffer) % align), (size, 0), "{layout:?} at the owner");
+                assert_eq!(
+                    (buffer.len(), address(&buffer) % align),
+                    (size, 0),
+                    "{layout:?} at the owner"
+                );
                 let view = client.attach(&buffer.freeze().descriptor().unwrap());
                 let view = view.unwrap_or_else(|error| panic!("{layout:?}: {error}"));
-                assert_eq!((view.len(), address(&view) % align), (size, 0), "{layout:?} at the peer");
+                assert_eq!(
+                    (view.len(), address(&view) % align),
+                    (size, 0),
+                    "{layout:?} at the peer"
+                );
             }
         }
     }
@@ -347,13 +494,20 @@ fn alignment_above_page() {
     let provider = provider();
     for size in [0, 100, 1 << 20] {
         for align in [8192, 1 << 20] {
-            let error = provider.alloc_layout(Layout::from_size_align(size, align).unwrap()).unwrap_err();
-            let AllocErrorKind::UnsupportedAlignment { align: asked, max } = *error.kind() else { panic!("{error}") };
+            let error = provider
+                .alloc_layout(Layout::from_size_align(size, align).unwrap())
+                .unwrap_err();
+            let AllocErrorKind::UnsupportedAlignment { align: asked, max } = *error.kind() else {
+                panic!("{error}")
+            };
             assert_eq!((asked, max), (align, Provider::MAX_ALIGN));
         }
     }
     let too_large = Layout::from_size_align(2 << 30, 4096).unwrap();
-    assert!(matches!(provider.alloc_layout(too_large).unwrap_err().kind(), AllocErrorKind::TooLarge { .. }));
+    assert!(matches!(
+        provider.alloc_layout(too_large).unwrap_err().kind(),
+        AllocErrorKind::TooLarge { .. }
+    ));
 }
 
 #[test]
@@ -362,7 +516,11 @@ fn page_aligned_reuse() {
     let layout = Layout::from_size_align(100, 4096).unwrap();
     let first = address(&provider.alloc_layout(layout).unwrap());
     assert_eq!(address(&provider.alloc_layout(layout).unwrap()), first);
-    assert_ne!(address(&provider.alloc(100).unwrap()), first, "an ordinary buffer takes a page-aligned chunk away");
+    assert_ne!(
+        address(&provider.alloc(100).unwrap()),
+        first,
+        "an ordinary buffer takes a page-aligned chunk away"
+    );
 }
 
 #[test]
@@ -374,8 +532,15 @@ fn zeroed() {
         let first = address(&dirty);
         drop(dirty);
         let zeroed = provider.alloc_zeroed(len).unwrap();
-        assert_eq!(address(&zeroed), first, "the test needs the dirty chunk again");
-        assert!(zeroed.iter().all(|&byte| byte == 0), "the last message shows through");
+        assert_eq!(
+            address(&zeroed),
+            first,
+            "the test needs the dirty chunk again"
+        );
+        assert!(
+            zeroed.iter().all(|&byte| byte == 0),
+            "the last message shows through"
+        );
     }
 }
 
@@ -394,7 +559,11 @@ fn set_len() {
     let error = buffer.try_set_len(capacity + 1).unwrap_err();
     assert!(error.to_string().contains(&capacity.to_string()), "{error}");
     assert!(buffer.try_set_len(usize::MAX).is_err());
-    assert_eq!(buffer.len(), capacity, "a refused length changed the message");
+    assert_eq!(
+        buffer.len(),
+        capacity,
+        "a refused length changed the message"
+    );
     buffer.try_set_len(20).unwrap();
     let message = buffer.freeze();
     assert_eq!((message.len(), message.capacity()), (20, capacity));
@@ -411,9 +580,15 @@ fn handle_sizes() {
         size_of::<ShmBuf>(),
         size_of::<Option<ShmBuf>>(),
     ];
-    assert_eq!(sizes, [16; 5], "a wider handle is spilled to memory on the warm path");
+    assert_eq!(
+        sizes, [16; 5],
+        "a wider handle is spilled to memory on the warm path"
+    );
     let descriptor = provider().alloc(1).unwrap().freeze().descriptor().unwrap();
-    assert_eq!((descriptor.to_bytes().len(), Descriptor::SIZE, PeerId::SIZE), (32, 32, 24));
+    assert_eq!(
+        (descriptor.to_bytes().len(), Descriptor::SIZE, PeerId::SIZE),
+        (32, 32, 24)
+    );
 }
 
 #[test]
@@ -422,6 +597,15 @@ fn send_and_sync() {
     is_send_and_sync::<(Provider, ProviderBuilder, ProviderId, Stats)>();
     is_send_and_sync::<(ShmBufMut, ShmBuf, ShmView)>();
     is_send_and_sync::<(Client, ClientBuilder, PeerId, Descriptor)>();
-    is_send_and_sync::<(AllocError, shm_pool::BuildError, shm_pool::AttachError, shm_pool::ShareError)>();
-    is_send_and_sync::<(shm_pool::OsError, shm_pool::DescriptorError, shm_pool::CapacityError)>();
+    is_send_and_sync::<(
+        AllocError,
+        shm_pool::BuildError,
+        shm_pool::AttachError,
+        shm_pool::ShareError,
+    )>();
+    is_send_and_sync::<(
+        shm_pool::OsError,
+        shm_pool::DescriptorError,
+        shm_pool::CapacityError,
+    )>();
 }

@@ -5,7 +5,8 @@ use crate::fixtures::{
     address, builder, files, holds, mappings, message, provider, unique_prefix, FOR_EVER, NONE, NOW,
 };
 use shm_pool::channel::{
-    ChannelError, Message, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder, RecvError, SendErrorKind,
+    ChannelError, Message, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder,
+    RecvError, SendErrorKind,
 };
 use shm_pool::{Client, Provider};
 use std::collections::BTreeSet;
@@ -23,7 +24,12 @@ struct Scene {
 impl Scene {
     fn new(test: &str, options: PublisherBuilder) -> Self {
         let (provider, name) = (provider(), unique_prefix(test));
-        Self { publisher: options.create(&provider, &name).unwrap(), provider, client: Client::new(), name }
+        Self {
+            publisher: options.create(&provider, &name).unwrap(),
+            provider,
+            client: Client::new(),
+            name,
+        }
     }
 
     fn receiver(&self, options: ReceiverBuilder) -> Receiver {
@@ -36,7 +42,10 @@ impl Scene {
 
     /// Sends a buffer of a thousand bytes, stamped.
     fn send(&mut self, stamp: u64) -> usize {
-        self.publisher.send_timeout(message(&self.provider, 1_000, stamp), NOW).unwrap().receivers
+        self.publisher
+            .send_timeout(message(&self.provider, 1_000, stamp), NOW)
+            .unwrap()
+            .receivers
     }
 
     /// Bytes that are not available to other requests.
@@ -46,7 +55,10 @@ impl Scene {
     }
 
     fn dropped(&mut self) -> Vec<u64> {
-        self.publisher.receivers().map(|receiver| receiver.missed.total()).collect()
+        self.publisher
+            .receivers()
+            .map(|receiver| receiver.missed.total())
+            .collect()
     }
 }
 
@@ -58,7 +70,12 @@ fn is(message: &Message, stamp: u64) -> bool {
 /// before.
 fn all(receiver: &mut Receiver) -> Vec<(u64, u32)> {
     std::iter::from_fn(|| receiver.try_recv().ok())
-        .map(|message| (u64::from_le_bytes(message[..8].try_into().unwrap()), message.missed()))
+        .map(|message| {
+            (
+                u64::from_le_bytes(message[..8].try_into().unwrap()),
+                message.missed(),
+            )
+        })
         .collect()
 }
 
@@ -66,10 +83,17 @@ fn all(receiver: &mut Receiver) -> Vec<(u64, u32)> {
 #[test]
 fn sixty_four_receivers() {
     let mut scene = Scene::new("pub-same", Publisher::builder().receivers(64));
-    let mut receivers: Vec<_> = (0..64).map(|_| scene.receiver(Receiver::builder())).collect();
+    let mut receivers: Vec<_> = (0..64)
+        .map(|_| scene.receiver(Receiver::builder()))
+        .collect();
     assert_eq!(scene.send(7), 64);
-    let messages: Vec<_> = receivers.iter_mut().map(|receiver| receiver.try_recv().unwrap()).collect();
-    assert!(messages.iter().all(|message| is(message, 7) && message.missed() == 0));
+    let messages: Vec<_> = receivers
+        .iter_mut()
+        .map(|receiver| receiver.try_recv().unwrap())
+        .collect();
+    assert!(messages
+        .iter()
+        .all(|message| is(message, 7) && message.missed() == 0));
     let places: BTreeSet<_> = messages.iter().map(|message| address(message)).collect();
     assert_eq!(places.len(), 64, "each receiver maps for itself");
     assert_eq!(scene.in_use(), 1_024, "one chunk for all");
@@ -86,8 +110,14 @@ fn no_receivers() {
     let mut scene = Scene::new("pub-nobody", Publisher::builder());
     assert!(!scene.publisher.has_receivers());
     assert_eq!((scene.send(1), scene.in_use()), (0, 0));
-    assert_eq!(scene.publisher.send_bytes(b"x").map(|sent| sent.receivers), Ok(0));
-    assert_eq!(scene.publisher.wait_for_receivers(1, NOW), Err(SendErrorKind::TimedOut));
+    assert_eq!(
+        scene.publisher.send_bytes(b"x").map(|sent| sent.receivers),
+        Ok(0)
+    );
+    assert_eq!(
+        scene.publisher.wait_for_receivers(1, NOW),
+        Err(SendErrorKind::TimedOut)
+    );
     assert_eq!(scene.publisher.wait_until_received(NOW), Ok(()));
 }
 
@@ -119,7 +149,13 @@ fn history() {
     assert_eq!(scene.publisher.receivers().count(), 3, "asking is enough");
     assert_eq!(all(&mut late), [(2, 0), (3, 0), (4, 0)]);
     assert_eq!(all(&mut small), [(4, 0)]);
-    assert_eq!(scene.publisher.send_bytes(&5_u64.to_le_bytes()).map(|sent| sent.receivers), Ok(3));
+    assert_eq!(
+        scene
+            .publisher
+            .send_bytes(&5_u64.to_le_bytes())
+            .map(|sent| sent.receivers),
+        Ok(3)
+    );
     let mut later = scene.receiver(Receiver::builder());
     scene.send(6);
     assert_eq!(all(&mut later), [(3, 0), (4, 0), (5, 0), (6, 0)]);
@@ -139,25 +175,51 @@ fn keep_latest() {
         let mut receiver = scene.behind(OnFull::DropOldest, capacity);
         let mut next = 0;
         let mut expected = 0;
-        for burst in [1, capacity, 1, capacity + 1, 2 * capacity + 3, 0, 5 * capacity, 1] {
+        for burst in [
+            1,
+            capacity,
+            1,
+            capacity + 1,
+            2 * capacity + 3,
+            0,
+            5 * capacity,
+            1,
+        ] {
             for _ in 0..burst {
                 assert_eq!(scene.send(next), 1);
                 next += 1;
             }
-            assert!(scene.in_use() <= capacity * 1_024, "{} in use", scene.in_use());
+            assert!(
+                scene.in_use() <= capacity * 1_024,
+                "{} in use",
+                scene.in_use()
+            );
             let first = expected.max(next.saturating_sub(capacity as u64));
             let wanted: Vec<_> = (first..next)
-                .map(|stamp| (stamp, if stamp == first { (first - expected) as u32 } else { 0 }))
+                .map(|stamp| {
+                    (
+                        stamp,
+                        if stamp == first {
+                            (first - expected) as u32
+                        } else {
+                            0
+                        },
+                    )
+                })
                 .collect();
             assert_eq!(all(&mut receiver), wanted);
             expected = next;
             assert_eq!(scene.in_use(), 0);
         }
         let dropped = scene.dropped()[0];
-        let missed: u64 = [capacity as u64 + 1, 2 * capacity as u64 + 3, 5 * capacity as u64]
-            .iter()
-            .map(|burst| burst.saturating_sub(capacity as u64))
-            .sum();
+        let missed: u64 = [
+            capacity as u64 + 1,
+            2 * capacity as u64 + 3,
+            5 * capacity as u64,
+        ]
+        .iter()
+        .map(|burst| burst.saturating_sub(capacity as u64))
+        .sum();
         assert_eq!(dropped, missed);
     }
 }
@@ -187,9 +249,21 @@ fn drop_new() {
     assert_eq!(sent, 3, "one more fits until it gets its first");
     let found = all(&mut receiver);
     assert_eq!(found.len(), sent);
-    assert!(found.iter().copied().eq((0..sent as u64).map(|number| (number, 0))), "{found:?}");
+    assert!(
+        found
+            .iter()
+            .copied()
+            .eq((0..sent as u64).map(|number| (number, 0))),
+        "{found:?}"
+    );
     assert_eq!(scene.dropped(), [10 - sent as u64]);
-    assert_eq!(scene.publisher.send_bytes(&10_u64.to_le_bytes()).map(|sent| sent.receivers), Ok(1));
+    assert_eq!(
+        scene
+            .publisher
+            .send_bytes(&10_u64.to_le_bytes())
+            .map(|sent| sent.receivers),
+        Ok(1)
+    );
     assert_eq!(all(&mut receiver), [(10, 10 - sent as u32)]);
     scene.send(11);
     assert_eq!(all(&mut receiver), [(11, 0)], "said once");
@@ -209,7 +283,13 @@ fn receiver_at_loan_limit() {
             })
             .collect();
         assert_eq!((scene.send(2), scene.send(3)), (1, 1));
-        assert_eq!(scene.publisher.send_bytes(&4_u64.to_le_bytes()).map(|sent| sent.receivers), Ok(2));
+        assert_eq!(
+            scene
+                .publisher
+                .send_bytes(&4_u64.to_le_bytes())
+                .map(|sent| sent.receivers),
+            Ok(2)
+        );
         assert_eq!(all(&mut receiver), [(4, 2)]);
         assert_eq!(all(&mut other).len(), 5);
         drop(held);
@@ -220,7 +300,10 @@ fn receiver_at_loan_limit() {
     let mut receiver = scene.receiver(Receiver::builder().on_full(OnFull::Block).loans(1));
     scene.send(0);
     let held = receiver.try_recv().unwrap();
-    let refused = scene.publisher.try_send(message(&scene.provider, 1_000, 1)).unwrap_err();
+    let refused = scene
+        .publisher
+        .try_send(message(&scene.provider, 1_000, 1))
+        .unwrap_err();
     assert_eq!(refused.kind(), SendErrorKind::TooManyLoans { max: 1 });
     assert!(holds(&refused.into_message(), 1));
     drop(held);
@@ -234,14 +317,27 @@ fn send_is_all_or_nothing() {
     let mut slow = scene.behind(OnFull::Block, 2);
     let mut latest = scene.behind(OnFull::DropOldest, 1);
     while scene.publisher.try_send_bytes(&7_u64.to_le_bytes()).is_ok() {}
-    let refused = scene.publisher.try_send(message(&scene.provider, 1_000, 9)).unwrap_err();
+    let refused = scene
+        .publisher
+        .try_send(message(&scene.provider, 1_000, 9))
+        .unwrap_err();
     assert_eq!(refused.kind(), SendErrorKind::Full { capacity: 2 });
-    let refused = scene.publisher.send_timeout(refused.into_message(), NOW).unwrap_err();
+    let refused = scene
+        .publisher
+        .send_timeout(refused.into_message(), NOW)
+        .unwrap_err();
     assert_eq!(refused.kind(), SendErrorKind::TimedOut);
-    assert_eq!(scene.publisher.send_bytes_timeout(b"", NOW), Err(SendErrorKind::TimedOut));
+    assert_eq!(
+        scene.publisher.send_bytes_timeout(b"", NOW),
+        Err(SendErrorKind::TimedOut)
+    );
     let found = all(&mut latest);
     assert!(matches!(found[..], [(7, _)]), "{found:?}");
-    let Scene { mut publisher, provider, .. } = scene;
+    let Scene {
+        mut publisher,
+        provider,
+        ..
+    } = scene;
     let sending = thread::spawn(move || {
         assert_eq!(publisher.send(refused.into_message()).unwrap().receivers, 2);
         (publisher, provider)
@@ -263,7 +359,10 @@ fn receivers_rejoin() {
     for round in 0..40 {
         let mut guest = scene.receiver(Receiver::builder());
         let error = Receiver::open(&scene.client, &scene.name).unwrap_err();
-        assert!(matches!(error, ChannelError::TooManyReceivers { max: 2, .. }), "{error}");
+        assert!(
+            matches!(error, ChannelError::TooManyReceivers { max: 2, .. }),
+            "{error}"
+        );
         assert_eq!(scene.send(round), 2);
         assert_eq!(scene.send(round), 2);
         let held = guest.try_recv().unwrap();
@@ -286,14 +385,28 @@ fn publisher_drop() {
     scene.send(0);
     let mut never_met = scene.receiver(Receiver::builder());
     let waiting = thread::spawn(move || never_met.recv_timeout(FOR_EVER).map(|_| ()));
-    let Scene { publisher, client, name, provider } = scene;
+    let Scene {
+        publisher,
+        client,
+        name,
+        provider,
+    } = scene;
     drop(publisher);
-    assert!(matches!(waiting.join().unwrap(), Err(RecvError::Disconnected)));
+    assert!(matches!(
+        waiting.join().unwrap(),
+        Err(RecvError::Disconnected)
+    ));
     assert_eq!(all(&mut known), [(0, 0)]);
     assert!(matches!(known.recv(), Err(RecvError::Disconnected)));
-    assert!(matches!(Receiver::open(&client, &name), Err(ChannelError::NotFound { .. })));
+    assert!(matches!(
+        Receiver::open(&client, &name),
+        Err(ChannelError::NotFound { .. })
+    ));
     let again = Publisher::create(&provider, &name).unwrap();
-    assert!(matches!(Publisher::create(&provider, &name), Err(ChannelError::NameTaken { .. })));
+    assert!(matches!(
+        Publisher::create(&provider, &name),
+        Err(ChannelError::NameTaken { .. })
+    ));
     drop(again);
 }
 
@@ -301,25 +414,83 @@ fn publisher_drop() {
 fn refusals() {
     let (provider, client, name) = (provider(), Client::new(), unique_prefix("pub-no"));
     for receivers in [0, 65, usize::MAX] {
-        let error = Publisher::builder().receivers(receivers).create(&provider, &name).unwrap_err();
-        assert!(matches!(error, ChannelError::OutOfRange { option: "receivers", min: 1, max: 64, .. }), "{error}");
+        let error = Publisher::builder()
+            .receivers(receivers)
+            .create(&provider, &name)
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                ChannelError::OutOfRange {
+                    option: "receivers",
+                    min: 1,
+                    max: 64,
+                    ..
+                }
+            ),
+            "{error}"
+        );
     }
-    let options = Publisher::builder().capacity(8).loans(16).allow_blocking(false);
+    let options = Publisher::builder()
+        .capacity(8)
+        .loans(16)
+        .allow_blocking(false);
     let publisher = options.create(&provider, &name).unwrap();
     assert_eq!((publisher.capacity(), publisher.loans()), (8, 16));
     let refused = |options: ReceiverBuilder| options.open(&client, &name).unwrap_err();
     let error = refused(Receiver::builder().capacity(9));
-    assert!(matches!(error, ChannelError::OutOfRange { option: "capacity", value: 9, min: 1, max: 8 }), "{error}");
+    assert!(
+        matches!(
+            error,
+            ChannelError::OutOfRange {
+                option: "capacity",
+                value: 9,
+                min: 1,
+                max: 8
+            }
+        ),
+        "{error}"
+    );
     let error = refused(Receiver::builder().capacity(0));
-    assert!(matches!(error, ChannelError::OutOfRange { option: "capacity", value: 0, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            ChannelError::OutOfRange {
+                option: "capacity",
+                value: 0,
+                ..
+            }
+        ),
+        "{error}"
+    );
     let error = refused(Receiver::builder().loans(17));
-    assert!(matches!(error, ChannelError::OutOfRange { option: "loans", value: 17, min: 1, max: 16 }), "{error}");
+    assert!(
+        matches!(
+            error,
+            ChannelError::OutOfRange {
+                option: "loans",
+                value: 17,
+                min: 1,
+                max: 16
+            }
+        ),
+        "{error}"
+    );
     let error = refused(Receiver::builder().on_full(OnFull::Block));
-    assert!(matches!(error, ChannelError::BlockingNotAllowed { .. }), "{error}");
+    assert!(
+        matches!(error, ChannelError::BlockingNotAllowed { .. }),
+        "{error}"
+    );
     let pair = unique_prefix("pub-no-pair");
     let _sender = shm_pool::channel::Sender::create(&provider, &pair).unwrap();
-    let error = Receiver::builder().capacity(4).open(&client, &pair).unwrap_err();
-    assert!(matches!(error, ChannelError::NotAPublisher { .. }), "{error}");
+    let error = Receiver::builder()
+        .capacity(4)
+        .open(&client, &pair)
+        .unwrap_err();
+    assert!(
+        matches!(error, ChannelError::NotAPublisher { .. }),
+        "{error}"
+    );
     let error = Publisher::create(&provider, &pair).unwrap_err();
     assert!(matches!(error, ChannelError::NameTaken { .. }), "{error}");
 }
@@ -344,26 +515,47 @@ fn publisher_outlives_provider() {
 
 /// The receivers with which the documentation's formula is tested: a rule, a capacity, and how many
 /// messages each holds at a time.
-const RECEIVERS: [(OnFull, usize, usize); 4] =
-    [(OnFull::DropOldest, 2, 1), (OnFull::Block, 3, 2), (OnFull::DropNewest, 2, 1), (OnFull::DropNewest, 1, 2)];
+const RECEIVERS: [(OnFull, usize, usize); 4] = [
+    (OnFull::DropOldest, 2, 1),
+    (OnFull::Block, 3, 2),
+    (OnFull::DropNewest, 2, 1),
+    (OnFull::DropNewest, 1, 2),
+];
 const HISTORY: usize = 3;
 
 /// A publisher, sized for them, with the documented number of chunks and no more.
 fn sized_scene(test: &str) -> (Scene, usize) {
-    let how = RECEIVERS.map(|(on_full, capacity, _)| Receiver::builder().on_full(on_full).capacity(capacity));
+    let how = RECEIVERS
+        .map(|(on_full, capacity, _)| Receiver::builder().on_full(on_full).capacity(capacity));
     let mut options = Publisher::builder().history(HISTORY);
     let chunks = options.buffers(how.iter().zip(RECEIVERS.map(|(.., views)| views)));
-    let (provider, name) = (builder().max_bytes(chunks * 1_024).build().unwrap(), unique_prefix(test));
+    let (provider, name) = (
+        builder().max_bytes(chunks * 1_024).build().unwrap(),
+        unique_prefix(test),
+    );
     let publisher = options.create(&provider, &name).unwrap();
-    (Scene { publisher, provider, client: Client::new(), name }, chunks)
+    (
+        Scene {
+            publisher,
+            provider,
+            client: Client::new(),
+            name,
+        },
+        chunks,
+    )
 }
 
 /// The documented number of buffers is sufficient, and the share that goes with it skips no receiver.
 #[test]
 fn sizing_rule_suffices() {
     let (mut scene, chunks) = sized_scene("pub-rule");
-    let mut receivers =
-        RECEIVERS.map(|(on_full, capacity, views)| (scene.behind(on_full, capacity), Vec::<Message>::new(), views));
+    let mut receivers = RECEIVERS.map(|(on_full, capacity, views)| {
+        (
+            scene.behind(on_full, capacity),
+            Vec::<Message>::new(),
+            views,
+        )
+    });
     assert!(scene.publisher.has_receivers());
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     for stamp in 0..3_000 {
@@ -374,9 +566,15 @@ fn sizing_rule_suffices() {
         match random >> 32 & 7 {
             0 | 1 if views.len() < *most => views.extend(receiver.try_recv().ok()),
             2 => drop(views.pop()),
-            _ => match scene.publisher.try_send(message(&scene.provider, 1_000, stamp)) {
+            _ => match scene
+                .publisher
+                .try_send(message(&scene.provider, 1_000, stamp))
+            {
                 Ok(sent) => assert_eq!(sent.too_many_loans, 0),
-                Err(error) => assert!(matches!(error.kind(), SendErrorKind::Full { .. }), "{error}"),
+                Err(error) => assert!(
+                    matches!(error.kind(), SendErrorKind::Full { .. }),
+                    "{error}"
+                ),
             },
         }
         let out = scene.in_use() / 1_024;
@@ -396,7 +594,9 @@ fn sizing_rule_is_tight() {
         scene.send(stamp);
         for (receiver, kept) in receivers.iter_mut().zip(kept) {
             while kept.last() >= Some(&stamp) {
-                let Ok(message) = receiver.try_recv() else { break };
+                let Ok(message) = receiver.try_recv() else {
+                    break;
+                };
                 views.extend(kept.contains(&stamp).then_some(message));
             }
         }
@@ -412,9 +612,19 @@ fn missed_survives_withdrawal() {
     let mut receiver = scene.receiver(Receiver::builder().capacity(1).loans(1));
     scene.send(0);
     let held = receiver.try_recv().unwrap();
-    assert_eq!((scene.send(1), scene.send(2)), (0, 0), "it holds what it may");
+    assert_eq!(
+        (scene.send(1), scene.send(2)),
+        (0, 0),
+        "it holds what it may"
+    );
     for number in 3..5_u64 {
-        assert_eq!(scene.publisher.send_bytes(&number.to_le_bytes()).map(|sent| sent.receivers), Ok(1));
+        assert_eq!(
+            scene
+                .publisher
+                .send_bytes(&number.to_le_bytes())
+                .map(|sent| sent.receivers),
+            Ok(1)
+        );
     }
     assert_eq!(all(&mut receiver), [(4, 3)]);
     drop(held);
@@ -429,12 +639,26 @@ fn seat_reuse_removes_dead_branch() {
     let prefix = unique_prefix("pub-dead");
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let client = Client::builder().name_prefix(&prefix).build().unwrap();
-    let mut publisher = Publisher::builder().receivers(2).create(&provider, "c").unwrap();
-    let branches = || files(&prefix).into_iter().filter(|name| name.ends_with(".branch")).collect::<Vec<_>>();
+    let mut publisher = Publisher::builder()
+        .receivers(2)
+        .create(&provider, "c")
+        .unwrap();
+    let branches = || {
+        files(&prefix)
+            .into_iter()
+            .filter(|name| name.ends_with(".branch"))
+            .collect::<Vec<_>>()
+    };
     let mut stays = Receiver::open(&client, "c").unwrap();
     let guest = Receiver::open(&client, "c").unwrap();
-    let [one, other] = &branches()[..] else { panic!("two branches") };
-    let guests = publisher.receivers().nth(1).map(|guest| format!("{prefix}.c.{:016x}.branch", guest.id)).unwrap();
+    let [one, other] = &branches()[..] else {
+        panic!("two branches")
+    };
+    let guests = publisher
+        .receivers()
+        .nth(1)
+        .map(|guest| format!("{prefix}.c.{:016x}.branch", guest.id))
+        .unwrap();
     assert!([one, other].contains(&&guests));
     drop(guest);
     assert_eq!(branches().len(), 1);
@@ -472,7 +696,10 @@ fn keep_latest_out_of_loans_or_slots() {
     scene.send(13);
     drop(held);
     let found = all(&mut full);
-    assert_eq!(found.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [11, 12]);
+    assert_eq!(
+        found.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+        [11, 12]
+    );
     scene.send(14);
     assert_eq!(all(&mut full), [(14, 1)]);
 
@@ -480,12 +707,19 @@ fn keep_latest_out_of_loans_or_slots() {
     let mut mixed = scene.receiver(Receiver::builder().loans(1).capacity(4));
     assert!(scene.publisher.has_receivers());
     while mixed.try_recv().is_ok() {}
-    let bytes = |scene: &mut Scene, number: u64| scene.publisher.send_bytes(&number.to_le_bytes()).unwrap();
+    let bytes =
+        |scene: &mut Scene, number: u64| scene.publisher.send_bytes(&number.to_le_bytes()).unwrap();
     bytes(&mut scene, 20);
     scene.send(21);
     bytes(&mut scene, 22);
     scene.send(23);
-    assert_eq!(all(&mut mixed).iter().map(|(number, _)| *number).collect::<Vec<_>>(), [20, 22, 23]);
+    assert_eq!(
+        all(&mut mixed)
+            .iter()
+            .map(|(number, _)| *number)
+            .collect::<Vec<_>>(),
+        [20, 22, 23]
+    );
 }
 
 /// A publisher that waits until everything is received may then be dropped with its provider.
@@ -496,14 +730,22 @@ fn received_outlives_publisher() {
         let receiving = [OnFull::DropOldest, OnFull::Block, OnFull::DropNewest].map(|on_full| {
             let mut receiver = scene.behind(on_full, 2);
             thread::spawn(move || {
-                assert!(is(&receiver.recv_timeout(FOR_EVER).unwrap(), round), "{on_full:?}");
-                assert!(matches!(receiver.recv_timeout(FOR_EVER), Err(RecvError::Disconnected)));
+                assert!(
+                    is(&receiver.recv_timeout(FOR_EVER).unwrap(), round),
+                    "{on_full:?}"
+                );
+                assert!(matches!(
+                    receiver.recv_timeout(FOR_EVER),
+                    Err(RecvError::Disconnected)
+                ));
             })
         });
         assert_eq!(scene.send(round), 3);
         assert_eq!(scene.publisher.wait_until_received(FOR_EVER), Ok(()));
         drop(scene);
-        receiving.into_iter().for_each(|thread| thread.join().unwrap());
+        receiving
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
     }
 }
 
@@ -512,7 +754,13 @@ fn received_outlives_publisher() {
 fn wait_for_too_many_receivers() {
     let mut scene = Scene::new("pub-seats", Publisher::builder().receivers(2));
     let error = scene.publisher.wait_for_receivers(3, FOR_EVER).unwrap_err();
-    assert_eq!(error, SendErrorKind::TooManyReceivers { receivers: 3, max: 2 });
+    assert_eq!(
+        error,
+        SendErrorKind::TooManyReceivers {
+            receivers: 3,
+            max: 2
+        }
+    );
 }
 
 /// The offset of the seats, in bytes.
@@ -525,12 +773,17 @@ fn announced_garbage() {
     let prefix = unique_prefix("pub-no-branch");
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let mut publisher = Publisher::create(&provider, "c").unwrap();
-    let meeting = File::options().write(true).open(format!("/dev/shm/{prefix}.c.channel")).unwrap();
+    let meeting = File::options()
+        .write(true)
+        .open(format!("/dev/shm/{prefix}.c.channel"))
+        .unwrap();
     for (id, len) in [(1_u64, 0), (2, 1), (3, 4_096), (4, 1 << 40), (5, 1 << 46)] {
         let path = format!("/dev/shm/{prefix}.c.{id:016x}.branch");
         File::create_new(&path).unwrap().set_len(len).unwrap();
         meeting.write_all_at(&id.to_ne_bytes(), SEATS + 8).unwrap();
-        meeting.write_all_at(&(id as u32).to_ne_bytes(), ARRIVALS).unwrap();
+        meeting
+            .write_all_at(&(id as u32).to_ne_bytes(), ARRIVALS)
+            .unwrap();
         assert!(!publisher.has_receivers(), "{len} bytes");
         assert_eq!(mappings(&path), 0);
         fs::remove_file(&path).unwrap();

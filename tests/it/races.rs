@@ -34,7 +34,11 @@ impl Over {
 /// Fails if a lease is left, or if memory is lost.
 fn assert_all_back(provider: &Provider, what: &str) {
     let stats = provider.stats();
-    assert_eq!((stats.bytes_in_use, stats.bytes_leased), (0, 0), "{what}: a lease is left");
+    assert_eq!(
+        (stats.bytes_in_use, stats.bytes_leased),
+        (0, 0),
+        "{what}: a lease is left"
+    );
     provider.trim();
     assert_eq!(provider.stats().bytes_held, 0, "{what}: memory is lost");
 }
@@ -54,12 +58,17 @@ fn publish(provider: &Provider, len: usize, newest: &Newest, over: &Over) {
 fn read(client: &Client, newest: &Newest, over: &Over) {
     let mut read = 0;
     while read < 300 && !over.is_set() {
-        let Some((descriptor, stamp)) = *newest.lock() else { continue };
+        let Some((descriptor, stamp)) = *newest.lock() else {
+            continue;
+        };
         match client.attach(&descriptor) {
             Ok(view) => {
                 assert!(holds(&view, stamp), "another message's bytes");
                 thread::yield_now();
-                assert!(holds(&view, stamp), "the message was recycled under its reader");
+                assert!(
+                    holds(&view, stamp),
+                    "the message was recycled under its reader"
+                );
                 read += 1;
             }
             Err(AttachError::Stale) => {}
@@ -82,13 +91,20 @@ fn attach_during_recycle() {
                     read(&Client::new(), &newest, &over);
                 })
             });
-            readers.into_iter().for_each(|reader| reader.join().unwrap());
+            readers
+                .into_iter()
+                .for_each(|reader| reader.join().unwrap());
         });
         assert_all_back(&provider, &format!("{len} bytes"));
     }
 }
 
-fn send_grants(provider: &Provider, peer: &Mutex<Option<PeerId>>, sent: &ArrayQueue<Descriptor>, over: &Over) {
+fn send_grants(
+    provider: &Provider,
+    peer: &Mutex<Option<PeerId>>,
+    sent: &ArrayQueue<Descriptor>,
+    over: &Over,
+) {
     let _through = over.on_drop();
     for stamp in (0..).take_while(|_| !over.is_set()) {
         let message = message(provider, 1000, stamp);
@@ -111,7 +127,9 @@ fn come_and_go(provider: &Provider, peer: &Mutex<Option<PeerId>>, sent: &ArrayQu
         for granted in (0..4).filter_map(|_| sent.pop()) {
             match client.attach(&granted) {
                 Ok(view) => assert_eq!(view[8..], view[..992], "a torn message"),
-                Err(AttachError::OtherPeer { .. } | AttachError::NotGranted | AttachError::Stale) => {}
+                Err(
+                    AttachError::OtherPeer { .. } | AttachError::NotGranted | AttachError::Stale,
+                ) => {}
                 Err(error) => panic!("{error}"),
             }
         }
@@ -133,7 +151,10 @@ fn grant_during_disconnect() {
 
 #[test]
 fn concurrent_first_attach() {
-    let (provider, client) = (builder().max_idle_per_class(0).build().unwrap(), Client::new());
+    let (provider, client) = (
+        builder().max_idle_per_class(0).build().unwrap(),
+        Client::new(),
+    );
     for stamp in 0..200 {
         let message = message(&provider, 1 << 16, stamp);
         let descriptor = message.descriptor().unwrap();
@@ -142,7 +163,11 @@ fn concurrent_first_attach() {
             threads.map(|thread| thread.join().unwrap()).into()
         });
         assert!(views.iter().all(|view| holds(view, stamp)));
-        assert_eq!(client.mapped_segments(), 1, "the segment is mapped twice, or an old one is kept");
+        assert_eq!(
+            client.mapped_segments(),
+            1,
+            "the segment is mapped twice, or an old one is kept"
+        );
     }
 }
 
@@ -151,7 +176,11 @@ fn concurrent_first_attach() {
 fn concurrent_arena_growth() {
     const ARENA: usize = 64 << 10;
     for _ in 0..300 {
-        let provider = builder().max_bytes(ARENA).tuning(Tuning::new().arena_size(ARENA)).build().unwrap();
+        let provider = builder()
+            .max_bytes(ARENA)
+            .tuning(Tuning::new().arena_size(ARENA))
+            .build()
+            .unwrap();
         let start = Barrier::new(2);
         let results = thread::scope(|scope| {
             let threads = [(); 2].map(|()| {
@@ -162,8 +191,12 @@ fn concurrent_arena_growth() {
             });
             threads.map(|thread| thread.join().unwrap())
         });
-        let buffers = results.map(|result| result.unwrap_or_else(|error| panic!("there is room: {error}")));
-        assert_eq!((provider.stats().segments, provider.stats().bytes_mapped), (1, ARENA));
+        let buffers =
+            results.map(|result| result.unwrap_or_else(|error| panic!("there is room: {error}")));
+        assert_eq!(
+            (provider.stats().segments, provider.stats().bytes_mapped),
+            (1, ARENA)
+        );
         drop(buffers);
     }
 }
@@ -172,19 +205,31 @@ fn concurrent_arena_growth() {
 #[test]
 fn reservation_during_evictions() {
     const LEN: usize = 64 << 10;
-    let provider =
-        builder().max_bytes(4 << 20).max_idle_per_class(8).tuning(Tuning::new().idle_window(64)).build().unwrap();
+    let provider = builder()
+        .max_bytes(4 << 20)
+        .max_idle_per_class(8)
+        .tuning(Tuning::new().idle_window(64))
+        .build()
+        .unwrap();
     let reservation = provider.reserve(LEN, 4).unwrap();
     for round in 0..300 {
         // One more than is reserved, shared by all evicting threads.
-        drop((0..5).map(|_| provider.alloc(LEN).unwrap()).collect::<Vec<_>>());
+        drop(
+            (0..5)
+                .map(|_| provider.alloc(LEN).unwrap())
+                .collect::<Vec<_>>(),
+        );
         thread::scope(|scope| {
             scope.spawn(|| provider.trim());
             scope.spawn(|| provider.trim_to(0));
             scope.spawn(|| drop(provider.alloc(3 << 20)));
         });
         let stats = provider.stats();
-        let chunks = stats.classes.iter().find(|class| class.size == LEN).map_or(0, |class| class.chunks);
+        let chunks = stats
+            .classes
+            .iter()
+            .find(|class| class.size == LEN)
+            .map_or(0, |class| class.chunks);
         assert!(chunks >= 4, "round {round}: {chunks} chunks of 4 are left");
     }
     drop(reservation);

@@ -1,9 +1,12 @@
 //! Frozen buffers: clones, thawing, messages kept until they are confirmed, and `Bytes` over them.
 
-use crate::fixtures::{address, builder, fill, forge, holds, message, pair, provider, write, Random};
+use crate::fixtures::{
+    address, builder, fill, forge, holds, message, pair, provider, write, Random,
+};
 use bytes::Bytes;
 use shm_pool::{
-    AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView, Tuning,
+    AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ProviderId, ShareError,
+    ShmBuf, ShmView, Tuning,
 };
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,7 +17,11 @@ fn unshared_into_mut() {
         let buffer = message(&provider, len, 1);
         let first = address(&buffer);
         let mut buffer = buffer.try_into_mut().unwrap();
-        assert_eq!((address(&buffer), buffer.len()), (first, len), "the message moved or changed its length");
+        assert_eq!(
+            (address(&buffer), buffer.len()),
+            (first, len),
+            "the message moved or changed its length"
+        );
         assert!(holds(&buffer, 1), "the message was lost on the way back");
         write(&mut buffer, 2);
         assert!(holds(&buffer.freeze(), 2));
@@ -30,7 +37,10 @@ fn cloned_into_mut() {
     let buffer = buffer.try_into_mut().unwrap_err();
     assert!(holds(&buffer, 1) && holds(&clone, 1));
     drop(clone);
-    assert!(buffer.try_into_mut().is_ok(), "the last handle cannot be written");
+    assert!(
+        buffer.try_into_mut().is_ok(),
+        "the last handle cannot be written"
+    );
 }
 
 #[test]
@@ -71,19 +81,31 @@ fn rewritten_is_stale() {
         let old = buffer.descriptor().unwrap();
         assert!(client.attach(&old).is_ok());
         let mut buffer = buffer.try_into_mut().unwrap();
-        assert!(matches!(client.attach(&old), Err(AttachError::Stale)), "a reader sees a message being written");
+        assert!(
+            matches!(client.attach(&old), Err(AttachError::Stale)),
+            "a reader sees a message being written"
+        );
         write(&mut buffer, 2);
         buffer.truncate(len / 2);
         let buffer = buffer.freeze();
-        assert!(matches!(client.attach(&old), Err(AttachError::Stale)), "the old descriptor names the new message");
+        assert!(
+            matches!(client.attach(&old), Err(AttachError::Stale)),
+            "the old descriptor names the new message"
+        );
         let new = buffer.descriptor().unwrap();
         assert_ne!(old, new);
-        assert!(matches!(client.attach(&old), Err(AttachError::Stale)), "the old descriptor names the new message");
+        assert!(
+            matches!(client.attach(&old), Err(AttachError::Stale)),
+            "the old descriptor names the new message"
+        );
         let view = client.attach(&new).unwrap();
         assert_eq!(view.len(), len / 2);
         assert!(holds(&view, 2));
         drop(view);
-        assert!(buffer.try_into_mut().is_ok(), "a refused attach left a lease behind");
+        assert!(
+            buffer.try_into_mut().is_ok(),
+            "a refused attach left a lease behind"
+        );
     }
 }
 
@@ -94,7 +116,10 @@ fn clones_share_descriptor() {
     let descriptor = buffer.clone().descriptor().unwrap();
     assert_eq!(buffer.descriptor(), Ok(descriptor));
     assert_eq!(buffer.clone().descriptor(), Ok(descriptor));
-    assert_eq!((descriptor.provider(), descriptor.payload_len()), (provider.id(), 100));
+    assert_eq!(
+        (descriptor.provider(), descriptor.payload_len()),
+        (provider.id(), 100)
+    );
     assert_eq!(descriptor.granted_to(), None);
 }
 
@@ -107,49 +132,100 @@ fn kept_or_stale() {
         let descriptor = kept.descriptor().unwrap();
         for stamp in 2..20 {
             drop(message(&provider, len, stamp));
-            assert!(holds(&client.attach(&descriptor).unwrap(), 1), "a kept message changed");
+            assert!(
+                holds(&client.attach(&descriptor).unwrap(), 1),
+                "a kept message changed"
+            );
         }
         drop(kept);
-        let all: Vec<ShmBuf> = (20..40).map(|stamp| message(&provider, len, stamp)).collect();
-        let next = all.iter().find(|message| address(message) == first).expect("the chunk is used again");
+        let all: Vec<ShmBuf> = (20..40)
+            .map(|stamp| message(&provider, len, stamp))
+            .collect();
+        let next = all
+            .iter()
+            .find(|message| address(message) == first)
+            .expect("the chunk is used again");
         let late = client.attach(&descriptor);
-        assert!(matches!(late, Err(AttachError::Stale)), "a receiver that came too late got {late:?}");
+        assert!(
+            matches!(late, Err(AttachError::Stale)),
+            "a receiver that came too late got {late:?}"
+        );
         next.descriptor().unwrap();
-        assert!(matches!(client.attach(&descriptor), Err(AttachError::Stale)), "an old descriptor works again");
-        assert!(matches!(Client::new().attach(&descriptor), Err(AttachError::Stale)), "a new client got in");
+        assert!(
+            matches!(client.attach(&descriptor), Err(AttachError::Stale)),
+            "an old descriptor works again"
+        );
+        assert!(
+            matches!(Client::new().attach(&descriptor), Err(AttachError::Stale)),
+            "a new client got in"
+        );
     }
 }
 
 #[test]
 fn max_shared() {
     let provider = builder().max_shared(3).build().unwrap();
-    let mut buffers: Vec<ShmBuf> = [100, 1000, 1 << 20, 2 << 20].map(|len| message(&provider, len, 1)).into();
-    assert!(buffers[..3].iter().all(|buffer| buffer.descriptor().is_ok()), "all records can be used");
-    assert_eq!(buffers[3].descriptor(), Err(ShareError::TooManyShared { max: 3 }));
-    assert!(buffers[..3].iter().all(|buffer| buffer.descriptor().is_ok()), "what is shared stays so");
+    let mut buffers: Vec<ShmBuf> = [100, 1000, 1 << 20, 2 << 20]
+        .map(|len| message(&provider, len, 1))
+        .into();
+    assert!(
+        buffers[..3]
+            .iter()
+            .all(|buffer| buffer.descriptor().is_ok()),
+        "all records can be used"
+    );
+    assert_eq!(
+        buffers[3].descriptor(),
+        Err(ShareError::TooManyShared { max: 3 })
+    );
+    assert!(
+        buffers[..3]
+            .iter()
+            .all(|buffer| buffer.descriptor().is_ok()),
+        "what is shared stays so"
+    );
     drop(buffers.remove(0));
-    assert!(buffers[2].descriptor().is_ok(), "an idle chunk keeps its record from a message that needs one");
-    assert!(buffers[..2].iter().all(|buffer| buffer.descriptor().is_ok()), "what is shared stays so");
+    assert!(
+        buffers[2].descriptor().is_ok(),
+        "an idle chunk keeps its record from a message that needs one"
+    );
+    assert!(
+        buffers[..2]
+            .iter()
+            .all(|buffer| buffer.descriptor().is_ok()),
+        "what is shared stays so"
+    );
 }
 
 /// A dead subscriber, or one whose lease has long ended, does not prevent a publisher from sharing.
 #[test]
 fn record_reuse() {
     let (provider, client) = (builder().max_shared(2).build().unwrap(), Client::new());
-    let views: Vec<_> = [100, 1000].map(|len| client.attach(&message(&provider, len, 1).descriptor().unwrap())).into();
+    let views: Vec<_> = [100, 1000]
+        .map(|len| client.attach(&message(&provider, len, 1).descriptor().unwrap()))
+        .into();
     // Dropped while they were read: they wait in the queue of leased chunks.
     drop(views);
-    let next: Vec<ShmBuf> = [1 << 20, 2 << 20].map(|len| message(&provider, len, 1)).into();
+    let next: Vec<ShmBuf> = [1 << 20, 2 << 20]
+        .map(|len| message(&provider, len, 1))
+        .into();
     assert!(next.iter().all(|buffer| buffer.descriptor().is_ok()));
 }
 
 #[test]
 fn record_of_evicted_chunk() {
-    let provider = builder().max_shared(1).max_idle_per_class(0).build().unwrap();
+    let provider = builder()
+        .max_shared(1)
+        .max_idle_per_class(0)
+        .build()
+        .unwrap();
     let _keeps_the_arena = provider.alloc(100).unwrap();
     for round in 0..20 {
         let buffer = message(&provider, [200, 1 << 20, 2 << 20][round % 3], 1);
-        assert!(buffer.descriptor().is_ok(), "round {round}: only one message is shared at a time");
+        assert!(
+            buffer.descriptor().is_ok(),
+            "round {round}: only one message is shared at a time"
+        );
     }
 }
 
@@ -162,19 +238,34 @@ fn bytes_from_owner() {
         let view = client.attach(&buffer.descriptor().unwrap()).unwrap();
         let mapped = address(&view);
         let (sent, received) = (Bytes::from_owner(buffer), Bytes::from_owner(view));
-        assert_eq!((address(&sent), address(&received)), (first, mapped), "the bytes were copied");
+        assert_eq!(
+            (address(&sent), address(&received)),
+            (first, mapped),
+            "the bytes were copied"
+        );
         let slices = [sent.slice(..16), received.slice(16..32)];
         drop(sent);
         assert_eq!(provider.stats().bytes_leased, 0, "a slice keeps the buffer");
         drop(received);
-        assert!(slices.iter().all(|slice| holds(slice, 1)), "a slice lost its bytes");
+        assert!(
+            slices.iter().all(|slice| holds(slice, 1)),
+            "a slice lost its bytes"
+        );
         let [sent, received] = slices;
         drop(sent);
-        assert_ne!(address(&provider.alloc(len).unwrap()), first, "the chunk was used again under a slice of a view");
+        assert_ne!(
+            address(&provider.alloc(len).unwrap()),
+            first,
+            "the chunk was used again under a slice of a view"
+        );
         assert!(holds(&received, 1));
         drop(received);
         provider.trim();
-        assert_eq!(provider.stats().bytes_held, 0, "dropping the bytes did not give the chunk back");
+        assert_eq!(
+            provider.stats().bytes_held,
+            0,
+            "dropping the bytes did not give the chunk back"
+        );
     }
 }
 
@@ -184,7 +275,14 @@ const CAP: usize = 256 << 10;
 
 /// A provider with little memory, and a client.
 fn tight() -> (Provider, Client) {
-    (builder().max_bytes(CAP).tuning(Tuning::new().arena_size(64 << 10)).build().unwrap(), Client::new())
+    (
+        builder()
+            .max_bytes(CAP)
+            .tuning(Tuning::new().arena_size(64 << 10))
+            .build()
+            .unwrap(),
+        Client::new(),
+    )
 }
 
 /// Allocates all the memory for messages of `len` bytes, and returns their addresses.
@@ -205,19 +303,32 @@ fn view_is_stable() {
         let mut live: Vec<ShmBuf> = Vec::new();
         for stamp in 2..2 + 100 * (CAP / len) as u64 {
             let other = message(&provider, len, stamp);
-            assert_ne!(address(&other), first, "{len} bytes: the chunk was used again under the view");
+            assert_ne!(
+                address(&other),
+                first,
+                "{len} bytes: the chunk was used again under the view"
+            );
             if random.below(2) == 0 {
                 drop(client.attach(&other.descriptor().unwrap()).unwrap());
             }
             live.push(other);
             live.drain(..random.below(live.len().min(8)));
-            assert!(holds(&view, 1), "{len} bytes: the view's bytes changed at message {stamp}");
+            assert!(
+                holds(&view, 1),
+                "{len} bytes: the view's bytes changed at message {stamp}"
+            );
         }
         live.clear();
-        assert!(!all_addresses(&provider, len).contains(&first), "{len} bytes: taken under memory pressure");
+        assert!(
+            !all_addresses(&provider, len).contains(&first),
+            "{len} bytes: taken under memory pressure"
+        );
         assert!(holds(&view, 1));
         drop(view);
-        assert!(all_addresses(&provider, len).contains(&first), "{len} bytes: the chunk is lost after its view");
+        assert!(
+            all_addresses(&provider, len).contains(&first),
+            "{len} bytes: the chunk is lost after its view"
+        );
     }
 }
 
@@ -228,12 +339,21 @@ fn eviction_spares_views() {
         let buffer = message(&provider, len, 1);
         let view = client.attach(&buffer.descriptor().unwrap()).unwrap();
         drop(buffer);
-        assert!(provider.alloc(CAP).unwrap_err().is_exhausted(), "{len} viewed bytes were given to somebody else");
+        assert!(
+            provider.alloc(CAP).unwrap_err().is_exhausted(),
+            "{len} viewed bytes were given to somebody else"
+        );
         provider.trim();
-        assert!(provider.alloc(CAP).unwrap_err().is_exhausted(), "{len} viewed bytes were trimmed away");
+        assert!(
+            provider.alloc(CAP).unwrap_err().is_exhausted(),
+            "{len} viewed bytes were trimmed away"
+        );
         assert!(holds(&view, 1));
         drop(view);
-        assert!(provider.alloc(CAP).is_ok(), "{len} bytes are lost after their view");
+        assert!(
+            provider.alloc(CAP).is_ok(),
+            "{len} bytes are lost after their view"
+        );
     }
 }
 
@@ -244,12 +364,19 @@ fn two_views() {
     let buffer = message(&provider, 20_480, 1);
     let first = address(&buffer);
     let descriptor = buffer.descriptor().unwrap();
-    let mut views = vec![client.attach(&descriptor).unwrap(), other.attach(&descriptor).unwrap()];
+    let mut views = vec![
+        client.attach(&descriptor).unwrap(),
+        other.attach(&descriptor).unwrap(),
+    ];
     views.push(views[0].try_clone().unwrap());
     views.push(views[1].try_clone().unwrap());
     drop(buffer);
     while !views.is_empty() {
-        assert!(!all_addresses(&provider, 20_480).contains(&first), "{} views are left", views.len());
+        assert!(
+            !all_addresses(&provider, 20_480).contains(&first),
+            "{} views are left",
+            views.len()
+        );
         assert!(views.iter().all(|view| holds(view, 1)));
         views.pop();
     }
@@ -261,17 +388,32 @@ fn thirty_one_views() {
     let (provider, client) = tight();
     let buffer = message(&provider, 100, 1);
     let descriptor = buffer.descriptor().unwrap();
-    let mut views: Vec<_> = (0..31).map(|_| client.attach(&descriptor).unwrap()).collect();
-    let too_many = |result: Result<_, AttachError>| matches!(result, Err(AttachError::TooManyLeases { max: 31 }));
-    assert!(too_many(client.attach(&descriptor)), "a 32nd lease would overflow into the grants");
-    assert!(too_many(views[0].try_clone()), "a 32nd lease would overflow into the grants");
+    let mut views: Vec<_> = (0..31)
+        .map(|_| client.attach(&descriptor).unwrap())
+        .collect();
+    let too_many = |result: Result<_, AttachError>| {
+        matches!(result, Err(AttachError::TooManyLeases { max: 31 }))
+    };
+    assert!(
+        too_many(client.attach(&descriptor)),
+        "a 32nd lease would overflow into the grants"
+    );
+    assert!(
+        too_many(views[0].try_clone()),
+        "a 32nd lease would overflow into the grants"
+    );
     let other = Client::new();
-    let theirs: Vec<_> = (0..31).map(|_| other.attach(&descriptor).unwrap()).collect();
+    let theirs: Vec<_> = (0..31)
+        .map(|_| other.attach(&descriptor).unwrap())
+        .collect();
     views.pop();
     views.push(views[0].try_clone().unwrap());
     assert!(too_many(client.attach(&descriptor)));
     drop(views);
-    assert!(buffer.is_leased(), "the other client's leases went with the first one's");
+    assert!(
+        buffer.is_leased(),
+        "the other client's leases went with the first one's"
+    );
     assert!(theirs.iter().all(|view| holds(view, 1)));
     drop(theirs);
     assert!(!buffer.is_leased(), "refused attaches left leases behind");
@@ -284,18 +426,43 @@ fn sixty_four_peers() {
     let buffer = message(&provider, 100, 1);
     let descriptor = buffer.descriptor().unwrap();
     let connected = first.connect(provider.id()).unwrap();
-    assert_eq!(first.connect(provider.id()).unwrap(), connected, "connecting again takes another slot");
+    assert_eq!(
+        first.connect(provider.id()).unwrap(),
+        connected,
+        "connecting again takes another slot"
+    );
     let mut others: Vec<_> = (1..64).map(|_| Client::new()).collect();
-    let slots = others.iter().map(|client| client.connect(provider.id()).unwrap().slot());
-    assert_eq!(slots.chain([connected.slot()]).collect::<HashSet<u8>>().len(), 64, "two peers share a slot");
+    let slots = others
+        .iter()
+        .map(|client| client.connect(provider.id()).unwrap().slot());
+    assert_eq!(
+        slots
+            .chain([connected.slot()])
+            .collect::<HashSet<u8>>()
+            .len(),
+        64,
+        "two peers share a slot"
+    );
     let late = Client::new();
     let refused = late.attach(&descriptor);
-    assert!(matches!(refused, Err(AttachError::TooManyPeers { max: 64, .. })), "{refused:?}");
-    let views: Vec<_> = others.iter().map(|client| client.attach(&descriptor).unwrap()).collect();
+    assert!(
+        matches!(refused, Err(AttachError::TooManyPeers { max: 64, .. })),
+        "{refused:?}"
+    );
+    let views: Vec<_> = others
+        .iter()
+        .map(|client| client.attach(&descriptor).unwrap())
+        .collect();
     drop(others.pop());
-    assert!(late.attach(&descriptor).is_err(), "a slot is free although its peer still has a view");
+    assert!(
+        late.attach(&descriptor).is_err(),
+        "a slot is free although its peer still has a view"
+    );
     drop(views);
-    assert!(holds(&late.attach(&descriptor).unwrap(), 1), "the slot of a peer that has gone is not used again");
+    assert!(
+        holds(&late.attach(&descriptor).unwrap(), 1),
+        "the slot of a peer that has gone is not used again"
+    );
 }
 
 // ---- untrusted descriptors ----------------------------------------------------------------------
@@ -324,7 +491,11 @@ fn bytes_and_fields() {
         assert!(holds(&client.attach(&received).unwrap(), 1));
     }
     assert_eq!(ProviderId::from_u64(provider.id().to_u64()), provider.id());
-    assert_eq!(provider.id().to_string(), format!("{:016x}", provider.id().to_u64()), "file names are made of it");
+    assert_eq!(
+        provider.id().to_string(),
+        format!("{:016x}", provider.id().to_u64()),
+        "file names are made of it"
+    );
     assert_eq!(provider.id().to_string().parse(), Ok(provider.id()));
 }
 
@@ -333,10 +504,22 @@ fn unknown_provider() {
     let (provider, client) = pair();
     let nobody = ProviderId::from_u64(!provider.id().to_u64());
     let buffer = message(&provider, 1000, 1);
-    let descriptor = forged(&buffer.descriptor().unwrap(), PROVIDER, &nobody.to_u64().to_le_bytes());
-    for refused in [client.attach(&descriptor).map(drop), client.connect(nobody).map(drop)] {
-        let Err(AttachError::NoProvider { provider, object }) = refused else { panic!("{refused:?}") };
-        assert_eq!((provider, object), (nobody, format!("/dev/shm/shm_pool.{nobody}.ctl")));
+    let descriptor = forged(
+        &buffer.descriptor().unwrap(),
+        PROVIDER,
+        &nobody.to_u64().to_le_bytes(),
+    );
+    for refused in [
+        client.attach(&descriptor).map(drop),
+        client.connect(nobody).map(drop),
+    ] {
+        let Err(AttachError::NoProvider { provider, object }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(
+            (provider, object),
+            (nobody, format!("/dev/shm/shm_pool.{nobody}.ctl"))
+        );
     }
 }
 
@@ -346,11 +529,21 @@ fn swapped_provider_id() {
     let two = provider();
     let (ours, theirs) = (message(&one, 1000, 1), message(&two, 1000, 2));
     let (descriptor, other) = (ours.descriptor().unwrap(), theirs.descriptor().unwrap());
-    let mixed = forged(&descriptor, PROVIDER, &other.provider().to_u64().to_le_bytes());
-    assert_ne!(mixed, other, "generations of two providers start at the same number");
+    let mixed = forged(
+        &descriptor,
+        PROVIDER,
+        &other.provider().to_u64().to_le_bytes(),
+    );
+    assert_ne!(
+        mixed, other,
+        "generations of two providers start at the same number"
+    );
     let refused = client.attach(&mixed);
     assert!(matches!(refused, Err(AttachError::Stale)), "{refused:?}");
-    assert!(theirs.try_into_mut().is_ok(), "the refused attach left a lease behind");
+    assert!(
+        theirs.try_into_mut().is_ok(),
+        "the refused attach left a lease behind"
+    );
 }
 
 #[test]
@@ -368,21 +561,42 @@ fn changed_field_is_refused() {
         assert!(told, "record {record} of 64: {error}");
     }
     for record in [1, 63] {
-        assert!(matches!(attach(RECORD, &u32::to_le_bytes(record)), AttachError::Stale), "an unused record was opened");
+        assert!(
+            matches!(
+                attach(RECORD, &u32::to_le_bytes(record)),
+                AttachError::Stale
+            ),
+            "an unused record was opened"
+        );
     }
     for generation in [0, 1, 2, u64::MAX] {
-        assert!(matches!(attach(GENERATION, &generation.to_le_bytes()), AttachError::Stale), "{generation}");
+        assert!(
+            matches!(
+                attach(GENERATION, &generation.to_le_bytes()),
+                AttachError::Stale
+            ),
+            "{generation}"
+        );
     }
     for length in [0, 999, 1001, 1024, 1 << 20, (1 << 48) - 1u64] {
         let error = attach(LENGTH, &length.to_le_bytes()[..6]);
         let told = matches!(error, AttachError::WrongLength { len, actual: 1000 } if len == length);
         assert!(told, "{length} of 1000 bytes: {error}");
     }
-    assert!(matches!(attach(GRANT, &[slot + 1]), AttachError::NotGranted), "a grant was made up");
+    assert!(
+        matches!(attach(GRANT, &[slot + 1]), AttachError::NotGranted),
+        "a grant was made up"
+    );
     for other in [slot + 1, 63, 64, 254] {
-        assert!(matches!(attach(GRANT, &[other + 1]), AttachError::OtherPeer { .. }), "a grant for slot {other}");
+        assert!(
+            matches!(attach(GRANT, &[other + 1]), AttachError::OtherPeer { .. }),
+            "a grant for slot {other}"
+        );
     }
-    assert!(buffer.try_into_mut().is_ok() && unshared.try_into_mut().is_ok(), "a refused attach left a lease behind");
+    assert!(
+        buffer.try_into_mut().is_ok() && unshared.try_into_mut().is_ok(),
+        "a refused attach left a lease behind"
+    );
 }
 
 #[test]
@@ -390,12 +604,24 @@ fn other_prefix_or_user() {
     let (provider, _) = pair();
     let descriptor = message(&provider, 100, 1).descriptor().unwrap();
     let stranger = Client::builder().name_prefix("it-other").build().unwrap();
-    assert!(matches!(stranger.attach(&descriptor), Err(AttachError::NoProvider { .. })));
+    assert!(matches!(
+        stranger.attach(&descriptor),
+        Err(AttachError::NoProvider { .. })
+    ));
     let uid = Client::builder().owner_uid(u32::MAX - 1).build().unwrap();
-    let Err(AttachError::WrongUid { expected, object, .. }) = uid.attach(&descriptor) else {
+    let Err(AttachError::WrongUid {
+        expected, object, ..
+    }) = uid.attach(&descriptor)
+    else {
         panic!("an object of another user is trusted");
     };
-    assert_eq!((expected, object), (u32::MAX - 1, format!("/dev/shm/shm_pool.{}.ctl", provider.id())));
+    assert_eq!(
+        (expected, object),
+        (
+            u32::MAX - 1,
+            format!("/dev/shm/shm_pool.{}.ctl", provider.id())
+        )
+    );
 }
 
 /// The result of decoding and attaching 32 untrusted bytes.
@@ -423,7 +649,11 @@ fn refusal(client: &Client, descriptor: &Descriptor) -> &'static str {
 }
 
 /// Flips one to four different bits of the first `bits`.
-fn flip(random: &mut Random, mut bytes: [u8; Descriptor::SIZE], bits: usize) -> [u8; Descriptor::SIZE] {
+fn flip(
+    random: &mut Random,
+    mut bytes: [u8; Descriptor::SIZE],
+    bits: usize,
+) -> [u8; Descriptor::SIZE] {
     let (start, step) = (random.below(bits), 1 + random.below(bits / 4));
     for nth in 0..1 + random.below(4) {
         let bit = (start + nth * step) % bits;
@@ -434,15 +664,27 @@ fn flip(random: &mut Random, mut bytes: [u8; Descriptor::SIZE], bits: usize) -> 
 
 /// A provider, a client that has read all its messages, the live messages, and the bytes of their
 /// descriptors and spent grants.
-fn targets() -> (shm_pool::Provider, Client, Vec<ShmBuf>, Vec<[u8; Descriptor::SIZE]>) {
+fn targets() -> (
+    shm_pool::Provider,
+    Client,
+    Vec<ShmBuf>,
+    Vec<[u8; Descriptor::SIZE]>,
+) {
     let (provider, client) = pair();
-    let messages: Vec<ShmBuf> = [0, 1, 100, 4096, 1 << 20].map(|len| message(&provider, len, 1)).into();
+    let messages: Vec<ShmBuf> = [0, 1, 100, 4096, 1 << 20]
+        .map(|len| message(&provider, len, 1))
+        .into();
     let peer = client.connect(provider.id()).unwrap();
     let plain = messages.iter().map(|message| message.descriptor().unwrap());
     let spent = messages.iter().map(|message| message.grant(peer).unwrap());
     let descriptors: Vec<Descriptor> = plain.chain(spent).collect();
-    descriptors.iter().for_each(|descriptor| drop(client.attach(descriptor).unwrap()));
-    let bytes = descriptors.iter().map(|descriptor| descriptor.to_bytes()).collect();
+    descriptors
+        .iter()
+        .for_each(|descriptor| drop(client.attach(descriptor).unwrap()));
+    let bytes = descriptors
+        .iter()
+        .map(|descriptor| descriptor.to_bytes())
+        .collect();
     (provider, client, messages, bytes)
 }
 
@@ -451,7 +693,9 @@ fn assert_untouched(messages: Vec<ShmBuf>) {
     for message in messages {
         let first = address(&message);
         assert!(holds(&message, 1), "a refused descriptor changed a message");
-        let buffer = message.try_into_mut().expect("a refused descriptor left a lease behind");
+        let buffer = message
+            .try_into_mut()
+            .expect("a refused descriptor left a lease behind");
         assert_eq!(address(&buffer), first);
     }
 }
@@ -474,7 +718,11 @@ fn damaged_descriptors() {
     for wrong in ["attached", "another error", "unknown error"] {
         assert_eq!(counts.get(wrong), None, "{counts:?}");
     }
-    for (kind, least) in [("magic number", 500_000), ("checksum", 300_000), ("version", 10_000)] {
+    for (kind, least) in [
+        ("magic number", 500_000),
+        ("checksum", 300_000),
+        ("version", 10_000),
+    ] {
         assert!(counts[kind] > least, "{counts:?}");
     }
     assert_untouched(messages);
@@ -488,14 +736,29 @@ fn forged_descriptors() {
     for nth in 0..100_000 {
         // All bits but those of the checksum. `forge` skips a wrong magic number or version.
         let flipped = flip(&mut random, real[nth % real.len()].map(|byte| byte), 240);
-        let Some(descriptor) = forge(flipped) else { continue };
+        let Some(descriptor) = forge(flipped) else {
+            continue;
+        };
         *counts.entry(refusal(&client, &descriptor)).or_insert(0) += 1;
     }
     // Clearing the grant leaves a valid descriptor of a live message.
     let honest = counts.remove("attached").unwrap_or(0);
-    assert!(honest < 1000, "{honest} of the forged descriptors opened a message");
-    for expected in ["stale", "no such record", "wrong length", "not granted", "other peer", "no provider"] {
-        assert!(counts.remove(expected).unwrap_or(0) > 0, "no forged descriptor was refused as {expected}");
+    assert!(
+        honest < 1000,
+        "{honest} of the forged descriptors opened a message"
+    );
+    for expected in [
+        "stale",
+        "no such record",
+        "wrong length",
+        "not granted",
+        "other peer",
+        "no provider",
+    ] {
+        assert!(
+            counts.remove(expected).unwrap_or(0) > 0,
+            "no forged descriptor was refused as {expected}"
+        );
     }
     assert!(counts.is_empty(), "{counts:?}");
     assert_untouched(messages);
@@ -540,7 +803,10 @@ fn of_an_unused_record(original: &Descriptor) -> Descriptor {
 
 fn assert_stale(client: &Client, descriptor: &Descriptor, what: &str) {
     let refused = client.attach(descriptor).map(|view: ShmView| view.len());
-    assert!(matches!(refused, Err(AttachError::Stale)), "{what}: {refused:?}");
+    assert!(
+        matches!(refused, Err(AttachError::Stale)),
+        "{what}: {refused:?}"
+    );
 }
 
 /// A forger cannot read a chunk while its owner writes it: its generation is easily guessed.
@@ -556,13 +822,31 @@ fn odd_generation() {
         let mut writing = provider.alloc(len).unwrap();
         assert_eq!(address(&writing), first, "the test needs the chunk again");
         let closed = with_generation(&sent, generation(&sent) + 1);
-        assert_stale(&client, &closed, "a chunk is read while its owner writes it");
-        assert_stale(&client, &with_grant(&closed, peer), "the same by a grant that is made up");
-        assert_stale(&Client::new(), &closed, "the same by a client that has nothing mapped");
+        assert_stale(
+            &client,
+            &closed,
+            "a chunk is read while its owner writes it",
+        );
+        assert_stale(
+            &client,
+            &with_grant(&closed, peer),
+            "the same by a grant that is made up",
+        );
+        assert_stale(
+            &Client::new(),
+            &closed,
+            "the same by a client that has nothing mapped",
+        );
         write(&mut writing, 2);
         let again = writing.freeze();
-        assert!(holds(&client.attach(&again.descriptor().unwrap()).unwrap(), 2));
-        assert!(again.try_into_mut().is_ok(), "a refused descriptor left a lease behind");
+        assert!(holds(
+            &client.attach(&again.descriptor().unwrap()).unwrap(),
+            2
+        ));
+        assert!(
+            again.try_into_mut().is_ok(),
+            "a refused descriptor left a lease behind"
+        );
     }
 }
 
@@ -575,9 +859,17 @@ fn zero_generation() {
         let unused = of_an_unused_record(&buffer.descriptor().unwrap());
         assert_stale(&client, &unused, "an unused record");
         drop(client.attach(&buffer.descriptor().unwrap()).unwrap());
-        assert_stale(&client, &unused, "an unused record, and a segment that is mapped");
+        assert_stale(
+            &client,
+            &unused,
+            "an unused record, and a segment that is mapped",
+        );
         let peer = client.connect(provider.id()).unwrap();
-        assert_stale(&client, &with_grant(&unused, peer), "an unused record, by a grant that is made up");
+        assert_stale(
+            &client,
+            &with_grant(&unused, peer),
+            "an unused record, by a grant that is made up",
+        );
     }
 }
 
@@ -588,14 +880,23 @@ fn impossible_generation() {
     let buffer = message(&provider, 100, 1);
     let sent = buffer.descriptor().unwrap();
     let views = [(); VIEWS].map(|()| client.attach(&sent).unwrap());
-    let full = client.attach(&with_generation(&sent, generation(&sent) + 2)).map(|view| view.len());
+    let full = client
+        .attach(&with_generation(&sent, generation(&sent) + 2))
+        .map(|view| view.len());
     assert!(
         matches!(full, Err(AttachError::TooManyLeases { .. })),
         "the test needs a peer that is at its limit: {full:?}"
     );
     for other in [0, 1, u64::MAX, generation(&sent) - 1, generation(&sent) + 1] {
-        assert_stale(&client, &with_generation(&sent, other), "its limit was looked at");
+        assert_stale(
+            &client,
+            &with_generation(&sent, other),
+            "its limit was looked at",
+        );
     }
     drop(views);
-    assert!(buffer.try_into_mut().is_ok(), "a refused descriptor left a lease behind");
+    assert!(
+        buffer.try_into_mut().is_ok(),
+        "a refused descriptor left a lease behind"
+    );
 }

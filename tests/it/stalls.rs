@@ -4,8 +4,8 @@
 use crate::fixtures::{builder, holds, message, unique_prefix, FOR_EVER, NOW};
 use crate::threads::{assert_prompt, wake_sleeper};
 use shm_pool::channel::{
-    wait_any, ChannelError, Event, Missed, OnFull, OnStall, Publisher, PublisherBuilder, Receiver, ReceiverBuilder,
-    RecvError, SendErrorKind, Sent, WaitAnyError,
+    wait_any, ChannelError, Event, Missed, OnFull, OnStall, Publisher, PublisherBuilder, Receiver,
+    ReceiverBuilder, RecvError, SendErrorKind, Sent, WaitAnyError,
 };
 use shm_pool::{Client, Provider, ProviderBuilder};
 use shm_pool_support::tasks::{block_on, Woken};
@@ -30,7 +30,11 @@ impl Scene {
 
     fn with(test: &str, provider: ProviderBuilder, options: PublisherBuilder) -> Self {
         let (provider, name) = (provider.build().unwrap(), unique_prefix(test));
-        Self { publisher: options.create(&provider, &name).unwrap(), provider, name }
+        Self {
+            publisher: options.create(&provider, &name).unwrap(),
+            provider,
+            name,
+        }
     }
 
     fn try_open(&self, options: ReceiverBuilder) -> Result<Receiver, ChannelError> {
@@ -38,19 +42,27 @@ impl Scene {
     }
 
     fn open(&self, on_full: OnFull, capacity: usize) -> Receiver {
-        self.try_open(Receiver::builder().on_full(on_full).capacity(capacity)).unwrap()
+        self.try_open(Receiver::builder().on_full(on_full).capacity(capacity))
+            .unwrap()
     }
 
     fn try_send(&mut self, stamp: u64) -> Result<Sent, SendErrorKind> {
-        self.publisher.try_send(message(&self.provider, LEN, stamp)).map_err(|error| error.kind())
+        self.publisher
+            .try_send(message(&self.provider, LEN, stamp))
+            .map_err(|error| error.kind())
     }
 
     fn send(&mut self, stamp: u64) -> Sent {
-        self.publisher.send(message(&self.provider, LEN, stamp)).unwrap()
+        self.publisher
+            .send(message(&self.provider, LEN, stamp))
+            .unwrap()
     }
 
     fn missed(&mut self) -> Vec<Missed> {
-        self.publisher.receivers().map(|receiver| receiver.missed).collect()
+        self.publisher
+            .receivers()
+            .map(|receiver| receiver.missed)
+            .collect()
     }
 
     fn in_use(&self) -> usize {
@@ -61,29 +73,58 @@ impl Scene {
 
 /// What became of a message: receivers, withdrawn, full, too many loans, stalled.
 fn figures(sent: Sent) -> [usize; 5] {
-    [sent.receivers, sent.withdrawn, sent.full, sent.too_many_loans, sent.stalled]
+    [
+        sent.receivers,
+        sent.withdrawn,
+        sent.full,
+        sent.too_many_loans,
+        sent.stalled,
+    ]
 }
 
 /// After the limit, the others get every message, at once. The receiver is waited for again once it
 /// has made room.
 #[test]
 fn stalled_receiver_is_skipped() {
-    let mut scene = Scene::new("stall-skip", Publisher::builder().block_limit(Duration::from_millis(20)));
+    let mut scene = Scene::new(
+        "stall-skip",
+        Publisher::builder().block_limit(Duration::from_millis(20)),
+    );
     let mut stopped = scene.open(OnFull::Block, 1);
     let mut other = scene.open(OnFull::DropNewest, 64);
-    assert_eq!([0, 1].map(|stamp| figures(scene.send(stamp))), [[2, 0, 0, 0, 0]; 2]);
+    assert_eq!(
+        [0, 1].map(|stamp| figures(scene.send(stamp))),
+        [[2, 0, 0, 0, 0]; 2]
+    );
     assert_eq!(figures(scene.send(2)), [1, 0, 0, 0, 1]);
-    assert_eq!(scene.try_send(3).map(figures), Ok([1, 0, 0, 0, 1]), "no longer waited for");
-    assert_eq!(block_on(scene.publisher.send_bytes_async(b"4")).map(figures), Ok([1, 0, 0, 0, 1]));
+    assert_eq!(
+        scene.try_send(3).map(figures),
+        Ok([1, 0, 0, 0, 1]),
+        "no longer waited for"
+    );
+    assert_eq!(
+        block_on(scene.publisher.send_bytes_async(b"4")).map(figures),
+        Ok([1, 0, 0, 0, 1])
+    );
     assert!(scene.publisher.receivers().next().unwrap().is_stalled);
     (0..4).for_each(|stamp| assert!(holds(&other.try_recv().unwrap(), stamp)));
     assert_eq!(other.try_recv().unwrap().missed(), 0);
     (0..2).for_each(|stamp| assert!(holds(&stopped.try_recv().unwrap(), stamp)));
-    assert_eq!([5, 6].map(|stamp| figures(scene.send(stamp))), [[2, 0, 0, 0, 0]; 2]);
+    assert_eq!(
+        [5, 6].map(|stamp| figures(scene.send(stamp))),
+        [[2, 0, 0, 0, 0]; 2]
+    );
     assert!(!scene.publisher.receivers().next().unwrap().is_stalled);
     let next = stopped.try_recv().unwrap();
     assert!(holds(&next, 5));
-    assert_eq!((next.missed(), stopped.missed().stalled, stopped.missed().total()), (3, 3, 3));
+    assert_eq!(
+        (
+            next.missed(),
+            stopped.missed().stalled,
+            stopped.missed().total()
+        ),
+        (3, 3, 3)
+    );
     assert_eq!(scene.missed()[0], stopped.missed());
 }
 
@@ -99,7 +140,9 @@ fn limit_spans_calls() {
         while sent.is_none() && (limit < Duration::MAX || refused < 100) {
             assert!(start.elapsed() < FOR_EVER);
             sent = match scene.publisher.try_send_bytes(b"x") {
-                Err(SendErrorKind::Full { capacity: 1 }) => scene.publisher.send_bytes_timeout(b"x", NOW),
+                Err(SendErrorKind::Full { capacity: 1 }) => {
+                    scene.publisher.send_bytes_timeout(b"x", NOW)
+                }
                 sent => sent,
             }
             .map_err(|kind| assert_eq!(kind, SendErrorKind::TimedOut))
@@ -107,12 +150,23 @@ fn limit_spans_calls() {
             refused += usize::from(sent.is_none());
         }
         if limit == Duration::MAX {
-            assert_eq!(scene.missed(), [Missed::default(); 2], "what was refused is not missed");
+            assert_eq!(
+                scene.missed(),
+                [Missed::default(); 2],
+                "what was refused is not missed"
+            );
             continue;
         }
         assert_eq!(sent.map(figures), Some([0, 0, 0, 0, 2]));
         assert!(start.elapsed() >= limit);
-        assert_eq!(scene.missed().iter().map(|missed| missed.stalled).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(
+            scene
+                .missed()
+                .iter()
+                .map(|missed| missed.stalled)
+                .collect::<Vec<_>>(),
+            [1, 1]
+        );
     }
 }
 
@@ -135,7 +189,10 @@ fn closed_receiver_is_not_awaited() {
         let last = message(&scene.provider, LEN, 1);
         let mut sending = Box::pin(scene.publisher.send_async(last));
         let waker = Waker::from(Arc::new(Woken::default()));
-        assert!(sending.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(sending
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending());
         drop(held);
         assert_eq!(block_on(sending).unwrap().receivers, 1);
         assert!(holds(&stays.recv().unwrap(), 1));
@@ -147,7 +204,10 @@ fn closed_receiver_is_not_awaited() {
 #[test]
 fn limit_spans_kinds() {
     const LIMIT: Duration = Duration::from_millis(100);
-    let mut scene = Scene::new("stall-kinds", Publisher::builder().loans(1).block_limit(LIMIT));
+    let mut scene = Scene::new(
+        "stall-kinds",
+        Publisher::builder().loans(1).block_limit(LIMIT),
+    );
     let mut stopped = scene.open(OnFull::Block, 4);
     assert_eq!(scene.send(0).receivers, 1);
     assert_eq!(scene.send(1).stalled, 1);
@@ -155,7 +215,11 @@ fn limit_spans_kinds() {
         assert_eq!(scene.publisher.send_bytes(b"x").unwrap().receivers, 1);
         let state = scene.publisher.receivers().next().unwrap();
         assert!(state.is_stalled);
-        assert_eq!(scene.try_send(stamp).map(figures), Ok([0, 0, 0, 0, 1]), "without a wait");
+        assert_eq!(
+            scene.try_send(stamp).map(figures),
+            Ok([0, 0, 0, 0, 1]),
+            "without a wait"
+        );
     }
     let start = Instant::now();
     assert_eq!(scene.publisher.send_bytes(b"x").unwrap().stalled, 1);
@@ -185,25 +249,39 @@ fn clocks_start_together() {
 #[test]
 fn one_limit_for_all() {
     const LIMIT: Duration = Duration::from_millis(200);
-    let mut scene = Scene::new("stall-sum", Publisher::builder().receivers(64).block_limit(LIMIT));
+    let mut scene = Scene::new(
+        "stall-sum",
+        Publisher::builder().receivers(64).block_limit(LIMIT),
+    );
     let _stopped: Vec<_> = (0..64).map(|_| scene.open(OnFull::Block, 1)).collect();
     (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 64));
     let start = Instant::now();
     assert_eq!(scene.send(2).stalled, 64);
-    assert!((LIMIT..LIMIT * 32).contains(&start.elapsed()), "{:?}", start.elapsed());
+    assert!(
+        (LIMIT..LIMIT * 32).contains(&start.elapsed()),
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 /// It gets nothing more, its queue is returned at once, and a task that waits for it goes on.
 #[test]
 fn stalled_receiver_is_disconnected() {
-    let options = Publisher::builder().block_limit(Duration::from_millis(20)).on_stall(OnStall::Disconnect);
+    let options = Publisher::builder()
+        .block_limit(Duration::from_millis(20))
+        .on_stall(OnStall::Disconnect);
     let mut scene = Scene::new("stall-out", options);
     let mut stopped = scene.open(OnFull::Block, 1);
     (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
     let held = stopped.try_recv().unwrap();
     assert_eq!(scene.send(2).receivers, 1);
     let last = message(&scene.provider, LEN, 3);
-    assert_eq!(block_on(scene.publisher.send_async(last)).map(figures).unwrap(), [0, 0, 0, 0, 1]);
+    assert_eq!(
+        block_on(scene.publisher.send_async(last))
+            .map(figures)
+            .unwrap(),
+        [0, 0, 0, 0, 1]
+    );
     assert_eq!(scene.missed(), []);
     assert_eq!(scene.in_use(), LEN, "what it has received");
     assert!(matches!(stopped.recv(), Err(RecvError::Evicted)));
@@ -218,14 +296,20 @@ fn disconnect() {
     for on_full in [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest] {
         let mut scene = Scene::new("disconnect", Publisher::builder().receivers(2));
         let (mut stays, mut leaves) = (scene.open(OnFull::Block, 8), scene.open(on_full, 8));
-        let state = scene.publisher.receivers().find(|state| state.on_full == on_full && state.capacity == 8);
+        let state = scene
+            .publisher
+            .receivers()
+            .find(|state| state.on_full == on_full && state.capacity == 8);
         assert_eq!(state.unwrap().process, Some(std::process::id()));
         (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 2));
         assert_eq!(scene.publisher.send_bytes(b"bytes").unwrap().receivers, 2);
         let held = leaves.try_recv().unwrap();
         assert!(leaves.is_connected());
         let mut states = scene.publisher.receivers();
-        let id = states.find(|state| state.waiting == 4).expect("one has received a message").id;
+        let id = states
+            .find(|state| state.waiting == 4)
+            .expect("one has received a message")
+            .id;
         drop(states);
         assert!(scene.publisher.disconnect(id));
         assert!(!scene.publisher.disconnect(id), "it is no longer connected");
@@ -240,7 +324,10 @@ fn disconnect() {
         assert_eq!(scene.send(4).receivers, 1);
         drop(leaves);
         assert!(holds(&held, 0), "nothing has overwritten it");
-        assert!(matches!(scene.try_open(Receiver::builder()), Err(ChannelError::TooManyReceivers { .. })));
+        assert!(matches!(
+            scene.try_open(Receiver::builder()),
+            Err(ChannelError::TooManyReceivers { .. })
+        ));
         drop(held);
         assert_eq!(scene.in_use(), LEN, "what waits for the other");
         let mut again = scene.open(on_full, 8);
@@ -269,12 +356,16 @@ fn disconnect_wakes() {
 #[test]
 fn disconnected_subscriber() {
     let mut scene = Scene::new("subscriber", Publisher::builder());
-    let mut subscriber = Receiver::builder().subscribe(&Client::new(), &scene.name).unwrap();
+    let mut subscriber = Receiver::builder()
+        .subscribe(&Client::new(), &scene.name)
+        .unwrap();
     for stamp in 0..3 {
         assert!(matches!(subscriber.try_recv(), Ok(Event::Connected { .. })));
         let id = scene.publisher.receivers().next().unwrap().id;
         assert_eq!(scene.send(stamp).receivers, 1);
-        assert!(matches!(subscriber.try_recv(), Ok(Event::Message(message)) if holds(&message, stamp)));
+        assert!(
+            matches!(subscriber.try_recv(), Ok(Event::Message(message)) if holds(&message, stamp))
+        );
         assert!(scene.publisher.disconnect(id));
         assert!(matches!(subscriber.recv(), Err(RecvError::Evicted)));
     }
@@ -297,18 +388,26 @@ fn default_share() {
                 Some(false) if stamp < 5 => kept.push(receiver.try_recv().unwrap()),
                 Some(false) => {
                     assert_eq!(sent.too_many_loans, 1);
-                    assert!(matches!(receiver.try_recv(), Err(RecvError::TooManyLoans { .. })));
+                    assert!(matches!(
+                        receiver.try_recv(),
+                        Err(RecvError::TooManyLoans { .. })
+                    ));
                 }
             }
         }
         let withdrawn = if drops.is_none() { 95 } else { 0 };
         let too_many_loans = if drops == Some(false) { 95 } else { 0 };
         let missed = receiver.missed();
-        assert_eq!((missed.withdrawn, missed.too_many_loans), (withdrawn, too_many_loans));
+        assert_eq!(
+            (missed.withdrawn, missed.too_many_loans),
+            (withdrawn, too_many_loans)
+        );
         if drops.is_none() {
             (95..100).for_each(|stamp| assert!(holds(&receiver.try_recv().unwrap(), stamp)));
         }
-        kept.iter().zip(0..).for_each(|(message, stamp)| assert!(holds(message, stamp)));
+        kept.iter()
+            .zip(0..)
+            .for_each(|(message, stamp)| assert!(holds(message, stamp)));
         drop(kept);
         assert_eq!(scene.send(100).receivers, 1, "it may hold more again");
     }
@@ -321,10 +420,16 @@ fn share_of_sizes() {
     let how = Receiver::builder();
     for (scale, limit, expected) in [(1, None, 10), (3, None, 30), (1, Some(4 * LEN), 4)] {
         let options = Publisher::builder().capacity(3);
-        let mut options = limit.into_iter().fold(options, PublisherBuilder::max_bytes_per_receiver);
+        let mut options = limit
+            .into_iter()
+            .fold(options, PublisherBuilder::max_bytes_per_receiver);
         let buffers = options.buffers([(&how, 1), (&how, 6)]);
         assert_eq!(buffers, 11);
-        let mut scene = Scene::with("share-sizes", builder().max_bytes(scale * buffers * LEN), options);
+        let mut scene = Scene::with(
+            "share-sizes",
+            builder().max_bytes(scale * buffers * LEN),
+            options,
+        );
         let mut greedy = scene.open(OnFull::DropNewest, 3);
         let mut other = scene.try_open(how.clone()).unwrap();
         let mut kept = Vec::new();
@@ -337,23 +442,40 @@ fn share_of_sizes() {
     }
     // None is the default, a quarter; no number of views is too large.
     let mut options = Publisher::builder();
-    assert_eq!(options.buffers([(&how, usize::MAX), (&how, usize::MAX)]), usize::MAX);
+    assert_eq!(
+        options.buffers([(&how, usize::MAX), (&how, usize::MAX)]),
+        usize::MAX
+    );
     assert_eq!(options.buffers([]), 1);
     let mut scene = Scene::with("share-none", builder().max_bytes(20 * LEN), options);
     let _stopped = scene.open(OnFull::DropNewest, 64);
-    assert_eq!((0..10).map(|stamp| scene.send(stamp).receivers).sum::<usize>(), 5);
+    assert_eq!(
+        (0..10)
+            .map(|stamp| scene.send(stamp).receivers)
+            .sum::<usize>(),
+        5
+    );
 }
 
 /// Two of any length; a short one makes a long one wait, and its withdrawal makes room.
 #[test]
 fn share_of_bytes() {
-    let mut scene = Scene::with("bytes", builder().max_bytes(40 * LEN), Publisher::builder().max_bytes_per_receiver(1));
+    let mut scene = Scene::with(
+        "bytes",
+        builder().max_bytes(40 * LEN),
+        Publisher::builder().max_bytes_per_receiver(1),
+    );
     let mut receiver = scene.open(OnFull::DropNewest, 8);
-    assert_eq!([0, 1, 2].map(|stamp| scene.send(stamp).receivers), [1, 1, 0]);
+    assert_eq!(
+        [0, 1, 2].map(|stamp| scene.send(stamp).receivers),
+        [1, 1, 0]
+    );
     drop(receiver.try_recv().unwrap());
     assert_eq!(scene.send(3).receivers, 1);
 
-    let options = Publisher::builder().max_bytes_per_receiver(4 * LEN).capacity(64);
+    let options = Publisher::builder()
+        .max_bytes_per_receiver(4 * LEN)
+        .capacity(64);
     let mut scene = Scene::with("bytes-mixed", builder().max_bytes(40 * LEN), options);
     let mut receiver = scene.open(OnFull::DropOldest, 64);
     (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
@@ -364,16 +486,26 @@ fn share_of_bytes() {
     assert!(holds(&receiver.try_recv().unwrap(), 3) && holds(&receiver.try_recv().unwrap(), 4));
 
     // A blocking receiver is waited for, and its return is noticed.
-    let options = Publisher::builder().max_bytes_per_receiver(3 * LEN).block_limit(Duration::MAX);
+    let options = Publisher::builder()
+        .max_bytes_per_receiver(3 * LEN)
+        .block_limit(Duration::MAX);
     let mut scene = Scene::with("bytes-wait", builder().max_bytes(40 * LEN), options);
     let mut receiver = scene.open(OnFull::Block, 64);
     (0..3).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
-    assert!(matches!(scene.try_send(3), Err(SendErrorKind::TooManyLoans { .. })));
+    assert!(matches!(
+        scene.try_send(3),
+        Err(SendErrorKind::TooManyLoans { .. })
+    ));
     let first = receiver.recv().unwrap();
     let sending = thread::spawn(move || {
         assert_eq!(scene.send(3).receivers, 1);
         let last = message(&scene.provider, LEN, 4);
-        assert_eq!(block_on(scene.publisher.send_async(last)).unwrap().receivers, 1);
+        assert_eq!(
+            block_on(scene.publisher.send_async(last))
+                .unwrap()
+                .receivers,
+            1
+        );
         scene
     });
     drop(first);
@@ -394,12 +526,19 @@ fn receiver_learns_of_its_limit() {
     let held = [receiver.try_recv().unwrap(), receiver.try_recv().unwrap()];
     assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
     assert_eq!(figures(scene.send(2)), [0, 0, 0, 1, 0]);
-    assert!(matches!(receiver.recv(), Err(RecvError::TooManyLoans { max: 2 })));
-    assert!(matches!(receiver.recv_timeout(NOW), Err(RecvError::TimedOut)));
+    assert!(matches!(
+        receiver.recv(),
+        Err(RecvError::TooManyLoans { max: 2 })
+    ));
+    assert!(matches!(
+        receiver.recv_timeout(NOW),
+        Err(RecvError::TimedOut)
+    ));
     // One that sleeps is woken.
     assert_prompt(|| {
         let recv = || matches!(receiver.recv(), Err(RecvError::TooManyLoans { max: 2 }));
-        let (was_told, time) = wake_sleeper(recv, || assert_eq!(figures(scene.send(3)), [0, 0, 0, 1, 0]));
+        let (was_told, time) =
+            wake_sleeper(recv, || assert_eq!(figures(scene.send(3)), [0, 0, 0, 1, 0]));
         assert!(was_told);
         time
     });
@@ -408,23 +547,44 @@ fn receiver_learns_of_its_limit() {
     drop(held);
     assert_eq!(scene.send(4).receivers, 1);
     assert_eq!(receiver.try_recv().unwrap().missed(), 4);
-    assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "that is over");
+    assert!(
+        matches!(receiver.try_recv(), Err(RecvError::Empty)),
+        "that is over"
+    );
 
-    let mut waited_for = scene.try_open(Receiver::builder().on_full(OnFull::Block).loans(1)).unwrap();
+    let mut waited_for = scene
+        .try_open(Receiver::builder().on_full(OnFull::Block).loans(1))
+        .unwrap();
     assert_eq!(scene.send(5).receivers, 2);
     let held = waited_for.try_recv().unwrap();
-    assert_eq!(scene.try_send(6), Err(SendErrorKind::TooManyLoans { max: 1 }));
-    assert!(matches!(waited_for.try_recv(), Err(RecvError::TooManyLoans { max: 1 })));
+    assert_eq!(
+        scene.try_send(6),
+        Err(SendErrorKind::TooManyLoans { max: 1 })
+    );
+    assert!(matches!(
+        waited_for.try_recv(),
+        Err(RecvError::TooManyLoans { max: 1 })
+    ));
     drop(held);
     assert_eq!(scene.send(6).receivers, 2);
-    assert_eq!(waited_for.try_recv().unwrap().missed(), 0, "it was waited for");
+    assert_eq!(
+        waited_for.try_recv().unwrap().missed(),
+        0,
+        "it was waited for"
+    );
     // A receiver that has dropped everything can do no more.
     assert_eq!(scene.send(7).receivers, 2);
     let held = waited_for.try_recv().unwrap();
-    assert_eq!(scene.try_send(8), Err(SendErrorKind::TooManyLoans { max: 1 }));
+    assert_eq!(
+        scene.try_send(8),
+        Err(SendErrorKind::TooManyLoans { max: 1 })
+    );
     drop(held);
     let nothing = wait_any(&mut [&mut waited_for], NOW);
-    assert!(matches!(nothing, Err(WaitAnyError::TimedOut { .. })), "{nothing:?}");
+    assert!(
+        matches!(nothing, Err(WaitAnyError::TimedOut { .. })),
+        "{nothing:?}"
+    );
     assert!(matches!(waited_for.try_recv(), Err(RecvError::Empty)));
 }
 
@@ -439,7 +599,10 @@ fn past_limit_is_no_news() {
     (0..2).for_each(|_| drop((receiver.recv().unwrap(), quiet.recv().unwrap())));
     assert_eq!(scene.send(3).receivers, 2);
     drop((receiver.recv().unwrap(), quiet.recv().unwrap()));
-    assert!(matches!(wait_any(&mut [&mut receiver, &mut quiet], NOW), Err(WaitAnyError::TimedOut { .. })));
+    assert!(matches!(
+        wait_any(&mut [&mut receiver, &mut quiet], NOW),
+        Err(WaitAnyError::TimedOut { .. })
+    ));
 }
 
 /// One withdrawn to free its loan is counted like one withdrawn for its slot.
@@ -447,7 +610,10 @@ fn past_limit_is_no_news() {
 fn withdrawn_for_loans() {
     let mut scene = Scene::new("limit-withdrawn", Publisher::builder().loans(2));
     let receiver = scene.open(OnFull::DropOldest, 8);
-    assert_eq!([0, 1, 2, 3].map(|stamp| scene.send(stamp).withdrawn), [0, 0, 1, 1]);
+    assert_eq!(
+        [0, 1, 2, 3].map(|stamp| scene.send(stamp).withdrawn),
+        [0, 0, 1, 1]
+    );
     assert_eq!(scene.publisher.send_bytes(b"x").unwrap().withdrawn, 0);
     assert_eq!(receiver.missed().withdrawn, 2);
 }
@@ -461,24 +627,36 @@ fn nothing_withdrawn_in_vain() {
     (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
     let held = [receiver.recv().unwrap(), receiver.recv().unwrap()];
     let long = message(&scene.provider, 3 * LEN, 4);
-    assert_eq!(scene.publisher.send(long.clone()).map(figures).unwrap(), [0, 0, 0, 1, 0]);
+    assert_eq!(
+        scene.publisher.send(long.clone()).map(figures).unwrap(),
+        [0, 0, 0, 1, 0]
+    );
     (2..4).for_each(|stamp| assert!(holds(&receiver.recv().unwrap(), stamp)));
     drop(held);
-    assert_eq!(scene.publisher.send(long).map(figures).unwrap(), [1, 0, 0, 0, 0]);
+    assert_eq!(
+        scene.publisher.send(long).map(figures).unwrap(),
+        [1, 0, 0, 0, 0]
+    );
 }
 
 /// What an evicted receiver loses is counted: the message that it had no room for, and those that
 /// waited. At its limit, it learns of the eviction first.
 #[test]
 fn eviction_is_counted() {
-    let options = Publisher::builder().loans(4).block_limit(NOW).on_stall(OnStall::Disconnect);
+    let options = Publisher::builder()
+        .loans(4)
+        .block_limit(NOW)
+        .on_stall(OnStall::Disconnect);
     let mut scene = Scene::new("stall-counted", options);
     let mut stopped = scene.open(OnFull::Block, 8);
     (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
     let held = stopped.recv().unwrap();
     assert_eq!(scene.send(4).stalled, 1);
     let missed = stopped.missed();
-    assert_eq!((missed.stalled, missed.withdrawn, missed.total()), (1, 3, 4));
+    assert_eq!(
+        (missed.stalled, missed.withdrawn, missed.total()),
+        (1, 3, 4)
+    );
     assert!(matches!(stopped.try_recv(), Err(RecvError::Evicted)));
     drop(held);
 }
@@ -487,12 +665,16 @@ fn eviction_is_counted() {
 #[test]
 fn history_within_limits() {
     for on_full in [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest] {
-        let options = Publisher::builder().history(5).max_bytes_per_receiver(3 * LEN);
+        let options = Publisher::builder()
+            .history(5)
+            .max_bytes_per_receiver(3 * LEN);
         let mut scene = Scene::with("limit-history", builder().max_bytes(40 * LEN), options);
         (0..5).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 0));
         let mut receiver = scene.open(on_full, 8);
         assert_eq!(scene.missed(), [Missed::default()]);
-        let held: Vec<_> = (2..5).map(|stamp| (receiver.try_recv().unwrap(), stamp)).collect();
+        let held: Vec<_> = (2..5)
+            .map(|stamp| (receiver.try_recv().unwrap(), stamp))
+            .collect();
         assert!(held.iter().all(|(message, stamp)| holds(message, *stamp)));
         assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
     }
@@ -508,10 +690,16 @@ fn reasons() {
     assert_eq!(figures(scene.send(1)), [3, 1, 0, 0, 0]);
     assert_eq!(figures(scene.send(2)), [1, 1, 1, 0, 1]);
     assert_eq!(scene.send(3).skipped(), 2);
-    let reasons =
-        scene.missed().iter().map(|missed| [missed.stalled, missed.full, missed.withdrawn]).collect::<Vec<_>>();
+    let reasons = scene
+        .missed()
+        .iter()
+        .map(|missed| [missed.stalled, missed.full, missed.withdrawn])
+        .collect::<Vec<_>>();
     assert_eq!(reasons, [[2, 0, 0], [0, 2, 0], [0, 0, 3]]);
-    assert_eq!(receivers.iter().map(Receiver::missed).collect::<Vec<_>>(), scene.missed());
+    assert_eq!(
+        receivers.iter().map(Receiver::missed).collect::<Vec<_>>(),
+        scene.missed()
+    );
 }
 
 /// Without joins in a send, a receiver is connected, and its branch dropped, when the publisher asks.
@@ -533,7 +721,10 @@ fn serve_joins() {
     assert!(scene.publisher.serve_joins(), "one has left");
     assert!(!scene.publisher.serve_joins());
     drop(scene.open(OnFull::Block, 1));
-    assert!(!scene.publisher.serve_joins(), "it left before it was connected");
+    assert!(
+        !scene.publisher.serve_joins(),
+        "it left before it was connected"
+    );
     assert_eq!(scene.send(4).receivers, 1);
     drop(stays);
 }
@@ -544,7 +735,9 @@ fn serve_joins() {
 fn restarts_with_joins_apart() {
     let options = || Publisher::builder().joins_in_send(false).loans(1);
     let mut scene = Scene::new("joins-restart", options());
-    let mut subscriber = Receiver::builder().subscribe(&Client::new(), &scene.name).unwrap();
+    let mut subscriber = Receiver::builder()
+        .subscribe(&Client::new(), &scene.name)
+        .unwrap();
     let mut kept = Vec::new();
     for stamp in 0..4 {
         assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
@@ -553,13 +746,23 @@ fn restarts_with_joins_apart() {
             assert!(scene.publisher.serve_joins());
             assert_eq!(scene.send(stamp).receivers, 1);
             let event = subscriber.recv().unwrap();
-            let Event::Message(message) = event else { panic!("{event:?}") };
+            let Event::Message(message) = event else {
+                panic!("{event:?}")
+            };
             kept.push((message, stamp));
         }
-        let Scene { publisher, provider, name } = scene;
+        let Scene {
+            publisher,
+            provider,
+            name,
+        } = scene;
         drop(publisher);
         assert!(matches!(subscriber.recv(), Ok(Event::Disconnected)));
-        scene = Scene { publisher: options().create(&provider, &name).unwrap(), provider, name };
+        scene = Scene {
+            publisher: options().create(&provider, &name).unwrap(),
+            provider,
+            name,
+        };
     }
     assert!(kept.iter().all(|(message, stamp)| holds(message, *stamp)));
 }
@@ -571,10 +774,23 @@ fn counters() {
     drop(provider.alloc(5_000).unwrap());
     let (stats, counters) = (provider.stats(), provider.counters());
     assert_eq!(
-        (counters.max_bytes, counters.bytes_held, counters.peak_bytes_held, counters.segments_created),
-        (stats.max_bytes, stats.bytes_held, stats.peak_bytes_held, stats.segments_created)
+        (
+            counters.max_bytes,
+            counters.bytes_held,
+            counters.peak_bytes_held,
+            counters.segments_created
+        ),
+        (
+            stats.max_bytes,
+            stats.bytes_held,
+            stats.peak_bytes_held,
+            stats.segments_created
+        )
     );
-    assert_eq!((counters.misses, counters.bytes_out), (stats.misses(), stats.bytes_in_use));
+    assert_eq!(
+        (counters.misses, counters.bytes_out),
+        (stats.misses(), stats.bytes_in_use)
+    );
     drop(held);
     assert_eq!(provider.counters().bytes_out, 0);
 }

@@ -3,7 +3,8 @@
 use crate::fixtures::{pair, unique_prefix, FOR_EVER, NOW};
 use shm_pool::channel::typed::{Carried, Schema, Slice, Typed, Value};
 use shm_pool::channel::{
-    ChannelError, Event, MessageType, OnFull, Publisher, Receiver, RecvError, Sender, Subscriber, MAX_INLINE,
+    ChannelError, Event, MessageType, OnFull, Publisher, Receiver, RecvError, Sender, Subscriber,
+    MAX_INLINE,
 };
 use shm_pool::inspect::Inspector;
 use shm_pool::{AllocErrorKind, Client, Provider};
@@ -58,7 +59,10 @@ impl Schema for Wide {
 
 fn ends<T: Carried>(test: &str) -> (Provider, Typed<Publisher, T>, Typed<Receiver, T>) {
     let ((provider, client), name) = (pair(), unique_prefix(test));
-    let publisher = Publisher::builder().typed().create(&provider, &name).unwrap();
+    let publisher = Publisher::builder()
+        .typed()
+        .create(&provider, &name)
+        .unwrap();
     let receiver = Receiver::builder().typed().open(&client, &name).unwrap();
     (provider, publisher, receiver)
 }
@@ -71,7 +75,10 @@ fn value_in_place() {
     let sample = sample.freeze();
     assert_eq!(publisher.send(sample.clone()).unwrap().receivers, 1);
     let received = receiver.recv().unwrap();
-    assert_eq!((received.stamp, received.axes, received.missed()), (7, [0.5; 10], 0));
+    assert_eq!(
+        (received.stamp, received.axes, received.missed()),
+        (7, [0.5; 10], 0)
+    );
     assert_eq!(received.as_bytes(), sample.as_bytes());
     assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
     drop(sample);
@@ -82,10 +89,25 @@ fn value_in_place() {
 fn copy_in_slot() {
     let (provider, mut publisher, mut receiver) = ends::<Sample>("copy");
     assert_eq!(std::mem::size_of::<Sample>(), MAX_INLINE);
-    assert_eq!(publisher.send_copy(&Sample { stamp: 7, axes: [0.5; 10] }).unwrap().receivers, 1);
+    assert_eq!(
+        publisher
+            .send_copy(&Sample {
+                stamp: 7,
+                axes: [0.5; 10]
+            })
+            .unwrap()
+            .receivers,
+        1
+    );
     // It is read where it was moved to.
     let received = [Some(receiver.recv_timeout(Duration::ZERO).unwrap()), None];
-    assert_eq!((received[0].as_ref().unwrap().stamp, provider.stats().bytes_held), (7, 0));
+    assert_eq!(
+        (
+            received[0].as_ref().unwrap().stamp,
+            provider.stats().bytes_held
+        ),
+        (7, 0)
+    );
 }
 
 #[test]
@@ -100,10 +122,24 @@ fn header_and_slice() {
         assert_eq!((cloud.stamp, cloud.items().len()), (len as u32, len));
         assert!(cloud.items().iter().all(|point| *point == [1.0, 2.0]));
     }
-    let too_many = provider.alloc_slice::<Cloud, [f64; 2]>(usize::MAX).err().expect("more than there is memory");
-    assert!(matches!(too_many.kind(), AllocErrorKind::TooLarge { .. }), "{too_many}");
+    let too_many = provider
+        .alloc_slice::<Cloud, [f64; 2]>(usize::MAX)
+        .err()
+        .expect("more than there is memory");
+    assert!(
+        matches!(too_many.kind(), AllocErrorKind::TooLarge { .. }),
+        "{too_many}"
+    );
     // Of no whole number of items, without a header, and one that is moved with its slot.
-    for (len, is_value) in [(0, false), (4, false), (7, false), (8, true), (23, false), (24, true), (25, false)] {
+    for (len, is_value) in [
+        (0, false),
+        (4, false),
+        (7, false),
+        (8, true),
+        (23, false),
+        (24, true),
+        (25, false),
+    ] {
         publisher.send_bytes(&vec![0; len]).unwrap();
         assert_eq!(receiver.recv().is_ok(), is_value, "{len} bytes");
     }
@@ -129,21 +165,41 @@ fn large_alignment() {
 #[test]
 fn other_items_are_refused() {
     let ((provider, client), name) = (pair(), unique_prefix("items"));
-    let _sender = Sender::builder().typed::<Slice<Cloud, [f32; 2]>>().create(&provider, &name).unwrap();
+    let _sender = Sender::builder()
+        .typed::<Slice<Cloud, [f32; 2]>>()
+        .create(&provider, &name)
+        .unwrap();
     let mismatch = |error| matches!(error, ChannelError::TypeMismatch { .. });
-    let other = Receiver::builder().typed::<Slice<Cloud, [u32; 2]>>().open(&client, &name);
+    let other = Receiver::builder()
+        .typed::<Slice<Cloud, [u32; 2]>>()
+        .open(&client, &name);
     assert!(other.is_err_and(mismatch));
-    assert!(Receiver::builder().typed::<Slice<Cloud, [[f32; 1]; 2]>>().open(&client, &name).is_err_and(mismatch));
-    assert!(Receiver::builder().typed::<Cloud>().open(&client, &name).is_err_and(mismatch));
-    assert!(Receiver::builder().typed::<Slice<Cloud, [f32; 2]>>().open(&client, &name).is_ok());
+    assert!(Receiver::builder()
+        .typed::<Slice<Cloud, [[f32; 1]; 2]>>()
+        .open(&client, &name)
+        .is_err_and(mismatch));
+    assert!(Receiver::builder()
+        .typed::<Cloud>()
+        .open(&client, &name)
+        .is_err_and(mismatch));
+    assert!(Receiver::builder()
+        .typed::<Slice<Cloud, [f32; 2]>>()
+        .open(&client, &name)
+        .is_ok());
 }
 
 /// Returns the types that the error tells of.
 fn refused(opened: Result<Typed<Receiver, Sample>, ChannelError>) -> [Option<MessageType>; 2] {
     let error = opened.expect_err("a channel of another type was opened");
     let text = error.to_string();
-    let ChannelError::TypeMismatch { types, .. } = error else { panic!("{error}") };
-    types.0.iter().chain(&types.1).for_each(|known| assert!(text.contains(&known.to_string()), "{text}"));
+    let ChannelError::TypeMismatch { types, .. } = error else {
+        panic!("{error}")
+    };
+    types
+        .0
+        .iter()
+        .chain(&types.1)
+        .for_each(|known| assert!(text.contains(&known.to_string()), "{text}"));
     [types.0, types.1]
 }
 
@@ -152,13 +208,26 @@ fn refused(opened: Result<Typed<Receiver, Sample>, ChannelError>) -> [Option<Mes
 fn other_version_is_refused() {
     let ((provider, client), name) = (pair(), unique_prefix("version"));
     let open = || Receiver::builder().typed::<Sample>().open(&client, &name);
-    let _publisher = Publisher::builder().typed::<swapped::Sample>().create(&provider, &name).unwrap();
+    let _publisher = Publisher::builder()
+        .typed::<swapped::Sample>()
+        .create(&provider, &name)
+        .unwrap();
     let [expected, found] = refused(open()).map(Option::unwrap);
     assert_ne!(expected.version(), found.version());
-    let layout = |it: &MessageType| (it.name().to_owned(), it.size(), it.align(), it.element_size());
+    let layout = |it: &MessageType| {
+        (
+            it.name().to_owned(),
+            it.size(),
+            it.align(),
+            it.element_size(),
+        )
+    };
     assert_eq!(layout(&expected), layout(&found));
     assert_eq!(layout(&found), ("Sample".to_owned(), 48, 8, 0));
-    assert!(Receiver::open(&client, &name).is_ok(), "an untyped receiver may open any channel");
+    assert!(
+        Receiver::open(&client, &name).is_ok(),
+        "an untyped receiver may open any channel"
+    );
 }
 
 #[test]
@@ -190,12 +259,22 @@ fn every_difference_is_refused() {
         };
         let _publisher = publisher.create(&provider, &name).unwrap();
         assert_eq!(refused(open()), [Some(sample()), other.clone()]);
-        assert_eq!(Receiver::open(&client, &name).unwrap().message_type(), other.as_ref());
+        assert_eq!(
+            Receiver::open(&client, &name).unwrap().message_type(),
+            other.as_ref()
+        );
         let report = Inspector::new().report().unwrap();
-        let channel = report.channels.into_iter().find(|channel| channel.name == name).unwrap();
+        let channel = report
+            .channels
+            .into_iter()
+            .find(|channel| channel.name == name)
+            .unwrap();
         assert_eq!(channel.message_type, other);
     }
-    let mut sender = Sender::builder().message_type(sample()).create(&provider, &name).unwrap();
+    let mut sender = Sender::builder()
+        .message_type(sample())
+        .create(&provider, &name)
+        .unwrap();
     assert!(open().is_ok() && sender.wait_for_receiver(Duration::ZERO).is_err());
 }
 
@@ -206,14 +285,26 @@ fn name_of_type() {
     let longest: &str = Box::leak("ü".repeat(48).into_boxed_str());
     let too_long: &str = Box::leak("x".repeat(97).into_boxed_str());
     for (bad, len) in [("", 0), (too_long, 97)] {
-        let error = Sender::builder().message_type(named(bad)).create(&provider, &name).unwrap_err();
+        let error = Sender::builder()
+            .message_type(named(bad))
+            .create(&provider, &name)
+            .unwrap_err();
         assert!(
             matches!(error, ChannelError::OutOfRange { option: "message_type", value, min: 1, max: 96 } if value == len)
         );
-        assert!(Publisher::builder().message_type(named(bad)).create(&provider, &name).is_err());
+        assert!(Publisher::builder()
+            .message_type(named(bad))
+            .create(&provider, &name)
+            .is_err());
     }
-    let _sender = Sender::builder().message_type(named(longest)).create(&provider, &name).unwrap();
-    assert!(Receiver::builder().message_type(named(longest)).open(&client, &name).is_ok());
+    let _sender = Sender::builder()
+        .message_type(named(longest))
+        .create(&provider, &name)
+        .unwrap();
+    assert!(Receiver::builder()
+        .message_type(named(longest))
+        .open(&client, &name)
+        .is_ok());
 }
 
 /// What is sent past the type is an error, and the next message is good.
@@ -227,9 +318,17 @@ fn message_of_wrong_length() {
             _ => Publisher::send(&mut publisher, provider.alloc(len).unwrap().freeze()).unwrap(),
         };
         let error = receiver.recv().unwrap_err();
-        assert!(matches!(error, RecvError::WrongType { name: "Sample", len: wrong } if wrong == len), "{error}");
+        assert!(
+            matches!(error, RecvError::WrongType { name: "Sample", len: wrong } if wrong == len),
+            "{error}"
+        );
         assert_eq!(provider.stats().bytes_leased, leased, "it comes back");
-        publisher.send_copy(&Sample { stamp: len as u64, axes: [0.0; 10] }).unwrap();
+        publisher
+            .send_copy(&Sample {
+                stamp: len as u64,
+                axes: [0.0; 10],
+            })
+            .unwrap();
         assert_eq!(receiver.recv().unwrap().stamp, len as u64);
     }
 }
@@ -249,12 +348,26 @@ fn unaligned_value() {
     let (provider, mut publisher, mut receiver) = ends::<Aligned>("unaligned");
     for _ in 0..8 {
         publisher.send_bytes(&[0; 16]).unwrap();
-        assert!(matches!(receiver.recv(), Err(RecvError::WrongType { name: "Aligned", len: 16 })));
+        assert!(matches!(
+            receiver.recv(),
+            Err(RecvError::WrongType {
+                name: "Aligned",
+                len: 16
+            })
+        ));
     }
-    publisher.send(provider.alloc_value::<Aligned>().unwrap().freeze()).unwrap();
+    publisher
+        .send(provider.alloc_value::<Aligned>().unwrap().freeze())
+        .unwrap();
     assert!(receiver.recv().is_ok());
     let buffer = provider.alloc(17).unwrap();
-    assert_eq!(Value::<_, Aligned>::new(buffer).err().expect("it is too long").len(), 17);
+    assert_eq!(
+        Value::<_, Aligned>::new(buffer)
+            .err()
+            .expect("it is too long")
+            .len(),
+        17
+    );
 }
 
 #[test]
@@ -263,11 +376,16 @@ fn view_as_value() {
     let mut sample = provider.alloc_value::<Sample>().unwrap();
     sample.stamp = 7;
     let sample = sample.freeze();
-    let view = client.attach(&sample.buffer().descriptor().unwrap()).unwrap();
+    let view = client
+        .attach(&sample.buffer().descriptor().unwrap())
+        .unwrap();
     assert_eq!(Value::<_, Sample>::new(view).expect("it was one").stamp, 7);
-    assert!(
-        Value::<_, swapped::Sample>::new(Client::new().attach(&sample.buffer().descriptor().unwrap()).unwrap()).is_ok()
-    );
+    assert!(Value::<_, swapped::Sample>::new(
+        Client::new()
+            .attach(&sample.buffer().descriptor().unwrap())
+            .unwrap()
+    )
+    .is_ok());
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -280,12 +398,17 @@ async fn awaited_value() {
 }
 
 fn subscribe<T: Carried>(name: &str) -> Typed<Subscriber, T> {
-    Receiver::builder().typed().subscribe(&Client::new(), name).unwrap()
+    Receiver::builder()
+        .typed()
+        .subscribe(&Client::new(), name)
+        .unwrap()
 }
 
 /// Returns the types of the sender that the subscriber has refused.
 fn open_error<T: Debug>(received: Result<Event<T>, RecvError>) -> [Option<MessageType>; 2] {
-    let Err(RecvError::Open(error)) = received else { panic!("{received:?}") };
+    let Err(RecvError::Open(error)) = received else {
+        panic!("{received:?}")
+    };
     refused(Err(*error))
 }
 
@@ -310,7 +433,10 @@ fn restart_with_same_type() {
             sender.send(sample.freeze()).unwrap();
             assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
         } else {
-            let mut publisher = Publisher::builder().typed().create(&provider, &name).unwrap();
+            let mut publisher = Publisher::builder()
+                .typed()
+                .create(&provider, &name)
+                .unwrap();
             assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
             publisher.send(sample.freeze()).unwrap();
         }
@@ -326,10 +452,16 @@ fn restart_with_other_type() {
     let ((provider, _), name) = (pair(), unique_prefix("restart-other"));
     let mut subscriber = subscribe::<Sample>(&name);
     for number in 0..3 {
-        let other = Publisher::builder().typed::<swapped::Sample>().create(&provider, &name).unwrap();
+        let other = Publisher::builder()
+            .typed::<swapped::Sample>()
+            .create(&provider, &name)
+            .unwrap();
         let [expected, found] = open_error(subscriber.recv_timeout(FOR_EVER)).map(Option::unwrap);
         assert_ne!(expected.version(), found.version());
-        assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)), "reported once");
+        assert!(
+            matches!(subscriber.try_recv(), Err(RecvError::Empty)),
+            "reported once"
+        );
         assert!(subscriber.receiver().is_none() && subscriber.last_error().is_none());
         drop(other);
         let untyped = Sender::create(&provider, &name).unwrap();
@@ -344,9 +476,17 @@ fn restart_with_other_type() {
             subscriber
         });
         drop(untyped);
-        let mut sender = Sender::builder().typed::<Sample>().create(&provider, &name).unwrap();
+        let mut sender = Sender::builder()
+            .typed::<Sample>()
+            .create(&provider, &name)
+            .unwrap();
         subscriber = receiving.join().unwrap();
-        sender.send_copy(&Sample { stamp: number, axes: [0.0; 10] }).unwrap();
+        sender
+            .send_copy(&Sample {
+                stamp: number,
+                axes: [0.0; 10],
+            })
+            .unwrap();
         assert_eq!(stamp(&mut subscriber), number);
         drop(sender);
         assert!(matches!(subscriber.recv(), Ok(Event::Disconnected)));
@@ -357,19 +497,48 @@ fn restart_with_other_type() {
 #[test]
 fn subscriber_of_wrong_messages() {
     let ((provider, _), name) = (pair(), unique_prefix("subscribed-length"));
-    let impatient = Publisher::builder().allow_blocking(false).typed::<Sample>().create(&provider, &name).unwrap();
+    let impatient = Publisher::builder()
+        .allow_blocking(false)
+        .typed::<Sample>()
+        .create(&provider, &name)
+        .unwrap();
     let blocking = Receiver::builder().on_full(OnFull::Block).typed::<Sample>();
     let mut subscriber = blocking.subscribe(&Client::new(), &name).unwrap();
-    let Err(RecvError::Open(error)) = subscriber.recv() else { panic!("it was opened") };
-    assert!(matches!(*error, ChannelError::BlockingNotAllowed { .. }), "{error}");
-    assert!(matches!(subscriber.recv_timeout(NOW), Err(RecvError::TimedOut)));
+    let Err(RecvError::Open(error)) = subscriber.recv() else {
+        panic!("it was opened")
+    };
+    assert!(
+        matches!(*error, ChannelError::BlockingNotAllowed { .. }),
+        "{error}"
+    );
+    assert!(matches!(
+        subscriber.recv_timeout(NOW),
+        Err(RecvError::TimedOut)
+    ));
     drop(impatient);
-    let mut publisher = Publisher::builder().typed::<Sample>().create(&provider, &name).unwrap();
+    let mut publisher = Publisher::builder()
+        .typed::<Sample>()
+        .create(&provider, &name)
+        .unwrap();
     assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
     publisher.send_bytes(&[0; 47]).unwrap();
-    publisher.send_copy(&Sample { stamp: 7, axes: [0.0; 10] }).unwrap();
+    publisher
+        .send_copy(&Sample {
+            stamp: 7,
+            axes: [0.0; 10],
+        })
+        .unwrap();
     let error = subscriber.recv().unwrap_err();
-    assert!(matches!(error, RecvError::WrongType { name: "Sample", len: 47 }), "{error}");
+    assert!(
+        matches!(
+            error,
+            RecvError::WrongType {
+                name: "Sample",
+                len: 47
+            }
+        ),
+        "{error}"
+    );
     assert_eq!(stamp(&mut subscriber), 7);
 }
 
@@ -377,9 +546,16 @@ fn subscriber_of_wrong_messages() {
 #[test]
 fn garbage_in_type() {
     let ((provider, client), name) = (pair(), unique_prefix("garbage-type"));
-    let _publisher = Publisher::builder().typed::<Sample>().create(&provider, &name).unwrap();
+    let _publisher = Publisher::builder()
+        .typed::<Sample>()
+        .create(&provider, &name)
+        .unwrap();
     let object = format!("/dev/shm/shm_pool.{name}.channel");
-    let object = OpenOptions::new().read(true).write(true).open(object).unwrap();
+    let object = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(object)
+        .unwrap();
     let mut genuine = [0; 128];
     object.read_exact_at(&mut genuine, 3968).unwrap();
     let open = || Receiver::builder().typed::<Sample>().open(&client, &name);
@@ -394,5 +570,8 @@ fn garbage_in_type() {
         assert!(open().is_ok());
     }
     object.write_all_at(&[0xff; 128], 3968).unwrap();
-    assert_eq!(refused(open())[1].as_ref().unwrap().name().chars().count(), 96);
+    assert_eq!(
+        refused(open())[1].as_ref().unwrap().name().chars().count(),
+        96
+    );
 }

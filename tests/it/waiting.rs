@@ -58,18 +58,37 @@ fn view_drop_wakes() {
 fn hopeless_wait_fails() {
     let (provider, _held) = at_the_cap();
     let error = provider.alloc_timeout(CAP + 1, FOR_EVER).unwrap_err();
-    assert!(matches!(error.kind(), AllocErrorKind::TooLarge { .. }), "{error}");
+    assert!(
+        matches!(error.kind(), AllocErrorKind::TooLarge { .. }),
+        "{error}"
+    );
     let error = provider.request(usize::MAX).wait().unwrap_err();
-    assert!(matches!(error.kind(), AllocErrorKind::TooLarge { len: usize::MAX, .. }), "{error}");
+    assert!(
+        matches!(
+            error.kind(),
+            AllocErrorKind::TooLarge {
+                len: usize::MAX,
+                ..
+            }
+        ),
+        "{error}"
+    );
     let layout = Layout::from_size_align(1, 8192).unwrap();
     let error = block_on(provider.request(0).layout(layout).wait_async()).unwrap_err();
-    assert!(matches!(error.kind(), AllocErrorKind::UnsupportedAlignment { .. }), "{error}");
+    assert!(
+        matches!(error.kind(), AllocErrorKind::UnsupportedAlignment { .. }),
+        "{error}"
+    );
 }
 
 #[test]
 fn timeout() {
     let (provider, held) = at_the_cap();
-    for timeout in [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(120)] {
+    for timeout in [
+        Duration::ZERO,
+        Duration::from_millis(1),
+        Duration::from_millis(120),
+    ] {
         let error = provider.alloc_timeout(64, timeout).unwrap_err();
         assert!(error.is_exhausted(), "{error}");
         assert!(
@@ -78,7 +97,10 @@ fn timeout() {
         );
     }
     drop(held);
-    assert!(provider.alloc_timeout(64, Duration::ZERO).is_ok(), "nobody who has left is in the way");
+    assert!(
+        provider.alloc_timeout(64, Duration::ZERO).is_ok(),
+        "nobody who has left is in the way"
+    );
 }
 
 #[test]
@@ -91,7 +113,11 @@ fn options_survive_wait() {
         let thread = scope.spawn(|| request.wait().unwrap());
         let future = scope.spawn(|| block_on(request.wait_async()).unwrap());
         drop(held);
-        [thread.join().unwrap(), future.join().unwrap(), request.alloc().unwrap()]
+        [
+            thread.join().unwrap(),
+            future.join().unwrap(),
+            request.alloc().unwrap(),
+        ]
     });
     for buffer in &buffers {
         assert_eq!((buffer.len(), buffer.as_ptr() as usize % 4096), (5000, 0));
@@ -133,7 +159,9 @@ fn cancel_anywhere() {
     let waker = Waker::from(woken.clone());
     let mut context = Context::from_waker(&waker);
     for round in 0..50 {
-        let mut futures: Vec<_> = (0..100).map(|_| Box::pin(provider.request(CAP / 4).wait_async())).collect();
+        let mut futures: Vec<_> = (0..100)
+            .map(|_| Box::pin(provider.request(CAP / 4).wait_async()))
+            .collect();
         for future in &mut futures {
             assert!(future.as_mut().poll(&mut context).is_pending());
         }
@@ -158,11 +186,15 @@ fn first_of_thousands() {
     const LEN: usize = CAP / CHUNKS;
     let provider = builder().max_bytes(CAP).build().unwrap();
     let mut held: Vec<_> = (0..CHUNKS).map(|_| provider.alloc(LEN).unwrap()).collect();
-    let mut futures: VecDeque<_> = (0..2000).map(|_| Waiting::begin(provider.request(LEN).wait_async())).collect();
+    let mut futures: VecDeque<_> = (0..2000)
+        .map(|_| Waiting::begin(provider.request(LEN).wait_async()))
+        .collect();
     let mut random = Random(1);
     drop(held.pop());
     for _ in 0..200 {
-        let woken = std::iter::repeat_with(|| futures.iter().position(Waiting::is_woken)).flatten().next();
+        let woken = std::iter::repeat_with(|| futures.iter().position(Waiting::is_woken))
+            .flatten()
+            .next();
         assert_eq!(woken, Some(0), "it has overtaken others");
         let served = futures.pop_front().unwrap().served();
         // A request that leaves makes the helper try all others.
@@ -180,7 +212,9 @@ fn thousands_cancelled() {
     const LEN: usize = CAP / CHUNKS;
     let provider = builder().max_bytes(CAP).build().unwrap();
     let mut held: Vec<_> = (0..CHUNKS).map(|_| provider.alloc(LEN).unwrap()).collect();
-    let mut futures: Vec<_> = (0..WAITERS).map(|_| Waiting::new(provider.request(LEN).wait_async())).collect();
+    let mut futures: Vec<_> = (0..WAITERS)
+        .map(|_| Waiting::new(provider.request(LEN).wait_async()))
+        .collect();
     // The others are cancelled before they are polled.
     for future in &mut futures[..WAITERS * 9 / 10] {
         assert!(future.poll().is_pending());
@@ -198,7 +232,9 @@ fn thousands_cancelled() {
     thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|_| {
-                scope.spawn(|| (0..20).for_each(|_| drop(provider.alloc_timeout(LEN, FOR_EVER).unwrap())));
+                scope.spawn(|| {
+                    (0..20).for_each(|_| drop(provider.alloc_timeout(LEN, FOR_EVER).unwrap()))
+                });
             })
             .collect();
         while !futures.is_empty() {
@@ -227,20 +263,28 @@ fn thousands_cancelled() {
     });
     assert!(served > 0);
     assert_eq!(provider.stats().bytes_in_use, 0);
-    let all: Vec<_> = (0..CHUNKS).map(|_| provider.alloc(LEN).expect("nothing is lost")).collect();
+    let all: Vec<_> = (0..CHUNKS)
+        .map(|_| provider.alloc(LEN).expect("nothing is lost"))
+        .collect();
     drop(all);
 }
 
 #[test]
 fn thousands_end_with_provider() {
     let (provider, held) = at_the_cap();
-    let mut futures: Vec<_> = (0..2000).map(|_| Waiting::new(provider.request(100).wait_async())).collect();
+    let mut futures: Vec<_> = (0..2000)
+        .map(|_| Waiting::new(provider.request(100).wait_async()))
+        .collect();
     assert!(futures.iter_mut().all(|future| future.poll().is_pending()));
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| provider.request(100).wait())).collect();
+        let threads: Vec<_> = (0..16)
+            .map(|_| scope.spawn(|| provider.request(100).wait()))
+            .collect();
         provider.interrupt_waits();
         let ended = threads.into_iter().map(|thread| thread.join().unwrap());
-        assert!(ended.into_iter().all(|result| is_ended(&result.unwrap_err())));
+        assert!(ended
+            .into_iter()
+            .all(|result| is_ended(&result.unwrap_err())));
     });
     for future in &mut futures {
         assert!(future.is_woken(), "it would never be polled again");
@@ -258,14 +302,22 @@ fn last_waker() {
     let mut future = pin!(provider.request(100).wait_async());
     let wakers = [(); 3].map(|()| Arc::new(Woken::default()));
     for waker in &wakers {
-        assert!(future.as_mut().poll(&mut Context::from_waker(&Waker::from(waker.clone()))).is_pending());
+        assert!(future
+            .as_mut()
+            .poll(&mut Context::from_waker(&Waker::from(waker.clone())))
+            .is_pending());
     }
     drop(held);
     while wakers[2].count() == 0 {
         thread::yield_now();
     }
-    let polled = future.as_mut().poll(&mut Context::from_waker(&Waker::from(wakers[2].clone())));
-    assert!(matches!(polled, Poll::Ready(Ok(_))), "woken, and nothing is there");
+    let polled = future
+        .as_mut()
+        .poll(&mut Context::from_waker(&Waker::from(wakers[2].clone())));
+    assert!(
+        matches!(polled, Poll::Ready(Ok(_))),
+        "woken, and nothing is there"
+    );
 }
 
 #[test]
@@ -288,16 +340,26 @@ fn small_pass_large() {
 fn interrupt_waits() {
     let (provider, held) = at_the_cap();
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..5).map(|_| scope.spawn(|| provider.request(1).wait())).collect();
+        let threads: Vec<_> = (0..5)
+            .map(|_| scope.spawn(|| provider.request(1).wait()))
+            .collect();
         let future = scope.spawn(|| block_on(provider.request(1).wait_async()));
         let ended = |result: Result<ShmBufMut, _>| matches!(result, Err(error) if is_ended(&error));
         provider.interrupt_waits();
-        assert!(threads.into_iter().all(|thread| ended(thread.join().unwrap())));
+        assert!(threads
+            .into_iter()
+            .all(|thread| ended(thread.join().unwrap())));
         assert!(ended(future.join().unwrap()));
     });
-    assert!(is_ended(&provider.alloc_timeout(1, FOR_EVER).unwrap_err()), "nobody waits any more");
+    assert!(
+        is_ended(&provider.alloc_timeout(1, FOR_EVER).unwrap_err()),
+        "nobody waits any more"
+    );
     drop(held);
-    assert!(provider.alloc_timeout(1, FOR_EVER).is_ok(), "nothing to wait for");
+    assert!(
+        provider.alloc_timeout(1, FOR_EVER).is_ok(),
+        "nothing to wait for"
+    );
 }
 
 /// A single-threaded program that ends its waits does not deadlock.
@@ -333,9 +395,19 @@ fn waker_drops_task_or_panics() {
             let provider = provider.clone();
             Box::pin(async move { drop(provider.request(CAP / 4).wait_async().await) })
         };
-        let task = Arc::new(Task { future: Mutex::new(Some(future)), panics });
+        let task = Arc::new(Task {
+            future: Mutex::new(Some(future)),
+            panics,
+        });
         let waker = Waker::from(task.clone());
-        let polled = task.future.lock().unwrap().as_mut().unwrap().as_mut().poll(&mut Context::from_waker(&waker));
+        let polled = task
+            .future
+            .lock()
+            .unwrap()
+            .as_mut()
+            .unwrap()
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
         // After it in the queue.
         let next = Waiting::begin(provider.request(CAP / 4).wait_async());
@@ -365,13 +437,25 @@ fn waker_drops_last_provider() {
     let (name, provider) = (format!(".{}.", provider.id()), Arc::new(provider));
     let (has_dropped, dropped) = mpsc::channel();
     let future = Box::pin(async move { drop(provider.request(CAP / 4).wait_async().await) });
-    let task = LastOwner { future: Mutex::new(Some(future)), has_dropped: Mutex::new(has_dropped) };
+    let task = LastOwner {
+        future: Mutex::new(Some(future)),
+        has_dropped: Mutex::new(has_dropped),
+    };
     let task = Arc::new(task);
     let waker = Waker::from(task.clone());
-    let polled = task.future.lock().unwrap().as_mut().unwrap().as_mut().poll(&mut Context::from_waker(&waker));
+    let polled = task
+        .future
+        .lock()
+        .unwrap()
+        .as_mut()
+        .unwrap()
+        .as_mut()
+        .poll(&mut Context::from_waker(&waker));
     assert!(polled.is_pending());
     drop(held);
-    dropped.recv_timeout(Duration::from_secs(30)).expect("the waker returns");
+    dropped
+        .recv_timeout(Duration::from_secs(30))
+        .expect("the waker returns");
     let end = Instant::now() + FOR_EVER;
     while crate::fixtures::files(&name) != crate::fixtures::NONE {
         assert!(Instant::now() < end, "objects stay");
@@ -385,7 +469,8 @@ fn larger_passes_smaller() {
     let provider = builder().max_bytes(CAP).build().unwrap();
     let mut held = fill(&provider, 8000);
     let page = Layout::from_size_align(64, 4096).unwrap();
-    let pages: Vec<_> = std::iter::from_fn(|| provider.request(0).layout(page).alloc().ok()).collect();
+    let pages: Vec<_> =
+        std::iter::from_fn(|| provider.request(0).layout(page).alloc().ok()).collect();
     let aligned = Waiting::begin(provider.request(0).layout(page).wait_async());
     let ordinary = Waiting::begin(provider.request(8000).wait_async());
     drop(held.remove(held.len() / 2));
@@ -476,7 +561,12 @@ fn waiter_causes_no_refusals() {
         let provider = builder().max_bytes(16 * MIB).build().unwrap();
         let in_use = provider.alloc(64).unwrap();
         let large = Waiting::begin(provider.request(16 * MIB).wait_async());
-        assert_eq!(refused_cold(&provider, 1000, kept), 0, "of 1000, {kept} kept: {:?}", provider.stats());
+        assert_eq!(
+            refused_cold(&provider, 1000, kept),
+            0,
+            "of 1000, {kept} kept: {:?}",
+            provider.stats()
+        );
         drop(in_use);
         assert_eq!(large.served().len(), 16 * MIB);
     }
@@ -489,8 +579,19 @@ fn waiter_keeps_no_reserved_chunk() {
     let _in_use = provider.alloc(64).unwrap();
     let _large = Waiting::begin(provider.request(16 * MIB).wait_async());
     refused_cold(&provider, 40, 0);
-    assert_eq!(provider.alloc_timeout(1000, Duration::ZERO).expect("it is idle").len(), 1000);
-    assert!(Waiting::new(provider.request(1000).wait_async()).poll().is_ready(), "it is idle");
+    assert_eq!(
+        provider
+            .alloc_timeout(1000, Duration::ZERO)
+            .expect("it is idle")
+            .len(),
+        1000
+    );
+    assert!(
+        Waiting::new(provider.request(1000).wait_async())
+            .poll()
+            .is_ready(),
+        "it is idle"
+    );
 }
 
 /// A waiter for reserved memory does not queue behind those without.
@@ -504,7 +605,9 @@ fn reserved_waiter_passes_large_one() {
     for pages in 1..=16 {
         // Passed over by a message carved where this one was.
         others.pop();
-        let _ = provider.alloc(pages * 4096 - 64).map(|smaller| others.insert(0, smaller));
+        let _ = provider
+            .alloc(pages * 4096 - 64)
+            .map(|smaller| others.insert(0, smaller));
     }
     others.extend(std::iter::from_fn(|| provider.alloc(4096).ok()));
     let wanted = Waiting::begin(provider.request(MIB).wait_async());
@@ -552,7 +655,8 @@ fn among_small_ones(large: impl Fn(&Provider) -> bool) -> (usize, usize) {
 /// A point cloud is sent while images are, if there is room for both.
 #[test]
 fn large_waiter_among_small_ones() {
-    let served = among_small_ones(|provider| provider.alloc_timeout(MIB, Duration::from_secs(10)).is_ok());
+    let served =
+        among_small_ones(|provider| provider.alloc_timeout(MIB, Duration::from_secs(10)).is_ok());
     assert_eq!(served, (40, 0), "served of 40, and small ones refused");
 }
 
@@ -575,19 +679,34 @@ fn large_poller_among_small_ones() {
 #[test]
 fn refused_request_leaves_others_warm() {
     const WARM: usize = 2000;
-    let provider =
-        builder().max_bytes(2 * MIB).max_idle_per_class(8192).tuning(Tuning::new().idle_window(0)).build().unwrap();
+    let provider = builder()
+        .max_bytes(2 * MIB)
+        .max_idle_per_class(8192)
+        .tuning(Tuning::new().idle_window(0))
+        .build()
+        .unwrap();
     let spare = [(); 4].map(|()| provider.alloc(64 << 10).unwrap());
     // Spread over the cap, so that no eviction makes room for the large request.
     let mut all = fill(&provider, 1000);
-    let in_use: Vec<_> = (0..all.len()).step_by(200).rev().map(|at| all.swap_remove(at)).collect();
+    let in_use: Vec<_> = (0..all.len())
+        .step_by(200)
+        .rev()
+        .map(|at| all.swap_remove(at))
+        .collect();
     // A little memory is free, so that a missing chunk could be made.
     drop((all, spare));
     provider.trim_to(2 * MIB - (256 << 10));
     drop(provider.alloc(WARM).unwrap());
     let counts = || {
         let stats = provider.stats();
-        (stats.misses(), stats.classes.iter().map(|class| class.chunks).sum::<usize>())
+        (
+            stats.misses(),
+            stats
+                .classes
+                .iter()
+                .map(|class| class.chunks)
+                .sum::<usize>(),
+        )
     };
     let before = counts();
     let warm = || drop(provider.alloc(WARM).expect("it is idle"));
@@ -600,8 +719,16 @@ fn refused_request_leaves_others_warm() {
     });
     let (misses, chunks) = counts();
     // Where room is being made, a chunk is evicted, and made once more elsewhere.
-    assert!(misses <= before.0 + 8, "{} chunks had to be made", misses - before.0);
-    assert!(chunks + 1 >= before.1, "{chunks} chunks are left of {}", before.1);
+    assert!(
+        misses <= before.0 + 8,
+        "{} chunks had to be made",
+        misses - before.0
+    );
+    assert!(
+        chunks + 1 >= before.1,
+        "{chunks} chunks are left of {}",
+        before.1
+    );
     drop(in_use);
 }
 
@@ -642,7 +769,10 @@ fn served_beside_a_blocked_waker(timeout: Duration) -> Option<bool> {
 /// A waiter that times out because a helper is late checks for memory once more.
 #[test]
 fn waiter_last_look() {
-    assert_eq!(served_beside_a_blocked_waker(Duration::from_millis(500)), Some(true));
+    assert_eq!(
+        served_beside_a_blocked_waker(Duration::from_millis(500)),
+        Some(true)
+    );
 }
 
 /// A waiter does not sleep beside free memory because another one's waker is slow.
@@ -654,22 +784,39 @@ fn waiter_needs_no_other_waiter() {
 /// Every other message of 60 kB is held; those between are idle, and too short for the refused
 /// request.
 fn scattered(provider: &shm_pool::Provider) -> Vec<shm_pool::ShmBufMut> {
-    let mut held: Vec<_> = std::iter::from_fn(|| provider.alloc(60_000).ok()).map(Some).collect();
-    held.iter_mut().step_by(2).for_each(|buffer| drop(buffer.take()));
+    let mut held: Vec<_> = std::iter::from_fn(|| provider.alloc(60_000).ok())
+        .map(Some)
+        .collect();
+    held.iter_mut()
+        .step_by(2)
+        .for_each(|buffer| drop(buffer.take()));
     held.into_iter().flatten().collect()
 }
 
 /// A search for room holds idle chunks temporarily, but none that is reserved.
 #[test]
 fn refused_request_leaves_reserved_alone() {
-    let provider = builder().max_bytes(4 * MIB).tuning(Tuning::new().idle_window(0)).build().unwrap();
+    let provider = builder()
+        .max_bytes(4 * MIB)
+        .tuning(Tuning::new().idle_window(0))
+        .build()
+        .unwrap();
     let _reservation = provider.reserve(1000, 1).unwrap();
     let _held = scattered(&provider);
     provider.trim();
-    let made = || provider.stats().classes.iter().find(|class| class.size == 1024).map(|class| class.misses);
+    let made = || {
+        provider
+            .stats()
+            .classes
+            .iter()
+            .find(|class| class.size == 1024)
+            .map(|class| class.misses)
+    };
     let before = made();
     let take_reserved = || drop(provider.alloc(1000).expect("reserved"));
-    beside(take_reserved, || (0..5000).for_each(|_| drop(provider.alloc(MIB))));
+    beside(take_reserved, || {
+        (0..5000).for_each(|_| drop(provider.alloc(MIB)))
+    });
     assert_eq!(made(), before);
 }
 
@@ -677,8 +824,12 @@ fn refused_request_leaves_reserved_alone() {
 #[test]
 fn reserve_beside_region() {
     const LEN: usize = 16 << 10;
-    let provider =
-        builder().max_bytes(4 * MIB).max_idle_per_class(64).tuning(Tuning::new().idle_window(0)).build().unwrap();
+    let provider = builder()
+        .max_bytes(4 * MIB)
+        .max_idle_per_class(64)
+        .tuning(Tuning::new().idle_window(0))
+        .build()
+        .unwrap();
     let (mut mine, mut others) = (Vec::new(), Vec::new());
     for _ in 0..64 {
         mine.push(provider.alloc(LEN).unwrap());
@@ -693,7 +844,12 @@ fn reserve_beside_region() {
     others.clear();
     let _reservation = provider.reserve(LEN, 64).unwrap();
     drop([(); 64].map(|()| provider.alloc(LEN).unwrap()));
-    let chunks = provider.stats().classes.iter().find(|class| class.size == LEN).map(|class| class.chunks);
+    let chunks = provider
+        .stats()
+        .classes
+        .iter()
+        .find(|class| class.size == LEN)
+        .map(|class| class.chunks);
     assert!(chunks.is_some_and(|chunks| chunks >= 64), "{chunks:?}");
 }
 

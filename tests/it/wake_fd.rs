@@ -15,22 +15,39 @@ use tokio::io::Interest;
 
 /// Returns `true` if the descriptor is readable within `timeout` milliseconds; -1 means forever.
 fn is_readable(fd: &impl AsFd, timeout: i32) -> bool {
-    let mut polled = libc::pollfd { fd: fd.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut polled = libc::pollfd {
+        fd: fd.as_fd().as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
     // SAFETY: one valid element, which lives during the call.
     unsafe { libc::poll(&mut polled, 1, timeout) == 1 }
 }
 
 /// Sleeps until one of the descriptors is readable.
 fn wait_for_any(fds: &[WakeFd]) {
-    let polled = |fd: &WakeFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let polled = |fd: &WakeFd| libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
     let mut polled: Vec<_> = fds.iter().map(polled).collect();
     // SAFETY: `polled` has that many elements, and lives during the call.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
 }
 
 fn channel(provider: &Provider, name: &str) -> (Sender, Receiver) {
-    let sender = Sender::builder().spin(Duration::ZERO).create(provider, name).unwrap();
-    (sender, Receiver::builder().spin(Duration::ZERO).open(&Client::new(), name).unwrap())
+    let sender = Sender::builder()
+        .spin(Duration::ZERO)
+        .create(provider, name)
+        .unwrap();
+    (
+        sender,
+        Receiver::builder()
+            .spin(Duration::ZERO)
+            .open(&Client::new(), name)
+            .unwrap(),
+    )
 }
 
 #[test]
@@ -42,11 +59,15 @@ fn readable_while_ready() {
     sender.send_bytes(b"first").unwrap();
     sender.send_bytes(b"second").unwrap();
     for expected in [b"first".as_slice(), b"second"] {
-        let Poll::Ready(message) = ready.poll(|context| receiver.poll_recv(context)) else { panic!("it has arrived") };
+        let Poll::Ready(message) = ready.poll(|context| receiver.poll_recv(context)) else {
+            panic!("it has arrived")
+        };
         assert_eq!(&message.unwrap()[..], expected);
         assert!(is_readable(&ready, 0), "the last poll was ready");
     }
-    assert!(ready.poll(|context| receiver.poll_recv(context)).is_pending());
+    assert!(ready
+        .poll(|context| receiver.poll_recv(context))
+        .is_pending());
     let sending = thread::spawn(move || sender.send_bytes(b"third").map(|()| sender).unwrap());
     assert!(is_readable(&ready, -1));
     let sender = sending.join().unwrap();
@@ -76,12 +97,15 @@ fn event_loop() {
     const MESSAGES: u64 = 20_000;
     let provider = Provider::builder().max_bytes(1 << 20).build().unwrap();
     let name = unique_prefix("wake-fd-loop");
-    let (senders, mut receivers): (Vec<_>, Vec<_>) =
-        (0..2).map(|number| channel(&provider, &format!("{name}-{number}"))).unzip();
+    let (senders, mut receivers): (Vec<_>, Vec<_>) = (0..2)
+        .map(|number| channel(&provider, &format!("{name}-{number}")))
+        .unzip();
     let all = provider.alloc(1 << 20).unwrap();
     let mut request = pin!(provider.request(4096).wait_async());
     let mut ready = [(); 3].map(|()| WakeFd::new().unwrap());
-    assert!(ready[2].poll(|context| request.as_mut().poll(context)).is_pending());
+    assert!(ready[2]
+        .poll(|context| request.as_mut().poll(context))
+        .is_pending());
     let (mut sums, mut buffer) = ([0, 0], None);
     thread::scope(|scope| {
         scope.spawn(move || drop(all));
@@ -90,7 +114,9 @@ fn event_loop() {
                 for number in 0..MESSAGES {
                     sender.send_bytes(&number.to_ne_bytes()).unwrap();
                 }
-                sender.wait_until_received(Duration::from_secs(240)).unwrap();
+                sender
+                    .wait_until_received(Duration::from_secs(240))
+                    .unwrap();
             });
         }
         while sums != [MESSAGES * (MESSAGES - 1) / 2; 2] || buffer.is_none() {
@@ -108,7 +134,9 @@ fn event_loop() {
                 }
             }
             if buffer.is_none() {
-                if let Poll::Ready(allocated) = memory.poll(|context| request.as_mut().poll(context)) {
+                if let Poll::Ready(allocated) =
+                    memory.poll(|context| request.as_mut().poll(context))
+                {
                     buffer = Some(allocated.unwrap());
                 }
             }
@@ -118,18 +146,27 @@ fn event_loop() {
 
 #[test]
 fn tokio_async_fd() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .unwrap();
     let provider = Provider::builder().build().unwrap();
     let (mut sender, mut receiver) = channel(&provider, &unique_prefix("wake-fd-tokio"));
     runtime.block_on(async {
         let ready = WakeFd::new().unwrap();
         // SAFETY: a `WakeFd` has one descriptor, which stays open as long as it lives.
-        let mut ready = unsafe { AsyncFd::register_with_interest(ready, Interest::READABLE) }.unwrap();
-        let sending = thread::spawn(move || (0..1_000_u64).for_each(|n| sender.send_bytes(&n.to_ne_bytes()).unwrap()));
+        let mut ready =
+            unsafe { AsyncFd::register_with_interest(ready, Interest::READABLE) }.unwrap();
+        let sending = thread::spawn(move || {
+            (0..1_000_u64).for_each(|n| sender.send_bytes(&n.to_ne_bytes()).unwrap())
+        });
         let mut received = 0_u64;
         while received < 1_000 {
             let mut guard = ready.readable_mut().await.unwrap();
-            while let Poll::Ready(message) = guard.get_inner_mut().poll(|context| receiver.poll_recv(context)) {
+            while let Poll::Ready(message) = guard
+                .get_inner_mut()
+                .poll(|context| receiver.poll_recv(context))
+            {
                 match message {
                     Ok(message) => assert_eq!(message[..], received.to_ne_bytes()),
                     Err(error) => panic!("after {received}: {error}"),
@@ -154,9 +191,13 @@ impl Epoll {
         let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         assert!(epoll >= 0);
         for (fd, number) in fds.iter().zip(0..) {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
+            let mut event = libc::epoll_event {
+                events: libc::EPOLLIN as u32,
+                u64: number,
+            };
             // SAFETY: the event lives during the call.
-            let added = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
+            let added =
+                unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
             assert_eq!(added, 0);
         }
         // SAFETY: the descriptor is new, and has no other owner.
@@ -168,9 +209,19 @@ impl Epoll {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
         let millis = FOR_EVER.as_millis() as i32;
         // SAFETY: the array has that many elements, and lives during the call.
-        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, millis) };
+        let count = unsafe {
+            libc::epoll_wait(
+                self.0.as_raw_fd(),
+                events.as_mut_ptr(),
+                events.len() as i32,
+                millis,
+            )
+        };
         assert!(count > 0, "no descriptor became readable");
-        events[..count as usize].iter().map(|event| event.u64 as usize).collect()
+        events[..count as usize]
+            .iter()
+            .map(|event| event.u64 as usize)
+            .collect()
     }
 }
 
@@ -190,18 +241,38 @@ fn wait_until_ready<T>(ready: &mut WakeFd, mut poll: impl FnMut(&mut Context<'_>
 #[test]
 fn epoll_of_sends() {
     const MESSAGES: u64 = 5_000;
-    let (provider, client, name) = (Provider::builder().build().unwrap(), Client::new(), unique_prefix("wake-fd-send"));
-    let [to_echo, to_check, echo] = ["to-echo", "to-check", "echo"].map(|channel| format!("{name}-{channel}"));
-    let mut sender = Sender::builder().capacity(2).create(&provider, &to_echo).unwrap();
-    let mut publisher = Publisher::builder().block_limit(Duration::MAX).create(&provider, &to_check).unwrap();
+    let (provider, client, name) = (
+        Provider::builder().build().unwrap(),
+        Client::new(),
+        unique_prefix("wake-fd-send"),
+    );
+    let [to_echo, to_check, echo] =
+        ["to-echo", "to-check", "echo"].map(|channel| format!("{name}-{channel}"));
+    let mut sender = Sender::builder()
+        .capacity(2)
+        .create(&provider, &to_echo)
+        .unwrap();
+    let mut publisher = Publisher::builder()
+        .block_limit(Duration::MAX)
+        .create(&provider, &to_check)
+        .unwrap();
     let (mut answers, mut answer) = channel(&provider, &echo);
-    let mut echoing = Receiver::builder().spin(NOW).open(&client, &to_echo).unwrap();
-    let blocking = Receiver::builder().spin(NOW).on_full(OnFull::Block).capacity(8).loans(2);
+    let mut echoing = Receiver::builder()
+        .spin(NOW)
+        .open(&client, &to_echo)
+        .unwrap();
+    let blocking = Receiver::builder()
+        .spin(NOW)
+        .on_full(OnFull::Block)
+        .capacity(8)
+        .loans(2);
     let mut checking = blocking.open(&client, &to_check).unwrap();
     assert!(publisher.has_receivers());
     // Moved, so that a failure ends the other threads, too.
     thread::scope(move |scope| {
-        scope.spawn(move || (0..MESSAGES).for_each(|_| answers.send_bytes(&echoing.recv().unwrap()).unwrap()));
+        scope.spawn(move || {
+            (0..MESSAGES).for_each(|_| answers.send_bytes(&echoing.recv().unwrap()).unwrap())
+        });
         scope.spawn(move || {
             for number in 0..MESSAGES {
                 // At its limit, it is told so.
@@ -215,31 +286,47 @@ fn epoll_of_sends() {
         let (mut sent, mut published, mut answered) = (0, 0, 0);
         let start = Instant::now();
         while sent < MESSAGES || published < MESSAGES || answered < MESSAGES {
-            assert!(start.elapsed() < FOR_EVER, "{sent}, {published} and {answered} messages");
+            assert!(
+                start.elapsed() < FOR_EVER,
+                "{sent}, {published} and {answered} messages"
+            );
             for number in epoll.wait() {
                 let ready = &mut ready[number];
                 match number {
                     0 if sent == MESSAGES => drop(ready.poll(|_| Poll::<()>::Pending)),
                     0 => {
-                        if let Poll::Ready(room) = ready.poll(|context| sender.poll_ready_bytes(context)) {
+                        if let Poll::Ready(room) =
+                            ready.poll(|context| sender.poll_ready_bytes(context))
+                        {
                             room.unwrap();
-                            sender.try_send_bytes(&u64::to_ne_bytes(sent)).expect("there is room");
+                            sender
+                                .try_send_bytes(&u64::to_ne_bytes(sent))
+                                .expect("there is room");
                             sent += 1;
                         }
                     }
                     1 if published == MESSAGES => drop(ready.poll(|_| Poll::<()>::Pending)),
                     1 => {
                         let next = message(&provider, 1_000, published);
-                        if let Poll::Ready(room) = ready.poll(|context| publisher.poll_ready(context, &next)) {
+                        if let Poll::Ready(room) =
+                            ready.poll(|context| publisher.poll_ready(context, &next))
+                        {
                             room.unwrap();
-                            assert_eq!(publisher.try_send(next).expect("there is room").receivers, 1);
+                            assert_eq!(
+                                publisher.try_send(next).expect("there is room").receivers,
+                                1
+                            );
                             published += 1;
                         }
                     }
                     _ => {
-                        while let Poll::Ready(received) = ready.poll(|context| answer.poll_recv(context)) {
+                        while let Poll::Ready(received) =
+                            ready.poll(|context| answer.poll_recv(context))
+                        {
                             match received {
-                                Ok(received) => assert_eq!(received[..], u64::to_ne_bytes(answered)),
+                                Ok(received) => {
+                                    assert_eq!(received[..], u64::to_ne_bytes(answered))
+                                }
                                 Err(_) if answered == MESSAGES => break,
                                 Err(error) => panic!("{error}"),
                             }
@@ -257,23 +344,47 @@ fn epoll_of_sends() {
 fn sender_ready() {
     let provider = Provider::builder().build().unwrap();
     let name = unique_prefix("wake-fd-sender");
-    let mut sender = Sender::builder().loans(2).capacity(4).create(&provider, &name).unwrap();
+    let mut sender = Sender::builder()
+        .loans(2)
+        .capacity(4)
+        .create(&provider, &name)
+        .unwrap();
     let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
     let mut ready = WakeFd::new().unwrap();
     let buffers = [0, 1, 2].map(|stamp| message(&provider, 1_000, stamp));
     for buffer in &buffers[..2] {
-        assert!(matches!(ready.poll(|context| sender.poll_ready(context, buffer)), Poll::Ready(Ok(()))));
+        assert!(matches!(
+            ready.poll(|context| sender.poll_ready(context, buffer)),
+            Poll::Ready(Ok(()))
+        ));
         sender.try_send(buffer.clone()).unwrap();
     }
-    assert!(ready.poll(|context| sender.poll_ready(context, &buffers[2])).is_pending(), "no loan is left");
-    assert!(ready.poll(|context| sender.poll_ready_bytes(context)).is_ready(), "a slot is");
-    assert!(ready.poll(|context| sender.poll_ready(context, &buffers[2])).is_pending());
+    assert!(
+        ready
+            .poll(|context| sender.poll_ready(context, &buffers[2]))
+            .is_pending(),
+        "no loan is left"
+    );
+    assert!(
+        ready
+            .poll(|context| sender.poll_ready_bytes(context))
+            .is_ready(),
+        "a slot is"
+    );
+    assert!(ready
+        .poll(|context| sender.poll_ready(context, &buffers[2]))
+        .is_pending());
     drop(receiver.recv().unwrap());
-    wait_until_ready(&mut ready, |context| sender.poll_ready(context, &buffers[2])).unwrap();
+    wait_until_ready(&mut ready, |context| {
+        sender.poll_ready(context, &buffers[2])
+    })
+    .unwrap();
     while sender.try_send_bytes(b"x").is_ok() {}
     // A receive wakes at once.
     assert_prompt(|| {
-        assert!(ready.poll(|context| sender.poll_ready_bytes(context)).is_pending());
+        assert!(ready
+            .poll(|context| sender.poll_ready_bytes(context))
+            .is_pending());
         let start = Instant::now();
         // The slot of the last one becomes free with the next receive.
         drop([receiver.recv().unwrap(), receiver.recv().unwrap()]);
@@ -282,9 +393,12 @@ fn sender_ready() {
         while sender.try_send_bytes(b"x").is_ok() {}
         time
     });
-    assert!(ready.poll(|context| sender.poll_ready_bytes(context)).is_pending());
+    assert!(ready
+        .poll(|context| sender.poll_ready_bytes(context))
+        .is_pending());
     drop(receiver);
-    let error = wait_until_ready(&mut ready, |context| sender.poll_ready_bytes(context)).unwrap_err();
+    let error =
+        wait_until_ready(&mut ready, |context| sender.poll_ready_bytes(context)).unwrap_err();
     assert_eq!(error, SendErrorKind::Disconnected);
 }
 
@@ -295,22 +409,52 @@ fn publisher_ready() {
     let (provider, client) = (Provider::builder().build().unwrap(), Client::new());
     let name = unique_prefix("wake-fd-publisher");
     let mut ready = WakeFd::new().unwrap();
-    for (limit, serves) in [(Duration::MAX, true), (Duration::MAX, false), (Duration::from_millis(20), true)] {
-        let options = Publisher::builder().block_limit(limit).joins_in_send(serves);
+    for (limit, serves) in [
+        (Duration::MAX, true),
+        (Duration::MAX, false),
+        (Duration::from_millis(20), true),
+    ] {
+        let options = Publisher::builder()
+            .block_limit(limit)
+            .joins_in_send(serves);
         let mut publisher = options.create(&provider, &name).unwrap();
-        let blocking = |loans| Receiver::builder().on_full(OnFull::Block).capacity(1).loans(loans).open(&client, &name);
+        let blocking = |loans| {
+            Receiver::builder()
+                .on_full(OnFull::Block)
+                .capacity(1)
+                .loans(loans)
+                .open(&client, &name)
+        };
         let mut receivers = [blocking(1).unwrap(), blocking(4).unwrap()];
-        let _stopped = Receiver::builder().capacity(1).open(&client, &name).unwrap();
+        let _stopped = Receiver::builder()
+            .capacity(1)
+            .open(&client, &name)
+            .unwrap();
         publisher.wait_for_receivers(3, FOR_EVER).unwrap();
         let next = message(&provider, 1_000, 0);
-        assert!(matches!(ready.poll(|context| publisher.poll_ready(context, &next)), Poll::Ready(Ok(()))));
+        assert!(matches!(
+            ready.poll(|context| publisher.poll_ready(context, &next)),
+            Poll::Ready(Ok(()))
+        ));
         assert_eq!(publisher.try_send(next.clone()).unwrap().receivers, 3);
-        let held = receivers.each_mut().map(|receiver| receiver.recv().unwrap());
+        let held = receivers
+            .each_mut()
+            .map(|receiver| receiver.recv().unwrap());
         let start = Instant::now();
-        assert!(ready.poll(|context| publisher.poll_ready(context, &next)).is_pending());
-        assert!(matches!(receivers[0].try_recv(), Err(RecvError::TooManyLoans { max: 1 })));
-        assert!(ready.poll(|context| publisher.poll_ready(context, &next)).is_pending());
-        assert!(matches!(receivers[0].try_recv(), Err(RecvError::Empty)), "once");
+        assert!(ready
+            .poll(|context| publisher.poll_ready(context, &next))
+            .is_pending());
+        assert!(matches!(
+            receivers[0].try_recv(),
+            Err(RecvError::TooManyLoans { max: 1 })
+        ));
+        assert!(ready
+            .poll(|context| publisher.poll_ready(context, &next))
+            .is_pending());
+        assert!(
+            matches!(receivers[0].try_recv(), Err(RecvError::Empty)),
+            "once"
+        );
         if limit < Duration::MAX {
             wait_until_ready(&mut ready, |context| publisher.poll_ready(context, &next)).unwrap();
             assert!(start.elapsed() >= limit);
@@ -323,12 +467,16 @@ fn publisher_ready() {
         while publisher.try_send_bytes(b"x").is_ok() {}
         // The first makes room, and then the second.
         for receiver in &mut receivers {
-            assert!(ready.poll(|context| publisher.poll_ready_bytes(context)).is_pending());
+            assert!(ready
+                .poll(|context| publisher.poll_ready_bytes(context))
+                .is_pending());
             drop([receiver.recv().unwrap(), receiver.recv().unwrap()]);
         }
         wait_until_ready(&mut ready, |context| publisher.poll_ready_bytes(context)).unwrap();
         while publisher.try_send_bytes(b"x").is_ok() {}
-        assert!(ready.poll(|context| publisher.poll_ready_bytes(context)).is_pending());
+        assert!(ready
+            .poll(|context| publisher.poll_ready_bytes(context))
+            .is_pending());
         drop(receivers);
         wait_until_ready(&mut ready, |context| publisher.poll_ready_bytes(context)).unwrap();
         assert_eq!(publisher.try_send_bytes(b"y").unwrap().receivers, 1);
@@ -338,26 +486,45 @@ fn publisher_ready() {
 #[test]
 fn tokio_async_fd_of_sender() {
     const MESSAGES: u64 = 1_000;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
-    let (provider, name) = (Provider::builder().build().unwrap(), unique_prefix("wake-fd-tokio-send"));
-    let mut sender = Sender::builder().capacity(2).create(&provider, &name).unwrap();
-    let mut receiver = Receiver::builder().spin(NOW).open(&Client::new(), &name).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .unwrap();
+    let (provider, name) = (
+        Provider::builder().build().unwrap(),
+        unique_prefix("wake-fd-tokio-send"),
+    );
+    let mut sender = Sender::builder()
+        .capacity(2)
+        .create(&provider, &name)
+        .unwrap();
+    let mut receiver = Receiver::builder()
+        .spin(NOW)
+        .open(&Client::new(), &name)
+        .unwrap();
     runtime.block_on(async {
         // SAFETY: a `WakeFd` has one descriptor, which stays open as long as it lives.
-        let ready = unsafe { AsyncFd::register_with_interest(WakeFd::new().unwrap(), Interest::READABLE) };
+        let ready =
+            unsafe { AsyncFd::register_with_interest(WakeFd::new().unwrap(), Interest::READABLE) };
         let mut ready = ready.unwrap();
         let receiving = thread::spawn(move || {
-            (0..MESSAGES).for_each(|number| assert_eq!(receiver.recv().unwrap()[..], number.to_ne_bytes()));
+            (0..MESSAGES)
+                .for_each(|number| assert_eq!(receiver.recv().unwrap()[..], number.to_ne_bytes()));
         });
         let mut sent = 0;
         while sent < MESSAGES {
             let mut guard = ready.readable_mut().await.unwrap();
             while sent < MESSAGES {
-                let Poll::Ready(room) = guard.get_inner_mut().poll(|context| sender.poll_ready_bytes(context)) else {
+                let Poll::Ready(room) = guard
+                    .get_inner_mut()
+                    .poll(|context| sender.poll_ready_bytes(context))
+                else {
                     break;
                 };
                 room.unwrap();
-                sender.try_send_bytes(&sent.to_ne_bytes()).expect("there is room");
+                sender
+                    .try_send_bytes(&sent.to_ne_bytes())
+                    .expect("there is room");
                 sent += 1;
             }
             guard.clear_ready();

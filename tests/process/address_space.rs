@@ -4,7 +4,9 @@
 use crate::child::{in_child, in_child_for};
 use crate::shm;
 use crate::sys::{with_address_space, with_heap_left, with_private_memory};
-use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, ShareError, Tuning};
+use shm_pool::{
+    AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, ShareError, Tuning,
+};
 
 /// How much more may be mapped: enough for the heap, too little for any object.
 const LITTLE: u64 = 512 << 10;
@@ -19,7 +21,9 @@ fn owner_cannot_map() {
         let before = state(prefix);
         for _ in 0..ROUNDS {
             let refused = with_address_space(LITTLE, || builder(prefix).build());
-            let Err(BuildError::Os(error)) = refused else { panic!("{refused:?}") };
+            let Err(BuildError::Os(error)) = refused else {
+                panic!("{refused:?}")
+            };
             assert_no_space(&error);
             assert_eq!(state(prefix), before);
         }
@@ -27,14 +31,21 @@ fn owner_cannot_map() {
         let built = state(prefix);
         for len in [LEN, LEN / 2].repeat(ROUNDS) {
             let error = with_address_space(LITTLE, || provider.alloc(len)).unwrap_err();
-            let AllocErrorKind::Os(error) = error.kind() else { panic!("{error}") };
+            let AllocErrorKind::Os(error) = error.kind() else {
+                panic!("{error}")
+            };
             assert_no_space(error);
-            assert_eq!((state(prefix), provider.stats().bytes_held), (built.clone(), 0));
+            assert_eq!(
+                (state(prefix), provider.stats().bytes_held),
+                (built.clone(), 0)
+            );
         }
         drop(provider.alloc(2 * LEN).unwrap());
         for len in [2 * LEN, LEN, 64] {
             // Idle memory, of this class or another, makes room.
-            with_address_space(LITTLE, || provider.alloc(len)).unwrap().fill(1);
+            with_address_space(LITTLE, || provider.alloc(len))
+                .unwrap()
+                .fill(1);
         }
         drop(provider);
         assert_eq!(state(prefix), before);
@@ -51,24 +62,45 @@ fn peer_cannot_map() {
         let before = state(prefix);
         let client = shm::client(prefix);
         let assert_refused = |refused: Result<(), AttachError>, state_before: &_| {
-            let Err(AttachError::Os(error)) = refused else { panic!("{refused:?}") };
+            let Err(AttachError::Os(error)) = refused else {
+                panic!("{refused:?}")
+            };
             assert_no_space(&error);
             assert_eq!(&state(prefix), state_before);
         };
         for _ in 0..ROUNDS {
-            assert_refused(with_address_space(LITTLE, || client.connect(provider.id()).map(drop)), &before);
-            assert_refused(with_address_space(LITTLE, || client.attach(&descriptor).map(drop)), &before);
+            assert_refused(
+                with_address_space(LITTLE, || client.connect(provider.id()).map(drop)),
+                &before,
+            );
+            assert_refused(
+                with_address_space(LITTLE, || client.attach(&descriptor).map(drop)),
+                &before,
+            );
         }
         let id = client.connect(provider.id()).unwrap();
-        assert_eq!(id.slot(), 0, "a connection that was given up has kept its slot");
+        assert_eq!(
+            id.slot(),
+            0,
+            "a connection that was given up has kept its slot"
+        );
         let connected = state(prefix);
         for _ in 0..ROUNDS {
-            assert_refused(with_address_space(LITTLE, || client.attach(&descriptor).map(drop)), &connected);
-            assert!(!message.is_leased(), "an attach that failed has kept a lease");
+            assert_refused(
+                with_address_space(LITTLE, || client.attach(&descriptor).map(drop)),
+                &connected,
+            );
+            assert!(
+                !message.is_leased(),
+                "an attach that failed has kept a lease"
+            );
         }
         let granted = message.grant(id).unwrap();
         for _ in 0..ROUNDS {
-            assert_refused(with_address_space(LITTLE, || client.attach(&granted).map(drop)), &connected);
+            assert_refused(
+                with_address_space(LITTLE, || client.attach(&granted).map(drop)),
+                &connected,
+            );
             assert!(message.is_leased(), "the grant waits until there is room");
         }
         let view = client.attach(&granted).unwrap();
@@ -96,7 +128,11 @@ fn state(prefix: &str) -> (usize, usize, Vec<String>) {
 }
 
 fn assert_no_space(error: &OsError) {
-    assert_eq!((error.call(), error.errno()), ("mmap", Some(libc::ENOMEM)), "{error}");
+    assert_eq!(
+        (error.call(), error.errno()),
+        ("mmap", Some(libc::ENOMEM)),
+        "{error}"
+    );
     assert!(error.to_string().contains("ulimit -v"), "{error}");
 }
 
@@ -105,7 +141,11 @@ fn assert_no_space(error: &OsError) {
 fn first_descriptor_without_memory() {
     in_child(|prefix| {
         // The queue takes 16 bytes per entry: 4 MiB.
-        let provider = Provider::builder().name_prefix(prefix).max_shared(256 << 10).build().unwrap();
+        let provider = Provider::builder()
+            .name_prefix(prefix)
+            .max_shared(256 << 10)
+            .build()
+            .unwrap();
         let message = provider.alloc(1).unwrap().freeze();
         for _ in 0..ROUNDS {
             let error = with_private_memory(LITTLE, || message.descriptor()).unwrap_err();
@@ -120,15 +160,22 @@ fn first_descriptor_without_memory() {
 fn drops_need_no_heap() {
     for what in ["provider", "buffers", "the last buffer", "a reservation"] {
         in_child_for(what, |prefix| {
-            let provider = builder(prefix).max_shared(64).max_idle_per_class(64).build().unwrap();
+            let provider = builder(prefix)
+                .max_shared(64)
+                .max_idle_per_class(64)
+                .build()
+                .unwrap();
             let client = shm::client(prefix);
             let reservation = provider.reserve(5000, 8).unwrap();
             let mut held = Vec::new();
             for len in [64, 1000, 5000, 100_000, 1 << 20] {
                 held.extend([0, 1, 2, 3].map(|_| provider.alloc(len).unwrap().freeze()));
             }
-            let views: Vec<_> =
-                held.iter().step_by(2).map(|sent| client.attach(&sent.descriptor().unwrap()).unwrap()).collect();
+            let views: Vec<_> = held
+                .iter()
+                .step_by(2)
+                .map(|sent| client.attach(&sent.descriptor().unwrap()).unwrap())
+                .collect();
             match what {
                 "provider" => {
                     // Some are idle, some are read, and some are held.
@@ -165,14 +212,22 @@ fn build_and_stats_without_heap() {
             let builder = builder(prefix);
             let built = with_heap_left(left, || builder.build());
             let text = format!("{built:?}");
-            assert!(built.is_ok() && left > 0 || text.contains("OutOfMemory"), "{left} bytes left: {text}");
+            assert!(
+                built.is_ok() && left > 0 || text.contains("OutOfMemory"),
+                "{left} bytes left: {text}"
+            );
             drop(built);
             assert_eq!(state(prefix), before, "{left} bytes left");
         }
         let held = provider.alloc(1000).unwrap();
         let (stats, without_heap) = (provider.stats(), with_heap_left(0, || provider.stats()));
-        let figures = |stats: &shm_pool::Stats| (stats.bytes_held, stats.bytes_in_use, stats.segments);
-        assert_eq!(figures(&without_heap), figures(&stats), "only the classes may be left out");
+        let figures =
+            |stats: &shm_pool::Stats| (stats.bytes_held, stats.bytes_in_use, stats.segments);
+        assert_eq!(
+            figures(&without_heap),
+            figures(&stats),
+            "only the classes may be left out"
+        );
         drop((held, provider));
     });
 }

@@ -41,12 +41,27 @@ fn helpers() -> usize {
 }
 
 fn provider(prefix: &str) -> Provider {
-    Provider::builder().name_prefix(prefix).max_bytes(8 << 20).build().unwrap()
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(8 << 20)
+        .build()
+        .unwrap()
 }
 
 fn channel(provider: &Provider, client: &Client, name: &str) -> (Sender, Receiver) {
-    let sender = Sender::builder().capacity(2).loans(16).spin(Duration::ZERO).create(provider, name).unwrap();
-    (sender, Receiver::builder().spin(Duration::ZERO).open(client, name).unwrap())
+    let sender = Sender::builder()
+        .capacity(2)
+        .loans(16)
+        .spin(Duration::ZERO)
+        .create(provider, name)
+        .unwrap();
+    (
+        sender,
+        Receiver::builder()
+            .spin(Duration::ZERO)
+            .open(client, name)
+            .unwrap(),
+    )
 }
 
 /// Tasks are served on each kind of kernel, by a single thread where that is enough.
@@ -59,20 +74,29 @@ fn with_and_without_futex_waitv() {
             // Without the call, a helper polls once per millisecond.
             let count: u64 = if way == "forbidden" { 500 } else { 5000 };
             let (provider, client) = (provider(prefix), shm::client(prefix));
-            let (mut senders, mut receivers): (Vec<_>, Vec<_>) =
-                (0..COUNT).map(|number| channel(&provider, &client, &number.to_string())).unzip();
+            let (mut senders, mut receivers): (Vec<_>, Vec<_>) = (0..COUNT)
+                .map(|number| channel(&provider, &client, &number.to_string()))
+                .unzip();
             assert_eq!(helpers(), 0, "nobody has awaited yet");
 
             // Both ends of one channel are awaited.
             let (mut sender, mut receiver) = (senders.pop().unwrap(), receivers.pop().unwrap());
             let sending = thread::spawn(move || {
-                (0..count).for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
+                (0..count).for_each(|sent| {
+                    block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap()
+                });
             });
             for expected in 0..count {
-                assert_eq!(block_on(receiver.recv_async()).unwrap()[..], expected.to_ne_bytes());
+                assert_eq!(
+                    block_on(receiver.recv_async()).unwrap()[..],
+                    expected.to_ne_bytes()
+                );
             }
             sending.join().unwrap();
-            assert!(matches!(block_on(receiver.recv_async()), Err(RecvError::Disconnected)));
+            assert!(matches!(
+                block_on(receiver.recv_async()),
+                Err(RecvError::Disconnected)
+            ));
 
             // A thread waits for any of several receivers: without helpers, or with one helper each.
             let mut some: Vec<&mut Receiver> = receivers.iter_mut().take(3).collect();
@@ -92,13 +116,18 @@ fn with_and_without_futex_waitv() {
             let interrupter = some[1].interrupter();
             thread::scope(|scope| {
                 scope.spawn(|| interrupter.interrupt());
-                assert!(matches!(wait_any(&mut some, FOR_EVER), Err(WaitAnyError::Interrupted { index: 1 })));
+                assert!(matches!(
+                    wait_any(&mut some, FOR_EVER),
+                    Err(WaitAnyError::Interrupted { index: 1 })
+                ));
             });
 
             // One task awaits many channels.
             let (waker, woken) = reporting_waker();
             let mut context = Context::from_waker(&waker);
-            receivers.iter_mut().for_each(|receiver| assert!(receiver.poll_recv(&mut context).is_pending()));
+            receivers
+                .iter_mut()
+                .for_each(|receiver| assert!(receiver.poll_recv(&mut context).is_pending()));
             drop(receiver);
             for (at, sender) in senders.iter_mut().enumerate() {
                 sender.send_bytes(b"one").unwrap();
@@ -107,7 +136,9 @@ fn with_and_without_futex_waitv() {
                 while !is_there {
                     woken.recv_timeout(FOR_EVER).unwrap();
                     is_there = receivers[at].poll_recv(&mut context).is_ready();
-                    assert!(receivers[at + 1..].iter_mut().all(|later| later.poll_recv(&mut context).is_pending()));
+                    assert!(receivers[at + 1..]
+                        .iter_mut()
+                        .all(|later| later.poll_recv(&mut context).is_pending()));
                 }
                 assert!(receivers[at].poll_recv(&mut context).is_pending());
             }
@@ -145,12 +176,16 @@ fn killed_sender_wakes_task() {
 role!("awaiting-receiver", receiving_role);
 
 fn receiving_role(link: &Link, arguments: &[&str]) {
-    let [prefix, way] = arguments else { panic!("a prefix and a way") };
+    let [prefix, way] = arguments else {
+        panic!("a prefix and a way")
+    };
     go(way, prefix);
     let mut receiver = Receiver::open(&shm::client(prefix), "c").unwrap();
     (0..2).for_each(|_| drop(block_on(receiver.recv_async()).unwrap()));
     let (waker, woken) = reporting_waker();
-    assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+    assert!(receiver
+        .poll_recv(&mut Context::from_waker(&waker))
+        .is_pending());
     link.send(&Message::Done);
     woken.recv_timeout(FOR_EVER).unwrap();
     let ended = block_on(receiver.recv_async());
@@ -175,20 +210,31 @@ fn killed_receiver_wakes_task() {
 role!("awaiting-sender", sending_role);
 
 fn sending_role(link: &Link, arguments: &[&str]) {
-    let [prefix, way] = arguments else { panic!("a prefix and a way") };
+    let [prefix, way] = arguments else {
+        panic!("a prefix and a way")
+    };
     go(way, prefix);
     let provider = provider(prefix);
-    let mut sender = Sender::builder().capacity(2).create(&provider, "c").unwrap();
+    let mut sender = Sender::builder()
+        .capacity(2)
+        .create(&provider, "c")
+        .unwrap();
     link.send(&Message::Done);
     sender.wait_for_receiver(FOR_EVER).unwrap();
     while sender.try_send_bytes(b"full").is_ok() {}
     let (waker, woken) = reporting_waker();
     let mut sending = Box::pin(sender.send_async(provider.alloc(100).unwrap().freeze()));
-    assert!(sending.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(sending
+        .as_mut()
+        .poll(&mut Context::from_waker(&waker))
+        .is_pending());
     link.send(&Message::Done);
     woken.recv_timeout(FOR_EVER).unwrap();
     let error = block_on(sending).unwrap_err();
-    assert_eq!((error.kind(), error.into_message().len()), (SendErrorKind::Disconnected, 100));
+    assert_eq!(
+        (error.kind(), error.into_message().len()),
+        (SendErrorKind::Disconnected, 100)
+    );
     link.done_until_end();
 }
 
@@ -207,20 +253,33 @@ fn forked_child_spares_tasks() {
         };
         let (waker, woken) = reporting_waker();
         let interrupter = receiver.interrupter();
-        assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+        assert!(receiver
+            .poll_recv(&mut Context::from_waker(&waker))
+            .is_pending());
         assert!(word() & SLEEPS != 0);
         match sys::fork() {
             None => sys::end_with(|| {
                 interrupter.interrupt();
-                assert!(matches!(block_on(receiver.recv_async()), Err(RecvError::Forked)));
-                assert!(matches!(wait_any(&mut [&mut receiver], FOR_EVER), Err(WaitAnyError::Forked { index: 0 })));
-                assert_eq!(block_on(sender.send_bytes_async(b"x")), Err(SendErrorKind::Forked));
+                assert!(matches!(
+                    block_on(receiver.recv_async()),
+                    Err(RecvError::Forked)
+                ));
+                assert!(matches!(
+                    wait_any(&mut [&mut receiver], FOR_EVER),
+                    Err(WaitAnyError::Forked { index: 0 })
+                ));
+                assert_eq!(
+                    block_on(sender.send_bytes_async(b"x")),
+                    Err(SendErrorKind::Forked)
+                );
                 drop(receiver);
                 // The child has no helper, and starts its own.
                 assert_eq!(helpers(), 0);
                 let prefix = format!("{prefix}.child");
-                let (provider, client) =
-                    (self::provider(&prefix.replace('.', "-")), shm::client(&prefix.replace('.', "-")));
+                let (provider, client) = (
+                    self::provider(&prefix.replace('.', "-")),
+                    shm::client(&prefix.replace('.', "-")),
+                );
                 let (mut sender, mut receiver) = channel(&provider, &client, "own");
                 let sending = thread::spawn(move || sender.send_bytes(b"own").unwrap());
                 assert_eq!(&block_on(receiver.recv_async()).unwrap()[..], b"own");
@@ -228,7 +287,10 @@ fn forked_child_spares_tasks() {
             }),
             Some(forked) => forked.finish(),
         }
-        assert!(word() & SLEEPS != 0, "the child has taken the parent's place on the bell");
+        assert!(
+            word() & SLEEPS != 0,
+            "the child has taken the parent's place on the bell"
+        );
         sender.send_bytes(b"one").unwrap();
         woken.recv_timeout(FOR_EVER).unwrap();
         assert_eq!(&block_on(receiver.recv_async()).unwrap()[..], b"one");

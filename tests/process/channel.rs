@@ -8,7 +8,9 @@ use crate::shm::{self, Names};
 use crate::sys;
 use crate::threads::beside;
 use crate::wire::{Link, Message, FOR_EVER};
-use shm_pool::channel::{wait_any, ChannelError, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
+use shm_pool::channel::{
+    wait_any, ChannelError, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE,
+};
 use shm_pool::{Client, Provider, Tuning};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -32,7 +34,10 @@ pub(crate) fn provider(prefix: &str) -> Provider {
 }
 
 pub(crate) fn sender(provider: &Provider, slots: usize) -> Sender {
-    Sender::builder().capacity(slots).create(provider, CHANNEL).unwrap()
+    Sender::builder()
+        .capacity(slots)
+        .create(provider, CHANNEL)
+        .unwrap()
 }
 
 fn client(prefix: &str) -> Arc<Client> {
@@ -50,7 +55,12 @@ const LENGTHS: [usize; 4] = [0, MAX_INLINE, 100, 20_000];
 const A_BUFFER: u64 = 3;
 
 fn send(sender: &mut Sender, provider: &Provider, number: u64) {
-    send_filled(sender, provider, LENGTHS[number as usize % LENGTHS.len()], |bytes| shm::fill(bytes, number));
+    send_filled(
+        sender,
+        provider,
+        LENGTHS[number as usize % LENGTHS.len()],
+        |bytes| shm::fill(bytes, number),
+    );
 }
 
 /// Sends a message of this length, in the slot itself if it fits.
@@ -82,7 +92,9 @@ role!("channel-receiver", role);
 /// The role of a receiver. With "count", it receives until the sender disconnects and answers the
 /// number of messages; otherwise it only waits for the test to end.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
-    let [prefix, way] = arguments else { panic!("a prefix and a way") };
+    let [prefix, way] = arguments else {
+        panic!("a prefix and a way")
+    };
     let mut receiver = receiver(prefix);
     link.send(&Message::Done);
     match *way {
@@ -91,7 +103,11 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
             loop {
                 match receiver.recv() {
                     Ok(message) => {
-                        assert_eq!(message.len(), LENGTHS[count as usize % LENGTHS.len()], "message {count}");
+                        assert_eq!(
+                            message.len(),
+                            LENGTHS[count as usize % LENGTHS.len()],
+                            "message {count}"
+                        );
                         shm::check(&message, count).unwrap();
                         count += 1;
                     }
@@ -109,7 +125,9 @@ role!("channel-sender", sending_role);
 
 /// The role of a sender: waits for a receiver, sends the given number of messages, and waits.
 pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
-    let [prefix, count] = arguments else { panic!("a prefix and a number") };
+    let [prefix, count] = arguments else {
+        panic!("a prefix and a number")
+    };
     let provider = provider(prefix);
     let mut sender = sender(&provider, 64);
     link.send(&Message::Done);
@@ -137,11 +155,18 @@ const THERE: &str = "there";
 const BACK: &str = "back";
 
 fn sleeping_sender(provider: &Provider, name: &str) -> Sender {
-    Sender::builder().capacity(2).spin(Duration::ZERO).create(provider, name).unwrap()
+    Sender::builder()
+        .capacity(2)
+        .spin(Duration::ZERO)
+        .create(provider, name)
+        .unwrap()
 }
 
 fn sleeping_receiver(prefix: &str, name: &str) -> Receiver {
-    Receiver::builder().spin(Duration::ZERO).open(&client(prefix), name).unwrap()
+    Receiver::builder()
+        .spin(Duration::ZERO)
+        .open(&client(prefix), name)
+        .unwrap()
 }
 
 fn start_receiver(names: &Names, way: &str) -> Child {
@@ -160,17 +185,32 @@ fn damaged_bell_hides_no_death() {
         let provider = provider(names.prefix());
         let mut sender = sender(&provider, 2);
         let child = start_receiver(&names, "");
-        while sender.try_send(provider.alloc(100).unwrap().freeze()).is_ok() {}
-        shm::channel_object(names.prefix(), CHANNEL).write_all_at(&garbage.to_ne_bytes(), TO_SENDER).unwrap();
+        while sender
+            .try_send(provider.alloc(100).unwrap().freeze())
+            .is_ok()
+        {}
+        shm::channel_object(names.prefix(), CHANNEL)
+            .write_all_at(&garbage.to_ne_bytes(), TO_SENDER)
+            .unwrap();
         child.kill();
         assert!(provider.stats().bytes_leased > 0);
         provider.trim();
         assert_eq!(provider.stats().bytes_leased, 0, "{garbage:#x}");
-        let sent = sender.send_timeout(provider.alloc(100).unwrap().freeze(), Duration::from_secs(20));
-        assert_eq!(sent.unwrap_err().kind(), SendErrorKind::Disconnected, "{garbage:#x}");
+        let sent = sender.send_timeout(
+            provider.alloc(100).unwrap().freeze(),
+            Duration::from_secs(20),
+        );
+        assert_eq!(
+            sent.unwrap_err().kind(),
+            SendErrorKind::Disconnected,
+            "{garbage:#x}"
+        );
         // The sender reclaims nothing that another receiver could still get.
         let opened = Receiver::open(&client(names.prefix()), CHANNEL).unwrap_err();
-        assert!(matches!(opened, ChannelError::HasReceiver { .. }), "{opened}");
+        assert!(
+            matches!(opened, ChannelError::HasReceiver { .. }),
+            "{opened}"
+        );
     }
 }
 
@@ -215,15 +255,23 @@ fn no_lost_wake_up() {
         // back.
         let burst = number..number + 1 + round % 3;
         for number in burst.clone() {
-            there.send_bytes_timeout(&number.to_ne_bytes(), FOR_EVER).unwrap();
+            there
+                .send_bytes_timeout(&number.to_ne_bytes(), FOR_EVER)
+                .unwrap();
         }
         for number in burst.clone() {
-            assert_eq!(&back.recv_timeout(FOR_EVER).unwrap()[..], number.to_ne_bytes());
+            assert_eq!(
+                &back.recv_timeout(FOR_EVER).unwrap()[..],
+                number.to_ne_bytes()
+            );
         }
         number = burst.end;
     }
     drop(there);
-    assert!(matches!(back.recv_timeout(Duration::from_micros(1)), Err(RecvError::TimedOut)));
+    assert!(matches!(
+        back.recv_timeout(Duration::from_micros(1)),
+        Err(RecvError::TimedOut)
+    ));
     child.shut_down();
     assert!(matches!(back.recv(), Err(RecvError::Disconnected)));
 }
@@ -240,17 +288,26 @@ fn killed_sender_wakes_receiver() {
     }
     let (asleep, killed) = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            let rest: Vec<_> = (3..5).map(|_| receiver.recv().map(|message| message.len())).collect();
+            let rest: Vec<_> = (3..5)
+                .map(|_| receiver.recv().map(|message| message.len()))
+                .collect();
             (rest, receiver.recv())
         });
         owner.kill();
         waiting.join().unwrap()
     });
-    assert_eq!(asleep.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [LENGTHS[3], LENGTHS[0]]);
+    assert_eq!(
+        asleep.into_iter().map(Result::unwrap).collect::<Vec<_>>(),
+        [LENGTHS[3], LENGTHS[0]]
+    );
     assert!(matches!(killed, Err(RecvError::Disconnected)), "{killed:?}");
     assert!(matches!(receiver.try_recv(), Err(RecvError::Disconnected)));
     drop(receiver);
-    assert_eq!(shm::objects(names.prefix()), [""; 0], "control object, segments and the channel");
+    assert_eq!(
+        shm::objects(names.prefix()),
+        [""; 0],
+        "control object, segments and the channel"
+    );
 }
 
 /// Takes the sender's lock, which a sweep holds while it inspects a dead sender's channel.
@@ -260,7 +317,8 @@ fn lock_as_a_sweep(names: &Names) -> File {
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_type, lock.l_whence, lock.l_len) = (libc::F_WRLCK as _, libc::SEEK_SET as _, 1);
     // SAFETY: the structure is valid. It names the first byte, whose lock is the sender's.
-    sys::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) }).expect("nobody has it");
+    sys::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) })
+        .expect("nobody has it");
     file
 }
 
@@ -272,18 +330,36 @@ fn sent_outlives_killed_sender() {
     owner.expect_done();
     owner.kill();
     let other_sweep = lock_as_a_sweep(&names);
-    assert_eq!((names.sweep(), receiver.mapped_segments()), (0, 0), "it has a reader, whoever looks at it meanwhile");
+    assert_eq!(
+        (names.sweep(), receiver.mapped_segments()),
+        (0, 0),
+        "it has a reader, whoever looks at it meanwhile"
+    );
     drop(other_sweep);
-    assert_eq!((names.sweep(), receiver.mapped_segments()), (0, 0), "it has a reader");
+    assert_eq!(
+        (names.sweep(), receiver.mapped_segments()),
+        (0, 0),
+        "it has a reader"
+    );
     drop(provider(names.prefix()));
     let received: Vec<_> = (0..5).map(|_| receiver.recv().unwrap()).collect();
-    received.iter().zip(0..).for_each(|(message, number)| shm::check(message, number).unwrap());
+    received
+        .iter()
+        .zip(0..)
+        .for_each(|(message, number)| shm::check(message, number).unwrap());
     assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
     drop(receiver);
     assert_eq!(names.sweep(), 0, "its messages are still read");
-    received.iter().zip(0..).for_each(|(message, number)| shm::check(message, number).unwrap());
+    received
+        .iter()
+        .zip(0..)
+        .for_each(|(message, number)| shm::check(message, number).unwrap());
     drop(received);
-    assert_eq!(shm::objects(names.prefix()), [""; 0], "control object, segments and the channel");
+    assert_eq!(
+        shm::objects(names.prefix()),
+        [""; 0],
+        "control object, segments and the channel"
+    );
 }
 
 /// A receiver that briefly runs out of descriptors does not lose a message for good.
@@ -316,7 +392,10 @@ fn poor_role(link: &Link, arguments: &[&str]) {
     }
     for _ in 0..3 {
         let error = receiver.recv().unwrap_err();
-        assert!(matches!(&error, RecvError::Map(error) if error.errno() == Some(libc::EMFILE)), "{error:?}");
+        assert!(
+            matches!(&error, RecvError::Map(error) if error.errno() == Some(libc::EMFILE)),
+            "{error:?}"
+        );
     }
     drop(others);
     shm::check(&receiver.recv().unwrap(), A_BUFFER).unwrap();
@@ -332,13 +411,21 @@ fn killed_receiver_wakes_sender() {
     let mut sender = sender(&provider, 4);
     let child = start_receiver(&names, "hold");
     // The receiver has not asked for a message yet, so five fit, and the sixth waits.
-    let mut buffers: Vec<_> = (0..6).map(|_| provider.alloc(200_000).unwrap().freeze()).collect();
+    let mut buffers: Vec<_> = (0..6)
+        .map(|_| provider.alloc(200_000).unwrap().freeze())
+        .collect();
     for buffer in buffers.drain(1..) {
         sender.send(buffer).unwrap();
     }
     let last = buffers.remove(0);
-    assert_eq!(sender.try_send_bytes(b"x"), Err(SendErrorKind::Full { capacity: 4 }));
-    assert_eq!(sender.send_bytes_timeout(b"x", Duration::from_millis(1)), Err(SendErrorKind::TimedOut));
+    assert_eq!(
+        sender.try_send_bytes(b"x"),
+        Err(SendErrorKind::Full { capacity: 4 })
+    );
+    assert_eq!(
+        sender.send_bytes_timeout(b"x", Duration::from_millis(1)),
+        Err(SendErrorKind::TimedOut)
+    );
     let error = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| sender.send(last).unwrap_err());
         child.kill();
@@ -346,9 +433,16 @@ fn killed_receiver_wakes_sender() {
     });
     assert_eq!(error.kind(), SendErrorKind::Disconnected);
     let last = error.into_message();
-    assert_eq!(sender.try_send(last).unwrap_err().kind(), SendErrorKind::Disconnected);
+    assert_eq!(
+        sender.try_send(last).unwrap_err().kind(),
+        SendErrorKind::Disconnected
+    );
     let stats = provider.stats();
-    assert_eq!((stats.bytes_leased, stats.bytes_in_use), (0, 0), "what it had not taken came back with the error");
+    assert_eq!(
+        (stats.bytes_leased, stats.bytes_in_use),
+        (0, 0),
+        "what it had not taken came back with the error"
+    );
     provider.trim();
     assert_eq!(provider.stats().bytes_held, 0);
 }
@@ -360,10 +454,16 @@ fn unreceived_returns() {
     let mut sender = sender(&provider, 8);
     let client = client(names.prefix());
     let receiver = Receiver::builder().open(&client, CHANNEL).unwrap();
-    (0..4).for_each(|_| sender.send(provider.alloc(200_000).unwrap().freeze()).unwrap());
+    (0..4).for_each(|_| {
+        sender
+            .send(provider.alloc(200_000).unwrap().freeze())
+            .unwrap()
+    });
     drop(receiver);
     assert_eq!(provider.stats().bytes_leased, 0);
-    let error = sender.send(provider.alloc(100).unwrap().freeze()).unwrap_err();
+    let error = sender
+        .send(provider.alloc(100).unwrap().freeze())
+        .unwrap_err();
     assert_eq!(error.kind(), SendErrorKind::Disconnected);
     drop(error);
     provider.trim();
@@ -387,7 +487,10 @@ fn one_sender_one_receiver() {
     owner.expect_done();
     assert!(matches!(open(), Err(ChannelError::HasReceiver { .. })));
     drop(first);
-    assert!(matches!(open(), Err(ChannelError::HasReceiver { .. })), "a channel is for one receiver, once");
+    assert!(
+        matches!(open(), Err(ChannelError::HasReceiver { .. })),
+        "a channel is for one receiver, once"
+    );
     owner.kill();
     assert!(matches!(open(), Err(ChannelError::Closed { .. })));
     let mut again = create().unwrap();
@@ -426,21 +529,35 @@ fn garbage_is_refused() {
     let file = shm::channel_object(names.prefix(), CHANNEL);
     for at in (0..8).chain(8..12).chain(24..28) {
         file.write_all_at(&[genuine[at] ^ 0x55], at as u64).unwrap();
-        assert!(matches!(open(), Err(ChannelError::NotAChannel { .. })), "byte {at} of the header");
+        assert!(
+            matches!(open(), Err(ChannelError::NotAChannel { .. })),
+            "byte {at} of the header"
+        );
         file.write_all_at(&genuine[at..=at], at as u64).unwrap();
     }
     let mut receiver = open().unwrap();
     for (number, head) in [0, 3, u64::MAX, 1 | 49 << 8, 2].into_iter().enumerate() {
         sender.send_bytes(b"message").unwrap();
         let slot = 4096 + 64 * (number as u64 % 5);
-        file.write_all_at(&u64::to_ne_bytes(head), slot + 8).unwrap();
-        assert!(matches!(receiver.try_recv(), Err(RecvError::Damaged { .. })), "head {head:#x}");
+        file.write_all_at(&u64::to_ne_bytes(head), slot + 8)
+            .unwrap();
+        assert!(
+            matches!(receiver.try_recv(), Err(RecvError::Damaged { .. })),
+            "head {head:#x}"
+        );
     }
     sender.send_bytes(b"message").unwrap();
-    assert_eq!(&receiver.try_recv().unwrap()[..], b"message", "the next one is good");
+    assert_eq!(
+        &receiver.try_recv().unwrap()[..],
+        b"message",
+        "the next one is good"
+    );
     sender.send_bytes(b"message").unwrap();
     file.write_all_at(&[0xff; 8], 4096 + 64).unwrap();
-    assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "a sequence that cannot be");
+    assert!(
+        matches!(receiver.try_recv(), Err(RecvError::Empty)),
+        "a sequence that cannot be"
+    );
 }
 
 /// Despite a damaged bell, in waits on one channel and on several at once.
@@ -458,10 +575,16 @@ fn short_waits_find_dead_sender() {
             if is_any {
                 return wait_any(&mut [&mut receiver], Duration::from_millis(10)).is_ok();
             }
-            let error = receiver.recv_timeout(Duration::from_millis(10)).map(drop).unwrap_err();
+            let error = receiver
+                .recv_timeout(Duration::from_millis(10))
+                .map(drop)
+                .unwrap_err();
             matches!(error, RecvError::Disconnected)
         };
-        assert!((0..500).any(|_| is_told()), "waits of five seconds in all, any {is_any}");
+        assert!(
+            (0..500).any(|_| is_told()),
+            "waits of five seconds in all, any {is_any}"
+        );
         drop(receiver);
         names.sweep();
     }
@@ -476,7 +599,10 @@ fn concurrent_create() {
     let names = Names::new("chan-races");
     let provider = names.provider().build().unwrap();
     let remains = {
-        let _sender = Sender::builder().capacity(4).create(&provider, CHANNEL).unwrap();
+        let _sender = Sender::builder()
+            .capacity(4)
+            .create(&provider, CHANNEL)
+            .unwrap();
         fs::read(path(&names)).unwrap()
     };
     let (living, made) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -485,7 +611,10 @@ fn concurrent_create() {
             if round % 16 == 0 && living.load(Ordering::SeqCst) == 0 {
                 // A dead sender's object, unless another thread has created a channel in the
                 // meantime.
-                let dead = OpenOptions::new().write(true).create_new(true).open(path(&names));
+                let dead = OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .open(path(&names));
                 let _ = dead.and_then(|mut dead| dead.write_all(&remains));
             }
             let mut sender = match Sender::builder().capacity(slots).create(&provider, CHANNEL) {
@@ -493,9 +622,14 @@ fn concurrent_create() {
                 Err(ChannelError::NameTaken { .. }) => continue,
                 Err(error) => panic!("{error}"),
             };
-            assert_eq!(living.fetch_add(1, Ordering::SeqCst), 0, "another one has the name, too");
+            assert_eq!(
+                living.fetch_add(1, Ordering::SeqCst),
+                0,
+                "another one has the name, too"
+            );
             made.fetch_add(1, Ordering::SeqCst);
-            let mut receiver = Receiver::open(&names.client(), CHANNEL).expect("the name leads to the sender");
+            let mut receiver =
+                Receiver::open(&names.client(), CHANNEL).expect("the name leads to the sender");
             assert_eq!(sender.capacity(), slots);
             (0..slots.min(100)).for_each(|_| sender.try_send_bytes(&slots.to_ne_bytes()).unwrap());
             assert_eq!(&receiver.try_recv().unwrap()[..], slots.to_ne_bytes());
@@ -505,12 +639,17 @@ fn concurrent_create() {
     let create_all = || {
         thread::scope(|scope| {
             let create = &create;
-            [2, 3, 8192].map(|slots| scope.spawn(move || create(slots))).map(|thread| thread.join())
+            [2, 3, 8192]
+                .map(|slots| scope.spawn(move || create(slots)))
+                .map(|thread| thread.join())
         })
     };
     let (results, _) = beside(|| names.sweep(), create_all);
     results.into_iter().for_each(|result| result.unwrap());
-    assert!(made.load(Ordering::SeqCst) >= ROUNDS / 2, "too few to see anything");
+    assert!(
+        made.load(Ordering::SeqCst) >= ROUNDS / 2,
+        "too few to see anything"
+    );
     names.sweep();
     assert!(!path(&names).exists());
 }
@@ -526,7 +665,9 @@ fn concurrent_open() {
     let names = Names::new("chan-openers");
     let provider = names.provider().build().unwrap();
     let clients = [(); 2].map(|()| Arc::new(names.client()));
-    clients.iter().for_each(|client| assert!(client.connect(provider.id()).is_ok()));
+    clients
+        .iter()
+        .for_each(|client| assert!(client.connect(provider.id()).is_ok()));
     for _ in 0..ROUNDS {
         let mut sender = Sender::create(&provider, CHANNEL).unwrap();
         let start = Barrier::new(2);
@@ -539,12 +680,15 @@ fn concurrent_open() {
             let threads = [scope.spawn(|| open(first)), scope.spawn(|| open(second))];
             threads.map(|thread| thread.join().unwrap())
         });
-        let (mut receivers, refused): (Vec<_>, Vec<_>) = opened.into_iter().partition(Result::is_ok);
+        let (mut receivers, refused): (Vec<_>, Vec<_>) =
+            opened.into_iter().partition(Result::is_ok);
         assert_eq!((receivers.len(), refused.len()), (1, 1));
         assert!(matches!(refused[0], Err(ChannelError::HasReceiver { .. })));
         let receiver = receivers[0].as_mut().unwrap();
         sender.wait_for_receiver(Duration::from_secs(100)).unwrap();
-        sender.send(provider.alloc_zeroed(100).unwrap().freeze()).unwrap();
+        sender
+            .send(provider.alloc_zeroed(100).unwrap().freeze())
+            .unwrap();
         assert_eq!(receiver.recv().expect("it is for this receiver").len(), 100);
     }
     assert_eq!(provider.stats().bytes_leased, 0);
@@ -572,20 +716,43 @@ const CHANNELS: usize = 3;
 #[test]
 fn robust_list_is_private() {
     in_child(|prefix| {
-        let (provider, client) = (Provider::builder().name_prefix(prefix).build().unwrap(), shm::client(prefix));
+        let (provider, client) = (
+            Provider::builder().name_prefix(prefix).build().unwrap(),
+            shm::client(prefix),
+        );
         let ends: Vec<_> = (0..CHANNELS)
             .map(|number| {
                 let name = format!("c{number}");
-                (Sender::create(&provider, &name).unwrap(), Receiver::open(&client, &name).unwrap())
+                (
+                    Sender::create(&provider, &name).unwrap(),
+                    Receiver::open(&client, &name).unwrap(),
+                )
             })
             .collect();
         let list = list();
-        assert_eq!(list.len(), 1 + 2 * CHANNELS, "the head, and an entry for each end");
+        assert_eq!(
+            list.len(),
+            1 + 2 * CHANNELS,
+            "the head, and an entry for each end"
+        );
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         for address in list {
-            let mapping = maps.lines().find(|line| range(line).contains(&address)).expect("a mapped address");
-            assert!(mapping.split(' ').nth(1).expect("permissions").ends_with('s'), "private: {mapping}");
-            assert!(!mapping.contains("/dev/shm/"), "peers have it too: {mapping}");
+            let mapping = maps
+                .lines()
+                .find(|line| range(line).contains(&address))
+                .expect("a mapped address");
+            assert!(
+                mapping
+                    .split(' ')
+                    .nth(1)
+                    .expect("permissions")
+                    .ends_with('s'),
+                "private: {mapping}"
+            );
+            assert!(
+                !mapping.contains("/dev/shm/"),
+                "peers have it too: {mapping}"
+            );
         }
         drop(ends);
         assert_eq!(self::list().len(), 1, "the head alone");
@@ -597,17 +764,25 @@ fn list() -> Vec<u64> {
     let memory = File::open("/proc/self/mem").unwrap();
     let next = |at: u64| {
         let mut address = [0; 8];
-        memory.read_exact_at(&mut address, at).expect("an entry that is mapped");
+        memory
+            .read_exact_at(&mut address, at)
+            .expect("an entry that is mapped");
         u64::from_ne_bytes(address)
     };
     let head = sys::robust_list(keeper());
-    let entries = std::iter::successors(Some(head), |&at| Some(next(at)).filter(|&next| next != head));
+    let entries = std::iter::successors(Some(head), |&at| {
+        Some(next(at)).filter(|&next| next != head)
+    });
     entries.take(100).collect()
 }
 
 fn keeper() -> libc::pid_t {
-    let threads = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap());
-    let is_keeper = |path: &fs::DirEntry| fs::read_to_string(path.path().join("comm")).unwrap() == "shm-pool-keeper\n";
+    let threads = fs::read_dir("/proc/self/task")
+        .unwrap()
+        .map(|entry| entry.unwrap());
+    let is_keeper = |path: &fs::DirEntry| {
+        fs::read_to_string(path.path().join("comm")).unwrap() == "shm-pool-keeper\n"
+    };
     let mut keepers = threads.filter(is_keeper);
     let keeper = keepers.next().expect("the first channel has started it");
     assert!(keepers.next().is_none(), "one for each process");
@@ -615,7 +790,12 @@ fn keeper() -> libc::pid_t {
 }
 
 fn range(line: &str) -> Range<u64> {
-    let (start, end) = line.split(' ').next().unwrap().split_once('-').expect("two addresses");
+    let (start, end) = line
+        .split(' ')
+        .next()
+        .unwrap()
+        .split_once('-')
+        .expect("two addresses");
     let address = |text| u64::from_str_radix(text, 16).unwrap();
     address(start)..address(end)
 }

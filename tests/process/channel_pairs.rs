@@ -8,7 +8,8 @@ use crate::shm::{self, Names};
 use crate::threads::assert_prompt;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
-    ChannelError, Event, MessageType, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, Subscriber,
+    ChannelError, Event, MessageType, OnFull, Publisher, Receiver, RecvError, SendErrorKind,
+    Sender, Subscriber,
 };
 use shm_pool::{Provider, WakeFd};
 use std::alloc::Layout;
@@ -35,9 +36,16 @@ fn wait_until_ready<T>(ready: &mut WakeFd, mut poll: impl FnMut(&mut Context<'_>
         if let Poll::Ready(done) = ready.poll(&mut poll) {
             return done;
         }
-        let mut polled = libc::pollfd { fd: ready.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut polled = libc::pollfd {
+            fd: ready.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one valid element, which lives during the call.
-        assert_eq!(unsafe { libc::poll(&mut polled, 1, FOR_EVER.as_millis() as i32) }, 1);
+        assert_eq!(
+            unsafe { libc::poll(&mut polled, 1, FOR_EVER.as_millis() as i32) },
+            1
+        );
         assert!(start.elapsed() < FOR_EVER);
     }
 }
@@ -63,12 +71,25 @@ fn killed_while_stalled() {
     for serves in [true, false] {
         let names = Names::new(&format!("pairs-stalled-{serves}"));
         let provider = provider(names.prefix());
-        let options = Publisher::builder().receivers(2).capacity(1).on_full(OnFull::Block).block_limit(NOW);
-        let mut publisher = options.joins_in_send(serves).create(&provider, CHANNEL).unwrap();
+        let options = Publisher::builder()
+            .receivers(2)
+            .capacity(1)
+            .on_full(OnFull::Block)
+            .block_limit(NOW);
+        let mut publisher = options
+            .joins_in_send(serves)
+            .create(&provider, CHANNEL)
+            .unwrap();
         let victim = idle(&names);
-        let mut other = Receiver::builder().on_full(OnFull::DropOldest).open(&names.client(), CHANNEL).unwrap();
+        let mut other = Receiver::builder()
+            .on_full(OnFull::DropOldest)
+            .open(&names.client(), CHANNEL)
+            .unwrap();
         publisher.wait_for_receivers(2, FOR_EVER).unwrap();
-        assert_eq!([0, 1, 2].map(|number| send(&mut publisher, &provider, number)), [2, 2, 1]);
+        assert_eq!(
+            [0, 1, 2].map(|number| send(&mut publisher, &provider, number)),
+            [2, 2, 1]
+        );
         assert!(publisher.receivers().next().unwrap().is_stalled);
         victim.kill();
         assert_eq!(send(&mut publisher, &provider, 3), 1);
@@ -86,7 +107,11 @@ fn killed_while_stalled() {
         assert_eq!(stats.bytes_in_use + stats.bytes_leased, 0);
         let next = idle(&names);
         publisher.wait_for_receivers(2, FOR_EVER).unwrap();
-        assert_eq!(send(&mut publisher, &provider, 4), 2, "its clock is not the victim's");
+        assert_eq!(
+            send(&mut publisher, &provider, 4),
+            2,
+            "its clock is not the victim's"
+        );
         next.kill();
         drop((other, publisher));
         names.sweep();
@@ -99,15 +124,26 @@ fn killed_while_stalled() {
 fn joins_apart_at_descriptor_limit() {
     in_child(|prefix| {
         let provider = provider(prefix);
-        let mut publisher = Publisher::builder().joins_in_send(false).create(&provider, CHANNEL).unwrap();
+        let mut publisher = Publisher::builder()
+            .joins_in_send(false)
+            .create(&provider, CHANNEL)
+            .unwrap();
         let mut receiver = Receiver::open(&shm::client(prefix), CHANNEL).unwrap();
         drop(provider.alloc(LEN).unwrap()); // its segment is open
         let before = shm::open_descriptors();
         for _ in 0..2 {
             assert!(!with_only(0, || publisher.serve_joins()));
-            assert!(matches!(receiver.try_recv(), Err(RecvError::NotConnected { errno: libc::EMFILE })));
+            assert!(matches!(
+                receiver.try_recv(),
+                Err(RecvError::NotConnected {
+                    errno: libc::EMFILE
+                })
+            ));
             assert_eq!(with_only(0, || send(&mut publisher, &provider, 0)), 0);
-            assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "no send has tried");
+            assert!(
+                matches!(receiver.try_recv(), Err(RecvError::Empty)),
+                "no send has tried"
+            );
         }
         assert_eq!(shm::open_descriptors(), before);
         assert!(publisher.serve_joins());
@@ -126,9 +162,13 @@ role!("typed-sender", typed_role);
 
 /// The role of a sender of numbers, of a version. Sends each number that it is told.
 fn typed_role(link: &Link, arguments: &[&str]) {
-    let [prefix, version] = arguments else { panic!("{arguments:?}") };
+    let [prefix, version] = arguments else {
+        panic!("{arguments:?}")
+    };
     let options = Sender::builder().message_type(number_type(version.parse().unwrap()));
-    let mut sender = options.create_timeout(&provider(prefix), CHANNEL, FOR_EVER).unwrap();
+    let mut sender = options
+        .create_timeout(&provider(prefix), CHANNEL, FOR_EVER)
+        .unwrap();
     link.send(&Message::Done);
     while let Some(Message::Number(number)) = link.receive().unwrap() {
         sender.send_bytes(&number.to_ne_bytes()).unwrap();
@@ -143,21 +183,33 @@ fn killed_sender_of_other_type() {
     let options = Receiver::builder().message_type(number_type(1));
     let mut subscriber = options.subscribe(&names.client(), CHANNEL).unwrap();
     let mut ready = WakeFd::new().unwrap();
-    let mut next = |subscriber: &mut Subscriber| wait_until_ready(&mut ready, |context| subscriber.poll_recv(context));
+    let mut next = |subscriber: &mut Subscriber| {
+        wait_until_ready(&mut ready, |context| subscriber.poll_recv(context))
+    };
     for (number, version) in [1, 2, 2, 1, 1].into_iter().enumerate() {
         let sender = Child::start_ready("typed-sender", &[names.prefix(), &version.to_string()]);
         if version == 2 {
             let error = next(&mut subscriber).unwrap_err();
-            let RecvError::Open(error) = error else { panic!("{error}") };
-            assert!(matches!(*error, ChannelError::TypeMismatch { .. }), "{error}");
-            assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)), "reported once");
+            let RecvError::Open(error) = error else {
+                panic!("{error}")
+            };
+            assert!(
+                matches!(*error, ChannelError::TypeMismatch { .. }),
+                "{error}"
+            );
+            assert!(
+                matches!(subscriber.try_recv(), Err(RecvError::Empty)),
+                "reported once"
+            );
             sender.kill();
             continue;
         }
         assert!(matches!(next(&mut subscriber), Ok(Event::Connected { .. })));
         assert_eq!(sender.ask(&Message::Number(number as u64)), Message::Done);
         let event = next(&mut subscriber).unwrap();
-        let Event::Message(message) = event else { panic!("{event:?}") };
+        let Event::Message(message) = event else {
+            panic!("{event:?}")
+        };
         assert_eq!(message[..], (number as u64).to_ne_bytes());
         sender.kill();
         assert!(matches!(next(&mut subscriber), Ok(Event::Disconnected)));
@@ -177,22 +229,33 @@ fn killed_receiver_wakes_event_loop() {
             let mut ready = WakeFd::new().unwrap();
             let time;
             if is_publisher {
-                let options = Publisher::builder().capacity(2).on_full(OnFull::Block).block_limit(FOR_EVER);
+                let options = Publisher::builder()
+                    .capacity(2)
+                    .on_full(OnFull::Block)
+                    .block_limit(FOR_EVER);
                 let mut publisher = options.create(&provider, CHANNEL).unwrap();
                 let receiver = idle(&names);
                 publisher.wait_for_receivers(1, FOR_EVER).unwrap();
                 while publisher.try_send_bytes(b"x").is_ok() {}
-                assert!(ready.poll(|context| publisher.poll_ready_bytes(context)).is_pending());
+                assert!(ready
+                    .poll(|context| publisher.poll_ready_bytes(context))
+                    .is_pending());
                 receiver.kill();
                 let start = Instant::now();
-                wait_until_ready(&mut ready, |context| publisher.poll_ready_bytes(context)).unwrap();
+                wait_until_ready(&mut ready, |context| publisher.poll_ready_bytes(context))
+                    .unwrap();
                 time = start.elapsed();
                 assert_eq!(publisher.try_send_bytes(b"x").unwrap().receivers, 0);
             } else {
-                let mut sender = Sender::builder().capacity(2).create(&provider, CHANNEL).unwrap();
+                let mut sender = Sender::builder()
+                    .capacity(2)
+                    .create(&provider, CHANNEL)
+                    .unwrap();
                 let receiver = idle(&names);
                 while sender.try_send_bytes(b"x").is_ok() {}
-                assert!(ready.poll(|context| sender.poll_ready_bytes(context)).is_pending());
+                assert!(ready
+                    .poll(|context| sender.poll_ready_bytes(context))
+                    .is_pending());
                 receiver.kill();
                 let start = Instant::now();
                 let room = wait_until_ready(&mut ready, |context| sender.poll_ready_bytes(context));

@@ -52,19 +52,32 @@ impl Child {
     }
 
     /// Starts a child in a role, after `prepare` has adjusted the command.
-    pub(crate) fn start_with(role: &str, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
+    pub(crate) fn start_with(
+        role: &str,
+        arguments: &[&str],
+        prepare: impl FnOnce(&mut Command),
+    ) -> io::Result<Self> {
         // A test's name is its path without the crate.
-        let (_, module) = module_path!().split_once("::").expect("a module of a test binary");
+        let (_, module) = module_path!()
+            .split_once("::")
+            .expect("a module of a test binary");
         let command = this_test(&format!("{module}::entry"), &[&[role], arguments].concat())?;
         Self::run(command, role, prepare)
     }
 
-    fn run(mut command: Command, name: &str, prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
+    fn run(
+        mut command: Command,
+        name: &str,
+        prepare: impl FnOnce(&mut Command),
+    ) -> io::Result<Self> {
         let (link, theirs) = Link::pair();
         // libtest prints to standard output, so the socket is standard input.
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
         prepare(&mut command);
-        Ok(Self { process: process::Child::start(name, &mut command)?, link })
+        Ok(Self {
+            process: process::Child::start(name, &mut command)?,
+            link,
+        })
     }
 
     /// Sends a message and waits for the reply.
@@ -104,16 +117,26 @@ impl Child {
 
     /// Waits for the child to report success.
     pub(crate) fn expect_done(&self) {
-        assert_eq!(self.hear(), Message::Done, "child {:?}", self.process.name());
+        assert_eq!(
+            self.hear(),
+            Message::Done,
+            "child {:?}",
+            self.process.name()
+        );
     }
 
     /// Waits for the child to exit by itself without another message, and returns its exit status.
     pub(crate) fn ended(mut self) -> ExitStatus {
         if let Some(message) = self.next() {
-            panic!("child {:?} was to end, but says {message:?}", self.process.name());
+            panic!(
+                "child {:?} was to end, but says {message:?}",
+                self.process.name()
+            );
         }
         // The socket is closed, so the process is exiting, and this cannot hang.
-        self.process.wait().expect("a child that was not reaped yet")
+        self.process
+            .wait()
+            .expect("a child that was not reaped yet")
     }
 
     /// Waits for the child to exit successfully.
@@ -136,7 +159,11 @@ impl Child {
     /// Stops the process, and waits until it has stopped.
     pub(crate) fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        let status = waitpid(Pid::from_raw(self.id() as i32), Some(WaitPidFlag::WUNTRACED)).expect("a child");
+        let status = waitpid(
+            Pid::from_raw(self.id() as i32),
+            Some(WaitPidFlag::WUNTRACED),
+        )
+        .expect("a child");
         assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
     }
 
@@ -159,9 +186,14 @@ impl Child {
 
     fn next(&self) -> Option<Message> {
         match self.link.receive() {
-            Ok(Some(Message::Panicked(text))) => panic!("child {:?} failed: {text}", self.process.name()),
+            Ok(Some(Message::Panicked(text))) => {
+                panic!("child {:?} failed: {text}", self.process.name())
+            }
             Ok(message) => message,
-            Err(error) => panic!("child {:?} hangs: no answer before the deadline ({error})", self.process.name()),
+            Err(error) => panic!(
+                "child {:?} hangs: no answer before the deadline ({error})",
+                self.process.name()
+            ),
         }
     }
 }
@@ -169,9 +201,13 @@ impl Child {
 /// The program of every child in a role. Does nothing when run by hand.
 #[test]
 fn entry() {
-    let Some(task) = process::task::<Vec<String>>() else { return };
+    let Some(task) = process::task::<Vec<String>>() else {
+        return;
+    };
     let parts: Vec<&str> = task.iter().map(String::as_str).collect();
-    let role = inventory::iter::<Role>().find(|role| role.name == parts[0]).expect("a role of that name");
+    let role = inventory::iter::<Role>()
+        .find(|role| role.name == parts[0])
+        .expect("a role of that name");
     (role.run)(&be_a_child(), &parts[1..]);
 }
 
@@ -180,7 +216,9 @@ fn be_a_child() -> Link {
     sys::be_a_child();
     let socket = || Link::of_child(inherited_input().expect("the standard input is a socket"));
     let to_report = socket();
-    panic::set_hook(Box::new(move |info| to_report.send(&Message::Panicked(info.to_string()))));
+    panic::set_hook(Box::new(move |info| {
+        to_report.send(&Message::Panicked(info.to_string()))
+    }));
     socket()
 }
 
@@ -197,7 +235,11 @@ pub(crate) fn run_without_calls(role: &str, answers: usize) -> usize {
 /// Forbids this thread all system calls but those that strict mode and `more` allow, answers whether
 /// `work` succeeds, and exits the thread.
 pub(crate) fn answer_without_calls(link: &Link, more: &[c_long], work: impl FnOnce() -> bool) -> ! {
-    let (socket, good, bad) = (link.as_raw_fd(), Message::Done.to_frame(), Message::Trim.to_frame());
+    let (socket, good, bad) = (
+        link.as_raw_fd(),
+        Message::Done.to_frame(),
+        Message::Trim.to_frame(),
+    );
     sys::forbid_all_calls_but(&[&sys::STRICT, more].concat()).unwrap();
     let is_good = work();
     sys::write(socket, if is_good { &good } else { &bad });
@@ -226,12 +268,18 @@ pub(crate) fn in_small_shm_for(case: &str, body: impl Fn(&str)) {
 
 /// Reports why a test cannot run here if no process could be started with its own mounts.
 pub(crate) fn skip_without_mounts<T>(started: io::Result<T>) -> Option<T> {
-    started.map_err(|error| skip(&format!("no mount namespace of our own: {error}"))).ok()
+    started
+        .map_err(|error| skip(&format!("no mount namespace of our own: {error}")))
+        .ok()
 }
 
 /// Runs the body of a test in a process of its own, after `prepare` has adjusted the command. That
 /// process runs the same test, and gets past all cases but its own.
-pub(crate) fn try_in_child<F: Fn(&str)>(case: &str, prepare: impl FnOnce(&mut Command), body: F) -> io::Result<()> {
+pub(crate) fn try_in_child<F: Fn(&str)>(
+    case: &str,
+    prepare: impl FnOnce(&mut Command),
+    body: F,
+) -> io::Result<()> {
     if let Some(task) = process::task::<[String; 2]>() {
         if task[0] == case {
             let link = be_a_child();
@@ -241,9 +289,16 @@ pub(crate) fn try_in_child<F: Fn(&str)>(case: &str, prepare: impl FnOnce(&mut Co
         return Ok(());
     }
     // A test's name is its path without the crate. The body is a closure in the test.
-    let path = type_name::<F>().split_once("::").expect("a test in a module").1;
+    let path = type_name::<F>()
+        .split_once("::")
+        .expect("a test in a module")
+        .1;
     let (test, _closure) = path.split_once("::{{").expect("a closure in a test");
-    let names = Names::new(&[test.rsplit("::").next().unwrap_or(test), case].join("-").replace(' ', "-"));
+    let names = Names::new(
+        &[test.rsplit("::").next().unwrap_or(test), case]
+            .join("-")
+            .replace(' ', "-"),
+    );
     let child = Child::run(this_test(test, &[case, names.prefix()])?, test, prepare)?;
     child.expect_done();
     child.finish();

@@ -6,8 +6,8 @@ use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{ChannelError, Sender};
 use shm_pool::{
-    AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmBuf, ShmBufMut,
-    ShmView, WakeFd,
+    AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, ShareError,
+    ShmBuf, ShmBufMut, ShmView, WakeFd,
 };
 use std::alloc::Layout;
 use std::os::fd::AsRawFd;
@@ -22,21 +22,44 @@ fn forked_child_owns_nothing() {
     in_child(|prefix| {
         let mut handles = Handles::new(prefix);
         let before = (shm::objects(prefix), handles.provider.stats());
-        let Some(forked) = sys::fork() else { sys::end_with(move || in_the_forked_child(handles, prefix)) };
+        let Some(forked) = sys::fork() else {
+            sys::end_with(move || in_the_forked_child(handles, prefix))
+        };
         forked.finish();
 
-        assert_eq!((shm::objects(prefix), handles.provider.stats()), before, "as if there had been no fork");
+        assert_eq!(
+            (shm::objects(prefix), handles.provider.stats()),
+            before,
+            "as if there had been no fork"
+        );
         handles.check_bytes();
         assert!(handles.sent.is_leased());
         shm::fill(&mut handles.writable[0], 5);
         shm::check(&handles.writable[0], 5).unwrap();
         let misses = before.1.misses();
         drop(message(&handles.provider, LARGE, 6));
-        assert_eq!(handles.provider.stats().misses(), misses, "the idle memory is there");
-        drop(handles.client.attach(&handles.frozen.descriptor().unwrap()).unwrap());
+        assert_eq!(
+            handles.provider.stats().misses(),
+            misses,
+            "the idle memory is there"
+        );
+        drop(
+            handles
+                .client
+                .attach(&handles.frozen.descriptor().unwrap())
+                .unwrap(),
+        );
         drop(handles.view);
-        assert!(!handles.sent.is_leased(), "the view's lease was taken back once");
-        drop((handles.writable, handles.frozen, handles.clone, handles.sent));
+        assert!(
+            !handles.sent.is_leased(),
+            "the view's lease was taken back once"
+        );
+        drop((
+            handles.writable,
+            handles.frozen,
+            handles.clone,
+            handles.sent,
+        ));
         assert_eq!(handles.provider.stats().bytes_in_use, 0);
         drop((handles.client, handles.provider));
         assert_eq!(shm::objects(prefix), [""; 0]);
@@ -52,12 +75,24 @@ fn forked_child_clears_no_wake_fd() {
             sys::end_with(move || assert!(ready.poll(|_| Poll::<()>::Pending).is_pending()));
         };
         forked.finish();
-        let mut polled = libc::pollfd { fd: ready.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut polled = libc::pollfd {
+            fd: ready.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one valid element, which lives during the call.
-        assert_eq!(unsafe { libc::poll(&mut polled, 1, 0) }, 1, "it is readable at first");
+        assert_eq!(
+            unsafe { libc::poll(&mut polled, 1, 0) },
+            1,
+            "it is readable at first"
+        );
         assert!(ready.poll(|_| Poll::<()>::Pending).is_pending());
         // SAFETY: as above.
-        assert_eq!(unsafe { libc::poll(&mut polled, 1, 0) }, 0, "the parent's own poll clears it");
+        assert_eq!(
+            unsafe { libc::poll(&mut polled, 1, 0) },
+            0,
+            "the parent's own poll clears it"
+        );
     });
 }
 
@@ -86,7 +121,15 @@ impl Handles {
         let frozen = message(&provider, LARGE, 3).freeze();
         let sent = message(&provider, SMALL, 4).freeze();
         let view = client.attach(&sent.descriptor().unwrap()).unwrap();
-        Self { writable, clone: frozen.clone(), frozen, sent, view, client, provider }
+        Self {
+            writable,
+            clone: frozen.clone(),
+            frozen,
+            sent,
+            view,
+            client,
+            provider,
+        }
     }
 
     fn check_bytes(&self) {
@@ -98,30 +141,66 @@ impl Handles {
             (&self.sent, 4),
             (&self.view, 4),
         ];
-        all.iter().for_each(|(bytes, seed)| shm::check(bytes, *seed).unwrap());
+        all.iter()
+            .for_each(|(bytes, seed)| shm::check(bytes, *seed).unwrap());
     }
 }
 
 fn in_the_forked_child(handles: Handles, prefix: &str) {
     handles.check_bytes();
-    let Handles { writable, frozen, clone, sent, view, client, provider } = handles;
+    let Handles {
+        writable,
+        frozen,
+        clone,
+        sent,
+        view,
+        client,
+        provider,
+    } = handles;
     let layout = Layout::from_size_align(LARGE, 4096).unwrap();
-    let is_forked = |result: Result<(), AllocError>| matches!(result.unwrap_err().kind(), AllocErrorKind::Forked);
-    assert!(is_forked(provider.alloc(SMALL).map(drop)), "from idle memory of an arena");
-    assert!(is_forked(provider.alloc(LARGE).map(drop)), "from an idle segment");
-    assert!(is_forked(provider.alloc(10 * LARGE).map(drop)), "from new memory");
+    let is_forked = |result: Result<(), AllocError>| {
+        matches!(result.unwrap_err().kind(), AllocErrorKind::Forked)
+    };
+    assert!(
+        is_forked(provider.alloc(SMALL).map(drop)),
+        "from idle memory of an arena"
+    );
+    assert!(
+        is_forked(provider.alloc(LARGE).map(drop)),
+        "from an idle segment"
+    );
+    assert!(
+        is_forked(provider.alloc(10 * LARGE).map(drop)),
+        "from new memory"
+    );
     assert!(is_forked(provider.alloc_layout(layout).map(drop)));
     assert!(is_forked(provider.alloc_zeroed(SMALL).map(drop)));
     assert!(is_forked(provider.reserve(SMALL, 1).map(drop)));
     assert_eq!(provider.trim(), 0);
     let lent = Sender::create(&provider, "c").map(drop);
-    assert!(matches!(lent, Err(ChannelError::Forked)), "the parent would not know what is lent: {lent:?}");
-    assert_eq!(frozen.descriptor().unwrap_err(), ShareError::Forked, "a message that was not shared before");
-    assert_eq!(sent.descriptor().unwrap_err(), ShareError::Forked, "and one that was");
-    assert!(matches!(client.connect(provider.id()), Err(AttachError::Forked)));
+    assert!(
+        matches!(lent, Err(ChannelError::Forked)),
+        "the parent would not know what is lent: {lent:?}"
+    );
+    assert_eq!(
+        frozen.descriptor().unwrap_err(),
+        ShareError::Forked,
+        "a message that was not shared before"
+    );
+    assert_eq!(
+        sent.descriptor().unwrap_err(),
+        ShareError::Forked,
+        "and one that was"
+    );
+    assert!(matches!(
+        client.connect(provider.id()),
+        Err(AttachError::Forked)
+    ));
     assert!(matches!(view.try_clone(), Err(AttachError::Forked)));
     assert_eq!(client.trim(), 0);
-    let clone = clone.try_into_mut().expect_err("a forked child cannot write");
+    let clone = clone
+        .try_into_mut()
+        .expect_err("a forked child cannot write");
     drop((writable, frozen, clone, sent, view, client, provider));
     a_pool_of_its_own(prefix);
 }
@@ -131,13 +210,18 @@ fn a_pool_of_its_own(prefix: &str) {
     let handles = Handles::new(prefix);
     handles.check_bytes();
     let objects = shm::objects(prefix).len();
-    let Some(forked) = sys::fork() else { sys::end_with(move || drop(handles)) };
+    let Some(forked) = sys::fork() else {
+        sys::end_with(move || drop(handles))
+    };
     forked.finish(); // the child's own child owns nothing either
     assert_eq!(shm::objects(prefix).len(), objects);
     handles.check_bytes();
     let id = handles.provider.id().to_string();
     drop(handles);
-    assert!(shm::objects(prefix).iter().all(|name| !name.contains(&id)), "its own objects are removed by itself");
+    assert!(
+        shm::objects(prefix).iter().all(|name| !name.contains(&id)),
+        "its own objects are removed by itself"
+    );
 }
 
 // ---- peers --------------------------------------------------------------------------------------
@@ -157,14 +241,23 @@ fn forked_child_keeps_leases() {
     peer.tell(&Message::Sent(granted));
     peer.expect_done(); // it has forked, and the forked child has dropped everything and exited
 
-    assert!(provider.stats().bytes_leased >= LEN, "the parent's lease and grant are there");
+    assert!(
+        provider.stats().bytes_leased >= LEN,
+        "the parent's lease and grant are there"
+    );
     let mut others: Vec<_> = std::iter::from_fn(|| provider.alloc(LEN).ok()).collect();
     others.iter_mut().for_each(|buffer| buffer.fill(0));
     let still_granted = others.remove(0).freeze().grant(id);
-    assert!(still_granted.is_ok(), "the parent's slot is its own still: {still_granted:?}");
+    assert!(
+        still_granted.is_ok(),
+        "the parent's slot is its own still: {still_granted:?}"
+    );
     peer.tell(&Message::Go);
     peer.expect_done(); // it has checked and dropped its view, and used and dropped its grant
-    assert!(provider.stats().bytes_leased < 2 * LEN, "only the last grant is left");
+    assert!(
+        provider.stats().bytes_leased < 2 * LEN,
+        "only the last grant is left"
+    );
     peer.shut_down();
     provider.trim();
     assert_eq!(provider.stats().bytes_leased, 0);
@@ -183,9 +276,16 @@ fn killed_peer_with_forked_child() {
     let link = peer.kill_but_keep_link();
     assert_eq!(provider.reclaim(), 1);
     provider.trim();
-    assert_eq!((provider.stats().bytes_leased, provider.stats().bytes_held), (0, 0));
+    assert_eq!(
+        (provider.stats().bytes_leased, provider.stats().bytes_held),
+        (0, 0)
+    );
     link.send(&Message::Go);
-    assert_eq!(link.receive().unwrap(), Some(Message::Done), "the forked child has lived all the time");
+    assert_eq!(
+        link.receive().unwrap(),
+        Some(Message::Done),
+        "the forked child has lived all the time"
+    );
 }
 
 /// A process that forks, or now and then starts a program, does not exhaust its providers' slots.
@@ -196,7 +296,9 @@ fn dropped_client_with_forked_child() {
         let connect = |client: &Client| client.connect(provider.id()).unwrap();
         let client = shm::client(prefix);
         let first = connect(&client);
-        let Some(forked) = sys::fork() else { sys::end_with(nix::unistd::pause) };
+        let Some(forked) = sys::fork() else {
+            sys::end_with(nix::unistd::pause)
+        };
         drop(client);
         let second = connect(&shm::client(prefix));
         assert_eq!(second.slot(), first.slot(), "the first free slot");
@@ -221,7 +323,9 @@ fn attached(link: &Link, prefix: &str) -> (Client, ShmView, Descriptor) {
     let client = shm::client(prefix);
     let descriptor = received(link);
     let view = client.attach(&descriptor).unwrap();
-    link.send(&Message::Peer(client.connect(descriptor.provider()).unwrap()));
+    link.send(&Message::Peer(
+        client.connect(descriptor.provider()).unwrap(),
+    ));
     (client, view, descriptor)
 }
 
@@ -245,18 +349,37 @@ fn role(link: &Link, arguments: &[&str]) {
     link.done_until_end();
 }
 
-fn in_the_peers_child(client: Client, view: ShmView, descriptor: Descriptor, granted: Descriptor, prefix: &str) {
-    assert!(matches!(client.attach(&descriptor), Err(AttachError::Forked)));
+fn in_the_peers_child(
+    client: Client,
+    view: ShmView,
+    descriptor: Descriptor,
+    granted: Descriptor,
+    prefix: &str,
+) {
+    assert!(matches!(
+        client.attach(&descriptor),
+        Err(AttachError::Forked)
+    ));
     assert!(matches!(client.attach(&granted), Err(AttachError::Forked)));
-    assert!(matches!(client.connect(descriptor.provider()), Err(AttachError::Forked)));
+    assert!(matches!(
+        client.connect(descriptor.provider()),
+        Err(AttachError::Forked)
+    ));
     assert!(matches!(view.try_clone(), Err(AttachError::Forked)));
-    assert_eq!((client.trim(), client.mapped_segments()), (0, 0), "{client:?}");
+    assert_eq!(
+        (client.trim(), client.mapped_segments()),
+        (0, 0),
+        "{client:?}"
+    );
     shm::check(&view, 1).unwrap();
     drop((view, client));
     // A client that the child creates is a different peer from its parent's.
     let own = shm::client(prefix);
     let refused = own.attach(&granted).unwrap_err();
-    assert!(matches!(refused, AttachError::OtherPeer { .. }), "{refused}");
+    assert!(
+        matches!(refused, AttachError::OtherPeer { .. }),
+        "{refused}"
+    );
     shm::check(&own.attach(&descriptor).unwrap(), 1).unwrap();
 }
 
@@ -265,7 +388,9 @@ role!("forked-peer-killed", killed_role);
 /// The role of the peer that forks and is killed.
 fn killed_role(link: &Link, arguments: &[&str]) {
     let _handles = attached(link, arguments[0]);
-    let Some(forked) = sys::fork() else { sys::end_with(|| in_child_of_killed_peer(link)) };
+    let Some(forked) = sys::fork() else {
+        sys::end_with(|| in_child_of_killed_peer(link))
+    };
     forked.finish();
 }
 

@@ -9,7 +9,8 @@ use crate::sys::{self, mount};
 use crate::wire::{Link, Message};
 use shm_pool::backend::{Backend, Chunk, Collect, SegmentFile, SegmentSource};
 use shm_pool::{
-    AllocError, AllocErrorKind, BuildError, Client, OsError, Provider, ProviderBuilder, ShmBuf, ShmBufMut, Tuning,
+    AllocError, AllocErrorKind, BuildError, Client, OsError, Provider, ProviderBuilder, ShmBuf,
+    ShmBufMut, Tuning,
 };
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -23,8 +24,12 @@ const MIB: usize = 1 << 20;
 #[test]
 fn enospc() {
     in_small_shm(|prefix| {
-        let builder =
-            || Provider::builder().name_prefix(prefix).max_bytes(1 << 30).tuning(Tuning::new().arena_size(64 << 10));
+        let builder = || {
+            Provider::builder()
+                .name_prefix(prefix)
+                .max_bytes(1 << 30)
+                .tuning(Tuning::new().arena_size(64 << 10))
+        };
         let provider = builder().max_shared(64).build().unwrap();
         let mut large = Vec::new();
         let error = loop {
@@ -34,18 +39,36 @@ fn enospc() {
             }
         };
         assert_is_full(os(&error), LEN);
-        assert!((10..16).contains(&large.len()), "{} of them fit 4 MiB", large.len());
-        assert_eq!(shm::objects(prefix).len(), 1 + provider.stats().segments, "nothing is left half-made");
-        assert_eq!(provider.stats().bytes_held, large.len() * LEN, "nor accounted for");
+        assert!(
+            (10..16).contains(&large.len()),
+            "{} of them fit 4 MiB",
+            large.len()
+        );
+        assert_eq!(
+            shm::objects(prefix).len(),
+            1 + provider.stats().segments,
+            "nothing is left half-made"
+        );
+        assert_eq!(
+            provider.stats().bytes_held,
+            large.len() * LEN,
+            "nor accounted for"
+        );
 
         // Small buffers take the rest.
         let mut small: Vec<_> = std::iter::from_fn(|| provider.alloc(4 << 10).ok()).collect();
         assert_is_full(os(&provider.alloc(4 << 10).unwrap_err()), 4 << 10);
         assert_is_full(os(&provider.reserve(2 * LEN, 1).unwrap_err()), 2 * LEN);
         let objects = shm::objects(prefix);
-        let BuildError::Os(error) = builder().max_shared(4096).build().unwrap_err() else { panic!("another error") };
+        let BuildError::Os(error) = builder().max_shared(4096).build().unwrap_err() else {
+            panic!("another error")
+        };
         assert_is_full(&error, error.bytes());
-        assert_eq!(shm::objects(prefix), objects, "a provider that could not be built leaves nothing");
+        assert_eq!(
+            shm::objects(prefix),
+            objects,
+            "a provider that could not be built leaves nothing"
+        );
 
         for (seed, buffer) in large.iter_mut().chain(&mut small).enumerate() {
             shm::fill(buffer, seed as u64);
@@ -55,11 +78,22 @@ fn enospc() {
         }
 
         drop(large.pop());
-        large.push(provider.alloc(LEN).expect("the same class: the chunk that was dropped"));
+        large.push(
+            provider
+                .alloc(LEN)
+                .expect("the same class: the chunk that was dropped"),
+        );
         drop(large.pop());
-        small.push(provider.alloc(4 << 10).expect("another class: its memory goes to that one"));
+        small.push(
+            provider
+                .alloc(4 << 10)
+                .expect("another class: its memory goes to that one"),
+        );
         drop((large, small));
-        provider.alloc(3 << 20).expect("all that is idle makes room for one large buffer").fill(1);
+        provider
+            .alloc(3 << 20)
+            .expect("all that is idle makes room for one large buffer")
+            .fill(1);
         drop(provider);
         assert_eq!(shm::objects(prefix), [""; 0]);
     });
@@ -72,13 +106,24 @@ fn no_free_inodes() {
     let started = try_in_child("", few, |prefix| {
         let file = |number| shm::path(&format!("{prefix}.file{number}"));
         let provider = Provider::builder().name_prefix(prefix).build().unwrap();
-        let made = (0..8).take_while(|&number| File::create(file(number)).is_ok()).count();
+        let made = (0..8)
+            .take_while(|&number| File::create(file(number)).is_ok())
+            .count();
         assert!(made < 8);
-        let BuildError::Os(built) = Provider::builder().name_prefix(prefix).build().unwrap_err() else { panic!() };
+        let BuildError::Os(built) = Provider::builder().name_prefix(prefix).build().unwrap_err()
+        else {
+            panic!()
+        };
         for error in [os(&provider.alloc(100).unwrap_err()), &built] {
             let text = error.to_string();
-            assert!(error.errno() == Some(libc::ENOSPC) && text.contains("inodes"), "{text}");
-            assert!(!text.contains("make room") && !text.contains("bytes free"), "{text}");
+            assert!(
+                error.errno() == Some(libc::ENOSPC) && text.contains("inodes"),
+                "{text}"
+            );
+            assert!(
+                !text.contains("make room") && !text.contains("bytes free"),
+                "{text}"
+            );
         }
         (0..made).for_each(|number| fs::remove_file(file(number)).unwrap());
         provider.alloc(100).expect("an inode is free again");
@@ -88,10 +133,19 @@ fn no_free_inodes() {
 }
 
 fn assert_is_full(error: &OsError, bytes: usize) {
-    assert_eq!((error.errno(), error.bytes()), (Some(libc::ENOSPC), bytes), "{error}");
+    assert_eq!(
+        (error.errno(), error.bytes()),
+        (Some(libc::ENOSPC), bytes),
+        "{error}"
+    );
     assert!(error.object().starts_with("/dev/shm/"), "{error}");
     let text = error.to_string();
-    assert!(["/dev/shm has ", " bytes free", "enlarge it"].iter().all(|words| text.contains(words)), "{text}");
+    assert!(
+        ["/dev/shm has ", " bytes free", "enlarge it"]
+            .iter()
+            .all(|words| text.contains(words)),
+        "{text}"
+    );
 }
 
 fn os(error: &AllocError) -> &OsError {
@@ -122,7 +176,11 @@ fn fill_and_free() {
             // In every other cycle, the idle chunks of the last round's class stay and must be evicted.
             if round / LENGTHS.len() % 2 == 0 {
                 provider.trim();
-                assert_eq!((sys::free_shm(), provider.stats().bytes_held), (built, 0), "round {round}");
+                assert_eq!(
+                    (sys::free_shm(), provider.stats().bytes_held),
+                    (built, 0),
+                    "round {round}"
+                );
             }
             let mut all = fill(&provider, LENGTHS[at]);
             let count = counts[at].max(all.len());
@@ -134,13 +192,25 @@ fn fill_and_free() {
             for len in LENGTHS {
                 let shared = if len > LENGTHS[at] { HEAP } else { 0 };
                 all.truncate(all.len().saturating_sub(1 + (len + shared) / LENGTHS[at]));
-                provider.alloc(len).unwrap_or_else(|error| panic!("round {round}, {len} bytes: {error}")).fill(1);
+                provider
+                    .alloc(len)
+                    .unwrap_or_else(|error| panic!("round {round}, {len} bytes: {error}"))
+                    .fill(1);
             }
         }
-        assert!(counts.iter().zip(LENGTHS).all(|(count, len)| count * len > 2 << 20), "most of 4 MiB: {counts:?}");
+        assert!(
+            counts
+                .iter()
+                .zip(LENGTHS)
+                .all(|(count, len)| count * len > 2 << 20),
+            "most of 4 MiB: {counts:?}"
+        );
         provider.trim();
         assert_eq!((sys::free_shm(), shm::objects(prefix).len()), (built, 1));
-        assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), (descriptors, 1));
+        assert_eq!(
+            (shm::open_descriptors(), shm::mappings(prefix)),
+            (descriptors, 1)
+        );
     });
 }
 
@@ -157,22 +227,43 @@ fn readers_in_full_shm() {
             // Each peer reads a large message and a small one.
             let views = [LARGE, 4 << 10].map(|len| read(&goes, &provider, len, round));
             let lost = [LARGE, 4 << 10].map(|len| read(&dies, &provider, len, round + 100));
-            let mut held: Vec<_> =
-                [256 << 10, 32 << 10, 4 << 10].into_iter().flat_map(|len| fill(&provider, len)).collect();
-            assert!(fill(&provider, LARGE).is_empty(), "everything is taken, or read");
+            let mut held: Vec<_> = [256 << 10, 32 << 10, 4 << 10]
+                .into_iter()
+                .flat_map(|len| fill(&provider, len))
+                .collect();
+            assert!(
+                fill(&provider, LARGE).is_empty(),
+                "everything is taken, or read"
+            );
             goes.release(views[0]);
             held.extend(fill(&provider, LARGE));
-            assert_eq!(provider.stats().bytes_leased, LARGE + 2 * (4 << 10), "round {round}: of one that lives");
+            assert_eq!(
+                provider.stats().bytes_leased,
+                LARGE + 2 * (4 << 10),
+                "round {round}: of one that lives"
+            );
             lost.iter().for_each(|&view| dies.check(view));
             dies.kill();
             let last = fill(&provider, LARGE);
-            assert_eq!(last.len(), 1, "round {round}: what the killed peer read makes room");
-            assert_eq!(provider.stats().bytes_leased, 4 << 10, "round {round}: of one that lives");
+            assert_eq!(
+                last.len(),
+                1,
+                "round {round}: what the killed peer read makes room"
+            );
+            assert_eq!(
+                provider.stats().bytes_leased,
+                4 << 10,
+                "round {round}: of one that lives"
+            );
             goes.check(views[1]);
             goes.release(views[1]);
             drop((held, last));
             provider.trim();
-            assert_eq!((sys::free_shm(), provider.stats().bytes_held), (built, 0), "round {round}");
+            assert_eq!(
+                (sys::free_shm(), provider.stats().bytes_held),
+                (built, 0),
+                "round {round}"
+            );
             // This peer still has everything mapped, which keeps no memory.
             drop(goes);
         }
@@ -191,9 +282,19 @@ fn killed_owners_make_room() {
             let objects = shm::objects(prefix);
             // With a control object of more than a megabyte.
             let next = || builder(prefix).max_shared(8192).build();
-            let BuildError::Os(error) = next().unwrap_err() else { panic!("another error") };
-            assert_eq!(error.errno(), Some(libc::ENOSPC), "the owner lives: {error}");
-            assert_eq!(shm::objects(prefix), objects, "a provider that could not be built leaves nothing");
+            let BuildError::Os(error) = next().unwrap_err() else {
+                panic!("another error")
+            };
+            assert_eq!(
+                error.errno(),
+                Some(libc::ENOSPC),
+                "the owner lives: {error}"
+            );
+            assert_eq!(
+                shm::objects(prefix),
+                objects,
+                "a provider that could not be built leaves nothing"
+            );
             owner.kill();
             // A peer that reads one message keeps the memory of its whole segment.
             peer.check(view);
@@ -211,19 +312,37 @@ fn killed_owners_make_room() {
 fn hopeless_request_spares_idle() {
     in_small_shm(|prefix| {
         let _nothing_is_lost = Leftovers::before(prefix);
-        let provider = builder(prefix).tuning(Tuning::new().arena_size(64 << 10).idle_window(0)).build().unwrap();
-        let idle = || provider.stats().classes.iter().map(|class| class.idle).sum::<usize>();
-        drop([provider.alloc(1 << 20).unwrap(), provider.alloc(1 << 20).unwrap()]);
+        let provider = builder(prefix)
+            .tuning(Tuning::new().arena_size(64 << 10).idle_window(0))
+            .build()
+            .unwrap();
+        let idle = || {
+            provider
+                .stats()
+                .classes
+                .iter()
+                .map(|class| class.idle)
+                .sum::<usize>()
+        };
+        drop([
+            provider.alloc(1 << 20).unwrap(),
+            provider.alloc(1 << 20).unwrap(),
+        ]);
         // Another file fills the file system, up to half a chunk.
         let name = format!("/dev/shm/{prefix}.others");
         let others = File::create(&name).unwrap();
-        nix::fcntl::posix_fallocate(&others, 0, (sys::free_shm() - (512 << 10)) as libc::off_t).unwrap();
+        nix::fcntl::posix_fallocate(&others, 0, (sys::free_shm() - (512 << 10)) as libc::off_t)
+            .unwrap();
         // The idle chunks and the rest are 2.5 MiB.
         for _ in 0..3 {
             assert!(provider.alloc(3 << 20).unwrap_err().is_exhausted());
             assert_eq!(idle(), 2, "destroyed in vain");
         }
-        assert_eq!(provider.alloc(2 << 20).unwrap().len(), 2 << 20, "what would do is destroyed");
+        assert_eq!(
+            provider.alloc(2 << 20).unwrap().len(),
+            2 << 20,
+            "what would do is destroyed"
+        );
         assert_eq!(idle(), 1);
         fs::remove_file(name).unwrap();
     });
@@ -246,8 +365,18 @@ fn threads_in_full_shm() {
             }
         });
         provider.trim();
-        assert_eq!((sys::free_shm(), provider.stats().bytes_held, shm::objects(prefix).len()), (built, 0, 1));
-        assert!(fill(&provider, 256 << 10).len() >= 14, "all of it can be used by one thread again");
+        assert_eq!(
+            (
+                sys::free_shm(),
+                provider.stats().bytes_held,
+                shm::objects(prefix).len()
+            ),
+            (built, 0, 1)
+        );
+        assert!(
+            fill(&provider, 256 << 10).len() >= 14,
+            "all of it can be used by one thread again"
+        );
     });
 }
 
@@ -265,8 +394,13 @@ fn full_shm_passes_leased_class() {
         let large = provider.alloc(1 << 20).unwrap().freeze();
         let (descriptor, small) = (large.descriptor().unwrap(), fill(&provider, 64 << 10));
         drop((large, small));
-        let view = client.attach(&descriptor).expect("nobody has used it since");
-        provider.alloc(3 << 19).expect("smaller ones are idle").fill(1);
+        let view = client
+            .attach(&descriptor)
+            .expect("nobody has used it since");
+        provider
+            .alloc(3 << 19)
+            .expect("smaller ones are idle")
+            .fill(1);
         drop((view, provider, client));
     });
 }
@@ -279,21 +413,31 @@ struct Leftovers<'a> {
 
 impl<'a> Leftovers<'a> {
     fn before(prefix: &'a str) -> Self {
-        Self { prefix, free: sys::free_shm() }
+        Self {
+            prefix,
+            free: sys::free_shm(),
+        }
     }
 }
 
 impl Drop for Leftovers<'_> {
     fn drop(&mut self) {
         if !thread::panicking() {
-            assert_eq!((shm::objects(self.prefix), shm::mappings(self.prefix)), (vec![], 0));
+            assert_eq!(
+                (shm::objects(self.prefix), shm::mappings(self.prefix)),
+                (vec![], 0)
+            );
             assert_eq!(sys::free_shm(), self.free, "memory of /dev/shm was lost");
         }
     }
 }
 
 fn builder(prefix: &str) -> ProviderBuilder {
-    Provider::builder().name_prefix(prefix).max_bytes(1 << 30).tuning(Tuning::new().arena_size(64 << 10)).max_shared(64)
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(1 << 30)
+        .tuning(Tuning::new().arena_size(64 << 10))
+        .max_shared(64)
 }
 
 /// Allocates until the system has no memory left, and checks that the error says so. Fills each
@@ -307,8 +451,14 @@ fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
                 all.push(buffer);
             }
             Err(error) => {
-                let AllocErrorKind::Os(error) = error.kind() else { panic!("{error}") };
-                assert_eq!((error.call(), error.errno()), ("posix_fallocate", Some(libc::ENOSPC)), "{error}");
+                let AllocErrorKind::Os(error) = error.kind() else {
+                    panic!("{error}")
+                };
+                assert_eq!(
+                    (error.call(), error.errno()),
+                    ("posix_fallocate", Some(libc::ENOSPC)),
+                    "{error}"
+                );
                 return all;
             }
         }
@@ -317,14 +467,22 @@ fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
 
 /// Checks that each buffer still has the contents that [`fill`] wrote.
 fn assert_whole(all: &[ShmBufMut]) {
-    let is_whole =
-        |(number, bytes): (usize, &ShmBufMut)| bytes[0] == number as u8 && bytes[1..] == bytes[..bytes.len() - 1];
-    assert!(all.iter().enumerate().all(is_whole), "a buffer was changed by somebody else");
+    let is_whole = |(number, bytes): (usize, &ShmBufMut)| {
+        bytes[0] == number as u8 && bytes[1..] == bytes[..bytes.len() - 1]
+    };
+    assert!(
+        all.iter().enumerate().all(is_whole),
+        "a buffer was changed by somebody else"
+    );
 }
 
 /// Publishes a message, and has a peer attach to it.
 fn read(peer: &Peer, provider: &Provider, len: usize, seed: u64) -> View {
-    peer.attach(shm::message(provider, len, seed).descriptor().unwrap(), seed).unwrap()
+    peer.attach(
+        shm::message(provider, len, seed).descriptor().unwrap(),
+        seed,
+    )
+    .unwrap()
 }
 
 role!("small-shm-owner", fill_and_wait);
@@ -332,7 +490,10 @@ role!("small-shm-owner", fill_and_wait);
 /// The role of an owner that is killed while /dev/shm is full.
 fn fill_and_wait(link: &Link, arguments: &[&str]) {
     let provider = builder(arguments[0]).build().unwrap();
-    let mut all: Vec<ShmBufMut> = [256 << 10, 4 << 10].into_iter().flat_map(|len| fill(&provider, len)).collect();
+    let mut all: Vec<ShmBufMut> = [256 << 10, 4 << 10]
+        .into_iter()
+        .flat_map(|len| fill(&provider, len))
+        .collect();
     shm::fill(&mut all[0], 0);
     let all: Vec<ShmBuf> = all.into_iter().map(ShmBuf::from).collect();
     link.send(&Message::Sent(all[0].descriptor().unwrap()));
@@ -346,9 +507,17 @@ impl SegmentSource for Files {
     fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
         let id = fs::read_dir("/dev/shm").unwrap().count() as u64;
         let path = format!("/dev/shm/{}.{id}", self.0);
-        let file = File::options().read(true).write(true).create_new(true).open(&path);
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path);
         let file = file.map_err(|error| OsError::new("open", &path, len, error, String::new()))?;
-        Ok(SegmentFile { id, file, path: path.into() })
+        Ok(SegmentFile {
+            id,
+            file,
+            path: path.into(),
+        })
     }
 
     fn remove(&self, id: u64, _file: File) {
@@ -373,16 +542,25 @@ fn backend_leaves_no_empty_segment() {
         let held = Arc::new(Held::default());
         let builder = Backend::builder().max_bytes(64 * MIB).collect_early(false);
         let builder = builder.tuning(Tuning::new().arena_size(MIB));
-        let backend = builder.build(Files(prefix.to_owned())).unwrap().with_collector(held.clone());
+        let backend = builder
+            .build(Files(prefix.to_owned()))
+            .unwrap()
+            .with_collector(held.clone());
         for _ in 0..2 {
             let chunk = backend.alloc(MIB / 2, 1).unwrap();
             held.0.lock().unwrap().push(chunk);
         }
-        assert_eq!((backend.stats().segments, backend.stats().bytes_held), (1, MIB));
+        assert_eq!(
+            (backend.stats().segments, backend.stats().bytes_held),
+            (1, MIB)
+        );
         assert!(fs::write("/dev/shm/filler", vec![1; 8 * MIB]).is_err());
         let _chunk = backend.alloc(MIB / 2, 1).unwrap();
         assert!(held.0.lock().unwrap().is_empty());
-        assert_eq!((backend.stats().segments, backend.stats().bytes_mapped), (1, MIB));
+        assert_eq!(
+            (backend.stats().segments, backend.stats().bytes_mapped),
+            (1, MIB)
+        );
     });
 }
 
@@ -398,12 +576,19 @@ fn full_directory() {
         }
         let provider = builder_in(prefix, directory).build().unwrap();
         let buffers: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
-        assert!((8..16).contains(&buffers.len()), "{} of them fit 1 MiB", buffers.len());
+        assert!(
+            (8..16).contains(&buffers.len()),
+            "{} of them fit 1 MiB",
+            buffers.len()
+        );
         let error = provider.alloc(64 << 10).unwrap_err();
-        let AllocErrorKind::Os(os) = error.kind() else { panic!("{error}") };
+        let AllocErrorKind::Os(os) = error.kind() else {
+            panic!("{error}")
+        };
         assert!(os.object().starts_with(directory), "{error}");
         assert!(
-            os.to_string().contains("; /dev/shm/full has ") && os.to_string().contains(" of 1048576 bytes free"),
+            os.to_string().contains("; /dev/shm/full has ")
+                && os.to_string().contains(" of 1048576 bytes free"),
             "{os}"
         );
         drop((buffers, provider));
@@ -420,7 +605,11 @@ fn hugetlbfs_is_refused() {
             return child::skip("hugetlbfs cannot be mounted");
         }
         let error = builder_in(prefix, directory).build().unwrap_err();
-        assert!(matches!(error, BuildError::Directory { .. }) && error.to_string().contains("hugetlbfs"), "{error}");
+        assert!(
+            matches!(error, BuildError::Directory { .. })
+                && error.to_string().contains("hugetlbfs"),
+            "{error}"
+        );
         assert_eq!(fs::read_dir(directory).unwrap().count(), 0);
     });
 }
@@ -442,19 +631,32 @@ fn huge_pages_by_mount() {
                 .tuning(Tuning::new().arena_size(CAP).huge_pages(true))
                 .build()
                 .unwrap();
-            let client = Client::builder().name_prefix(prefix).directory(&directory).build().unwrap();
+            let client = Client::builder()
+                .name_prefix(prefix)
+                .directory(&directory)
+                .build()
+                .unwrap();
             let mut messages = Vec::new();
             for round in 0..3 {
                 let lens = [3 * HUGE, HUGE / 2, 100, HUGE, 80_000, HUGE + 4096];
                 for (seed, len) in lens.into_iter().enumerate() {
-                    let Ok(mut buffer) = provider.alloc(len) else { break };
+                    let Ok(mut buffer) = provider.alloc(len) else {
+                        break;
+                    };
                     // Guards against a kernel that, asked for huge pages too early, shows peers what
                     // other processes had in that memory.
-                    assert!(round > 0 || buffer.iter().all(|&byte| byte == 0), "huge={option}: memory of others");
+                    assert!(
+                        round > 0 || buffer.iter().all(|&byte| byte == 0),
+                        "huge={option}: memory of others"
+                    );
                     shm::fill(&mut buffer, seed as u64);
                     messages.push((seed as u64, buffer.freeze()));
                 }
-                assert!(messages.len() >= 4, "huge={option}, round {round}: {}", messages.len());
+                assert!(
+                    messages.len() >= 4,
+                    "huge={option}, round {round}: {}",
+                    messages.len()
+                );
                 for (seed, message) in &messages {
                     let view = client.attach(&message.descriptor().unwrap()).unwrap();
                     shm::check(&view, *seed).unwrap();
@@ -480,12 +682,16 @@ fn huge_pages_by_mount() {
 /// or the kernel does not support it.
 fn has_mounted(kind: &str, directory: &str, options: &str) -> bool {
     fs::create_dir_all(directory).unwrap();
-    let [kind, directory, options] = [kind, directory, options].map(|text| format!("{text}\0").into_bytes());
+    let [kind, directory, options] =
+        [kind, directory, options].map(|text| format!("{text}\0").into_bytes());
     mount(&kind, &directory, 0, &options).is_ok()
 }
 
 fn builder_in(prefix: &str, directory: &str) -> ProviderBuilder {
-    Provider::builder().name_prefix(prefix).directory(directory).max_shared(64)
+    Provider::builder()
+        .name_prefix(prefix)
+        .directory(directory)
+        .max_shared(64)
 }
 
 // ---- memory of segments that their owner destroys -----------------------------------------------
@@ -495,7 +701,10 @@ const GIVEN_BACK: [usize; 2] = [512 << 10, 4 << 10];
 const ARENA: usize = 256 << 10;
 
 fn peers_builder(names: &Names) -> ProviderBuilder {
-    names.provider().max_bytes(8 << 20).tuning(Tuning::new().arena_size(ARENA))
+    names
+        .provider()
+        .max_bytes(8 << 20)
+        .tuning(Tuning::new().arena_size(ARENA))
 }
 
 /// Opens the only segment. Like a mapping, an open file keeps the memory of a removed object.
@@ -536,23 +745,52 @@ fn mapping_keeps_no_memory() {
         ("kept-nothing", 0, Some),
         ("closed", 4, |_| None),
     ];
-    for (len, (how, max_idle, destroy)) in GIVEN_BACK.into_iter().flat_map(|len| ways.map(|way| (len, way))) {
+    for (len, (how, max_idle, destroy)) in GIVEN_BACK
+        .into_iter()
+        .flat_map(|len| ways.map(|way| (len, way)))
+    {
         let names = Names::new(&format!("back-{len}-{how}"));
-        let provider = peers_builder(&names).max_idle_per_class(max_idle).build().unwrap();
+        let provider = peers_builder(&names)
+            .max_idle_per_class(max_idle)
+            .build()
+            .unwrap();
         let message = shm::message(&provider, len, 1);
         let peer = reader_of(&names, &message, 1);
         let segment = segment(&names);
         let size = metadata(&segment).len();
-        assert!((len as u64..=size).contains(&memory(&segment)), "memory of a message is reserved");
+        assert!(
+            (len as u64..=size).contains(&memory(&segment)),
+            "memory of a message is reserved"
+        );
         drop(message);
         let open = destroy(provider);
-        assert_eq!(open.as_ref().map_or(0, |provider| provider.stats().bytes_held), 0);
+        assert_eq!(
+            open.as_ref()
+                .map_or(0, |provider| provider.stats().bytes_held),
+            0
+        );
         assert_eq!(metadata(&segment).nlink(), 0, "the segment is destroyed");
-        assert_eq!(peer.mappings(), 2, "the peer has it mapped, and the control object");
-        assert_eq!(memory(&segment), 0, "{len} bytes, {how}: kept by a peer that does not read");
-        assert_eq!(metadata(&segment).len(), size, "a peer that touched it would get a signal");
+        assert_eq!(
+            peer.mappings(),
+            2,
+            "the peer has it mapped, and the control object"
+        );
+        assert_eq!(
+            memory(&segment),
+            0,
+            "{len} bytes, {how}: kept by a peer that does not read"
+        );
+        assert_eq!(
+            metadata(&segment).len(),
+            size,
+            "a peer that touched it would get a signal"
+        );
         let closed = if open.is_none() { 1 } else { 0 };
-        assert_eq!(peer.trim(), 1 + closed, "the segment, and the control object of a provider that has closed");
+        assert_eq!(
+            peer.trim(),
+            1 + closed,
+            "the segment, and the control object of a provider that has closed"
+        );
     }
 }
 
@@ -570,9 +808,17 @@ fn view_keeps_memory() {
         let before = memory(&segment);
         drop(read);
         provider.trim();
-        assert_eq!((metadata(&segment).nlink(), memory(&segment)), (1, before), "a trim leaves it alone");
+        assert_eq!(
+            (metadata(&segment).nlink(), memory(&segment)),
+            (1, before),
+            "a trim leaves it alone"
+        );
         drop(provider);
-        assert_eq!((metadata(&segment).nlink(), memory(&segment)), (0, before), "{len} bytes: closed under a reader");
+        assert_eq!(
+            (metadata(&segment).nlink(), memory(&segment)),
+            (0, before),
+            "{len} bytes: closed under a reader"
+        );
         reader.check(view);
         reader.release(view);
         drop((reader, done));
@@ -583,11 +829,18 @@ fn view_keeps_memory() {
 #[test]
 fn mapped_segment_makes_room() {
     in_small_shm(|prefix| {
-        let provider = Provider::builder().name_prefix(prefix).max_bytes(1 << 30).max_shared(64).build().unwrap();
+        let provider = Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(1 << 30)
+            .max_shared(64)
+            .build()
+            .unwrap();
         let peer = Peer::start(prefix);
         for (seed, len) in [3 << 20, 2 << 20, 3 << 20].into_iter().enumerate() {
             let message = shm::message(&provider, len, seed as u64);
-            let view = peer.attach(message.descriptor().unwrap(), seed as u64).unwrap();
+            let view = peer
+                .attach(message.descriptor().unwrap(), seed as u64)
+                .unwrap();
             peer.release(view);
         }
         drop((peer, provider));

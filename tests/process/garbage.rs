@@ -25,13 +25,19 @@ use std::thread;
 #[test]
 fn garbage_control_objects() {
     in_child(|prefix| {
-        let provider = Provider::builder().name_prefix(prefix).max_shared(8).build().unwrap();
+        let provider = Provider::builder()
+            .name_prefix(prefix)
+            .max_shared(8)
+            .build()
+            .unwrap();
         let genuine_path = shm::path(&format!("{prefix}.{}.ctl", provider.id()));
         let genuine = fs::read(&genuine_path).expect("the control object has its documented name");
         contents(prefix, &genuine);
         damaged_headers(prefix, &genuine);
         not_regular_files(prefix, &genuine_path);
-        shm::client(prefix).connect(provider.id()).expect("the genuine one is as good as before");
+        shm::client(prefix)
+            .connect(provider.id())
+            .expect("the genuine one is as good as before");
         drop(provider);
     });
 }
@@ -39,7 +45,10 @@ fn garbage_control_objects() {
 /// Returns an id that no provider of the test has, and the path of its control object.
 fn vacant(prefix: &str) -> (ProviderId, PathBuf) {
     let id = 0x00c0_ffee;
-    (ProviderId::from_u64(id), shm::path(&format!("{prefix}.{id:016x}.ctl")))
+    (
+        ProviderId::from_u64(id),
+        shm::path(&format!("{prefix}.{id:016x}.ctl")),
+    )
 }
 
 /// Returns the error of connecting to a file with this content.
@@ -47,7 +56,11 @@ fn error_of(prefix: &str, content: &[u8]) -> AttachError {
     let (id, path) = vacant(prefix);
     fs::write(&path, content).unwrap();
     let error = shm::client(prefix).connect(id).expect_err("not a provider");
-    assert_eq!(shm::mappings(prefix), 1, "only the genuine one's owner has it mapped: {error}");
+    assert_eq!(
+        shm::mappings(prefix),
+        1,
+        "only the genuine one's owner has it mapped: {error}"
+    );
     fs::remove_file(path).unwrap();
     error
 }
@@ -70,7 +83,10 @@ fn contents(prefix: &str, genuine: &[u8]) {
         assert_reason(&error_of(prefix, &genuine[..len]), "");
     }
     assert_reason(&error_of(prefix, &vec![0; genuine.len()]), "not finished");
-    assert_reason(&error_of(prefix, &vec![0; genuine.len() * 100]), "not finished");
+    assert_reason(
+        &error_of(prefix, &vec![0; genuine.len() * 100]),
+        "not finished",
+    );
     for seed in 1..100 {
         let mut random = vec![0; genuine.len()];
         shm::fill(&mut random, seed);
@@ -85,7 +101,9 @@ fn damaged_headers(prefix: &str, genuine: &[u8]) {
     let with = |changes: &[(usize, &[u8])]| {
         let mut copy = genuine.to_vec();
         copy[16..24].copy_from_slice(&id.to_u64().to_le_bytes());
-        changes.iter().for_each(|(at, bytes)| copy[*at..][..bytes.len()].copy_from_slice(bytes));
+        changes
+            .iter()
+            .for_each(|(at, bytes)| copy[*at..][..bytes.len()].copy_from_slice(bytes));
         error_of(prefix, &copy)
     };
     assert_reason(&with(&[]), "dead"); // nothing else is wrong with it
@@ -98,7 +116,11 @@ fn damaged_headers(prefix: &str, genuine: &[u8]) {
     assert_reason(&with(&[(12, &3u32.to_le_bytes())]), "");
     for records in [0, 9, 1000, 1 << 20, (1 << 20) + 1, u32::MAX] {
         // Nine records are too many, but they still fit in the last page.
-        let words = if records == 9 { "" } else { "size does not match" };
+        let words = if records == 9 {
+            ""
+        } else {
+            "size does not match"
+        };
         assert_reason(&with(&[(24, &records.to_le_bytes())]), words);
     }
     for (at, byte) in genuine.iter().enumerate().take(1024) {
@@ -113,7 +135,10 @@ fn not_regular_files(prefix: &str, genuine: &std::path::Path) {
         AttachError::Os(error) => assert_eq!(error.errno(), Some(number), "{error}"),
         error => panic!("{error:?}"),
     };
-    assert!(matches!(connect(), AttachError::NoProvider { .. }), "nothing is there");
+    assert!(
+        matches!(connect(), AttachError::NoProvider { .. }),
+        "nothing is there"
+    );
 
     symlink(genuine, &path).unwrap();
     assert_errno(connect(), libc::ELOOP);
@@ -148,22 +173,43 @@ fn forged_records() {
         let mut content = vec![0; scene.control.metadata().unwrap().len() as usize];
         scene.control.read_exact_at(&mut content, 0).unwrap();
         let generation = &scene.descriptor.to_bytes()[16..24];
-        let found = content.chunks(8).position(|word| word == generation).expect("the message's record") * 8;
-        let values = (0..64).map(|bit| 1 << bit).chain([0, LEN as u64, LEN as u64 + 1, i64::MAX as u64, u64::MAX]);
+        let found = content
+            .chunks(8)
+            .position(|word| word == generation)
+            .expect("the message's record")
+            * 8;
+        let values = (0..64).map(|bit| 1 << bit).chain([
+            0,
+            LEN as u64,
+            LEN as u64 + 1,
+            i64::MAX as u64,
+            u64::MAX,
+        ]);
         let mut refused = 0;
         for value in values {
             for word in [0, 9, 10, 11, 12] {
                 let at = found + word * 8;
-                scene.control.write_all_at(&value.to_le_bytes(), at as u64).unwrap();
+                scene
+                    .control
+                    .write_all_at(&value.to_le_bytes(), at as u64)
+                    .unwrap();
                 match scene.attach() {
                     Ok(len) => assert_eq!(len, LEN),
-                    Err(AttachError::Os(error)) => panic!("word {word} is {value:#x} and goes into a call: {error}"),
+                    Err(AttachError::Os(error)) => {
+                        panic!("word {word} is {value:#x} and goes into a call: {error}")
+                    }
                     Err(_) => refused += 1,
                 }
-                scene.control.write_all_at(&content[at..at + 8], at as u64).unwrap();
+                scene
+                    .control
+                    .write_all_at(&content[at..at + 8], at as u64)
+                    .unwrap();
             }
         }
-        assert!(refused > 250, "the words were not those of the record: {refused}");
+        assert!(
+            refused > 250,
+            "the words were not those of the record: {refused}"
+        );
         scene.assert_as_before();
     });
 }
@@ -180,7 +226,12 @@ fn forged_segments() {
             matches!(missing, AttachError::Closed { .. }),
             "only a closed provider takes a leased segment away: {missing:?}"
         );
-        for (len, words) in [(0, "empty"), (1, "outside"), (4096, "outside"), (LEN as u64 - 1, "outside")] {
+        for (len, words) in [
+            (0, "empty"),
+            (1, "outside"),
+            (4096, "outside"),
+            (LEN as u64 - 1, "outside"),
+        ] {
             File::create(segment).unwrap().set_len(len).unwrap();
             let error = error();
             assert!(error.to_string().contains(words), "{len} bytes: {error}");
@@ -189,11 +240,17 @@ fn forged_segments() {
 
         symlink(&aside, segment).unwrap();
         let link = error();
-        assert!(matches!(&link, AttachError::Os(error) if error.errno() == Some(libc::ELOOP)), "{link:?}");
+        assert!(
+            matches!(&link, AttachError::Os(error) if error.errno() == Some(libc::ELOOP)),
+            "{link:?}"
+        );
         fs::remove_file(segment).unwrap();
         fs::create_dir(segment).unwrap();
         let directory = error();
-        assert!(matches!(directory, AttachError::NotAProvider { .. }), "{directory:?}");
+        assert!(
+            matches!(directory, AttachError::NotAProvider { .. }),
+            "{directory:?}"
+        );
         fs::remove_dir(segment).unwrap();
         fs::rename(&aside, segment).unwrap();
         scene.assert_as_before();
@@ -212,7 +269,10 @@ fn pipe_or_socket() {
         fs::remove_file(segment).unwrap();
         let socket = UnixListener::bind(segment).unwrap();
         let refused = scene.attach().expect_err("not the owner's segment");
-        assert!(matches!(&refused, AttachError::Os(error) if error.errno() == Some(libc::ENXIO)), "{refused:?}");
+        assert!(
+            matches!(&refused, AttachError::Os(error) if error.errno() == Some(libc::ENXIO)),
+            "{refused:?}"
+        );
         drop(socket);
         fs::rename(&aside, segment).unwrap();
         scene.assert_as_before();
@@ -222,7 +282,14 @@ fn pipe_or_socket() {
 #[test]
 fn garbage_over_control_object() {
     in_child(|prefix| {
-        let Scene { prefix, provider, message, descriptor, control, .. } = &Scene::new(prefix);
+        let Scene {
+            prefix,
+            provider,
+            message,
+            descriptor,
+            control,
+            ..
+        } = &Scene::new(prefix);
         let client = shm::client(prefix);
         let id = client.connect(provider.id()).unwrap();
         let view = client.attach(descriptor).unwrap();
@@ -237,7 +304,10 @@ fn garbage_over_control_object() {
             for len in [64, LEN] {
                 if let Ok(mut buffer) = provider.alloc(len) {
                     buffer.fill(seed as u8);
-                    let _ = buffer.freeze().descriptor().map(|descriptor| client.attach(&descriptor));
+                    let _ = buffer
+                        .freeze()
+                        .descriptor()
+                        .map(|descriptor| client.attach(&descriptor));
                 }
             }
             client.trim();
@@ -260,7 +330,10 @@ fn truncated_segment() {
         let mappings = shm::mappings(scene.prefix);
         for len in [0, 1, 4096, 24 * 4096, LEN as u64 - 1] {
             segment.set_len(len).unwrap();
-            for result in [client.attach(&scene.descriptor).map(|view| view.len()), scene.attach()] {
+            for result in [
+                client.attach(&scene.descriptor).map(|view| view.len()),
+                scene.attach(),
+            ] {
                 match result.expect_err("a message that is not all there") {
                     AttachError::Damaged { what, .. } => {
                         assert!(len > 0 && what.contains("outside"), "{len} bytes: {what}")
@@ -274,7 +347,10 @@ fn truncated_segment() {
             assert!(!scene.message.is_leased(), "{len} bytes: a lease was kept");
             client.trim();
         }
-        assert!(shm::mappings(scene.prefix) <= mappings + 1, "a mapping for each refusal");
+        assert!(
+            shm::mappings(scene.prefix) <= mappings + 1,
+            "a mapping for each refusal"
+        );
         segment.set_len(whole).unwrap();
         scene.assert_as_before();
     });
@@ -301,10 +377,18 @@ fn foreign_owner() {
             }
             chown(&path, Some(0), None).unwrap();
             for result in results {
-                let Err(AttachError::WrongUid { found, expected, object }) = result else {
+                let Err(AttachError::WrongUid {
+                    found,
+                    expected,
+                    object,
+                }) = result
+                else {
                     panic!("{path:?}: {result:?}")
                 };
-                assert_eq!((found, expected, object), (STRANGER, 0, path.display().to_string()));
+                assert_eq!(
+                    (found, expected, object),
+                    (STRANGER, 0, path.display().to_string())
+                );
             }
             assert!(!scene.message.is_leased(), "a lease was kept");
         }
@@ -334,9 +418,25 @@ impl Scene<'_> {
         let objects = shm::objects(prefix);
         let is_control = |name: &&String| name.ends_with(".ctl");
         let control = shm::path(objects.iter().find(is_control).expect("a control object"));
-        let control = OpenOptions::new().read(true).write(true).open(control).unwrap();
-        let segment = shm::path(objects.iter().find(|name| !is_control(name)).expect("the message's segment"));
-        let scene = Scene { prefix, provider, message, descriptor, control, segment };
+        let control = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(control)
+            .unwrap();
+        let segment = shm::path(
+            objects
+                .iter()
+                .find(|name| !is_control(name))
+                .expect("the message's segment"),
+        );
+        let scene = Scene {
+            prefix,
+            provider,
+            message,
+            descriptor,
+            control,
+            segment,
+        };
         scene.assert_as_before();
         scene
     }
@@ -347,10 +447,12 @@ impl Scene<'_> {
 
     /// Attaches with a client that has nothing mapped yet. Returns an error or readable bytes.
     fn attach(&self) -> Result<usize, AttachError> {
-        let result = shm::client(self.prefix).attach(&self.descriptor).map(|view| {
-            black_box(view.iter().fold(0u8, |sum, byte| sum ^ byte));
-            view.len()
-        });
+        let result = shm::client(self.prefix)
+            .attach(&self.descriptor)
+            .map(|view| {
+                black_box(view.iter().fold(0u8, |sum, byte| sum ^ byte));
+                view.len()
+            });
         assert!(!self.message.is_leased(), "a lease was kept: {result:?}");
         result
     }
@@ -406,7 +508,8 @@ fn run_at_random(target: &str, cases: u32) {
     let start = || Child::start("hostile-bytes", &[names.prefix(), target]);
     let run = |bytes: Vec<u8>| {
         let running = child.take().unwrap_or_else(start);
-        let answer = panic::catch_unwind(AssertUnwindSafe(|| running.ask(&Message::Program(bytes))));
+        let answer =
+            panic::catch_unwind(AssertUnwindSafe(|| running.ask(&Message::Program(bytes))));
         if answer.is_err() {
             drop(running);
             names.sweep();
@@ -416,8 +519,12 @@ fn run_at_random(target: &str, cases: u32) {
         Ok(())
     };
     // Shrinking a program that hangs takes the whole deadline at each step.
-    let config =
-        ProptestConfig { cases, failure_persistence: None, max_shrink_time: 30_000, ..ProptestConfig::default() };
+    let config = ProptestConfig {
+        cases,
+        failure_persistence: None,
+        max_shrink_time: 30_000,
+        ..ProptestConfig::default()
+    };
     let result = TestRunner::new(config).run(&vec(any::<u8>(), 0..MAX_LEN), run);
     result.unwrap_or_else(|error| panic!("{error}"));
     child.take().expect("the last child").shut_down();
@@ -460,13 +567,21 @@ fn mapped_segments_are_bounded() {
     let before = mapped();
     for number in 1..FILES {
         assert_eq!(receiver.recv().unwrap()[..], number.to_ne_bytes());
-        assert!(receiver.mapped_segments() <= KEPT, "{} are mapped", receiver.mapped_segments());
+        assert!(
+            receiver.mapped_segments() <= KEPT,
+            "{} are mapped",
+            receiver.mapped_segments()
+        );
         assert!(mapped() <= before + KEPT, "{} are mapped", mapped());
     }
     assert_eq!(first[..], 0_u64.to_ne_bytes(), "what is read stays mapped");
     assert_eq!(mapped(), before + KEPT);
     drop(first);
-    assert_eq!(mapped(), before + KEPT - 1, "that of a message is unmapped with it");
+    assert_eq!(
+        mapped(),
+        before + KEPT - 1,
+        "that of a message is unmapped with it"
+    );
     sender.shut_down();
     assert!(receiver.recv().is_err());
     drop(receiver);
@@ -480,13 +595,17 @@ fn files_role(link: &Link, arguments: &[&str]) {
     let provider = Provider::builder().name_prefix(prefix).build().unwrap();
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();
     let channel = shm::channel_object(prefix, CHANNEL);
-    let files: Vec<_> = (0..FILES).map(|number| file(prefix, &provider, number)).collect();
+    let files: Vec<_> = (0..FILES)
+        .map(|number| file(prefix, &provider, number))
+        .collect();
     for number in 0..FILES {
         sender.send(provider.alloc(8).unwrap().freeze()).unwrap();
         redirect(&channel, number, SERIAL + number);
     }
     link.done_until_end();
-    files.into_iter().for_each(|path| fs::remove_file(path).unwrap());
+    files
+        .into_iter()
+        .for_each(|path| fs::remove_file(path).unwrap());
 }
 
 /// The serial number of the first file.
@@ -494,7 +613,11 @@ const SERIAL: u64 = 1000;
 
 fn file(prefix: &str, provider: &Provider, number: u64) -> std::path::PathBuf {
     let path = shm::path(&format!("{prefix}.{}.{:x}", provider.id(), SERIAL + number));
-    let file = File::options().write(true).create_new(true).open(&path).unwrap();
+    let file = File::options()
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .unwrap();
     file.set_len(4096).unwrap();
     file.write_all_at(&number.to_ne_bytes(), 0).unwrap();
     path
@@ -507,9 +630,16 @@ fn redirect(channel: &File, ticket: u64, segment: u64) {
     let mut head = [0; 8];
     channel.read_exact_at(&mut head, slot + 8).unwrap();
     let words = [u64::from_ne_bytes(head), segment, 0, 8];
-    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    let mix = |hash: u64, word: u64| {
+        (hash ^ word)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+    };
     let check = words.into_iter().fold(!ticket, mix);
-    for (at, word) in (slot + 8..).step_by(8).zip(words.into_iter().chain([check])) {
+    for (at, word) in (slot + 8..)
+        .step_by(8)
+        .zip(words.into_iter().chain([check]))
+    {
         channel.write_all_at(&word.to_ne_bytes(), at).unwrap();
     }
 }
@@ -534,16 +664,24 @@ const DEAD: std::ops::Range<u8> = 1..64;
 #[test]
 fn forged_leases_of_dead_peers() {
     in_child(|prefix| {
-        let builder = Provider::builder().name_prefix(prefix).max_shared(SHARED + 1).max_bytes(704 << 10);
+        let builder = Provider::builder()
+            .name_prefix(prefix)
+            .max_shared(SHARED + 1)
+            .max_bytes(704 << 10);
         let provider = builder.build().unwrap();
         let message = provider.alloc(LEASED_LEN).unwrap().freeze();
         message.descriptor().unwrap();
-        let shared: Vec<ShmBuf> = (0..SHARED).map(|_| provider.alloc(64).unwrap().freeze()).collect();
+        let shared: Vec<ShmBuf> = (0..SHARED)
+            .map(|_| provider.alloc(64).unwrap().freeze())
+            .collect();
         assert!(shared.iter().all(|message| message.descriptor().is_ok()));
         let client = shm::client(prefix);
         let view = client.attach(&message.descriptor().unwrap()).unwrap();
         drop(message); // so there is no room for another message while the view exists
-        let control = OpenObject::open(&shm::path(&format!("{prefix}.{}.ctl", provider.id())), SHARED as u64 + 1);
+        let control = OpenObject::open(
+            &shm::path(&format!("{prefix}.{}.ctl", provider.id())),
+            SHARED as u64 + 1,
+        );
         let is_over = AtomicBool::new(false);
         let searches = AtomicUsize::new(0);
         thread::scope(|scope| {
@@ -553,14 +691,23 @@ fn forged_leases_of_dead_peers() {
                 }
             });
             for allocations in 1..=MOST_ALLOCATIONS {
-                let refused = provider.alloc(LEASED_LEN).is_err_and(|error| error.is_exhausted());
+                let refused = provider
+                    .alloc(LEASED_LEN)
+                    .is_err_and(|error| error.is_exhausted());
                 // The first one counted was no search: slots that were never used look the same.
                 let searches = searches.load(Ordering::Relaxed).saturating_sub(1);
-                let is_last = allocations == MOST_ALLOCATIONS || allocations >= ALLOCATIONS && searches > 0;
+                let is_last =
+                    allocations == MOST_ALLOCATIONS || allocations >= ALLOCATIONS && searches > 0;
                 // Set before the assertions, or the writer would outlive a failure.
-                is_over.store(!refused || searches > allocations || is_last, Ordering::Relaxed);
+                is_over.store(
+                    !refused || searches > allocations || is_last,
+                    Ordering::Relaxed,
+                );
                 assert!(refused, "the view is overwritten");
-                assert!(searches <= allocations, "{searches} searches among the dead by {allocations} allocations");
+                assert!(
+                    searches <= allocations,
+                    "{searches} searches among the dead by {allocations} allocations"
+                );
                 if is_last {
                     break;
                 }

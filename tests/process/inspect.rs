@@ -43,9 +43,11 @@ fn stopped_peer() {
     let idle_id = idle.connect(provider.id()).unwrap();
     let idle_slot = idle_id.slot();
     for message in &messages {
-        peer.attach(message.descriptor().unwrap(), message.len() as u64).unwrap();
+        peer.attach(message.descriptor().unwrap(), message.len() as u64)
+            .unwrap();
     }
-    peer.attach(messages[1].descriptor().unwrap(), 1_000).unwrap();
+    peer.attach(messages[1].descriptor().unwrap(), 1_000)
+        .unwrap();
     messages[1].grant(idle_id).unwrap();
     drop(messages);
     peer.child().stop();
@@ -53,12 +55,28 @@ fn stopped_peer() {
     let mut inspector = inspector(&names);
     let mut seen = || inspector.report().unwrap().providers.remove(0);
     let report = seen();
-    assert_eq!((&report.state, report.id, report.is_orphan), (&State::Alive, provider.id(), false));
-    assert_eq!(report.owner.as_ref().map(|owner| owner.id), Some(std::process::id()));
+    assert_eq!(
+        (&report.state, report.id, report.is_orphan),
+        (&State::Alive, provider.id(), false)
+    );
+    assert_eq!(
+        report.owner.as_ref().map(|owner| owner.id),
+        Some(std::process::id())
+    );
     let stats = provider.stats();
-    assert_eq!((report.bytes_held, report.bytes_mapped), (stats.bytes_held as u64, stats.bytes_mapped as u64));
+    assert_eq!(
+        (report.bytes_held, report.bytes_mapped),
+        (stats.bytes_held as u64, stats.bytes_mapped as u64)
+    );
     assert_eq!(report.bytes_leased, LENGTHS.iter().sum::<usize>() as u64);
-    assert_eq!(report.leased.iter().map(|class| class.messages).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(
+        report
+            .leased
+            .iter()
+            .map(|class| class.messages)
+            .collect::<Vec<_>>(),
+        [1, 1]
+    );
     let (waiting, holds) = match &report.peers[..] {
         [one, other] if one.slot == idle_slot => (one, other),
         [one, other] => (other, one),
@@ -66,12 +84,33 @@ fn stopped_peer() {
     };
     let process = holds.process.as_ref().unwrap();
     assert_eq!((process.id, process.is_stopped), (peer.child().id(), true));
-    assert_eq!((holds.messages, holds.bytes, holds.views, holds.grants), (2, report.bytes_leased, 3, 0));
-    assert_eq!((waiting.messages, waiting.bytes, waiting.views, waiting.grants), (1, 1_000, 0, 1));
-    assert!(report.segments.iter().any(|segment| segment.mapped_by.contains(process)));
+    assert_eq!(
+        (holds.messages, holds.bytes, holds.views, holds.grants),
+        (2, report.bytes_leased, 3, 0)
+    );
+    assert_eq!(
+        (
+            waiting.messages,
+            waiting.bytes,
+            waiting.views,
+            waiting.grants
+        ),
+        (1, 1_000, 0, 1)
+    );
+    assert!(report
+        .segments
+        .iter()
+        .any(|segment| segment.mapped_by.contains(process)));
 
     // Only the second inspection knows the age.
-    let age = |report: &ProviderReport| report.peers.iter().find(|peer| peer.views == 3).unwrap().oldest_lease;
+    let age = |report: &ProviderReport| {
+        report
+            .peers
+            .iter()
+            .find(|peer| peer.views == 3)
+            .unwrap()
+            .oldest_lease
+    };
     let (first, second) = (age(&report).unwrap(), age(&seen()).unwrap());
     assert!(first == Duration::ZERO && second > first);
 
@@ -81,7 +120,10 @@ fn stopped_peer() {
     assert_eq!((dead.is_alive, &dead.process), (false, &None));
     provider.reclaim();
     let left = seen();
-    assert_eq!(left.peers.iter().map(|peer| peer.slot).collect::<Vec<_>>(), [idle_slot]);
+    assert_eq!(
+        left.peers.iter().map(|peer| peer.slot).collect::<Vec<_>>(),
+        [idle_slot]
+    );
     assert_eq!(left.bytes_leased, 1_000);
 }
 
@@ -94,9 +136,19 @@ fn orphans() {
     let message = living.alloc(100_000).unwrap();
     owner.kill();
     let report = inspector(&names).report().unwrap();
-    let dead = report.providers.iter().find(|provider| provider.id == id).unwrap();
-    assert_eq!((&dead.state, &dead.owner, dead.is_orphan), (&State::Dead, &None, true));
-    assert!(report.providers.iter().any(|provider| provider.id == living.id() && !provider.is_orphan));
+    let dead = report
+        .providers
+        .iter()
+        .find(|provider| provider.id == id)
+        .unwrap();
+    assert_eq!(
+        (&dead.state, &dead.owner, dead.is_orphan),
+        (&State::Dead, &None, true)
+    );
+    assert!(report
+        .providers
+        .iter()
+        .any(|provider| provider.id == living.id() && !provider.is_orphan));
     let promised = report.orphans();
     assert!(promised.bytes >= 1 << 20, "{promised:?}");
     assert_eq!(Provider::sweep(names.prefix()).unwrap(), promised);
@@ -115,7 +167,12 @@ fn half_made_objects() {
     };
     // An invalid control object with a segment; an empty one; segments alone, one of them not in
     // whole pages.
-    let kept = ["0123456789abcdef.ctl", "0123456789abcdef.1", "fedcba9876543210.3", "other.channel"];
+    let kept = [
+        "0123456789abcdef.ctl",
+        "0123456789abcdef.1",
+        "fedcba9876543210.3",
+        "other.channel",
+    ];
     write(kept[0], 7, 8_192);
     write(kept[1], 7, 8_192);
     write("89abcdef01234567.ctl", 0, 17);
@@ -126,13 +183,32 @@ fn half_made_objects() {
     write("half.0000000000000001.branch", 0, 4_096);
     write(kept[3], 7, 4_096);
     let report = inspector(&names).report().unwrap();
-    let is_orphan: Vec<_> = report.providers.iter().map(|provider| provider.is_orphan).collect();
+    let is_orphan: Vec<_> = report
+        .providers
+        .iter()
+        .map(|provider| provider.is_orphan)
+        .collect();
     assert_eq!(is_orphan, [false, true, true], "{report:?}");
-    let is_orphan: Vec<_> = report.channels.iter().map(|channel| (&channel.name[..], channel.is_orphan)).collect();
+    let is_orphan: Vec<_> = report
+        .channels
+        .iter()
+        .map(|channel| (&channel.name[..], channel.is_orphan))
+        .collect();
     assert_eq!(is_orphan, [("half", true), ("other", false)]);
-    assert_eq!((report.orphans().objects, Provider::sweep(names.prefix()).unwrap()), (4, report.orphans()));
-    assert_eq!(inspector(&names).report().unwrap().orphans(), Swept::default());
-    kept.iter().for_each(|kind| fs::remove_file(shm::path(&format!("{}.{kind}", names.prefix()))).unwrap());
+    assert_eq!(
+        (
+            report.orphans().objects,
+            Provider::sweep(names.prefix()).unwrap()
+        ),
+        (4, report.orphans())
+    );
+    assert_eq!(
+        inspector(&names).report().unwrap().orphans(),
+        Swept::default()
+    );
+    kept.iter().for_each(|kind| {
+        fs::remove_file(shm::path(&format!("{}.{kind}", names.prefix()))).unwrap()
+    });
 }
 
 role!("receiver-that-stays", staying_role);
@@ -149,9 +225,17 @@ fn staying_role(link: &Link, arguments: &[&str]) {
 fn channels() {
     let names = Names::new("inspect-channels");
     let provider = names.provider().build().unwrap();
-    let mut sender = Sender::builder().capacity(8).loans(16).create(&provider, "alone").unwrap();
+    let mut sender = Sender::builder()
+        .capacity(8)
+        .loans(16)
+        .create(&provider, "alone")
+        .unwrap();
     (0..3).for_each(|_| sender.send_bytes(b"early").unwrap());
-    let mut publisher = Publisher::builder().receivers(4).capacity(4).create(&provider, "many").unwrap();
+    let mut publisher = Publisher::builder()
+        .receivers(4)
+        .capacity(4)
+        .create(&provider, "many")
+        .unwrap();
     let options = Receiver::builder().on_full(OnFull::DropNewest).capacity(2);
     let mut receiver = options.open(&names.client(), "many").unwrap();
     let keeper = Child::start_ready("receiver-that-stays", &[names.prefix(), "many"]);
@@ -159,26 +243,66 @@ fn channels() {
         publisher.try_send_bytes(&[number]).unwrap();
     }
     let (_, channels) = look(&names);
-    let [alone, many] = &channels[..] else { panic!("{channels:?}") };
+    let [alone, many] = &channels[..] else {
+        panic!("{channels:?}")
+    };
     let me = std::process::id();
     assert_eq!(
-        (&alone.name[..], &alone.state, alone.is_publisher, alone.is_orphan),
+        (
+            &alone.name[..],
+            &alone.state,
+            alone.is_publisher,
+            alone.is_orphan
+        ),
         ("alone", &State::Alive, false, false)
     );
     assert_eq!(alone.sender.as_ref().map(|sender| sender.id), Some(me));
-    let [never_came] = &alone.receivers[..] else { panic!("{alone:?}") };
-    assert_eq!((never_came.is_alive, never_came.sent, never_came.waiting, never_came.capacity), (false, 3, 3, 8));
-    assert_eq!((many.provider, many.is_publisher), (Some(provider.id()), true));
-    let of = |id: u32| many.receivers.iter().find(|it| it.process.as_ref().is_some_and(|process| process.id == id));
+    let [never_came] = &alone.receivers[..] else {
+        panic!("{alone:?}")
+    };
+    assert_eq!(
+        (
+            never_came.is_alive,
+            never_came.sent,
+            never_came.waiting,
+            never_came.capacity
+        ),
+        (false, 3, 3, 8)
+    );
+    assert_eq!(
+        (many.provider, many.is_publisher),
+        (Some(provider.id()), true)
+    );
+    let of = |id: u32| {
+        many.receivers
+            .iter()
+            .find(|it| it.process.as_ref().is_some_and(|process| process.id == id))
+    };
     let (mine, theirs) = (of(me).unwrap(), of(keeper.id()).unwrap());
-    assert_eq!((mine.is_alive, mine.on_full, mine.capacity), (true, OnFull::DropNewest, 2));
+    assert_eq!(
+        (mine.is_alive, mine.on_full, mine.capacity),
+        (true, OnFull::DropNewest, 2)
+    );
     // One of the three has the extra slot.
-    assert_eq!((mine.sent, mine.waiting, mine.missed.full), (3, 2, 2), "at once, not with the next message");
-    assert_eq!((theirs.on_full, theirs.waiting, theirs.sent), (OnFull::DropOldest, 4, 5));
-    let states: Vec<_> = publisher.receivers().map(|it| (Some(it.id), it.process, it.missed)).collect();
+    assert_eq!(
+        (mine.sent, mine.waiting, mine.missed.full),
+        (3, 2, 2),
+        "at once, not with the next message"
+    );
+    assert_eq!(
+        (theirs.on_full, theirs.waiting, theirs.sent),
+        (OnFull::DropOldest, 4, 5)
+    );
+    let states: Vec<_> = publisher
+        .receivers()
+        .map(|it| (Some(it.id), it.process, it.missed))
+        .collect();
     for (report, process) in [(mine, me), (theirs, keeper.id())] {
         let id = report.id;
-        assert!(states.contains(&(id, Some(process), report.missed)), "the publisher counts alike: {states:?}");
+        assert!(
+            states.contains(&(id, Some(process), report.missed)),
+            "the publisher counts alike: {states:?}"
+        );
         assert!(report.is_connected && !report.is_evicted);
     }
     assert_eq!(receiver.missed(), mine.missed);
@@ -186,12 +310,20 @@ fn channels() {
     assert!(receiver.try_recv().is_err());
     publisher.send_bytes(&[5]).unwrap();
     let (_, channels) = look(&names);
-    let again = channels[1].receivers.iter().find(|it| it.id == mine.id).unwrap();
+    let again = channels[1]
+        .receivers
+        .iter()
+        .find(|it| it.id == mine.id)
+        .unwrap();
     assert_eq!((again.sent, again.waiting, again.missed.full), (4, 1, 2));
 
     keeper.kill();
     let (_, channels) = look(&names);
-    let dead = channels[1].receivers.iter().find(|it| it.id == theirs.id).unwrap();
+    let dead = channels[1]
+        .receivers
+        .iter()
+        .find(|it| it.id == theirs.id)
+        .unwrap();
     assert_eq!((dead.is_alive, dead.is_orphan), (false, true));
     assert_eq!(names.sweep(), 1);
 }
@@ -214,27 +346,55 @@ fn stopped_receiver() {
     const LENGTHS: [usize; 4] = [1_000, 3 << 20, 0, 3 << 20];
     let names = Names::new("inspect-loaned");
     let provider = names.provider().build().unwrap();
-    let mut sender = Sender::builder().capacity(8).loans(4).create(&provider, "c").unwrap();
-    LENGTHS.iter().for_each(|&len| sender.send(provider.alloc(len).unwrap().freeze()).unwrap());
+    let mut sender = Sender::builder()
+        .capacity(8)
+        .loans(4)
+        .create(&provider, "c")
+        .unwrap();
+    LENGTHS
+        .iter()
+        .for_each(|&len| sender.send(provider.alloc(len).unwrap().freeze()).unwrap());
     let mut inspector = inspector(&names);
     let mut seen = || {
         let mut report = inspector.report().unwrap();
-        (report.providers.remove(0), report.channels.remove(0).receivers.remove(0))
+        (
+            report.providers.remove(0),
+            report.channels.remove(0).receivers.remove(0),
+        )
     };
     let (of_all, waiting) = seen();
     let bytes = LENGTHS.iter().sum::<usize>() as u64;
-    assert_eq!((waiting.is_alive, waiting.loaned, waiting.bytes_loaned, of_all.bytes_loaned), (false, 4, bytes, bytes));
+    assert_eq!(
+        (
+            waiting.is_alive,
+            waiting.loaned,
+            waiting.bytes_loaned,
+            of_all.bytes_loaned
+        ),
+        (false, 4, bytes, bytes)
+    );
 
     let child = Child::start_ready("receiver-that-borrows", &[names.prefix(), "c"]);
     child.stop();
     let (of_all, held) = seen();
     let process = held.process.as_ref().unwrap();
     assert_eq!((process.id, process.is_stopped), (child.id(), true));
-    assert_eq!((held.loaned, held.bytes_loaned, held.loans, held.waiting), (3, bytes - 1_000, 4, 2), "read, or waits");
-    let classes: Vec<_> = of_all.loaned.iter().map(|class| (class.size, class.messages, class.bytes)).collect();
+    assert_eq!(
+        (held.loaned, held.bytes_loaned, held.loans, held.waiting),
+        (3, bytes - 1_000, 4, 2),
+        "read, or waits"
+    );
+    let classes: Vec<_> = of_all
+        .loaned
+        .iter()
+        .map(|class| (class.size, class.messages, class.bytes))
+        .collect();
     assert_eq!(classes, [(64, 1, 0), (3 << 20, 2, 6 << 20)]);
     assert_eq!((of_all.bytes_leased, of_all.peers.len()), (0, 0));
-    assert!(held.oldest_loan.is_some_and(|age| age > Duration::ZERO), "seen by both looks");
+    assert!(
+        held.oldest_loan.is_some_and(|age| age > Duration::ZERO),
+        "seen by both looks"
+    );
 
     // Another message now has the number of a returned one.
     sender.send(provider.alloc(5).unwrap().freeze()).unwrap();
@@ -242,10 +402,21 @@ fn stopped_receiver() {
 
     child.kill();
     let (_, dead) = seen();
-    assert_eq!((dead.is_alive, &dead.process, dead.loaned), (false, &None, 4));
+    assert_eq!(
+        (dead.is_alive, &dead.process, dead.loaned),
+        (false, &None, 4)
+    );
     provider.reclaim();
     let (of_all, dead) = seen();
-    assert_eq!((dead.loaned, dead.bytes_loaned, dead.oldest_loan, of_all.bytes_loaned), (0, 0, None, 0));
+    assert_eq!(
+        (
+            dead.loaned,
+            dead.bytes_loaned,
+            dead.oldest_loan,
+            of_all.bytes_loaned
+        ),
+        (0, 0, None, 0)
+    );
     assert!(of_all.loaned.is_empty());
 }
 
@@ -254,13 +425,19 @@ fn stopped_receiver() {
 fn age_of_loan() {
     let names = Names::new("inspect-loan-age");
     let provider = names.provider().build().unwrap();
-    let mut sender = Sender::builder().capacity(2).loans(1).create(&provider, "c").unwrap();
+    let mut sender = Sender::builder()
+        .capacity(2)
+        .loans(1)
+        .create(&provider, "c")
+        .unwrap();
     let mut receiver = Receiver::open(&names.client(), "c").unwrap();
     let mut inspector = inspector(&names);
     let mut age = || inspector.report().unwrap().channels[0].receivers[0].oldest_loan;
     assert_eq!(age(), None);
     for _ in 0..3 {
-        sender.send(provider.alloc(1_000).unwrap().freeze()).unwrap();
+        sender
+            .send(provider.alloc(1_000).unwrap().freeze())
+            .unwrap();
         let message = receiver.recv().unwrap();
         assert_eq!(age(), Some(Duration::ZERO));
         assert!(age().unwrap() > Duration::ZERO);
@@ -277,7 +454,9 @@ fn loan_without_publisher() {
     let mut publisher = Publisher::create(&provider, "c").unwrap();
     let mut receiver = Receiver::open(&names.client(), "c").unwrap();
     for len in [1_000, 2_000] {
-        publisher.send(provider.alloc(len).unwrap().freeze()).unwrap();
+        publisher
+            .send(provider.alloc(len).unwrap().freeze())
+            .unwrap();
     }
     let [first, _second] = [(); 2].map(|()| receiver.recv().unwrap());
     drop((publisher, provider));
@@ -292,9 +471,20 @@ fn loan_without_publisher() {
 fn loans_by_receiver() {
     let names = Names::new("inspect-loaned-steps");
     let provider = names.provider().build().unwrap();
-    let mut publisher = Publisher::builder().receivers(2).capacity(4).loans(8).create(&provider, "c").unwrap();
-    let open = |rule| Receiver::builder().on_full(rule).open(&names.client(), "c").unwrap();
-    let mut receivers = [OnFull::DropOldest, OnFull::DropNewest].map(|rule| (rule, open(rule), Vec::new()));
+    let mut publisher = Publisher::builder()
+        .receivers(2)
+        .capacity(4)
+        .loans(8)
+        .create(&provider, "c")
+        .unwrap();
+    let open = |rule| {
+        Receiver::builder()
+            .on_full(rule)
+            .open(&names.client(), "c")
+            .unwrap()
+    };
+    let mut receivers =
+        [OnFull::DropOldest, OnFull::DropNewest].map(|rule| (rule, open(rule), Vec::new()));
     let mut random = fastrand::Rng::with_seed(17);
     let mut inspector = inspector(&names);
     for step in 0..500 {
@@ -316,20 +506,36 @@ fn loans_by_receiver() {
         }
         let report = inspector.report().unwrap();
         for (rule, _, held) in &receivers {
-            let seen = report.channels[0].receivers.iter().find(|seen| seen.on_full == *rule).unwrap();
+            let seen = report.channels[0]
+                .receivers
+                .iter()
+                .find(|seen| seen.on_full == *rule)
+                .unwrap();
             let buffers = held.iter().filter(|message| !message.is_inline());
-            let (loaned, bytes) =
-                buffers.fold((0, 0), |(loaned, bytes), buffer| (loaned + 1, bytes + buffer.len() as u64));
+            let (loaned, bytes) = buffers.fold((0, 0), |(loaned, bytes), buffer| {
+                (loaned + 1, bytes + buffer.len() as u64)
+            });
             // Beyond the messages being read, at most those that wait.
-            assert!((loaned..=loaned + seen.waiting).contains(&seen.loaned), "{step}: {loaned} {seen:?}");
+            assert!(
+                (loaned..=loaned + seen.waiting).contains(&seen.loaned),
+                "{step}: {loaned} {seen:?}"
+            );
             assert!(
                 seen.bytes_loaned >= bytes && (seen.loaned > loaned || seen.bytes_loaned == bytes),
                 "{step}: {seen:?}"
             );
-            let state = publisher.receivers().into_iter().find(|state| state.on_full == *rule).unwrap();
+            let state = publisher
+                .receivers()
+                .into_iter()
+                .find(|state| state.on_full == *rule)
+                .unwrap();
             assert!(state.loaned >= seen.loaned, "{step}: {state:?} {seen:?}");
         }
-        let of_all: u64 = report.channels[0].receivers.iter().map(|receiver| receiver.bytes_loaned).sum();
+        let of_all: u64 = report.channels[0]
+            .receivers
+            .iter()
+            .map(|receiver| receiver.bytes_loaned)
+            .sum();
         assert_eq!(report.providers[0].bytes_loaned, of_all);
     }
     // Once all messages are received and dropped, no loan is left, even before the publisher looks.
@@ -338,7 +544,13 @@ fn loans_by_receiver() {
         while receiver.try_recv().is_ok() {}
     }
     let report = inspector.report().unwrap();
-    assert!(report.channels[0].receivers.iter().all(|receiver| receiver.loaned == 0), "{report:?}");
+    assert!(
+        report.channels[0]
+            .receivers
+            .iter()
+            .all(|receiver| receiver.loaned == 0),
+        "{report:?}"
+    );
 }
 
 /// Damage neither crashes the operator's tool nor hides other objects.
@@ -346,11 +558,28 @@ fn loans_by_receiver() {
 fn damaged_objects_are_reported() {
     let names = Names::new("inspect-garbage");
     let provider = names.provider().max_shared(8).build().unwrap();
-    let sender = Sender::builder().capacity(2).loans(2).create(&provider, "c").unwrap();
-    let publisher = Publisher::builder().receivers(1).capacity(2).loans(2).create(&provider, "p").unwrap();
+    let sender = Sender::builder()
+        .capacity(2)
+        .loans(2)
+        .create(&provider, "c")
+        .unwrap();
+    let publisher = Publisher::builder()
+        .receivers(1)
+        .capacity(2)
+        .loans(2)
+        .create(&provider, "p")
+        .unwrap();
     let receiver = Receiver::open(&names.client(), "p").unwrap();
-    let genuine: Vec<_> = shm::objects(names.prefix()).iter().map(|file| fs::read(shm::path(file)).unwrap()).collect();
-    let kinds = ["0123456789abcdef.ctl", "0123456789abcdef.1", "d.channel", "d.0123456789abcdef.branch"];
+    let genuine: Vec<_> = shm::objects(names.prefix())
+        .iter()
+        .map(|file| fs::read(shm::path(file)).unwrap())
+        .collect();
+    let kinds = [
+        "0123456789abcdef.ctl",
+        "0123456789abcdef.1",
+        "d.channel",
+        "d.0123456789abcdef.branch",
+    ];
     let words = [0, 3, 1 << 30, u32::MAX];
     for content in &genuine {
         for kind in kinds {
@@ -360,8 +589,12 @@ fn damaged_objects_are_reported() {
                 assert_seen(&names, &provider);
             }
             let file = fs::File::options().write(true).open(&path).unwrap();
-            for (at, word) in (0..48).step_by(8).flat_map(|at| words.map(|word| (at, word))) {
-                file.write_all_at(&content[..content.len().min(4_096)], 0).unwrap();
+            for (at, word) in (0..48)
+                .step_by(8)
+                .flat_map(|at| words.map(|word| (at, word)))
+            {
+                file.write_all_at(&content[..content.len().min(4_096)], 0)
+                    .unwrap();
                 file.write_all_at(&u32::to_ne_bytes(word), at).unwrap();
                 look(&names);
             }
@@ -372,7 +605,11 @@ fn damaged_objects_are_reported() {
         }
     }
     fs::create_dir(shm::path(&format!("{}.e.channel", names.prefix()))).unwrap();
-    std::os::unix::fs::symlink("/nowhere", shm::path(&format!("{}.l.channel", names.prefix()))).unwrap();
+    std::os::unix::fs::symlink(
+        "/nowhere",
+        shm::path(&format!("{}.l.channel", names.prefix())),
+    )
+    .unwrap();
     assert_seen(&names, &provider);
     fs::remove_dir(shm::path(&format!("{}.e.channel", names.prefix()))).unwrap();
     fs::remove_file(shm::path(&format!("{}.l.channel", names.prefix()))).unwrap();
@@ -381,10 +618,18 @@ fn damaged_objects_are_reported() {
 
 fn assert_seen(names: &Names, provider: &Provider) {
     let (providers, channels) = look(names);
-    let own = providers.iter().find(|found| found.id == provider.id()).unwrap();
+    let own = providers
+        .iter()
+        .find(|found| found.id == provider.id())
+        .unwrap();
     assert_eq!(own.state, State::Alive);
-    let alive = channels.iter().filter(|channel| channel.state == State::Alive);
-    assert_eq!(alive.map(|channel| &channel.name[..]).collect::<Vec<_>>(), ["c", "p"]);
+    let alive = channels
+        .iter()
+        .filter(|channel| channel.state == State::Alive);
+    assert_eq!(
+        alive.map(|channel| &channel.name[..]).collect::<Vec<_>>(),
+        ["c", "p"]
+    );
 }
 
 /// Garbage is neither overlooked nor mistaken for a receiver.
@@ -398,15 +643,34 @@ fn damaged_branches_are_listed() {
     let receiver = Receiver::open(&names.client(), "p").unwrap();
     assert_eq!(publisher.receivers().count(), 1);
     let is_branch = |name: &String| name.contains(".p.") && name.ends_with(".branch");
-    let branch = shm::path(&shm::objects(names.prefix()).into_iter().find(is_branch).unwrap());
-    fs::OpenOptions::new().write(true).open(branch).unwrap().write_all_at(&[0x5a; 8], 0).unwrap();
+    let branch = shm::path(
+        &shm::objects(names.prefix())
+            .into_iter()
+            .find(is_branch)
+            .unwrap(),
+    );
+    fs::OpenOptions::new()
+        .write(true)
+        .open(branch)
+        .unwrap()
+        .write_all_at(&[0x5a; 8], 0)
+        .unwrap();
 
     let (_, channels) = look(&names);
-    let [noise, p] = &channels[..] else { panic!("{channels:?}") };
+    let [noise, p] = &channels[..] else {
+        panic!("{channels:?}")
+    };
     assert_eq!((&noise.name[..], &noise.state), ("noise", &State::Dead));
     assert_eq!((&p.name[..], &p.state), ("p", &State::Alive));
     for channel in [noise, p] {
-        assert_eq!((channel.damaged.len(), channel.receivers.len(), channel.orphans.objects), (1, 0, 0));
+        assert_eq!(
+            (
+                channel.damaged.len(),
+                channel.receivers.len(),
+                channel.orphans.objects
+            ),
+            (1, 0, 0)
+        );
         assert!(!channel.damaged[0].problem.is_empty() && !channel.damaged[0].is_orphan);
     }
     assert_eq!(noise.damaged[0].id, 1);
@@ -421,11 +685,16 @@ fn damaged_branches_are_listed() {
 fn waiting_within_capacity() {
     let names = Names::new("inspect-waiting");
     let provider = names.provider().build().unwrap();
-    let sender = Sender::builder().capacity(2).create(&provider, "c").unwrap();
+    let sender = Sender::builder()
+        .capacity(2)
+        .create(&provider, "c")
+        .unwrap();
     let object = shm::channel_object(names.prefix(), "c");
     // All three slots carry a message: the sequence of slot n is n + 1.
     for slot in 0..3_u64 {
-        object.write_all_at(&(slot + 1).to_ne_bytes(), 4096 + slot * 64).unwrap();
+        object
+            .write_all_at(&(slot + 1).to_ne_bytes(), 4096 + slot * 64)
+            .unwrap();
     }
     let (_, channels) = look(&names);
     let receiver = &channels[0].receivers[0];
@@ -441,7 +710,10 @@ fn strangers_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     let report = Inspector::new().prefix(arguments[0]).report().unwrap();
     assert_eq!(report.others.to_string(), arguments[1]);
-    assert!(report.providers.is_empty() && report.channels.is_empty(), "{report:?}");
+    assert!(
+        report.providers.is_empty() && report.channels.is_empty(),
+        "{report:?}"
+    );
     link.send(&Message::Done);
 }
 
@@ -454,7 +726,9 @@ fn objects_of_other_users() {
     let sender = Sender::create(&provider, "c").unwrap();
     let objects = shm::objects(names.prefix()).len().to_string();
     assert_eq!(objects, "3");
-    let Some(stranger) = users::start("stranger-looks", &[names.prefix(), &objects]) else { return };
+    let Some(stranger) = users::start("stranger-looks", &[names.prefix(), &objects]) else {
+        return;
+    };
     stranger.expect_done();
     stranger.finish();
     drop((buffer, sender));
@@ -471,13 +745,26 @@ fn restart_during_look() {
         assert!(report.channels.len() <= 1, "{report:?}");
         for channel in &report.channels {
             assert!(!matches!(channel.state, State::Unusable(_)), "{channel:?}");
-            assert!(channel.state != State::Dead || channel.sender.is_none(), "{channel:?}");
+            assert!(
+                channel.state != State::Dead || channel.sender.is_none(),
+                "{channel:?}"
+            );
         }
-        assert!(report.providers.iter().all(|found| found.state == State::Alive), "{report:?}");
+        assert!(
+            report
+                .providers
+                .iter()
+                .all(|found| found.state == State::Alive),
+            "{report:?}"
+        );
     };
     beside(look, || {
         for _ in 0..5000 {
-            let mut sender = Sender::builder().capacity(2).loans(2).create(&provider, "c").unwrap();
+            let mut sender = Sender::builder()
+                .capacity(2)
+                .loans(2)
+                .create(&provider, "c")
+                .unwrap();
             sender.send_bytes(b"message").unwrap();
         }
     });
@@ -492,7 +779,10 @@ role!("looks-with-few-descriptors", poor_role);
 fn poor_role(link: &Link, arguments: &[&str]) {
     let mut inspector = Inspector::new().prefix(arguments[0]);
     let report = with_only(6, || inspector.report()).unwrap();
-    let alive = report.channels.iter().filter(|channel| channel.state == State::Alive && channel.receivers.len() == 1);
+    let alive = report
+        .channels
+        .iter()
+        .filter(|channel| channel.state == State::Alive && channel.receivers.len() == 1);
     assert_eq!((report.providers.len(), alive.count()), (1, MANY));
     assert!(report.providers[0].owner.is_some());
     link.send(&Message::Done);
@@ -502,7 +792,13 @@ fn poor_role(link: &Link, arguments: &[&str]) {
 fn few_descriptors() {
     let names = Names::new("inspect-many");
     let provider = names.provider().build().unwrap();
-    let sender = |number| Sender::builder().capacity(2).loans(2).create(&provider, &format!("c{number}")).unwrap();
+    let sender = |number| {
+        Sender::builder()
+            .capacity(2)
+            .loans(2)
+            .create(&provider, &format!("c{number}"))
+            .unwrap()
+    };
     let senders: Vec<_> = (0..MANY).map(sender).collect();
     let child = Child::start_ready("looks-with-few-descriptors", &[names.prefix()]);
     child.finish();
@@ -514,7 +810,10 @@ fn few_descriptors() {
 fn no_trace() {
     let names = Names::new("inspect-no-trace");
     let provider = names.provider().build().unwrap();
-    let mut publisher = Publisher::builder().receivers(1).create(&provider, "c").unwrap();
+    let mut publisher = Publisher::builder()
+        .receivers(1)
+        .create(&provider, "c")
+        .unwrap();
     let mut inspector = inspector(&names);
     let before = shm::open_objects(names.prefix(), "");
     let look = || inspector.report().unwrap();

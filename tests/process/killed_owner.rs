@@ -21,16 +21,23 @@ role!("owner", role);
 /// The role: builds a provider with the prefix, publishes one message of each length, and keeps
 /// them.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
-    let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
+    let provider = Provider::builder()
+        .name_prefix(arguments[0])
+        .build()
+        .unwrap();
     link.send(&Message::Provider(provider.id()));
     let messages = LENGTHS.map(|len| shm::message(&provider, len, len as u64));
-    messages.iter().for_each(|message| link.send(&Message::Sent(message.descriptor().unwrap())));
+    messages
+        .iter()
+        .for_each(|message| link.send(&Message::Sent(message.descriptor().unwrap())));
     while link.receive().unwrap().is_some() {}
 }
 
 pub(crate) fn start(names: &Names) -> (Child, ProviderId, [Descriptor; 2]) {
     let owner = Child::start("owner", &[names.prefix()]);
-    let Message::Provider(id) = owner.hear() else { panic!("the owner tells its id first") };
+    let Message::Provider(id) = owner.hear() else {
+        panic!("the owner tells its id first")
+    };
     let descriptors = LENGTHS.map(|_| owner.sent());
     (owner, id, descriptors)
 }
@@ -41,9 +48,14 @@ fn views_outlive_killed_owner() {
     let names = Names::new("owner-dead");
     let (owner, id, descriptors) = start(&names);
     let peer = Peer::start(names.prefix());
-    let attach = |descriptor: Descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap();
+    let attach =
+        |descriptor: Descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap();
     let views = descriptors.map(attach);
-    assert_eq!(peer.trim(), 0, "the owner lives, and all its segments exist");
+    assert_eq!(
+        peer.trim(),
+        0,
+        "the owner lives, and all its segments exist"
+    );
     owner.kill();
 
     views.iter().for_each(|&view| peer.check(view));
@@ -53,10 +65,17 @@ fn views_outlive_killed_owner() {
     assert!(refused.starts_with("ProviderDied"), "{refused}");
     assert_eq!(newcomer.mappings(), 0, "a refused peer keeps no mapping");
 
-    views.iter().chain(&another).for_each(|&view| peer.release(view));
+    views
+        .iter()
+        .chain(&another)
+        .for_each(|&view| peer.release(view));
     assert_eq!(peer.trim(), 2, "the control object and a segment");
     assert_eq!((peer.segments(), peer.mappings()), (0, 0));
-    assert_eq!(shm::objects(names.prefix()), [""; 0], "the last reader has removed them");
+    assert_eq!(
+        shm::objects(names.prefix()),
+        [""; 0],
+        "the last reader has removed them"
+    );
     let refused = peer.connect(id).unwrap_err();
     assert!(refused.starts_with("NoProvider"), "{refused}");
 }
@@ -67,16 +86,24 @@ fn trim_spares_views_of_killed_owner() {
     let names = Names::new("owner-trim");
     let (owner, _, descriptors) = start(&names);
     let peer = Peer::start(names.prefix());
-    let views = descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
+    let views =
+        descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
     owner.kill();
     assert_eq!(peer.trim(), 2);
     assert_eq!(peer.segments(), 0);
     views.iter().for_each(|&view| peer.check(view));
     let swept = Provider::sweep(names.prefix()).unwrap();
-    assert_eq!(swept.objects, 2, "a swept object stays mapped where it is read");
+    assert_eq!(
+        swept.objects, 2,
+        "a swept object stays mapped where it is read"
+    );
     views.iter().for_each(|&view| peer.check(view));
     views.iter().for_each(|&view| peer.release(view));
-    assert_eq!(peer.mappings(), 0, "what the views needed is let go with them");
+    assert_eq!(
+        peer.mappings(),
+        0,
+        "what the views needed is let go with them"
+    );
 }
 
 #[test]
@@ -84,9 +111,14 @@ fn views_outlive_exited_owner() {
     let names = Names::new("owner-ends");
     let (owner, id, descriptors) = start(&names);
     let peer = Peer::start(names.prefix());
-    let views = descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
+    let views =
+        descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
     owner.shut_down();
-    assert_eq!(shm::objects(names.prefix()), [""; 0], "it has removed its objects");
+    assert_eq!(
+        shm::objects(names.prefix()),
+        [""; 0],
+        "it has removed its objects"
+    );
     views.iter().for_each(|&view| peer.check(view));
     let newcomer = Peer::start(names.prefix()).connect(id).unwrap_err();
     assert!(newcomer.starts_with("NoProvider"), "{newcomer}");
@@ -132,21 +164,31 @@ struct Published {
 fn publish(link: &Link, prefix: &str) -> (Provider, Vec<Published>) {
     let provider = small_builder(prefix).build().unwrap();
     let lengths = [100_000, 100_000, 200_000, 1_000];
-    let messages: Vec<_> = lengths.iter().map(|&len| published(&provider, len)).collect();
+    let messages: Vec<_> = lengths
+        .iter()
+        .map(|&len| published(&provider, len))
+        .collect();
     link.send(&Message::Sent(messages[0].descriptor));
     (provider, messages)
 }
 
 fn published(provider: &Provider, len: usize) -> Published {
     let message = shm::message(provider, len, len as u64);
-    Published { descriptor: message.descriptor().unwrap(), _message: message }
+    Published {
+        descriptor: message.descriptor().unwrap(),
+        _message: message,
+    }
 }
 
 /// A control object, a short first segment, and a longer second one.
 const OBJECTS: usize = 3;
 
 fn small_builder(prefix: &str) -> ProviderBuilder {
-    Provider::builder().name_prefix(prefix).max_bytes(1 << 20).tuning(Tuning::new().arena_size(64 << 10)).max_shared(64)
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(1 << 20)
+        .tuning(Tuning::new().arena_size(64 << 10))
+        .max_shared(64)
 }
 
 fn first_message(owner: &Child) -> Descriptor {
@@ -166,11 +208,21 @@ fn build_sweeps() {
     let descriptor = killed_owner(&names);
     assert_eq!(shm::objects(names.prefix()).len(), OBJECTS);
     let refused = names.client().attach(&descriptor).unwrap_err();
-    assert!(matches!(refused, shm_pool::AttachError::ProviderDied { .. }), "{refused}");
+    assert!(
+        matches!(refused, shm_pool::AttachError::ProviderDied { .. }),
+        "{refused}"
+    );
     let provider = small_builder(names.prefix()).build().unwrap();
-    assert_eq!(shm::objects(names.prefix()).len(), 1, "its own control object");
+    assert_eq!(
+        shm::objects(names.prefix()).len(),
+        1,
+        "its own control object"
+    );
     let refused = names.client().attach(&descriptor).unwrap_err();
-    assert!(matches!(refused, shm_pool::AttachError::NoProvider { .. }), "{refused}");
+    assert!(
+        matches!(refused, shm_pool::AttachError::NoProvider { .. }),
+        "{refused}"
+    );
     drop(provider);
 }
 
@@ -188,19 +240,38 @@ fn sweep_spares_readers() {
     let descriptor = first_message(&owner);
     let peer = Peer::start(names.prefix());
     let view = peer.attach(descriptor, 100_000).unwrap();
-    assert_eq!(Provider::sweep(names.prefix()).unwrap().objects, 0, "all owners live");
+    assert_eq!(
+        Provider::sweep(names.prefix()).unwrap().objects,
+        0,
+        "all owners live"
+    );
     owner.kill();
     let swept = Provider::sweep(names.prefix()).unwrap();
     assert_eq!(swept.objects, OBJECTS);
     assert!(swept.bytes >= 100_000 * 2 + 200_000 + 1_000, "{swept:?}");
-    assert_eq!(Provider::sweep(names.prefix()).unwrap().objects, 0, "all is swept");
+    assert_eq!(
+        Provider::sweep(names.prefix()).unwrap().objects,
+        0,
+        "all is swept"
+    );
 
     peer.check(view);
     peer.release(view);
-    assert_eq!((peer.segments(), peer.trim()), (0, 1), "a segment, with its last view; the control object");
+    assert_eq!(
+        (peer.segments(), peer.trim()),
+        (0, 1),
+        "a segment, with its last view; the control object"
+    );
     let client = names.client();
     shm::check(&client.attach(&kept.descriptor).unwrap(), 100_000).unwrap();
-    shm::check(&elsewhere.client().attach(&kept_elsewhere.descriptor).unwrap(), 1_000).unwrap();
+    shm::check(
+        &elsewhere
+            .client()
+            .attach(&kept_elsewhere.descriptor)
+            .unwrap(),
+        1_000,
+    )
+    .unwrap();
     shm::check(&published(&living, 200_000)._message, 200_000).unwrap();
 }
 
@@ -210,10 +281,16 @@ fn half_made_objects_are_swept() {
     let object = |what: &str| shm::path(&format!("{}.{:016x}.{what}", names.prefix(), MADE_UP));
     // Killed after `shm_open` or `posix_fallocate`; with the control object already removed; with a
     // truncated header.
-    let states: [&[(&str, usize)]; 4] =
-        [&[("ctl", 0)], &[("ctl", 8192), ("1", 0)], &[("2a", 4096), ("ffffffffffffffff", 0)], &[("ctl", 17), ("3", 0)]];
+    let states: [&[(&str, usize)]; 4] = [
+        &[("ctl", 0)],
+        &[("ctl", 8192), ("1", 0)],
+        &[("2a", 4096), ("ffffffffffffffff", 0)],
+        &[("ctl", 17), ("3", 0)],
+    ];
     for state in states {
-        state.iter().for_each(|&(what, len)| fs::write(object(what), vec![0; len]).unwrap());
+        state
+            .iter()
+            .for_each(|&(what, len)| fs::write(object(what), vec![0; len]).unwrap());
         assert_eq!(names.sweep(), state.len(), "{state:?}");
         assert_eq!(shm::objects(names.prefix()), [""; 0], "{state:?}");
     }
@@ -226,8 +303,16 @@ fn foreign_objects() {
     let id = |last: u64| format!("{:016x}", MADE_UP + last);
     let target = shm::path(&file("target"));
     fs::write(&target, b"keep").unwrap();
-    let others = ["notes", "0123.ctl", "0123456789abcdef.ctl.bak", "0123456789abcdef.01", "0123456789ABCDEF.ctl"];
-    others.iter().for_each(|other| fs::write(shm::path(&file(other)), b"keep").unwrap());
+    let others = [
+        "notes",
+        "0123.ctl",
+        "0123456789abcdef.ctl.bak",
+        "0123456789abcdef.01",
+        "0123456789ABCDEF.ctl",
+    ];
+    others
+        .iter()
+        .for_each(|other| fs::write(shm::path(&file(other)), b"keep").unwrap());
     symlink(&target, shm::path(&file(&format!("{}.ctl", id(1))))).unwrap();
     fs::create_dir(shm::path(&file(&format!("{}.ctl", id(2))))).unwrap();
     sys::make_pipe(&shm::path(&file(&format!("{}.ctl", id(3)))));
@@ -241,7 +326,9 @@ fn foreign_objects() {
     assert_eq!(shm::objects(names.prefix()), before);
     for name in before {
         let path = shm::path(&name);
-        fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
+        fs::remove_file(&path)
+            .or_else(|_| fs::remove_dir(&path))
+            .unwrap();
     }
 }
 
@@ -249,15 +336,26 @@ fn foreign_objects() {
 fn file_with_our_name() {
     let names = Names::new("sweep-foreign");
     let pages = [vec![b'x'; 8192], vec![b'x'; 4096], vec![b'x'; 9]];
-    let object = |last: u64, what: &str| shm::path(&format!("{}.{:016x}.{what}", names.prefix(), MADE_UP + last));
+    let object = |last: u64, what: &str| {
+        shm::path(&format!(
+            "{}.{:016x}.{what}",
+            names.prefix(),
+            MADE_UP + last
+        ))
+    };
     let mut files = Vec::new();
     // An invalid control object: its segments are recognized by its name.
     for (last, content) in (0..).zip(&pages) {
-        files.extend([(object(last, "ctl"), content), (object(last, "1"), &pages[1])]);
+        files.extend([
+            (object(last, "ctl"), content),
+            (object(last, "1"), &pages[1]),
+        ]);
     }
     // Segments without an owner: not in whole pages.
     files.push((object(8, "1"), &pages[2]));
-    files.iter().for_each(|(path, content)| fs::write(path, content).unwrap());
+    files
+        .iter()
+        .for_each(|(path, content)| fs::write(path, content).unwrap());
     assert_eq!(names.sweep(), 0);
     drop(names.provider().build().unwrap());
     for (path, content) in files {
@@ -281,7 +379,9 @@ fn hard_link() {
     let second = all.iter().rfind(|file| file.ends_with(".2")).unwrap();
     let own = second.trim_end_matches(".2");
     let is_linked = |file: &&String| {
-        file.ends_with(".channel") || *file == second || file.ends_with(".ctl") && !file.starts_with(own)
+        file.ends_with(".channel")
+            || *file == second
+            || file.ends_with(".ctl") && !file.starts_with(own)
     };
     let linked: Vec<&String> = all.iter().filter(is_linked).collect();
     assert_eq!(linked.len(), 3, "{all:?}");
@@ -295,7 +395,10 @@ fn hard_link() {
     assert_eq!(names.sweep(), OBJECTS - 1);
     drop(names.provider().build().unwrap());
     for (file, content) in linked.iter().zip(contents) {
-        assert!(shm::path(file).exists() && fs::read(kept(file)).unwrap() == content, "{file}");
+        assert!(
+            shm::path(file).exists() && fs::read(kept(file)).unwrap() == content,
+            "{file}"
+        );
         fs::remove_file(kept(file)).unwrap();
     }
     assert_eq!(names.sweep(), linked.len(), "they have one name again");
@@ -309,7 +412,11 @@ fn concurrent_sweeps() {
         killed_owner(&names);
         let sweep = || Provider::sweep(names.prefix()).unwrap();
         let start_two = || {
-            thread::scope(|scope| [(); 2].map(|()| scope.spawn(|| start_and_end(names.prefix()))).map(|it| it.join()))
+            thread::scope(|scope| {
+                [(); 2]
+                    .map(|()| scope.spawn(|| start_and_end(names.prefix())))
+                    .map(|it| it.join())
+            })
         };
         let ((results, _), _) = beside(sweep, || beside(sweep, start_two));
         results.into_iter().for_each(|result| result.unwrap());
@@ -334,10 +441,17 @@ fn killed_owner_with_forked_child() {
     let descriptor = first_message(&owner);
     let link = owner.kill_but_keep_link();
     let refused = names.client().attach(&descriptor).unwrap_err();
-    assert!(matches!(refused, shm_pool::AttachError::ProviderDied { .. }), "{refused}");
+    assert!(
+        matches!(refused, shm_pool::AttachError::ProviderDied { .. }),
+        "{refused}"
+    );
     assert_eq!(names.sweep(), OBJECTS);
     link.send(&Message::Go);
-    assert_eq!(link.receive().unwrap(), Some(Message::Done), "the forked child has lived all the time");
+    assert_eq!(
+        link.receive().unwrap(),
+        Some(Message::Done),
+        "the forked child has lived all the time"
+    );
 }
 
 // ---- a client that connects while a dead owner is swept -----------------------------------------
@@ -353,7 +467,12 @@ const OWNERS: u64 = 300;
 fn connect_during_sweep() {
     let names = Names::new("connect-swept");
     let provider = names.provider().max_shared(1).build().unwrap();
-    let mut object = fs::read(shm::path(&format!("{}.{}.ctl", names.prefix(), provider.id()))).unwrap();
+    let mut object = fs::read(shm::path(&format!(
+        "{}.{}.ctl",
+        names.prefix(),
+        provider.id()
+    )))
+    .unwrap();
     for owner in 1..=OWNERS {
         // As left by a killed owner: an open control object whose lock is free.
         let id = ProviderId::from_u64(owner);
@@ -373,10 +492,16 @@ fn connect_during_sweep() {
             }
         });
         let error = connected.expect_err("a connection to a dead owner");
-        let is_typed = matches!(error, AttachError::NoProvider { .. } | AttachError::Closed { .. });
+        let is_typed = matches!(
+            error,
+            AttachError::NoProvider { .. } | AttachError::Closed { .. }
+        );
         assert!(is_typed, "owner {owner}: {error:?}");
     }
-    assert!(names.client().connect(provider.id()).is_ok(), "the living one is not swept");
+    assert!(
+        names.client().connect(provider.id()).is_ok(),
+        "the living one is not swept"
+    );
 }
 
 // ---- the last reader (D24) ----------------------------------------------------------------------
@@ -392,7 +517,10 @@ const MUCH: usize = 3 << 19;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn builder(prefix: &str) -> ProviderBuilder {
-    Provider::builder().name_prefix(prefix).max_bytes(16 << 20).max_shared(64)
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(16 << 20)
+        .max_shared(64)
 }
 
 fn open(prefix: &str) -> Receiver {
@@ -403,7 +531,9 @@ role!("last-reader-owner", owner_role);
 
 /// The role of an owner that sends two messages: through a pair, a publisher, or as descriptors.
 fn owner_role(link: &Link, arguments: &[&str]) {
-    let [prefix, way, len] = arguments else { panic!("a prefix, a way, and a length") };
+    let [prefix, way, len] = arguments else {
+        panic!("a prefix, a way, and a length")
+    };
     let provider = builder(prefix).build().unwrap();
     let len = len.parse().unwrap();
     match *way {
@@ -411,15 +541,29 @@ fn owner_role(link: &Link, arguments: &[&str]) {
             let mut sender = Sender::create(&provider, CHANNEL).unwrap();
             link.send(&Message::Done);
             sender.wait_for_receiver(Duration::MAX).unwrap();
-            (0..2).for_each(|_| sender.send(shm::message(&provider, len, len as u64)).unwrap());
+            (0..2).for_each(|_| {
+                sender
+                    .send(shm::message(&provider, len, len as u64))
+                    .unwrap()
+            });
             link.done_until_end();
         }
         "publisher" => {
-            let mut publisher = Publisher::builder().on_full(OnFull::Block).create(&provider, CHANNEL).unwrap();
+            let mut publisher = Publisher::builder()
+                .on_full(OnFull::Block)
+                .create(&provider, CHANNEL)
+                .unwrap();
             link.send(&Message::Done);
             publisher.wait_for_receivers(1, Duration::MAX).unwrap();
-            (0..2)
-                .for_each(|_| assert!(publisher.send(shm::message(&provider, len, len as u64)).unwrap().receivers > 0));
+            (0..2).for_each(|_| {
+                assert!(
+                    publisher
+                        .send(shm::message(&provider, len, len as u64))
+                        .unwrap()
+                        .receivers
+                        > 0
+                )
+            });
             link.done_until_end();
         }
         _ => {
@@ -449,7 +593,10 @@ role!("last-reader-successor", successor_role);
 /// The role of a restarted owner: waits for memory, and reports how long that took.
 fn successor_role(link: &Link, arguments: &[&str]) {
     let provider = builder(arguments[0]).build().unwrap();
-    assert!(provider.alloc(MOST).unwrap_err().is_exhausted(), "the dead owner's memory is still read");
+    assert!(
+        provider.alloc(MOST).unwrap_err().is_exhausted(),
+        "the dead owner's memory is still read"
+    );
     link.send(&Message::Done);
     let start = Instant::now();
     provider.alloc_timeout(MOST, 5 * SECOND).unwrap().fill(1);
@@ -466,7 +613,9 @@ fn start_both(prefix: &str, way: &str, len: usize) -> (Child, Child) {
     let owner = start_owner(prefix, way, len);
     owner.expect_done();
     let reader = Child::start("last-reader", &[prefix]);
-    [&reader, &owner, &reader].into_iter().for_each(Child::expect_done);
+    [&reader, &owner, &reader]
+        .into_iter()
+        .for_each(Child::expect_done);
     (owner, reader)
 }
 
@@ -485,13 +634,22 @@ fn last_message_sweeps() {
         let first = receiver.recv().unwrap();
         let second = receiver.recv().unwrap();
         assert!(receiver.recv().is_err(), "{way}: the owner is dead");
-        [&first, &second].into_iter().for_each(|message| shm::check(message, 100_000).unwrap());
-        assert!(shm::objects(names.prefix()).len() > 1, "{way}: somebody reads");
+        [&first, &second]
+            .into_iter()
+            .for_each(|message| shm::check(message, 100_000).unwrap());
+        assert!(
+            shm::objects(names.prefix()).len() > 1,
+            "{way}: somebody reads"
+        );
         // In any order, and in any thread.
         drop(receiver);
         drop(first);
         thread::spawn(|| drop(second)).join().unwrap();
-        assert_eq!(shm::objects(names.prefix()).len(), 1, "{way}: the next one's control object");
+        assert_eq!(
+            shm::objects(names.prefix()).len(),
+            1,
+            "{way}: the next one's control object"
+        );
         drop(next);
     }
 }
@@ -540,7 +698,9 @@ fn forked_child_sweeps_nothing() {
     owner.expect_done();
     owner.kill();
     let before = shm::objects(names.prefix());
-    let Some(forked) = sys::fork() else { sys::end_with(|| drop(receiver)) };
+    let Some(forked) = sys::fork() else {
+        sys::end_with(|| drop(receiver))
+    };
     forked.finish();
     assert_eq!(shm::objects(names.prefix()), before);
     drop(receiver);
@@ -559,7 +719,9 @@ fn last_client_sweeps() {
     owner.kill();
     drop(first);
     drop(view);
-    let view = second.attach(&descriptor).expect("it was connected before the owner died");
+    let view = second
+        .attach(&descriptor)
+        .expect("it was connected before the owner died");
     drop(second);
     shm::check(&view, 100_000).unwrap();
     drop(view);
@@ -576,8 +738,14 @@ fn last_view_frees_swept_segment() {
     let views = [(); 2].map(|()| client.attach(&descriptor).unwrap());
     owner.kill();
     drop(names.provider().build().unwrap());
-    assert_eq!(shm::mappings(names.prefix()), 2, "the control object and a segment");
-    views.iter().for_each(|view| shm::check(view, 100_000).unwrap());
+    assert_eq!(
+        shm::mappings(names.prefix()),
+        2,
+        "the control object and a segment"
+    );
+    views
+        .iter()
+        .for_each(|view| shm::check(view, 100_000).unwrap());
     drop(views);
     assert_eq!(shm::mappings(names.prefix()), 1, "the control object");
     drop(client);
@@ -586,7 +754,10 @@ fn last_view_frees_swept_segment() {
 /// It starts as soon as all readers have released their memory.
 #[test]
 fn waiting_successor_is_served() {
-    for (way, is_killed) in ["pair", "publisher"].into_iter().flat_map(|way| [(way, false), (way, true)]) {
+    for (way, is_killed) in ["pair", "publisher"]
+        .into_iter()
+        .flat_map(|way| [(way, false), (way, true)])
+    {
         in_small_shm_for(&format!("{way}-{is_killed}"), |prefix| {
             let (owner, reader) = start_both(prefix, way, MUCH);
             owner.kill();
@@ -616,9 +787,17 @@ fn shortage_sweeps() {
             match what {
                 "alloc" => provider.alloc(MOST).unwrap().fill(1),
                 // Rings of 2 MiB.
-                "sender" => drop(Sender::builder().capacity(32 << 10).create(&provider, "large").unwrap()),
+                "sender" => drop(
+                    Sender::builder()
+                        .capacity(32 << 10)
+                        .create(&provider, "large")
+                        .unwrap(),
+                ),
                 _ => {
-                    let publisher = Publisher::builder().capacity(32 << 10).create(&provider, "large").unwrap();
+                    let publisher = Publisher::builder()
+                        .capacity(32 << 10)
+                        .create(&provider, "large")
+                        .unwrap();
                     drop(Receiver::open(&shm::client(prefix), "large").unwrap());
                     drop(publisher);
                 }

@@ -8,7 +8,8 @@ use crate::sys::{self, Ending};
 use crate::threads::SetOnDrop;
 use crate::wire::{Link, Message};
 use shm_pool::{
-    AllocErrorKind, AttachError, Client, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView, Tuning,
+    AllocErrorKind, AttachError, Client, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView,
+    Tuning,
 };
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -38,12 +39,19 @@ struct Scene {
 
 impl Scene {
     fn new(names: &Names, len: usize, max_bytes: usize) -> Self {
-        let provider =
-            names.provider().max_bytes(max_bytes).tuning(Tuning::new().arena_size(64 << 10)).build().unwrap();
+        let provider = names
+            .provider()
+            .max_bytes(max_bytes)
+            .tuning(Tuning::new().arena_size(64 << 10))
+            .build()
+            .unwrap();
         let victim = Peer::start(names.prefix());
         let victim_id = victim.connect(provider.id()).unwrap();
         // As many views and grants as possible: the victim's counters are full.
-        let (viewed, granted) = (shm::message(&provider, len, 0), shm::message(&provider, len, 1));
+        let (viewed, granted) = (
+            shm::message(&provider, len, 0),
+            shm::message(&provider, len, 1),
+        );
         for _ in 0..VIEWS {
             victim.attach(viewed.descriptor().unwrap(), 0).unwrap();
         }
@@ -52,19 +60,35 @@ impl Scene {
             granted.grant(victim_id).unwrap();
         }
         let one_more = granted.grant(victim_id).unwrap_err();
-        assert_eq!(one_more, ShareError::TooManyGrants { peer: victim_id, max: GRANTS });
+        assert_eq!(
+            one_more,
+            ShareError::TooManyGrants {
+                peer: victim_id,
+                max: GRANTS
+            }
+        );
         // The victim leases the survivors' messages, too.
         let survivors = [2, 3].map(|seed| {
             let survivor = Peer::start(names.prefix());
             let message = shm::message(&provider, len, seed);
             victim.attach(message.descriptor().unwrap(), seed).unwrap();
             message.grant(victim_id).unwrap();
-            let view = survivor.attach(message.descriptor().unwrap(), seed).unwrap();
+            let view = survivor
+                .attach(message.descriptor().unwrap(), seed)
+                .unwrap();
             (survivor, view)
         });
         drop((viewed, granted));
-        let held: Vec<_> = std::iter::from_fn(|| provider.alloc(len).ok().map(ShmBuf::from)).collect();
-        let scene = Self { provider, len, victim: Some(victim), victim_id, survivors, held };
+        let held: Vec<_> =
+            std::iter::from_fn(|| provider.alloc(len).ok().map(ShmBuf::from)).collect();
+        let scene = Self {
+            provider,
+            len,
+            victim: Some(victim),
+            victim_id,
+            survivors,
+            held,
+        };
         scene.assert_exhausted(LOST + KEPT);
         scene
     }
@@ -86,8 +110,13 @@ impl Scene {
     }
 
     fn assert_exhausted(&self, leased_messages: usize) {
-        let error = self.provider.alloc(self.len).expect_err("the cap is reached");
-        let AllocErrorKind::Exhausted { leased, .. } = *error.kind() else { panic!("{error}") };
+        let error = self
+            .provider
+            .alloc(self.len)
+            .expect_err("the cap is reached");
+        let AllocErrorKind::Exhausted { leased, .. } = *error.kind() else {
+            panic!("{error}")
+        };
         assert_eq!(leased, leased_messages * self.len);
     }
 
@@ -100,10 +129,18 @@ impl Scene {
             self.held.push(buffer.freeze());
         }
         self.assert_exhausted(KEPT);
-        self.survivors.iter().for_each(|(survivor, view)| survivor.check(*view));
+        self.survivors
+            .iter()
+            .for_each(|(survivor, view)| survivor.check(*view));
         let refused = self.held[0].grant(self.victim_id).unwrap_err();
-        assert_eq!(refused, ShareError::PeerDisconnected(self.victim_id), "a grant to the dead would be lost");
-        self.survivors.iter().for_each(|(survivor, view)| survivor.release(*view));
+        assert_eq!(
+            refused,
+            ShareError::PeerDisconnected(self.victim_id),
+            "a grant to the dead would be lost"
+        );
+        self.survivors
+            .iter()
+            .for_each(|(survivor, view)| survivor.release(*view));
         let last = [(); KEPT].map(|()| self.provider.alloc(self.len).unwrap());
         self.assert_exhausted(0);
         drop(last);
@@ -133,7 +170,11 @@ fn trim_reclaims() {
     let names = Names::new("killed-trim");
     let mut scene = Scene::new(&names, 256 << 10, 2 << 20);
     let before = scene.provider.stats();
-    assert_eq!(scene.provider.trim(), 0, "nothing is free while the victim lives");
+    assert_eq!(
+        scene.provider.trim(),
+        0,
+        "nothing is free while the victim lives"
+    );
     scene.kill_the_victim();
     assert_eq!(scene.provider.trim(), LOST * scene.len);
     let after = scene.provider.stats();
@@ -148,7 +189,10 @@ fn trim_spares_living_peer() {
     let provider = names.provider().max_bytes(1 << 20).build().unwrap();
     let peer = Peer::start(names.prefix());
     let id = peer.connect(provider.id()).unwrap();
-    let (viewed, granted) = (shm::message(&provider, 100_000, 1), shm::message(&provider, 100_000, 2));
+    let (viewed, granted) = (
+        shm::message(&provider, 100_000, 1),
+        shm::message(&provider, 100_000, 2),
+    );
     let view = peer.attach(viewed.descriptor().unwrap(), 1).unwrap();
     let descriptor = granted.grant(id).unwrap();
     drop((viewed, granted));
@@ -176,13 +220,31 @@ fn reclaim_after_any_end() {
         let names = Names::new(&format!("reclaimed-{how:?}"));
         let mut scene = Scene::new(&names, 4 << 10, 64 << 10);
         assert_eq!(scene.provider.reclaim(), 0, "everybody lives");
-        assert_eq!(scene.provider.stats().bytes_leased, (LOST + KEPT) * scene.len);
+        assert_eq!(
+            scene.provider.stats().bytes_leased,
+            (LOST + KEPT) * scene.len
+        );
         scene.end_the_victim(how);
-        assert_eq!(scene.provider.stats().bytes_leased, (LOST + KEPT) * scene.len, "nobody has looked yet");
-        assert_eq!(scene.provider.reclaim(), LOST + KEPT, "{how:?}: each message once, however often it was leased");
+        assert_eq!(
+            scene.provider.stats().bytes_leased,
+            (LOST + KEPT) * scene.len,
+            "nobody has looked yet"
+        );
+        assert_eq!(
+            scene.provider.reclaim(),
+            LOST + KEPT,
+            "{how:?}: each message once, however often it was leased"
+        );
         assert_eq!(scene.provider.reclaim(), 0, "all was found at once");
-        assert_eq!(scene.provider.stats().bytes_leased, KEPT * scene.len, "{how:?}: what the survivors hold");
-        scene.survivors.iter().for_each(|(survivor, view)| survivor.check(*view));
+        assert_eq!(
+            scene.provider.stats().bytes_leased,
+            KEPT * scene.len,
+            "{how:?}: what the survivors hold"
+        );
+        scene
+            .survivors
+            .iter()
+            .for_each(|(survivor, view)| survivor.check(*view));
         scene.assert_only_the_victims_memory_is_free();
     }
 }
@@ -195,7 +257,11 @@ const EPOCHS: u64 = 32;
 
 fn control(names: &Names, provider: ProviderId) -> File {
     let path = shm::path(&format!("{}.{provider}.ctl", names.prefix()));
-    OpenOptions::new().read(true).write(true).open(path).expect("the control object has its documented name")
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .expect("the control object has its documented name")
 }
 
 fn epoch(peer: PeerId) -> u64 {
@@ -217,7 +283,10 @@ fn killed_during_disconnect() {
     let control = control(&names, provider.id());
     let victim = Peer::start(names.prefix());
     let dead = victim.connect(provider.id()).unwrap();
-    let (read, granted) = (shm::message(&provider, 5_000, 1), shm::message(&provider, 5_000, 2));
+    let (read, granted) = (
+        shm::message(&provider, 5_000, 1),
+        shm::message(&provider, 5_000, 2),
+    );
     victim.attach(read.descriptor().unwrap(), 1).unwrap();
     let untaken = granted.grant(dead).unwrap();
     victim.kill();
@@ -225,22 +294,45 @@ fn killed_during_disconnect() {
     let at = EPOCHS + 8 * u64::from(dead.slot());
     let mut word = [0; 8];
     control.read_exact_at(&mut word, at).unwrap();
-    assert_eq!(u64::from_le_bytes(word), epoch(dead), "the header has the slot's epoch elsewhere");
-    control.write_all_at(&(epoch(dead) + 1).to_le_bytes(), at).unwrap();
+    assert_eq!(
+        u64::from_le_bytes(word),
+        epoch(dead),
+        "the header has the slot's epoch elsewhere"
+    );
+    control
+        .write_all_at(&(epoch(dead) + 1).to_le_bytes(), at)
+        .unwrap();
 
-    assert!(read.is_leased() && granted.is_leased(), "nobody has looked yet");
-    assert_eq!(granted.grant(dead), Err(ShareError::PeerDisconnected(dead)), "it had begun to leave");
-    assert_eq!((provider.reclaim(), provider.reclaim()), (2, 0), "both messages, and once");
+    assert!(
+        read.is_leased() && granted.is_leased(),
+        "nobody has looked yet"
+    );
+    assert_eq!(
+        granted.grant(dead),
+        Err(ShareError::PeerDisconnected(dead)),
+        "it had begun to leave"
+    );
+    assert_eq!(
+        (provider.reclaim(), provider.reclaim()),
+        (2, 0),
+        "both messages, and once"
+    );
     assert!(!read.is_leased() && !granted.is_leased());
 
     let next = Peer::start(names.prefix());
     let living = next.connect(provider.id()).unwrap();
     assert_eq!(living.slot(), dead.slot(), "the test needs the slot again");
-    assert_eq!(next.attach(untaken, 2).unwrap_err(), "NotGranted", "a grant is not inherited");
+    assert_eq!(
+        next.attach(untaken, 2).unwrap_err(),
+        "NotGranted",
+        "a grant is not inherited"
+    );
     assert_eq!(granted.grant(dead), Err(ShareError::PeerDisconnected(dead)));
     let own = granted.grant(living).unwrap();
     assert_eq!(provider.reclaim(), 0, "the slot is a living peer's now");
-    let view = next.attach(own, 2).expect("the living peer's grant is there");
+    let view = next
+        .attach(own, 2)
+        .expect("the living peer's grant is there");
     assert!(granted.is_leased());
     next.release(view);
     assert!(!granted.is_leased());
@@ -272,7 +364,9 @@ fn no_grant_to_empty_slot() {
 fn forged_slot_state() {
     let names = Names::new("leaving-wild");
     let provider = names.provider().build().unwrap();
-    let messages: Vec<_> = (0..5).map(|seed| shm::message(&provider, 5_000, seed)).collect();
+    let messages: Vec<_> = (0..5)
+        .map(|seed| shm::message(&provider, 5_000, seed))
+        .collect();
     let victim = Peer::start(names.prefix());
     for (seed, message) in (0..).zip(&messages) {
         victim.attach(message.descriptor().unwrap(), seed).unwrap();
@@ -280,7 +374,11 @@ fn forged_slot_state() {
     let control = control(&names, provider.id());
     let mut word = [0; 4];
     control.read_exact_at(&mut word, HIGH_WATER).unwrap();
-    assert_eq!(u32::from_le_bytes(word), 5, "the header has the number of used records elsewhere");
+    assert_eq!(
+        u32::from_le_bytes(word),
+        5,
+        "the header has the number of used records elsewhere"
+    );
     control.write_all_at(&[0; 4], HIGH_WATER).unwrap();
     victim.kill();
     assert_eq!(provider.reclaim(), messages.len());
@@ -299,10 +397,16 @@ fn killed_peer_frees_slot() {
     let victim = Peer::start(names.prefix());
     let dead = victim.connect(provider.id()).unwrap();
     let clients: Vec<Client> = (1..PEERS).map(|_| names.client()).collect();
-    let ids: Vec<_> = clients.iter().map(|client| client.connect(provider.id()).unwrap()).collect();
+    let ids: Vec<_> = clients
+        .iter()
+        .map(|client| client.connect(provider.id()).unwrap())
+        .collect();
     let one_more = names.client();
     let refused = one_more.connect(provider.id()).unwrap_err();
-    assert!(matches!(refused, AttachError::TooManyPeers { max: PEERS, .. }), "{refused}");
+    assert!(
+        matches!(refused, AttachError::TooManyPeers { max: PEERS, .. }),
+        "{refused}"
+    );
 
     let message = shm::message(&provider, 20_000, 1);
     victim.attach(message.descriptor().unwrap(), 1).unwrap();
@@ -311,11 +415,21 @@ fn killed_peer_frees_slot() {
 
     let living = one_more.connect(provider.id()).unwrap();
     assert_eq!(living.slot(), dead.slot(), "there is no other");
-    assert!(!message.is_leased(), "who takes a slot over clears what its last peer held");
-    assert_eq!(message.grant(dead), Err(ShareError::PeerDisconnected(dead)), "the dead one's id is not the new one's");
+    assert!(
+        !message.is_leased(),
+        "who takes a slot over clears what its last peer held"
+    );
+    assert_eq!(
+        message.grant(dead),
+        Err(ShareError::PeerDisconnected(dead)),
+        "the dead one's id is not the new one's"
+    );
     assert!(!message.is_leased(), "a refused grant leaves nothing");
     let refused = one_more.attach(&untaken).unwrap_err();
-    assert!(matches!(refused, AttachError::NotGranted), "a grant is not inherited: {refused}");
+    assert!(
+        matches!(refused, AttachError::NotGranted),
+        "a grant is not inherited: {refused}"
+    );
 
     for (client, id) in clients.iter().zip(ids) {
         let view = client.attach(&message.grant(id).unwrap()).unwrap();
@@ -340,9 +454,15 @@ fn killed_peers_share_slot() {
         peer.kill();
     }
     assert!(ids.iter().all(|id| id.slot() == ids[0].slot()), "{ids:?}");
-    assert!(message.is_leased(), "nobody has looked since the last one died");
+    assert!(
+        message.is_leased(),
+        "nobody has looked since the last one died"
+    );
     drop(message);
-    assert_eq!(provider.stats().bytes_leased, provider.stats().classes[0].size);
+    assert_eq!(
+        provider.stats().bytes_leased,
+        provider.stats().classes[0].size
+    );
     provider.trim();
     assert_eq!(provider.stats().bytes_held, 0);
 }
@@ -354,10 +474,22 @@ fn sixty_fifth_peer() {
     let provider = names.provider().build().unwrap();
     let message = shm::message(&provider, 5_000, 65);
     let descriptor = message.descriptor().unwrap();
-    let mut peers: Vec<Option<Peer>> = (0..PEERS).map(|_| Some(Peer::start(names.prefix()))).collect();
-    let connected = peers.iter().flatten().map(|peer| peer.connect(provider.id()).unwrap().slot());
-    assert!(connected.eq(0..PEERS as u8), "one slot each, the first that is free");
-    let views: Vec<_> = peers.iter().flatten().map(|peer| peer.attach(descriptor, 65).unwrap()).collect();
+    let mut peers: Vec<Option<Peer>> = (0..PEERS)
+        .map(|_| Some(Peer::start(names.prefix())))
+        .collect();
+    let connected = peers
+        .iter()
+        .flatten()
+        .map(|peer| peer.connect(provider.id()).unwrap().slot());
+    assert!(
+        connected.eq(0..PEERS as u8),
+        "one slot each, the first that is free"
+    );
+    let views: Vec<_> = peers
+        .iter()
+        .flatten()
+        .map(|peer| peer.attach(descriptor, 65).unwrap())
+        .collect();
 
     type Goes = fn(Peer);
     let ways: [(usize, Goes); 3] = [(40, Peer::kill), (63, Peer::leave), (0, Peer::kill)];
@@ -365,12 +497,22 @@ fn sixty_fifth_peer() {
     let mut latecomers = vec![late];
     for (slot, goes) in ways {
         let late = latecomers.last().expect("one was pushed");
-        for refused in [late.connect(provider.id()).unwrap_err(), late.attach(descriptor, 65).unwrap_err()] {
-            assert!(refused.starts_with("TooManyPeers") && refused.contains("max: 64"), "{refused}");
+        for refused in [
+            late.connect(provider.id()).unwrap_err(),
+            late.attach(descriptor, 65).unwrap_err(),
+        ] {
+            assert!(
+                refused.starts_with("TooManyPeers") && refused.contains("max: 64"),
+                "{refused}"
+            );
         }
         assert_eq!(late.mappings(), 0, "a refused peer keeps no mapping");
         goes(peers[slot].take().expect("each slot is left once"));
-        assert_eq!(usize::from(late.connect(provider.id()).unwrap().slot()), slot, "there is no other");
+        assert_eq!(
+            usize::from(late.connect(provider.id()).unwrap().slot()),
+            slot,
+            "there is no other"
+        );
         late.attach(descriptor, 65).unwrap();
         latecomers.push(Peer::start(names.prefix()));
     }
@@ -379,7 +521,11 @@ fn sixty_fifth_peer() {
         peer.iter().for_each(|peer| peer.check(*view));
     }
     drop((peers, latecomers));
-    assert_eq!(provider.reclaim(), PEERS, "all were killed with a view of the message");
+    assert_eq!(
+        provider.reclaim(),
+        PEERS,
+        "all were killed with a view of the message"
+    );
     assert!(!message.is_leased());
 }
 
@@ -414,12 +560,18 @@ fn hold_while_publishing(names: &Names, len: usize, max_bytes: usize) {
             slow.check(view);
         }
     }
-    assert!(!all_addresses(&provider, len).contains(&address), "handed out while a peer holds it");
+    assert!(
+        !all_addresses(&provider, len).contains(&address),
+        "handed out while a peer holds it"
+    );
     slow.check(view);
 
     slow.release(view);
     assert_eq!(provider.stats().bytes_leased, 0);
-    assert!(all_addresses(&provider, len).contains(&address), "never used again");
+    assert!(
+        all_addresses(&provider, len).contains(&address),
+        "never used again"
+    );
 }
 
 /// Publishes two messages. Over the rounds, some are never shared, some are sent to no peer, and
@@ -446,7 +598,10 @@ fn publish(provider: &Provider, other: &Peer, len: usize, seed: u64) {
 /// Returns the addresses of all buffers of one length that can be held at the same time.
 fn all_addresses(provider: &Provider, len: usize) -> HashSet<usize> {
     let buffers: Vec<_> = std::iter::from_fn(|| provider.alloc(len).ok()).collect();
-    buffers.iter().map(|buffer| buffer.as_ptr() as usize).collect()
+    buffers
+        .iter()
+        .map(|buffer| buffer.as_ptr() as usize)
+        .collect()
 }
 
 // ---- concurrent reclaims ------------------------------------------------------------------------
@@ -468,12 +623,23 @@ const MESSAGES: usize = 8_000;
 #[test]
 fn slot_reuse_during_reclaims() {
     in_child(|prefix| {
-        let provider = Provider::builder().name_prefix(prefix).max_shared(MESSAGES).build().unwrap();
-        let messages: Vec<ShmBuf> = (0..MESSAGES).map(|_| provider.alloc(64).unwrap().freeze()).collect();
-        let descriptors: Vec<_> = messages.iter().map(|message| message.descriptor().unwrap()).collect();
+        let provider = Provider::builder()
+            .name_prefix(prefix)
+            .max_shared(MESSAGES)
+            .build()
+            .unwrap();
+        let messages: Vec<ShmBuf> = (0..MESSAGES)
+            .map(|_| provider.alloc(64).unwrap().freeze())
+            .collect();
+        let descriptors: Vec<_> = messages
+            .iter()
+            .map(|message| message.descriptor().unwrap())
+            .collect();
         for _ in 0..ROUNDS {
             let peers = Child::start("reclaimed", &[prefix]);
-            descriptors[..DEAD].iter().for_each(|descriptor| peers.tell(&Message::Sent(*descriptor)));
+            descriptors[..DEAD]
+                .iter()
+                .for_each(|descriptor| peers.tell(&Message::Sent(*descriptor)));
             peers.expect_done();
             peers.kill();
             round(prefix, &provider, &messages);
@@ -501,13 +667,23 @@ fn round(prefix: &str, provider: &Provider, messages: &[ShmBuf]) {
     let views = attach_while_reclaiming(provider, messages, &clients, leased);
     for (client, message) in clients.iter().zip(leased) {
         let id = client.connect(provider.id()).unwrap();
-        assert!(message.is_leased(), "the lease of living peer {id} was taken back");
-        let granted = message.grant(id).unwrap_or_else(|error| panic!("a living peer: {error}"));
-        client.attach(&granted).unwrap_or_else(|error| panic!("the grant of living peer {id} is lost: {error}"));
+        assert!(
+            message.is_leased(),
+            "the lease of living peer {id} was taken back"
+        );
+        let granted = message
+            .grant(id)
+            .unwrap_or_else(|error| panic!("a living peer: {error}"));
+        client
+            .attach(&granted)
+            .unwrap_or_else(|error| panic!("the grant of living peer {id} is lost: {error}"));
     }
     drop((views, clients));
     provider.reclaim();
-    assert!(messages.iter().all(|message| !message.is_leased()), "a lease is left");
+    assert!(
+        messages.iter().all(|message| !message.is_leased()),
+        "a lease is left"
+    );
 }
 
 /// Stops a thread while it reclaims what a dead peer held, and lets another thread do the same
@@ -535,7 +711,9 @@ fn attach_while_reclaiming(
         let stopped = sys::stop(thread);
         scope.spawn(|| provider.reclaim());
         let pairs = clients.iter().zip(leased);
-        let views = pairs.map(|(client, message)| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
+        let views = pairs
+            .map(|(client, message)| client.attach(&message.descriptor().unwrap()).unwrap())
+            .collect();
         drop(stopped);
         views
     })

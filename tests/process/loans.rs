@@ -19,7 +19,11 @@ const HELD: usize = 1000;
 const LENGTHS: [usize; 4] = [100, 5000, 20_000, 1 << 20];
 
 fn provider(prefix: &str) -> Provider {
-    Provider::builder().name_prefix(prefix).max_bytes(1 << 30).build().unwrap()
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(1 << 30)
+        .build()
+        .unwrap()
 }
 
 fn name(number: usize) -> String {
@@ -31,12 +35,16 @@ fn len(number: usize) -> usize {
 }
 
 fn send(sender: &mut Sender, provider: &Provider, number: usize) {
-    sender.send(shm::message(provider, len(number), number as u64)).unwrap();
+    sender
+        .send(shm::message(provider, len(number), number as u64))
+        .unwrap();
 }
 
 fn receivers(prefix: &str) -> Vec<Receiver> {
     let client = shm::client(prefix);
-    (0..CHANNELS).map(|number| Receiver::open(&client, &name(number)).unwrap()).collect()
+    (0..CHANNELS)
+        .map(|number| Receiver::open(&client, &name(number)).unwrap())
+        .collect()
 }
 
 /// No message is reused while it is held, and buffers dropped out of order are returned.
@@ -44,13 +52,21 @@ fn receivers(prefix: &str) -> Vec<Receiver> {
 fn thousand_loans_out_of_order() {
     let names = Names::new("loans-thousand");
     let provider = provider(names.prefix());
-    let create = |number| Sender::builder().capacity(16).create(&provider, &name(number)).unwrap();
+    let create = |number| {
+        Sender::builder()
+            .capacity(16)
+            .create(&provider, &name(number))
+            .unwrap()
+    };
     let mut senders: Vec<Sender> = (0..CHANNELS).map(create).collect();
     let child = Child::start("loans-holder", &[names.prefix()]);
     (0..HELD).for_each(|number| send(&mut senders[number % CHANNELS], &provider, number));
     child.expect_done();
     let held: usize = (0..HELD).map(len).sum();
-    assert!(provider.stats().bytes_leased >= held, "a message that is read counts as leased");
+    assert!(
+        provider.stats().bytes_leased >= held,
+        "a message that is read counts as leased"
+    );
     // While the receiver drops these, it is sent others, which it drops at once.
     child.tell(&Message::Go);
     (HELD..2 * HELD).for_each(|number| send(&mut senders[number % CHANNELS], &provider, number));
@@ -73,14 +89,17 @@ fn holder_role(link: &Link, arguments: &[&str]) {
         assert_eq!(message.len(), len(number));
         message
     };
-    let held: Vec<(usize, channel::Message)> = (0..HELD).map(|number| (number, receive(number))).collect();
+    let held: Vec<(usize, channel::Message)> =
+        (0..HELD).map(|number| (number, receive(number))).collect();
     link.send(&Message::Done);
     link.expect_go();
-    let (mut odd, mut even): (Vec<_>, Vec<_>) = held.into_iter().partition(|(number, _)| number % 2 == 1);
+    let (mut odd, mut even): (Vec<_>, Vec<_>) =
+        held.into_iter().partition(|(number, _)| number % 2 == 1);
     let mut random = fastrand::Rng::with_seed(1);
     random.shuffle(&mut odd);
     random.shuffle(&mut even);
-    let check = |(number, message): (usize, channel::Message)| shm::check(&message, number as u64).unwrap();
+    let check =
+        |(number, message): (usize, channel::Message)| shm::check(&message, number as u64).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| odd.into_iter().for_each(check));
         scope.spawn(|| even.into_iter().for_each(check));
@@ -95,7 +114,9 @@ fn message_outlives_sender_and_provider() {
     let names = Names::new("loans-outlive");
     let first = provider(names.prefix());
     let mut sender = Sender::create(&first, &name(0)).unwrap();
-    let others: Vec<Sender> = (1..CHANNELS).map(|number| Sender::create(&first, &name(number)).unwrap()).collect();
+    let others: Vec<Sender> = (1..CHANNELS)
+        .map(|number| Sender::create(&first, &name(number)).unwrap())
+        .collect();
     let child = Child::start("loans-heir", &[names.prefix()]);
     (0..LENGTHS.len()).for_each(|number| send(&mut sender, &first, number));
     sender.wait_until_received(FOR_EVER).unwrap();
@@ -108,7 +129,11 @@ fn message_outlives_sender_and_provider() {
     child.expect_done();
     child.shut_down();
     drop((sender, second));
-    assert_eq!(names.sweep(), 0, "a provider that has closed leaves nothing");
+    assert_eq!(
+        names.sweep(),
+        0,
+        "a provider that has closed leaves nothing"
+    );
 }
 
 role!("loans-heir", heir_role);
@@ -116,14 +141,23 @@ role!("loans-heir", heir_role);
 /// The role: holds messages after their sender and provider are dropped.
 fn heir_role(link: &Link, arguments: &[&str]) {
     let mut receivers = receivers(arguments[0]);
-    let held: Vec<channel::Message> = LENGTHS.iter().map(|_| receivers[0].recv().unwrap()).collect();
+    let held: Vec<channel::Message> = LENGTHS
+        .iter()
+        .map(|_| receivers[0].recv().unwrap())
+        .collect();
     // The request for the next message confirms that these have arrived.
     assert!(receivers[0].recv().is_err());
     drop(receivers);
     link.expect_go();
-    held.iter().zip(0..).for_each(|(message, number)| shm::check(message, number).unwrap());
+    held.iter()
+        .zip(0..)
+        .for_each(|(message, number)| shm::check(message, number).unwrap());
     drop(held);
-    assert_eq!(shm::mappings(arguments[0]), 0, "what nobody reads is let go of");
+    assert_eq!(
+        shm::mappings(arguments[0]),
+        0,
+        "what nobody reads is let go of"
+    );
     link.done_until_end();
 }
 
@@ -144,25 +178,35 @@ fn first_channel_without_address_space() {
         }
         child.finish();
     }
-    assert!(made > 0 && refused > 0, "{made} made, {refused} refused: the range has not met the limit");
+    assert!(
+        made > 0 && refused > 0,
+        "{made} made, {refused} refused: the range has not met the limit"
+    );
 }
 
 role!("loans-keeper", keeper_role);
 
 /// The role: creates a channel in the given address space, and then another with enough.
 fn keeper_role(link: &Link, arguments: &[&str]) {
-    let [prefix, space] = arguments else { panic!("a prefix and a number") };
+    let [prefix, space] = arguments else {
+        panic!("a prefix and a number")
+    };
     let prefix = format!("{prefix}-{space}");
     let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
     let before = shm::state(&prefix);
-    let made = with_address_space(space.parse::<u64>().unwrap() << 10, || Sender::create(&provider, "c"));
+    let made = with_address_space(space.parse::<u64>().unwrap() << 10, || {
+        Sender::create(&provider, "c")
+    });
     let answer = match made {
         Ok(sender) => {
             drop(sender);
             Message::Done
         }
         Err(ChannelError::Os(error)) => {
-            assert!(matches!(error.errno(), Some(libc::ENOMEM | libc::EAGAIN)), "{error}");
+            assert!(
+                matches!(error.errno(), Some(libc::ENOMEM | libc::EAGAIN)),
+                "{error}"
+            );
             let after = shm::state(&prefix);
             assert_eq!(after, before, "{error}, and not undone");
             Message::Refused(error.to_string())
@@ -179,7 +223,12 @@ const LEN: usize = 256 << 10;
 const POOL: usize = 1 << 20;
 
 fn small_pool(names: &Names) -> Provider {
-    names.provider().max_bytes(POOL).tuning(Tuning::new().arena_size(64 << 10)).build().unwrap()
+    names
+        .provider()
+        .max_bytes(POOL)
+        .tuning(Tuning::new().arena_size(64 << 10))
+        .build()
+        .unwrap()
 }
 
 /// Uses all free memory, many times over.
@@ -200,7 +249,11 @@ fn granted_message() {
     let provider = small_pool(&names);
     let (receiver, stranger) = (Peer::start(names.prefix()), Peer::start(names.prefix()));
     let id = receiver.connect(provider.id()).unwrap();
-    assert_eq!(receiver.connect(provider.id()), Ok(id), "a second connection is the same peer");
+    assert_eq!(
+        receiver.connect(provider.id()),
+        Ok(id),
+        "a second connection is the same peer"
+    );
     stranger.connect(provider.id()).unwrap();
 
     let granted = shm::message(&provider, LEN, 1);
@@ -217,10 +270,17 @@ fn granted_message() {
     receiver.check(view);
 
     receiver.release(view);
-    assert_eq!(provider.stats().bytes_leased, 0, "the grant and the lease are one");
+    assert_eq!(
+        provider.stats().bytes_leased,
+        0,
+        "the grant and the lease are one"
+    );
     overwrite_all_that_is_free(&provider);
     let late = receiver.attach(descriptor, 1).unwrap_err();
-    assert!(late == "Stale", "the descriptor names nothing any more, but gives {late}");
+    assert!(
+        late == "Stale",
+        "the descriptor names nothing any more, but gives {late}"
+    );
 }
 
 #[test]
@@ -239,7 +299,11 @@ fn kept_until_confirmed() {
     overwrite_all_that_is_free(&provider);
     for (receiver, view) in receivers.iter().zip(views) {
         receiver.check(view);
-        assert_eq!(provider.stats().bytes_leased, LEN, "held until the last of them lets go");
+        assert_eq!(
+            provider.stats().bytes_leased,
+            LEN,
+            "held until the last of them lets go"
+        );
         receiver.release(view);
     }
     assert_eq!(provider.stats().bytes_leased, 0);
@@ -255,7 +319,11 @@ fn unkept_is_stale() {
     drop(lost);
     overwrite_all_that_is_free(&provider);
     assert_eq!(receiver.attach(descriptor, 3).unwrap_err(), "Stale");
-    assert_eq!(provider.stats().bytes_leased, 0, "a refused attach leaves no lease");
+    assert_eq!(
+        provider.stats().bytes_leased,
+        0,
+        "a refused attach leaves no lease"
+    );
 }
 
 /// A receiver never reads the memory of a provider with another prefix.
@@ -265,7 +333,9 @@ fn other_prefix() {
     let provider = small_pool(&names);
     let message = shm::message(&provider, LEN, 4);
     let elsewhere = Peer::start("proc-elsewhere");
-    let refused = elsewhere.attach(message.descriptor().unwrap(), 4).unwrap_err();
+    let refused = elsewhere
+        .attach(message.descriptor().unwrap(), 4)
+        .unwrap_err();
     assert!(refused.starts_with("NoProvider"), "{refused}");
 }
 
@@ -284,7 +354,12 @@ const RECEIVERS: usize = 1;
 /// Pins this thread to one processor, if there are several.
 fn stay_on(at: usize) {
     let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
-    let Some(processor) = (0..CpuSet::count()).filter(|&one| allowed.is_set(one).unwrap()).nth(at) else { return };
+    let Some(processor) = (0..CpuSet::count())
+        .filter(|&one| allowed.is_set(one).unwrap())
+        .nth(at)
+    else {
+        return;
+    };
     let mut only = CpuSet::new();
     only.set(processor).unwrap();
     sched_setaffinity(Pid::from_raw(0), &only).unwrap();
@@ -310,13 +385,20 @@ fn contended_core() {
 fn stopped_sender() {
     let mut random = 1_u64;
     let stop = |sender: &Child| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         for _ in 0..random >> 54 {
             std::hint::spin_loop();
         }
         sender.signal(libc::SIGSTOP);
     };
-    assert_eq!(trials("race-stopped", 1000, stop), 0, "of {} views", 1000 * MESSAGES);
+    assert_eq!(
+        trials("race-stopped", 1000, stop),
+        0,
+        "of {} views",
+        1000 * MESSAGES
+    );
 }
 
 /// Calls `disturb` while the sender sends and the receiver is about to leave. The sender continues
@@ -353,7 +435,11 @@ role!("race-sender", sender_role);
 /// into the free memory.
 fn sender_role(link: &Link, arguments: &[&str]) {
     stay_on(SENDERS);
-    let provider = Provider::builder().name_prefix(arguments[0]).max_bytes(2 << 20).build().unwrap();
+    let provider = Provider::builder()
+        .name_prefix(arguments[0])
+        .max_bytes(2 << 20)
+        .build()
+        .unwrap();
     for number in 0_usize.. {
         match link.receive().unwrap() {
             Some(Message::Go) => {}
@@ -361,13 +447,22 @@ fn sender_role(link: &Link, arguments: &[&str]) {
             other => panic!("{other:?}"),
         }
         let messages: Vec<ShmBuf> = (0..MESSAGES).map(|_| filled(&provider, 1)).collect();
-        let mut sender = Sender::builder().capacity(MESSAGES).create(&provider, &channel(number)).unwrap();
-        messages.iter().for_each(|message| link.send(&Message::Sent(message.descriptor().unwrap())));
+        let mut sender = Sender::builder()
+            .capacity(MESSAGES)
+            .create(&provider, &channel(number))
+            .unwrap();
+        messages
+            .iter()
+            .for_each(|message| link.send(&Message::Sent(message.descriptor().unwrap())));
         sender.wait_for_receiver(Duration::MAX).unwrap();
         'sending: loop {
             for message in &messages {
-                match sender.try_send(message.clone()).map_err(|error| error.kind()) {
-                    Ok(()) | Err(SendErrorKind::Full { .. } | SendErrorKind::TooManyLoans { .. }) => {}
+                match sender
+                    .try_send(message.clone())
+                    .map_err(|error| error.kind())
+                {
+                    Ok(())
+                    | Err(SendErrorKind::Full { .. } | SendErrorKind::TooManyLoans { .. }) => {}
                     Err(SendErrorKind::Disconnected) => break 'sending,
                     Err(error) => panic!("{error}"),
                 }
@@ -375,7 +470,11 @@ fn sender_role(link: &Link, arguments: &[&str]) {
         }
         link.expect_go();
         drop((messages, sender));
-        drop((0..2 * MESSAGES).map(|_| filled(&provider, 2)).collect::<Vec<_>>());
+        drop(
+            (0..2 * MESSAGES)
+                .map(|_| filled(&provider, 2))
+                .collect::<Vec<_>>(),
+        );
         link.send(&Message::Done);
     }
 }
@@ -412,16 +511,25 @@ fn reader_role(link: &Link, arguments: &[&str]) {
         link.send(&Message::Done);
         // Lets the sender find room, so that it is at any point of sending when its receiver
         // leaves.
-        let (start, time) = (Instant::now(), Duration::from_micros((number * 7919 % 6000) as u64));
+        let (start, time) = (
+            Instant::now(),
+            Duration::from_micros((number * 7919 % 6000) as u64),
+        );
         while start.elapsed() < time {
             drop(receiver.try_recv());
         }
         drop((receiver, first));
         let second = shm::client(prefix);
-        let views: Vec<_> = descriptors.iter().map(|descriptor| second.attach(descriptor).unwrap()).collect();
+        let views: Vec<_> = descriptors
+            .iter()
+            .map(|descriptor| second.attach(descriptor).unwrap())
+            .collect();
         link.send(&Message::Done);
         link.expect_go();
-        let overwritten = views.iter().filter(|view| view.iter().any(|&byte| byte != 1)).count();
+        let overwritten = views
+            .iter()
+            .filter(|view| view.iter().any(|&byte| byte != 1))
+            .count();
         link.send(&Message::Number(overwritten as u64));
     }
 }

@@ -22,7 +22,9 @@ fn role(link: &Link, arguments: &[&str]) {
     if let Err(error) = sys::leave_pid_namespace() {
         return link.send(&Message::Refused(error.to_string()));
     }
-    let Some(forked) = sys::fork() else { sys::end_with(|| process_1(link, arguments)) };
+    let Some(forked) = sys::fork() else {
+        sys::end_with(|| process_1(link, arguments))
+    };
     link.send(&Message::Number(forked.id()));
     forked.wait();
     link.send(&Message::Done);
@@ -76,12 +78,19 @@ struct Elsewhere {
 impl Elsewhere {
     /// Returns `None` if that is not possible here.
     fn start(names: &Names, what: &str) -> Option<Self> {
-        let child = Child::start_with("other-namespaces", &[names.prefix(), what], sys::leave_mount_namespace);
+        let child = Child::start_with(
+            "other-namespaces",
+            &[names.prefix(), what],
+            sys::leave_mount_namespace,
+        );
         let child = child.map_err(|error| skip(&error.to_string())).ok()?;
         match child.hear() {
             Message::Number(id) => {
                 child.tell(&Message::Go);
-                Some(Self { peer: Peer::of(child), id })
+                Some(Self {
+                    peer: Peer::of(child),
+                    id,
+                })
             }
             refused => {
                 skip(&format!("{refused:?}"));
@@ -109,14 +118,26 @@ impl Elsewhere {
 fn peer_in_namespace() {
     let names = Names::new("spaces-peer");
     let provider = names.provider().build().unwrap();
-    let Some(elsewhere) = Elsewhere::start(&names, "peer") else { return };
+    let Some(elsewhere) = Elsewhere::start(&names, "peer") else {
+        return;
+    };
     let id = elsewhere.peer.connect(provider.id()).unwrap();
-    let (read, granted) = (shm::message(&provider, 100_000, 1), shm::message(&provider, 100_000, 2));
-    let view = elsewhere.peer.attach(read.descriptor().unwrap(), 1).unwrap();
+    let (read, granted) = (
+        shm::message(&provider, 100_000, 1),
+        shm::message(&provider, 100_000, 2),
+    );
+    let view = elsewhere
+        .peer
+        .attach(read.descriptor().unwrap(), 1)
+        .unwrap();
     let grant = granted.grant(id).unwrap();
 
     let neighbour = names.client();
-    assert_ne!(neighbour.connect(provider.id()).unwrap().slot(), id.slot(), "the slot of one that lives");
+    assert_ne!(
+        neighbour.connect(provider.id()).unwrap().slot(),
+        id.slot(),
+        "the slot of one that lives"
+    );
     assert_eq!(provider.reclaim(), 0, "it lives");
     assert!(read.is_leased() && granted.is_leased());
     elsewhere.peer.check(view);
@@ -124,17 +145,30 @@ fn peer_in_namespace() {
 
     let kept = neighbour.attach(&read.descriptor().unwrap()).unwrap();
     elsewhere.kill();
-    assert_eq!((provider.reclaim(), provider.reclaim()), (2, 0), "both messages, and once");
-    assert!(!granted.is_leased() && read.is_leased(), "the neighbour has its view still");
+    assert_eq!(
+        (provider.reclaim(), provider.reclaim()),
+        (2, 0),
+        "both messages, and once"
+    );
+    assert!(
+        !granted.is_leased() && read.is_leased(),
+        "the neighbour has its view still"
+    );
     shm::check(&kept, 1).unwrap();
     drop(kept);
     assert!(!read.is_leased());
     assert_eq!(granted.grant(id), Err(ShareError::PeerDisconnected(id)));
-    assert_eq!(names.client().connect(provider.id()).unwrap().slot(), id.slot(), "its slot is free");
+    assert_eq!(
+        names.client().connect(provider.id()).unwrap().slot(),
+        id.slot(),
+        "its slot is free"
+    );
 }
 
 fn provider_and_messages(owner: &Child) -> (ProviderId, [Descriptor; 2]) {
-    let Message::Provider(id) = owner.hear() else { panic!("the owner tells its id first") };
+    let Message::Provider(id) = owner.hear() else {
+        panic!("the owner tells its id first")
+    };
     let message = |_| owner.sent();
     (id, [0, 1].map(message))
 }
@@ -142,19 +176,29 @@ fn provider_and_messages(owner: &Child) -> (ProviderId, [Descriptor; 2]) {
 #[test]
 fn owner_in_namespace() {
     let names = Names::new("spaces-owner");
-    let Some(elsewhere) = Elsewhere::start(&names, "owner") else { return };
+    let Some(elsewhere) = Elsewhere::start(&names, "owner") else {
+        return;
+    };
     let (id, descriptors) = provider_and_messages(elsewhere.peer.child());
     assert_eq!(names.sweep(), 0, "it lives");
     let peer = Peer::start(names.prefix());
-    let views = descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
+    let views =
+        descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
     assert_eq!(peer.trim(), 0, "it lives");
     drop(names.provider().build().unwrap());
-    assert_eq!(shm::objects(names.prefix()).len() as u64, OBJECTS, "the next build sweeps nothing that lives");
+    assert_eq!(
+        shm::objects(names.prefix()).len() as u64,
+        OBJECTS,
+        "the next build sweeps nothing that lives"
+    );
 
     elsewhere.kill();
     views.iter().for_each(|&view| peer.check(view));
     let refused = names.client().connect(id).unwrap_err();
-    assert!(matches!(refused, AttachError::ProviderDied { .. }), "{refused}");
+    assert!(
+        matches!(refused, AttachError::ProviderDied { .. }),
+        "{refused}"
+    );
     assert_eq!(peer.trim(), OBJECTS, "its peers see that it is dead");
     assert_eq!(names.sweep() as u64, OBJECTS);
     views.iter().for_each(|&view| peer.check(view));
@@ -165,15 +209,26 @@ fn inspected_owner_from_namespace() {
     let names = Names::new("spaces-sees");
     let owner = Child::start("owner", &[names.prefix()]);
     let (id, descriptors) = provider_and_messages(&owner);
-    let Some(elsewhere) = Elsewhere::start(&names, "peer") else { return owner.shut_down() };
-    let views = descriptors.map(|descriptor| elsewhere.peer.attach(descriptor, descriptor.payload_len()).unwrap());
+    let Some(elsewhere) = Elsewhere::start(&names, "peer") else {
+        return owner.shut_down();
+    };
+    let views = descriptors.map(|descriptor| {
+        elsewhere
+            .peer
+            .attach(descriptor, descriptor.payload_len())
+            .unwrap()
+    });
     assert_eq!((elsewhere.go(), elsewhere.peer.trim()), (0, 0), "it lives");
     owner.kill();
     views.iter().for_each(|&view| elsewhere.peer.check(view));
     assert_eq!(elsewhere.peer.trim(), OBJECTS);
     let refused = elsewhere.peer.connect(id).unwrap_err();
     assert!(refused.starts_with("ProviderDied"), "{refused}");
-    assert_eq!((elsewhere.go(), elsewhere.go()), (OBJECTS, 0), "all is swept, and once");
+    assert_eq!(
+        (elsewhere.go(), elsewhere.go()),
+        (OBJECTS, 0),
+        "all is swept, and once"
+    );
     views.iter().for_each(|&view| elsewhere.peer.check(view));
 }
 
@@ -181,14 +236,20 @@ fn inspected_owner_from_namespace() {
 #[test]
 fn inspected_peers_from_namespace() {
     let names = Names::new("spaces-reclaims");
-    let Some(elsewhere) = Elsewhere::start(&names, "reclaims") else { return };
+    let Some(elsewhere) = Elsewhere::start(&names, "reclaims") else {
+        return;
+    };
     let descriptor = elsewhere.peer.child().sent();
     let [victim, survivor] = [(); 2].map(|()| Peer::start(names.prefix()));
     let view = survivor.attach(descriptor, 5).unwrap();
     victim.attach(descriptor, 5).unwrap();
     assert_eq!(elsewhere.go(), 0, "both live");
     victim.kill();
-    assert_eq!((elsewhere.go(), elsewhere.go()), (1, 0), "the victim's message, once");
+    assert_eq!(
+        (elsewhere.go(), elsewhere.go()),
+        (1, 0),
+        "the victim's message, once"
+    );
     survivor.check(view);
     elsewhere.kill();
     assert_eq!(names.sweep(), 2, "the control object and a segment");
@@ -199,12 +260,17 @@ fn inspected_peers_from_namespace() {
 #[test]
 fn channel_across_namespaces() {
     let names = Names::new("spaces-sender");
-    let Some(elsewhere) = Elsewhere::start(&names, "sender") else { return };
+    let Some(elsewhere) = Elsewhere::start(&names, "sender") else {
+        return;
+    };
     elsewhere.peer.child().expect_done();
     let mut receiver = channel::receiver(names.prefix());
     elsewhere.peer.child().expect_done();
     assert_eq!((0..3).filter_map(|_| receiver.recv().ok()).count(), 3);
-    assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "it lives");
+    assert!(
+        matches!(receiver.try_recv(), Err(RecvError::Empty)),
+        "it lives"
+    );
     elsewhere.kill();
     assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
     drop(receiver);
@@ -231,9 +297,10 @@ fn other_dev_shm() {
         Ok(child) => Peer::of(child),
         Err(error) => return child::skip(&format!("no mount namespace of our own: {error}")),
     };
-    for refused in
-        [peer.connect(provider.id()).unwrap_err(), peer.attach(message.descriptor().unwrap(), 3).unwrap_err()]
-    {
+    for refused in [
+        peer.connect(provider.id()).unwrap_err(),
+        peer.attach(message.descriptor().unwrap(), 3).unwrap_err(),
+    ] {
         assert!(refused.starts_with("NoProvider"), "{refused}");
     }
     assert_eq!(peer.mappings(), 0);

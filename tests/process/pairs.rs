@@ -17,7 +17,11 @@ const MIB: usize = 1 << 20;
 #[test]
 fn fork_beside_reservation_and_trim() {
     in_child(|prefix| {
-        let provider = Provider::builder().name_prefix(prefix).max_bytes(4 * MIB).build().unwrap();
+        let provider = Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(4 * MIB)
+            .build()
+            .unwrap();
         let client = shm::client(prefix);
         let peer = client.connect(provider.id()).unwrap();
         let reservation = provider.reserve(100_000, 2).unwrap();
@@ -26,7 +30,10 @@ fn fork_beside_reservation_and_trim() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let Some(forked) = sys::fork() else {
             sys::end_with(move || {
-                assert_eq!((provider.trim(), provider.trim_to(0), provider.reclaim()), (0, 0, 0));
+                assert_eq!(
+                    (provider.trim(), provider.trim_to(0), provider.reclaim()),
+                    (0, 0, 0)
+                );
                 assert_eq!(provider.disconnect(peer), Err(ShareError::Forked));
                 drop((reservation, provider, client));
                 drop(ours);
@@ -37,10 +44,19 @@ fn fork_beside_reservation_and_trim() {
         drop(theirs);
         assert_eq!(provider.stats(), stats, "as if there had been no fork");
         let message = provider.alloc(1000).unwrap().freeze();
-        assert!(client.attach(&message.grant(peer).unwrap()).is_ok(), "nobody was disconnected");
+        assert!(
+            client.attach(&message.grant(peer).unwrap()).is_ok(),
+            "nobody was disconnected"
+        );
         let idle = 2 * MIB;
-        assert!(provider.trim() >= idle, "all that is idle goes, whoever has it mapped");
-        assert!((2 * 100_000..idle).contains(&provider.stats().bytes_held), "and what is reserved stays");
+        assert!(
+            provider.trim() >= idle,
+            "all that is idle goes, whoever has it mapped"
+        );
+        assert!(
+            (2 * 100_000..idle).contains(&provider.stats().bytes_held),
+            "and what is reserved stays"
+        );
         let others: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
         let misses = provider.stats().misses();
         let mut reserved = [(); 2].map(|()| provider.alloc(100_000).expect("it is reserved"));
@@ -48,7 +64,9 @@ fn fork_beside_reservation_and_trim() {
         reserved.iter_mut().for_each(|buffer| shm::fill(buffer, 1));
         drop(ours);
         forked.finish();
-        reserved.iter().for_each(|buffer| shm::check(buffer, 1).unwrap());
+        reserved
+            .iter()
+            .for_each(|buffer| shm::check(buffer, 1).unwrap());
         drop((reserved, others, message, reservation, provider, client));
         assert_eq!(shm::objects(prefix), [""; 0]);
     });
@@ -84,13 +102,19 @@ fn quota_of_killed_peer_is_free() {
     for _ in 0..5 {
         let peer = Peer::start(names.prefix());
         peer.attach(message.descriptor().unwrap(), 1).unwrap();
-        assert!(peer.attach(message.descriptor().unwrap(), 1).unwrap_err().contains("OverQuota"));
+        assert!(peer
+            .attach(message.descriptor().unwrap(), 1)
+            .unwrap_err()
+            .contains("OverQuota"));
         peer.kill();
         // This one is killed with a grant that it did not take up.
         let peer = Peer::start(names.prefix());
         let id = peer.connect(provider.id()).unwrap();
         message.grant(id).unwrap();
-        assert!(matches!(message.grant(id), Err(ShareError::OverQuota { held: 1000, .. })));
+        assert!(matches!(
+            message.grant(id),
+            Err(ShareError::OverQuota { held: 1000, .. })
+        ));
         peer.kill();
     }
 }
@@ -106,14 +130,25 @@ fn address_space_beside_reserve_and_wait() {
             .tuning(Tuning::new().arena_size(LEN))
             .build()
             .unwrap();
-        let state = || (shm::objects(prefix), shm::mappings(prefix), provider.stats().bytes_held);
+        let state = || {
+            (
+                shm::objects(prefix),
+                shm::mappings(prefix),
+                provider.stats().bytes_held,
+            )
+        };
         let before = state();
         for _ in 0..20 {
             let error = with_address_space(512 << 10, || provider.reserve(LEN, 2)).unwrap_err();
-            assert!(error.is_exhausted() && matches!(error.kind(), AllocErrorKind::Os(_)), "{error}");
+            assert!(
+                error.is_exhausted() && matches!(error.kind(), AllocErrorKind::Os(_)),
+                "{error}"
+            );
             assert_eq!(state(), before);
             let error = with_only(0, || provider.alloc_timeout(LEN, FOR_EVER)).unwrap_err();
-            let AllocErrorKind::Os(error) = error.kind() else { panic!("{error}") };
+            let AllocErrorKind::Os(error) = error.kind() else {
+                panic!("{error}")
+            };
             assert_eq!(error.errno(), Some(libc::EMFILE), "{error}");
             assert_eq!(state(), before);
         }
@@ -126,7 +161,11 @@ fn address_space_beside_reserve_and_wait() {
 #[test]
 fn address_space_beside_killed_peer() {
     in_child(|prefix| {
-        let provider = Provider::builder().name_prefix(prefix).max_bytes(MIB).build().unwrap();
+        let provider = Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(MIB)
+            .build()
+            .unwrap();
         for round in 0..6 {
             let (message, peer) = (shm::message(&provider, MIB, 1), Peer::start(prefix));
             peer.attach(message.descriptor().unwrap(), 1).unwrap();
@@ -154,8 +193,15 @@ fn window_makes_room_in_small_shm() {
                 .tuning(Tuning::new().idle_window(64))
         };
         let [first, second] = [(); 2].map(|()| builder().build().unwrap());
-        drop([first.alloc(MIB).unwrap(), first.alloc(MIB).unwrap(), first.alloc(MIB).unwrap()]);
-        assert!(second.alloc(2 * MIB).unwrap_err().is_exhausted(), "the first one has it");
+        drop([
+            first.alloc(MIB).unwrap(),
+            first.alloc(MIB).unwrap(),
+            first.alloc(MIB).unwrap(),
+        ]);
+        assert!(
+            second.alloc(2 * MIB).unwrap_err().is_exhausted(),
+            "the first one has it"
+        );
         let mut rounds = 0;
         while second.alloc(2 * MIB).is_err() {
             (0..200).for_each(|_| drop(first.alloc(48).unwrap()));

@@ -19,7 +19,9 @@ pub(crate) struct View(u64);
 impl Peer {
     /// Starts a peer of providers with this prefix.
     pub(crate) fn start(prefix: &str) -> Self {
-        Self { child: Child::start("peer", &[prefix]) }
+        Self {
+            child: Child::start("peer", &[prefix]),
+        }
     }
 
     /// Wraps a child whose role ends in [`serve`].
@@ -45,7 +47,11 @@ impl Peer {
 
     /// Has the peer compare every byte of a view again.
     pub(crate) fn check(&self, view: View) {
-        assert_eq!(self.child.ask(&Message::Check(view.0)), Message::Done, "a view changed while it was held");
+        assert_eq!(
+            self.child.ask(&Message::Check(view.0)),
+            Message::Done,
+            "a view changed while it was held"
+        );
     }
 
     /// Drops a view.
@@ -134,7 +140,12 @@ pub(crate) fn serve(link: &Link, client: &Client, prefix: &str) {
 pub(crate) type Views = Vec<Option<(ShmView, u64)>>;
 
 /// Carries out one request.
-pub(crate) fn answer(question: &Message, client: &Client, prefix: &str, views: &mut Views) -> Message {
+pub(crate) fn answer(
+    question: &Message,
+    client: &Client,
+    prefix: &str,
+    views: &mut Views,
+) -> Message {
     let refused = |error: AttachError| Message::Refused(format!("{error:?}"));
     match *question {
         Message::Connect(provider) => client.connect(provider).map_or_else(refused, Message::Peer),
@@ -147,11 +158,15 @@ pub(crate) fn answer(question: &Message, client: &Client, prefix: &str, views: &
             Err(error) => refused(error),
         },
         Message::Check(view) => {
-            let (view, seed) = views[view as usize].as_ref().expect("a view that is still held");
+            let (view, seed) = views[view as usize]
+                .as_ref()
+                .expect("a view that is still held");
             shm::check(view, *seed).map_or_else(Message::Refused, |()| Message::Done)
         }
         Message::Release(view) => {
-            views[view as usize].take().expect("a view that is still held");
+            views[view as usize]
+                .take()
+                .expect("a view that is still held");
             Message::Done
         }
         Message::Trim => Message::Number(client.trim() as u64),

@@ -10,8 +10,8 @@ use crate::sys;
 use crate::threads::{assert_prompt, beside, wait_until_asleep, wake_sleeper};
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
-    wait_any, ChannelError, Message as Received, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder,
-    RecvError, SendErrorKind, WaitAnyError, MAX_INLINE,
+    wait_any, ChannelError, Message as Received, OnFull, Publisher, PublisherBuilder, Receiver,
+    ReceiverBuilder, RecvError, SendErrorKind, WaitAnyError, MAX_INLINE,
 };
 use shm_pool::{Provider, Tuning};
 use shm_pool_support::procfs;
@@ -41,14 +41,23 @@ fn fill(bytes: &mut [u8], number: u64) {
 fn number_of(message: &Received) -> u64 {
     let (head, rest) = message.split_at(8);
     let number = u64::from_le_bytes(head.try_into().unwrap());
-    assert_eq!(message.len(), LENGTHS[number as usize % LENGTHS.len()], "message {number}");
+    assert_eq!(
+        message.len(),
+        LENGTHS[number as usize % LENGTHS.len()],
+        "message {number}"
+    );
     shm::check(rest, number).unwrap();
     number
 }
 
 /// Sends a message to all. Returns how many receivers got it.
 fn send(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize {
-    send_filled(publisher, provider, LENGTHS[number as usize % LENGTHS.len()], |bytes| fill(bytes, number))
+    send_filled(
+        publisher,
+        provider,
+        LENGTHS[number as usize % LENGTHS.len()],
+        |bytes| fill(bytes, number),
+    )
 }
 
 fn open(prefix: &str, options: ReceiverBuilder) -> Receiver {
@@ -63,7 +72,10 @@ fn in_use(provider: &Provider) -> usize {
 }
 
 fn branches(prefix: &str) -> Vec<String> {
-    shm::objects(prefix).into_iter().filter(|name| name.ends_with(".branch")).collect()
+    shm::objects(prefix)
+        .into_iter()
+        .filter(|name| name.ends_with(".branch"))
+        .collect()
 }
 
 role!("publisher-keeper", keeper_role);
@@ -71,7 +83,10 @@ role!("publisher-keeper", keeper_role);
 /// The role of a receiver. At each `Go` it receives a message, keeps it, and answers its number; at
 /// each `Done` it checks all kept messages.
 fn keeper_role(link: &Link, arguments: &[&str]) {
-    let mut receiver = open(arguments[0], Receiver::builder().on_full(OnFull::Block).spin(NOW));
+    let mut receiver = open(
+        arguments[0],
+        Receiver::builder().on_full(OnFull::Block).spin(NOW),
+    );
     link.send(&Message::Done);
     let mut kept = Vec::new();
     while let Some(question) = link.receive().unwrap() {
@@ -120,9 +135,17 @@ fn publishing(names: &Names) -> Child {
 fn stopped_receiver_is_disconnected() {
     let names = Names::new("pub-stopped");
     let provider = provider(names.prefix());
-    let options = Publisher::builder().capacity(4).block_limit(Duration::from_millis(20));
+    let options = Publisher::builder()
+        .capacity(4)
+        .block_limit(Duration::from_millis(20));
     let mut publisher = options.create(&provider, CHANNEL).unwrap();
-    let (stopped, mut other) = (keeper(&names), open(names.prefix(), Receiver::builder().on_full(OnFull::DropNewest)));
+    let (stopped, mut other) = (
+        keeper(&names),
+        open(
+            names.prefix(),
+            Receiver::builder().on_full(OnFull::DropNewest),
+        ),
+    );
     publisher.wait_for_receivers(2, FOR_EVER).unwrap();
     assert_eq!(send(&mut publisher, &provider, 3), 2);
     stopped.tell(&Message::Go);
@@ -133,10 +156,19 @@ fn stopped_receiver_is_disconnected() {
         send(&mut publisher, &provider, number);
         assert_eq!(number_of(&other.recv().unwrap()), number);
     }
-    let state = publisher.receivers().find(|state| state.process == Some(stopped.id())).unwrap();
-    assert_eq!((state.waiting, state.missed.stalled, state.is_stalled), (5, 36 - 5, true));
+    let state = publisher
+        .receivers()
+        .find(|state| state.process == Some(stopped.id()))
+        .unwrap();
+    assert_eq!(
+        (state.waiting, state.missed.stalled, state.is_stalled),
+        (5, 36 - 5, true)
+    );
     assert!(publisher.disconnect(state.id));
-    assert!((20_000..2 * 20_000).contains(&in_use(&provider)), "only what it has received");
+    assert!(
+        (20_000..2 * 20_000).contains(&in_use(&provider)),
+        "only what it has received"
+    );
     // It checks what it has received.
     stopped.signal(libc::SIGCONT);
     stopped.tell(&Message::Done);
@@ -152,7 +184,10 @@ fn stopped_receiver_is_disconnected() {
 fn killed_receiver_returns_loans() {
     let names = Names::new("pub-killed");
     let provider = provider(names.prefix());
-    let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
+    let mut publisher = Publisher::builder()
+        .receivers(2)
+        .create(&provider, CHANNEL)
+        .unwrap();
     let (good, victim) = (keeper(&names), keeper(&names));
     (0..8).for_each(|number| assert_eq!(send(&mut publisher, &provider, number), 2));
     for number in 0..4 {
@@ -167,17 +202,31 @@ fn killed_receiver_returns_loans() {
     // This message reaches the next receiver, which has its seat.
     let next = keeper(&names);
     assert_eq!(send(&mut publisher, &provider, 8), 2);
-    assert_eq!((good.ask(&Message::Go), next.ask(&Message::Go)), (Message::Number(8), Message::Number(8)));
+    assert_eq!(
+        (good.ask(&Message::Go), next.ask(&Message::Go)),
+        (Message::Number(8), Message::Number(8))
+    );
     // All free memory is overwritten.
-    std::iter::from_fn(|| provider.alloc(20_000).ok()).collect::<Vec<_>>().iter_mut().for_each(|it| it.fill(0xee));
+    std::iter::from_fn(|| provider.alloc(20_000).ok())
+        .collect::<Vec<_>>()
+        .iter_mut()
+        .for_each(|it| it.fill(0xee));
     for child in [&good, &next] {
-        assert_eq!(child.ask(&Message::Done), Message::Done, "what it keeps is whole");
+        assert_eq!(
+            child.ask(&Message::Done),
+            Message::Done,
+            "what it keeps is whole"
+        );
     }
     good.kill();
     assert_eq!(in_use(&provider), 0, "the last one that had it");
     next.shut_down();
     assert_eq!(publisher.receivers().count(), 0);
-    assert_eq!(names.sweep(), 1, "the branch of the last one that was killed; its place is free");
+    assert_eq!(
+        names.sweep(),
+        1,
+        "the branch of the last one that was killed; its place is free"
+    );
 }
 
 /// Restarts fill neither /dev/shm nor the seats, and a receiver that stays is connected.
@@ -185,12 +234,19 @@ fn killed_receiver_returns_loans() {
 fn idle_restarts() {
     let names = Names::new("pub-restarts");
     let provider = provider(names.prefix());
-    let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
+    let mut publisher = Publisher::builder()
+        .receivers(2)
+        .create(&provider, CHANNEL)
+        .unwrap();
     let mut stays = open(names.prefix(), Receiver::builder());
     assert_eq!(publisher.receivers().count(), 1);
     let before = shm::open_objects(names.prefix(), ".branch");
     (0..64).for_each(|_| keeper(&names).kill());
-    assert_eq!(branches(names.prefix()).len(), 2, "one that lives, and the last one that died");
+    assert_eq!(
+        branches(names.prefix()).len(),
+        2,
+        "one that lives, and the last one that died"
+    );
     let last = keeper(&names);
     assert_eq!(send(&mut publisher, &provider, 0), 2);
     assert_eq!(last.ask(&Message::Go), Message::Number(0));
@@ -243,11 +299,15 @@ fn killed_publisher() {
             "the publisher's object was removed with the first receiver; the rest has readers"
         );
         let all: Vec<_> = (0..SENT).map(|_| behind.recv().unwrap()).collect();
-        all.iter().zip(0..).for_each(|(message, number)| assert_eq!(number_of(message), number));
+        all.iter()
+            .zip(0..)
+            .for_each(|(message, number)| assert_eq!(number_of(message), number));
         assert!(matches!(behind.recv(), Err(RecvError::Disconnected)));
         drop((never_met, behind));
         assert!(names.sweep() >= 2, "a control object and segments");
-        all.iter().zip(0..).for_each(|(message, number)| assert_eq!(number_of(message), number));
+        all.iter()
+            .zip(0..)
+            .for_each(|(message, number)| assert_eq!(number_of(message), number));
         told
     });
 }
@@ -263,7 +323,10 @@ fn interrupt_is_immediate() {
         let receiver = open(names.prefix(), Receiver::builder());
         assert_eq!(publisher.receivers().count(), 1);
         drop(receiver);
-        let (waited, time) = wake_sleeper(|| publisher.wait_for_receivers(1, FOR_EVER), || interrupter.interrupt());
+        let (waited, time) = wake_sleeper(
+            || publisher.wait_for_receivers(1, FOR_EVER),
+            || interrupter.interrupt(),
+        );
         assert_eq!(waited, Err(SendErrorKind::Interrupted));
         time
     });
@@ -274,18 +337,33 @@ fn interrupt_is_immediate() {
 fn interrupt_is_immediate_with_helpers() {
     let names = Names::new("pub-interrupted-one");
     let provider = provider(names.prefix());
-    let _publisher = Publisher::builder().receivers(64).create(&provider, CHANNEL).unwrap();
-    let _more = ["d", "e"].map(|name| Publisher::builder().receivers(64).create(&provider, name).unwrap());
+    let _publisher = Publisher::builder()
+        .receivers(64)
+        .create(&provider, CHANNEL)
+        .unwrap();
+    let _more = ["d", "e"].map(|name| {
+        Publisher::builder()
+            .receivers(64)
+            .create(&provider, name)
+            .unwrap()
+    });
     let client = shm::client(names.prefix());
     let options = || Receiver::builder().capacity(1).loans(1).spin(NOW);
     // More than one thread can wait for without helpers.
-    let all = [CHANNEL, "d", "e"].into_iter().flat_map(|name| (0..43).map(move |_| name));
-    let mut all: Vec<_> = all.map(|name| options().open(&client, name).unwrap()).collect();
+    let all = [CHANNEL, "d", "e"]
+        .into_iter()
+        .flat_map(|name| (0..43).map(move |_| name));
+    let mut all: Vec<_> = all
+        .map(|name| options().open(&client, name).unwrap())
+        .collect();
     let interrupter = all[7].interrupter();
     assert_prompt(|| {
         let wait = || wait_any(&mut all.iter_mut().collect::<Vec<_>>(), FOR_EVER).unwrap_err();
         let (error, time) = wake_sleeper(wait, || interrupter.interrupt());
-        assert!(matches!(error, WaitAnyError::Interrupted { index: 7 }), "{error}");
+        assert!(
+            matches!(error, WaitAnyError::Interrupted { index: 7 }),
+            "{error}"
+        );
         time
     });
 }
@@ -302,16 +380,27 @@ fn sweep_of_branches_and_meetings() {
     assert_eq!((names.sweep(), branches(names.prefix()).len()), (0, 3));
     met.kill();
     never_met.kill();
-    assert_eq!((names.sweep(), names.sweep(), branches(names.prefix()).len()), (2, 0, 1));
+    assert_eq!(
+        (names.sweep(), names.sweep(), branches(names.prefix()).len()),
+        (2, 0, 1)
+    );
     assert_eq!(publisher.ask(&Message::Number(4)), Message::Number(1));
     (0..8).for_each(|number| assert_eq!(number_of(&lives.recv().unwrap()), number));
     assert_eq!(publisher.ask(&Message::Number(1)), Message::Number(1));
     publisher.kill();
     let swept = names.sweep();
-    assert_eq!((swept, branches(names.prefix()).len()), (1, 1), "the publisher's object");
+    assert_eq!(
+        (swept, branches(names.prefix()).len()),
+        (1, 1),
+        "the publisher's object"
+    );
     assert_eq!(number_of(&lives.recv().unwrap()), 8);
     drop(lives);
-    assert_eq!(shm::objects(names.prefix()), [""; 0], "the last receiver has removed the rest");
+    assert_eq!(
+        shm::objects(names.prefix()),
+        [""; 0],
+        "the last receiver has removed the rest"
+    );
 }
 
 /// A publisher cannot take over a living one's receivers, and a restarted one gets its name back.
@@ -326,7 +415,11 @@ fn one_publisher() {
     assert_eq!(first.ask(&Message::Number(1)), Message::Number(1));
     first.kill();
     let mut second = Publisher::create(&own, CHANNEL).unwrap();
-    assert_eq!(send(&mut second, &own, 1), 0, "those of the dead one are not its receivers");
+    assert_eq!(
+        send(&mut second, &own, 1),
+        0,
+        "those of the dead one are not its receivers"
+    );
     assert_eq!(number_of(&receiver.recv().unwrap()), 0);
     assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
     drop(receiver);
@@ -350,14 +443,21 @@ fn joining_role(link: &Link, arguments: &[&str]) {
     link.expect_go();
     for round in 0..arguments[1].parse().unwrap() {
         let on_full = [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest][round % 3];
-        let options = Receiver::builder().on_full(on_full).capacity(1 + round % 4).spin(Duration::from_micros(1));
+        let options = Receiver::builder()
+            .on_full(on_full)
+            .capacity(1 + round % 4)
+            .spin(Duration::from_micros(1));
         let mut receiver = open(arguments[0], options);
         let mut last = None;
         for at in 0..RECEIVED {
             let message = receiver.recv().unwrap();
             let (number, missed) = (number_of(&message), message.missed());
             if let Some(last) = last {
-                assert_eq!(number, last + 1 + u64::from(missed), "{on_full:?}, message {at} of round {round}");
+                assert_eq!(
+                    number,
+                    last + 1 + u64::from(missed),
+                    "{on_full:?}, message {at} of round {round}"
+                );
             }
             assert!(missed == 0 || on_full != OnFull::Block, "{missed} missed");
             last = Some(number);
@@ -374,10 +474,17 @@ fn joining_role(link: &Link, arguments: &[&str]) {
 fn join_under_flow() {
     let names = Names::new("pub-joins");
     let provider = provider(names.prefix());
-    let mut publisher = Publisher::builder().capacity(4).create(&provider, CHANNEL).unwrap();
+    let mut publisher = Publisher::builder()
+        .capacity(4)
+        .create(&provider, CHANNEL)
+        .unwrap();
     let children = [(); 6].map(|()| joining(&names, JOINS));
     let mut numbers = 0..;
-    let publish = || numbers.next().map(|number| send(&mut publisher, &provider, number));
+    let publish = || {
+        numbers
+            .next()
+            .map(|number| send(&mut publisher, &provider, number))
+    };
     let (_, sent) = beside(publish, || {
         children.iter().for_each(|child| child.tell(&Message::Go));
         children.iter().for_each(Child::expect_done);
@@ -398,7 +505,10 @@ fn joining(names: &Names, joins: usize) -> Child {
 fn forked_child_has_no_ends() {
     in_child(|prefix| {
         let provider = provider(prefix);
-        let mut publisher = Publisher::builder().history(2).create(&provider, CHANNEL).unwrap();
+        let mut publisher = Publisher::builder()
+            .history(2)
+            .create(&provider, CHANNEL)
+            .unwrap();
         let mut receiver = open(prefix, Receiver::builder());
         (0..4).for_each(|number| assert_eq!(send(&mut publisher, &provider, number), 1));
         assert_eq!(number_of(&receiver.recv().unwrap()), 0);
@@ -411,17 +521,32 @@ fn forked_child_has_no_ends() {
                 let error = publisher.send(buffer).unwrap_err();
                 assert_eq!(error.kind(), SendErrorKind::Forked);
                 assert_eq!(publisher.try_send_bytes(b"x"), Err(SendErrorKind::Forked));
-                assert_eq!(publisher.wait_for_receivers(1, FOR_EVER), Err(SendErrorKind::Forked));
-                assert_eq!(publisher.wait_until_received(FOR_EVER), Err(SendErrorKind::Forked));
-                assert_eq!((publisher.receivers().count(), publisher.has_receivers()), (0, false));
+                assert_eq!(
+                    publisher.wait_for_receivers(1, FOR_EVER),
+                    Err(SendErrorKind::Forked)
+                );
+                assert_eq!(
+                    publisher.wait_until_received(FOR_EVER),
+                    Err(SendErrorKind::Forked)
+                );
+                assert_eq!(
+                    (publisher.receivers().count(), publisher.has_receivers()),
+                    (0, false)
+                );
                 assert!(!publisher.disconnect(id) && !publisher.serve_joins());
                 let mut context = Context::from_waker(&waker);
-                assert_eq!(publisher.poll_ready_bytes(&mut context), Poll::Ready(Err(SendErrorKind::Forked)));
+                assert_eq!(
+                    publisher.poll_ready_bytes(&mut context),
+                    Poll::Ready(Err(SendErrorKind::Forked))
+                );
                 for _ in 0..2 {
                     assert!(matches!(receiver.recv(), Err(RecvError::Forked)));
                     assert!(matches!(receiver.try_recv(), Err(RecvError::Forked)));
                 }
-                assert!(matches!(Publisher::create(&provider, "mine"), Err(ChannelError::Forked)));
+                assert!(matches!(
+                    Publisher::create(&provider, "mine"),
+                    Err(ChannelError::Forked)
+                ));
                 assert_eq!(number_of(&held), 1, "it can still be read");
                 drop((held, receiver, publisher, provider, error));
             })
@@ -457,21 +582,40 @@ fn join_at_descriptor_limit() {
             if takers == 2 {
                 break comes;
             }
-            assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), before, "nothing is left of the attempt");
+            assert_eq!(
+                (shm::open_descriptors(), shm::mappings(prefix)),
+                before,
+                "nothing is left of the attempt"
+            );
             #[cfg(feature = "tracing")]
             assert!(
                 matches!(&log.take()[..], [event] if event.starts_with("WARN message=receiver not connected")),
                 "there is an event for each refusal"
             );
             let error = comes.try_recv().unwrap_err();
-            assert!(matches!(error, RecvError::NotConnected { errno: libc::EMFILE }), "{error}");
+            assert!(
+                matches!(
+                    error,
+                    RecvError::NotConnected {
+                        errno: libc::EMFILE
+                    }
+                ),
+                "{error}"
+            );
             assert!(error.to_string().contains("descriptors"), "{error}");
-            assert!(matches!(comes.try_recv(), Err(RecvError::Empty)), "it is told once for each try");
+            assert!(
+                matches!(comes.try_recv(), Err(RecvError::Empty)),
+                "it is told once for each try"
+            );
             let look = || assert_eq!(with_only(sent - 2, || publisher.receivers().count()), 1);
             let (told, _) = wake_sleeper(|| comes.recv().map(drop).unwrap_err(), look);
             assert!(matches!(told, RecvError::NotConnected { .. }), "{told}");
             assert!(sent < 8, "enough descriptors");
-            assert_eq!(publisher.receivers().count(), 2, "it is met without the limit");
+            assert_eq!(
+                publisher.receivers().count(),
+                2,
+                "it is met without the limit"
+            );
             drop(comes);
             assert_eq!(publisher.receivers().count(), 1);
             #[cfg(feature = "tracing")]
@@ -481,15 +625,31 @@ fn join_at_descriptor_limit() {
         assert_eq!(number_of(&comes.recv().unwrap()), 4 * (sent - 1));
         let mut late = open(prefix, Receiver::builder());
         for number in 0..3 {
-            assert_eq!(with_only(1, || send(&mut publisher, &provider, number)), 2, "one is refused");
+            assert_eq!(
+                with_only(1, || send(&mut publisher, &provider, number)),
+                2,
+                "one is refused"
+            );
         }
         assert_eq!(send(&mut publisher, &provider, 3), 3);
         let first = late.recv().unwrap();
-        assert_eq!((number_of(&first), first.missed()), (3, 3), "what it missed is counted, though it never looked");
-        assert_eq!(publisher.receivers().map(|receiver| receiver.missed.total()).max(), Some(3));
+        assert_eq!(
+            (number_of(&first), first.missed()),
+            (3, 3),
+            "what it missed is counted, though it never looked"
+        );
+        assert_eq!(
+            publisher
+                .receivers()
+                .map(|receiver| receiver.missed.total())
+                .max(),
+            Some(3)
+        );
         let expected = (0..sent).map(|number| 4 * number).chain(0..4);
         assert!(
-            expected.into_iter().all(|number| number_of(&known.recv().unwrap()) == number),
+            expected
+                .into_iter()
+                .all(|number| number_of(&known.recv().unwrap()) == number),
             "the other one noticed nothing"
         );
     });
@@ -508,13 +668,26 @@ fn join_at_full_shm() {
         let mut publisher = small_publisher().create(&provider, CHANNEL).unwrap();
         let mut hoard: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
         hoard.extend(std::iter::from_fn(|| provider.alloc(4 << 10).ok()));
-        let before = (shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix));
+        let before = (
+            shm::objects(prefix),
+            shm::open_descriptors(),
+            shm::mappings(prefix),
+        );
         for _ in 0..3 {
             let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
-            let ChannelError::Os(error) = &error else { panic!("{error}") };
+            let ChannelError::Os(error) = &error else {
+                panic!("{error}")
+            };
             assert_eq!(error.errno(), Some(libc::ENOSPC), "{error}");
             assert!(error.object().ends_with(".branch"), "{error}");
-            assert_eq!((shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix)), before);
+            assert_eq!(
+                (
+                    shm::objects(prefix),
+                    shm::open_descriptors(),
+                    shm::mappings(prefix)
+                ),
+                before
+            );
         }
         assert_eq!(publisher.receivers().count(), 0);
         drop(hoard);
@@ -527,7 +700,10 @@ fn join_at_full_shm() {
 
 /// With one seat, and a branch of half a MiB.
 fn small_publisher() -> PublisherBuilder {
-    Publisher::builder().receivers(1).capacity(4096).loans(32 << 10)
+    Publisher::builder()
+        .receivers(1)
+        .capacity(4096)
+        .loans(32 << 10)
 }
 
 /// A receiver that opens a damaged object neither crashes nor waits for ever.
@@ -535,14 +711,32 @@ fn small_publisher() -> PublisherBuilder {
 fn open_garbage() {
     in_child(|prefix| {
         let provider = provider(prefix);
-        let mut publisher = Publisher::builder().receivers(64).capacity(8).loans(8).create(&provider, CHANNEL).unwrap();
+        let mut publisher = Publisher::builder()
+            .receivers(64)
+            .capacity(8)
+            .loans(8)
+            .create(&provider, CHANNEL)
+            .unwrap();
         let mut known = open(prefix, Receiver::builder());
         assert!(publisher.has_receivers());
         let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
         let genuine = fs::read(&path).unwrap();
         // The identification, the count, and the first seats.
         let places = (0..72).chain(SEATS..SEATS + 48).step_by(4);
-        let words = [0, 1, 2, 3, 7, 1 << 16, 1 << 20, 1 << 30, 0x4000_0001, i32::MAX as u32, 1 << 31, u32::MAX];
+        let words = [
+            0,
+            1,
+            2,
+            3,
+            7,
+            1 << 16,
+            1 << 20,
+            1 << 30,
+            0x4000_0001,
+            i32::MAX as u32,
+            1 << 31,
+            u32::MAX,
+        ];
         for (at, word) in places.flat_map(|at| words.map(|word| (at, word))) {
             let mut content = genuine.clone();
             content[at..at + 4].copy_from_slice(&word.to_ne_bytes());
@@ -551,19 +745,36 @@ fn open_garbage() {
                 // In place, because the publisher maps it.
                 let object = shm::path(&format!("{prefix}.{name}.channel"));
                 let mut options = fs::OpenOptions::new();
-                options.write(true).create(!is_living).open(&object).unwrap().write_all_at(&content, 0).unwrap();
-                match Receiver::builder().spin(NOW).open(&shm::client(prefix), name) {
+                options
+                    .write(true)
+                    .create(!is_living)
+                    .open(&object)
+                    .unwrap()
+                    .write_all_at(&content, 0)
+                    .unwrap();
+                match Receiver::builder()
+                    .spin(NOW)
+                    .open(&shm::client(prefix), name)
+                {
                     Ok(mut receiver) => {
-                        let error = receiver.recv_timeout(Duration::from_micros(100)).unwrap_err();
+                        let error = receiver
+                            .recv_timeout(Duration::from_micros(100))
+                            .unwrap_err();
                         use RecvError::{Disconnected, NotConnected, TimedOut};
-                        let is_told = matches!(error, TimedOut | Disconnected | NotConnected { .. });
+                        let is_told =
+                            matches!(error, TimedOut | Disconnected | NotConnected { .. });
                         assert!(is_told, "{word:#x} at {at}: {error}");
                     }
                     Err(error) => assert!(!error.to_string().is_empty()),
                 }
             }
             // The publisher is unaffected, except that it may look for branches that do not exist.
-            assert_eq!(publisher.try_send_bytes(&(at as u64).to_le_bytes()).map(|sent| sent.receivers > 0), Ok(true));
+            assert_eq!(
+                publisher
+                    .try_send_bytes(&(at as u64).to_le_bytes())
+                    .map(|sent| sent.receivers > 0),
+                Ok(true)
+            );
             assert_eq!(known.try_recv().unwrap()[..], (at as u64).to_le_bytes());
         }
         let object = shm::channel_object(prefix, CHANNEL);
@@ -572,14 +783,26 @@ fn open_garbage() {
         object.write_all_at(&1_000_u32.to_ne_bytes(), 36).unwrap();
         let all: Vec<_> = (1..64).map(|_| open(prefix, Receiver::builder())).collect();
         let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
-        assert!(matches!(error, ChannelError::TooManyReceivers { .. }), "{error}");
+        assert!(
+            matches!(error, ChannelError::TooManyReceivers { .. }),
+            "{error}"
+        );
         assert_eq!((publisher.receivers().count(), all.len()), (64, 63));
-        for content in [&genuine[..0], &genuine[..100], &genuine[..4095], &[0; 4096], &[0xff; 8192]] {
+        for content in [
+            &genuine[..0],
+            &genuine[..100],
+            &genuine[..4095],
+            &[0; 4096],
+            &[0xff; 8192],
+        ] {
             let object = shm::path(&format!("{prefix}.dead.channel"));
             fs::write(&object, content).unwrap();
             let error = Receiver::open(&shm::client(prefix), "dead").unwrap_err();
             use ChannelError::{Closed, NotAChannel, NotReady};
-            assert!(matches!(error, NotAChannel { .. } | Closed { .. } | NotReady { .. }), "{error}");
+            assert!(
+                matches!(error, NotAChannel { .. } | Closed { .. } | NotReady { .. }),
+                "{error}"
+            );
             fs::remove_file(&object).unwrap();
         }
     });
@@ -590,12 +813,18 @@ fn open_garbage() {
 fn bell_limit() {
     in_child(|prefix| {
         let provider = provider(prefix);
-        let mut publisher = Publisher::builder().receivers(1).create(&provider, CHANNEL).unwrap();
+        let mut publisher = Publisher::builder()
+            .receivers(1)
+            .create(&provider, CHANNEL)
+            .unwrap();
         let mut receiver = open(prefix, Receiver::builder());
         // Others take all remaining bells, as many at a time as possible.
         let (mut others, mut seats, mut ends) = (Vec::new(), 64, 2);
         while seats > 0 {
-            match Publisher::builder().receivers(seats).create(&provider, &format!("other-{}", others.len())) {
+            match Publisher::builder()
+                .receivers(seats)
+                .create(&provider, &format!("other-{}", others.len()))
+            {
                 Ok(other) => {
                     others.push(other);
                     ends += seats;
@@ -608,7 +837,10 @@ fn bell_limit() {
         assert_eq!(publisher.send_bytes(b"x").map(|sent| sent.receivers), Ok(1));
         assert_eq!(&receiver.recv().unwrap()[..], b"x");
         drop((publisher, receiver));
-        assert!(Publisher::builder().receivers(1).create(&provider, CHANNEL).is_ok());
+        assert!(Publisher::builder()
+            .receivers(1)
+            .create(&provider, CHANNEL)
+            .is_ok());
     });
 }
 
@@ -623,14 +855,25 @@ const TO_SENDER: u64 = 128;
 fn dead_receiver_with_damaged_bell() {
     let names = Names::new("pub-bell");
     let provider = provider(names.prefix());
-    let mut publisher = Publisher::builder().receivers(1).capacity(2).create(&provider, CHANNEL).unwrap();
+    let mut publisher = Publisher::builder()
+        .receivers(1)
+        .capacity(2)
+        .create(&provider, CHANNEL)
+        .unwrap();
     for garbage in [0, 77, u32::MAX] {
         let receiver = keeper(&names);
         assert_eq!(send(&mut publisher, &provider, 0), 1);
         while publisher.try_send_bytes(b"x").is_ok() {}
-        let [branch] = &branches(names.prefix())[..] else { panic!("one branch") };
-        let branch = fs::File::options().write(true).open(shm::path(branch)).unwrap();
-        branch.write_all_at(&u32::to_ne_bytes(garbage), TO_SENDER).unwrap();
+        let [branch] = &branches(names.prefix())[..] else {
+            panic!("one branch")
+        };
+        let branch = fs::File::options()
+            .write(true)
+            .open(shm::path(branch))
+            .unwrap();
+        branch
+            .write_all_at(&u32::to_ne_bytes(garbage), TO_SENDER)
+            .unwrap();
         receiver.kill();
         // Its death is found by the once-a-second check, or when the next receiver joins.
         if garbage == 0 {
@@ -653,7 +896,10 @@ fn receiver_died_before_connect() {
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     keeper(&names).kill();
     assert!(!publisher.has_receivers());
-    assert_eq!(publisher.wait_for_receivers(1, Duration::ZERO), Err(SendErrorKind::TimedOut));
+    assert_eq!(
+        publisher.wait_for_receivers(1, Duration::ZERO),
+        Err(SendErrorKind::TimedOut)
+    );
 }
 
 /// The branches of all killed receivers, even of those that were never connected.
@@ -679,7 +925,10 @@ fn drop_notifies_unconnected_receivers() {
         drop(publisher);
         for receiver in &mut receivers {
             // No look is due yet.
-            assert!(matches!(receiver.recv_timeout(NOW), Err(RecvError::Disconnected)));
+            assert!(matches!(
+                receiver.recv_timeout(NOW),
+                Err(RecvError::Disconnected)
+            ));
         }
     }
 }
@@ -689,7 +938,10 @@ fn drop_notifies_unconnected_receivers() {
 fn kept_messages_keep_the_seat() {
     let names = Names::new("pub-kept");
     let provider = provider(names.prefix());
-    let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
+    let mut publisher = Publisher::builder()
+        .receivers(2)
+        .create(&provider, CHANNEL)
+        .unwrap();
     let mut receive = || {
         let mut receiver = open(names.prefix(), Receiver::builder());
         assert_eq!(send(&mut publisher, &provider, 2), 1);
@@ -697,7 +949,10 @@ fn kept_messages_keep_the_seat() {
     };
     let kept = [receive(), receive()];
     let error = Receiver::open(&shm::client(names.prefix()), CHANNEL).unwrap_err();
-    assert!(matches!(error, ChannelError::TooManyReceivers { max: 2, .. }), "{error}");
+    assert!(
+        matches!(error, ChannelError::TooManyReceivers { max: 2, .. }),
+        "{error}"
+    );
     let [first, second] = kept;
     drop(first);
     drop(receive());
@@ -712,10 +967,15 @@ fn kept_messages_keep_the_seat() {
 fn damaged_seats_lock_no_newcomer_out() {
     let names = Names::new("pub-seats");
     let provider = provider(names.prefix());
-    let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
+    let mut publisher = Publisher::builder()
+        .receivers(2)
+        .create(&provider, CHANNEL)
+        .unwrap();
     let object = shm::channel_object(names.prefix(), CHANNEL);
     for byte in [0, 0x40, 0xff] {
-        object.write_all_at(&[byte; 4096 - SEATS], SEATS as u64).unwrap();
+        object
+            .write_all_at(&[byte; 4096 - SEATS], SEATS as u64)
+            .unwrap();
         let mut receivers = [(); 2].map(|()| open(names.prefix(), Receiver::builder()));
         assert_eq!(send(&mut publisher, &provider, 2), 2);
         for receiver in &mut receivers {
@@ -733,7 +993,9 @@ fn damaged_seat_disconnects_no_receiver() {
     let mut receiver = open(names.prefix(), Receiver::builder().spin(NOW));
     let object = shm::channel_object(names.prefix(), CHANNEL);
     let gone = 0x4000_0000_u32.to_ne_bytes();
-    (SEATS..4096).step_by(4).for_each(|at| object.write_all_at(&gone, at as u64).unwrap());
+    (SEATS..4096)
+        .step_by(4)
+        .for_each(|at| object.write_all_at(&gone, at as u64).unwrap());
     let error = receiver.recv_timeout(NOW).unwrap_err();
     assert!(matches!(error, RecvError::NotConnected { .. }), "{error}");
     let error = receiver.recv_timeout(NOW).unwrap_err();
@@ -748,7 +1010,12 @@ fn mapping_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     let message = receiver.recv().unwrap();
     let mappings = procfs::shared_mappings().unwrap().into_iter();
-    link.send(&Message::Number(mappings.filter(|it| it.name.ends_with(".ctl")).map(|it| it.bytes).sum()));
+    link.send(&Message::Number(
+        mappings
+            .filter(|it| it.name.ends_with(".ctl"))
+            .map(|it| it.bytes)
+            .sum(),
+    ));
     drop(message);
 }
 
@@ -761,6 +1028,9 @@ fn receiver_maps_one_page_of_control() {
     let receiver = Child::start_ready("publisher-maps", &[names.prefix()]);
     assert_eq!(send(&mut publisher, &provider, 2), 1);
     let bytes = receiver.number();
-    assert!((1..=64 << 10).contains(&bytes), "{bytes} bytes: more than a page of any system");
+    assert!(
+        (1..=64 << 10).contains(&bytes),
+        "{bytes} bytes: more than a page of any system"
+    );
     receiver.finish();
 }

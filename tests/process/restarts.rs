@@ -11,8 +11,8 @@ use crate::threads::{assert_prompt, wake_sleeper};
 use crate::users::STRANGER;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
-    self, Change, ChannelError, ChannelInfo, Event, OnFull, Publisher, Receiver, RecvError, Sender, Subscriber,
-    WatchError, Watcher,
+    self, Change, ChannelError, ChannelInfo, Event, OnFull, Publisher, Receiver, RecvError, Sender,
+    Subscriber, WatchError, Watcher,
 };
 use shm_pool::{Client, ProviderId};
 use shm_pool_support::procfs;
@@ -38,15 +38,34 @@ role!("restarting", role);
 /// the successor of the process before it. Sends as many messages as requested, each time: filled
 /// from the number of the process and its own.
 fn role(link: &Link, arguments: &[&str]) {
-    let [prefix, kind, capacity, process] = arguments else { panic!("{arguments:?}") };
+    let [prefix, kind, capacity, process] = arguments else {
+        panic!("{arguments:?}")
+    };
     let (capacity, process): (usize, u64) = (capacity.parse().unwrap(), process.parse().unwrap());
     let provider = provider(prefix);
     if *kind == "sender" {
         let builder = Sender::builder().capacity(capacity).loans(64);
-        serve(link, process, &provider, builder.create_timeout(&provider, CHANNEL, FOR_EVER).unwrap());
+        serve(
+            link,
+            process,
+            &provider,
+            builder
+                .create_timeout(&provider, CHANNEL, FOR_EVER)
+                .unwrap(),
+        );
     } else {
-        let builder = Publisher::builder().capacity(capacity).loans(64).on_full(OnFull::Block);
-        serve(link, process, &provider, builder.create_timeout(&provider, CHANNEL, FOR_EVER).unwrap());
+        let builder = Publisher::builder()
+            .capacity(capacity)
+            .loans(64)
+            .on_full(OnFull::Block);
+        serve(
+            link,
+            process,
+            &provider,
+            builder
+                .create_timeout(&provider, CHANNEL, FOR_EVER)
+                .unwrap(),
+        );
     }
 }
 
@@ -63,11 +82,17 @@ fn serve<E: SendingEnd>(link: &Link, process: u64, provider: &shm_pool::Provider
 }
 
 fn start(names: &Names, kind: &str, process: u64) -> Child {
-    Child::start_ready("restarting", &[names.prefix(), kind, "8", &process.to_string()])
+    Child::start_ready(
+        "restarting",
+        &[names.prefix(), kind, "8", &process.to_string()],
+    )
 }
 
 fn subscribe(prefix: &str) -> Subscriber {
-    Receiver::builder().spin(NOW).subscribe(&shm::client(prefix), CHANNEL).unwrap()
+    Receiver::builder()
+        .spin(NOW)
+        .subscribe(&shm::client(prefix), CHANNEL)
+        .unwrap()
 }
 
 fn connected(subscriber: &mut Subscriber) -> ProviderId {
@@ -103,9 +128,12 @@ fn is_taken(error: &ChannelError) -> bool {
 /// After each kind, killed or not, follows each kind: messages precede the boundary, and stay valid.
 #[test]
 fn boundary_of_restart() {
-    for (old, new) in
-        [("sender", "sender"), ("sender", "publisher"), ("publisher", "sender"), ("publisher", "publisher")]
-    {
+    for (old, new) in [
+        ("sender", "sender"),
+        ("sender", "publisher"),
+        ("publisher", "sender"),
+        ("publisher", "publisher"),
+    ] {
         for is_killed in [true, false] {
             let names = Names::new(&format!("restart-{old}-{new}-{is_killed}"));
             let mut subscriber = subscribe(names.prefix());
@@ -183,7 +211,10 @@ fn killed_again_and_again() {
 #[test]
 fn successor_with_other_options() {
     let names = Names::new("restart-options");
-    let builder = Receiver::builder().capacity(8).on_full(OnFull::Block).spin(NOW);
+    let builder = Receiver::builder()
+        .capacity(8)
+        .on_full(OnFull::Block)
+        .spin(NOW);
     let mut subscriber = builder.subscribe(&names.client(), CHANNEL).unwrap();
     let first = start(&names, "publisher", 1);
     connected(&mut subscriber);
@@ -193,14 +224,36 @@ fn successor_with_other_options() {
     let publisher = || Publisher::builder().capacity(8);
     let publisher_of_few = publisher().capacity(7).create(&provider, CHANNEL).unwrap();
     let error = open_error(&mut subscriber);
-    assert!(matches!(error, ChannelError::OutOfRange { option: "capacity", max: 7, .. }), "{error}");
-    assert!(matches!(subscriber.recv_timeout(NOW), Err(RecvError::TimedOut)), "said once");
+    assert!(
+        matches!(
+            error,
+            ChannelError::OutOfRange {
+                option: "capacity",
+                max: 7,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(
+        matches!(subscriber.recv_timeout(NOW), Err(RecvError::TimedOut)),
+        "said once"
+    );
     drop(publisher_of_few);
-    let impatient = publisher().allow_blocking(false).create(&provider, CHANNEL).unwrap();
-    assert!(matches!(open_error(&mut subscriber), ChannelError::BlockingNotAllowed { .. }));
+    let impatient = publisher()
+        .allow_blocking(false)
+        .create(&provider, CHANNEL)
+        .unwrap();
+    assert!(matches!(
+        open_error(&mut subscriber),
+        ChannelError::BlockingNotAllowed { .. }
+    ));
     drop(impatient);
     let sender = Sender::create(&provider, CHANNEL).unwrap();
-    assert!(matches!(open_error(&mut subscriber), ChannelError::NotAPublisher { .. }));
+    assert!(matches!(
+        open_error(&mut subscriber),
+        ChannelError::NotAPublisher { .. }
+    ));
     drop(sender);
     let _publisher = publisher().capacity(9).create(&provider, CHANNEL).unwrap();
     connected(&mut subscriber);
@@ -220,7 +273,10 @@ fn garbage_under_the_name() {
         let error = open_error(&mut subscriber);
         assert!(matches!(error, ChannelError::NotAChannel { .. }), "{error}");
         assert!(subscriber.last_error().is_none(), "that error was returned");
-        assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)), "the same error");
+        assert!(
+            matches!(subscriber.try_recv(), Err(RecvError::Empty)),
+            "the same error"
+        );
     }
     fs::remove_file(&file).unwrap();
     let _sender = Sender::create(&provider(names.prefix()), CHANNEL).unwrap();
@@ -237,8 +293,14 @@ fn receiver_restarts_too() {
     assert_eq!(killed.ask(&Message::Go), Message::Done);
     killed.kill();
     let mut subscriber = subscribe(names.prefix());
-    assert!(matches!(subscriber.recv_timeout(Duration::from_millis(1)), Err(RecvError::TimedOut)));
-    assert!(matches!(subscriber.last_error(), Some(ChannelError::HasReceiver { .. })));
+    assert!(matches!(
+        subscriber.recv_timeout(Duration::from_millis(1)),
+        Err(RecvError::TimedOut)
+    ));
+    assert!(matches!(
+        subscriber.last_error(),
+        Some(ChannelError::HasReceiver { .. })
+    ));
     assert!(sender.send_bytes(b"a").is_err());
     drop(sender);
     sender = Sender::create(&provider, CHANNEL).unwrap();
@@ -265,15 +327,25 @@ fn subscribing_role(link: &Link, arguments: &[&str]) {
 fn seat_of_killed_receiver() {
     let names = Names::new("restart-seat");
     let provider = provider(names.prefix());
-    let publisher = Publisher::builder().receivers(1).create(&provider, CHANNEL).unwrap();
+    let publisher = Publisher::builder()
+        .receivers(1)
+        .create(&provider, CHANNEL)
+        .unwrap();
     let mut victim = Child::start_ready("subscribing", &[names.prefix()]);
     assert_prompt(|| {
         assert_eq!(victim.ask(&Message::Go), Message::Done);
         let next = Child::start_ready("subscribing", &[names.prefix()]);
         let (mut subscriber, client) = (subscribe(names.prefix()), names.client());
         assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
-        assert!(matches!(subscriber.last_error(), Some(ChannelError::TooManyReceivers { max: 1, .. })));
-        let open = || Receiver::builder().open_timeout(&client, CHANNEL, FOR_EVER).unwrap();
+        assert!(matches!(
+            subscriber.last_error(),
+            Some(ChannelError::TooManyReceivers { max: 1, .. })
+        ));
+        let open = || {
+            Receiver::builder()
+                .open_timeout(&client, CHANNEL, FOR_EVER)
+                .unwrap()
+        };
         let victim = std::mem::replace(&mut victim, next);
         let (receiver, took) = wake_sleeper(open, || victim.kill());
         drop(receiver);
@@ -297,8 +369,17 @@ fn stopped_predecessor() {
                 predecessor.stop();
             }
             let error = create(timeout).unwrap_err();
-            let ChannelError::NameTaken { process: Some(process), .. } = &error else { panic!("{error}") };
-            assert_eq!((process.id, process.is_stopped), (predecessor.id(), is_stopped));
+            let ChannelError::NameTaken {
+                process: Some(process),
+                ..
+            } = &error
+            else {
+                panic!("{error}")
+            };
+            assert_eq!(
+                (process.id, process.is_stopped),
+                (predecessor.id(), is_stopped)
+            );
             let text = error.to_string();
             assert!(text.contains(&format!("process {}", process.id)), "{text}");
             assert_eq!(text.contains("which is stopped"), is_stopped, "{text}");
@@ -316,14 +397,28 @@ fn predecessor_in_one_process() {
     let provider = provider(names.prefix());
     let sender = Sender::create(&provider, CHANNEL).unwrap();
     let error = Sender::create(&provider, CHANNEL).unwrap_err();
-    let ChannelError::NameTaken { process: Some(process), .. } = &error else { panic!("{error}") };
+    let ChannelError::NameTaken {
+        process: Some(process),
+        ..
+    } = &error
+    else {
+        panic!("{error}")
+    };
     assert_eq!(process.id, std::process::id());
     assert_prompt(|| {
         let predecessor = Publisher::builder().create(&provider, "d").unwrap();
-        let create = || Sender::builder().create_timeout(&provider, "d", FOR_EVER).unwrap();
+        let create = || {
+            Sender::builder()
+                .create_timeout(&provider, "d", FOR_EVER)
+                .unwrap()
+        };
         wake_sleeper(create, || drop(predecessor)).1
     });
-    assert!(is_taken(&Sender::builder().create_timeout(&provider, CHANNEL, NOW).unwrap_err()));
+    assert!(is_taken(
+        &Sender::builder()
+            .create_timeout(&provider, CHANNEL, NOW)
+            .unwrap_err()
+    ));
     drop(sender);
 }
 
@@ -333,13 +428,19 @@ fn wait_ends() {
     let names = Names::new("restart-ends");
     let mut subscriber = subscribe(names.prefix());
     for timeout in [NOW, Duration::from_millis(1)] {
-        assert!(matches!(subscriber.recv_timeout(timeout), Err(RecvError::TimedOut)));
+        assert!(matches!(
+            subscriber.recv_timeout(timeout),
+            Err(RecvError::TimedOut)
+        ));
         let opened = Receiver::builder().open_timeout(&names.client(), CHANNEL, timeout);
         assert!(matches!(opened, Err(ChannelError::NotFound { .. })));
     }
     let interrupter = subscriber.interrupter();
     interrupter.interrupt();
-    assert!(matches!(subscriber.recv(), Err(RecvError::Interrupted)), "before the wait");
+    assert!(
+        matches!(subscriber.recv(), Err(RecvError::Interrupted)),
+        "before the wait"
+    );
     assert_prompt(|| {
         let (woken, took) = wake_sleeper(|| subscriber.recv(), || interrupter.interrupt());
         assert!(matches!(woken, Err(RecvError::Interrupted)));
@@ -362,8 +463,12 @@ fn lookouts() -> usize {
 
 /// Returns the number of this process's descriptors of a kind that has no path.
 fn descriptors_of(kind: &str) -> usize {
-    let links = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    links.filter(|link| link.to_string_lossy() == format!("anon_inode:{kind}")).count()
+    let links = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    links
+        .filter(|link| link.to_string_lossy() == format!("anon_inode:{kind}"))
+        .count()
 }
 
 /// A wait that starts without descriptors gets its own as soon as there are some.
@@ -381,7 +486,9 @@ fn descriptors_for_lookout() {
         with_only(0, || {
             let flag = Arc::new(Flag(AtomicBool::new(false)));
             let waker = Waker::from(flag.clone());
-            assert!(subscriber.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+            assert!(subscriber
+                .poll_recv(&mut Context::from_waker(&waker))
+                .is_pending());
             // The lookout looks after it has tried to open its descriptors.
             while !flag.0.load(Ordering::Acquire) {
                 thread::yield_now();
@@ -415,7 +522,9 @@ fn ways_to_wait() {
                 let opening = names.iter().map(|name| {
                     let client = &client;
                     scope.spawn(move || match name.as_bytes()[0] % 2 {
-                        0 => Receiver::builder().open_timeout(client, name, FOR_EVER).unwrap(),
+                        0 => Receiver::builder()
+                            .open_timeout(client, name, FOR_EVER)
+                            .unwrap(),
                         _ => block_on(Receiver::builder().open_async(client, name)).unwrap(),
                     })
                 });
@@ -423,9 +532,14 @@ fn ways_to_wait() {
                 while lookouts() == 0 {
                     thread::yield_now();
                 }
-                let _senders: Vec<_> = names.iter().map(|name| Sender::create(&provider, name).unwrap()).collect();
+                let _senders: Vec<_> = names
+                    .iter()
+                    .map(|name| Sender::create(&provider, name).unwrap())
+                    .collect();
                 assert!(lookouts() <= 1);
-                opening.into_iter().for_each(|opening| drop(opening.join().unwrap()));
+                opening
+                    .into_iter()
+                    .for_each(|opening| drop(opening.join().unwrap()));
             });
             while lookouts() > 0 {
                 thread::yield_now();
@@ -446,12 +560,19 @@ fn without_lookout() {
                 sys::forbid_call(call, libc::EAGAIN).unwrap();
             }
             let future = Receiver::builder().open_async(&client, "d");
-            assert!(matches!(block_on(future), Err(ChannelError::Os(error)) if error.call() == "pthread_create"));
-            Receiver::builder().open_timeout(&client, CHANNEL, FOR_EVER).unwrap();
+            assert!(
+                matches!(block_on(future), Err(ChannelError::Os(error)) if error.call() == "pthread_create")
+            );
+            Receiver::builder()
+                .open_timeout(&client, CHANNEL, FOR_EVER)
+                .unwrap();
             sending.join().unwrap()
         });
         let mut subscriber = Receiver::builder().subscribe(&client, "d").unwrap();
-        assert!(matches!(block_on(subscriber.recv_async()), Err(RecvError::NoHelper(_))));
+        assert!(matches!(
+            block_on(subscriber.recv_async()),
+            Err(RecvError::NoHelper(_))
+        ));
         drop(sending);
     });
 }
@@ -473,12 +594,18 @@ fn awaited_restart() {
         let child = starting.join().unwrap();
         child.tell(&Message::Number(1));
         let event = next(&mut subscriber);
-        let Event::Message(message) = event else { panic!("{event:?}") };
+        let Event::Message(message) = event else {
+            panic!("{event:?}")
+        };
         shm::check(&message, process << 32).unwrap();
         child.expect_done();
         child.kill();
         let event = next(&mut subscriber);
-        assert_eq!(discriminant(&event), discriminant(&Event::Disconnected), "{event:?}");
+        assert_eq!(
+            discriminant(&event),
+            discriminant(&Event::Disconnected),
+            "{event:?}"
+        );
     }
     drop(subscriber);
     names.sweep();
@@ -489,20 +616,32 @@ fn awaited_restart() {
 fn forked_while_waiting() {
     in_child(|prefix| {
         let mut subscriber = subscribe(prefix);
-        assert!(matches!(subscriber.recv_timeout(Duration::from_millis(1)), Err(RecvError::TimedOut)));
+        assert!(matches!(
+            subscriber.recv_timeout(Duration::from_millis(1)),
+            Err(RecvError::TimedOut)
+        ));
         while lookouts() == 0 || descriptors_of("inotify") == 0 {
             thread::yield_now();
         }
         let Some(forked) = sys::fork() else {
             sys::end_with(|| {
-                assert_eq!((descriptors_of("inotify"), descriptors_of("[eventfd]")), (0, 0));
+                assert_eq!(
+                    (descriptors_of("inotify"), descriptors_of("[eventfd]")),
+                    (0, 0)
+                );
                 assert!(matches!(subscriber.recv(), Err(RecvError::Forked)));
                 assert!(matches!(subscriber.try_recv(), Err(RecvError::Forked)));
-                assert!(matches!(block_on(subscriber.recv_async()), Err(RecvError::Forked)));
+                assert!(matches!(
+                    block_on(subscriber.recv_async()),
+                    Err(RecvError::Forked)
+                ));
                 drop(subscriber);
                 // It can wait on its own.
                 let mut own = subscribe(prefix);
-                assert!(matches!(own.recv_timeout(Duration::from_millis(1)), Err(RecvError::TimedOut)));
+                assert!(matches!(
+                    own.recv_timeout(Duration::from_millis(1)),
+                    Err(RecvError::TimedOut)
+                ));
             });
         };
         forked.finish();
@@ -533,10 +672,19 @@ fn discovery() {
     let mut kept = start(&names, "sender", 0);
     for process in 1..4 {
         let channel = created(watcher.recv_timeout(FOR_EVER).unwrap());
-        assert_eq!((channel.name.as_str(), channel.is_publisher), (CHANNEL, process % 2 == 0));
+        assert_eq!(
+            (channel.name.as_str(), channel.is_publisher),
+            (CHANNEL, process % 2 == 0)
+        );
         assert_eq!(channel.process().unwrap().id, kept.id());
-        assert_eq!(channel::list(&names.client()).unwrap(), std::slice::from_ref(&channel));
-        assert!(matches!(watcher.recv_timeout(NOW), Err(WatchError::TimedOut)));
+        assert_eq!(
+            channel::list(&names.client()).unwrap(),
+            std::slice::from_ref(&channel)
+        );
+        assert!(matches!(
+            watcher.recv_timeout(NOW),
+            Err(WatchError::TimedOut)
+        ));
         let kind = ["sender", "publisher"][process as usize % 2];
         if process == 3 {
             // Within one look: before the watcher sees the end.
@@ -544,8 +692,17 @@ fn discovery() {
             kept = start(&names, kind, process);
             assert_eq!(closed(watcher.recv().unwrap()), channel);
         } else {
-            let end = || if process == 1 { kept.kill() } else { kept.shut_down() };
-            assert_eq!(closed(wake_sleeper(|| watcher.recv(), end).0.unwrap()), channel);
+            let end = || {
+                if process == 1 {
+                    kept.kill()
+                } else {
+                    kept.shut_down()
+                }
+            };
+            assert_eq!(
+                closed(wake_sleeper(|| watcher.recv(), end).0.unwrap()),
+                channel
+            );
             assert!(channel.process().is_none());
             kept = start(&names, kind, process);
         }
@@ -567,20 +724,37 @@ fn only_channels_are_listed() {
     let publisher = Publisher::create(&provider, "b").unwrap();
     let _receiver = Receiver::open(&names.client(), "b").unwrap();
     let sender = Sender::create(&provider, "a").unwrap();
-    let files = ["g", "e", "z"].map(|name| shm::path(&format!("{}.{name}.channel", names.prefix())));
+    let files =
+        ["g", "e", "z"].map(|name| shm::path(&format!("{}.{name}.channel", names.prefix())));
     for (file, content) in files.iter().zip([&[b'x'; 5000][..], &[], &[0; 4096]]) {
         fs::write(file, content).unwrap();
     }
-    let listed =
-        || -> Vec<String> { channel::list(&names.client()).unwrap().into_iter().map(|channel| channel.name).collect() };
+    let listed = || -> Vec<String> {
+        channel::list(&names.client())
+            .unwrap()
+            .into_iter()
+            .map(|channel| channel.name)
+            .collect()
+    };
     assert_eq!(listed(), ["a", "b"]);
     let builder = || Client::builder().name_prefix(names.prefix());
-    for client in [builder().owner_uid(STRANGER), builder().name_prefix("restart")].map(|it| it.build().unwrap()) {
+    for client in [
+        builder().owner_uid(STRANGER),
+        builder().name_prefix("restart"),
+    ]
+    .map(|it| it.build().unwrap())
+    {
         assert!(channel::list(&client).unwrap().is_empty());
     }
-    let client = Client::builder().directory("/dev/shm/none").build().unwrap();
+    let client = Client::builder()
+        .directory("/dev/shm/none")
+        .build()
+        .unwrap();
     assert_eq!(channel::list(&client).unwrap_err().call(), "readdir");
-    assert!(matches!(Watcher::new(&client).recv(), Err(WatchError::Os(_))));
+    assert!(matches!(
+        Watcher::new(&client).recv(),
+        Err(WatchError::Os(_))
+    ));
     drop(sender);
     assert_eq!(listed(), ["b"]);
     drop(publisher);
@@ -593,7 +767,10 @@ fn only_channels_are_listed() {
 fn watch_ends() {
     in_child(|prefix| {
         let mut watcher = Watcher::new(&shm::client(prefix));
-        assert!(matches!(watcher.recv_timeout(Duration::from_millis(1)), Err(WatchError::TimedOut)));
+        assert!(matches!(
+            watcher.recv_timeout(Duration::from_millis(1)),
+            Err(WatchError::TimedOut)
+        ));
         let interrupter = watcher.interrupter();
         assert_prompt(|| {
             let (woken, took) = wake_sleeper(|| watcher.recv(), || interrupter.interrupt());

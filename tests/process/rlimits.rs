@@ -7,7 +7,9 @@ use crate::sys;
 use crate::wire::{Link, Message};
 use nix::sys::resource::Resource;
 use shm_pool::channel::{ChannelError, Sender};
-use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning, WakeFd};
+use shm_pool::{
+    AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning, WakeFd,
+};
 use shm_pool_support::machine::page_size;
 use shm_pool_support::procfs::{mapped_memory, memory};
 use std::fs::File;
@@ -32,17 +34,29 @@ fn owner_descriptors() {
         let built = shm::open_descriptors();
         for len in [LEN, 64] {
             let error = with_only(0, || provider.alloc(len)).unwrap_err();
-            let AllocErrorKind::Os(error) = error.kind() else { panic!("{error}") };
+            let AllocErrorKind::Os(error) = error.kind() else {
+                panic!("{error}")
+            };
             assert_no_descriptor_left(error);
-            assert_eq!((provider.stats().bytes_held, provider.stats().segments), (0, 0));
+            assert_eq!(
+                (provider.stats().bytes_held, provider.stats().segments),
+                (0, 0)
+            );
         }
         let all = [(); SEGMENTS].map(|()| provider.alloc(LEN).unwrap().freeze());
         for message in &all {
             message.descriptor().unwrap();
         }
         let segments = provider.stats().segments;
-        assert!((1..SEGMENTS).contains(&segments), "{segments} segments for {SEGMENTS} messages");
-        assert_eq!(shm::open_descriptors(), built + segments, "one for each segment");
+        assert!(
+            (1..SEGMENTS).contains(&segments),
+            "{segments} segments for {SEGMENTS} messages"
+        );
+        assert_eq!(
+            shm::open_descriptors(),
+            built + segments,
+            "one for each segment"
+        );
         drop(all);
         let warm = with_only(0, || provider.alloc(LEN).map(drop));
         warm.expect("a warm allocation needs no descriptor");
@@ -56,8 +70,13 @@ fn owner_descriptors() {
 fn peer_descriptors() {
     in_child(|prefix| {
         let provider = builder(prefix).build().unwrap();
-        let messages: Vec<_> = (0..SEGMENTS).map(|_| provider.alloc(LEN).unwrap().freeze()).collect();
-        let descriptors: Vec<_> = messages.iter().map(|message| message.descriptor().unwrap()).collect();
+        let messages: Vec<_> = (0..SEGMENTS)
+            .map(|_| provider.alloc(LEN).unwrap().freeze())
+            .collect();
+        let descriptors: Vec<_> = messages
+            .iter()
+            .map(|message| message.descriptor().unwrap())
+            .collect();
         let before = (shm::open_descriptors(), shm::mappings(prefix));
         let client = shm::client(prefix);
         let id = until_enough(prefix, || match client.connect(provider.id()) {
@@ -71,9 +90,15 @@ fn peer_descriptors() {
             panic!("another error")
         };
         assert_no_descriptor_left(&error);
-        assert!(!messages[0].is_leased(), "a failed attach gives its lease back");
+        assert!(
+            !messages[0].is_leased(),
+            "a failed attach gives its lease back"
+        );
         assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), connected);
-        let views: Vec<_> = descriptors.iter().map(|descriptor| client.attach(descriptor).unwrap()).collect();
+        let views: Vec<_> = descriptors
+            .iter()
+            .map(|descriptor| client.attach(descriptor).unwrap())
+            .collect();
         assert_eq!(
             (shm::open_descriptors(), shm::mappings(prefix)),
             (connected.0, connected.1 + provider.stats().segments)
@@ -104,12 +129,19 @@ fn grant_survives_descriptor_limit() {
                 assert_no_descriptor_left(&error);
             }
             let stats = provider.stats();
-            assert_eq!((stats.bytes_in_use, stats.bytes_leased), (0, len), "the grant still holds the message");
+            assert_eq!(
+                (stats.bytes_in_use, stats.bytes_leased),
+                (0, len),
+                "the grant still holds the message"
+            );
             provider.alloc(len).unwrap().freeze().descriptor().unwrap();
             let view = client.attach(&granted).expect("the grant was not spent");
             shm::check(&view, 1).unwrap();
             let again = client.attach(&granted).unwrap_err();
-            assert!(matches!(again, AttachError::NotGranted), "one grant is one view: {again}");
+            assert!(
+                matches!(again, AttachError::NotGranted),
+                "one grant is one view: {again}"
+            );
             drop(view);
             assert_eq!(provider.stats().bytes_leased, 0);
         }
@@ -163,7 +195,11 @@ fn assert_no_descriptor_left(error: &OsError) {
 fn wake_fd_descriptor() {
     in_child(|_| {
         let error = with_only(0, WakeFd::new).unwrap_err();
-        assert_eq!((error.call(), error.errno()), ("eventfd", Some(libc::EMFILE)), "{error}");
+        assert_eq!(
+            (error.call(), error.errno()),
+            ("eventfd", Some(libc::EMFILE)),
+            "{error}"
+        );
         assert!(error.to_string().contains("ulimit -n"), "{error}");
         WakeFd::new().unwrap();
     });
@@ -172,27 +208,46 @@ fn wake_fd_descriptor() {
 #[test]
 fn file_size_limit_is_an_error() {
     in_child(|prefix| {
-        let builder =
-            || Provider::builder().name_prefix(prefix).max_shared(64).tuning(Tuning::new().arena_size(64 << 10));
+        let builder = || {
+            Provider::builder()
+                .name_prefix(prefix)
+                .max_shared(64)
+                .tuning(Tuning::new().arena_size(64 << 10))
+        };
         let limit = |bytes| sys::set_limit(Resource::RLIMIT_FSIZE, bytes);
         limit(4096);
-        let BuildError::Os(error) = builder().build().unwrap_err() else { panic!() };
+        let BuildError::Os(error) = builder().build().unwrap_err() else {
+            panic!()
+        };
         assert_names_limit(&error, 4096);
-        assert_eq!(shm::objects(prefix), [""; 0], "a provider that could not be built leaves nothing");
+        assert_eq!(
+            shm::objects(prefix),
+            [""; 0],
+            "a provider that could not be built leaves nothing"
+        );
 
         limit(1 << 20);
         let provider = builder().build().unwrap();
         let kept = provider.alloc(1000).unwrap();
         let error = provider.alloc(2 << 20).unwrap_err();
-        let AllocErrorKind::Os(error) = error.kind() else { panic!("{error}") };
+        let AllocErrorKind::Os(error) = error.kind() else {
+            panic!("{error}")
+        };
         assert_names_limit(error, 1 << 20);
-        let large = Sender::builder().capacity(1 << 16).create(&provider, "c").unwrap_err();
-        let ChannelError::Os(error) = large else { panic!("{large}") };
+        let large = Sender::builder()
+            .capacity(1 << 16)
+            .create(&provider, "c")
+            .unwrap_err();
+        let ChannelError::Os(error) = large else {
+            panic!("{large}")
+        };
         assert_names_limit(&error, 1 << 20);
 
         // What is within the length of a segment needs no longer file.
         limit(0);
-        provider.alloc(2000).expect("a segment that has its length already");
+        provider
+            .alloc(2000)
+            .expect("a segment that has its length already");
         limit(1 << 20);
         let dead = Child::start("owner-swept", &[prefix]);
         dead.hear();
@@ -205,7 +260,10 @@ fn file_size_limit_is_an_error() {
 
 fn assert_names_limit(error: &OsError, limit: u64) {
     let text = error.to_string();
-    assert!(error.errno() == Some(libc::EFBIG) && text.contains("ulimit -f"), "{text}");
+    assert!(
+        error.errno() == Some(libc::EFBIG) && text.contains("ulimit -f"),
+        "{text}"
+    );
     assert!(text.contains(&limit.to_string()), "{text}");
 }
 
@@ -231,7 +289,9 @@ role!("lock-memory", role);
 fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     if let Err(error) = sys::give_up_locking_without_limit() {
-        return link.send(&Message::Refused(format!("the right to lock memory cannot be given up: {error}")));
+        return link.send(&Message::Refused(format!(
+            "the right to lock memory cannot be given up: {error}"
+        )));
     }
     sys::set_limit(Resource::RLIMIT_MEMLOCK, LIMIT as u64);
     cap_above_memlock(prefix);
@@ -239,13 +299,22 @@ fn role(link: &Link, arguments: &[&str]) {
     segment_above_memlock(prefix);
     sys::set_limit(Resource::RLIMIT_MEMLOCK, 0);
     let error = locked(prefix).max_bytes(1).build().unwrap_err();
-    assert!(matches!(error, BuildError::LockMemory { limit: 0, .. }), "{error}");
-    assert!(locked(prefix).lock_memory(false).build().is_ok(), "the default locks nothing");
+    assert!(
+        matches!(error, BuildError::LockMemory { limit: 0, .. }),
+        "{error}"
+    );
+    assert!(
+        locked(prefix).lock_memory(false).build().is_ok(),
+        "the default locks nothing"
+    );
     link.send(&Message::Done);
 }
 
 fn locked(prefix: &str) -> ProviderBuilder {
-    Provider::builder().name_prefix(prefix).max_shared(RECORDS).lock_memory(true)
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_shared(RECORDS)
+        .lock_memory(true)
 }
 
 /// Returns how many bytes of a prefix's objects are locked in RAM.
@@ -259,17 +328,38 @@ fn control() -> usize {
 }
 
 fn cap_above_memlock(prefix: &str) {
-    let error = locked(prefix).max_bytes(LIMIT - control() + 1).build().unwrap_err();
-    let BuildError::LockMemory { needed, limit } = error else { panic!("{error}") };
-    assert_eq!((needed, limit), (LIMIT + page_size(), LIMIT as u64), "the cap is whole pages");
+    let error = locked(prefix)
+        .max_bytes(LIMIT - control() + 1)
+        .build()
+        .unwrap_err();
+    let BuildError::LockMemory { needed, limit } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(
+        (needed, limit),
+        (LIMIT + page_size(), LIMIT as u64),
+        "the cap is whole pages"
+    );
     let text = error.to_string();
-    assert!([&needed.to_string(), &limit.to_string(), "ulimit -l"].iter().all(|part| text.contains(*part)), "{text}");
+    assert!(
+        [&needed.to_string(), &limit.to_string(), "ulimit -l"]
+            .iter()
+            .all(|part| text.contains(*part)),
+        "{text}"
+    );
     assert_eq!(shm::objects(prefix), [""; 0]);
-    assert!(locked(prefix).max_bytes(LIMIT - control()).build().is_ok(), "all that the limit allows");
+    assert!(
+        locked(prefix).max_bytes(LIMIT - control()).build().is_ok(),
+        "all that the limit allows"
+    );
 }
 
 fn what_has_memory_is_locked(prefix: &str) {
-    let provider = locked(prefix).max_bytes(2 << 20).tuning(Tuning::new().arena_size(2 << 20)).build().unwrap();
+    let provider = locked(prefix)
+        .max_bytes(2 << 20)
+        .tuning(Tuning::new().arena_size(2 << 20))
+        .build()
+        .unwrap();
     assert_eq!(bytes_locked(prefix), control(), "no payload memory yet");
     let assert_all = |what: &str| {
         let held = provider.stats().bytes_held;
@@ -279,7 +369,10 @@ fn what_has_memory_is_locked(prefix: &str) {
     let kept = provider.alloc(1000).unwrap();
     let large = provider.alloc(1 << 20).unwrap();
     let all = assert_all("after the first messages");
-    assert!((1 << 20..2 << 20).contains(&all), "memory is taken page by page all the same: {all}");
+    assert!(
+        (1 << 20..2 << 20).contains(&all),
+        "memory is taken page by page all the same: {all}"
+    );
     drop(large);
     provider.trim();
     assert!(assert_all("after the pages of the large message went back") < all);
@@ -288,26 +381,61 @@ fn what_has_memory_is_locked(prefix: &str) {
     let reservation = provider.reserve(100_000, 4).unwrap();
     assert_all("what is reserved");
     drop((reservation, again, kept, provider));
-    assert_eq!((bytes_locked(prefix), memory(std::process::id(), "VmLck").unwrap()), (0, 0));
+    assert_eq!(
+        (
+            bytes_locked(prefix),
+            memory(std::process::id(), "VmLck").unwrap()
+        ),
+        (0, 0)
+    );
 }
 
 fn segment_above_memlock(prefix: &str) {
-    let build = || locked(prefix).max_bytes(3 << 20).tuning(Tuning::new().arena_size(3 << 20)).build().unwrap();
+    let build = || {
+        locked(prefix)
+            .max_bytes(3 << 20)
+            .tuning(Tuning::new().arena_size(3 << 20))
+            .build()
+            .unwrap()
+    };
     // Each may lock its cap; both together may not.
     let (first, second) = (build(), build());
     let taken = first.alloc(3 << 20).unwrap();
     let objects = shm::objects(prefix);
-    for error in [second.alloc(2 << 20).map(drop).unwrap_err(), second.reserve(2 << 20, 1).map(drop).unwrap_err()] {
-        let AllocErrorKind::Os(os) = error.kind() else { panic!("{error}") };
-        assert_eq!((os.call(), os.errno(), os.bytes()), ("mlock2", Some(libc::ENOMEM), 2 << 20), "{error}");
+    for error in [
+        second.alloc(2 << 20).map(drop).unwrap_err(),
+        second.reserve(2 << 20, 1).map(drop).unwrap_err(),
+    ] {
+        let AllocErrorKind::Os(os) = error.kind() else {
+            panic!("{error}")
+        };
+        assert_eq!(
+            (os.call(), os.errno(), os.bytes()),
+            ("mlock2", Some(libc::ENOMEM), 2 << 20),
+            "{error}"
+        );
         let text = error.to_string();
-        assert!([&LIMIT.to_string(), "ulimit -l"].iter().all(|part| text.contains(*part)), "{text}");
+        assert!(
+            [&LIMIT.to_string(), "ulimit -l"]
+                .iter()
+                .all(|part| text.contains(*part)),
+            "{text}"
+        );
         assert!(error.is_exhausted(), "it may work later");
-        assert_eq!((shm::objects(prefix), second.stats().bytes_held), (objects.clone(), 0), "nothing is left of it");
+        assert_eq!(
+            (shm::objects(prefix), second.stats().bytes_held),
+            (objects.clone(), 0),
+            "nothing is left of it"
+        );
     }
-    let small = second.alloc(200_000).expect("a shorter segment is within the limit");
+    let small = second
+        .alloc(200_000)
+        .expect("a shorter segment is within the limit");
     drop((taken, small));
     first.trim();
     second.trim();
-    assert!(second.alloc(2 << 20).is_ok(), "the first has unlocked its memory");
+    assert!(
+        second.alloc(2 << 20).is_ok(),
+        "the first has unlocked its memory"
+    );
 }

@@ -23,7 +23,9 @@ use crate::shm;
 use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
 use nix::sys::socket::{shutdown, Shutdown};
-use shm_pool::channel::{Event, Message as Received, OnFull, Publisher, Receiver, RecvError, Subscriber};
+use shm_pool::channel::{
+    Event, Message as Received, OnFull, Publisher, Receiver, RecvError, Subscriber,
+};
 use shm_pool::inspect::{Inspector, Process, State};
 use shm_pool::{Descriptor, PeerId, Provider, ProviderId, ShmView, Tuning};
 use shm_pool_support::tasks::block_on;
@@ -53,17 +55,25 @@ fn robot() {
 }
 
 fn drive(prefix: &str) {
-    let start = |role: &str, arguments: &[&str]| Child::start_ready(role, &[&[prefix], arguments].concat());
+    let start =
+        |role: &str, arguments: &[&str]| Child::start_ready(role, &[&[prefix], arguments].concat());
     let recorder = || start("robot-receiver", &["everything", "camera", "imu"]);
     let watch = |rule: &str| start("robot-receiver", &[rule, "camera"]);
-    let (gateway, client) = (|| start("robot-gateway", &[]), || start("robot-client", &[]));
+    let (gateway, client) = (
+        || start("robot-gateway", &[]),
+        || start("robot-client", &[]),
+    );
     // It is ready once it has the name and so many receivers.
     let sensor = |name: &str, process: u64, receivers: usize| {
-        Child::start("robot-sensor", &[prefix, name, &process.to_string(), &receivers.to_string()])
+        Child::start(
+            "robot-sensor",
+            &[prefix, name, &process.to_string(), &receivers.to_string()],
+        )
     };
 
     // Receivers start before the sensors.
-    let (mut recording, archive, detector, viewer) = (recorder(), watch("block"), watch("newest"), watch("oldest"));
+    let (mut recording, archive, detector, viewer) =
+        (recorder(), watch("block"), watch("newest"), watch("oldest"));
     let (mut granting, mut reading) = (gateway(), client());
     let (mut camera, imu) = (sensor("camera", 1, 5), sensor("imu", 0, 1));
     camera.expect_done();
@@ -131,7 +141,9 @@ fn drive(prefix: &str) {
     }
     assert_only_the_living_own(prefix);
 
-    for process in [recording, archive, detector, viewer, reading, granting, camera, imu] {
+    for process in [
+        recording, archive, detector, viewer, reading, granting, camera, imu,
+    ] {
         process.shut_down();
     }
 }
@@ -162,10 +174,19 @@ fn catches_up(receiver: &Child, sensor: &Child) {
 /// The publisher has counted what each stopped receiver has missed, by its rule.
 fn assert_misses_are_known(prefix: &str) {
     let report = Inspector::new().prefix(prefix).report().unwrap();
-    let camera = report.channels.iter().find(|channel| channel.name == "camera").unwrap();
-    let is_stopped = |process: &Option<Process>| process.as_ref().is_some_and(|process| process.is_stopped);
+    let camera = report
+        .channels
+        .iter()
+        .find(|channel| channel.name == "camera")
+        .unwrap();
+    let is_stopped =
+        |process: &Option<Process>| process.as_ref().is_some_and(|process| process.is_stopped);
     let mut stopped = 0;
-    for receiver in camera.receivers.iter().filter(|receiver| is_stopped(&receiver.process)) {
+    for receiver in camera
+        .receivers
+        .iter()
+        .filter(|receiver| is_stopped(&receiver.process))
+    {
         let missed = receiver.missed;
         let by_rule = match receiver.on_full {
             OnFull::Block => missed.stalled,
@@ -182,10 +203,22 @@ fn assert_misses_are_known(prefix: &str) {
 fn assert_only_the_living_own(prefix: &str) {
     let report = Inspector::new().prefix(prefix).report().unwrap();
     let (providers, channels) = (&report.providers, &report.channels);
-    assert!(providers.len() == 3 && providers.iter().all(|provider| provider.state == State::Alive), "{report:?}");
-    assert!(channels.len() == 2 && channels.iter().all(|channel| channel.state == State::Alive), "{report:?}");
+    assert!(
+        providers.len() == 3
+            && providers
+                .iter()
+                .all(|provider| provider.state == State::Alive),
+        "{report:?}"
+    );
+    assert!(
+        channels.len() == 2 && channels.iter().all(|channel| channel.state == State::Alive),
+        "{report:?}"
+    );
     let receivers = channels.iter().map(|channel| &channel.receivers);
-    assert!(receivers.flatten().all(|receiver| receiver.is_alive), "{report:?}");
+    assert!(
+        receivers.flatten().all(|receiver| receiver.is_alive),
+        "{report:?}"
+    );
     assert_eq!(Provider::sweep(prefix).unwrap().objects, 0, "{report:?}");
 }
 
@@ -196,18 +229,26 @@ role!("robot-sensor", sensor_role);
 /// The role of a sensor: its channel, the number of its process, and how many receivers it waits for.
 /// Sends as many messages as requested, and answers the number of the last one.
 fn sensor_role(link: &Link, arguments: &[&str]) {
-    let [prefix, channel, process, receivers] = arguments else { panic!("{arguments:?}") };
+    let [prefix, channel, process, receivers] = arguments else {
+        panic!("{arguments:?}")
+    };
     limit_descriptors();
     let provider = provider(prefix, 64 << 20);
     let options = Publisher::builder().capacity(4).receivers(8);
-    let mut publisher = options.create_timeout(&provider, channel, FOR_EVER).unwrap();
-    publisher.wait_for_receivers(receivers.parse().unwrap(), FOR_EVER).unwrap();
+    let mut publisher = options
+        .create_timeout(&provider, channel, FOR_EVER)
+        .unwrap();
+    publisher
+        .wait_for_receivers(receivers.parse().unwrap(), FOR_EVER)
+        .unwrap();
     link.send(&Message::Done);
     let mut next = process.parse::<u64>().unwrap() << 32;
     while let Some(Message::Number(count)) = link.receive().unwrap() {
         for number in next..next + count {
             if *channel == "imu" {
-                publisher.send_bytes(&number.to_le_bytes().repeat(SAMPLE / 8)).unwrap();
+                publisher
+                    .send_bytes(&number.to_le_bytes().repeat(SAMPLE / 8))
+                    .unwrap();
             } else {
                 let mut frame = provider.alloc(FRAME).unwrap();
                 fill(&mut frame, number);
@@ -222,18 +263,27 @@ fn sensor_role(link: &Link, arguments: &[&str]) {
 /// Returns a provider with a single segment, which takes one descriptor.
 fn provider(prefix: &str, max_bytes: usize) -> Provider {
     let one_segment = Tuning::new().arena_size(max_bytes);
-    Provider::builder().name_prefix(prefix).max_bytes(max_bytes).tuning(one_segment).build().unwrap()
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(max_bytes)
+        .tuning(one_segment)
+        .build()
+        .unwrap()
 }
 
 fn fill(bytes: &mut [u8], number: u64) {
     let (first, rest) = bytes.split_at_mut(SAMPLE);
     first.copy_from_slice(&number.to_le_bytes().repeat(SAMPLE / 8));
-    rest.chunks_mut(SAMPLE).for_each(|chunk| chunk.copy_from_slice(&first[..chunk.len()]));
+    rest.chunks_mut(SAMPLE)
+        .for_each(|chunk| chunk.copy_from_slice(&first[..chunk.len()]));
 }
 
 /// Returns the number of a message, all of whose words must be the same.
 fn number_of(bytes: &[u8]) -> u64 {
-    assert!(bytes.len() >= SAMPLE && bytes[8..] == bytes[..bytes.len() - 8], "a message is whole");
+    assert!(
+        bytes.len() >= SAMPLE && bytes[8..] == bytes[..bytes.len() - 8],
+        "a message is whole"
+    );
     u64::from_le_bytes(bytes[..8].try_into().unwrap())
 }
 
@@ -257,7 +307,9 @@ impl Progress {
         while let Some(question) = link.receive().unwrap() {
             let mut last = self.last.lock().unwrap();
             match question {
-                Message::Last(process) => link.send(&Message::Number(last[process as usize].unwrap_or(0))),
+                Message::Last(process) => {
+                    link.send(&Message::Number(last[process as usize].unwrap_or(0)))
+                }
                 Message::Check(number) => {
                     while last[(number >> 32) as usize] < Some(number) {
                         last = self.changed.wait(last).unwrap();
@@ -283,12 +335,20 @@ fn receiver_role(link: &Link, arguments: &[&str]) {
             "oldest" => OnFull::DropOldest,
             _ => OnFull::Block,
         };
-        let mut subscriber = Receiver::builder().on_full(on_full).subscribe(&shm::client(prefix), channel).unwrap();
-        let (gets_everything, awaits, progress) = (rule == "everything", rule == "oldest", progress.clone());
+        let mut subscriber = Receiver::builder()
+            .on_full(on_full)
+            .subscribe(&shm::client(prefix), channel)
+            .unwrap();
+        let (gets_everything, awaits, progress) =
+            (rule == "everything", rule == "oldest", progress.clone());
         thread::spawn(move || {
             let mut account = Account::new(gets_everything);
             loop {
-                let event = if awaits { block_on(subscriber.recv_async()) } else { subscriber.recv() };
+                let event = if awaits {
+                    block_on(subscriber.recv_async())
+                } else {
+                    subscriber.recv()
+                };
                 if let Some(message) = account.event(event) {
                     progress.note(number_of(&message));
                 }
@@ -309,13 +369,22 @@ struct Account {
 
 impl Account {
     fn new(gets_everything: bool) -> Self {
-        Self { gets_everything, connections: 0, next: None }
+        Self {
+            gets_everything,
+            connections: 0,
+            next: None,
+        }
     }
 
     /// Checks that messages are between their boundaries, and that none is missing but those missed.
     fn event(&mut self, event: Result<Event, RecvError>) -> Option<Received> {
         // Until the camera has noticed that other receivers are dead, it may have no descriptor left.
-        if matches!(event, Err(RecvError::NotConnected { errno: libc::EMFILE })) {
+        if matches!(
+            event,
+            Err(RecvError::NotConnected {
+                errno: libc::EMFILE
+            })
+        ) {
             return None;
         }
         match event.unwrap() {
@@ -331,9 +400,13 @@ impl Account {
                 let (number, missed) = (number_of(&message), u64::from(message.missed()));
                 match self.next {
                     Some(next) if self.gets_everything => assert_eq!((number, missed), (next, 0)),
-                    Some(next) => assert_eq!(number, next + missed, "a gap that is not accounted for"),
+                    Some(next) => {
+                        assert_eq!(number, next + missed, "a gap that is not accounted for")
+                    }
                     // A sensor waits for those that are there.
-                    None if self.gets_everything && self.connections > 1 => assert_eq!(number as u32, 0),
+                    None if self.gets_everything && self.connections > 1 => {
+                        assert_eq!(number as u32, 0)
+                    }
                     None => {}
                 }
                 self.next = Some(number + 1);
@@ -367,7 +440,9 @@ fn gateway_role(link: &Link, arguments: &[&str]) {
     limit_descriptors();
     let listener = UnixListener::bind_addr(&address(&prefix)).unwrap();
     let provider = provider(&prefix, 32 << 20);
-    let mut camera = Receiver::builder().subscribe(&shm::client(&prefix), "camera").unwrap();
+    let mut camera = Receiver::builder()
+        .subscribe(&shm::client(&prefix), "camera")
+        .unwrap();
     let interrupter = camera.interrupter();
     let listening = listener.as_raw_fd();
     let serving = thread::spawn(move || {
@@ -376,7 +451,11 @@ fn gateway_role(link: &Link, arguments: &[&str]) {
         while let Ok((mut socket, _)) = listener.accept() {
             let served = serve(&provider, &mut socket, &mut camera, &mut account);
             provider.reclaim();
-            assert_eq!(provider.stats().bytes_leased, 0, "what a client had comes back: {served:?}");
+            assert_eq!(
+                provider.stats().bytes_leased,
+                0,
+                "what a client had comes back: {served:?}"
+            );
             if served.is_ok() {
                 break;
             }
@@ -408,14 +487,18 @@ fn serve(
             if matches!(event, Err(RecvError::Interrupted)) {
                 return Ok(());
             }
-            let Some(frame) = account.event(event) else { continue };
+            let Some(frame) = account.event(event) else {
+                continue;
+            };
             if granted >= WINDOW {
                 socket.read_exact(&mut [0])?;
             }
             let mut copy = provider.alloc(frame.len()).unwrap();
             copy.copy_from_slice(&frame);
             // An error if it has left: the socket says so.
-            let Ok(descriptor) = copy.freeze().grant(peer) else { return Err(io::ErrorKind::BrokenPipe.into()) };
+            let Ok(descriptor) = copy.freeze().grant(peer) else {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            };
             socket.write_all(&descriptor.to_bytes())?;
             granted += 1;
         }
@@ -439,15 +522,23 @@ fn client_role(link: &Link, arguments: &[&str]) {
         let client = shm::client(&prefix);
         let mut id = [0; 8];
         socket.read_exact(&mut id)?;
-        let peer = client.connect(ProviderId::from_u64(u64::from_le_bytes(id))).unwrap();
+        let peer = client
+            .connect(ProviderId::from_u64(u64::from_le_bytes(id)))
+            .unwrap();
         socket.write_all(&peer.to_bytes())?;
         let mut kept: Option<(u64, ShmView)> = None;
         loop {
             let mut bytes = [0; Descriptor::SIZE];
             socket.read_exact(&mut bytes)?;
-            let frame = client.attach(&Descriptor::from_bytes(bytes).unwrap()).unwrap();
+            let frame = client
+                .attach(&Descriptor::from_bytes(bytes).unwrap())
+                .unwrap();
             if let Some((number, frame)) = kept {
-                assert_eq!(number_of(&frame), number, "a view that is held does not change");
+                assert_eq!(
+                    number_of(&frame),
+                    number,
+                    "a view that is held does not change"
+                );
             }
             let number = number_of(&frame);
             kept = Some((number, frame));

@@ -14,7 +14,9 @@ pub(crate) struct Names {
 impl Names {
     /// `test` is short, and different in every test.
     pub(crate) fn new(test: &str) -> Self {
-        Self { prefix: format!("proc-{}-{test}", std::process::id()) }
+        Self {
+            prefix: format!("proc-{}-{test}", std::process::id()),
+        }
     }
 
     /// The prefix, to pass to a child.
@@ -33,28 +35,43 @@ impl Names {
 
     /// Removes what killed owners left, and returns the number of objects.
     pub(crate) fn sweep(&self) -> usize {
-        Provider::sweep(self.prefix()).expect("/dev/shm can be read").objects
+        Provider::sweep(self.prefix())
+            .expect("/dev/shm can be read")
+            .objects
     }
 }
 
 impl Drop for Names {
     fn drop(&mut self) {
         // Compares bytes, because a test may have created names that are not UTF-8.
-        let entries = fs::read_dir("/dev/shm").expect("a directory /dev/shm").filter_map(Result::ok);
+        let entries = fs::read_dir("/dev/shm")
+            .expect("a directory /dev/shm")
+            .filter_map(Result::ok);
         let start = format!("{}.", self.prefix);
-        let is_ours = |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(start.as_bytes());
+        let is_ours = |entry: &fs::DirEntry| {
+            entry
+                .file_name()
+                .as_encoded_bytes()
+                .starts_with(start.as_bytes())
+        };
         let left: Vec<PathBuf> = entries.filter(is_ours).map(|entry| entry.path()).collect();
         for path in &left {
             // After a failure, any object may be left.
             let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
         }
-        assert!(std::thread::panicking() || left.is_empty(), "left behind in /dev/shm: {left:?}");
+        assert!(
+            std::thread::panicking() || left.is_empty(),
+            "left behind in /dev/shm: {left:?}"
+        );
     }
 }
 
 /// A client with this prefix.
 pub(crate) fn client(prefix: &str) -> Client {
-    Client::builder().name_prefix(prefix).build().expect("a prefix that names allow")
+    Client::builder()
+        .name_prefix(prefix)
+        .build()
+        .expect("a prefix that names allow")
 }
 
 /// A message with the pattern of this seed.
@@ -89,7 +106,10 @@ pub(crate) fn objects(prefix: &str) -> Vec<String> {
 pub(crate) fn mappings(prefix: &str) -> usize {
     let start = format!("{prefix}.");
     let mappings = procfs::shared_mappings().expect("/proc");
-    mappings.iter().filter(|mapping| mapping.name.starts_with(&start)).count()
+    mappings
+        .iter()
+        .filter(|mapping| mapping.name.starts_with(&start))
+        .count()
 }
 
 pub(crate) fn open_descriptors() -> usize {
@@ -99,7 +119,15 @@ pub(crate) fn open_descriptors() -> usize {
 /// Returns how many objects of this prefix and kind this process has open, including removed ones.
 /// `kind` is part of their names.
 pub(crate) fn open_objects(prefix: &str, kind: &str) -> usize {
-    let files = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let files = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     let start = format!("/dev/shm/{prefix}.");
-    files.filter(|file| file.to_string_lossy().strip_prefix(&start).is_some_and(|rest| rest.contains(kind))).count()
+    files
+        .filter(|file| {
+            file.to_string_lossy()
+                .strip_prefix(&start)
+                .is_some_and(|rest| rest.contains(kind))
+        })
+        .count()
 }

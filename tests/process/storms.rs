@@ -34,9 +34,20 @@ impl Footprint {
     /// Sends that of this process.
     fn tell(link: &Link, prefix: &str) {
         let status = fs::read_to_string("/proc/self/status").expect("/proc");
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line VmRSS");
-        let resident = resident.trim().trim_end_matches(" kB").parse().expect("a number of KiB");
-        for number in [shm::open_descriptors() as u64, shm::mappings(prefix) as u64, resident] {
+        let resident = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .expect("a line VmRSS");
+        let resident = resident
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .expect("a number of KiB");
+        for number in [
+            shm::open_descriptors() as u64,
+            shm::mappings(prefix) as u64,
+            resident,
+        ] {
             link.send(&Message::Number(number));
         }
     }
@@ -46,12 +57,23 @@ impl Footprint {
         child.tell(&Message::Mappings);
         let number = |_| child.number();
         let [descriptors, mappings, resident] = [0, 1, 2].map(number);
-        Self { descriptors, mappings, resident }
+        Self {
+            descriptors,
+            mappings,
+            resident,
+        }
     }
 
     fn assert_no_growth_to(&self, end: &Self) {
-        assert_eq!((end.descriptors, end.mappings), (self.descriptors, self.mappings), "{self:?} became {end:?}");
-        assert!(end.resident <= self.resident + SLACK, "{self:?} became {end:?} over {RESTARTS} restarts");
+        assert_eq!(
+            (end.descriptors, end.mappings),
+            (self.descriptors, self.mappings),
+            "{self:?} became {end:?}"
+        );
+        assert!(
+            end.resident <= self.resident + SLACK,
+            "{self:?} became {end:?} over {RESTARTS} restarts"
+        );
     }
 }
 
@@ -64,7 +86,9 @@ fn subscriber(link: &Link, arguments: &[&str]) {
     let mut views: Vec<ShmView> = Vec::new();
     while let Some(question) = link.receive().unwrap() {
         match question {
-            Message::Connect(provider) => link.send(&Message::Peer(client.connect(provider).unwrap())),
+            Message::Connect(provider) => {
+                link.send(&Message::Peer(client.connect(provider).unwrap()))
+            }
             Message::Attach(descriptor, seed) => {
                 let view = client.attach(&descriptor).unwrap();
                 shm::check(&view, seed).unwrap();
@@ -83,8 +107,10 @@ role!("storm-publisher", publisher);
 /// The role of a publisher. At each `Go` it publishes one message of each length, and keeps them
 /// until the next. Between a `Peer` and the following `Done`, it grants its messages to that peer.
 fn publisher(link: &Link, arguments: &[&str]) {
-    let builder =
-        Provider::builder().name_prefix(arguments[0]).tuning(Tuning::new().arena_size(256 << 10)).max_shared(16);
+    let builder = Provider::builder()
+        .name_prefix(arguments[0])
+        .tuning(Tuning::new().arena_size(256 << 10))
+        .max_shared(16);
     let provider = builder.max_bytes(1 << 20).build().unwrap();
     link.send(&Message::Provider(provider.id()));
     let (mut kept, mut seed): (Vec<ShmBuf>, u64) = (Vec::new(), 0);
@@ -98,7 +124,9 @@ fn publisher(link: &Link, arguments: &[&str]) {
                 for len in LENGTHS {
                     let message = shm::message(&provider, len, seed);
                     let granted = peer.and_then(|peer| message.grant(peer).ok());
-                    link.send(&Message::Sent(granted.unwrap_or_else(|| message.descriptor().unwrap())));
+                    link.send(&Message::Sent(
+                        granted.unwrap_or_else(|| message.descriptor().unwrap()),
+                    ));
                     link.send(&Message::Number(seed));
                     seed += 1;
                     kept.push(message);
@@ -112,7 +140,9 @@ fn publisher(link: &Link, arguments: &[&str]) {
 
 fn start_publisher(names: &Names) -> (Child, ProviderId) {
     let publisher = Child::start("storm-publisher", &[names.prefix()]);
-    let Message::Provider(id) = publisher.hear() else { panic!("a publisher tells its id first") };
+    let Message::Provider(id) = publisher.hear() else {
+        panic!("a publisher tells its id first")
+    };
     (publisher, id)
 }
 
@@ -139,7 +169,10 @@ fn publish(publisher: &Child) -> [(Descriptor, u64); LENGTHS.len()] {
 fn exchange(publisher: &Child, subscriber: &Child) {
     for _ in 0..3 {
         for (descriptor, seed) in publish(publisher) {
-            assert_eq!(subscriber.ask(&Message::Attach(descriptor, seed)), Message::Done);
+            assert_eq!(
+                subscriber.ask(&Message::Attach(descriptor, seed)),
+                Message::Done
+            );
         }
     }
 }
@@ -156,17 +189,28 @@ fn subscriber_under_publisher_kills() {
             introduce(&subscriber, &publisher, id);
         }
         exchange(&publisher, &subscriber);
-        assert_eq!(shm::objects(names.prefix()).len(), OBJECTS, "those of the publisher that lives");
+        assert_eq!(
+            shm::objects(names.prefix()).len(),
+            OBJECTS,
+            "those of the publisher that lives"
+        );
         if restart == WARM_UP {
             start = Some(Footprint::of(&subscriber));
         }
         if restart == WARM_UP + RESTARTS {
-            start.take().expect("measured before").assert_no_growth_to(&Footprint::of(&subscriber));
+            start
+                .take()
+                .expect("measured before")
+                .assert_no_growth_to(&Footprint::of(&subscriber));
         }
         publisher.kill();
     }
     subscriber.shut_down();
-    assert_eq!(shm::objects(names.prefix()), [""; 0], "its last reader has removed those of the last publisher");
+    assert_eq!(
+        shm::objects(names.prefix()),
+        [""; 0],
+        "its last reader has removed those of the last publisher"
+    );
 }
 
 /// A publisher loses neither memory nor slots to killed subscribers.
@@ -205,12 +249,19 @@ fn alternating_restarts() {
         exchange(&publisher, &subscriber);
         publisher.tell(&Message::Done);
         exchange(&publisher, &witness);
-        assert_eq!(shm::objects(names.prefix()).len(), OBJECTS, "those of the publisher that lives");
+        assert_eq!(
+            shm::objects(names.prefix()).len(),
+            OBJECTS,
+            "those of the publisher that lives"
+        );
         if restart == WARM_UP {
             start = Some(Footprint::of(&witness));
         }
         if restart == WARM_UP + RESTARTS {
-            start.take().expect("measured before").assert_no_growth_to(&Footprint::of(&witness));
+            start
+                .take()
+                .expect("measured before")
+                .assert_no_growth_to(&Footprint::of(&witness));
         }
         match restart % 3 {
             0 => {
@@ -230,5 +281,9 @@ fn alternating_restarts() {
         }
     }
     publisher.shut_down();
-    assert_eq!(shm::objects(names.prefix()), [""; 0], "the last publisher has ended as it should");
+    assert_eq!(
+        shm::objects(names.prefix()),
+        [""; 0],
+        "the last publisher has ended as it should"
+    );
 }

@@ -19,7 +19,12 @@ use std::thread;
 const LIFETIME: u32 = 300;
 
 /// The calls that seccomp's strict mode allows.
-pub(crate) const STRICT: [c_long; 4] = [libc::SYS_read, libc::SYS_write, libc::SYS_exit, libc::SYS_rt_sigreturn];
+pub(crate) const STRICT: [c_long; 4] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_exit,
+    libc::SYS_rt_sigreturn,
+];
 
 /// From now on, any system call of this thread other than those in `allowed` kills the process with
 /// SIGSYS.
@@ -31,7 +36,12 @@ pub(crate) fn forbid_all_calls_but(allowed: &[c_long]) -> io::Result<()> {
     let load_number = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0);
     let compare = allowed.iter().enumerate().map(|(at, &number)| {
         // If equal, jump to the last instruction, which allows the call.
-        (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, allowed.len() - at, 0, number as u32)
+        (
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            allowed.len() - at,
+            0,
+            number as u32,
+        )
     });
     let answers = [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW];
     let answers = answers.map(|answer| (libc::BPF_RET | libc::BPF_K, 0, 0, answer));
@@ -44,21 +54,45 @@ pub(crate) fn forbid_call(number: c_long, errno: c_int) -> io::Result<()> {
     enter_filter([
         (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         // Unless equal, skip the next instruction.
-        (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32),
-        (libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        (
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            0,
+            1,
+            number as u32,
+        ),
+        (
+            libc::BPF_RET | libc::BPF_K,
+            0,
+            0,
+            libc::SECCOMP_RET_ERRNO | errno as u32,
+        ),
         (libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ])
 }
 
 /// Installs a filter of instructions: a code, the distances of its two jumps, and a number each.
 fn enter_filter(instructions: impl IntoIterator<Item = (u32, usize, u8, u32)>) -> io::Result<()> {
-    let instruction = |(code, jt, jf, k)| libc::sock_filter { code: code as u16, jt: jt as u8, jf, k };
+    let instruction = |(code, jt, jf, k)| libc::sock_filter {
+        code: code as u16,
+        jt: jt as u8,
+        jf,
+        k,
+    };
     let mut filter: Vec<_> = instructions.into_iter().map(instruction).collect();
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
     // SAFETY: this option takes only numbers.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
     // SAFETY: the program points to `len` well-formed instructions; the kernel copies them.
-    check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER as c_ulong, &program) })
+    check(unsafe {
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER as c_ulong,
+            &program,
+        )
+    })
 }
 
 pub(crate) fn write(descriptor: RawFd, bytes: &[u8]) {
@@ -93,7 +127,8 @@ pub(crate) fn stop(thread: libc::pid_t) -> Stopped {
     // SAFETY: the handler stores and loads an atomic and yields, all of which a handler may do.
     unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
     // SAFETY: numbers only. The caller passes a thread that is alive.
-    let sent = unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, libc::SIGUSR1) };
+    let sent =
+        unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, libc::SIGUSR1) };
     assert_eq!(sent, 0, "a signal to a thread that lives");
     while !STANDS_STILL.load(Ordering::Acquire) {
         thread::yield_now();
@@ -149,7 +184,11 @@ impl Forked {
         let mut status = 0;
         // SAFETY: the status is a valid place to write to.
         let waited = unsafe { libc::waitpid(self.0, &mut status, 0) };
-        assert_eq!((waited, status), (self.0, 0), "the forked child's wait status");
+        assert_eq!(
+            (waited, status),
+            (self.0, 0),
+            "the forked child's wait status"
+        );
         std::mem::forget(self);
     }
 }
@@ -192,7 +231,9 @@ pub(crate) fn give_up_locking_without_limit() -> io::Result<()> {
     // twice.
     let (mut head, mut sets) = ([VERSION, 0], [0_u32; 6]);
     // SAFETY: both point to as many numbers as the kernel writes for this version.
-    check(unsafe { libc::syscall(libc::SYS_capget, head.as_mut_ptr(), sets.as_mut_ptr()) } as c_int)?;
+    check(
+        unsafe { libc::syscall(libc::SYS_capget, head.as_mut_ptr(), sets.as_mut_ptr()) } as c_int,
+    )?;
     sets[0] &= !(1 << CAP_IPC_LOCK);
     // SAFETY: both point to as many numbers as the kernel reads for this version.
     check(unsafe { libc::syscall(libc::SYS_capset, head.as_ptr(), sets.as_ptr()) } as c_int)
@@ -219,13 +260,16 @@ pub(crate) fn lease(file: &std::fs::File) -> io::Result<()> {
 pub(crate) fn robust_list(thread: libc::pid_t) -> u64 {
     let (mut head, mut len) = (0_u64, 0_usize);
     // SAFETY: two valid places to write to, of the sizes that the kernel writes.
-    check(unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &mut head, &mut len) } as c_int)
-        .expect("a thread of this process");
+    check(
+        unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &mut head, &mut len) } as c_int,
+    )
+    .expect("a thread of this process");
     head
 }
 
 pub(crate) fn make_pipe(path: &std::path::Path) {
-    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a path without a NUL");
+    let path =
+        std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a path without a NUL");
     // SAFETY: the pointer is to a NUL-terminated string.
     check(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }).expect("a named pipe");
 }
@@ -240,7 +284,9 @@ pub(crate) fn signal(process: u32, signal: i32) {
 /// files, and the right to leave its PID namespace. The process fails to start where that is not
 /// permitted.
 pub(crate) fn leave_mount_namespace(command: &mut Command) {
-    give_mounts(command, Inside::Root, || mount(b"/dev/shm\0", b"/dev/shm\0", libc::MS_BIND, b"\0"));
+    give_mounts(command, Inside::Root, || {
+        mount(b"/dev/shm\0", b"/dev/shm\0", libc::MS_BIND, b"\0")
+    });
 }
 
 /// Makes the next process that this thread forks process 1 of a new PID namespace. After that, this
@@ -253,7 +299,8 @@ pub(crate) fn leave_pid_namespace() -> io::Result<()> {
 /// Makes this process exit when its parent exits.
 pub(crate) fn end_with_parent() {
     // SAFETY: this option takes only a number.
-    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }).expect("a signal that exists");
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
+        .expect("a signal that exists");
 }
 
 impl Forked {
@@ -320,7 +367,10 @@ fn fault() {
 pub(crate) fn with_address_space<T>(bytes: u64, body: impl FnOnce() -> T) -> T {
     // While one block is in use, malloc keeps the memory of freed ones for others of their length.
     let blocks = |len: usize| std::array::from_fn(|_| black_box(Vec::<u8>::with_capacity(len)));
-    let kept: Vec<_> = (1..=256).map(|of_16| blocks(of_16 * 16)).map(|[kept, ..]: [_; 8]| kept).collect();
+    let kept: Vec<_> = (1..=256)
+        .map(|of_16| blocks(of_16 * 16))
+        .map(|[kept, ..]: [_; 8]| kept)
+        .collect();
     let result = with_limit(Resource::RLIMIT_AS, 0, bytes, body);
     drop(kept);
     result
@@ -336,13 +386,18 @@ pub(crate) fn with_private_memory<T>(bytes: u64, body: impl FnOnce() -> T) -> T 
 pub(crate) fn with_heap_left<T>(left: usize, body: impl FnOnce() -> T) -> T {
     let block = |len: usize| {
         let mut block = Vec::<u8>::new();
-        block.try_reserve_exact(len).is_ok().then(|| black_box(block))
+        block
+            .try_reserve_exact(len)
+            .is_ok()
+            .then(|| black_box(block))
     };
     let mut eaten = Vec::with_capacity(1 << 16);
     let spare = block(left);
     with_private_memory(0, || {
         // malloc keeps what was freed by its length.
-        let lengths = [1 << 20, 64 << 10, 4096].into_iter().chain((1..=128).rev().map(|of_16| of_16 * 16));
+        let lengths = [1 << 20, 64 << 10, 4096]
+            .into_iter()
+            .chain((1..=128).rev().map(|of_16| of_16 * 16));
         for len in lengths {
             while eaten.len() < eaten.capacity() {
                 let Some(more) = block(len) else { break };
@@ -361,7 +416,10 @@ fn wait_for_harness() {
         return;
     }
     let stat = format!("/proc/self/task/{}/stat", std::process::id());
-    while !std::fs::read_to_string(&stat).expect("/proc").contains(") S ") {
+    while !std::fs::read_to_string(&stat)
+        .expect("/proc")
+        .contains(") S ")
+    {
         std::thread::yield_now();
     }
 }
@@ -370,7 +428,11 @@ fn wait_for_harness() {
 fn with_limit<T>(what: Resource, at: usize, bytes: u64, body: impl FnOnce() -> T) -> T {
     wait_for_harness();
     let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc");
-    let pages: u64 = pages.split(' ').nth(at).and_then(|size| size.parse().ok()).expect("the size in pages");
+    let pages: u64 = pages
+        .split(' ')
+        .nth(at)
+        .and_then(|size| size.parse().ok())
+        .expect("the size in pages");
     set_limit(what, pages * page_size() as u64 + bytes);
     let result = body();
     set_limit(what, libc::RLIM_INFINITY);
@@ -381,7 +443,8 @@ fn with_limit<T>(what: Resource, at: usize, bytes: u64, body: impl FnOnce() -> T
 pub(crate) fn free_shm() -> u64 {
     let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: a NUL-terminated path, and a place that is valid for a write of the structure.
-    check(unsafe { libc::statvfs(b"/dev/shm\0".as_ptr().cast(), stat.as_mut_ptr()) }).expect("a directory /dev/shm");
+    check(unsafe { libc::statvfs(b"/dev/shm\0".as_ptr().cast(), stat.as_mut_ptr()) })
+        .expect("a directory /dev/shm");
     // SAFETY: the call succeeded, so it filled the structure.
     let stat = unsafe { stat.assume_init() };
     stat.f_bfree * stat.f_frsize

@@ -21,7 +21,9 @@ fn role(link: &Link, arguments: &[&str]) {
     let builder = Client::builder().name_prefix(arguments[0]);
     be_stranger(link);
     link.send(&Message::Done);
-    let builder = arguments[1].parse().map_or(builder.clone(), |uid| builder.owner_uid(uid));
+    let builder = arguments[1]
+        .parse()
+        .map_or(builder.clone(), |uid| builder.owner_uid(uid));
     peer::serve(link, &builder.build().unwrap(), arguments[0]);
 }
 
@@ -64,10 +66,20 @@ fn default_mode() {
     let names = Names::new("user-default");
     let provider = names.provider().build().unwrap();
     let message = shm::message(&provider, 100_000, 1);
-    let Some(stranger) = stranger(&names, "0") else { return };
-    let refused = stranger.attach(message.descriptor().unwrap(), 1).unwrap_err();
-    assert!(refused.starts_with("Os(") && refused.contains(&format!("code: {}", libc::EACCES)), "{refused}");
-    assert!(refused.contains("ProviderBuilder::mode"), "the error says what can be done: {refused}");
+    let Some(stranger) = stranger(&names, "0") else {
+        return;
+    };
+    let refused = stranger
+        .attach(message.descriptor().unwrap(), 1)
+        .unwrap_err();
+    assert!(
+        refused.starts_with("Os(") && refused.contains(&format!("code: {}", libc::EACCES)),
+        "{refused}"
+    );
+    assert!(
+        refused.contains("ProviderBuilder::mode"),
+        "the error says what can be done: {refused}"
+    );
 }
 
 #[test]
@@ -78,9 +90,14 @@ fn open_mode() {
     for name in shm::objects(names.prefix()) {
         let mode = shm::path(&name).metadata().unwrap().permissions().mode() & 0o777;
         let expected = if name.ends_with(".ctl") { 0o666 } else { 0o644 };
-        assert_eq!(mode, expected, "{name}: payload is the owner's to write, leases are everybody's");
+        assert_eq!(
+            mode, expected,
+            "{name}: payload is the owner's to write, leases are everybody's"
+        );
     }
-    let Some(stranger) = stranger(&names, "0") else { return };
+    let Some(stranger) = stranger(&names, "0") else {
+        return;
+    };
     let id = stranger.connect(provider.id()).unwrap();
     let view = stranger.attach(message.grant(id).unwrap(), 1).unwrap();
     drop(message);
@@ -97,8 +114,12 @@ fn untrusted_owner() {
     let provider = names.provider().mode(0o666).build().unwrap();
     let message = shm::message(&provider, 100_000, 1);
     for trusted in ["", "1"] {
-        let Some(stranger) = stranger(&names, trusted) else { return };
-        let refused = stranger.attach(message.descriptor().unwrap(), 1).unwrap_err();
+        let Some(stranger) = stranger(&names, trusted) else {
+            return;
+        };
+        let refused = stranger
+            .attach(message.descriptor().unwrap(), 1)
+            .unwrap_err();
         assert!(refused.starts_with("WrongUid"), "{refused}");
     }
 }
@@ -110,7 +131,10 @@ role!("stranger-publishes", publishing_role);
 /// The role of a publisher. It reports its number of receivers.
 fn publishing_role(link: &Link, arguments: &[&str]) {
     be_stranger(link);
-    let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
+    let provider = Provider::builder()
+        .name_prefix(arguments[0])
+        .build()
+        .unwrap();
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     link.send(&Message::Done);
     while let Some(Message::Go) = link.receive().unwrap() {
@@ -124,8 +148,14 @@ role!("stranger-opens", opening_role);
 fn opening_role(link: &Link, arguments: &[&str]) {
     be_stranger(link);
     link.send(&Message::Done);
-    let client = Client::builder().name_prefix(arguments[0]).owner_uid(0).build().unwrap();
-    link.send(&Message::Refused(Receiver::open(&client, CHANNEL).unwrap_err().to_string()));
+    let client = Client::builder()
+        .name_prefix(arguments[0])
+        .owner_uid(0)
+        .build()
+        .unwrap();
+    link.send(&Message::Refused(
+        Receiver::open(&client, CHANNEL).unwrap_err().to_string(),
+    ));
 }
 
 /// The error names the option that opens the channel, not the provider's mode.
@@ -134,9 +164,16 @@ fn denied_channel() {
     let names = Names::new("user-channel");
     let provider = names.provider().build().unwrap();
     let sender = Sender::create(&provider, CHANNEL).unwrap();
-    let Some(stranger) = start("stranger-opens", &[names.prefix()]) else { return };
-    let Message::Refused(text) = stranger.hear() else { panic!("it has the channel") };
-    assert!(text.contains("SenderBuilder::mode") && !text.contains("ProviderBuilder"), "{text}");
+    let Some(stranger) = start("stranger-opens", &[names.prefix()]) else {
+        return;
+    };
+    let Message::Refused(text) = stranger.hear() else {
+        panic!("it has the channel")
+    };
+    assert!(
+        text.contains("SenderBuilder::mode") && !text.contains("ProviderBuilder"),
+        "{text}"
+    );
     stranger.finish();
     drop(sender);
 }
@@ -145,21 +182,39 @@ fn denied_channel() {
 #[test]
 fn publisher_of_other_user() {
     let names = Names::new("user-publisher");
-    let Some(stranger) = start("stranger-publishes", &[names.prefix()]) else { return };
+    let Some(stranger) = start("stranger-publishes", &[names.prefix()]) else {
+        return;
+    };
     let objects = shm::objects(names.prefix());
     let is_refused = |error: ChannelError| {
-        let ChannelError::WrongUid { object, found, expected } = &error else { panic!("{error}") };
+        let ChannelError::WrongUid {
+            object,
+            found,
+            expected,
+        } = &error
+        else {
+            panic!("{error}")
+        };
         assert_eq!((*found, *expected), (STRANGER, 0), "{error}");
-        assert!(object.ends_with(&format!("{}.{CHANNEL}.channel", names.prefix())), "{error}");
+        assert!(
+            object.ends_with(&format!("{}.{CHANNEL}.channel", names.prefix())),
+            "{error}"
+        );
     };
     let builder = Client::builder().name_prefix(names.prefix());
-    for client in [builder.clone(), builder.owner_uid(STRANGER)].map(|builder| builder.build().unwrap()) {
+    for client in
+        [builder.clone(), builder.owner_uid(STRANGER)].map(|builder| builder.build().unwrap())
+    {
         is_refused(Receiver::open(&client, CHANNEL).unwrap_err());
     }
     let provider = names.provider().build().unwrap();
     is_refused(Publisher::create(&provider, CHANNEL).unwrap_err());
     drop(provider);
-    assert_eq!(shm::objects(names.prefix()), objects, "nothing is left of the attempts");
+    assert_eq!(
+        shm::objects(names.prefix()),
+        objects,
+        "nothing is left of the attempts"
+    );
     assert_eq!(stranger.ask(&Message::Go), Message::Number(0));
     stranger.shut_down();
 }
@@ -174,8 +229,15 @@ role!("user-publishes", publishing_with_mode);
 fn publishing_with_mode(link: &Link, arguments: &[&str]) {
     be_user(link, arguments[1].parse().unwrap(), &[]);
     let mode = u32::from_str_radix(arguments[2], 8).unwrap();
-    let provider = Provider::builder().name_prefix(arguments[0]).mode(mode).build().unwrap();
-    let builder = Publisher::builder().mode(mode).receivers(1).on_full(OnFull::Block);
+    let provider = Provider::builder()
+        .name_prefix(arguments[0])
+        .mode(mode)
+        .build()
+        .unwrap();
+    let builder = Publisher::builder()
+        .mode(mode)
+        .receivers(1)
+        .on_full(OnFull::Block);
     let mut publisher = builder.create(&provider, CHANNEL).unwrap();
     link.send(&Message::Done);
     while let Some(Message::Go) = link.receive().unwrap() {
@@ -192,7 +254,11 @@ fn receiving_role(link: &Link, arguments: &[&str]) {
     let [user, group, trusted] = [1, 2, 3].map(|at| arguments[at].parse::<u32>().unwrap());
     be_user(link, user, &[group]);
     link.send(&Message::Done);
-    let client = Client::builder().name_prefix(arguments[0]).owner_uid(trusted).build().unwrap();
+    let client = Client::builder()
+        .name_prefix(arguments[0])
+        .owner_uid(trusted)
+        .build()
+        .unwrap();
     let mut receiver = None;
     while let Some(Message::Go) = link.receive().unwrap() {
         let Some(receiver) = &mut receiver else {
@@ -212,7 +278,15 @@ fn receiving_role(link: &Link, arguments: &[&str]) {
 }
 
 fn user_receives(names: &Names, user: u32, group: u32, trusted: u32) -> Option<Child> {
-    start("user-receives", &[names.prefix(), &user.to_string(), &group.to_string(), &trusted.to_string()])
+    start(
+        "user-receives",
+        &[
+            names.prefix(),
+            &user.to_string(),
+            &group.to_string(),
+            &trusted.to_string(),
+        ],
+    )
 }
 
 /// A publisher admits the users that its mode says: all, or those in its group. They keep what it sent
@@ -221,16 +295,33 @@ fn user_receives(names: &Names, user: u32, group: u32, trusted: u32) -> Option<C
 fn publisher_for_others() {
     for (mode, group) in [("666", OTHER), ("660", STRANGER)] {
         let names = Names::new(&format!("user-admits-{mode}"));
-        let Some(publishing) = start("user-publishes", &[names.prefix(), &STRANGER.to_string(), mode]) else { return };
+        let Some(publishing) = start(
+            "user-publishes",
+            &[names.prefix(), &STRANGER.to_string(), mode],
+        ) else {
+            return;
+        };
         for _ in 0..2 {
             let receiving = user_receives(&names, OTHER, group, STRANGER).unwrap();
             assert_eq!(receiving.ask(&Message::Go), Message::Done);
             for object in shm::objects(names.prefix()) {
                 let metadata = shm::path(&object).metadata().unwrap();
                 let branch = object.ends_with(".branch");
-                assert_eq!(metadata.uid(), if branch { OTHER } else { STRANGER }, "{object}");
-                let group = if branch && mode == "666" { OTHER } else { STRANGER };
-                assert_eq!(metadata.gid(), group, "{object}: a group that its creator is in");
+                assert_eq!(
+                    metadata.uid(),
+                    if branch { OTHER } else { STRANGER },
+                    "{object}"
+                );
+                let group = if branch && mode == "666" {
+                    OTHER
+                } else {
+                    STRANGER
+                };
+                assert_eq!(
+                    metadata.gid(),
+                    group,
+                    "{object}: a group that its creator is in"
+                );
             }
             assert_eq!(publishing.ask(&Message::Go), Message::Number(1));
             assert_eq!(receiving.ask(&Message::Go), Message::Done);
@@ -241,8 +332,14 @@ fn publisher_for_others() {
         assert_eq!(receiving.ask(&Message::Go), Message::Done);
         // A member of no group of the publisher's.
         let outsider = user_receives(&names, OTHER - 1, OTHER, STRANGER).unwrap();
-        let Message::Refused(text) = outsider.ask(&Message::Go) else { panic!("it has the channel") };
-        let expected = if mode == "666" { "the maximum" } else { "PublisherBuilder::mode" };
+        let Message::Refused(text) = outsider.ask(&Message::Go) else {
+            panic!("it has the channel")
+        };
+        let expected = if mode == "666" {
+            "the maximum"
+        } else {
+            "PublisherBuilder::mode"
+        };
         assert!(text.contains(expected), "{text}");
         // What a killed publisher sent is received, although another user's sweep meets it.
         assert_eq!(publishing.ask(&Message::Go), Message::Number(1));
@@ -263,7 +360,9 @@ fn sweeping_role(link: &Link, arguments: &[&str]) {
 }
 
 fn sweep_as(names: &Names, user: u32) {
-    start("user-sweeps", &[names.prefix(), &user.to_string()]).unwrap().finish();
+    start("user-sweeps", &[names.prefix(), &user.to_string()])
+        .unwrap()
+        .finish();
 }
 
 role!("stranger-leases", leasing_role);
@@ -282,9 +381,17 @@ fn leasing_role(link: &Link, arguments: &[&str]) {
 fn leased_name() {
     let names = Names::new("user-leases");
     let sender = Sender::create(&names.provider().build().unwrap(), CHANNEL).unwrap();
-    let Some(stranger) = start("stranger-leases", &[names.prefix()]) else { return };
+    let Some(stranger) = start("stranger-leases", &[names.prefix()]) else {
+        return;
+    };
     let found = channel::list(&names.client()).unwrap();
-    assert_eq!(found.iter().map(|found| &found.name[..]).collect::<Vec<_>>(), [CHANNEL]);
+    assert_eq!(
+        found
+            .iter()
+            .map(|found| &found.name[..])
+            .collect::<Vec<_>>(),
+        [CHANNEL]
+    );
     // The kernel may have ended it: a signal tells it of the attempt.
     stranger.kill();
     fs::remove_file(shm::path(&format!("{}.leased.channel", names.prefix()))).unwrap();

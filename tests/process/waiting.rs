@@ -22,7 +22,11 @@ const CAP: usize = 1 << 20;
 const ROUNDS: usize = 300;
 
 fn provider(prefix: &str) -> Provider {
-    Provider::builder().name_prefix(prefix).max_bytes(CAP).build().unwrap()
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(CAP)
+        .build()
+        .unwrap()
 }
 
 /// A message that takes the whole pool.
@@ -67,7 +71,13 @@ fn any_peer_exit_wakes() {
             peer.attach(granted, 1).unwrap();
         }
         drop(message);
-        wait_while(&provider, || if round % 4 < 2 { peer.kill() } else { peer.leave() });
+        wait_while(&provider, || {
+            if round % 4 < 2 {
+                peer.kill()
+            } else {
+                peer.leave()
+            }
+        });
     }
 }
 
@@ -85,7 +95,10 @@ fn last_look_finds_dead_peer() {
     // The serving thread stays in the waker of the first future.
     let (waker, is_called, go) = blocking_waker();
     let mut first = Box::pin(provider.request(CAP / 4).wait_async());
-    assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(first
+        .as_mut()
+        .poll(&mut Context::from_waker(&waker))
+        .is_pending());
     drop(quarter);
     is_called.recv().unwrap();
     let (begins, begun) = mpsc::channel();
@@ -95,7 +108,11 @@ fn last_look_finds_dead_peer() {
             provider.alloc_timeout(CAP / 2, Duration::from_millis(500))
         });
         let stat = format!("/proc/self/task/{}/stat", begun.recv().unwrap());
-        while !fs::read_to_string(&stat).unwrap_or_default().contains(") S ") && !waits.is_finished() {
+        while !fs::read_to_string(&stat)
+            .unwrap_or_default()
+            .contains(") S ")
+            && !waits.is_finished()
+        {
             thread::yield_now();
         }
         peer.kill();
@@ -143,7 +160,11 @@ fn killed_while_waiting() {
     let descriptor = owner.sent();
     let peer = Peer::start(names.prefix());
     let view = peer.attach(descriptor, 1).unwrap();
-    assert_eq!(owner.ask(&Message::Go), Message::Done, "it is about to wait");
+    assert_eq!(
+        owner.ask(&Message::Go),
+        Message::Done,
+        "it is about to wait"
+    );
     owner.kill();
     // The bell still has a listener.
     peer.check(view);
@@ -173,11 +194,18 @@ fn fork_while_waiting() {
         let held = all(&provider);
         let waker = Waker::from(Arc::new(Woken::default()));
         let mut context = Context::from_waker(&waker);
-        let mut futures: Vec<_> = (0..1000).map(|_| Box::pin(provider.request(CAP).wait_async())).collect();
-        assert!(futures.iter_mut().all(|future| future.as_mut().poll(&mut context).is_pending()));
+        let mut futures: Vec<_> = (0..1000)
+            .map(|_| Box::pin(provider.request(CAP).wait_async()))
+            .collect();
+        assert!(futures
+            .iter_mut()
+            .all(|future| future.as_mut().poll(&mut context).is_pending()));
         // A child that drops its copies of all waiters changes no state that it shares with its parent:
         // the bell keeps ringing.
-        let control = shm::objects(prefix).into_iter().find(|name| name.ends_with(".ctl")).expect("a provider");
+        let control = shm::objects(prefix)
+            .into_iter()
+            .find(|name| name.ends_with(".ctl"))
+            .expect("a provider");
         let shared = || fs::read(shm::path(&control)).unwrap();
         let before = shared();
         match sys::fork() {
@@ -191,10 +219,17 @@ fn fork_while_waiting() {
                 // SAFETY: the child uses what a forked child may, and ends without unwinding.
                 let pid = unsafe { libc::fork() };
                 if pid == 0 {
-                    let is_forked = |error: &shm_pool::AllocError| matches!(error.kind(), AllocErrorKind::Forked);
-                    let refused = provider.alloc_timeout(CAP, FOR_EVER).is_err_and(|error| is_forked(&error));
+                    let is_forked = |error: &shm_pool::AllocError| {
+                        matches!(error.kind(), AllocErrorKind::Forked)
+                    };
+                    let refused = provider
+                        .alloc_timeout(CAP, FOR_EVER)
+                        .is_err_and(|error| is_forked(&error));
                     // The parent's futures fail in the child, and stay pending in the parent.
-                    let is_told = |future: &mut Pin<Box<AllocFuture<'_>>>| match future.as_mut().poll(&mut context) {
+                    let is_told = |future: &mut Pin<Box<AllocFuture<'_>>>| match future
+                        .as_mut()
+                        .poll(&mut context)
+                    {
                         Poll::Ready(Err(error)) => is_forked(&error),
                         _ => false,
                     };
@@ -206,7 +241,10 @@ fn fork_while_waiting() {
                     let all = own.alloc(CAP).unwrap();
                     let timed_out = own.alloc_timeout(CAP, Duration::from_millis(1)).is_err();
                     drop(all);
-                    let is_good = refused && are_told && timed_out && own.alloc_timeout(CAP, FOR_EVER).is_ok();
+                    let is_good = refused
+                        && are_told
+                        && timed_out
+                        && own.alloc_timeout(CAP, FOR_EVER).is_ok();
                     drop(own);
                     // SAFETY: no preconditions.
                     unsafe { libc::_exit(i32::from(!is_good)) };
@@ -238,7 +276,11 @@ fn forgotten_wait() {
     let names = Names::new("wait-forgotten");
     let child = Child::start_ready("waiting-forgets", &[names.prefix()]);
     child.finish();
-    assert_eq!(names.sweep(), 2, "what was forgotten keeps its provider's objects while its process lives");
+    assert_eq!(
+        names.sweep(),
+        2,
+        "what was forgotten keeps its provider's objects while its process lives"
+    );
 }
 
 role!("waiting-forgets", forgetting_role);
@@ -248,7 +290,9 @@ fn forgetting_role(link: &Link, arguments: &[&str]) {
     let held = all(&provider);
     let woken = Arc::new(Woken::default());
     let mut future = Box::pin(provider.request(1).wait_async());
-    let polled = future.as_mut().poll(&mut Context::from_waker(&Waker::from(woken.clone())));
+    let polled = future
+        .as_mut()
+        .poll(&mut Context::from_waker(&Waker::from(woken.clone())));
     assert!(polled.is_pending());
     mem::forget(future);
     drop(provider);
@@ -262,11 +306,20 @@ fn forgetting_role(link: &Link, arguments: &[&str]) {
 fn wait_for_full_shm() {
     in_small_shm(|_| {
         const LEN: usize = 2 << 20;
-        let build = || Provider::builder().max_bytes(16 << 20).max_shared(64).build().unwrap();
+        let build = || {
+            Provider::builder()
+                .max_bytes(16 << 20)
+                .max_shared(64)
+                .build()
+                .unwrap()
+        };
         let (first, second) = (build(), build());
         let mut held: Vec<_> = std::iter::from_fn(|| first.alloc(1 << 20).ok()).collect();
         let error = second.alloc(LEN).unwrap_err();
-        assert!(error.is_exhausted() && matches!(error.kind(), AllocErrorKind::Os(_)), "{error}");
+        assert!(
+            error.is_exhausted() && matches!(error.kind(), AllocErrorKind::Os(_)),
+            "{error}"
+        );
         assert!(second.alloc_timeout(LEN, Duration::from_millis(1)).is_err());
         thread::scope(|scope| {
             let waits = scope.spawn(|| second.alloc_timeout(LEN, FOR_EVER).unwrap());
@@ -282,9 +335,16 @@ const MOST: usize = 5 << 19;
 
 fn of_small_shm(prefix: &str) -> Provider {
     loop {
-        match Provider::builder().name_prefix(prefix).max_bytes(16 << 20).max_shared(64).build() {
+        match Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(16 << 20)
+            .max_shared(64)
+            .build()
+        {
             // An attempt of another process briefly holds all that is left.
-            Err(BuildError::Os(error)) if error.errno() == Some(libc::ENOSPC) => thread::yield_now(),
+            Err(BuildError::Os(error)) if error.errno() == Some(libc::ENOSPC) => {
+                thread::yield_now()
+            }
             built => return built.unwrap(),
         }
     }
@@ -299,8 +359,16 @@ fn two_processes_in_full_shm() {
         let other = Child::start("waiting-for-turns", &[prefix]);
         for round in 0..5 {
             let killed = Child::start("waiting-for-turns", &[prefix]);
-            assert_eq!(killed.ask(&Message::Go), Message::Done, "it is about to wait");
-            assert_eq!(other.ask(&Message::Go), Message::Done, "it is about to wait");
+            assert_eq!(
+                killed.ask(&Message::Go),
+                Message::Done,
+                "it is about to wait"
+            );
+            assert_eq!(
+                other.ask(&Message::Go),
+                Message::Done,
+                "it is about to wait"
+            );
             held.fill(round);
             killed.kill();
             drop(held);
@@ -328,7 +396,12 @@ role!("waiting-for-turns", turn_role);
 fn turn_role(link: &Link, arguments: &[&str]) {
     let provider = of_small_shm(arguments[0]);
     while link.receive().unwrap() == Some(Message::Go) {
-        assert!(provider.alloc(MOST).is_err_and(|error| error.is_exhausted()), "the other has it");
+        assert!(
+            provider
+                .alloc(MOST)
+                .is_err_and(|error| error.is_exhausted()),
+            "the other has it"
+        );
         link.send(&Message::Done);
         let mut buffer = provider.alloc_timeout(MOST, FOR_EVER).unwrap();
         buffer.fill(0);

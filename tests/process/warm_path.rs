@@ -66,7 +66,12 @@ role!("warm-path", role);
 fn role(link: &Link, arguments: &[&str]) {
     // Enough rounds that each chunk of each class has been in each place, and shared once, and that
     // some windows have ended, which release the memory that only the start needed.
-    run(link, arguments[0], Provider::builder().tuning(Tuning::new().idle_window(1 << 12)), 1000);
+    run(
+        link,
+        arguments[0],
+        Provider::builder().tuning(Tuning::new().idle_window(1 << 12)),
+        1000,
+    );
 }
 
 /// A publisher that serves joins at other times makes no system call, although receivers join and
@@ -83,7 +88,10 @@ fn beside_joins_role(link: &Link, arguments: &[&str]) {
     const JOINS: usize = 100;
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).build().unwrap();
-    let publisher = Publisher::builder().joins_in_send(false).create(&provider, "warm").unwrap();
+    let publisher = Publisher::builder()
+        .joins_in_send(false)
+        .create(&provider, "warm")
+        .unwrap();
     // Large enough for what a receiver leaves behind until its branch is dropped.
     provider.reserve(4096, 8).unwrap().keep();
     let (publisher, is_over) = (Mutex::new(publisher), AtomicBool::new(false));
@@ -91,9 +99,18 @@ fn beside_joins_role(link: &Link, arguments: &[&str]) {
         scope.spawn(|| {
             let client = shm::client(prefix);
             // Never blocks, so that the sending thread need not wake it.
-            let serve = || while !publisher.try_lock().is_ok_and(|mut publisher| publisher.serve_joins()) {};
+            let serve = || {
+                while !publisher
+                    .try_lock()
+                    .is_ok_and(|mut publisher| publisher.serve_joins())
+                {}
+            };
             for _ in 0..JOINS {
-                let mut receiver = Receiver::builder().capacity(1).spin(Duration::MAX).open(&client, "warm").unwrap();
+                let mut receiver = Receiver::builder()
+                    .capacity(1)
+                    .spin(Duration::MAX)
+                    .open(&client, "warm")
+                    .unwrap();
                 serve();
                 (0..3).for_each(|_| assert_eq!(receiver.recv().unwrap().len(), 4096));
                 drop(receiver);
@@ -104,9 +121,15 @@ fn beside_joins_role(link: &Link, arguments: &[&str]) {
         scope.spawn(|| {
             answer_without_calls(link, &[], || {
                 while !is_over.load(Ordering::Acquire) {
-                    let Ok(mut publisher) = publisher.try_lock() else { continue };
-                    let Ok(buffer) = provider.alloc(4096) else { return false };
-                    let Ok(_) = publisher.send(buffer.freeze()) else { return false };
+                    let Ok(mut publisher) = publisher.try_lock() else {
+                        continue;
+                    };
+                    let Ok(buffer) = provider.alloc(4096) else {
+                        return false;
+                    };
+                    let Ok(_) = publisher.send(buffer.freeze()) else {
+                        return false;
+                    };
                 }
                 true
             })
@@ -117,29 +140,47 @@ fn beside_joins_role(link: &Link, arguments: &[&str]) {
 role!("warm-path-beside-a-waiter", beside_a_waiter_role);
 
 fn beside_a_waiter_role(link: &Link, arguments: &[&str]) {
-    let other = Provider::builder().name_prefix(arguments[0]).max_bytes(1 << 20).build().unwrap();
+    let other = Provider::builder()
+        .name_prefix(arguments[0])
+        .max_bytes(1 << 20)
+        .build()
+        .unwrap();
     let _held = other.alloc(1 << 20).unwrap();
     let mut waits = pin!(other.request(1).wait_async());
-    assert!(waits.as_mut().poll(&mut Context::from_waker(&noop_waker())).is_pending());
+    assert!(waits
+        .as_mut()
+        .poll(&mut Context::from_waker(&noop_waker()))
+        .is_pending());
     role(link, arguments);
 }
 
 role!("warm-path-without-a-pool", control_role);
 
 fn control_role(link: &Link, arguments: &[&str]) {
-    run(link, arguments[0], Provider::builder().max_idle_per_class(0), 1);
+    run(
+        link,
+        arguments[0],
+        Provider::builder().max_idle_per_class(0),
+        1,
+    );
 }
 
 role!("warm-path-to-a-subscriber", subscriber_role);
 
 fn subscriber_role(link: &Link, arguments: &[&str]) {
-    let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
-    let mut subscriber = Receiver::builder().subscribe(&shm::client(arguments[0]), "warm").unwrap();
+    let provider = Provider::builder()
+        .name_prefix(arguments[0])
+        .build()
+        .unwrap();
+    let mut subscriber = Receiver::builder()
+        .subscribe(&shm::client(arguments[0]), "warm")
+        .unwrap();
     let mut sender = Sender::create(&provider, "warm").unwrap();
     assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
     cycle(link, 1000, || {
         sender.send(provider.alloc(SIZES[0]).ok()?.freeze()).ok()?;
-        let received = matches!(subscriber.recv(), Ok(Event::Message(message)) if message.len() == SIZES[0]);
+        let received =
+            matches!(subscriber.recv(), Ok(Event::Message(message)) if message.len() == SIZES[0]);
         (received && subscriber.try_recv().is_err()).then_some(1)
     });
 }
@@ -147,9 +188,17 @@ fn subscriber_role(link: &Link, arguments: &[&str]) {
 role!("warm-path-to-many", many_role);
 
 fn many_role(link: &Link, arguments: &[&str]) {
-    let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
+    let provider = Provider::builder()
+        .name_prefix(arguments[0])
+        .build()
+        .unwrap();
     let mut many = many(arguments[0], &provider);
-    cycle(link, 1000, || SIZES.iter().map(|&size| to_many(&provider, &mut many, size)).sum());
+    cycle(link, 1000, || {
+        SIZES
+            .iter()
+            .map(|&size| to_many(&provider, &mut many, size))
+            .sum()
+    });
 }
 
 fn run(link: &Link, prefix: &str, builder: ProviderBuilder, warm_up: usize) {
@@ -157,7 +206,9 @@ fn run(link: &Link, prefix: &str, builder: ProviderBuilder, warm_up: usize) {
     let client = shm::client(prefix);
     let peer = client.connect(provider.id()).unwrap();
     let mut channel = channel(prefix, &provider);
-    cycle(link, warm_up, || round(&provider, &client, peer, &mut channel));
+    cycle(link, warm_up, || {
+        round(&provider, &client, peer, &mut channel)
+    });
 }
 
 /// Runs rounds until there were enough cycles, and notifies the test. A `round` returns its number
@@ -176,7 +227,12 @@ fn cycle(link: &Link, warm_up: usize, mut round: impl FnMut() -> Option<usize>) 
 
 /// Does each operation once per size. Returns how many buffers it allocated and dropped, or `None`
 /// on any error.
-fn round(provider: &Provider, client: &Client, peer: PeerId, channel: &mut (Sender, Receiver)) -> Option<usize> {
+fn round(
+    provider: &Provider,
+    client: &Client,
+    peer: PeerId,
+    channel: &mut (Sender, Receiver),
+) -> Option<usize> {
     let mut count = 0;
     for size in SIZES {
         let mut buffer = provider.alloc(size).ok()?; // the hot slot
@@ -205,12 +261,19 @@ fn round(provider: &Provider, client: &Client, peer: PeerId, channel: &mut (Send
 }
 
 fn channel(prefix: &str, provider: &Provider) -> (Sender, Receiver) {
-    let sender = Sender::builder().capacity(4).create(provider, "warm").unwrap();
+    let sender = Sender::builder()
+        .capacity(4)
+        .create(provider, "warm")
+        .unwrap();
     let client = Arc::new(shm::client(prefix));
     (sender, Receiver::builder().open(&client, "warm").unwrap())
 }
 
-fn through(provider: &Provider, (sender, receiver): &mut (Sender, Receiver), size: usize) -> Option<()> {
+fn through(
+    provider: &Provider,
+    (sender, receiver): &mut (Sender, Receiver),
+    size: usize,
+) -> Option<()> {
     sender.send(provider.alloc(size).ok()?.freeze()).ok()?;
     sender.send_bytes(b"bytes").ok()?;
     let buffer = receiver.recv().ok()?;
@@ -224,7 +287,11 @@ fn many(prefix: &str, provider: &Provider) -> (Publisher, [Receiver; 3]) {
     let receivers = [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest].map(|on_full| {
         // Only the first one has room for two messages.
         let capacity = if on_full == OnFull::Block { 2 } else { 1 };
-        Receiver::builder().on_full(on_full).capacity(capacity).open(&client, "warm").unwrap()
+        Receiver::builder()
+            .on_full(on_full)
+            .capacity(capacity)
+            .open(&client, "warm")
+            .unwrap()
     });
     assert!(publisher.has_receivers());
     (publisher, receivers)
@@ -240,7 +307,8 @@ fn to_many(
     publisher.send(provider.alloc(size).ok()?.freeze()).ok()?;
     publisher.send_bytes(b"bytes").ok()?;
     let (buffer, bytes) = (all.recv().ok()?, all.recv().ok()?);
-    let are_right = buffer.len() == size && &bytes[..] == b"bytes" && &latest.recv().ok()?[..] == b"bytes";
+    let are_right =
+        buffer.len() == size && &bytes[..] == b"bytes" && &latest.recv().ok()?[..] == b"bytes";
     let first = oldest.recv().ok()?;
     while oldest.try_recv().is_ok() {}
     (are_right && first.len() == size).then_some(2)
@@ -288,16 +356,32 @@ role!("warm-threads", threads_role);
 
 fn threads_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
-    let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).max_idle_per_class(2 * CHUNKS);
+    let builder = Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(64 << 20)
+        .max_idle_per_class(2 * CHUNKS);
     let builder = builder.tuning(Tuning::new().idle_window(0));
     let queues = [(); 2].map(|()| ArrayQueue::new(2));
-    let shared =
-        Shared { provider: builder.build().unwrap(), client: shm::client(prefix), queues, barrier: Barrier::new(2) };
+    let shared = Shared {
+        provider: builder.build().unwrap(),
+        client: shm::client(prefix),
+        queues,
+        barrier: Barrier::new(2),
+    };
     for size in HANDED_OVER {
         shared.provider.reserve(size, CHUNKS).unwrap().keep();
         // A chunk's first descriptor takes a lock, so each chunk gets one now.
-        let all: Vec<ShmBuf> = (0..CHUNKS).map(|_| shared.provider.alloc(size).unwrap().freeze()).collect();
-        all.iter().for_each(|message| drop(shared.client.attach(&message.descriptor().unwrap()).unwrap()));
+        let all: Vec<ShmBuf> = (0..CHUNKS)
+            .map(|_| shared.provider.alloc(size).unwrap().freeze())
+            .collect();
+        all.iter().for_each(|message| {
+            drop(
+                shared
+                    .client
+                    .attach(&message.descriptor().unwrap())
+                    .unwrap(),
+            )
+        });
     }
     thread::scope(|scope| {
         for side in 0..2 {
@@ -313,7 +397,9 @@ fn hand_over(shared: &Shared, side: usize, link: &Link) -> ! {
     // These threads wait for each other by yielding their time slice, and crossbeam's queue waits
     // that way for a thread that was stopped in the middle of a push or pop. It is the only call
     // allowed here that a single thread may not make.
-    answer_without_calls(link, &[libc::SYS_sched_yield], || exchange(shared, side, HAND_OVERS).is_some())
+    answer_without_calls(link, &[libc::SYS_sched_yield], || {
+        exchange(shared, side, HAND_OVERS).is_some()
+    })
 }
 
 /// Sends `count` messages to the other side and receives as many.
@@ -328,7 +414,10 @@ fn exchange(shared: &Shared, side: usize, count: usize) -> Option<()> {
             received += 1;
         }
         if waiting.is_none() && sent < count {
-            let mut buffer = shared.provider.alloc(HANDED_OVER[sent % HANDED_OVER.len()]).ok()?;
+            let mut buffer = shared
+                .provider
+                .alloc(HANDED_OVER[sent % HANDED_OVER.len()])
+                .ok()?;
             buffer[..8].copy_from_slice(&sent.to_ne_bytes());
             waiting = Some((sent, buffer.freeze()));
             sent += 1;
@@ -381,11 +470,16 @@ fn reserved_role(link: &Link, arguments: &[&str]) {
     let client = shm::client(prefix);
     let mut sender = Sender::create(&provider, "reserved").unwrap();
     let mut receiver = Receiver::open(&client, "reserved").unwrap();
-    RESERVED_SIZES.iter().for_each(|&len| provider.reserve(len, RESERVED).unwrap().keep());
+    RESERVED_SIZES
+        .iter()
+        .for_each(|&len| provider.reserve(len, RESERVED).unwrap().keep());
     client.warm(provider.id()).unwrap();
     receiver.warm().unwrap();
     let peer = client.connect(provider.id()).unwrap();
-    let mut messages = RESERVED_SIZES.iter().cycle().take(FIRST_MESSAGES / (RESERVED + 1));
+    let mut messages = RESERVED_SIZES
+        .iter()
+        .cycle()
+        .take(FIRST_MESSAGES / (RESERVED + 1));
     answer_without_calls(link, &[], || {
         messages.all(|&len| {
             shared_at_once(&provider, &client, peer, len).is_some()
@@ -399,15 +493,24 @@ fn shared_at_once(provider: &Provider, client: &Client, peer: PeerId, len: usize
     let messages = [(); RESERVED].map(|()| provider.alloc(len).ok().map(ShmBuf::from));
     let attach = |message: &ShmBuf| client.attach(&message.descriptor().ok()?).ok();
     // An array: a list would need the heap.
-    let views: [Option<ShmView>; RESERVED] = std::array::from_fn(|at| attach(messages[at].as_ref()?));
+    let views: [Option<ShmView>; RESERVED] =
+        std::array::from_fn(|at| attach(messages[at].as_ref()?));
     let granted = messages.last()?.as_ref()?.grant(peer).ok()?;
     drop(messages);
     let taken_up = client.attach(&granted).ok()?;
-    (views.iter().all(|view| view.as_ref().is_some_and(|view| view.len() == len)) && taken_up.len() == len)
+    (views
+        .iter()
+        .all(|view| view.as_ref().is_some_and(|view| view.len() == len))
+        && taken_up.len() == len)
         .then_some(())
 }
 
-fn sent(provider: &Provider, sender: &mut Sender, receiver: &mut Receiver, len: usize) -> Option<()> {
+fn sent(
+    provider: &Provider,
+    sender: &mut Sender,
+    receiver: &mut Receiver,
+    len: usize,
+) -> Option<()> {
     sender.send(provider.alloc(len).ok()?.freeze()).ok()?;
     sender.send_bytes(b"bytes").ok()?;
     let received = [receiver.recv().ok()?.len(), receiver.recv().ok()?.len()];
@@ -419,12 +522,23 @@ fn sent(provider: &Provider, sender: &mut Sender, receiver: &mut Receiver, len: 
 fn warm_peer_without_faults() {
     let faults = [(); TRIES].map(|()| {
         let names = Names::new("warmed");
-        let provider = names.provider().tuning(Tuning::new().arena_size(64 << 10)).build().unwrap();
-        RESERVED_SIZES.iter().for_each(|&len| provider.reserve(len, RESERVED).unwrap().keep());
+        let provider = names
+            .provider()
+            .tuning(Tuning::new().arena_size(64 << 10))
+            .build()
+            .unwrap();
+        RESERVED_SIZES
+            .iter()
+            .for_each(|&len| provider.reserve(len, RESERVED).unwrap().keep());
         assert!(provider.stats().segments > 1);
         let mut sender = Sender::create(&provider, "warmed").unwrap();
-        let child = Child::start("warmed", &[names.prefix(), &provider.id().to_u64().to_string()]);
-        let Message::Peer(peer) = child.hear() else { panic!("not a peer") };
+        let child = Child::start(
+            "warmed",
+            &[names.prefix(), &provider.id().to_u64().to_string()],
+        );
+        let Message::Peer(peer) = child.hear() else {
+            panic!("not a peer")
+        };
         let messages = RESERVED_SIZES.map(|len| shm::message(&provider, len, len as u64));
         for message in &messages {
             // First, because the child may not wait for a message once it has all descriptors.
@@ -436,22 +550,39 @@ fn warm_peer_without_faults() {
         child.kill();
         faults
     });
-    assert!(faults.contains(&0), "faults in {} messages: {faults:?}", 3 * RESERVED_SIZES.len());
+    assert!(
+        faults.contains(&0),
+        "faults in {} messages: {faults:?}",
+        3 * RESERVED_SIZES.len()
+    );
 }
 
 role!("warmed", warmed_role);
 
 fn warmed_role(link: &Link, arguments: &[&str]) {
-    let (prefix, id) = (arguments[0], shm_pool::ProviderId::from_u64(arguments[1].parse().unwrap()));
+    let (prefix, id) = (
+        arguments[0],
+        shm_pool::ProviderId::from_u64(arguments[1].parse().unwrap()),
+    );
     let client = shm::client(prefix);
     let mut receiver = Receiver::open(&client, "warmed").unwrap();
     link.send(&Message::Peer(client.connect(id).unwrap()));
     let descriptors = [(); 2 * RESERVED_SIZES.len()].map(|()| link.sent());
     rehearse(prefix);
-    assert_eq!((client.mapped_segments(), receiver.mapped_segments()), (0, 0));
+    assert_eq!(
+        (client.mapped_segments(), receiver.mapped_segments()),
+        (0, 0)
+    );
     let present = [client.warm(id).unwrap(), receiver.warm().unwrap()];
-    assert!(present.iter().all(|&bytes| bytes >= RESERVED * RESERVED_SIZES.iter().sum::<usize>()), "{present:?}");
-    let answers: Vec<Vec<u8>> = (0..100).map(|number| Message::Number(number).to_frame()).collect();
+    assert!(
+        present
+            .iter()
+            .all(|&bytes| bytes >= RESERVED * RESERVED_SIZES.iter().sum::<usize>()),
+        "{present:?}"
+    );
+    let answers: Vec<Vec<u8>> = (0..100)
+        .map(|number| Message::Number(number).to_frame())
+        .collect();
     let socket = link.as_raw_fd();
     sys::forbid_all_calls_but(&[&sys::STRICT[..], &[libc::SYS_getrusage]].concat()).unwrap();
     let faults = faults_of(|| read(&client, &mut receiver, &descriptors));
@@ -466,21 +597,34 @@ fn rehearse(prefix: &str) {
     let mut sender = Sender::create(&provider, "rehearsal").unwrap();
     let mut receiver = Receiver::open(&client, "rehearsal").unwrap();
     let message = provider.alloc_zeroed(1).unwrap().freeze();
-    let granted = message.grant(client.connect(provider.id()).unwrap()).unwrap();
+    let granted = message
+        .grant(client.connect(provider.id()).unwrap())
+        .unwrap();
     let descriptors = [message.descriptor().unwrap(), granted];
     sender.send(message).unwrap();
     faults_of(|| read(&client, &mut receiver, &descriptors));
 }
 
 fn read(client: &Client, receiver: &mut Receiver, descriptors: &[Descriptor]) {
-    let look = |bytes: &[u8]| bytes.iter().step_by(4096).for_each(|&byte| assert!(black_box(Some(byte)).is_some()));
-    descriptors.iter().for_each(|descriptor| look(&client.attach(descriptor).unwrap()));
+    let look = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .step_by(4096)
+            .for_each(|&byte| assert!(black_box(Some(byte)).is_some()))
+    };
+    descriptors
+        .iter()
+        .for_each(|descriptor| look(&client.attach(descriptor).unwrap()));
     (0..descriptors.len() / 2).for_each(|_| look(&receiver.recv().unwrap()));
 }
 
 /// Returns how many pages fault in this thread while `what` runs.
 fn faults_of(what: impl FnOnce()) -> usize {
-    let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
+    let faults = || {
+        getrusage(UsageWho::RUSAGE_THREAD)
+            .unwrap()
+            .minor_page_faults()
+    };
     let before = faults();
     what();
     (faults() - before) as usize
@@ -500,14 +644,21 @@ const MESSAGES: usize = 10_000;
 /// Nor do varying sizes fill the receivers' tables with short-lived segments.
 #[test]
 fn random_sizes_without_syscalls() {
-    assert!(run_without_calls("at-the-cap", 1) <= 1 + 2, "the control object, and few segments");
+    assert!(
+        run_without_calls("at-the-cap", 1) <= 1 + 2,
+        "the control object, and few segments"
+    );
 }
 
 role!("at-the-cap", cap_role);
 
 fn cap_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
-    let provider = Provider::builder().name_prefix(prefix).max_bytes(CAP).build().unwrap();
+    let provider = Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(CAP)
+        .build()
+        .unwrap();
     let client = shm::client(prefix);
     let mut random = 0;
     let mut held = VecDeque::with_capacity(HELD + 1);
@@ -524,14 +675,20 @@ fn cap_role(link: &Link, arguments: &[&str]) {
     #[cfg(target_env = "musl")]
     let of_malloc = [&of_malloc[..], &[libc::SYS_mmap, libc::SYS_munmap]].concat();
     answer_without_calls(link, &of_malloc, || {
-        let all = (0..MESSAGES).all(|_| publish(&provider, &client, &mut held, &mut random).is_some());
+        let all =
+            (0..MESSAGES).all(|_| publish(&provider, &client, &mut held, &mut random).is_some());
         all && provider.stats().segments_created == made
     });
 }
 
 /// Publishes a message of a random size, has a reader attach to it, and drops the buffer. Drops the
 /// oldest view if there are too many.
-fn publish(provider: &Provider, client: &Client, held: &mut VecDeque<ShmView>, random: &mut u64) -> Option<()> {
+fn publish(
+    provider: &Provider,
+    client: &Client,
+    held: &mut VecDeque<ShmView>,
+    random: &mut u64,
+) -> Option<()> {
     // Vigna's SplitMix64.
     *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (*random ^ *random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -61,7 +61,10 @@ impl Message {
         let number = |tag, value: u64| (tag, value.to_le_bytes().to_vec());
         let (tag, body) = match self {
             Self::Connect(provider) => number(0, provider.to_u64()),
-            Self::Attach(descriptor, seed) => (1, [&descriptor.to_bytes()[..], &seed.to_le_bytes()].concat()),
+            Self::Attach(descriptor, seed) => (
+                1,
+                [&descriptor.to_bytes()[..], &seed.to_le_bytes()].concat(),
+            ),
             Self::Check(view) => number(2, *view),
             Self::Release(view) => number(3, *view),
             Self::Trim => (4, Vec::new()),
@@ -86,10 +89,14 @@ impl Message {
     fn from_parts(tag: u8, body: &[u8]) -> Self {
         let number = || u64::from_le_bytes(fixed(body));
         let text = || String::from_utf8_lossy(body).into_owned();
-        let descriptor = |bytes| Descriptor::from_bytes(fixed(bytes)).expect("the socket does no damage");
+        let descriptor =
+            |bytes| Descriptor::from_bytes(fixed(bytes)).expect("the socket does no damage");
         match tag {
             0 => Self::Connect(ProviderId::from_u64(number())),
-            1 => Self::Attach(descriptor(&body[..32]), u64::from_le_bytes(fixed(&body[32..]))),
+            1 => Self::Attach(
+                descriptor(&body[..32]),
+                u64::from_le_bytes(fixed(&body[32..])),
+            ),
             2 => Self::Check(number()),
             3 => Self::Release(number()),
             4 => Self::Trim,
@@ -112,7 +119,9 @@ impl Message {
 }
 
 fn fixed<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
-    bytes.try_into().expect("the body has the length that its tag says")
+    bytes
+        .try_into()
+        .expect("the body has the length that its tag says")
 }
 
 /// One end of the socket.
@@ -122,7 +131,8 @@ impl Link {
     /// Returns the test's end, which gives up at the deadline, and the child's end.
     pub(crate) fn pair() -> (Self, OwnedFd) {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
-        ours.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+        ours.set_read_timeout(Some(DEADLINE))
+            .expect("a deadline that is not zero");
         (Self(ours), theirs.into())
     }
 
@@ -177,7 +187,14 @@ impl Link {
     fn read(&self, buffer: &mut [u8]) -> io::Result<bool> {
         match (&self.0).read_exact(buffer) {
             Ok(()) => Ok(true),
-            Err(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => Ok(false),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset
+                ) =>
+            {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }

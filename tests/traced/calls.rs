@@ -56,7 +56,14 @@ pub(crate) fn takes_back(number: c_long) -> bool {
 /// interrupts them. And for a futex: a thread whose sleep is interrupted checks its word, and
 /// sleeps until its deadline.
 pub(crate) fn is_retried_for_ever(number: c_long, errno: i32) -> bool {
-    errno == libc::EINTR && [libc::SYS_fchmod, libc::SYS_getrandom, libc::SYS_futex, FUTEX_WAITV].contains(&number)
+    errno == libc::EINTR
+        && [
+            libc::SYS_fchmod,
+            libc::SYS_getrandom,
+            libc::SYS_futex,
+            FUTEX_WAITV,
+        ]
+        .contains(&number)
 }
 
 /// Returns `true` for errors that a call may return each time: a repeated signal, or a sandbox or a
@@ -90,11 +97,19 @@ impl Call {
     pub(crate) fn at(tracee: &Tracee, registers: &Registers) -> Option<Self> {
         let (number, arguments) = modern(registers.call(), registers.arguments());
         let is_of_no_file = number == libc::SYS_mmap && arguments[4] as i32 == -1;
-        let is_private = number == libc::SYS_futex && arguments[1] as i32 & libc::FUTEX_PRIVATE_FLAG != 0;
+        let is_private =
+            number == libc::SYS_futex && arguments[1] as i32 & libc::FUTEX_PRIVATE_FLAG != 0;
         if NEVER_FAIL.contains(&number) || is_of_no_file || is_private {
             return None;
         }
-        let call = |name, about, errors| Some(Self { number, name, about, errors });
+        let call = |name, about, errors| {
+            Some(Self {
+                number,
+                name,
+                about,
+                errors,
+            })
+        };
         match number {
             libc::SYS_openat => {
                 let (path, flags) = (tracee.text(arguments[1]), arguments[2] as i32);
@@ -105,13 +120,25 @@ impl Call {
                 let (about, errors) = controlling(arguments[1] as i32);
                 call("fcntl", about, errors)
             }
-            libc::SYS_fallocate => {
-                call("fallocate", "", &[libc::ENOSPC, libc::EINTR, libc::ENOMEM, libc::EFBIG, libc::EDQUOT])
-            }
+            libc::SYS_fallocate => call(
+                "fallocate",
+                "",
+                &[
+                    libc::ENOSPC,
+                    libc::EINTR,
+                    libc::ENOMEM,
+                    libc::EFBIG,
+                    libc::EDQUOT,
+                ],
+            ),
             libc::SYS_ftruncate => call("ftruncate", "", &[libc::EINTR, libc::EFBIG, libc::EPERM]),
             libc::SYS_mmap => call("mmap", "", &[libc::ENOMEM, libc::EAGAIN, libc::EPERM]),
             libc::SYS_munmap => call("munmap", "", &[libc::ENOMEM]),
-            libc::SYS_madvise => call("madvise", "", &[libc::EINVAL, libc::ENOMEM, libc::EAGAIN, libc::EPERM]),
+            libc::SYS_madvise => call(
+                "madvise",
+                "",
+                &[libc::EINVAL, libc::ENOMEM, libc::EAGAIN, libc::EPERM],
+            ),
             libc::SYS_lseek => call("lseek", "", &[libc::ENXIO, libc::EINVAL]),
             // Other errors report late writes to a disk. The standard library panics on them.
             libc::SYS_close => call("close", "", &[libc::EINTR]),
@@ -120,32 +147,63 @@ impl Call {
             libc::SYS_newfstatat | libc::SYS_statx if tracee.text(arguments[1]).is_empty() => {
                 call("stat", "descriptor", &[libc::ENOMEM])
             }
-            libc::SYS_newfstatat | libc::SYS_statx => call("stat", "path", &[libc::ENOMEM, libc::EACCES, libc::ENOENT]),
+            libc::SYS_newfstatat | libc::SYS_statx => {
+                call("stat", "path", &[libc::ENOMEM, libc::EACCES, libc::ENOENT])
+            }
             // A sandbox may forbid it.
             libc::SYS_futex if arguments[1] as i32 == libc::FUTEX_WAKE => {
                 call("futex", "wake", &[libc::ENOSYS, libc::EPERM])
             }
-            libc::SYS_futex => call("futex", "sleep", &[libc::EINTR, libc::EAGAIN, libc::ENOSYS, libc::EPERM]),
+            libc::SYS_futex => call(
+                "futex",
+                "sleep",
+                &[libc::EINTR, libc::EAGAIN, libc::ENOSYS, libc::EPERM],
+            ),
             // A sandbox may return any error.
             FUTEX_WAITV => call(
                 "futex_waitv",
                 "",
-                &[libc::EINTR, libc::EAGAIN, libc::ENOMEM, libc::ENOSYS, libc::EPERM, libc::EACCES],
+                &[
+                    libc::EINTR,
+                    libc::EAGAIN,
+                    libc::ENOMEM,
+                    libc::ENOSYS,
+                    libc::EPERM,
+                    libc::EACCES,
+                ],
             ),
             libc::SYS_clone | libc::SYS_clone3 => call("clone", "thread", &[libc::EAGAIN]),
-            libc::SYS_membarrier => call("membarrier", "", &[libc::ENOSYS, libc::EPERM, libc::EINVAL]),
+            libc::SYS_membarrier => {
+                call("membarrier", "", &[libc::ENOSYS, libc::EPERM, libc::EINVAL])
+            }
             libc::SYS_fchmod => call("fchmod", "", &[libc::EPERM, libc::EINTR, libc::EROFS]),
             libc::SYS_pread64 => call("pread", "", &[libc::EINTR, libc::ENOMEM, libc::EIO]),
-            libc::SYS_pwrite64 => call("pwrite", "", &[libc::ENOSPC, libc::EINTR, libc::ENOMEM, libc::EIO]),
-            libc::SYS_getrandom => call("getrandom", "", &[libc::EINTR, libc::ENOSYS, libc::EAGAIN]),
-            libc::SYS_getdents64 => call("getdents64", "", &[libc::EINTR, libc::ENOMEM, libc::ENOENT]),
+            libc::SYS_pwrite64 => call(
+                "pwrite",
+                "",
+                &[libc::ENOSPC, libc::EINTR, libc::ENOMEM, libc::EIO],
+            ),
+            libc::SYS_getrandom => {
+                call("getrandom", "", &[libc::EINTR, libc::ENOSYS, libc::EAGAIN])
+            }
+            libc::SYS_getdents64 => {
+                call("getdents64", "", &[libc::EINTR, libc::ENOMEM, libc::ENOENT])
+            }
             // On the files that replace `getrandom`, and one in /sys.
             libc::SYS_read => call("read", "", &[]),
             libc::SYS_ppoll => call("poll", "random", &[]),
             // To find a directory's file system, or to word an error that has already occurred.
             libc::SYS_statfs => call("statfs", "", &[libc::EINTR, libc::ENOMEM, libc::EACCES]),
-            libc::SYS_mlock2 => call("mlock2", "", &[libc::ENOMEM, libc::EPERM, libc::EAGAIN, libc::EINVAL]),
-            libc::SYS_mbind => call("mbind", "", &[libc::EINVAL, libc::ENOMEM, libc::EPERM, libc::ENOSYS]),
+            libc::SYS_mlock2 => call(
+                "mlock2",
+                "",
+                &[libc::ENOMEM, libc::EPERM, libc::EAGAIN, libc::EINVAL],
+            ),
+            libc::SYS_mbind => call(
+                "mbind",
+                "",
+                &[libc::EINVAL, libc::ENOMEM, libc::EPERM, libc::ENOSYS],
+            ),
             libc::SYS_unlinkat => call("unlink", "", &[libc::ENOENT, libc::EACCES, libc::EROFS]),
             number => panic!("system call {number} is new here: which errors can it give?"),
         }
@@ -161,7 +219,10 @@ fn opening(path: &str, flags: i32) -> (&'static str, &'static [i32]) {
         _ => ("create segment", "segment"),
     };
     if flags & libc::O_CREAT != 0 {
-        return (created, &[EACCES, EMFILE, ENFILE, ENOSPC, ENOMEM, EINTR, EEXIST]);
+        return (
+            created,
+            &[EACCES, EMFILE, ENFILE, ENOSPC, ENOMEM, EINTR, EEXIST],
+        );
     }
     if flags & libc::O_DIRECTORY != 0 {
         return ("directory", &[EACCES, EMFILE, ENFILE, ENOMEM, EINTR]);
@@ -215,5 +276,8 @@ pub(crate) fn error_name(errno: i32) -> String {
         (libc::EPERM, "EPERM"),
         (libc::EROFS, "EROFS"),
     ];
-    names.iter().find(|(number, _)| *number == errno).map_or(errno.to_string(), |(_, name)| (*name).to_owned())
+    names
+        .iter()
+        .find(|(number, _)| *number == errno)
+        .map_or(errno.to_string(), |(_, name)| (*name).to_owned())
 }

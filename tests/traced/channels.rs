@@ -42,7 +42,9 @@ pub(crate) fn send(sender: &mut Sender, provider: &Provider, count: u64) {
             sender.try_send_bytes(BYTES).unwrap();
             continue;
         }
-        sender.try_send(shm::message(provider, SMALL, number)).unwrap();
+        sender
+            .try_send(shm::message(provider, SMALL, number))
+            .unwrap();
     }
 }
 
@@ -80,7 +82,8 @@ fn receiver_role(link: &Link, arguments: &[&str]) {
         assert!(marked(|| poll(&mut receiver)).is_pending());
         return;
     }
-    let mut receive = |count: u64| (0..count).for_each(|number| check(&receiver.recv().unwrap(), number));
+    let mut receive =
+        |count: u64| (0..count).for_each(|number| check(&receiver.recv().unwrap(), number));
     match operation {
         "receive bytes" => marked(|| receive(1)),
         "receive a buffer" => {

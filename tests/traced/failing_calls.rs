@@ -3,7 +3,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::calls::{error_name, is_complaint, is_done_anyway, is_retried_for_ever, may_last, takes_back, Call};
+use crate::calls::{
+    error_name, is_complaint, is_done_anyway, is_retried_for_ever, may_last, takes_back, Call,
+};
 use crate::channels;
 use crate::fallible::{channel, Footprint, AWAITS, CONNECT, LOCKED_ALLOC, LOCKED_BUILD, PUBLISHED};
 use crate::kill_points::{is_possible, Place, Victim};
@@ -54,8 +56,18 @@ const OPERATIONS: &[&str] = &[
 ];
 
 /// The operations of a peer.
-const IN_PEERS: &[&str] =
-    &["connect", "warm", "disconnect", "attach", "accept", WAITED_FOR[0], WAITED_FOR[1], OPEN, JOIN, WARM];
+const IN_PEERS: &[&str] = &[
+    "connect",
+    "warm",
+    "disconnect",
+    "attach",
+    "accept",
+    WAITED_FOR[0],
+    WAITED_FOR[1],
+    OPEN,
+    JOIN,
+    WARM,
+];
 
 /// The provider waits for the memory that the operation releases.
 const WAITED_FOR: [&str; 2] = ["drop a view, waited for", "drop a loan, waited for"];
@@ -105,13 +117,30 @@ fn every_syscall_fails_once() {
         let usual = run(operation, None);
         assert_eq!(usual.error, None);
         for (at, call) in usual.calls.iter().enumerate() {
-            let nth = 1 + usual.calls[..at].iter().filter(|earlier| earlier.number == call.number).count();
+            let nth = 1 + usual.calls[..at]
+                .iter()
+                .filter(|earlier| earlier.number == call.number)
+                .count();
             // Without the branch, there is no next attempt.
             let is_final = |errno| *operation == CONNECT && errno == libc::ENOENT;
-            let once =
-                call.errors.iter().filter(|&&errno| !is_final(errno)).map(|&errno| Fault { at, errno, again: false });
-            let lasting = call.errors.iter().filter(|&&errno| may_last(call.number, errno));
-            let lasting = lasting.map(|&errno| Fault { at, errno, again: true });
+            let once = call
+                .errors
+                .iter()
+                .filter(|&&errno| !is_final(errno))
+                .map(|&errno| Fault {
+                    at,
+                    errno,
+                    again: false,
+                });
+            let lasting = call
+                .errors
+                .iter()
+                .filter(|&&errno| may_last(call.number, errno));
+            let lasting = lasting.map(|&errno| Fault {
+                at,
+                errno,
+                again: true,
+            });
             for fault in once.chain(lasting) {
                 let error = error_name(fault.errno) + if fault.again { " for ever" } else { "" };
                 let result = judge(operation, call, fault, &usual);
@@ -128,20 +157,34 @@ fn every_syscall_fails_once() {
 /// many names it has decides how often it is read, and how much heap that takes.
 fn leave_shared_shm() {
     if unshare(CloneFlags::CLONE_NEWNS).is_ok() {
-        own_shm::keep_mounts().and_then(|()| own_shm::mount_shm(b"mode=1777\0")).expect("a tmpfs of its own");
+        own_shm::keep_mounts()
+            .and_then(|()| own_shm::mount_shm(b"mode=1777\0"))
+            .expect("a tmpfs of its own");
     }
 }
 
 /// Runs an operation with a fault, and summarises the result.
 fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String {
-    let (error, ever) = (error_name(fault.errno), if fault.again { " for ever" } else { "" });
-    let what = format!("{operation}: {error}{ever} from {} {} (call {})", call.name, call.about, fault.at);
+    let (error, ever) = (
+        error_name(fault.errno),
+        if fault.again { " for ever" } else { "" },
+    );
+    let what = format!(
+        "{operation}: {error}{ever} from {} {} (call {})",
+        call.name, call.about, fault.at
+    );
     let _place = Place(what.clone());
     let outcome = run(operation, Some(fault));
     assert!(outcome.failed > 0, "{what}: was not called");
-    assert!(outcome.failed < FOR_EVER || is_retried_for_ever(call.number, fault.errno), "{what}: is tried for ever");
+    assert!(
+        outcome.failed < FOR_EVER || is_retried_for_ever(call.number, fault.errno),
+        "{what}: is tried for ever"
+    );
     if let Some(error) = outcome.error {
-        assert_eq!(outcome.after, outcome.before, "{what}: {error}, and not undone");
+        assert_eq!(
+            outcome.after, outcome.before,
+            "{what}: {error}, and not undone"
+        );
         assert!(is_told(&error, fault.errno, operation), "{what}: {error}");
         return error;
     }
@@ -155,14 +198,24 @@ fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String 
         return "done, without a bell".to_owned();
     }
     // A segment may disappear during the search.
-    if operation.starts_with("warm") && ["segment", "path"].contains(&call.about) && fault.errno == libc::ENOENT {
+    if operation.starts_with("warm")
+        && ["segment", "path"].contains(&call.about)
+        && fault.errno == libc::ENOENT
+    {
         return "done, without the segment".to_owned();
     }
     // A sweep leaves objects that it cannot open or lock to the next sweep. An object that cannot
     // be removed stays.
     let may_leave = takes_back(call.number) || operation == "sweep";
-    assert!(may_leave, "{what}: {:?} instead of {:?}", outcome.after, usual.after);
-    format!("done, but leaves {:?}", difference(outcome.after, usual.after))
+    assert!(
+        may_leave,
+        "{what}: {:?} instead of {:?}",
+        outcome.after, usual.after
+    );
+    format!(
+        "done, but leaves {:?}",
+        difference(outcome.after, usual.after)
+    )
 }
 
 /// Returns `true` if `error` is the error of the call, or its meaning to the user.
@@ -186,12 +239,19 @@ fn is_told(error: &str, errno: i32, operation: &str) -> bool {
 }
 
 fn difference(more: Footprint, less: Footprint) -> (usize, usize, usize) {
-    (more.objects - less.objects, more.mappings - less.mappings, more.descriptors - less.descriptors)
+    (
+        more.objects - less.objects,
+        more.mappings - less.mappings,
+        more.descriptors - less.descriptors,
+    )
 }
 
 /// Runs an operation in a child.
 fn run(operation: &str, fault: Option<Fault>) -> Outcome {
-    let names = Names::new(&format!("traced-call-{}", operation.replace([',', ' '], "")));
+    let names = Names::new(&format!(
+        "traced-call-{}",
+        operation.replace([',', ' '], "")
+    ));
     let mut others = Others::new(&names, operation);
     let victim = Victim::start("fallible", &[operation, names.prefix()]);
     others.tell(&victim, operation);
@@ -206,19 +266,39 @@ fn run(operation: &str, fault: Option<Fault>) -> Outcome {
         Message::Refused(error) => Some(error),
         other => panic!("not an outcome: {other:?}"),
     };
-    let (before, after) = (Footprint::hear(&victim.child), Footprint::hear(&victim.child));
+    let (before, after) = (
+        Footprint::hear(&victim.child),
+        Footprint::hear(&victim.child),
+    );
     if let Some(wait) = others.wait.take() {
         wait.end();
     }
     victim.child.expect_done();
     drop(victim);
-    if fault.is_some_and(|fault| calls.get(fault.at).is_some_and(|call| takes_back(call.number))) {
+    if fault.is_some_and(|fault| {
+        calls
+            .get(fault.at)
+            .is_some_and(|call| takes_back(call.number))
+    }) {
         names.sweep();
     }
     let objects = shm::objects(names.prefix()).len();
     let channels = others.senders.len() + usize::from(others.publisher.is_some());
-    assert_eq!(objects, if others.living.is_some() { 2 + channels } else { 0 });
-    Outcome { error, before, after, calls, failed }
+    assert_eq!(
+        objects,
+        if others.living.is_some() {
+            2 + channels
+        } else {
+            0
+        }
+    );
+    Outcome {
+        error,
+        before,
+        after,
+        calls,
+        failed,
+    }
 }
 
 /// Leads a child from its first mark to its second one, and makes calls fail on the way. Returns
@@ -237,7 +317,9 @@ fn disturb(tracee: &Tracee, fault: Option<Fault>) -> Option<(Vec<Call>, usize)> 
             return None;
         }
         let call = Call::at(tracee, &registers);
-        let error = fault.filter(|fault| fails(*fault, &calls, call.as_ref(), failed)).map(|fault| fault.errno);
+        let error = fault
+            .filter(|fault| fails(*fault, &calls, call.as_ref(), failed))
+            .map(|fault| fault.errno);
         if let Some(errno) = error {
             failed += 1;
             fail(tracee, call.as_ref(), errno)?;
@@ -249,7 +331,9 @@ fn disturb(tracee: &Tracee, fault: Option<Fault>) -> Option<(Vec<Call>, usize)> 
 }
 
 fn fails(fault: Fault, calls: &[Call], call: Option<&Call>, failed: usize) -> bool {
-    let Some(call) = call.filter(|call| !call.errors.is_empty()) else { return false };
+    let Some(call) = call.filter(|call| !call.errors.is_empty()) else {
+        return false;
+    };
     match calls.get(fault.at) {
         None => calls.len() == fault.at,
         Some(first) => fault.again && first.number == call.number && failed < FOR_EVER,
@@ -290,12 +374,24 @@ impl Others {
             let read = |name: String| (shm::path(&name), fs::read(shm::path(&name)).unwrap());
             let remains: Vec<_> = shm::objects(names.prefix()).into_iter().map(read).collect();
             drop((messages, owner));
-            remains.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+            remains
+                .iter()
+                .for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
         }
         // Short of memory when the first arena is full.
-        let build_short = || builder(names.prefix()).max_bytes(2 * LARGE).max_alloc(LARGE).build().unwrap();
+        let build_short = || {
+            builder(names.prefix())
+                .max_bytes(2 * LARGE)
+                .max_alloc(LARGE)
+                .build()
+                .unwrap()
+        };
         let publish = || {
-            let provider = if WAITED_FOR.contains(&operation) { build_short() } else { build() };
+            let provider = if WAITED_FOR.contains(&operation) {
+                build_short()
+            } else {
+                build()
+            };
             let (message, descriptor) = published(&provider, SMALL);
             (Arc::new(provider), Some(message), descriptor)
         };
@@ -303,22 +399,43 @@ impl Others {
         let channels = match operation {
             OPEN | WARM => CHANNELS,
             JOIN | "drop a loan, waited for" => 0,
-            _ => return Self { living, senders: Vec::new(), publisher: None, wait: None },
+            _ => {
+                return Self {
+                    living,
+                    senders: Vec::new(),
+                    publisher: None,
+                    wait: None,
+                }
+            }
         };
         let create = |(provider, ..): &(Arc<Provider>, _, _)| {
-            let channels = (0..channels).map(channel).chain([channels::OTHER.to_owned()]);
-            channels.map(|name| channels::sender(provider, &name).unwrap()).collect()
+            let channels = (0..channels)
+                .map(channel)
+                .chain([channels::OTHER.to_owned()]);
+            channels
+                .map(|name| channels::sender(provider, &name).unwrap())
+                .collect()
         };
         let senders = living.as_ref().map(create).unwrap_or_default();
         let publisher = living.as_ref().filter(|_| operation == JOIN);
-        let publisher = publisher.map(|(provider, ..)| Publisher::create(provider, PUBLISHED).unwrap());
-        Self { living, senders, publisher, wait: None }
+        let publisher =
+            publisher.map(|(provider, ..)| Publisher::create(provider, PUBLISHED).unwrap());
+        Self {
+            living,
+            senders,
+            publisher,
+            wait: None,
+        }
     }
 
     fn tell(&mut self, victim: &Victim, operation: &str) {
-        let Some((provider, message, descriptor)) = &mut self.living else { return };
+        let Some((provider, message, descriptor)) = &mut self.living else {
+            return;
+        };
         if let ([sender], None) = (&mut self.senders[..], &self.publisher) {
-            sender.try_send(message.clone().expect("not sent yet")).unwrap();
+            sender
+                .try_send(message.clone().expect("not sent yet"))
+                .unwrap();
         } else {
             victim.child.tell(&Message::Sent(*descriptor));
         }
@@ -329,7 +446,9 @@ impl Others {
             victim.child.tell(&Message::Go);
         }
         if matches!(operation, "attach" | "accept") {
-            let Message::Peer(peer) = victim.child.hear() else { panic!("the victim tells who it is") };
+            let Message::Peer(peer) = victim.child.hear() else {
+                panic!("the victim tells who it is")
+            };
             // One grant for each successful attempt. A failed attempt must not use one up.
             let message = message.as_ref().expect("not dropped yet");
             let granted = [(); 2].map(|()| message.grant(peer).unwrap());

@@ -13,8 +13,12 @@ use crate::sys;
 use crate::trace::{marked, this_thread};
 use crate::waits::{self, Giver};
 use crate::wire::{Link, Message};
-use shm_pool::channel::{self, wait_any, ChannelError, Publisher, Receiver, RecvError, Sender, WaitAnyError};
-use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning};
+use shm_pool::channel::{
+    self, wait_any, ChannelError, Publisher, Receiver, RecvError, Sender, WaitAnyError,
+};
+use shm_pool::{
+    AllocError, AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning,
+};
 use std::cell::RefCell;
 use std::fs;
 use std::ops::RangeFrom;
@@ -39,7 +43,11 @@ impl Footprint {
         // The directory itself counts too: a sweep reads it.
         let paths = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
         let descriptors = paths.filter(|path| path.starts_with("/dev/shm")).count();
-        Self { objects: shm::objects(prefix).len(), mappings: shm::mappings(prefix), descriptors }
+        Self {
+            objects: shm::objects(prefix).len(),
+            mappings: shm::mappings(prefix),
+            descriptors,
+        }
     }
 
     /// Receives the footprint that a child has sent.
@@ -48,12 +56,18 @@ impl Footprint {
             Message::Number(count) => count as usize,
             other => panic!("not a count: {other:?}"),
         });
-        Self { objects, mappings, descriptors }
+        Self {
+            objects,
+            mappings,
+            descriptors,
+        }
     }
 
     fn send(self, link: &Link) {
         let counts = [self.objects, self.mappings, self.descriptors];
-        counts.iter().for_each(|&count| link.send(&Message::Number(count as u64)));
+        counts
+            .iter()
+            .for_each(|&count| link.send(&Message::Number(count as u64)));
     }
 }
 
@@ -77,7 +91,14 @@ fn role(link: &Link, arguments: &[&str]) {
         }
         "sweep" => attempt.twice(|| shm_pool::Provider::sweep(prefix).map_err(build_error)),
         "alloc, a run" | "alloc, a heap" => {
-            let (provider, len) = (provider(), if operation == "alloc, a run" { LARGE } else { SMALL });
+            let (provider, len) = (
+                provider(),
+                if operation == "alloc, a run" {
+                    LARGE
+                } else {
+                    SMALL
+                },
+            );
             attempt.twice(|| provider.alloc(len).map_err(alloc_error));
         }
         "reserve" => {
@@ -87,10 +108,12 @@ fn role(link: &Link, arguments: &[&str]) {
         "wait, in vain" => {
             let provider = provider();
             let _full = all(&provider);
-            attempt.twice(|| match provider.alloc_timeout(LARGE, WAIT).map_err(alloc_error) {
-                Err(error) if error == "TimedOut" => Ok(()),
-                other => other.map(drop),
-            });
+            attempt.twice(
+                || match provider.alloc_timeout(LARGE, WAIT).map_err(alloc_error) {
+                    Err(error) if error == "TimedOut" => Ok(()),
+                    other => other.map(drop),
+                },
+            );
         }
         "wait, given" => {
             let (provider, full) = (provider(), RefCell::new(Vec::new()));
@@ -147,7 +170,8 @@ fn role(link: &Link, arguments: &[&str]) {
             attempt.twice(|| drop_of(&view));
         }
         "drop a loan, waited for" => {
-            let mut receiver = channels::receiver(&Arc::new(shm::client(prefix)), channels::OTHER).unwrap();
+            let mut receiver =
+                channels::receiver(&Arc::new(shm::client(prefix)), channels::OTHER).unwrap();
             let loan = RefCell::new(Some(receiver.recv().unwrap()));
             link.send(&Message::Done);
             link.expect_go();
@@ -159,7 +183,8 @@ fn role(link: &Link, arguments: &[&str]) {
             attempt.twice(|| channels::sender(&provider, &next(&numbers)).map_err(channel_error));
         }
         "open a channel" => {
-            let (client, descriptor, numbers) = (Arc::new(shm::client(prefix)), link.sent(), (0..).into());
+            let (client, descriptor, numbers) =
+                (Arc::new(shm::client(prefix)), link.sent(), (0..).into());
             client.connect(descriptor.provider()).unwrap();
             let _other = channels::receiver(&client, channels::OTHER).unwrap();
             attempt.twice(|| channels::receiver(&client, &next(&numbers)).map_err(channel_error));
@@ -167,7 +192,8 @@ fn role(link: &Link, arguments: &[&str]) {
         "create a publisher" => {
             let (provider, numbers) = (provider(), (0..).into());
             let _other = channels::sender(&provider, channels::OTHER).unwrap();
-            let publisher = |name: String| Publisher::builder().receivers(2).create(&provider, &name);
+            let publisher =
+                |name: String| Publisher::builder().receivers(2).create(&provider, &name);
             attempt.twice(|| publisher(next(&numbers)).map_err(channel_error));
         }
         "join a publisher" => {
@@ -180,19 +206,30 @@ fn role(link: &Link, arguments: &[&str]) {
             let provider = provider();
             let _other = channels::sender(&provider, channels::OTHER).unwrap();
             let client = shm::client(prefix);
-            attempt.twice(|| channel::list(&client).map(drop).map_err(|error| os_error(&error)));
+            attempt.twice(|| {
+                channel::list(&client)
+                    .map(drop)
+                    .map_err(|error| os_error(&error))
+            });
         }
         "look for a name" => {
             let client = shm::client(prefix);
-            attempt.twice(|| match Receiver::builder().open_timeout(&client, channels::CHANNEL, Duration::ZERO) {
-                Err(ChannelError::NotFound { .. }) => Ok(()),
-                other => other.map(drop).map_err(channel_error),
+            attempt.twice(|| {
+                match Receiver::builder().open_timeout(&client, channels::CHANNEL, Duration::ZERO) {
+                    Err(ChannelError::NotFound { .. }) => Ok(()),
+                    other => other.map(drop).map_err(channel_error),
+                }
             });
         }
         CONNECT => {
             let provider = provider();
             let _other = channels::sender(&provider, channels::OTHER).unwrap();
-            let publisher = RefCell::new(Publisher::builder().receivers(2).create(&provider, PUBLISHED).unwrap());
+            let publisher = RefCell::new(
+                Publisher::builder()
+                    .receivers(2)
+                    .create(&provider, PUBLISHED)
+                    .unwrap(),
+            );
             let _receiver = channels::receiver(&Arc::new(shm::client(prefix)), PUBLISHED).unwrap();
             attempt.twice(|| match publisher.borrow_mut().receivers().count() {
                 1 => Ok(()),
@@ -225,7 +262,8 @@ fn role(link: &Link, arguments: &[&str]) {
                 // The slot of the first is free when the second is requested.
                 let take = || (0..2).for_each(|_| drop(receiver.borrow_mut().try_recv().unwrap()));
                 let mut sender = sender.borrow_mut();
-                waits::block_on(sender.send_bytes_async(channels::BYTES), take).map_err(|error| variant(&error))
+                waits::block_on(sender.send_bytes_async(channels::BYTES), take)
+                    .map_err(|error| variant(&error))
             });
         }
         "wait for any" => {
@@ -237,7 +275,13 @@ fn role(link: &Link, arguments: &[&str]) {
             let (sender, giver) = (Arc::new(Mutex::new(sender)), RefCell::new(None));
             let prepare = || {
                 let sender = sender.clone();
-                let send = move || sender.lock().unwrap().try_send_bytes(channels::BYTES).unwrap();
+                let send = move || {
+                    sender
+                        .lock()
+                        .unwrap()
+                        .try_send_bytes(channels::BYTES)
+                        .unwrap()
+                };
                 giver.replace(Some(Giver::start(this_thread() as u64, send)));
             };
             attempt.twice_after(prepare, || {
@@ -249,7 +293,8 @@ fn role(link: &Link, arguments: &[&str]) {
         "wait for any, by helpers" => {
             sys::forbid_call(FUTEX_WAITV, libc::ENOSYS).unwrap();
             let provider = provider();
-            let [(_idle, mut receiver), (_too, mut other)] = [0, 1].map(|number| pair(&provider, prefix, number));
+            let [(_idle, mut receiver), (_too, mut other)] =
+                [0, 1].map(|number| pair(&provider, prefix, number));
             attempt.twice(|| match wait_any(&mut [&mut other, &mut receiver], WAIT) {
                 Err(WaitAnyError::TimedOut { .. }) => Ok(()),
                 other => other.map(drop).map_err(|error| variant(&error)),
@@ -262,14 +307,25 @@ fn role(link: &Link, arguments: &[&str]) {
 
 /// Waits for channels of this process: tasks that a helper thread wakes, a thread that sleeps on
 /// several bells itself, and one whose helpers sleep for it.
-pub(crate) const AWAITS: [&str; 4] = ["await a message", "await room", "wait for any", "wait for any, by helpers"];
+pub(crate) const AWAITS: [&str; 4] = [
+    "await a message",
+    "await room",
+    "wait for any",
+    "wait for any, by helpers",
+];
 
 /// Both ends of a channel.
 fn pair(provider: &Provider, prefix: &str, number: usize) -> (Sender, Receiver) {
     let name = channel(number);
     let sender = channels::sender(provider, &name).unwrap();
     // So that a wait sleeps, however long the tracer takes for its calls.
-    (sender, Receiver::builder().spin(Duration::ZERO).open(&shm::client(prefix), &name).unwrap())
+    (
+        sender,
+        Receiver::builder()
+            .spin(Duration::ZERO)
+            .open(&shm::client(prefix), &name)
+            .unwrap(),
+    )
 }
 
 /// Building and allocating with [options](with_options).
@@ -282,7 +338,9 @@ fn with_options(prefix: &str) -> ProviderBuilder {
     let tuning = || Tuning::new().arena_size(2 << 20).huge_pages(true);
     let usual = builder(prefix).max_bytes(4 << 20).tuning(tuning());
     let options: [&dyn Fn(ProviderBuilder) -> ProviderBuilder; 2] =
-        [&|it| it.lock_memory(true), &|it| it.tuning(tuning().numa_node(0))];
+        [&|it| it.lock_memory(true), &|it| {
+            it.tuning(tuning().numa_node(0))
+        }];
     // The limit may be low, and a container may forbid the call.
     options.iter().fold(usual, |builder, with| {
         let particular = with(builder.clone());
@@ -315,24 +373,36 @@ impl Attempt<'_> {
 
     /// Like [`twice`](Self::twice), but calls `prepare` before the first attempt and before the
     /// next.
-    fn twice_after<T>(&self, mut prepare: impl FnMut(), mut operation: impl FnMut() -> Result<T, String>) {
+    fn twice_after<T>(
+        &self,
+        mut prepare: impl FnMut(),
+        mut operation: impl FnMut() -> Result<T, String>,
+    ) {
         prepare();
         let before = Footprint::now(self.prefix);
         let first = marked(&mut operation);
         let after = Footprint::now(self.prefix);
-        let outcome = first.as_ref().map_or_else(|error| Message::Refused(error.clone()), |_| Message::Done);
+        let outcome = first
+            .as_ref()
+            .map_or_else(|error| Message::Refused(error.clone()), |_| Message::Done);
         self.link.send(&outcome);
         before.send(self.link);
         after.send(self.link);
         let again = 1 + usize::from(first.is_err());
         drop(first);
         prepare();
-        let _all: Vec<T> = (0..again).map(|_| operation().expect("the next attempt")).collect();
+        let _all: Vec<T> = (0..again)
+            .map(|_| operation().expect("the next attempt"))
+            .collect();
     }
 }
 
 fn os_error(error: &OsError) -> String {
-    format!("{} of {}", crate::calls::error_name(error.errno().unwrap_or(0)), error.call())
+    format!(
+        "{} of {}",
+        crate::calls::error_name(error.errno().unwrap_or(0)),
+        error.call()
+    )
 }
 
 fn build_error(error: BuildError) -> String {
@@ -390,5 +460,8 @@ pub(crate) fn channel(number: usize) -> String {
 /// Returns the name of an error's variant.
 fn variant(error: &dyn std::fmt::Debug) -> String {
     let text = format!("{error:?}");
-    text.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
+    text.split([' ', '(', '{'])
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }

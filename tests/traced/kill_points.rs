@@ -118,7 +118,9 @@ pub(crate) fn introduce(link: &Link) {
 
 /// Returns `true` if children can be traced here. Otherwise reports the reason.
 pub(crate) fn is_possible() -> bool {
-    Victim::try_start("idle", &[]).map_err(|reason| child::skip(&reason)).is_ok()
+    Victim::try_start("idle", &[])
+        .map_err(|reason| child::skip(&reason))
+        .is_ok()
 }
 
 /// Kills children at points of each operation, and prints the number of points.
@@ -127,17 +129,34 @@ pub(crate) fn sweep(operations: &[&str], scene: &mut dyn Scene) {
         return;
     }
     trace::stay_on_one_processor();
-    let mut table = Table::new(&["operation", "instructions", "in the program", "kill points", "missed", "seconds"]);
+    let mut table = Table::new(&[
+        "operation",
+        "instructions",
+        "in the program",
+        "kill points",
+        "missed",
+        "seconds",
+    ]);
     let seed = seed();
     for operation in operations {
         let start = Instant::now();
         let mut rounds = (0..LOOKS).map(|_| kill_along(operation, scene, seed));
         let round = rounds.find(|round| round.missed <= round.points / MISSED);
-        let Round { path, points, missed } =
-            round.unwrap_or_else(|| panic!("{operation}: too many points were missed"));
+        let Round {
+            path,
+            points,
+            missed,
+        } = round.unwrap_or_else(|| panic!("{operation}: too many points were missed"));
         let seconds = format!("{:.1}", start.elapsed().as_secs_f64());
         let done = points - missed;
-        table.row(&[operation, &path.instructions, &(path.points() - 1), &done, &missed, &seconds]);
+        table.row(&[
+            operation,
+            &path.instructions,
+            &(path.points() - 1),
+            &done,
+            &missed,
+            &seconds,
+        ]);
     }
     table.print();
     println!("{SEED}={seed}");
@@ -153,8 +172,15 @@ struct Round {
 fn kill_along(operation: &str, scene: &mut dyn Scene, seed: u64) -> Round {
     let path = record(operation, scene, seed);
     let points = choose(path.points(), seed);
-    let missed = points.iter().filter(|&&point| !kill_at(operation, scene, &path, point, seed)).count();
-    Round { path, points: points.len(), missed }
+    let missed = points
+        .iter()
+        .filter(|&&point| !kill_at(operation, scene, &path, point, seed))
+        .count();
+    Round {
+        path,
+        points: points.len(),
+        missed,
+    }
 }
 
 /// Records the path through an operation. If only a few points are wanted and the path is long,
@@ -162,7 +188,11 @@ fn kill_along(operation: &str, scene: &mut dyn Scene, seed: u64) -> Round {
 fn record(operation: &str, scene: &mut dyn Scene, seed: u64) -> Path {
     let is_waited_for = operation.ends_with(WAITED_FOR);
     if env::var_os(POINTS).is_some() || is_waited_for {
-        let paths = (0..LOOKS).map(|_| watch(operation, scene, |tracee| Path::record(tracee, 0, usize::MAX)));
+        let paths = (0..LOOKS).map(|_| {
+            watch(operation, scene, |tracee| {
+                Path::record(tracee, 0, usize::MAX)
+            })
+        });
         let mut paths: Vec<_> = paths.collect();
         paths.sort_unstable_by_key(|path| path.instructions);
         let at = if is_waited_for { LOOKS - 1 } else { 0 };
@@ -174,7 +204,9 @@ fn record(operation: &str, scene: &mut dyn Scene, seed: u64) -> Path {
     }
     let calls = watch(operation, scene, path::count_calls).saturating_sub(MARK_CALLS);
     let skipped = number((seed, operation)) as usize % (calls + 1);
-    watch(operation, scene, |tracee| Path::record(tracee, skipped, SHORT))
+    watch(operation, scene, |tracee| {
+        Path::record(tracee, skipped, SHORT)
+    })
 }
 
 /// Starts a child, observes it, and kills it.
@@ -190,7 +222,9 @@ fn watch<T>(operation: &str, scene: &mut dyn Scene, look: impl FnOnce(&Tracee) -
 /// by a new one. Returns `false` if none gets there.
 fn kill_at(operation: &str, scene: &mut dyn Scene, path: &Path, point: usize, seed: u64) -> bool {
     let (points, address) = (path.points(), path.place(point));
-    let _place = Place(format!("{operation}, killed at point {point} of {points} ({address}); {SEED}={seed}"));
+    let _place = Place(format!(
+        "{operation}, killed at point {point} of {points} ({address}); {SEED}={seed}"
+    ));
     (0..TRIES).any(|_| {
         let victim = scene.start(operation, point);
         let is_there = path.lead(&victim.at_first_mark(), point);
@@ -227,7 +261,9 @@ fn choose(points: usize, seed: u64) -> BTreeSet<usize> {
 }
 
 fn seed() -> u64 {
-    let given = env::var(SEED).ok().map(|seed| seed.parse().expect("a number"));
+    let given = env::var(SEED)
+        .ok()
+        .map(|seed| seed.parse().expect("a number"));
     given.unwrap_or_else(|| number(SystemTime::now()) % 1_000_000)
 }
 

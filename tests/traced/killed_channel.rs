@@ -11,7 +11,9 @@ use crate::shm::{self, Names};
 use crate::trace::marked;
 use crate::waits::Wait;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{ChannelError, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender};
+use shm_pool::channel::{
+    ChannelError, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender,
+};
 use shm_pool::{Client, Provider};
 use std::fs;
 use std::sync::Arc;
@@ -41,7 +43,13 @@ const OF_SENDERS: &[&str] = &[
 /// Its messages in flight and its loans are recovered, a waiting thread wakes, the name is free.
 #[test]
 fn receiver_killed_anywhere() {
-    kill_points::sweep(OF_RECEIVERS, &mut Senders { names: Names::new("traced-receiver"), round: None });
+    kill_points::sweep(
+        OF_RECEIVERS,
+        &mut Senders {
+            names: Names::new("traced-receiver"),
+            round: None,
+        },
+    );
 }
 
 /// A subscriber receives all sent messages exactly once; a successor can use the name.
@@ -54,7 +62,15 @@ fn sender_killed_anywhere() {
         let _sender = sender(&neighbour, CHANNEL).unwrap();
         fs::read(path(&names)).unwrap()
     };
-    kill_points::sweep(OF_SENDERS, &mut Receivers { neighbour, remains, round: None, names });
+    kill_points::sweep(
+        OF_SENDERS,
+        &mut Receivers {
+            neighbour,
+            remains,
+            round: None,
+            names,
+        },
+    );
 }
 
 fn path(names: &Names) -> std::path::PathBuf {
@@ -76,14 +92,21 @@ fn assert_delivers(names: &Names, sender: &mut Sender, provider: &Provider) {
 /// Checks the error for a receiver that opens the channel after its sender's death.
 fn assert_has_ended(error: &ChannelError) {
     use ChannelError::{Closed, NotAChannel, NotFound, NotReady};
-    let has_ended = matches!(error, NotFound { .. } | NotAChannel { .. } | Closed { .. } | NotReady { .. });
+    let has_ended = matches!(
+        error,
+        NotFound { .. } | NotAChannel { .. } | Closed { .. } | NotReady { .. }
+    );
     assert!(has_ended, "{error}");
 }
 
 fn assert_only_neighbour_is_left(names: &Names) {
     names.sweep();
     let objects = shm::objects(names.prefix());
-    assert_eq!(objects.len(), 2, "the neighbour's control object and arena: {objects:?}");
+    assert_eq!(
+        objects.len(),
+        2,
+        "the neighbour's control object and arena: {objects:?}"
+    );
 }
 
 /// The other side of a receiver: a provider with two senders.
@@ -94,7 +117,9 @@ struct Senders {
 
 impl Scene for Senders {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
-        let operation = operation.strip_prefix("receiver: ").expect("an operation of a receiver");
+        let operation = operation
+            .strip_prefix("receiver: ")
+            .expect("an operation of a receiver");
         let provider = Arc::new(builder(self.names.prefix()).build().unwrap());
         let mut senders = [CHANNEL, OTHER].map(|name| sender(&provider, name).unwrap());
         let victim = Victim::start("killed-receiver", &[operation, self.names.prefix()]);
@@ -102,7 +127,9 @@ impl Scene for Senders {
         if operation != "open" {
             victim.child.expect_done();
             send(&mut senders[0], &provider, 1 + BUFFERS);
-            wait = operation.ends_with("waited for").then(|| Wait::begin(&provider, SMALL));
+            wait = operation
+                .ends_with("waited for")
+                .then(|| Wait::begin(&provider, SMALL));
             victim.child.tell(&Message::Done);
         }
         self.round = Some((provider, senders, wait));
@@ -110,11 +137,16 @@ impl Scene for Senders {
     }
 
     fn check(&mut self, operation: &str, _round: usize) {
-        let (provider, [mut sender, mut other], wait) = self.round.take().expect("a round that was started");
+        let (provider, [mut sender, mut other], wait) =
+            self.round.take().expect("a round that was started");
         if let Some(wait) = wait {
             wait.end();
         }
-        assert_eq!(other.send_bytes(b"x"), Err(SendErrorKind::Disconnected), "the channel that was not touched");
+        assert_eq!(
+            other.send_bytes(b"x"),
+            Err(SendErrorKind::Disconnected),
+            "the channel that was not touched"
+        );
         match sender.wait_for_receiver(Duration::ZERO) {
             // The victim had not joined, so another receiver can.
             Err(SendErrorKind::TimedOut) => {
@@ -124,12 +156,19 @@ impl Scene for Senders {
             Err(SendErrorKind::Disconnected) => {
                 assert_eq!(sender.send_bytes(b"x"), Err(SendErrorKind::Disconnected));
                 let buffer = provider.alloc(1).unwrap().freeze();
-                assert_eq!(sender.send(buffer).unwrap_err().kind(), SendErrorKind::Disconnected);
+                assert_eq!(
+                    sender.send(buffer).unwrap_err().kind(),
+                    SendErrorKind::Disconnected
+                );
             }
             other => panic!("the receiver is dead: {other:?}"),
         }
         provider.reclaim();
-        assert_eq!(provider.stats().bytes_leased, 0, "what was on the way, and what it read");
+        assert_eq!(
+            provider.stats().bytes_leased,
+            0,
+            "what was on the way, and what it read"
+        );
         drop((sender, other));
         assert_usable(&self.names, &provider);
         provider.trim();
@@ -150,7 +189,9 @@ struct Receivers {
 
 impl Scene for Receivers {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
-        let operation = operation.strip_prefix("sender: ").expect("an operation of a sender");
+        let operation = operation
+            .strip_prefix("sender: ")
+            .expect("an operation of a sender");
         if operation == "create over remains" {
             // The object of a dead sender: the same bytes, without locks.
             fs::write(path(&self.names), &self.remains).unwrap();
@@ -179,7 +220,10 @@ impl Scene for Receivers {
                 }
             };
             assert!(matches!(end, RecvError::Disconnected), "{end}");
-            views.iter().zip(0..).for_each(|(message, number)| check(message, number));
+            views
+                .iter()
+                .zip(0..)
+                .for_each(|(message, number)| check(message, number));
         }
         assert_has_ended(&channels::receiver(&client, CHANNEL).unwrap_err());
         assert_usable(&self.names, &self.neighbour);
@@ -215,7 +259,13 @@ const OF_PUBLISHERS: &[&str] = &[
 /// Neither the publisher nor another receiver waits for it; its messages and seat are reclaimed.
 #[test]
 fn publishers_receiver_killed_anywhere() {
-    kill_points::sweep(OF_SUBSCRIBERS, &mut Publishers { names: Names::new("traced-comer"), round: None });
+    kill_points::sweep(
+        OF_SUBSCRIBERS,
+        &mut Publishers {
+            names: Names::new("traced-comer"),
+            round: None,
+        },
+    );
 }
 
 /// No receiver waits, loses a sent message, or sees an incomplete one; the name is free.
@@ -224,11 +274,22 @@ fn publisher_killed_anywhere() {
     let names = Names::new("traced-publisher");
     let neighbour = builder(names.prefix()).build().unwrap();
     drop(publisher(&neighbour).unwrap());
-    kill_points::sweep(OF_PUBLISHERS, &mut Subscribers { neighbour, round: None, names });
+    kill_points::sweep(
+        OF_PUBLISHERS,
+        &mut Subscribers {
+            neighbour,
+            round: None,
+            names,
+        },
+    );
 }
 
 fn publisher(provider: &Provider) -> Result<Publisher, ChannelError> {
-    let options = Publisher::builder().receivers(2).capacity(CAPACITY).loans(8).history(1);
+    let options = Publisher::builder()
+        .receivers(2)
+        .capacity(CAPACITY)
+        .loans(8)
+        .history(1);
     options.create(provider, CHANNEL)
 }
 
@@ -241,7 +302,10 @@ fn publish(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize
     if number == 0 {
         return publisher.try_send_bytes(BYTES).unwrap().receivers;
     }
-    publisher.try_send(shm::message(provider, SMALL, number)).unwrap().receivers
+    publisher
+        .try_send(shm::message(provider, SMALL, number))
+        .unwrap()
+        .receivers
 }
 
 /// Checks that a channel of that name works.
@@ -290,7 +354,9 @@ struct Publishers {
 
 impl Scene for Publishers {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
-        let operation = operation.strip_prefix("subscriber: ").expect("an operation of a subscriber");
+        let operation = operation
+            .strip_prefix("subscriber: ")
+            .expect("an operation of a subscriber");
         let provider = builder(self.names.prefix()).build().unwrap();
         let other = sender(&provider, OTHER).unwrap();
         let mut publisher = publisher(&provider).unwrap();
@@ -306,14 +372,23 @@ impl Scene for Publishers {
     }
 
     fn check(&mut self, operation: &str, _round: usize) {
-        let (provider, other, mut publisher, mut stays) = self.round.take().expect("a round that was started");
+        let (provider, other, mut publisher, mut stays) =
+            self.round.take().expect("a round that was started");
         // It may be connected only now, and found dead by the next check.
         assert!(publisher.receivers().count() <= 2);
         assert_eq!(publisher.receivers().count(), 1);
-        let sent = if operation == "subscriber: join" { 0 } else { 2 };
+        let sent = if operation == "subscriber: join" {
+            0
+        } else {
+            2
+        };
         assert_eq!(publish(&mut publisher, &provider, sent), 1);
         for number in 0..=sent {
-            let message = if sent == 0 && number > 0 { continue } else { stays.recv().unwrap() };
+            let message = if sent == 0 && number > 0 {
+                continue;
+            } else {
+                stays.recv().unwrap()
+            };
             check(&message, number);
             assert_eq!(message.missed(), 0);
         }
@@ -326,7 +401,11 @@ impl Scene for Publishers {
         drop((other, publisher, stays, next));
         provider.reclaim();
         let stats = provider.stats();
-        assert_eq!((stats.bytes_leased, stats.bytes_in_use), (0, 0), "what was on the way, and what it read");
+        assert_eq!(
+            (stats.bytes_leased, stats.bytes_in_use),
+            (0, 0),
+            "what was on the way, and what it read"
+        );
         assert_publishes(&self.names, &provider);
         provider.trim();
         assert_eq!(provider.stats().bytes_held, 0);
@@ -397,12 +476,18 @@ struct Subscribers {
 
 impl Scene for Subscribers {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
-        let operation = operation.strip_prefix("publisher: ").expect("an operation of a publisher");
+        let operation = operation
+            .strip_prefix("publisher: ")
+            .expect("an operation of a publisher");
         let victim = Victim::start("killed-publisher", &[operation, self.names.prefix()]);
         let (client, mut receivers) = (self.names.client(), Vec::new());
         if operation != "create" {
             victim.child.expect_done();
-            let slow = if operation.ends_with("withdraw from one") { OnFull::DropOldest } else { OnFull::DropNewest };
+            let slow = if operation.ends_with("withdraw from one") {
+                OnFull::DropOldest
+            } else {
+                OnFull::DropNewest
+            };
             receivers.extend([OnFull::Block, slow].map(|on_full| join(&client, on_full).unwrap()));
             victim.child.tell(&Message::Done);
             if !["connect a receiver", "serve a join"].contains(&operation) {
@@ -424,7 +509,11 @@ impl Scene for Subscribers {
     fn check(&mut self, operation: &str, _round: usize) {
         let (client, receivers) = self.round.take().expect("a round that was started");
         // The first one has already received two where another is behind.
-        let firsts = if operation.starts_with("publisher: send, and") { [2, 0] } else { [0, 0] };
+        let firsts = if operation.starts_with("publisher: send, and") {
+            [2, 0]
+        } else {
+            [0, 0]
+        };
         for (at, (mut receiver, first)) in receivers.into_iter().zip(firsts).enumerate() {
             let (mut next, mut received) = (first, 0);
             let end = loop {
@@ -438,11 +527,22 @@ impl Scene for Subscribers {
                 }
             };
             let is_evicted = operation.ends_with("evict a receiver") && at == 1;
-            assert!(matches!(end, RecvError::Disconnected) || is_evicted && matches!(end, RecvError::Evicted), "{end}");
-            let is_new = ["publisher: connect a receiver", "publisher: serve a join"].contains(&operation);
-            assert!(next > 0 || is_new || is_evicted, "what was sent before is there");
+            assert!(
+                matches!(end, RecvError::Disconnected)
+                    || is_evicted && matches!(end, RecvError::Evicted),
+                "{end}"
+            );
+            let is_new =
+                ["publisher: connect a receiver", "publisher: serve a join"].contains(&operation);
+            assert!(
+                next > 0 || is_new || is_evicted,
+                "what was sent before is there"
+            );
             if operation.ends_with("withdraw from one") && first == 0 {
-                assert!(received >= CAPACITY, "{received}: a message was withdrawn before the next one was there");
+                assert!(
+                    received >= CAPACITY,
+                    "{received}: a message was withdrawn before the next one was there"
+                );
             }
         }
         assert_has_ended(&join(&client, OnFull::Block).unwrap_err());

@@ -78,7 +78,10 @@ struct Round {
 
 impl Round {
     fn read_again(&self) -> Vec<ShmView> {
-        self.kept.iter().map(|(descriptor, _)| self.reader.attach(descriptor).unwrap()).collect()
+        self.kept
+            .iter()
+            .map(|(descriptor, _)| self.reader.attach(descriptor).unwrap())
+            .collect()
     }
 }
 
@@ -91,12 +94,23 @@ impl Stage {
         let objects = shm::objects(names.prefix());
         let remains = remains(&names, &objects);
         let held = neighbour.stats().bytes_held;
-        Self { names, neighbour, message, descriptor, objects, remains, held, round: None }
+        Self {
+            names,
+            neighbour,
+            message,
+            descriptor,
+            objects,
+            remains,
+            held,
+            round: None,
+        }
     }
 
     /// Creates the objects of a dead owner: the same bytes, without locks.
     fn put_remains(&self) {
-        self.remains.iter().for_each(|(name, bytes)| fs::write(shm::path(name), bytes).unwrap());
+        self.remains
+            .iter()
+            .for_each(|(name, bytes)| fs::write(shm::path(name), bytes).unwrap());
     }
 
     /// Receives the victim's messages, and attaches a reader to them.
@@ -114,22 +128,36 @@ impl Stage {
             }
             dead.kill();
         }
-        victim.child.tell(&Message::Peer(reader.connect(provider).unwrap()));
+        victim
+            .child
+            .tell(&Message::Peer(reader.connect(provider).unwrap()));
         let giver = (operation == WAIT_SERVED).then(|| {
             let descriptor = victim.child.sent();
             let view = reader.attach(&descriptor).unwrap();
             victim.child.tell(&Message::Go);
             Giver::start(victim.thread(), || drop(view))
         });
-        Round { reader, kept: kept.into(), giver }
+        Round {
+            reader,
+            kept: kept.into(),
+            giver,
+        }
     }
 
     /// Returns the owners that have a control object, except the neighbour.
     fn dead_owners(&self) -> Vec<ProviderId> {
         let names = shm::objects(self.names.prefix());
-        let (controls, segments): (Vec<_>, Vec<_>) =
-            names.iter().filter(|name| !self.objects.contains(name)).partition(|name| name.ends_with(".ctl"));
-        let owner = |name: &String| name.rsplit('.').nth(1).expect("two dots").parse::<ProviderId>().unwrap();
+        let (controls, segments): (Vec<_>, Vec<_>) = names
+            .iter()
+            .filter(|name| !self.objects.contains(name))
+            .partition(|name| name.ends_with(".ctl"));
+        let owner = |name: &String| {
+            name.rsplit('.')
+                .nth(1)
+                .expect("two dots")
+                .parse::<ProviderId>()
+                .unwrap()
+        };
         let owners: Vec<_> = controls.into_iter().map(owner).collect();
         for segment in segments {
             assert!(
@@ -148,12 +176,18 @@ impl Stage {
         shm::check(&client.attach(&self.descriptor).unwrap(), LARGE as u64).unwrap();
         drop(client);
         published(&self.neighbour, SMALL);
-        assert_eq!(self.neighbour.stats().segments_created, stats.segments_created);
+        assert_eq!(
+            self.neighbour.stats().segments_created,
+            stats.segments_created
+        );
     }
 
     /// Returns the mappings and open descriptors that this process has of objects with the prefix.
     fn held(&self) -> (usize, usize) {
-        (shm::mappings(self.names.prefix()), shm::open_objects(self.names.prefix(), ""))
+        (
+            shm::mappings(self.names.prefix()),
+            shm::open_objects(self.names.prefix(), ""),
+        )
     }
 }
 
@@ -170,12 +204,17 @@ fn remains(names: &Names, others: &[String]) -> Vec<(String, Vec<u8>)> {
 
 fn is_told_that_it_is_dead(error: &AttachError) -> bool {
     use AttachError::{Closed, NoProvider, NotAProvider, ProviderDied};
-    matches!(error, ProviderDied { .. } | NoProvider { .. } | NotAProvider { .. } | Closed { .. })
+    matches!(
+        error,
+        ProviderDied { .. } | NoProvider { .. } | NotAProvider { .. } | Closed { .. }
+    )
 }
 
 impl Scene for Stage {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
-        let operation = operation.strip_prefix("owner: ").expect("an operation of an owner");
+        let operation = operation
+            .strip_prefix("owner: ")
+            .expect("an operation of an owner");
         if matches!(operation, "sweep" | "build over remains") {
             self.put_remains();
         }

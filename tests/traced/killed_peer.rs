@@ -48,7 +48,9 @@ role!("killed-peer", role);
 fn role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let client = shm::client(arguments[1]);
-    let Some(Message::Provider(id)) = link.receive().unwrap() else { panic!("a provider first") };
+    let Some(Message::Provider(id)) = link.receive().unwrap() else {
+        panic!("a provider first")
+    };
     if arguments[0] == "connect" {
         marked(|| client.connect(id)).unwrap();
         return;
@@ -58,7 +60,13 @@ fn role(link: &Link, arguments: &[&str]) {
     operate(link, arguments[0], client, &viewed, &granted);
 }
 
-fn operate(link: &Link, operation: &str, client: Client, viewed: &Descriptor, granted: &Descriptor) {
+fn operate(
+    link: &Link,
+    operation: &str,
+    client: Client,
+    viewed: &Descriptor,
+    granted: &Descriptor,
+) {
     let view = |descriptor| client.attach(descriptor).unwrap();
     // From here on, a thread waits for the memory that this process holds.
     let be_waited_for = || {
@@ -125,13 +133,20 @@ struct Round {
 
 impl Stage {
     fn new() -> Self {
-        Self { names: Names::new("traced-peer"), round: None }
+        Self {
+            names: Names::new("traced-peer"),
+            round: None,
+        }
     }
 
     /// Checks that slot 1, the victim's, is free.
     fn assert_slot_is_free(&self, provider: &Provider) {
         let newcomer = self.names.client();
-        assert_eq!(newcomer.connect(provider.id()).unwrap().slot(), 1, "the victim's slot");
+        assert_eq!(
+            newcomer.connect(provider.id()).unwrap().slot(),
+            1,
+            "the victim's slot"
+        );
         let message = message(provider, 9);
         shm::check(&newcomer.attach(&message.descriptor().unwrap()).unwrap(), 9).unwrap();
     }
@@ -150,13 +165,16 @@ fn use_all(provider: &Provider) -> usize {
             (buffer.freeze(), seed)
         })
         .collect();
-    all.iter().for_each(|(message, seed)| shm::check(message, *seed).unwrap());
+    all.iter()
+        .for_each(|(message, seed)| shm::check(message, *seed).unwrap());
     all.len()
 }
 
 impl Scene for Stage {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
-        let operation = operation.strip_prefix("peer: ").expect("an operation of a peer");
+        let operation = operation
+            .strip_prefix("peer: ")
+            .expect("an operation of a peer");
         let victim = Victim::start("killed-peer", &[operation, self.names.prefix()]);
         let builder = self
             .names
@@ -164,20 +182,31 @@ impl Scene for Stage {
             .max_bytes(MAX_BYTES)
             .max_bytes_per_peer(1 << 30)
             .tuning(Tuning::new().arena_size(MAX_BYTES));
-        let provider = Arc::new(builder.max_idle_per_class(64).max_shared(32).build().unwrap());
+        let provider = Arc::new(
+            builder
+                .max_idle_per_class(64)
+                .max_shared(32)
+                .build()
+                .unwrap(),
+        );
         let survivor = self.names.client();
         assert_eq!(survivor.connect(provider.id()).unwrap().slot(), 0);
         let messages = [1, 2, 3].map(|seed| message(&provider, seed));
         victim.child.tell(&Message::Provider(provider.id()));
         if operation != "connect" {
-            let Message::Peer(peer) = victim.child.hear() else { panic!("the victim tells who it is") };
+            let Message::Peer(peer) = victim.child.hear() else {
+                panic!("the victim tells who it is")
+            };
             assert_eq!(peer.slot(), 1);
             // The second message is granted too, but the grant is never taken up. Dropping a view
             // would not release that message.
             if operation != "drop a view, waited for" {
                 messages[1].grant(peer).unwrap();
             }
-            for descriptor in [messages[1].descriptor().unwrap(), messages[2].grant(peer).unwrap()] {
+            for descriptor in [
+                messages[1].descriptor().unwrap(),
+                messages[2].grant(peer).unwrap(),
+            ] {
                 victim.child.tell(&Message::Sent(descriptor));
             }
         }
@@ -187,8 +216,18 @@ impl Scene for Stage {
             "drop the client, waited for" => Some(2),
             _ => None,
         };
-        let view = |at: usize| (survivor.attach(&messages[at].descriptor().unwrap()).unwrap(), at as u64 + 1);
-        let views = (0..messages.len()).filter(|&at| Some(at) != waited_for).map(view).collect();
+        let view = |at: usize| {
+            (
+                survivor
+                    .attach(&messages[at].descriptor().unwrap())
+                    .unwrap(),
+                at as u64 + 1,
+            )
+        };
+        let views = (0..messages.len())
+            .filter(|&at| Some(at) != waited_for)
+            .map(view)
+            .collect();
         let wait = waited_for.map(|_| {
             victim.child.expect_done();
             drop(messages);
@@ -196,12 +235,22 @@ impl Scene for Stage {
             victim.child.tell(&Message::Go);
             wait
         });
-        self.round = Some(Round { provider, _survivor: survivor, views, wait });
+        self.round = Some(Round {
+            provider,
+            _survivor: survivor,
+            views,
+            wait,
+        });
         victim
     }
 
     fn check(&mut self, _operation: &str, round: usize) {
-        let Round { provider, mut views, wait, .. } = self.round.take().expect("a round that was started");
+        let Round {
+            provider,
+            mut views,
+            wait,
+            ..
+        } = self.round.take().expect("a round that was started");
         if let Some(wait) = wait {
             wait.end();
         }
@@ -212,18 +261,31 @@ impl Scene for Stage {
             1 => self.assert_slot_is_free(&provider),
             _ => {}
         }
-        views.iter().for_each(|(view, seed)| shm::check(view, *seed).unwrap());
+        views
+            .iter()
+            .for_each(|(view, seed)| shm::check(view, *seed).unwrap());
         views.truncate(1);
         let capacity = use_all(&provider) + 1;
-        assert_eq!(provider.stats().bytes_leased, LEN, "the survivor's, and no other");
+        assert_eq!(
+            provider.stats().bytes_leased,
+            LEN,
+            "the survivor's, and no other"
+        );
         shm::check(&views[0].0, 1).unwrap();
         self.assert_slot_is_free(&provider);
         drop(views);
         let stats = provider.stats();
-        assert_eq!((stats.bytes_leased, stats.bytes_in_use, stats.segments), (0, 0, 1));
+        assert_eq!(
+            (stats.bytes_leased, stats.bytes_in_use, stats.segments),
+            (0, 0, 1)
+        );
         assert_eq!(use_all(&provider), capacity, "all chunks can be used again");
         assert!(capacity >= CAPACITY, "{capacity} chunks in all");
-        assert_eq!(shm::objects(self.names.prefix()).len(), 2, "the control object and the arena");
+        assert_eq!(
+            shm::objects(self.names.prefix()).len(),
+            2,
+            "the control object and the arena"
+        );
         drop(provider);
         assert_eq!(shm::objects(self.names.prefix()), [""; 0]);
     }

@@ -5,7 +5,9 @@
 use crate::shm;
 use crate::trace::marked;
 use crate::wire::{Link, Message};
-use shm_pool::{AllocErrorKind, Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf, ShmBufMut, Tuning};
+use shm_pool::{
+    AllocErrorKind, Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf, ShmBufMut, Tuning,
+};
 use std::future::Future;
 use std::sync::{mpsc, Arc, Mutex};
 use std::task::{Context, Wake, Waker};
@@ -62,7 +64,9 @@ pub(crate) fn operate(link: &Link, operation: &str, prefix: &str) {
         link.send(&Message::Sent(descriptor));
         message
     });
-    let Some(Message::Peer(reader)) = link.receive().unwrap() else { panic!("the reader tells who it is") };
+    let Some(Message::Peer(reader)) = link.receive().unwrap() else {
+        panic!("the reader tells who it is")
+    };
     if operation == WAIT_SERVED {
         return wait_for_the_reader(link, &provider);
     }
@@ -117,7 +121,10 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
                 drop(provider.alloc(5 * SMALL).unwrap());
             });
             let stats = provider.stats();
-            assert!(stats.segments_created == made && stats.classes.iter().all(|class| class.idle == 0), "{stats:?}");
+            assert!(
+                stats.segments_created == made && stats.classes.iter().all(|class| class.idle == 0),
+                "{stats:?}"
+            );
         }
         "alloc, arenas give way" => {
             drop([(); 2].map(|()| published(&provider, ARENA)));
@@ -160,12 +167,18 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
         "wait, in vain" => {
             let _full = all(&provider);
             let error = marked(|| provider.alloc_timeout(LARGE, Duration::ZERO)).unwrap_err();
-            assert!(matches!(error.kind(), AllocErrorKind::TimedOut { .. }), "{error}");
+            assert!(
+                matches!(error.kind(), AllocErrorKind::TimedOut { .. }),
+                "{error}"
+            );
         }
         "drop, waited for" => {
             let mut full = all(&provider);
             let (told, is_told) = mpsc::channel();
-            let halt = Arc::new(Halt { told, gate: Mutex::new(()) });
+            let halt = Arc::new(Halt {
+                told,
+                gate: Mutex::new(()),
+            });
             let waker = Waker::from(halt.clone());
             let mut futures = [(); 2].map(|()| Box::pin(provider.request(LARGE).wait_async()));
             for future in &mut futures {

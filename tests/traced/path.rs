@@ -34,7 +34,10 @@ impl Path {
     /// Records a child from its first mark, or from the end of the `skipped`th system call after
     /// it, to its second mark, or for at most `limit` instructions.
     pub(crate) fn record(tracee: &Tracee, skipped: usize, limit: usize) -> Self {
-        assert!(skip(tracee, skipped), "fewer system calls than were counted");
+        assert!(
+            skip(tracee, skipped),
+            "fewer system calls than were counted"
+        );
         let program = tracee.program();
         let (mut own, mut steps, mut instructions) = (Vec::new(), Vec::new(), 0);
         while instructions < limit {
@@ -49,7 +52,12 @@ impl Path {
                 other => panic!("the child did not come to its second mark: {other:?}"),
             }
         }
-        Self { leads: leads(&own, &steps), own, instructions, skipped }
+        Self {
+            leads: leads(&own, &steps),
+            own,
+            instructions,
+            skipped,
+        }
     }
 
     /// Returns the number of points at which a child can be killed: before each instruction, and
@@ -64,7 +72,9 @@ impl Path {
     /// A path depends on the other names in /dev/shm, so it can be a little longer than the
     /// recorded one. The point is then where the child next reaches the same instruction.
     pub(crate) fn lead(&self, tracee: &Tracee, point: usize) -> bool {
-        let Some(&Lead { at, passes }) = self.leads.get(point) else { return tracee.go(Pace::Run) == Stop::Mark };
+        let Some(&Lead { at, passes }) = self.leads.get(point) else {
+            return tracee.go(Pace::Run) == Stop::Mark;
+        };
         let program = tracee.program();
         if !skip(tracee, self.skipped) {
             return false;
@@ -93,7 +103,9 @@ impl Path {
 
     /// Returns the location of a point in the program, for addr2line.
     pub(crate) fn place(&self, point: usize) -> String {
-        self.own.get(point).map_or("the end".to_owned(), |offset| format!("{offset:#x}"))
+        self.own
+            .get(point)
+            .map_or("the end".to_owned(), |offset| format!("{offset:#x}"))
     }
 }
 
@@ -118,7 +130,13 @@ fn leads(own: &[u64], steps: &[usize]) -> Vec<Lead> {
         let passes = passed.entry(own[at]).or_insert(0);
         let stepped = cost.saturating_add(if at > 0 { steps[at] - steps[at - 1] } else { 0 });
         if *passes * PASS < stepped {
-            (lead, cost) = (Lead { at, passes: *passes }, *passes * PASS);
+            (lead, cost) = (
+                Lead {
+                    at,
+                    passes: *passes,
+                },
+                *passes * PASS,
+            );
         } else {
             cost = stepped;
         }

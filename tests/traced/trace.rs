@@ -31,7 +31,14 @@ pub(crate) fn marked<T>(operation: impl FnOnce() -> T) -> T {
 #[inline(never)]
 fn mark() {
     // SAFETY: numbers only. It stops only this thread: the tracer does not deliver the signal.
-    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), this_thread(), libc::SIGSTOP) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_tgkill,
+            std::process::id(),
+            this_thread(),
+            libc::SIGSTOP,
+        )
+    };
 }
 
 pub(crate) fn this_thread() -> libc::pid_t {
@@ -94,8 +101,14 @@ impl Tracee {
         // SAFETY: this request takes numbers, no addresses. It fails unless the child has stopped.
         unsafe { ptrace(libc::PTRACE_SETOPTIONS, pid, 0, options as usize as *mut _) }
             .expect("options of a traced child");
-        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
-        Self { pid, memory: memory.expect("a tracer may write its child's memory") }
+        let memory = File::options()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{pid}/mem"));
+        Self {
+            pid,
+            memory: memory.expect("a tracer may write its child's memory"),
+        }
     }
 
     /// Lets the child run, and waits until it stops again.
@@ -112,7 +125,8 @@ impl Tracee {
     fn resume(&self, request: impl Into<libc::c_long>) {
         // SAFETY: this request takes no addresses, and a null argument delivers no signal. It fails
         // unless the child has stopped.
-        unsafe { ptrace(request, self.pid, 0, ptr::null_mut()) }.expect("a child that stands still");
+        unsafe { ptrace(request, self.pid, 0, ptr::null_mut()) }
+            .expect("a child that stands still");
     }
 
     /// Resumes the child without waiting for it.
@@ -146,11 +160,21 @@ impl Tracee {
 
     fn transfer<T>(&self, request: impl Into<libc::c_long>, set: usize, value: &mut T) {
         let base = (value as *mut T).cast();
-        let mut area = libc::iovec { iov_base: base, iov_len: size_of::<T>() };
+        let mut area = libc::iovec {
+            iov_base: base,
+            iov_len: size_of::<T>(),
+        };
         // SAFETY: the area is exactly `value`, a register structure or an `i32`: any bits are
         // valid. The request fails unless the child has stopped.
-        unsafe { ptrace(request, self.pid, set, (&mut area as *mut libc::iovec).cast()) }
-            .expect("registers of a child that stands still");
+        unsafe {
+            ptrace(
+                request,
+                self.pid,
+                set,
+                (&mut area as *mut libc::iovec).cast(),
+            )
+        }
+        .expect("registers of a child that stands still");
     }
 
     /// Returns the address of the next instruction.
@@ -162,18 +186,28 @@ impl Tracee {
     /// Returns `false` if the child does not get there; it is then at a mark, or lost.
     pub(crate) fn run_to(&self, address: u64, passes: usize) -> bool {
         let mut original = [0; BREAKPOINT.len()];
-        self.memory.read_exact_at(&mut original, address).expect("code of the child");
+        self.memory
+            .read_exact_at(&mut original, address)
+            .expect("code of the child");
         for pass in 0..=passes {
             if pass > 0 && self.go(Pace::Step) != Stop::Trap {
                 return false;
             }
-            self.memory.write_all_at(&BREAKPOINT, address).expect("code of the child");
+            self.memory
+                .write_all_at(&BREAKPOINT, address)
+                .expect("code of the child");
             if self.go(Pace::Run) != Stop::Trap {
                 return false;
             }
             let registers = self.registers();
-            assert_eq!(registers.ip(), address + BREAKPOINT_ADVANCES, "the breakpoint that was set");
-            self.memory.write_all_at(&original, address).expect("code of the child");
+            assert_eq!(
+                registers.ip(),
+                address + BREAKPOINT_ADVANCES,
+                "the breakpoint that was set"
+            );
+            self.memory
+                .write_all_at(&original, address)
+                .expect("code of the child");
             self.set_registers(registers.at(address));
         }
         true
@@ -192,7 +226,10 @@ impl Tracee {
     /// Returns the location of the child's program in its memory.
     pub(crate) fn program(&self) -> Program {
         let exe = fs::read_link(format!("/proc/{}/exe", self.pid)).expect("/proc");
-        Program::parse(&fs::read_to_string(format!("/proc/{}/maps", self.pid)).expect("/proc"), &exe)
+        Program::parse(
+            &fs::read_to_string(format!("/proc/{}/maps", self.pid)).expect("/proc"),
+            &exe,
+        )
     }
 }
 
@@ -216,7 +253,11 @@ impl Program {
         });
         let ranges: Vec<_> = ranges.collect();
         let base = ranges.first().expect("a mapped program").0.start;
-        let code = ranges.into_iter().find(|(_, is_code)| *is_code).expect("a program has code").0;
+        let code = ranges
+            .into_iter()
+            .find(|(_, is_code)| *is_code)
+            .expect("a program has code")
+            .0;
         Self { base, code }
     }
 
@@ -327,7 +368,15 @@ unsafe fn ptrace(
     data: *mut libc::c_void,
 ) -> io::Result<()> {
     // SAFETY: as the caller ensures.
-    check(unsafe { libc::syscall(libc::SYS_ptrace, request.into(), libc::c_long::from(pid), address, data) })
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_ptrace,
+            request.into(),
+            libc::c_long::from(pid),
+            address,
+            data,
+        )
+    })
 }
 
 fn wait(pid: libc::pid_t) -> Stop {

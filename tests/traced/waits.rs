@@ -34,19 +34,29 @@ impl Wait {
         let provider = provider.clone();
         let thread = thread::spawn(move || {
             let future = provider.request(len).wait_async();
-            let buffer = block_on(future, || tell_begun.send(()).expect("the test waits for this"));
+            let buffer = block_on(future, || {
+                tell_begun.send(()).expect("the test waits for this")
+            });
             let buffer = buffer.expect("memory has come back");
             // After a failure, the test no longer waits.
             let _ = tell.send(buffer.len());
         });
         begun.recv().expect("a wait");
-        Self { thread, outcome, held }
+        Self {
+            thread,
+            outcome,
+            held,
+        }
     }
 
     /// Waits until the memory arrives, then releases all of it.
     pub(crate) fn end(self) {
-        self.outcome.recv_timeout(FOR_EVER).expect("whoever waits for what the dead had gets it");
-        self.thread.join().expect("a thread that has got its memory");
+        self.outcome
+            .recv_timeout(FOR_EVER)
+            .expect("whoever waits for what the dead had gets it");
+        self.thread
+            .join()
+            .expect("a thread that has got its memory");
         drop(self.held);
     }
 }
@@ -95,7 +105,10 @@ impl Giver {
             }
             give();
         };
-        Self { is_over, thread: Some(thread::spawn(give)) }
+        Self {
+            is_over,
+            thread: Some(thread::spawn(give)),
+        }
     }
 }
 
@@ -110,13 +123,17 @@ impl Drop for Giver {
 /// Threads of one process that wait for each other use another operation of the futex call.
 fn is_asleep(thread: u64) -> bool {
     // A dead thread, or one that the kernel does not show, cannot be waited for.
-    let Ok(call) = fs::read_to_string(format!("/proc/{thread}/syscall")) else { return true };
+    let Ok(call) = fs::read_to_string(format!("/proc/{thread}/syscall")) else {
+        return true;
+    };
     // A tracer may have stopped it at the beginning of the call.
     let state = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
     if !state.contains(") S ") {
         return false;
     }
-    let [number, _word, operation] = [0, 1, 2].map(|at| call.split(' ').nth(at).unwrap_or_default());
-    let waits = number == libc::SYS_futex.to_string() && operation == format!("{:#x}", libc::FUTEX_WAIT_BITSET);
+    let [number, _word, operation] =
+        [0, 1, 2].map(|at| call.split(' ').nth(at).unwrap_or_default());
+    let waits = number == libc::SYS_futex.to_string()
+        && operation == format!("{:#x}", libc::FUTEX_WAIT_BITSET);
     waits || number == FUTEX_WAITV.to_string()
 }

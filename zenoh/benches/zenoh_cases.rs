@@ -19,7 +19,9 @@
 
 use serde::{Deserialize, Serialize};
 use shm_pool_support::compare::{comparison, Compared};
-use shm_pool_support::process::{end_with_parent, exit_code, inherited_input, task, this_program, Child};
+use shm_pool_support::process::{
+    end_with_parent, exit_code, inherited_input, task, this_program, Child,
+};
 use shm_pool_support::table::{show, Goal};
 use shm_pool_support::units::Nanoseconds;
 use shm_pool_support::{clock, wire, Fallible};
@@ -36,7 +38,8 @@ use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
 use zenoh::qos::CongestionControl;
 use zenoh::shm::{
-    cleanup_orphaned_shm_segments, BlockOn, GarbageCollect, PosixShmProviderBackend, ShmProvider, ShmProviderBuilder,
+    cleanup_orphaned_shm_segments, BlockOn, GarbageCollect, PosixShmProviderBackend, ShmProvider,
+    ShmProviderBuilder,
 };
 use zenoh::{Config, Session, Wait};
 
@@ -85,18 +88,36 @@ impl Memory {
     /// Returns a message, or `None` if there is no memory.
     fn alloc(&self, len: usize) -> Option<ZBytes> {
         Some(match self {
-            Self::Pool(provider) => provider.alloc(len).with_policy::<GarbageCollect>().wait().ok()?.into(),
+            Self::Pool(provider) => provider
+                .alloc(len)
+                .with_policy::<GarbageCollect>()
+                .wait()
+                .ok()?
+                .into(),
             Self::Buffers(pool) => pool.alloc(len).ok()?.into(),
-            Self::Zenoh(provider) => provider.alloc(len).with_policy::<GarbageCollect>().wait().ok()?.into(),
+            Self::Zenoh(provider) => provider
+                .alloc(len)
+                .with_policy::<GarbageCollect>()
+                .wait()
+                .ok()?
+                .into(),
         })
     }
 
     /// Waits for memory.
     fn wait(&self, len: usize) -> Fallible<ZBytes> {
         Ok(match self {
-            Self::Pool(provider) => provider.alloc(len).with_policy::<BlockOn<GarbageCollect>>().wait()?.into(),
+            Self::Pool(provider) => provider
+                .alloc(len)
+                .with_policy::<BlockOn<GarbageCollect>>()
+                .wait()?
+                .into(),
             Self::Buffers(pool) => pool.request(len).wait()?.into(),
-            Self::Zenoh(provider) => provider.alloc(len).with_policy::<BlockOn<GarbageCollect>>().wait()?.into(),
+            Self::Zenoh(provider) => provider
+                .alloc(len)
+                .with_policy::<BlockOn<GarbageCollect>>()
+                .wait()?
+                .into(),
         })
     }
 }
@@ -196,8 +217,14 @@ fn long() -> Fallible<Vec<Compared>> {
             Ok([served as f64, longest.as_nanos() as f64])
         })
     };
-    let figures: [Figure; 2] =
-        [("1 MiB under 100 kB: served within 300 ms, of 40", count, NO_LESS), ("the longest wait", time, NO_MORE)];
+    let figures: [Figure; 2] = [
+        (
+            "1 MiB under 100 kB: served within 300 ms, of 40",
+            count,
+            NO_LESS,
+        ),
+        ("the longest wait", time, NO_MORE),
+    ];
     compare(ROUNDS, &[("", ())], figures, measure)
 }
 
@@ -207,7 +234,9 @@ fn waiting() -> Fallible<Vec<Compared>> {
     const WAITS: usize = 200;
     let measure = |whose, &is_oldest: &bool| {
         let memory = Memory::new(whose, 64 * MIB)?;
-        let mut in_flight: VecDeque<ZBytes> = std::iter::from_fn(|| memory.alloc(LEN)).take(1 << 16).collect();
+        let mut in_flight: VecDeque<ZBytes> = std::iter::from_fn(|| memory.alloc(LEN))
+            .take(1 << 16)
+            .collect();
         while let Some(more) = memory.alloc(LEN) {
             in_flight.push_back(more);
         }
@@ -223,22 +252,37 @@ fn waiting() -> Fallible<Vec<Compared>> {
                 let (start, cpu) = (Instant::now(), clock::process_cpu());
                 thread::sleep(measured);
                 let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
-                let at = if is_oldest { 0 } else { in_flight.len() * 3 / 4 };
+                let at = if is_oldest {
+                    0
+                } else {
+                    in_flight.len() * 3 / 4
+                };
                 let read = in_flight.remove(at);
                 let freed = Instant::now();
                 drop(read);
-                let (served, message) = waiting.join().map_err(|_| "a waiting thread panicked")??;
+                let (served, message) =
+                    waiting.join().map_err(|_| "a waiting thread panicked")??;
                 in_flight.push_back(message);
-                Ok([share, served.saturating_duration_since(freed).as_nanos() as f64])
+                Ok([
+                    share,
+                    served.saturating_duration_since(freed).as_nanos() as f64,
+                ])
             })
         };
         let [share, _] = wait(Duration::from_secs(1))?;
-        let ends = (0..WAITS).map(|_| wait(Duration::ZERO).map(|[_, end]| end)).collect::<Fallible<Vec<_>>>()?;
+        let ends = (0..WAITS)
+            .map(|_| wait(Duration::ZERO).map(|[_, end]| end))
+            .collect::<Fallible<Vec<_>>>()?;
         Ok([share, ends.iter().sum::<f64>() / WAITS as f64])
     };
-    let variants =
-        [("65,536 in flight, the oldest is read: ", true), ("65,536 in flight, another one is read: ", false)];
-    let figures: [Figure; 2] = [("CPU before", percent, NO_MORE), ("until the wait ends", time, NO_MORE)];
+    let variants = [
+        ("65,536 in flight, the oldest is read: ", true),
+        ("65,536 in flight, another one is read: ", false),
+    ];
+    let figures: [Figure; 2] = [
+        ("CPU before", percent, NO_MORE),
+        ("until the wait ends", time, NO_MORE),
+    ];
     compare(CLOSE_ROUNDS, &variants, figures, measure)
 }
 
@@ -246,7 +290,9 @@ fn waiting() -> Fallible<Vec<Compared>> {
 fn idle() -> Fallible<Vec<Compared>> {
     let measure = |whose, _: &()| {
         let memory = Memory::new(whose, 64 * MIB)?;
-        let burst: Vec<_> = std::iter::from_fn(|| memory.alloc(1024)).take(50_000).collect();
+        let burst: Vec<_> = std::iter::from_fn(|| memory.alloc(1024))
+            .take(50_000)
+            .collect();
         drop(burst);
         // By then a pool has released what it does not need.
         thread::sleep(Duration::from_secs(3));
@@ -255,7 +301,12 @@ fn idle() -> Fallible<Vec<Compared>> {
         let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
         Ok([share])
     };
-    compare(CLOSE_ROUNDS, &[("", ())], [("50,000 have been read: CPU", percent, NO_MORE)], measure)
+    compare(
+        CLOSE_ROUNDS,
+        &[("", ())],
+        [("50,000 have been read: CPU", percent, NO_MORE)],
+        measure,
+    )
 }
 
 fn open(role: &str, endpoint: &str) -> Fallible<Session> {
@@ -288,7 +339,10 @@ impl Publisher {
     fn run(&self) -> Fallible {
         end_with_parent()?;
         let session = open("connect", &self.endpoint)?;
-        let publisher = session.declare_publisher(KEY).congestion_control(CongestionControl::Block).wait()?;
+        let publisher = session
+            .declare_publisher(KEY)
+            .congestion_control(CongestionControl::Block)
+            .wait()?;
         while !publisher.matching_status().wait()?.matching() {
             thread::sleep(Duration::from_millis(1));
         }
@@ -317,21 +371,37 @@ impl Subscriber {
         end_with_parent()?;
         grow_descriptor_table();
         let session = open("listen", "tcp/127.0.0.1:0")?;
-        let endpoint = session.info().locators().wait().first().ok_or("zenoh listens nowhere")?.to_string();
+        let endpoint = session
+            .info()
+            .locators()
+            .wait()
+            .first()
+            .ok_or("zenoh listens nowhere")?
+            .to_string();
         let count = Arc::new(AtomicUsize::new(0));
         let counted = count.clone();
         let subscriber = session.declare_subscriber(KEY).callback(move |sample| {
-            counted.fetch_add(usize::from(sample.payload().as_shm().is_some()), Ordering::Relaxed);
+            counted.fetch_add(
+                usize::from(sample.payload().as_shm().is_some()),
+                Ordering::Relaxed,
+            );
         });
         subscriber.background().wait()?;
         for _ in 0..self.publishers {
-            let publisher = Publisher { whose: self.whose, endpoint: endpoint.clone(), delay: self.delay };
+            let publisher = Publisher {
+                whose: self.whose,
+                endpoint: endpoint.clone(),
+                delay: self.delay,
+            };
             Child::start("publisher", &mut this_program(&Task::Publish(publisher))?)?.finish()?;
         }
         // What has not arrived by now never does.
         thread::sleep(Duration::from_millis(200));
         session.close().wait()?;
-        wire::send(UnixStream::from(inherited_input()?), &count.load(Ordering::Relaxed))?;
+        wire::send(
+            UnixStream::from(inherited_input()?),
+            &count.load(Ordering::Relaxed),
+        )?;
         Ok(())
     }
 }
@@ -339,7 +409,11 @@ impl Subscriber {
 /// Returns how many messages a subscriber receives.
 fn received(whose: Whose, delay: Duration, publishers: usize) -> Fallible<usize> {
     let (socket, its_socket) = UnixStream::pair()?;
-    let mut command = this_program(&Task::Receive(Subscriber { whose, delay, publishers }))?;
+    let mut command = this_program(&Task::Receive(Subscriber {
+        whose,
+        delay,
+        publishers,
+    }))?;
     let subscriber = Child::start("subscriber", command.stdin(OwnedFd::from(its_socket)))?;
     drop(command);
     let count = wire::expect(socket);
@@ -357,10 +431,17 @@ const DELAYS: [(&str, Duration); 3] = [
 /// Publishers that exit soon.
 fn exit() -> Fallible<Vec<Compared>> {
     const RUNS: usize = 4;
-    compare(ROUNDS, &DELAYS, [("all messages arrive, of 4 times", count, NO_LESS)], |whose, &delay| {
-        let counts = (0..RUNS).map(|_| received(whose, delay, 1)).collect::<Fallible<Vec<_>>>()?;
-        Ok([counts.into_iter().filter(|&count| count == SENT).count() as f64])
-    })
+    compare(
+        ROUNDS,
+        &DELAYS,
+        [("all messages arrive, of 4 times", count, NO_LESS)],
+        |whose, &delay| {
+            let counts = (0..RUNS)
+                .map(|_| received(whose, delay, 1))
+                .collect::<Fallible<Vec<_>>>()?;
+            Ok([counts.into_iter().filter(|&count| count == SENT).count() as f64])
+        },
+    )
 }
 
 /// Makes room for as many descriptors as the subscriber will have.
@@ -370,7 +451,11 @@ fn exit() -> Fallible<Vec<Compared>> {
 /// often for more than 10 ms. A publisher that exits meanwhile loses all messages, with any provider.
 fn grow_descriptor_table() {
     const DESCRIPTORS: usize = 1000;
-    drop(std::iter::from_fn(|| File::open("/dev/null").ok()).take(DESCRIPTORS).collect::<Vec<_>>());
+    drop(
+        std::iter::from_fn(|| File::open("/dev/null").ok())
+            .take(DESCRIPTORS)
+            .collect::<Vec<_>>(),
+    );
 }
 
 /// Publishers that follow each other.
@@ -379,16 +464,28 @@ fn restarts() -> Fallible<Vec<Compared>> {
     compare(
         ROUNDS,
         &DELAYS[..2],
-        [("messages that arrive of 100, publisher after publisher", count, NO_LESS)],
+        [(
+            "messages that arrive of 100, publisher after publisher",
+            count,
+            NO_LESS,
+        )],
         |whose, &delay| Ok([received(whose, delay, restarts)? as f64 / restarts as f64]),
     )
 }
 
 fn run() -> Fallible {
     type Case = (&'static str, fn() -> Fallible<Vec<Compared>>);
-    let cases: [Case; 5] =
-        [("long", long), ("waiting", waiting), ("idle", idle), ("exit", exit), ("restarts", restarts)];
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let cases: [Case; 5] = [
+        ("long", long),
+        ("waiting", waiting),
+        ("idle", idle),
+        ("exit", exit),
+        ("restarts", restarts),
+    ];
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with("--"))
+        .collect();
     for name in &wanted {
         if !cases.iter().any(|(case, _)| case == name) {
             return Err(format!("no case {name:?}").into());
@@ -401,7 +498,10 @@ fn run() -> Fallible {
             rows.extend(case()?);
         }
     }
-    show("zenoh_cases", &comparison(&["PoolBackend", "BufferPool"], "zenoh's default", rows));
+    show(
+        "zenoh_cases",
+        &comparison(&["PoolBackend", "BufferPool"], "zenoh's default", rows),
+    );
     // A publisher that exits leaves its metadata behind.
     cleanup_orphaned_shm_segments();
     Ok(())

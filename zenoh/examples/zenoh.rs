@@ -19,7 +19,10 @@ fn main() -> Result<()> {
     // Two sessions, as two programs would have them, at a port that the system chooses.
     let publishing = open("listen", "tcp/127.0.0.1:0")?;
     let locators = publishing.info().locators().wait();
-    let subscribing = open("connect", locators.first().ok_or("zenoh listens nowhere")?.as_str())?;
+    let subscribing = open(
+        "connect",
+        locators.first().ok_or("zenoh listens nowhere")?.as_str(),
+    )?;
     let subscriber = subscribing.declare_subscriber(KEY).wait()?;
 
     // What is not stock. With zenoh's own provider it would be
@@ -27,7 +30,10 @@ fn main() -> Result<()> {
     // that needs one, is `backend.provider()`.
     let backend = PoolBackend::builder().max_bytes(4 << 20).build()?;
     let pool = BufferPool::new(&backend);
-    let publisher = publishing.declare_publisher(KEY).congestion_control(CongestionControl::Block).wait()?;
+    let publisher = publishing
+        .declare_publisher(KEY)
+        .congestion_control(CongestionControl::Block)
+        .wait()?;
     let matching = publisher.matching_listener().wait()?;
     while !publisher.matching_status().wait()?.matching() {
         matching.recv()?; // a message without a subscriber would go nowhere
@@ -39,10 +45,19 @@ fn main() -> Result<()> {
         publisher.put(buffer).wait()?;
 
         let sample = subscriber.recv()?;
-        let message = sample.payload().as_shm().ok_or("a message came as a copy")?;
-        assert!(message[..] == [number; LEN], "message {number} is not what was sent");
+        let message = sample
+            .payload()
+            .as_shm()
+            .ok_or("a message came as a copy")?;
+        assert!(
+            message[..] == [number; LEN],
+            "message {number} is not what was sent"
+        );
     }
-    println!("{MESSAGES} messages read in place by a stock subscriber, in {} buffers", pool.stats().made);
+    println!(
+        "{MESSAGES} messages read in place by a stock subscriber, in {} buffers",
+        pool.stats().made
+    );
     Ok(())
 }
 

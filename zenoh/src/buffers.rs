@@ -107,7 +107,10 @@ impl BufferPool {
     pub fn new(backend: &PoolBackend) -> Self {
         let provider = backend.provider();
         let sizes: Box<[_]> = backend.chunks.classes().into();
-        let classes = sizes.iter().map(|class| Mutex::new(Class::new(class.size))).collect();
+        let classes = sizes
+            .iter()
+            .map(|class| Mutex::new(Class::new(class.size)))
+            .collect();
         let occupied = sizes.iter().map(|_| AtomicBool::new(false)).collect();
         let (waiting, waiting_room) = (AtomicUsize::new(0), Arc::default());
         Self(Arc::new(Inner {
@@ -202,10 +205,13 @@ impl BufferPool {
         let reservation = self.0.backend.reserve(len, count)?;
         // Buffers created before an error become idle, too, and are not reserved.
         let mut buffers = Vec::new();
-        let made = (0..count).try_for_each(|_| self.0.make_one(class, len).map(|whole| buffers.push(whole)));
+        let made = (0..count)
+            .try_for_each(|_| self.0.make_one(class, len).map(|whole| buffers.push(whole)));
         let reserved = self.0.backend.chunks.reserved(class);
         self.0.classes[class].lock().note_reserved(reserved);
-        buffers.into_iter().for_each(|whole| self.0.take_back(whole, class));
+        buffers
+            .into_iter()
+            .for_each(|whole| self.0.take_back(whole, class));
         made.map(|()| reservation)
     }
 
@@ -272,8 +278,19 @@ impl Inner {
 
     /// Looks for a buffer on behalf of a waiting request: for one of its class that returned unsent, and if a
     /// look `is_due`, for one that has been read, or for room for another one.
-    pub(crate) fn look(&self, class: usize, len: usize, is_due: bool) -> Option<Result<Whole, AllocError>> {
-        match self.take(class, |buffers| if is_due { buffers.look(false) } else { buffers.take_idle() }) {
+    pub(crate) fn look(
+        &self,
+        class: usize,
+        len: usize,
+        is_due: bool,
+    ) -> Option<Result<Whole, AllocError>> {
+        match self.take(class, |buffers| {
+            if is_due {
+                buffers.look(false)
+            } else {
+                buffers.take_idle()
+            }
+        }) {
             None if is_due => {
                 // Refusals of users of the provider put collections off, but not for a request that waits.
                 self.backend.core.providers.hurry();
@@ -285,7 +302,11 @@ impl Inner {
 
     /// Takes a buffer from a class. Releases those that the backend wants back for a longer message.
     #[inline]
-    fn take(&self, class: usize, mut take: impl FnMut(&mut Class) -> Option<Whole>) -> Option<Whole> {
+    fn take(
+        &self,
+        class: usize,
+        mut take: impl FnMut(&mut Class) -> Option<Whole>,
+    ) -> Option<Whole> {
         loop {
             let whole = take(&mut self.classes[class].lock())?;
             if !self.is_wanted_back(&whole) {
@@ -298,7 +319,9 @@ impl Inner {
     #[inline]
     fn is_wanted_back(&self, whole: &Whole) -> bool {
         let Key { segment, offset } = whole.key();
-        self.backend.chunks.wants_back(segment.into(), offset as usize, whole.capacity())
+        self.backend
+            .chunks
+            .wants_back(segment.into(), offset as usize, whole.capacity())
     }
 
     /// Releases a buffer that is in no list. Its memory returns when the provider collects next, which
@@ -322,7 +345,13 @@ impl Inner {
                 done => return done,
             };
             // A waiting request has just looked at its part of the sent ones.
-            let take = |buffers: &mut Class| if is_thorough { buffers.look(true) } else { buffers.take_idle() };
+            let take = |buffers: &mut Class| {
+                if is_thorough {
+                    buffers.look(true)
+                } else {
+                    buffers.take_idle()
+                }
+            };
             if let Some(whole) = self.take(class, take) {
                 return Ok(whole);
             }
@@ -340,12 +369,26 @@ impl Inner {
         debug_assert_eq!(self.backend.chunks.class(len, align).ok(), Some(class));
         let chunk = self.backend.take(len, align)?;
         let descriptor = chunk.descriptor.clone();
-        let key = Key { segment: descriptor.segment, offset: descriptor.chunk };
-        let buffer = self.provider.map(chunk, descriptor.len.get()).map_err(|error| {
-            self.backend.free(&descriptor);
-            let advice = "; make room in /dev/shm, or raise the limits on mappings and descriptors".to_owned();
-            OsError::new(MAP, "zenoh's metadata in /dev/shm", 0, io::Error::other(error), advice)
-        })?;
+        let key = Key {
+            segment: descriptor.segment,
+            offset: descriptor.chunk,
+        };
+        let buffer = self
+            .provider
+            .map(chunk, descriptor.len.get())
+            .map_err(|error| {
+                self.backend.free(&descriptor);
+                let advice =
+                    "; make room in /dev/shm, or raise the limits on mappings and descriptors"
+                        .to_owned();
+                OsError::new(
+                    MAP,
+                    "zenoh's metadata in /dev/shm",
+                    0,
+                    io::Error::other(error),
+                    advice,
+                )
+            })?;
         let mut buffers = self.classes[class].lock();
         buffers.note_made();
         let kept = buffers.kept();
@@ -390,7 +433,9 @@ impl Inner {
     /// stay as large as its largest burst.
     #[cold]
     fn end_window(&self, class: usize) {
-        let released = self.classes[class].lock().end_window(self.backend.chunks.reserved(class));
+        let released = self.classes[class]
+            .lock()
+            .end_window(self.backend.chunks.reserved(class));
         if released > 0 {
             self.provider.garbage_collect();
         }
@@ -455,7 +500,10 @@ impl Drop for Inner {
 
 impl fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BufferPool").field("backend", &self.0.backend).field("stats", &self.stats()).finish()
+        f.debug_struct("BufferPool")
+            .field("backend", &self.0.backend)
+            .field("stats", &self.stats())
+            .finish()
     }
 }
 
@@ -473,9 +521,16 @@ mod tests {
     /// find a free one among them: in turn, they become ordinary messages.
     #[test]
     fn look_of_a_waiting_request_is_bounded() {
-        let backend = PoolBackend::builder().max_bytes(COUNT * LEN).build().unwrap();
+        let backend = PoolBackend::builder()
+            .max_bytes(COUNT * LEN)
+            .build()
+            .unwrap();
         let pool = BufferPool::new(&backend);
-        let fill = || std::iter::from_fn(|| pool.alloc(LEN).ok()).map(ZBytes::from).collect::<Vec<_>>();
+        let fill = || {
+            std::iter::from_fn(|| pool.alloc(LEN).ok())
+                .map(ZBytes::from)
+                .collect::<Vec<_>>()
+        };
         let class = pool.0.class(LEN, 1).unwrap();
         let look = || pool.0.look(class, LEN, true).and_then(Result::ok);
         // All have been read: it takes one, and does not search for others.
@@ -497,9 +552,14 @@ mod tests {
     /// Guards against waiters that have zenoh visit all messages for each buffer that returns unsent.
     #[test]
     fn only_due_look_makes_room() {
-        let backend = PoolBackend::builder().max_bytes(COUNT * LEN).build().unwrap();
+        let backend = PoolBackend::builder()
+            .max_bytes(COUNT * LEN)
+            .build()
+            .unwrap();
         let pool = BufferPool::new(&backend);
-        let sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(ZBytes::from).collect();
+        let sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok())
+            .map(ZBytes::from)
+            .collect();
         drop(sent);
         let half = COUNT / 2 * LEN;
         let (class, before) = (pool.0.class(half, 1).unwrap(), pool.stats());
@@ -518,8 +578,9 @@ mod tests {
         let class = pool.0.class(LEN, 1).unwrap();
         let mut unsent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).collect();
         assert_eq!(unsent.len(), ALL);
-        let send =
-            |unsent: &mut Vec<_>, count: usize| -> Vec<ZBytes> { unsent.drain(..count).map(ZBytes::from).collect() };
+        let send = |unsent: &mut Vec<_>, count: usize| -> Vec<ZBytes> {
+            unsent.drain(..count).map(ZBytes::from).collect()
+        };
         let mut sent = send(&mut unsent, BATCH * 3 / 4);
         // The oldest ones are still being read, so the places of those behind them stay.
         sent.drain(BATCH / 8..BATCH / 2);
@@ -530,7 +591,10 @@ mod tests {
         let before = pool.stats();
         assert!(before.sent < BATCH && pool.0.classes[class].lock().places() > BATCH);
         for _ in 0..COUNT {
-            assert!(pool.0.look(class, LEN, true).is_some_and(|found| found.is_err()));
+            assert!(pool
+                .0
+                .look(class, LEN, true)
+                .is_some_and(|found| found.is_err()));
         }
         assert_eq!(pool.stats(), before);
     }
@@ -540,10 +604,15 @@ mod tests {
     fn short_queue_is_kept() {
         let backend = PoolBackend::builder().max_bytes(32 * LEN).build().unwrap();
         let pool = BufferPool::new(&backend);
-        let sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(ZBytes::from).collect();
+        let sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok())
+            .map(ZBytes::from)
+            .collect();
         let class = pool.0.class(LEN, 1).unwrap();
         for _ in 0..COUNT {
-            assert!(pool.0.look(class, LEN, true).is_some_and(|found| found.is_err()));
+            assert!(pool
+                .0
+                .look(class, LEN, true)
+                .is_some_and(|found| found.is_err()));
         }
         assert_eq!(pool.stats().sent, sent.len());
     }

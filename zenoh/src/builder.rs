@@ -129,8 +129,10 @@ impl PoolBackendBuilder {
         drop_unused();
         let first_id = getrandom::u32().map_err(|error| BuildError::Random(error.into()))?;
         let outstanding = Arc::new(Outstanding::new());
-        let mut chunks =
-            Backend::builder().max_bytes(self.max_bytes).max_segment(MAX_SEGMENT).collect_early(self.collect_early);
+        let mut chunks = Backend::builder()
+            .max_bytes(self.max_bytes)
+            .max_segment(MAX_SEGMENT)
+            .collect_early(self.collect_early);
         let first = match self.max_bytes {
             bytes if bytes <= FIRST_SEGMENT => Some(bytes),
             bytes => (bytes > FIRST_SHARE * FIRST_SEGMENT).then_some(FIRST_SEGMENT),
@@ -146,7 +148,10 @@ impl PoolBackendBuilder {
         let needed = chunks.stats().max_bytes;
         // If the kernel cannot be asked, this remains unknown.
         if self.check_lock_limit && matches!(may_lock(needed), Ok(false)) {
-            return Err(BuildError::LockLimit { needed, limit: lock_limit() });
+            return Err(BuildError::LockLimit {
+                needed,
+                limit: lock_limit(),
+            });
         }
         tracing::debug!(
             locked_memory = needed,

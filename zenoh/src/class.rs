@@ -74,7 +74,10 @@ struct Sent {
 impl Class {
     /// Creates a class for buffers of `size` bytes.
     pub(crate) fn new(size: usize) -> Self {
-        Self { size, ..Self::default() }
+        Self {
+            size,
+            ..Self::default()
+        }
     }
 
     /// Buffers that are idle, or may have been read, are not too many up to this share of all: a ninth. A
@@ -98,7 +101,9 @@ impl Class {
     pub(crate) fn take(&mut self) -> Option<Whole> {
         self.window += 1;
         let looks = if self.idle.is_empty() { LOOKS } else { 1 };
-        self.take_sent(looks).or_else(|| self.take_idle()).or_else(|| self.take_hidden())
+        self.take_sent(looks)
+            .or_else(|| self.take_idle())
+            .or_else(|| self.take_hidden())
     }
 
     /// Takes a free buffer from behind others that are being read, if a search is due. A search that
@@ -192,7 +197,9 @@ impl Class {
         let mut passed_over = 0;
         let mut taken = None;
         for _ in 0..looks.min(self.sent.len()) {
-            let Some(Sent { buffer, looks }) = self.sent.pop_front() else { break };
+            let Some(Sent { buffer, looks }) = self.sent.pop_front() else {
+                break;
+            };
             match buffer.map(Shared::reclaim) {
                 Some(Ok(whole)) => {
                     self.reused += 1;
@@ -200,7 +207,10 @@ impl Class {
                     break;
                 }
                 Some(Err(buffer)) if looks + 1 < PATIENCE && buffer.is_valid() => {
-                    self.sent.push_back(Sent { buffer: Some(buffer), looks: looks + 1 });
+                    self.sent.push_back(Sent {
+                        buffer: Some(buffer),
+                        looks: looks + 1,
+                    });
                     passed_over += 1;
                 }
                 Some(Err(_)) => self.note_let_go(1),
@@ -219,17 +229,18 @@ impl Class {
         let kept = self.idle.len() + self.sent.len() - self.emptied;
         self.idle.retain(Whole::is_valid);
         let idle = &mut self.idle;
-        self.sent.retain_mut(|sent| match sent.buffer.take().map(Shared::reclaim) {
-            Some(Ok(whole)) => {
-                idle.push(whole);
-                false
-            }
-            Some(Err(buffer)) if buffer.is_valid() => {
-                sent.buffer = Some(buffer);
-                true
-            }
-            _ => false,
-        });
+        self.sent
+            .retain_mut(|sent| match sent.buffer.take().map(Shared::reclaim) {
+                Some(Ok(whole)) => {
+                    idle.push(whole);
+                    false
+                }
+                Some(Err(buffer)) if buffer.is_valid() => {
+                    sent.buffer = Some(buffer);
+                    true
+                }
+                _ => false,
+            });
         (self.emptied, self.cursor) = (0, 0);
         let released = kept - self.idle.len() - self.sent.len();
         if released > 0 {
@@ -277,7 +288,8 @@ impl Class {
         self.made += 1;
         self.kept += 1;
         self.idle.reserve(self.kept - self.idle.len());
-        self.sent.reserve(self.kept - self.sent.len().min(self.kept));
+        self.sent
+            .reserve(self.kept - self.sent.len().min(self.kept));
     }
 
     /// Returns `true` if it is time to find out whether there are more buffers than are needed. That
@@ -350,7 +362,10 @@ impl Class {
         if self.sent.len() == self.sent.capacity() {
             self.compact();
         }
-        self.sent.push_back(Sent { buffer: Some(buffer), looks: 0 });
+        self.sent.push_back(Sent {
+            buffer: Some(buffer),
+            looks: 0,
+        });
     }
 
     /// Drops the places that looks have emptied: the queue has room for all buffers, not for these

@@ -33,7 +33,12 @@ struct Current {
 }
 
 /// The state of a thread that is in none.
-const OUTSIDE: Current = Current { pool: ptr::null(), marks: false, has_marked: false, unknown: None };
+const OUTSIDE: Current = Current {
+    pool: ptr::null(),
+    marks: false,
+    has_marked: false,
+    unknown: None,
+};
 
 thread_local! {
     static CURRENT: Cell<Current> = const { Cell::new(OUTSIDE) };
@@ -49,7 +54,14 @@ struct Collection<'a> {
 impl Drop for Collection<'_> {
     fn drop(&mut self) {
         // No marks from now on: the iteration would miss them.
-        let Current { has_marked, mut unknown, .. } = CURRENT.replace(Current { pool: self.pool, ..OUTSIDE });
+        let Current {
+            has_marked,
+            mut unknown,
+            ..
+        } = CURRENT.replace(Current {
+            pool: self.pool,
+            ..OUTSIDE
+        });
         if let Some(mut marking) = self.marking.take().filter(|_| has_marked) {
             unknown = self.pool.release_marked(&mut marking).or(unknown);
         }
@@ -75,8 +87,15 @@ impl Outstanding {
         }
         let marking = self.marking.try_lock();
         let marks = marking.is_some();
-        CURRENT.set(Current { pool: self, marks, ..OUTSIDE });
-        let ends = Collection { pool: self, marking };
+        CURRENT.set(Current {
+            pool: self,
+            marks,
+            ..OUTSIDE
+        });
+        let ends = Collection {
+            pool: self,
+            marking,
+        };
         let has_collected = collect();
         drop(ends);
         if !marks {
@@ -92,9 +111,15 @@ impl Outstanding {
         if !current.marks || !ptr::eq(current.pool, self) {
             self.free_now(key);
         } else if self.mark(key) {
-            CURRENT.set(Current { has_marked: true, ..current });
+            CURRENT.set(Current {
+                has_marked: true,
+                ..current
+            });
         } else {
-            CURRENT.set(Current { unknown: Some(key), ..current });
+            CURRENT.set(Current {
+                unknown: Some(key),
+                ..current
+            });
         }
     }
 
@@ -124,7 +149,11 @@ mod tests {
     const CAP: usize = 1 << 20;
 
     fn backend() -> PoolBackend {
-        PoolBackend::builder().max_bytes(CAP).check_lock_limit(false).build().unwrap()
+        PoolBackend::builder()
+            .max_bytes(CAP)
+            .check_lock_limit(false)
+            .build()
+            .unwrap()
     }
 
     fn taken(backend: &PoolBackend) -> ChunkDescriptor {
@@ -141,7 +170,11 @@ mod tests {
         backend.core.outstanding.collect_in_order(|| {
             let before = in_use(backend);
             backend.free(&chunk);
-            assert_eq!(in_use(backend), before, "released before the collection ends");
+            assert_eq!(
+                in_use(backend),
+                before,
+                "released before the collection ends"
+            );
             during();
             true
         })
@@ -153,13 +186,24 @@ mod tests {
         let provider = backend.provider();
         let mut random = fastrand::Rng::with_seed(3);
         for _ in 0..3 {
-            let alloc = || provider.alloc(LEN).with_policy::<JustAlloc>().wait().unwrap();
+            let alloc = || {
+                provider
+                    .alloc(LEN)
+                    .with_policy::<JustAlloc>()
+                    .wait()
+                    .unwrap()
+            };
             let mut held: Vec<_> = (0..200).map(|_| alloc()).collect();
             random.shuffle(&mut held);
             drop(held);
             backend.core.providers.collect();
-            let taken: Vec<_> = (0..200).map(|_| backend.take(LEN, 1).unwrap().descriptor).collect();
-            assert!(taken.windows(2).all(|pair| pair[0].chunk < pair[1].chunk), "{taken:?}");
+            let taken: Vec<_> = (0..200)
+                .map(|_| backend.take(LEN, 1).unwrap().descriptor)
+                .collect();
+            assert!(
+                taken.windows(2).all(|pair| pair[0].chunk < pair[1].chunk),
+                "{taken:?}"
+            );
             taken.iter().for_each(|chunk| backend.free(chunk));
         }
     }
@@ -172,7 +216,14 @@ mod tests {
             backend.free(&chunk);
             assert!(CURRENT.get().unknown.is_none());
             backend.free(&chunk);
-            assert_eq!(CURRENT.get().unknown, Some(Key { segment: chunk.segment, offset: chunk.chunk }), "is logged");
+            assert_eq!(
+                CURRENT.get().unknown,
+                Some(Key {
+                    segment: chunk.segment,
+                    offset: chunk.chunk
+                }),
+                "is logged"
+            );
             true
         });
         assert_eq!(in_use(&backend), 0);
@@ -202,7 +253,10 @@ mod tests {
             }
             let before = in_use(&other);
             other.free(&chunk);
-            assert!(in_use(&other) < before, "freed in a collection of another pool");
+            assert!(
+                in_use(&other) < before,
+                "freed in a collection of another pool"
+            );
         });
         for backend in [&one, &other] {
             assert!(backend.core.providers.collect());
@@ -229,7 +283,10 @@ mod tests {
             let has_collected = backend.core.outstanding.collect_in_order(|| {
                 let before = in_use(backend);
                 backend.free(&chunk);
-                assert!(in_use(backend) < before, "released at once: the other thread marks");
+                assert!(
+                    in_use(backend) < before,
+                    "released at once: the other thread marks"
+                );
                 collect_too.send(()).unwrap();
                 false
             });

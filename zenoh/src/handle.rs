@@ -32,7 +32,12 @@ pub struct Buffer {
 impl Buffer {
     #[inline]
     pub(crate) fn new(whole: Whole, len: usize, class: usize, pool: Arc<Inner>) -> Self {
-        Self { whole: Some(whole), len, class, pool }
+        Self {
+            whole: Some(whole),
+            len,
+            class,
+            pool,
+        }
     }
 
     /// Returns the longest possible message in bytes.
@@ -66,14 +71,18 @@ impl Deref for Buffer {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        self.whole.as_ref().map_or(&[], |whole| whole.bytes(self.len))
+        self.whole
+            .as_ref()
+            .map_or(&[], |whole| whole.bytes(self.len))
     }
 }
 
 impl DerefMut for Buffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.whole.as_mut().map_or(&mut [], |whole| whole.bytes_mut(self.len))
+        self.whole
+            .as_mut()
+            .map_or(&mut [], |whole| whole.bytes_mut(self.len))
     }
 }
 
@@ -106,7 +115,9 @@ impl From<Buffer> for ZBytes {
     /// Converts the buffer into a message. The bytes are not copied.
     #[inline]
     fn from(mut buffer: Buffer) -> Self {
-        let Some(whole) = buffer.whole.take() else { return ZBytes::new() };
+        let Some(whole) = buffer.whole.take() else {
+            return ZBytes::new();
+        };
         let (kept, message) = whole.share(buffer.len);
         if buffer.pool.is_ours() {
             buffer.pool.keep_sent(kept, buffer.class);
@@ -120,7 +131,9 @@ impl From<Buffer> for ZBytes {
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
-        let Some(whole) = self.whole.take() else { return };
+        let Some(whole) = self.whole.take() else {
+            return;
+        };
         if self.pool.is_ours() {
             self.pool.take_back(whole, self.class);
         } else {
@@ -131,6 +144,9 @@ impl Drop for Buffer {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer").field("len", &self.len).field("capacity", &self.capacity()).finish()
+        f.debug_struct("Buffer")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .finish()
     }
 }

@@ -42,8 +42,13 @@ impl Idle {
         let mut running = self.0.lock();
         if running.is_none() {
             let (idle, classes) = (Self(self.0.clone()), Arc::downgrade(classes));
-            let thread = thread::Builder::new().name("shm-pool-idle".to_owned()).stack_size(STACK);
-            *running = thread.spawn(move || idle.run(&classes)).ok().map(|handle| handle.thread().clone());
+            let thread = thread::Builder::new()
+                .name("shm-pool-idle".to_owned())
+                .stack_size(STACK);
+            *running = thread
+                .spawn(move || idle.run(&classes))
+                .ok()
+                .map(|handle| handle.thread().clone());
         }
     }
 
@@ -51,16 +56,25 @@ impl Idle {
         let (mut period, mut last) = (SHORTEST, None);
         loop {
             let end = Instant::now() + period;
-            while let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            while let Some(left) = end
+                .checked_duration_since(Instant::now())
+                .filter(|left| !left.is_zero())
+            {
                 if classes.strong_count() == 0 {
                     return;
                 }
                 thread::park_timeout(left);
             }
-            let Some(classes) = classes.upgrade() else { return };
+            let Some(classes) = classes.upgrade() else {
+                return;
+            };
             let uses: u64 = classes.iter().map(|class| class.lock().uses()).sum();
             let is_idle = last.replace(uses) == Some(uses);
-            period = if is_idle { LONGEST.min(period * 2) } else { SHORTEST };
+            period = if is_idle {
+                LONGEST.min(period * 2)
+            } else {
+                SHORTEST
+            };
             if is_idle {
                 // Each for a short time: an allocation may wait for the lock.
                 let large = classes.iter().filter(|class| class.lock().kept() > MANY);

@@ -237,8 +237,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use zenoh::shm::{
-    AllocatedChunk, ChunkAllocResult, ChunkDescriptor, MemoryLayout, ProtocolID, PtrInSegment, ShmProvider,
-    ShmProviderBackend, WithProtocolID, ZAllocError, ZLayoutError,
+    AllocatedChunk, ChunkAllocResult, ChunkDescriptor, MemoryLayout, ProtocolID, PtrInSegment,
+    ShmProvider, ShmProviderBackend, WithProtocolID, ZAllocError, ZLayoutError,
 };
 
 /// zenoh's protocol number for its own POSIX segments.
@@ -333,14 +333,17 @@ impl Collect for Providers {
         let mut has_collected = false;
         let mut next = before(usize::MAX);
         while let Some((at, provider)) = next {
-            let collect =
-                |provider: Arc<ShmProvider<_>>| self.outstanding.collect_in_order(|| provider.garbage_collect() > 0);
+            let collect = |provider: Arc<ShmProvider<_>>| {
+                self.outstanding
+                    .collect_in_order(|| provider.garbage_collect() > 0)
+            };
             has_collected |= provider.upgrade().is_some_and(collect);
             next = before(at);
         }
         if !has_collected && self.refusals.load(Ordering::Relaxed) >= PATIENCE {
             let next = start + (self.start.elapsed() - start) * POLLED_SHARE;
-            self.collect_at.store(next.as_nanos() as u64, Ordering::Relaxed);
+            self.collect_at
+                .store(next.as_nanos() as u64, Ordering::Relaxed);
         }
         has_collected
     }
@@ -355,7 +358,14 @@ impl PoolBackend {
     fn new(chunks: Backend, outstanding: Arc<Outstanding>) -> Self {
         let providers = Arc::new(Providers::new(outstanding.clone()));
         let collecting = chunks.with_collector(providers.clone());
-        Self { core: Arc::new(Core { chunks, outstanding, providers }), chunks: collecting }
+        Self {
+            core: Arc::new(Core {
+                chunks,
+                outstanding,
+                providers,
+            }),
+            chunks: collecting,
+        }
     }
 
     /// Returns a provider on this backend. The backend collects it early, and its messages
@@ -429,20 +439,30 @@ impl PoolBackend {
         let len = NonZeroUsize::new(chunk.len()).unwrap_or(NonZeroUsize::MIN);
         let data = PtrInSegment::new(chunk.as_ptr(), chunk.keep_mapped());
         core.outstanding.put(chunk, key);
-        Ok(AllocatedChunk { descriptor: ChunkDescriptor::new(key.segment, key.offset, len), data })
+        Ok(AllocatedChunk {
+            descriptor: ChunkDescriptor::new(key.segment, key.offset, len),
+            data,
+        })
     }
 
     /// Returns the error for zenoh when there is no memory. The reason is logged.
     #[cold]
     fn refused(&self, layout: &MemoryLayout, error: &AllocError) -> ZAllocError {
-        if matches!(error.kind(), AllocErrorKind::TooLarge { .. } | AllocErrorKind::UnsupportedAlignment { .. }) {
+        if matches!(
+            error.kind(),
+            AllocErrorKind::TooLarge { .. } | AllocErrorKind::UnsupportedAlignment { .. }
+        ) {
             log_unfit(layout, error);
             return ZAllocError::Other;
         }
         // A policy that waits for memory tries a thousand times a second, so a refusal by the system is
         // logged once until there is memory again. Reaching the cap is nothing unusual.
         let is_at_the_cap = matches!(error.kind(), AllocErrorKind::Exhausted { .. });
-        let Providers { refusals, is_logged, .. } = &*self.core.providers;
+        let Providers {
+            refusals,
+            is_logged,
+            ..
+        } = &*self.core.providers;
         refusals.fetch_add(1, Ordering::Relaxed);
         let cause = error as &(dyn Error + 'static);
         if is_at_the_cap || is_logged.swap(true, Ordering::Relaxed) {
@@ -460,7 +480,10 @@ impl PoolBackend {
     /// Returns `true` if the pool can serve a layout. The reason against it is logged.
     #[inline]
     fn can_serve(&self, layout: &MemoryLayout) -> bool {
-        self.chunks.class(len_of(layout), align_of(layout)).map_err(|error| log_unfit(layout, &error)).is_ok()
+        self.chunks
+            .class(len_of(layout), align_of(layout))
+            .map_err(|error| log_unfit(layout, &error))
+            .is_ok()
     }
 }
 
@@ -486,12 +509,16 @@ impl WithProtocolID for PoolBackend {
 impl ShmProviderBackend for PoolBackend {
     #[inline]
     fn alloc(&self, layout: &MemoryLayout) -> ChunkAllocResult {
-        self.take(len_of(layout), align_of(layout)).map_err(|error| self.refused(layout, &error))
+        self.take(len_of(layout), align_of(layout))
+            .map_err(|error| self.refused(layout, &error))
     }
 
     #[inline]
     fn free(&self, chunk: &ChunkDescriptor) {
-        let key = Key { segment: chunk.segment, offset: chunk.chunk };
+        let key = Key {
+            segment: chunk.segment,
+            offset: chunk.chunk,
+        };
         self.core.outstanding.free(key);
     }
 
@@ -510,7 +537,9 @@ impl ShmProviderBackend for PoolBackend {
     }
 
     fn layout_for(&self, layout: MemoryLayout) -> Result<MemoryLayout, ZLayoutError> {
-        self.can_serve(&layout).then_some(layout).ok_or(ZLayoutError::ProviderIncompatibleLayout)
+        self.can_serve(&layout)
+            .then_some(layout)
+            .ok_or(ZLayoutError::ProviderIncompatibleLayout)
     }
 }
 
@@ -519,7 +548,10 @@ fn is_out_of_memory(error: &AllocError) -> bool {
     match error.kind() {
         AllocErrorKind::Exhausted { .. } => true,
         AllocErrorKind::Os(os) => match os.errno() {
-            Some(errno) => matches!(errno, libc::ENOSPC | libc::ENOMEM | libc::EMFILE | libc::ENFILE),
+            Some(errno) => matches!(
+                errno,
+                libc::ENOSPC | libc::ENOMEM | libc::EMFILE | libc::ENFILE
+            ),
             // All segment ids are in use, or zenoh has no metadata. The latter may last forever.
             None => os.call() != MAP,
         },
@@ -539,7 +571,9 @@ impl Drop for Core {
 
 impl fmt::Debug for PoolBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolBackend").field("chunks", &self.chunks).finish()
+        f.debug_struct("PoolBackend")
+            .field("chunks", &self.chunks)
+            .finish()
     }
 }
 
@@ -554,7 +588,11 @@ mod tests {
     const LEN: usize = 4096;
 
     fn backend() -> PoolBackend {
-        PoolBackend::builder().max_bytes(16 * LEN).check_lock_limit(false).build().unwrap()
+        PoolBackend::builder()
+            .max_bytes(16 * LEN)
+            .check_lock_limit(false)
+            .build()
+            .unwrap()
     }
 
     /// A caller that polls at the cap must not have every try visit all messages in flight.
@@ -594,11 +632,13 @@ mod tests {
         }
 
         fn event(&self, event: &Event<'_>) {
-            if let (true, Some(providers)) =
-                (event.metadata().target().starts_with("zenoh_shm"), &*self.providers.lock())
-            {
+            if let (true, Some(providers)) = (
+                event.metadata().target().starts_with("zenoh_shm"),
+                &*self.providers.lock(),
+            ) {
                 self.collections.fetch_add(1, Ordering::Relaxed);
-                self.locked.fetch_add(u32::from(providers.all.is_locked()), Ordering::Relaxed);
+                self.locked
+                    .fetch_add(u32::from(providers.all.is_locked()), Ordering::Relaxed);
             }
         }
 

@@ -89,9 +89,17 @@ impl OfSegment {
     /// Returns `None` without memory.
     fn new(id: u32, len: usize) -> Option<Self> {
         let pages = len.div_ceil(PAGE);
-        let lines = pages.checked_mul(LINES)?.checked_next_multiple_of(ROWS * ROW)?;
+        let lines = pages
+            .checked_mul(LINES)?
+            .checked_next_multiple_of(ROWS * ROW)?;
         let (used, marks) = (zeroed(pages)?, zeroed(pages)?);
-        Some(Self { id, table: zeroed(lines)?, used, marks, marked: zeroed(pages.div_ceil(GROUP * BITS))? })
+        Some(Self {
+            id,
+            table: zeroed(lines)?,
+            used,
+            marks,
+            marked: zeroed(pages.div_ceil(GROUP * BITS))?,
+        })
     }
 
     /// Clears bits of `used` in a page. Returns those that were set: the chunks there are the caller's.
@@ -122,7 +130,10 @@ impl OfSegment {
             taken[at] = self.clear(first + at, marks);
             unknown = lines(first + at, marks & !taken[at]).next().or(unknown);
         }
-        let taken = taken.into_iter().enumerate().flat_map(|(at, taken)| lines(first + at, taken));
+        let taken = taken
+            .into_iter()
+            .enumerate()
+            .flat_map(|(at, taken)| lines(first + at, taken));
         // SAFETY: this call cleared the bits.
         chunks.extend(taken.filter_map(|line| unsafe { self.chunk(line) }));
         chunks.drain(..).for_each(Chunk::drop_cold);
@@ -144,9 +155,13 @@ unsafe impl Zero for Entry {}
 /// they are written, and far from the heap's short blocks: zenoh has some for each message, and `malloc`
 /// takes three times as long if others lie between them.
 fn zeroed<T: Zero>(count: usize) -> Option<Box<[T]>> {
-    let layout = Layout::array::<T>(count).ok().filter(|layout| layout.size() > 0)?;
+    let layout = Layout::array::<T>(count)
+        .ok()
+        .filter(|layout| layout.size() > 0)?;
     // SAFETY: the size is not zero.
-    let start = NonNull::new(unsafe { alloc_zeroed(layout) })?.as_ptr().cast();
+    let start = NonNull::new(unsafe { alloc_zeroed(layout) })?
+        .as_ptr()
+        .cast();
     // SAFETY: the global allocator returned it for the layout of this slice, whose values are valid (`Zero`).
     Some(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start, count)) })
 }
@@ -182,7 +197,11 @@ fn take_words(words: &[AtomicU64]) -> impl Iterator<Item = (usize, u64)> + '_ {
             bits
         }
     };
-    words.iter().map(take).enumerate().filter(|&(_, bits)| bits != 0)
+    words
+        .iter()
+        .map(take)
+        .enumerate()
+        .filter(|&(_, bits)| bits != 0)
 }
 
 /// Returns the numbers of the bits that are set, in ascending order.
@@ -226,7 +245,10 @@ impl Key {
     pub(crate) fn new(segment: u64, offset: usize) -> Self {
         // Ids come from `Outstanding::next_id` and have 32 bits. Segments have at most 4 GiB, so
         // offsets have 32 bits too.
-        Self { segment: segment as u32, offset: offset as u32 }
+        Self {
+            segment: segment as u32,
+            offset: offset as u32,
+        }
     }
 
     #[inline]
@@ -307,14 +329,17 @@ impl Outstanding {
         if let Some((segment, line)) = self.place(key) {
             let (entry, null) = (&segment.table[index(line)], ptr::null_mut());
             // Writes the page, and leaves what is there.
-            let _is_entered = entry.compare_exchange(null, null, Ordering::Relaxed, Ordering::Relaxed);
+            let _is_entered =
+                entry.compare_exchange(null, null, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
     /// Records that a chunk is in use. The caller that clears its bit owns it.
     #[inline]
     pub(crate) fn put(&self, mut chunk: Chunk, key: Key) {
-        let Some((segment, line)) = self.place(key) else { return };
+        let Some((segment, line)) = self.place(key) else {
+            return;
+        };
         let is_entered = chunk.tag() == ENTERED;
         chunk.set_tag(ENTERED);
         let raw = chunk.into_raw().as_ptr();
@@ -331,7 +356,8 @@ impl Outstanding {
     pub(crate) fn take(&self, key: Key) -> Option<Chunk> {
         let (segment, line) = self.place(key)?;
         // SAFETY: this call cleared the bit.
-        (segment.clear(line / LINES, 1 << (line % LINES)) != 0).then(|| unsafe { segment.chunk(line) })?
+        (segment.clear(line / LINES, 1 << (line % LINES)) != 0)
+            .then(|| unsafe { segment.chunk(line) })?
     }
 
     /// Marks a chunk to be taken out later. Returns `false` if the descriptor does not name a place for
@@ -351,7 +377,9 @@ impl Outstanding {
             for (word, marked) in take_words(&segment.marked) {
                 for group in bits(marked).map(|bit| word * BITS + bit) {
                     let line = segment.release_marked(group, chunks);
-                    unknown = line.map(|line| Key::new(segment.id.into(), line * MIN_SIZE)).or(unknown);
+                    unknown = line
+                        .map(|line| Key::new(segment.id.into(), line * MIN_SIZE))
+                        .or(unknown);
                 }
             }
         }
@@ -361,7 +389,8 @@ impl Outstanding {
     /// Takes out all chunks.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = Chunk> + '_ {
         self.segments().flat_map(|segment| {
-            let taken = (0..segment.used.len()).flat_map(|page| lines(page, segment.clear(page, u64::MAX)));
+            let taken =
+                (0..segment.used.len()).flat_map(|page| lines(page, segment.clear(page, u64::MAX)));
             // SAFETY: this call cleared the bit.
             taken.filter_map(|line| unsafe { segment.chunk(line) })
         })
@@ -370,7 +399,9 @@ impl Outstanding {
     /// Returns `true` if no chunk is in use. A chunk that is in use during the whole call is not missed.
     pub(crate) fn is_empty(&self) -> bool {
         // Relaxed: no chunk is read. A bit that was set before this call is seen set.
-        self.segments().flat_map(|segment| segment.used.iter()).all(|word| word.load(Ordering::Relaxed) == 0)
+        self.segments()
+            .flat_map(|segment| segment.used.iter())
+            .all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
     fn segments(&self) -> impl Iterator<Item = &OfSegment> {

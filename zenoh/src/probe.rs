@@ -53,8 +53,12 @@ fn write(file: &File, bytes: &[u8]) -> io::Result<()> {
 
 /// Compares the bytes that zenoh's client finds in a segment with those that were written.
 fn compare(id: u32, written: &[u8; 4]) -> Result<(), String> {
-    let segment = PosixShmClient.attach(id).map_err(|error| format!("it cannot attach a segment: {error}"))?;
-    let found = segment.map(OFFSET).map_err(|error| format!("it cannot map a chunk: {error}"))?;
+    let segment = PosixShmClient
+        .attach(id)
+        .map_err(|error| format!("it cannot attach a segment: {error}"))?;
+    let found = segment
+        .map(OFFSET)
+        .map_err(|error| format!("it cannot map a chunk: {error}"))?;
     // SAFETY: zenoh has mapped the chunk there, and `segment` keeps the mapping. The file has memory for
     // all of its length, and no other process knows it.
     let read = unsafe { found.cast::<[u8; 4]>().read_unaligned() };
@@ -75,7 +79,9 @@ mod tests {
         let SegmentFile { file, .. } = create(id, LEN).unwrap().unwrap();
         write(&file, &[1, 2, 3, 4]).unwrap();
         assert_eq!(compare(id, &[1, 2, 3, 4]), Ok(()));
-        assert!(compare(id, &[1, 2, 3, 5]).is_err_and(|reason| reason.contains("reads [1, 2, 3, 4]")));
+        assert!(
+            compare(id, &[1, 2, 3, 5]).is_err_and(|reason| reason.contains("reads [1, 2, 3, 4]"))
+        );
         remove(id, file).unwrap();
         assert!(compare(id, &[1, 2, 3, 4]).is_err_and(|reason| reason.contains("cannot attach")));
     }

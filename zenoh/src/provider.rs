@@ -70,7 +70,10 @@ impl PoolProvider {
             if !backend.chunks.is_inherited() {
                 backend.core.providers.add(Arc::downgrade(&provider));
             }
-            Kept { provider, backend: backend.clone() }
+            Kept {
+                provider,
+                backend: backend.clone(),
+            }
         });
         Self(Arc::new(Handle(kept)))
     }
@@ -84,7 +87,9 @@ impl Kept {
             return None;
         }
         let mut lingering = LINGERING.lock();
-        let at = lingering.iter().position(|kept| Arc::ptr_eq(&kept.backend.core, &backend.core))?;
+        let at = lingering
+            .iter()
+            .position(|kept| Arc::ptr_eq(&kept.backend.core, &backend.core))?;
         Some(lingering.swap_remove(at))
     }
 
@@ -104,7 +109,12 @@ impl Kept {
     /// Releases what has been read. After a panic of the user's log in an earlier collection, zenoh's lock is
     /// poisoned and this one panics, too: the messages stay in use.
     fn collect(&self) {
-        let collect = || self.backend.core.outstanding.collect_in_order(|| self.provider.garbage_collect() > 0);
+        let collect = || {
+            self.backend
+                .core
+                .outstanding
+                .collect_in_order(|| self.provider.garbage_collect() > 0)
+        };
         let _may_panic = catch_unwind(AssertUnwindSafe(collect));
     }
 }
@@ -116,7 +126,10 @@ pub(crate) fn drop_unused() {
     }
     // Collecting and dropping run the user's code, in zenoh's log: not under the lock.
     let lingering = LINGERING.lock().clone();
-    lingering.iter().filter(|kept| !kept.is_inherited()).for_each(Kept::collect);
+    lingering
+        .iter()
+        .filter(|kept| !kept.is_inherited())
+        .for_each(Kept::collect);
     let mut unused = Vec::new();
     LINGERING.lock().retain(|kept| {
         let stays = kept.is_inherited() || kept.is_in_use();
@@ -160,6 +173,8 @@ impl Deref for PoolProvider {
 impl fmt::Debug for PoolProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Handle(kept) = &*self.0;
-        f.debug_struct("PoolProvider").field("backend", &kept.backend).finish()
+        f.debug_struct("PoolProvider")
+            .field("backend", &kept.backend)
+            .finish()
     }
 }

@@ -47,7 +47,12 @@ pub struct BufferRequest<'a> {
 
 impl<'a> BufferRequest<'a> {
     pub(crate) fn new(pool: &'a BufferPool, len: usize) -> Self {
-        Self { pool, len, align: 1, is_zeroed: false }
+        Self {
+            pool,
+            len,
+            align: 1,
+            is_zeroed: false,
+        }
     }
 
     /// Aligns the buffer to the layout's alignment, up to [`Provider::MAX_ALIGN`], and makes it as
@@ -75,12 +80,19 @@ impl<'a> BufferRequest<'a> {
     ///
     /// [`Provider::MAX_ALIGN`]: shm_pool::Provider::MAX_ALIGN
     pub fn layout(self, layout: Layout) -> Self {
-        Self { len: layout.size(), align: layout.align(), ..self }
+        Self {
+            len: layout.size(),
+            align: layout.align(),
+            ..self
+        }
     }
 
     /// Sets every byte to zero.
     pub fn zeroed(self) -> Self {
-        Self { is_zeroed: true, ..self }
+        Self {
+            is_zeroed: true,
+            ..self
+        }
     }
 
     /// Allocates without waiting.
@@ -119,7 +131,8 @@ impl<'a> BufferRequest<'a> {
                     next = NextLook::after_pause();
                 }
                 Some(found) => {
-                    return self.finish(found.map(|whole| self.pool.hand_out(whole, class, self.len)));
+                    return self
+                        .finish(found.map(|whole| self.pool.hand_out(whole, class, self.len)));
                 }
             }
         }
@@ -160,7 +173,10 @@ impl<'a> BufferRequest<'a> {
     ///
     /// As [`wait`](Self::wait); [`AllocErrorKind::Os`] if the system refuses the thread.
     pub fn wait_async(self) -> BufferFuture<'a> {
-        BufferFuture { request: self, place: None }
+        BufferFuture {
+            request: self,
+            place: None,
+        }
     }
 
     #[inline]
@@ -180,7 +196,11 @@ impl<'a> BufferRequest<'a> {
 impl fmt::Debug for BufferRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("BufferRequest");
-        debug.field("len", &self.len).field("align", &self.align).field("is_zeroed", &self.is_zeroed).finish()
+        debug
+            .field("len", &self.len)
+            .field("align", &self.align)
+            .field("is_zeroed", &self.is_zeroed)
+            .finish()
     }
 }
 
@@ -210,15 +230,26 @@ impl Future for BufferFuture<'_> {
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        let found = self.place.as_ref().and_then(|place| place.poll(context.waker()));
-        let Some(found) = found else { return Poll::Pending };
+        let found = self
+            .place
+            .as_ref()
+            .and_then(|place| place.poll(context.waker()));
+        let Some(found) = found else {
+            return Poll::Pending;
+        };
         self.place = None;
-        Poll::Ready(self.request.finish(found.map(|whole| pool.hand_out(whole, class, len))))
+        Poll::Ready(
+            self.request
+                .finish(found.map(|whole| pool.hand_out(whole, class, len))),
+        )
     }
 }
 
 impl fmt::Debug for BufferFuture<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BufferFuture").field("request", &self.request).field("waits", &self.place.is_some()).finish()
+        f.debug_struct("BufferFuture")
+            .field("request", &self.request)
+            .field("waits", &self.place.is_some())
+            .finish()
     }
 }

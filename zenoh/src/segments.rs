@@ -44,7 +44,10 @@ pub(crate) struct ZenohSegments {
 impl ZenohSegments {
     /// Creates a source whose ids count up from `first`.
     pub(crate) fn new(outstanding: Arc<Outstanding>, first: u32) -> Self {
-        Self { outstanding, next: AtomicU32::new(first) }
+        Self {
+            outstanding,
+            next: AtomicU32::new(first),
+        }
     }
 }
 
@@ -55,11 +58,19 @@ pub(crate) fn path(id: u32) -> PathBuf {
 
 fn failed(call: &'static str, id: u32, len: usize, error: io::Error) -> OsError {
     let advice = match error.raw_os_error() {
-        Some(libc::ENOSPC) => "; make room in /dev/shm or enlarge it (docker run --shm-size), or lower max_bytes",
+        Some(libc::ENOSPC) => {
+            "; make room in /dev/shm or enlarge it (docker run --shm-size), or lower max_bytes"
+        }
         Some(libc::EMFILE | libc::ENFILE) => "; the limit of open files is reached (ulimit -n)",
         _ => "",
     };
-    OsError::new(call, &path(id).to_string_lossy(), len, error, advice.to_owned())
+    OsError::new(
+        call,
+        &path(id).to_string_lossy(),
+        len,
+        error,
+        advice.to_owned(),
+    )
 }
 
 fn out_of_memory() -> io::Error {
@@ -71,14 +82,24 @@ fn out_of_memory() -> io::Error {
 /// leaves no file behind.
 pub(crate) fn create(id: u32, len: usize) -> Result<Option<SegmentFile>, OsError> {
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    let file = File::options().read(true).write(true).create_new(true).mode(MODE).custom_flags(flags).open(path(id));
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(MODE)
+        .custom_flags(flags)
+        .open(path(id));
     let file = match file {
         // Another process has the name, or a receiver still holds a dead process's segment.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
         result => result.map_err(|error| failed("open", id, len, error))?,
     };
     match lock(&file) {
-        Ok(true) => Ok(Some(SegmentFile { id: id.into(), file, path: path(id) })),
+        Ok(true) => Ok(Some(SegmentFile {
+            id: id.into(),
+            file,
+            path: path(id),
+        })),
         Ok(false) => Ok(None),
         Err((call, error)) => {
             let _unlinked = fs::remove_file(path(id));
@@ -99,7 +120,8 @@ fn lock(file: &File) -> Result<bool, (&'static str, io::Error)> {
         return Ok(false);
     }
     // Whatever the umask.
-    file.set_permissions(Permissions::from_mode(MODE)).map_err(failed("fchmod"))?;
+    file.set_permissions(Permissions::from_mode(MODE))
+        .map_err(failed("fchmod"))?;
     Ok(true)
 }
 
@@ -110,7 +132,11 @@ pub(crate) fn remove(id: u32, file: File) -> io::Result<()> {
     let ours = inode(&file)?;
     drop(file);
     // Locked until the name is removed: a process that opens the file meanwhile finds it locked.
-    let last = File::options().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path(id))?;
+    let last = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path(id))?;
     flock(&last, libc::LOCK_EX)?;
     if inode(&last)? == ours {
         fs::remove_file(path(id))?;
@@ -121,13 +147,29 @@ pub(crate) fn remove(id: u32, file: File) -> io::Result<()> {
 impl SegmentSource for ZenohSegments {
     fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
         for _ in 0..NAME_TRIES {
-            let Some(id) = self.outstanding.next_id(self.next.fetch_add(1, Ordering::Relaxed)) else { break };
+            let Some(id) = self
+                .outstanding
+                .next_id(self.next.fetch_add(1, Ordering::Relaxed))
+            else {
+                break;
+            };
             if free_bytes(DIRECTORY).is_some_and(|free| free < len as u64) {
-                return Err(failed("statvfs", id, len, io::Error::from_raw_os_error(libc::ENOSPC)));
+                return Err(failed(
+                    "statvfs",
+                    id,
+                    len,
+                    io::Error::from_raw_os_error(libc::ENOSPC),
+                ));
             }
             self.outstanding.enter(id, len).ok_or_else(|| {
                 let advice = "; the table of its chunks does not fit in private memory".to_owned();
-                OsError::new("malloc", &path(id).to_string_lossy(), len, out_of_memory(), advice)
+                OsError::new(
+                    "malloc",
+                    &path(id).to_string_lossy(),
+                    len,
+                    out_of_memory(),
+                    advice,
+                )
             })?;
             let made = create(id, len);
             if !matches!(made, Ok(Some(_))) {
@@ -139,7 +181,13 @@ impl SegmentSource for ZenohSegments {
         }
         let source = io::Error::other("no segment id is free");
         let advice = format!("; the pool has created {SLOTS} segments, or their names are taken");
-        Err(OsError::new("open", "/dev/shm/<id>.zenoh", len, source, advice))
+        Err(OsError::new(
+            "open",
+            "/dev/shm/<id>.zenoh",
+            len,
+            source,
+            advice,
+        ))
     }
 
     fn remove(&self, id: u64, file: File) {
@@ -162,7 +210,10 @@ mod tests {
 
     fn segments() -> (Arc<Outstanding>, ZenohSegments) {
         let outstanding = Arc::new(Outstanding::new());
-        (outstanding.clone(), ZenohSegments::new(outstanding, getrandom::u32().unwrap()))
+        (
+            outstanding.clone(),
+            ZenohSegments::new(outstanding, getrandom::u32().unwrap()),
+        )
     }
 
     /// A receiver that has the other segment of that name in its cache would read that one for as long
@@ -212,7 +263,11 @@ mod tests {
         outstanding.prepare(Key::new(used.id, 0));
         segments.remove(used.id, used.file);
         let next = segments.create(PAGE).unwrap();
-        assert_ne!(next.id as usize % SLOTS, used.id as usize % SLOTS, "the slot of a segment that had a chunk");
+        assert_ne!(
+            next.id as usize % SLOTS,
+            used.id as usize % SLOTS,
+            "the slot of a segment that had a chunk"
+        );
         segments.remove(next.id, next.file);
     }
 

@@ -34,7 +34,10 @@ pub(crate) fn free_bytes(directory: &str) -> Option<u64> {
 
 /// Returns how many bytes this process may lock into memory, privileges aside.
 pub(crate) fn lock_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
     // SAFETY: `limit` is a valid place to write to.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     limit.rlim_cur
@@ -55,5 +58,8 @@ pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
     unsafe { libc::munmap(start, bytes) };
     // A kernel before 4.4 has no `mlock2` and cannot be asked this way.
     let errno = locked.err().and_then(|error| error.raw_os_error());
-    Ok(!matches!(errno, Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN)))
+    Ok(!matches!(
+        errno,
+        Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN)
+    ))
 }

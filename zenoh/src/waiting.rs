@@ -137,7 +137,9 @@ impl WaitingRoom {
                 if queue.pool.is_none() {
                     break;
                 }
-                let outcome = match MutexGuard::unlocked(&mut queue, || pool.look(request.0, request.1, is_due)) {
+                let outcome = match MutexGuard::unlocked(&mut queue, || {
+                    pool.look(request.0, request.1, is_due)
+                }) {
                     Some(Err(error)) if is_out_of_memory(&error) => None,
                     outcome => outcome,
                 };
@@ -146,7 +148,9 @@ impl WaitingRoom {
                     Some(Ok(())) => {}
                     // Its future has been dropped.
                     Some(Err(outcome)) => MutexGuard::unlocked(&mut queue, || {
-                        outcome.into_iter().for_each(|whole| pool.take_back(whole, request.0))
+                        outcome
+                            .into_iter()
+                            .for_each(|whole| pool.take_back(whole, request.0))
                     }),
                 }
             }
@@ -170,7 +174,10 @@ impl WaitingRoom {
     /// Ends all waits, after a look has panicked.
     fn fail(&self) {
         let mut queue = self.queue.lock();
-        let waiting = queue.waiters.iter_mut().filter(|waiter| waiter.outcome.is_none());
+        let waiting = queue
+            .waiters
+            .iter_mut()
+            .filter(|waiter| waiter.outcome.is_none());
         let failed: Vec<_> = waiting
             .filter_map(|waiter| {
                 waiter.outcome = Some(Err(AllocErrorKind::Interrupted.into()));
@@ -190,14 +197,19 @@ impl WaitingRoom {
 impl Queue {
     /// Returns the requests that wait, in order of arrival.
     fn requests(&self) -> Vec<Request> {
-        let waiting = self.waiters.iter().filter(|waiter| waiter.outcome.is_none());
+        let waiting = self
+            .waiters
+            .iter()
+            .filter(|waiter| waiter.outcome.is_none());
         waiting.map(|waiter| waiter.request).collect()
     }
 
     /// Delivers to the first such request. Returns the outcome if there is none.
     fn deliver(&mut self, request: Request, outcome: Outcome) -> Result<(), Outcome> {
         let is_such = |waiter: &&mut Waiter| waiter.request == request && waiter.outcome.is_none();
-        let Some(waiter) = self.waiters.iter_mut().find(is_such) else { return Err(outcome) };
+        let Some(waiter) = self.waiters.iter_mut().find(is_such) else {
+            return Err(outcome);
+        };
         waiter.outcome = Some(outcome);
         self.served.extend(waiter.waker.take());
         if !self.is_needed() {
@@ -212,7 +224,9 @@ impl Queue {
     }
 
     fn position(&self, ticket: u64) -> Option<usize> {
-        self.waiters.iter().position(|waiter| waiter.ticket == ticket)
+        self.waiters
+            .iter()
+            .position(|waiter| waiter.ticket == ticket)
     }
 }
 
@@ -244,11 +258,20 @@ impl Place {
         }
         let ticket = queue.next_ticket;
         queue.next_ticket += 1;
-        queue.waiters.push_back(Waiter { ticket, request: (class, len), waker: None, outcome: None });
+        queue.waiters.push_back(Waiter {
+            ticket,
+            request: (class, len),
+            waker: None,
+            outcome: None,
+        });
         queue.pool = Some(pool.clone());
         drop(queue);
         pool.note_waiting();
-        Ok(Self { pool: pool.clone(), class, ticket })
+        Ok(Self {
+            pool: pool.clone(),
+            class,
+            ticket,
+        })
     }
 
     /// Takes the delivery. If there is none yet, `waker` is called when there is.
@@ -276,7 +299,9 @@ impl Drop for Place {
         self.pool.note_waited();
         let room = self.pool.waiting_room();
         let mut queue = room.queue.lock();
-        let left = queue.position(self.ticket).and_then(|at| queue.waiters.remove(at));
+        let left = queue
+            .position(self.ticket)
+            .and_then(|at| queue.waiters.remove(at));
         if !queue.is_needed() {
             queue.pool = None;
             while queue.is_looking {
@@ -284,7 +309,11 @@ impl Drop for Place {
             }
         }
         drop(queue);
-        if let Some(Waiter { outcome: Some(Ok(whole)), .. }) = left {
+        if let Some(Waiter {
+            outcome: Some(Ok(whole)),
+            ..
+        }) = left
+        {
             self.pool.take_back(whole, self.class);
         }
     }
@@ -292,7 +321,9 @@ impl Drop for Place {
 
 /// Starts a thread that looks for as long as any future waits.
 fn start_helper(room: Arc<WaitingRoom>) -> Result<(), AllocError> {
-    let thread = thread::Builder::new().name("shm-pool-wait".to_owned()).stack_size(STACK);
+    let thread = thread::Builder::new()
+        .name("shm-pool-wait".to_owned())
+        .stack_size(STACK);
     let help = move || {
         if panic::catch_unwind(AssertUnwindSafe(|| room.help())).is_err() {
             room.fail();
@@ -332,7 +363,13 @@ mod tests {
     }
 
     fn pool() -> BufferPool {
-        BufferPool::new(&PoolBackend::builder().max_bytes(1 << 20).check_lock_limit(false).build().unwrap())
+        BufferPool::new(
+            &PoolBackend::builder()
+                .max_bytes(1 << 20)
+                .check_lock_limit(false)
+                .build()
+                .unwrap(),
+        )
     }
 
     /// Of the futures that wait, and of those that the look had served before.
@@ -343,20 +380,30 @@ mod tests {
             let held: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).collect();
             let (waker, told) = waker();
             let mut future = pin!(pool.request(LEN).wait_async());
-            assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            assert!(future
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending());
             let room = pool.inner().waiting_room();
             if is_served {
                 let mut queue = room.queue.lock();
                 let request = queue.requests()[0];
-                assert!(queue.deliver(request, Err(AllocErrorKind::Forked.into())).is_ok());
+                assert!(queue
+                    .deliver(request, Err(AllocErrorKind::Forked.into()))
+                    .is_ok());
             }
             room.fail();
             told.recv().unwrap();
             let outcome = future.as_mut().poll(&mut Context::from_waker(&waker));
-            let Poll::Ready(Err(error)) = outcome else { panic!("{outcome:?}") };
+            let Poll::Ready(Err(error)) = outcome else {
+                panic!("{outcome:?}")
+            };
             match is_served {
                 true => assert!(matches!(error.kind(), AllocErrorKind::Forked), "{error}"),
-                false => assert!(matches!(error.kind(), AllocErrorKind::Interrupted), "{error}"),
+                false => assert!(
+                    matches!(error.kind(), AllocErrorKind::Interrupted),
+                    "{error}"
+                ),
             }
             drop(held);
         }
@@ -384,7 +431,10 @@ mod tests {
         let held: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).collect();
         let (waker, told) = waker();
         let mut future = Box::pin(pool.request(LEN).wait_async());
-        assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(future
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending());
         drop(held);
         told.recv().unwrap();
         // Until the helper has exited, the room has another owner, which the child would inherit.
@@ -403,11 +453,17 @@ mod tests {
         // SAFETY: `status` is valid for the write, and `child` was forked above.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0);
-        let Poll::Ready(Ok(delivered)) = future.as_mut().poll(&mut Context::from_waker(&waker)) else {
+        let Poll::Ready(Ok(delivered)) = future.as_mut().poll(&mut Context::from_waker(&waker))
+        else {
             panic!("it was delivered before the fork");
         };
         pool.provider().garbage_collect();
         let others: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).collect();
-        assert!(!others.is_empty() && others.iter().all(|other| other.as_ptr() != delivered.as_ptr()));
+        assert!(
+            !others.is_empty()
+                && others
+                    .iter()
+                    .all(|other| other.as_ptr() != delivered.as_ptr())
+        );
     }
 }

@@ -56,7 +56,12 @@ impl Whole {
         if let Ok(len) = len.try_into() {
             let _shorter = buffer.try_resize(len);
         }
-        Self(Box::new(Parts { message: buffer.into(), start, capacity, key }))
+        Self(Box::new(Parts {
+            message: buffer.into(),
+            start,
+            capacity,
+            key,
+        }))
     }
 
     /// Returns where its chunk lies.
@@ -98,7 +103,10 @@ impl Whole {
     /// Returns `true` if zenoh has neither invalidated nor freed the buffer.
     #[inline]
     pub(crate) fn is_valid(&self) -> bool {
-        self.0.message.as_shm().is_some_and(|handle| handle.is_valid())
+        self.0
+            .message
+            .as_shm()
+            .is_some_and(|handle| handle.is_valid())
     }
 
     /// Sets the length that zenoh sends. zenoh resizes owned handles only, so this creates another one
@@ -106,11 +114,15 @@ impl Whole {
     #[cold]
     fn set_len(&mut self, len: usize) -> bool {
         let handle: Option<ZShm> = self.0.message.as_shm().map(ToOwned::to_owned);
-        let resized = handle.zip(len.try_into().ok()).and_then(|(mut handle, len)| {
-            handle.try_resize(len)?;
-            Some(handle)
-        });
-        resized.map(|handle| self.0.message = handle.into()).is_some()
+        let resized = handle
+            .zip(len.try_into().ok())
+            .and_then(|(mut handle, len)| {
+                handle.try_resize(len)?;
+                Some(handle)
+            });
+        resized
+            .map(|handle| self.0.message = handle.into())
+            .is_some()
     }
 }
 
@@ -120,7 +132,10 @@ impl Shared {
     pub(crate) fn reclaim(mut self) -> Result<Whole, Self> {
         let Whole(parts) = &mut self.0;
         let handle = parts.message.as_shm_mut();
-        match handle.and_then(|handle| <&mut zshmmut>::try_from(handle).ok()).is_some() {
+        match handle
+            .and_then(|handle| <&mut zshmmut>::try_from(handle).ok())
+            .is_some()
+        {
             true => Ok(self.0),
             false => Err(self),
         }

@@ -15,7 +15,9 @@ use zenoh::shm::cleanup_orphaned_shm_segments;
 pub(crate) fn run() -> Fallible {
     let scratch = env::temp_dir().join(format!("shm_pool_peers_{}", process::id()));
     fs::create_dir(&scratch)?;
-    let status = this_program(&scratch)?.args(env::args_os().skip(1)).status();
+    let status = this_program(&scratch)?
+        .args(env::args_os().skip(1))
+        .status();
     cleanup_orphaned_shm_segments();
     procfs::remove_objects(&prefix(&scratch));
     let removed = fs::remove_dir_all(&scratch);
@@ -29,5 +31,8 @@ pub(crate) fn run() -> Fallible {
 
 /// The prefix of the names of the child's objects, where it can be chosen.
 pub(crate) fn prefix(scratch: &Path) -> String {
-    format!("{}_", scratch.file_name().unwrap_or_default().to_string_lossy())
+    format!(
+        "{}_",
+        scratch.file_name().unwrap_or_default().to_string_lossy()
+    )
 }

@@ -5,7 +5,9 @@ use crate::iceoryx::iceoryx;
 use crate::sent::{burst, in_flight, sent, Order};
 use crate::source::{pool, Made, Malloc};
 use crate::workload::{mixture, one_by_one, Mixture, FRAME, LIVE, MIXTURE};
-use crate::zenoh_peers::{bare, binary_heap, buddy, buffers, ours, pool_backend, stock, talc, SEGMENT};
+use crate::zenoh_peers::{
+    bare, binary_heap, buddy, buffers, ours, pool_backend, stock, talc, SEGMENT,
+};
 use shm_pool_support::latency::Spread;
 use shm_pool_support::turns::{each_round, interleave, Batch};
 
@@ -82,7 +84,14 @@ const FLIGHTS: [(&str, [SendsAmong; 3]); 3] = [
             |len, held| in_flight(ours(true), len, held, Order::Any),
         ],
     ),
-    (BURST, [|len, _| burst(stock(talc()), len), |len, _| burst(buffers(), len), |len, _| burst(ours(true), len)]),
+    (
+        BURST,
+        [
+            |len, _| burst(stock(talc()), len),
+            |len, _| burst(buffers(), len),
+            |len, _| burst(ours(true), len),
+        ],
+    ),
 ];
 
 /// The flight whose batch is as long as the flight itself.
@@ -93,11 +102,21 @@ type Mixes = (&'static str, fn(bool) -> Made<Box<dyn Mixture>>);
 
 const MIXES: [Mixes; 8] = [
     (ZENOH_OURS, |is_thorough| mixture(ours(true), is_thorough)),
-    (ZENOH_OURS_FULL, |is_thorough| mixture(ours(false), is_thorough)),
-    (ZENOH_TALC, |is_thorough| mixture(stock(talc()), is_thorough)),
-    (ZENOH_BUDDY, |is_thorough| mixture(stock(buddy()), is_thorough)),
-    (ZENOH_HEAP, |is_thorough| mixture(stock(binary_heap()), is_thorough)),
-    (ICEORYX, |is_thorough| mixture(iceoryx(FRAME, LIVE + 1), is_thorough)),
+    (ZENOH_OURS_FULL, |is_thorough| {
+        mixture(ours(false), is_thorough)
+    }),
+    (ZENOH_TALC, |is_thorough| {
+        mixture(stock(talc()), is_thorough)
+    }),
+    (ZENOH_BUDDY, |is_thorough| {
+        mixture(stock(buddy()), is_thorough)
+    }),
+    (ZENOH_HEAP, |is_thorough| {
+        mixture(stock(binary_heap()), is_thorough)
+    }),
+    (ICEORYX, |is_thorough| {
+        mixture(iceoryx(FRAME, LIVE + 1), is_thorough)
+    }),
     (POOL, |is_thorough| mixture(pool(), is_thorough)),
     (MALLOC, |is_thorough| mixture(Ok(Malloc), is_thorough)),
 ];
@@ -112,8 +131,16 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    pub(crate) const FULL: Self = Self { rounds: 200, mixed_rounds: 40, is_quick: false };
-    pub(crate) const QUICK: Self = Self { rounds: 2, mixed_rounds: 1, is_quick: true };
+    pub(crate) const FULL: Self = Self {
+        rounds: 200,
+        mixed_rounds: 40,
+        is_quick: false,
+    };
+    pub(crate) const QUICK: Self = Self {
+        rounds: 2,
+        mixed_rounds: 1,
+        is_quick: true,
+    };
 }
 
 /// A contender's nanoseconds per message, or why there are none.
@@ -123,7 +150,11 @@ pub(crate) type Row = (&'static str, Made<Spread>);
 pub(crate) fn time_one_by_one(len: usize, effort: Effort) -> Vec<Row> {
     let batches = ONE_BY_ONE.iter().map(|(_, build)| build(len));
     let spreads = interleave(batches, effort.rounds, effort.is_quick.then_some(100));
-    ONE_BY_ONE.iter().map(|&(name, _)| name).zip(spreads).collect()
+    ONE_BY_ONE
+        .iter()
+        .map(|&(name, _)| name)
+        .zip(spreads)
+        .collect()
 }
 
 /// Times those that send messages of `len` bytes.
@@ -147,20 +178,33 @@ pub(crate) fn time_in_flight(len: usize, held: usize, effort: Effort) -> Vec<Fli
             BURST => (held, rounds * (batch / held).max(1)),
             _ => (batch, rounds),
         };
-        (how, each_round(build.map(|build| build(len, held)), rounds, Some(count as u64)))
+        (
+            how,
+            each_round(
+                build.map(|build| build(len, held)),
+                rounds,
+                Some(count as u64),
+            ),
+        )
     };
     FLIGHTS.iter().map(time).collect()
 }
 
 /// Times those that send the mixture.
 pub(crate) fn time_mixture(effort: Effort) -> Vec<Row> {
-    let batch = |mut mixture: Box<dyn Mixture>| -> Batch { Box::new(move |count| mixture.run(count)) };
-    let batches = MIXES.iter().map(|(_, build)| build(effort.is_quick).map(batch));
+    let batch =
+        |mut mixture: Box<dyn Mixture>| -> Batch { Box::new(move |count| mixture.run(count)) };
+    let batches = MIXES
+        .iter()
+        .map(|(_, build)| build(effort.is_quick).map(batch));
     let spreads = interleave(batches, effort.mixed_rounds, Some(MIXTURE as u64));
     MIXES.iter().map(|&(name, _)| name).zip(spreads).collect()
 }
 
 /// Measures the memory of each that sends the mixture, one after the other.
 pub(crate) fn weigh_mixture(effort: Effort) -> Vec<(&'static str, Made<(Memory, String)>)> {
-    MIXES.iter().map(|&(name, build)| (name, footprint(|| build(effort.is_quick)))).collect()
+    MIXES
+        .iter()
+        .map(|&(name, build)| (name, footprint(|| build(effort.is_quick))))
+        .collect()
 }

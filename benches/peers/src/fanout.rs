@@ -50,11 +50,21 @@ struct Ours {
 fn ours(number: usize, subscribers: usize) -> Made<Ours> {
     let (provider, client) = (pool()?, Client::new());
     let name = format!("peers-{}-{number}", process::id());
-    let options = Publisher::builder().receivers(subscribers).capacity(CAPACITY);
+    let options = Publisher::builder()
+        .receivers(subscribers)
+        .capacity(CAPACITY);
     let mut publisher = options.create(&provider, &name).map_err(text)?;
-    let receivers: Result<_, _> = (0..subscribers).map(|_| Receiver::open(&client, &name)).collect();
-    publisher.wait_for_receivers(subscribers, Duration::ZERO).map_err(text)?;
-    Ok(Ours { publisher, provider, receivers: receivers.map_err(text)? })
+    let receivers: Result<_, _> = (0..subscribers)
+        .map(|_| Receiver::open(&client, &name))
+        .collect();
+    publisher
+        .wait_for_receivers(subscribers, Duration::ZERO)
+        .map_err(text)?;
+    Ok(Ours {
+        publisher,
+        provider,
+        receivers: receivers.map_err(text)?,
+    })
 }
 
 impl Fanout for Ours {
@@ -67,13 +77,23 @@ impl Fanout for Ours {
 
     #[inline]
     fn receive(&mut self, mut check: impl FnMut(&[u8]) -> bool) -> Made<usize> {
-        let received = self.receivers.iter_mut().map(|receiver| receiver.try_recv().map_err(text));
-        received.map(|message| message.map(|message| usize::from(check(&message)))).sum()
+        let received = self
+            .receivers
+            .iter_mut()
+            .map(|receiver| receiver.try_recv().map_err(text));
+        received
+            .map(|message| message.map(|message| usize::from(check(&message))))
+            .sum()
     }
 }
 
 /// Messages whose ends are written and checked; with `is_thorough`, every byte.
-fn batch(fanout: Made<impl Fanout>, len: usize, subscribers: usize, is_thorough: bool) -> Made<Batch> {
+fn batch(
+    fanout: Made<impl Fanout>,
+    len: usize,
+    subscribers: usize,
+    is_thorough: bool,
+) -> Made<Batch> {
     let mut fanout = fanout?;
     Ok(Box::new(move |count| {
         let start = Instant::now();
@@ -89,7 +109,9 @@ fn batch(fanout: Made<impl Fanout>, len: usize, subscribers: usize, is_thorough:
             };
             let received = fanout.receive(is_whole)?;
             if received != subscribers {
-                return Err(format!("{received} of {subscribers} subscribers got a message as it was sent"));
+                return Err(format!(
+                    "{received} of {subscribers} subscribers got a message as it was sent"
+                ));
             }
         }
         Ok(Some(start.elapsed()))
@@ -99,18 +121,32 @@ fn batch(fanout: Made<impl Fanout>, len: usize, subscribers: usize, is_thorough:
 /// Times both, and prints their rows and ratios. A message that a peer cannot send is no error; a mistake of
 /// this library is one.
 pub(crate) fn measure(effort: Effort) -> Fallible {
-    let batches = ROWS.into_iter().enumerate().flat_map(|(number, (len, subscribers, _))| {
-        let theirs = iceoryx::fanout(len, subscribers);
-        [
-            batch(ours(number, subscribers), len, subscribers, effort.is_quick),
-            batch(theirs, len, subscribers, effort.is_quick),
-        ]
-    });
+    let batches = ROWS
+        .into_iter()
+        .enumerate()
+        .flat_map(|(number, (len, subscribers, _))| {
+            let theirs = iceoryx::fanout(len, subscribers);
+            [
+                batch(ours(number, subscribers), len, subscribers, effort.is_quick),
+                batch(theirs, len, subscribers, effort.is_quick),
+            ]
+        });
     let spreads = interleave(batches, effort.rounds, effort.is_quick.then_some(100));
-    let heads = ["sent, received by all, released", "shm-pool", "iceoryx2", "iceoryx2 / shm-pool", "goal", ""];
+    let heads = [
+        "sent, received by all, released",
+        "shm-pool",
+        "iceoryx2",
+        "iceoryx2 / shm-pool",
+        "goal",
+        "",
+    ];
     let mut shown = table(&heads);
     for ((_, _, name), both) in ROWS.iter().zip(spreads.chunks(2)) {
-        let time = |spread: &Made<Spread>| spread.as_ref().map_or("cannot".to_owned(), Spread::to_string);
+        let time = |spread: &Made<Spread>| {
+            spread
+                .as_ref()
+                .map_or("cannot".to_owned(), Spread::to_string)
+        };
         let ratio = match both {
             [Ok(ours), Ok(theirs)] if !effort.is_quick => theirs.median / ours.median,
             _ => f64::NAN,
@@ -120,7 +156,11 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
             (*name).to_owned(),
             time(&both[0]),
             time(&both[1]),
-            if ratio.is_nan() { "not measured".to_owned() } else { format!("{ratio:.2}") },
+            if ratio.is_nan() {
+                "not measured".to_owned()
+            } else {
+                format!("{ratio:.2}")
+            },
             goal.to_string(),
             goal.verdict(ratio).to_owned(),
         ]);
@@ -130,7 +170,9 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
         if let Err(reason) = &both[1] {
             println!("iceoryx2 cannot send {name}: {reason}\n");
         }
-        both[0].as_ref().map_err(|reason| format!("{name}: {reason}"))?;
+        both[0]
+            .as_ref()
+            .map_err(|reason| format!("{name}: {reason}"))?;
     }
     Ok(())
 }

@@ -19,12 +19,22 @@ const PASSES: usize = 2;
 pub(crate) type Memory = [u64; 3];
 
 fn memory() -> Memory {
-    let names: BTreeSet<_> = procfs::shared_mappings().into_iter().flatten().map(|mapping| mapping.name).collect();
+    let names: BTreeSet<_> = procfs::shared_mappings()
+        .into_iter()
+        .flatten()
+        .map(|mapping| mapping.name)
+        .collect();
     // An object that was removed meanwhile has no name to query, and is left out.
-    let files = names.iter().filter_map(|name| fs::metadata(Path::new(OBJECTS).join(name)).ok());
+    let files = names
+        .iter()
+        .filter_map(|name| fs::metadata(Path::new(OBJECTS).join(name)).ok());
     let private = procfs::memory(process::id(), "RssAnon").unwrap_or(0);
     files.fold([0, 0, private], |[mapped, resident, private], file| {
-        [mapped + file.size(), resident + file.blocks() * 512, private]
+        [
+            mapped + file.size(),
+            resident + file.blocks() * 512,
+            private,
+        ]
     })
 }
 
@@ -39,5 +49,8 @@ pub(crate) fn footprint(build: impl FnOnce() -> Made<Box<dyn Mixture>>) -> Made<
         let now = memory();
         most = array::from_fn(|at| most[at].max(now[at]));
     }
-    Ok((array::from_fn(|at| most[at] - before[at]), mixture.account()))
+    Ok((
+        array::from_fn(|at| most[at] - before[at]),
+        mixture.account(),
+    ))
 }

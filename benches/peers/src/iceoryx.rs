@@ -26,7 +26,9 @@ static SERVICES: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn start(scratch: &StdPath) -> Made<()> {
     set_log_level(LogLevel::Fatal);
     let mut config = Config::default();
-    config.global.set_root_path(&Path::new(scratch.as_os_str().as_bytes()).map_err(text)?);
+    config
+        .global
+        .set_root_path(&Path::new(scratch.as_os_str().as_bytes()).map_err(text)?);
     config.global.prefix = FileName::new(child::prefix(scratch).as_bytes()).map_err(text)?;
     CONFIG.set(config).map_err(|_| "started twice".to_owned())
 }
@@ -42,15 +44,27 @@ pub(crate) struct Iceoryx {
 /// advance.
 pub(crate) fn iceoryx(max_len: usize, live: usize) -> Made<Iceoryx> {
     let (node, service) = service(1, 1)?;
-    let publisher = service.publisher_builder().initial_max_slice_len(max_len).max_loaned_samples(live);
-    Ok(Iceoryx { publisher: publisher.create().map_err(text)?, _node: node })
+    let publisher = service
+        .publisher_builder()
+        .initial_max_slice_len(max_len)
+        .max_loaned_samples(live);
+    Ok(Iceoryx {
+        publisher: publisher.create().map_err(text)?,
+        _node: node,
+    })
 }
 
 /// A service of byte slices, for one publisher and `subscribers` subscribers, which may lag
 /// `buffered` messages behind.
-fn service(subscribers: usize, buffered: usize) -> Made<(Node<ipc::Service>, PortFactory<ipc::Service, [u8], ()>)> {
+fn service(
+    subscribers: usize,
+    buffered: usize,
+) -> Made<(Node<ipc::Service>, PortFactory<ipc::Service, [u8], ()>)> {
     let config = CONFIG.get().ok_or("not started")?;
-    let node = NodeBuilder::new().config(config).create::<ipc::Service>().map_err(text)?;
+    let node = NodeBuilder::new()
+        .config(config)
+        .create::<ipc::Service>()
+        .map_err(text)?;
     let name = format!("peers/{}", SERVICES.fetch_add(1, Ordering::Relaxed));
     let service = node
         .service_builder(&name.as_str().try_into().map_err(text)?)
@@ -75,24 +89,42 @@ pub(crate) struct IceoryxFanout {
 
 pub(crate) fn fanout(max_len: usize, subscribers: usize) -> Made<IceoryxFanout> {
     let (node, service) = service(subscribers, CAPACITY)?;
-    let publisher = service.publisher_builder().initial_max_slice_len(max_len).max_loaned_samples(1);
+    let publisher = service
+        .publisher_builder()
+        .initial_max_slice_len(max_len)
+        .max_loaned_samples(1);
     let publisher = publisher.create().map_err(text)?;
-    let subscribers: Result<_, _> = (0..subscribers).map(|_| service.subscriber_builder().create()).collect();
-    Ok(IceoryxFanout { publisher, subscribers: subscribers.map_err(text)?, _node: node })
+    let subscribers: Result<_, _> = (0..subscribers)
+        .map(|_| service.subscriber_builder().create())
+        .collect();
+    Ok(IceoryxFanout {
+        publisher,
+        subscribers: subscribers.map_err(text)?,
+        _node: node,
+    })
 }
 
 /// Opens the service of a publisher that restarts. Creating the node removes a killed predecessor.
 fn restarted(name: &str) -> Made<(Node<ipc::Service>, PortFactory<ipc::Service, [u8], ()>)> {
     let config = CONFIG.get().ok_or("not started")?;
-    let node = NodeBuilder::new().config(config).create::<ipc::Service>().map_err(text)?;
-    let service = node.service_builder(&name.try_into().map_err(text)?).publish_subscribe::<[u8]>();
+    let node = NodeBuilder::new()
+        .config(config)
+        .create::<ipc::Service>()
+        .map_err(text)?;
+    let service = node
+        .service_builder(&name.try_into().map_err(text)?)
+        .publish_subscribe::<[u8]>();
     let service = service.open_or_create().map_err(text)?;
     Ok((node, service))
 }
 
 pub(crate) fn send_first(name: &str, bytes: &[u8]) -> Made<impl Sized> {
     let (node, service) = restarted(name)?;
-    let publisher = service.publisher_builder().initial_max_slice_len(bytes.len()).create().map_err(text)?;
+    let publisher = service
+        .publisher_builder()
+        .initial_max_slice_len(bytes.len())
+        .create()
+        .map_err(text)?;
     let sample = publisher.loan_slice_uninit(bytes.len()).map_err(text)?;
     sample.write_from_slice(bytes).send().map_err(text)?;
     Ok((publisher, service, node))
@@ -104,7 +136,9 @@ pub(crate) fn first_of(name: &str) -> Made<impl Fn() -> Made<Option<u64>>> {
     let subscriber = service.subscriber_builder().create().map_err(text)?;
     Ok(move || {
         let (_node, sample) = (&node, subscriber.receive().map_err(text)?);
-        sample.map(|sample| sample[..].try_into().map(u64::from_le_bytes).map_err(text)).transpose()
+        sample
+            .map(|sample| sample[..].try_into().map(u64::from_le_bytes).map_err(text))
+            .transpose()
     })
 }
 
@@ -121,8 +155,15 @@ impl Fanout for IceoryxFanout {
 
     #[inline]
     fn receive(&mut self, mut check: impl FnMut(&[u8]) -> bool) -> Made<usize> {
-        let received = self.subscribers.iter().map(|subscriber| subscriber.receive().map_err(text));
-        received.map(|sample| sample.map(|sample| usize::from(sample.is_some_and(|sample| check(&sample))))).sum()
+        let received = self
+            .subscribers
+            .iter()
+            .map(|subscriber| subscriber.receive().map_err(text));
+        received
+            .map(|sample| {
+                sample.map(|sample| usize::from(sample.is_some_and(|sample| check(&sample))))
+            })
+            .sum()
     }
 }
 
@@ -143,6 +184,9 @@ impl Source for Iceoryx {
     }
 
     fn account(&self) -> String {
-        format!("samples of {:.1} MB", self.publisher.initial_max_slice_len() as f64 / 1e6)
+        format!(
+            "samples of {:.1} MB",
+            self.publisher.initial_max_slice_len() as f64 / 1e6
+        )
     }
 }

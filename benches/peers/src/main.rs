@@ -40,8 +40,13 @@ use shm_pool_support::Fallible;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const SIZES: [(usize, &str); 5] =
-    [(64, "64 B"), (4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (8 << 20, "8 MiB")];
+const SIZES: [(usize, &str); 5] = [
+    (64, "64 B"),
+    (4 << 10, "4 KiB"),
+    (64 << 10, "64 KiB"),
+    (1 << 20, "1 MiB"),
+    (8 << 20, "8 MiB"),
+];
 
 /// Measures shm-pool next to zenoh's shared-memory backends, iceoryx2 and malloc.
 #[derive(Parser)]
@@ -74,7 +79,11 @@ fn main() -> ExitCode {
 }
 
 fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
-    let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
+    let effort = if arguments.quick {
+        Effort::QUICK
+    } else {
+        Effort::FULL
+    };
     let machine = Machine::now();
     if let [library, name] = &arguments.publish[..] {
         iceoryx::start(scratch)?;

@@ -27,12 +27,18 @@ pub(crate) fn print_machine(machine: &Machine) {
 
 /// Returns the versions of the peers that this program was built with.
 fn versions() -> String {
-    ["zenoh-shm", "iceoryx2", "shm-pool"].map(|name| format!("{name} {}", version(name))).join(", ")
+    ["zenoh-shm", "iceoryx2", "shm-pool"]
+        .map(|name| format!("{name} {}", version(name)))
+        .join(", ")
 }
 
 fn version(name: &str) -> &'static str {
-    let mut lines = LOCK.lines().skip_while(|line| line.strip_prefix("name = ").map(unquoted) != Some(name));
-    lines.find_map(|line| line.strip_prefix("version = ")).map_or("?", unquoted)
+    let mut lines = LOCK
+        .lines()
+        .skip_while(|line| line.strip_prefix("name = ").map(unquoted) != Some(name));
+    lines
+        .find_map(|line| line.strip_prefix("version = "))
+        .map_or("?", unquoted)
 }
 
 fn unquoted(text: &str) -> &str {
@@ -42,8 +48,12 @@ fn unquoted(text: &str) -> &str {
 /// Returns the limit on locked memory, because zenoh locks its segments.
 fn locked_memory() -> String {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
-    let soft = line.and_then(|line| line.split_whitespace().next()).unwrap_or("unknown");
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max locked memory"));
+    let soft = line
+        .and_then(|line| line.split_whitespace().next())
+        .unwrap_or("unknown");
     format!("{soft} bytes, unless the process is privileged")
 }
 
@@ -58,7 +68,10 @@ receiving, the first message of a length. Nothing is logged, and everybody is wa
 
 pub(crate) fn print_notes(effort: Effort) {
     let (segment, frame) = (SEGMENT >> 20, FRAME as f64 / 1e6);
-    println!("rounds   {}, of the mixture {}; all in turn in each\n", effort.rounds, effort.mixed_rounds);
+    println!(
+        "rounds   {}, of the mixture {}; all in turn in each\n",
+        effort.rounds, effort.mixed_rounds
+    );
     println!("{NOTES}");
     println!("Everybody has {segment} MiB: zenoh's backends as one segment, ours as a cap; iceoryx2 what it needs.");
     println!(
@@ -71,14 +84,28 @@ pub(crate) fn print_notes(effort: Effort) {
 }
 
 pub(crate) fn print_rows(title: &str, rows: &[Row]) {
-    let times = |spread: &Spread| [spread.median, spread.least, spread.most].map(|ns| Nanoseconds(ns).to_string());
-    print(&[title, "median", "min", "max"], rows, |spread| times(spread).to_vec());
+    let times = |spread: &Spread| {
+        [spread.median, spread.least, spread.most].map(|ns| Nanoseconds(ns).to_string())
+    };
+    print(&[title, "median", "min", "max"], rows, |spread| {
+        times(spread).to_vec()
+    });
 }
 
 pub(crate) fn print_footprints(footprints: &[(&str, Made<(Memory, String)>)]) {
-    let heads = ["mixture, most memory in MiB", "mapped", "resident", "private", "by its own account"];
+    let heads = [
+        "mixture, most memory in MiB",
+        "mapped",
+        "resident",
+        "private",
+        "by its own account",
+    ];
     print(&heads, footprints, |(memory, account)| {
-        memory.map(|bytes| format!("{:.1}", mib(bytes))).into_iter().chain([account.clone()]).collect()
+        memory
+            .map(|bytes| format!("{:.1}", mib(bytes)))
+            .into_iter()
+            .chain([account.clone()])
+            .collect()
     });
 }
 
@@ -86,7 +113,9 @@ pub(crate) fn print_footprints(footprints: &[(&str, Made<(Memory, String)>)]) {
 fn print<T>(heads: &[&str], rows: &[(&str, Made<T>)], cells: impl Fn(&T) -> Vec<String>) {
     let mut table = table(heads);
     for (name, figures) in rows {
-        let cells = figures.as_ref().map_or_else(|_| vec!["cannot".to_owned()], &cells);
+        let cells = figures
+            .as_ref()
+            .map_or_else(|_| vec!["cannot".to_owned()], &cells);
         table.add_row([(*name).to_owned()].into_iter().chain(cells));
     }
     show(heads[0], &table);
@@ -100,19 +129,54 @@ fn print<T>(heads: &[&str], rows: &[(&str, Made<T>)], cells: impl Fn(&T) -> Vec<
 /// Prints the ratios that the crate promises. A missing or failed measurement is reported as
 /// missing.
 pub(crate) fn print_ratios(sizes: &[Sized], mixed: &[Row]) {
-    let rows = |size| sizes.iter().find(|(name, _)| *name == size).map_or(&[][..], |(_, rows)| rows);
+    let rows = |size| {
+        sizes
+            .iter()
+            .find(|(name, _)| *name == size)
+            .map_or(&[][..], |(_, rows)| rows)
+    };
     let (small, large) = (rows("4 KiB"), rows("1 MiB"));
     let pool = median(large, POOL);
     let (best_of_large, large_time) = best(large);
     let (best_of_mixed, mixed_time) = best(mixed);
     let mut table = table(&["ratio of medians", "goal", "this run", "", "made of"]);
     for (what, goal, over, under) in [
-        ("bare backend: talc / ours, 4 KiB", Goal::AtLeast(2.0), median(small, BARE_TALC), median(small, BARE_OURS)),
-        ("bare backend: talc / ours, 1 MiB", Goal::AtLeast(2.0), median(large, BARE_TALC), median(large, BARE_OURS)),
-        ("iceoryx2 loan + drop / shm-pool alloc + drop, 1 MiB", Goal::AtLeast(7.0), median(large, ICEORYX), pool),
-        (&format!("{best_of_large} / shm-pool alloc + drop, 1 MiB"), Goal::AtLeast(30.0), large_time, pool),
-        (&format!("mixture: our backend / {best_of_mixed}"), Goal::AtMost(1.0), median(mixed, ZENOH_OURS), mixed_time),
-        ("  the same, if ours collects only when full", Goal::None, median(mixed, ZENOH_OURS_FULL), mixed_time),
+        (
+            "bare backend: talc / ours, 4 KiB",
+            Goal::AtLeast(2.0),
+            median(small, BARE_TALC),
+            median(small, BARE_OURS),
+        ),
+        (
+            "bare backend: talc / ours, 1 MiB",
+            Goal::AtLeast(2.0),
+            median(large, BARE_TALC),
+            median(large, BARE_OURS),
+        ),
+        (
+            "iceoryx2 loan + drop / shm-pool alloc + drop, 1 MiB",
+            Goal::AtLeast(7.0),
+            median(large, ICEORYX),
+            pool,
+        ),
+        (
+            &format!("{best_of_large} / shm-pool alloc + drop, 1 MiB"),
+            Goal::AtLeast(30.0),
+            large_time,
+            pool,
+        ),
+        (
+            &format!("mixture: our backend / {best_of_mixed}"),
+            Goal::AtMost(1.0),
+            median(mixed, ZENOH_OURS),
+            mixed_time,
+        ),
+        (
+            "  the same, if ours collects only when full",
+            Goal::None,
+            median(mixed, ZENOH_OURS_FULL),
+            mixed_time,
+        ),
     ] {
         table.add_row(ratio(what.to_owned(), goal, over, under));
     }
@@ -122,27 +186,52 @@ pub(crate) fn print_ratios(sizes: &[Sized], mixed: &[Row]) {
 /// A row: the name of a ratio, its goal, and the ratio of two medians.
 fn ratio(what: String, goal: Goal, over: Option<f64>, under: Option<f64>) -> [String; 5] {
     let Some((over, under)) = over.zip(under) else {
-        return [what, goal.to_string(), "missing: one side was not measured".to_owned(), String::new(), String::new()];
+        return [
+            what,
+            goal.to_string(),
+            "missing: one side was not measured".to_owned(),
+            String::new(),
+            String::new(),
+        ];
     };
     let made_of = format!("{} / {}", Nanoseconds(over), Nanoseconds(under));
-    [what, goal.to_string(), format!("{:.2}", over / under), goal.verdict(over / under).to_owned(), made_of]
+    [
+        what,
+        goal.to_string(),
+        format!("{:.2}", over / under),
+        goal.verdict(over / under).to_owned(),
+        made_of,
+    ]
 }
 
 /// Prints the gain of whole buffers for each length, unsent and sent.
 pub(crate) fn print_buffers(unsent: &[Sized], sent: &[Sized]) {
     let mut table = table(&["ratio of medians", "goal", "this run", "", "made of"]);
-    for (what, goal, sizes) in [("alloc + drop", 6.0, unsent), ("alloc + write 64 B + ZBytes + drop", 3.0, sent)] {
+    for (what, goal, sizes) in [
+        ("alloc + drop", 6.0, unsent),
+        ("alloc + write 64 B + ZBytes + drop", 3.0, sent),
+    ] {
         for (size, rows) in sizes {
             let (best, time) = best(rows);
             let title = format!("{what}, {size}: {best} / our buffer pool");
-            table.add_row(ratio(title, Goal::AtLeast(goal), time, median(rows, BUFFERS)));
+            table.add_row(ratio(
+                title,
+                Goal::AtLeast(goal),
+                time,
+                median(rows, BUFFERS),
+            ));
         }
     }
     show("peers buffers", &table);
 }
 
 /// Lengths and numbers of the messages in flight.
-const FLIGHTS: [(usize, usize); 4] = [(1 << 10, 10_000), (1 << 10, 30_000), (300, 10_000), (5000, 10_000)];
+const FLIGHTS: [(usize, usize); 4] = [
+    (1 << 10, 10_000),
+    (1 << 10, 30_000),
+    (300, 10_000),
+    (5000, 10_000),
+];
 
 /// Measures many messages in flight, and prints how ours compare with zenoh's default.
 pub(crate) fn print_in_flight(effort: Effort) {
@@ -153,9 +242,19 @@ pub(crate) fn print_in_flight(effort: Effort) {
         for (how, times) in time_in_flight(len, held, effort) {
             let mut times = times.into_iter().map(Result::unwrap_or_default);
             let theirs = times.next().unwrap_or_default();
-            let name = format!("{} of {} B in flight, {how}", grouped(held as u64), grouped(len as u64));
+            let name = format!(
+                "{} of {} B in flight, {how}",
+                grouped(held as u64),
+                grouped(len as u64)
+            );
             let show = |time| Nanoseconds(time).to_string();
-            rows.push(Compared { name, goal: Goal::AtMost(1.05), show, ours: times.collect(), theirs });
+            rows.push(Compared {
+                name,
+                goal: Goal::AtMost(1.05),
+                show,
+                ours: times.collect(),
+                theirs,
+            });
         }
     }
     let [talc, ours @ ..] = AMONG;
@@ -164,7 +263,9 @@ pub(crate) fn print_in_flight(effort: Effort) {
 
 /// Returns zenoh's provider with whichever of its own backends is fastest here.
 fn best(rows: &[Row]) -> (&'static str, Option<f64>) {
-    let measured = ZENOH_STOCK.iter().filter_map(|&name| Some((name, median(rows, name)?)));
+    let measured = ZENOH_STOCK
+        .iter()
+        .filter_map(|&name| Some((name, median(rows, name)?)));
     match measured.min_by(|one, other| one.1.total_cmp(&other.1)) {
         Some((name, median)) => (name, Some(median)),
         None => ("zenoh provider, its best backend", None),

@@ -47,7 +47,8 @@ fn row(
     let mut took = histogram();
     for number in 0..=effort.rounds {
         let mut command = this_program(&scratch).map_err(text)?;
-        let mut publisher = Child::start("publisher", command.args(["--publish", library, name])).map_err(text)?;
+        let mut publisher =
+            Child::start("publisher", command.args(["--publish", library, name])).map_err(text)?;
         let began = loop {
             publisher.check_alive().map_err(text)?;
             if let Some(began) = receive()? {
@@ -58,7 +59,10 @@ fn row(
         if number > 0 {
             took.saturating_record(now() - began);
         }
-        publisher.kill().and_then(|()| publisher.wait()).map_err(text)?;
+        publisher
+            .kill()
+            .and_then(|()| publisher.wait())
+            .map_err(text)?;
     }
     let [least, middle, most] = [0.0, 0.5, 0.99].map(|quantile| at(&took, quantile));
     Ok([library.to_owned(), least, middle, most])
@@ -68,15 +72,26 @@ fn row(
 pub(crate) fn measure(scratch: &Path, effort: Effort) -> Fallible {
     let name = format!("restart-{}", std::process::id());
     let mut subscriber = Receiver::builder().subscribe(&Client::new(), &name)?;
-    let ours = row(OURS, (scratch, &name), effort, || match subscriber.recv_timeout(PATIENCE).map_err(text)? {
-        Event::Message(message) => Ok(Some(u64::from_le_bytes(message[..].try_into().map_err(text)?))),
-        _ => Ok(None),
+    let ours = row(OURS, (scratch, &name), effort, || {
+        match subscriber.recv_timeout(PATIENCE).map_err(text)? {
+            Event::Message(message) => Ok(Some(u64::from_le_bytes(
+                message[..].try_into().map_err(text)?,
+            ))),
+            _ => Ok(None),
+        }
     })?;
-    let theirs =
-        iceoryx::first_of("restart").and_then(|receive| row("iceoryx2", (scratch, "restart"), effort, receive));
-    let mut shown = table(&["killed and restarted, until the first message is received", "least", "p50", "p99"]);
+    let theirs = iceoryx::first_of("restart")
+        .and_then(|receive| row("iceoryx2", (scratch, "restart"), effort, receive));
+    let mut shown = table(&[
+        "killed and restarted, until the first message is received",
+        "least",
+        "p50",
+        "p99",
+    ]);
     shown.add_row(ours);
-    shown.add_row(theirs.unwrap_or_else(|reason| [reason, String::new(), String::new(), String::new()]));
+    shown.add_row(
+        theirs.unwrap_or_else(|reason| [reason, String::new(), String::new(), String::new()]),
+    );
     show("peers restart", &shown);
     Ok(())
 }

@@ -49,7 +49,13 @@ pub(crate) fn mixture<S: Source>(source: Made<S>, is_thorough: bool) -> Made<Box
     let mut random = Rng::with_seed(0);
     // The order is the same for all peers.
     let lens = (0..MIXTURE).map(|_| mixture_len(&mut random)).collect();
-    Ok(Box::new(Mixed { source: source?, lens, live: [const { None }; LIVE], sent: 0, is_thorough }))
+    Ok(Box::new(Mixed {
+        source: source?,
+        lens,
+        live: [const { None }; LIVE],
+        sent: 0,
+        is_thorough,
+    }))
 }
 
 struct Mixed<S: Source> {
@@ -74,8 +80,13 @@ impl<S: Source> Mixture for Mixed<S> {
 
 impl<S: Source> Mixed<S> {
     fn send(&mut self) -> Result<(), String> {
-        let (len, byte, number) = (self.lens[self.sent % MIXTURE], self.sent as u8, self.sent + 1);
-        let failure = |error: S::Error| format!("message {number} of the mixture, {len} bytes: {error}");
+        let (len, byte, number) = (
+            self.lens[self.sent % MIXTURE],
+            self.sent as u8,
+            self.sent + 1,
+        );
+        let failure =
+            |error: S::Error| format!("message {number} of the mixture, {len} bytes: {error}");
         let message = S::fill(self.source.take(len).map_err(failure)?, byte);
         let old = self.live[self.sent % LIVE].replace((message, byte));
         self.sent = number;

@@ -9,8 +9,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 use zenoh::shm::{
-    Defragment, GarbageCollect, MemoryLayout, PosixShmProviderBackendBinaryHeap, PosixShmProviderBackendBuddy,
-    PosixShmProviderBackendTalc, ShmProvider, ShmProviderBackend, ShmProviderBuilder, ZLayoutAllocError, ZShmMut,
+    Defragment, GarbageCollect, MemoryLayout, PosixShmProviderBackendBinaryHeap,
+    PosixShmProviderBackendBuddy, PosixShmProviderBackendTalc, ShmProvider, ShmProviderBackend,
+    ShmProviderBuilder, ZLayoutAllocError, ZShmMut,
 };
 use zenoh::Wait;
 
@@ -28,14 +29,21 @@ pub(crate) struct Zenoh<P> {
     account: Box<dyn Fn() -> String>,
 }
 
-impl<P: Deref<Target = ShmProvider<B>> + 'static, B: ShmProviderBackend + 'static> Source for Zenoh<P> {
+impl<P: Deref<Target = ShmProvider<B>> + 'static, B: ShmProviderBackend + 'static> Source
+    for Zenoh<P>
+{
     type Message = ZShmMut;
     type Filled = ZShmMut;
     type Error = ZLayoutAllocError;
 
     #[inline]
     fn take(&self, len: usize) -> Result<ZShmMut, ZLayoutAllocError> {
-        let take = || self.provider.alloc(len).with_policy::<Defragment<GarbageCollect>>().wait();
+        let take = || {
+            self.provider
+                .alloc(len)
+                .with_policy::<Defragment<GarbageCollect>>()
+                .wait()
+        };
         (1..ATTEMPTS).fold(take(), |taken, _| taken.or_else(|_| take()))
     }
 
@@ -56,7 +64,10 @@ impl<P: Deref<Target = ShmProvider<B>> + 'static, B: ShmProviderBackend + 'stati
 /// A provider on one of zenoh's own backends.
 pub(crate) fn stock<B: ShmProviderBackend>(backend: Made<B>) -> Made<Zenoh<Arc<ShmProvider<B>>>> {
     let provider = Arc::new(ShmProviderBuilder::backend(backend?).wait());
-    Ok(Zenoh { provider, account: Box::new(|| format!("one segment of {} MiB", SEGMENT >> 20)) })
+    Ok(Zenoh {
+        provider,
+        account: Box::new(|| format!("one segment of {} MiB", SEGMENT >> 20)),
+    })
 }
 
 /// A provider on our backend, which makes it collect before it takes more memory, or only at its cap.
@@ -65,7 +76,10 @@ pub(crate) fn ours(collect_early: bool) -> Made<Zenoh<PoolProvider>> {
 }
 
 fn on(backend: PoolBackend) -> Zenoh<PoolProvider> {
-    Zenoh { provider: backend.provider(), account: Box::new(move || most_held(&backend.stats())) }
+    Zenoh {
+        provider: backend.provider(),
+        account: Box::new(move || most_held(&backend.stats())),
+    }
 }
 
 /// Whole buffers on our backend.
@@ -74,19 +88,29 @@ pub(crate) fn buffers() -> Made<BufferPool> {
 }
 
 pub(crate) fn pool_backend(collect_early: bool) -> Made<PoolBackend> {
-    PoolBackend::builder().max_bytes(SEGMENT).collect_early(collect_early).build().map_err(text)
+    PoolBackend::builder()
+        .max_bytes(SEGMENT)
+        .collect_early(collect_early)
+        .build()
+        .map_err(text)
 }
 
 pub(crate) fn talc() -> Made<PosixShmProviderBackendTalc> {
-    PosixShmProviderBackendTalc::builder(SEGMENT).wait().map_err(refused)
+    PosixShmProviderBackendTalc::builder(SEGMENT)
+        .wait()
+        .map_err(refused)
 }
 
 pub(crate) fn buddy() -> Made<PosixShmProviderBackendBuddy> {
-    PosixShmProviderBackendBuddy::builder(SEGMENT).wait().map_err(refused)
+    PosixShmProviderBackendBuddy::builder(SEGMENT)
+        .wait()
+        .map_err(refused)
 }
 
 pub(crate) fn binary_heap() -> Made<PosixShmProviderBackendBinaryHeap> {
-    PosixShmProviderBackendBinaryHeap::builder(SEGMENT).wait().map_err(refused)
+    PosixShmProviderBackendBinaryHeap::builder(SEGMENT)
+        .wait()
+        .map_err(refused)
 }
 
 /// zenoh locks the whole segment, which the limit on locked memory may not allow.
@@ -94,7 +118,10 @@ fn refused(error: impl Display) -> String {
     let error = error.to_string();
     // Its errors end with the line of zenoh's source that they come from.
     let error = error.split(" at /").next().unwrap_or_default();
-    format!("{error}; zenoh locks all {} MiB into memory, see limits above", SEGMENT >> 20)
+    format!(
+        "{error}; zenoh locks all {} MiB into memory, see limits above",
+        SEGMENT >> 20
+    )
 }
 
 /// What a provider asks of its backend for one message: a chunk allocated, its pointer dropped, the
@@ -115,7 +142,9 @@ pub(crate) fn bare<B: ShmProviderBackend + 'static>(backend: Made<B>, len: usize
 
 /// What a backend is asked for, for a message of `len` bytes.
 fn layout(backend: &impl ShmProviderBackend, len: usize) -> Made<MemoryLayout> {
-    MemoryLayout::try_from(len).and_then(|layout| backend.layout_for(layout)).map_err(text)
+    MemoryLayout::try_from(len)
+        .and_then(|layout| backend.layout_for(layout))
+        .map_err(text)
 }
 
 /// Has zenoh start its threads and create the metadata that all providers share, so that no peer

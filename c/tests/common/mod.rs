@@ -27,26 +27,56 @@ impl Compiler {
     fn new(variable: &str, default: &str, flags: &[&str]) -> Self {
         let command = env::var(variable).unwrap_or_else(|_| default.to_owned());
         let more = env::var("SHM_POOL_CFLAGS").unwrap_or_default();
-        let strict = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-O2", "-g", "-pthread"];
-        let flags = flags.iter().chain(&strict).copied().chain(more.split_whitespace());
-        Self { command, flags: flags.map(str::to_owned).collect() }
+        let strict = [
+            "-Wall",
+            "-Wextra",
+            "-Wpedantic",
+            "-Wconversion",
+            "-Werror",
+            "-O2",
+            "-g",
+            "-pthread",
+        ];
+        let flags = flags
+            .iter()
+            .chain(&strict)
+            .copied()
+            .chain(more.split_whitespace());
+        Self {
+            command,
+            flags: flags.map(str::to_owned).collect(),
+        }
     }
 
     /// Compiles sources of this package into a program, and returns its path.
     pub(crate) fn compile(&self, name: &str, sources: &[&str]) -> PathBuf {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         // Tests of several binaries may compile at a time.
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        let folder =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder");
         let program = folder.join(name);
         let mut command = Command::new(&self.command);
-        command.args(&self.flags).arg("-o").arg(&program).args(sources.iter().map(|source| package.join(source)));
-        command.arg("-I").arg(package.join("include")).arg("-L").arg(&folder).arg("-lshm_pool");
+        command
+            .args(&self.flags)
+            .arg("-o")
+            .arg(&program)
+            .args(sources.iter().map(|source| package.join(source)));
+        command
+            .arg("-I")
+            .arg(package.join("include"))
+            .arg("-L")
+            .arg(&folder)
+            .arg("-lshm_pool");
         command.arg(format!("-Wl,-rpath,{}", folder.display()));
         link(&folder).expect("links to the library");
         let output = command.output().expect("a compiler");
-        assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{command:?}:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         program
     }
 }
@@ -56,8 +86,15 @@ impl Compiler {
 fn link(folder: &Path) -> io::Result<()> {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let built = BUILT.get_or_init(build);
-    let version = concat!("libshm_pool.so.", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
-    ["libshm_pool.so", version].into_iter().try_for_each(|name| symlink(built, folder.join(name)))
+    let version = concat!(
+        "libshm_pool.so.",
+        env!("CARGO_PKG_VERSION_MAJOR"),
+        ".",
+        env!("CARGO_PKG_VERSION_MINOR")
+    );
+    ["libshm_pool.so", version]
+        .into_iter()
+        .try_for_each(|name| symlink(built, folder.join(name)))
 }
 
 fn build() -> PathBuf {
@@ -65,9 +102,23 @@ fn build() -> PathBuf {
     let test = env::current_exe().expect("a path");
     let output = test.ancestors().nth(2).expect("the profile's folder");
     let target = output.parent().expect("the target folder");
-    let profile = if output.ends_with("debug") { "dev" } else { "release" };
+    let profile = if output.ends_with("debug") {
+        "dev"
+    } else {
+        "release"
+    };
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "shm-pool-c", "--profile", profile, "--target-dir"]).arg(target);
+    cargo
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "shm-pool-c",
+            "--profile",
+            profile,
+            "--target-dir",
+        ])
+        .arg(target);
     assert!(cargo.status().expect("cargo starts").success(), "{cargo:?}");
     output.join("libshm_pool_c.so")
 }

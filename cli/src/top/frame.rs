@@ -33,14 +33,30 @@ struct Part {
 
 /// Draws the screen: the most important rows first, and as many of each section as fit.
 pub(super) fn draw(frame: &mut Frame<'_>, watch: &Watch) {
-    let parts = [providers(watch), channels(watch), classes(watch), holders(watch)];
+    let parts = [
+        providers(watch),
+        channels(watch),
+        classes(watch),
+        holders(watch),
+    ];
     let notes = text::footer(watch.report());
-    let rows = [Constraint::Length(1), Constraint::Fill(1), Constraint::Length(notes.lines().count() as u16)];
+    let rows = [
+        Constraint::Length(1),
+        Constraint::Fill(1),
+        Constraint::Length(notes.lines().count() as u16),
+    ];
     let [head, body, foot] = Layout::vertical(rows).areas(frame.area());
     let bold = Style::new().add_modifier(Modifier::REVERSED);
     frame.render_widget(Line::styled(title(watch, head.width), bold), head);
-    let heights = share(parts.each_ref().map(|part| part.rows.len() as u16 + 2), body.height);
-    for (part, area) in parts.iter().zip(Layout::vertical(heights.map(Constraint::Length)).split(body).iter()) {
+    let heights = share(
+        parts.each_ref().map(|part| part.rows.len() as u16 + 2),
+        body.height,
+    );
+    for (part, area) in parts.iter().zip(
+        Layout::vertical(heights.map(Constraint::Length))
+            .split(body)
+            .iter(),
+    ) {
         part.draw(frame, *area);
     }
     frame.render_widget(Text::raw(notes).fg(Color::Yellow), foot);
@@ -54,8 +70,14 @@ pub(super) fn text(watch: &Watch) -> Result<String, Infallible> {
 
 fn lines(buffer: &Buffer) -> String {
     let area = buffer.area;
-    let line = |y| (area.left()..area.right()).map(|x| buffer[(x, y)].symbol()).collect::<String>();
-    (area.top()..area.bottom()).map(|y| format!("{}\n", line(y).trim_end())).collect()
+    let line = |y| {
+        (area.left()..area.right())
+            .map(|x| buffer[(x, y)].symbol())
+            .collect::<String>()
+    };
+    (area.top()..area.bottom())
+        .map(|y| format!("{}\n", line(y).trim_end()))
+        .collect()
 }
 
 /// Hands out rows round-robin, to each section no more than it wants.
@@ -90,10 +112,17 @@ impl Part {
     /// narrow screen drops the last columns: without names, the others are meaningless.
     fn draw(&self, frame: &mut Frame<'_>, area: Rect) {
         let room = usize::from(area.height.saturating_sub(2));
-        let shown = if self.rows.len() > room { room.saturating_sub(1) } else { self.rows.len() };
+        let shown = if self.rows.len() > room {
+            room.saturating_sub(1)
+        } else {
+            self.rows.len()
+        };
         let columns = self.columns(area.width);
-        let rows = self.rows[..shown].iter().map(|row| Row::new(row[..columns].to_vec()));
-        let left_out = (self.rows.len() > shown).then(|| Row::new([format!("… and {} more", self.rows.len() - shown)]));
+        let rows = self.rows[..shown]
+            .iter()
+            .map(|row| Row::new(row[..columns].to_vec()));
+        let left_out = (self.rows.len() > shown)
+            .then(|| Row::new([format!("… and {} more", self.rows.len() - shown)]));
         let heads = Row::new(self.heads[..columns].to_vec()).bold();
         let table = Table::new(rows.chain(left_out), &self.widths[..columns]).header(heads);
         frame.render_widget(table.column_spacing(SPACE), area);
@@ -102,9 +131,17 @@ impl Part {
 
 fn title(watch: &Watch, width: u16) -> String {
     let report = watch.report();
-    let sum = |of: fn(&ProviderReport) -> u64| report.providers.iter().map(of).fold(0, u64::saturating_add);
-    let (held, out) = (text::bytes(sum(|provider| provider.bytes_held)), text::bytes(sum(out)));
-    let what = format!(" shm-pool top  {}  held {held}  out {out}", text::directory(report));
+    let sum = |of: fn(&ProviderReport) -> u64| {
+        report.providers.iter().map(of).fold(0, u64::saturating_add)
+    };
+    let (held, out) = (
+        text::bytes(sum(|provider| provider.bytes_held)),
+        text::bytes(sum(out)),
+    );
+    let what = format!(
+        " shm-pool top  {}  held {held}  out {out}",
+        text::directory(report)
+    );
     let width = usize::from(width).saturating_sub(8);
     format!("{what:<width$.width$}q quits ")
 }
@@ -134,7 +171,12 @@ fn providers(watch: &Watch) -> Part {
 }
 
 fn channels(watch: &Watch) -> Part {
-    let mut all: Vec<_> = watch.report().channels.iter().map(|channel| (watch.rate(channel), channel)).collect();
+    let mut all: Vec<_> = watch
+        .report()
+        .channels
+        .iter()
+        .map(|channel| (watch.rate(channel), channel))
+        .collect();
     all.sort_by(|(one, _), (other, _)| other.total_cmp(one));
     let rows = all.into_iter().map(|(rate, channel)| {
         let fullest = text::fullest(channel);
@@ -157,26 +199,57 @@ fn channels(watch: &Watch) -> Part {
 /// bytes has a full bar.
 fn classes(watch: &Watch) -> Part {
     let mut all = BTreeMap::<u64, (usize, u64)>::new();
-    for class in watch.report().providers.iter().flat_map(|provider| provider.leased.iter().chain(&provider.loaned)) {
+    for class in watch
+        .report()
+        .providers
+        .iter()
+        .flat_map(|provider| provider.leased.iter().chain(&provider.loaned))
+    {
         let (messages, bytes) = all.entry(class.size).or_default();
-        (*messages, *bytes) = (*messages + class.messages, bytes.saturating_add(class.bytes));
+        (*messages, *bytes) = (
+            *messages + class.messages,
+            bytes.saturating_add(class.bytes),
+        );
     }
-    let most = all.values().map(|(_, bytes)| *bytes).max().unwrap_or(0).max(1);
+    let most = all
+        .values()
+        .map(|(_, bytes)| *bytes)
+        .max()
+        .unwrap_or(0)
+        .max(1);
     let mut all: Vec<_> = all.into_iter().collect();
     all.sort_by_key(|(_, (_, bytes))| Reverse(*bytes));
     let rows = all.into_iter().map(|(size, (messages, bytes))| {
         // Even the smallest class has a visible bar.
         let length = (bytes.saturating_mul(BAR) / most).max(1) as usize;
-        vec![text::bytes(size), "█".repeat(length), text::bytes(bytes), messages.to_string()]
+        vec![
+            text::bytes(size),
+            "█".repeat(length),
+            text::bytes(bytes),
+            messages.to_string(),
+        ]
     });
-    Part { heads: vec!["CLASS UP TO", "", "OUT", "MESSAGES"], widths: widths([12, 0, 10, 10]), rows: rows.collect() }
+    Part {
+        heads: vec!["CLASS UP TO", "", "OUT", "MESSAGES"],
+        widths: widths([12, 0, 10, 10]),
+        rows: rows.collect(),
+    }
 }
 
 fn holders(watch: &Watch) -> Part {
-    let rows = who::holders(watch.report()).into_iter().map(|(holder, holding)| {
-        let age = holding.oldest.map_or(text::NONE.to_owned(), |age| format!("{}s", age.as_secs()));
-        vec![holder.text(), text::bytes_or_none(holding.owns), holding.has().text(), age]
-    });
+    let rows = who::holders(watch.report())
+        .into_iter()
+        .map(|(holder, holding)| {
+            let age = holding
+                .oldest
+                .map_or(text::NONE.to_owned(), |age| format!("{}s", age.as_secs()));
+            vec![
+                holder.text(),
+                text::bytes_or_none(holding.owns),
+                holding.has().text(),
+                age,
+            ]
+        });
     Part {
         heads: vec!["PROCESS", "OWNS", "HAS", "FOR AT LEAST"],
         widths: widths([0, 10, 18, 12]),
@@ -186,7 +259,13 @@ fn holders(watch: &Watch) -> Part {
 
 /// Returns the constraints of columns; one of width 0 takes the remaining space.
 fn widths<const N: usize>(widths: [u16; N]) -> Vec<Constraint> {
-    let width = |width| if width == 0 { Constraint::Fill(1) } else { Constraint::Length(width) };
+    let width = |width| {
+        if width == 0 {
+            Constraint::Fill(1)
+        } else {
+            Constraint::Length(width)
+        }
+    };
     widths.into_iter().map(width).collect()
 }
 

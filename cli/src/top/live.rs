@@ -38,9 +38,15 @@ fn inputs() -> Fallible<Receiver<Input>> {
     let (events, inputs) = mpsc::channel();
     let of_signals = events.clone();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
-    thread::spawn(move || signals.forever().try_for_each(|signal| of_signals.send(Input::Signal(signal))));
+    thread::spawn(move || {
+        signals
+            .forever()
+            .try_for_each(|signal| of_signals.send(Input::Signal(signal)))
+    });
     // Ends when the terminal is closed, which also raises SIGHUP.
-    thread::spawn(move || while event::read().is_ok_and(|event| events.send(Input::Event(event)).is_ok()) {});
+    thread::spawn(move || {
+        while event::read().is_ok_and(|event| events.send(Input::Event(event)).is_ok()) {}
+    });
     Ok(inputs)
 }
 
@@ -69,7 +75,10 @@ fn show(
 }
 
 fn is_end(event: &Event) -> bool {
-    let Some(key) = event.as_key_press_event() else { return false };
-    let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    let Some(key) = event.as_key_press_event() else {
+        return false;
+    };
+    let is_interrupt =
+        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
     matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) || is_interrupt
 }

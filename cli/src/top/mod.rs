@@ -26,7 +26,11 @@ pub(crate) fn run(scope: &Scope, options: &Top) -> Fallible<Answer> {
     // A rate takes two looks.
     thread::sleep(options.interval);
     watch.look()?;
-    Ok(Answer::fine(if scope.json { json::of(&document(&watch))? } else { frame::text(&watch)? }))
+    Ok(Answer::fine(if scope.json {
+        json::of(&document(&watch))?
+    } else {
+        frame::text(&watch)?
+    }))
 }
 
 fn document(watch: &Watch) -> json::Document {

@@ -22,7 +22,13 @@ impl Watch {
     pub(super) fn new(mut inspector: Inspector) -> Result<Self, OsError> {
         let report = inspector.report()?;
         let before = sent(&report);
-        Ok(Self { inspector, report, at: Instant::now(), seconds: 0.0, before })
+        Ok(Self {
+            inspector,
+            report,
+            at: Instant::now(),
+            seconds: 0.0,
+            before,
+        })
     }
 
     pub(super) fn look(&mut self) -> Result<(), OsError> {
@@ -43,8 +49,14 @@ impl Watch {
     /// from the next look on.
     pub(super) fn rate(&self, channel: &ChannelReport) -> f64 {
         let name = text::name_of_channel(channel);
-        let since = |branch, sent: u64| Some(sent.saturating_sub(*self.before.get(&(name.clone(), branch))?));
-        let most = channel.receivers.iter().filter_map(|receiver| since(receiver.id, receiver.sent)).max();
+        let since = |branch, sent: u64| {
+            Some(sent.saturating_sub(*self.before.get(&(name.clone(), branch))?))
+        };
+        let most = channel
+            .receivers
+            .iter()
+            .filter_map(|receiver| since(receiver.id, receiver.sent))
+            .max();
         match most {
             Some(messages) if self.seconds > 0.0 => messages as f64 / self.seconds,
             _ => 0.0,
@@ -56,7 +68,9 @@ fn sent(report: &Report) -> Sent {
     let of = |channel: &ChannelReport| {
         let name = text::name_of_channel(channel);
         let receivers = channel.receivers.iter();
-        receivers.map(|receiver| ((name.clone(), receiver.id), receiver.sent)).collect::<Vec<_>>()
+        receivers
+            .map(|receiver| ((name.clone(), receiver.id), receiver.sent))
+            .collect::<Vec<_>>()
     };
     report.channels.iter().flat_map(of).collect()
 }
@@ -74,12 +88,18 @@ mod tests {
         let prefix = format!("cli-{}-rates", std::process::id());
         let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
         let client = Client::builder().name_prefix(&prefix).build().unwrap();
-        let mut publisher = Publisher::builder().receivers(2).capacity(16).create(&provider, "c").unwrap();
-        let mut send = |count| (0..count).for_each(|_| assert!(publisher.try_send_bytes(b"message").is_ok()));
+        let mut publisher = Publisher::builder()
+            .receivers(2)
+            .capacity(16)
+            .create(&provider, "c")
+            .unwrap();
+        let mut send =
+            |count| (0..count).for_each(|_| assert!(publisher.try_send_bytes(b"message").is_ok()));
         let _one = Receiver::open(&client, "c").unwrap();
         send(3);
         let mut watch = Watch::new(Inspector::new().prefix(&prefix)).unwrap();
-        let sent = |watch: &Watch| (watch.rate(&watch.report().channels[0]) * watch.seconds).round();
+        let sent =
+            |watch: &Watch| (watch.rate(&watch.report().channels[0]) * watch.seconds).round();
         assert_eq!(sent(&watch), 0.0);
         send(5);
         watch.look().unwrap();

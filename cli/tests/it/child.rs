@@ -27,7 +27,10 @@ pub(crate) enum Task {
     /// Builds a provider and serves [`Ask`] requests.
     Owner { prefix: String, max_bytes: usize },
     /// Attaches to messages, answers, and holds them until the socket closes.
-    Subscriber { prefix: String, messages: Vec<[u8; Descriptor::SIZE]> },
+    Subscriber {
+        prefix: String,
+        messages: Vec<[u8; Descriptor::SIZE]>,
+    },
     /// Opens a channel, answers, and receives nothing.
     Receiver { prefix: String, channel: String },
     /// Sends a message, answers, and stays until the socket closes.
@@ -73,22 +76,36 @@ impl Child {
         link.set_read_timeout(Some(PATIENCE))?;
         let mut command = this_test("child::entry", task)?;
         // libtest prints to standard output, so the socket is standard input.
-        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
+        command
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null());
         prepare(&mut command);
-        Ok(Self { process: process::Child::start("child", &mut command)?, link })
+        Ok(Self {
+            process: process::Child::start("child", &mut command)?,
+            link,
+        })
     }
 
     /// Starts an owner and waits for its provider. Its command line names the prefix.
     pub(crate) fn owner(prefix: &str, max_bytes: usize) -> (Self, ProviderId) {
-        let task = Task::Owner { prefix: prefix.to_owned(), max_bytes };
-        let owner = Self::start_as(&format!("/opt/robot/{prefix} --device /dev/{prefix}0"), &task);
+        let task = Task::Owner {
+            prefix: prefix.to_owned(),
+            max_bytes,
+        };
+        let owner = Self::start_as(
+            &format!("/opt/robot/{prefix} --device /dev/{prefix}0"),
+            &task,
+        );
         let id = owner.ask::<u64>(&Ask::Id);
         (owner, ProviderId::from_u64(id))
     }
 
     /// Starts a subscriber and waits until it has attached to these messages.
     pub(crate) fn subscriber(prefix: &str, messages: &[[u8; Descriptor::SIZE]]) -> Self {
-        let task = Task::Subscriber { prefix: prefix.to_owned(), messages: messages.to_vec() };
+        let task = Task::Subscriber {
+            prefix: prefix.to_owned(),
+            messages: messages.to_vec(),
+        };
         let subscriber = Self::start_as("/opt/robot/viewer --topic /front/image", &task);
         subscriber.hear::<()>();
         subscriber
@@ -112,7 +129,10 @@ impl Child {
     pub(crate) fn stop(&self) {
         let id = Pid::from_raw(self.id() as i32);
         kill(id, Signal::SIGSTOP).unwrap();
-        assert!(matches!(waitpid(id, Some(WaitPidFlag::WUNTRACED)), Ok(WaitStatus::Stopped(..))));
+        assert!(matches!(
+            waitpid(id, Some(WaitPidFlag::WUNTRACED)),
+            Ok(WaitStatus::Stopped(..))
+        ));
     }
 
     /// Sends SIGKILL and reaps the process.
@@ -135,7 +155,9 @@ impl Child {
 /// The program of every child. Does nothing when run by hand.
 #[test]
 fn entry() {
-    let Some(task) = process::task::<Task>() else { return };
+    let Some(task) = process::task::<Task>() else {
+        return;
+    };
     end_with_parent().unwrap();
     let link = UnixStream::from(inherited_input().unwrap());
     match task {
@@ -157,7 +179,12 @@ fn entry() {
 }
 
 fn owner(link: &UnixStream, prefix: &str, max_bytes: usize) {
-    let provider = Provider::builder().name_prefix(prefix).max_bytes(max_bytes).max_shared(64).build().unwrap();
+    let provider = Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(max_bytes)
+        .max_shared(64)
+        .build()
+        .unwrap();
     let mut messages = Vec::new();
     while let Some(asked) = wire::receive(link).unwrap() {
         match asked {
@@ -167,10 +194,16 @@ fn owner(link: &UnixStream, prefix: &str, max_bytes: usize) {
                 wire::send(link, &()).unwrap();
             }
             Ask::Publish(len) => {
-                let published: Published = provider.alloc(len).map_err(|error| error.to_string()).map(|buffer| {
-                    messages.push(buffer.freeze());
-                    messages[messages.len() - 1].descriptor().unwrap().to_bytes()
-                });
+                let published: Published = provider
+                    .alloc(len)
+                    .map_err(|error| error.to_string())
+                    .map(|buffer| {
+                        messages.push(buffer.freeze());
+                        messages[messages.len() - 1]
+                            .descriptor()
+                            .unwrap()
+                            .to_bytes()
+                    });
                 wire::send(link, &published).unwrap();
             }
         }
@@ -179,7 +212,11 @@ fn owner(link: &UnixStream, prefix: &str, max_bytes: usize) {
 
 fn subscriber(link: &UnixStream, prefix: &str, messages: &[[u8; Descriptor::SIZE]]) {
     let client = Client::builder().name_prefix(prefix).build().unwrap();
-    let attach = |bytes: &[u8; Descriptor::SIZE]| client.attach(&Descriptor::from_bytes(*bytes).unwrap()).unwrap();
+    let attach = |bytes: &[u8; Descriptor::SIZE]| {
+        client
+            .attach(&Descriptor::from_bytes(*bytes).unwrap())
+            .unwrap()
+    };
     let _views: Vec<_> = messages.iter().map(attach).collect();
     say_and_stay(link);
 }

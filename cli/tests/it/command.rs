@@ -30,15 +30,25 @@ impl Said {
     /// Returns the line with this word, if it succeeded.
     pub(crate) fn line(self, word: &str) -> String {
         let text = self.fine();
-        text.lines().find(|line| line.contains(word)).unwrap_or_else(|| panic!("no {word}:\n{text}")).to_owned()
+        text.lines()
+            .find(|line| line.contains(word))
+            .unwrap_or_else(|| panic!("no {word}:\n{text}"))
+            .to_owned()
     }
 }
 
 impl From<Output> for Said {
     fn from(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        let code = output.status.code().unwrap_or_else(|| panic!("{}", output.status));
-        Self { text: text(output.stdout), errors: text(output.stderr), code }
+        let code = output
+            .status
+            .code()
+            .unwrap_or_else(|| panic!("{}", output.status));
+        Self {
+            text: text(output.stdout),
+            errors: text(output.stderr),
+            code,
+        }
     }
 }
 
@@ -61,7 +71,9 @@ pub(crate) struct Names {
 impl Names {
     /// `test` is short, and unique to the test.
     pub(crate) fn new(test: &str) -> Self {
-        Self { prefix: format!("cli-{}-{test}", std::process::id()) }
+        Self {
+            prefix: format!("cli-{}-{test}", std::process::id()),
+        }
     }
 
     /// Runs the command for this prefix only.
@@ -95,6 +107,9 @@ impl Drop for Names {
             // A failed test may leave objects behind.
             let _ = fs::remove_file(PathBuf::from(procfs::OBJECTS).join(name));
         }
-        assert!(std::thread::panicking() || left.is_empty(), "left behind: {left:?}");
+        assert!(
+            std::thread::panicking() || left.is_empty(),
+            "left behind: {left:?}"
+        );
     }
 }

@@ -18,17 +18,47 @@ fn readme_lists_every_field() {
     let _publisher = Publisher::create(&provider, "c").unwrap();
     let _receiver = Receiver::open(&names.client(), "c").unwrap();
     let mut fields = BTreeSet::new();
-    for command in [&["ls"][..], &["who", "--for", "0s"], &["sweep"], &["top", "--interval", "100ms"]] {
-        collect(&names.run(&[command, &["--json"]].concat()).json(), &mut fields);
+    for command in [
+        &["ls"][..],
+        &["who", "--for", "0s"],
+        &["sweep"],
+        &["top", "--interval", "100ms"],
+    ] {
+        collect(
+            &names.run(&[command, &["--json"]].concat()).json(),
+            &mut fields,
+        );
     }
-    let (_, tables) = include_str!("../../README.md").split_once("## JSON").unwrap();
-    let is_field = |text: &&str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let (_, tables) = include_str!("../../README.md")
+        .split_once("## JSON")
+        .unwrap();
+    let is_field = |text: &&str| {
+        text.bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    };
     // Between backticks; without what stands between brackets, if that names values or commands.
-    let rows = tables.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
-    let named = rows.flat_map(|(_, fields)| fields.split('`').skip(1).step_by(2)).filter(is_field);
-    let values =
-        ["alive", "starting", "dead", "unusable", "block", "drop_newest", "drop_oldest", "show", "top", "null"];
-    let documented: BTreeSet<_> = named.filter(|name| !values.contains(name)).map(str::to_owned).collect();
+    let rows = tables
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+    let named = rows
+        .flat_map(|(_, fields)| fields.split('`').skip(1).step_by(2))
+        .filter(is_field);
+    let values = [
+        "alive",
+        "starting",
+        "dead",
+        "unusable",
+        "block",
+        "drop_newest",
+        "drop_oldest",
+        "show",
+        "top",
+        "null",
+    ];
+    let documented: BTreeSet<_> = named
+        .filter(|name| !values.contains(name))
+        .map(str::to_owned)
+        .collect();
     assert_eq!(documented, fields);
     names.run(&["sweep", "--yes"]).fine();
     subscriber.shut_down();

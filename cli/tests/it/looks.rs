@@ -21,26 +21,49 @@ fn stopped_subscriber() {
 
     let line = names.run(&["who", "--for", "10ms"]).line("STOPPED");
     assert!(line.starts_with(&subscriber.id().to_string()), "{line}");
-    assert!(line.contains("40.0 MiB in 1") && line.contains("at least"), "{line}");
+    assert!(
+        line.contains("40.0 MiB in 1") && line.contains("at least"),
+        "{line}"
+    );
     let once = names.run(&["who", "--for", "0s"]).line("STOPPED");
     assert!(!once.contains("at least"), "one look tells no time: {once}");
 
     let who = names.run(&["who", "--for", "10ms", "--json"]).json();
-    let [holder, other] = &who["holders"].as_array().unwrap()[..] else { panic!("{who}") };
+    let [holder, other] = &who["holders"].as_array().unwrap()[..] else {
+        panic!("{who}")
+    };
     assert_eq!(holder["process"]["id"], subscriber.id());
     assert_eq!(holder["process"]["is_stopped"], true);
-    assert_eq!((&holder["bytes_leased"], &holder["messages_leased"]), (&json!(40 * MIB), &json!(1)));
+    assert_eq!(
+        (&holder["bytes_leased"], &holder["messages_leased"]),
+        (&json!(40 * MIB), &json!(1))
+    );
     assert!(holder["oldest_seconds"].as_f64().unwrap() >= 0.01, "{who}");
-    assert_eq!((&other["process"]["id"], &other["bytes_leased"]), (&json!(owner.id()), &json!(0)));
+    assert_eq!(
+        (&other["process"]["id"], &other["bytes_leased"]),
+        (&json!(owner.id()), &json!(0))
+    );
     assert!(other["bytes_owned"].as_u64().unwrap() >= 40 * MIB, "{who}");
     assert_eq!(who["unseen"]["ends_without_process"], 0);
 
     let name = format!("{}.{id}", names.prefix);
     let line = names.run(&["ls"]).line(&name);
-    assert!(line.contains("alive") && line.contains(&owner.id().to_string()) && line.contains("40.0 MiB"), "{line}");
+    assert!(
+        line.contains("alive")
+            && line.contains(&owner.id().to_string())
+            && line.contains("40.0 MiB"),
+        "{line}"
+    );
     let shown = names.run(&["show", &id.to_string()]).fine();
-    let stopped = shown.lines().find(|line| line.ends_with(" 0") && line.contains("STOPPED")).unwrap();
-    assert_eq!(stopped.split_whitespace().rev().take(3).collect::<Vec<_>>(), ["0", "2", "1"], "{shown}");
+    let stopped = shown
+        .lines()
+        .find(|line| line.ends_with(" 0") && line.contains("STOPPED"))
+        .unwrap();
+    assert_eq!(
+        stopped.split_whitespace().rev().take(3).collect::<Vec<_>>(),
+        ["0", "2", "1"],
+        "{shown}"
+    );
     assert_eq!(names.run(&["show", &name]).fine(), shown, "with the prefix");
     let shown = names.run(&["show", &id.to_string(), "--json"]).json();
     assert_eq!(shown["providers"][0]["id"], id.to_string());
@@ -58,36 +81,70 @@ fn stopped_subscriber() {
 fn channels() {
     let names = Names::new("channels");
     let provider = names.provider().build().unwrap();
-    let mut alone = Sender::builder().capacity(8).create(&provider, "alone").unwrap();
+    let mut alone = Sender::builder()
+        .capacity(8)
+        .create(&provider, "alone")
+        .unwrap();
     (0..3).for_each(|_| alone.send_bytes(b"early").unwrap());
-    let mut many = Publisher::builder().receivers(4).capacity(4).create(&provider, "many").unwrap();
-    let receiver = Child::start(&Task::Receiver { prefix: names.prefix.clone(), channel: "many".to_owned() });
+    let mut many = Publisher::builder()
+        .receivers(4)
+        .capacity(4)
+        .create(&provider, "many")
+        .unwrap();
+    let receiver = Child::start(&Task::Receiver {
+        prefix: names.prefix.clone(),
+        channel: "many".to_owned(),
+    });
     receiver.hear::<()>();
     (0..4).for_each(|number| assert_eq!(many.try_send_bytes(&[number]).unwrap().receivers, 1));
 
     let ls = names.run(&["ls", "--json"]).json();
-    let [alone, many] = &ls["channels"].as_array().unwrap()[..] else { panic!("{ls}") };
+    let [alone, many] = &ls["channels"].as_array().unwrap()[..] else {
+        panic!("{ls}")
+    };
     assert_eq!(
         (&alone["name"], &alone["is_publisher"], &alone["state"]),
         (&json!("alone"), &json!(false), &json!("alive"))
     );
     assert_eq!(
         (&alone["sender"]["id"], &alone["provider"]),
-        (&json!(std::process::id()), &json!(provider.id().to_string()))
+        (
+            &json!(std::process::id()),
+            &json!(provider.id().to_string())
+        )
     );
-    assert_eq!((&alone["receivers"][0]["waiting"], &alone["receivers"][0]["capacity"]), (&json!(3), &json!(8)));
+    assert_eq!(
+        (
+            &alone["receivers"][0]["waiting"],
+            &alone["receivers"][0]["capacity"]
+        ),
+        (&json!(3), &json!(8))
+    );
     let theirs = &many["receivers"][0];
     assert_eq!(
-        (&theirs["process"]["id"], &theirs["waiting"], &theirs["sent"]),
+        (
+            &theirs["process"]["id"],
+            &theirs["waiting"],
+            &theirs["sent"]
+        ),
         (&json!(receiver.id()), &json!(4), &json!(4))
     );
     assert_eq!(theirs["id"].as_str().unwrap().len(), 16);
     let line = names.run(&["ls"]).line(".many");
-    assert!(line.contains(&std::process::id().to_string()) && line.ends_with("1          4/4"), "{line}");
+    assert!(
+        line.contains(&std::process::id().to_string()) && line.ends_with("1          4/4"),
+        "{line}"
+    );
     let line = names.run(&["ls"]).line(".alone");
-    assert!(line.ends_with("0          3/8"), "no receiver has opened it: {line}");
+    assert!(
+        line.ends_with("0          3/8"),
+        "no receiver has opened it: {line}"
+    );
     let shown = names.run(&["show", "many"]).fine();
-    assert!(shown.contains("drop oldest") && shown.contains(&receiver.id().to_string()), "{shown}");
+    assert!(
+        shown.contains("drop oldest") && shown.contains(&receiver.id().to_string()),
+        "{shown}"
+    );
     let line = names.run(&["who", "--for", "0s"]).line(".many 4/4");
     assert!(line.starts_with(&receiver.id().to_string()), "{line}");
     receiver.shut_down();
@@ -98,36 +155,83 @@ fn channels() {
 fn receiver_loans() {
     let names = Names::new("borrows");
     let provider = names.provider().build().unwrap();
-    let mut publisher = Publisher::builder().receivers(1).capacity(4).create(&provider, "frames").unwrap();
-    let receiver = Child::start(&Task::Receiver { prefix: names.prefix.clone(), channel: "frames".to_owned() });
+    let mut publisher = Publisher::builder()
+        .receivers(1)
+        .capacity(4)
+        .create(&provider, "frames")
+        .unwrap();
+    let receiver = Child::start(&Task::Receiver {
+        prefix: names.prefix.clone(),
+        channel: "frames".to_owned(),
+    });
     receiver.hear::<()>();
     receiver.stop();
     for _ in 0..2 {
-        assert_eq!(publisher.send(provider.alloc(3 << 20).unwrap().freeze()).unwrap().receivers, 1);
+        assert_eq!(
+            publisher
+                .send(provider.alloc(3 << 20).unwrap().freeze())
+                .unwrap()
+                .receivers,
+            1
+        );
     }
     let line = names.run(&["who", "--for", "10ms"]).line("STOPPED");
     assert!(line.starts_with(&receiver.id().to_string()), "{line}");
-    assert!(line.contains("6.0 MiB in 2") && line.contains("at least"), "{line}");
+    assert!(
+        line.contains("6.0 MiB in 2") && line.contains("at least"),
+        "{line}"
+    );
     let who = names.run(&["who", "--for", "10ms", "--json"]).json();
-    let [holder, other] = &who["holders"].as_array().unwrap()[..] else { panic!("{who}") };
+    let [holder, other] = &who["holders"].as_array().unwrap()[..] else {
+        panic!("{who}")
+    };
     assert_eq!(holder["process"]["id"], receiver.id());
-    assert_eq!((&holder["bytes_borrowed"], &holder["messages_borrowed"]), (&json!(6 * MIB), &json!(2)));
-    assert_eq!((&holder["bytes_leased"], &other["bytes_borrowed"]), (&json!(0), &json!(0)));
+    assert_eq!(
+        (&holder["bytes_borrowed"], &holder["messages_borrowed"]),
+        (&json!(6 * MIB), &json!(2))
+    );
+    assert_eq!(
+        (&holder["bytes_leased"], &other["bytes_borrowed"]),
+        (&json!(0), &json!(0))
+    );
     let provider_line = names.run(&["ls"]).line(&provider.id().to_string());
     assert!(provider_line.contains("6.0 MiB"), "{provider_line}");
     let shown = names.run(&["show", &provider.id().to_string()]).fine();
-    assert!(shown.contains("LOANED CLASS") && shown.contains("6.0 MiB"), "{shown}");
+    assert!(
+        shown.contains("LOANED CLASS") && shown.contains("6.0 MiB"),
+        "{shown}"
+    );
     let line = names.run(&["show", "frames"]).line("STOPPED");
-    assert!(line.contains(" 2/2048 ") && line.ends_with("6.0 MiB"), "{line}");
+    assert!(
+        line.contains(" 2/2048 ") && line.ends_with("6.0 MiB"),
+        "{line}"
+    );
     let frame = names.run(&["top", "--once", "--interval", "100ms"]).fine();
-    assert_eq!(frame.lines().map(|line| line.matches('█').count()).max(), Some(40), "{frame}");
-    assert!(frame.lines().any(|line| line.contains("STOPPED") && line.contains("6.0 MiB in 2")), "{frame}");
+    assert_eq!(
+        frame.lines().map(|line| line.matches('█').count()).max(),
+        Some(40),
+        "{frame}"
+    );
+    assert!(
+        frame
+            .lines()
+            .any(|line| line.contains("STOPPED") && line.contains("6.0 MiB in 2")),
+        "{frame}"
+    );
 
     receiver.kill();
-    let line = names.run(&["who", "--for", "0s"]).line("not there: receiver ");
-    assert!(line.contains(".frames") && line.contains("6.0 MiB in 2"), "{line}");
+    let line = names
+        .run(&["who", "--for", "0s"])
+        .line("not there: receiver ");
+    assert!(
+        line.contains(".frames") && line.contains("6.0 MiB in 2"),
+        "{line}"
+    );
     provider.reclaim();
-    assert!(!names.run(&["who", "--for", "0s"]).fine().contains("not there"));
+    assert!(!names
+        .run(&["who", "--for", "0s"])
+        .fine()
+        .contains("not there"));
 }
 
 /// Scripts can rely on the exit codes.
@@ -137,17 +241,35 @@ fn exit_codes() {
     let codes = |arguments: &[&str]| names.run(arguments).code;
     assert_eq!(codes(&["ls", "--check"]), 0);
     let absent = names.run(&["show", "absent"]);
-    assert!(absent.code == 3 && absent.text.contains("\"absent\""), "{absent:?}");
+    assert!(
+        absent.code == 3 && absent.text.contains("\"absent\""),
+        "{absent:?}"
+    );
     let absent = names.run(&["show", "absent", "--json"]);
     let found: Value = serde_json::from_str(&absent.text).unwrap();
-    assert_eq!((absent.code, &found["providers"], &found["channels"]), (3, &json!([]), &json!([])));
-    for wrong in [&["list"][..], &[], &["show"], &["who", "--for", "soon"], &["top", "--interval", "1ms"]] {
+    assert_eq!(
+        (absent.code, &found["providers"], &found["channels"]),
+        (3, &json!([]), &json!([]))
+    );
+    for wrong in [
+        &["list"][..],
+        &[],
+        &["show"],
+        &["who", "--for", "soon"],
+        &["top", "--interval", "1ms"],
+    ] {
         let said = names.run(wrong);
-        assert!(said.code == 2 && said.text.is_empty() && !said.errors.is_empty(), "{said:?}");
+        assert!(
+            said.code == 2 && said.text.is_empty() && !said.errors.is_empty(),
+            "{said:?}"
+        );
     }
     for command in ["ls", "who", "sweep", "top"] {
         let said = run(&[command, "--directory", "/nowhere/at/all"]);
-        assert!(said.code == 1 && said.errors.contains("/nowhere/at/all") && said.text.is_empty(), "{said:?}");
+        assert!(
+            said.code == 1 && said.errors.contains("/nowhere/at/all") && said.text.is_empty(),
+            "{said:?}"
+        );
     }
     let (owner, _) = Child::owner(&names.prefix, 1 << 20);
     assert_eq!(codes(&["ls", "--check"]), 0);
@@ -155,21 +277,37 @@ fn exit_codes() {
     assert_eq!((codes(&["ls", "--check"]), codes(&["ls"])), (4, 0));
     names.run(&["sweep", "--yes"]).fine();
     let help = run(&["--help"]).fine();
-    assert!((0..=4).all(|code| help.contains(&format!("\n  {code}  "))), "{help}");
+    assert!(
+        (0..=4).all(|code| help.contains(&format!("\n  {code}  "))),
+        "{help}"
+    );
 }
 
 /// `shm-pool ls | head -1` does not panic.
 #[test]
 fn broken_pipe() {
     let names = Names::new("pipe");
-    for arguments in
-        [&["ls"][..], &["ls", "--json"], &["who", "--for", "0s"], &["top", "--once"], &["sweep"], &["--help"]]
-    {
+    for arguments in [
+        &["ls"][..],
+        &["ls", "--json"],
+        &["who", "--for", "0s"],
+        &["top", "--once"],
+        &["sweep"],
+        &["--help"],
+    ] {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         let mut command = shm_pool(&[&["--prefix", &names.prefix], arguments].concat());
-        let output = command.stdout(Stdio::from(writer)).stderr(Stdio::piped()).output().unwrap();
-        assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]), "{arguments:?}");
+        let output = command
+            .stdout(Stdio::from(writer))
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        assert_eq!(
+            (output.status.code(), &output.stderr[..]),
+            (Some(0), &b""[..]),
+            "{arguments:?}"
+        );
     }
 }
 
@@ -187,17 +325,35 @@ fn invalid_prefixes() {
 #[test]
 fn control_characters_are_escaped() {
     let names = Names::new("bidi");
-    let task = Task::Owner { prefix: names.prefix.clone(), max_bytes: 1 << 20 };
+    let task = Task::Owner {
+        prefix: names.prefix.clone(),
+        max_bytes: 1 << 20,
+    };
     let owner = Child::start_as("/bin/\u{202e}tac\u{2066}\u{200f}\u{9b}x", &task);
     let id = owner.ask::<u64>(&Ask::Id);
     let id = format!("{id:016x}");
-    for command in [&["ls"][..], &["who", "--for", "0s"], &["show", &id], &["top", "--once", "--interval", "100ms"]] {
+    for command in [
+        &["ls"][..],
+        &["who", "--for", "0s"],
+        &["show", &id],
+        &["top", "--once", "--interval", "100ms"],
+    ] {
         let text = names.run(command).fine();
-        assert!(text.contains("\\u{202e}tac\\u{2066}"), "{command:?}: {}", text.escape_unicode());
-        assert!(!text.contains(['\u{202e}', '\u{2066}', '\u{200f}', '\u{9b}']), "{command:?}");
+        assert!(
+            text.contains("\\u{202e}tac\\u{2066}"),
+            "{command:?}: {}",
+            text.escape_unicode()
+        );
+        assert!(
+            !text.contains(['\u{202e}', '\u{2066}', '\u{200f}', '\u{9b}']),
+            "{command:?}"
+        );
     }
     let said = run(&["--directory", "/no/\u{202e}where", "ls"]);
-    assert!(said.errors.contains("\\u{202e}") && !said.errors.contains('\u{202e}'), "{said:?}");
+    assert!(
+        said.errors.contains("\\u{202e}") && !said.errors.contains('\u{202e}'),
+        "{said:?}"
+    );
     owner.shut_down();
 }
 

@@ -17,7 +17,9 @@ const MIB: usize = 1 << 20;
 /// The operator neither restarts everything nor guesses which files are safe to delete.
 #[test]
 fn readme_session() {
-    match Child::start_with(&Task::Session, |command| give_shm(command, b"size=61m,mode=1777\0")) {
+    match Child::start_with(&Task::Session, |command| {
+        give_shm(command, b"size=61m,mode=1777\0")
+    }) {
         Ok(session) => {
             println!("{}", session.hear::<String>());
             session.finish();
@@ -38,22 +40,40 @@ pub(crate) fn run(link: &UnixStream) {
     viewer.stop();
     let mut transcript = df(&["-h"]);
     let publish = |len: usize| camera.ask::<Published>(&Ask::Publish(len)).map(drop);
-    assert!(publish(8 * MIB).unwrap_err().contains("/dev/shm has"), "it is full");
+    assert!(
+        publish(8 * MIB).unwrap_err().contains("/dev/shm has"),
+        "it is full"
+    );
 
     // Find out what fills /dev/shm.
     assert!(free() <= MIB, "{}", free());
     let ls = tell(&mut transcript, &["ls", "--check"]);
     assert_eq!(ls.code, 4);
-    let line = |name: &str| ls.text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
-    assert!(line("lidar.").contains("orphan") && line("camera.").contains("alive"), "{}", ls.text);
+    let line = |name: &str| {
+        ls.text
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap()
+            .to_owned()
+    };
+    assert!(
+        line("lidar.").contains("orphan") && line("camera.").contains("alive"),
+        "{}",
+        ls.text
+    );
 
     // See what can be removed.
     let before = procfs::objects("");
     let plan = tell(&mut transcript, &["sweep"]).fine();
-    assert!(plan.contains("would remove 2 objects, 20.") && plan.contains(&dead.to_string()), "{plan}");
+    assert!(
+        plan.contains("would remove 2 objects, 20.") && plan.contains(&dead.to_string()),
+        "{plan}"
+    );
     assert_eq!(procfs::objects(""), before);
     let full = free();
-    assert!(tell(&mut transcript, &["sweep", "--yes"]).fine().starts_with("removed 2 objects, 20."));
+    assert!(tell(&mut transcript, &["sweep", "--yes"])
+        .fine()
+        .starts_with("removed 2 objects, 20."));
     assert!(free() >= full + 20 * MIB && tell(&mut transcript, &["ls", "--check"]).code == 0);
     publish(8 * MIB).expect("room for one more");
 
@@ -61,9 +81,18 @@ pub(crate) fn run(link: &UnixStream) {
     camera.ask::<()>(&Ask::Forget);
     assert!(publish(20 * MIB).unwrap_err().contains("leased"));
     let who = tell(&mut transcript, &["who"]).line("STOPPED");
-    assert!(who.contains("40.0 MiB in 2") && who.contains("at least 1s"), "{who}");
+    assert!(
+        who.contains("40.0 MiB in 2") && who.contains("at least 1s"),
+        "{who}"
+    );
     let top = tell(&mut transcript, &["top", "--once"]).fine();
-    assert_eq!(top.lines().filter(|line| line.contains("STOPPED") || line.contains('█')).count(), 2, "{top}");
+    assert_eq!(
+        top.lines()
+            .filter(|line| line.contains("STOPPED") || line.contains('█'))
+            .count(),
+        2,
+        "{top}"
+    );
     let holder: i32 = who.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(holder, viewer.id() as i32);
     kill(Pid::from_raw(holder), Signal::SIGKILL).unwrap();
@@ -75,7 +104,10 @@ pub(crate) fn run(link: &UnixStream) {
     camera.ask::<()>(&Ask::Forget);
     transcript += &format!("$ kill -9 {holder}\n\n");
     let healthy = tell(&mut transcript, &["ls", "--check"]).fine();
-    assert!(!healthy.contains("lidar") && !healthy.contains("orphan"), "{healthy}");
+    assert!(
+        !healthy.contains("lidar") && !healthy.contains("orphan"),
+        "{healthy}"
+    );
     camera.shut_down();
     assert_eq!(procfs::objects(""), [""; 0]);
     wire::send(link, &transcript).unwrap();
@@ -90,11 +122,26 @@ fn tell(transcript: &mut String, arguments: &[&str]) -> Said {
 
 /// Returns the output of `df` for /dev/shm, as the operator sees it.
 fn df(options: &[&str]) -> String {
-    let df = Command::new("df").args(options).arg(procfs::OBJECTS).output().unwrap();
-    format!("$ df {} {}\n{}\n", options.join(" "), procfs::OBJECTS, Said::from(df).fine())
+    let df = Command::new("df")
+        .args(options)
+        .arg(procfs::OBJECTS)
+        .output()
+        .unwrap();
+    format!(
+        "$ df {} {}\n{}\n",
+        options.join(" "),
+        procfs::OBJECTS,
+        Said::from(df).fine()
+    )
 }
 
 /// Returns the free bytes of /dev/shm, according to `df`.
 fn free() -> usize {
-    df(&["-B1", "--output=avail"]).lines().nth(2).unwrap().trim().parse().unwrap()
+    df(&["-B1", "--output=avail"])
+        .lines()
+        .nth(2)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
 }

@@ -12,8 +12,20 @@ use std::path::Path;
 /// Returns the objects with their inodes and change times.
 fn state(names: &Names) -> Vec<(String, u64, i64, i64)> {
     let metadata = |name: &String| fs::metadata(format!("/dev/shm/{name}")).unwrap();
-    let objects = names.objects().into_iter().map(|name| (metadata(&name), name));
-    objects.map(|(metadata, name)| (name, metadata.ino(), metadata.ctime(), metadata.ctime_nsec())).collect()
+    let objects = names
+        .objects()
+        .into_iter()
+        .map(|name| (metadata(&name), name));
+    objects
+        .map(|(metadata, name)| {
+            (
+                name,
+                metadata.ino(),
+                metadata.ctime(),
+                metadata.ctime_nsec(),
+            )
+        })
+        .collect()
 }
 
 /// A dry run deletes nothing, and `--yes` removes what the dry run listed.
@@ -30,18 +42,38 @@ fn dry_run_and_yes() {
     let said = names.run(&["sweep"]).fine();
     let promised = names.run(&["sweep", "--json"]).json();
     assert_eq!(state(&names), before);
-    assert!(said.contains(&id.to_string()) && !said.contains(&other.to_string()), "{said}");
-    assert!(said.contains("would remove 2 objects, ") && said.contains("--yes"), "{said}");
-    assert_eq!((&promised["done"], &promised["objects"]), (&Value::from(false), &Value::from(2)));
+    assert!(
+        said.contains(&id.to_string()) && !said.contains(&other.to_string()),
+        "{said}"
+    );
+    assert!(
+        said.contains("would remove 2 objects, ") && said.contains("--yes"),
+        "{said}"
+    );
+    assert_eq!(
+        (&promised["done"], &promised["objects"]),
+        (&Value::from(false), &Value::from(2))
+    );
 
     let mut done = names.run(&["sweep", "--yes", "--json"]).json();
     assert_eq!(done["done"].take(), true);
     done["done"] = Value::from(false);
     assert_eq!(done, promised);
-    assert!(names.objects().iter().all(|name| name.contains(&other.to_string())), "{:?}", names.objects());
+    assert!(
+        names
+            .objects()
+            .iter()
+            .all(|name| name.contains(&other.to_string())),
+        "{:?}",
+        names.objects()
+    );
     assert_eq!(names.objects().len(), 2);
     assert_eq!(names.run(&["sweep", "--yes"]).fine(), "nothing to remove\n");
-    assert_eq!(living.ask::<Published>(&Ask::Publish(1_000)).map(drop), Ok(()), "it has noticed nothing");
+    assert_eq!(
+        living.ask::<Published>(&Ask::Publish(1_000)).map(drop),
+        Ok(()),
+        "it has noticed nothing"
+    );
     living.shut_down();
 }
 
@@ -54,26 +86,58 @@ fn sweep_of_one_prefix() {
     }
     let [one, two] = &names;
     let before = state(two);
-    assert!(one.run(&["sweep", "--yes"]).fine().contains("removed 1 object, "), "{:?}", one.objects());
+    assert!(
+        one.run(&["sweep", "--yes"])
+            .fine()
+            .contains("removed 1 object, "),
+        "{:?}",
+        one.objects()
+    );
     assert_eq!((one.objects(), state(two)), (vec![], before));
     // The same directory by another path.
-    let mut relative = shm_pool(&["sweep", "--yes", "--directory", "./shm", "--prefix", &two.prefix]);
+    let mut relative = shm_pool(&[
+        "sweep",
+        "--yes",
+        "--directory",
+        "./shm",
+        "--prefix",
+        &two.prefix,
+    ]);
     let said = Said::from(relative.current_dir("/dev").output().unwrap()).fine();
-    assert!(said.contains("removed 1 object, ") && two.objects().is_empty(), "{said}");
+    assert!(
+        said.contains("removed 1 object, ") && two.objects().is_empty(),
+        "{said}"
+    );
 }
 
 /// A receiver does not lose a dead sender's messages, and the output says why memory stays.
 #[test]
 fn sweep_keeps_read_segments() {
     let names = Names::new("sweep-read");
-    let sender = Child::start(&Task::Sender { prefix: names.prefix.clone(), channel: "c".to_owned() });
+    let sender = Child::start(&Task::Sender {
+        prefix: names.prefix.clone(),
+        channel: "c".to_owned(),
+    });
     sender.hear::<()>();
     let mut receiver = Receiver::open(&names.client(), "c").unwrap();
     sender.kill();
-    let (before, kept) = (state(&names), format!("kept {}.c: it is dead", names.prefix));
+    let (before, kept) = (
+        state(&names),
+        format!("kept {}.c: it is dead", names.prefix),
+    );
     let said = names.run(&["sweep", "--yes"]).fine();
-    assert!(said.starts_with("nothing to remove\nkept ") && said.contains(&kept), "{said}");
-    assert_eq!(names.run(&["sweep", "--json"]).json()["kept"].as_array().unwrap().len(), 2, "provider and channel");
+    assert!(
+        said.starts_with("nothing to remove\nkept ") && said.contains(&kept),
+        "{said}"
+    );
+    assert_eq!(
+        names.run(&["sweep", "--json"]).json()["kept"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2,
+        "provider and channel"
+    );
     assert!(names.run(&["ls", "--check"]).fine().contains("dead, read"));
     assert_eq!(state(&names), before);
     assert_eq!(&receiver.try_recv().unwrap()[..], b"last words");
@@ -85,21 +149,33 @@ fn sweep_keeps_read_segments() {
 #[test]
 fn sweep_keeps_damaged_objects() {
     let names = Names::new("sweep-harm");
-    let files = ["noise.channel", "other.0000000000000001.branch", "0000000000000003.ctl"].map(|kind| names.path(kind));
-    files.iter().for_each(|path| fs::write(path, [0x5a; 8_192]).unwrap());
+    let files = [
+        "noise.channel",
+        "other.0000000000000001.branch",
+        "0000000000000003.ctl",
+    ]
+    .map(|kind| names.path(kind));
+    files
+        .iter()
+        .for_each(|path| fs::write(path, [0x5a; 8_192]).unwrap());
     let damaged = ["0000000000000003", "noise", "other.0000000000000001.branch"];
     let damaged = damaged.map(|name| format!("{}.{name}", names.prefix));
     let ls = names.run(&["ls"]).fine();
     assert_eq!(ls.matches("damaged").count(), 3, "{ls}");
     for command in [&["sweep"][..], &["sweep", "--yes"]] {
         let said = names.run(command).fine();
-        let kept = damaged.iter().all(|name| said.contains(&format!("kept {name}: it is damaged")));
+        let kept = damaged
+            .iter()
+            .all(|name| said.contains(&format!("kept {name}: it is damaged")));
         assert!(kept && said.starts_with("nothing to remove\n"), "{said}");
         let json = names.run(&[command, &["--json"]].concat()).json();
         assert_eq!(json["damaged"], Value::from(damaged.to_vec()), "{json}");
     }
     let shown = names.run(&["show", "other"]).fine();
-    assert!(shown.contains("0000000000000001") && shown.contains("damaged"), "{shown}");
+    assert!(
+        shown.contains("0000000000000001") && shown.contains("damaged"),
+        "{shown}"
+    );
     for path in files {
         assert_eq!(fs::read(&path).unwrap(), [0x5a; 8_192]);
         fs::remove_file(path).unwrap();
@@ -115,8 +191,14 @@ fn sweep_json() {
     let name = format!("{}.{id}", names.prefix);
     for command in [&["sweep", "--json"][..], &["sweep", "--yes", "--json"]] {
         let json = names.run(command).json();
-        let [orphan] = &json["orphans"].as_array().unwrap()[..] else { panic!("{json}") };
-        assert_eq!((&orphan["name"], &orphan["objects"]), (&Value::from(&name[..]), &Value::from(1)), "{json}");
+        let [orphan] = &json["orphans"].as_array().unwrap()[..] else {
+            panic!("{json}")
+        };
+        assert_eq!(
+            (&orphan["name"], &orphan["objects"]),
+            (&Value::from(&name[..]), &Value::from(1)),
+            "{json}"
+        );
     }
     assert!(!Path::new(&names.path(&format!("{id}.ctl"))).exists());
 }

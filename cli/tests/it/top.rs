@@ -34,14 +34,35 @@ fn one_frame_fits_80_by_24() {
     subscriber.stop();
     let frame = names.run(&["top", "--once", "--interval", "100ms"]).fine();
     assert_eq!(frame.lines().count(), 24);
-    assert!(frame.lines().all(|line| line.chars().count() <= 80), "{frame}");
-    assert!(frame.contains(&format!("{}.{}", names.prefix, &id.to_string()[..1])), "{frame}");
+    assert!(
+        frame.lines().all(|line| line.chars().count() <= 80),
+        "{frame}"
+    );
+    assert!(
+        frame.contains(&format!("{}.{}", names.prefix, &id.to_string()[..1])),
+        "{frame}"
+    );
     // One full bar, one short one, and one that is only just there.
-    let bars: Vec<_> = frame.lines().map(|line| line.matches('█').count()).filter(|&length| length > 0).collect();
+    let bars: Vec<_> = frame
+        .lines()
+        .map(|line| line.matches('█').count())
+        .filter(|&length| length > 0)
+        .collect();
     assert_eq!(bars, [40, 3, 1], "{frame}");
     let line = frame.lines().find(|line| line.contains("STOPPED")).unwrap();
-    assert!(line.starts_with(&subscriber.id().to_string()) && line.contains("43.1 MiB in 3"), "{frame}");
-    assert_eq!(names.run(&["top", "--interval", "100ms"]).fine().lines().count(), 24, "no terminal");
+    assert!(
+        line.starts_with(&subscriber.id().to_string()) && line.contains("43.1 MiB in 3"),
+        "{frame}"
+    );
+    assert_eq!(
+        names
+            .run(&["top", "--interval", "100ms"])
+            .fine()
+            .lines()
+            .count(),
+        24,
+        "no terminal"
+    );
     subscriber.kill();
     owner.shut_down();
 }
@@ -51,9 +72,13 @@ fn one_frame_fits_80_by_24() {
 fn message_rates() {
     let names = Names::new("top-rates");
     let provider = names.provider().build().unwrap();
-    let [mut busy, mut quiet] = ["busy", "quiet"].map(|name| Publisher::create(&provider, name).unwrap());
+    let [mut busy, mut quiet] =
+        ["busy", "quiet"].map(|name| Publisher::create(&provider, name).unwrap());
     let receivers = ["busy", "quiet"].map(|channel| {
-        let receiver = Child::start(&Task::Receiver { prefix: names.prefix.clone(), channel: channel.to_owned() });
+        let receiver = Child::start(&Task::Receiver {
+            prefix: names.prefix.clone(),
+            channel: channel.to_owned(),
+        });
         receiver.hear::<()>();
         receiver
     });
@@ -70,7 +95,11 @@ fn message_rates() {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let top = names.run(&["top", "--json", "--interval", "100ms"]).json();
-            let rate = |index: usize| top["channels"][index]["messages_per_second"].as_f64().unwrap();
+            let rate = |index: usize| {
+                top["channels"][index]["messages_per_second"]
+                    .as_f64()
+                    .unwrap()
+            };
             assert_eq!(rate(1), 0.0);
             if rate(0) > 0.0 {
                 break;
@@ -131,10 +160,18 @@ fn sigterm_restores_terminal() {
 #[test]
 fn ends_with_terminal() {
     let names = Names::new("top-gone");
-    let Screen { mut process, master, .. } = Screen::start(&names);
+    let Screen {
+        mut process,
+        master,
+        ..
+    } = Screen::start(&names);
     drop(master);
     let errors = process.stderr.take().unwrap();
-    wait_for(&errors, Instant::now() + PATIENCE, "the process has not ended");
+    wait_for(
+        &errors,
+        Instant::now() + PATIENCE,
+        "the process has not ended",
+    );
     let status = process.wait().unwrap();
     assert!(!status.success(), "{status}");
 }
@@ -166,14 +203,30 @@ impl Screen {
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let (path, no_tty) = (ptsname_r(&master).unwrap(), OFlag::O_NOCTTY.bits());
-        let slave = File::options().read(true).write(true).custom_flags(no_tty).open(path).unwrap();
-        let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let slave = File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(no_tty)
+            .open(path)
+            .unwrap();
+        let size = libc::winsize {
+            ws_row: 24,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
         // SAFETY: the descriptor is a terminal, and the size outlives the call.
-        assert_eq!(unsafe { libc::ioctl(slave.as_raw_fd(), libc::TIOCSWINSZ, &size) }, 0);
+        assert_eq!(
+            unsafe { libc::ioctl(slave.as_raw_fd(), libc::TIOCSWINSZ, &size) },
+            0
+        );
         let before = tcgetattr(&slave).unwrap();
         let terminal = || Stdio::from(slave.try_clone().unwrap());
         let mut command = shm_pool(&["--prefix", &names.prefix, "top"]);
-        command.stdin(terminal()).stdout(terminal()).stderr(Stdio::piped());
+        command
+            .stdin(terminal())
+            .stdout(terminal())
+            .stderr(Stdio::piped());
         let prepare = || {
             nix::unistd::setsid()?;
             // SAFETY: the call takes only numbers; standard input is the terminal.
@@ -187,9 +240,18 @@ impl Screen {
         let process = process::Child::start("top", &mut command).unwrap();
         // From here on, only the process has the terminal open, so reads end when it exits.
         drop((command, slave));
-        let mut this = Self { process, master, before, shown: String::new() };
+        let mut this = Self {
+            process,
+            master,
+            before,
+            shown: String::new(),
+        };
         this.read_until("q quits");
-        assert!(this.shown.contains("\x1b[?1049h"), "the alternate screen: {:?}", this.shown);
+        assert!(
+            this.shown.contains("\x1b[?1049h"),
+            "the alternate screen: {:?}",
+            this.shown
+        );
         assert_ne!(tcgetattr(&this.master).unwrap(), this.before, "raw mode");
         this
     }
@@ -200,7 +262,10 @@ impl Screen {
             let mut bytes = [0; 4_096];
             // The text may be preceded by other output.
             wait_for(&self.master, deadline, text);
-            let count = self.master.read(&mut bytes).unwrap_or_else(|end| panic!("{end}: {:?}", self.shown));
+            let count = self
+                .master
+                .read(&mut bytes)
+                .unwrap_or_else(|end| panic!("{end}: {:?}", self.shown));
             self.shown += &String::from_utf8_lossy(&bytes[..count]);
         }
     }

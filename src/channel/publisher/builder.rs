@@ -6,7 +6,8 @@ use super::{Interrupts, Publisher};
 use crate::channel::error::ChannelError;
 use crate::channel::layout::MessageType;
 use crate::channel::layout::{
-    self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SEATS, MAX_SLOTS,
+    self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS,
+    MAX_SEATS, MAX_SLOTS,
 };
 use crate::channel::object::{name_process, Meeting};
 use crate::channel::receiver::ReceiverBuilder;
@@ -204,7 +205,10 @@ impl PublisherBuilder {
     /// * `capacity` + 1 for each receiver with [`OnFull::DropNewest`]; add as many for each one
     ///   that you expect to [stall](Self::block_limit);
     /// * the messages received and not yet dropped.
-    pub fn buffers<'a>(&mut self, receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>) -> usize {
+    pub fn buffers<'a>(
+        &mut self,
+        receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>,
+    ) -> usize {
         let (mut newest, mut others, mut largest) = (self.history.min(self.slots), 0_usize, 0);
         for (receiver, views) in receivers {
             let (capacity, on_full) = receiver.behind(self.slots, self.on_full);
@@ -219,7 +223,11 @@ impl PublisherBuilder {
             largest = largest.max(queued.saturating_add(views));
         }
         let buffers = newest.saturating_add(others).saturating_add(1);
-        self.share = if largest > 0 { (largest, buffers) } else { DEFAULT_SHARE };
+        self.share = if largest > 0 {
+            (largest, buffers)
+        } else {
+            DEFAULT_SHARE
+        };
         buffers
     }
 
@@ -233,7 +241,8 @@ impl PublisherBuilder {
     /// [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`], [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Publisher, ChannelError> {
         let object = layout::name(provider.names(), name)?;
-        self.try_create(provider, &object, name).map_err(|error| name_process(error, &object))
+        self.try_create(provider, &object, name)
+            .map_err(|error| name_process(error, &object))
     }
 
     /// Like [`create`](Self::create), but waits, for at most `timeout`, while a predecessor that is
@@ -242,10 +251,17 @@ impl PublisherBuilder {
     /// # Errors
     ///
     /// See [`create`](Self::create). [`ChannelError::NameTaken`] names the predecessor's process.
-    pub fn create_timeout(self, provider: &Provider, name: &str, timeout: Duration) -> Result<Publisher, ChannelError> {
+    pub fn create_timeout(
+        self,
+        provider: &Provider,
+        name: &str,
+        timeout: Duration,
+    ) -> Result<Publisher, ChannelError> {
         let object = layout::name(provider.names(), name)?;
         let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
-        let made = Attempts::run(object.clone(), timeout, is_taken, || self.try_create(provider, &object, name));
+        let made = Attempts::run(object.clone(), timeout, is_taken, || {
+            self.try_create(provider, &object, name)
+        });
         made.map_err(|error| name_process(error, &object))
     }
 
@@ -255,7 +271,12 @@ impl PublisherBuilder {
         (bytes as u128 * part.min(whole) as u128 / whole as u128) as usize
     }
 
-    fn try_create(&self, provider: &Provider, object: &Name, name: &str) -> Result<Publisher, ChannelError> {
+    fn try_create(
+        &self,
+        provider: &Provider,
+        object: &Name,
+        name: &str,
+    ) -> Result<Publisher, ChannelError> {
         ChannelError::check("receivers", self.seats, 1, MAX_SEATS)?;
         ChannelError::check("capacity", self.slots, 1, MAX_SLOTS)?;
         ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
@@ -276,7 +297,12 @@ impl PublisherBuilder {
             on_full: self.on_full,
             allow_blocking: self.allow_blocking,
         };
-        let meeting = Arc::new(Meeting::create(object, &facts, self.mode, self.message_type.as_ref())?);
+        let meeting = Arc::new(Meeting::create(
+            object,
+            &facts,
+            self.mode,
+            self.message_type.as_ref(),
+        )?);
         Ok(Publisher {
             meeting,
             rules: facts,
@@ -295,7 +321,9 @@ impl PublisherBuilder {
             interrupts: Interrupts::new(),
             block_limit: self.block_limit,
             on_stall: self.on_stall,
-            max_bytes: self.max_bytes.unwrap_or_else(|| self.share_of(provider.pool().limits.max_bytes)),
+            max_bytes: self
+                .max_bytes
+                .unwrap_or_else(|| self.share_of(provider.pool().limits.max_bytes)),
             serves_joins: self.serves_joins,
             spin: self.spin,
         })

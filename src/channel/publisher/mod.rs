@@ -189,12 +189,20 @@ impl Publisher {
     /// [`SendErrorKind::TimedOut`] if that ends before the [`block_limit`](PublisherBuilder::block_limit),
     /// and those of [`send`](Self::send).
     #[inline]
-    pub fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<Sent, SendError<ShmBuf>> {
+    pub fn send_timeout(
+        &mut self,
+        buffer: ShmBuf,
+        timeout: Duration,
+    ) -> Result<Sent, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::of(timeout))
     }
 
     #[inline]
-    fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<Sent, SendError<ShmBuf>> {
+    fn send_buffer(
+        &mut self,
+        message: ShmBuf,
+        patience: Patience,
+    ) -> Result<Sent, SendError<ShmBuf>> {
         let fail = |kind, message| Err(SendError { kind, message });
         if let Err(kind) = self.check_fork() {
             return fail(kind, message);
@@ -220,7 +228,9 @@ impl Publisher {
             }
         }
         sent.withdrawn = self.ring();
-        self.outlets.iter_mut().for_each(|outlet| outlet.branch.collect_some());
+        self.outlets
+            .iter_mut()
+            .for_each(|outlet| outlet.branch.collect_some());
         Ok(sent)
     }
 
@@ -252,7 +262,11 @@ impl Publisher {
     ///
     /// [`SendErrorKind::TimedOut`], and those of [`send_bytes`](Self::send_bytes).
     #[inline]
-    pub fn send_bytes_timeout(&mut self, bytes: &[u8], timeout: Duration) -> Result<Sent, SendErrorKind> {
+    pub fn send_bytes_timeout(
+        &mut self,
+        bytes: &[u8],
+        timeout: Duration,
+    ) -> Result<Sent, SendErrorKind> {
         self.send_inline(bytes, Patience::of(timeout))
     }
 
@@ -268,7 +282,9 @@ impl Publisher {
         if self.history_len > 0 {
             self.keep(Kept::Bytes(*words));
         }
-        self.outlets.iter_mut().for_each(|outlet| outlet.fill(words));
+        self.outlets
+            .iter_mut()
+            .for_each(|outlet| outlet.fill(words));
         sent.withdrawn = self.ring();
         Ok(sent)
     }
@@ -293,9 +309,13 @@ impl Publisher {
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<Sent, SendErrorKind> {
         let try_send = |publisher: &mut Self, message| {
-            publisher.try_send_bytes(message).map_err(|kind| SendError { kind, message })
+            publisher
+                .try_send_bytes(message)
+                .map_err(|kind| SendError { kind, message })
         };
-        branch::send(self, bytes, 0, try_send, Self::waited_for).await.map_err(|error| error.kind)
+        branch::send(self, bytes, 0, try_send, Self::waited_for)
+            .await
+            .map_err(|error| error.kind)
     }
 
     /// Returns ready if [`try_send`](Self::try_send) would not wait for a receiver, and otherwise
@@ -306,7 +326,11 @@ impl Publisher {
     /// # Errors
     ///
     /// [`SendErrorKind::NoHelper`], [`SendErrorKind::Forked`].
-    pub fn poll_ready(&mut self, context: &mut Context<'_>, buffer: &ShmBuf) -> Poll<Result<(), SendErrorKind>> {
+    pub fn poll_ready(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &ShmBuf,
+    ) -> Poll<Result<(), SendErrorKind>> {
         self.poll_room(context, buffer.capacity())
     }
 
@@ -315,20 +339,32 @@ impl Publisher {
     /// # Errors
     ///
     /// Those of [`poll_ready`](Self::poll_ready).
-    pub fn poll_ready_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendErrorKind>> {
+    pub fn poll_ready_bytes(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), SendErrorKind>> {
         self.poll_room(context, 0)
     }
 
-    fn poll_room(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<Result<(), SendErrorKind>> {
+    fn poll_room(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: usize,
+    ) -> Poll<Result<(), SendErrorKind>> {
         self.check_fork()?;
         // Twice, so that a receiver that pretends to have room does not block the thread.
         for _ in 0..2 {
             let mut limit = Limit::new(self.block_limit);
-            let waited_for = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Block);
+            let waited_for = self
+                .outlets
+                .iter_mut()
+                .filter(|outlet| outlet.branch.on_full == OnFull::Block);
             let short = waited_for.filter(|outlet| outlet.is_waited_for(bytes));
             short.for_each(|outlet| outlet.note_wait(bytes, &mut limit));
             let Some((branch, _)) = self.waited_for(bytes) else {
-                self.outlets.iter_mut().for_each(|outlet| outlet.branch.sleeper.disarm());
+                self.outlets
+                    .iter_mut()
+                    .for_each(|outlet| outlet.branch.sleeper.disarm());
                 return Poll::Ready(Ok(()));
             };
             if branch.arm(context.waker(), bytes)?.is_none() {
@@ -341,7 +377,10 @@ impl Publisher {
 
     #[inline]
     fn check_fork(&self) -> Result<(), SendErrorKind> {
-        self.meeting.is_ours().then_some(()).ok_or(SendErrorKind::Forked)
+        self.meeting
+            .is_ours()
+            .then_some(())
+            .ok_or(SendErrorKind::Forked)
     }
 
     /// Steps 1 and 2. Returns what becomes of the message.
@@ -387,8 +426,13 @@ impl Publisher {
     /// none start too, so that all end together.
     #[cold]
     fn give_up(&mut self, bytes: usize, limit: &mut Limit) {
-        let waited_for = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Block);
-        waited_for.filter(|outlet| outlet.is_short_of(bytes)).for_each(|outlet| outlet.start_clock(bytes, limit));
+        let waited_for = self
+            .outlets
+            .iter_mut()
+            .filter(|outlet| outlet.branch.on_full == OnFull::Block);
+        waited_for
+            .filter(|outlet| outlet.is_short_of(bytes))
+            .for_each(|outlet| outlet.start_clock(bytes, limit));
         if self.serves_joins && self.is_one_gone() {
             self.let_go();
         }
@@ -413,8 +457,18 @@ impl Publisher {
     fn ring(&mut self) -> usize {
         fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
         let rung = self.outlets.iter().filter(|outlet| outlet.is_taker());
-        rung.for_each(|outlet| outlet.branch.object.shared().to_receiver().ring_after_fence());
-        self.outlets.iter_mut().map(|outlet| usize::from(outlet.look_for_room())).sum()
+        rung.for_each(|outlet| {
+            outlet
+                .branch
+                .object
+                .shared()
+                .to_receiver()
+                .ring_after_fence()
+        });
+        self.outlets
+            .iter_mut()
+            .map(|outlet| usize::from(outlet.look_for_room()))
+            .sum()
     }
 
     #[inline]
@@ -460,7 +514,9 @@ impl Publisher {
     /// join again once it and all of that are dropped.
     pub fn disconnect(&mut self, receiver: u64) -> bool {
         let at = self.outlets.iter().position(|outlet| outlet.id == receiver);
-        at.filter(|_| self.meeting.is_ours()).map(|at| self.evict(at)).is_some()
+        at.filter(|_| self.meeting.is_ours())
+            .map(|at| self.evict(at))
+            .is_some()
     }
 
     /// E1 to E4.
@@ -469,15 +525,24 @@ impl Publisher {
         let mut outlet = self.outlets.remove(at);
         outlet.missed.withdrawn += outlet.branch.evict();
         outlet.branch.note_missed(&outlet.missed);
-        event!(info, channel = self.channel, receiver = outlet.id, loaned = outlet.branch.loaned(), "receiver evicted");
+        event!(
+            info,
+            channel = self.channel,
+            receiver = outlet.id,
+            loaned = outlet.branch.loaned(),
+            "receiver evicted"
+        );
         self.interrupts.aim(Asleep::Nowhere);
     }
 
     /// Drops the branches of receivers that are closed or dead (their lock is free).
     #[cold]
     fn let_go(&mut self) {
-        let is_here = |outlet: &Outlet| !outlet.branch.is_gone() && outlet.branch.object.is_receiver_locked();
-        let (here, gone): (_, Vec<_>) = std::mem::take(&mut self.outlets).into_iter().partition(is_here);
+        let is_here =
+            |outlet: &Outlet| !outlet.branch.is_gone() && outlet.branch.object.is_receiver_locked();
+        let (here, gone): (_, Vec<_>) = std::mem::take(&mut self.outlets)
+            .into_iter()
+            .partition(is_here);
         self.outlets = here;
         for outlet in gone {
             event!(
@@ -550,8 +615,14 @@ impl Publisher {
 
     fn add(&mut self, outlet: Option<Outlet>) {
         let Some(outlet) = outlet else { return };
-        let waited_for = self.outlets.partition_point(|other| other.branch.on_full == OnFull::Block);
-        let at = if outlet.branch.on_full == OnFull::Block { waited_for } else { self.outlets.len() };
+        let waited_for = self
+            .outlets
+            .partition_point(|other| other.branch.on_full == OnFull::Block);
+        let at = if outlet.branch.on_full == OnFull::Block {
+            waited_for
+        } else {
+            self.outlets.len()
+        };
         self.outlets.insert(at, outlet);
     }
 
@@ -581,15 +652,33 @@ impl Publisher {
     fn open(&self, seat: Seat, id: u64) -> Result<Option<Outlet>, ChannelError> {
         let name = layout::branch_name(&self.names, &self.channel, id);
         let (first_refused, sent_before) = self.refused[seat.at()];
-        let missed = if first_refused == id { self.sent - sent_before } else { 0 };
-        let Some((object, facts)) = self.find(seat, &name)? else { return Ok(None) };
+        let missed = if first_refused == id {
+            self.sent - sent_before
+        } else {
+            0
+        };
+        let Some((object, facts)) = self.find(seat, &name)? else {
+            return Ok(None);
+        };
         let (loans, interrupts) = (branch::loans(&name, facts.loans)?, self.interrupts.clone());
         // Last, because it cannot be undone. An id may appear twice: a second lender for one
         // receiver would reclaim its messages while it reads them.
-        let Some(object) = object.meet(&name)? else { return Ok(None) };
-        let branch =
-            Branch::new(object, loans, facts.on_full, self.max_bytes, interrupts, self.pool.upgrade().as_deref());
-        let newest = self.history.iter().rev().take(branch.object.shared().capacity());
+        let Some(object) = object.meet(&name)? else {
+            return Ok(None);
+        };
+        let branch = Branch::new(
+            object,
+            loans,
+            facts.on_full,
+            self.max_bytes,
+            interrupts,
+            self.pool.upgrade().as_deref(),
+        );
+        let newest = self
+            .history
+            .iter()
+            .rev()
+            .take(branch.object.shared().capacity());
         let kept = branch.fitting(newest.map(Kept::bytes));
         // The history has some of the messages that it missed.
         let mut outlet = Outlet::new(branch, id, missed.saturating_sub(kept as u64));
@@ -622,7 +711,10 @@ impl Publisher {
             self.look_around();
         }
         // In a forked child, a thread that does not exist there may hold a lock.
-        self.outlets.iter().filter(move |_| is_ours).map(Outlet::state)
+        self.outlets
+            .iter()
+            .filter(move |_| is_ours)
+            .map(Outlet::state)
     }
 
     /// Returns `true` if a receiver is connected; always `false` in a forked child.
@@ -642,17 +734,25 @@ impl Publisher {
     ///
     /// [`SendErrorKind::TooManyReceivers`], at once, if `count` exceeds the number of seats;
     /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
-    pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendErrorKind> {
+    pub fn wait_for_receivers(
+        &mut self,
+        count: usize,
+        timeout: Duration,
+    ) -> Result<(), SendErrorKind> {
         let (deadline, max) = (Deadline::after(timeout), self.rules.seats);
         if count > max {
-            return Err(SendErrorKind::TooManyReceivers { receivers: count, max });
+            return Err(SendErrorKind::TooManyReceivers {
+                receivers: count,
+                max,
+            });
         }
         loop {
             self.check_fork()?;
             let known = self.meeting.header().arrivals();
             self.look_around();
             // After `look_around`, which may reset this.
-            self.interrupts.aim(Asleep::AtMeeting(self.meeting.page().clone()));
+            self.interrupts
+                .aim(Asleep::AtMeeting(self.meeting.page().clone()));
             if self.outlets.len() >= count {
                 return Ok(());
             }
@@ -662,7 +762,10 @@ impl Publisher {
             if deadline.is_some_and(Deadline::has_passed) {
                 return Err(SendErrorKind::TimedOut);
             }
-            self.meeting.header().wait_for_another(known, Deadline::first(deadline, Deadline::after(LOOK_AGAIN)));
+            self.meeting.header().wait_for_another(
+                known,
+                Deadline::first(deadline, Deadline::after(LOOK_AGAIN)),
+            );
         }
     }
 
@@ -692,7 +795,10 @@ impl Publisher {
 
     /// Returns the branch of the first receiver to wait for, and until when.
     fn waited_for(&mut self, bytes: usize) -> Option<WaitedFor<'_>> {
-        let mut outlets = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Block);
+        let mut outlets = self
+            .outlets
+            .iter_mut()
+            .filter(|outlet| outlet.branch.on_full == OnFull::Block);
         let outlet = outlets.find(|outlet| outlet.is_waited_for(bytes))?;
         let end = outlet.stall_end();
         Some((&mut outlet.branch, end))
@@ -724,7 +830,11 @@ impl Drop for Publisher {
             self.outlets.iter().for_each(|outlet| outlet.branch.close());
             // A drop must not need memory: without heap, receivers find the lock free.
             let meeting = Some(self.meeting.clone()).filter(|_| has_heap(HEAP));
-            for (seat, id) in meeting.iter().flat_map(Meeting::announced).filter(|&(_, id)| id != 0) {
+            for (seat, id) in meeting
+                .iter()
+                .flat_map(Meeting::announced)
+                .filter(|&(_, id)| id != 0)
+            {
                 let name = layout::branch_name(&self.names, &self.channel, id);
                 if id != self.seen[seat.at()] {
                     // C3
@@ -741,6 +851,9 @@ impl Drop for Publisher {
 impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let receivers = self.outlets.len();
-        f.debug_struct("Publisher").field("provider", &self.provider()).field("receivers", &receivers).finish()
+        f.debug_struct("Publisher")
+            .field("provider", &self.provider())
+            .field("receivers", &receivers)
+            .finish()
     }
 }

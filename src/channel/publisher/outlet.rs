@@ -78,10 +78,25 @@ impl Stall {
 impl Outlet {
     pub(super) fn new(branch: Branch, id: u64, not_connected: u64) -> Self {
         let process = branch.object.receiver_process();
-        let missed = Missed { not_connected, ..Missed::default() };
+        let missed = Missed {
+            not_connected,
+            ..Missed::default()
+        };
         branch.note_missed(&missed);
-        let (skipped, outcome, stall, has_lost) = (not_connected as u32, Outcome::Gone, None, false);
-        Self { branch, id, process, skipped, missed, outcome, stall, has_lost, limit_reached: 0, is_at_limit: false }
+        let (skipped, outcome, stall, has_lost) =
+            (not_connected as u32, Outcome::Gone, None, false);
+        Self {
+            branch,
+            id,
+            process,
+            skipped,
+            missed,
+            outcome,
+            stall,
+            has_lost,
+            limit_reached: 0,
+            is_at_limit: false,
+        }
     }
 
     pub(super) fn is_taker(&self) -> bool {
@@ -125,8 +140,11 @@ impl Outlet {
         if Stall::is_over(self.stall) {
             return Ok(Outcome::Skipped(Reason::Stalled));
         }
-        let Patience::Until(deadline) = patience else { return Err(kind) };
-        let patience = Patience::Until(Deadline::first(deadline, self.stall.map(|stall| stall.end)));
+        let Patience::Until(deadline) = patience else {
+            return Err(kind);
+        };
+        let patience =
+            Patience::Until(Deadline::first(deadline, self.stall.map(|stall| stall.end)));
         match self.branch.reserve(bytes, budget, patience) {
             Ok(()) => {
                 self.note_room(bytes);
@@ -134,7 +152,9 @@ impl Outlet {
             }
             // The next send drops its branch.
             Err(SendErrorKind::Disconnected) => Ok(Outcome::Gone),
-            Err(SendErrorKind::TimedOut) if Stall::is_over(self.stall) => Ok(Outcome::Skipped(Reason::Stalled)),
+            Err(SendErrorKind::TimedOut) if Stall::is_over(self.stall) => {
+                Ok(Outcome::Skipped(Reason::Stalled))
+            }
             Err(kind) => Err(kind),
         }
     }
@@ -164,18 +184,35 @@ impl Outlet {
 
     /// Starts the clock if it does not run for such a message.
     pub(super) fn start_clock(&mut self, bytes: usize, limit: &mut Limit) {
-        let stall = self.stall.filter(|stall| !self.branch.is_ready_for(stall.bytes));
+        let stall = self
+            .stall
+            .filter(|stall| !self.branch.is_ready_for(stall.bytes));
         let largest = stall.map_or(bytes, |stall| stall.bytes.max(bytes));
         let running = stall.filter(|stall| stall.met.map_or(true, |met| met < bytes));
-        let stall = running.or_else(|| limit.deadline().map(|end| Stall { end, bytes, met: None }));
-        self.stall = stall.map(|stall| Stall { bytes: largest, ..stall });
+        let stall = running.or_else(|| {
+            limit.deadline().map(|end| Stall {
+                end,
+                bytes,
+                met: None,
+            })
+        });
+        self.stall = stall.map(|stall| Stall {
+            bytes: largest,
+            ..stall
+        });
     }
 
     /// There is room for this message: ends the stall, unless that was for a larger one.
     #[cold]
     fn note_room(&mut self, bytes: usize) {
-        let met = |stall: Stall| Stall { met: stall.met.max(Some(bytes)), ..stall };
-        self.stall = self.stall.filter(|stall| !self.branch.is_ready_for(stall.bytes)).map(met);
+        let met = |stall: Stall| Stall {
+            met: stall.met.max(Some(bytes)),
+            ..stall
+        };
+        self.stall = self
+            .stall
+            .filter(|stall| !self.branch.is_ready_for(stall.bytes))
+            .map(met);
     }
 
     /// Finds room without waiting, withdrawing buffers for their loans by the rule.
@@ -195,7 +232,8 @@ impl Outlet {
 
     #[cold]
     fn withdraw_for(&mut self, bytes: usize) -> bool {
-        let may_withdraw = self.branch.on_full == OnFull::DropOldest && self.branch.can_make_room(bytes);
+        let may_withdraw =
+            self.branch.on_full == OnFull::DropOldest && self.branch.can_make_room(bytes);
         while may_withdraw && self.branch.withdraw_buffer() {
             self.note_withdrawn();
             if self.branch.has_loan(bytes) {
@@ -236,7 +274,12 @@ impl Outlet {
     fn reach_limit(&mut self) {
         self.limit_reached += 1;
         self.is_at_limit = true;
-        self.branch.object.shared().missed().limit().reach(self.limit_reached);
+        self.branch
+            .object
+            .shared()
+            .missed()
+            .limit()
+            .reach(self.limit_reached);
         self.branch.ring();
     }
 
@@ -247,7 +290,12 @@ impl Outlet {
             let _ = self.branch.lend(place, bytes, buffer, self.skipped);
             if self.is_at_limit {
                 self.is_at_limit = false;
-                self.branch.object.shared().missed().limit().clear(self.limit_reached);
+                self.branch
+                    .object
+                    .shared()
+                    .missed()
+                    .limit()
+                    .clear(self.limit_reached);
                 // L2
             }
         }
@@ -269,7 +317,10 @@ impl Outlet {
             waiting: self.branch.waiting(),
             loaned: self.branch.loaned(),
             missed: self.missed,
-            is_stalled: Stall::is_over(self.stall) && self.stall.is_some_and(|stall| self.is_short_of(stall.bytes)),
+            is_stalled: Stall::is_over(self.stall)
+                && self
+                    .stall
+                    .is_some_and(|stall| self.is_short_of(stall.bytes)),
         }
     }
 }
@@ -282,10 +333,15 @@ pub(super) struct Limit {
 
 impl Limit {
     pub(super) fn new(time: Duration) -> Self {
-        Self { time, deadline: None }
+        Self {
+            time,
+            deadline: None,
+        }
     }
 
     pub(super) fn deadline(&mut self) -> Option<Deadline> {
-        *self.deadline.get_or_insert_with(|| Deadline::after(self.time))
+        *self
+            .deadline
+            .get_or_insert_with(|| Deadline::after(self.time))
     }
 }

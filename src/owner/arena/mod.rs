@@ -130,7 +130,10 @@ impl Carved {
     }
 
     pub(crate) fn shortened(self, len: usize) -> Self {
-        Self { len: len.min(self.len), ..self }
+        Self {
+            len: len.min(self.len),
+            ..self
+        }
     }
 
     fn range(&self) -> Range<usize> {
@@ -154,19 +157,39 @@ impl Arenas {
         };
         let max = max.min(longest.saturating_mul(MAX_SEGMENTS));
         let room = AtomicU8::new(Room::ToGrow as u8);
-        Self { state: Mutex::new(state), room, page: page_size(), max, first, longest, all_or_none, has_region }
+        Self {
+            state: Mutex::new(state),
+            room,
+            page: page_size(),
+            max,
+            first,
+            longest,
+            all_or_none,
+            has_region,
+        }
     }
 
     /// Carves from a heap; from the region of another class only if `anywhere`.
     pub(crate) fn carve_lines(&self, len: usize, class: usize, anywhere: bool) -> Option<Carved> {
         let mut state = self.state.lock();
-        let ArenaState { heaps, longest_gap, region, .. } = &mut *state;
+        let ArenaState {
+            heaps,
+            longest_gap,
+            region,
+            ..
+        } = &mut *state;
         if len / MIN_SIZE > *longest_gap {
             return None;
         }
-        let kept = region.as_ref().filter(|region| !anywhere && region.class != class);
+        let kept = region
+            .as_ref()
+            .filter(|region| !anywhere && region.class != class);
         let is_open = |heap: &&mut Heap| !kept.is_some_and(|region| region.site.takes(&heap.run));
-        let carved = heaps.values_mut().rev().filter(is_open).find_map(|heap| heap.carve(len));
+        let carved = heaps
+            .values_mut()
+            .rev()
+            .filter(is_open)
+            .find_map(|heap| heap.carve(len));
         match carved {
             Some(_) => {
                 state.free_heap_bytes -= len;
@@ -184,24 +207,37 @@ impl Arenas {
             self.free(run);
             return None;
         };
-        let mut heap = Heap { run, longest_gap: lines.units(), lines };
+        let mut heap = Heap {
+            run,
+            longest_gap: lines.units(),
+            lines,
+        };
         let carved = heap.carve(len);
         let mut state = self.state.lock();
         state.longest_gap = state.longest_gap.max(heap.longest_gap);
         state.heap_bytes += heap.run.len;
         state.free_heap_bytes += heap.lines.free_units() * MIN_SIZE;
-        state.heaps.insert((heap.run.payload.serial(), heap.run.offset), heap);
+        state
+            .heaps
+            .insert((heap.run.payload.serial(), heap.run.offset), heap);
         carved
     }
 
     /// Carves whole pages from the oldest arena with space, and returns the parts without memory,
     /// in bytes from the segment's start. Uses another class's region only if `anywhere`, its own
     /// or a lapsed one if the run fits nowhere else.
-    pub(crate) fn carve_run(&self, len: usize, class: usize, anywhere: bool) -> Option<(Carved, Vec<Range<usize>>)> {
+    pub(crate) fn carve_run(
+        &self,
+        len: usize,
+        class: usize,
+        anywhere: bool,
+    ) -> Option<(Carved, Vec<Range<usize>>)> {
         let (mut state, pages) = (self.state.lock(), len / self.page);
         let carve = |state: &mut ArenaState, anywhere| {
             let mut arenas = state.arenas.iter_mut().enumerate();
-            arenas.find_map(|(number, arena)| arena.pages.carve(pages, anywhere).map(|at| (number, at)))
+            arenas.find_map(|(number, arena)| {
+                arena.pages.carve(pages, anywhere).map(|at| (number, at))
+            })
         };
         let mut found = carve(&mut state, false);
         if found.is_none() && (anywhere || state.may_use_region(class)) {
@@ -211,8 +247,15 @@ impl Arenas {
         state.served(class);
         let arena = &mut state.arenas[arena];
         let holes = arena.holes.take(&(at..at + pages)).into_iter();
-        let holes = holes.map(|hole| hole.start * self.page..hole.end * self.page).collect();
-        let carved = Carved { payload: arena.payload.clone(), offset: at * self.page, len, grain: Grain::Page };
+        let holes = holes
+            .map(|hole| hole.start * self.page..hole.end * self.page)
+            .collect();
+        let carved = Carved {
+            payload: arena.payload.clone(),
+            offset: at * self.page,
+            len,
+            grain: Grain::Page,
+        };
         self.note_room(&state);
         Some((carved, holes))
     }
@@ -221,14 +264,29 @@ impl Arenas {
     /// could otherwise carve these pages, marked as filled before they are.
     pub(crate) fn fill_rests(&self, run: &Carved, account: &Account) {
         let mut state = self.state.lock();
-        let Some(arena) = state.arena(run) else { return };
+        let Some(arena) = state.arena(run) else {
+            return;
+        };
         arena.was_used = true;
         let most = REST.min(self.max / REST_SHARE) / self.page;
         let range = run.offset / self.page..run.range().end.div_ceil(self.page);
         for rest in arena.holes.rests_of(&range, most, arena.pages.units()) {
-            if !rest.is_empty() && arena.payload.segment().reserve(rest.start * self.page..rest.end * self.page).is_ok()
+            if !rest.is_empty()
+                && arena
+                    .payload
+                    .segment()
+                    .reserve(rest.start * self.page..rest.end * self.page)
+                    .is_ok()
             {
-                account.take(arena.holes.take(&rest).iter().map(ExactSizeIterator::len).sum::<usize>() * self.page);
+                account.take(
+                    arena
+                        .holes
+                        .take(&rest)
+                        .iter()
+                        .map(ExactSizeIterator::len)
+                        .sum::<usize>()
+                        * self.page,
+                );
             }
         }
         arena.collapse_ends(&range, self.page);
@@ -238,7 +296,9 @@ impl Arenas {
         let mut state = self.state.lock();
         if let Some(arena) = state.arena(&run) {
             for hole in holes {
-                arena.holes.add(&(hole.start / self.page..hole.end / self.page));
+                arena
+                    .holes
+                    .add(&(hole.start / self.page..hole.end / self.page));
             }
             arena.pages.free(run.offset / self.page);
         }
@@ -250,11 +310,17 @@ impl Arenas {
         match piece.grain {
             Grain::Page => state.free_run(&piece, self.page),
             Grain::Line => {
-                let Some((key, heap)) = state.heap(&piece) else { return };
+                let Some((key, heap)) = state.heap(&piece) else {
+                    return;
+                };
                 let before = heap.lines.free_units();
                 heap.lines.free((piece.offset - key.1) / MIN_SIZE);
                 heap.longest_gap = heap.lines.units();
-                let (free, units, is_empty) = (heap.lines.free_units(), heap.longest_gap, heap.lines.is_empty());
+                let (free, units, is_empty) = (
+                    heap.lines.free_units(),
+                    heap.longest_gap,
+                    heap.lines.is_empty(),
+                );
                 state.free_heap_bytes += (free - before) * MIN_SIZE;
                 state.longest_gap = state.longest_gap.max(units);
                 if let Some(heap) = is_empty.then(|| state.heaps.remove(&key)).flatten() {
@@ -293,8 +359,13 @@ impl Arenas {
     /// Returns `true` if all free memory together is as long as `need`.
     pub(crate) fn could_merge(&self, need: Need) -> bool {
         let state = self.state.lock();
-        let in_heaps = if need.grain == Grain::Line { state.free_heap_bytes } else { 0 };
-        let free = self.max.saturating_sub(state.spanned()) + state.free_pages() * self.page + in_heaps;
+        let in_heaps = if need.grain == Grain::Line {
+            state.free_heap_bytes
+        } else {
+            0
+        };
+        let free =
+            self.max.saturating_sub(state.spanned()) + state.free_pages() * self.page + in_heaps;
         free >= need.size
     }
 
@@ -304,11 +375,22 @@ impl Arenas {
     }
 
     pub(crate) fn payloads(&self, each: impl FnMut(&Payload)) {
-        self.state.lock().arenas.iter().map(|arena| &*arena.payload).for_each(each);
+        self.state
+            .lock()
+            .arenas
+            .iter()
+            .map(|arena| &*arena.payload)
+            .for_each(each);
     }
 
     pub(crate) fn left_in_the_system(&self) -> Option<u64> {
-        self.state.lock().arenas.first()?.payload.segment().free_bytes()
+        self.state
+            .lock()
+            .arenas
+            .first()?
+            .payload
+            .segment()
+            .free_bytes()
     }
 
     pub(crate) fn count_and_len(&self) -> (usize, usize) {
@@ -319,8 +401,16 @@ impl Arenas {
     /// Returns the longest run that is sure to fit now: in a gap, or in a new arena.
     pub(crate) fn longest_run(&self) -> usize {
         let state = self.state.lock();
-        let gaps = state.arenas.iter().flat_map(|arena| arena.pages.gaps(0)).map(|gap| gap.len() * self.page);
-        let empty: Vec<_> = state.arenas.iter().filter(|arena| arena.pages.is_empty()).collect();
+        let gaps = state
+            .arenas
+            .iter()
+            .flat_map(|arena| arena.pages.gaps(0))
+            .map(|gap| gap.len() * self.page);
+        let empty: Vec<_> = state
+            .arenas
+            .iter()
+            .filter(|arena| arena.pages.is_empty())
+            .collect();
         let may_go = !empty.is_empty() && (!self.all_or_none || empty.len() == state.arenas.len());
         let going: usize = empty.iter().map(|arena| arena.payload.len()).sum();
         let mut next = self.max - state.spanned();
@@ -339,16 +429,24 @@ impl ArenaState {
     }
 
     fn free_pages(&self) -> usize {
-        self.arenas.iter().map(|arena| arena.pages.free_units()).sum()
+        self.arenas
+            .iter()
+            .map(|arena| arena.pages.free_units())
+            .sum()
     }
 
     fn arena(&mut self, piece: &Carved) -> Option<&mut Arena> {
-        self.arenas.iter_mut().find(|arena| Arc::ptr_eq(&arena.payload, &piece.payload))
+        self.arenas
+            .iter_mut()
+            .find(|arena| Arc::ptr_eq(&arena.payload, &piece.payload))
     }
 
     fn heap(&mut self, piece: &Carved) -> Option<((u64, usize), &mut Heap)> {
         let serial = piece.payload.serial();
-        self.heaps.range_mut((serial, 0)..=(serial, piece.offset)).next_back().map(|(key, heap)| (*key, heap))
+        self.heaps
+            .range_mut((serial, 0)..=(serial, piece.offset))
+            .next_back()
+            .map(|(key, heap)| (*key, heap))
     }
 
     fn free_run(&mut self, run: &Carved, page: usize) {
@@ -363,11 +461,16 @@ impl Arena {
     /// lock, so that no gap beside the run is punched at the same time.
     fn collapse_ends(&self, run: &Range<usize>, page: usize) {
         let segment = self.payload.segment();
-        let Some(huge) = segment.huge_page().map(|bytes| bytes / page) else { return };
+        let Some(huge) = segment.huge_page().map(|bytes| bytes / page) else {
+            return;
+        };
         for at in [run.start, run.end - 1] {
             let whole = at / huge * huge..at / huge * huge + huge;
             let is_within_run = run.start <= whole.start && whole.end <= run.end;
-            if whole.end <= self.pages.units() && !is_within_run && self.holes.filled_len(&whole) == whole.len() {
+            if whole.end <= self.pages.units()
+                && !is_within_run
+                && self.holes.filled_len(&whole) == whole.len()
+            {
                 segment.collapse(whole.start * page..whole.end * page);
             }
         }
@@ -385,7 +488,12 @@ impl Heap {
             return None;
         };
         let offset = self.run.offset + at * MIN_SIZE;
-        Some(Carved { payload: self.run.payload.clone(), offset, len, grain: Grain::Line })
+        Some(Carved {
+            payload: self.run.payload.clone(),
+            offset,
+            len,
+            grain: Grain::Line,
+        })
     }
 }
 
@@ -401,7 +509,11 @@ impl Arenas {
         let state = self.state.lock();
         if state.spanned() == self.max {
             // All that is not needed soon is left to large messages.
-            let least = if will_recur && len % self.page > 0 { 2 } else { 1 };
+            let least = if will_recur && len % self.page > 0 {
+                2
+            } else {
+                1
+            };
             let count = LAST_HEAP.min(first).div_ceil(len).max(least);
             return (pages(count * len), pages(len));
         }
@@ -419,9 +531,15 @@ impl Arenas {
         if rest < len || len > self.longest || state.arenas.len() == MAX_SEGMENTS {
             return None;
         }
-        let runs = if len > self.max / LARGE_SHARE { LEAST_LARGE_RUNS } else { LEAST_RUNS };
+        let runs = if len > self.max / LARGE_SHARE {
+            LEAST_LARGE_RUNS
+        } else {
+            LEAST_RUNS
+        };
         let least = match self.first {
-            _ if !state.arenas.is_empty() => state.spanned().max(self.max / LEAST_SHARE).max(runs * len),
+            _ if !state.arenas.is_empty() => {
+                state.spanned().max(self.max / LEAST_SHARE).max(runs * len)
+            }
             First::OneMessage => return Some(len),
             First::Given(bytes) => bytes.max(len),
             First::Usual(bytes) => bytes.max(runs * len),
@@ -431,16 +549,28 @@ impl Arenas {
         let wanted = least.max(rest.saturating_sub(others)).div_ceil(len) * len;
         let next = wanted.min(rest).min(self.longest / len * len);
         let is_last = state.is_merged || rest - next < (next / 2).max(len);
-        Some(if is_last { rest.min(self.longest) } else { next })
+        Some(if is_last {
+            rest.min(self.longest)
+        } else {
+            next
+        })
     }
 
     pub(crate) fn has_gap(&self, len: usize) -> bool {
         let pages = len / self.page;
-        self.state.lock().arenas.iter_mut().any(|arena| arena.pages.has_gap(pages))
+        self.state
+            .lock()
+            .arenas
+            .iter_mut()
+            .any(|arena| arena.pages.has_gap(pages))
     }
 
     pub(crate) fn has_segment(&self, serial: u64) -> bool {
-        self.state.lock().arenas.iter().any(|arena| arena.payload.serial() == serial)
+        self.state
+            .lock()
+            .arenas
+            .iter()
+            .any(|arena| arena.payload.serial() == serial)
     }
 
     pub(crate) fn prepare(&self, len: usize) -> Option<Blank> {
@@ -453,7 +583,12 @@ impl Arenas {
         // Under the lock, which orders the relaxed counter: a thread that searched before this, and searches again
         // after the arena is removed, reads the new count (`Pool::make`).
         account.count_segment();
-        state.arenas.push(Arena { payload, pages: blank.0, holes: blank.1, was_used: false });
+        state.arenas.push(Arena {
+            payload,
+            pages: blank.0,
+            holes: blank.1,
+            was_used: false,
+        });
         self.note_room(&state);
     }
 }
@@ -461,22 +596,42 @@ impl Arenas {
 impl Arenas {
     pub(crate) fn filled_gaps(&self) -> usize {
         let state = self.state.lock();
-        let filled = |arena: &Arena| arena.pages.gaps(0).map(|gap| arena.holes.filled_len(&gap)).sum::<usize>();
+        let filled = |arena: &Arena| {
+            arena
+                .pages
+                .gaps(0)
+                .map(|gap| arena.holes.filled_len(&gap))
+                .sum::<usize>()
+        };
         state.arenas.iter().map(filled).sum::<usize>() * self.page
     }
 
     pub(crate) fn punch(&self, account: &Account, most: usize) -> usize {
         let mut state = self.state.lock();
         let mut given = 0;
-        for Arena { payload, pages, holes, .. } in &mut state.arenas {
+        for Arena {
+            payload,
+            pages,
+            holes,
+            ..
+        } in &mut state.arenas
+        {
             let mut from = 0;
-            while let Some(mut part) = pages.gaps(from).find_map(|gap| holes.parts(gap, true).next()) {
-                part.end = part.end.min(part.start.saturating_add((most - given) / self.page));
+            while let Some(mut part) = pages
+                .gaps(from)
+                .find_map(|gap| holes.parts(gap, true).next())
+            {
+                part.end = part
+                    .end
+                    .min(part.start.saturating_add((most - given) / self.page));
                 if part.is_empty() {
                     break;
                 }
                 from = part.end;
-                if payload.segment().discard(part.start * self.page..part.end * self.page) {
+                if payload
+                    .segment()
+                    .discard(part.start * self.page..part.end * self.page)
+                {
                     given += holes.add(&part) * self.page;
                 }
             }
@@ -517,9 +672,16 @@ impl Holes {
 
     /// Returns the holes of at most `most` pages next to `range`.
     fn rests_of(&self, range: &Range<usize>, most: usize, pages: usize) -> [Range<usize>; 2] {
-        let start = (0..range.start).rev().take(most + 1).find(|&page| self.is_filled(page)).map_or(0, |page| page + 1);
+        let start = (0..range.start)
+            .rev()
+            .take(most + 1)
+            .find(|&page| self.is_filled(page))
+            .map_or(0, |page| page + 1);
         let end = pages.min(range.end + most + 1);
-        let (before, after) = (start..range.start, range.end..self.next(range.end..end, true));
+        let (before, after) = (
+            start..range.start,
+            range.end..self.next(range.end..end, true),
+        );
         [before, after].map(|rest| if rest.len() <= most { rest } else { 0..0 })
     }
 
@@ -533,7 +695,11 @@ impl Holes {
         self.parts(range.clone(), true).map(|part| part.len()).sum()
     }
 
-    fn parts(&self, mut rest: Range<usize>, filled: bool) -> impl Iterator<Item = Range<usize>> + '_ {
+    fn parts(
+        &self,
+        mut rest: Range<usize>,
+        filled: bool,
+    ) -> impl Iterator<Item = Range<usize>> + '_ {
         std::iter::from_fn(move || {
             rest.start = self.next(rest.clone(), filled);
             let part = rest.start..self.next(rest.clone(), !filled);
@@ -549,7 +715,11 @@ impl Holes {
     fn next(&self, range: Range<usize>, filled: bool) -> usize {
         let mut at = range.start;
         while at < range.end {
-            let word = if filled { self.0[at / BITS] } else { !self.0[at / BITS] } >> (at % BITS);
+            let word = if filled {
+                self.0[at / BITS]
+            } else {
+                !self.0[at / BITS]
+            } >> (at % BITS);
             if word != 0 {
                 return range.end.min(at + word.trailing_zeros() as usize);
             }
@@ -586,15 +756,23 @@ mod tests {
         let state = arenas.state.lock();
         let heaps = || state.heaps.values();
         assert_eq!(state.heap_bytes, heaps().map(|heap| heap.run.len).sum());
-        assert_eq!(state.free_heap_bytes, heaps().map(|heap| heap.lines.free_units() * MIN_SIZE).sum());
+        assert_eq!(
+            state.free_heap_bytes,
+            heaps().map(|heap| heap.lines.free_units() * MIN_SIZE).sum()
+        );
         let can_carve = |heap: &Heap| heap.lines.gaps(0).map(|gap| gap.len()).max().unwrap_or(0);
-        assert!(heaps().all(|heap| can_carve(heap) <= state.longest_gap && can_carve(heap) <= heap.longest_gap));
+        assert!(heaps().all(
+            |heap| can_carve(heap) <= state.longest_gap && can_carve(heap) <= heap.longest_gap
+        ));
     }
 
     #[test]
     fn heaps_are_counted() {
         let name = format!("shm_pool-unit-{}-heaps", std::process::id());
-        let builder = Provider::builder().name_prefix(name).max_bytes(1 << 20).max_idle_per_class(4);
+        let builder = Provider::builder()
+            .name_prefix(name)
+            .max_bytes(1 << 20)
+            .max_idle_per_class(4);
         let provider = builder.build().unwrap();
         let (mut held, mut random) = (Vec::new(), fastrand::Rng::with_seed(1));
         for _ in 0..3000 {

@@ -42,7 +42,9 @@ impl Site {
     }
 
     fn overlaps(&self, serial: u64, range: &Range<usize>) -> bool {
-        self.parts.iter().any(|(other, part)| *other == serial && overlap(part, range))
+        self.parts
+            .iter()
+            .any(|(other, part)| *other == serial && overlap(part, range))
     }
 }
 
@@ -64,8 +66,14 @@ impl Region {
 impl Arenas {
     pub(crate) fn clear_marks(&self) {
         let mut state = self.state.lock();
-        state.arenas.iter_mut().for_each(|arena| arena.pages.clear_marks());
-        state.heaps.values_mut().for_each(|heap| heap.lines.clear_marks());
+        state
+            .arenas
+            .iter_mut()
+            .for_each(|arena| arena.pages.clear_marks());
+        state
+            .heaps
+            .values_mut()
+            .for_each(|heap| heap.lines.clear_marks());
     }
 
     pub(crate) fn mark(&self, piece: &Carved, mark: Mark) {
@@ -91,20 +99,29 @@ impl Arenas {
         state.mark_heaps(self.page);
         let site = |serial, range: Range<usize>, unit: usize, start: usize| {
             let range = start + range.start * unit..start + range.end * unit;
-            Site { parts: vec![(serial, range)], is_surrender: false }
+            Site {
+                parts: vec![(serial, range)],
+                is_surrender: false,
+            }
         };
         if need.grain == Grain::Line && !in_use {
             let kept = state.region.as_ref().filter(|_| !anywhere);
-            let heaps = state.heaps.iter().filter(|(_, heap)| !kept.is_some_and(|region| region.site.takes(&heap.run)));
-            let found =
-                heaps.filter_map(|(key, heap)| Some((heap.lines.cheapest(need.size / MIN_SIZE, false, true)?, key)));
+            let heaps = state
+                .heaps
+                .iter()
+                .filter(|(_, heap)| !kept.is_some_and(|region| region.site.takes(&heap.run)));
+            let found = heaps.filter_map(|(key, heap)| {
+                Some((heap.lines.cheapest(need.size / MIN_SIZE, false, true)?, key))
+            });
             if let Some(((_, lines), &(serial, start))) = found.min_by_key(|((cost, _), _)| *cost) {
                 return Some(site(serial, lines, MIN_SIZE, start));
             }
         }
         let pages = need.size.div_ceil(self.page);
-        let found =
-            state.arenas.iter().filter_map(|arena| Some((arena.pages.cheapest(pages, in_use, anywhere)?, arena)));
+        let found = state
+            .arenas
+            .iter()
+            .filter_map(|arena| Some((arena.pages.cheapest(pages, in_use, anywhere)?, arena)));
         let ((_, pages), arena) = found.min_by_key(|((cost, _), _)| *cost)?;
         Some(site(arena.payload.serial(), pages, self.page, 0))
     }
@@ -115,8 +132,17 @@ impl Arenas {
         let mut state = self.state.lock();
         state.mark_heaps(self.page);
         let len = need.size.next_multiple_of(self.page);
-        let price = |arena: &Arena| arena.pages.units_in_use().filter(|&units| in_use || units == 0);
-        let mut priced: Vec<_> = state.arenas.iter().filter_map(|arena| Some((price(arena)?, arena))).collect();
+        let price = |arena: &Arena| {
+            arena
+                .pages
+                .units_in_use()
+                .filter(|&units| in_use || units == 0)
+        };
+        let mut priced: Vec<_> = state
+            .arenas
+            .iter()
+            .filter_map(|arena| Some((price(arena)?, arena)))
+            .collect();
         priced.sort_unstable_by_key(|(price, arena)| (*price, arena.payload.len()));
         if self.all_or_none && priced.len() < state.arenas.len() {
             return None;
@@ -131,7 +157,10 @@ impl Arenas {
             room += arena.payload.len();
             parts.push((arena.payload.serial(), 0..arena.payload.len()));
         }
-        (room >= len && len <= self.longest && !parts.is_empty()).then_some(Site { parts, is_surrender: true })
+        (room >= len && len <= self.longest && !parts.is_empty()).then_some(Site {
+            parts,
+            is_surrender: true,
+        })
     }
 
     pub(crate) fn is_region_due(&self, class: usize) -> bool {
@@ -142,7 +171,12 @@ impl Arenas {
                 if is_its {
                     region.asked = now;
                 }
-                let is_due = now.duration_since(region.chosen) > if is_its { LAPSE * region.patience } else { LAPSE };
+                let is_due = now.duration_since(region.chosen)
+                    > if is_its {
+                        LAPSE * region.patience
+                    } else {
+                        LAPSE
+                    };
                 if is_due {
                     region.chosen = now; // when to choose again, if this search fails
                 }
@@ -150,7 +184,10 @@ impl Arenas {
             }
             // Not after a single refusal: usually a chunk is dropped soon. The class that was
             // refused first has priority.
-            None => match state.refused.filter(|&(_, at)| now.saturating_duration_since(at) <= LAPSE) {
+            None => match state
+                .refused
+                .filter(|&(_, at)| now.saturating_duration_since(at) <= LAPSE)
+            {
                 Some((refused, at)) => {
                     let is_due = refused == class && now >= at;
                     if is_due {
@@ -168,7 +205,10 @@ impl Arenas {
 
     pub(crate) fn is_kept_from(&self, class: usize) -> bool {
         let state = self.state.lock();
-        state.region.as_ref().is_some_and(|region| region.class != class && !region.has_lapsed())
+        state
+            .region
+            .as_ref()
+            .is_some_and(|region| region.class != class && !region.has_lapsed())
     }
 
     /// Without a region, this is one relaxed load.
@@ -189,31 +229,58 @@ impl Arenas {
             return None;
         }
         let state = self.state.lock();
-        let region = state.region.as_ref().filter(|region| !region.has_lapsed() && is_meant(region));
+        let region = state
+            .region
+            .as_ref()
+            .filter(|region| !region.has_lapsed() && is_meant(region));
         region.map(|region| region.class)
     }
 
     pub(crate) fn has_other_sites(&self) -> bool {
-        self.state.lock().region.as_ref().is_some_and(|region| !region.site.is_surrender)
+        self.state
+            .lock()
+            .region
+            .as_ref()
+            .is_some_and(|region| !region.site.is_surrender)
     }
 
     pub(crate) fn region_of(&self, class: usize) -> Option<Site> {
         let state = self.state.lock();
-        state.region.as_ref().filter(|region| region.class == class).map(|region| region.site.clone())
+        state
+            .region
+            .as_ref()
+            .filter(|region| region.class == class)
+            .map(|region| region.site.clone())
     }
 
     pub(crate) fn keep_region(&self, class: usize, site: Site) {
         let (mut state, now) = (self.state.lock(), Instant::now());
-        let before = state.region.as_ref().filter(|region| region.class == class).map_or(0, |region| region.patience);
+        let before = state
+            .region
+            .as_ref()
+            .filter(|region| region.class == class)
+            .map_or(0, |region| region.patience);
         state.end_region();
         state.refused = None;
         for (serial, part) in &site.parts {
-            if let Some(arena) = state.arenas.iter_mut().find(|arena| arena.payload.serial() == *serial) {
-                arena.pages.close(part.start / self.page..part.end.div_ceil(self.page));
+            if let Some(arena) = state
+                .arenas
+                .iter_mut()
+                .find(|arena| arena.payload.serial() == *serial)
+            {
+                arena
+                    .pages
+                    .close(part.start / self.page..part.end.div_ceil(self.page));
             }
         }
         let patience = before.saturating_mul(2).clamp(1, MOST_PATIENCE);
-        state.region = Some(Region { class, site, chosen: now, asked: now, patience });
+        state.region = Some(Region {
+            class,
+            site,
+            chosen: now,
+            asked: now,
+            patience,
+        });
         state.has_region.store(true, Ordering::Relaxed);
     }
 
@@ -221,7 +288,10 @@ impl Arenas {
     pub(crate) fn is_surrendered(&self, class: usize) -> bool {
         let mut state = self.state.lock();
         let is_surrendered = matches!(&state.region, Some(region) if region.class == class && region.site.is_surrender)
-            && state.arenas.iter().all(|arena| arena.pages.is_closed_free());
+            && state
+                .arenas
+                .iter()
+                .all(|arena| arena.pages.is_closed_free());
         if is_surrendered {
             state.end_region();
             state.is_merged = true;
@@ -234,7 +304,10 @@ impl ArenaState {
     fn mark_heaps(&mut self, page: usize) {
         let ArenaState { arenas, heaps, .. } = self;
         for (&(serial, start), heap) in heaps {
-            if let Some(arena) = arenas.iter_mut().find(|arena| arena.payload.serial() == serial) {
+            if let Some(arena) = arenas
+                .iter_mut()
+                .find(|arena| arena.payload.serial() == serial)
+            {
                 arena.pages.mark(start / page, heap.lines.mark_of_all());
             }
         }
@@ -242,12 +315,18 @@ impl ArenaState {
 
     /// Its own region, if it is a part of one arena; or one that has lapsed.
     pub(super) fn may_use_region(&self, class: usize) -> bool {
-        let Some(region) = &self.region else { return false };
+        let Some(region) = &self.region else {
+            return false;
+        };
         region.class == class && !region.site.is_surrender || region.has_lapsed()
     }
 
     pub(super) fn served(&mut self, class: usize) {
-        if self.region.as_ref().is_some_and(|region| region.class == class || region.has_lapsed()) {
+        if self
+            .region
+            .as_ref()
+            .is_some_and(|region| region.class == class || region.has_lapsed())
+        {
             self.end_region();
         }
     }
@@ -255,7 +334,9 @@ impl ArenaState {
     pub(super) fn end_region(&mut self) {
         if self.region.take().is_some() {
             self.has_region.store(false, Ordering::Relaxed);
-            self.arenas.iter_mut().for_each(|arena| arena.pages.close(0..0));
+            self.arenas
+                .iter_mut()
+                .for_each(|arena| arena.pages.close(0..0));
         }
     }
 }
@@ -272,7 +353,10 @@ mod tests {
     fn lapsed_region_is_in_no_way() {
         let name = format!("shm_pool-unit-{}-lapsed", std::process::id());
         let builder = Provider::builder().name_prefix(name).max_bytes(4 * MIB);
-        let provider = builder.tuning(Tuning::new().arena_size(MIB)).build().unwrap();
+        let provider = builder
+            .tuning(Tuning::new().arena_size(MIB))
+            .build()
+            .unwrap();
         let held: Vec<_> = std::iter::from_fn(|| provider.alloc(60_000).ok()).collect();
         let arenas = &provider.pool().arenas;
         // The fill's.
@@ -283,6 +367,9 @@ mod tests {
         arenas.state.lock().region.as_mut().unwrap().asked -= 2 * LAPSE;
         drop(held);
         assert!(is_set_aside());
-        assert_eq!(provider.alloc(3 * MIB).map(|buffer| buffer.len()).ok(), Some(3 * MIB));
+        assert_eq!(
+            provider.alloc(3 * MIB).map(|buffer| buffer.len()).ok(),
+            Some(3 * MIB)
+        );
     }
 }

@@ -86,7 +86,15 @@ impl Class {
     fn new(shape: ClassShape) -> Self {
         let [misses, last_made, past_uses] = [0; 3].map(AtomicU64::new);
         let [reserved, low, unneeded] = [0, NO_MARK, 0].map(AtomicUsize::new);
-        Self { shape, reserved, misses, last_made, past_uses, low, unneeded }
+        Self {
+            shape,
+            reserved,
+            misses,
+            last_made,
+            past_uses,
+            low,
+            unneeded,
+        }
     }
 }
 
@@ -145,19 +153,29 @@ impl Collection {
 
     fn note_destroyed(&self, bytes: usize) {
         let made = self.made.fetch_sub(bytes, Ordering::Relaxed) - bytes;
-        let enough = self.enough.fetch_sub(worthwhile(bytes), Ordering::Relaxed) - worthwhile(bytes);
+        let enough =
+            self.enough.fetch_sub(worthwhile(bytes), Ordering::Relaxed) - worthwhile(bytes);
         self.collect_at.fetch_min(made + enough, Ordering::Relaxed);
     }
 }
 
 impl Pool {
-    pub(crate) fn new(limits: Limits, source: Box<dyn SegmentFactory>, control: Option<OwnerControl>) -> Arc<Self> {
+    pub(crate) fn new(
+        limits: Limits,
+        source: Box<dyn SegmentFactory>,
+        control: Option<OwnerControl>,
+    ) -> Arc<Self> {
         let classes: Box<[Class]> = limits.shapes().into_iter().map(Class::new).collect();
         let first_arena = match limits.first_arena {
-            First::Usual(_) if limits.keeps_nothing() && !source.keeps_segments() => First::OneMessage,
+            First::Usual(_) if limits.keeps_nothing() && !source.keeps_segments() => {
+                First::OneMessage
+            }
             first => first,
         };
-        let shelves = classes.iter().map(|_| ChunkShelf::new(limits.keeps_nothing())).collect();
+        let shelves = classes
+            .iter()
+            .map(|_| ChunkShelf::new(limits.keeps_nothing()))
+            .collect();
         let count = || AtomicUsize::new(0);
         Arc::new(Self {
             shelves,
@@ -167,7 +185,12 @@ impl Pool {
             reserving: Mutex::new(()),
             listed: classes.iter().map(|_| count()).collect(),
             groups: classes.chunks(GROUP).map(|_| count()).collect(),
-            arenas: Arenas::new(limits.max_bytes, first_arena, limits.longest_arena, source.keeps_segments()),
+            arenas: Arenas::new(
+                limits.max_bytes,
+                first_arena,
+                limits.longest_arena,
+                source.keeps_segments(),
+            ),
             limits,
             account: Account::default(),
             registry: Mutex::new(Registry::new(classes.len())),
@@ -201,13 +224,17 @@ impl Pool {
     /// In descending order.
     fn used_classes(&self) -> impl Iterator<Item = usize> + '_ {
         let is_used = |counts: &[AtomicUsize], at: usize| counts[at].load(Ordering::Relaxed) > 0;
-        let groups = (0..self.groups.len()).rev().filter(move |&group| is_used(&self.groups, group));
-        let classes = groups.flat_map(|group| (group * GROUP..self.listed.len().min((group + 1) * GROUP)).rev());
+        let groups = (0..self.groups.len())
+            .rev()
+            .filter(move |&group| is_used(&self.groups, group));
+        let classes = groups
+            .flat_map(|group| (group * GROUP..self.listed.len().min((group + 1) * GROUP)).rev());
         classes.filter(move |&class| is_used(&self.listed, class))
     }
 
     pub(crate) fn memory_bell(&self) -> &MemoryBell {
-        self.control().map_or_else(|| self.waiting.own_bell(), OwnerControl::memory_bell)
+        self.control()
+            .map_or_else(|| self.waiting.own_bell(), OwnerControl::memory_bell)
     }
 
     pub(crate) fn control(&self) -> Option<&OwnerControl> {
@@ -231,14 +258,19 @@ impl Pool {
     fn prepare_class(&self, class: usize) -> Result<(), ShareError> {
         self.claim_records(|is_closed| {
             let registry = self.registry.lock();
-            let result = registry.of_class(class).try_for_each(|chunk| self.claim_record(chunk, is_closed).map(drop));
+            let result = registry
+                .of_class(class)
+                .try_for_each(|chunk| self.claim_record(chunk, is_closed).map(drop));
             result
         })
     }
 
     /// Evicts idle chunks that have a record, but not once the pool is closed: its queues hold
     /// seals.
-    fn claim_records<T>(&self, claim: impl Fn(bool) -> Result<T, ShareError>) -> Result<T, ShareError> {
+    fn claim_records<T>(
+        &self,
+        claim: impl Fn(bool) -> Result<T, ShareError>,
+    ) -> Result<T, ShareError> {
         let is_closed = self.first_share.lock();
         let mut may_collect = true;
         loop {
@@ -264,7 +296,9 @@ impl Pool {
         let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
         // Space for every record, so that the queue is never full.
         if !is_closed && !self.leased.open(control.records()) {
-            return Err(ShareError::OutOfMemory { bytes: Queue::<OwnedChunk>::bytes(control.records()) });
+            return Err(ShareError::OutOfMemory {
+                bytes: Queue::<OwnedChunk>::bytes(control.records()),
+            });
         }
         let (record, generation) = control.claim_record()?;
         chunk.set_record(record, generation);
@@ -274,7 +308,9 @@ impl Pool {
     pub(crate) fn close(&self) {
         self.waiting.close(self);
         *self.first_share.lock() = true;
-        self.shelves.iter().for_each(|shelf| shelf.close(Self::destroy));
+        self.shelves
+            .iter()
+            .for_each(|shelf| shelf.close(Self::destroy));
         // Only now that the shelves refuse: chunks still on loan are given up.
         let lenders = std::mem::take(&mut *self.lenders.lock());
         drop(lenders);
@@ -317,8 +353,13 @@ impl Pool {
 
     pub(super) fn take_returned(&self, class: usize) -> Option<ClosedChunk> {
         // One lock after the other, never both.
-        let has_lenders = self.lenders.lock().as_ref().is_some_and(|lenders| !lenders.is_empty());
-        let is_deep = || self.arenas.room() != Room::ToGrow || self.registry.lock().count(class) >= DEPTH;
+        let has_lenders = self
+            .lenders
+            .lock()
+            .as_ref()
+            .is_some_and(|lenders| !lenders.is_empty());
+        let is_deep =
+            || self.arenas.room() != Room::ToGrow || self.registry.lock().count(class) >= DEPTH;
         let may_wait = || self.reserved(class) > 0 || is_deep();
         let has_come_back = has_lenders && may_wait() && self.collect_loans() > 0;
         has_come_back.then(|| self.take_own(class)).flatten()
@@ -339,7 +380,11 @@ impl Pool {
                 on_loan.push((NonNull::from(chunk), chunk.capacity()));
             }
         };
-        self.lenders.lock().iter().flatten().for_each(|lender| lender.each_loaned(&mut tell));
+        self.lenders
+            .lock()
+            .iter()
+            .flatten()
+            .for_each(|lender| lender.each_loaned(&mut tell));
         // Several channels may have the same one.
         on_loan.sort_unstable();
         on_loan.dedup();
@@ -348,12 +393,16 @@ impl Pool {
 
     pub(crate) fn has_on_loan(&self, chunk: NonNull<Chunk>) -> bool {
         self.collect_loans();
-        self.chunks_on_loan().iter().any(|(on_loan, _)| *on_loan == chunk)
+        self.chunks_on_loan()
+            .iter()
+            .any(|(on_loan, _)| *on_loan == chunk)
     }
 
     fn ask_lenders(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {
         let mut lenders = self.lenders.lock();
-        let Some(lenders) = &mut *lenders else { return 0 };
+        let Some(lenders) = &mut *lenders else {
+            return 0;
+        };
         let found = lenders.iter().map(|lender| ask(&**lender)).sum();
         lenders.retain(|lender| !lender.is_over());
         found
@@ -363,15 +412,19 @@ impl Pool {
 impl Pool {
     /// Not if nearly all of the cap was taken from the system.
     pub(crate) fn is_collection_due(&self) -> bool {
-        let Collection { made, collect_at, .. } = &self.collection;
+        let Collection {
+            made, collect_at, ..
+        } = &self.collection;
         let nearly_all = self.limits.max_bytes - self.limits.max_bytes / YIELD_SHARE;
-        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.account.held() < nearly_all
+        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed)
+            && self.account.held() < nearly_all
     }
 
     /// Returns `true` if idle chunks should be evicted for a message before a collection: runs of pages
     /// merge, whereas a collection leaves more idle chunks between them. Heaps would be searched for gaps.
     pub(crate) fn should_evict_for(&self, class: usize, len: usize) -> bool {
-        self.classes[class].shape.need.grain == Grain::Page && self.idle_bytes() >= self.demand(class, len).size
+        self.classes[class].shape.need.grain == Grain::Page
+            && self.idle_bytes() >= self.demand(class, len).size
     }
 
     /// Returns `true` if there is probably still no room for a class.
@@ -386,8 +439,12 @@ impl Pool {
 
     /// If enough is idle now (see [`worthwhile`]), the next collection is due at the next miss; otherwise once the pool has made the missing bytes.
     pub(crate) fn note_collection(&self) {
-        let Collection { enough, collect_at, .. } = &self.collection;
-        let missing = enough.load(Ordering::Relaxed).saturating_sub(self.idle_bytes());
+        let Collection {
+            enough, collect_at, ..
+        } = &self.collection;
+        let missing = enough
+            .load(Ordering::Relaxed)
+            .saturating_sub(self.idle_bytes());
         collect_at.store(self.collection.made() + missing, Ordering::Relaxed);
     }
 }
@@ -478,22 +535,32 @@ impl Pool {
         }
         self.collect_loans();
         let on_loan = self.chunks_on_loan();
-        let is_on_loan =
-            |chunk: &Chunk| on_loan.binary_search_by_key(&NonNull::from(chunk), |(on_loan, _)| *on_loan).is_ok();
+        let is_on_loan = |chunk: &Chunk| {
+            on_loan
+                .binary_search_by_key(&NonNull::from(chunk), |(on_loan, _)| *on_loan)
+                .is_ok()
+        };
         let mut classes = Vec::new();
         if classes.try_reserve_exact(self.classes.len()).is_ok() {
-            classes.extend(self.classes.iter().zip(self.shelves.iter()).map(|(class, shelf)| ClassStats {
-                size: class.shape.size(),
-                align: class.shape.align,
-                idle: shelf.idle_count(),
-                hits: class.past_uses.load(Ordering::Relaxed),
-                misses: class.misses.load(Ordering::Relaxed),
-                ..ClassStats::default()
-            }));
+            classes.extend(
+                self.classes
+                    .iter()
+                    .zip(self.shelves.iter())
+                    .map(|(class, shelf)| ClassStats {
+                        size: class.shape.size(),
+                        align: class.shape.align,
+                        idle: shelf.idle_count(),
+                        hits: class.past_uses.load(Ordering::Relaxed),
+                        misses: class.misses.load(Ordering::Relaxed),
+                        ..ClassStats::default()
+                    }),
+            );
         }
         // `hits` counts all uses at first.
         for chunk in self.registry.lock().chunks() {
-            let Some(class) = classes.get_mut(chunk.class()) else { break };
+            let Some(class) = classes.get_mut(chunk.class()) else {
+                break;
+            };
             class.chunks += 1;
             class.hits += chunk.uses();
             // The shelf has already counted every chunk in its queue as idle.
@@ -561,14 +628,26 @@ impl Pool {
                 leased += chunk.capacity();
             }
         }
-        let on_loan: usize = self.chunks_on_loan().iter().map(|(_, capacity)| capacity).sum();
-        (in_use.saturating_sub(self.idle_bytes() + on_loan), leased + on_loan)
+        let on_loan: usize = self
+            .chunks_on_loan()
+            .iter()
+            .map(|(_, capacity)| capacity)
+            .sum();
+        (
+            in_use.saturating_sub(self.idle_bytes() + on_loan),
+            leased + on_loan,
+        )
     }
 
     pub(crate) fn largest_that_fits(&self) -> usize {
         let longest = self.arenas.longest_run();
-        let sizes = self.classes[..self.limits.classes()].iter().map(|class| class.shape.size());
-        sizes.take_while(|&size| size <= longest).last().unwrap_or(0)
+        let sizes = self.classes[..self.limits.classes()]
+            .iter()
+            .map(|class| class.shape.size());
+        sizes
+            .take_while(|&size| size <= longest)
+            .last()
+            .unwrap_or(0)
     }
 
     pub(crate) fn has_less_in_use(&self, error: &AllocError) -> bool {
@@ -584,6 +663,13 @@ impl Pool {
         let (max_bytes, (in_use, leased)) = (self.limits.max_bytes, self.in_use_and_leased());
         let idle = max_bytes.saturating_sub(in_use + leased);
         event!(debug, provider = %self.id(), len = need.size, max_bytes, in_use, leased, "exhausted");
-        AllocErrorKind::Exhausted { len: need.size, max_bytes, in_use, idle, leased }.into()
+        AllocErrorKind::Exhausted {
+            len: need.size,
+            max_bytes,
+            in_use,
+            idle,
+            leased,
+        }
+        .into()
     }
 }

@@ -88,7 +88,11 @@ impl Pool {
     }
 
     fn shelve(chunk: OwnedChunk) {
-        let refused = if chunk.is_retired() { Err(chunk) } else { chunk.give_idle() };
+        let refused = if chunk.is_retired() {
+            Err(chunk)
+        } else {
+            chunk.give_idle()
+        };
         if let Err(chunk) = refused.or_else(|chunk| chunk.close()?.give()) {
             Self::destroy(chunk);
         }
@@ -114,7 +118,9 @@ impl Pool {
             leased
         });
         let (Ok(chunk) | Err(chunk)) = closed;
-        chunk.pool().unlist(&mut chunk.pool().registry.lock(), &chunk);
+        chunk
+            .pool()
+            .unlist(&mut chunk.pool().registry.lock(), &chunk);
         Self::free_unlisted(chunk);
     }
 
@@ -127,9 +133,16 @@ impl Pool {
     }
 
     pub(super) fn free_unlisted(chunk: OwnedChunk) {
-        let (class, uses, record, is_kept) = (chunk.class(), chunk.uses(), chunk.claimed(), chunk.is_given_up());
+        let (class, uses, record, is_kept) = (
+            chunk.class(),
+            chunk.uses(),
+            chunk.claimed(),
+            chunk.is_given_up(),
+        );
         let (pool, memory) = chunk.dismantle();
-        pool.classes[class].past_uses.fetch_add(uses, Ordering::Relaxed);
+        pool.classes[class]
+            .past_uses
+            .fetch_add(uses, Ordering::Relaxed);
         pool.collection.note_destroyed(memory.len());
         if is_kept {
             // A peer still reads, for an unknown time: neither the record nor the bytes are used
@@ -180,7 +193,10 @@ impl Pool {
     }
 
     fn give_up_region(&self, class: usize) -> bool {
-        self.arenas.is_surrendered(class).then(|| self.give_up_arenas(false)).is_some()
+        self.arenas
+            .is_surrendered(class)
+            .then(|| self.give_up_arenas(false))
+            .is_some()
     }
 
     /// Returns `true` if the range is in the region of a longer class.
@@ -193,7 +209,8 @@ impl Pool {
     /// Marks idle chunks class by class, the largest first, until there is a site.
     fn find_idle_site(&self, need: Need, anywhere: bool, may_surrender: bool) -> Option<Site> {
         let (_, spanned) = self.arenas.count_and_len();
-        let most = self.arenas.free_bytes() + self.most_to_evict() + (self.limits.max_bytes - spanned);
+        let most =
+            self.arenas.free_bytes() + self.most_to_evict() + (self.limits.max_bytes - spanned);
         if most < need.size {
             return None;
         }
@@ -226,14 +243,21 @@ impl Pool {
             return;
         }
         let before = self.arenas.region_of(class);
-        let takes_too_long = |chunk: &Chunk| before.as_ref().is_some_and(|site| site.takes(chunk.memory()));
+        let takes_too_long = |chunk: &Chunk| {
+            before
+                .as_ref()
+                .is_some_and(|site| site.takes(chunk.memory()))
+        };
         for chunk in self.registry.lock().chunks() {
             let stays = self.reserved(chunk.class()) > 0 || chunk.is_given_up();
             if stays || takes_too_long(chunk) {
                 self.arenas.mark(chunk.memory(), Mark::Pinned);
             }
         }
-        let site = self.arenas.cheapest_site(need, true, true).or_else(|| self.arenas.surrender(need, true));
+        let site = self
+            .arenas
+            .cheapest_site(need, true, true)
+            .or_else(|| self.arenas.surrender(need, true));
         if let Some(site) = site {
             self.retire(&site);
             self.arenas.keep_region(class, site);
@@ -282,18 +306,30 @@ impl Pool {
         // Size first, to keep the shelves of small classes out of the cache.
         let is_large = |class: usize| self.classes[class].shape.need.grain == Grain::Page;
         let mut most = self.arenas.crowding();
-        for class in self.used_classes().filter(|&class| is_large(class) && self.evictable(class) > 0) {
+        for class in self
+            .used_classes()
+            .filter(|&class| is_large(class) && self.evictable(class) > 0)
+        {
             most = most.saturating_sub(self.evict_of(class, most, |_| true));
         }
         self.searched();
     }
 
     /// Takes each chunk in turn and puts it back if it is not picked.
-    pub(super) fn evict_of(&self, class: usize, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
+    pub(super) fn evict_of(
+        &self,
+        class: usize,
+        most: usize,
+        mut choose: impl FnMut(&Chunk) -> bool,
+    ) -> usize {
         let shelf = &self.shelves[class];
         let mut evicted = 0;
         // The hot slot's chunk first. A retired one that is not picked stays, too.
-        match if most > 0 && self.evictable(class) > 0 { shelf.take_hot() } else { None } {
+        match if most > 0 && self.evictable(class) > 0 {
+            shelf.take_hot()
+        } else {
+            None
+        } {
             Some(chunk) if choose(&chunk) => evicted += self.evict_or_put_back(chunk.into()),
             Some(chunk) => shelf.give(chunk).unwrap_or_else(Self::put_back),
             None => {}
@@ -302,11 +338,17 @@ impl Pool {
         // Bounded: other threads may go on giving.
         for _ in 0..shelf.queued_count() {
             let is_done = evicted >= most || self.evictable(class) == 0;
-            let Some((chunk, _)) = (if is_done { None } else { shelf.take_idle() }) else { break };
+            let Some((chunk, _)) = (if is_done { None } else { shelf.take_idle() }) else {
+                break;
+            };
             if choose(&chunk) {
                 evicted += self.evict_or_put_back(chunk);
             } else {
-                let kept = if chunk.is_leased() { Err(chunk) } else { shelf.give_idle(chunk) };
+                let kept = if chunk.is_leased() {
+                    Err(chunk)
+                } else {
+                    shelf.give_idle(chunk)
+                };
                 kept.unwrap_or_else(Self::put_back);
             }
         }
@@ -324,7 +366,9 @@ impl Pool {
             Self::put_back(chunk);
             return 0;
         }
-        let Some(chunk) = Self::reopen(chunk).map(OwnedChunk::from) else { return 0 };
+        let Some(chunk) = Self::reopen(chunk).map(OwnedChunk::from) else {
+            return 0;
+        };
         let size = chunk.capacity();
         let mut registry = self.registry.lock();
         if is_reserved(&registry, &chunk) {
@@ -348,11 +392,15 @@ impl Pool {
 
     /// Small page-aligned classes, then the others, the largest first.
     pub(super) fn evictable_classes(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.used_classes().map(|class| (class, self.evictable(class))).filter(|&(_, count)| count > 0)
+        self.used_classes()
+            .map(|class| (class, self.evictable(class)))
+            .filter(|&(_, count)| count > 0)
     }
 
     pub(super) fn idle_bytes(&self) -> usize {
-        self.used_classes().map(|class| self.shelves[class].idle_count() * self.classes[class].shape.size()).sum()
+        self.used_classes()
+            .map(|class| self.shelves[class].idle_count() * self.classes[class].shape.size())
+            .sum()
     }
 
     /// Returns an upper bound on the bytes that all idle chunks free, in whole pages.
@@ -361,7 +409,8 @@ impl Pool {
         let (mut large, mut small) = (0, 0);
         for (class, count) in self.evictable_classes() {
             let size = self.classes[class].shape.size();
-            *if size < page { &mut small } else { &mut large } += count * size.next_multiple_of(page);
+            *if size < page { &mut small } else { &mut large } +=
+                count * size.next_multiple_of(page);
         }
         // A small chunk alone on its page frees it, but all of them at most the heaps.
         let (free, all) = self.arenas.heap_bytes();
@@ -369,7 +418,9 @@ impl Pool {
     }
 
     pub(super) fn evictable(&self, class: usize) -> usize {
-        self.listed(class).saturating_sub(self.reserved(class)).min(self.shelves[class].idle_count())
+        self.listed(class)
+            .saturating_sub(self.reserved(class))
+            .min(self.shelves[class].idle_count())
     }
 
     /// Returns free memory of the arenas to the system or, if that was done before, of enough idle
@@ -409,7 +460,12 @@ impl Pool {
         self.reclaim();
         self.return_leased();
         loop {
-            let surplus = || self.account.held().saturating_sub(most).next_multiple_of(self.limits.page);
+            let surplus = || {
+                self.account
+                    .held()
+                    .saturating_sub(most)
+                    .next_multiple_of(self.limits.page)
+            };
             self.punch(surplus());
             if surplus() == 0 || self.evict(surplus(), |_| true) == 0 {
                 return before.saturating_sub(self.account.held());
@@ -475,21 +531,31 @@ impl Pool {
     }
 
     fn return_unneeded(&self, counted: u64) {
-        let Some(mut last) = self.windows.last.try_lock() else { return };
-        let window =
-            (self.limits.idle_window / COUNTED).max(self.registry.lock().chunks().count() as u64 * LEAST_PER_CHUNK);
+        let Some(mut last) = self.windows.last.try_lock() else {
+            return;
+        };
+        let window = (self.limits.idle_window / COUNTED)
+            .max(self.registry.lock().chunks().count() as u64 * LEAST_PER_CHUNK);
         if self.windows.next.load(Ordering::Relaxed) == 0 {
             return self.windows.next.store(counted + window, Ordering::Relaxed);
         }
         if last.is_done() {
             self.judge(&mut last);
         }
-        let evicted = if last.has_chunks { self.evict_unneeded() } else { 0 };
+        let evicted = if last.has_chunks {
+            self.evict_unneeded()
+        } else {
+            0
+        };
         last.has_chunks = evicted >= AT_ONCE;
         last.bytes += evicted;
         self.punch(last.bytes.min(AT_ONCE));
         last.bytes = last.bytes.saturating_sub(AT_ONCE);
-        let next = if last.is_done() { counted + window } else { counted + 1 };
+        let next = if last.is_done() {
+            counted + window
+        } else {
+            counted + 1
+        };
         self.windows.next.store(next, Ordering::Relaxed);
         // A request that looked meanwhile has missed the chunk in this thread's hand.
         self.memory_bell().ring();
@@ -501,7 +567,11 @@ impl Pool {
         let mut unneeded = last.bytes;
         for class in self.used_classes() {
             let shelf = &self.shelves[class];
-            if let Some(hot) = if self.evictable(class) > 0 { shelf.take_hot() } else { None } {
+            if let Some(hot) = if self.evictable(class) > 0 {
+                shelf.take_hot()
+            } else {
+                None
+            } {
                 if hot.was_used_since_asked() {
                     hot.give().unwrap_or_else(Self::put_back);
                 } else {
@@ -529,9 +599,14 @@ impl Pool {
         let mut evicted = 0;
         for class in self.used_classes() {
             let unneeded = &self.classes[class].unneeded;
-            while evicted < AT_ONCE && unneeded.load(Ordering::Relaxed) > 0 && self.evictable(class) > 0 {
+            while evicted < AT_ONCE
+                && unneeded.load(Ordering::Relaxed) > 0
+                && self.evictable(class) > 0
+            {
                 // The oldest first. Other threads may have taken some.
-                let Some((chunk, _)) = self.shelves[class].take_idle() else { break };
+                let Some((chunk, _)) = self.shelves[class].take_idle() else {
+                    break;
+                };
                 unneeded.fetch_sub(1, Ordering::Relaxed);
                 evicted += self.evict_or_put_back(chunk);
             }

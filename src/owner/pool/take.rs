@@ -81,7 +81,11 @@ impl Pool {
     }
 
     #[inline(never)]
-    pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
+    pub(crate) fn take_slow(
+        self: &Arc<Self>,
+        class: usize,
+        len: usize,
+    ) -> Result<ClosedChunk, AllocError> {
         let taken = self.take_now(class, len);
         if taken.as_ref().is_err_and(AllocError::is_at_the_cap) {
             self.note_refused(class, len);
@@ -89,9 +93,17 @@ impl Pool {
         taken
     }
 
-    pub(crate) fn take_now(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
-        let ready = self.take_own(class).or_else(|| self.take_leased(class, self.leased_tries(class)));
-        let ready = ready.or_else(|| self.take_returned(class)).or_else(|| self.take_larger(class));
+    pub(crate) fn take_now(
+        self: &Arc<Self>,
+        class: usize,
+        len: usize,
+    ) -> Result<ClosedChunk, AllocError> {
+        let ready = self
+            .take_own(class)
+            .or_else(|| self.take_leased(class, self.leased_tries(class)));
+        let ready = ready
+            .or_else(|| self.take_returned(class))
+            .or_else(|| self.take_larger(class));
         ready.map_or_else(|| self.make_for(class, len), Ok)
     }
 
@@ -117,12 +129,14 @@ impl Pool {
         if self.listed(class) == 0 {
             return None;
         }
-        self.take_idle(class).or_else(|| self.shelves[class].take_hot())
+        self.take_idle(class)
+            .or_else(|| self.shelves[class].take_hot())
     }
 
     pub(crate) fn take_larger(&self, class: usize) -> Option<ClosedChunk> {
-        let is_free =
-            |&other: &usize| self.listed(other) > 0 && !self.shelves[other].is_empty() && self.reserved(other) == 0;
+        let is_free = |&other: &usize| {
+            self.listed(other) > 0 && !self.shelves[other].is_empty() && self.reserved(other) == 0
+        };
         let others = self.serving(class).skip(1).filter(is_free);
         others.filter_map(|other| self.take_own(other)).next()
     }
@@ -141,14 +155,17 @@ impl Pool {
             class_of(largest + 1).saturating_sub(1).min(classes - 1)
         } else {
             let pages = largest / self.limits.page;
-            (classes + pages).saturating_sub(1).min(self.classes.len() - 1)
+            (classes + pages)
+                .saturating_sub(1)
+                .min(self.classes.len() - 1)
         };
         class..=last.max(class)
     }
 
     fn take_idle(&self, class: usize) -> Option<ClosedChunk> {
         let open = |(chunk, left)| Some((Self::reopen(chunk)?, left));
-        let (chunk, left) = std::iter::from_fn(|| self.shelves[class].take_idle()).find_map(open)?;
+        let (chunk, left) =
+            std::iter::from_fn(|| self.shelves[class].take_idle()).find_map(open)?;
         self.note_low_water(class, left);
         Some(chunk)
     }
@@ -160,7 +177,8 @@ impl Pool {
             return None;
         }
         let serving = self.serving(class);
-        let may_serve = |other| other == class || serving.contains(&other) && self.reserved(other) == 0;
+        let may_serve =
+            |other| other == class || serving.contains(&other) && self.reserved(other) == 0;
         let wanted = |chunk: &ClosedChunk| may_serve(chunk.class()) && !chunk.is_retired();
         for _ in 0..tries.min(leased) {
             match self.probe_leased() {
@@ -180,11 +198,15 @@ impl Pool {
     }
 
     fn probe_leased(&self) -> Option<ClosedChunk> {
-        self.leased.take().and_then(|(chunk, _)| Self::reopen(chunk))
+        self.leased
+            .take()
+            .and_then(|(chunk, _)| Self::reopen(chunk))
     }
 
     pub(super) fn return_leased(&self) {
-        (0..self.leased.count()).filter_map(|_| self.probe_leased()).for_each(|chunk| Self::put_back(chunk.into()));
+        (0..self.leased.count())
+            .filter_map(|_| self.probe_leased())
+            .for_each(|chunk| Self::put_back(chunk.into()));
     }
 }
 
@@ -222,7 +244,9 @@ enum NoMemory {
 fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
     let source = io::Error::from_raw_os_error(libc::ENOMEM);
     let advice = "; private memory to keep account of it".to_owned();
-    NoMemory::Os(Box::new(OsError::new("malloc", object, bytes, source, advice)))
+    NoMemory::Os(Box::new(OsError::new(
+        "malloc", object, bytes, source, advice,
+    )))
 }
 
 impl Pool {
@@ -231,9 +255,18 @@ impl Pool {
     fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let (need, wanted) = (self.demand(class, len), self.wanted(class, len));
         let mut made = self.make(wanted);
-        if !wanted.is_one_off && need.size < wanted.need.size && made.as_ref().is_err_and(AllocError::is_at_the_cap) {
+        if !wanted.is_one_off
+            && need.size < wanted.need.size
+            && made.as_ref().is_err_and(AllocError::is_at_the_cap)
+        {
             // It may fit without the class's rounding.
-            made = self.make(Wanted { need, is_one_off: true, ..wanted }).or(made);
+            made = self
+                .make(Wanted {
+                    need,
+                    is_one_off: true,
+                    ..wanted
+                })
+                .or(made);
         }
         made
     }
@@ -260,29 +293,53 @@ impl Pool {
             _ => Some(RECURS_WITHIN),
         };
         // Relaxed: only a hint.
-        let (made, last) = (self.made.load(Ordering::Relaxed), self.classes[class].last_made.load(Ordering::Relaxed));
+        let (made, last) = (
+            self.made.load(Ordering::Relaxed),
+            self.classes[class].last_made.load(Ordering::Relaxed),
+        );
         match recurs_within.map_or(true, |within| made.saturating_sub(last) < within) {
             true => self.usual(class),
-            false => Wanted { need, is_one_off: true, ..self.usual(class) },
+            false => Wanted {
+                need,
+                is_one_off: true,
+                ..self.usual(class)
+            },
         }
     }
 
     pub(crate) fn demand(&self, class: usize, len: usize) -> Need {
         let Need { size, grain } = self.classes[class].shape.need;
-        let unit = if grain == Grain::Line { MIN_SIZE } else { self.limits.page };
-        Need { size: len.max(1).next_multiple_of(unit).min(size), grain }
+        let unit = if grain == Grain::Line {
+            MIN_SIZE
+        } else {
+            self.limits.page
+        };
+        Need {
+            size: len.max(1).next_multiple_of(unit).min(size),
+            grain,
+        }
     }
 
     fn usual(&self, class: usize) -> Wanted {
-        Wanted { class, need: self.classes[class].shape.need, is_one_off: false, may_be_larger: true }
+        Wanted {
+            class,
+            need: self.classes[class].shape.need,
+            is_one_off: false,
+            may_be_larger: true,
+        }
     }
 
     #[cold]
     fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
         // Bounded: garbage can make it look as if there were always more to reclaim, and other
         // threads may take the room.
-        let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) = (true, false, true, TRIES);
-        let mut from = if self.arenas.room() == Room::ToGrow { Where::Arenas } else { Where::Grow };
+        let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) =
+            (true, false, true, TRIES);
+        let mut from = if self.arenas.room() == Room::ToGrow {
+            Where::Arenas
+        } else {
+            Where::Grow
+        };
         loop {
             let created = self.account.created();
             let failure = match self.find_memory(wanted, from) {
@@ -301,7 +358,10 @@ impl Pool {
             let has_made_room = match &failure {
                 _ if tries == 0 => false,
                 // If an arena was added after the first search and removed before the second, neither has seen it.
-                NoMemory::Cap => self.make_room(wanted, from == Where::Anywhere) || self.account.created() != created,
+                NoMemory::Cap => {
+                    self.make_room(wanted, from == Where::Anywhere)
+                        || self.account.created() != created
+                }
                 NoMemory::Os(error) if !error.is_out_of_memory() => false,
                 NoMemory::Os(error) => {
                     self.relieve_system(wanted.need, mem::replace(&mut was_punched, true), error)
@@ -319,7 +379,11 @@ impl Pool {
                     wanted.is_one_off |= wanted.may_be_larger && self.arenas.has_other_sites();
                 }
                 // Another thread may have released a chunk.
-                failure => return self.take_any(wanted).ok_or_else(|| self.failed(wanted, failure)),
+                failure => {
+                    return self
+                        .take_any(wanted)
+                        .ok_or_else(|| self.failed(wanted, failure))
+                }
             }
         }
     }
@@ -344,22 +408,30 @@ impl Pool {
             self.return_leased();
             return None;
         }
-        let idle = self.take_own(class).or_else(|| self.take_leased(class, usize::MAX));
+        let idle = self
+            .take_own(class)
+            .or_else(|| self.take_leased(class, usize::MAX));
         idle.or_else(|| self.take_larger(class))
     }
 
     fn register(self: &Arc<Self>, wanted: Wanted, memory: Carved) -> ClosedChunk {
-        let Wanted { class, is_one_off, .. } = wanted;
+        let Wanted {
+            class, is_one_off, ..
+        } = wanted;
         let counts = &self.classes[class];
         counts.misses.fetch_add(1, Ordering::Relaxed);
-        counts.last_made.store(self.made.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        counts.last_made.store(
+            self.made.fetch_add(1, Ordering::Relaxed) + 1,
+            Ordering::Relaxed,
+        );
         self.collection.note_made(memory.len());
         self.refused.store(0, Ordering::Relaxed);
         let mut registry = self.registry.lock();
         if !is_one_off {
             self.groups[class / GROUP].fetch_add(1, Ordering::Relaxed);
             let others = self.listed[class].fetch_add(1, Ordering::Relaxed);
-            self.shelves[class].open_idle(others, self.classes[class].shape.max_idle.saturating_sub(1));
+            self.shelves[class]
+                .open_idle(others, self.classes[class].shape.max_idle.saturating_sub(1));
         }
         registry.enter(self.clone(), class, memory, is_one_off)
     }
@@ -374,22 +446,39 @@ impl Pool {
             }
             return Ok(run);
         }
-        if let Some(carved) = self.arenas.carve_lines(need.size, class, from == Where::Anywhere) {
+        if let Some(carved) = self
+            .arenas
+            .carve_lines(need.size, class, from == Where::Anywhere)
+        {
             return Ok(carved);
         }
         let (len, least) = self.arenas.heap_len(need.size, !wanted.is_one_off);
         if need.size >= self.limits.page && len == least {
             // Nothing else would fit in that heap.
-            return self.find_run(least, least, class, from).map(|run| run.shortened(need.size));
+            return self
+                .find_run(least, least, class, from)
+                .map(|run| run.shortened(need.size));
         }
         let run = self.find_run(len, least, class, from)?;
-        self.arenas.add_heap(run, need.size).ok_or_else(|| no_private_memory("a heap", len))
+        self.arenas
+            .add_heap(run, need.size)
+            .ok_or_else(|| no_private_memory("a heap", len))
     }
 
-    fn find_run(&self, wanted: usize, least: usize, class: usize, from: Where) -> Result<Carved, NoMemory> {
+    fn find_run(
+        &self,
+        wanted: usize,
+        least: usize,
+        class: usize,
+        from: Where,
+    ) -> Result<Carved, NoMemory> {
         let mut len = wanted;
         loop {
-            match self.arenas.carve_run(len, class, from == Where::Anywhere).map(|run| self.fill(run)) {
+            match self
+                .arenas
+                .carve_run(len, class, from == Where::Anywhere)
+                .map(|run| self.fill(run))
+            {
                 Some(Ok(carved)) => return Ok(carved),
                 Some(Err(error)) if len == least => return Err(error),
                 None if len == least && from == Where::Arenas => return Err(NoMemory::Cap),
@@ -432,15 +521,29 @@ impl Pool {
         }
         let mut arena = self.arenas.next_len(len).ok_or(NoMemory::Cap)?;
         // A segment that stays has to be worth its entry.
-        let least = if self.source.keeps_segments() { len.max(arena / KEPT_SHARE) } else { len };
+        let least = if self.source.keeps_segments() {
+            len.max(arena / KEPT_SHARE)
+        } else {
+            len
+        };
         loop {
-            let blank = self.arenas.prepare(arena).ok_or_else(|| no_private_memory("an arena", arena));
+            let blank = self
+                .arenas
+                .prepare(arena)
+                .ok_or_else(|| no_private_memory("an arena", arena));
             let refused = |error| NoMemory::Os(Box::new(error));
             match blank.and_then(|blank| Ok((self.source.create(arena).map_err(refused)?, blank))) {
                 Ok((payload, _)) if self.arenas.has_segment(payload.serial()) => {
-                    let (serial, twice) = (payload.serial(), io::Error::from_raw_os_error(libc::EEXIST));
+                    let (serial, twice) =
+                        (payload.serial(), io::Error::from_raw_os_error(libc::EEXIST));
                     let advice = "; its source has given two segments one id".to_owned();
-                    return Err(refused(OsError::new("create", &format!("segment {serial}"), arena, twice, advice)));
+                    return Err(refused(OsError::new(
+                        "create",
+                        &format!("segment {serial}"),
+                        arena,
+                        twice,
+                        advice,
+                    )));
                 }
                 Ok((mut payload, blank)) => {
                     if let Some(control) = self.control() {
@@ -483,7 +586,12 @@ impl Pool {
         result
     }
 
-    fn make_reserved(self: &Arc<Self>, class: usize, reserved: usize, wanted: usize) -> Result<(), AllocError> {
+    fn make_reserved(
+        self: &Arc<Self>,
+        class: usize,
+        reserved: usize,
+        wanted: usize,
+    ) -> Result<(), AllocError> {
         // A retired chunk is destroyed when it is dropped, and occupies the queue until then.
         self.evict_of(class, usize::MAX, Chunk::is_retired);
         // First, so that new chunks are not evicted at once.
@@ -511,10 +619,14 @@ impl Pool {
         taken: &mut Vec<ClosedChunk>,
     ) -> Result<(), AllocError> {
         while self.registry.lock().count(class) < wanted {
-            taken.push(self.make(Wanted { may_be_larger: false, ..self.usual(class) })?);
+            taken.push(self.make(Wanted {
+                may_be_larger: false,
+                ..self.usual(class)
+            })?);
         }
         if self.control().is_some() {
-            self.prepare_class(class).map_err(AllocErrorKind::ReserveShare)?;
+            self.prepare_class(class)
+                .map_err(AllocErrorKind::ReserveShare)?;
         }
         Ok(())
     }
@@ -557,7 +669,11 @@ pub struct Reservation {
 
 impl Reservation {
     pub(crate) fn new(pool: &Arc<Pool>, class: usize, count: usize) -> Self {
-        Self { pool: Arc::downgrade(pool), class, count }
+        Self {
+            pool: Arc::downgrade(pool),
+            class,
+            count,
+        }
     }
 
     /// Returns the number of reserved chunks.

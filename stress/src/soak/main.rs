@@ -157,14 +157,21 @@ fn repeat(cycles: u64, mut once: impl FnMut(u64) -> Fallible) -> Fallible<Vec<Sa
         let end = cycles * part / SAMPLES;
         (cycles * (part - 1) / SAMPLES..end).try_for_each(&mut once)?;
         let bytes = |name| procfs::memory(std::process::id(), name);
-        samples.push(Sample { cycle: end, resident: bytes("VmRSS")?, shared: bytes("RssShmem")? });
+        samples.push(Sample {
+            cycle: end,
+            resident: bytes("VmRSS")?,
+            shared: bytes("RssShmem")?,
+        });
     }
     Ok(samples)
 }
 
 fn report_rate(what: &str, cycles: u64, start: Instant) {
     let seconds = start.elapsed().as_secs_f64();
-    println!("{what}: {cycles} cycles in {seconds:.1} s, {:.1} ns each", seconds * 1e9 / cycles as f64);
+    println!(
+        "{what}: {cycles} cycles in {seconds:.1} s, {:.1} ns each",
+        seconds * 1e9 / cycles as f64
+    );
 }
 
 /// The resident memory of this process in bytes, and its shared part, after `cycle` cycles.
@@ -179,15 +186,33 @@ struct Sample {
 fn judge(what: &str, samples: &[Sample]) -> Fallible {
     let warm = &samples[WARM_UP..];
     let (first, last) = (warm[0], warm[warm.len() - 1]);
-    let slope = slope(&warm.iter().map(|sample| (sample.cycle as f64, sample.resident as f64)).collect::<Vec<_>>());
+    let slope = slope(
+        &warm
+            .iter()
+            .map(|sample| (sample.cycle as f64, sample.resident as f64))
+            .collect::<Vec<_>>(),
+    );
     let rise = slope * (last.cycle - first.cycle) as f64;
     let is_flat = rise < FLAT;
     println!("  {what}");
-    println!("    resident   {} KiB first, {} KiB last", first.resident >> 10, last.resident >> 10);
-    println!("    of it shm  {} KiB first, {} KiB last", first.shared >> 10, last.shared >> 10);
+    println!(
+        "    resident   {} KiB first, {} KiB last",
+        first.resident >> 10,
+        last.resident >> 10
+    );
+    println!(
+        "    of it shm  {} KiB first, {} KiB last",
+        first.shared >> 10,
+        last.shared >> 10
+    );
     let verdict = if is_flat { "flat" } else { "NOT FLAT" };
-    println!("    slope      {:.3} bytes per million cycles, {rise:.0} bytes in all: {verdict}", slope * 1e6);
-    is_flat.then_some(()).ok_or_else(|| format!("{what}: memory grows").into())
+    println!(
+        "    slope      {:.3} bytes per million cycles, {rise:.0} bytes in all: {verdict}",
+        slope * 1e6
+    );
+    is_flat
+        .then_some(())
+        .ok_or_else(|| format!("{what}: memory grows").into())
 }
 
 /// Writes the cycle's number to both ends of a message. The pages in between do not matter here.

@@ -27,7 +27,12 @@ struct Options {
     #[arg(long)]
     quick: bool,
     /// Run only the benches whose command contains this, and keep the other figures
-    #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        allow_hyphen_values = true
+    )]
     only: String,
     /// Run nothing, and write BENCHMARKS.md and the charts from the figures
     #[arg(long, conflicts_with_all = ["quick", "only"])]
@@ -41,19 +46,47 @@ const PUBSUB: &str = "bench -p shm-pool-zenoh --bench zenoh_pubsub --";
 const BENCHES: [(&str, &str, &str); 15] = [
     ("bench --bench shm_pool --", "", "--test"),
     ("bench --bench at_the_cap --", "--messages 5000", "--quick"),
-    ("bench --bench at_the_cap --", "--fits --fitted 20000 --seeds 2", ""),
-    ("bench --bench backpressure --", "--waits 2000 --refusals 5000", "--quick"),
+    (
+        "bench --bench at_the_cap --",
+        "--fits --fitted 20000 --seeds 2",
+        "",
+    ),
+    (
+        "bench --bench backpressure --",
+        "--waits 2000 --refusals 5000",
+        "--quick",
+    ),
     ("bench --bench fanout --", "", "--quick"),
     ("bench --bench rtt --", "", "--quick"),
     ("bench --bench receiver_latency --", "--rounds 3", "--quick"),
     (PEERS, "", "--quick"),
     (PUBSUB, "--rounds 5", "--quick"),
-    (PUBSUB, "--load saturated --messages 3000 --rounds 40", "--load saturated --messages 500 --rounds 1"),
-    (PUBSUB, "--load paced --messages 2000 --rounds 7", "--load paced --messages 200 --rounds 1"),
-    (PUBSUB, "--load flat-out --messages 20000 --rounds 7", "--load flat-out --messages 500 --rounds 1"),
+    (
+        PUBSUB,
+        "--load saturated --messages 3000 --rounds 40",
+        "--load saturated --messages 500 --rounds 1",
+    ),
+    (
+        PUBSUB,
+        "--load paced --messages 2000 --rounds 7",
+        "--load paced --messages 200 --rounds 1",
+    ),
+    (
+        PUBSUB,
+        "--load flat-out --messages 20000 --rounds 7",
+        "--load flat-out --messages 500 --rounds 1",
+    ),
     (PUBSUB, "--load first --rounds 7", "--load first --rounds 1"),
-    (PUBSUB, "--load killed --messages 10000", "--load killed --messages 10000"),
-    ("bench -p shm-pool-zenoh --bench zenoh_cases --", "", "--quick"),
+    (
+        PUBSUB,
+        "--load killed --messages 10000",
+        "--load killed --messages 10000",
+    ),
+    (
+        "bench -p shm-pool-zenoh --bench zenoh_cases --",
+        "",
+        "--quick",
+    ),
 ];
 
 /// Everything that is written down of a run.
@@ -75,7 +108,8 @@ fn run(options: &Options) -> Fallible {
     env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
     let file = Path::new("benches/figures.json");
     let mut all: Run = match options.render || !options.only.is_empty() {
-        true => serde_json::from_str(&fs::read_to_string(file).unwrap_or("{}".to_owned())).unwrap_or_default(),
+        true => serde_json::from_str(&fs::read_to_string(file).unwrap_or("{}".to_owned()))
+            .unwrap_or_default(),
         false => Run::default(),
     };
     if !options.render {
@@ -86,16 +120,22 @@ fn run(options: &Options) -> Fallible {
     }
     fs::write(file, serde_json::to_string_pretty(&all)? + "\n")?;
     draw(&all)?;
-    fs::write("BENCHMARKS.md", render(&fs::read_to_string("benches/BENCHMARKS.in.md")?, &all))?;
+    fs::write(
+        "BENCHMARKS.md",
+        render(&fs::read_to_string("benches/BENCHMARKS.in.md")?, &all),
+    )?;
     Ok(())
 }
 
 /// Adds the figures of all benches. A table replaces the one of the same name.
 fn measure(options: &Options, all: &mut Run) -> Fallible {
     let lines = env::temp_dir().join(format!("shm-pool-figures-{}", std::process::id()));
-    let target = fs::canonicalize(".")?.join(env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into()));
+    let target =
+        fs::canonicalize(".")?.join(env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into()));
     all.machine = Machine::now().caption();
-    let head = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output()?;
+    let head = Command::new("git")
+        .args(["rev-parse", "--short", "HEAD"])
+        .output()?;
     let head = String::from_utf8_lossy(&head.stdout).trim().to_owned();
     all.revision = match options.only.as_str() {
         "" => head,
@@ -110,7 +150,9 @@ fn measure(options: &Options, all: &mut Run) -> Fallible {
         println!("\n==> {command}");
         // `benches/peers` is a workspace with another target directory.
         let mut process = Command::new("cargo");
-        process.args(command.split_whitespace().skip(1)).env("CARGO_TARGET_DIR", &target);
+        process
+            .args(command.split_whitespace().skip(1))
+            .env("CARGO_TARGET_DIR", &target);
         if !options.quick {
             process.env(FIGURES, &lines);
         }
@@ -139,22 +181,44 @@ impl Run {
     fn time(&self, table: &str, row: &str, column: &str) -> Option<f64> {
         let table = self.table(table)?;
         let column = table.columns.iter().position(|head| head == column)?;
-        Nanoseconds::parse(table.rows.iter().find(|cells| cells[0] == row)?.get(column)?)
+        Nanoseconds::parse(
+            table
+                .rows
+                .iter()
+                .find(|cells| cells[0] == row)?
+                .get(column)?,
+        )
     }
 }
 
 /// Fills the tables into the template.
 fn render(template: &str, all: &Run) -> String {
-    let minutes = all.commands.iter().map(|(_, seconds)| seconds).sum::<u64>().div_ceil(60);
-    let template = template.replace("{{machine}}", &all.machine).replace("{{revision}}", &all.revision);
+    let minutes = all
+        .commands
+        .iter()
+        .map(|(_, seconds)| seconds)
+        .sum::<u64>()
+        .div_ceil(60);
+    let template = template
+        .replace("{{machine}}", &all.machine)
+        .replace("{{revision}}", &all.revision);
     let template = template.replace("{{minutes}}", &minutes.to_string());
     let line = |line: &str| {
-        let Some(name) = line.strip_prefix("{{").and_then(|line| line.strip_suffix("}}")) else {
+        let Some(name) = line
+            .strip_prefix("{{")
+            .and_then(|line| line.strip_suffix("}}"))
+        else {
             return line.to_owned();
         };
         let (name, columns) = name.split_once(" | ").unwrap_or((name, ""));
-        let columns: Vec<usize> = columns.split_whitespace().filter_map(|column| column.parse().ok()).collect();
-        all.table(name).map_or_else(|| format!("`{name}`: not measured."), |table| markdown(table, &columns))
+        let columns: Vec<usize> = columns
+            .split_whitespace()
+            .filter_map(|column| column.parse().ok())
+            .collect();
+        all.table(name).map_or_else(
+            || format!("`{name}`: not measured."),
+            |table| markdown(table, &columns),
+        )
     };
     template.lines().map(|text| line(text) + "\n").collect()
 }
@@ -162,13 +226,23 @@ fn render(template: &str, all: &Run) -> String {
 /// All columns if none are given; the first is always shown.
 fn markdown(table: &Figures, columns: &[usize]) -> String {
     let row = |cells: &[String]| {
-        let shown = (0..table.columns.len()).filter(|at| *at == 0 || columns.is_empty() || columns.contains(at));
-        let cells = shown.map(|at| cells.get(at).map_or("", String::as_str).replace("MISSED", "**missed**"));
+        let shown = (0..table.columns.len())
+            .filter(|at| *at == 0 || columns.is_empty() || columns.contains(at));
+        let cells = shown.map(|at| {
+            cells
+                .get(at)
+                .map_or("", String::as_str)
+                .replace("MISSED", "**missed**")
+        });
         format!("| {} |", cells.collect::<Vec<_>>().join(" | "))
     };
     let heads = row(&table.columns);
     let rule = "|---".repeat(heads.matches(" | ").count() + 1) + "|";
-    [heads, rule].into_iter().chain(table.rows.iter().map(|cells| row(cells))).collect::<Vec<_>>().join("\n")
+    [heads, rule]
+        .into_iter()
+        .chain(table.rows.iter().map(|cells| row(cells)))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 const COLOURS: [[u8; 3]; 8] = [
@@ -196,7 +270,13 @@ const ALLOCATORS: [&str; 8] = [
     "glibc malloc",
 ];
 
-const WAYS: [&str; 5] = ["channel, spin", "channel, futex", "mutex and condvar", "shm_open for each", "Unix socket"];
+const WAYS: [&str; 5] = [
+    "channel, spin",
+    "channel, futex",
+    "mutex and condvar",
+    "shm_open for each",
+    "Unix socket",
+];
 
 const HELD: [&str; 3] = ["4", "12", "20"];
 const QUANTILES: [&str; 6] = ["p50", "p99", "p99.9", "talc p50", "talc p99", "talc p99.9"];
@@ -205,15 +285,56 @@ const QUANTILES: [&str; 6] = ["p50", "p99", "p99.9", "talc p50", "talc p99", "ta
 fn draw(all: &Run) -> Fallible {
     let chart = |file: &str, title: &str, names: &[&str], groups: Vec<Group>| {
         let names: Vec<Bar> = names.iter().copied().zip(COLOURS).collect();
-        bars(&Path::new("benches").join(file), title, &all.machine, &names, &groups)
+        bars(
+            &Path::new("benches").join(file),
+            title,
+            &all.machine,
+            &names,
+            &groups,
+        )
     };
-    let alloc = |size| (size, ALLOCATORS.map(|name| all.time(&format!("alloc + drop, {size}"), name, "median")).into());
+    let alloc = |size| {
+        (
+            size,
+            ALLOCATORS
+                .map(|name| all.time(&format!("alloc + drop, {size}"), name, "median"))
+                .into(),
+        )
+    };
     let alloc: Vec<Group> = SIZES.map(alloc).into();
-    chart("alloc.svg", "Allocating and dropping one message, by its length", &ALLOCATORS, alloc)?;
-    let trip = |size| (size, WAYS.map(|way| all.time("rtt", &format!("{way}, {size}"), "p50")).into());
+    chart(
+        "alloc.svg",
+        "Allocating and dropping one message, by its length",
+        &ALLOCATORS,
+        alloc,
+    )?;
+    let trip = |size| {
+        (
+            size,
+            WAYS.map(|way| all.time("rtt", &format!("{way}, {size}"), "p50"))
+                .into(),
+        )
+    };
     let trips: Vec<Group> = ["64 B", "4 KiB", "1 MiB"].map(trip).into();
-    chart("rtt.svg", "Round trips between two processes, by the length of a message (p50)", &WAYS, trips)?;
-    let held = |held| (held, QUANTILES.map(|quantile| all.time("at_the_cap", held, quantile)).into());
+    chart(
+        "rtt.svg",
+        "Round trips between two processes, by the length of a message (p50)",
+        &WAYS,
+        trips,
+    )?;
+    let held = |held| {
+        (
+            held,
+            QUANTILES
+                .map(|quantile| all.time("at_the_cap", held, quantile))
+                .into(),
+        )
+    };
     let held: Vec<Group> = HELD.map(held).into();
-    chart("at_the_cap.svg", "An allocation at the cap, by the number of messages that are held", &QUANTILES, held)
+    chart(
+        "at_the_cap.svg",
+        "An allocation at the cap, by the number of messages that are held",
+        &QUANTILES,
+        held,
+    )
 }

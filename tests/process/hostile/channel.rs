@@ -7,7 +7,9 @@ use super::descriptor::{forge, Change};
 use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
-use shm_pool::channel::{ChannelError, Message, MessageType, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
+use shm_pool::channel::{
+    ChannelError, Message, MessageType, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE,
+};
 use shm_pool::{Client, Descriptor, Provider, Tuning};
 use std::alloc::Layout;
 use std::collections::{HashSet, VecDeque};
@@ -43,14 +45,21 @@ fn as_points(message: Message, is_damaged: bool) -> Result<Message, RecvError> {
         Ok(points) => {
             assert!(is_points(len), "{len} bytes");
             assert_eq!(points.items().len(), (len - 8) / 6);
-            let sum = points.items().iter().flatten().fold(*points, |sum, &word| sum ^ u64::from(word));
+            let sum = points
+                .items()
+                .iter()
+                .flatten()
+                .fold(*points, |sum, &word| sum ^ u64::from(word));
             black_box(sum);
             Ok(points.into_inner())
         }
         Err(_) => {
             // A forged place may not be aligned.
             assert!(!is_points(len) || is_damaged, "{len} bytes");
-            Err(RecvError::WrongType { name: "Points", len })
+            Err(RecvError::WrongType {
+                name: "Points",
+                len,
+            })
         }
     }
 }
@@ -146,7 +155,11 @@ impl Program {
         let scene = Scene::new(prefix);
         let mut ends = Ends::begin(&scene, self.is_peaceful);
         let first = OpenObject::open(&scene.path, 1);
-        let storm = if self.is_peaceful { &Storm::CALM } else { &self.storm };
+        let storm = if self.is_peaceful {
+            &Storm::CALM
+        } else {
+            &self.storm
+        };
         ends.is_damaged = !storm.is_calm();
         storm.during(&first, || {
             for step in &self.steps.0 {
@@ -175,9 +188,14 @@ struct Scene<'p> {
 
 impl<'p> Scene<'p> {
     fn new(prefix: &'p str) -> Self {
-        let builder =
-            Provider::builder().name_prefix(prefix).max_bytes(1 << 20).tuning(Tuning::new().arena_size(64 << 10));
-        let client = Client::builder().name_prefix(prefix).build().expect("a client");
+        let builder = Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(1 << 20)
+            .tuning(Tuning::new().arena_size(64 << 10));
+        let client = Client::builder()
+            .name_prefix(prefix)
+            .build()
+            .expect("a client");
         Self {
             prefix,
             path: PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel")),
@@ -190,7 +208,11 @@ impl<'p> Scene<'p> {
         // The client holds the leases of messages that never arrived for as long as it lives.
         drop(self.client);
         self.provider.trim();
-        assert_eq!(self.provider.stats().bytes_held, 0, "memory that nobody can use");
+        assert_eq!(
+            self.provider.stats().bytes_held,
+            0,
+            "memory that nobody can use"
+        );
     }
 }
 
@@ -213,9 +235,13 @@ struct Ends<'a> {
 impl<'a> Ends<'a> {
     fn begin(scene: &'a Scene<'a>, is_peaceful: bool) -> Self {
         let sender = Sender::builder().capacity(SLOTS).message_type(points(1));
-        let sender = sender.create(&scene.provider, CHANNEL).expect("a name that nobody has");
+        let sender = sender
+            .create(&scene.provider, CHANNEL)
+            .expect("a name that nobody has");
         let receiver = Receiver::builder().message_type(points(1));
-        let receiver = receiver.open(&scene.client, CHANNEL).expect("a sender that lives");
+        let receiver = receiver
+            .open(&scene.client, CHANNEL)
+            .expect("a sender that lives");
         Self {
             scene,
             object: OpenObject::open(&scene.path, 1),
@@ -232,7 +258,9 @@ impl<'a> Ends<'a> {
 
     fn run(&mut self, step: &Step) {
         match *step {
-            Step::SendBytes { len, wait } => self.send_bytes(usize::from(len) % (MAX_INLINE + 2), wait),
+            Step::SendBytes { len, wait } => {
+                self.send_bytes(usize::from(len) % (MAX_INLINE + 2), wait)
+            }
             Step::Send { len, wait } => self.send(usize::from(len), wait),
             Step::Receive { wait, keep, typed } => self.receive(wait, keep, typed),
             Step::Fill => (0..SLOTS + 2).for_each(|_| self.send_bytes(1, false)),
@@ -254,7 +282,10 @@ impl<'a> Ends<'a> {
                         black_box(types.1.as_ref().map(ToString::to_string));
                         assert!(version != 1 || self.is_damaged, "{types:?}");
                     }
-                    Err(_) => assert!(version == 1 || self.sender.is_none() || self.is_damaged, "not compared"),
+                    Err(_) => assert!(
+                        version == 1 || self.sender.is_none() || self.is_damaged,
+                        "not compared"
+                    ),
                     Ok(_) => assert!(self.is_damaged, "two receivers of one channel"),
                 }
             }
@@ -271,7 +302,10 @@ impl<'a> Ends<'a> {
         }
         for (message, sent) in &self.kept {
             // The writer may have cleared its lease.
-            assert!(message[..] == sent[..] || self.is_damaged, "a message that changes while it is read");
+            assert!(
+                message[..] == sent[..] || self.is_damaged,
+                "a message that changes while it is read"
+            );
         }
     }
 
@@ -287,10 +321,18 @@ impl<'a> Ends<'a> {
         for (bytes, &word) in bytes.chunks_exact_mut(8).zip(&words) {
             bytes.copy_from_slice(&self.object.get(word).to_ne_bytes());
         }
-        let Some(forged) = Descriptor::from_bytes(bytes).ok().and_then(|seen| forge(&seen, &[change])) else { return };
+        let Some(forged) = Descriptor::from_bytes(bytes)
+            .ok()
+            .and_then(|seen| forge(&seen, &[change]))
+        else {
+            return;
+        };
         self.is_damaged = true;
         for (bytes, &word) in forged.to_bytes().chunks_exact(8).zip(&words) {
-            self.object.set(word, u64::from_ne_bytes(bytes.try_into().expect("eight bytes")));
+            self.object.set(
+                word,
+                u64::from_ne_bytes(bytes.try_into().expect("eight bytes")),
+            );
         }
     }
 
@@ -302,8 +344,14 @@ impl<'a> Ends<'a> {
 
     fn send_bytes(&mut self, len: usize, wait: bool) {
         let payload = self.payload(len);
-        let Some(sender) = &mut self.sender else { return };
-        let sent = if wait { sender.send_bytes_timeout(&payload, SHORT) } else { sender.try_send_bytes(&payload) };
+        let Some(sender) = &mut self.sender else {
+            return;
+        };
+        let sent = if wait {
+            sender.send_bytes_timeout(&payload, SHORT)
+        } else {
+            sender.try_send_bytes(&payload)
+        };
         match sent {
             Err(SendErrorKind::TooLong { .. }) => assert!(len > MAX_INLINE),
             sent => self.note_sent(sent, payload, wait),
@@ -312,13 +360,21 @@ impl<'a> Ends<'a> {
 
     fn send(&mut self, len: usize, wait: bool) {
         let payload = self.payload(len);
-        let Some(sender) = &mut self.sender else { return };
+        let Some(sender) = &mut self.sender else {
+            return;
+        };
         // The kept messages and those that the writer made unreachable may hold all memory.
-        let Ok(mut buffer) = self.scene.provider.alloc(len) else { return };
+        let Ok(mut buffer) = self.scene.provider.alloc(len) else {
+            return;
+        };
         buffer.copy_from_slice(&payload);
         self.lengths.insert(len);
         let buffer = buffer.freeze();
-        let sent = if wait { sender.send_timeout(buffer, SHORT) } else { sender.try_send(buffer) };
+        let sent = if wait {
+            sender.send_timeout(buffer, SHORT)
+        } else {
+            sender.try_send(buffer)
+        };
         self.note_sent(sent.map_err(|error| error.kind()), payload, wait);
     }
 
@@ -329,21 +385,39 @@ impl<'a> Ends<'a> {
         let (full, under_way) = (self.under_way.len() >= SLOTS, self.under_way.len());
         match sent {
             Ok(()) => {
-                assert!(self.receiver.is_some() && under_way <= SLOTS, "{under_way} under way, and one more");
+                assert!(
+                    self.receiver.is_some() && under_way <= SLOTS,
+                    "{under_way} under way, and one more"
+                );
                 self.under_way.push_back(payload);
             }
-            Err(SendErrorKind::Disconnected) => assert!(self.receiver.is_none(), "the receiver lives"),
-            Err(SendErrorKind::Full { capacity: SLOTS }) => assert!(full && !wait, "{under_way} are under way"),
+            Err(SendErrorKind::Disconnected) => {
+                assert!(self.receiver.is_none(), "the receiver lives")
+            }
+            Err(SendErrorKind::Full { capacity: SLOTS }) => {
+                assert!(full && !wait, "{under_way} are under way")
+            }
             Err(SendErrorKind::TimedOut) => assert!(full && wait, "{under_way} are under way"),
             Err(error) => panic!("{error}"),
         }
     }
 
     fn receive(&mut self, wait: bool, keep: bool, typed: bool) {
-        let Some(receiver) = &mut self.receiver else { return };
-        let received = if wait { receiver.recv_timeout(SHORT) } else { receiver.try_recv() };
-        let received =
-            received.and_then(|message| if typed { as_points(message, self.is_damaged) } else { Ok(message) });
+        let Some(receiver) = &mut self.receiver else {
+            return;
+        };
+        let received = if wait {
+            receiver.recv_timeout(SHORT)
+        } else {
+            receiver.try_recv()
+        };
+        let received = received.and_then(|message| {
+            if typed {
+                as_points(message, self.is_damaged)
+            } else {
+                Ok(message)
+            }
+        });
         if self.is_damaged {
             return self.note_damaged(received, keep);
         }
@@ -355,7 +429,9 @@ impl<'a> Ends<'a> {
             (Err(RecvError::WrongType { len, .. }), Some(sent)) => {
                 assert!(typed && len == sent.len() && !is_points(len), "{len} bytes");
             }
-            (Err(RecvError::Disconnected), None) => assert!(self.sender.is_none(), "the sender lives"),
+            (Err(RecvError::Disconnected), None) => {
+                assert!(self.sender.is_none(), "the sender lives")
+            }
             (Err(RecvError::Empty), None) => assert!(!wait && self.sender.is_some()),
             (Err(RecvError::TimedOut), None) => assert!(wait && self.sender.is_some()),
             (received, sent) => panic!("{received:?}, and sent was {sent:?}"),
@@ -366,8 +442,14 @@ impl<'a> Ends<'a> {
         match received {
             Ok(message) => {
                 if !message.is_inline() {
-                    assert!(self.lengths.contains(&message.len()), "a view of what was never sent");
-                    assert!(outside::is_mapped(&message, self.scene.prefix, false), "a view of what is not mapped");
+                    assert!(
+                        self.lengths.contains(&message.len()),
+                        "a view of what was never sent"
+                    );
+                    assert!(
+                        outside::is_mapped(&message, self.scene.prefix, false),
+                        "a view of what is not mapped"
+                    );
                 }
                 black_box(message.iter().fold(0u8, |sum, byte| sum ^ byte));
                 self.keep(message, Vec::new(), keep);
@@ -385,15 +467,25 @@ impl<'a> Ends<'a> {
     }
 
     fn wait_for_receiver(&mut self) {
-        let Some(sender) = &mut self.sender else { return };
+        let Some(sender) = &mut self.sender else {
+            return;
+        };
         let came = sender.wait_for_receiver(SHORT);
-        assert!(came.is_ok() == self.receiver.is_some() || self.is_damaged, "{came:?}");
+        assert!(
+            came.is_ok() == self.receiver.is_some() || self.is_damaged,
+            "{came:?}"
+        );
     }
 
     fn wait_until_received(&mut self) {
-        let Some(sender) = &mut self.sender else { return };
+        let Some(sender) = &mut self.sender else {
+            return;
+        };
         let done = sender.wait_until_received(SHORT);
-        assert!(done.is_err() || self.under_way.is_empty() || self.is_damaged, "some are under way");
+        assert!(
+            done.is_err() || self.under_way.is_empty() || self.is_damaged,
+            "some are under way"
+        );
     }
 
     fn end(&mut self, sender_first: bool) {
@@ -405,7 +497,11 @@ impl<'a> Ends<'a> {
         self.kept.clear();
         if self.is_peaceful {
             self.scene.provider.trim();
-            assert_eq!(self.scene.provider.stats().bytes_held, 0, "what was not received is not given back");
+            assert_eq!(
+                self.scene.provider.stats().bytes_held,
+                0,
+                "what was not received is not given back"
+            );
         }
     }
 }

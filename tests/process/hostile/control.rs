@@ -8,8 +8,8 @@ use super::layout::{OpenObject, Storm, Value, Word, Write, RECORDS};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::{
-    AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, ProviderId, ShareError, ShmBuf,
-    ShmBufMut, ShmView, Tuning,
+    AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, ProviderId,
+    ShareError, ShmBuf, ShmBufMut, ShmView, Tuning,
 };
 use std::fs::File;
 use std::hint::black_box;
@@ -140,7 +140,15 @@ struct World {
 impl World {
     fn new(prefix: &str, owner: Owner, control: OpenObject) -> Self {
         let (prefix, peers) = (prefix.to_owned(), Peers::new(prefix));
-        Self { prefix, owner, peers, control, descriptors: Vec::new(), ids: Vec::new(), planted: Vec::new() }
+        Self {
+            prefix,
+            owner,
+            peers,
+            control,
+            descriptors: Vec::new(),
+            ids: Vec::new(),
+            planted: Vec::new(),
+        }
     }
 
     fn run(&mut self, step: &Step) {
@@ -151,25 +159,35 @@ impl World {
             Step::Clone(pick) => self.owner.clone(pick),
             Step::TakeBack(pick) => self.owner.take_back(pick),
             Step::Drop(pick) => self.owner.drop(pick),
-            Step::Publish(size, is_kept) => self.descriptors.extend(self.owner.publish(size.bytes(), is_kept)),
+            Step::Publish(size, is_kept) => self
+                .descriptors
+                .extend(self.owner.publish(size.bytes(), is_kept)),
             Step::Describe(pick) => self.descriptors.extend(self.owner.describe(pick)),
             Step::Grant { buffer, peer } => {
                 let id = self.ids.get(usize::from(peer) % self.ids.len().max(1));
-                self.descriptors.extend(id.and_then(|&id| self.owner.grant(buffer, id)));
+                self.descriptors
+                    .extend(id.and_then(|&id| self.owner.grant(buffer, id)));
             }
             Step::GrantTo { buffer, mut peer } => {
                 // The id of any other provider would be refused for that reason alone.
                 peer[..8].copy_from_slice(&self.owner.provider().id().to_u64().to_le_bytes());
-                self.descriptors.extend(self.owner.grant(buffer, PeerId::from_bytes(peer)));
+                self.descriptors
+                    .extend(self.owner.grant(buffer, PeerId::from_bytes(peer)));
             }
             Step::Trim => drop(self.owner.provider().trim()),
             Step::Reclaim => drop(self.owner.provider().reclaim()),
             Step::Come => self.peers.come(),
             Step::Go(pick) => self.peers.go(pick),
-            Step::Connect(pick) => self.ids.extend(self.peers.connect(pick, self.owner.provider().id())),
+            Step::Connect(pick) => self
+                .ids
+                .extend(self.peers.connect(pick, self.owner.provider().id())),
             Step::Warm(pick) => self.peers.warm(pick, self.owner.provider().id()),
             Step::Attach { client, descriptor } => self.attach(client, descriptor, &[]),
-            Step::Forge { client, descriptor, changes } => self.attach(client, descriptor, &changes),
+            Step::Forge {
+                client,
+                descriptor,
+                changes,
+            } => self.attach(client, descriptor, &changes),
             Step::AttachAny { client, bytes } => {
                 if let Some(descriptor) = sign(bytes) {
                     self.peers.attach(client, &descriptor);
@@ -178,11 +196,25 @@ impl World {
             Step::CloneView(pick) => self.peers.clone_view(pick),
             Step::DropView(pick) => self.peers.drop_view(pick),
             Step::ClientTrim(pick) => self.peers.trim(pick),
-            Step::Mislead { client, descriptor, word, value, is_undone } => {
-                let Some(seen) = self.seen(descriptor) else { return };
+            Step::Mislead {
+                client,
+                descriptor,
+                word,
+                value,
+                is_undone,
+            } => {
+                let Some(seen) = self.seen(descriptor) else {
+                    return;
+                };
                 let record = seen.to_bytes()[4];
-                let word =
-                    if word % 5 == 4 { Word::Generation(record) } else { Word::Place { record, word: word % 5 } };
+                let word = if word % 5 == 4 {
+                    Word::Generation(record)
+                } else {
+                    Word::Place {
+                        record,
+                        word: word % 5,
+                    }
+                };
                 let before = self.control.get(word);
                 self.control.apply(&Write::Word(word, value));
                 self.peers.attach(client, &seen);
@@ -191,12 +223,17 @@ impl World {
                 }
             }
             Step::Welcome { word, value } => {
-                let word = if word < 200 { Word::Head(word) } else { Word::Epoch(word % 8) };
+                let word = if word < 200 {
+                    Word::Head(word)
+                } else {
+                    Word::Epoch(word % 8)
+                };
                 let before = self.control.get(word);
                 self.control.apply(&Write::Word(word, value));
                 self.peers.go(0);
                 self.peers.come();
-                self.ids.extend(self.peers.connect_last(self.owner.provider().id()));
+                self.ids
+                    .extend(self.peers.connect_last(self.owner.provider().id()));
                 if matches!(word, Word::Head(_)) {
                     self.control.set(word, before);
                 }
@@ -205,12 +242,15 @@ impl World {
             Step::Plant { serial, len } => self.plant(serial, len),
         }
         self.owner.check();
-        self.descriptors.drain(..self.descriptors.len().saturating_sub(REMEMBERED));
+        self.descriptors
+            .drain(..self.descriptors.len().saturating_sub(REMEMBERED));
         self.ids.drain(..self.ids.len().saturating_sub(REMEMBERED));
     }
 
     fn seen(&self, pick: u8) -> Option<Descriptor> {
-        self.descriptors.get(usize::from(pick) % self.descriptors.len().max(1)).copied()
+        self.descriptors
+            .get(usize::from(pick) % self.descriptors.len().max(1))
+            .copied()
     }
 
     fn attach(&mut self, client: u8, pick: u8, changes: &[Change]) {
@@ -223,16 +263,26 @@ impl World {
         if self.planted.len() == MAX_PLANTED {
             return;
         }
-        let path = PathBuf::from(format!("/dev/shm/{}.{}.{serial:x}", self.prefix, self.owner.provider().id()));
+        let path = PathBuf::from(format!(
+            "/dev/shm/{}.{}.{serial:x}",
+            self.prefix,
+            self.owner.provider().id()
+        ));
         // An existing file belongs to another object, and its length must not change.
         if let Ok(file) = File::options().write(true).create_new(true).open(&path) {
-            file.set_len(u64::from(len) % (1 << 24)).expect("a sparse file");
+            file.set_len(u64::from(len) % (1 << 24))
+                .expect("a sparse file");
             self.planted.push(path);
         }
     }
 
     fn end(self, provider_first: bool) {
-        let Self { owner, peers, planted, .. } = self;
+        let Self {
+            owner,
+            peers,
+            planted,
+            ..
+        } = self;
         owner.end(provider_first);
         peers.read_all();
         drop(peers);
@@ -280,7 +330,10 @@ impl Held {
     }
 
     fn check(&self) {
-        assert!(self.bytes().iter().all(|&byte| byte == stamp(self.message)), "a buffer that is held was overwritten");
+        assert!(
+            self.bytes().iter().all(|&byte| byte == stamp(self.message)),
+            "a buffer that is held was overwritten"
+        );
     }
 }
 
@@ -296,9 +349,16 @@ impl Owner {
             .max_bytes(MAX_BYTES)
             .max_bytes_per_peer(MAX_BYTES as u64)
             .tuning(Tuning::new().arena_size(ARENA));
-        let builder = builder.max_shared(RECORDS as usize).max_idle_per_class(usize::from(max_idle % 5));
+        let builder = builder
+            .max_shared(RECORDS as usize)
+            .max_idle_per_class(usize::from(max_idle % 5));
         let provider = builder.build().expect("a provider");
-        Self { prefix: prefix.to_owned(), provider, held: Vec::new(), messages: 0 }
+        Self {
+            prefix: prefix.to_owned(),
+            provider,
+            held: Vec::new(),
+            messages: 0,
+        }
     }
 
     fn provider(&self) -> &Provider {
@@ -333,29 +393,44 @@ impl Owner {
                 // Garbage in the lanes keeps the records leased.
                 | AllocErrorKind::ReserveShare(ShareError::TooManyShared { .. })
         );
-        assert!(is_typed, "an error that has nothing to do with the control object: {error}");
+        assert!(
+            is_typed,
+            "an error that has nothing to do with the control object: {error}"
+        );
     }
 
     /// Keeps a buffer that is new, or exclusive again: no other buffer may share its memory.
     fn hold(&mut self, mut buffer: ShmBufMut) {
         self.messages += 1;
-        assert!(outside::is_mapped(&buffer, &self.prefix, true), "a buffer outside of the provider's memory");
+        assert!(
+            outside::is_mapped(&buffer, &self.prefix, true),
+            "a buffer outside of the provider's memory"
+        );
         let len = buffer.len();
         buffer.try_set_len(buffer.capacity()).expect("the capacity");
         buffer.fill(stamp(self.messages));
         buffer.truncate(len);
         let capacity = buffer.capacity();
-        let new = Held { handle: Handle::Mut(buffer), message: self.messages, capacity };
+        let new = Held {
+            handle: Handle::Mut(buffer),
+            message: self.messages,
+            capacity,
+        };
         let (start, end) = new.range();
         for held in &self.held {
             let other = held.range();
-            assert!(end <= other.0 || other.1 <= start, "two buffers share memory");
+            assert!(
+                end <= other.0 || other.1 <= start,
+                "two buffers share memory"
+            );
         }
         self.held.push(new);
     }
 
     fn freeze(&mut self, pick: u8) {
-        let Some(mut held) = self.take(pick) else { return };
+        let Some(mut held) = self.take(pick) else {
+            return;
+        };
         if let Handle::Mut(buffer) = held.handle {
             held.handle = Handle::Frozen(buffer.freeze());
         }
@@ -373,8 +448,14 @@ impl Owner {
         if self.held.len() >= MAX_HANDLES {
             return;
         }
-        let Some((buffer, held)) = self.frozen(pick) else { return };
-        let clone = Held { handle: Handle::Frozen(buffer.clone()), message: held.message, capacity: held.capacity };
+        let Some((buffer, held)) = self.frozen(pick) else {
+            return;
+        };
+        let clone = Held {
+            handle: Handle::Frozen(buffer.clone()),
+            message: held.message,
+            capacity: held.capacity,
+        };
         self.held.push(clone);
     }
 
@@ -385,7 +466,10 @@ impl Owner {
             Handle::Mut(_) => self.held.push(held),
             Handle::Frozen(buffer) => match buffer.try_into_mut() {
                 Ok(buffer) => self.hold(buffer),
-                Err(buffer) => self.held.push(Held { handle: Handle::Frozen(buffer), ..held }),
+                Err(buffer) => self.held.push(Held {
+                    handle: Handle::Frozen(buffer),
+                    ..held
+                }),
             },
         }
     }
@@ -415,16 +499,29 @@ impl Owner {
     /// Compares the statistics with the handles.
     fn check(&self) {
         let stats = self.provider.stats();
-        assert!(stats.bytes_held <= stats.peak_bytes_held && stats.peak_bytes_held <= stats.max_bytes, "{stats:?}");
+        assert!(
+            stats.bytes_held <= stats.peak_bytes_held && stats.peak_bytes_held <= stats.max_bytes,
+            "{stats:?}"
+        );
         for class in &stats.classes {
-            assert_eq!(class.chunks, class.in_use + class.idle + class.leased, "{class:?}");
+            assert_eq!(
+                class.chunks,
+                class.in_use + class.idle + class.leased,
+                "{class:?}"
+            );
         }
         let mut chunks: Vec<(usize, usize)> = self.held.iter().map(Held::range).collect();
         chunks.sort_unstable();
         chunks.dedup();
         let in_use: usize = chunks.iter().map(|(start, end)| end - start).sum();
-        assert_eq!(stats.bytes_in_use, in_use, "bytes that the owner has handles of: {stats:?}");
-        assert!(stats.bytes_in_use + stats.bytes_leased <= stats.bytes_held, "{stats:?}");
+        assert_eq!(
+            stats.bytes_in_use, in_use,
+            "bytes that the owner has handles of: {stats:?}"
+        );
+        assert!(
+            stats.bytes_in_use + stats.bytes_leased <= stats.bytes_held,
+            "{stats:?}"
+        );
     }
 
     /// Drops everything, with the provider first or last.
@@ -471,7 +568,11 @@ struct Peers {
 
 impl Peers {
     fn new(prefix: &str) -> Self {
-        let mut this = Self { prefix: prefix.to_owned(), clients: Vec::new(), views: Vec::new() };
+        let mut this = Self {
+            prefix: prefix.to_owned(),
+            clients: Vec::new(),
+            views: Vec::new(),
+        };
         this.come();
         this
     }
@@ -479,14 +580,20 @@ impl Peers {
     /// Adds a client.
     fn come(&mut self) {
         if self.clients.len() < MAX_CLIENTS {
-            self.clients.push(Client::builder().name_prefix(&self.prefix).build().expect("a client"));
+            self.clients.push(
+                Client::builder()
+                    .name_prefix(&self.prefix)
+                    .build()
+                    .expect("a client"),
+            );
         }
     }
 
     /// Drops a client but keeps its views.
     fn go(&mut self, pick: u8) {
         if self.clients.len() > 1 {
-            self.clients.swap_remove(usize::from(pick) % self.clients.len());
+            self.clients
+                .swap_remove(usize::from(pick) % self.clients.len());
         }
     }
 
@@ -496,14 +603,20 @@ impl Peers {
     }
 
     fn connect(&self, pick: u8, provider: ProviderId) -> Option<PeerId> {
-        self.client(pick).connect(provider).map_err(|error| check_error(&error)).ok()
+        self.client(pick)
+            .connect(provider)
+            .map_err(|error| check_error(&error))
+            .ok()
     }
 
     fn attach(&mut self, pick: u8, descriptor: &Descriptor) {
         match self.client(pick).attach(descriptor) {
             Ok(view) => {
                 assert_eq!(view.len() as u64, descriptor.payload_len());
-                assert!(view.is_empty() || outside::is_mapped(&view, &self.prefix, false), "a view of other memory");
+                assert!(
+                    view.is_empty() || outside::is_mapped(&view, &self.prefix, false),
+                    "a view of other memory"
+                );
                 self.keep(view);
             }
             Err(error) => check_error(&error),
@@ -511,7 +624,9 @@ impl Peers {
     }
 
     fn clone_view(&mut self, pick: u8) {
-        let Some(view) = self.views.get(usize::from(pick) % self.views.len().max(1)) else { return };
+        let Some(view) = self.views.get(usize::from(pick) % self.views.len().max(1)) else {
+            return;
+        };
         match view.try_clone() {
             Ok(clone) => {
                 assert_eq!((clone.as_ptr(), clone.len()), (view.as_ptr(), view.len()));
@@ -534,7 +649,10 @@ impl Peers {
     fn warm(&self, pick: u8, provider: ProviderId) {
         let client = self.client(pick);
         match client.warm(provider) {
-            Ok(_) => assert!(client.mapped_segments() <= ENTRIES, "more than the table can name"),
+            Ok(_) => assert!(
+                client.mapped_segments() <= ENTRIES,
+                "more than the table can name"
+            ),
             Err(error) => check_error(&error),
         }
     }
@@ -558,7 +676,11 @@ impl Peers {
 /// Reads the view. Its bytes do not matter: the memory may have been reused.
 fn read(view: &ShmView) {
     let end = view.len().saturating_sub(1);
-    let part = if view.len() <= READ { &view[..] } else { &view[..1] };
+    let part = if view.len() <= READ {
+        &view[..]
+    } else {
+        &view[..1]
+    };
     black_box(part.iter().fold(0, |sum, byte| sum ^ byte) ^ view.get(end).copied().unwrap_or(0));
 }
 

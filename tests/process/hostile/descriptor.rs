@@ -4,7 +4,9 @@
 use super::layout::RECORDS;
 use super::{outside, Many};
 use arbitrary::Arbitrary;
-use shm_pool::{AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ShareError, ShmBuf, Tuning};
+use shm_pool::{
+    AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ShareError, ShmBuf, Tuning,
+};
 use std::hint::black_box;
 
 /// Lengths of the published messages: an empty, a small and a large one.
@@ -48,19 +50,36 @@ impl Forgeries {
 
 impl Scene {
     fn new(prefix: &str) -> Self {
-        let builder =
-            Provider::builder().name_prefix(prefix).max_bytes(1 << 20).tuning(Tuning::new().arena_size(64 << 10));
-        let provider = builder.max_shared(RECORDS as usize).build().expect("a provider");
+        let builder = Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(1 << 20)
+            .tuning(Tuning::new().arena_size(64 << 10));
+        let provider = builder
+            .max_shared(RECORDS as usize)
+            .build()
+            .expect("a provider");
         let publish = |(nth, &len): (usize, &usize)| {
             let mut buffer = provider.alloc(len).expect("room");
             buffer.fill(nth as u8);
             buffer.freeze()
         };
         let messages: Vec<ShmBuf> = LENGTHS.iter().enumerate().map(publish).collect();
-        let sent = messages.iter().map(|message| message.descriptor().expect("a record")).collect();
-        let client = Client::builder().name_prefix(prefix).build().expect("a client");
+        let sent = messages
+            .iter()
+            .map(|message| message.descriptor().expect("a record"))
+            .collect();
+        let client = Client::builder()
+            .name_prefix(prefix)
+            .build()
+            .expect("a client");
         let peer = client.connect(provider.id()).expect("a slot");
-        Self { provider, messages, sent, client, peer }
+        Self {
+            provider,
+            messages,
+            sent,
+            client,
+            peer,
+        }
     }
 
     fn try_out(&self, forgery: &Forgery) {
@@ -69,15 +88,21 @@ impl Scene {
                 Ok(descriptor) => self.attach(&descriptor),
                 Err(error) => drop(black_box(error.to_string())),
             },
-            Forgery::Signed(bytes) => sign(*bytes).iter().for_each(|descriptor| self.attach(descriptor)),
+            Forgery::Signed(bytes) => sign(*bytes)
+                .iter()
+                .for_each(|descriptor| self.attach(descriptor)),
             Forgery::Changed(pick, changes) => {
                 let seen = &self.sent[usize::from(*pick) % self.sent.len()];
-                forge(seen, changes).iter().for_each(|descriptor| self.attach(descriptor));
+                forge(seen, changes)
+                    .iter()
+                    .for_each(|descriptor| self.attach(descriptor));
             }
             Forgery::Peer(bytes) => self.grant(PeerId::from_bytes(*bytes)),
             Forgery::ChangedPeer(changes) => {
                 let mut bytes = self.peer.to_bytes();
-                changes.iter().for_each(|(at, byte)| bytes[usize::from(*at) % PeerId::SIZE] = *byte);
+                changes
+                    .iter()
+                    .for_each(|(at, byte)| bytes[usize::from(*at) % PeerId::SIZE] = *byte);
                 self.grant(PeerId::from_bytes(bytes));
             }
         }
@@ -87,15 +112,24 @@ impl Scene {
         match self.client.attach(descriptor) {
             Ok(view) => {
                 let is_message = |message: &ShmBuf| view[..] == message[..];
-                assert!(self.messages.iter().any(is_message), "{descriptor:?} opens what was never sent");
+                assert!(
+                    self.messages.iter().any(is_message),
+                    "{descriptor:?} opens what was never sent"
+                );
                 assert_eq!(view.len() as u64, descriptor.payload_len());
             }
             Err(error) => {
-                assert!(!matches!(error, AttachError::Os(_)), "{descriptor:?} goes into a system call: {error}");
+                assert!(
+                    !matches!(error, AttachError::Os(_)),
+                    "{descriptor:?} goes into a system call: {error}"
+                );
                 black_box(error.to_string());
             }
         }
-        assert!(self.messages.iter().all(|message| !message.is_leased()), "{descriptor:?} leaves a lease behind");
+        assert!(
+            self.messages.iter().all(|message| !message.is_leased()),
+            "{descriptor:?} leaves a lease behind"
+        );
     }
 
     fn grant(&self, peer: PeerId) {
@@ -103,10 +137,16 @@ impl Scene {
         match message.grant(peer) {
             Ok(granted) => {
                 assert_eq!(peer, self.peer, "a grant to a peer that is not there");
-                assert_eq!(self.client.attach(&granted).expect("a grant")[..], message[..]);
+                assert_eq!(
+                    self.client.attach(&granted).expect("a grant")[..],
+                    message[..]
+                );
             }
             Err(error) => {
-                let is_right = matches!(error, ShareError::PeerDisconnected(_) | ShareError::OtherProvider { .. });
+                let is_right = matches!(
+                    error,
+                    ShareError::PeerDisconnected(_) | ShareError::OtherProvider { .. }
+                );
                 assert!(is_right && peer != self.peer, "{error}");
             }
         }
@@ -114,7 +154,12 @@ impl Scene {
     }
 
     fn end(self) {
-        let Self { provider, messages, client, .. } = self;
+        let Self {
+            provider,
+            messages,
+            client,
+            ..
+        } = self;
         for message in messages {
             assert!(message.try_into_mut().is_ok(), "nobody has a lease");
         }
@@ -163,7 +208,13 @@ impl Change {
             Self::SmallRecord(record) => (4, u32::from(record).to_le_bytes().to_vec()),
             Self::Provider(id) => (8, id.to_le_bytes().to_vec()),
             Self::Generation(generation) => (16, generation.to_le_bytes().to_vec()),
-            Self::GenerationBy(step) => (16, word(16).wrapping_add_signed(step.into()).to_le_bytes().to_vec()),
+            Self::GenerationBy(step) => (
+                16,
+                word(16)
+                    .wrapping_add_signed(step.into())
+                    .to_le_bytes()
+                    .to_vec(),
+            ),
             Self::Len(bytes) => (24, len(bytes)),
             Self::LenBy(step) => (24, len(word(24).wrapping_add_signed(step.into()))),
             Self::Byte(at, byte) => (usize::from(at) % Descriptor::SIZE, vec![byte]),

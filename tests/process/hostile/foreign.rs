@@ -75,7 +75,10 @@ impl Objects {
         if self.is_swept_first {
             scene.sweep();
         }
-        let client = Client::builder().name_prefix(prefix).build().expect("a client");
+        let client = Client::builder()
+            .name_prefix(prefix)
+            .build()
+            .expect("a client");
         for object in &self.objects.0 {
             if let Name::Control(id) | Name::Segment(id, _) = &object.name {
                 self.visit(&client, id.number(&scene.provider));
@@ -85,18 +88,35 @@ impl Objects {
         scene.check();
         scene.sweep();
         // `build` sweeps first.
-        drop(Provider::builder().name_prefix(prefix).max_shared(1).build().expect("another provider"));
-        assert!(living.iter().all(|path| path.exists()), "the living owner's objects were swept away");
+        drop(
+            Provider::builder()
+                .name_prefix(prefix)
+                .max_shared(1)
+                .build()
+                .expect("another provider"),
+        );
+        assert!(
+            living.iter().all(|path| path.exists()),
+            "the living owner's objects were swept away"
+        );
         scene.check();
         drop((client, scene));
-        assert!(living.iter().all(|path| !path.exists()), "the owner does not take its objects along");
-        outside::files(prefix).iter().for_each(|path| outside::remove(path));
+        assert!(
+            living.iter().all(|path| !path.exists()),
+            "the owner does not take its objects along"
+        );
+        outside::files(prefix)
+            .iter()
+            .for_each(|path| outside::remove(path));
         outside::assert_nothing_left(prefix);
     }
 
     /// Connects to a provider that may not exist, and attaches to a message that may not exist.
     fn visit(&self, client: &Client, provider: ProviderId) {
-        for result in [client.connect(provider).map(drop), client.attach(&self.descriptor(provider)).map(drop)] {
+        for result in [
+            client.connect(provider).map(drop),
+            client.attach(&self.descriptor(provider)).map(drop),
+        ] {
             black_box(result.map_err(|error| error.to_string())).ok();
         }
     }
@@ -124,26 +144,42 @@ impl Id {
 
 impl<'a> Scene<'a> {
     fn new(prefix: &'a str) -> Self {
-        let builder =
-            Provider::builder().name_prefix(prefix).max_bytes(256 << 10).tuning(Tuning::new().arena_size(64 << 10));
-        let provider = builder.max_shared(RECORDS as usize).build().expect("a provider");
+        let builder = Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(256 << 10)
+            .tuning(Tuning::new().arena_size(64 << 10));
+        let provider = builder
+            .max_shared(RECORDS as usize)
+            .build()
+            .expect("a provider");
         let mut buffer = provider.alloc(1000).expect("room");
         buffer.fill(1);
         let message = buffer.freeze();
         let sent = message.descriptor().expect("a record");
-        let genuine = fs::read(format!("/dev/shm/{prefix}.{}.ctl", provider.id())).expect("a control object");
-        Self { prefix, provider, message, sent, genuine }
+        let genuine =
+            fs::read(format!("/dev/shm/{prefix}.{}.ctl", provider.id())).expect("a control object");
+        Self {
+            prefix,
+            provider,
+            message,
+            sent,
+            genuine,
+        }
     }
 
     fn make(&self, Object { name, kind }: &Object) {
         let path = self.path(name);
         match kind {
             Kind::Directory => drop(fs::create_dir(&path)),
-            Kind::Link => drop(symlink(format!("{}.{}.ctl", self.prefix, self.provider.id()), &path)),
+            Kind::Link => drop(symlink(
+                format!("{}.{}.ctl", self.prefix, self.provider.id()),
+                &path,
+            )),
             Kind::Bytes(bytes) => drop(create(&path, bytes)),
             Kind::Sparse(len) => {
                 if let Some(file) = create(&path, &[]) {
-                    file.set_len(u64::from(len % MAX_LEN)).expect("a sparse file");
+                    file.set_len(u64::from(len % MAX_LEN))
+                        .expect("a sparse file");
                 }
             }
             Kind::Copy(writes, len) => {
@@ -154,7 +190,8 @@ impl<'a> Scene<'a> {
                 if let Some(file) = create(&path, &copy) {
                     let control = OpenObject::open(&path, RECORDS);
                     writes.iter().for_each(|write| control.apply(write));
-                    file.set_len(len.map_or(copy.len() as u64, u64::from)).expect("room in /dev/shm");
+                    file.set_len(len.map_or(copy.len() as u64, u64::from))
+                        .expect("room in /dev/shm");
                 }
             }
         }
@@ -162,12 +199,18 @@ impl<'a> Scene<'a> {
 
     fn path(&self, name: &Name) -> PathBuf {
         let file = match name {
-            Name::Control(id) => format!("{}.{}.ctl", self.prefix, id.number(&self.provider)).into_bytes(),
+            Name::Control(id) => {
+                format!("{}.{}.ctl", self.prefix, id.number(&self.provider)).into_bytes()
+            }
             Name::Segment(id, serial) => {
                 format!("{}.{}.{serial:x}", self.prefix, id.number(&self.provider)).into_bytes()
             }
             Name::Any(bytes) => {
-                let plain = bytes.iter().filter(|byte| !b"/\0".contains(byte)).take(100).copied();
+                let plain = bytes
+                    .iter()
+                    .filter(|byte| !b"/\0".contains(byte))
+                    .take(100)
+                    .copied();
                 self.prefix.bytes().chain([b'.']).chain(plain).collect()
             }
         };
@@ -180,10 +223,18 @@ impl<'a> Scene<'a> {
 
     /// The owner works as before, and its message is intact.
     fn check(&self) {
-        let client = Client::builder().name_prefix(self.prefix).build().expect("a client");
+        let client = Client::builder()
+            .name_prefix(self.prefix)
+            .build()
+            .expect("a client");
         let view = client.attach(&self.sent);
-        let is_right = matches!(&view, Ok(view) if view.iter().all(|&byte| byte == 1) && view.len() == 1000);
-        assert!(is_right, "the living owner's message: {:?}", view.map_err(|error: AttachError| error.to_string()));
+        let is_right =
+            matches!(&view, Ok(view) if view.iter().all(|&byte| byte == 1) && view.len() == 1000);
+        assert!(
+            is_right,
+            "the living owner's message: {:?}",
+            view.map_err(|error: AttachError| error.to_string())
+        );
         assert!(self.message.is_leased());
         let another = self.provider.alloc(100_000).expect("room");
         another.freeze().descriptor().expect("a record");
@@ -192,7 +243,11 @@ impl<'a> Scene<'a> {
 
 /// Leaves an existing file alone: it may be the living owner's.
 fn create(path: &Path, bytes: &[u8]) -> Option<File> {
-    let mut file = File::options().write(true).create_new(true).open(path).ok()?;
+    let mut file = File::options()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .ok()?;
     file.write_all(bytes).expect("room in /dev/shm");
     Some(file)
 }

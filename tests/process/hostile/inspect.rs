@@ -64,20 +64,36 @@ impl Program {
         Provider::sweep(prefix).expect("/dev/shm can be read");
         scene.check();
         drop(scene);
-        outside::files(prefix).iter().for_each(|path| outside::remove(path));
+        outside::files(prefix)
+            .iter()
+            .for_each(|path| outside::remove(path));
         outside::assert_nothing_left(prefix);
     }
 }
 
 impl<'a> Scene<'a> {
     fn new(prefix: &'a str) -> Self {
-        let builder =
-            Provider::builder().name_prefix(prefix).max_bytes(256 << 10).tuning(Tuning::new().arena_size(64 << 10));
-        let provider = builder.max_shared(RECORDS as usize).build().expect("a provider");
-        let client = Client::builder().name_prefix(prefix).build().expect("a client");
+        let builder = Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(256 << 10)
+            .tuning(Tuning::new().arena_size(64 << 10));
+        let provider = builder
+            .max_shared(RECORDS as usize)
+            .build()
+            .expect("a provider");
+        let client = Client::builder()
+            .name_prefix(prefix)
+            .build()
+            .expect("a client");
         let message = provider.alloc(LEN).expect("room").freeze();
-        let leased = client.attach(&message.descriptor().expect("a record")).expect("a message");
-        let mut sender = Sender::builder().capacity(2).loans(2).create(&provider, "pair").expect("a sender");
+        let leased = client
+            .attach(&message.descriptor().expect("a record"))
+            .expect("a message");
+        let mut sender = Sender::builder()
+            .capacity(2)
+            .loans(2)
+            .create(&provider, "pair")
+            .expect("a sender");
         sender.send_bytes(b"message").expect("room");
         let builder = Publisher::builder().receivers(1).capacity(2).loans(2);
         let mut publisher = builder.create(&provider, "many").expect("a publisher");
@@ -86,12 +102,31 @@ impl<'a> Scene<'a> {
         // Sorted, so that a program is deterministic.
         let mut files = outside::files(prefix);
         files.sort_by_key(|path| path.extension().map(ToOwned::to_owned));
-        let genuine = files.iter().map(|path| fs::read(path).expect("an object")).collect();
+        let genuine = files
+            .iter()
+            .map(|path| fs::read(path).expect("an object"))
+            .collect();
         let inspector = Inspector::new().prefix(prefix);
-        Self { prefix, inspector, client, genuine, provider, _leased: leased, _ends: (sender, publisher, receiver) }
+        Self {
+            prefix,
+            inspector,
+            client,
+            genuine,
+            provider,
+            _leased: leased,
+            _ends: (sender, publisher, receiver),
+        }
     }
 
-    fn change(&self, Step { name, of, writes, len }: &Step) {
+    fn change(
+        &self,
+        Step {
+            name,
+            of,
+            writes,
+            len,
+        }: &Step,
+    ) {
         let path = self.path(*name);
         if !path.exists() {
             let mut copy = self.genuine[usize::from(*of) % self.genuine.len()].clone();
@@ -116,7 +151,9 @@ impl<'a> Scene<'a> {
             Name::Segment(id, serial) => format!("{:016x}.{serial:x}", number(id)),
             Name::Channel(name) => format!("c{}.channel", name % 4),
             Name::Branch(name, id) => format!("c{}.{id:016x}.branch", name % 4),
-            Name::LivingSegment(serial) => format!("{}.{:x}", self.provider.id(), 1000 + u64::from(serial)),
+            Name::LivingSegment(serial) => {
+                format!("{}.{:x}", self.provider.id(), 1000 + u64::from(serial))
+            }
             Name::LivingBranch(id) => format!("many.{id:016x}.branch"),
         };
         PathBuf::from(format!("/dev/shm/{}.{rest}", self.prefix))
@@ -124,30 +161,70 @@ impl<'a> Scene<'a> {
 
     /// Checks that the report describes all living objects correctly, beside any others.
     fn check(&mut self) {
-        let report = self.inspector.report().expect("/dev/shm and /proc can be read");
+        let report = self
+            .inspector
+            .report()
+            .expect("/dev/shm and /proc can be read");
         black_box((format!("{report:?}"), report.orphans()));
-        let own = report.providers.iter().find(|found| found.id == self.provider.id()).expect("the provider");
+        let own = report
+            .providers
+            .iter()
+            .find(|found| found.id == self.provider.id())
+            .expect("the provider");
         let stats = self.provider.stats();
-        assert_eq!((&own.state, own.is_orphan, own.orphans), (&State::Alive, false, Swept::default()));
+        assert_eq!(
+            (&own.state, own.is_orphan, own.orphans),
+            (&State::Alive, false, Swept::default())
+        );
         let genuine = own.segments.iter().filter(|segment| segment.serial < 1000);
-        let (held, len) = genuine.fold((0, 0), |(held, len), next| (held + next.bytes_held, len + next.len));
-        assert_eq!((held, len), (stats.bytes_held as u64, stats.bytes_mapped as u64));
+        let (held, len) = genuine.fold((0, 0), |(held, len), next| {
+            (held + next.bytes_held, len + next.len)
+        });
+        assert_eq!(
+            (held, len),
+            (stats.bytes_held as u64, stats.bytes_mapped as u64)
+        );
         // No process holds the lock of a copy.
         let listed = channel::list(&self.client).expect("/dev/shm can be read");
-        let names: Vec<_> = listed.iter().map(|channel| (channel.name.as_str(), channel.is_publisher)).collect();
+        let names: Vec<_> = listed
+            .iter()
+            .map(|channel| (channel.name.as_str(), channel.is_publisher))
+            .collect();
         assert_eq!(names, [("many", true), ("pair", false)]);
-        let [peer] = &own.peers[..] else { panic!("{own:?}") };
-        assert_eq!((peer.is_alive, peer.is_refused, peer.messages, peer.views), (true, false, 1, 1));
+        let [peer] = &own.peers[..] else {
+            panic!("{own:?}")
+        };
+        assert_eq!(
+            (peer.is_alive, peer.is_refused, peer.messages, peer.views),
+            (true, false, 1, 1)
+        );
         assert_eq!((peer.bytes, own.bytes_leased), (LEN as u64, LEN as u64));
         for name in ["pair", "many"] {
-            let channel = report.channels.iter().find(|channel| channel.name == name).expect("the channel");
-            let genuine = channel.receivers.iter().filter(|receiver| receiver.id.is_none() || receiver.is_alive);
-            let [receiver] = genuine.collect::<Vec<_>>()[..] else { panic!("{channel:?}") };
-            assert_eq!((&channel.state, channel.is_orphan, channel.provider), (&State::Alive, false, Some(own.id)));
-            assert_eq!((receiver.sent, receiver.waiting, receiver.capacity), (1, 1, 2));
+            let channel = report
+                .channels
+                .iter()
+                .find(|channel| channel.name == name)
+                .expect("the channel");
+            let genuine = channel
+                .receivers
+                .iter()
+                .filter(|receiver| receiver.id.is_none() || receiver.is_alive);
+            let [receiver] = genuine.collect::<Vec<_>>()[..] else {
+                panic!("{channel:?}")
+            };
+            assert_eq!(
+                (&channel.state, channel.is_orphan, channel.provider),
+                (&State::Alive, false, Some(own.id))
+            );
+            assert_eq!(
+                (receiver.sent, receiver.waiting, receiver.capacity),
+                (1, 1, 2)
+            );
         }
         let dead = report.providers.iter().filter(|found| found.id != own.id);
-        assert!(dead.into_iter().all(|found| found.state != State::Alive && found.owner.is_none()));
+        assert!(dead
+            .into_iter()
+            .all(|found| found.state != State::Alive && found.owner.is_none()));
     }
 }
 

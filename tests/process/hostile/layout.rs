@@ -83,7 +83,11 @@ pub(crate) struct OpenObject {
 
 impl OpenObject {
     pub(crate) fn open(path: &Path, records: u64) -> Self {
-        let file = OpenOptions::new().read(true).write(true).open(path).expect("a control object");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .expect("a control object");
         let len = file.metadata().expect("an open file").len();
         Self { file, len, records }
     }
@@ -108,7 +112,9 @@ impl OpenObject {
             Write::Word(word, value) => self.set(*word, self.value(*word, *value)),
             Write::Byte(at, byte) => self.write(u64::from(*at), &[*byte]),
             Write::Bytes(at, bytes) => self.write(u64::from(*at), bytes),
-            Write::Fill { from, len, byte } => self.write(u64::from(*from), &vec![*byte; usize::from(*len)]),
+            Write::Fill { from, len, byte } => {
+                self.write(u64::from(*from), &vec![*byte; usize::from(*len)])
+            }
         }
     }
 
@@ -124,7 +130,9 @@ impl OpenObject {
 
     pub(crate) fn get(&self, word: Word) -> u64 {
         let mut bytes = [0; 8];
-        self.file.read_exact_at(&mut bytes, self.offset(word)).expect("a word within the file");
+        self.file
+            .read_exact_at(&mut bytes, self.offset(word))
+            .expect("a word within the file");
         u64::from_le_bytes(bytes)
     }
 
@@ -145,7 +153,9 @@ impl OpenObject {
     fn write(&self, at: u64, bytes: &[u8]) {
         let at = at % self.len;
         let fits = bytes.len().min((self.len - at) as usize);
-        self.file.write_all_at(&bytes[..fits], at).expect("a write within the file");
+        self.file
+            .write_all_at(&bytes[..fits], at)
+            .expect("a write within the file");
     }
 }
 
@@ -156,7 +166,11 @@ pub(super) struct Storm(Vec<Write>);
 impl<'a> Arbitrary<'a> for Storm {
     fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
         let count = u8::arbitrary(bytes)?.saturating_sub(250);
-        Ok(Self((0..count).map(|_| bytes.arbitrary()).collect::<Result<_, _>>()?))
+        Ok(Self(
+            (0..count)
+                .map(|_| bytes.arbitrary())
+                .collect::<Result<_, _>>()?,
+        ))
     }
 }
 

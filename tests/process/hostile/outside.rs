@@ -7,9 +7,16 @@ use std::path::{Path, PathBuf};
 /// Files under /dev/shm that start with `prefix` and a dot.
 pub(crate) fn files(prefix: &str) -> Vec<PathBuf> {
     let start = format!("{prefix}.");
-    let entries = fs::read_dir("/dev/shm").expect("a directory /dev/shm").filter_map(Result::ok);
+    let entries = fs::read_dir("/dev/shm")
+        .expect("a directory /dev/shm")
+        .filter_map(Result::ok);
     entries
-        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(start.as_bytes()))
+        .filter(|entry| {
+            entry
+                .file_name()
+                .as_encoded_bytes()
+                .starts_with(start.as_bytes())
+        })
         .map(|e| e.path())
         .collect()
 }
@@ -23,10 +30,13 @@ pub(crate) fn remove(path: &Path) {
 /// Returns `true` if a slice lies in one mapping (if `writable`, a writable one) of an object with
 /// the prefix.
 pub(crate) fn is_mapped(bytes: &[u8], prefix: &str, writable: bool) -> bool {
-    let (start, end) = (bytes.as_ptr() as usize, bytes.as_ptr() as usize + bytes.len());
-    mappings(prefix)
-        .iter()
-        .any(|mapping| mapping.start <= start && end <= mapping.end && (!writable || mapping.is_writable))
+    let (start, end) = (
+        bytes.as_ptr() as usize,
+        bytes.as_ptr() as usize + bytes.len(),
+    );
+    mappings(prefix).iter().any(|mapping| {
+        mapping.start <= start && end <= mapping.end && (!writable || mapping.is_writable)
+    })
 }
 
 /// Panics if anything with this prefix is left: a file, a mapping or an open file.
@@ -34,8 +44,12 @@ pub(crate) fn assert_nothing_left(prefix: &str) {
     let files = files(prefix);
     assert!(files.is_empty(), "left in /dev/shm: {files:?}");
     assert_eq!(mappings(prefix).len(), 0, "mappings that are left");
-    let open = fs::read_dir("/proc/self/fd").expect("/proc").filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    let left: Vec<PathBuf> = open.filter(|path| path.to_string_lossy().contains(&format!("/{prefix}."))).collect();
+    let open = fs::read_dir("/proc/self/fd")
+        .expect("/proc")
+        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let left: Vec<PathBuf> = open
+        .filter(|path| path.to_string_lossy().contains(&format!("/{prefix}.")))
+        .collect();
     assert!(left.is_empty(), "open files that are left: {left:?}");
 }
 
@@ -48,7 +62,10 @@ struct Mapping {
 fn mappings(prefix: &str) -> Vec<Mapping> {
     let maps = fs::read_to_string("/proc/self/maps").expect("/proc");
     let name = format!("/dev/shm/{prefix}.");
-    maps.lines().filter(|line| line.contains(&name)).map(|line| Mapping::parse(line).expect("a line of maps")).collect()
+    maps.lines()
+        .filter(|line| line.contains(&name))
+        .map(|line| Mapping::parse(line).expect("a line of maps"))
+        .collect()
 }
 
 impl Mapping {
@@ -56,6 +73,10 @@ impl Mapping {
         let (range, rest) = line.split_once(' ')?;
         let (start, end) = range.split_once('-')?;
         let address = |text| usize::from_str_radix(text, 16).ok();
-        Some(Self { start: address(start)?, end: address(end)?, is_writable: rest.starts_with("rw") })
+        Some(Self {
+            start: address(start)?,
+            end: address(end)?,
+            is_writable: rest.starts_with("rw"),
+        })
     }
 }

@@ -89,7 +89,9 @@ impl Place {
             Self::Header(word) => u16::from(word) % 48,
             Self::Slot(word) => 512 + u16::from(word) % slots,
             Self::Return(word) => 512 + slots + u16::from(word) % 16,
-            Self::Seat { at, is_refusal } => 16 + u16::from(at) % SEATS * 2 + u16::from(!is_refusal),
+            Self::Seat { at, is_refusal } => {
+                16 + u16::from(at) % SEATS * 2 + u16::from(!is_refusal)
+            }
             Self::Any(word) => word,
         })
     }
@@ -103,7 +105,11 @@ impl Program {
     /// Runs the program with a provider and a client of this prefix, which is used only here.
     pub(crate) fn run(&self, prefix: &str) {
         let mut world = World::new(prefix, self);
-        let path = if self.is_storm_in_the_branch { &world.branch_path } else { &world.meeting_path };
+        let path = if self.is_storm_in_the_branch {
+            &world.branch_path
+        } else {
+            &world.meeting_path
+        };
         let stormed = OpenObject::open(path, 1);
         self.storm.during(&stormed, || {
             self.steps.0.iter().for_each(|step| world.run(step));
@@ -126,7 +132,11 @@ struct Good {
 
 impl Good {
     fn receive(&mut self, wait: bool, keep: bool) -> bool {
-        let received = if wait { self.receiver.recv_timeout(SHORT) } else { self.receiver.try_recv() };
+        let received = if wait {
+            self.receiver.recv_timeout(SHORT)
+        } else {
+            self.receiver.try_recv()
+        };
         let message = match received {
             Ok(message) => message,
             Err(RecvError::Empty | RecvError::TimedOut) => return false,
@@ -136,20 +146,28 @@ impl Good {
         };
         let number = number_of(&message);
         if let Some(last) = self.last {
-            assert_eq!(number, last + 1 + u64::from(message.missed()), "not in order, or a gap that is not counted");
+            assert_eq!(
+                number,
+                last + 1 + u64::from(message.missed()),
+                "not in order, or a gap that is not counted"
+            );
         }
         self.last = Some(number);
         if keep && self.kept.len() < CAPACITY {
             self.kept.push((message, number));
         }
-        self.kept.iter().for_each(|(message, number)| assert_eq!(number_of(message), *number, "it changes"));
+        self.kept
+            .iter()
+            .for_each(|(message, number)| assert_eq!(number_of(message), *number, "it changes"));
         true
     }
 }
 
 /// Returns the number of a message, which each of its words contains.
 fn number_of(message: &Message) -> u64 {
-    let mut words = message.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
+    let mut words = message
+        .chunks_exact(8)
+        .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
     let number = words.next().expect("a number");
     assert!(words.all(|word| word == number), "it is torn");
     number
@@ -175,33 +193,63 @@ struct World {
 
 impl World {
     fn new(prefix: &str, program: &Program) -> Self {
-        let provider =
-            Provider::builder().name_prefix(prefix).max_bytes(1 << 20).tuning(Tuning::new().arena_size(64 << 10));
+        let provider = Provider::builder()
+            .name_prefix(prefix)
+            .max_bytes(1 << 20)
+            .tuning(Tuning::new().arena_size(64 << 10));
         let provider = provider.build().expect("a provider");
-        let client = Client::builder().name_prefix(prefix).build().expect("a client");
-        let options = Publisher::builder().receivers(SEATS.into()).capacity(CAPACITY).loans(16);
-        let mut publisher =
-            options.history(usize::from(program.history) % 5).create(&provider, CHANNEL).expect("a free name");
-        let open = |on_full: OnFull| Receiver::builder().on_full(on_full).open(&client, CHANNEL).expect("a seat");
-        let branches = || outside::files(prefix).into_iter().filter(|path| path.to_string_lossy().ends_with(".branch"));
+        let client = Client::builder()
+            .name_prefix(prefix)
+            .build()
+            .expect("a client");
+        let options = Publisher::builder()
+            .receivers(SEATS.into())
+            .capacity(CAPACITY)
+            .loans(16);
+        let mut publisher = options
+            .history(usize::from(program.history) % 5)
+            .create(&provider, CHANNEL)
+            .expect("a free name");
+        let open = |on_full: OnFull| {
+            Receiver::builder()
+                .on_full(on_full)
+                .open(&client, CHANNEL)
+                .expect("a seat")
+        };
+        let branches = || {
+            outside::files(prefix)
+                .into_iter()
+                .filter(|path| path.to_string_lossy().ends_with(".branch"))
+        };
         let mut goods = Vec::new();
-        let mut hostile = program.hostile_comes_first.then(|| (open(rule(program.rule)), branches().next()));
-        goods.extend([OnFull::DropNewest, OnFull::DropOldest].map(|on_full| Good {
-            receiver: open(on_full),
-            is_met: true,
-            last: None,
-            kept: Vec::new(),
-        }));
+        let mut hostile = program
+            .hostile_comes_first
+            .then(|| (open(rule(program.rule)), branches().next()));
+        goods.extend(
+            [OnFull::DropNewest, OnFull::DropOldest].map(|on_full| Good {
+                receiver: open(on_full),
+                is_met: true,
+                last: None,
+                kept: Vec::new(),
+            }),
+        );
         let before: Vec<_> = branches().collect();
-        let (hostile, branch) = hostile
-            .take()
-            .unwrap_or_else(|| (open(rule(program.rule)), branches().find(|path| !before.contains(path))));
+        let (hostile, branch) = hostile.take().unwrap_or_else(|| {
+            (
+                open(rule(program.rule)),
+                branches().find(|path| !before.contains(path)),
+            )
+        });
         let branch_path = branch.expect("a branch");
         assert_eq!(publisher.receivers().count(), 3);
         let meeting_path = PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel"));
         let object = |path: &Path| OpenObject::open(path, 1);
         let (meeting, branch) = (object(&meeting_path), object(&branch_path));
-        let id = branch_path.to_string_lossy().rsplit('.').nth(1).and_then(|id| u64::from_str_radix(id, 16).ok());
+        let id = branch_path
+            .to_string_lossy()
+            .rsplit('.')
+            .nth(1)
+            .and_then(|id| u64::from_str_radix(id, 16).ok());
         let hostile_id = id.expect("the id in its name");
         let (guests, held, sent) = (Vec::new(), Vec::new(), 0);
         Self {
@@ -233,8 +281,12 @@ impl World {
             }
             Step::Send { len, wait } => {
                 // The hostile receiver may hold all memory.
-                let Ok(mut buffer) = self.provider.alloc((1 + usize::from(len) % 500) * 8) else { return };
-                buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&self.sent.to_le_bytes()));
+                let Ok(mut buffer) = self.provider.alloc((1 + usize::from(len) % 500) * 8) else {
+                    return;
+                };
+                buffer
+                    .chunks_exact_mut(8)
+                    .for_each(|word| word.copy_from_slice(&self.sent.to_le_bytes()));
                 let buffer = buffer.freeze();
                 let sent = match wait {
                     true => self.publisher.send_timeout(buffer, SHORT),
@@ -259,9 +311,19 @@ impl World {
             },
             Step::Come { rule: number } => {
                 // It is refused if there is no free seat, or if the object is damaged.
-                let options = Receiver::builder().capacity(1 + usize::from(number) % CAPACITY).loans(16);
-                match options.on_full(rule(number / 3)).open(&self.client, CHANNEL) {
-                    Ok(receiver) => self.guests.push(Good { receiver, is_met: false, last: None, kept: Vec::new() }),
+                let options = Receiver::builder()
+                    .capacity(1 + usize::from(number) % CAPACITY)
+                    .loans(16);
+                match options
+                    .on_full(rule(number / 3))
+                    .open(&self.client, CHANNEL)
+                {
+                    Ok(receiver) => self.guests.push(Good {
+                        receiver,
+                        is_met: false,
+                        last: None,
+                        kept: Vec::new(),
+                    }),
                     Err(error) => drop(black_box(error.to_string())),
                 }
             }
@@ -274,9 +336,11 @@ impl World {
             Step::Branch(place, value) => self.branch.apply(&Write::Word(place.word(), value)),
             Step::Meeting(place, value) => self.meeting.apply(&Write::Word(place.word(), value)),
             Step::Copy { from, to } => {
-                self.meeting.apply(&Write::Word(to.word(), Value::CopyOf(from.word())));
+                self.meeting
+                    .apply(&Write::Word(to.word(), Value::CopyOf(from.word())));
                 // Makes the publisher look at it.
-                self.meeting.apply(&Write::Word(Place::Header(8).word(), Value::Plus(1)));
+                self.meeting
+                    .apply(&Write::Word(Place::Header(8).word(), Value::Plus(1)));
             }
         }
     }
@@ -288,7 +352,11 @@ impl World {
                 self.sent += 1;
             }
             // Blocked by a receiver that the publisher waits for: the hostile one, or a guest.
-            Err(SendErrorKind::Full { .. } | SendErrorKind::TimedOut | SendErrorKind::TooManyLoans { .. }) => {}
+            Err(
+                SendErrorKind::Full { .. }
+                | SendErrorKind::TimedOut
+                | SendErrorKind::TooManyLoans { .. },
+            ) => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -298,9 +366,23 @@ impl World {
         let latest = &mut self.goods[1];
         latest.kept.clear();
         while latest.receive(false, false) {}
-        assert_eq!(latest.last, self.sent.checked_sub(1), "the last message that was sent");
-        drop((self.goods, self.guests, self.held, self.hostile, self.publisher));
+        assert_eq!(
+            latest.last,
+            self.sent.checked_sub(1),
+            "the last message that was sent"
+        );
+        drop((
+            self.goods,
+            self.guests,
+            self.held,
+            self.hostile,
+            self.publisher,
+        ));
         self.provider.trim();
-        assert_eq!(self.provider.stats().bytes_held, 0, "memory that nobody can use");
+        assert_eq!(
+            self.provider.stats().bytes_held,
+            0,
+            "memory that nobody can use"
+        );
     }
 }

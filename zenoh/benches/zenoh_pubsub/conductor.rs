@@ -24,7 +24,10 @@ use zenoh::shm::cleanup_orphaned_shm_segments;
 /// something is stuck.
 const SILENCE: Duration = Duration::from_secs(30);
 
-const PYTHON_SUBSCRIBER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/zenoh_pubsub/subscriber.py");
+const PYTHON_SUBSCRIBER: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/benches/zenoh_pubsub/subscriber.py"
+);
 
 /// What another process is to do.
 #[derive(Serialize, Deserialize)]
@@ -73,7 +76,11 @@ pub(crate) fn run(options: &Options) -> Fallible {
 
 /// Makes those runs that are compared with each other.
 fn measure(options: &Options) -> Fallible<Vec<Column>> {
-    let mut columns: Vec<Column> = options.memory.iter().map(|&whose| Column::new(whose)).collect();
+    let mut columns: Vec<Column> = options
+        .memory
+        .iter()
+        .map(|&whose| Column::new(whose))
+        .collect();
     for round in 0..options.rounds {
         let mut in_turn: Vec<_> = columns.iter_mut().collect();
         // What else the machine does, now or later, meets all alike.
@@ -92,7 +99,8 @@ fn measure(options: &Options) -> Fallible<Vec<Column>> {
                 Outcome::Finished(processes) => {
                     check_for_leaks(&processes)?;
                     if options.load.is_some() {
-                        check_growth(&processes).map_err(|error| format!("memory of {}: {error}", column.title()))?;
+                        check_growth(&processes)
+                            .map_err(|error| format!("memory of {}: {error}", column.title()))?;
                     }
                     column.add(processes);
                 }
@@ -128,7 +136,15 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(options: &'a Options, whose: Whose) -> Self {
         let (sender, news) = mpsc::channel();
-        Self { options, whose, children: Vec::new(), killed: 0, has_joined: false, sender, news }
+        Self {
+            options,
+            whose,
+            children: Vec::new(),
+            killed: 0,
+            has_joined: false,
+            sender,
+            news,
+        }
     }
 
     /// Waits for all processes to tell what they have seen, and to end; or for the publisher to
@@ -138,7 +154,10 @@ impl<'a> Run<'a> {
         let (mut running, mut published, mut endpoint) = (1, 0, String::new());
         let mut results = Vec::new();
         while running > 0 {
-            let (from, news) = self.news.recv_timeout(SILENCE).map_err(|_| self.stuck(published))?;
+            let (from, news) = self
+                .news
+                .recv_timeout(SILENCE)
+                .map_err(|_| self.stuck(published))?;
             match news {
                 Some(News::Listening(at)) => {
                     endpoint = at;
@@ -162,30 +181,53 @@ impl<'a> Run<'a> {
                     let status = child.wait()?;
                     let is_done = status.success() && results.iter().any(|&(done, _)| done == from);
                     if !is_done && !was_killed {
-                        return Err(format!("{} ended with {status}, and without a result", child.name()).into());
+                        return Err(format!(
+                            "{} ended with {status}, and without a result",
+                            child.name()
+                        )
+                        .into());
                     }
                     running -= 1;
                 }
             }
         }
         if self.killed < self.options.kills {
-            return Err(format!("{} subscribers were killed when all was over: too few messages", self.killed).into());
+            return Err(format!(
+                "{} subscribers were killed when all was over: too few messages",
+                self.killed
+            )
+            .into());
         }
         results.sort_by_key(|&(from, _)| from);
         let name = |from: usize| self.children[from].name().to_owned();
-        Ok(Outcome::Finished(results.into_iter().map(|(from, seen)| (name(from), seen)).collect()))
+        Ok(Outcome::Finished(
+            results
+                .into_iter()
+                .map(|(from, seen)| (name(from), seen))
+                .collect(),
+        ))
     }
 
     fn start_subscriber(&mut self, index: u8, endpoint: &str) -> Fallible {
         self.has_joined = false;
-        let role = Role::Subscriber { index, endpoint: endpoint.to_owned() };
+        let role = Role::Subscriber {
+            index,
+            endpoint: endpoint.to_owned(),
+        };
         self.start_task(role, self.options.of_subscriber(index))
     }
 
     /// Kills the last subscriber, if it is time and it has something.
     fn kill_if_due(&mut self, published: u64) -> Fallible {
-        let is_due = self.options.killed_after(self.killed).is_some_and(|due| published >= due);
-        if let Some(victim) = self.children.last_mut().filter(|_| is_due && self.has_joined) {
+        let is_due = self
+            .options
+            .killed_after(self.killed)
+            .is_some_and(|due| published >= due);
+        if let Some(victim) = self
+            .children
+            .last_mut()
+            .filter(|_| is_due && self.has_joined)
+        {
             victim.kill()?;
             self.killed += 1;
             self.has_joined = false;
@@ -203,16 +245,29 @@ impl<'a> Run<'a> {
         for index in 0..self.options.subscribers {
             self.start_subscriber(index, endpoint)?;
         }
-        let Options { python: Some(python), file, messages, sizes, subscribers: index, .. } = self.options else {
+        let Options {
+            python: Some(python),
+            file,
+            messages,
+            sizes,
+            subscribers: index,
+            ..
+        } = self.options
+        else {
             return Ok(());
         };
         let sizes: Vec<_> = sizes.iter().map(usize::to_string).collect();
         let mut command = Command::new(python);
-        command.arg(PYTHON_SUBSCRIBER).arg("--file").arg(file).args(["--connect", endpoint]).args([
-            format!("--messages={messages}"),
-            format!("--sizes={}", sizes.join(",")),
-            format!("--index={index}"),
-        ]);
+        command
+            .arg(PYTHON_SUBSCRIBER)
+            .arg("--file")
+            .arg(file)
+            .args(["--connect", endpoint])
+            .args([
+                format!("--messages={messages}"),
+                format!("--sizes={}", sizes.join(",")),
+                format!("--index={index}"),
+            ]);
         self.start(&format!("subscriber {index} (Python)"), command)
     }
 
@@ -225,7 +280,8 @@ impl<'a> Run<'a> {
     fn start(&mut self, name: &str, mut command: Command) -> Fallible {
         let named = |error: io::Error| format!("cannot start {name}: {error}");
         let (from, news) = (self.children.len(), self.sender.clone());
-        let mut child = Child::start(name, command.stdin(Stdio::null()).stdout(Stdio::piped())).map_err(named)?;
+        let mut child = Child::start(name, command.stdin(Stdio::null()).stdout(Stdio::piped()))
+            .map_err(named)?;
         let output = BufReader::new(child.output()?);
         self.children.push(child);
         // Ends with the output, that is, with the process.
@@ -248,7 +304,10 @@ impl<'a> Run<'a> {
         let stuck =
             format!("memory of {whose}: nothing was heard for {seconds} s after message {published}: the run is stuck");
         match self.options.may_run_dry() {
-            true => stuck + "; what the slow subscriber keeps may leave no gap that fits the next message",
+            true => {
+                stuck
+                    + "; what the slow subscriber keeps may leave no gap that fits the next message"
+            }
             false => stuck,
         }
     }
@@ -273,14 +332,21 @@ fn check_growth(processes: &[(String, Seen)]) -> Fallible {
     };
     // zenoh's own provider reports none: it has one segment from the start. The first messages have
     // opened at least one.
-    let segments = processes.first().and_then(|(_, publisher)| publisher.figures.get("late segments"));
+    let segments = processes
+        .first()
+        .and_then(|(_, publisher)| publisher.figures.get("late segments"));
     let unopened = segments.map_or(0.0, |segments| segments - 1.0);
     // Who came later cannot tell what there was after a tenth.
     let from_the_start = |seen: &Seen| seen.figures.get("missed").copied().unwrap_or(0.0) == 0.0;
-    for (name, seen) in processes.iter().skip(1).filter(|(_, seen)| from_the_start(seen)) {
+    for (name, seen) in processes
+        .iter()
+        .skip(1)
+        .filter(|(_, seen)| from_the_start(seen))
+    {
         for what in ["descriptors", "mappings"] {
             let more = growth(&seen.figures, what);
-            let more = more.ok_or_else(|| format!("{name} does not tell how many {what} it has"))?;
+            let more =
+                more.ok_or_else(|| format!("{name} does not tell how many {what} it has"))?;
             if more.abs() > unopened {
                 return Err(format!(
                     "{name} had {more:+} {what} at the end, compared with after a tenth of the messages, and {unopened} \

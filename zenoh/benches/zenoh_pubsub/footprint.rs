@@ -23,17 +23,26 @@ const BLOCK: u64 = 512;
 
 /// This process's mappings of zenoh's objects, with a name or without.
 fn mappings() -> Fallible<Vec<Mapping>> {
-    Ok(procfs::shared_mappings()?.into_iter().filter(|mapping| mapping.name.ends_with(".zenoh")).collect())
+    Ok(procfs::shared_mappings()?
+        .into_iter()
+        .filter(|mapping| mapping.name.ends_with(".zenoh"))
+        .collect())
 }
 
 /// The names of zenoh's objects that this process has mapped and that have a name still.
 pub(crate) fn named() -> Fallible<BTreeSet<String>> {
-    Ok(mappings()?.into_iter().filter(|mapping| !mapping.is_removed).map(|mapping| mapping.name).collect())
+    Ok(mappings()?
+        .into_iter()
+        .filter(|mapping| !mapping.is_removed)
+        .map(|mapping| mapping.name)
+        .collect())
 }
 
 /// Those of some objects that are still there.
 pub(crate) fn left<'a>(names: impl Iterator<Item = &'a String>) -> BTreeSet<&'a String> {
-    names.filter(|name| Path::new(OBJECTS).join(name).exists()).collect()
+    names
+        .filter(|name| Path::new(OBJECTS).join(name).exists())
+        .collect()
 }
 
 /// What this process has of what there are limits for: descriptors; mappings of zenoh's objects,
@@ -41,8 +50,14 @@ pub(crate) fn left<'a>(names: impl Iterator<Item = &'a String>) -> BTreeSet<&'a 
 pub(crate) fn holdings(when: &str) -> Fallible<Figures> {
     let mappings = mappings()?;
     let locked: u64 = mappings.iter().map(|mapping| mapping.bytes).sum();
-    let all = [("descriptors", procfs::descriptors()?), ("mappings", mappings.len()), ("locked", locked as usize)];
-    Ok(all.map(|(what, number)| (format!("{when} {what}"), number as f64)).into())
+    let all = [
+        ("descriptors", procfs::descriptors()?),
+        ("mappings", mappings.len()),
+        ("locked", locked as usize),
+    ];
+    Ok(all
+        .map(|(what, number)| (format!("{when} {what}"), number as f64))
+        .into())
 }
 
 /// The most that was seen, of objects that were not mapped at first.
@@ -58,13 +73,20 @@ impl Footprint {
     /// What is mapped now is not counted.
     pub(crate) fn new() -> Fallible<Self> {
         let before = named()?;
-        Ok(Self { objects: before.clone(), before, payload: 0, metadata: 0 })
+        Ok(Self {
+            objects: before.clone(),
+            before,
+            payload: 0,
+            metadata: 0,
+        })
     }
 
     /// Looks at what is mapped now.
     pub(crate) fn sample(&mut self) -> Fallible {
         let now = named()?;
-        let (metadata, payload): (Vec<_>, Vec<_>) = now.difference(&self.before).partition(|name| is_metadata(name));
+        let (metadata, payload): (Vec<_>, Vec<_>) = now
+            .difference(&self.before)
+            .partition(|name| is_metadata(name));
         self.payload = self.payload.max(payload.into_iter().map(allocated).sum());
         self.metadata = self.metadata.max(metadata.into_iter().map(allocated).sum());
         self.objects.extend(now);
@@ -73,11 +95,17 @@ impl Footprint {
 
     /// How many objects of messages were ever seen mapped.
     pub(crate) fn segments(&self) -> usize {
-        self.objects.difference(&self.before).filter(|name| !is_metadata(name)).count()
+        self.objects
+            .difference(&self.before)
+            .filter(|name| !is_metadata(name))
+            .count()
     }
 
     pub(crate) fn figures(&self) -> Figures {
-        figures([("payload", self.payload as f64), ("metadata", self.metadata as f64)])
+        figures([
+            ("payload", self.payload as f64),
+            ("metadata", self.metadata as f64),
+        ])
     }
 }
 

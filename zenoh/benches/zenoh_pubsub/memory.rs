@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
 use zenoh::shm::{
-    GarbageCollect, ShmProvider, ShmProviderBackend, ShmProviderBuilder, ZAllocError, ZLayoutAllocError, ZShmMut,
+    GarbageCollect, ShmProvider, ShmProviderBackend, ShmProviderBuilder, ZAllocError,
+    ZLayoutAllocError, ZShmMut,
 };
 use zenoh::Wait;
 
@@ -59,7 +60,9 @@ impl<B: ShmProviderBackend> Provide for ShmProvider<B> {
     fn alloc(&self, len: usize) -> Fallible<Option<Message>> {
         match self.alloc(len).with_policy::<GarbageCollect>().wait() {
             Ok(message) => Ok(Some(Message::OfProvider(message))),
-            Err(ZLayoutAllocError::Alloc(ZAllocError::OutOfMemory | ZAllocError::NeedDefragment)) => {
+            Err(ZLayoutAllocError::Alloc(
+                ZAllocError::OutOfMemory | ZAllocError::NeedDefragment,
+            )) => {
                 thread::sleep(BLOCK_ON);
                 Ok(None)
             }
@@ -134,7 +137,10 @@ impl Memory {
                 }
                 (Arc::new(buffers), Some(backend))
             }
-            Whose::Zenoh => (Arc::new(ShmProviderBuilder::default_backend(options.max_bytes).wait()?), None),
+            Whose::Zenoh => (
+                Arc::new(ShmProviderBuilder::default_backend(options.max_bytes).wait()?),
+                None,
+            ),
         };
         Ok(Self { provider, pool })
     }
@@ -162,7 +168,10 @@ impl Memory {
             }
             if Instant::now() > deadline {
                 let (in_use, kept) = (Bytes(in_use as u64), Bytes(kept as u64));
-                return Err(format!("what killed subscribers held stays: {in_use} in use, {kept} in flight").into());
+                return Err(format!(
+                    "what killed subscribers held stays: {in_use} in use, {kept} in flight"
+                )
+                .into());
             }
             // zenoh does not report when it has noticed.
             thread::sleep(PAUSE);

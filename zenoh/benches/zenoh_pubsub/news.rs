@@ -39,7 +39,8 @@ impl News {
     /// Tells it.
     pub(crate) fn say(&self) -> Fallible {
         let line = serde_json::to_string(self)?;
-        writeln!(io::stdout().lock(), "{line}").map_err(|error| format!("nobody listens: {error}").into())
+        writeln!(io::stdout().lock(), "{line}")
+            .map_err(|error| format!("nobody listens: {error}").into())
     }
 }
 
@@ -51,5 +52,10 @@ pub(crate) fn figures<const N: usize>(all: [(&str, f64); N]) -> Figures {
 /// The quantiles of some nanoseconds, and their sum.
 pub(crate) fn quantiles(all: &Histogram<u64>) -> Figures {
     let at = |quantile| all.value_at_quantile(quantile) as f64;
-    figures([("p50", at(0.5)), ("p99", at(0.99)), ("p999", at(0.999)), ("sum", all.mean() * all.len() as f64)])
+    figures([
+        ("p50", at(0.5)),
+        ("p99", at(0.99)),
+        ("p999", at(0.999)),
+        ("sum", all.mean() * all.len() as f64),
+    ])
 }

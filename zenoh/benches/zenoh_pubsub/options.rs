@@ -86,7 +86,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
     pub(crate) work: u64,
     /// Whose memory to use, one run for each
-    #[arg(long, value_name = "WHOSE,...", value_delimiter = ',', default_value = "pool,buffers,zenoh")]
+    #[arg(
+        long,
+        value_name = "WHOSE,...",
+        value_delimiter = ',',
+        default_value = "pool,buffers,zenoh"
+    )]
     pub(crate) memory: Vec<Whose>,
     /// How many subscribers to kill, one after the other; a new one takes the place of each. Not the
     /// slow one
@@ -138,18 +143,33 @@ impl Options {
     /// The command line's. A load sets some; explicit options override it.
     pub(crate) fn of_command_line() -> Self {
         let options = Self::parse();
-        let Some(load) = options.load else { return options };
+        let Some(load) = options.load else {
+            return options;
+        };
         let mut given = std::env::args_os();
         let program = given.next().into_iter();
-        Self::parse_from(program.chain(load.preset().split_whitespace().map(Into::into)).chain(given))
+        Self::parse_from(
+            program
+                .chain(load.preset().split_whitespace().map(Into::into))
+                .chain(given),
+        )
     }
 
     /// The options of a subscriber: those of the slow one apply to no other.
     pub(crate) fn of_subscriber(&self, index: u8) -> Self {
         match index {
             SLOW => self.clone(),
-            _ if self.is_killed(index) => Self { checks: 1, work: 0, ..self.clone() },
-            _ => Self { keep: 0, checks: 1, work: 0, ..self.clone() },
+            _ if self.is_killed(index) => Self {
+                checks: 1,
+                work: 0,
+                ..self.clone()
+            },
+            _ => Self {
+                keep: 0,
+                checks: 1,
+                work: 0,
+                ..self.clone()
+            },
         }
     }
 
@@ -169,17 +189,28 @@ impl Options {
     /// The options of each run that is to be compared with others: of some loads, one for each size.
     pub(crate) fn apart(&self) -> Vec<Self> {
         match self.load {
-            Some(Load::Paced | Load::FlatOut | Load::First) => {
-                self.sizes.iter().map(|&size| Self { sizes: vec![size], ..self.clone() }).collect()
-            }
+            Some(Load::Paced | Load::FlatOut | Load::First) => self
+                .sizes
+                .iter()
+                .map(|&size| Self {
+                    sizes: vec![size],
+                    ..self.clone()
+                })
+                .collect(),
             _ => vec![self.clone()],
         }
     }
 
     /// Names the run among the figures of all benches.
     pub(crate) fn name(&self) -> String {
-        let Some(load) = self.load.and_then(|load| load.to_possible_value()) else { return "zenoh_pubsub".to_owned() };
-        format!("zenoh_pubsub {} {}", load.get_name(), Bytes(self.largest() as u64))
+        let Some(load) = self.load.and_then(|load| load.to_possible_value()) else {
+            return "zenoh_pubsub".to_owned();
+        };
+        format!(
+            "zenoh_pubsub {} {}",
+            load.get_name(),
+            Bytes(self.largest() as u64)
+        )
     }
 
     /// The length of the longest message.
@@ -197,29 +228,44 @@ impl Options {
     pub(crate) fn stream(&self) -> Vec<usize> {
         let mut random = fastrand::Rng::with_seed(self.seed);
         match self.load {
-            None | Some(Load::Fixed | Load::Paced | Load::FlatOut | Load::First) => self.sizes.clone(),
-            Some(Load::Mixed) => (0..self.messages).map(|_| self.sizes[random.usize(..self.sizes.len())]).collect(),
-            Some(Load::Random | Load::Saturated | Load::Killed) => {
-                (0..self.messages).map(|_| random.usize(1..=self.largest())).collect()
+            None | Some(Load::Fixed | Load::Paced | Load::FlatOut | Load::First) => {
+                self.sizes.clone()
             }
+            Some(Load::Mixed) => (0..self.messages)
+                .map(|_| self.sizes[random.usize(..self.sizes.len())])
+                .collect(),
+            Some(Load::Random | Load::Saturated | Load::Killed) => (0..self.messages)
+                .map(|_| random.usize(1..=self.largest()))
+                .collect(),
         }
     }
 
     /// The sizes as people read them.
     pub(crate) fn describe_sizes(&self) -> String {
-        let sizes: Vec<_> = self.sizes.iter().map(|&size| Bytes(size as u64).to_string()).collect();
+        let sizes: Vec<_> = self
+            .sizes
+            .iter()
+            .map(|&size| Bytes(size as u64).to_string())
+            .collect();
         let rule = match self.load {
             Some(Load::Random | Load::Saturated | Load::Killed) => "up to ",
             _ => "",
         };
-        format!("{} messages of {rule}{}", grouped(self.messages), sizes.join(", "))
+        format!(
+            "{} messages of {rule}{}",
+            grouped(self.messages),
+            sizes.join(", ")
+        )
     }
 
     /// What a publisher that knows its traffic reserves in the pool: a size, and how many messages
     /// of it.
     pub(crate) fn reserved(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let count = self.reserve.unwrap_or_else(|| self.usually_out());
-        self.sizes.iter().map(move |&size| (size, count)).filter(|&(_, count)| count > 0)
+        self.sizes
+            .iter()
+            .map(move |&size| (size, count))
+            .filter(|&(_, count)| count > 0)
     }
 
     /// How many messages of each size can be out if sizes come in turn, as far as half of the cap
@@ -230,7 +276,9 @@ impl Options {
         }
         let out = usize::from(self.window) + self.keep;
         let fits = self.max_bytes / 2 / self.sizes.iter().sum::<usize>().max(1);
-        (out.div_ceil(self.sizes.len()) + 1).min(fits).min(MAX_RESERVED)
+        (out.div_ceil(self.sizes.len()) + 1)
+            .min(fits)
+            .min(MAX_RESERVED)
     }
 
     /// How many messages are a tenth: after them, nothing should grow any more.
@@ -241,14 +289,18 @@ impl Options {
     /// How long after the first message this one is due, if there is a rate.
     pub(crate) fn due(&self, number: u64) -> Option<Duration> {
         // So many messages last for longer than anybody waits.
-        self.rate.map(|rate| Duration::from_nanos(number.saturating_mul(1_000_000_000) / u64::from(rate)))
+        self.rate.map(|rate| {
+            Duration::from_nanos(number.saturating_mul(1_000_000_000) / u64::from(rate))
+        })
     }
 
     /// With so much memory there is always some for the next message. Wherever the slow
     /// subscriber's messages lie, one gap between them fits it. With less a publisher might wait
     /// for ever, because that subscriber drops messages only when it receives new ones.
     fn always_enough(&self) -> usize {
-        self.largest().saturating_mul(self.keep.saturating_add(1)).saturating_mul(2)
+        self.largest()
+            .saturating_mul(self.keep.saturating_add(1))
+            .saturating_mul(2)
     }
 
     /// Returns `true` if gaps that are too small could make the publisher wait forever, with any
@@ -264,8 +316,14 @@ impl Options {
         }
         // A load may come near the cap. Then finding a gap that fits is part of the test.
         if self.load.is_none() && self.may_run_dry() {
-            let (needed, cap) = (Bytes(self.always_enough() as u64), Bytes(self.max_bytes as u64));
-            return Err(format!("--keep and --sizes need --max-bytes of at least {needed}, and it is {cap}").into());
+            let (needed, cap) = (
+                Bytes(self.always_enough() as u64),
+                Bytes(self.max_bytes as u64),
+            );
+            return Err(format!(
+                "--keep and --sizes need --max-bytes of at least {needed}, and it is {cap}"
+            )
+            .into());
         }
         if self.kills > 0 && (self.subscribers < 2 || self.memory.contains(&Whose::Zenoh)) {
             return Err("--kills needs two subscribers, and memory that tells what is in use: pool or buffers".into());

@@ -76,10 +76,17 @@ pub(crate) fn run(options: &Options, whose: Whose) -> Fallible {
         taken_back: Vec::new(),
     };
     let mut seen = stream.run(&source, cpu)?;
-    seen.extend(figures([("file", source.file_len() as f64), ("setup", setup.as_nanos() as f64)]));
+    seen.extend(figures([
+        ("file", source.file_len() as f64),
+        ("setup", setup.as_nanos() as f64),
+    ]));
     let elapsed = seen.get("elapsed").copied().unwrap_or(f64::NAN);
     seen.extend(figures([("in all", setup.as_nanos() as f64 + elapsed)]));
-    News::Done(Seen { objects: stream.footprint.objects, figures: seen }).say()?;
+    News::Done(Seen {
+        objects: stream.footprint.objects,
+        figures: seen,
+    })
+    .say()?;
     session.close().wait()
 }
 
@@ -108,7 +115,9 @@ struct TakenBack {
 
 impl Stream<'_> {
     fn run(&mut self, source: &Source, cpu: u64) -> Fallible<Figures> {
-        let Options { messages, window, .. } = *self.options;
+        let Options {
+            messages, window, ..
+        } = *self.options;
         let (sizes, mut bytes, mut seen) = (self.options.stream(), 0, figures([]));
         let (start, mut steady, mut early) = (Instant::now(), cpu, self.waits.clone());
         let mut tenth = start;
@@ -117,9 +126,11 @@ impl Stream<'_> {
             if number + self.options.first_tenth() == messages {
                 // Who came in the place of one that was killed must not come too late for any message.
                 let replaced = self.taken_back.len() as u8;
-                self.audience.wait_until_present(self.options.audience() + replaced);
+                self.audience
+                    .wait_until_present(self.options.audience() + replaced);
             }
-            self.audience.wait_until_done((number + 1).saturating_sub(window.into()));
+            self.audience
+                .wait_until_done((number + 1).saturating_sub(window.into()));
             let message = self.alloc(number, &sizes, content.len())?;
             self.publish(message, number, content)?;
             bytes += content.len();
@@ -133,7 +144,8 @@ impl Stream<'_> {
             }
         }
         self.audience.wait_until_done(messages);
-        let (seconds, steady_seconds) = (start.elapsed().as_secs_f64(), tenth.elapsed().as_secs_f64());
+        let (seconds, steady_seconds) =
+            (start.elapsed().as_secs_f64(), tenth.elapsed().as_secs_f64());
         let now = clock::process_cpu();
         let (cpu, steady) = (now - cpu, now - steady);
         self.look(messages)?;
@@ -146,8 +158,16 @@ impl Stream<'_> {
         seen.extend(self.segments("late segments"));
         let pool = self.memory.pool.as_ref();
         seen.extend(pool.map(|pool| ("held".to_owned(), pool.stats().peak_bytes_held as f64)));
-        seen.extend(self.taken_back.last().map(|last| ("in use".to_owned(), last.in_use as f64)));
-        seen.extend(self.taken_back.last().map(|last| ("kept".to_owned(), last.kept as f64)));
+        seen.extend(
+            self.taken_back
+                .last()
+                .map(|last| ("in use".to_owned(), last.in_use as f64)),
+        );
+        seen.extend(
+            self.taken_back
+                .last()
+                .map(|last| ("kept".to_owned(), last.kept as f64)),
+        );
         seen.extend(figures([("killed", self.taken_back.len() as f64)]));
         seen.extend(self.footprint.figures());
         seen.extend(quantiles(&self.waits));
@@ -172,7 +192,9 @@ impl Stream<'_> {
 
     /// Paces the publisher, if there is a rate. A publisher that is late does not wait, and may catch up.
     fn wait_until_due(&mut self, start: Instant, number: u64) {
-        let Some(due) = self.options.due(number) else { return };
+        let Some(due) = self.options.due(number) else {
+            return;
+        };
         match due.checked_sub(start.elapsed()) {
             Some(early) => thread::sleep(early),
             None => self.behind = self.behind.max(start.elapsed() - due),
@@ -182,7 +204,8 @@ impl Stream<'_> {
     /// Returns memory for the message after so many. Waits if there is none, for example because a
     /// killed subscriber holds it.
     fn alloc(&mut self, published: u64, sizes: &[usize], len: usize) -> Fallible<Message> {
-        let out = (published + 1).saturating_sub(self.audience.slowest()) as usize + self.options.keep;
+        let out =
+            (published + 1).saturating_sub(self.audience.slowest()) as usize + self.options.keep;
         self.in_flight = self.in_flight.max(out * len);
         let asked = Instant::now();
         let message = loop {
@@ -200,7 +223,10 @@ impl Stream<'_> {
         message.copy_from_slice(content);
         // The publisher has no handle of the message from here on. Its memory comes back when all
         // subscribers are done.
-        self.publisher.put(message).attachment(Stamp::now(number, &self.audience).as_bytes()).wait()
+        self.publisher
+            .put(message)
+            .attachment(Stamp::now(number, &self.audience).as_bytes())
+            .wait()
     }
 
     /// Takes back what subscribers had that were killed since the last look.
@@ -208,7 +234,11 @@ impl Stream<'_> {
         while self.taken_back.len() < self.audience.gone() {
             self.audience.wait_until_done(published);
             let kept = self.options.keep.min(published as usize);
-            let kept = sizes.iter().cycle().skip(published as usize - kept).take(kept);
+            let kept = sizes
+                .iter()
+                .cycle()
+                .skip(published as usize - kept)
+                .take(kept);
             let kept = kept.map(|size| size + size / CLASS_SHARE + LINE).sum();
             let in_use = self.memory.take_back(kept)?;
             self.taken_back.push(TakenBack { in_use, kept });
@@ -219,7 +249,10 @@ impl Stream<'_> {
 
     /// How many the pool has made.
     fn segments(&self, name: &str) -> Option<(String, f64)> {
-        self.memory.pool.as_ref().map(|pool| (name.to_owned(), pool.stats().segments_created as f64))
+        self.memory
+            .pool
+            .as_ref()
+            .map(|pool| (name.to_owned(), pool.stats().segments_created as f64))
     }
 
     /// Looks at the footprint. Fails if there are more segments than a load may take: soon, because

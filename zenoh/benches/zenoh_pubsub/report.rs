@@ -27,22 +27,51 @@ const PUBLISHER: &[Row] = &[
     ("publisher's CPU per message", &[("cpu", micros)]),
     BEHIND,
     SETUP,
-    ("allocation, µs: p50 / p99 / p99.9", &[("p50", thousandths), ("p99", thousandths), ("p999", thousandths)]),
-    ("peak payload in /dev/shm, from outside", &[("payload", bytes)]),
+    (
+        "allocation, µs: p50 / p99 / p99.9",
+        &[
+            ("p50", thousandths),
+            ("p99", thousandths),
+            ("p999", thousandths),
+        ],
+    ),
+    (
+        "peak payload in /dev/shm, from outside",
+        &[("payload", bytes)],
+    ),
     ("…, held by the pool's own statistics", &[("held", bytes)]),
-    ("…, segments created: first tenth / all", &[("early segments", count), ("late segments", count)]),
+    (
+        "…, segments created: first tenth / all",
+        &[("early segments", count), ("late segments", count)],
+    ),
     ("zenoh's metadata, not in the above", &[("metadata", bytes)]),
 ];
 
 /// Of each subscriber; its name stands before that of the first row.
 const SUBSCRIBER: &[Row] = &[
     ("messages", &[("messages", count)]),
-    ("…, latency, µs: p50 / p99 / p99.9", &[("p50", thousandths), ("p99", thousandths), ("p999", thousandths)]),
+    (
+        "…, latency, µs: p50 / p99 / p99.9",
+        &[
+            ("p50", thousandths),
+            ("p99", thousandths),
+            ("p999", thousandths),
+        ],
+    ),
     ("…, compared", &[("compared", bytes)]),
     ("…, most held", &[("held", count), ("held bytes", bytes)]),
-    ("…, descriptors: first tenth / all", &[("early descriptors", count), ("late descriptors", count)]),
-    ("…, zenoh's mappings: first tenth / all", &[("early mappings", count), ("late mappings", count)]),
-    ("…, locked memory: first tenth / all", &[("early locked", bytes), ("late locked", bytes)]),
+    (
+        "…, descriptors: first tenth / all",
+        &[("early descriptors", count), ("late descriptors", count)],
+    ),
+    (
+        "…, zenoh's mappings: first tenth / all",
+        &[("early mappings", count), ("late mappings", count)],
+    ),
+    (
+        "…, locked memory: first tenth / all",
+        &[("early locked", bytes), ("late locked", bytes)],
+    ),
 ];
 
 fn count(number: f64) -> String {
@@ -76,7 +105,11 @@ pub(crate) struct Column {
 
 impl Column {
     pub(crate) fn new(whose: Whose) -> Self {
-        Self { whose, refused: None, processes: Vec::new() }
+        Self {
+            whose,
+            refused: None,
+            processes: Vec::new(),
+        }
     }
 
     pub(crate) fn title(&self) -> &'static str {
@@ -86,7 +119,10 @@ impl Column {
     /// Adds a round, of the same processes as the others.
     pub(crate) fn add(&mut self, processes: Vec<(String, Seen)>) {
         if self.processes.is_empty() {
-            self.processes = processes.iter().map(|(name, _)| (name.clone(), Vec::new())).collect();
+            self.processes = processes
+                .iter()
+                .map(|(name, _)| (name.clone(), Vec::new()))
+                .collect();
         }
         for ((_, rounds), (_, seen)) in self.processes.iter_mut().zip(processes) {
             rounds.push(seen.figures);
@@ -95,20 +131,31 @@ impl Column {
 
     /// A process's figure: the median of all rounds, if it tells it.
     fn figure(&self, process: usize, name: &str) -> Option<f64> {
-        Some(self.rounds(process, name)).filter(|rounds| !rounds.is_empty()).map(|rounds| Spread::of(&rounds).median)
+        Some(self.rounds(process, name))
+            .filter(|rounds| !rounds.is_empty())
+            .map(|rounds| Spread::of(&rounds).median)
     }
 
     /// A process's figure in each round; none if it does not tell it.
     fn rounds(&self, process: usize, name: &str) -> Vec<f64> {
-        let rounds = self.processes.get(process).into_iter().flat_map(|(_, rounds)| rounds);
-        rounds.map(|round| round.get(name).copied()).collect::<Option<_>>().unwrap_or_default()
+        let rounds = self
+            .processes
+            .get(process)
+            .into_iter()
+            .flat_map(|(_, rounds)| rounds);
+        rounds
+            .map(|round| round.get(name).copied())
+            .collect::<Option<_>>()
+            .unwrap_or_default()
     }
 
     fn cell(&self, process: usize, row: Row) -> String {
         if self.refused.is_some() {
             return if row.0 == SETUP.0 { "refused" } else { "-" }.to_owned();
         }
-        let show = |&(name, show): &(&str, fn(f64) -> String)| self.figure(process, name).map_or("-".to_owned(), show);
+        let show = |&(name, show): &(&str, fn(f64) -> String)| {
+            self.figure(process, name).map_or("-".to_owned(), show)
+        };
         row.1.iter().map(show).collect::<Vec<_>>().join(" / ")
     }
 }
@@ -142,18 +189,28 @@ pub(crate) fn print(options: &Options, columns: &[Column]) {
         }
     }
     let Some(load) = options.load else { return };
-    let (theirs, ours): (Vec<_>, Vec<_>) =
-        columns.iter().filter(|column| column.refused.is_none()).partition(|column| column.whose == Whose::Zenoh);
+    let (theirs, ours): (Vec<_>, Vec<_>) = columns
+        .iter()
+        .filter(|column| column.refused.is_none())
+        .partition(|column| column.whose == Whose::Zenoh);
     if let ([_, ..], [theirs]) = (compared(load), &theirs[..]) {
-        let rows = compared(load).iter().map(|&(name, process, figure, show, goal)| Compared {
-            name: name.to_owned(),
-            goal,
-            show,
-            ours: ours.iter().map(|column| column.rounds(process, figure)).collect(),
-            theirs: theirs.rounds(process, figure),
-        });
+        let rows = compared(load)
+            .iter()
+            .map(|&(name, process, figure, show, goal)| Compared {
+                name: name.to_owned(),
+                goal,
+                show,
+                ours: ours
+                    .iter()
+                    .map(|column| column.rounds(process, figure))
+                    .collect(),
+                theirs: theirs.rounds(process, figure),
+            });
         let titles: Vec<_> = ours.iter().map(|column| column.title()).collect();
-        show(&format!("{name}, compared"), &comparison(&titles, theirs.title(), rows));
+        show(
+            &format!("{name}, compared"),
+            &comparison(&titles, theirs.title(), rows),
+        );
     }
     match load {
         Load::Paced => show(&format!("{name}, memory"), &spare(&ours)),
@@ -163,7 +220,10 @@ pub(crate) fn print(options: &Options, columns: &[Column]) {
 }
 
 fn figures(options: &Options, columns: &[Column]) -> Table {
-    let heads: Vec<_> = [""].into_iter().chain(columns.iter().map(Column::title)).collect();
+    let heads: Vec<_> = [""]
+        .into_iter()
+        .chain(columns.iter().map(Column::title))
+        .collect();
     let mut table = table(&heads);
     let mut add = |name: &str, process, row: Row| {
         let cells = columns.iter().map(|column| column.cell(process, row));
@@ -180,7 +240,11 @@ fn figures(options: &Options, columns: &[Column]) -> Table {
     }
     for (process, (name, _)) in finished.processes.iter().enumerate().skip(1) {
         for (at, &row) in SUBSCRIBER.iter().enumerate() {
-            let name = if at == 0 { format!("{name}: {}", row.0) } else { row.0.to_owned() };
+            let name = if at == 0 {
+                format!("{name}: {}", row.0)
+            } else {
+                row.0.to_owned()
+            };
             add(&name, process, row);
         }
     }
@@ -200,38 +264,122 @@ fn compared(load: Load) -> &'static [Figure] {
         Load::Saturated => &[
             // What includes the first messages includes taking memory from the system. zenoh's provider takes it when
             // it is created.
-            ("publisher's CPU per message", SENDS, "cpu", micros, Goal::AtMost(1.0)),
-            ("…, after a tenth", SENDS, "steady cpu", micros, Goal::AtMost(1.0)),
-            ("messages per second", SENDS, "per second", count, Goal::AtLeast(1.0)),
-            ("…, after a tenth", SENDS, "steady per second", count, Goal::AtLeast(1.0)),
+            (
+                "publisher's CPU per message",
+                SENDS,
+                "cpu",
+                micros,
+                Goal::AtMost(1.0),
+            ),
+            (
+                "…, after a tenth",
+                SENDS,
+                "steady cpu",
+                micros,
+                Goal::AtMost(1.0),
+            ),
+            (
+                "messages per second",
+                SENDS,
+                "per second",
+                count,
+                Goal::AtLeast(1.0),
+            ),
+            (
+                "…, after a tenth",
+                SENDS,
+                "steady per second",
+                count,
+                Goal::AtLeast(1.0),
+            ),
             ("allocation, p99", SENDS, "p99", micros, Goal::AtMost(1.0)),
-            ("allocation, p99.9", SENDS, "p999", micros, Goal::AtMost(1.0)),
-            ("…, after a tenth", SENDS, "steady p999", micros, Goal::AtMost(1.0)),
+            (
+                "allocation, p99.9",
+                SENDS,
+                "p999",
+                micros,
+                Goal::AtMost(1.0),
+            ),
+            (
+                "…, after a tenth",
+                SENDS,
+                "steady p999",
+                micros,
+                Goal::AtMost(1.0),
+            ),
         ],
         Load::Paced => &[
-            ("put to callback, p50", RECEIVES, "p50", micros, Goal::AtMost(1.0)),
+            (
+                "put to callback, p50",
+                RECEIVES,
+                "p50",
+                micros,
+                Goal::AtMost(1.0),
+            ),
             ("…, p99", RECEIVES, "p99", micros, Goal::AtMost(1.0)),
             ("…, p99.9", RECEIVES, "p999", micros, Goal::AtMost(1.0)),
             ("allocation, p50", SENDS, "p50", micros, Goal::AtMost(1.0)),
             // Where memory is taken from the system at first need. `first` is about that.
             ("…, p99", SENDS, "p99", micros, Goal::None),
             ("…, p99.9", SENDS, "p999", micros, Goal::None),
-            ("publisher's CPU per message, after a tenth", SENDS, "steady cpu", micros, Goal::AtMost(1.0)),
-            ("peak payload in /dev/shm", SENDS, "payload", bytes, Goal::AtMost(1.0)),
+            (
+                "publisher's CPU per message, after a tenth",
+                SENDS,
+                "steady cpu",
+                micros,
+                Goal::AtMost(1.0),
+            ),
+            (
+                "peak payload in /dev/shm",
+                SENDS,
+                "payload",
+                bytes,
+                Goal::AtMost(1.0),
+            ),
         ],
         Load::FlatOut => &[
-            ("messages per second", SENDS, "per second", count, Goal::AtLeast(1.0)),
-            ("publisher's CPU per message, after a tenth", SENDS, "steady cpu", micros, Goal::AtMost(1.0)),
+            (
+                "messages per second",
+                SENDS,
+                "per second",
+                count,
+                Goal::AtLeast(1.0),
+            ),
+            (
+                "publisher's CPU per message, after a tenth",
+                SENDS,
+                "steady cpu",
+                micros,
+                Goal::AtMost(1.0),
+            ),
             ("allocation, p50", SENDS, "p50", micros, Goal::AtMost(1.0)),
-            ("put to callback, p50", RECEIVES, "p50", micros, Goal::AtMost(1.0)),
+            (
+                "put to callback, p50",
+                RECEIVES,
+                "p50",
+                micros,
+                Goal::AtMost(1.0),
+            ),
         ],
         Load::First => &[
             ("allocation, p50", SENDS, "p50", micros, Goal::AtMost(1.0)),
             ("…, p99.9", SENDS, "p999", micros, Goal::AtMost(1.0)),
             ("…, all of them", SENDS, "sum", micros, Goal::AtMost(1.0)),
-            ("making the provider, and what it reserves", SENDS, "setup", micros, Goal::AtMost(1.0)),
+            (
+                "making the provider, and what it reserves",
+                SENDS,
+                "setup",
+                micros,
+                Goal::AtMost(1.0),
+            ),
             // Our receivers take the segment's pages that zenoh's provider has taken when it was made.
-            ("the messages, until the last one was read", SENDS, "elapsed", micros, Goal::None),
+            (
+                "the messages, until the last one was read",
+                SENDS,
+                "elapsed",
+                micros,
+                Goal::None,
+            ),
             ("both", SENDS, "in all", micros, Goal::AtMost(1.0)),
         ],
         Load::Mixed | Load::Random | Load::Fixed | Load::Killed => &[],
@@ -240,12 +388,28 @@ fn compared(load: Load) -> &'static [Figure] {
 
 /// How much of a pool's memory is more than was in flight at the peak.
 fn spare(ours: &[&Column]) -> Table {
-    let mut all = table(&["memory at the peak", "held", "in flight", "held / in flight", "goal", ""]);
+    let mut all = table(&[
+        "memory at the peak",
+        "held",
+        "in flight",
+        "held / in flight",
+        "goal",
+        "",
+    ]);
     for column in ours {
-        let (held, in_flight) = (column.rounds(SENDS, "held"), column.rounds(SENDS, "in flight"));
+        let (held, in_flight) = (
+            column.rounds(SENDS, "held"),
+            column.rounds(SENDS, "in flight"),
+        );
         let (ratio, goal) = (Ratio::of(&held, &in_flight), Goal::AtMost(1.125));
         let shown = |rounds: &[f64]| bytes(Spread::of(rounds).median);
-        let cells = [shown(&held), shown(&in_flight), ratio.show(), goal.to_string(), ratio.verdict(goal).to_owned()];
+        let cells = [
+            shown(&held),
+            shown(&in_flight),
+            ratio.show(),
+            goal.to_string(),
+            ratio.verdict(goal).to_owned(),
+        ];
         all.add_row([column.title().to_owned()].into_iter().chain(cells));
     }
     all
@@ -255,11 +419,24 @@ fn spare(ours: &[&Column]) -> Table {
 /// ended the program.
 fn killed(columns: &[Column]) -> Table {
     let goal = "every byte right, none lost, memory back";
-    let mut all = table(&["", "killed, replaced", "then in use", "of it in flight at most", "at the end", goal]);
+    let mut all = table(&[
+        "",
+        "killed, replaced",
+        "then in use",
+        "of it in flight at most",
+        "at the end",
+        goal,
+    ]);
     for column in columns {
-        let shown = |name, show: fn(f64) -> String| column.figure(SENDS, name).map_or("-".to_owned(), show);
-        let cells =
-            [shown("killed", count), shown("in use", bytes), shown("kept", bytes), bytes(0.0), "pass".to_owned()];
+        let shown =
+            |name, show: fn(f64) -> String| column.figure(SENDS, name).map_or("-".to_owned(), show);
+        let cells = [
+            shown("killed", count),
+            shown("in use", bytes),
+            shown("kept", bytes),
+            bytes(0.0),
+            "pass".to_owned(),
+        ];
         all.add_row([column.title().to_owned()].into_iter().chain(cells));
     }
     all

@@ -81,11 +81,17 @@ pub(crate) struct Stamp {
 impl Stamp {
     pub(crate) fn now(number: u64, audience: &Audience) -> Self {
         let shown = audience.0.done.lock().len() as u64;
-        Self { number: number.into(), sent: clock::now().into(), shown: shown.into() }
+        Self {
+            number: number.into(),
+            sent: clock::now().into(),
+            shown: shown.into(),
+        }
     }
 
     pub(crate) fn from_attachment(attachment: Option<&ZBytes>) -> Fallible<Self> {
-        let bytes = attachment.ok_or("a message came without a stamp")?.to_bytes();
+        let bytes = attachment
+            .ok_or("a message came without a stamp")?
+            .to_bytes();
         Ok(Self::read_from_bytes(&bytes).map_err(|_| "a message's stamp has not 24 bytes")?)
     }
 }
@@ -114,7 +120,9 @@ impl Audience {
             .declare_subscriber(format!("{READY}/*"))
             .history(true)
             .callback(move |token| {
-                let Some(index) = index_of(token.key_expr()) else { return };
+                let Some(index) = index_of(token.key_expr()) else {
+                    return;
+                };
                 match token.kind() {
                     SampleKind::Put => of_tokens.advance(index, 0),
                     // Who leaves has seen everything, or was killed. If it has failed, the conductor
@@ -128,7 +136,11 @@ impl Audience {
             .declare_subscriber(format!("{DONE}/*"))
             .callback(move |sample| {
                 let bytes = sample.payload().to_bytes();
-                let (Some(index), Ok(bytes)) = (index_of(sample.key_expr()), bytes.as_ref().try_into()) else { return };
+                let (Some(index), Ok(bytes)) =
+                    (index_of(sample.key_expr()), bytes.as_ref().try_into())
+                else {
+                    return;
+                };
                 of_counts.advance(index, u64::from_le_bytes(bytes));
             })
             .background()
@@ -146,7 +158,9 @@ impl Audience {
     }
 
     fn wait_until(&self, reached: impl Fn(&BTreeMap<u8, u64>) -> bool) {
-        self.0.changed.wait_while(&mut self.0.done.lock(), |done| !reached(done));
+        self.0
+            .changed
+            .wait_while(&mut self.0.done.lock(), |done| !reached(done));
     }
 
     /// Waits until so many are there. A subscriber shows its token after it has subscribed, over
@@ -167,7 +181,12 @@ impl Audience {
 
     /// How many have left.
     pub(crate) fn gone(&self) -> usize {
-        self.0.done.lock().values().filter(|&&known| known == GONE).count()
+        self.0
+            .done
+            .lock()
+            .values()
+            .filter(|&&known| known == GONE)
+            .count()
     }
 
     /// Waits until all have dropped everything and exited.

@@ -34,10 +34,22 @@ pub(crate) fn run(options: &Options, index: u8, endpoint: &str) -> Fallible {
             let _ = sender.send((clock::now(), sample));
         })
         .wait()?;
-    let done = session.declare_publisher(key_of(DONE, index)).congestion_control(CongestionControl::Block).wait()?;
-    let token = session.liveliness().declare_token(key_of(READY, index)).wait()?;
+    let done = session
+        .declare_publisher(key_of(DONE, index))
+        .congestion_control(CongestionControl::Block)
+        .wait()?;
+    let token = session
+        .liveliness()
+        .declare_token(key_of(READY, index))
+        .wait()?;
 
-    let mut reader = Reader { options, held: VecDeque::new(), held_bytes: 0, most_held: (0, 0), compared: 0 };
+    let mut reader = Reader {
+        options,
+        held: VecDeque::new(),
+        held_bytes: 0,
+        most_held: (0, 0),
+        compared: 0,
+    };
     let (mut bytes, mut seen) = (0, figures([]));
     let mut latency = Histogram::<u64>::new(3)?;
     let sizes = options.stream();
@@ -46,15 +58,26 @@ pub(crate) fn run(options: &Options, index: u8, endpoint: &str) -> Fallible {
         false => first_after_joining(&arrivals, index)?,
     };
     News::Joined.say()?;
-    for (number, expected) in (0..options.messages).zip(source.messages(&sizes)).skip(first as usize) {
+    for (number, expected) in (0..options.messages)
+        .zip(source.messages(&sizes))
+        .skip(first as usize)
+    {
         let (arrived, sample) = earliest.take().map_or_else(|| arrivals.recv(), Ok)?;
         let stamp = Stamp::from_attachment(sample.attachment())?;
         if stamp.number != number {
-            return Err(format!("message {} came when {number} was due: lost or out of order", stamp.number).into());
+            return Err(format!(
+                "message {} came when {number} was due: lost or out of order",
+                stamp.number
+            )
+            .into());
         }
         latency.record(arrived.saturating_sub(stamp.sent.get()))?;
         bytes += expected.len();
-        reader.read(Message { number, sample, expected })?;
+        reader.read(Message {
+            number,
+            sample,
+            expected,
+        })?;
         if number + 1 == options.first_tenth() {
             seen.extend(holdings("early")?);
         }
@@ -75,7 +98,11 @@ pub(crate) fn run(options: &Options, index: u8, endpoint: &str) -> Fallible {
         ("held", reader.most_held.0 as f64),
         ("held bytes", reader.most_held.1 as f64),
     ]));
-    News::Done(Seen { objects: footprint::named()?, figures: seen }).say()?;
+    News::Done(Seen {
+        objects: footprint::named()?,
+        figures: seen,
+    })
+    .say()?;
     subscription.undeclare().wait()?;
     // Tells the publisher that this subscriber holds nothing any more.
     token.undeclare().wait()?;
@@ -88,7 +115,10 @@ type Arrival = (u64, Sample);
 /// The first message, and its number, that was sent after the publisher had heard of this subscriber,
 /// which comes in the place of one that was killed. From then on it must miss none. Of earlier ones
 /// zenoh may deliver some: it still works out who has subscribed.
-fn first_after_joining(arrivals: &Receiver<Arrival>, index: u8) -> Fallible<(u64, Option<Arrival>)> {
+fn first_after_joining(
+    arrivals: &Receiver<Arrival>,
+    index: u8,
+) -> Fallible<(u64, Option<Arrival>)> {
     loop {
         let (arrived, sample) = arrivals.recv()?;
         let stamp = Stamp::from_attachment(sample.attachment())?;
@@ -139,9 +169,13 @@ impl<'a> Reader<'a> {
 
     /// Lets go of the message that was held longest; `false` if there is none.
     fn let_go_of_oldest(&mut self) -> Fallible<bool> {
-        let Some(message) = self.held.pop_front() else { return Ok(false) };
+        let Some(message) = self.held.pop_front() else {
+            return Ok(false);
+        };
         self.held_bytes -= message.expected.len();
-        self.compared += message.compare().map_err(|error| format!("{error}, after it was held"))?;
+        self.compared += message
+            .compare()
+            .map_err(|error| format!("{error}, after it was held"))?;
         Ok(true)
     }
 }
@@ -149,13 +183,24 @@ impl<'a> Reader<'a> {
 impl Message<'_> {
     /// How many bytes were compared; an error if the message is not what it must be.
     fn compare(&self) -> Fallible<usize> {
-        let Self { number, sample, expected } = self;
-        let seen: &[u8] = sample.payload().as_shm().ok_or(format!("message {number} is not in shared memory"))?;
+        let Self {
+            number,
+            sample,
+            expected,
+        } = self;
+        let seen: &[u8] = sample
+            .payload()
+            .as_shm()
+            .ok_or(format!("message {number} is not in shared memory"))?;
         // The black box makes each comparison read the memory again.
         if black_box(seen) == *expected {
             return Ok(expected.len());
         }
-        let at = seen.iter().zip(*expected).take_while(|(seen, meant)| seen == meant).count();
+        let at = seen
+            .iter()
+            .zip(*expected)
+            .take_while(|(seen, meant)| seen == meant)
+            .count();
         let (len, meant) = (seen.len(), expected.len());
         Err(format!("message {number} has {len} bytes, of {meant}, and differs from the file from byte {at} on").into())
     }

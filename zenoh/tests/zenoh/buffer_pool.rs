@@ -57,12 +57,18 @@ fn reuse_after_read() {
             let (next, place) = message(&pool, len, number as u8);
             elsewhere += u64::from(place != address);
             assert_eq!(bytes(&next).len(), len);
-            assert!(bytes(&next).iter().step_by(61).all(|&byte| byte == number as u8));
+            assert!(bytes(&next)
+                .iter()
+                .step_by(61)
+                .all(|&byte| byte == number as u8));
         }
         let after = pool.stats();
         let made = after.made - before.made;
         assert_eq!(made + after.reused - before.reused, 999);
-        assert!(made <= INVALIDATED && elsewhere <= 999 * made, "{made} made, {elsewhere} elsewhere");
+        assert!(
+            made <= INVALIDATED && elsewhere <= 999 * made,
+            "{made} made, {elsewhere} elsewhere"
+        );
     }
 }
 
@@ -74,7 +80,10 @@ fn reuse_of_unsent() {
         assert_eq!(pool.alloc(LARGE).unwrap().as_ptr(), address);
     }
     let stats = pool.stats();
-    assert_eq!((stats.made, stats.reused, stats.idle, stats.sent), (1, 1000, 1, 0));
+    assert_eq!(
+        (stats.made, stats.reused, stats.idle, stats.sent),
+        (1, 1000, 1, 0)
+    );
 }
 
 #[test]
@@ -154,7 +163,10 @@ fn lengths_of_one_class() {
     buffer.try_set_len(4096).unwrap();
     assert_eq!(buffer.len(), 4096);
     let error = buffer.try_set_len(4097).unwrap_err();
-    assert_eq!((error.requested(), error.capacity(), buffer.len()), (4097, 4096, 4096));
+    assert_eq!(
+        (error.requested(), error.capacity(), buffer.len()),
+        (4097, 4096, 4096)
+    );
     buffer.truncate(10);
     let sent = ZBytes::from(buffer);
     assert_eq!(bytes(&sent).len(), 10);
@@ -172,14 +184,23 @@ fn long_read_is_forgotten() {
     publish(3 * PATIENCE);
     assert_eq!(pool.stats().let_go, 6);
     let made = pool.stats().made;
-    assert!(made <= 6 + 2, "{made} were made, with free ones behind those that are read");
+    assert!(
+        made <= 6 + 2,
+        "{made} were made, with free ones behind those that are read"
+    );
     publish(1000);
     assert_eq!(pool.stats().made, made);
-    assert!(held.iter().all(|(message, _)| bytes(message).iter().all(|&byte| byte == 7)));
+    assert!(held
+        .iter()
+        .all(|(message, _)| bytes(message).iter().all(|&byte| byte == 7)));
     drop(held);
     pool.provider().garbage_collect();
     let kept = pool.stats().idle + pool.stats().sent;
-    assert_eq!(backend.stats().bytes_in_use, kept * LARGE, "zenoh gives back what was let go");
+    assert_eq!(
+        backend.stats().bytes_in_use,
+        kept * LARGE,
+        "zenoh gives back what was let go"
+    );
 }
 
 /// With a slow reader that holds many messages, the pool does not grow, nor does each allocation
@@ -187,7 +208,11 @@ fn long_read_is_forgotten() {
 /// many again.
 #[test]
 fn memory_follows_use() {
-    for (len, most) in [(1 << 10, 401 * 2), (SMALL, 401 * 4 / 3), (9 << 10, 401 * 9 / 8)] {
+    for (len, most) in [
+        (1 << 10, 401 * 2),
+        (SMALL, 401 * 4 / 3),
+        (9 << 10, 401 * 9 / 8),
+    ] {
         let (backend, pool) = pool();
         let mut in_flight = VecDeque::new();
         let mut random = fastrand::Rng::with_seed(2);
@@ -195,13 +220,20 @@ fn memory_follows_use() {
             in_flight.push_back(message(&pool, len, number as u8).0);
             if in_flight.len() > 400 {
                 // Half of it read in order, half in any order.
-                let at = if number % 2 == 0 { 0 } else { random.usize(..in_flight.len()) };
+                let at = if number % 2 == 0 {
+                    0
+                } else {
+                    random.usize(..in_flight.len())
+                };
                 in_flight.remove(at);
             }
         }
         pool.provider().garbage_collect();
         let chunks = backend.stats().bytes_in_use / len;
-        assert!(chunks <= most + 2, "{chunks} chunks of {len} for 401 messages");
+        assert!(
+            chunks <= most + 2,
+            "{chunks} chunks of {len} for 401 messages"
+        );
         let stats = pool.stats();
         assert!(stats.reused > stats.made, "{stats:?}");
     }
@@ -217,7 +249,11 @@ fn burst_is_returned() {
     (0..10_000).for_each(|_| drop(message(&pool, SMALL, 2)));
     let kept = pool.stats().idle + pool.stats().sent;
     assert!(kept <= 2, "{kept} buffers for one message");
-    assert!(pool.stats().made <= 110, "{} were made, as if each window took too much away", pool.stats().made);
+    assert!(
+        pool.stats().made <= 110,
+        "{} were made, as if each window took too much away",
+        pool.stats().made
+    );
     assert_eq!(backend.stats().bytes_in_use, kept * SMALL);
 }
 
@@ -231,7 +267,11 @@ fn burst_of_an_unused_pool_is_returned() {
     let start = Instant::now();
     // A class of up to 128 keeps them.
     const BESIDE: usize = 100;
-    drop((0..BESIDE).map(|_| pool.alloc(3 * SMALL).unwrap()).collect::<Vec<_>>());
+    drop(
+        (0..BESIDE)
+            .map(|_| pool.alloc(3 * SMALL).unwrap())
+            .collect::<Vec<_>>(),
+    );
     let kept = || pool.stats().idle + pool.stats().sent - BESIDE;
     let wait_for = |most| {
         while kept() > most {
@@ -241,14 +281,25 @@ fn burst_of_an_unused_pool_is_returned() {
     };
     for reserved in [0, 8 * SPARE] {
         let reservation = pool.reserve(SMALL, reserved).unwrap();
-        drop((0..BURST).map(|_| message(&pool, SMALL, 1)).collect::<Vec<_>>());
+        drop(
+            (0..BURST)
+                .map(|_| message(&pool, SMALL, 1))
+                .collect::<Vec<_>>(),
+        );
         // Some were looked at too often.
-        assert!(kept() >= BURST * 3 / 4, "none is released while the pool is in use");
+        assert!(
+            kept() >= BURST * 3 / 4,
+            "none is released while the pool is in use"
+        );
         wait_for(reserved.max(SPARE));
         assert!(kept() >= reserved.max(SPARE));
         drop(reservation);
     }
-    drop((0..BURST).map(|_| message(&pool, SMALL, 1)).collect::<Vec<_>>());
+    drop(
+        (0..BURST)
+            .map(|_| message(&pool, SMALL, 1))
+            .collect::<Vec<_>>(),
+    );
     drop(pool);
     assert_eq!(backend.stats().bytes_in_use, 0);
 }
@@ -257,7 +308,11 @@ fn burst_of_an_unused_pool_is_returned() {
 #[test]
 fn evicted_is_not_counted_twice() {
     let (backend, pool) = pool();
-    drop((0..100).map(|_| pool.alloc(SMALL).unwrap()).collect::<Vec<_>>());
+    drop(
+        (0..100)
+            .map(|_| pool.alloc(SMALL).unwrap())
+            .collect::<Vec<_>>(),
+    );
     let unsent = |count| (0..count).for_each(|_| drop(pool.alloc(SMALL).unwrap()));
     unsent(1500); // to the middle of a window in which nearly all are idle
     drop(std::iter::from_fn(|| pool.alloc(LARGE).ok()).collect::<Vec<_>>());
@@ -275,7 +330,9 @@ fn cap() {
         let first = fill(lens[0]);
         assert!(first.len() >= count * 15 / 16, "{} of {count}", first.len());
         match pool.alloc(lens[1]).unwrap_err().kind() {
-            AllocErrorKind::Exhausted { max_bytes, in_use, .. } => {
+            AllocErrorKind::Exhausted {
+                max_bytes, in_use, ..
+            } => {
                 assert_eq!((*max_bytes, *in_use), (CAP, backend.stats().bytes_in_use));
             }
             other => panic!("{other}"),
@@ -291,7 +348,10 @@ fn cap() {
         assert!(pool.alloc(CAP / 2).is_ok(), "what nobody has makes way");
     }
     let error = pool.alloc(CAP + 1).unwrap_err();
-    assert!(matches!(error.kind(), AllocErrorKind::TooLarge { .. }), "{error}");
+    assert!(
+        matches!(error.kind(), AllocErrorKind::TooLarge { .. }),
+        "{error}"
+    );
 }
 
 /// At the cap, buffers may be shorter than their class. They are not kept, so they do not get in the way of
@@ -302,7 +362,12 @@ fn short_buffers_at_the_cap() {
     let pool = BufferPool::new(&backend);
     // From here on, one segment takes all of the cap.
     drop(pool.alloc(1).unwrap());
-    for (len, is_sent) in [(30_016, false), (40_000, true), (50_048, false), (307_200, true)] {
+    for (len, is_sent) in [
+        (30_016, false),
+        (40_000, true),
+        (50_048, false),
+        (307_200, true),
+    ] {
         let (before, in_use) = (pool.stats(), backend.stats().bytes_in_use);
         let mut short = pool.alloc(len).unwrap();
         assert_eq!(short.capacity(), len, "no class is as long");
@@ -313,8 +378,13 @@ fn short_buffers_at_the_cap() {
         } else {
             drop(short);
         }
-        let BufferStats { idle, sent, made, .. } = pool.stats();
-        assert_eq!((idle, sent, made), (before.idle, before.sent, before.made + 1));
+        let BufferStats {
+            idle, sent, made, ..
+        } = pool.stats();
+        assert_eq!(
+            (idle, sent, made),
+            (before.idle, before.sent, before.made + 1)
+        );
         pool.provider().garbage_collect();
         assert_eq!(backend.stats().bytes_in_use, in_use);
         let mut longer = pool.alloc(len + 1).unwrap();
@@ -333,12 +403,17 @@ fn short_buffers_of_a_reservation() {
     for len in [1, len, len] {
         drop(pool.alloc(len).unwrap());
     }
-    assert!(pool.stats().idle > 0, "the second one has room for all lengths of the class");
+    assert!(
+        pool.stats().idle > 0,
+        "the second one has room for all lengths of the class"
+    );
     // Other classes, until this one no longer counts as one that recurs.
     (2..=20).for_each(|lines| drop(pool.alloc(64 * lines).unwrap()));
     let reservation = pool.reserve(len, 1).unwrap();
     let buffers = [(); 3].map(|()| pool.alloc(longer).unwrap());
-    assert!(buffers.iter().all(|buffer| buffer.len() == longer && buffer.capacity() >= longer));
+    assert!(buffers
+        .iter()
+        .all(|buffer| buffer.len() == longer && buffer.capacity() >= longer));
     drop(reservation);
 }
 
@@ -346,8 +421,13 @@ fn short_buffers_of_a_reservation() {
 fn wait() {
     let (_, pool) = pool();
     let mut buffers: Vec<_> = std::iter::from_fn(|| pool.alloc(LARGE).ok()).collect();
-    let error = pool.alloc_timeout(LARGE, Duration::from_millis(2)).unwrap_err();
-    assert!(error.is_exhausted() && matches!(error.kind(), AllocErrorKind::TimedOut { .. }), "{error}");
+    let error = pool
+        .alloc_timeout(LARGE, Duration::from_millis(2))
+        .unwrap_err();
+    assert!(
+        error.is_exhausted() && matches!(error.kind(), AllocErrorKind::TimedOut { .. }),
+        "{error}"
+    );
     let (unsent, sent) = (buffers.pop().unwrap(), ZBytes::from(buffers.pop().unwrap()));
     let wait = || pool.alloc_timeout(LARGE, MINUTE).unwrap();
     thread::scope(|scope| {
@@ -359,7 +439,10 @@ fn wait() {
         buffers.push(waiting.join().unwrap());
     });
     let error = pool.alloc_timeout(CAP + 1, MINUTE).unwrap_err();
-    assert!(matches!(error.kind(), AllocErrorKind::TooLarge { .. }), "no wait helps: {error}");
+    assert!(
+        matches!(error.kind(), AllocErrorKind::TooLarge { .. }),
+        "no wait helps: {error}"
+    );
 }
 
 #[test]
@@ -374,13 +457,23 @@ fn first_reserved_messages() {
     });
     assert_eq!((cost.allocations, cost.frees), (0, 0));
     (0..10_000).for_each(|_| drop(message(&pool, SMALL, 1)));
-    assert_eq!((pool.stats().made, backend.stats().misses()), (made, carved));
-    assert_eq!(pool.stats().idle + pool.stats().sent, 8, "what was reserved stays");
+    assert_eq!(
+        (pool.stats().made, backend.stats().misses()),
+        (made, carved)
+    );
+    assert_eq!(
+        pool.stats().idle + pool.stats().sent,
+        8,
+        "what was reserved stays"
+    );
     // Whatever takes the rest of the cap, the reserved memory is for these.
     let _others: Vec<_> = std::iter::from_fn(|| pool.alloc(LARGE).ok()).collect();
     let small: Vec<_> = (0..8).map(|_| pool.alloc(SMALL).unwrap()).collect();
     drop((small, reservation));
-    assert!(matches!(pool.reserve(LARGE, CAP).unwrap_err().kind(), AllocErrorKind::ReserveTooMany { .. }));
+    assert!(matches!(
+        pool.reserve(LARGE, CAP).unwrap_err().kind(),
+        AllocErrorKind::ReserveTooMany { .. }
+    ));
 }
 
 #[test]
@@ -394,7 +487,9 @@ fn pool_drop() {
     let sent = ZBytes::from(buffer);
     assert_eq!(backend.stats().bytes_in_use, LARGE + SMALL);
     drop(backend);
-    assert!(bytes(&held).iter().all(|&byte| byte == 5) && bytes(&sent).iter().all(|&byte| byte == 6));
+    assert!(
+        bytes(&held).iter().all(|&byte| byte == 5) && bytes(&sent).iter().all(|&byte| byte == 6)
+    );
     let (backend, pool) = self::pool();
     let unsent = pool.alloc(LARGE).unwrap();
     drop((message(&pool, SMALL, 1), pool));
@@ -417,13 +512,21 @@ fn forked_child() {
     // SAFETY: the child only calls what is under test, and exits at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let is_refused = pool.alloc(SMALL).is_err_and(|error| matches!(error.kind(), AllocErrorKind::Forked));
+        let is_refused = pool
+            .alloc(SMALL)
+            .is_err_and(|error| matches!(error.kind(), AllocErrorKind::Forked));
         let is_inert = pool.let_go() == 0 && pool.trim() == 0;
         let mut future = std::pin::pin!(pool.request(SMALL).wait_async());
         let is_told = matches!(poll_once(future.as_mut()), Poll::Ready(Err(_)));
         drop((unsent, pool.clone()));
         // SAFETY: `_exit` ends the child without running the parent's exit handlers.
-        unsafe { libc::_exit(if is_refused && is_inert && is_told { 0 } else { 1 }) };
+        unsafe {
+            libc::_exit(if is_refused && is_inert && is_told {
+                0
+            } else {
+                1
+            })
+        };
     }
     let mut status = 0;
     // SAFETY: `status` is valid for the write, and `child` was forked by this test.
@@ -454,15 +557,19 @@ fn message_is_stable() {
     let in_same = session.declare_subscriber(SAME).wait().unwrap();
     let publishers = [CHILD, LOCAL, SAME].map(|key| session::publisher_of(&session, key));
     thread::scope(|scope| {
-        let readers =
-            [in_local, in_same].map(|subscriber| scope.spawn(move || stream::check(&subscriber, MESSAGES, true)));
+        let readers = [in_local, in_same]
+            .map(|subscriber| scope.spawn(move || stream::check(&subscriber, MESSAGES, true)));
         for number in 0..MESSAGES {
             let mut buffer = pool.alloc_timeout(stream::len(number), MINUTE).unwrap();
             stream::write(number, &mut buffer);
             let message = ZBytes::from(buffer);
-            publishers.iter().for_each(|publisher| publisher.put(message.clone()).wait().unwrap());
+            publishers
+                .iter()
+                .for_each(|publisher| publisher.put(message.clone()).wait().unwrap());
         }
-        readers.into_iter().for_each(|reader| reader.join().unwrap().unwrap());
+        readers
+            .into_iter()
+            .for_each(|reader| reader.join().unwrap().unwrap());
     });
     child.finish();
     child.end();
@@ -493,7 +600,10 @@ fn killed_subscriber() {
         let kept = pool.stats().idle + pool.stats().sent;
         let deadline = Instant::now() + MINUTE;
         while backend.stats().bytes_in_use > kept * LARGE {
-            assert!(Instant::now() < deadline, "the messages of a dead receiver do not come back");
+            assert!(
+                Instant::now() < deadline,
+                "the messages of a dead receiver do not come back"
+            );
             // SAFETY: the only receiver is dead, so no process reads the messages that this collects. zenoh does not
             // report when it has noticed, so this asks until it has.
             unsafe { pool.provider().garbage_collect_unsafe() };
@@ -525,7 +635,11 @@ fn reply_and_attachment() {
     let (mut reply, mut attachment) = (pool.alloc(LARGE).unwrap(), pool.alloc(SMALL).unwrap());
     reply.fill(1);
     attachment.fill(2);
-    query.reply(session::KEY, reply).attachment(attachment).wait().unwrap();
+    query
+        .reply(session::KEY, reply)
+        .attachment(attachment)
+        .wait()
+        .unwrap();
     drop(query);
     let reply = replies.recv().unwrap();
     let sample = reply.result().unwrap();

@@ -3,7 +3,9 @@
 use crate::support::{alloc, assert_all_back, backend, Collecting, LARGE, SMALL};
 use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
-use zenoh::shm::{AllocAlignment, MemoryLayout, OwnedShmBuf, ResideInShm, Typed, TypedLayout, ZShm, ZShmMut};
+use zenoh::shm::{
+    AllocAlignment, MemoryLayout, OwnedShmBuf, ResideInShm, Typed, TypedLayout, ZShm, ZShmMut,
+};
 use zenoh::Wait;
 
 #[repr(C, align(256))]
@@ -18,8 +20,12 @@ unsafe impl ResideInShm for Pose {}
 fn typed_alignment() {
     let backend = backend();
     let provider = backend.provider();
-    let pose: Typed<MaybeUninit<Pose>, ZShmMut> = provider.alloc(TypedLayout::<Pose>::new()).wait().unwrap();
-    assert_eq!(Typed::inner(&pose).as_ptr() as usize % std::mem::align_of::<Pose>(), 0);
+    let pose: Typed<MaybeUninit<Pose>, ZShmMut> =
+        provider.alloc(TypedLayout::<Pose>::new()).wait().unwrap();
+    assert_eq!(
+        Typed::inner(&pose).as_ptr() as usize % std::mem::align_of::<Pose>(),
+        0
+    );
     drop(pose);
     provider.garbage_collect();
     assert_all_back(&backend);
@@ -31,7 +37,9 @@ fn shrunk_buffer() {
     let provider = backend.provider();
     for len in [SMALL, LARGE] {
         let mut resized = alloc::<Collecting>(&provider, len, 1).unwrap();
-        resized.try_resize(NonZeroUsize::new(len / 2).unwrap()).unwrap();
+        resized
+            .try_resize(NonZeroUsize::new(len / 2).unwrap())
+            .unwrap();
         assert_eq!(resized.len(), len / 2);
         let mut relaid = alloc::<Collecting>(&provider, len, 2).unwrap();
         let half = MemoryLayout::new(len / 2, AllocAlignment::new(3).unwrap()).unwrap();
@@ -82,7 +90,8 @@ fn no_reuse_while_read() {
 fn two_providers() {
     let backend = backend();
     let providers = [backend.provider(), backend.provider()];
-    let messages = [&providers[0], &providers[1]].map(|provider| alloc::<Collecting>(provider, LARGE, 3).unwrap());
+    let messages = [&providers[0], &providers[1]]
+        .map(|provider| alloc::<Collecting>(provider, LARGE, 3).unwrap());
     assert_ne!(messages[0].as_ptr(), messages[1].as_ptr());
     drop(messages);
     for provider in &providers {

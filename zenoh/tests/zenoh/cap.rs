@@ -45,16 +45,32 @@ fn expect_long<T>(mut short: impl FnMut() -> T, mut long: impl FnMut() -> Option
 
 #[test]
 fn long_message_under_short_ones() {
-    let provider = PoolBackend::builder().max_bytes(4 * MIB).build().unwrap().provider();
-    expect_long(|| alloc::<Collecting>(&provider, SHORT, 1).unwrap(), || alloc::<Collecting>(&provider, LONG, 2).ok());
+    let provider = PoolBackend::builder()
+        .max_bytes(4 * MIB)
+        .build()
+        .unwrap()
+        .provider();
+    expect_long(
+        || alloc::<Collecting>(&provider, SHORT, 1).unwrap(),
+        || alloc::<Collecting>(&provider, LONG, 2).ok(),
+    );
 }
 
 #[test]
 fn long_buffer_under_short_ones() {
     for is_sent in [false, true] {
         let pool = BufferPool::new(&PoolBackend::builder().max_bytes(4 * MIB).build().unwrap());
-        let message = |buffer: Buffer| if is_sent { Ok(ZBytes::from(buffer)) } else { Err(buffer) };
-        expect_long(|| message(pool.alloc(SHORT).unwrap()), || pool.alloc(LONG).ok().map(message));
+        let message = |buffer: Buffer| {
+            if is_sent {
+                Ok(ZBytes::from(buffer))
+            } else {
+                Err(buffer)
+            }
+        };
+        expect_long(
+            || message(pool.alloc(SHORT).unwrap()),
+            || pool.alloc(LONG).ok().map(message),
+        );
     }
 }
 
@@ -74,10 +90,18 @@ fn small_cap_is_one_segment() {
 #[test]
 fn first_segment_is_short() {
     for cap in [64 * MIB, 128 * MIB, 1024 * MIB] {
-        let backend = PoolBackend::builder().max_bytes(cap).check_lock_limit(false).build().unwrap();
+        let backend = PoolBackend::builder()
+            .max_bytes(cap)
+            .check_lock_limit(false)
+            .build()
+            .unwrap();
         let provider = backend.provider();
         let first = alloc::<Collecting>(&provider, 1000, 1).unwrap();
-        assert!(backend.stats().bytes_mapped <= 4 * MIB, "{}", backend.stats().bytes_mapped);
+        assert!(
+            backend.stats().bytes_mapped <= 4 * MIB,
+            "{}",
+            backend.stats().bytes_mapped
+        );
         // It does not keep the cap from a message that needs most of it.
         let long = alloc::<Collecting>(&provider, cap / 16 * 15, 2).unwrap();
         assert_eq!(backend.stats().segments, 2);
@@ -88,10 +112,19 @@ fn first_segment_is_short() {
 /// Guards against a cap that is split into segments of which none holds a long message.
 #[test]
 fn half_of_the_cap_is_one_segment_however_it_grew() {
-    let backend = PoolBackend::builder().max_bytes(64 * MIB).check_lock_limit(false).build().unwrap();
+    let backend = PoolBackend::builder()
+        .max_bytes(64 * MIB)
+        .check_lock_limit(false)
+        .build()
+        .unwrap();
     let provider = backend.provider();
-    let mut messages: Vec<ZShmMut> = std::iter::from_fn(|| alloc::<Collecting>(&provider, 4096, 1).ok()).collect();
-    assert!(backend.stats().segments <= 16, "{}", backend.stats().segments);
+    let mut messages: Vec<ZShmMut> =
+        std::iter::from_fn(|| alloc::<Collecting>(&provider, 4096, 1).ok()).collect();
+    assert!(
+        backend.stats().segments <= 16,
+        "{}",
+        backend.stats().segments
+    );
     messages.truncate(1);
     assert!(alloc::<Collecting>(&provider, 30 * MIB, 2).is_ok());
 }
@@ -102,11 +135,16 @@ fn class_with_a_reservation_shrinks_to_it() {
     let backend = backend();
     let pool = BufferPool::new(&backend);
     pool.reserve(SMALL, 4).unwrap().keep();
-    let burst: Vec<_> = (0..200).map(|_| ZBytes::from(pool.alloc(SMALL).unwrap())).collect();
+    let burst: Vec<_> = (0..200)
+        .map(|_| ZBytes::from(pool.alloc(SMALL).unwrap()))
+        .collect();
     drop(burst);
     (0..20_000).for_each(|_| drop(ZBytes::from(pool.alloc(SMALL).unwrap())));
     let kept = pool.stats().idle + pool.stats().sent;
-    assert!((4..=6).contains(&kept), "{kept} buffers, and 4 are reserved");
+    assert!(
+        (4..=6).contains(&kept),
+        "{kept} buffers, and 4 are reserved"
+    );
 }
 
 #[test]
@@ -118,7 +156,11 @@ fn reservation_collects_first() {
     assert!(backend.stats().bytes_in_use > CAP / 16 * 15);
     backend.reserve(LARGE, CAP / LARGE / 2).unwrap().keep();
     let pool = BufferPool::new(&backend);
-    drop(std::iter::from_fn(|| pool.alloc(SMALL).ok()).map(ZBytes::from).collect::<Vec<_>>());
+    drop(
+        std::iter::from_fn(|| pool.alloc(SMALL).ok())
+            .map(ZBytes::from)
+            .collect::<Vec<_>>(),
+    );
     pool.trim();
     pool.reserve(LARGE, CAP / LARGE / 4).unwrap().keep();
 }
@@ -127,7 +169,10 @@ fn reservation_collects_first() {
 fn trim_collects_first() {
     let backend = backend();
     let providers = [backend.provider(), backend.provider()];
-    let messages: Vec<_> = providers.iter().map(|provider| alloc::<Collecting>(provider, LARGE, 1).unwrap()).collect();
+    let messages: Vec<_> = providers
+        .iter()
+        .map(|provider| alloc::<Collecting>(provider, LARGE, 1).unwrap())
+        .collect();
     drop(messages);
     assert_eq!(backend.trim(), 2 * LARGE);
     assert_eq!(backend.stats().bytes_held, 0);
@@ -135,7 +180,11 @@ fn trim_collects_first() {
 
 /// Role: zenoh has no metadata for one of many messages.
 pub(crate) fn without_metadata(link: &mut Link) {
-    let backend = PoolBackend::builder().max_bytes(CAP).arena_size(CAP).build().unwrap();
+    let backend = PoolBackend::builder()
+        .max_bytes(CAP)
+        .arena_size(CAP)
+        .build()
+        .unwrap();
     let pool = BufferPool::new(&backend);
     // zenoh makes its next segment for metadata after some 32,768 messages.
     let mut buffers = vec![pool.alloc(64).unwrap()];
@@ -174,7 +223,12 @@ pub(crate) fn stopped(link: &mut Link) {
         raise(Signal::SIGSTOP).unwrap();
     }
     let let_go = pool.let_go();
-    link.say(&format!("let go {} of {}, {} idle", let_go, 8, pool.stats().idle));
+    link.say(&format!(
+        "let go {} of {}, {} idle",
+        let_go,
+        8,
+        pool.stats().idle
+    ));
     link.expect("end");
 }
 

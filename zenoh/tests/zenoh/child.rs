@@ -24,17 +24,24 @@ pub(crate) struct Link {
 impl Link {
     fn new(socket: UnixStream) -> Self {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { lines: BufReader::new(socket) }
+        Self {
+            lines: BufReader::new(socket),
+        }
     }
 
     pub(crate) fn say(&mut self, line: &str) {
-        self.lines.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
+        self.lines
+            .get_mut()
+            .write_all(format!("{line}\n").as_bytes())
+            .unwrap();
     }
 
     /// The next line. It is empty when the other end has closed.
     pub(crate) fn hear(&mut self) -> String {
         let mut line = String::new();
-        self.lines.read_line(&mut line).expect("a line within the time");
+        self.lines
+            .read_line(&mut line)
+            .expect("a line within the time");
         line.trim_end().to_owned()
     }
 
@@ -57,12 +64,21 @@ impl Child {
     }
 
     /// Starts a child in a role, after `prepare` has changed its command.
-    pub(crate) fn start_with(role: &str, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
+    pub(crate) fn start_with(
+        role: &str,
+        arguments: &[&str],
+        prepare: impl FnOnce(&mut Command),
+    ) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut command = this_test("child::entry", &[&[role], arguments].concat())?;
-        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
+        command
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null());
         prepare(&mut command);
-        Ok(Self { process: process::Child::start(role, &mut command)?, link: Link::new(ours) })
+        Ok(Self {
+            process: process::Child::start(role, &mut command)?,
+            link: Link::new(ours),
+        })
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -112,7 +128,9 @@ fn is_stopped(process: u32) -> bool {
 /// The program of every child. In a run by hand it does nothing.
 #[test]
 fn entry() {
-    let Some(task) = process::task::<Vec<String>>() else { return };
+    let Some(task) = process::task::<Vec<String>>() else {
+        return;
+    };
     let arguments: Vec<&str> = task.iter().map(String::as_str).collect();
     let mut link = Link::new(UnixStream::from(inherited_input().unwrap()));
     match arguments[..] {
@@ -127,7 +145,9 @@ fn entry() {
         ["stopped-receiver"] => lingering::stopped_receiver(&mut link),
         ["without-metadata"] => cap::without_metadata(&mut link),
         ["stopped"] => cap::stopped(&mut link),
-        ["publisher", memory, endpoint, len, byte] => killed::publisher(&mut link, memory, endpoint, len, byte),
+        ["publisher", memory, endpoint, len, byte] => {
+            killed::publisher(&mut link, memory, endpoint, len, byte)
+        }
         _ => panic!("no role {arguments:?}"),
     }
 }

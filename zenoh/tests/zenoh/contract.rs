@@ -5,7 +5,8 @@ use crate::support::{backend, layout, open, path, LARGE, SMALL};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use zenoh::shm::{
-    cleanup_orphaned_shm_segments, AllocatedChunk, PosixShmClient, ShmClient, ShmProviderBackend, WithProtocolID,
+    cleanup_orphaned_shm_segments, AllocatedChunk, PosixShmClient, ShmClient, ShmProviderBackend,
+    WithProtocolID,
 };
 
 fn alloc(backend: &impl ShmProviderBackend, size: usize, align: usize) -> AllocatedChunk {
@@ -30,7 +31,10 @@ fn segment_file() {
         assert!(segment >= 65536, "small ids are left to others");
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
         assert_eq!(metadata.len() % 4096, 0, "whole pages");
-        assert!(metadata.blocks() * 512 >= size as u64, "reserved, so that no write is a SIGBUS");
+        assert!(
+            metadata.blocks() * 512 >= size as u64,
+            "reserved, so that no write is a SIGBUS"
+        );
         assert!(!is_orphan(segment), "a sweep would remove it");
         backend.free(&chunk.descriptor);
     }
@@ -39,8 +43,10 @@ fn segment_file() {
 #[test]
 fn stock_receiver() {
     let backend = backend();
-    let chunks: Vec<AllocatedChunk> =
-        [64, SMALL, 100, LARGE, SMALL, LARGE].into_iter().map(|size| alloc(&backend, size, 1)).collect();
+    let chunks: Vec<AllocatedChunk> = [64, SMALL, 100, LARGE, SMALL, LARGE]
+        .into_iter()
+        .map(|size| alloc(&backend, size, 1))
+        .collect();
     for (mut chunk, byte) in chunks.into_iter().zip(1u8..) {
         let len = chunk.descriptor.len.get();
         // SAFETY: the chunk is allocated, and only this test uses it.
@@ -67,7 +73,11 @@ fn alignments() {
             assert_eq!(backend.layout_for(asked).unwrap(), asked);
             let chunk = backend.alloc(&asked).unwrap();
             assert_eq!(chunk.data.ptr() as usize % align, 0, "{size} at {align}");
-            assert_eq!(chunk.descriptor.chunk as usize % align, 0, "in every process");
+            assert_eq!(
+                chunk.descriptor.chunk as usize % align,
+                0,
+                "in every process"
+            );
             assert!(chunk.descriptor.len.get() >= size);
             backend.free(&chunk.descriptor);
         }
@@ -98,7 +108,11 @@ fn ids_are_unique() {
         }
         let made = backend.stats().segments_created as usize;
         assert!(made > 1, "{made} segments");
-        assert_eq!(seen.len() % made, 0, "a receiver has one of these ids cached, with another size");
+        assert_eq!(
+            seen.len() % made,
+            0,
+            "a receiver has one of these ids cached, with another size"
+        );
     }
     assert!(seen.iter().all(|&segment| !path(segment).exists()));
 }
@@ -119,7 +133,10 @@ fn segments_stay() {
     let receiver = PosixShmClient.attach(segment).unwrap();
     for round in 0..3 {
         let mut chunk = alloc(&backend, LARGE, 1);
-        assert_eq!(chunk.descriptor.segment, segment, "a new segment in place of the empty one");
+        assert_eq!(
+            chunk.descriptor.segment, segment,
+            "a new segment in place of the empty one"
+        );
         // SAFETY: the chunk is allocated, and only this test uses it.
         let ours = unsafe { chunk.data.ptr_mut() };
         // SAFETY: only this test has the chunk, which has `LARGE` bytes.
@@ -127,13 +144,19 @@ fn segments_stay() {
         let theirs = receiver.map(chunk.descriptor.chunk).unwrap();
         // SAFETY: the chunk lies within the segment that `receiver` keeps mapped.
         let bytes = unsafe { std::slice::from_raw_parts(theirs, LARGE) };
-        assert!(bytes.iter().all(|&found| found == round), "a receiver does not see what is written after a trim");
+        assert!(
+            bytes.iter().all(|&found| found == round),
+            "a receiver does not see what is written after a trim"
+        );
         backend.free(&chunk.descriptor);
         drop(chunk);
         assert_eq!(backend.trim(), LARGE);
     }
     drop(backend);
-    assert!(path(segment).exists(), "a receiver has it, so that nobody may take its name");
+    assert!(
+        path(segment).exists(),
+        "a receiver has it, so that nobody may take its name"
+    );
     drop(receiver);
     assert!(!path(segment).exists(), "the last one removes it");
 }
@@ -152,11 +175,21 @@ fn sweep_spares_living() {
 #[test]
 fn nothing_is_left() {
     let backend = backend();
-    let mut chunks = vec![alloc(&backend, SMALL, 1), alloc(&backend, LARGE, 1), alloc(&backend, 2 * LARGE, 1)];
-    let segments: Vec<u32> = chunks.iter().map(|chunk| chunk.descriptor.segment).collect();
+    let mut chunks = vec![
+        alloc(&backend, SMALL, 1),
+        alloc(&backend, LARGE, 1),
+        alloc(&backend, 2 * LARGE, 1),
+    ];
+    let segments: Vec<u32> = chunks
+        .iter()
+        .map(|chunk| chunk.descriptor.segment)
+        .collect();
     backend.free(&chunks.remove(1).descriptor);
     drop(backend);
-    assert!(path(segments[0]).exists() && path(segments[2]).exists(), "what is held stays");
+    assert!(
+        path(segments[0]).exists() && path(segments[2]).exists(),
+        "what is held stays"
+    );
     drop(chunks);
     assert!(segments.iter().all(|&segment| !path(segment).exists()));
 }

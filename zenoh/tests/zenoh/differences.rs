@@ -5,8 +5,8 @@ use crate::support::{backend, is_out_of_memory, layout, CAP, LARGE, SMALL};
 use shm_pool_zenoh::BufferPool;
 use std::num::NonZeroUsize;
 use zenoh::shm::{
-    JustAlloc, OwnedShmBuf, PosixShmProviderBackend, ShmBuf, ShmProvider, ShmProviderBackend, ShmProviderBuilder,
-    ZShmMut,
+    JustAlloc, OwnedShmBuf, PosixShmProviderBackend, ShmBuf, ShmProvider, ShmProviderBackend,
+    ShmProviderBuilder, ZShmMut,
 };
 use zenoh::Wait;
 
@@ -52,7 +52,11 @@ fn seen_of<B: ShmProviderBackend>(provider: &ShmProvider<B>, len: usize) -> usiz
 #[test]
 fn available() {
     assert_eq!(seen_of(&backend().provider(), LARGE), LARGE);
-    assert_eq!((stock().available(), seen_of(&stock(), LARGE)), (0, 0), "zenoh's default does not know");
+    assert_eq!(
+        (stock().available(), seen_of(&stock(), LARGE)),
+        (0, 0),
+        "zenoh's default does not know"
+    );
 }
 
 #[test]
@@ -94,12 +98,21 @@ fn largest_alignment<B: ShmProviderBackend>(provider: &ShmProvider<B>) -> usize 
 
 #[test]
 fn max_alignment() {
-    assert_eq!((largest_alignment(&backend().provider()), largest_alignment(&stock())), (4096, 1));
+    assert_eq!(
+        (
+            largest_alignment(&backend().provider()),
+            largest_alignment(&stock())
+        ),
+        (4096, 1)
+    );
 }
 
 #[test]
 fn cap_rounds_up() {
-    let ours = shm_pool_zenoh::PoolBackend::builder().max_bytes(5000).build().unwrap();
+    let ours = shm_pool_zenoh::PoolBackend::builder()
+        .max_bytes(5000)
+        .build()
+        .unwrap();
     assert_eq!(ours.available(), 8192);
 }
 

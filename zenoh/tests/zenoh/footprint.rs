@@ -28,21 +28,40 @@ fn memory_follows_use() {
     for depth in [0, 1, 4] {
         let backend = builder().build().unwrap();
         publish(&backend.provider(), LARGE, depth, 500);
-        assert!(peak(&backend) <= (depth + 2) * LARGE, "{depth} in flight: {} bytes", peak(&backend));
-        assert_eq!(backend.stats().segments_created as usize, backend.stats().segments, "nothing comes and goes");
+        assert!(
+            peak(&backend) <= (depth + 2) * LARGE,
+            "{depth} in flight: {} bytes",
+            peak(&backend)
+        );
+        assert_eq!(
+            backend.stats().segments_created as usize,
+            backend.stats().segments,
+            "nothing comes and goes"
+        );
     }
 }
 
 /// A seventh more than in flight, or 3 KiB for each message.
 #[test]
 fn overhead_is_bounded() {
-    for (len, depth, most) in
-        [(64, 100, 49 * 101), (1024, 800, 4 * 801), (3072, 400, 2 * 401), (24 << 10, 100, 101 + 101 / 7)]
-    {
+    for (len, depth, most) in [
+        (64, 100, 49 * 101),
+        (1024, 800, 4 * 801),
+        (3072, 400, 2 * 401),
+        (24 << 10, 100, 101 + 101 / 7),
+    ] {
         let backend = builder().build().unwrap();
         publish(&backend.provider(), len, depth, 25 * depth);
-        let chunks: usize = backend.stats().classes.iter().map(|class| class.chunks).sum();
-        assert!((depth + 1..=most + 2).contains(&chunks), "{chunks} chunks for {depth} messages of {len} bytes");
+        let chunks: usize = backend
+            .stats()
+            .classes
+            .iter()
+            .map(|class| class.chunks)
+            .sum();
+        assert!(
+            (depth + 1..=most + 2).contains(&chunks),
+            "{chunks} chunks for {depth} messages of {len} bytes"
+        );
     }
 }
 
@@ -55,7 +74,12 @@ fn burst_is_returned() {
     provider.garbage_collect();
     backend.trim();
     publish(&provider, SMALL, 1, 2_000);
-    let chunks: usize = backend.stats().classes.iter().map(|class| class.chunks).sum();
+    let chunks: usize = backend
+        .stats()
+        .classes
+        .iter()
+        .map(|class| class.chunks)
+        .sum();
     assert!(chunks <= 4, "{chunks} chunks for 2 messages");
 }
 
@@ -68,9 +92,19 @@ fn collect_late() {
     let stock = builder().build().unwrap();
     let provider = ShmProviderBuilder::backend(stock.clone()).wait();
     for _ in 0..500 {
-        drop(provider.alloc(LARGE).with_policy::<Collecting>().wait().unwrap());
+        drop(
+            provider
+                .alloc(LARGE)
+                .with_policy::<Collecting>()
+                .wait()
+                .unwrap(),
+        );
     }
-    assert_eq!(peak(&stock), CAP, "a provider that was made elsewhere is not known to the backend");
+    assert_eq!(
+        peak(&stock),
+        CAP,
+        "a provider that was made elsewhere is not known to the backend"
+    );
 }
 
 #[test]

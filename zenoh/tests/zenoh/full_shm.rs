@@ -28,7 +28,9 @@ fn enospc_is_logged_once() {
 
 pub(crate) fn role(link: &mut Link) {
     let count = Log {
-        wants: |metadata| *metadata.level() == Level::ERROR && metadata.target().starts_with("shm_pool"),
+        wants: |metadata| {
+            *metadata.level() == Level::ERROR && metadata.target().starts_with("shm_pool")
+        },
         event: |_: &Event<'_>| {
             ERRORS.fetch_add(1, Ordering::Relaxed);
         },
@@ -37,15 +39,27 @@ pub(crate) fn role(link: &mut Link) {
     let provider = builder().max_bytes(64 << 20).build().unwrap().provider();
     let refused = |provider: &Provider| {
         for _ in 0..100 {
-            let error = alloc::<Collecting>(provider, TOO_LARGE, 1).expect_err("/dev/shm is too small");
-            assert!(is_out_of_memory(&error), "a policy waits for memory, and for nothing else: {error:?}");
+            let error =
+                alloc::<Collecting>(provider, TOO_LARGE, 1).expect_err("/dev/shm is too small");
+            assert!(
+                is_out_of_memory(&error),
+                "a policy waits for memory, and for nothing else: {error:?}"
+            );
         }
     };
     refused(&provider);
-    assert_eq!(ERRORS.load(Ordering::Relaxed), 1, "of 100 that were refused");
+    assert_eq!(
+        ERRORS.load(Ordering::Relaxed),
+        1,
+        "of 100 that were refused"
+    );
     drop(alloc::<Collecting>(&provider, FITS, 1).unwrap());
     refused(&provider);
-    assert_eq!(ERRORS.load(Ordering::Relaxed), 2, "there was memory meanwhile");
+    assert_eq!(
+        ERRORS.load(Ordering::Relaxed),
+        2,
+        "there was memory meanwhile"
+    );
     link.say("as it should be");
     link.expect("end");
 }

@@ -18,8 +18,13 @@ fn free_once() {
         backend.free(&chunk.descriptor);
         backend.free(&chunk.descriptor);
         let again = [(); 2].map(|()| backend.alloc(&layout(size, 1)).unwrap());
-        assert_ne!(again[0].descriptor, again[1].descriptor, "one chunk in two hands");
-        again.iter().for_each(|chunk| backend.free(&chunk.descriptor));
+        assert_ne!(
+            again[0].descriptor, again[1].descriptor,
+            "one chunk in two hands"
+        );
+        again
+            .iter()
+            .for_each(|chunk| backend.free(&chunk.descriptor));
     }
     assert_all_back(&backend);
 }
@@ -44,7 +49,9 @@ fn forged_descriptor() {
         }
     }
     assert_eq!(backend.stats().bytes_in_use, in_use);
-    [small, large].iter().for_each(|chunk| backend.free(&chunk.descriptor));
+    [small, large]
+        .iter()
+        .for_each(|chunk| backend.free(&chunk.descriptor));
     assert_all_back(&backend);
 }
 
@@ -99,9 +106,17 @@ fn forked_child() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         backend.free(&out.descriptor);
-        let got_nothing = [SMALL, LARGE, 2 * LARGE].into_iter().all(|size| backend.alloc(&layout(size, 1)).is_err());
+        let got_nothing = [SMALL, LARGE, 2 * LARGE]
+            .into_iter()
+            .all(|size| backend.alloc(&layout(size, 1)).is_err());
         // SAFETY: `_exit` ends the child without running the parent's exit handlers.
-        unsafe { libc::_exit(if got_nothing && backend.trim() == 0 { 0 } else { 1 }) };
+        unsafe {
+            libc::_exit(if got_nothing && backend.trim() == 0 {
+                0
+            } else {
+                1
+            })
+        };
     }
     let mut status = 0;
     // SAFETY: `status` is valid for the write, and `child` was forked by this test.

@@ -19,7 +19,9 @@ pub(crate) fn count() -> usize {
 /// Starts to count. Call it before the first session opens.
 pub(crate) fn watch() {
     let watch = Log {
-        wants: |metadata| *metadata.level() == Level::DEBUG && metadata.target().starts_with("zenoh_transport"),
+        wants: |metadata| {
+            *metadata.level() == Level::DEBUG && metadata.target().starts_with("zenoh_transport")
+        },
         event: |event: &Event<'_>| event.record(&mut Watch),
     };
     tracing::subscriber::set_global_default(watch).unwrap();

@@ -26,10 +26,20 @@ where
     B: ShmProviderBackend,
     Blocking: AllocPolicy<B>,
 {
-    publish_each(publisher, byte, || provider.alloc(len).with_policy::<Blocking>().wait().unwrap());
+    publish_each(publisher, byte, || {
+        provider
+            .alloc(len)
+            .with_policy::<Blocking>()
+            .wait()
+            .unwrap()
+    });
 }
 
-fn publish_each<T: DerefMut<Target = [u8]> + Into<ZBytes>>(publisher: &Publisher<'_>, byte: u8, alloc: impl Fn() -> T) {
+fn publish_each<T: DerefMut<Target = [u8]> + Into<ZBytes>>(
+    publisher: &Publisher<'_>,
+    byte: u8,
+    alloc: impl Fn() -> T,
+) {
     for number in 0..HELD {
         let mut message = alloc();
         message.fill(byte + number as u8);
@@ -43,7 +53,9 @@ fn held(len: usize, byte: u8) -> String {
 }
 
 fn describe(payload: &ZBytes) -> String {
-    let Some(bytes) = payload.as_shm() else { return "not in shared memory".to_owned() };
+    let Some(bytes) = payload.as_shm() else {
+        return "not in shared memory".to_owned();
+    };
     match bytes.iter().all(|&byte| byte == bytes[0]) {
         true => held(bytes.len(), bytes[0]),
         false => "torn".to_owned(),
@@ -65,7 +77,9 @@ pub(crate) fn receiver(link: &mut Link) {
                 samples.push(subscriber.recv().unwrap());
                 link.say(&describe(samples.last().unwrap().payload()));
             }
-            "again" => samples.iter().for_each(|sample| link.say(&describe(sample.payload()))),
+            "again" => samples
+                .iter()
+                .for_each(|sample| link.say(&describe(sample.payload()))),
             "end" => return,
             other => panic!("no command {other:?}"),
         }
@@ -109,7 +123,13 @@ fn expect_held(receiver: &mut Child, len: usize, byte: u8) {
     }
 }
 
-fn start_and_kill_publisher(memory: &str, endpoint: &str, receiver: &mut Child, len: usize, byte: u8) {
+fn start_and_kill_publisher(
+    memory: &str,
+    endpoint: &str,
+    receiver: &mut Child,
+    len: usize,
+    byte: u8,
+) {
     let arguments = [memory, endpoint, &len.to_string(), &byte.to_string()];
     let mut publisher = Child::start("publisher", &arguments);
     publisher.link.expect("sent");
@@ -129,13 +149,24 @@ fn killed_receiver() {
     publish(&publisher, &provider, LARGE, 1);
     expect_held(&mut receiver, LARGE, 1);
     provider.garbage_collect();
-    assert_eq!(backend.stats().bytes_in_use, HELD * LARGE, "the receiver holds them");
+    assert_eq!(
+        backend.stats().bytes_in_use,
+        HELD * LARGE,
+        "the receiver holds them"
+    );
     receiver.kill();
     provider.garbage_collect();
-    assert_eq!(backend.stats().bytes_in_use, HELD * LARGE, "zenoh does not know");
+    assert_eq!(
+        backend.stats().bytes_in_use,
+        HELD * LARGE,
+        "zenoh does not know"
+    );
     let deadline = Instant::now() + Duration::from_secs(60);
     while backend.stats().bytes_in_use > 0 {
-        assert!(Instant::now() < deadline, "the messages of a dead receiver do not come back");
+        assert!(
+            Instant::now() < deadline,
+            "the messages of a dead receiver do not come back"
+        );
         // SAFETY: the only receiver is dead and this process keeps no message, so no process reads the
         // messages that this collects. zenoh does not report when it has noticed, so this asks until it has.
         unsafe { provider.garbage_collect_unsafe() };
@@ -163,7 +194,11 @@ fn sweep() {
 #[test]
 fn killed_publisher() {
     let (mut receiver, endpoint) = start_receiver();
-    for (memory, byte, len) in [(POOL, 1, LARGE), (BUFFERS, 50, SMALL), (BUFFERS, 100, 2 * LARGE)] {
+    for (memory, byte, len) in [
+        (POOL, 1, LARGE),
+        (BUFFERS, 50, SMALL),
+        (BUFFERS, 100, 2 * LARGE),
+    ] {
         start_and_kill_publisher(memory, &endpoint, &mut receiver, len, byte);
     }
     receiver.link.say("again");
@@ -199,8 +234,14 @@ fn kept_of_dead_publishers(memory: &str) -> (usize, usize) {
 fn memory_of_dead_publishers() {
     let (segments, bytes) = kept_of_dead_publishers(POOL);
     let (stock_segments, stock_bytes) = kept_of_dead_publishers(STOCK);
-    assert!(stock_bytes >= 3 * CAP, "a receiver of zenoh's backend has all of it mapped: {stock_bytes}");
-    assert!(bytes <= stock_bytes, "{bytes} bytes are kept mapped, {stock_bytes} of zenoh's backend");
+    assert!(
+        stock_bytes >= 3 * CAP,
+        "a receiver of zenoh's backend has all of it mapped: {stock_bytes}"
+    );
+    assert!(
+        bytes <= stock_bytes,
+        "{bytes} bytes are kept mapped, {stock_bytes} of zenoh's backend"
+    );
     assert!(
         segments <= stock_segments + 3 * 15,
         "{segments} objects are kept mapped, {stock_segments} of zenoh's backend"

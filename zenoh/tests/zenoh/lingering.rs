@@ -4,7 +4,9 @@ use crate::child::{Child, Link};
 use crate::log::Log;
 use crate::own_shm::{give_shm, skip};
 use crate::session;
-use crate::support::{alloc, assert_all_back, backend, builder, path, Collecting, CAP, LARGE, SMALL};
+use crate::support::{
+    alloc, assert_all_back, backend, builder, path, Collecting, CAP, LARGE, SMALL,
+};
 use shm_pool_zenoh::{BufferPool, PoolBackend};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -32,7 +34,11 @@ fn message_outlives_provider() {
     let reader = new.clone();
     drop((old, new));
     next.garbage_collect();
-    drop((0..CAP / SMALL).map_while(|_| alloc::<Collecting>(&next, SMALL, 3).ok()).collect::<Vec<_>>());
+    drop(
+        (0..CAP / SMALL)
+            .map_while(|_| alloc::<Collecting>(&next, SMALL, 3).ok())
+            .collect::<Vec<_>>(),
+    );
     assert!(reader.as_shm().unwrap().is_valid() && is_filled(&reader, 2));
 }
 
@@ -40,7 +46,9 @@ fn message_outlives_provider() {
 #[test]
 fn backend_continues_with_lingering_provider() {
     let backend = backend();
-    let held: Vec<_> = (0..20).map(|byte| alloc::<Collecting>(&backend.provider(), LARGE / 2, byte).unwrap()).collect();
+    let held: Vec<_> = (0..20)
+        .map(|byte| alloc::<Collecting>(&backend.provider(), LARGE / 2, byte).unwrap())
+        .collect();
     let (first, second) = (backend.provider(), BufferPool::new(&backend));
     assert!(held.iter().all(|message| message.is_valid()));
     drop(held);
@@ -59,7 +67,11 @@ fn memory_returns() {
     let segment = idle.descriptor.segment;
     backend.free(&idle.descriptor);
     drop((idle, provider));
-    assert_eq!(backend.stats().bytes_held, LARGE, "what is idle returns at once");
+    assert_eq!(
+        backend.stats().bytes_held,
+        LARGE,
+        "what is idle returns at once"
+    );
     drop(backend);
     drop(self::backend());
     assert!(path(segment).exists() && message.is_valid());
@@ -67,7 +79,10 @@ fn memory_returns() {
     let start = Instant::now();
     // Another test may be looking at the same list.
     while path(segment).exists() {
-        assert!(start.elapsed() < PATIENCE, "the memory of a pool that is not in use stays");
+        assert!(
+            start.elapsed() < PATIENCE,
+            "the memory of a pool that is not in use stays"
+        );
         drop(self::backend());
         thread::yield_now();
     }
@@ -84,7 +99,13 @@ fn concurrent_drops() {
             assert!(message.is_valid());
         }
     };
-    thread::scope(|scope| backends.iter().cycle().take(4).for_each(|backend| drop(scope.spawn(|| run(backend)))));
+    thread::scope(|scope| {
+        backends
+            .iter()
+            .cycle()
+            .take(4)
+            .for_each(|backend| drop(scope.spawn(|| run(backend))))
+    });
     for backend in &backends {
         backend.provider().garbage_collect();
         assert_all_back(backend);
@@ -161,7 +182,9 @@ pub(crate) fn stopped_receiver(link: &mut Link) {
 
 #[test]
 fn messages_of_an_exited_publisher() {
-    match Child::start_with("stopped-receiver", &[], |command| give_shm(command, b"size=64m,mode=1777\0")) {
+    match Child::start_with("stopped-receiver", &[], |command| {
+        give_shm(command, b"size=64m,mode=1777\0")
+    }) {
         Ok(mut child) => {
             child.link.expect("received");
             child.end();
@@ -184,7 +207,12 @@ pub(crate) fn log_panics() {
     let events = AtomicUsize::new(0);
     let log = Log {
         wants: |metadata| metadata.target().contains("shm_provider"),
-        event: move |_: &Event<'_>| assert!(events.fetch_add(1, Ordering::Relaxed) == 0, "the user's log"),
+        event: move |_: &Event<'_>| {
+            assert!(
+                events.fetch_add(1, Ordering::Relaxed) == 0,
+                "the user's log"
+            )
+        },
     };
     tracing::subscriber::with_default(log, || drop(provider));
     assert!(held.is_valid());

@@ -30,13 +30,26 @@ fn made_for(router: Option<&str>, readers: &[[&str; 2]]) -> u64 {
         Some(endpoint) => session::open_with("client", "connect", endpoint, true),
         None => session::open("listen", ANY_PORT),
     };
-    let mode = if at_router.is_some() { "client" } else { "peer" };
+    let mode = if at_router.is_some() {
+        "client"
+    } else {
+        "peer"
+    };
     let endpoint = at_router.unwrap_or_else(|| session::endpoint(&session));
     let start = |(number, memory): (usize, &[&str; 2])| {
-        Reader::start(mode, &endpoint, *memory, session::KEY, &number.to_string(), MESSAGES)
+        Reader::start(
+            mode,
+            &endpoint,
+            *memory,
+            session::KEY,
+            &number.to_string(),
+            MESSAGES,
+        )
     };
     let mut readers: Vec<Reader> = readers.iter().enumerate().map(start).collect();
-    readers.iter().for_each(|reader| reader.wait_until_known(&session));
+    readers
+        .iter()
+        .for_each(|reader| reader.wait_until_known(&session));
     let publisher = session::publisher(&session);
     for number in 0..MESSAGES {
         let mut buffer = pool.alloc_timeout(stream::len(number), MINUTE).unwrap();
@@ -65,7 +78,10 @@ fn subscriber_without_shm() {
 /// The same, two steps away.
 #[test]
 fn router_without_shm() {
-    assert_eq!(made_for(Some(COPIED), &[[COPIED; 2], [SHARED, COPIED]]), CLASSES);
+    assert_eq!(
+        made_for(Some(COPIED), &[[COPIED; 2], [SHARED, COPIED]]),
+        CLASSES
+    );
 }
 
 /// Subscribers with shared memory keep its benefits beside others, and these get no reused bytes.

@@ -33,7 +33,9 @@ fn alignments() {
     let backend = backend();
     let pool = BufferPool::new(&backend);
     for len in [0, 1, 65, 4096, 5000, LARGE, CAP / 4 + 1] {
-        for align in iter::successors(Some(1), |align| Some(align * 2)).take_while(|&align| align <= 4096) {
+        for align in
+            iter::successors(Some(1), |align| Some(align * 2)).take_while(|&align| align <= 4096)
+        {
             let request = pool.request(7).layout(layout(len, align));
             let mut buffer = request.alloc().unwrap();
             assert_eq!((buffer.as_ptr() as usize % align, buffer.len()), (0, len));
@@ -43,14 +45,24 @@ fn alignments() {
             let made = pool.stats().made;
             let mut again = request.zeroed().timeout(MINUTE).unwrap();
             if len <= LARGE {
-                assert_eq!((again.as_ptr(), pool.stats().made), (address, made), "{len} bytes aligned to {align}");
+                assert_eq!(
+                    (again.as_ptr(), pool.stats().made),
+                    (address, made),
+                    "{len} bytes aligned to {align}"
+                );
             }
             assert!(again.iter().all(|&byte| byte == 0));
             again.fill(1);
         }
     }
-    let error = pool.request(0).layout(layout(64, 2 * Provider::MAX_ALIGN)).wait().unwrap_err();
-    let AllocErrorKind::UnsupportedAlignment { align, max } = *error.kind() else { panic!("{error}") };
+    let error = pool
+        .request(0)
+        .layout(layout(64, 2 * Provider::MAX_ALIGN))
+        .wait()
+        .unwrap_err();
+    let AllocErrorKind::UnsupportedAlignment { align, max } = *error.kind() else {
+        panic!("{error}")
+    };
     assert_eq!((align, max), (8192, 4096));
     // Small page-aligned buffers make way for others, too.
     let aligned = iter::from_fn(|| pool.request(0).layout(layout(64, 4096)).alloc().ok());
@@ -75,14 +87,20 @@ fn typed() {
     for number in 0..10 {
         let buffer = request.alloc().unwrap();
         assert!(buffer.is_valid());
-        let pose = Typed::new(buffer).unwrap().initialize(Pose { position: [1.0, 2.0, 3.0], number });
+        let pose = Typed::new(buffer).unwrap().initialize(Pose {
+            position: [1.0, 2.0, 3.0],
+            number,
+        });
         let message = ZBytes::from(pose);
         let bytes = message.as_shm().expect("it is in shared memory");
         assert_eq!(bytes.len(), size_of::<Pose>());
         assert!(bytes[..8] == 1f64.to_ne_bytes() && bytes[24..32] == number.to_ne_bytes());
         places.push(bytes.as_ptr());
     }
-    assert!(places.iter().all(|&place| place == places[0]), "a value that was read is the next one");
+    assert!(
+        places.iter().all(|&place| place == places[0]),
+        "a value that was read is the next one"
+    );
     let of_another_length = pool.alloc(100).unwrap();
     assert!(Typed::<std::mem::MaybeUninit<Pose>, _>::new(of_another_length).is_err());
 }
@@ -98,16 +116,32 @@ fn wait_async() {
     let mut held = exhaust(&pool, LARGE);
     for is_sent in [false, true] {
         let buffer = held.pop().unwrap();
-        let message = move || if is_sent { drop(ZBytes::from(buffer)) } else { drop(buffer) };
+        let message = move || {
+            if is_sent {
+                drop(ZBytes::from(buffer))
+            } else {
+                drop(buffer)
+            }
+        };
         let waits = async { pool.request(LARGE).wait_async().await.unwrap() };
         let both = async { tokio::join!(waits, async { message() }).0 };
         held.push(block_on(both));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let both = async { tokio::join!(pool.request(LARGE).wait_async(), async { drop(held.pop().map(ZBytes::from)) }).0 };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let both = async {
+        tokio::join!(pool.request(LARGE).wait_async(), async {
+            drop(held.pop().map(ZBytes::from))
+        })
+        .0
+    };
     assert_eq!(runtime.block_on(both).unwrap().len(), LARGE);
     let error = block_on(pool.request(CAP + 1).wait_async()).unwrap_err();
-    assert!(matches!(error.kind(), AllocErrorKind::TooLarge { .. }), "no wait helps: {error}");
+    assert!(
+        matches!(error.kind(), AllocErrorKind::TooLarge { .. }),
+        "no wait helps: {error}"
+    );
 }
 
 /// No wait of a future or a thread lasts forever.
@@ -119,16 +153,22 @@ fn many_waiters() {
         let threads = [(); 4].map(|()| scope.spawn(|| pool.request(SMALL).wait().unwrap().len()));
         let futures = [(); 4].map(|()| {
             scope.spawn(|| {
-                let waits = |len| async move { pool.request(len).wait_async().await.unwrap().len() };
+                let waits =
+                    |len| async move { pool.request(len).wait_async().await.unwrap().len() };
                 block_on(async { tokio::join!(waits(SMALL), waits(3 * SMALL), waits(SMALL - 9)) })
             })
         });
-        held.into_iter().enumerate().for_each(|(at, buffer)| match at % 2 {
-            0 => drop(buffer),
-            _ => drop(ZBytes::from(buffer)),
-        });
+        held.into_iter()
+            .enumerate()
+            .for_each(|(at, buffer)| match at % 2 {
+                0 => drop(buffer),
+                _ => drop(ZBytes::from(buffer)),
+            });
         assert_eq!(threads.map(|thread| thread.join().unwrap()), [SMALL; 4]);
-        assert_eq!(futures.map(|thread| thread.join().unwrap()), [(SMALL, 3 * SMALL, SMALL - 9); 4]);
+        assert_eq!(
+            futures.map(|thread| thread.join().unwrap()),
+            [(SMALL, 3 * SMALL, SMALL - 9); 4]
+        );
     });
 }
 
@@ -141,9 +181,13 @@ fn cancel_anywhere() {
     let mut held = exhaust(&pool, LARGE);
     let all = held.len();
     for _ in 0..200 {
-        let mut futures: Vec<_> = (0..6).map(|_| Box::pin(pool.request(LARGE).wait_async())).collect();
+        let mut futures: Vec<_> = (0..6)
+            .map(|_| Box::pin(pool.request(LARGE).wait_async()))
+            .collect();
         let polled = random.usize(..=futures.len());
-        futures[..polled].iter_mut().for_each(|future| assert!(poll_once(future.as_mut()).is_pending()));
+        futures[..polled]
+            .iter_mut()
+            .for_each(|future| assert!(poll_once(future.as_mut()).is_pending()));
         let freed = random.usize(..4);
         held.drain(..freed).for_each(|buffer| {
             if random.bool() {
@@ -152,10 +196,14 @@ fn cancel_anywhere() {
         });
         random.shuffle(&mut futures);
         futures.truncate(random.usize(..=futures.len()));
-        held.extend(futures.iter_mut().filter_map(|future| match poll_once(future.as_mut()) {
-            Poll::Ready(buffer) => Some(buffer.unwrap()),
-            Poll::Pending => None,
-        }));
+        held.extend(
+            futures
+                .iter_mut()
+                .filter_map(|future| match poll_once(future.as_mut()) {
+                    Poll::Ready(buffer) => Some(buffer.unwrap()),
+                    Poll::Pending => None,
+                }),
+        );
         drop(futures);
         held.extend(exhaust(&pool, LARGE));
         assert_eq!(held.len(), all);
@@ -184,7 +232,10 @@ fn cancelled_delivery() {
     let (bell, rung) = mpsc::sync_channel(1);
     let waker = Waker::from(Arc::new(Bell(bell)));
     let mut future = Box::pin(pool.request(LARGE).wait_async());
-    assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(future
+        .as_mut()
+        .poll(&mut Context::from_waker(&waker))
+        .is_pending());
     drop(held.pop());
     rung.recv().unwrap();
     assert_eq!(pool.stats().idle, 0, "it is the future's");
@@ -208,7 +259,10 @@ fn waker_panics() {
     let mut held = exhaust(&pool, LARGE);
     let mut first = pin!(pool.request(LARGE).wait_async());
     let bad = Waker::from(Arc::new(Bad));
-    assert!(first.as_mut().poll(&mut Context::from_waker(&bad)).is_pending());
+    assert!(first
+        .as_mut()
+        .poll(&mut Context::from_waker(&bad))
+        .is_pending());
     thread::scope(|scope| {
         let second = scope.spawn(|| block_on(pool.request(LARGE).wait_async()).unwrap().len());
         drop((held.pop(), held.pop()));

@@ -1,7 +1,9 @@
 //! What is reserved for zenoh's messages: it is there from the first one on, and stays.
 
 use crate::heap::Cost;
-use crate::support::{alloc, backend, builder, is_out_of_memory, layout, Collecting, CAP, LARGE, SMALL};
+use crate::support::{
+    alloc, backend, builder, is_out_of_memory, layout, Collecting, CAP, LARGE, SMALL,
+};
 use shm_pool::AllocErrorKind;
 use zenoh::shm::{AllocatedChunk, ShmProviderBackend};
 
@@ -15,24 +17,38 @@ const FIRST_MESSAGES: usize = 1000;
 fn first_messages() {
     let costs = [(); 4].map(|()| {
         let backend = backend();
-        SIZES.iter().for_each(|&size| backend.reserve(size, COUNT).unwrap().keep());
+        SIZES
+            .iter()
+            .for_each(|&size| backend.reserve(size, COUNT).unwrap().keep());
         let made = backend.stats().misses();
         assert_eq!(made as usize, SIZES.len() * COUNT);
         let layouts = SIZES.map(|size| layout(size, 1));
         let mut in_flight = layouts.iter().cycle().take(FIRST_MESSAGES / COUNT);
         let cost = Cost::of(|| {
             in_flight.by_ref().for_each(|layout| {
-                let mut burst: [AllocatedChunk; COUNT] = std::array::from_fn(|_| backend.alloc(layout).unwrap());
-                burst.iter_mut().for_each(|chunk| write_each_page(chunk, layout.size().get()));
-                burst.iter().for_each(|chunk| backend.free(&chunk.descriptor));
+                let mut burst: [AllocatedChunk; COUNT] =
+                    std::array::from_fn(|_| backend.alloc(layout).unwrap());
+                burst
+                    .iter_mut()
+                    .for_each(|chunk| write_each_page(chunk, layout.size().get()));
+                burst
+                    .iter()
+                    .for_each(|chunk| backend.free(&chunk.descriptor));
             });
         });
-        assert_eq!(backend.stats().misses(), made, "a message that was not reserved");
+        assert_eq!(
+            backend.stats().misses(),
+            made,
+            "a message that was not reserved"
+        );
         cost
     });
     // The first try pages in the code. And the kernel may take a page at any time, but hardly in
     // each try.
-    assert!(costs.contains(&Cost::NOTHING), "{FIRST_MESSAGES} messages, in four tries: {costs:?}");
+    assert!(
+        costs.contains(&Cost::NOTHING),
+        "{FIRST_MESSAGES} messages, in four tries: {costs:?}"
+    );
 }
 
 fn write_each_page(chunk: &mut AllocatedChunk, len: usize) {
@@ -49,17 +65,24 @@ fn reserved_stays() {
     let backend = backend();
     let provider = backend.provider();
     let reserved = backend.reserve(SMALL, COUNT).unwrap();
-    let frames: Vec<_> = std::iter::from_fn(|| alloc::<Collecting>(&provider, LARGE, 1).ok()).collect();
-    let others: Vec<_> = std::iter::from_fn(|| alloc::<Collecting>(&provider, 2 * SMALL, 2).ok()).collect();
+    let frames: Vec<_> =
+        std::iter::from_fn(|| alloc::<Collecting>(&provider, LARGE, 1).ok()).collect();
+    let others: Vec<_> =
+        std::iter::from_fn(|| alloc::<Collecting>(&provider, 2 * SMALL, 2).ok()).collect();
     backend.trim();
-    let small: Vec<_> = (0..COUNT).map(|_| alloc::<Collecting>(&provider, SMALL, 3).unwrap()).collect();
+    let small: Vec<_> = (0..COUNT)
+        .map(|_| alloc::<Collecting>(&provider, SMALL, 3).unwrap())
+        .collect();
     let error = alloc::<Collecting>(&provider, LARGE, 4).unwrap_err();
     assert!(is_out_of_memory(&error));
     drop((frames, others, small));
     provider.garbage_collect();
     backend.trim();
     let held = backend.stats().bytes_held;
-    assert!((COUNT * SMALL..CAP).contains(&held), "{held} bytes of a reservation");
+    assert!(
+        (COUNT * SMALL..CAP).contains(&held),
+        "{held} bytes of a reservation"
+    );
     drop(reserved);
     backend.trim();
     assert_eq!(backend.stats().bytes_held, 0);
@@ -67,7 +90,11 @@ fn reserved_stays() {
 
 #[test]
 fn failed_reserve() {
-    let backend = builder().max_idle_per_class(64).max_alloc(LARGE).build().unwrap();
+    let backend = builder()
+        .max_idle_per_class(64)
+        .max_alloc(LARGE)
+        .build()
+        .unwrap();
     let kind = |len, count| match backend.reserve(len, count).unwrap_err().kind() {
         AllocErrorKind::TooLarge { .. } => "too large",
         AllocErrorKind::ReserveTooMany { .. } => "too many",

@@ -18,13 +18,21 @@ pub(crate) fn open(role: &str, endpoint: &str) -> Session {
 }
 
 /// A peer, client or router that listens or connects at `endpoint`, with or without shared memory.
-pub(crate) fn open_with(mode: &str, role: &str, endpoint: &str, has_shared_memory: bool) -> Session {
+pub(crate) fn open_with(
+    mode: &str,
+    role: &str,
+    endpoint: &str,
+    has_shared_memory: bool,
+) -> Session {
     open_configured(mode, role, endpoint, has_shared_memory, &[])
 }
 
 /// A peer on zenoh's transport for low latency.
 pub(crate) fn open_low_latency(role: &str, endpoint: &str, has_shared_memory: bool) -> Session {
-    let transport = [("transport/unicast/lowlatency", "true"), ("transport/unicast/qos/enabled", "false")];
+    let transport = [
+        ("transport/unicast/lowlatency", "true"),
+        ("transport/unicast/qos/enabled", "false"),
+    ];
     open_configured("peer", role, endpoint, has_shared_memory, &transport)
 }
 
@@ -40,7 +48,10 @@ fn open_configured(
         ("mode", &*format!("{mode:?}")),
         ("scouting/multicast/enabled", "false"),
         ("listen/endpoints", "[]"),
-        ("transport/shared_memory/enabled", &has_shared_memory.to_string()),
+        (
+            "transport/shared_memory/enabled",
+            &has_shared_memory.to_string(),
+        ),
         (&format!("{role}/endpoints"), &format!("[{endpoint:?}]")),
     ];
     for (key, value) in usual.iter().chain(others) {
@@ -62,7 +73,11 @@ pub(crate) fn publisher(session: &Session) -> Publisher<'static> {
 
 /// The same for another key.
 pub(crate) fn publisher_of(session: &Session, key: &str) -> Publisher<'static> {
-    let publisher = session.declare_publisher(key.to_owned()).congestion_control(BLOCK).wait().unwrap();
+    let publisher = session
+        .declare_publisher(key.to_owned())
+        .congestion_control(BLOCK)
+        .wait()
+        .unwrap();
     let listener = publisher.matching_listener().wait().unwrap();
     while !publisher.matching_status().wait().unwrap().matching() {
         listener.recv().unwrap();

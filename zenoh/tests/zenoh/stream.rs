@@ -36,7 +36,8 @@ pub(crate) fn number(payload: &ZBytes) -> usize {
 /// Checks that every byte is as it was written, and that the message arrived in the expected way.
 pub(crate) fn is_intact(payload: &ZBytes, is_shared: bool) -> bool {
     let (bytes, number) = (payload.to_bytes(), number(payload));
-    let is_written = bytes.len() == len(number) && bytes[8..].iter().all(|&byte| byte == number as u8);
+    let is_written =
+        bytes.len() == len(number) && bytes[8..].iter().all(|&byte| byte == number as u8);
     is_written && payload.as_shm().is_some() == is_shared
 }
 
@@ -56,7 +57,9 @@ pub(crate) fn check(
         let sample = subscriber.recv().map_err(|error| error.to_string())?;
         let number = number(sample.payload());
         if !is_intact(sample.payload(), is_shared) {
-            return Err(format!("message {number} is not what was sent, or did not come as it was to come"));
+            return Err(format!(
+                "message {number} is not what was sent, or did not come as it was to come"
+            ));
         }
         let Some(gap) = number.checked_sub(due.unwrap_or(number)) else {
             return Err(format!("message {number} came when {due:?} was due"));
@@ -65,7 +68,9 @@ pub(crate) fn check(
             missing += gap;
             let invalidated = invalidated::count();
             if missing > invalidated {
-                return Err(format!("message {number} came when {due:?} was due; {invalidated} were invalidated"));
+                return Err(format!(
+                    "message {number} came when {due:?} was due; {invalidated} were invalidated"
+                ));
             }
         }
         has_gap |= gap > 0;
@@ -82,7 +87,10 @@ pub(crate) fn check(
             break; // also after a gap
         }
     }
-    match held.iter().all(|sample| is_intact(sample.payload(), is_shared)) {
+    match held
+        .iter()
+        .all(|sample| is_intact(sample.payload(), is_shared))
+    {
         true => Ok(()),
         false => Err("one of the last messages changed".to_owned()),
     }
@@ -110,7 +118,10 @@ impl Reader {
         count: usize,
     ) -> Self {
         let ready = format!("{key}/ready/{name}");
-        let child = Child::start("reader", &[mode, endpoint, has, gets, key, &ready, &count.to_string()]);
+        let child = Child::start(
+            "reader",
+            &[mode, endpoint, has, gets, key, &ready, &count.to_string()],
+        );
         Self { child, ready }
     }
 
@@ -132,11 +143,16 @@ impl Reader {
 
 /// Role: such a subscriber.
 pub(crate) fn reader(link: &mut Link, arguments: &[&str]) {
-    let [mode, endpoint, has, gets, key, ready, count] = arguments else { panic!("{arguments:?}") };
+    let [mode, endpoint, has, gets, key, ready, count] = arguments else {
+        panic!("{arguments:?}")
+    };
     invalidated::watch();
     let session = session::open_with(mode, "connect", endpoint, *has == SHARED);
     let subscriber = session.declare_subscriber(key.to_string()).wait().unwrap();
-    let _ready = session.declare_subscriber(ready.to_string()).wait().unwrap();
+    let _ready = session
+        .declare_subscriber(ready.to_string())
+        .wait()
+        .unwrap();
     let outcome = check(&subscriber, count.parse().unwrap(), *gets == SHARED);
     // The publisher does not wait for a reader that has stopped.
     drop(subscriber);

@@ -5,8 +5,8 @@ use shm_pool_zenoh::{BufferStats, PoolBackend, PoolBackendBuilder};
 use std::fs::File;
 use std::path::PathBuf;
 use zenoh::shm::{
-    AllocAlignment, BlockOn, ConstPolicy, GarbageCollect, MemoryLayout, SafePolicy, SegmentID, ShmProviderBackend,
-    ZAllocError, ZLayoutAllocError, ZShmMut,
+    AllocAlignment, BlockOn, ConstPolicy, GarbageCollect, MemoryLayout, SafePolicy, SegmentID,
+    ShmProviderBackend, ZAllocError, ZLayoutAllocError, ZShmMut,
 };
 use zenoh::Wait;
 
@@ -42,7 +42,11 @@ pub(crate) fn layout(size: usize, align: usize) -> MemoryLayout {
 }
 
 /// Allocates with `Policy` and fills the message with `byte`.
-pub(crate) fn alloc<Policy>(provider: &Provider, len: usize, byte: u8) -> Result<ZShmMut, ZLayoutAllocError>
+pub(crate) fn alloc<Policy>(
+    provider: &Provider,
+    len: usize,
+    byte: u8,
+) -> Result<ZShmMut, ZLayoutAllocError>
 where
     Policy: SafePolicy + ConstPolicy + zenoh::shm::AllocPolicy<PoolBackend>,
 {
@@ -57,7 +61,10 @@ pub(crate) fn is_out_of_memory(error: &ZLayoutAllocError) -> bool {
 
 /// Fails unless everything is back in the pool.
 pub(crate) fn assert_all_back(backend: &PoolBackend) {
-    assert_eq!((backend.stats().bytes_in_use, backend.available()), (0, CAP));
+    assert_eq!(
+        (backend.stats().bytes_in_use, backend.available()),
+        (0, CAP)
+    );
 }
 
 /// The path of a segment's object.

@@ -23,7 +23,9 @@ fn message(pool: &BufferPool, number: usize) -> ZBytes {
 }
 
 fn publish(pool: &BufferPool, publisher: &Publisher<'_>, numbers: impl IntoIterator<Item = usize>) {
-    numbers.into_iter().for_each(|number| publisher.put(message(pool, number)).wait().unwrap());
+    numbers
+        .into_iter()
+        .for_each(|number| publisher.put(message(pool, number)).wait().unwrap());
 }
 
 /// A late joiner gets every message, and no buffer that was reused in transit.
@@ -32,10 +34,18 @@ fn late_joiner() {
     let pool = BufferPool::new(&backend());
     let session = session::open("listen", ANY_PORT);
     let endpoint = session::endpoint(&session);
-    let publisher = session.declare_publisher(session::KEY).congestion_control(session::BLOCK).wait().unwrap();
+    let publisher = session
+        .declare_publisher(session::KEY)
+        .congestion_control(session::BLOCK)
+        .wait()
+        .unwrap();
     publish(&pool, &publisher, 0..1000);
     let needed = support::made_but_for_invalidated(&pool.stats());
-    assert_eq!(needed, stream::CLASSES, "a message that nobody gets is free at once");
+    assert_eq!(
+        needed,
+        stream::CLASSES,
+        "a message that nobody gets is free at once"
+    );
     let read = |name| {
         let mut reader = Reader::start("peer", &endpoint, [SHARED; 2], session::KEY, name, 1000);
         reader.finish();
@@ -43,7 +53,11 @@ fn late_joiner() {
     };
     let readers = thread::scope(|scope| {
         let readers = scope.spawn(|| ["first", "second", "third"].map(read));
-        publish(&pool, &publisher, (1000..).take_while(|_| !readers.is_finished()));
+        publish(
+            &pool,
+            &publisher,
+            (1000..).take_while(|_| !readers.is_finished()),
+        );
         readers.join().unwrap()
     });
     // Not before: only zenoh's own remedy reclaims messages in transit to a process that exits.
@@ -58,13 +72,18 @@ fn two_sessions() {
     let serve = |name: &str| {
         let session = session::open("listen", ANY_PORT);
         let endpoint = session::endpoint(&session);
-        let mut reader = Reader::start("peer", &endpoint, [SHARED; 2], session::KEY, name, MESSAGES);
+        let mut reader =
+            Reader::start("peer", &endpoint, [SHARED; 2], session::KEY, name, MESSAGES);
         reader.wait_until_known(&session);
         publish(&pool, &session::publisher(&session), 0..MESSAGES);
         reader.finish();
         reader.end();
     };
-    thread::scope(|scope| ["first", "second", "third"].map(|name| scope.spawn(|| serve(name))).map(drop));
+    thread::scope(|scope| {
+        ["first", "second", "third"]
+            .map(|name| scope.spawn(|| serve(name)))
+            .map(drop)
+    });
 }
 
 /// Role: holds its messages until the test asks it to drop them.
@@ -80,8 +99,14 @@ pub(crate) fn holder(link: &mut Link, endpoint: &str, key: &str) {
             "end" => return,
             other => panic!("no command {other:?}"),
         }
-        let is_intact = held.iter().all(|sample| stream::is_intact(sample.payload(), true));
-        link.say(&format!("{} {}", held.len(), if is_intact { "intact" } else { "changed" }));
+        let is_intact = held
+            .iter()
+            .all(|sample| stream::is_intact(sample.payload(), true));
+        link.say(&format!(
+            "{} {}",
+            held.len(),
+            if is_intact { "intact" } else { "changed" }
+        ));
     }
 }
 
@@ -98,7 +123,9 @@ fn killed_subscriber() {
     let publishers = keys.map(|key| session::publisher_of(&session, key));
     for number in 0..MESSAGES {
         let message = message(&pool, number);
-        publishers.iter().for_each(|publisher| publisher.put(message.clone()).wait().unwrap());
+        publishers
+            .iter()
+            .for_each(|publisher| publisher.put(message.clone()).wait().unwrap());
         for child in [&mut living, &mut dying] {
             child.link.say("receive");
             child.link.expect(&format!("{} intact", number + 1));
@@ -117,7 +144,10 @@ fn killed_subscriber() {
     let deadline = Instant::now() + MINUTE;
     while backend.stats().bytes_in_use > 0 {
         let provider: &ShmProvider<_> = pool.provider();
-        assert!(Instant::now() < deadline, "a dead subscriber's messages do not return: {pool:?}, {provider:?}");
+        assert!(
+            Instant::now() < deadline,
+            "a dead subscriber's messages do not return: {pool:?}, {provider:?}"
+        );
         pool.let_go();
         // SAFETY: no living process holds any of the messages. zenoh does not report when it has noticed,
         // so this asks until it has.
@@ -149,7 +179,10 @@ pub(crate) fn asker(link: &mut Link, endpoint: &str, memory: &str) {
         listener.recv().unwrap();
     }
     for number in 0..QUERIES {
-        let query = querier.get().payload(message(&pool, number)).attachment(message(&pool, SHORT * number));
+        let query = querier
+            .get()
+            .payload(message(&pool, number))
+            .attachment(message(&pool, SHORT * number));
         let reply = query.wait().unwrap().recv().unwrap();
         let sample = reply.result().unwrap();
         check(sample.payload(), number + 1, is_shared);
@@ -173,7 +206,10 @@ fn answer(session: &Session, pool: &BufferPool, memory: &str) {
         check(query.payload().unwrap(), number, memory == SHARED);
         check(query.attachment().unwrap(), SHORT * number, false);
         let reply = query.reply(session::KEY, message(pool, number + 1));
-        reply.attachment(message(pool, SHORT * number)).wait().unwrap();
+        reply
+            .attachment(message(pool, SHORT * number))
+            .wait()
+            .unwrap();
     }
     asker.link.expect("answered");
     asker.end();

@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
 use zenoh::sample::Sample;
 use zenoh::shm::{
-    AllocAlignment, AllocatedChunk, MemoryLayout, OwnedShmBuf, PosixShmClient, ShmClient, ShmProviderBackend, ZShmMut,
+    AllocAlignment, AllocatedChunk, MemoryLayout, OwnedShmBuf, PosixShmClient, ShmClient,
+    ShmProviderBackend, ZShmMut,
 };
 use zenoh::{Session, Wait};
 
@@ -48,7 +49,8 @@ fn exhausted() {
     let backend = backend(LEN * COUNT);
     let asked = layout(LEN, 1);
     let before = backend.available();
-    let mut chunks: Vec<AllocatedChunk> = std::iter::from_fn(|| backend.alloc(&asked).ok()).collect();
+    let mut chunks: Vec<AllocatedChunk> =
+        std::iter::from_fn(|| backend.alloc(&asked).ok()).collect();
     assert_eq!(chunks.len(), before / 1024, "1000 bytes are 16 cache lines");
     for _ in 0..COUNT {
         let left = backend.available();
@@ -57,7 +59,9 @@ fn exhausted() {
         chunks.push(backend.alloc(&asked).unwrap());
         assert_eq!(backend.available(), left);
     }
-    chunks.iter().for_each(|chunk| backend.free(&chunk.descriptor));
+    chunks
+        .iter()
+        .for_each(|chunk| backend.free(&chunk.descriptor));
     assert_eq!(backend.available(), before);
 }
 
@@ -74,10 +78,20 @@ fn peers(has_shm: bool, is_low_latency: bool) -> [Session; 2] {
 
 /// Sends messages from the first to the second, and compares what arrives: length, bytes, order, and
 /// whether it is in shared memory.
-fn exchange([first, second]: &[Session; 2], is_shared: bool, len: usize, count: usize, alloc: &dyn Fn() -> Message) {
+fn exchange(
+    [first, second]: &[Session; 2],
+    is_shared: bool,
+    len: usize,
+    count: usize,
+    alloc: &dyn Fn() -> Message,
+) {
     // A key of its own: the last exchange's subscriber may still seem to be there.
     static EXCHANGES: AtomicUsize = AtomicUsize::new(0);
-    let key = format!("{}/{}", session::KEY, EXCHANGES.fetch_add(1, Ordering::Relaxed));
+    let key = format!(
+        "{}/{}",
+        session::KEY,
+        EXCHANGES.fetch_add(1, Ordering::Relaxed)
+    );
     let subscriber = second.declare_subscriber(&key).wait().unwrap();
     let publisher = session::publisher_of(first, &key);
     thread::scope(|scope| {
@@ -85,8 +99,14 @@ fn exchange([first, second]: &[Session; 2], is_shared: bool, len: usize, count: 
             for number in 0..count {
                 let sample = subscriber.recv().unwrap();
                 let payload = sample.payload();
-                assert_eq!((payload.len(), payload.as_shm().is_some()), (len, is_shared));
-                assert!(payload.to_bytes().iter().all(|&byte| byte == number as u8), "message {number}");
+                assert_eq!(
+                    (payload.len(), payload.as_shm().is_some()),
+                    (len, is_shared)
+                );
+                assert!(
+                    payload.to_bytes().iter().all(|&byte| byte == number as u8),
+                    "message {number}"
+                );
             }
         });
         (0..count).for_each(|number| publisher.put(alloc().filled(number as u8)).wait().unwrap());
@@ -119,7 +139,11 @@ impl Message {
 fn expect_back(backend: &PoolBackend, available: usize, collect: impl Fn()) {
     let deadline = Instant::now() + MINUTE;
     while backend.available() != available {
-        assert!(Instant::now() < deadline, "{} of {available} bytes are back", backend.available());
+        assert!(
+            Instant::now() < deadline,
+            "{} of {available} bytes are back",
+            backend.available()
+        );
         collect();
         thread::yield_now();
     }
@@ -130,7 +154,9 @@ const CHANGES: [fn(&mut ZShmMut, usize); 3] = [
     |_, _| (),
     |message, len| message.try_resize((len / 2).try_into().unwrap()).unwrap(),
     |message, len| {
-        message.try_relayout(MemoryLayout::new(len / 2, AllocAlignment::default()).unwrap()).unwrap();
+        message
+            .try_relayout(MemoryLayout::new(len / 2, AllocAlignment::default()).unwrap())
+            .unwrap();
     },
 ];
 
@@ -139,8 +165,9 @@ fn tenth_of_memory() {
     const COUNT: usize = 100;
     for has_shm in [true, false] {
         let peers = peers(has_shm, false);
-        for (len, (at, change)) in
-            [1024, 100_000].iter().flat_map(|&len| CHANGES.iter().enumerate().map(move |to| (len, to)))
+        for (len, (at, change)) in [1024, 100_000]
+            .iter()
+            .flat_map(|&len| CHANGES.iter().enumerate().map(move |to| (len, to)))
         {
             let sent_len = if at == 0 { len } else { len / 2 };
             let backend = backend(len * COUNT / 10);
@@ -148,7 +175,11 @@ fn tenth_of_memory() {
             let provider = backend.provider();
             let precomputed = provider.alloc_layout(len).unwrap();
             exchange(&peers, has_shm, sent_len, COUNT, &|| {
-                let mut message = precomputed.alloc().with_policy::<Blocking>().wait().unwrap();
+                let mut message = precomputed
+                    .alloc()
+                    .with_policy::<Blocking>()
+                    .wait()
+                    .unwrap();
                 change(&mut message, len);
                 Message::Zenohs(message)
             });
@@ -173,9 +204,17 @@ fn two_messages_of_memory() {
         let provider = backend(2 * LEN).provider();
         let pool = BufferPool::new(&backend(2 * LEN));
         exchange(&peers, has_shm, LEN, COUNT, &|| {
-            Message::Zenohs(provider.alloc(LEN).with_policy::<Blocking>().wait().unwrap())
+            Message::Zenohs(
+                provider
+                    .alloc(LEN)
+                    .with_policy::<Blocking>()
+                    .wait()
+                    .unwrap(),
+            )
         });
-        exchange(&peers, has_shm, LEN, COUNT, &|| Message::Ours(pool.request(LEN).wait().unwrap()));
+        exchange(&peers, has_shm, LEN, COUNT, &|| {
+            Message::Ours(pool.request(LEN).wait().unwrap())
+        });
     }
 }
 
@@ -188,10 +227,18 @@ fn stalled_receiver_keeps_its_queue() {
     const LEN: usize = 4096;
     let provider = backend(2 * COUNT * LEN).provider();
     let pool = BufferPool::new(&backend(2 * COUNT * LEN));
-    let alloc: [&dyn Fn() -> Message; 2] =
-        [&|| Message::Zenohs(provider.alloc(LEN).with_policy::<Blocking>().wait().unwrap()), &|| {
-            Message::Ours(pool.request(LEN).wait().unwrap())
-        }];
+    let alloc: [&dyn Fn() -> Message; 2] = [
+        &|| {
+            Message::Zenohs(
+                provider
+                    .alloc(LEN)
+                    .with_policy::<Blocking>()
+                    .wait()
+                    .unwrap(),
+            )
+        },
+        &|| Message::Ours(pool.request(LEN).wait().unwrap()),
+    ];
     for alloc in alloc {
         let complete: Vec<u8> = (0..COUNT as u8).collect();
         let mut rounds = (0..10).map(|_| through_a_stall(COUNT, LEN, alloc));
@@ -209,14 +256,19 @@ fn through_a_stall(count: usize, len: usize, alloc: &dyn Fn() -> Message) -> Vec
     let stalled = Mutex::new(stalled);
     let callback = move |sample: Sample| {
         if sample.payload().as_shm().is_some() {
-            tell.send(Some(sample.payload().to_bytes().into_owned())).unwrap();
+            tell.send(Some(sample.payload().to_bytes().into_owned()))
+                .unwrap();
         } else if sample.payload().len() == 1 {
             let _is_over = stalled.lock().unwrap().recv();
         } else {
             tell.send(None).unwrap();
         }
     };
-    let _subscriber = second.declare_subscriber(session::KEY).callback(callback).wait().unwrap();
+    let _subscriber = second
+        .declare_subscriber(session::KEY)
+        .callback(callback)
+        .wait()
+        .unwrap();
     let publisher = session::publisher(&first);
     publisher.put([0u8]).wait().unwrap();
     (0..count).for_each(|number| publisher.put(alloc().filled(number as u8)).wait().unwrap());

@@ -39,24 +39,35 @@ pub(crate) fn run(plan: &Plan) -> Tally {
             let mut conductor = Conductor { crew, start };
             let outcome = conductor.conduct();
             let mut tally = conductor.crew.disband();
-            tally.problems.extend(outcome.err().map(|problem| problem.to_string()));
+            tally
+                .problems
+                .extend(outcome.err().map(|problem| problem.to_string()));
             tally
         }
-        Err(problem) => Tally { problems: vec![problem.to_string()], ..Tally::default() },
+        Err(problem) => Tally {
+            problems: vec![problem.to_string()],
+            ..Tally::default()
+        },
     };
     tally.elapsed = start.elapsed();
     match Provider::sweep(&prefix) {
         Ok(swept) => tally.swept = swept.objects,
-        Err(error) => tally.problems.push(format!("the final sweep failed: {error}")),
+        Err(error) => tally
+            .problems
+            .push(format!("the final sweep failed: {error}")),
     }
     let left = procfs::objects(&format!("{prefix}."));
     tally.left = left.len();
     if !left.is_empty() {
-        tally.problems.push(format!("left in /dev/shm: {}", left.join(", ")));
+        tally
+            .problems
+            .push(format!("left in /dev/shm: {}", left.join(", ")));
         procfs::remove_objects(&format!("{prefix}."));
     }
     if tally.counts.torn > 0 {
-        tally.problems.push(format!("{} torn messages", tally.counts.torn));
+        tally
+            .problems
+            .push(format!("{} torn messages", tally.counts.torn));
     }
     tally
 }
@@ -72,14 +83,29 @@ impl Conductor {
         while !self.is_over() {
             self.era()?;
         }
-        self.crew.posts(Kind::Peer, 0).into_iter().try_for_each(|post| self.crew.exit(post, Exit::Orderly))?;
+        self.crew
+            .posts(Kind::Peer, 0)
+            .into_iter()
+            .try_for_each(|post| self.crew.exit(post, Exit::Orderly))?;
         self.check_alone()?;
-        self.crew.posts(Kind::Owner, 0).into_iter().try_for_each(|post| self.crew.exit(post, Exit::Orderly))
+        self.crew
+            .posts(Kind::Owner, 0)
+            .into_iter()
+            .try_for_each(|post| self.crew.exit(post, Exit::Orderly))
     }
 
     fn is_over(&self) -> bool {
-        let is_enough = self.crew.plan.kills.is_some_and(|kills| self.crew.tally.kills() >= kills);
-        is_enough || self.crew.plan.seconds.is_some_and(|seconds| self.start.elapsed().as_secs() >= seconds)
+        let is_enough = self
+            .crew
+            .plan
+            .kills
+            .is_some_and(|kills| self.crew.tally.kills() >= kills);
+        is_enough
+            || self
+                .crew
+                .plan
+                .seconds
+                .is_some_and(|seconds| self.start.elapsed().as_secs() >= seconds)
     }
 
     /// Spares the veterans, the first owner and the first peer, until its end.
@@ -103,7 +129,11 @@ impl Conductor {
     /// Performs a random action.
     fn act(&mut self) -> Fallible {
         let owner = self.any(Kind::Owner, 1);
-        let anyone = if self.crew.random.u8(..10) < 3 { owner } else { self.any(Kind::Peer, 1) };
+        let anyone = if self.crew.random.u8(..10) < 3 {
+            owner
+        } else {
+            self.any(Kind::Peer, 1)
+        };
         match self.crew.random.u8(..100) {
             0..=59 => {
                 self.crew.pause(PAUSE)?;
@@ -143,7 +173,10 @@ impl Conductor {
     // ---- selection ---------------------------------------------------------------------------
 
     fn everybody(&self, spared: usize) -> Vec<Post> {
-        [Kind::Owner, Kind::Peer].into_iter().flat_map(|kind| self.crew.posts(kind, spared)).collect()
+        [Kind::Owner, Kind::Peer]
+            .into_iter()
+            .flat_map(|kind| self.crew.posts(kind, spared))
+            .collect()
     }
 
     fn any(&mut self, kind: Kind, spared: usize) -> Post {
@@ -205,7 +238,10 @@ impl Conductor {
     /// used or held; no process has anything open or mapped that it did not have at first; no
     /// receiver is connected; and /dev/shm contains the owners' control objects and channels.
     fn check(&mut self) -> Fallible {
-        let (owners, peers) = (self.crew.posts(Kind::Owner, 0), self.crew.posts(Kind::Peer, 0));
+        let (owners, peers) = (
+            self.crew.posts(Kind::Owner, 0),
+            self.crew.posts(Kind::Peer, 0),
+        );
         for (owner, footprint) in owners.iter().zip(self.quiesce(peers.len())?) {
             self.check_footprint(*owner, footprint, OBJECTS)?;
         }
@@ -215,7 +251,11 @@ impl Conductor {
         self.sweep()?;
         let objects = procfs::objects(&format!("{}.", self.crew.prefix));
         if objects.len() != OBJECTS * owners.len() {
-            return Err(format!("in a time of quiet there are these objects: {}", objects.join(", ")).into());
+            return Err(format!(
+                "in a time of quiet there are these objects: {}",
+                objects.join(", ")
+            )
+            .into());
         }
         self.resume();
         Ok(())
@@ -235,7 +275,10 @@ impl Conductor {
     }
 
     fn resume(&mut self) {
-        self.crew.posts(Kind::Owner, 0).into_iter().for_each(|owner| self.crew.tell(owner, Command::Resume));
+        self.crew
+            .posts(Kind::Owner, 0)
+            .into_iter()
+            .for_each(|owner| self.crew.tell(owner, Command::Resume));
     }
 
     /// Sends a command that ends in a report of what is left: no memory, and the returned
@@ -243,7 +286,13 @@ impl Conductor {
     fn measure(&mut self, posts: &[Post], command: Command) -> Fallible<Vec<Footprint>> {
         posts.iter().for_each(|&post| self.crew.tell(post, command));
         let answer = |&post: &Post| match self.crew.answer(post)? {
-            Remains { leased: 0, in_use: 0, held: 0, peak, footprint } if peak <= self.crew.plan.max_bytes() => {
+            Remains {
+                leased: 0,
+                in_use: 0,
+                held: 0,
+                peak,
+                footprint,
+            } if peak <= self.crew.plan.max_bytes() => {
                 self.crew.tally.peak = self.crew.tally.peak.max(peak);
                 Ok(footprint)
             }
@@ -268,7 +317,11 @@ impl Conductor {
         for (most, gained) in tally.gained.iter_mut().zip(gained) {
             *most = (*most).max(gained);
         }
-        let is_back = now.descriptors == start.descriptors && now.shared == shared && gained[2] <= OTHER_MAPPINGS;
-        is_back.then_some(()).ok_or_else(|| format!("{post:?} at rest had {start:?}, and now has {now:?}").into())
+        let is_back = now.descriptors == start.descriptors
+            && now.shared == shared
+            && gained[2] <= OTHER_MAPPINGS;
+        is_back
+            .then_some(())
+            .ok_or_else(|| format!("{post:?} at rest had {start:?}, and now has {now:?}").into())
     }
 }

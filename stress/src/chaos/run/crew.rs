@@ -62,7 +62,11 @@ impl Crew {
         Ok(Self {
             plan: plan.clone(),
             prefix: prefix.to_owned(),
-            tally: Tally { seed: plan.seed, cap: plan.max_bytes(), ..Tally::default() },
+            tally: Tally {
+                seed: plan.seed,
+                cap: plan.max_bytes(),
+                ..Tally::default()
+            },
             random: fastrand::Rng::with_seed(plan.seed),
             workers: HashMap::new(),
             listeners: (0..OWNERS).map(listen).collect::<Fallible<_>>()?,
@@ -88,16 +92,39 @@ impl Crew {
         let (socket, theirs) = UnixStream::pair()?;
         let listener = (post.kind == Kind::Owner).then(|| self.listeners[post.index].as_raw_fd());
         let (plan, prefix, seed) = (self.plan.clone(), self.prefix.clone(), self.random.u64(..));
-        let mut command = this_program(&Role { post, plan, prefix, seed, listener })?;
-        command.args(self.plan.worker_args).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        let mut command = this_program(&Role {
+            post,
+            plan,
+            prefix,
+            seed,
+            listener,
+        })?;
+        command
+            .args(self.plan.worker_args)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null());
         let child = Child::start(format!("{post:?}"), &mut command)?;
         self.lives += 1;
         let (life, to_events) = (self.lives, self.to_events.clone());
-        wire::listen(socket.try_clone()?, move |word| to_events.send((post, life, word)).is_ok());
+        wire::listen(socket.try_clone()?, move |word| {
+            to_events.send((post, life, word)).is_ok()
+        });
         let (is_ready, is_leaving, has_ended) = (false, false, false);
         let (answers, start) = (VecDeque::new(), None);
-        let worker = Worker { child, socket, life, is_ready, is_leaving, has_ended, answers, start };
-        assert!(self.workers.insert(post, worker).is_none(), "a post that is free");
+        let worker = Worker {
+            child,
+            socket,
+            life,
+            is_ready,
+            is_leaving,
+            has_ended,
+            answers,
+            start,
+        };
+        assert!(
+            self.workers.insert(post, worker).is_none(),
+            "a post that is free"
+        );
         Ok(())
     }
 
@@ -107,7 +134,10 @@ impl Crew {
     pub(crate) fn pause(&mut self, most: Duration) -> Fallible {
         let end = Instant::now() + most.mul_f64(self.random.f64().powi(3));
         loop {
-            match self.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match self
+                .events
+                .recv_timeout(end.saturating_duration_since(Instant::now()))
+            {
                 Ok(event) => self.note(event)?,
                 Err(RecvTimeoutError::Timeout) => return Ok(()),
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the crew has a sender itself"),
@@ -120,20 +150,37 @@ impl Crew {
             Some(Word::Counted(counts)) => {
                 self.tally.counts += counts;
                 if counts.torn > 0 {
-                    return Err(format!("{post:?} has seen torn messages; its standard error says which").into());
+                    return Err(format!(
+                        "{post:?} has seen torn messages; its standard error says which"
+                    )
+                    .into());
                 }
             }
-            Some(Word::Failed) => return Err(format!("{post:?} failed; its standard error says why").into()),
+            Some(Word::Failed) => {
+                return Err(format!("{post:?} failed; its standard error says why").into())
+            }
             _ => {}
         }
         // A message may arrive after its process was ended.
-        let Some(worker) = self.workers.get_mut(&post).filter(|worker| worker.life == life) else { return Ok(()) };
+        let Some(worker) = self
+            .workers
+            .get_mut(&post)
+            .filter(|worker| worker.life == life)
+        else {
+            return Ok(());
+        };
         match word {
             Some(Word::Ready) => worker.is_ready = true,
             Some(Word::AtRest(remains)) => worker.answers.push_back(remains),
             Some(_) => {}
             None if worker.is_leaving => worker.has_ended = true,
-            None => return Err(format!("{post:?} has ended by itself, with {}", worker.child.wait()?).into()),
+            None => {
+                return Err(format!(
+                    "{post:?} has ended by itself, with {}",
+                    worker.child.wait()?
+                )
+                .into())
+            }
         }
         Ok(())
     }
@@ -143,7 +190,10 @@ impl Crew {
         let deadline = Instant::now() + DEADLINE * 2;
         while !is_so(self.worker(post)) {
             let left = deadline.saturating_duration_since(Instant::now());
-            let event = self.events.recv_timeout(left).map_err(|_| format!("{post:?}: {what} did not come in time"))?;
+            let event = self
+                .events
+                .recv_timeout(left)
+                .map_err(|_| format!("{post:?}: {what} did not come in time"))?;
             self.note(event)?;
         }
         Ok(())
@@ -188,18 +238,29 @@ impl Crew {
         self.tell(post, Command::Exit(exit));
         self.hear_until(post, "its end", |worker| worker.has_ended)?;
         self.tally.exits[exit as usize] += 1;
-        self.take_leave(post, &format!("was to end ({exit:?})"), |status| match exit {
-            Exit::Orderly | Exit::Sudden => status.success(),
-            Exit::Abort => status.signal() == Some(Signal::SIGABRT as i32),
-        })
+        self.take_leave(
+            post,
+            &format!("was to end ({exit:?})"),
+            |status| match exit {
+                Exit::Orderly | Exit::Sudden => status.success(),
+                Exit::Abort => status.signal() == Some(Signal::SIGABRT as i32),
+            },
+        )
     }
 
     /// Waits for a process to end in the expected way.
-    fn take_leave(&mut self, post: Post, what: &str, is_expected: impl Fn(ExitStatus) -> bool) -> Fallible {
+    fn take_leave(
+        &mut self,
+        post: Post,
+        what: &str,
+        is_expected: impl Fn(ExitStatus) -> bool,
+    ) -> Fallible {
         let mut worker = self.workers.remove(&post).expect("a post that is taken");
         let status = worker.child.wait()?;
         self.ends[post.kind as usize] += 1;
-        is_expected(status).then_some(()).ok_or_else(|| format!("{post:?} {what}, but ended with {status}").into())
+        is_expected(status)
+            .then_some(())
+            .ok_or_else(|| format!("{post:?} {what}, but ended with {status}").into())
     }
 
     /// Ends all remaining processes, and receives the rest. Returns the tally.

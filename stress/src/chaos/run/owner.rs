@@ -85,14 +85,23 @@ enum Stage {
 }
 
 pub(crate) fn run(role: &Role, control: &Arc<Control>) {
-    let builder = Provider::builder().name_prefix(&role.prefix).max_bytes(role.plan.max_bytes());
-    let built = builder.max_shared(MAX_SHARED).tuning(Tuning::new().arena_size(ARENA_SIZE)).build();
+    let builder = Provider::builder()
+        .name_prefix(&role.prefix)
+        .max_bytes(role.plan.max_bytes());
+    let built = builder
+        .max_shared(MAX_SHARED)
+        .tuning(Tuning::new().arena_size(ARENA_SIZE))
+        .build();
     let provider = built.unwrap_or_else(|error| control.fail(&format!("cannot build: {error}")));
     let publishing = Publishing::start(role, control);
     control.say(Word::Ready);
 
     let (to_events, events) = mpsc::channel();
-    let (listener, id, connected) = (listener(role.listener.expect("an owner's")), provider.id(), to_events.clone());
+    let (listener, id, connected) = (
+        listener(role.listener.expect("an owner's")),
+        provider.id(),
+        to_events.clone(),
+    );
     thread::spawn(move || let_in(&listener, id, &connected));
     let (to_obey, told) = (control.clone(), to_events.clone());
     thread::spawn(move || while told.send(Event::Told(to_obey.next())).is_ok() {});
@@ -113,14 +122,25 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
     };
     owner.work();
     control.say(Word::Counted(owner.counts));
-    let Owner { provider, publishing, connections, mut random, .. } = owner;
+    let Owner {
+        provider,
+        publishing,
+        connections,
+        mut random,
+        ..
+    } = owner;
     publishing.end();
     // Peers may notice either end first: if this is `None`, the provider is dropped here.
     let dropped_later = random.bool().then_some(provider);
-    for Connection { socket, hearing, .. } in connections {
+    for Connection {
+        socket, hearing, ..
+    } in connections
+    {
         // Fails only if the peer has exited.
         let _ = socket.shutdown(Shutdown::Both);
-        hearing.join().expect("a panic would have ended the process");
+        hearing
+            .join()
+            .expect("a panic would have ended the process");
     }
     drop(dropped_later);
 }
@@ -128,19 +148,26 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
 fn listener(inherited: RawFd) -> UnixListener {
     // SAFETY: the conductor has opened it for this process, which never closes it.
     let listener = unsafe { BorrowedFd::borrow_raw(inherited) };
-    listener.try_clone_to_owned().expect("a descriptor that was inherited").into()
+    listener
+        .try_clone_to_owned()
+        .expect("a descriptor that was inherited")
+        .into()
 }
 
 /// Accepts one peer after another, so none waits behind an accepted one.
 fn let_in(listener: &UnixListener, provider: ProviderId, events: &Sender<Event>) {
     loop {
         let (socket, _) = listener.accept().expect("a listener");
-        socket.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+        socket
+            .set_read_timeout(Some(DEADLINE))
+            .expect("a deadline that is not zero");
         if wire::send(&socket, &Sent::Hello(provider.to_u64())).is_err() {
             continue;
         }
         let peer = wire::receive(&socket).expect("a peer that introduces itself, or is gone");
-        socket.set_read_timeout(None).expect("no deadline is allowed");
+        socket
+            .set_read_timeout(None)
+            .expect("no deadline is allowed");
         if let Some(peer) = peer {
             // Fails when this process is about to exit.
             let _ = events.send(Event::Connected(socket, PeerId::from_bytes(peer)));
@@ -163,13 +190,18 @@ impl Owner {
                     self.control.say(Word::AtRest(self.what_is_left()));
                 }
                 Some(Command::Resume) => self.resume(),
-                Some(other) => self.control.fail(&format!("an owner is not to be told {other:?}")),
-                None if self.is_paused || self.connections.is_empty() => self.hear(Duration::MAX, "anything"),
+                Some(other) => self
+                    .control
+                    .fail(&format!("an owner is not to be told {other:?}")),
+                None if self.is_paused || self.connections.is_empty() => {
+                    self.hear(Duration::MAX, "anything")
+                }
                 None if self.connections.iter().any(Connection::has_room) => {
                     self.publish();
                     self.do_something_else();
                     if self.counts.published >= MESSAGES_PER_WORD {
-                        self.control.say(Word::Counted(std::mem::take(&mut self.counts)));
+                        self.control
+                            .say(Word::Counted(std::mem::take(&mut self.counts)));
                     }
                 }
                 None => self.hear(DEADLINE, "room in any connection"),
@@ -184,9 +216,14 @@ impl Owner {
         match self.events.recv_timeout(patience) {
             Ok(event) => self.note(event),
             Err(_) => {
-                let pending = self.connections.iter().map(|one| (one.peer, one.pending.len(), one.is_doomed));
+                let pending = self
+                    .connections
+                    .iter()
+                    .map(|one| (one.peer, one.pending.len(), one.is_doomed));
                 let pending: Vec<_> = pending.collect();
-                self.control.fail(&format!("waited in vain for {what}; connections, frames, is gone: {pending:?}"));
+                self.control.fail(&format!(
+                    "waited in vain for {what}; connections, frames, is gone: {pending:?}"
+                ));
             }
         }
     }
@@ -196,35 +233,55 @@ impl Owner {
             Event::Told(command) => self.commands.push_back(command),
             Event::Connected(socket, peer) => self.admit(socket, peer),
             Event::Confirmed(number, sequence) => {
-                let connection = self.connections.iter_mut().find(|connection| connection.number == number);
+                let connection = self
+                    .connections
+                    .iter_mut()
+                    .find(|connection| connection.number == number);
                 let connection = connection.expect("it ends later");
                 if connection.pending.pop_front() != Some(sequence) {
-                    self.control.fail(&format!("{} confirms {sequence}, which is not its next", connection.peer));
+                    self.control.fail(&format!(
+                        "{} confirms {sequence}, which is not its next",
+                        connection.peer
+                    ));
                 }
             }
-            Event::Ended(number) => self.connections.retain(|connection| connection.number != number),
+            Event::Ended(number) => self
+                .connections
+                .retain(|connection| connection.number != number),
         }
     }
 
     fn admit(&mut self, socket: UnixStream, peer: PeerId) {
         let (number, (kept, to_drop)) = (self.next_number(), mpsc::channel::<Option<ShmBuf>>());
         let (events, mut to_drop) = (self.to_events.clone(), Some(to_drop));
-        let hearing = wire::listen(socket.try_clone().expect("a descriptor"), move |confirmed| {
-            let event = match confirmed {
-                Some(sequence) => {
-                    drop(to_drop.as_ref().map(Receiver::try_recv));
-                    Event::Confirmed(number, sequence)
-                }
-                // The thread that receives the end finds nothing kept.
-                None => {
-                    to_drop = None;
-                    Event::Ended(number)
-                }
-            };
-            events.send(event).is_ok()
-        });
+        let hearing = wire::listen(
+            socket.try_clone().expect("a descriptor"),
+            move |confirmed| {
+                let event = match confirmed {
+                    Some(sequence) => {
+                        drop(to_drop.as_ref().map(Receiver::try_recv));
+                        Event::Confirmed(number, sequence)
+                    }
+                    // The thread that receives the end finds nothing kept.
+                    None => {
+                        to_drop = None;
+                        Event::Ended(number)
+                    }
+                };
+                events.send(event).is_ok()
+            },
+        );
         let (pending, stage) = (VecDeque::new(), Stage::Running);
-        self.connections.push(Connection { number, peer, socket, pending, kept, hearing, stage, is_doomed: false });
+        self.connections.push(Connection {
+            number,
+            peer,
+            socket,
+            pending,
+            kept,
+            hearing,
+            stage,
+            is_doomed: false,
+        });
     }
 
     fn next_number(&mut self) -> u64 {
@@ -237,23 +294,35 @@ impl Owner {
     /// Allocates, fills, freezes, shares and drops a message.
     fn publish(&mut self) {
         let len = any_length(&mut self.random, self.role.plan.largest());
-        let Some(mut buffer) = self.alloc(len) else { return };
+        let Some(mut buffer) = self.alloc(len) else {
+            return;
+        };
         self.messages += 1;
         let seed = seed(self.provider.id().to_u64(), self.messages);
-        let check = |message: &ShmBuf| check_pattern(message, seed).unwrap_or_else(|text| self.control.fail(&text));
+        let check = |message: &ShmBuf| {
+            check_pattern(message, seed).unwrap_or_else(|text| self.control.fail(&text))
+        };
         fill_pattern(&mut buffer, seed);
         let mut message = buffer.freeze();
         if self.random.u8(..16) == 0 {
             // Never shared: exclusive again, and read by this process itself.
-            let buffer = message.try_into_mut().unwrap_or_else(|_| self.control.fail("nobody else has this message"));
+            let buffer = message
+                .try_into_mut()
+                .unwrap_or_else(|_| self.control.fail("nobody else has this message"));
             message = buffer.freeze();
             check(&message);
         }
         self.counts.published += 1;
         self.counts.bytes_published += message.len() as u64;
         let way = [Way::Granted, Way::Kept, Way::Fleeting][self.random.usize(..3)];
-        for connection in self.connections.iter_mut().filter(|connection| connection.has_room()) {
-            if self.random.u8(..4) > 0 && connection.share(&self.control, &message, self.messages, way, true) {
+        for connection in self
+            .connections
+            .iter_mut()
+            .filter(|connection| connection.has_room())
+        {
+            if self.random.u8(..4) > 0
+                && connection.share(&self.control, &message, self.messages, way, true)
+            {
                 match way {
                     Way::Granted => self.counts.granted += 1,
                     Way::Kept => self.counts.kept += 1,
@@ -275,16 +344,29 @@ impl Owner {
             match self.provider.alloc(len) {
                 Ok(buffer) => return Some(buffer),
                 Err(error) if error.is_exhausted() => self.counts.exhausted += 1,
-                Err(error) => self.control.fail(&format!("cannot allocate {len} bytes: {error}")),
+                Err(error) => self
+                    .control
+                    .fail(&format!("cannot allocate {len} bytes: {error}")),
             }
             let number = self.next_number();
-            for connection in self.connections.iter_mut().filter(|connection| connection.has_room()) {
+            for connection in self
+                .connections
+                .iter_mut()
+                .filter(|connection| connection.has_room())
+            {
                 // One of this process's own numbers: the peer was already asked to release.
-                if !connection.pending.iter().any(|&pending| pending > OWN_NUMBERS) {
+                if !connection
+                    .pending
+                    .iter()
+                    .any(|&pending| pending > OWN_NUMBERS)
+                {
                     connection.send(number, None, Sent::LetGo(number));
                 }
             }
-            self.hear(left(deadline), "memory, although peers were asked to let go");
+            self.hear(
+                left(deadline),
+                "memory, although peers were asked to let go",
+            );
             if !self.commands.is_empty() {
                 return None;
             }
@@ -298,13 +380,18 @@ impl Owner {
             5..=19 => drop(self.provider.reclaim()),
             20..=21 => {
                 let swept = Provider::sweep(&self.role.prefix);
-                swept.map(drop).unwrap_or_else(|error| self.control.fail(&format!("cannot sweep: {error}")));
+                swept
+                    .map(drop)
+                    .unwrap_or_else(|error| self.control.fail(&format!("cannot sweep: {error}")));
             }
             _ => {}
         }
         let stats = self.provider.stats();
         if stats.peak_bytes_held > stats.max_bytes {
-            self.control.fail(&format!("{} bytes held, above the cap of {}", stats.peak_bytes_held, stats.max_bytes));
+            self.control.fail(&format!(
+                "{} bytes held, above the cap of {}",
+                stats.peak_bytes_held, stats.max_bytes
+            ));
         }
     }
 
@@ -315,16 +402,27 @@ impl Owner {
     fn quiesce(&mut self, peers: usize) {
         let deadline = Instant::now() + DEADLINE;
         self.publishing.rest();
-        self.connections.iter_mut().for_each(|connection| connection.stage = Stage::Running);
+        self.connections
+            .iter_mut()
+            .for_each(|connection| connection.stage = Stage::Running);
         loop {
             let number = self.next_number();
-            for connection in self.connections.iter_mut().filter(|one| one.stage == Stage::Running) {
+            for connection in self
+                .connections
+                .iter_mut()
+                .filter(|one| one.stage == Stage::Running)
+            {
                 connection.stage = Stage::LettingGo;
                 connection.send(number, None, Sent::Rest(number));
             }
-            let is_quiet = |connection: &Connection| connection.pending.is_empty() && !connection.is_doomed;
+            let is_quiet =
+                |connection: &Connection| connection.pending.is_empty() && !connection.is_doomed;
             if self.connections.len() == peers && self.connections.iter().all(is_quiet) {
-                if self.connections.iter().all(|connection| connection.stage == Stage::Probed) {
+                if self
+                    .connections
+                    .iter()
+                    .all(|connection| connection.stage == Stage::Probed)
+                {
                     return;
                 }
                 self.probe();
@@ -338,10 +436,15 @@ impl Owner {
     fn probe(&mut self) {
         let sequence = self.next_number();
         let buffer = self.provider.alloc(4096);
-        let mut buffer = buffer.unwrap_or_else(|error| self.control.fail(&format!("at rest: {error}")));
+        let mut buffer =
+            buffer.unwrap_or_else(|error| self.control.fail(&format!("at rest: {error}")));
         fill_pattern(&mut buffer, seed(self.provider.id().to_u64(), sequence));
         let message = buffer.freeze();
-        for connection in self.connections.iter_mut().filter(|connection| connection.stage == Stage::LettingGo) {
+        for connection in self
+            .connections
+            .iter_mut()
+            .filter(|connection| connection.stage == Stage::LettingGo)
+        {
             connection.stage = Stage::Probed;
             for way in [Way::Granted, Way::Kept] {
                 connection.share(&self.control, &message, sequence, way, false);
@@ -364,7 +467,9 @@ impl Owner {
         self.is_paused = false;
         self.publishing.resume();
         let number = self.next_number();
-        self.connections.iter_mut().for_each(|connection| connection.send(number, None, Sent::Resume(number)));
+        self.connections
+            .iter_mut()
+            .for_each(|connection| connection.send(number, None, Sent::Resume(number)));
     }
 }
 
@@ -374,7 +479,14 @@ impl Connection {
     }
 
     /// Sends a message. Returns `false` if the peer is dead.
-    fn share(&mut self, control: &Control, message: &ShmBuf, sequence: u64, way: Way, may_hold: bool) -> bool {
+    fn share(
+        &mut self,
+        control: &Control,
+        message: &ShmBuf,
+        sequence: u64,
+        way: Way,
+        may_hold: bool,
+    ) -> bool {
         let descriptor = match way {
             Way::Granted => message.grant(self.peer),
             Way::Kept | Way::Fleeting => message.descriptor(),
@@ -382,7 +494,16 @@ impl Connection {
         match descriptor {
             Ok(descriptor) => {
                 let kept = (way == Way::Kept).then(|| message.clone());
-                self.send(sequence, kept, Sent::Message { sequence, way, may_hold, descriptor: descriptor.to_bytes() });
+                self.send(
+                    sequence,
+                    kept,
+                    Sent::Message {
+                        sequence,
+                        way,
+                        may_hold,
+                        descriptor: descriptor.to_bytes(),
+                    },
+                );
             }
             Err(ShareError::PeerDisconnected(_)) => self.is_doomed = true,
             Err(error) => control.fail(&format!("cannot share message {sequence}: {error}")),

@@ -94,7 +94,11 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
         let client = Client::builder().name_prefix(&role.prefix).build();
         Some(Arc::new(client.expect("a prefix that names allow")))
     };
-    let shared = Arc::new(Mutex::new(Shared { client: new_client(), sockets: vec![None; OWNERS], is_ready: false }));
+    let shared = Arc::new(Mutex::new(Shared {
+        client: new_client(),
+        sockets: vec![None; OWNERS],
+        is_ready: false,
+    }));
     let follow = |owner| {
         let follower = Follower {
             owner,
@@ -118,14 +122,19 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
                 if let Some(client) = &lock().client {
                     client.trim();
                 }
-                control.say(Word::AtRest(Remains { footprint: Footprint::take(&role.prefix), ..Remains::default() }));
+                control.say(Word::AtRest(Remains {
+                    footprint: Footprint::take(&role.prefix),
+                    ..Remains::default()
+                }));
             }
             Command::Exit(Exit::Orderly) => break,
             other => control.fail(&format!("a peer is not to be told {other:?}")),
         }
     }
     lock().replace(None);
-    following.into_iter().for_each(|thread| thread.join().expect("a panic would have ended the process"));
+    following
+        .into_iter()
+        .for_each(|thread| thread.join().expect("a panic would have ended the process"));
 }
 
 struct Follower {
@@ -150,7 +159,9 @@ impl Follower {
         loop {
             // The conductor listens for an owner that has not started yet.
             let socket = Arc::new(UnixStream::connect_addr(&address).expect("a listener"));
-            socket.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+            socket
+                .set_read_timeout(Some(DEADLINE))
+                .expect("a deadline that is not zero");
             // Under one lock: either the connection is found and ended, or the new client is seen
             // here.
             let client = {
@@ -162,11 +173,16 @@ impl Follower {
             let (role, control, seed) = (&self.role, &self.control, self.random.u64(..));
             let receiving = Receiving::start(self.owner, role, control, &client, seed);
             if let Some(why) = self.follow(&socket, &client, &receiving) {
-                while self.receive(&socket, &format!("the end of a connection, after: {why}")).is_some() {}
+                while self
+                    .receive(&socket, &format!("the end of a connection, after: {why}"))
+                    .is_some()
+                {}
             }
             receiving.end();
             self.lock().sockets[self.owner] = None;
-            self.held.iter_mut().for_each(|held| held.has_outlived_its_owner = true);
+            self.held
+                .iter_mut()
+                .for_each(|held| held.has_outlived_its_owner = true);
             if self.random.bool() {
                 self.let_go_of_all();
             }
@@ -180,11 +196,17 @@ impl Follower {
     }
 
     fn receive(&self, socket: &UnixStream, what: &str) -> Option<Sent> {
-        wire::receive(socket).unwrap_or_else(|error| self.fail(&format!("waited in vain for {what}: {error}")))
+        wire::receive(socket)
+            .unwrap_or_else(|error| self.fail(&format!("waited in vain for {what}: {error}")))
     }
 
     /// Follows a connection to its end. Returns why it must end, if it has not yet.
-    fn follow(&mut self, socket: &UnixStream, client: &Client, receiving: &Receiving) -> Option<String> {
+    fn follow(
+        &mut self,
+        socket: &UnixStream,
+        client: &Client,
+        receiving: &Receiving,
+    ) -> Option<String> {
         let Sent::Hello(provider) = self.receive(socket, "a greeting")? else {
             self.fail("an owner that does not greet");
         };
@@ -211,14 +233,23 @@ impl Follower {
                     receiving.resume();
                     let _ = wire::send(socket, &number);
                 }
-                Sent::Message { sequence, way, may_hold, descriptor } => {
-                    let descriptor = Descriptor::from_bytes(descriptor).expect("the socket does no damage");
+                Sent::Message {
+                    sequence,
+                    way,
+                    may_hold,
+                    descriptor,
+                } => {
+                    let descriptor =
+                        Descriptor::from_bytes(descriptor).expect("the socket does no damage");
                     let view = match client.attach(&descriptor) {
                         Ok(view) => Some(view),
                         Err(AttachError::Stale) if way == Way::Fleeting => None,
                         Err(error) => {
                             self.counts.lost += 1;
-                            return self.owner_gone(&error, &format!("attach to message {sequence} ({way:?})"));
+                            return self.owner_gone(
+                                &error,
+                                &format!("attach to message {sequence} ({way:?})"),
+                            );
                         }
                     };
                     // From here on the view alone keeps the message.
@@ -256,12 +287,21 @@ impl Follower {
 
     fn read(&mut self, view: ShmView, seed: u64, may_hold: bool) {
         self.counts.read += 1;
-        let held = Held { view, seed, has_outlived_its_owner: false };
+        let held = Held {
+            view,
+            seed,
+            has_outlived_its_owner: false,
+        };
         self.look(&held, false);
         if may_hold {
             // Another lease on the same message.
-            let clone = (self.random.u8(..16) == 0).then(|| held.view.try_clone().expect("few views of it"));
-            let more = clone.map(|view| Held { view, seed, has_outlived_its_owner: false });
+            let clone = (self.random.u8(..16) == 0)
+                .then(|| held.view.try_clone().expect("few views of it"));
+            let more = clone.map(|view| Held {
+                view,
+                seed,
+                has_outlived_its_owner: false,
+            });
             self.held.extend([Some(held), more].into_iter().flatten());
         }
         let bytes = |held: &VecDeque<Held>| held.iter().map(|held| held.view.len()).sum::<usize>();
@@ -282,7 +322,10 @@ impl Follower {
         // The black box makes each check read the memory again.
         if let Err(text) = check_pattern(black_box(&held.view[..]), held.seed) {
             self.counts.torn += 1;
-            self.control.complain(&format!("torn, {}: {text}", if again { "while held" } else { "on arrival" }));
+            self.control.complain(&format!(
+                "torn, {}: {text}",
+                if again { "while held" } else { "on arrival" }
+            ));
         }
     }
 
@@ -311,7 +354,8 @@ impl Follower {
     }
 
     fn tell(&mut self) {
-        self.control.say(Word::Counted(std::mem::take(&mut self.counts)));
+        self.control
+            .say(Word::Counted(std::mem::take(&mut self.counts)));
     }
 
     fn fail(&self, text: &str) -> ! {

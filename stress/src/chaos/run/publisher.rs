@@ -51,10 +51,16 @@ impl Publishing {
             .name_prefix(&role.prefix)
             .max_bytes(MAX_BYTES)
             .tuning(Tuning::new().arena_size(MAX_BYTES / 4));
-        let provider = provider.build().unwrap_or_else(|error| control.fail(&format!("cannot build: {error}")));
-        let options = Publisher::builder().receivers(PEERS).capacity(CAPACITY).history(1);
+        let provider = provider
+            .build()
+            .unwrap_or_else(|error| control.fail(&format!("cannot build: {error}")));
+        let options = Publisher::builder()
+            .receivers(PEERS)
+            .capacity(CAPACITY)
+            .history(1);
         let publisher = options.create(&provider, &channel(role.post.index));
-        let publisher = publisher.unwrap_or_else(|error| control.fail(&format!("cannot publish: {error}")));
+        let publisher =
+            publisher.unwrap_or_else(|error| control.fail(&format!("cannot publish: {error}")));
         let (interrupter, (orders, told)) = (publisher.interrupter(), mpsc::channel());
         let mut random = fastrand::Rng::with_seed(role.seed);
         let publishes = Publishes {
@@ -68,7 +74,11 @@ impl Publishing {
             random,
             counts: Counts::default(),
         };
-        Self { orders, interrupter, thread: thread::spawn(move || publishes.run()) }
+        Self {
+            orders,
+            interrupter,
+            thread: thread::spawn(move || publishes.run()),
+        }
     }
 
     /// Makes all receivers leave, from now on.
@@ -88,7 +98,9 @@ impl Publishing {
     }
 
     fn order(&self, order: Order) {
-        self.orders.send(order).expect("a panic would have ended the process");
+        self.orders
+            .send(order)
+            .expect("a panic would have ended the process");
         self.interrupter.interrupt();
     }
 
@@ -96,7 +108,9 @@ impl Publishing {
     pub(crate) fn end(self) {
         drop(self.orders);
         self.interrupter.interrupt();
-        self.thread.join().expect("a panic would have ended the process");
+        self.thread
+            .join()
+            .expect("a panic would have ended the process");
     }
 }
 
@@ -129,7 +143,12 @@ impl Publishes {
             }
         }
         self.tell();
-        let Self { provider, publisher, mut random, .. } = self;
+        let Self {
+            provider,
+            publisher,
+            mut random,
+            ..
+        } = self;
         // Receivers may notice either end first: if this is `None`, the provider is dropped here.
         let dropped_later = random.bool().then_some(provider);
         drop(publisher);
@@ -187,7 +206,9 @@ impl Publishes {
             };
             match sent {
                 Ok(sent) => break sent,
-                Err(error) if error.kind() == SendErrorKind::Interrupted => buffer = error.into_message(),
+                Err(error) if error.kind() == SendErrorKind::Interrupted => {
+                    buffer = error.into_message()
+                }
                 Err(error) => self.fail(&format!("cannot send: {error}")),
             }
         };
@@ -234,7 +255,9 @@ impl Publishes {
     fn what_is_left(&mut self) -> Remains {
         let receivers: Vec<_> = self.publisher.receivers().collect();
         if !receivers.is_empty() {
-            self.fail(&format!("these have left, and count as there: {receivers:?}"));
+            self.fail(&format!(
+                "these have left, and count as there: {receivers:?}"
+            ));
         }
         // A receiver that joins later gets this as the history, and is not to rest.
         self.send_inline(What::LetGo);
@@ -243,7 +266,10 @@ impl Publishes {
         self.tell();
         let remains = Remains::of(&self.provider);
         if remains.peak > MAX_BYTES {
-            self.fail(&format!("{} bytes held, above the cap of {MAX_BYTES}", remains.peak));
+            self.fail(&format!(
+                "{} bytes held, above the cap of {MAX_BYTES}",
+                remains.peak
+            ));
         }
         remains
     }

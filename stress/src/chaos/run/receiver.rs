@@ -9,7 +9,9 @@
 
 use super::worker::{Control, Counts, Role, Word, DEADLINE};
 use nix::errno::Errno;
-use shm_pool::channel::{ChannelError, Interrupter, Message, OnFull, Receiver, RecvError, MAX_INLINE};
+use shm_pool::channel::{
+    ChannelError, Interrupter, Message, OnFull, Receiver, RecvError, MAX_INLINE,
+};
 use shm_pool::Client;
 use shm_pool_support::numbered;
 use shm_pool_support::tasks::block_on;
@@ -96,7 +98,13 @@ impl Shared {
 
 impl Receiving {
     /// A receiver for the publisher of an owner.
-    pub(crate) fn start(owner: usize, role: &Role, control: &Arc<Control>, client: &Arc<Client>, seed: u64) -> Self {
+    pub(crate) fn start(
+        owner: usize,
+        role: &Role,
+        control: &Arc<Control>,
+        client: &Arc<Client>,
+        seed: u64,
+    ) -> Self {
         let shared = Arc::new(Shared::default());
         let receives = Receives {
             owner,
@@ -108,13 +116,19 @@ impl Receiving {
             held: VecDeque::new(),
             counts: Counts::default(),
         };
-        Self { shared, thread: thread::spawn(move || receives.run()) }
+        Self {
+            shared,
+            thread: thread::spawn(move || receives.run()),
+        }
     }
 
     /// Waits until it has left and dropped all messages. Returns `false` if that takes too long.
     pub(crate) fn wait_until_it_rests(&self) -> bool {
         let is_busy = |state: &mut State| !state.rests;
-        let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), DEADLINE, is_busy);
+        let waited = self
+            .shared
+            .changed
+            .wait_timeout_while(self.shared.lock(), DEADLINE, is_busy);
         waited.expect("no panics").0.rests
     }
 
@@ -132,7 +146,9 @@ impl Receiving {
         drop(state);
         self.shared.changed.notify_all();
         self.thread.thread().unpark();
-        self.thread.join().expect("a panic would have ended the process");
+        self.thread
+            .join()
+            .expect("a panic would have ended the process");
     }
 }
 
@@ -173,15 +189,22 @@ impl Receives {
     }
 
     fn come(&mut self) -> Option<(Receiver, OnFull)> {
-        let on_full = [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest][self.random.usize(..3)];
+        let on_full =
+            [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest][self.random.usize(..3)];
         let spin = Duration::from_micros(self.random.u64(..2) * 20);
-        let mut options = Receiver::builder().on_full(on_full).capacity(self.random.usize(1..=CAPACITY)).spin(spin);
+        let mut options = Receiver::builder()
+            .on_full(on_full)
+            .capacity(self.random.usize(1..=CAPACITY))
+            .spin(spin);
         if on_full != OnFull::Block && self.random.bool() {
             // So few that it runs short of loans.
             options = options.loans(self.random.usize(1..=CAPACITY));
         }
         while !self.is_over() {
-            match options.clone().open_timeout(&self.client, &channel(self.owner), PATIENCE) {
+            match options
+                .clone()
+                .open_timeout(&self.client, &channel(self.owner), PATIENCE)
+            {
                 Ok(receiver) => {
                     self.counts.came += 1;
                     return Some((receiver, on_full));
@@ -208,7 +231,11 @@ impl Receives {
     /// Receives until the publisher closes or makes it rest, this is to end, or it has received
     /// enough.
     fn receive_some(&mut self, mut receiver: Receiver, on_full: OnFull) -> What {
-        let mut heard = Heard { on_full, last: None, lost: 0 };
+        let mut heard = Heard {
+            on_full,
+            last: None,
+            lost: 0,
+        };
         let (mut what, mut is_task) = (What::Bytes, self.random.bool());
         self.shared.lock().interrupter = Some(receiver.interrupter());
         while !self.is_over() && what != What::Rest && self.random.u8(..) > 0 {
@@ -247,13 +274,16 @@ impl Receives {
 
     /// Carries out a message, and checks its order and its bytes.
     fn take(&mut self, message: Message, heard: &mut Heard) -> What {
-        let number = numbered::number(&message).unwrap_or_else(|error| self.fail(&error.to_string()));
+        let number =
+            numbered::number(&message).unwrap_or_else(|error| self.fail(&error.to_string()));
         let (count, missed) = (number >> 2, u64::from(message.missed()));
         let is_next = heard.last.iter().all(|last| count == last + 1 + missed);
         if !is_next || heard.on_full == OnFull::Block && missed != heard.lost {
             let (on_full, last, lost) = (heard.on_full, heard.last, heard.lost);
             let but = format!("{missed} missed, {lost} of them lost with their owner");
-            self.fail(&format!("{on_full:?}: message {count} follows {last:?}, with {but}"));
+            self.fail(&format!(
+                "{on_full:?}: message {count} follows {last:?}, with {but}"
+            ));
         }
         self.counts.received += 1;
         self.counts.missed += missed;
@@ -261,7 +291,9 @@ impl Receives {
         (heard.last, heard.lost) = (Some(count), 0);
         self.held.push_back((message, number));
         self.look(self.held.len() - 1, false);
-        let what = [What::Bytes, What::LetGo, What::Rest].into_iter().find(|&what| what as u64 == number & 3);
+        let what = [What::Bytes, What::LetGo, What::Rest]
+            .into_iter()
+            .find(|&what| what as u64 == number & 3);
         match what {
             Some(What::Bytes) => {}
             Some(What::LetGo | What::Rest) => self.let_go_of_all(),
@@ -282,9 +314,14 @@ impl Receives {
         self.counts.bytes_checked += message.len() as u64;
         self.counts.again += u64::from(again);
         // The black box makes each check read the memory again.
-        if let Err(error) = numbered::check(black_box(message), len(*number), self.owner as u64, *number) {
+        if let Err(error) =
+            numbered::check(black_box(message), len(*number), self.owner as u64, *number)
+        {
             self.counts.torn += 1;
-            self.control.complain(&format!("torn, {}: {error}", if again { "while held" } else { "on arrival" }));
+            self.control.complain(&format!(
+                "torn, {}: {error}",
+                if again { "while held" } else { "on arrival" }
+            ));
         }
     }
 
@@ -307,7 +344,10 @@ impl Receives {
         let mut state = self.shared.lock();
         state.rests = true;
         self.shared.changed.notify_all();
-        let waited = self.shared.changed.wait_while(state, |state| state.rests && !state.is_over);
+        let waited = self
+            .shared
+            .changed
+            .wait_while(state, |state| state.rests && !state.is_over);
         drop(waited.expect("no panics"));
     }
 
@@ -316,6 +356,7 @@ impl Receives {
     }
 
     fn fail(&self, text: &str) -> ! {
-        self.control.fail(&format!("publisher {}: {text}", self.owner))
+        self.control
+            .fail(&format!("publisher {}: {text}", self.owner))
     }
 }

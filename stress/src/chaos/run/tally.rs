@@ -52,12 +52,52 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, newborns_killed, leaving_killed, recreated, storms, sweeps, eras, .. } = self;
-        let Self { checks, checks_alone, survived, swept, left, problems, .. } = self;
-        let Counts { published, granted, kept, fleeting, exhausted, .. } = self.counts;
-        let Counts { read, stale, again, outlived, lost, torn, .. } = self.counts;
-        let Counts { sent, takers, came, received, missed, .. } = self.counts;
-        let [mib_published, mib_checked] = [self.counts.bytes_published, self.counts.bytes_checked].map(|b| b >> 20);
+        let Self {
+            seed,
+            newborns_killed,
+            leaving_killed,
+            recreated,
+            storms,
+            sweeps,
+            eras,
+            ..
+        } = self;
+        let Self {
+            checks,
+            checks_alone,
+            survived,
+            swept,
+            left,
+            problems,
+            ..
+        } = self;
+        let Counts {
+            published,
+            granted,
+            kept,
+            fleeting,
+            exhausted,
+            ..
+        } = self.counts;
+        let Counts {
+            read,
+            stale,
+            again,
+            outlived,
+            lost,
+            torn,
+            ..
+        } = self.counts;
+        let Counts {
+            sent,
+            takers,
+            came,
+            received,
+            missed,
+            ..
+        } = self.counts;
+        let [mib_published, mib_checked] =
+            [self.counts.bytes_published, self.counts.bytes_checked].map(|b| b >> 20);
         let [peak, cap] = [self.peak, self.cap].map(|bytes| bytes >> 10);
         let (kills, [owners, peers]) = (self.kills(), self.killed);
         let [orderly, sudden, aborts] = self.exits;
@@ -90,6 +130,8 @@ veterans              {eras} eras, at most {survived} ends survived
 in /dev/shm           {swept} swept at last, {left} left
 "
         )?;
-        problems.iter().try_for_each(|problem| writeln!(f, "PROBLEM               {problem}"))
+        problems
+            .iter()
+            .try_for_each(|problem| writeln!(f, "PROBLEM               {problem}"))
     }
 }

@@ -170,9 +170,16 @@ impl Footprint {
             thread::yield_now();
         }
         let objects = procfs::shared_mappings().expect("/proc");
-        let shared = objects.iter().filter(|object| object.name.starts_with(&format!("{prefix}."))).count();
+        let shared = objects
+            .iter()
+            .filter(|object| object.name.starts_with(&format!("{prefix}.")))
+            .count();
         let others = procfs::mappings().expect("/proc") - shared;
-        Self { descriptors: procfs::descriptors().expect("/proc"), shared, others }
+        Self {
+            descriptors: procfs::descriptors().expect("/proc"),
+            shared,
+            others,
+        }
     }
 }
 
@@ -220,7 +227,10 @@ pub(crate) fn play_role() {
     // A core file of each aborted process would be a nuisance. Lowering a limit cannot fail.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     let socket = inherited_input().expect("the standard input is a socket");
-    let control = Arc::new(Control { socket: socket.into(), post: role.post });
+    let control = Arc::new(Control {
+        socket: socket.into(),
+        post: role.post,
+    });
     let to_complain = control.clone();
     panic::set_hook(Box::new(move |info| to_complain.fail(&info.to_string())));
     match role.post.kind {
