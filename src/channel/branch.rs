@@ -492,6 +492,19 @@ impl Branch {
         self.object.close();
         self.lender.close();
     }
+
+    /// [`close`](Self::close) for a sender, which created the object. While a buffer is on loan, the
+    /// object stays, by another name: sweeps find there that the receiver still reads.
+    pub(super) fn close_pair(&mut self) {
+        self.close();
+        self.reclaim();
+        if self.loaned() == 0 {
+            return;
+        }
+        if let Some(link) = self.object.leave_to_receiver() {
+            self.lender.keep(link);
+        }
+    }
 }
 
 pub(super) type WaitedFor<'a> = (&'a mut Branch, Option<Deadline>);

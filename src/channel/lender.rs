@@ -38,6 +38,7 @@ use super::outside;
 use super::ring::{self, note_look};
 use crate::os::fork;
 use crate::os::locks::LockFile;
+use crate::os::name::Link;
 use crate::owner::buf::ShmBuf;
 use crate::owner::chunk::Chunk;
 use crate::owner::pool::Lends;
@@ -45,7 +46,7 @@ use crate::protocol::control::RECEIVER_BYTE;
 use crate::sync::{AtomicPtr, AtomicU64, Mutex, MutexGuard, Ordering};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// How many returns the sender reads after each message.
 const PER_MESSAGE: usize = 4;
@@ -263,6 +264,9 @@ impl Known {
 
 pub(super) struct Lender {
     shared: Arc<Shared>,
+    /// Of a pair whose sender has been dropped. Dropped before its lock is released. If loans are out
+    /// then, the object stays for the receiver.
+    link: OnceLock<Link>,
     locks: Arc<LockFile>,
     fork_epoch: u64,
     /// One that is still out when this is dropped never returns to the pool.
@@ -280,7 +284,13 @@ impl Lender {
             fork_epoch: fork::epoch(),
             loans,
             is_closed: AtomicBool::new(false),
+            link: OnceLock::new(),
         }
+    }
+
+    /// Keeps the name of a pair's object, which its sender has closed, until the loans have ended.
+    pub(super) fn keep(&self, link: Link) {
+        let _ = self.link.set(link);
     }
 
     /// Returns `true` if a buffer of `bytes` may be sent, after a [fetch](Self::fetch) if necessary.
@@ -463,9 +473,15 @@ impl Drop for Lender {
         self.collect();
         self.reclaim();
         // The notes stay: observers still see these loans.
-        self.loans
+        let left = self
+            .loans
             .lock()
             .take_all(|_| (), |chunk| Self::handle(chunk).give_up_to_reader());
+        if left > 0 {
+            if let Some(link) = self.link.get() {
+                link.leave();
+            }
+        }
     }
 }
 

@@ -41,7 +41,8 @@
 //! | C1 | store that it is closed; full fence | `Disconnected`, by a check, within a second |
 //! | C2 | close each connected branch: its bell says that the publisher has left | the same |
 //! | C3 | open each announced branch not seen before, and close it too | the same; at once if its branch was closed |
-//! | C4 | release the lock | |
+//! | C4 | remove the branches of receivers that died, at any step of joining | |
+//! | C5 | release the lock | |
 //!
 //! One of the fences of R4 and C1 comes first, so either R5 finds the channel closed, or C3 finds
 //! the receiver's id. If C3 cannot open a branch, its receiver finds the lock free.
@@ -57,13 +58,13 @@ use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Name};
-use crate::os::posix::{effective_uid, round_to_pages, PAGE};
+use crate::os::posix::{effective_uid, has_heap, round_to_pages, PAGE};
 use crate::os::process::Seen;
 use crate::os::robust_list::{self, Failed, Listed, Places, MAX_BELLS};
 use crate::os::segment::{set_mode, Locked};
 use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, RECEIVER_BYTE};
-use crate::protocol::ids::ProviderId;
-use crate::protocol::sweep::{self, remove_dead, Removal};
+use crate::protocol::ids::{name_while_read, ProviderId};
+use crate::protocol::sweep::{self, remove_or_rename_dead, Removal};
 use std::fs;
 use std::os::unix::fs::{fchown, MetadataExt};
 use std::ptr::{addr_of, NonNull};
@@ -72,6 +73,9 @@ use std::sync::Arc;
 use std::thread;
 
 const TRIES: usize = 16;
+
+/// Enough heap for two names, in bytes.
+const HEAP: usize = 4 << 10;
 
 /// One side's end of a pair or a branch. On drop it releases the bell and, if it is the creator's,
 /// the name.
@@ -82,7 +86,7 @@ pub(super) struct Object {
     seat: Option<Seat>,
     fork_epoch: u64,
     /// The creator's, removed before its lock is released.
-    _link: Option<Link>,
+    link: Option<Link>,
     locks: Arc<LockFile>,
 }
 
@@ -113,16 +117,16 @@ fn make(
                 return Ok((mapping, link, locks));
             }
             Ok(Locked::Swept(link)) => {
-                link.disown();
+                link.leave();
                 continue;
             }
             Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error.into()),
             Err(_) => {}
         }
-        match remove_dead(name, effective_uid(), CHANNEL_MAGIC, false).map_err(not_a_channel)? {
-            Removal::Removed { .. } | Removal::Gone => {}
+        match remove_or_rename_dead(name, effective_uid(), CHANNEL_MAGIC).map_err(not_a_channel)? {
+            Removal::Removed { .. } | Removal::Gone | Removal::Read => {}
             // A live sender holds the lock, or another process is removing the object.
-            Removal::Locked | Removal::Read => thread::yield_now(),
+            Removal::Locked => thread::yield_now(),
             Removal::NotOurs => {
                 let reason = "it is no channel, and stands where one is to be made";
                 return Err(ChannelError::NotAChannel {
@@ -240,7 +244,7 @@ impl Object {
             shared,
             seat,
             fork_epoch: fork::epoch(),
-            _link: Some(link),
+            link: Some(link),
             locks: Arc::new(locks),
         })
     }
@@ -315,7 +319,7 @@ impl Object {
             shared,
             seat,
             fork_epoch: fork::epoch(),
-            _link: None,
+            link: None,
             locks: Arc::new(found.locks),
         }
     }
@@ -403,6 +407,19 @@ impl Object {
     pub(super) fn close(&self) {
         self.shared.header().what.0.close();
         self.leave();
+    }
+
+    /// For the sender of a pair that it has closed and that is still read: renames the object, so that
+    /// a successor can use its name, and returns the link, to be kept as long as the loans. If a rename
+    /// is impossible now, the object keeps its name, and a successor renames it.
+    pub(super) fn leave_to_receiver(&mut self) -> Option<Link> {
+        let mut link = self.link.take()?;
+        if has_heap(HEAP) {
+            if let Some(name) = name_while_read(link.name()) {
+                let _ = link.rename(name);
+            }
+        }
+        Some(link)
     }
 
     /// [`close`](Self::close) for a receiver that is disconnected.

@@ -285,7 +285,7 @@ impl ReceiverBuilder {
         })?;
         if let Some(former) = seat.branch() {
             // If this fails, a sweep does it.
-            let _ = remove_dead(&branch_name(former), effective_uid(), CHANNEL_MAGIC, true);
+            let _ = remove_dead(&branch_name(former), effective_uid(), CHANNEL_MAGIC);
         }
         let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
         let facts = Facts {

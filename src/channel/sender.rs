@@ -16,9 +16,11 @@ use crate::os::futex::Deadline;
 use crate::os::name::Name;
 use crate::os::posix::is_object_mode;
 use crate::owner::buf::ShmBuf;
+use crate::owner::pool::Opened;
 use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -146,6 +148,7 @@ impl SenderBuilder {
         );
         Ok(Sender {
             branch,
+            _pool: provider.opened().clone(),
             provider: provider.id(),
             spin: self.spin,
         })
@@ -155,6 +158,8 @@ impl SenderBuilder {
 /// Sends messages to one receiver; see the [module](super).
 pub struct Sender {
     branch: Branch,
+    /// Dropped after the branch.
+    _pool: Arc<Opened>,
     provider: ProviderId,
     spin: Duration,
 }
@@ -504,7 +509,7 @@ impl Drop for Sender {
     fn drop(&mut self) {
         // In a forked child the channel belongs to the parent.
         if self.branch.object.is_ours() {
-            self.branch.close();
+            self.branch.close_pair();
         }
     }
 }

@@ -785,8 +785,8 @@ mod tests {
         ];
         let name =
             Namespace::in_shm("unit-attempts").name(&format!("{}.channel", std::process::id()));
-        let link = Link::new(name.clone());
         let locks = LockFile::open(|| name.open(libc::O_CREAT | libc::O_RDWR, 0o600)).unwrap();
+        let link = Link::new(name.clone(), locks.file());
         locks.file().set_len(1).unwrap();
         for (byte, error) in errors {
             let mut attempts = Attempts::new(name.clone());

@@ -12,6 +12,7 @@ use std::os::fd::FromRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 /// The directory that `shm_open` uses in every libc.
@@ -172,6 +173,16 @@ impl Name {
         }
     }
 
+    /// Returns `true` if the name refers to this file.
+    pub(crate) fn is_of(&self, inode: Inode) -> bool {
+        let found = fs::symlink_metadata(self.as_path());
+        found.is_ok_and(|found| (found.dev(), found.ino()) == inode)
+    }
+
+    pub(crate) fn rename(&self, to: &Self) -> io::Result<()> {
+        fs::rename(self.as_path(), to.as_path())
+    }
+
     pub(crate) fn unlink(&self) -> io::Result<()> {
         // SAFETY: the name is a NUL-terminated string.
         check(unsafe { libc::unlink(self.0.as_ptr()) })
@@ -222,31 +233,47 @@ impl Name {
 }
 
 /// A name that this process created, unlinked on drop.
+///
+/// The name may have been removed meanwhile, by a cleaner or at a logout, and another process may
+/// have created an object of that name. So the name is unlinked or renamed only while it still
+/// refers to the file that this process created. The check and the call are two system calls:
+/// an object that takes the name in between is lost.
 pub(crate) struct Link {
     name: Name,
+    /// `None` if the system did not tell.
+    inode: Option<Inode>,
     fork_epoch: u64,
-    is_ours: bool,
+    is_ours: AtomicBool,
 }
 
 impl Link {
-    pub(crate) fn new(name: Name) -> Self {
+    /// `file` is the one that this process has just created under this name.
+    pub(crate) fn new(name: Name, file: &File) -> Self {
         Self {
             name,
+            inode: inode(file).ok(),
             fork_epoch: fork::epoch(),
-            is_ours: true,
+            is_ours: AtomicBool::new(true),
         }
     }
 
     pub(crate) fn of_others(name: Name) -> Self {
         Self {
             name,
+            inode: None,
             fork_epoch: fork::epoch(),
-            is_ours: false,
+            is_ours: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn disown(mut self) {
-        self.is_ours = false;
+    /// Leaves the name to whichever process removes the object.
+    pub(crate) fn leave(&self) {
+        // Relaxed: its user excludes a concurrent drop.
+        self.is_ours.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_ours(&self) -> bool {
+        self.is_ours.load(Ordering::Relaxed)
     }
 
     pub(crate) fn name(&self) -> &Name {
@@ -254,11 +281,26 @@ impl Link {
     }
 
     pub(crate) fn remove(&mut self) {
-        if !std::mem::take(&mut self.is_ours) || self.fork_epoch != fork::epoch() {
+        if !self.may_change() {
             return;
         }
+        self.leave();
         // It fails only if another process has removed the name already.
         let _ = self.name.unlink();
+    }
+
+    /// Gives the object another name. Does nothing if the name is no longer this process's.
+    pub(crate) fn rename(&mut self, to: Name) -> io::Result<()> {
+        if self.may_change() {
+            self.name.rename(&to)?;
+            self.name = to;
+        }
+        Ok(())
+    }
+
+    fn may_change(&self) -> bool {
+        let is_ours = self.is_ours() && self.fork_epoch == fork::epoch();
+        is_ours && self.inode.map_or(true, |inode| self.name.is_of(inode))
     }
 }
 

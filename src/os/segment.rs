@@ -49,7 +49,7 @@ impl Segment {
         memory: Memory,
     ) -> Result<Self, OsError> {
         let file = create_new(&name).map_err(|error| name.error("open", len, error))?;
-        let link = Link::new(name);
+        let link = Link::new(name, &file);
         set_mode(&file, mode).map_err(|error| link.name().error("fchmod", len, error))?;
         Self::sparse(Arc::new(file), link, len, memory)
     }
@@ -64,7 +64,7 @@ impl Segment {
     ) -> Result<Locked, OsError> {
         let locks =
             LockFile::open(|| create_new(&name)).map_err(|error| name.error("open", len, error))?;
-        let link = Link::new(name);
+        let link = Link::new(name, locks.file());
         let name = link.name();
         let failed = |call| move |error| name.error(call, len, error);
         let is_ours = locks.try_lock(byte).map_err(failed(LOCK))?;
@@ -158,6 +158,11 @@ impl Segment {
 
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         free_bytes(self.link.name().directory())
+    }
+
+    /// Leaves the name to the last reader, or to a sweep.
+    pub(crate) fn leave(&self) {
+        self.link.leave();
     }
 
     /// To be dropped in this order.

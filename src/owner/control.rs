@@ -289,8 +289,23 @@ impl OwnerControl {
     }
 }
 
+impl OwnerControl {
+    /// Ends the owner while messages may still have to be read (see `sweep`): the state stays open, as
+    /// after a death. The caller has left the segments linked.
+    pub(crate) fn leave(&self) {
+        self.link.leave();
+        // Explicitly, because a child made by a raw `clone` may share the file description.
+        let _ = self.locks.unlock(OWNER_BYTE);
+        sweep::sweep_after_end(&self.link.name().namespace(), self.id);
+    }
+}
+
 impl Drop for OwnerControl {
     fn drop(&mut self) {
+        if !self.link.is_ours() {
+            // It was left to its readers.
+            return;
+        }
         self.view.header().state.store(CLOSED, Ordering::Release);
         // Before the lock is released, or a sweep takes the object for a dead owner's.
         self.link.remove();

@@ -13,7 +13,7 @@ use crate::owner::control::{Numbered, OwnerControl};
 use crate::owner::limits::{
     class_of, range, AllocError, AllocErrorKind, Limits, ShareError, Tuning, LONGEST, MIN_SIZE,
 };
-use crate::owner::pool::{Counters, Pool, Reservation, Stats};
+use crate::owner::pool::{Counters, Opened, Pool, Reservation, Stats};
 use crate::owner::waiting::{Delivery, Ticket};
 use crate::protocol::control::{control_size, MAX_RECORDS};
 use crate::protocol::ids::{control_name, PeerId, ProviderId};
@@ -29,9 +29,13 @@ use std::time::Duration;
 
 /// Allocates messages in shared memory. Share one by reference or in an `Arc`.
 ///
-/// Dropping it returns idle memory to the system; buffers and peers' mappings stay valid.
+/// Dropping it, and the last of its senders and publishers, returns idle memory to the system. Buffers
+/// and peers' mappings stay valid. What was sent or granted still arrives, as after the death of the
+/// process: the segments stay until the last reader has finished. If that reader belongs to another
+/// user, a [sweep](Self::sweep) of this user removes them.
 pub struct Provider {
     pool: Arc<Pool>,
+    opened: Arc<Opened>,
     max_alloc: usize,
     names: Namespace,
 }
@@ -41,6 +45,7 @@ impl Provider {
         Self {
             max_alloc: pool.limits.max_alloc,
             names,
+            opened: Opened::new(pool.clone()),
             pool,
         }
     }
@@ -51,6 +56,11 @@ impl Provider {
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    /// For a sender or publisher, which keeps the pool open.
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
     }
 
     /// The largest alignment that [`alloc_layout`](Self::alloc_layout) supports, in bytes.
@@ -284,8 +294,8 @@ impl Provider {
 impl Drop for Provider {
     fn drop(&mut self) {
         if self.pool.is_ours() {
-            self.pool.close();
-            event!(info, provider = %self.id(), "provider closed");
+            // A sender or publisher may keep the pool open, but no request is left to wait.
+            self.pool.waiting.close(&self.pool);
         } else {
             // A forked child owns nothing (D11), so its copy of the pool is never dropped.
             std::mem::forget(self.pool.clone());

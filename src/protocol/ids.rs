@@ -131,6 +131,24 @@ pub(crate) fn segment_name(names: &Namespace, provider: ProviderId, serial: u64)
     names.file(&Object::Segment(provider, serial).file(names.prefix()))
 }
 
+/// The name of a connection: of a publisher's receiver, or of a channel that has ended and is still
+/// being read.
+pub(crate) fn connection_name(names: &Namespace, channel: &str, id: u64) -> Name {
+    names.file(&Object::Branch(channel, id).file(names.prefix()))
+}
+
+/// Returns a new name for a channel's object, by which sweeps find its receiver while another
+/// channel may have the object's name. `None` if the object is no channel, or without random numbers.
+pub(crate) fn name_while_read(channel: &Name) -> Option<Name> {
+    let names = channel.namespace();
+    let file = channel.as_path().file_name()?.to_str()?;
+    let Some((_, Object::Channel(channel))) = parse(file) else {
+        return None;
+    };
+    let id = getrandom::u64().ok()?;
+    Some(connection_name(&names, channel, id))
+}
+
 pub(crate) fn parse(file: &str) -> Option<(&str, Object<'_>)> {
     let mut parts = file.split('.');
     let (prefix, owner, last) = (parts.next()?, parts.next()?, parts.next()?);

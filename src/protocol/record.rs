@@ -107,8 +107,25 @@ pub(crate) struct Record {
 pub(crate) const OFFSETS: &[(&str, usize)] =
     offsets!(Record: generation lanes segment index offset len);
 
+/// The size of a record in bytes.
+pub(crate) const RECORD_SIZE: usize = 128;
+
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(std::mem::size_of::<Record>() == 128 && PEERS / LANES * 8 == 64);
+const _: () = assert!(std::mem::size_of::<Record>() == RECORD_SIZE && PEERS / LANES * 8 == 64);
+
+/// Returns the peers, one bit per slot, that have a pending grant in a copy of a record.
+pub(crate) fn pending_grants(record: &[u8]) -> u64 {
+    let lanes = record.iter().skip(LANES_OFFSET).take(PEERS);
+    let mut slots = 0;
+    for (slot, &lane) in lanes.enumerate() {
+        if u64::from(lane) >= GRANT {
+            slots |= 1 << slot;
+        }
+    }
+    slots
+}
+
+const LANES_OFFSET: usize = std::mem::size_of::<u64>();
 
 #[inline]
 fn is_published(generation: u64) -> bool {

@@ -13,33 +13,54 @@
 //! A segment without a control object also belongs to a dead owner. [`remove_dead`] removes
 //! channels and branches.
 //!
+//! # How an owner ends
+//!
+//! There is one way. An owner that is killed leaves all its objects. One that ends in order, with its
+//! last provider, sender or publisher, does the same if a message may still have to be read: if a
+//! buffer is on loan to a receiver, or leased or granted to a peer (the owner knows these from
+//! private memory). Then
+//!
+//! 1. it closes its channels, and gives a pair's object that is still read the name of a connection
+//!    ([`name_while_read`]), so that a successor can use the channel's name;
+//! 2. it keeps the segments and the control object linked, and releases its lock;
+//! 3. it sweeps what it left ([`sweep_after_end`]), as a last reader does.
+//!
+//! Only in this order: an owner that looked for readers while it had the lock might find one that,
+//! releasing its own lock, found the owner alive. Then neither would remove anything. If no message is
+//! left to read, no reader needs the objects, and the owner unlinks them itself.
+//!
 //! # When an object is removed
 //!
 //! Readers hold locks: a *receiver* on its channel's object and a *peer* on the control object,
 //! until the last message is dropped too. A receiver may still have to map segments with messages
-//! for it.
+//! for it, and so does a peer with a *pending grant*: one that it has not taken up.
 //!
 //! | the owner | its readers | is removed by |
 //! |---|---|---|
 //! | is alive | | the owner only |
-//! | is dead | a receiver is alive | nothing, except its channel's object, by a successor under that name |
-//! | is dead | the last one has just released its lock | that reader ([`sweep_after_reading`]), or any [`sweep`] |
-//! | is dead | only peers, or none | any [`sweep`] |
+//! | has ended | a receiver is alive, or a peer with a pending grant | nothing; a successor that needs the name of a pair's object [renames](name_while_read) it |
+//! | has ended | the last one has just released its lock | that reader ([`sweep_after_reading`]), or any [`sweep`] |
+//! | has ended | only peers without pending grants, or none | any [`sweep`] |
 //!
-//! A sweep runs in the next `build` with the prefix, on request, and when memory is short.
+//! A sweep runs in the next `build` with the prefix, on request, when memory is short, and at an
+//! owner's end. A reader of another user cannot remove the owner's objects: they wait for a sweep of
+//! the owner's user. A pair that no receiver has opened cannot be opened after its sender's end; every
+//! end discards its messages.
 //!
 //! # The last reader is always detected
 //!
-//! Each reader releases its own lock first and then tests those of the others. Of two that do so
-//! concurrently, at least one finds no other. If both do, they sweep side by side.
+//! Each reader, and each owner that ends, releases its own lock first and then tests those of the
+//! others. Of two that do so concurrently, at least one finds no other. If both do, they sweep side by
+//! side. A successor that renames a pair's object holds its lock meanwhile, so it looks once more for
+//! the receiver after it has released that ([`remove_or_rename_dead`]).
 //!
-//! The kernel rings for a dead sender some time before it releases the process's locks. A receiver
-//! that is dropped in between waits for the release, [`TEARDOWN`] at most.
+//! The kernel notifies receivers of a sender's death some time before it releases the process's locks.
+//! A receiver that is dropped in between waits for the release, [`TEARDOWN`] at most.
 //!
 //! # Killed at any instruction
 //!
-//! A killed reader or sweep leaves objects but no lock, for the last other reader or the next
-//! sweep.
+//! A killed reader, sweep or successor leaves objects but no lock, for the last other reader or the
+//! next sweep. An object has one of its two names at any time: the rename is one system call.
 //!
 //! # Never touched
 //!
@@ -53,15 +74,15 @@ use crate::error::OsError;
 use crate::os::futex::Deadline;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
-use crate::os::name::{Name, Namespace};
+use crate::os::name::{inode, Name, Namespace};
 use crate::os::posix::{admits_others, check_file_size, effective_uid, has_heap, page_size, PAGE};
 use crate::os::segment::{check_regular, Locked, ObjectError, Segment};
 use crate::protocol::control::{
     peer_byte, CHANNEL_MAGIC, CLOSED, MAGIC, NO_SEGMENTS, OWNER_BYTE, PROVIDER_OFFSET,
     RECEIVER_BYTE, SEGMENTS_OFFSET, STATE_OFFSET,
 };
-use crate::protocol::ids::{control_name, parse, Object, ProviderId};
-use crate::protocol::record::PEERS;
+use crate::protocol::ids::{control_name, name_while_read, parse, Object, ProviderId};
+use crate::protocol::record::{pending_grants, PEERS, RECORD_SIZE};
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
 use std::ops::Add;
@@ -101,7 +122,7 @@ impl Add for Swept {
 impl Swept {
     fn remove_channels(&mut self, names: &Namespace, uid: u32) -> Result<(), OsError> {
         for channel in channels(names)? {
-            if let Ok(Removal::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC, true)
+            if let Ok(Removal::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC)
             {
                 self.objects += 1;
                 self.bytes += bytes;
@@ -122,8 +143,26 @@ impl Swept {
     }
 }
 
+/// The owners whose objects a sweep removes.
+#[derive(Clone, Copy)]
+enum Scope {
+    /// Every owner that has ended.
+    All,
+    /// This one, of which the caller is a part.
+    Own(ProviderId),
+    /// This one, unless a peer is connected: it may be attaching to a message.
+    WithoutPeers(ProviderId),
+}
+
 pub(crate) fn sweep(names: &Namespace) -> Result<Swept, OsError> {
-    sweep_of(names, None)
+    sweep_of(names, Scope::All)
+}
+
+/// The caller is an owner that has ended, and has released its lock. Runs in drops, like
+/// [`sweep_after_reading`].
+pub(crate) fn sweep_after_end(names: &Namespace, provider: ProviderId) {
+    // What cannot be removed now is left to the last reader, or to the next sweep.
+    let _ = sweep_of(names, Scope::Own(provider));
 }
 
 /// The caller was a reader, and has released its lock. Runs in drops, which must not need memory
@@ -142,7 +181,7 @@ pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patie
         }
     }
     // What cannot be removed now is left to the next sweep.
-    let _ = sweep_of(names, Some(provider));
+    let _ = sweep_of(names, Scope::WithoutPeers(provider));
 }
 
 /// If memory is short, sweeps and tries again.
@@ -161,8 +200,7 @@ pub(crate) fn create_locked(
     }
 }
 
-/// Of all dead owners, or of one if no reader is left.
-fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsError> {
+fn sweep_of(names: &Namespace, scope: Scope) -> Result<Swept, OsError> {
     if !has_heap(HEAP) {
         let source = io::Error::from_raw_os_error(libc::ENOMEM);
         return Err(OsError::new(
@@ -177,9 +215,9 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
     let mut swept = Swept::default();
     swept.remove_channels(names, uid)?;
     let before = swept.objects;
-    let providers: BTreeSet<ProviderId> = match only {
-        Some(provider) => BTreeSet::from([provider]),
-        None => objects(names)?
+    let providers: BTreeSet<ProviderId> = match scope {
+        Scope::Own(provider) | Scope::WithoutPeers(provider) => BTreeSet::from([provider]),
+        Scope::All => objects(names)?
             .into_iter()
             .map(|(provider, ..)| provider)
             .collect(),
@@ -191,14 +229,18 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
             Ok(Owner::Gone) => None,
             Ok(Owner::Alive) | Err(_) => continue,
         };
-        // Only now that the owner is known to be dead: no further receiver can connect.
-        let has_peers = only.is_some() && lock.as_ref().is_some_and(has_peers);
+        // Only now that the owner is known to have ended: no further reader can connect.
+        let is_for_peers = match (&lock, scope) {
+            (None, _) => false,
+            (Some(control), Scope::WithoutPeers(_)) => has_peers(control),
+            (Some(control), Scope::All | Scope::Own(_)) => has_pending_grants(control),
+        };
         let reader = if lock.as_ref().is_some_and(has_other_users) {
             None
         } else {
             Some(uid)
         };
-        if has_peers
+        if is_for_peers
             || channels(names)?
                 .iter()
                 .any(|channel| is_read(channel, provider, reader))
@@ -214,8 +256,11 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
         for (.., segment) in objects(names)?.into_iter().filter(is_its_segment) {
             swept.remove(&segment, |metadata| is_segment(metadata, uid));
         }
-        if lock.is_some() {
-            swept.remove(&control_name(names, provider), |_| true);
+        if let Some(control) = &lock {
+            let its = inode(control.file()).ok();
+            swept.remove(&control_name(names, provider), |found| {
+                Some((found.dev(), found.ino())) == its
+            });
         }
     }
     if swept.objects > before {
@@ -253,6 +298,19 @@ fn channels(names: &Namespace) -> Result<Vec<Name>, OsError> {
         matches!(object, Object::Channel(_) | Object::Branch(..)).then_some(())
     };
     list(names, is_channel).map(|found| found.into_iter().map(|((), name)| name).collect())
+}
+
+/// Removes the connections of a channel that no receiver reads, for the channel's publisher.
+pub(crate) fn remove_connections(names: &Namespace, channel: &str) -> Result<(), OsError> {
+    let its = |object: Object<'_>| match object {
+        Object::Branch(of, _) if of == channel => Some(()),
+        _ => None,
+    };
+    for ((), name) in list(names, its)? {
+        // If this fails, a sweep does it.
+        let _ = remove_dead(&name, effective_uid(), CHANNEL_MAGIC);
+    }
+    Ok(())
 }
 
 fn list<T>(
@@ -343,6 +401,37 @@ fn has_peers(control: &LockFile) -> bool {
     (0..PEERS).any(|slot| control.is_locked(peer_byte(slot)))
 }
 
+/// Returns `true` if a living peer has a grant that it has not taken up. Reads the file, without
+/// mapping it: another process may truncate it.
+fn has_pending_grants(control: &LockFile) -> bool {
+    const CHUNK: usize = 512 * RECORD_SIZE;
+    let mut records = Vec::new();
+    if records.try_reserve_exact(CHUNK).is_err() {
+        // They are left to the next sweep.
+        return true;
+    }
+    records.resize(CHUNK, 0);
+    let mut offset = PAGE as u64;
+    let mut slots = 0;
+    loop {
+        match control.file().read_at(&mut records, offset) {
+            Ok(0) => break,
+            Ok(len) => {
+                for record in records[..len].chunks_exact(RECORD_SIZE) {
+                    slots |= pending_grants(record);
+                }
+                // A file that changes its length meanwhile is damaged. A part of a record is not one.
+                offset += (len - len % RECORD_SIZE) as u64;
+                if len < RECORD_SIZE {
+                    break;
+                }
+            }
+            Err(_) => return true,
+        }
+    }
+    (0..PEERS).any(|slot| slots >> slot & 1 != 0 && control.is_locked(peer_byte(slot)))
+}
+
 /// Returns `true` if receivers may belong to other users, which own their branches.
 fn has_other_users(control: &LockFile) -> bool {
     control
@@ -360,42 +449,68 @@ pub(crate) enum Removal {
     Gone,
     /// Its creator is alive, or another process is removing it.
     Locked,
-    /// A channel whose receiver is alive and may not have received everything.
+    /// A channel whose receiver is alive and may not have received everything. It keeps its name, or
+    /// has been renamed.
     Read,
     /// It begins with neither `magic` nor (unfinished) zero, or it has another name.
     NotOurs,
 }
 
-/// Removes an object whose creator is dead. Another process may reuse the name at once, so this
-/// takes the exclusive lock, and unlinks the name only if the object is still linked then.
-pub(crate) fn remove_dead(
+/// Removes an object whose creator has ended, unless a receiver still reads it.
+pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64) -> Result<Removal, ObjectError> {
+    remove_if(name, uid, magic, None)
+}
+
+/// Frees the name of a channel whose creator has ended: removes the object, or renames it if a
+/// receiver still reads it.
+pub(crate) fn remove_or_rename_dead(
     name: &Name,
     uid: u32,
     magic: u64,
-    or_read: bool,
+) -> Result<Removal, ObjectError> {
+    let renamed = name_while_read(name);
+    let removal = remove_if(name, uid, magic, renamed.as_ref())?;
+    if let (Removal::Read, Some(renamed)) = (&removal, renamed) {
+        // The receiver may have ended meanwhile, and found the object locked. This time the object is
+        // locked only if the receiver has ended.
+        let _ = remove_if(&renamed, uid, magic, None);
+    }
+    Ok(removal)
+}
+
+/// Removes an object whose creator has ended. One that is still read gets the name `renamed`, or
+/// keeps its own. Another process may reuse the name at once, so this takes the exclusive lock, and
+/// changes the name only if it still refers to the object then.
+fn remove_if(
+    name: &Name,
+    uid: u32,
+    magic: u64,
+    renamed: Option<&Name>,
 ) -> Result<Removal, ObjectError> {
     let failed = |call| move |error| name.error(call, 0, error);
     let locks = match open(name, uid) {
         Err(missing) if missing.is_missing() => return Ok(Removal::Gone),
         result => result?,
     };
-    let is_read = || or_read && locks.is_locked(RECEIVER_BYTE);
     // First without the lock: a receiver that is dropped right now must be able to take it.
-    if is_read() {
+    if renamed.is_none() && locks.is_locked(RECEIVER_BYTE) {
         return Ok(Removal::Read);
     }
     if !locks.try_lock(OWNER_BYTE).map_err(failed(LOCK))? {
         return Ok(Removal::Locked);
     }
     let metadata = locks.file().metadata().map_err(failed("fstat"))?;
-    // Another process has unlinked it with the lock.
-    if metadata.nlink() == 0 {
+    if !name.is_of((metadata.dev(), metadata.ino())) {
+        // Another process has unlinked or renamed it.
         return Ok(Removal::Gone);
     }
     if !is_object(locks.file(), magic).map_err(failed("pread"))? {
         return Ok(Removal::NotOurs);
     }
-    if is_read() {
+    if locks.is_locked(RECEIVER_BYTE) {
+        if let Some(renamed) = renamed {
+            name.rename(renamed).map_err(failed("rename"))?;
+        }
         return Ok(Removal::Read);
     }
     name.unlink().map_err(failed("unlink"))?;

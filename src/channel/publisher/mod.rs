@@ -52,11 +52,10 @@ use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};
 use crate::owner::buf::ShmBuf;
-use crate::owner::pool::Pool;
+use crate::owner::pool::{Opened, Pool};
 use crate::owner::provider::Provider;
-use crate::protocol::control::CHANNEL_MAGIC;
 use crate::protocol::ids::ProviderId;
-use crate::protocol::sweep::remove_dead;
+use crate::protocol::sweep;
 use crate::sync::{fence, Ordering};
 use outlet::{Limit, Outcome, Outlet};
 use std::collections::VecDeque;
@@ -125,6 +124,8 @@ pub struct Publisher {
     max_bytes: usize,
     serves_joins: bool,
     spin: Duration,
+    /// Dropped after the outlets and the history.
+    _opened: Arc<Opened>,
 }
 
 enum Kept {
@@ -829,21 +830,22 @@ impl Drop for Publisher {
             // C2
             self.outlets.iter().for_each(|outlet| outlet.branch.close());
             // A drop must not need memory: without heap, receivers find the lock free.
-            let meeting = Some(self.meeting.clone()).filter(|_| has_heap(HEAP));
-            for (seat, id) in meeting
-                .iter()
-                .flat_map(Meeting::announced)
-                .filter(|&(_, id)| id != 0)
-            {
-                let name = layout::branch_name(&self.names, &self.channel, id);
-                if id != self.seen[seat.at()] {
-                    // C3
-                    let found = self.find(seat, &name).ok().flatten();
-                    found.iter().for_each(|(object, _)| object.close());
-                }
-                // A living receiver holds its branch's lock.
-                let _ = remove_dead(&name, effective_uid(), CHANNEL_MAGIC, true);
+            if !has_heap(HEAP) {
+                return;
             }
+            for (seat, id) in self.meeting.announced() {
+                if id == 0 || id == self.seen[seat.at()] {
+                    continue;
+                }
+                // C3
+                let name = layout::branch_name(&self.names, &self.channel, id);
+                if let Ok(Some((object, _))) = self.find(seat, &name) {
+                    object.close();
+                }
+            }
+            // C4. Also of receivers that were killed before they announced theirs. A living receiver
+            // holds its branch's lock. If this fails, a sweep does it.
+            let _ = sweep::remove_connections(&self.names, &self.channel);
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::protocol::ids::ProviderId;
 use crate::protocol::memory_bell::MemoryBell;
 use parking_lot::Mutex;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// Classes are counted together by doublings.
@@ -65,6 +65,8 @@ pub(crate) struct Pool {
     source: Box<dyn SegmentFactory>,
     /// `None` if a chunk's readers are counted elsewhere.
     control: Option<OwnerControl>,
+    /// A chunk was destroyed while a reader of unknown lifetime had it, or may still have to map it.
+    is_read: AtomicBool,
 }
 
 #[repr(C, align(64))]
@@ -208,6 +210,7 @@ impl Pool {
             windows: Windows::default(),
             source,
             control,
+            is_read: AtomicBool::new(false),
         })
     }
 
@@ -322,7 +325,36 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.give_memory_back();
-        self.arenas.payloads(|payload| self.unlist_segment(payload));
+        match &self.control {
+            // One way to end (see `sweep`): messages may still have to be read.
+            Some(control) if self.is_read.load(Ordering::Relaxed) => {
+                self.arenas.payloads(|payload| payload.segment().leave());
+                control.leave();
+            }
+            _ => self.arenas.payloads(|payload| self.unlist_segment(payload)),
+        }
+    }
+}
+
+/// The right to use a pool: of its provider, and of each sender and publisher. The pool ends with the
+/// last one, once the buffers that the program still holds have been dropped.
+pub(crate) struct Opened(Arc<Pool>);
+
+impl Opened {
+    pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
+        Arc::new(Self(pool))
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if self.0.is_ours() {
+            self.0.close();
+            event!(info, provider = %self.0.id(), "provider closed");
+        } else {
+            // A forked child owns nothing (D11), so its copy of the pool is never dropped.
+            std::mem::forget(self.0.clone());
+        }
     }
 }
 

@@ -148,6 +148,8 @@ impl Pool {
             // A peer still reads, for an unknown time: neither the record nor the bytes are used
             // again. Dropped before `pool`, so that the last chunk's arena is removed before the
             // control object (see `sweep`).
+            // Relaxed: read in the pool's drop, which the count of its references orders.
+            pool.is_read.store(true, Ordering::Relaxed);
             pool.arenas.mark(&memory, Mark::GivenUp);
             return drop(memory);
         }
