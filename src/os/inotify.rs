@@ -43,11 +43,11 @@ pub(crate) struct Inotify(LockFile);
 
 impl Inotify {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: the call has no pointers.
-        LockFile::open(|| {
+        let file = LockFile::open(|| {
+            // SAFETY: the call has no pointers.
             owned(unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) })
-        })
-        .map(Self)
+        })?;
+        Ok(Self(file))
     }
 
     /// Starts to report the files of a directory. Each directory has one number.
@@ -95,11 +95,11 @@ pub(crate) struct Call(LockFile);
 
 impl Call {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: the call has no pointers.
-        LockFile::open(|| {
+        let file = LockFile::open(|| {
+            // SAFETY: the call has no pointers.
             owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
-        })
-        .map(Self)
+        })?;
+        Ok(Self(file))
     }
 
     pub(crate) fn call(&self) {

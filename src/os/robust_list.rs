@@ -135,10 +135,11 @@ impl Keeper {
         loop {
             let known = KEEPER.load(Ordering::Acquire);
             // SAFETY: null, or a keeper, which is never unmapped.
-            if let Some(keeper) =
-                unsafe { known.as_ref() }.filter(|keeper| keeper.fork_epoch == fork_epoch)
-            {
-                return Ok(keeper);
+            let known_keeper = unsafe { known.as_ref() };
+            if let Some(keeper) = known_keeper {
+                if keeper.fork_epoch == fork_epoch {
+                    return Ok(keeper);
+                }
             }
             let page = Self::in_own_page(fork_epoch)?;
             let new = page.base().cast().as_ptr();

@@ -278,6 +278,7 @@ impl ShmBuf {
     /// Drops the handle, but keeps the bytes for a receiver that may read them for an unknown time.
     pub(crate) fn give_up_to_reader(self) {
         self.chunk().keep_bytes();
+        self.chunk().pool().note_unread();
     }
 
     /// Returns `true` if a peer has a view or a grant of the message, or a channel's receiver holds

@@ -454,6 +454,11 @@ impl Chunk {
         self.is_shared() && self.record().is_some_and(Record::is_leased)
     }
 
+    /// Returns `true` if a peer has a grant of it that it has not taken up.
+    pub(crate) fn is_granted(&self) -> bool {
+        self.record().is_some_and(Record::is_granted)
+    }
+
     /// Keeps the bytes from ever being reused. Relaxed: the caller then drops its handle (Release),
     /// and a caller of [`is_given_up`](Self::is_given_up) has the last one (Acquire), or wants a
     /// snapshot.

@@ -183,6 +183,7 @@ impl Client {
     /// * The errors of [`connect`](Self::connect).
     pub fn attach(&self, descriptor: &Descriptor) -> Result<ShmView, AttachError> {
         self.check_fork()?;
+        let mut is_prepared = descriptor.granted.is_none();
         loop {
             let table = self.table.read();
             let Some(entry) = table.find(descriptor.provider) else {
@@ -190,6 +191,20 @@ impl Client {
                 self.connect(descriptor.provider)?;
                 continue;
             };
+            if !is_prepared {
+                is_prepared = true;
+                // A pending grant keeps the segment of an owner that ends, a lease does not. So the
+                // segment is mapped before the grant is taken up.
+                if let Some(place) = entry.remote.control.granted_place(descriptor.record) {
+                    if entry.segment(place.index, place.segment).is_none() {
+                        let remote = entry.remote.clone();
+                        drop(table);
+                        // If this fails, the attempt below does too, and returns the error.
+                        let _ = self.map(&remote, place);
+                        continue;
+                    }
+                }
+            }
             let (lease, place) = Lease::take(&entry.remote.control, descriptor)?;
             if place.len != descriptor.len {
                 return Err(AttachError::WrongLength {

@@ -11,7 +11,7 @@ use crate::protocol::control::{
     peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
 };
 use crate::protocol::ids::{control_name, PeerId, ProviderId};
-use crate::protocol::record::{Record, PEERS};
+use crate::protocol::record::{Place, Record, PEERS};
 use crate::protocol::slot::{Held, MAX_HELD};
 use crate::protocol::sweep::sweep_after_reading;
 use parking_lot::RwLock;
@@ -172,6 +172,17 @@ impl PeerControl {
     #[inline]
     pub(crate) fn record(&self, index: u32) -> Option<&Record> {
         self.view.record(index)
+    }
+
+    /// Returns the place of a message if this peer has a pending grant of it.
+    pub(crate) fn granted_place(&self, record: u32) -> Option<Place> {
+        let record = self.record(record)?;
+        let (_views, grants) = record.leases(self.slot());
+        if grants == 0 {
+            return None;
+        }
+        let (_generation, place) = record.look();
+        Some(place)
     }
 
     #[inline]

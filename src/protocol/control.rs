@@ -54,6 +54,8 @@ pub(crate) fn peer_byte(slot: usize) -> usize {
 
 pub(crate) const STATE_OFFSET: u64 = 12;
 
+pub(crate) const HIGH_WATER_OFFSET: u64 = 28;
+
 pub(crate) const SEGMENTS_OFFSET: u64 = 32 + (PEERS * size_of::<Epoch>()) as u64;
 
 pub(crate) const NO_SEGMENTS: [u8; ENTRIES * size_of::<u64>()] = [0; ENTRIES * size_of::<u64>()];
@@ -200,8 +202,13 @@ mod tests {
         let offset =
             |name: &str| OFFSETS.iter().find(|(field, _)| *field == name).unwrap().1 as u64;
         assert_eq!(
-            [offset("state"), offset("provider"), offset("segments")],
-            [STATE_OFFSET, PROVIDER_OFFSET, SEGMENTS_OFFSET]
+            ["state", "provider", "high_water", "segments"].map(offset),
+            [
+                STATE_OFFSET,
+                PROVIDER_OFFSET,
+                HIGH_WATER_OFFSET,
+                SEGMENTS_OFFSET
+            ]
         );
         assert_eq!(SEGMENTS_OFFSET + NO_SEGMENTS.len() as u64, offset("quota"));
     }

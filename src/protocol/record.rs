@@ -311,6 +311,13 @@ impl Record {
             })
     }
 
+    /// Returns `true` if a grant is pending.
+    pub(crate) fn is_granted(&self) -> bool {
+        const GRANTS: u64 = u64::from_ne_bytes([0xff - MAX_LEASES as u8; LANES]);
+        let mut lanes = self.lanes.iter();
+        lanes.any(|word| word.load(Ordering::Relaxed) & GRANTS != 0)
+    }
+
     /// Open views, pending grants.
     pub(crate) fn leases(&self, slot: usize) -> (u64, u64) {
         let (word, shift) = lane(slot);

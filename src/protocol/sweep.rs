@@ -17,8 +17,7 @@
 //!
 //! There is one way. An owner that is killed leaves all its objects. One that ends in order, with its
 //! last provider, sender or publisher, does the same if a message may still have to be read: if a
-//! buffer is on loan to a receiver, or leased or granted to a peer (the owner knows these from
-//! private memory). Then
+//! buffer is on loan to a receiver, or granted to a peer that has not taken it up. Then
 //!
 //! 1. it closes its channels, and gives a pair's object that is still read the name of a connection
 //!    ([`name_while_read`]), so that a successor can use the channel's name;
@@ -78,8 +77,8 @@ use crate::os::name::{inode, Name, Namespace};
 use crate::os::posix::{admits_others, check_file_size, effective_uid, has_heap, page_size, PAGE};
 use crate::os::segment::{check_regular, Locked, ObjectError, Segment};
 use crate::protocol::control::{
-    peer_byte, CHANNEL_MAGIC, CLOSED, MAGIC, NO_SEGMENTS, OWNER_BYTE, PROVIDER_OFFSET,
-    RECEIVER_BYTE, SEGMENTS_OFFSET, STATE_OFFSET,
+    peer_byte, CHANNEL_MAGIC, CLOSED, HIGH_WATER_OFFSET, MAGIC, MAX_RECORDS, NO_SEGMENTS,
+    OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE, SEGMENTS_OFFSET, STATE_OFFSET,
 };
 use crate::protocol::ids::{control_name, name_while_read, parse, Object, ProviderId};
 use crate::protocol::record::{pending_grants, PEERS, RECORD_SIZE};
@@ -122,8 +121,7 @@ impl Add for Swept {
 impl Swept {
     fn remove_channels(&mut self, names: &Namespace, uid: u32) -> Result<(), OsError> {
         for channel in channels(names)? {
-            if let Ok(Removal::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC)
-            {
+            if let Ok(Removal::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC) {
                 self.objects += 1;
                 self.bytes += bytes;
             }
@@ -401,32 +399,36 @@ fn has_peers(control: &LockFile) -> bool {
     (0..PEERS).any(|slot| control.is_locked(peer_byte(slot)))
 }
 
-/// Returns `true` if a living peer has a grant that it has not taken up. Reads the file, without
-/// mapping it: another process may truncate it.
+/// Returns `true` if a living peer has a grant that it has not taken up. Reads the records from the
+/// file, without mapping it: another process may truncate it. Bounded, whatever the header says.
 fn has_pending_grants(control: &LockFile) -> bool {
-    const CHUNK: usize = 512 * RECORD_SIZE;
-    let mut records = Vec::new();
-    if records.try_reserve_exact(CHUNK).is_err() {
+    const AT_ONCE: usize = 512 * RECORD_SIZE;
+    let mut high_water = [0; 4];
+    // Shorter: no record was ever used.
+    if control
+        .file()
+        .read_exact_at(&mut high_water, HIGH_WATER_OFFSET)
+        .is_err()
+    {
+        return false;
+    }
+    let used = (u32::from_ne_bytes(high_water) as usize).min(MAX_RECORDS);
+    let mut copy = Vec::new();
+    if copy.try_reserve_exact(AT_ONCE).is_err() {
         // They are left to the next sweep.
         return true;
     }
-    records.resize(CHUNK, 0);
-    let mut offset = PAGE as u64;
+    copy.resize(AT_ONCE, 0);
     let mut slots = 0;
-    loop {
-        match control.file().read_at(&mut records, offset) {
-            Ok(0) => break,
-            Ok(len) => {
-                for record in records[..len].chunks_exact(RECORD_SIZE) {
-                    slots |= pending_grants(record);
-                }
-                // A file that changes its length meanwhile is damaged. A part of a record is not one.
-                offset += (len - len % RECORD_SIZE) as u64;
-                if len < RECORD_SIZE {
-                    break;
-                }
-            }
-            Err(_) => return true,
+    for first in (0..used).step_by(AT_ONCE / RECORD_SIZE) {
+        let part = &mut copy[..AT_ONCE.min((used - first) * RECORD_SIZE)];
+        let offset = (PAGE + first * RECORD_SIZE) as u64;
+        // It fails if the file has been truncated, at the latest by now.
+        if control.file().read_exact_at(part, offset).is_err() {
+            break;
+        }
+        for record in part.chunks_exact(RECORD_SIZE) {
+            slots |= pending_grants(record);
         }
     }
     (0..PEERS).any(|slot| slots >> slot & 1 != 0 && control.is_locked(peer_byte(slot)))

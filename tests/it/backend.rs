@@ -534,10 +534,8 @@ fn forked_child() {
     }
     let mut status = 0;
     // SAFETY: `status` is a valid place to write to.
-    assert_eq!(
-        (unsafe { libc::waitpid(pid, &mut status, 0) }, status),
-        (pid, 0)
-    );
+    let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!((waited, status), (pid, 0));
     assert_eq!((source.files().len(), backend.is_inherited()), (1, false));
     drop((chunk, mapped, backend));
     assert_eq!(source.files(), NONE);

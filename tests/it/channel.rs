@@ -119,6 +119,9 @@ fn unmappable_message() {
     );
     assert_eq!(&receiver.recv().unwrap()[..], b"the next one");
     assert!(!buffer.is_leased(), "what was not received has come back");
+    drop((sender, receiver, buffer, provider));
+    // The link is not the provider's, so its end leaves it.
+    fs::remove_file(&segment).unwrap();
 }
 
 /// A receiver can read a message as a struct.

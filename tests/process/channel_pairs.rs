@@ -42,10 +42,8 @@ fn wait_until_ready<T>(ready: &mut WakeFd, mut poll: impl FnMut(&mut Context<'_>
             revents: 0,
         };
         // SAFETY: one valid element, which lives during the call.
-        assert_eq!(
-            unsafe { libc::poll(&mut polled, 1, FOR_EVER.as_millis() as i32) },
-            1
-        );
+        let count = unsafe { libc::poll(&mut polled, 1, FOR_EVER.as_millis() as i32) };
+        assert_eq!(count, 1);
         assert!(start.elapsed() < FOR_EVER);
     }
 }

@@ -81,18 +81,12 @@ fn forked_child_clears_no_wake_fd() {
             revents: 0,
         };
         // SAFETY: one valid element, which lives during the call.
-        assert_eq!(
-            unsafe { libc::poll(&mut polled, 1, 0) },
-            1,
-            "it is readable at first"
-        );
+        let count = unsafe { libc::poll(&mut polled, 1, 0) };
+        assert_eq!(count, 1, "it is readable at first");
         assert!(ready.poll(|_| Poll::<()>::Pending).is_pending());
         // SAFETY: as above.
-        assert_eq!(
-            unsafe { libc::poll(&mut polled, 1, 0) },
-            0,
-            "the parent's own poll clears it"
-        );
+        let count = unsafe { libc::poll(&mut polled, 1, 0) };
+        assert_eq!(count, 0, "the parent's own poll clears it");
     });
 }
 

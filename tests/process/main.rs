@@ -39,6 +39,7 @@ mod killed_owner;
 mod killed_peer;
 mod loans;
 mod namespaces;
+mod one_end;
 mod pairs;
 mod publisher;
 mod restarts;

@@ -231,9 +231,8 @@ pub(crate) fn give_up_locking_without_limit() -> io::Result<()> {
     // twice.
     let (mut head, mut sets) = ([VERSION, 0], [0_u32; 6]);
     // SAFETY: both point to as many numbers as the kernel writes for this version.
-    check(
-        unsafe { libc::syscall(libc::SYS_capget, head.as_mut_ptr(), sets.as_mut_ptr()) } as c_int,
-    )?;
+    let got = unsafe { libc::syscall(libc::SYS_capget, head.as_mut_ptr(), sets.as_mut_ptr()) };
+    check(got as c_int)?;
     sets[0] &= !(1 << CAP_IPC_LOCK);
     // SAFETY: both point to as many numbers as the kernel reads for this version.
     check(unsafe { libc::syscall(libc::SYS_capset, head.as_ptr(), sets.as_ptr()) } as c_int)

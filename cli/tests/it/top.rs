@@ -216,10 +216,8 @@ impl Screen {
             ws_ypixel: 0,
         };
         // SAFETY: the descriptor is a terminal, and the size outlives the call.
-        assert_eq!(
-            unsafe { libc::ioctl(slave.as_raw_fd(), libc::TIOCSWINSZ, &size) },
-            0
-        );
+        let result = unsafe { libc::ioctl(slave.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+        assert_eq!(result, 0);
         let before = tcgetattr(&slave).unwrap();
         let terminal = || Stdio::from(slave.try_clone().unwrap());
         let mut command = shm_pool(&["--prefix", &names.prefix, "top"]);

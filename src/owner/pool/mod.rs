@@ -65,8 +65,8 @@ pub(crate) struct Pool {
     source: Box<dyn SegmentFactory>,
     /// `None` if a chunk's readers are counted elsewhere.
     control: Option<OwnerControl>,
-    /// A chunk was destroyed while a reader of unknown lifetime had it, or may still have to map it.
-    is_read: AtomicBool,
+    /// A reader may still have to map a chunk that this owner has destroyed.
+    has_unread: AtomicBool,
 }
 
 #[repr(C, align(64))]
@@ -210,7 +210,7 @@ impl Pool {
             windows: Windows::default(),
             source,
             control,
-            is_read: AtomicBool::new(false),
+            has_unread: AtomicBool::new(false),
         })
     }
 
@@ -308,6 +308,13 @@ impl Pool {
         Ok(generation)
     }
 
+    /// Notes that a message is left to a reader that may not have mapped it: then the pool's end leaves
+    /// its segments and its control object too.
+    pub(crate) fn note_unread(&self) {
+        // Relaxed: read in the pool's drop, which the count of its references orders.
+        self.has_unread.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn close(&self) {
         self.waiting.close(self);
         *self.first_share.lock() = true;
@@ -327,7 +334,7 @@ impl Drop for Pool {
         self.give_memory_back();
         match &self.control {
             // One way to end (see `sweep`): messages may still have to be read.
-            Some(control) if self.is_read.load(Ordering::Relaxed) => {
+            Some(control) if self.has_unread.load(Ordering::Relaxed) => {
                 self.arenas.payloads(|payload| payload.segment().leave());
                 control.leave();
             }

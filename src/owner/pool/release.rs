@@ -113,11 +113,16 @@ impl Pool {
     /// Destroys a chunk, once (I6). If a peer leases it, its bytes stay as they are.
     #[cold]
     pub(crate) fn destroy(chunk: OwnedChunk) {
-        let closed = chunk.close().map(OwnedChunk::from).map_err(|leased| {
-            leased.keep_bytes();
-            leased
-        });
-        let (Ok(chunk) | Err(chunk)) = closed;
+        let chunk = match chunk.close() {
+            Ok(closed) => OwnedChunk::from(closed),
+            Err(leased) => {
+                leased.keep_bytes();
+                if leased.is_granted() {
+                    leased.pool().note_unread();
+                }
+                leased
+            }
+        };
         chunk
             .pool()
             .unlist(&mut chunk.pool().registry.lock(), &chunk);
@@ -148,8 +153,6 @@ impl Pool {
             // A peer still reads, for an unknown time: neither the record nor the bytes are used
             // again. Dropped before `pool`, so that the last chunk's arena is removed before the
             // control object (see `sweep`).
-            // Relaxed: read in the pool's drop, which the count of its references orders.
-            pool.is_read.store(true, Ordering::Relaxed);
             pool.arenas.mark(&memory, Mark::GivenUp);
             return drop(memory);
         }

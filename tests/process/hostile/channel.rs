@@ -174,7 +174,7 @@ impl Program {
         });
         drop((first, ends));
         scene.end();
-        outside::assert_nothing_left(prefix);
+        outside::assert_swept(prefix);
     }
 }
 

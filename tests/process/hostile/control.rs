@@ -123,7 +123,7 @@ impl Program {
             world.end(self.provider_goes_first);
         });
         drop(stormed);
-        outside::assert_nothing_left(prefix);
+        outside::assert_swept(prefix);
     }
 }
 

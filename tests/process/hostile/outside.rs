@@ -2,6 +2,7 @@
 //! files.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Files under /dev/shm that start with `prefix` and a dot.
@@ -37,6 +38,29 @@ pub(crate) fn is_mapped(bytes: &[u8], prefix: &str, writable: bool) -> bool {
     mappings(prefix).iter().any(|mapping| {
         mapping.start <= start && end <= mapping.end && (!writable || mapping.is_writable)
     })
+}
+
+/// As [`assert_nothing_left`], after garbage was written. That may make an owner's end leave objects to
+/// a sweep, which leaves those whose header was overwritten.
+pub(crate) fn assert_swept(prefix: &str) {
+    for path in files(prefix) {
+        let magic = if path.extension().is_some_and(|found| found == "ctl") {
+            b"SHMPOOL\0"
+        } else {
+            b"SHMCHAN\0"
+        };
+        let is_segment = path.extension().is_some_and(|found| {
+            let found = found.to_string_lossy();
+            u64::from_str_radix(&found, 16).is_ok()
+        });
+        if !is_segment {
+            let file = fs::OpenOptions::new().write(true).open(&path);
+            file.and_then(|file| file.write_at(magic, 0))
+                .expect("an object");
+        }
+    }
+    shm_pool::Provider::sweep(prefix).expect("/dev/shm can be read");
+    assert_nothing_left(prefix);
 }
 
 /// Panics if anything with this prefix is left: a file, a mapping or an open file.

@@ -116,7 +116,7 @@ impl Program {
             world.end();
         });
         drop(stormed);
-        outside::assert_nothing_left(prefix);
+        outside::assert_swept(prefix);
     }
 }
 

@@ -1,0 +1,347 @@
+//! What was sent or granted arrives however its owner ends, whatever sweeps, and whether or not a
+//! successor has taken the channel's name. Afterwards nothing is left.
+
+use crate::child::{in_small_shm_for, Child};
+use crate::shm::{self, Names};
+use crate::sys::Ending;
+use crate::wire::{Link, Message, FOR_EVER};
+use shm_pool::channel::{ChannelError, Publisher, Receiver, RecvError, Sender};
+use shm_pool::{AttachError, Client, Descriptor, Provider, ShmView, Tuning};
+use std::time::Duration;
+
+const CHANNEL: &str = "c";
+
+const MESSAGES: u64 = 10;
+
+/// As long as an arena, so that each message lies in a segment of its own, which no receiver maps
+/// before it receives the message.
+const LEN: usize = 1_000_000;
+
+/// The ways to send.
+const KINDS: [&str; 3] = ["sender", "publisher", "grants"];
+
+/// `None` is an orderly end: the role returns, and drops what it owns.
+const ENDS: [Option<Ending>; 4] = [
+    None,
+    Some(Ending::Exit),
+    Some(Ending::Abort),
+    Some(Ending::Kill),
+];
+
+fn provider(prefix: &str, len: usize) -> Provider {
+    Provider::builder()
+        .name_prefix(prefix)
+        .max_bytes(16 * len.next_power_of_two())
+        .tuning(Tuning::new().arena_size(len.next_power_of_two()))
+        .build()
+        .unwrap()
+}
+
+role!("ending", ending);
+
+/// The role of an owner that sends by a kind (an argument), and ends as it is asked to.
+fn ending(link: &Link, arguments: &[&str]) {
+    let [prefix, kind, channel, len] = arguments else {
+        panic!("{arguments:?}")
+    };
+    let len = len.parse().unwrap();
+    let provider = provider(prefix, len);
+    let message = |number| shm::message(&provider, len, number);
+    let mut sender = None;
+    let mut publisher = None;
+    match *kind {
+        "sender" => sender = Some(Sender::create(&provider, channel).unwrap()),
+        "publisher" => {
+            let builder = Publisher::builder().max_bytes_per_receiver(usize::MAX);
+            publisher = Some(builder.create(&provider, channel).unwrap());
+        }
+        _ => link.send(&Message::Provider(provider.id())),
+    }
+    if let Some(sender) = &mut sender {
+        link.send(&Message::Done);
+        sender.wait_for_receiver(FOR_EVER).unwrap();
+        for number in 0..MESSAGES {
+            sender.send(message(number)).unwrap();
+        }
+    } else if let Some(publisher) = &mut publisher {
+        link.send(&Message::Done);
+        publisher.wait_for_receivers(1, FOR_EVER).unwrap();
+        for number in 0..MESSAGES {
+            assert_eq!(publisher.send(message(number)).unwrap().receivers, 1);
+        }
+    } else {
+        let Some(Message::Peer(peer)) = link.receive().unwrap() else {
+            panic!("no peer")
+        };
+        for number in 0..MESSAGES {
+            let descriptor = message(number).grant(peer).unwrap();
+            link.send(&Message::Sent(descriptor));
+        }
+    }
+    link.send(&Message::Done);
+    match link.receive().unwrap() {
+        Some(Message::End(how)) => how.end(),
+        Some(Message::Go) => {
+            // In either order: the pool ends with the last of them.
+            drop(provider);
+            drop((sender, publisher));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The other side of an owner.
+enum Reader {
+    Channel(Box<Receiver>),
+    Grants(Client, Vec<Descriptor>),
+}
+
+impl Reader {
+    /// Starts an owner, and receives nothing of what it sends.
+    fn of_new_owner(prefix: &str, kind: &str, channel: &str, len: usize) -> (Child, Self) {
+        let owner = Child::start("ending", &[prefix, kind, channel, &len.to_string()]);
+        let reader = if kind == "grants" {
+            let client = shm::client(prefix);
+            let Message::Provider(id) = owner.hear() else {
+                panic!("no provider")
+            };
+            owner.tell(&Message::Peer(client.connect(id).unwrap()));
+            let descriptors = (0..MESSAGES).map(|_| owner.sent()).collect();
+            Self::Grants(client, descriptors)
+        } else {
+            owner.expect_done();
+            Self::Channel(Box::new(
+                Receiver::open(&shm::client(prefix), channel).unwrap(),
+            ))
+        };
+        owner.expect_done();
+        (owner, reader)
+    }
+
+    /// Receives everything.
+    fn check(&mut self) {
+        match self {
+            Self::Channel(receiver) => {
+                for number in 0..MESSAGES {
+                    let message = receiver.recv_timeout(FOR_EVER).unwrap();
+                    shm::check(&message, number).unwrap();
+                }
+                let end = receiver.recv_timeout(FOR_EVER);
+                assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
+            }
+            Self::Grants(client, descriptors) => {
+                for (descriptor, number) in descriptors.iter().zip(0..) {
+                    let view: ShmView = client.attach(descriptor).unwrap();
+                    shm::check(&view, number).unwrap();
+                }
+                let end = client.attach(&descriptors[0]);
+                assert!(matches!(end, Err(AttachError::NotGranted)), "{end:?}");
+            }
+        }
+    }
+}
+
+fn end(owner: Child, how: Option<Ending>) {
+    match how {
+        Some(Ending::Kill) => owner.kill(),
+        Some(how) => {
+            owner.tell(&Message::End(how));
+            let _ = owner.ended();
+        }
+        None => {
+            owner.tell(&Message::Go);
+            owner.finish();
+        }
+    }
+}
+
+/// What happens between the end of an owner and the first receive.
+#[derive(Clone, Copy, Debug)]
+enum Meanwhile {
+    Nothing,
+    Sweep,
+    Build,
+    LastReaderOfAnotherOwner,
+}
+
+const MEANWHILE: [Meanwhile; 4] = [
+    Meanwhile::Nothing,
+    Meanwhile::Sweep,
+    Meanwhile::Build,
+    Meanwhile::LastReaderOfAnotherOwner,
+];
+
+fn happen(names: &Names, meanwhile: Meanwhile) {
+    match meanwhile {
+        Meanwhile::Nothing => {}
+        Meanwhile::Sweep => {
+            names.sweep();
+        }
+        Meanwhile::Build => drop(provider(names.prefix(), LEN)),
+        Meanwhile::LastReaderOfAnotherOwner => {
+            let (owner, mut reader) = Reader::of_new_owner(names.prefix(), "sender", "other", 5000);
+            end(owner, Some(Ending::Kill));
+            reader.check();
+        }
+    }
+}
+
+fn every_case(kind: &str) {
+    for how in ENDS {
+        for has_successor in [false, true] {
+            for meanwhile in MEANWHILE {
+                eprintln!("{kind}, {how:?}, successor: {has_successor}, {meanwhile:?}");
+                let names = Names::new(&format!("one-end-{kind}"));
+                let (owner, mut reader) = Reader::of_new_owner(names.prefix(), kind, CHANNEL, LEN);
+                end(owner, how);
+                let successor = has_successor.then(|| {
+                    let provider = provider(names.prefix(), LEN);
+                    let sender = if kind == "publisher" {
+                        (None, Some(Publisher::create(&provider, CHANNEL).unwrap()))
+                    } else {
+                        (Some(Sender::create(&provider, CHANNEL).unwrap()), None)
+                    };
+                    (sender, provider)
+                });
+                happen(&names, meanwhile);
+                reader.check();
+                drop(reader);
+                drop(successor);
+                assert_eq!(shm::objects(names.prefix()), [""; 0], "by the last reader");
+            }
+        }
+    }
+}
+
+#[test]
+fn sender_ends() {
+    every_case(KINDS[0]);
+}
+
+#[test]
+fn publisher_ends() {
+    every_case(KINDS[1]);
+}
+
+#[test]
+fn grants_outlive_their_owner() {
+    every_case(KINDS[2]);
+}
+
+role!("ending-reader", reading);
+
+/// The role of a process that reads what an owner has sent it, once it is asked to.
+fn reading(link: &Link, arguments: &[&str]) {
+    let [prefix] = arguments else {
+        panic!("{arguments:?}")
+    };
+    let receiver = Receiver::open(&shm::client(prefix), CHANNEL).unwrap();
+    link.send(&Message::Done);
+    if link.receive().unwrap() == Some(Message::Go) {
+        Reader::Channel(Box::new(receiver)).check();
+    }
+    link.send(&Message::Done);
+}
+
+/// A stopped receiver gets everything once it continues; a killed one leaves everything to a sweep.
+#[test]
+fn stopped_and_killed_receivers() {
+    for kind in ["sender", "publisher"] {
+        for how in ENDS {
+            for is_killed in [false, true] {
+                let names = Names::new(&format!("one-end-{kind}-elsewhere"));
+                let len = LEN.to_string();
+                let owner = Child::start("ending", &[names.prefix(), kind, CHANNEL, &len]);
+                owner.expect_done();
+                let reader = Child::start_ready("ending-reader", &[names.prefix()]);
+                owner.expect_done();
+                reader.stop();
+                end(owner, how);
+                // At most the object where receivers of a killed publisher have joined.
+                assert!(names.sweep() <= 1, "{kind}, {how:?}: it has a reader");
+                if is_killed {
+                    reader.kill();
+                    assert_ne!(names.sweep(), 0, "{kind}, {how:?}: it has none");
+                } else {
+                    reader.signal(libc::SIGCONT);
+                    reader.tell(&Message::Go);
+                    reader.expect_done();
+                    reader.shut_down();
+                }
+                assert_eq!(shm::objects(names.prefix()), [""; 0], "{kind}, {how:?}");
+            }
+        }
+    }
+}
+
+/// A shortage of memory takes no message either.
+#[test]
+fn shortage_takes_no_message() {
+    for kind in KINDS {
+        in_small_shm_for(kind, |prefix| {
+            let (owner, mut reader) = Reader::of_new_owner(prefix, kind, CHANNEL, 100_000);
+            end(owner, None);
+            let successor = Provider::builder()
+                .name_prefix(prefix)
+                .max_bytes(64 << 20)
+                .build()
+                .unwrap();
+            let _sender = Sender::create(&successor, CHANNEL).unwrap();
+            let mut kept = Vec::new();
+            while let Ok(buffer) = successor.alloc(64 << 10) {
+                kept.push(buffer);
+            }
+            reader.check();
+        });
+    }
+}
+
+/// A pair that no receiver has opened ends with its sender, in every way.
+#[test]
+fn unopened_pair_is_discarded() {
+    let names = Names::new("one-end-unopened");
+    let len = LEN.to_string();
+    let owner = Child::start_ready("ending", &[names.prefix(), "sender", CHANNEL, &len]);
+    owner.kill();
+    let opened = Receiver::open(&names.client(), CHANNEL);
+    assert!(
+        matches!(opened, Err(ChannelError::Closed { .. })),
+        "{opened:?}"
+    );
+    names.sweep();
+    assert_eq!(shm::objects(names.prefix()), [""; 0]);
+
+    let provider = provider(names.prefix(), LEN);
+    let mut sender = Sender::create(&provider, CHANNEL).unwrap();
+    sender.send(shm::message(&provider, LEN, 1)).unwrap();
+    drop(sender);
+    assert_eq!(provider.stats().bytes_leased, 0);
+    drop(provider);
+    assert_eq!(shm::objects(names.prefix()), [""; 0]);
+}
+
+/// The pool ends with the last provider, sender or publisher: a sender sends on without its provider,
+/// and what it has sent arrives after both have ended.
+#[test]
+fn sender_outlives_its_provider() {
+    let names = Names::new("one-end-order");
+    let provider = provider(names.prefix(), LEN);
+    let buffers: Vec<_> = (0..3)
+        .map(|number| shm::message(&provider, LEN, number))
+        .collect();
+    let mut sender = Sender::create(&provider, CHANNEL).unwrap();
+    let mut receiver = Receiver::open(&names.client(), CHANNEL).unwrap();
+    drop(provider);
+    for buffer in buffers {
+        sender.send(buffer).unwrap();
+    }
+    drop(sender);
+    for number in 0..3 {
+        let message = receiver.recv_timeout(Duration::ZERO).unwrap();
+        shm::check(&message, number).unwrap();
+    }
+    let end = receiver.recv();
+    assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
+    drop(receiver);
+    assert_eq!(shm::objects(names.prefix()), [""; 0]);
+}
