@@ -87,7 +87,7 @@ fn publish() -> Fallible {
             .try_for_each(|sensor| sensor.join().expect("no panic"))?;
         watched
     })?;
-    camera.wait_until_received(PATIENCE)?; // otherwise messages would be lost with the publishers
+    camera.wait_until_received(PATIENCE)?;
     imu.wait_until_received(PATIENCE)?;
     drop((camera, imu));
     assert_eq!(

@@ -870,8 +870,8 @@ enum shm_pool_status shm_pool_sender_send_bytes(struct shm_pool_sender *sender,
 enum shm_pool_status shm_pool_sender_wait_for_receiver(struct shm_pool_sender *sender,
                                                        uint64_t timeout_ns);
 
-// Waits until the receiver has received everything and asked for more. Then sender and provider can be
-// destroyed without losing a message.
+// Waits until the receiver has received everything and asked for more. What was sent arrives without
+// this call, too, also if the process exits without destroying the sender.
 //
 // Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_sender_wait_until_received(struct shm_pool_sender *sender,
@@ -957,8 +957,8 @@ enum shm_pool_status shm_pool_publisher_wait_for_receivers(struct shm_pool_publi
                                                            size_t count,
                                                            uint64_t timeout_ns);
 
-// Waits until all connected receivers have received everything. Then publisher and provider can be
-// destroyed without losing a message.
+// Waits until all connected receivers have received everything. What was sent arrives without this
+// call, too, also if the process exits without destroying the publisher.
 //
 // Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_publisher_wait_until_received(struct shm_pool_publisher *publisher,

@@ -368,8 +368,8 @@ pub extern "C" fn shm_pool_sender_wait_for_receiver(
     })
 }
 
-/// Waits until the receiver has received everything and asked for more. Then sender and provider can be
-/// destroyed without losing a message.
+/// Waits until the receiver has received everything and asked for more. What was sent arrives without
+/// this call, too, also if the process exits without destroying the sender.
 ///
 /// Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
@@ -585,8 +585,8 @@ pub extern "C" fn shm_pool_publisher_wait_for_receivers(
     })
 }
 
-/// Waits until all connected receivers have received everything. Then publisher and provider can be
-/// destroyed without losing a message.
+/// Waits until all connected receivers have received everything. What was sent arrives without this
+/// call, too, also if the process exits without destroying the publisher.
 ///
 /// Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]

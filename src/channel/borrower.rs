@@ -219,7 +219,7 @@ impl MappedSegments {
             Some(at) => self.known[..=at].rotate_right(1),
             None => {
                 let mapping = self.map(serial)?;
-                self.let_go(is_sender_there);
+                self.unmap_destroyed(is_sender_there);
                 // Messages being read keep their segment mapped.
                 self.known.truncate(MAX_MAPPED - 1);
                 let mapped = Owned::new(Mapped {
@@ -278,23 +278,28 @@ impl MappedSegments {
             };
         }
         self.known.append(&mut new);
-        self.let_go(is_sender_there);
+        self.unmap_destroyed(is_sender_there);
         self.known.truncate(MAX_MAPPED);
         Ok(present)
     }
 
-    /// Releases segments that a living owner has destroyed, in which no sent message lies. (A dead
-    /// owner's names may be swept before its last messages are received.)
-    fn let_go(&mut self, is_sender_there: impl Fn() -> bool) {
-        let gone: Vec<u64> = self
-            .known
-            .iter()
-            .map(|mapped| mapped.serial)
-            .filter(|&serial| !self.name(serial).exists())
-            .collect();
-        // Last: an owner alive now was alive when its names were looked up.
-        if !gone.is_empty() && is_sender_there() {
-            self.known.retain(|mapped| !gone.contains(&mapped.serial));
+    /// Unmaps segments that a living owner has destroyed, in which no sent message lies. (A sweep
+    /// unlists an ended owner's segments, perhaps before its last messages are received.)
+    ///
+    /// The control page lists the segments that exist. A name may be missing for other reasons, for
+    /// example a cleaner that has removed it, and then a segment could not be mapped again. Names are
+    /// asked only if the provider does not admit this user to the page.
+    fn unmap_destroyed(&mut self, is_sender_there: impl Fn() -> bool) {
+        let exists = |serial| match &self.borrower.memory {
+            Some(control) => control.segments().any(|(_, listed)| listed == serial),
+            None => self.name(serial).exists(),
+        };
+        let serials = self.known.iter().map(|mapped| mapped.serial);
+        let destroyed: Vec<u64> = serials.filter(|&serial| !exists(serial)).collect();
+        // Last: an owner alive now was alive when it listed its segments.
+        if !destroyed.is_empty() && is_sender_there() {
+            self.known
+                .retain(|mapped| !destroyed.contains(&mapped.serial));
         }
     }
 }

@@ -68,11 +68,16 @@
 //!
 //! # When a side closes
 //!
-//! When the sender is dropped, the receiver still gets what was sent, and then
-//! [`RecvError::Disconnected`], with two exceptions: a buffer in a segment that the receiver has
-//! not mapped is lost once both sender *and* provider are dropped, and a channel that no receiver
-//! has opened is removed with its sender. [`Sender::wait_until_received`] and
-//! [`Sender::wait_for_receiver`] avoid both.
+//! What was sent arrives, however the program ends: a sender or publisher may be dropped, with its
+//! provider or before it, and its process may return from `main`, exit, abort or be killed. The
+//! receiver gets what was sent and then [`RecvError::Disconnected`]. No message depends on a call
+//! before the end; [`Sender::wait_until_received`] is for programs that report to someone else that
+//! everything has arrived. One exception: a [`Sender`]'s channel that no receiver has opened is
+//! discarded with its sender, so a program may [wait for one](Sender::wait_for_receiver).
+//!
+//! The pool ends with the last provider, sender or publisher. If messages are unread then, its
+//! segments stay in /dev/shm until the last receiver has finished, which removes them. A receiver of
+//! another user cannot: they wait for a sweep of the owner's user.
 //!
 //! When a receiver is dropped, the messages that it has not received are returned at once, and each
 //! received one when it is dropped, even after sender and provider.
@@ -91,11 +96,12 @@
 //! |---|---|---|
 //! | a receiver | messages, received or not | the owner's pool needs memory and no thread of the dead process can read |
 //! | a receiver of a publisher | its object (`.branch`) | the next receiver takes its seat, the publisher is dropped, or a sweep |
-//! | a sender or publisher | its object (`.channel`) | the next one of its name, the end of its last receiver, or a sweep |
+//! | a sender or publisher | its object (`.channel`) | the next one of its name (a pair's that is still read is renamed, `.branch`), the end of its last receiver, or a sweep |
 //! | the provider's process | its segments and its control object | the last receiver is dropped along with all that it received, or a sweep finds that all were killed |
 //!
-//! Dropping the last receiver or message removes what the dead sender left, and takes up to 100
-//! milliseconds more if the sender's process has not exited yet.
+//! Dropping the last receiver or message removes what the dead sender left. If the kernel has not torn
+//! down the sender's process yet, which takes about a second for 4 GB of private memory, the drop waits
+//! for up to 100 milliseconds, and then leaves the rest to a thread.
 //!
 //! # Restarts
 //!

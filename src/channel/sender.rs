@@ -201,7 +201,7 @@ impl Sender {
     }
 
     /// Blocks until the receiver has received everything and asked for more, for at most `timeout`.
-    /// After that, sender and provider can be dropped without losing a buffer.
+    /// What was sent arrives without this call, too.
     ///
     /// # Errors
     ///

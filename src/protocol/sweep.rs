@@ -54,7 +54,8 @@
 //! the receiver after it has released that ([`remove_or_rename_dead`]).
 //!
 //! The kernel notifies receivers of a sender's death some time before it releases the process's locks.
-//! A receiver that is dropped in between waits for the release, [`TEARDOWN`] at most.
+//! A receiver that is dropped in between waits for the release, [`TEARDOWN`] at most, and then leaves
+//! the wait to a thread.
 //!
 //! # Killed at any instruction
 //!
@@ -74,7 +75,9 @@ use crate::os::futex::Deadline;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{inode, Name, Namespace};
-use crate::os::posix::{admits_others, check_file_size, effective_uid, has_heap, page_size, PAGE};
+use crate::os::posix::{
+    admits_others, check_file_size, effective_uid, has_heap, page_size, start_thread, PAGE,
+};
 use crate::os::segment::{check_regular, Locked, ObjectError, Segment};
 use crate::protocol::control::{
     peer_byte, CHANNEL_MAGIC, CLOSED, HIGH_WATER_OFFSET, MAGIC, MAX_RECORDS, NO_SEGMENTS,
@@ -86,6 +89,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
 use std::ops::Add;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -93,6 +97,14 @@ use std::{io, thread};
 pub(crate) const TEARDOWN: Duration = Duration::from_millis(100);
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+
+/// For a thread that waits for a teardown, which takes about a second for each 4 GB.
+const BETWEEN_LATE_LOOKS: Duration = Duration::from_millis(10);
+
+const LONGEST_TEARDOWN: Duration = Duration::from_secs(60);
+
+/// The threads of a process that wait for a teardown, at most.
+const MAX_WAITING: usize = 4;
 
 /// Enough heap for a sweep, unless there are thousands of names.
 const HEAP: usize = 96 << 10;
@@ -172,7 +184,12 @@ pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patie
     let deadline = Deadline::after(patience);
     loop {
         match lock_dead_owner(names, provider, effective_uid()) {
-            Ok(Owner::Alive) if deadline.is_some_and(Deadline::has_passed) => return,
+            Ok(Owner::Alive) if deadline.is_some_and(Deadline::has_passed) => {
+                if !patience.is_zero() {
+                    sweep_later(names, provider);
+                }
+                return;
+            }
             Ok(Owner::Alive) => thread::sleep(BETWEEN_LOOKS),
             Ok(Owner::Dead(_)) => break,
             Ok(Owner::Gone) | Err(_) => return,
@@ -180,6 +197,37 @@ pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patie
     }
     // What cannot be removed now is left to the next sweep.
     let _ = sweep_of(names, Scope::WithoutPeers(provider));
+}
+
+/// Sweeps what a dying owner has left once the kernel has torn down its process, which takes seconds
+/// for gigabytes of memory. A thread waits for that, since a drop must not. If this process ends before,
+/// or no thread can be started, the objects are left to the next sweep.
+fn sweep_later(names: &Namespace, provider: ProviderId) {
+    static WAITING: AtomicUsize = AtomicUsize::new(0);
+    // Relaxed, here and below: only a count.
+    if WAITING.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        return;
+    }
+    let names = names.clone();
+    let purpose = names.directory().to_string_lossy().into_owned();
+    let started = start_thread("shm_pool-sweep", &purpose, move || {
+        let deadline = Deadline::after(LONGEST_TEARDOWN);
+        while !deadline.is_some_and(Deadline::has_passed) {
+            match lock_dead_owner(&names, provider, effective_uid()) {
+                Ok(Owner::Alive) => thread::sleep(BETWEEN_LATE_LOOKS),
+                Ok(Owner::Dead(_)) => {
+                    let _ = sweep_of(&names, Scope::WithoutPeers(provider));
+                    break;
+                }
+                Ok(Owner::Gone) | Err(_) => break,
+            }
+        }
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    });
+    if started.is_err() {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// If memory is short, sweeps and tries again.

@@ -5,8 +5,11 @@ use crate::fixtures::{
     address, builder, files, holds, mappings, message, open_files, pair, provider, segment,
     unique_prefix, write, Random, NONE,
 };
+use shm_pool::channel::{Publisher, Receiver, Sender};
 use shm_pool::{AttachError, Client, PeerId, Provider, ShmBufMut, Tuning};
+use std::fs;
 use std::hint::spin_loop;
+use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
@@ -571,4 +574,56 @@ fn client_drop_unmaps() {
     assert!(holds(&view, 1));
     drop(view);
     assert_eq!(mappings(&id), 0);
+}
+
+/// Names that a cleaner has removed may be a successor's by now.
+#[test]
+fn end_leaves_successors_objects() {
+    let prefix = unique_prefix("removed-name");
+    let builder = Provider::builder().name_prefix(prefix.clone());
+    let provider = builder.build().unwrap();
+    let client = Client::builder()
+        .name_prefix(prefix.clone())
+        .build()
+        .unwrap();
+    let object = format!("/dev/shm/{prefix}.c.channel");
+    let publisher = Publisher::create(&provider, "c").unwrap();
+    fs::remove_file(&object).unwrap();
+    let sender = Sender::create(&provider, "c").unwrap();
+    drop(publisher);
+    let receiver = Receiver::open(&client, "c").expect("the successor's object");
+    drop((sender, receiver));
+    assert!(!Path::new(&object).exists());
+}
+
+/// A segment whose name a cleaner has removed stays mapped, with the messages that are yet to arrive.
+#[test]
+fn removed_names_lose_no_message() {
+    let prefix = unique_prefix("removed-segment");
+    let provider = Provider::builder()
+        .name_prefix(prefix.clone())
+        .tuning(Tuning::new().arena_size(64 << 10))
+        .build()
+        .unwrap();
+    let client = Client::builder()
+        .name_prefix(prefix.clone())
+        .build()
+        .unwrap();
+    let mut sender = Sender::create(&provider, "c").unwrap();
+    let mut receiver = Receiver::open(&client, "c").unwrap();
+    let early = provider.alloc(5000).unwrap().freeze();
+    sender.send(early.clone()).unwrap();
+    drop(receiver.recv().unwrap());
+    for file in fs::read_dir("/dev/shm").unwrap() {
+        let file = file.unwrap();
+        if file.file_name().to_string_lossy().starts_with(&prefix) {
+            fs::remove_file(file.path()).unwrap();
+        }
+    }
+    let late = provider.alloc(1 << 20).unwrap().freeze();
+    sender.send(late).unwrap();
+    sender.send(early).unwrap();
+    assert_eq!(receiver.recv().unwrap().len(), 1 << 20);
+    assert_eq!(receiver.mapped_segments(), 2);
+    assert_eq!(receiver.recv().unwrap().len(), 5000);
 }

@@ -7,7 +7,8 @@ use crate::sys::Ending;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{ChannelError, Publisher, Receiver, RecvError, Sender};
 use shm_pool::{AttachError, Client, Descriptor, Provider, ShmView, Tuning};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const CHANNEL: &str = "c";
 
@@ -318,6 +319,48 @@ fn unopened_pair_is_discarded() {
     assert_eq!(provider.stats().bytes_leased, 0);
     drop(provider);
     assert_eq!(shm::objects(names.prefix()), [""; 0]);
+}
+
+role!("heavy-owner", heavy);
+
+/// The role of an owner with 4 GiB of private memory, whose process takes long to tear down.
+fn heavy(link: &Link, arguments: &[&str]) {
+    let [prefix] = arguments else {
+        panic!("{arguments:?}")
+    };
+    let mut memory = vec![0_u8; 4 << 30];
+    for page in memory.chunks_mut(4096) {
+        page[0] = 1;
+    }
+    let provider = provider(prefix, LEN);
+    let mut sender = Sender::create(&provider, CHANNEL).unwrap();
+    link.send(&Message::Done);
+    sender.wait_for_receiver(FOR_EVER).unwrap();
+    sender.send(shm::message(&provider, LEN, 1)).unwrap();
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), None);
+    drop(memory);
+}
+
+/// The last reader removes what a killed owner has left, however long its process takes to end.
+#[test]
+fn last_reader_of_a_heavy_owner() {
+    let names = Names::new("one-end-heavy");
+    let owner = Child::start_ready("heavy-owner", &[names.prefix()]);
+    let mut receiver = Receiver::open(&names.client(), CHANNEL).unwrap();
+    owner.expect_done();
+    owner.signal(libc::SIGKILL);
+    let message = receiver.recv_timeout(FOR_EVER).unwrap();
+    shm::check(&message, 1).unwrap();
+    let end = receiver.recv_timeout(FOR_EVER);
+    assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
+    drop((message, receiver));
+    owner.kill();
+    let start = Instant::now();
+    while !shm::objects(names.prefix()).is_empty() {
+        assert!(start.elapsed() < FOR_EVER, "it leaves them");
+        thread::yield_now();
+    }
 }
 
 /// The pool ends with the last provider, sender or publisher: a sender sends on without its provider,
