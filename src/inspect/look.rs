@@ -143,7 +143,10 @@ impl Look {
         if segments.is_empty() && matches!(control, Ok(None)) {
             return None;
         }
-        let is_orphan = is_dead && !self.read.contains(&(prefix.to_owned(), id));
+        // As a sweep decides.
+        let is_granted = peers.iter().any(|peer| peer.is_alive && peer.grants > 0);
+        let is_read = is_granted || self.read.contains(&(prefix.to_owned(), id));
+        let is_orphan = is_dead && !is_read;
         let orphans = if is_orphan {
             its.into_iter().fold(own, Add::add)
         } else {

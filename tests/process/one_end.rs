@@ -6,6 +6,7 @@ use crate::shm::{self, Names};
 use crate::sys::Ending;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{ChannelError, Publisher, Receiver, RecvError, Sender};
+use shm_pool::inspect::Inspector;
 use shm_pool::{AttachError, Client, Descriptor, Provider, ShmView, Tuning};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -195,6 +196,10 @@ fn every_case(kind: &str) {
                 let names = Names::new(&format!("one-end-{kind}"));
                 let (owner, mut reader) = Reader::of_new_owner(names.prefix(), kind, CHANNEL, LEN);
                 end(owner, how);
+                let report = Inspector::new().prefix(names.prefix()).report().unwrap();
+                assert!(!report.providers.is_empty());
+                let is_orphan = report.providers.iter().any(|provider| provider.is_orphan);
+                assert!(!is_orphan, "an inspection agrees with the sweeps");
                 let successor = has_successor.then(|| {
                     let provider = provider(names.prefix(), LEN);
                     let sender = if kind == "publisher" {
