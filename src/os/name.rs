@@ -175,8 +175,12 @@ impl Name {
 
     /// Returns `true` if the name refers to this file.
     pub(crate) fn is_of(&self, inode: Inode) -> bool {
-        let found = fs::symlink_metadata(self.as_path());
-        found.is_ok_and(|found| (found.dev(), found.ino()) == inode)
+        self.inode().is_ok_and(|found| found == inode)
+    }
+
+    fn inode(&self) -> io::Result<Inode> {
+        let found = fs::symlink_metadata(self.as_path())?;
+        Ok((found.dev(), found.ino()))
     }
 
     pub(crate) fn rename(&self, to: &Self) -> io::Result<()> {
@@ -299,8 +303,14 @@ impl Link {
     }
 
     fn may_change(&self) -> bool {
-        let is_ours = self.is_ours() && self.fork_epoch == fork::epoch();
-        is_ours && self.inode.map_or(true, |inode| self.name.is_of(inode))
+        if !self.is_ours() || self.fork_epoch != fork::epoch() {
+            return false;
+        }
+        match (self.inode, self.name.inode()) {
+            (Some(created), Ok(found)) => created == found,
+            // If the system does not tell, it most likely is: names are rarely removed by others.
+            _ => true,
+        }
     }
 }
 

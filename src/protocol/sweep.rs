@@ -76,7 +76,7 @@ use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{inode, Name, Namespace};
 use crate::os::posix::{
-    admits_others, check_file_size, effective_uid, has_heap, page_size, start_thread, PAGE,
+    admits_others, check_file_size, effective_uid, has_heap, page_size, retry, start_thread, PAGE,
 };
 use crate::os::segment::{check_regular, Locked, ObjectError, Segment};
 use crate::protocol::control::{
@@ -453,11 +453,7 @@ fn has_pending_grants(control: &LockFile) -> bool {
     const AT_ONCE: usize = 512 * RECORD_SIZE;
     let mut high_water = [0; 4];
     // Shorter: no record was ever used.
-    if control
-        .file()
-        .read_exact_at(&mut high_water, HIGH_WATER_OFFSET)
-        .is_err()
-    {
+    if !fill_from(control.file(), &mut high_water, HIGH_WATER_OFFSET) {
         return false;
     }
     let used = (u32::from_ne_bytes(high_water) as usize).min(MAX_RECORDS);
@@ -472,7 +468,7 @@ fn has_pending_grants(control: &LockFile) -> bool {
         let part = &mut copy[..AT_ONCE.min((used - first) * RECORD_SIZE)];
         let offset = (PAGE + first * RECORD_SIZE) as u64;
         // It fails if the file has been truncated, at the latest by now.
-        if control.file().read_exact_at(part, offset).is_err() {
+        if !fill_from(control.file(), part, offset) {
             break;
         }
         for record in part.chunks_exact(RECORD_SIZE) {
@@ -480,6 +476,12 @@ fn has_pending_grants(control: &LockFile) -> bool {
         }
     }
     (0..PEERS).any(|slot| slots >> slot & 1 != 0 && control.is_locked(peer_byte(slot)))
+}
+
+/// Returns `false` if the file is shorter, or cannot be read.
+fn fill_from(file: &File, bytes: &mut [u8], offset: u64) -> bool {
+    // A bounded number of times, unlike `read_exact_at`. A file in memory is read in one piece.
+    retry(|| file.read_at(bytes, offset)).is_ok_and(|len| len == bytes.len())
 }
 
 /// Returns `true` if receivers may belong to other users, which own their branches.
