@@ -265,3 +265,38 @@ fn expect_unused(provider: &Provider) {
     let stats = provider.stats();
     assert_eq!((stats.bytes_in_use, stats.bytes_leased), (0, 0));
 }
+
+/// What a program in C or C++ has sent arrives, however it ends.
+#[test]
+fn ends() {
+    let c = Compiler::c().compile("ends", &["tests/ends.c"]);
+    let cpp = Compiler::cpp().compile("ends", &["tests/ends.cpp"]);
+    for (language, program) in [("c", &c), ("cpp", &cpp)] {
+        for kind in ["sender", "publisher"] {
+            for how in ["return", "exit", "abort"] {
+                let prefix = format!("ends-{}-{language}-{kind}-{how}", std::process::id());
+                let mut command = run(program);
+                command.args([&prefix, kind, how]).stdin(Stdio::null());
+                let mut process = Child::start(&*prefix, &mut command).expect("a process");
+                let client = Client::builder().name_prefix(&*prefix).build();
+                let mut receiver = Receiver::builder()
+                    .open_timeout(&client.expect("a client"), "channel", PATIENCE)
+                    .expect("the channel");
+                process.wait().expect("it ends by itself");
+                for number in 0..MESSAGES {
+                    let message = receiver.recv_timeout(PATIENCE).expect("a message");
+                    assert!(is_filled(&message, number), "{prefix}");
+                }
+                let end = receiver.recv_timeout(PATIENCE);
+                assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
+                drop(receiver);
+                let left = fs::read_dir("/dev/shm").expect("a directory").flatten();
+                let left: Vec<_> = left
+                    .map(|entry| entry.file_name())
+                    .filter(|name| name.to_string_lossy().starts_with(&prefix))
+                    .collect();
+                assert!(left.is_empty(), "{left:?}");
+            }
+        }
+    }
+}

@@ -108,6 +108,50 @@ def test_python_publisher_killed(peer, start, python, prefix):
     assert receiver.process.wait(PATIENCE) == 1
 
 
+END = """if True:
+    import os, shm_pool, sys
+    prefix, kind, how = sys.argv[1:]
+    provider = shm_pool.Provider(name_prefix=prefix)
+    if kind == "sender":
+        end = shm_pool.Sender(provider, "ends")
+        end.wait_for_receiver()
+    else:
+        end = shm_pool.Publisher(provider, "ends")
+        end.wait_for_receivers()
+    for number in range(10):
+        with provider.alloc(1_000_000) as buffer:
+            memoryview(buffer)[:] = bytes([number]) * 1_000_000
+            end.send(buffer)
+    match how:
+        case "close":
+            end.close()
+            provider.close()
+        case "return":
+            pass
+        case "sys.exit":
+            sys.exit(0)
+        case "os._exit":
+            os._exit(0)
+        case "abort":
+            os.abort()
+"""
+
+
+@pytest.mark.parametrize("kind", ["sender", "publisher"])
+@pytest.mark.parametrize("how", ["close", "return", "sys.exit", "os._exit", "abort"])
+def test_what_was_sent_arrives(kind, how, python, prefix, client):
+    child = python(END, prefix, kind, how)
+    with Receiver("ends", client, timeout=PATIENCE) as receiver:
+        child.process.wait(PATIENCE)
+        for number in range(10):
+            with receiver.recv(timeout=PATIENCE) as message:
+                assert is_uniform(message)
+                assert memoryview(message)[0] == number
+        with pytest.raises(shm_pool.Disconnected):
+            receiver.recv(timeout=PATIENCE)
+    assert [name for name in os.listdir("/dev/shm") if name.startswith(f"{prefix}.")] == []
+
+
 def test_python_receiver_killed(peer, start, python, prefix, client):
     publisher = start(peer, "publish", prefix, "killed", str(LEN))
     publisher.line()
