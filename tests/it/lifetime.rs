@@ -627,3 +627,20 @@ fn removed_names_lose_no_message() {
     assert_eq!(receiver.mapped_segments(), 2);
     assert_eq!(receiver.recv().unwrap().len(), 5000);
 }
+
+/// A receiver that is killed while it joins may leave a branch that the publisher never learns of.
+#[test]
+fn end_removes_unannounced_branches() {
+    let prefix = unique_prefix("unannounced");
+    let builder = Provider::builder().name_prefix(prefix.clone());
+    let provider = builder.build().unwrap();
+    let publisher = Publisher::create(&provider, "c").unwrap();
+    // As it is before it is locked, and of another channel.
+    let branch = |channel| format!("/dev/shm/{prefix}.{channel}.{:016x}.branch", 7);
+    fs::write(branch("c"), []).unwrap();
+    fs::write(branch("other"), []).unwrap();
+    drop(publisher);
+    let is_there = ["c", "other"].map(|channel| Path::new(&branch(channel)).exists());
+    assert_eq!(is_there, [false, true]);
+    fs::remove_file(branch("other")).unwrap();
+}
