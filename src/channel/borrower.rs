@@ -288,7 +288,7 @@ impl MappedSegments {
     ///
     /// The control page lists the segments that exist. A name may be missing for other reasons, for
     /// example a cleaner that has removed it, and then a segment could not be mapped again. Names are
-    /// asked only if the provider does not admit this user to the page.
+    /// checked only if the provider does not admit this user to the page.
     fn unmap_destroyed(&mut self, is_sender_there: impl Fn() -> bool) {
         let exists = |serial| match &self.borrower.memory {
             Some(control) => control.segments().any(|(_, listed)| listed == serial),

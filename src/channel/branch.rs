@@ -494,7 +494,7 @@ impl Branch {
     }
 
     /// [`close`](Self::close) for a sender, which created the object. While a buffer is on loan, the
-    /// object stays, by another name: sweeps find there that the receiver still reads.
+    /// object stays, by another name, so that sweeps can see that the receiver is still reading.
     pub(super) fn close_pair(&mut self) {
         self.close();
         self.reclaim();

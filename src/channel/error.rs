@@ -322,7 +322,7 @@ pub enum RecvError {
     #[error("the wait timed out: no message arrived")]
     TimedOut,
     /// The sender has closed its end or died, and everything it sent has been received.
-    #[error("the sender has closed or died, and no message of it is left to receive")]
+    #[error("the sender has closed or died, and none of its messages is left to receive")]
     Disconnected,
     /// The publisher has [disconnected](super::Publisher::disconnect) this receiver, perhaps
     /// because it [made no room](super::OnStall::Disconnect). Drop the messages received and the

@@ -77,7 +77,7 @@
 //!
 //! The pool ends with the last provider, sender or publisher. If messages are unread then, its
 //! segments stay in /dev/shm until the last receiver has finished, which removes them. A receiver of
-//! another user cannot: they wait for a sweep of the owner's user.
+//! another user cannot: they wait for a sweep by the owner's user.
 //!
 //! When a receiver is dropped, the messages that it has not received are returned at once, and each
 //! received one when it is dropped, even after sender and provider.

@@ -201,7 +201,7 @@ impl Sender {
     }
 
     /// Blocks until the receiver has received everything and asked for more, for at most `timeout`.
-    /// What was sent arrives without this call, too.
+    /// What was sent arrives even without this call.
     ///
     /// # Errors
     ///

@@ -8,6 +8,7 @@ use crate::os::posix::{
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -178,13 +179,19 @@ impl Name {
         self.inode().is_ok_and(|found| found == inode)
     }
 
+    /// Needs no heap.
     fn inode(&self) -> io::Result<Inode> {
-        let found = fs::symlink_metadata(self.as_path())?;
-        Ok((found.dev(), found.ino()))
+        let mut found = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the name is a NUL-terminated string, and the buffer has the size of a `stat`.
+        check(unsafe { libc::lstat(self.0.as_ptr(), found.as_mut_ptr()) })?;
+        // SAFETY: `lstat` succeeded, so it filled the buffer.
+        let found = unsafe { found.assume_init() };
+        Ok((found.st_dev, found.st_ino))
     }
 
     pub(crate) fn rename(&self, to: &Self) -> io::Result<()> {
-        fs::rename(self.as_path(), to.as_path())
+        // SAFETY: both names are NUL-terminated strings.
+        check(unsafe { libc::rename(self.0.as_ptr(), to.0.as_ptr()) })
     }
 
     pub(crate) fn unlink(&self) -> io::Result<()> {
@@ -244,7 +251,7 @@ impl Name {
 /// an object that takes the name in between is lost.
 pub(crate) struct Link {
     name: Name,
-    /// `None` if the system did not tell.
+    /// `None` if the system could not tell.
     inode: Option<Inode>,
     fork_epoch: u64,
     is_ours: AtomicBool,
@@ -308,7 +315,8 @@ impl Link {
         }
         match (self.inode, self.name.inode()) {
             (Some(created), Ok(found)) => created == found,
-            // If the system does not tell, it most likely is: names are rarely removed by others.
+            (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => false,
+            // If the system cannot tell, it most likely is: names are rarely removed by others.
             _ => true,
         }
     }

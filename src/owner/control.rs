@@ -34,6 +34,7 @@ pub(crate) struct OwnerControl {
     view: View,
     link: Link,
     locks: LockFile,
+    names: Namespace,
     id: ProviderId,
     free_lists: Mutex<FreeLists>,
     /// One per peer slot.
@@ -95,6 +96,7 @@ impl OwnerControl {
             view,
             link,
             locks,
+            names: names.clone(),
             id,
             free_lists,
             gates,
@@ -298,7 +300,7 @@ impl OwnerControl {
         self.view.header().magic.store(MAGIC, Ordering::Relaxed);
         // Explicitly, because a child made by a raw `clone` may share the file description.
         let _ = self.locks.unlock(OWNER_BYTE);
-        sweep::sweep_after_end(&self.link.name().namespace(), self.id);
+        sweep::sweep_after_end(&self.names, self.id);
     }
 }
 

@@ -32,7 +32,7 @@ use std::time::Duration;
 /// Dropping it, and the last of its senders and publishers, returns idle memory to the system. Buffers
 /// and peers' mappings stay valid. What was sent or granted still arrives, as after the death of the
 /// process: the segments stay until the last reader has finished. If that reader belongs to another
-/// user, a [sweep](Self::sweep) of this user removes them.
+/// user, a [sweep](Self::sweep) by this user removes them.
 pub struct Provider {
     pool: Arc<Pool>,
     opened: Arc<Opened>,

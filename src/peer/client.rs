@@ -195,12 +195,12 @@ impl Client {
                 is_prepared = true;
                 // A pending grant keeps the segment of an owner that ends, a lease does not. So the
                 // segment is mapped before the grant is taken up.
-                if let Some(place) = entry.remote.control.granted_place(descriptor.record) {
+                if let Some(place) = entry.remote.control.granted_place(descriptor) {
                     if entry.segment(place.index, place.segment).is_none() {
                         let remote = entry.remote.clone();
                         drop(table);
-                        // If this fails, the attempt below does too, and returns the error.
-                        let _ = self.map(&remote, place);
+                        // On an error, the grant stays pending.
+                        self.map(&remote, place)?;
                         continue;
                     }
                 }
@@ -310,7 +310,8 @@ impl Client {
     }
 
     /// Unmaps segments that their owner has destroyed, and disconnects from providers that have
-    /// closed or died. Views stay valid. Returns the number of mappings dropped.
+    /// closed or died, unless a grant of theirs is pending. Views stay valid. Returns the number of
+    /// mappings dropped.
     pub fn trim(&self) -> usize {
         if self.check_fork().is_err() {
             return 0;

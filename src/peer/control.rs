@@ -10,6 +10,7 @@ use crate::peer::error::AttachError;
 use crate::protocol::control::{
     peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
 };
+use crate::protocol::descriptor::Descriptor;
 use crate::protocol::ids::{control_name, PeerId, ProviderId};
 use crate::protocol::record::{Place, Record, PEERS};
 use crate::protocol::slot::{Held, MAX_HELD};
@@ -175,14 +176,22 @@ impl PeerControl {
     }
 
     /// Returns the place of a message if this peer has a pending grant of it.
-    pub(crate) fn granted_place(&self, record: u32) -> Option<Place> {
-        let record = self.record(record)?;
-        let (_views, grants) = record.leases(self.slot());
-        if grants == 0 {
+    pub(crate) fn granted_place(&self, descriptor: &Descriptor) -> Option<Place> {
+        if descriptor.granted != Some(self.id.slot) {
             return None;
         }
-        let (_generation, place) = record.look();
-        Some(place)
+        let record = self.record(descriptor.record)?;
+        let (_views, grants) = record.leases(self.slot());
+        let (generation, place) = record.look();
+        (grants > 0 && generation == descriptor.generation).then_some(place)
+    }
+
+    fn has_pending_grants(&self) -> bool {
+        let mut records = self.view.records(used(&self.view));
+        records.any(|record| {
+            let (_views, grants) = record.leases(self.slot());
+            grants > 0
+        })
     }
 
     #[inline]
@@ -258,8 +267,9 @@ impl PeerControl {
         self.view.segments()
     }
 
+    /// Returns `true` if the owner has ended and this peer has no grant of it to take up.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.check_owner().is_err()
+        self.check_owner().is_err() && !self.has_pending_grants()
     }
 
     pub(crate) fn check_owner(&self) -> Result<(), AttachError> {

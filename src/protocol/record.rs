@@ -113,6 +113,9 @@ pub(crate) const RECORD_SIZE: usize = 128;
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Record>() == RECORD_SIZE && PEERS / LANES * 8 == 64);
 
+/// A lane is the byte of its slot's number.
+const _: () = assert!(cfg!(target_endian = "little"));
+
 /// Returns the peers, one bit per slot, that have a pending grant in a copy of a record.
 pub(crate) fn pending_grants(record: &[u8]) -> u64 {
     let lanes = record.iter().skip(LANES_OFFSET).take(PEERS);

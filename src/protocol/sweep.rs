@@ -15,7 +15,7 @@
 //!
 //! # How an owner ends
 //!
-//! There is one way. An owner that is killed leaves all its objects. One that ends in order, with its
+//! There is one way. An owner that is killed leaves all its objects. One that ends in an orderly way, with its
 //! last provider, sender or publisher, does the same if a message may still have to be read: if a
 //! buffer is on loan to a receiver, or granted to a peer that has not taken it up. Then
 //!
@@ -42,7 +42,7 @@
 //! | has ended | only peers without pending grants, or none | any [`sweep`] |
 //!
 //! A sweep runs in the next `build` with the prefix, on request, when memory is short, and at an
-//! owner's end. A reader of another user cannot remove the owner's objects: they wait for a sweep of
+//! owner's end. A reader of another user cannot remove the owner's objects: they wait for a sweep by
 //! the owner's user. A pair that no receiver has opened cannot be opened after its sender's end; every
 //! end discards its messages.
 //!
@@ -51,7 +51,9 @@
 //! Each reader, and each owner that ends, releases its own lock first and then tests those of the
 //! others. Of two that do so concurrently, at least one finds no other. If both do, they sweep side by
 //! side. A successor that renames a pair's object holds its lock meanwhile, so it looks once more for
-//! the receiver after it has released that ([`remove_or_rename_dead`]).
+//! the receiver after it has released that ([`remove_or_rename_dead`]). A sweep looks at all channels
+//! twice, because an object that is renamed between the listing and the look is missed once
+//! ([`has_receivers`]).
 //!
 //! The kernel notifies receivers of a sender's death some time before it releases the process's locks.
 //! A receiver that is dropped in between waits for the release, [`TEARDOWN`] at most, and then leaves
@@ -286,11 +288,7 @@ fn sweep_of(names: &Namespace, scope: Scope) -> Result<Swept, OsError> {
         } else {
             Some(uid)
         };
-        if is_for_peers
-            || channels(names)?
-                .iter()
-                .any(|channel| is_read(channel, provider, reader))
-        {
+        if is_for_peers || has_receivers(names, provider, reader)? {
             continue;
         }
         if let Some(control) = &lock {
@@ -452,9 +450,11 @@ fn has_peers(control: &LockFile) -> bool {
 fn has_pending_grants(control: &LockFile) -> bool {
     const AT_ONCE: usize = 512 * RECORD_SIZE;
     let mut high_water = [0; 4];
-    // Shorter: no record was ever used.
-    if !fill_from(control.file(), &mut high_water, HIGH_WATER_OFFSET) {
-        return false;
+    match retry(|| control.file().read_at(&mut high_water, HIGH_WATER_OFFSET)) {
+        Ok(4) => {}
+        // Shorter: no record was ever used.
+        Ok(_) => return false,
+        Err(_) => return true,
     }
     let used = (u32::from_ne_bytes(high_water) as usize).min(MAX_RECORDS);
     let mut copy = Vec::new();
@@ -464,24 +464,24 @@ fn has_pending_grants(control: &LockFile) -> bool {
     }
     copy.resize(AT_ONCE, 0);
     let mut slots = 0;
-    for first in (0..used).step_by(AT_ONCE / RECORD_SIZE) {
-        let part = &mut copy[..AT_ONCE.min((used - first) * RECORD_SIZE)];
-        let offset = (PAGE + first * RECORD_SIZE) as u64;
-        // It fails if the file has been truncated, at the latest by now.
-        if !fill_from(control.file(), part, offset) {
+    let mut read = 0;
+    while read < used {
+        let part = &mut copy[..AT_ONCE.min((used - read) * RECORD_SIZE)];
+        let offset = (PAGE + read * RECORD_SIZE) as u64;
+        // A bounded number of times, unlike `read_exact_at`.
+        let Ok(len) = retry(|| control.file().read_at(part, offset)) else {
+            return true;
+        };
+        // Fewer records than the header says: another process has changed it, or truncated the file.
+        if len < RECORD_SIZE {
             break;
         }
-        for record in part.chunks_exact(RECORD_SIZE) {
+        for record in part[..len].chunks_exact(RECORD_SIZE) {
             slots |= pending_grants(record);
         }
+        read += len / RECORD_SIZE;
     }
     (0..PEERS).any(|slot| slots >> slot & 1 != 0 && control.is_locked(peer_byte(slot)))
-}
-
-/// Returns `false` if the file is shorter, or cannot be read.
-fn fill_from(file: &File, bytes: &mut [u8], offset: u64) -> bool {
-    // A bounded number of times, unlike `read_exact_at`. A file in memory is read in one piece.
-    retry(|| file.read_at(bytes, offset)).is_ok_and(|len| len == bytes.len())
 }
 
 /// Returns `true` if receivers may belong to other users, which own their branches.
@@ -523,8 +523,8 @@ pub(crate) fn remove_or_rename_dead(
     let renamed = name_while_read(name);
     let removal = remove_if(name, uid, magic, renamed.as_ref())?;
     if let (Removal::Read, Some(renamed)) = (&removal, renamed) {
-        // The receiver may have ended meanwhile, and found the object locked. This time the object is
-        // locked only if the receiver has ended.
+        // The receiver may have ended meanwhile, and found the object locked. This time the lock is taken
+        // only if the receiver has ended.
         let _ = remove_if(&renamed, uid, magic, None);
     }
     Ok(removal)
@@ -572,6 +572,23 @@ fn remove_if(
     })
 }
 
+/// Returns `true` if a living receiver of this provider may not have received everything. Looks at all
+/// channels twice: a successor may rename an object between the listing and the look at it, but an
+/// object is renamed at most once.
+fn has_receivers(
+    names: &Namespace,
+    provider: ProviderId,
+    uid: Option<u32>,
+) -> Result<bool, OsError> {
+    for _ in 0..2 {
+        let mut channels = channels(names)?.into_iter();
+        if channels.any(|channel| is_read(&channel, provider, uid)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Returns `true` if a living receiver may not have received everything, or the channel cannot be
 /// opened. Ignores the sender's lock, which a sweep may hold. Without `uid`, of any user.
 fn is_read(channel: &Name, provider: ProviderId, uid: Option<u32>) -> bool {
@@ -581,7 +598,8 @@ fn is_read(channel: &Name, provider: ProviderId, uid: Option<u32>) -> bool {
     let uid = uid.unwrap_or_else(owner);
     let locks = match open(channel, uid) {
         Err(ObjectError::Os(error)) => {
-            return error.is_out_of_descriptors() || error.errno() == Some(libc::ENOMEM);
+            let is_unknown = matches!(error.errno(), Some(libc::ENOMEM | libc::EACCES));
+            return is_unknown || error.is_out_of_descriptors();
         }
         Err(_) => return false,
         Ok(locks) => locks,

@@ -210,6 +210,12 @@ fn every_case(kind: &str) {
                     (sender, provider)
                 });
                 happen(&names, meanwhile);
+                if let Reader::Grants(client, _) = &reader {
+                    client.trim();
+                    if let Some((_, provider)) = &successor {
+                        client.connect(provider.id()).unwrap();
+                    }
+                }
                 reader.check();
                 drop(reader);
                 drop(successor);

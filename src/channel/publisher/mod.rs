@@ -771,7 +771,7 @@ impl Publisher {
     }
 
     /// Blocks until all connected receivers have received everything, for at most `timeout`. Skips
-    /// receivers that close or die. What was sent arrives without this call, too.
+    /// receivers that close or die. What was sent arrives even without this call.
     ///
     /// # Errors
     ///

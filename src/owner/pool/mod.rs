@@ -343,7 +343,7 @@ impl Drop for Pool {
     }
 }
 
-/// The right to use a pool: of its provider, and of each sender and publisher. The pool ends with the
+/// The right to use a pool, held by its provider and by each sender and publisher. The pool ends with the
 /// last one, once the buffers that the program still holds have been dropped.
 pub(crate) struct Opened(Arc<Pool>);
 
