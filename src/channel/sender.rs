@@ -56,7 +56,9 @@ impl SenderBuilder {
     /// and one being filled. For [`Provider::reserve`](crate::Provider::reserve) and
     /// [`max_bytes`](crate::ProviderBuilder::max_bytes).
     pub fn buffers(&self, views: usize) -> usize {
-        1 + self.slots + EXTRA_SLOTS + views
+        // `create` refuses a capacity this large, but only later.
+        let waiting = self.slots.saturating_add(EXTRA_SLOTS);
+        waiting.saturating_add(views).saturating_add(1)
     }
 
     /// Sets the permission bits of the object, regardless of the umask; default `0o600`, for

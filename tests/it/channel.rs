@@ -65,6 +65,18 @@ fn capacity_out_of_range() {
 }
 
 /// A buffer sent through several channels counts once in the statistics.
+/// The number of buffers saturates, whatever the options.
+#[test]
+fn number_of_buffers() {
+    let options = Sender::builder().capacity(3);
+    assert_eq!(options.buffers(2), 1 + 3 + 1 + 2);
+    assert_eq!(options.buffers(usize::MAX), usize::MAX);
+    for views in [0, 1, usize::MAX] {
+        let options = Sender::builder().capacity(usize::MAX);
+        assert_eq!(options.buffers(views), usize::MAX);
+    }
+}
+
 #[test]
 fn buffer_in_several_channels() {
     let provider = Provider::builder().build().unwrap();
