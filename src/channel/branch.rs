@@ -2,9 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+use super::backlog::Backlog;
 use super::bell::Woken;
 use super::error::{SendError, SendErrorKind};
-use super::layout::Shared;
+use super::layout::{Facts, Shared};
 use super::lender::{Known, Lender, Limit, Loans};
 use super::message::{self, Missed, SentBuffer};
 use super::object::Object;
@@ -32,16 +33,40 @@ pub(super) struct Branch {
     limit: Limit,
     ticket: Ticket,
     has_room: bool,
-    /// No message before this one is a buffer that can be withdrawn.
-    searched: Ticket,
+    backlog: Backlog,
     pub(super) on_full: OnFull,
 }
 
-/// Creates `count` loans and their numbers, before the object, which may be opened at once.
-pub(super) fn loans(name: &Name, count: usize) -> Result<(Loans<Chunk>, Vec<u32>), OsError> {
-    let bytes = count * (size_of::<usize>() + 2 * size_of::<u32>());
-    Loans::new(count)
-        .ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
+/// The sender's private memory for a receiver. It is allocated before the object is, which may be
+/// opened at once.
+pub(super) struct Tables {
+    loans: Loans<Chunk>,
+    numbers: Vec<u32>,
+    backlog: Backlog,
+}
+
+impl Tables {
+    /// `name` and `facts` are of the object.
+    pub(super) fn new(name: &Name, facts: &Facts) -> Result<Self, OsError> {
+        let of_loans = facts.loans * (size_of::<usize>() + 2 * size_of::<u32>());
+        let bytes = of_loans + facts.slots * size_of::<usize>();
+        Self::allocate(facts)
+            .ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
+    }
+
+    fn allocate(facts: &Facts) -> Option<Self> {
+        let (loans, numbers) = Loans::new(facts.loans)?;
+        let backlog = if facts.on_full == OnFull::DropOldest {
+            Backlog::new(facts.slots)?
+        } else {
+            Backlog::none()
+        };
+        Some(Self {
+            loans,
+            numbers,
+            backlog,
+        })
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -94,32 +119,34 @@ impl Branch {
     /// `pool` will ask the branch's lender for returned loans. The receiver may hold `max_bytes`.
     pub(super) fn new(
         object: Object,
-        (loans, numbers): (Loans<Chunk>, Vec<u32>),
+        tables: Tables,
         on_full: OnFull,
         max_bytes: usize,
         interrupts: Arc<Interrupts>,
         pool: Option<&Pool>,
     ) -> Self {
         let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_sender, interrupts));
-        let lender = Arc::new(Lender::new(&object, loans));
+        let lender = Arc::new(Lender::new(&object, tables.loans));
         if let Some(pool) = pool {
             pool.add_lender(lender.clone());
         }
-        let (ticket, searched) = (Ticket::default(), Ticket::default());
         let limit = Limit {
             loans: object.shared().loans(),
             bytes: max_bytes,
         };
-        let known = Known { numbers, out: 0 };
+        let known = Known {
+            numbers: tables.numbers,
+            out: 0,
+        };
         Self {
             object,
             sleeper,
             lender,
             known,
             limit,
-            ticket,
+            ticket: Ticket::default(),
             has_room: true,
-            searched,
+            backlog: tables.backlog,
             on_full,
         }
     }
@@ -155,27 +182,20 @@ impl Branch {
         self.drop_withdrawn(ring::claim(self.object.shared().slots(), &mut oldest))
     }
 
-    /// Returns `true` if there would be room for a chunk of `bytes` without the buffers that wait.
-    /// Visits them only if the bytes are the limit, which withdrawing some may not be enough for.
+    /// Returns `true` if there would be room for a chunk of `bytes` without the buffers that wait:
+    /// if the bytes are the limit, withdrawing all of them may not be enough.
     #[cold]
-    pub(super) fn can_make_room(&self, bytes: usize) -> bool {
-        let Self {
-            object,
-            known,
-            limit,
-            ..
-        } = self;
-        if known.out.saturating_add(bytes) <= limit.bytes {
+    pub(super) fn can_make_room(&mut self, bytes: usize) -> bool {
+        if self.known.out.saturating_add(bytes) <= self.limit.bytes {
             return true;
         }
-        let waiting = ring::unreceived(object.shared().slots(), self.searched, self.ticket);
-        let (loans, out) = self
-            .lender
-            .sum(waiting.filter_map(|words| message::loan(&words)));
-        limit.allows(
+        let slots = self.object.shared().slots();
+        let (buffers, total) = self.backlog.count(slots, self.ticket);
+        let free = self.known.numbers.len() + buffers;
+        self.limit.allows(
             bytes,
-            limit.loans.min(known.numbers.len() + loans),
-            known.out.saturating_sub(out),
+            self.limit.loans.min(free),
+            self.known.out.saturating_sub(total),
         )
     }
 
@@ -194,19 +214,11 @@ impl Branch {
         sizes.take_while(fits).count()
     }
 
-    /// Withdraws the oldest unreceived buffer, to free a loan. Visits each message once, over all
-    /// calls.
+    /// Withdraws the oldest unreceived buffer, to free a loan.
     #[cold]
     pub(super) fn withdraw_buffer(&mut self) -> bool {
-        let Self {
-            object,
-            searched,
-            ticket,
-            ..
-        } = self;
-        let withdrawn = ring::withdraw(object.shared().slots(), searched, *ticket, |words| {
-            message::loan(words).is_some()
-        });
+        let slots = self.object.shared().slots();
+        let withdrawn = self.backlog.withdraw(slots, self.ticket);
         self.drop_withdrawn(withdrawn)
     }
 
@@ -375,23 +387,28 @@ impl Branch {
         self.known.out += bytes;
         // No read-modify-write until the message is in its slot (see `lender`).
         self.lender.put(number, ticket, buffer);
-        self.fill(&message::of_buffer(
-            ticket,
-            &SentBuffer {
-                number,
-                segment,
-                offset,
-                len,
-            },
-            skipped,
-        ));
+        let place = SentBuffer {
+            number,
+            segment,
+            offset,
+            len,
+        };
+        self.put(&message::of_buffer(ticket, &place, skipped), bytes);
         Ok(number)
     }
 
-    /// Fills the free slot. The caller then calls [`ring`](Self::ring).
+    /// Fills the free slot with a message that is no buffer. The caller then calls
+    /// [`ring`](Self::ring).
     #[inline]
     pub(super) fn fill(&mut self, words: &Words) {
-        ring::put(self.object.shared().slots(), &mut self.ticket, words);
+        self.put(words, 0);
+    }
+
+    #[inline(always)]
+    fn put(&mut self, words: &Words, bytes: usize) {
+        let slots = self.object.shared().slots();
+        self.backlog.push(slots, self.ticket, bytes);
+        ring::put(slots, &mut self.ticket, words);
     }
 
     #[inline]
@@ -478,8 +495,7 @@ impl Branch {
         self.lender.close();
         let slots = self.object.shared().slots();
         let mut next = ring::oldest(slots, self.ticket);
-        let mut withdraw =
-            || self.drop_withdrawn(ring::withdraw(slots, &mut next, self.ticket, |_| true));
+        let mut withdraw = || self.drop_withdrawn(ring::withdraw(slots, &mut next, self.ticket));
         std::iter::from_fn(|| withdraw().then_some(1)).sum()
     }
 

@@ -201,16 +201,6 @@ impl<T> Taking<'_, T> {
             .max(0) as u64
     }
 
-    fn get(&self, number: u32) -> Option<NonNull<T>> {
-        // Acquire: partner of the Release in `put`.
-        NonNull::new(
-            self.loans
-                .cells
-                .get(number as usize)?
-                .load(Ordering::Acquire),
-        )
-    }
-
     fn all(&self) -> impl Iterator<Item = NonNull<T>> + '_ {
         // Acquire: partner of the Release in `put`.
         self.loans
@@ -353,17 +343,6 @@ impl Lender {
         found
     }
 
-    /// Returns how many of these loans are out, and the bytes of their chunks.
-    pub(super) fn sum(&self, numbers: impl Iterator<Item = u32>) -> (usize, usize) {
-        let taking = self.loans.lock();
-        // SAFETY: the handle in the cell keeps the chunk (I3), and handles are taken out only under
-        // the lock, which `taking` holds while the chunk is borrowed.
-        let sizes = numbers
-            .filter_map(|number| taking.get(number))
-            .map(|chunk| unsafe { chunk.as_ref() }.capacity());
-        sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + size))
-    }
-
     pub(super) fn loaned(&self) -> usize {
         self.loans.lock().out() as usize
     }
@@ -490,7 +469,7 @@ mod tests {
     use super::super::layout::{self, Facts, MAX_SLOTS};
     use super::super::ring::tests::LOOKS;
     use super::*;
-    use crate::channel::{OnFull, Publisher, Receiver};
+    use crate::channel::{OnFull, Publisher, PublisherBuilder, Receiver};
     use crate::{Client, Provider};
     use std::cell::RefCell;
 
@@ -623,13 +602,16 @@ mod tests {
         });
     }
 
-    /// Creates a channel with `MAX_SLOTS` slots, `loans` loans and one receiver.
-    fn large(test: &str, on_full: OnFull, loans: usize) -> (Provider, Publisher, Receiver) {
+    /// Creates a channel with `MAX_SLOTS` slots and one receiver.
+    fn large(
+        test: &str,
+        on_full: OnFull,
+        options: PublisherBuilder,
+    ) -> (Provider, Publisher, Receiver) {
         let name = format!("shm_pool-unit-{}-{test}", std::process::id());
         let provider = Provider::builder().name_prefix(&name).build().unwrap();
-        let mut publisher = Publisher::builder()
+        let mut publisher = options
             .capacity(MAX_SLOTS)
-            .loans(loans)
             .create(&provider, &name)
             .unwrap();
         let client = Client::builder().name_prefix(&name).build().unwrap();
@@ -644,7 +626,11 @@ mod tests {
     #[test]
     fn send_searches_no_loans() {
         const LOANS: usize = 131_072;
-        let (provider, mut publisher, mut receiver) = large("loans", OnFull::DropNewest, LOANS);
+        let (provider, mut publisher, mut receiver) = large(
+            "loans",
+            OnFull::DropNewest,
+            Publisher::builder().loans(LOANS),
+        );
         let buffer = provider.alloc(1).unwrap().freeze();
         let mut looks_of = |messages: usize, takers: usize| {
             LOOKS.set(0);
@@ -673,22 +659,79 @@ mod tests {
 
     #[test]
     fn send_searches_each_slot_once() {
-        let (provider, mut publisher, mut receiver) = large("slots", OnFull::DropOldest, 2);
+        search_at_the_limit("slots", Publisher::builder().loans(2));
+    }
+
+    /// The limit by bytes costs no more than the one by number.
+    #[test]
+    fn send_searches_each_slot_once_for_bytes() {
+        search_at_the_limit("bytes", Publisher::builder().max_bytes_per_receiver(128));
+    }
+
+    /// At most two buffers of 64 bytes fit.
+    fn search_at_the_limit(test: &str, options: PublisherBuilder) {
+        let (provider, mut publisher, mut receiver) = large(test, OnFull::DropOldest, options);
         let buffer = provider.alloc(1).unwrap().freeze();
-        (0..2).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 1));
+        let mut send = |messages: usize, receivers: usize| {
+            LOOKS.set(0);
+            for _ in 0..messages {
+                let sent = publisher.send(buffer.clone()).unwrap();
+                assert_eq!(sent.receivers, receivers);
+            }
+            LOOKS.get()
+        };
+
+        send(2, 1);
         let held = [receiver.recv().unwrap(), receiver.recv().unwrap()];
-        (0..MAX_SLOTS).for_each(|_| assert_eq!(publisher.send_bytes(&[1]).unwrap().receivers, 1));
-        LOOKS.set(0);
-        for _ in 0..100 {
-            assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 0);
-            assert_eq!(publisher.send_bytes(&[1]).unwrap().receivers, 1);
-        }
-        assert!(LOOKS.get() <= MAX_SLOTS + 200, "{} looks", LOOKS.get());
+        let looks = send(100, 0);
+        assert!(looks <= 200, "{looks} looks");
         drop(held);
-        (0..2).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 1));
-        LOOKS.set(0);
+
         // Each of these withdraws the one before the last.
-        (0..100).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 1));
-        assert!(LOOKS.get() <= 300, "{} looks", LOOKS.get());
+        send(2, 1);
+        let looks = send(100, 1);
+        assert!(looks <= 300, "{looks} looks");
+    }
+
+    /// Nor do the messages that wait, with a buffer among them or none.
+    #[test]
+    fn send_searches_waiting_messages_once() {
+        let limits = [
+            ("waiting-loans", Publisher::builder().loans(2)),
+            (
+                "waiting-bytes",
+                Publisher::builder().max_bytes_per_receiver(128),
+            ),
+        ];
+        for (test, options) in limits {
+            let (provider, mut publisher, mut receiver) = large(test, OnFull::DropOldest, options);
+            let buffer = provider.alloc(1).unwrap().freeze();
+            for _ in 0..2 {
+                assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 1);
+            }
+            let held = [receiver.recv().unwrap(), receiver.recv().unwrap()];
+            for _ in 0..MAX_SLOTS {
+                assert_eq!(publisher.send_bytes(&[1]).unwrap().receivers, 1);
+            }
+
+            LOOKS.set(0);
+            for _ in 0..100 {
+                assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 0);
+                assert_eq!(publisher.send_bytes(&[1]).unwrap().receivers, 1);
+            }
+            assert!(LOOKS.get() <= MAX_SLOTS + 200, "{} looks", LOOKS.get());
+
+            // One held, one waiting behind all the bytes: there is no third for a while.
+            let [one, other] = held;
+            drop(one);
+            assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 1);
+            LOOKS.set(0);
+            for _ in 0..100 {
+                assert_eq!(publisher.send(buffer.clone()).unwrap().withdrawn, 1);
+                assert_eq!(publisher.send_bytes(&[1]).unwrap().receivers, 1);
+            }
+            assert!(LOOKS.get() <= MAX_SLOTS + 600, "{} looks", LOOKS.get());
+            drop(other);
+        }
     }
 }

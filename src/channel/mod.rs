@@ -140,6 +140,7 @@
 #[cfg(all(test, loom))]
 #[path = "../models/awaiting.rs"]
 mod awaiting_models;
+mod backlog;
 mod bell;
 mod borrower;
 mod branch;

@@ -94,6 +94,12 @@ impl Ticket {
         self.number
     }
 
+    /// The index of its slot.
+    #[inline]
+    pub(super) fn at(self) -> usize {
+        self.at
+    }
+
     fn slot(self, slots: &[Slot]) -> Option<&Slot> {
         slots.get(self.at)
     }
@@ -236,6 +242,21 @@ pub(super) fn oldest(slots: &[Slot], ticket: Ticket) -> Ticket {
     }
 }
 
+/// The ticket that uses the slot of this one next.
+#[inline]
+pub(super) fn next_round(slots: &[Slot], ticket: Ticket) -> Ticket {
+    Ticket {
+        number: ticket.free_again(slots),
+        ..ticket
+    }
+}
+
+/// Returns `true` if this message was sent and neither received nor withdrawn.
+#[inline]
+pub(super) fn is_waiting(slots: &[Slot], ticket: Ticket) -> bool {
+    ticket.slot(slots).is_some_and(|slot| slot.carries(ticket))
+}
+
 pub(super) fn sent(slots: &[Slot]) -> u64 {
     let count = slots.len() as u64;
     let next = |(at, slot): (usize, &Slot)| {
@@ -334,47 +355,15 @@ pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, 
     receive(slots, ticket, true, |_, _| Ok::<_, Infallible>(())).and_then(Result::ok)
 }
 
-/// Returns `next`, or the oldest message that may still wait before `end` is sent if that is later.
-fn first(slots: &[Slot], next: Ticket, end: Ticket) -> Ticket {
-    if end.number.wrapping_sub(next.number) > slots.len() as u64 {
-        oldest(slots, end)
-    } else {
-        next
-    }
-}
-
-/// Returns the words of the messages from `next` up to `end` that wait.
-pub(super) fn unreceived(
-    slots: &[Slot],
-    next: Ticket,
-    end: Ticket,
-) -> impl Iterator<Item = Words> + '_ {
-    let tickets =
-        std::iter::successors(Some(first(slots, next, end)), |here| Some(here.next(slots)));
-    tickets
-        .take_while(move |here| *here != end)
-        .inspect(|_| note_look())
-        .filter_map(|here| peek(slots, here))
-}
-
-/// Withdraws the first message from `next` up to `end` for which `is_meant` returns `true`, and
-/// returns its words. Advances `next` past every message visited.
+/// Withdraws the first message from `next` up to `end` that waits, and returns its words. Advances
+/// `next` past every message visited. Before the first call, `next` is [`oldest`] or later.
 #[cold]
-pub(super) fn withdraw(
-    slots: &[Slot],
-    next: &mut Ticket,
-    end: Ticket,
-    is_meant: impl Fn(&Words) -> bool,
-) -> Option<Words> {
-    *next = first(slots, *next, end);
+pub(super) fn withdraw(slots: &[Slot], next: &mut Ticket, end: Ticket) -> Option<Words> {
     while *next != end {
-        note_look();
         let mut here = *next;
         *next = here.next(slots);
-        if let Some(words) = peek(slots, here).filter(&is_meant) {
-            if take(slots, &mut here) {
-                return Some(words);
-            }
+        if let Some(words) = claim(slots, &mut here) {
+            return Some(words);
         }
     }
     None

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::branch::{self, Branch, Patience};
+use super::branch::{self, Branch, Patience, Tables};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::layout::{
     self, Facts, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS,
@@ -138,11 +138,11 @@ impl SenderBuilder {
             self.slots + EXTRA_SLOTS,
             self.loans.next_power_of_two(),
         );
-        let loans = branch::loans(name, facts.loans)?;
+        let tables = Tables::new(name, &facts)?;
         let object = Object::create(name, &facts, self.mode, self.message_type.as_ref())?;
         let branch = Branch::new(
             object,
-            loans,
+            tables,
             facts.on_full,
             usize::MAX,
             Interrupts::new(),

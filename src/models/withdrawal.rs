@@ -1,5 +1,6 @@
 //! Loom models of messages that are withdrawn, or whose channel closes.
 
+use super::backlog::Backlog;
 use super::bell::{Bell, Look, Woken};
 use super::layout::What;
 use super::message::LimitWord;
@@ -99,12 +100,17 @@ fn withdraw_buffer_during_receive() {
                 (received, ticket)
             }
         });
-        let (mut ticket, mut searched) = (Ticket::default(), Ticket::default());
-        (0..2).for_each(|buffer| channel.send(&mut ticket, buffer));
-        let mut withdraw =
-            || ring::withdraw(&channel.slots, &mut searched, ticket, |words| words[0] < 2);
-        let withdrawn: Vec<_> = std::iter::from_fn(|| withdraw().map(|words| words[0])).collect();
-        assert_eq!(searched, ticket, "each was looked at");
+        let mut ticket = Ticket::default();
+        let mut backlog = Backlog::new(4).unwrap();
+        for buffer in 0..2 {
+            backlog.push(&channel.slots, ticket, 1);
+            channel.send(&mut ticket, buffer);
+        }
+        let mut withdrawn = Vec::new();
+        while let Some(words) = backlog.withdraw(&channel.slots, ticket) {
+            withdrawn.push(words[0]);
+        }
+        assert_eq!(backlog.count(&channel.slots, ticket), (0, 0));
         if let Some(&buffer) = withdrawn.first() {
             channel.send(&mut ticket, buffer);
         }
@@ -257,7 +263,7 @@ fn evict_during_receive() {
         what.evict(); // E1
         channel.to_receiver.leave(); // E2
         let (mut next, mut withdrawn) = (ring::oldest(&channel.slots, ticket), 0);
-        while let Some(words) = ring::withdraw(&channel.slots, &mut next, ticket, |_| true) {
+        while let Some(words) = ring::withdraw(&channel.slots, &mut next, ticket) {
             channel.write(words[0], u64::MAX); // it is used again
             withdrawn += 1;
         }

@@ -41,7 +41,7 @@ mod outlet;
 pub use builder::{OnStall, PublisherBuilder};
 pub use outlet::ReceiverState;
 
-use super::branch::{self, Branch, Patience, WaitedFor};
+use super::branch::{self, Branch, Patience, Tables, WaitedFor};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_SEATS};
 use super::message::{self, Reason, Sent};
@@ -661,7 +661,7 @@ impl Publisher {
         let Some((object, facts)) = self.find(seat, &name)? else {
             return Ok(None);
         };
-        let (loans, interrupts) = (branch::loans(&name, facts.loans)?, self.interrupts.clone());
+        let tables = Tables::new(&name, &facts)?;
         // Last, because it cannot be undone. An id may appear twice: a second lender for one
         // receiver would reclaim its messages while it reads them.
         let Some(object) = object.meet(&name)? else {
@@ -669,10 +669,10 @@ impl Publisher {
         };
         let branch = Branch::new(
             object,
-            loans,
+            tables,
             facts.on_full,
             self.max_bytes,
-            interrupts,
+            self.interrupts.clone(),
             self.pool.upgrade().as_deref(),
         );
         let newest = self
