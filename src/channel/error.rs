@@ -344,10 +344,12 @@ pub enum RecvError {
     #[error("the message cannot be mapped now, and stays queued")]
     Map(#[source] OsError),
     /// The system refused to let the publisher connect this receiver, mostly because its process
-    /// has run out of descriptors or memory. The publisher retries when it next sends or is asked
-    /// for its receivers.
+    /// has run out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOMEM`). Then the publisher
+    /// retries when it sends or is asked for its receivers, after 1 ms at first, and after twice as
+    /// long each time, up to a second. After any other error it does not retry: open the receiver
+    /// again.
     #[error(
-        "the publisher cannot connect this receiver: {}; if its process has too few descriptors, raise the limit, and receive again",
+        "the publisher cannot connect this receiver: {}; if its process has too few descriptors, raise the limit, and receive again; else open this receiver again",
         io::Error::from_raw_os_error(*.errno)
     )]
     NotConnected {

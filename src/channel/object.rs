@@ -25,7 +25,7 @@
 //! | P1 | check whether the count has changed: one load in each call | `Disconnected`, by a check, within a second |
 //! | P2 | read the ids of all seats: Acquire, partner of R3 | the same |
 //! | P3 | open each branch not seen before | the same |
-//! | P3' | or, if the system refuses, write the error number to the seat, note how many messages were sent, and try again later | [`NotConnected`](super::RecvError::NotConnected), within a second; then the same |
+//! | P3' | or, if the system refuses, write the error number to the seat; if descriptors or memory were short, note how many messages were sent, and try again after 1, 2, 4 … ms, at most a second | [`NotConnected`](super::RecvError::NotConnected), within a second; then the same |
 //! | P4 | hold the branch's bell, once: the receiver is connected | `Disconnected`, at once: the kernel rings |
 //! | P5 | send it the history, and ring | the same, after what was sent |
 //!

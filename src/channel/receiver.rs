@@ -427,8 +427,8 @@ impl Receiver {
     ///   sent has been received.
     /// * [`RecvError::Evicted`] if the publisher has disconnected this receiver.
     /// * [`RecvError::Map`]: try again for the same message.
-    /// * [`RecvError::NotConnected`]: the publisher retries on its next send; messages are lost
-    ///   until then.
+    /// * [`RecvError::NotConnected`]: if descriptors or memory were short, the publisher retries
+    ///   within a second; messages are lost until then.
     /// * [`RecvError::TooManyLoans`]: drop messages; others are skipped or wait until then.
     /// * [`RecvError::Closed`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this message is
     ///   lost; the next one may be good.

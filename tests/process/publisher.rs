@@ -607,15 +607,17 @@ fn join_at_descriptor_limit() {
                 matches!(comes.try_recv(), Err(RecvError::Empty)),
                 "it is told once for each try"
             );
-            let look = || assert_eq!(with_only(sent - 2, || publisher.receivers().count()), 1);
+            // Longer than until the next try.
+            let wait = Duration::from_millis(50);
+            let look = || {
+                let error = with_only(sent - 2, || publisher.wait_for_receivers(2, wait));
+                assert!(matches!(error, Err(SendErrorKind::TimedOut)), "{error:?}");
+            };
             let (told, _) = wake_sleeper(|| comes.recv().map(drop).unwrap_err(), look);
             assert!(matches!(told, RecvError::NotConnected { .. }), "{told}");
             assert!(sent < 8, "enough descriptors");
-            assert_eq!(
-                publisher.receivers().count(),
-                2,
-                "it is met without the limit"
-            );
+            // It is connected without the limit.
+            publisher.wait_for_receivers(2, FOR_EVER).unwrap();
             drop(comes);
             assert_eq!(publisher.receivers().count(), 1);
             #[cfg(feature = "tracing")]
@@ -631,6 +633,7 @@ fn join_at_descriptor_limit() {
                 "one is refused"
             );
         }
+        publisher.wait_for_receivers(3, FOR_EVER).unwrap();
         assert_eq!(send(&mut publisher, &provider, 3), 3);
         let first = late.recv().unwrap();
         assert_eq!(

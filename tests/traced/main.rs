@@ -33,6 +33,7 @@ mod killed_peer;
 mod own_shm;
 mod owner_operations;
 mod path;
+mod send_costs;
 mod table;
 mod trace;
 mod waits;

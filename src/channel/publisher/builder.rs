@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Interrupts, Publisher};
+use super::{Interrupts, Publisher, Refusal};
 use crate::channel::error::ChannelError;
 use crate::channel::layout::MessageType;
 use crate::channel::layout::{
@@ -315,7 +315,8 @@ impl PublisherBuilder {
             outlets: Vec::with_capacity(self.seats),
             sent: 0,
             seen: [0; MAX_SEATS],
-            refused: [(0, 0); MAX_SEATS],
+            refused: [Refusal::default(); MAX_SEATS],
+            retry: None,
             arrivals: 0,
             history: VecDeque::new(),
             history_len: self.history.min(self.slots),

@@ -70,6 +70,10 @@ use std::time::Duration;
 /// overwritten.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// How long to wait before the first retry to connect a receiver. Doubled for each retry, up to
+/// [`LOOK_AGAIN`].
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+
 /// An upper bound on the heap that dropping a publisher needs, in bytes.
 const HEAP: usize = 32 << 10;
 
@@ -113,8 +117,10 @@ pub struct Publisher {
     outlets: Vec<Outlet>,
     sent: u64,
     seen: [u64; MAX_SEATS],
-    /// The receiver last refused at each seat, and `sent` at its first refusal.
-    refused: [(u64, u64); MAX_SEATS],
+    /// The receiver last refused at each seat.
+    refused: [Refusal; MAX_SEATS],
+    /// When to try again to connect one of them.
+    retry: Option<Deadline>,
     arrivals: u32,
     history: VecDeque<Kept>,
     history_len: usize,
@@ -126,6 +132,22 @@ pub struct Publisher {
     spin: Duration,
     /// Dropped after the outlets and the history.
     _opened: Arc<Opened>,
+}
+
+/// A receiver that could not be connected, but perhaps can be later.
+#[derive(Clone, Copy, Default)]
+struct Refusal {
+    id: u64,
+    /// How many messages had been sent when it was refused first.
+    sent: u64,
+    /// Between the last try and the next one.
+    delay: Duration,
+    due: Option<Deadline>,
+}
+
+/// Returns `true` if the same call may succeed later.
+fn is_temporary(errno: Option<i32>) -> bool {
+    matches!(errno, Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 enum Kept {
@@ -417,7 +439,7 @@ impl Publisher {
             self.leave_out_stalled();
         }
         if is_one_gone && self.serves_joins {
-            self.let_go();
+            self.disconnect_gone();
         }
         self.sent += 1;
         Ok(sent)
@@ -435,7 +457,7 @@ impl Publisher {
             .filter(|outlet| outlet.is_short_of(bytes))
             .for_each(|outlet| outlet.start_clock(bytes, limit));
         if self.serves_joins && self.is_one_gone() {
-            self.let_go();
+            self.disconnect_gone();
         }
     }
 
@@ -475,9 +497,15 @@ impl Publisher {
     #[inline]
     fn meet(&mut self) {
         let arrivals = self.meeting.header().arrivals();
-        if arrivals != self.arrivals {
+        if arrivals != self.arrivals || self.is_retry_due() {
             self.admit(arrivals, MAX_SEATS);
         }
+    }
+
+    /// Reads the clock only while a receiver cannot be connected.
+    #[inline]
+    fn is_retry_due(&self) -> bool {
+        self.retry.is_some_and(Deadline::has_passed)
     }
 
     fn is_one_gone(&self) -> bool {
@@ -486,7 +514,7 @@ impl Publisher {
 
     fn look_around(&mut self) {
         if self.is_one_gone() {
-            self.let_go();
+            self.disconnect_gone();
         }
         self.meet();
     }
@@ -500,11 +528,12 @@ impl Publisher {
             return false;
         }
         if self.is_one_gone() {
-            self.let_go();
+            self.disconnect_gone();
             return true;
         }
         let arrivals = self.meeting.header().arrivals();
-        arrivals != self.arrivals && self.admit(arrivals, 1) > 0
+        let may_connect = arrivals != self.arrivals || self.is_retry_due();
+        may_connect && self.admit(arrivals, 1) > 0
     }
 
     /// Disconnects a receiver, which may be stopped. Returns `false` if none with this
@@ -536,16 +565,24 @@ impl Publisher {
         self.interrupts.aim(Asleep::Nowhere);
     }
 
-    /// Drops the branches of receivers that are closed or dead (their lock is free).
+    /// Disconnects the receivers that have closed or died.
     #[cold]
-    fn let_go(&mut self) {
-        let is_here =
-            |outlet: &Outlet| !outlet.branch.is_gone() && outlet.branch.object.is_receiver_locked();
-        let (here, gone): (_, Vec<_>) = std::mem::take(&mut self.outlets)
-            .into_iter()
-            .partition(is_here);
-        self.outlets = here;
-        for outlet in gone {
+    fn disconnect_gone(&mut self) {
+        self.disconnect_if(|outlet| outlet.branch.is_gone());
+    }
+
+    /// Also disconnects those whose lock is free although their bell, which others may write, says
+    /// that they are there. A system call for each receiver.
+    #[cold]
+    fn disconnect_unlocked(&mut self) {
+        self.disconnect_if(|outlet| {
+            outlet.branch.is_gone() || !outlet.branch.object.is_receiver_locked()
+        });
+    }
+
+    fn disconnect_if(&mut self, is_gone: impl Fn(&Outlet) -> bool) {
+        while let Some(at) = self.outlets.iter().position(&is_gone) {
+            let outlet = self.outlets.remove(at);
             event!(
                 info,
                 channel = self.channel,
@@ -566,7 +603,8 @@ impl Publisher {
     /// P2 and P3, for the first receivers only, up to `most`. Returns how many were connected.
     #[cold]
     fn admit(&mut self, arrivals: u32, most: usize) -> usize {
-        let (mut are_all_seen, mut admitted) = (true, 0);
+        let mut admitted = 0;
+        let mut retry = None;
         let meeting = self.meeting.clone();
         for (seat, id) in meeting.announced() {
             let at = seat.at();
@@ -574,18 +612,24 @@ impl Publisher {
             if id == self.seen[at] || self.outlets.iter().any(|outlet| outlet.id == id) {
                 continue;
             }
-            if admitted == most {
-                are_all_seen = false;
-                break;
+            let refused = self.refused[at];
+            if refused.id == id && !refused.due.is_some_and(Deadline::has_passed) {
+                retry = Deadline::first(retry, refused.due);
+                continue;
             }
+            if admitted == most {
+                // The next call continues here.
+                return admitted;
+            }
+
             // All earlier receivers of that seat, whose lock the new one holds, have left.
             if self.outlets.len() == self.rules.seats {
-                self.let_go();
+                self.disconnect_unlocked();
             }
             if self.outlets.len() == self.rules.seats {
                 // A receiver has written its own ids to other seats.
-                are_all_seen = false;
-                break;
+                retry = Deadline::first(retry, self.postpone(at, id));
+                continue;
             }
             match self.open(seat.clone(), id) {
                 Ok(outlet) => {
@@ -593,11 +637,12 @@ impl Publisher {
                     admitted += usize::from(outlet.is_some());
                     self.add(outlet);
                 }
-                // The receiver stays announced.
                 Err(ChannelError::Os(error)) => {
-                    are_all_seen = false;
-                    if self.refused[at].0 != id {
-                        self.refused[at] = (id, self.sent);
+                    if is_temporary(error.errno()) {
+                        // The receiver stays announced.
+                        retry = Deadline::first(retry, self.postpone(at, id));
+                    } else {
+                        self.seen[at] = id;
                     }
                     // P3'
                     if seat.refuse(error.errno().unwrap_or(libc::EMFILE)) {
@@ -608,10 +653,23 @@ impl Publisher {
                 Err(_) => self.seen[at] = id,
             }
         }
-        if are_all_seen {
-            self.arrivals = arrivals;
-        }
+        self.arrivals = arrivals;
+        self.retry = retry;
         admitted
+    }
+
+    /// Returns when to try again to connect this receiver.
+    fn postpone(&mut self, at: usize, id: u64) -> Option<Deadline> {
+        let refused = &mut self.refused[at];
+        if refused.id == id {
+            refused.delay = LOOK_AGAIN.min(2 * refused.delay);
+        } else {
+            refused.id = id;
+            refused.sent = self.sent;
+            refused.delay = FIRST_RETRY;
+        }
+        refused.due = Deadline::after(refused.delay);
+        refused.due
     }
 
     fn add(&mut self, outlet: Option<Outlet>) {
@@ -652,9 +710,9 @@ impl Publisher {
     /// P3 to P5. Returns `None` if the branch is invalid.
     fn open(&self, seat: Seat, id: u64) -> Result<Option<Outlet>, ChannelError> {
         let name = layout::branch_name(&self.names, &self.channel, id);
-        let (first_refused, sent_before) = self.refused[seat.at()];
-        let missed = if first_refused == id {
-            self.sent - sent_before
+        let refused = self.refused[seat.at()];
+        let missed = if refused.id == id {
+            self.sent - refused.sent
         } else {
             0
         };
@@ -763,10 +821,10 @@ impl Publisher {
             if deadline.is_some_and(Deadline::has_passed) {
                 return Err(SendErrorKind::TimedOut);
             }
-            self.meeting.header().wait_for_another(
-                known,
-                Deadline::first(deadline, Deadline::after(LOOK_AGAIN)),
-            );
+            let look_again = Deadline::first(self.retry, Deadline::after(LOOK_AGAIN));
+            self.meeting
+                .header()
+                .wait_for_another(known, Deadline::first(deadline, look_again));
         }
     }
 

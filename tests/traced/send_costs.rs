@@ -1,0 +1,151 @@
+//! How many system calls a publisher's sends make while a receiver cannot be connected.
+
+#![forbid(unsafe_code)]
+
+use crate::channels::FOR_EVER;
+use crate::kill_points::{introduce, is_possible, Victim};
+use crate::owner_operations::{builder, SMALL};
+use crate::shm::{self, Names};
+use crate::sys;
+use crate::trace::{marked, stay_on_one_processor, Pace, Stop};
+use crate::wire::Link;
+use libc::c_long;
+use shm_pool::channel::{Publisher, Receiver};
+use shm_pool::Provider;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{symlink, FileExt};
+use std::path::PathBuf;
+
+const CHANNEL: &str = "c";
+
+/// How many sends are counted together.
+const SENDS: usize = 1_000;
+
+/// Where a publisher's object counts the receivers that have joined, and where its seats are.
+const ARRIVALS: u64 = 64;
+const SEATS: u64 = 128;
+const SEAT: u64 = 16;
+
+role!("send-costs", role);
+
+/// The arguments are the operation, the prefix and the number of receivers.
+fn role(link: &Link, arguments: &[&str]) {
+    introduce(link);
+    let operation = arguments[0];
+    let prefix = arguments[1];
+    let count: usize = arguments[2].parse().unwrap();
+    sys::limit_descriptors(1024);
+    let provider = builder(prefix).build().unwrap();
+    let client = shm::client(prefix);
+    let mut publisher = Publisher::builder()
+        .receivers(64)
+        .capacity(2)
+        .loans(4)
+        .create(&provider, CHANNEL)
+        .unwrap();
+    let open = || Receiver::builder().open(&client, CHANNEL).unwrap();
+    let mut receivers = Vec::new();
+    for _ in 0..count {
+        receivers.push(open());
+    }
+    publisher.wait_for_receivers(count, FOR_EVER).unwrap();
+    send(&mut publisher, &provider);
+    let mut held = Vec::new();
+    for receiver in &mut receivers {
+        held.push(receiver.recv().unwrap());
+    }
+
+    match operation {
+        "refused" => {
+            let late = open();
+            // The next descriptor would be the first above the limit.
+            let lowest_free = File::open("/dev/null").unwrap().as_raw_fd();
+            sys::limit_descriptors(lowest_free as u64);
+            send_bytes(&mut publisher);
+            marked(|| (0..SENDS).for_each(|_| send_bytes(&mut publisher)));
+            drop(late);
+        }
+        "garbage" => {
+            symlink("/dev/null", branch(prefix)).unwrap();
+            let object = shm::channel_object(prefix, CHANNEL);
+            let seat = SEATS + SEAT * 40;
+            object
+                .write_all_at(&GARBAGE.to_ne_bytes(), seat + 8)
+                .unwrap();
+            object.write_all_at(&[0xff; 4], ARRIVALS).unwrap();
+            send_bytes(&mut publisher);
+            marked(|| (0..SENDS).for_each(|_| send_bytes(&mut publisher)));
+        }
+        other => panic!("no operation {other:?}"),
+    }
+}
+
+/// The id of a branch that no receiver has made.
+const GARBAGE: u64 = 0xbad;
+
+fn branch(prefix: &str) -> PathBuf {
+    shm::path(&format!("{prefix}.{CHANNEL}.{GARBAGE:016x}.branch"))
+}
+
+fn send(publisher: &mut Publisher, provider: &Provider) {
+    publisher
+        .try_send(shm::message(provider, SMALL, 0))
+        .unwrap();
+}
+
+fn send_bytes(publisher: &mut Publisher) {
+    publisher.try_send_bytes(b"bytes").unwrap();
+}
+
+/// Returns the number of system calls between the marks of an operation.
+fn calls(operation: &str, receivers: usize) -> usize {
+    let names = Names::new(operation);
+    let victim = Victim::start(
+        "send-costs",
+        &[operation, names.prefix(), &receivers.to_string()],
+    );
+    let tracee = victim.at_first_mark();
+    let mut count = 0;
+    let mut is_entry = true;
+    loop {
+        match tracee.go(Pace::Call) {
+            Stop::Call if is_entry && !OF_MARKS.contains(&tracee.registers().call()) => count += 1,
+            Stop::Call => {}
+            Stop::Mark => break,
+            other => panic!("{operation}: {other:?}"),
+        }
+        is_entry = !is_entry;
+    }
+    drop(victim);
+    if operation == "garbage" {
+        fs::remove_file(branch(names.prefix())).unwrap();
+    }
+    names.sweep();
+    count
+}
+
+/// The system calls of a mark.
+const OF_MARKS: [c_long; 3] = [libc::SYS_getpid, libc::SYS_gettid, libc::SYS_tgkill];
+
+/// The publisher tries again at growing intervals, not in every send.
+#[test]
+fn refused_receiver() {
+    if !is_possible() {
+        return;
+    }
+    stay_on_one_processor();
+    let calls = calls("refused", 1);
+    // At most one try a second, after those of the first second.
+    assert!(calls < SENDS / 2, "{calls} system calls");
+}
+
+/// What another process writes to a seat costs one try.
+#[test]
+fn garbage_at_a_seat() {
+    if !is_possible() {
+        return;
+    }
+    stay_on_one_processor();
+    assert_eq!(calls("garbage", 1), 0);
+}
