@@ -57,8 +57,8 @@
 //! Looking only when an allocation fails would fill the cap with messages that left the cache long
 //! ago. So the backend calls the collector before it creates a chunk. If that leaves less idle memory
 //! than the larger of a seventh of the messages in flight and 3 KiB for each of them, it grows by the
-//! missing amount before the next collection. So it holds at most that much more than the messages in
-//! flight. Once nearly all of the cap has been taken from the system, it collects only when there is no
+//! missing amount before the next collection. So its chunks are at most that much more than the messages in
+//! flight. Once nearly all of the cap has been used, it collects only when there is no
 //! room for a chunk; and if the chunk has whole pages, only when evicting idle ones does not make room
 //! either.
 //!
@@ -122,6 +122,26 @@ pub trait SegmentSource: Send + Sync {
         false
     }
 
+    /// Returns `true` if a reader allocates all of a segment that it maps, by locking it into memory for
+    /// example; default `false`.
+    ///
+    /// A segment then has all its memory while it has a chunk, and returns it to the system only when it
+    /// is empty. So a reader that maps it allocates nothing, and cannot find the file system full.
+    fn reserves_whole(&self) -> bool {
+        false
+    }
+
+    /// Checks whether the file system has room for a segment of `len` bytes; default `Ok`. Called
+    /// before [`create`](Self::create), and before memory that an empty segment has returned is reserved
+    /// again. A source can leave room to its readers here, and save failing attempts.
+    ///
+    /// # Errors
+    ///
+    /// As `create`.
+    fn check_room(&self, _len: usize) -> Result<(), OsError> {
+        Ok(())
+    }
+
     /// Removes segments of dead processes, when memory is short. Returns the bytes.
     fn sweep(&self) -> u64 {
         0
@@ -164,6 +184,14 @@ impl<S: SegmentSource + 'static> SegmentFactory for Sourced<S> {
 
     fn keeps_segments(&self) -> bool {
         self.source.keeps_segments()
+    }
+
+    fn reserves_whole(&self) -> bool {
+        self.source.reserves_whole()
+    }
+
+    fn check_room(&self, len: usize) -> Result<(), OsError> {
+        self.source.check_room(len)
     }
 }
 
@@ -432,7 +460,8 @@ impl Backend {
         Ok(Reservation::new(pool, class, count))
     }
 
-    /// Returns all idle memory to the system. Returns the number of bytes.
+    /// Returns all idle memory to the system, except that of segments that are [reserved
+    /// whole](SegmentSource::reserves_whole) and have a chunk in use. Returns the number of bytes.
     pub fn trim(&self) -> usize {
         self.trim_to(0)
     }
@@ -570,7 +599,7 @@ impl Backend {
                 return pool.take_slow(class, len);
             }
             // Only now: a length that a collection serves needs no region.
-            if error.is_at_the_cap() {
+            if pool.is_out_of_room(&error) {
                 pool.note_refused(class, len);
             }
             Err(error)

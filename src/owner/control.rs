@@ -389,6 +389,14 @@ pub(crate) trait SegmentFactory: Send + Sync {
     fn keeps_segments(&self) -> bool {
         false
     }
+
+    fn reserves_whole(&self) -> bool {
+        false
+    }
+
+    fn check_room(&self, _len: usize) -> Result<(), OsError> {
+        Ok(())
+    }
 }
 
 /// Creates numbered segments, for peers that find them through the control object.

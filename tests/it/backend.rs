@@ -6,6 +6,7 @@ use shm_pool::{AllocErrorKind, BuildError, OsError, Tuning};
 use shm_pool_support::machine::page_size;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -439,6 +440,152 @@ fn reserve_and_trim() {
         (0, 0),
         "an empty segment goes"
     );
+}
+
+/// A source whose readers lock segments. No segment above the given length has room.
+struct Locked(Shared, Arc<AtomicUsize>);
+
+impl SegmentSource for Locked {
+    fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
+        assert!(len <= self.1.load(Ordering::Relaxed), "not checked");
+        self.0.create(len)
+    }
+
+    fn remove(&self, id: u64, file: File) {
+        self.0.remove(id, file);
+    }
+
+    fn keeps_segments(&self) -> bool {
+        true
+    }
+
+    fn reserves_whole(&self) -> bool {
+        true
+    }
+
+    fn check_room(&self, len: usize) -> Result<(), OsError> {
+        if len <= self.1.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        Err(OsError::new(
+            "statvfs",
+            "/dev/shm",
+            len,
+            full,
+            String::new(),
+        ))
+    }
+}
+
+fn locked(test: &str) -> (Arc<Source>, Arc<AtomicUsize>, Backend) {
+    let source = Source::new(test);
+    let room = Arc::new(AtomicUsize::new(usize::MAX));
+    let tuning = Tuning::new().arena_size(MIB);
+    let builder = Backend::builder().max_bytes(4 * MIB).tuning(tuning);
+    let backend = builder
+        .build(Locked(Shared(source.clone()), room.clone()))
+        .unwrap();
+    (source, room, backend)
+}
+
+/// The bytes of /dev/shm that each segment has, and its length.
+fn segments(source: &Source) -> Vec<(usize, usize)> {
+    let mut segments = Vec::new();
+    for file in source.files() {
+        let data = std::fs::metadata(format!("/dev/shm/{file}")).unwrap();
+        segments.push((data.blocks() as usize * 512, data.len() as usize));
+    }
+    segments.sort_unstable();
+    segments
+}
+
+/// A reader that locks a segment while it has a chunk finds all of its memory there.
+#[test]
+fn whole_segment_while_it_has_a_chunk() {
+    let (source, _, backend) = locked("backend-whole");
+    let kept = backend.alloc(1000, 1).unwrap();
+    let dropped = backend.alloc(MIB / 2, 1).unwrap();
+    assert_eq!(segments(&source), [(MIB, MIB)]);
+    assert_eq!(backend.stats().bytes_held, MIB);
+    drop(dropped);
+    assert_eq!(backend.trim(), 0, "its other chunk may still be read");
+    assert_eq!(segments(&source), [(MIB, MIB)]);
+    drop(kept);
+    assert_eq!(backend.trim(), MIB);
+    assert_eq!(segments(&source), [(0, MIB)]);
+    assert_eq!(backend.stats().bytes_held, 0);
+    drop(backend.alloc(1000, 1).unwrap());
+    assert_eq!(segments(&source), [(MIB, MIB)]);
+    assert_eq!(backend.stats().bytes_held, MIB);
+}
+
+/// An allocation is refused if the whole segment does not fit, and a shorter one serves it if possible.
+#[test]
+fn no_room_for_a_whole_segment() {
+    let (source, room, backend) = locked("backend-no-room");
+    room.store(MIB / 4, Ordering::Relaxed);
+    let error = backend.alloc(MIB / 2, 1).unwrap_err();
+    assert!(error.is_exhausted(), "{error}");
+    assert!(source.files().is_empty(), "nothing is left");
+    drop(backend.alloc(1000, 1).unwrap());
+    let [(held, len)] = segments(&source)[..] else {
+        panic!("one segment")
+    };
+    assert!(held == len && (MIB / 8..=MIB / 4).contains(&len), "{len}");
+    backend.trim();
+    room.store(0, Ordering::Relaxed);
+    let error = backend.alloc(1000, 1).unwrap_err();
+    assert!(error.is_exhausted(), "its memory cannot be reserved again");
+    assert_eq!(segments(&source), [(0, len)]);
+    room.store(MIB, Ordering::Relaxed);
+    drop(backend.alloc(1000, 1).unwrap());
+    assert_eq!(segments(&source), [(len, len)]);
+}
+
+/// Idle chunks make room as at the cap, and so does a chunk in use once a long message was refused.
+#[test]
+fn room_in_whole_segments() {
+    let (source, room, backend) = locked("backend-whole-full");
+    let first = backend.alloc(MIB / 4, 1).unwrap();
+    room.store(0, Ordering::Relaxed);
+    let others: Vec<_> = (0..3).map(|_| backend.alloc(MIB / 4, 1).unwrap()).collect();
+    assert!(backend.alloc(64, 1).unwrap_err().is_exhausted());
+    drop(others);
+    let long = backend.alloc(MIB * 3 / 4, 1).unwrap();
+    drop((first, long));
+    drop(backend.alloc(MIB, 1).unwrap());
+    assert_eq!(segments(&source), [(MIB, MIB)]);
+}
+
+/// Threads that allocate and return memory to the system at once agree on what a segment has.
+#[test]
+fn whole_segments_of_several_threads() {
+    let (source, _, backend) = locked("backend-whole-threads");
+    let held = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for seed in 0..3 {
+            let (source, backend, held) = (&source, &backend, &held);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed);
+                for _ in 0..300 {
+                    let chunk = backend.alloc(random.usize(1..MIB), 1);
+                    if let Ok(chunk) = &chunk {
+                        held.fetch_add(1, Ordering::Relaxed);
+                        let path = format!("/dev/shm/{}.{}", source.prefix, chunk.segment());
+                        let data = std::fs::metadata(path).unwrap();
+                        assert_eq!(data.blocks() * 512, data.len());
+                    }
+                    drop(chunk);
+                    backend.trim();
+                }
+            });
+        }
+    });
+    assert!(held.into_inner() > 300);
+    backend.trim();
+    assert_eq!(backend.stats().bytes_held, 0);
+    assert!(segments(&source).iter().all(|&(held, _)| held == 0));
 }
 
 #[test]

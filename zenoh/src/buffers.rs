@@ -234,7 +234,8 @@ impl BufferPool {
         released
     }
 
-    /// Returns all idle memory to the system. Returns the number of bytes.
+    /// Releases all idle buffers, and returns the memory of empty segments to the system, as
+    /// [`PoolBackend::trim`] does. Returns the number of bytes.
     pub fn trim(&self) -> usize {
         if !self.0.is_ours() {
             return 0;

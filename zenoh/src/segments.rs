@@ -9,14 +9,14 @@
 //! the last of these receivers exits, so that the name is not reused.
 //!
 //! Receivers never unmap a segment, so the pool keeps it too when it is empty. Receivers also lock the
-//! whole segment into memory, which allocates pages that were not needed yet. So a segment is created
-//! only if /dev/shm has room for all of it. Otherwise the receivers would find /dev/shm full, and lose
-//! messages silently.
+//! whole segment into memory, which would allocate pages that have no memory yet. If /dev/shm were full
+//! then, because another process took the rest for example, they would lose messages silently. So a
+//! segment has all its memory while it has a chunk, and receivers allocate nothing for it.
 
 #![forbid(unsafe_code)]
 
 use crate::outstanding::{Outstanding, SLOTS};
-use crate::system::{flock, free_bytes};
+use crate::system::{flock, space};
 use shm_pool::backend::{SegmentFile, SegmentSource};
 use shm_pool::OsError;
 use std::fs::{self, File, Permissions};
@@ -31,6 +31,10 @@ const DIRECTORY: &str = "/dev/shm";
 
 /// How many names are tried: so many taken names are no coincidence.
 const NAME_TRIES: usize = 100;
+
+/// Bytes of /dev/shm that stay free for zenoh's own objects when a segment is reserved. A process that publishes has
+/// 1.25 MiB of metadata for 32,768 messages, and creates them after the first segment. Each session has 16 KiB.
+const SPARE: u64 = 2 << 20;
 
 /// The mode of zenoh's own segments.
 const MODE: u32 = 0o600;
@@ -153,14 +157,6 @@ impl SegmentSource for ZenohSegments {
             else {
                 break;
             };
-            if free_bytes(DIRECTORY).is_some_and(|free| free < len as u64) {
-                return Err(failed(
-                    "statvfs",
-                    id,
-                    len,
-                    io::Error::from_raw_os_error(libc::ENOSPC),
-                ));
-            }
             self.outstanding.enter(id, len).ok_or_else(|| {
                 let advice = "; the table of its chunks does not fit in private memory".to_owned();
                 OsError::new(
@@ -198,6 +194,26 @@ impl SegmentSource for ZenohSegments {
 
     fn keeps_segments(&self) -> bool {
         true
+    }
+
+    fn reserves_whole(&self) -> bool {
+        true
+    }
+
+    fn check_room(&self, len: usize) -> Result<(), OsError> {
+        let Some(space) = space(DIRECTORY) else {
+            return Ok(());
+        };
+        if space.free >= (len as u64).saturating_add(SPARE) {
+            return Ok(());
+        }
+        let advice = format!(
+            "; {} of {} bytes are free, and {SPARE} of them are left to zenoh's metadata: make room, enlarge it \
+             (docker run --shm-size), or lower max_bytes",
+            space.free, space.all
+        );
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        Err(OsError::new("statvfs", DIRECTORY, len, full, advice))
     }
 }
 
@@ -245,9 +261,20 @@ mod tests {
         let (outstanding, segments) = segments();
         let next = segments.next.load(Ordering::Relaxed);
         let error = segments.create(1 << 50).err().unwrap();
-        assert_eq!((error.call(), error.bytes()), ("statvfs", 1 << 50));
+        assert_eq!((error.call(), error.bytes()), ("malloc", 1 << 50));
         let id = outstanding.next_id(next).expect("its slot is free");
         assert!(!path(id).exists());
+    }
+
+    #[test]
+    fn no_room() {
+        let (_outstanding, segments) = segments();
+        let error = segments.check_room(1 << 50).unwrap_err();
+        assert_eq!(
+            (error.call(), error.bytes(), error.errno()),
+            ("statvfs", 1 << 50, Some(libc::ENOSPC))
+        );
+        assert!(error.to_string().contains("bytes are free"), "{error}");
     }
 
     /// The backend retries with shorter segments when it cannot map one, and publishers that wait

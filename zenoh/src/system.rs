@@ -21,15 +21,28 @@ pub(crate) fn flock(file: &File, kind: i32) -> io::Result<()> {
     check(unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
 }
 
-/// Returns the free bytes of a file system, if they can be determined.
-pub(crate) fn free_bytes(directory: &str) -> Option<u64> {
+/// The size of a file system in bytes.
+pub(crate) struct Space {
+    /// What this process may still take.
+    pub(crate) free: u64,
+    pub(crate) all: u64,
+}
+
+/// Returns the size of a directory's file system, if it can be determined and is limited.
+pub(crate) fn space(directory: &str) -> Option<Space> {
     let path = CString::new(directory).ok()?;
     let mut stat = MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: the path is NUL-terminated, and the buffer has the size of a `statvfs`.
     check(unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) }).ok()?;
     // SAFETY: `statvfs` succeeded, so it filled the buffer.
     let stat = unsafe { stat.assume_init() };
-    Some(stat.f_bavail * stat.f_frsize)
+    if stat.f_blocks == 0 {
+        return None;
+    }
+    Some(Space {
+        free: stat.f_bavail * stat.f_frsize,
+        all: stat.f_blocks * stat.f_frsize,
+    })
 }
 
 /// Returns how many bytes this process may lock into memory, privileges aside.

@@ -77,6 +77,8 @@ pub(crate) struct Arenas {
     longest: usize,
     /// Arenas make way for a longer one only all together.
     all_or_none: bool,
+    /// An arena has all its memory while it has a piece.
+    whole: bool,
     has_region: Arc<AtomicBool>,
 }
 
@@ -103,6 +105,8 @@ struct Arena {
     pages: Carver,
     holes: Holes,
     was_used: bool,
+    /// Has to be reserved whole before anything is carved from it. It has no piece.
+    is_bare: bool,
 }
 
 struct Heap {
@@ -142,7 +146,13 @@ impl Carved {
 }
 
 impl Arenas {
-    pub(crate) fn new(max: usize, first: First, longest: usize, all_or_none: bool) -> Self {
+    pub(crate) fn new(
+        max: usize,
+        first: First,
+        longest: usize,
+        all_or_none: bool,
+        whole: bool,
+    ) -> Self {
         let has_region = Arc::new(AtomicBool::new(false));
         let state = ArenaState {
             arenas: Vec::new(),
@@ -165,6 +175,7 @@ impl Arenas {
             first,
             longest,
             all_or_none,
+            whole,
             has_region,
         }
     }
@@ -236,6 +247,9 @@ impl Arenas {
         let carve = |state: &mut ArenaState, anywhere| {
             let mut arenas = state.arenas.iter_mut().enumerate();
             arenas.find_map(|(number, arena)| {
+                if arena.is_bare {
+                    return None;
+                }
                 arena.pages.carve(pages, anywhere).map(|at| (number, at))
             })
         };
@@ -301,6 +315,7 @@ impl Arenas {
                     .add(&(hole.start / self.page..hole.end / self.page));
             }
             arena.pages.free(run.offset / self.page);
+            arena.is_bare = self.whole;
         }
         self.note_room(&state);
     }
@@ -344,8 +359,9 @@ impl Arenas {
     }
 
     fn note_room(&self, state: &ArenaState) {
+        let has_bare = state.arenas.iter().any(|arena| arena.is_bare);
         let room = match state.spanned() {
-            spanned if spanned < self.max => Room::ToGrow,
+            spanned if spanned < self.max || has_bare => Room::ToGrow,
             _ if state.free_pages() * self.page < self.max / 2 => Room::Crowded,
             _ => Room::Ample,
         };
@@ -562,7 +578,7 @@ impl Arenas {
             .lock()
             .arenas
             .iter_mut()
-            .any(|arena| arena.pages.has_gap(pages))
+            .any(|arena| !arena.is_bare && arena.pages.has_gap(pages))
     }
 
     pub(crate) fn has_segment(&self, serial: u64) -> bool {
@@ -588,8 +604,44 @@ impl Arenas {
             pages: blank.0,
             holes: blank.1,
             was_used: false,
+            is_bare: self.whole,
         });
         self.note_room(&state);
+    }
+
+    pub(crate) fn are_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// Carves all of the shortest bare arena of at least `len` bytes, longer than `above`, so that no other thread
+    /// carves or punches there before it has its memory. Returns the parts without memory, too.
+    pub(crate) fn carve_bare(
+        &self,
+        len: usize,
+        above: usize,
+    ) -> Option<(Carved, Vec<Range<usize>>)> {
+        let mut state = self.state.lock();
+        let bare = state
+            .arenas
+            .iter_mut()
+            .filter(|arena| arena.is_bare && arena.payload.len() >= len)
+            .filter(|arena| arena.payload.len() > above);
+        let arena = bare.min_by_key(|arena| arena.payload.len())?;
+        let pages = arena.pages.units();
+        let at = arena.pages.carve(pages, true)?;
+        arena.is_bare = false;
+        let mut holes = Vec::new();
+        for hole in arena.holes.take(&(at..at + pages)) {
+            holes.push(hole.start * self.page..hole.end * self.page);
+        }
+        let all = Carved {
+            payload: arena.payload.clone(),
+            offset: 0,
+            len: pages * self.page,
+            grain: Grain::Page,
+        };
+        self.note_room(&state);
+        Some((all, holes))
     }
 }
 
@@ -597,6 +649,9 @@ impl Arenas {
     pub(crate) fn filled_gaps(&self) -> usize {
         let state = self.state.lock();
         let filled = |arena: &Arena| {
+            if !self.may_punch(arena) {
+                return 0;
+            }
             arena
                 .pages
                 .gaps(0)
@@ -606,16 +661,28 @@ impl Arenas {
         state.arenas.iter().map(filled).sum::<usize>() * self.page
     }
 
+    /// Returns `true` if the arena's gaps may be returned to the system.
+    fn may_punch(&self, arena: &Arena) -> bool {
+        !self.whole || arena.pages.is_empty()
+    }
+
     pub(crate) fn punch(&self, account: &Account, most: usize) -> usize {
         let mut state = self.state.lock();
         let mut given = 0;
-        for Arena {
-            payload,
-            pages,
-            holes,
-            ..
-        } in &mut state.arenas
-        {
+        for arena in &mut state.arenas {
+            if most - given < self.page {
+                break;
+            }
+            if !self.may_punch(arena) {
+                continue;
+            }
+            arena.is_bare = self.whole;
+            let Arena {
+                payload,
+                pages,
+                holes,
+                ..
+            } = arena;
             let mut from = 0;
             while let Some(mut part) = pages
                 .gaps(from)
@@ -638,6 +705,7 @@ impl Arenas {
         }
         // Under the lock, so that pages that are reserved again are counted after this.
         account.give_back(given);
+        self.note_room(&state);
         given
     }
 

@@ -121,6 +121,7 @@ impl Arenas {
         let found = state
             .arenas
             .iter()
+            .filter(|arena| !arena.is_bare)
             .filter_map(|arena| Some((arena.pages.cheapest(pages, in_use, anywhere)?, arena)));
         let ((_, pages), arena) = found.min_by_key(|((cost, _), _)| *cost)?;
         Some(site(arena.payload.serial(), pages, self.page, 0))

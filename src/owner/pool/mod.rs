@@ -141,6 +141,8 @@ struct Collection {
     enough: AtomicUsize,
     /// From this many bytes on, a miss collects first.
     collect_at: AtomicUsize,
+    /// The highest value of `made` since memory was last returned to the system.
+    most_made: AtomicUsize,
 }
 
 impl Collection {
@@ -149,8 +151,13 @@ impl Collection {
     }
 
     fn note_made(&self, bytes: usize) {
-        self.made.fetch_add(bytes, Ordering::Relaxed);
+        let made = self.made.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.most_made.fetch_max(made, Ordering::Relaxed);
         self.enough.fetch_add(worthwhile(bytes), Ordering::Relaxed);
+    }
+
+    fn note_returned(&self) {
+        self.most_made.store(self.made(), Ordering::Relaxed);
     }
 
     fn note_destroyed(&self, bytes: usize) {
@@ -192,6 +199,7 @@ impl Pool {
                 first_arena,
                 limits.longest_arena,
                 source.keeps_segments(),
+                source.reserves_whole(),
             ),
             limits,
             account: Account::default(),
@@ -449,14 +457,19 @@ impl Pool {
 }
 
 impl Pool {
-    /// Not if nearly all of the cap was taken from the system.
+    /// Not if nearly all of the cap was used.
     pub(crate) fn is_collection_due(&self) -> bool {
         let Collection {
             made, collect_at, ..
         } = &self.collection;
         let nearly_all = self.limits.max_bytes - self.limits.max_bytes / YIELD_SHARE;
-        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed)
-            && self.account.held() < nearly_all
+        // A whole segment has all its memory long before that is used.
+        let used = if self.arenas.are_whole() {
+            self.collection.most_made.load(Ordering::Relaxed)
+        } else {
+            self.account.held()
+        };
+        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && used < nearly_all
     }
 
     /// Returns `true` if idle chunks should be evicted for a message before a collection: runs of pages

@@ -234,7 +234,19 @@ impl Pool {
                 free()
             })
         });
-        found.or_else(|| self.arenas.surrender(need, false).filter(|_| may_surrender))
+        if found.is_some() || !may_surrender || self.arenas.next_len(need.size).is_some() {
+            return found;
+        }
+        self.arenas
+            .surrender(need, false)
+            .filter(|_| self.has_system_room(need))
+    }
+
+    /// Returns `false` if the system could not provide a segment for `need` even if all arenas were empty: then
+    /// none of them makes way for it.
+    fn has_system_room(&self, need: Need) -> bool {
+        let missing = need.size.saturating_sub(self.account.held());
+        self.source.check_room(missing).is_ok()
     }
 
     /// A class that is refused again gets a region, or another one if that takes too long.
@@ -259,10 +271,11 @@ impl Pool {
                 self.arenas.mark(chunk.memory(), Mark::Pinned);
             }
         }
-        let site = self
-            .arenas
-            .cheapest_site(need, true, true)
-            .or_else(|| self.arenas.surrender(need, true));
+        let site = self.arenas.cheapest_site(need, true, true).or_else(|| {
+            self.arenas
+                .surrender(need, true)
+                .filter(|_| self.has_system_room(need))
+        });
         if let Some(site) = site {
             self.retire(&site);
             self.arenas.keep_region(class, site);
@@ -431,6 +444,9 @@ impl Pool {
     /// Returns free memory of the arenas to the system or, if that was done before, of enough idle
     /// chunks. If all idle memory is too little, evicts nothing.
     pub(super) fn relieve_system(&self, need: Need, was_punched: bool, error: &OsError) -> bool {
+        if self.arenas.are_whole() && !self.has_system_room(need) {
+            return false;
+        }
         if !was_punched && self.punch(usize::MAX) > 0 {
             return true;
         }
@@ -438,9 +454,13 @@ impl Pool {
         let is_full = error.errno() == Some(libc::ENOSPC);
         let left = is_full.then(|| self.arenas.left_in_the_system()).flatten();
         let left = left.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let missing = need.size.saturating_sub(left).max(1);
+        let mut missing = need.size.saturating_sub(left).max(1);
         if self.most_to_evict() < missing {
             return false;
+        }
+        if self.arenas.are_whole() {
+            // Only arenas without any chunk return memory.
+            missing = usize::MAX;
         }
         let evicted = self.evict(missing, |_| true);
         self.punch(usize::MAX) > 0 || evicted > 0
@@ -484,7 +504,11 @@ impl Pool {
     }
 
     pub(super) fn punch(&self, most: usize) -> usize {
-        self.arenas.punch(&self.account, most)
+        let punched = self.arenas.punch(&self.account, most);
+        if punched > 0 {
+            self.collection.note_returned();
+        }
+        punched
     }
 
     pub(super) fn give_memory_back(&self) {

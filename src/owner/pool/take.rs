@@ -87,10 +87,19 @@ impl Pool {
         len: usize,
     ) -> Result<ClosedChunk, AllocError> {
         let taken = self.take_now(class, len);
-        if taken.as_ref().is_err_and(AllocError::is_at_the_cap) {
+        if taken
+            .as_ref()
+            .is_err_and(|error| self.is_out_of_room(error))
+        {
             self.note_refused(class, len);
         }
         taken
+    }
+
+    /// Returns `true` if only chunks that are released make room: at the cap, or where whole segments do not fit in
+    /// the file system.
+    pub(crate) fn is_out_of_room(&self, error: &AllocError) -> bool {
+        error.is_at_the_cap() || self.arenas.are_whole() && error.is_exhausted()
     }
 
     pub(crate) fn take_now(
@@ -213,6 +222,9 @@ impl Pool {
 /// A segment that is never removed has at least 1 / `KEPT_SHARE` of its intended length.
 const KEPT_SHARE: usize = 32;
 
+/// How much shorter the next segment to be tried is if the file system has no room for one: by this part of it.
+const SHORTER_BY: usize = 8;
+
 const TRIES: usize = 8;
 
 const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
@@ -257,7 +269,7 @@ impl Pool {
         let mut made = self.make(wanted);
         if !wanted.is_one_off
             && need.size < wanted.need.size
-            && made.as_ref().is_err_and(AllocError::is_at_the_cap)
+            && made.as_ref().is_err_and(|error| self.is_out_of_room(error))
         {
             // It may fit without the class's rounding.
             made = self
@@ -363,16 +375,30 @@ impl Pool {
                         || self.account.created() != created
                 }
                 NoMemory::Os(error) if !error.is_out_of_memory() => false,
+                // Where segments are whole, the file system limits them as the cap does.
+                NoMemory::Os(_)
+                    if self.arenas.are_whole()
+                        && self.make_room(wanted, from == Where::Anywhere) =>
+                {
+                    true
+                }
                 NoMemory::Os(error) => {
                     self.relieve_system(wanted.need, mem::replace(&mut was_punched, true), error)
                         || mem::take(&mut may_sweep) && self.source.sweep() > 0
                 }
             };
+            let is_out_of_room = match &failure {
+                NoMemory::Cap => true,
+                NoMemory::Os(error) => self.arenas.are_whole() && error.is_out_of_memory(),
+            };
             if has_made_room || mem::take(&mut may_reclaim) && self.reclaim() > 0 {
                 continue;
             }
             match failure {
-                NoMemory::Cap if from == Where::Grow && self.arenas.is_kept_from(wanted.class) => {
+                _ if is_out_of_room
+                    && from == Where::Grow
+                    && self.arenas.is_kept_from(wanted.class) =>
+                {
                     (from, tries) = (Where::Anywhere, TRIES);
                     // A chunk in the region leaves it when it is dropped, unless there is no other
                     // site.
@@ -519,13 +545,20 @@ impl Pool {
         if self.arenas.has_gap(len) {
             return Ok(());
         }
-        let mut arena = self.arenas.next_len(len).ok_or(NoMemory::Cap)?;
+        let refused = match self.fill_bare(len) {
+            Ok(true) => return Ok(()),
+            Ok(false) => NoMemory::Cap,
+            Err(error) => error,
+        };
+        let mut arena = self.arenas.next_len(len).ok_or(refused)?;
         // A segment that stays has to be worth its entry.
         let least = if self.source.keeps_segments() {
             len.max(arena / KEPT_SHARE)
+                .next_multiple_of(self.limits.page)
         } else {
             len
         };
+        arena = self.longest_with_room(arena, least)?;
         loop {
             let blank = self
                 .arenas
@@ -551,7 +584,14 @@ impl Pool {
                     }
                     event!(info, provider = %self.id(), segment = payload.serial(), len = arena, "segment made");
                     self.arenas.add(Arc::new(payload), blank, &self.account);
-                    return Ok(());
+                    if !self.arenas.are_whole() {
+                        return Ok(());
+                    }
+                    let filled = self.fill_bare(len);
+                    if filled.is_err() {
+                        self.give_up_arenas(true);
+                    }
+                    return filled.map(drop);
                 }
                 // There may be too little address space, or memory if the factory reserves all of
                 // it.
@@ -561,6 +601,45 @@ impl Pool {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Reserves all of an arena that has returned its memory, or is new, for a run of `len` bytes. Returns `false` if
+    /// there is none. The caller holds `growing`.
+    fn fill_bare(&self, len: usize) -> Result<bool, NoMemory> {
+        let mut result = Ok(false);
+        let mut above = 0;
+        while let Some((all, holes)) = self.arenas.carve_bare(len, above) {
+            above = all.len();
+            let mut missing = 0;
+            for hole in &holes {
+                missing += hole.len();
+            }
+            if let Err(error) = self.source.check_room(missing) {
+                self.arenas.give_up(all, &holes);
+                result = Err(NoMemory::Os(Box::new(error)));
+                continue;
+            }
+            match self.fill((all, holes)) {
+                Ok(all) => {
+                    self.arenas.free(all);
+                    return Ok(true);
+                }
+                Err(error) => result = Err(error),
+            }
+        }
+        result
+    }
+
+    /// Returns the length of the longest arena for which the source has room, from `least` to `wanted` bytes.
+    fn longest_with_room(&self, wanted: usize, least: usize) -> Result<usize, NoMemory> {
+        let refused = |error| NoMemory::Os(Box::new(error));
+        self.source.check_room(least).map_err(refused)?;
+        let mut len = wanted;
+        while len > least && self.source.check_room(len).is_err() {
+            len -= (len / SHORTER_BY).max(self.limits.page);
+            len = len.next_multiple_of(self.limits.page).max(least);
+        }
+        Ok(len)
     }
 }
 
@@ -576,7 +655,10 @@ impl Pool {
             return Err(AllocErrorKind::ReserveTooMany { count: wanted, max }.into());
         }
         let mut result = self.make_reserved(class, reserved, wanted);
-        if result.as_ref().is_err_and(AllocError::is_at_the_cap) {
+        if result
+            .as_ref()
+            .is_err_and(|error| self.is_out_of_room(error))
+        {
             // It may fit without idle chunks, in joined arenas.
             self.trim();
             result = self.make_reserved(class, reserved, wanted);

@@ -174,7 +174,9 @@ fn trim_collects_first() {
         .map(|provider| alloc::<Collecting>(provider, LARGE, 1).unwrap())
         .collect();
     drop(messages);
-    assert_eq!(backend.trim(), 2 * LARGE);
+    let held = backend.stats().bytes_held;
+    assert!(held >= 2 * LARGE);
+    assert_eq!(backend.trim(), held);
     assert_eq!(backend.stats().bytes_held, 0);
 }
 

@@ -2,7 +2,7 @@
 //! and its role as its task. Parent and child talk in lines over a socket, the child's standard
 //! input. An answer that does not come in time fails the test.
 
-use crate::{cap, full_shm, killed, lingering, remote, stream, users};
+use crate::{cap, full_shm, killed, lingering, remote, small_shm, stream, users};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use shm_pool_support::process::{self, inherited_input, this_test};
@@ -140,6 +140,9 @@ fn entry() {
         ["router", memory] => remote::router(&mut link, memory),
         ["asker", endpoint, memory] => users::asker(&mut link, endpoint, memory),
         ["full-shm"] => full_shm::role(&mut link),
+        ["small-shm", ..] => small_shm::publisher(&mut link, &arguments[1..]),
+        ["late-receiver", memory] => small_shm::late_receiver(&mut link, memory),
+        ["collector", endpoint, ready] => small_shm::collector(&mut link, endpoint, ready),
         ["leaver", memory, endpoint] => lingering::leaver(&mut link, memory, endpoint),
         ["log-panics"] => lingering::log_panics(),
         ["stopped-receiver"] => lingering::stopped_receiver(&mut link),

@@ -24,6 +24,7 @@ mod remote;
 mod requests;
 mod reserved;
 mod session;
+mod small_shm;
 mod stream;
 mod support;
 mod users;
