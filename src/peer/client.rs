@@ -137,7 +137,7 @@ impl Client {
         let id = control.id();
         let remote = Arc::new(Remote::new(control, &self.table));
         // A restarted publisher has a new id: drop the connection to the old one.
-        self.forget_abandoned();
+        self.forget(PeerControl::is_abandoned);
         let mut table = self.table.write();
         // Another thread may have connected first.
         if let Some(entry) = table.find(provider) {
@@ -147,7 +147,7 @@ impl Client {
         Ok(id)
     }
 
-    fn forget_abandoned(&self) -> Vec<ProviderEntry> {
+    fn forget(&self, is_abandoned: fn(&PeerControl) -> bool) -> Vec<ProviderEntry> {
         let remotes: Vec<Arc<Remote>> = self
             .table
             .read()
@@ -158,7 +158,7 @@ impl Client {
         // Makes a system call for each, hence without the lock.
         let abandoned: Vec<_> = remotes
             .into_iter()
-            .filter(|remote| remote.control.is_abandoned())
+            .filter(|remote| is_abandoned(&remote.control))
             .collect();
         if abandoned.is_empty() {
             return Vec::new();
@@ -310,14 +310,14 @@ impl Client {
     }
 
     /// Unmaps segments that their owner has destroyed, and disconnects from providers that have
-    /// closed or died, unless a grant of theirs is pending. Views stay valid. Returns the number of
-    /// mappings dropped.
+    /// closed or died. Views stay valid. Messages that such a provider has granted and this client has
+    /// not attached to are released. Returns the number of mappings dropped.
     pub fn trim(&self) -> usize {
         if self.check_fork().is_err() {
             return 0;
         }
         let destroyed = self.table.write().take_destroyed();
-        let abandoned = self.forget_abandoned();
+        let abandoned = self.forget(|control| control.check_owner().is_err());
         destroyed.len()
             + abandoned
                 .iter()

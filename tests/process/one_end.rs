@@ -210,11 +210,8 @@ fn every_case(kind: &str) {
                     (sender, provider)
                 });
                 happen(&names, meanwhile);
-                if let Reader::Grants(client, _) = &reader {
-                    client.trim();
-                    if let Some((_, provider)) = &successor {
-                        client.connect(provider.id()).unwrap();
-                    }
+                if let (Reader::Grants(client, _), Some((_, provider))) = (&reader, &successor) {
+                    client.connect(provider.id()).unwrap();
                 }
                 reader.check();
                 drop(reader);
