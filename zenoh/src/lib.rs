@@ -125,9 +125,8 @@
 //! lock it, as zenoh's own backends do.
 //!
 //! The publisher allocates all of a segment before its first message, and the receivers then map that
-//! memory. Both together take some 0.4 ms per MiB. So segments
-//! start small ([`arena_size`](PoolBackendBuilder::arena_size)) and grow: a receiver reads the first
-//! message early, and a publisher that exits soon afterwards does not lose it. With messages of more
+//! memory. Both together take some 0.4 ms per MiB. So segments start small
+//! ([`arena_size`](PoolBackendBuilder::arena_size)) and grow: a receiver reads the first message early, and a publisher that exits soon afterwards does not lose it. With messages of more
 //! than a 32nd of the cap, one segment covers most of it, as zenoh's own does.
 //!
 //! # When /dev/shm is full
