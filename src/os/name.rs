@@ -315,7 +315,6 @@ impl Link {
         }
         match (self.inode, self.name.inode()) {
             (Some(created), Ok(found)) => created == found,
-            (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => false,
             // If the system cannot tell, it most likely is: names are rarely removed by others.
             _ => true,
         }
