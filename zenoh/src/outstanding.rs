@@ -355,9 +355,11 @@ impl Outstanding {
     #[inline]
     pub(crate) fn take(&self, key: Key) -> Option<Chunk> {
         let (segment, line) = self.place(key)?;
+        if segment.clear(line / LINES, 1 << (line % LINES)) == 0 {
+            return None;
+        }
         // SAFETY: this call cleared the bit.
-        (segment.clear(line / LINES, 1 << (line % LINES)) != 0)
-            .then(|| unsafe { segment.chunk(line) })?
+        unsafe { segment.chunk(line) }
     }
 
     /// Marks a chunk to be taken out later. Returns `false` if the descriptor does not name a place for
