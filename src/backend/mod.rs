@@ -55,12 +55,12 @@
 //!
 //! If readers decrement a count in shared memory, the publisher has to look for free chunks.
 //! Looking only when an allocation fails would fill the cap with messages that left the cache long
-//! ago. So the backend calls the collector before it creates a chunk. If that leaves less idle memory
-//! than the larger of a seventh of the messages in flight and 3 KiB for each of them, it grows by the
-//! missing amount before the next collection. So its chunks are at most that much more than the messages in
-//! flight. Once nearly all of the cap has been used, it collects only when there is no
-//! room for a chunk; and if the chunk has whole pages, only when evicting idle ones does not make room
-//! either.
+//! ago. So the backend calls the collector before it creates a chunk. If that leaves less idle
+//! memory than the larger of a seventh of the messages in flight and 3 KiB for each of them, it
+//! grows by the missing amount before the next collection. So its chunks are at most that much more
+//! than the messages in flight. Once nearly all of the cap has been used, it collects only when
+//! there is no room for a chunk; and if the chunk has whole pages, only when evicting idle ones
+//! does not make room either.
 //!
 //! # Trust
 //!
@@ -122,18 +122,19 @@ pub trait SegmentSource: Send + Sync {
         false
     }
 
-    /// Returns `true` if a reader allocates all of a segment that it maps, by locking it into memory for
-    /// example; default `false`.
+    /// Returns `true` if a reader allocates all of a segment that it maps, by locking it into
+    /// memory for example; default `false`.
     ///
-    /// A segment then has all its memory while it has a chunk, and returns it to the system only when it
-    /// is empty. So a reader that maps it allocates nothing, and cannot find the file system full.
+    /// A segment then has all its memory while it has a chunk, and returns it to the system only
+    /// when it is empty. So a reader that maps it allocates nothing, and cannot find the file
+    /// system full.
     fn reserves_whole(&self) -> bool {
         false
     }
 
     /// Checks whether the file system has room for a segment of `len` bytes; default `Ok`. Called
-    /// before [`create`](Self::create), and before memory that an empty segment has returned is reserved
-    /// again. A source can leave room to its readers here, and save failing attempts.
+    /// before [`create`](Self::create), and before memory that an empty segment has returned is
+    /// reserved again. A source can leave room to its readers here, and save failing attempts.
     ///
     /// # Errors
     ///

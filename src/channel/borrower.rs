@@ -287,8 +287,8 @@ impl MappedSegments {
     /// unlists an ended owner's segments, perhaps before its last messages are received.)
     ///
     /// The control page lists the segments that exist. A name may be missing for other reasons, for
-    /// example a cleaner that has removed it, and then a segment could not be mapped again. Names are
-    /// checked only if the provider does not admit this user to the page.
+    /// example a cleaner that has removed it, and then a segment could not be mapped again. Names
+    /// are checked only if the provider does not admit this user to the page.
     fn unmap_destroyed(&mut self, is_sender_there: impl Fn() -> bool) {
         let exists = |serial| match &self.borrower.memory {
             Some(control) => control.segments().any(|(_, listed)| listed == serial),

@@ -123,13 +123,11 @@ impl Branch {
         on_full: OnFull,
         max_bytes: usize,
         interrupts: Arc<Interrupts>,
-        pool: Option<&Pool>,
+        pool: &Pool,
     ) -> Self {
         let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_sender, interrupts));
         let lender = Arc::new(Lender::new(&object, tables.loans));
-        if let Some(pool) = pool {
-            pool.add_lender(lender.clone());
-        }
+        pool.add_lender(lender.clone());
         let limit = Limit {
             loans: object.shared().loans(),
             bytes: max_bytes,
@@ -509,8 +507,9 @@ impl Branch {
         self.lender.close();
     }
 
-    /// [`close`](Self::close) for a sender, which created the object. While a buffer is on loan, the
-    /// object stays, by another name, so that sweeps can see that the receiver is still reading.
+    /// [`close`](Self::close) for a sender, which created the object. While a buffer is on loan,
+    /// the object stays, by another name, so that sweeps can see that the receiver is still
+    /// reading.
     pub(super) fn close_pair(&mut self) {
         self.close();
         self.reclaim();

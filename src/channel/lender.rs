@@ -254,8 +254,8 @@ impl Known {
 
 pub(super) struct Lender {
     shared: Arc<Shared>,
-    /// Of a pair whose sender has been dropped. Dropped before its lock is released. If loans are out
-    /// then, the object stays for the receiver.
+    /// Of a pair whose sender has been dropped. Dropped before its lock is released. If loans are
+    /// out then, the object stays for the receiver.
     link: OnceLock<Link>,
     locks: Arc<LockFile>,
     fork_epoch: u64,

@@ -76,8 +76,8 @@
 //! discarded with its sender, so a program may [wait for one](Sender::wait_for_receiver).
 //!
 //! The pool ends with the last provider, sender or publisher. If messages are unread then, its
-//! segments stay in /dev/shm until the last receiver has finished, which removes them. A receiver of
-//! another user cannot: they wait for a sweep by the owner's user.
+//! segments stay in /dev/shm until the last receiver has finished, which removes them. A receiver
+//! of another user cannot: they wait for a sweep by the owner's user.
 //!
 //! When a receiver is dropped, the messages that it has not received are returned at once, and each
 //! received one when it is dropped, even after sender and provider.
@@ -99,9 +99,9 @@
 //! | a sender or publisher | its object (`.channel`) | the next one of its name (a pair's that is still read is renamed, `.branch`), the end of its last receiver, or a sweep |
 //! | the provider's process | its segments and its control object | the last receiver is dropped along with all that it received, or a sweep finds that all were killed |
 //!
-//! Dropping the last receiver or message removes what the dead sender left. If the kernel has not torn
-//! down the sender's process yet, which takes about a second for 4 GB of private memory, the drop waits
-//! for up to 100 milliseconds, and then leaves the rest to a thread.
+//! Dropping the last receiver or message removes what the dead sender left. If the kernel has not
+//! torn down the sender's process yet, which takes about a second for 4 GB of private memory, the
+//! drop waits for up to 100 milliseconds, and then leaves the rest to a thread.
 //!
 //! # Restarts
 //!

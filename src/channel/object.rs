@@ -409,9 +409,9 @@ impl Object {
         self.leave();
     }
 
-    /// For the sender of a pair that it has closed and that is still read: renames the object, so that
-    /// a successor can use its name, and returns the link, to be kept as long as the loans. If a rename
-    /// is impossible now, the object keeps its name until the loans have ended.
+    /// For the sender of a pair that it has closed and that is still read: renames the object, so
+    /// that a successor can use its name, and returns the link, to be kept as long as the loans. If
+    /// a rename is impossible now, the object keeps its name until the loans have ended.
     pub(super) fn leave_to_receiver(&mut self) -> Option<Link> {
         let mut link = self.link.take()?;
         if has_heap(HEAP) {

@@ -146,11 +146,11 @@ impl SenderBuilder {
             facts.on_full,
             usize::MAX,
             Interrupts::new(),
-            Some(provider.pool()),
+            provider.pool(),
         );
         Ok(Sender {
             branch,
-            _pool: provider.opened().clone(),
+            _opened: provider.opened().clone(),
             provider: provider.id(),
             spin: self.spin,
         })
@@ -161,7 +161,7 @@ impl SenderBuilder {
 pub struct Sender {
     branch: Branch,
     /// Dropped after the branch.
-    _pool: Arc<Opened>,
+    _opened: Arc<Opened>,
     provider: ProviderId,
     spin: Duration,
 }

@@ -34,9 +34,11 @@
 //!   [`channel::Message`](crate::channel::Message) is held.
 //! * **I6.** After its provider is dropped, every chunk is destroyed exactly once, and with the
 //!   last one the pool.
-//! * **I7.** Each name is unlinked by the process that created it, or by a sweep that holds the
-//!   dead owner's lock or finds no control object; a channel's name also by the next sender of that
-//!   name. (The names of a [`backend`](crate::backend) are its source's.)
+//! * **I7.** Each name is unlinked by the process that created it, while it refers to the file that
+//!   this process created, or by a sweep that holds the dead owner's lock or finds no control object;
+//!   a channel's name also by the next sender of that name. While a receiver may have to map a
+//!   segment, the names of the segment, of the control object and of the receiver's object stay, the
+//!   last one perhaps renamed. (The names of a [`backend`](crate::backend) are its source's.)
 //!
 //! # Decisions
 //!

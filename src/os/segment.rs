@@ -17,7 +17,8 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
-/// Unlinked on drop (I7). The order of the fields matters: mapping and file are closed before that.
+/// Unlinked on drop (I7), unless it is [left](Self::leave) to its readers. The order of the fields
+/// matters: mapping and file are closed before that.
 pub(crate) struct Segment {
     mapping: Mapping,
     file: Option<Arc<File>>,

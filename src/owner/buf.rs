@@ -179,8 +179,8 @@ impl ShmBuf {
     }
 
     /// Adds a lease for `peer`, and returns a descriptor that only this peer can attach to, once.
-    /// The lease ends when the peer drops its view, disconnects or dies. It outlives the provider and
-    /// this process: the peer can still attach.
+    /// The lease ends when the peer drops its view, disconnects or dies. It outlives the provider
+    /// and this process: the peer can still attach.
     ///
     /// # Errors
     ///

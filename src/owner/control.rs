@@ -292,11 +292,12 @@ impl OwnerControl {
 }
 
 impl OwnerControl {
-    /// Ends the owner while messages may still have to be read (see `sweep`): the state stays open, as
-    /// after a death. The caller has left the segments linked.
+    /// Ends the owner while messages may still have to be read (see `sweep`): the state stays open,
+    /// as after a death. The caller has left the segments linked.
     pub(crate) fn leave(&self) {
         self.link.leave();
-        // A peer may have overwritten it. Sweeps leave objects that do not begin as a control object.
+        // A peer may have overwritten it. Sweeps leave objects that do not begin as a control
+        // object.
         self.view.header().magic.store(MAGIC, Ordering::Relaxed);
         // Explicitly, because a child made by a raw `clone` may share the file description.
         let _ = self.locks.unlock(OWNER_BYTE);

@@ -29,10 +29,10 @@ use std::time::Duration;
 
 /// Allocates messages in shared memory. Share one by reference or in an `Arc`.
 ///
-/// Dropping it, and the last of its senders and publishers, returns idle memory to the system. Buffers
-/// and peers' mappings stay valid. What was sent or granted still arrives, as after the death of the
-/// process: the segments stay until the last reader has finished. If that reader belongs to another
-/// user, a [sweep](Self::sweep) by this user removes them.
+/// Dropping it, and the last of its senders and publishers, returns idle memory to the system.
+/// Buffers and peers' mappings stay valid. What was sent or granted still arrives, as after the
+/// death of the process: the segments stay until the last reader has finished. If that reader
+/// belongs to another user, a [sweep](Self::sweep) by this user removes them.
 pub struct Provider {
     pool: Arc<Pool>,
     opened: Arc<Opened>,
@@ -296,9 +296,6 @@ impl Drop for Provider {
         if self.pool.is_ours() {
             // A sender or publisher may keep the pool open, but no request is left to wait.
             self.pool.waiting.close(&self.pool);
-        } else {
-            // A forked child owns nothing (D11), so its copy of the pool is never dropped.
-            std::mem::forget(self.pool.clone());
         }
     }
 }

@@ -138,7 +138,8 @@ pub(crate) fn connection_name(names: &Namespace, channel: &str, id: u64) -> Name
 }
 
 /// Returns a new name for a channel's object, by which sweeps find its receiver while another
-/// channel may have the object's name. `None` if the object is no channel, or without random numbers.
+/// channel may have the object's name. `None` if the object is no channel, or without random
+/// numbers.
 pub(crate) fn name_while_read(channel: &Name) -> Option<Name> {
     let names = channel.namespace();
     let file = channel.as_path().file_name()?.to_str()?;

@@ -15,9 +15,10 @@
 //!
 //! # How an owner ends
 //!
-//! There is one way. An owner that is killed leaves all its objects. One that ends in an orderly way, with its
-//! last provider, sender or publisher, does the same if a message may still have to be read: if a
-//! buffer is on loan to a receiver, or granted to a peer that has not taken it up. Then
+//! There is one way. An owner that is killed leaves all its objects. One that ends in an orderly
+//! way, with its last provider, sender or publisher, does the same if a message may still have to
+//! be read: if a buffer is on loan to a receiver, or granted to a peer that has not taken it up.
+//! Then
 //!
 //! 1. it closes its channels, and gives a pair's object that is still read the name of a connection
 //!    ([`name_while_read`]), so that a successor can use the channel's name;
@@ -25,8 +26,8 @@
 //! 3. it sweeps what it left ([`sweep_after_end`]), as a last reader does.
 //!
 //! Only in this order: an owner that looked for readers while it had the lock might find one that,
-//! releasing its own lock, found the owner alive. Then neither would remove anything. If no message is
-//! left to read, no reader needs the objects, and the owner unlinks them itself.
+//! releasing its own lock, found the owner alive. Then neither would remove anything. If no message
+//! is left to read, no reader needs the objects, and the owner unlinks them itself.
 //!
 //! # When an object is removed
 //!
@@ -42,22 +43,22 @@
 //! | has ended | only peers without pending grants, or none | any [`sweep`] |
 //!
 //! A sweep runs in the next `build` with the prefix, on request, when memory is short, and at an
-//! owner's end. A reader of another user cannot remove the owner's objects: they wait for a sweep by
-//! the owner's user. A pair that no receiver has opened cannot be opened after its sender's end; every
-//! end discards its messages.
+//! owner's end. A reader of another user cannot remove the owner's objects: they wait for a sweep
+//! by the owner's user. A pair that no receiver has opened cannot be opened after its sender's end;
+//! every end discards its messages.
 //!
 //! # The last reader is always detected
 //!
 //! Each reader, and each owner that ends, releases its own lock first and then tests those of the
-//! others. Of two that do so concurrently, at least one finds no other. If both do, they sweep side by
-//! side. A successor that renames a pair's object holds its lock meanwhile, so it looks once more for
-//! the receiver after it has released that ([`remove_or_rename_dead`]). A sweep looks at all channels
-//! twice, because an object that is renamed between the listing and the look is missed once
-//! ([`has_receivers`]).
+//! others. Of two that do so concurrently, at least one finds no other. If both do, they sweep side
+//! by side. A successor that renames a pair's object holds its lock meanwhile, so it looks once
+//! more for the receiver after it has released that ([`remove_or_rename_dead`]). A sweep looks at
+//! all channels twice, because an object that is renamed between the listing and the look is missed
+//! once ([`has_receivers`]).
 //!
-//! The kernel notifies receivers of a sender's death some time before it releases the process's locks.
-//! A receiver that is dropped in between waits for the release, [`TEARDOWN`] at most, and then leaves
-//! the wait to a thread.
+//! The kernel notifies receivers of a sender's death some time before it releases the process's
+//! locks. A receiver that is dropped in between waits for the release, [`TEARDOWN`] at most, and
+//! then leaves the wait to a thread.
 //!
 //! # Killed at any instruction
 //!
@@ -201,19 +202,41 @@ pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patie
     let _ = sweep_of(names, Scope::WithoutPeers(provider));
 }
 
-/// Sweeps what a dying owner has left once the kernel has torn down its process, which takes seconds
-/// for gigabytes of memory. A thread waits for that, since a drop must not. If this process ends before,
-/// or no thread can be started, the objects are left to the next sweep.
-fn sweep_later(names: &Namespace, provider: ProviderId) {
-    static WAITING: AtomicUsize = AtomicUsize::new(0);
-    // Relaxed, here and below: only a count.
-    if WAITING.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
-        return;
+/// One of the threads of this process that may wait for a teardown. Released on drop.
+struct Waiting;
+
+/// Relaxed: only a count.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+impl Waiting {
+    /// Returns `None` if as many threads wait as may.
+    fn start() -> Option<Self> {
+        let this = Self;
+        let others = WAITING.fetch_add(1, Ordering::Relaxed);
+        (others < MAX_WAITING).then_some(this)
     }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Sweeps what a dying owner has left once the kernel has torn down its process, which takes
+/// seconds for gigabytes of memory. A thread waits for that, since a drop must not. If this process
+/// ends before, or no thread can be started, the objects are left to the next sweep.
+fn sweep_later(names: &Namespace, provider: ProviderId) {
+    let Some(waiting) = Waiting::start() else {
+        return;
+    };
     let names = names.clone();
     let purpose = names.directory().to_string_lossy().into_owned();
-    let started = start_thread("shm_pool-sweep", &purpose, move || {
+    // If it cannot be started, the next sweep does it.
+    let _ = start_thread("shm_pool-sweep", &purpose, move || {
+        let _waiting = waiting;
+        // Not by a lock that blocks: if garbage made a living owner look dead, it would wait for
+        // ever.
         let deadline = Deadline::after(LONGEST_TEARDOWN);
         while !deadline.is_some_and(Deadline::has_passed) {
             match lock_dead_owner(&names, provider, effective_uid()) {
@@ -225,11 +248,7 @@ fn sweep_later(names: &Namespace, provider: ProviderId) {
                 Ok(Owner::Gone) | Err(_) => break,
             }
         }
-        WAITING.fetch_sub(1, Ordering::Relaxed);
     });
-    if started.is_err() {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// If memory is short, sweeps and tries again.
@@ -472,7 +491,8 @@ fn has_pending_grants(control: &LockFile) -> bool {
         let Ok(len) = retry(|| control.file().read_at(part, offset)) else {
             return true;
         };
-        // Fewer records than the header says: another process has changed it, or truncated the file.
+        // Fewer records than the header says: another process has changed it, or truncated the
+        // file.
         if len < RECORD_SIZE {
             break;
         }
@@ -501,8 +521,8 @@ pub(crate) enum Removal {
     Gone,
     /// Its creator is alive, or another process is removing it.
     Locked,
-    /// A channel whose receiver is alive and may not have received everything. It keeps its name, or
-    /// has been renamed.
+    /// A channel whose receiver is alive and may not have received everything. It keeps its name,
+    /// or has been renamed.
     Read,
     /// It begins with neither `magic` nor (unfinished) zero, or it has another name.
     NotOurs,
@@ -523,8 +543,8 @@ pub(crate) fn remove_or_rename_dead(
     let renamed = name_while_read(name);
     let removal = remove_if(name, uid, magic, renamed.as_ref())?;
     if let (Removal::Read, Some(renamed)) = (&removal, renamed) {
-        // The receiver may have ended meanwhile, and found the object locked. This time the lock is taken
-        // only if the receiver has ended.
+        // The receiver may have ended meanwhile, and found the object locked. This time the lock is
+        // taken only if the receiver has ended.
         let _ = remove_if(&renamed, uid, magic, None);
     }
     Ok(removal)
@@ -572,9 +592,9 @@ fn remove_if(
     })
 }
 
-/// Returns `true` if a living receiver of this provider may not have received everything. Looks at all
-/// channels twice: a successor may rename an object between the listing and the look at it, but an
-/// object is renamed at most once.
+/// Returns `true` if a living receiver of this provider may not have received everything. Looks at
+/// all channels twice: a successor may rename an object between the listing and the look at it, but
+/// an object is renamed at most once.
 fn has_receivers(
     names: &Namespace,
     provider: ProviderId,

@@ -520,7 +520,8 @@ fn whole_segment_while_it_has_a_chunk() {
     assert_eq!(backend.stats().bytes_held, MIB);
 }
 
-/// An allocation is refused if the whole segment does not fit, and a shorter one serves it if possible.
+/// An allocation is refused if the whole segment does not fit, and a shorter one serves it if
+/// possible.
 #[test]
 fn no_room_for_a_whole_segment() {
     let (source, room, backend) = locked("backend-no-room");

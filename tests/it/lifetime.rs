@@ -596,7 +596,8 @@ fn end_leaves_successors_objects() {
     assert!(!Path::new(&object).exists());
 }
 
-/// A segment whose name a cleaner has removed stays mapped, with the messages that are yet to arrive.
+/// A segment whose name a cleaner has removed stays mapped, with the messages that are yet to
+/// arrive.
 #[test]
 fn removed_names_lose_no_message() {
     let prefix = unique_prefix("removed-segment");

@@ -371,8 +371,8 @@ fn last_reader_of_a_heavy_owner() {
     }
 }
 
-/// The pool ends with the last provider, sender or publisher: a sender sends on without its provider,
-/// and what it has sent arrives after both have ended.
+/// The pool ends with the last provider, sender or publisher: a sender sends on without its
+/// provider, and what it has sent arrives after both have ended.
 #[test]
 fn sender_outlives_its_provider() {
     let names = Names::new("one-end-order");

@@ -246,7 +246,8 @@ impl Scene for Stage {
             shm::check(view, descriptor.payload_len()).unwrap();
         }
         drop(again);
-        // It spares an owner that was killed before it reported a grant: this process has not taken it up.
+        // It spares an owner that was killed before it reported a grant: this process has not taken
+        // it up.
         self.names.sweep();
         for &owner in &dead {
             let error = newcomer.connect(owner).unwrap_err();

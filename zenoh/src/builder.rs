@@ -12,8 +12,8 @@ use shm_pool::backend::Backend;
 use shm_pool::Tuning;
 use std::sync::Arc;
 
-/// A cap of up to this many bytes is one segment, and the first segment of a large cap is this long. It is
-/// allocated and locked before the first message can be read, which takes some 1.5 ms.
+/// A cap of up to this many bytes is one segment, and the first segment of a large cap is this
+/// long. It is allocated and locked before the first message can be read, which takes some 1.5 ms.
 const FIRST_SEGMENT: usize = 4 << 20;
 
 /// The first segment of other caps has this share of them: the default of [`Backend`].
@@ -54,8 +54,8 @@ impl PoolBackendBuilder {
     }
 
     /// Sets the cap on memory in bytes, up to 64 GiB, rounded up to whole pages; default 1 GiB.
-    /// Memory is taken a segment at a time, when it is needed. All of it and 2 MiB have to fit in /dev/shm;
-    /// what does not [is refused](crate#when-devshm-is-full).
+    /// Memory is taken a segment at a time, when it is needed. All of it and 2 MiB have to fit in
+    /// /dev/shm; what does not [is refused](crate#when-devshm-is-full).
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
@@ -71,10 +71,10 @@ impl PoolBackendBuilder {
     /// Sets how many idle chunks of each size class are kept, from 0 to 1,048,576, which is the default.
     ///
     /// That is many more than an ordinary provider keeps, because zenoh returns many messages at a
-    /// time. The list of idle chunks grows with the number of chunks, by 16 bytes each. A chunk that
-    /// is not kept returns to the segment that it was carved from, which takes about a microsecond and
-    /// no system call. With 0, the memory of a segment returns to the system as soon as it is empty, and
-    /// is reserved again for the next message.
+    /// time. The list of idle chunks grows with the number of chunks, by 16 bytes each. A chunk
+    /// that is not kept returns to the segment that it was carved from, which takes about a
+    /// microsecond and no system call. With 0, the memory of a segment returns to the system as
+    /// soon as it is empty, and is reserved again for the next message.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = Some(chunks);
         self
@@ -90,9 +90,10 @@ impl PoolBackendBuilder {
     /// further segment is at least as long as all before it together, and has room for as many of the
     /// messages that it is made for, as far as the cap allows.
     ///
-    /// A segment is allocated whole for its first message, and receivers lock it when that arrives. Both
-    /// together take some 0.4 ms per MiB. A short first segment lets them read the first message early, and
-    /// keeps the footprint of a light load small. A publisher that exits before then loses its messages.
+    /// A segment is allocated whole for its first message, and receivers lock it when that arrives.
+    /// Both together take some 0.4 ms per MiB. A short first segment lets them read the first
+    /// message early, and keeps the footprint of a light load small. A publisher that exits before
+    /// then loses its messages.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self

@@ -124,35 +124,38 @@
 //! only. So [`build`](PoolBackendBuilder::build) fails if a process with this one's limits could not
 //! lock it, as zenoh's own backends do.
 //!
-//! The publisher allocates all of a segment before its first message, and the receivers then map that
-//! memory. Both together take some 0.4 ms per MiB. So segments start small
-//! ([`arena_size`](PoolBackendBuilder::arena_size)) and grow: a receiver reads the first message early, and a publisher that exits soon afterwards does not lose it. With messages of more
-//! than a 32nd of the cap, one segment covers most of it, as zenoh's own does.
+//! The publisher allocates all of a segment before its first message, and the receivers then map
+//! that memory. Both together take some 0.4 ms per MiB. So segments start small
+//! ([`arena_size`](PoolBackendBuilder::arena_size)) and grow: a receiver reads the first message
+//! early, and a publisher that exits soon afterwards does not lose it. With messages of more than a
+//! 32nd of the cap, one segment covers most of it, as zenoh's own does.
 //!
 //! # When /dev/shm is full
 //!
-//! A receiver's lock on a segment would fail if a part of the segment had no memory and /dev/shm were
-//! full. zenoh would then drop the message, and log that at its debug level only. So a segment has all
-//! its memory while it has a message or an idle chunk: receivers allocate none, whenever they join.
+//! A receiver's lock on a segment would fail if a part of the segment had no memory and /dev/shm
+//! were full. zenoh would then drop the message, and log that at its debug level only. So a segment
+//! has all its memory while it has a message or an idle chunk: receivers allocate none, whenever
+//! they join.
 //!
 //! * **A message that was allocated and sent is not lost because /dev/shm is full**, with memory of
 //!   this pool, of other pools and publishers, or of other programs.
 //! * If /dev/shm has no room for a whole segment and 2 MiB for zenoh's metadata, the pool creates a
 //!   shorter one. If there is no room for that either, the allocation is refused: with
-//!   [`AllocErrorKind::Os`] and the sizes by a [`BufferPool`], and with zenoh's `OutOfMemory` and an
-//!   error in the log by a provider. [`AllocError::is_exhausted`] is then `true`.
-//! * A refusal takes nothing from the segments that exist. Idle memory in them is used as at the cap, so
-//!   a cap above the size of /dev/shm does no harm. Pools that share /dev/shm get its memory in the
-//!   order in which they need it: to divide it, give them caps that fit together.
-//! * An empty segment's memory returns to the system by [`trim`](PoolBackend::trim), after a while without
-//!   use, or if a longer segment needs it. Others may take it, and the next allocation may then be refused.
+//!   [`AllocErrorKind::Os`] and the sizes by a [`BufferPool`], and with zenoh's `OutOfMemory` and
+//!   an error in the log by a provider. [`AllocError::is_exhausted`] is then `true`.
+//! * A refusal takes nothing from the segments that exist. Idle memory in them is used as at the
+//!   cap, so a cap above the size of /dev/shm does no harm. Pools that share /dev/shm get its
+//!   memory in the order in which they need it: to divide it, give them caps that fit together.
+//! * An empty segment's memory returns to the system by [`trim`](PoolBackend::trim), after a while
+//!   without use, or if a longer segment needs it. Others may take it, and the next allocation may
+//!   then be refused.
 //!
 //! Not promised, because no allocator can:
 //!
 //! * zenoh's own objects: 1.25 MiB of metadata for each process that publishes, as much for each
-//!   further 32,768 messages in flight, and 16 KiB for each session. The pool leaves 2 MiB for them,
-//!   which other programs may take. zenoh panics if there is no memory for the first metadata of a
-//!   process; later, an allocation fails.
+//!   further 32,768 messages in flight, and 16 KiB for each session. The pool leaves 2 MiB for
+//!   them, which other programs may take. zenoh panics if there is no memory for the first metadata
+//!   of a process; later, an allocation fails.
 //! * What else keeps a receiver from a message: its limits on locked memory and descriptors (see
 //!   above), and no CPU time for 100 ms, after which zenoh invalidates messages.
 //!
@@ -164,10 +167,10 @@
 //! collect, and creates another chunk only if that released none.
 //!
 //! A collection visits all messages in flight; if a slow subscriber holds thousands, it would cost
-//! much and gain little. So if a collection leaves less idle memory than a seventh of the messages in
-//! flight, or than 3 KiB for each of them, the pool grows by the missing amount before the next one. Its
-//! chunks are at most that much more than the messages in flight. Once nearly all of the cap has been
-//! used, the backend collects only when there is no room for a message.
+//! much and gain little. So if a collection leaves less idle memory than a seventh of the messages
+//! in flight, or than 3 KiB for each of them, the pool grows by the missing amount before the next
+//! one. Its chunks are at most that much more than the messages in flight. Once nearly all of the
+//! cap has been used, the backend collects only when there is no room for a message.
 //!
 //! Two other designs fall short. An allocation policy that collects first would help only publishers
 //! that select it. A backend that returns `OutOfMemory` at a budget below the cap, to make zenoh's
@@ -275,8 +278,8 @@ const MAP: &str = "zenoh::shm::ShmProvider::map";
 /// A pool as the backend of zenoh's `ShmProvider`. Clones share the pool.
 ///
 /// When the last clone and the last provider that has one are dropped, the memory of empty segments
-/// returns to the system. Messages that are still in use stay valid for their holders, and for receivers that they
-/// have yet to reach.
+/// returns to the system. Messages that are still in use stay valid for their holders, and for
+/// receivers that they have yet to reach.
 #[derive(Clone)]
 pub struct PoolBackend {
     core: Arc<Core>,
@@ -444,10 +447,10 @@ impl PoolBackend {
         Ok(reservation)
     }
 
-    /// Collects messages that have been read, and returns the memory of empty segments to the system.
-    /// Returns the number of bytes. A segment with a message in use keeps all its memory: see [When
-    /// /dev/shm is full](crate#when-devshm-is-full). The empty segments remain: receivers never unmap
-    /// one, so new ones would only fill the receivers' tables.
+    /// Collects messages that have been read, and returns the memory of empty segments to the
+    /// system. Returns the number of bytes. A segment with a message in use keeps all its memory:
+    /// see [When /dev/shm is full](crate#when-devshm-is-full). The empty segments remain: receivers
+    /// never unmap one, so new ones would only fill the receivers' tables.
     pub fn trim(&self) -> usize {
         self.core.providers.hurry();
         self.chunks.trim()

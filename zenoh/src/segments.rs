@@ -8,10 +8,11 @@
 //! pool removes while receivers still map it loses its memory at once. It keeps its name until
 //! the last of these receivers exits, so that the name is not reused.
 //!
-//! Receivers never unmap a segment, so the pool keeps it too when it is empty. Receivers also lock the
-//! whole segment into memory, which would allocate pages that have no memory yet. If /dev/shm were full
-//! then, because another process took the rest for example, they would lose messages silently. So a
-//! segment has all its memory while it has a chunk, and receivers allocate nothing for it.
+//! Receivers never unmap a segment, so the pool keeps it too when it is empty. Receivers also lock
+//! the whole segment into memory, which would allocate pages that have no memory yet. If /dev/shm
+//! were full then, because another process took the rest for example, they would lose messages
+//! silently. So a segment has all its memory while it has a chunk, and receivers allocate nothing
+//! for it.
 
 #![forbid(unsafe_code)]
 
@@ -32,8 +33,9 @@ const DIRECTORY: &str = "/dev/shm";
 /// How many names are tried: so many taken names are no coincidence.
 const NAME_TRIES: usize = 100;
 
-/// Bytes of /dev/shm that stay free for zenoh's own objects when a segment is reserved. A process that publishes has
-/// 1.25 MiB of metadata for 32,768 messages, and creates them after the first segment. Each session has 16 KiB.
+/// Bytes of /dev/shm that stay free for zenoh's own objects when a segment is reserved. A process
+/// that publishes has 1.25 MiB of metadata for 32,768 messages, and creates them after the first
+/// segment. Each session has 16 KiB.
 const SPARE: u64 = 2 << 20;
 
 /// The mode of zenoh's own segments.

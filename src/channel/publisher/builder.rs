@@ -309,8 +309,7 @@ impl PublisherBuilder {
             admits_others: admits_others(self.mode),
             names: provider.names().clone(),
             channel: name.to_owned(),
-            pool: Arc::downgrade(provider.pool()),
-            _opened: provider.opened().clone(),
+            opened: provider.opened().clone(),
             // All at once, so that a send never moves them.
             outlets: Vec::with_capacity(self.seats),
             sent: 0,

@@ -52,7 +52,7 @@ use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};
 use crate::owner::buf::ShmBuf;
-use crate::owner::pool::{Opened, Pool};
+use crate::owner::pool::Opened;
 use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep;
@@ -62,7 +62,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -112,7 +112,6 @@ pub struct Publisher {
     admits_others: bool,
     names: Namespace,
     channel: String,
-    pool: Weak<Pool>,
     /// Those with [`OnFull::Block`] first: nothing is withdrawn for a message that is not sent.
     outlets: Vec<Outlet>,
     sent: u64,
@@ -131,7 +130,7 @@ pub struct Publisher {
     serves_joins: bool,
     spin: Duration,
     /// Dropped after the outlets and the history.
-    _opened: Arc<Opened>,
+    opened: Arc<Opened>,
 }
 
 /// A receiver that could not be connected, but perhaps can be later.
@@ -595,9 +594,7 @@ impl Publisher {
         // Its target may be a dropped receiver's bell, which would stay mapped.
         self.interrupts.aim(Asleep::Nowhere);
         // The pool drops the lenders that are over.
-        if let Some(pool) = self.pool.upgrade() {
-            pool.reclaim_loans();
-        }
+        self.opened.pool().reclaim_loans();
     }
 
     /// P2 and P3, for the first receivers only, up to `most`. Returns how many were connected.
@@ -731,7 +728,7 @@ impl Publisher {
             facts.on_full,
             self.max_bytes,
             self.interrupts.clone(),
-            self.pool.upgrade().as_deref(),
+            self.opened.pool(),
         );
         let newest = self
             .history
@@ -901,8 +898,8 @@ impl Drop for Publisher {
                     object.close();
                 }
             }
-            // C4. Also of receivers that were killed before they announced theirs. A living receiver
-            // holds its branch's lock. If this fails, a sweep does it.
+            // C4. Also of receivers that were killed before they announced theirs. A living
+            // receiver holds its branch's lock. If this fails, a sweep does it.
             let _ = sweep::remove_connections(&self.names, &self.channel);
         }
     }

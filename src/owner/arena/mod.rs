@@ -613,8 +613,9 @@ impl Arenas {
         self.whole
     }
 
-    /// Carves all of the shortest bare arena of at least `len` bytes, longer than `above`, so that no other thread
-    /// carves or punches there before it has its memory. Returns the parts without memory, too.
+    /// Carves all of the shortest bare arena of at least `len` bytes, longer than `above`, so that
+    /// no other thread carves or punches there before it has its memory. Returns the parts without
+    /// memory, too.
     pub(crate) fn carve_bare(
         &self,
         len: usize,

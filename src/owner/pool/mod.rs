@@ -316,8 +316,8 @@ impl Pool {
         Ok(generation)
     }
 
-    /// Notes that a message is left to a reader that may not have mapped it: then the pool's end leaves
-    /// its segments and its control object too.
+    /// Notes that a message is left to a reader that may not have mapped it: then the pool's end
+    /// leaves its segments and its control object too.
     pub(crate) fn note_unread(&self) {
         // Relaxed: read in the pool's drop, which the count of its references orders.
         self.has_unread.store(true, Ordering::Relaxed);
@@ -351,13 +351,17 @@ impl Drop for Pool {
     }
 }
 
-/// The right to use a pool, held by its provider and by each sender and publisher. The pool ends with the
-/// last one, once the buffers that the program still holds have been dropped.
+/// The right to use a pool, held by its provider and by each sender and publisher. The pool ends
+/// with the last one, once the buffers that the program still holds have been dropped.
 pub(crate) struct Opened(Arc<Pool>);
 
 impl Opened {
     pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
         Arc::new(Self(pool))
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.0
     }
 }
 

@@ -242,8 +242,8 @@ impl Pool {
             .filter(|_| self.has_system_room(need))
     }
 
-    /// Returns `false` if the system could not provide a segment for `need` even if all arenas were empty: then
-    /// none of them makes way for it.
+    /// Returns `false` if the system could not provide a segment for `need` even if all arenas were
+    /// empty: then none of them makes way for it.
     fn has_system_room(&self, need: Need) -> bool {
         let missing = need.size.saturating_sub(self.account.held());
         self.source.check_room(missing).is_ok()

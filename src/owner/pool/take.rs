@@ -96,8 +96,8 @@ impl Pool {
         taken
     }
 
-    /// Returns `true` if only chunks that are released make room: at the cap, or where whole segments do not fit in
-    /// the file system.
+    /// Returns `true` if only chunks that are released make room: at the cap, or where whole
+    /// segments do not fit in the file system.
     pub(crate) fn is_out_of_room(&self, error: &AllocError) -> bool {
         error.is_at_the_cap() || self.arenas.are_whole() && error.is_exhausted()
     }
@@ -222,7 +222,8 @@ impl Pool {
 /// A segment that is never removed has at least 1 / `KEPT_SHARE` of its intended length.
 const KEPT_SHARE: usize = 32;
 
-/// How much shorter the next segment to be tried is if the file system has no room for one: by this part of it.
+/// How much shorter the next segment to be tried is if the file system has no room for one: by this
+/// part of it.
 const SHORTER_BY: usize = 8;
 
 const TRIES: usize = 8;
@@ -603,8 +604,8 @@ impl Pool {
         }
     }
 
-    /// Reserves all of an arena that has returned its memory, or is new, for a run of `len` bytes. Returns `false` if
-    /// there is none. The caller holds `growing`.
+    /// Reserves all of an arena that has returned its memory, or is new, for a run of `len` bytes.
+    /// Returns `false` if there is none. The caller holds `growing`.
     fn fill_bare(&self, len: usize) -> Result<bool, NoMemory> {
         let mut result = Ok(false);
         let mut above = 0;
@@ -630,7 +631,8 @@ impl Pool {
         result
     }
 
-    /// Returns the length of the longest arena for which the source has room, from `least` to `wanted` bytes.
+    /// Returns the length of the longest arena for which the source has room, from `least` to
+    /// `wanted` bytes.
     fn longest_with_room(&self, wanted: usize, least: usize) -> Result<usize, NoMemory> {
         let refused = |error| NoMemory::Os(Box::new(error));
         self.source.check_room(least).map_err(refused)?;

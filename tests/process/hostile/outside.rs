@@ -40,8 +40,8 @@ pub(crate) fn is_mapped(bytes: &[u8], prefix: &str, writable: bool) -> bool {
     })
 }
 
-/// As [`assert_nothing_left`], after garbage was written. That may make an owner's end leave objects to
-/// a sweep, which leaves those whose header was overwritten.
+/// As [`assert_nothing_left`], after garbage was written. That may make an owner's end leave
+/// objects to a sweep, which leaves those whose header was overwritten.
 pub(crate) fn assert_swept(prefix: &str) {
     for path in files(prefix) {
         let magic = if path.extension().is_some_and(|found| found == "ctl") {

@@ -1,5 +1,5 @@
-//! Publishing on a small /dev/shm that others fill meanwhile. Each message that was accepted arrives, and
-//! each one that was refused was refused at the publisher, with a typed error.
+//! Publishing on a small /dev/shm that others fill meanwhile. Each message that was accepted
+//! arrives, and each one that was refused was refused at the publisher, with a typed error.
 
 use crate::child::{Child, Link};
 use crate::invalidated;
@@ -17,7 +17,8 @@ const MIB: usize = 1 << 20;
 
 const MESSAGES: usize = 300;
 
-/// The shortest and the longest message in bytes. Each doubling between them is as frequent as any other.
+/// The shortest and the longest message in bytes. Each doubling between them is as frequent as any
+/// other.
 const SHORTEST: usize = 64;
 const LONGEST: usize = 4 * MIB;
 
@@ -40,8 +41,8 @@ const SESSION: u64 = 128 << 10;
 /// The provider and the pool of whole buffers.
 const MEMORY: [&str; 2] = ["provider", "buffers"];
 
-/// Starts a process in `role` with its own /dev/shm, which `options` describe. Returns `None` where that is not
-/// permitted.
+/// Starts a process in `role` with its own /dev/shm, which `options` describe. Returns `None` where
+/// that is not permitted.
 fn start(role: &str, options: &'static [u8], arguments: &[&str]) -> Option<Child> {
     let prepare = |command: &mut std::process::Command| give_shm(command, options);
     match Child::start_with(role, arguments, prepare) {
@@ -53,8 +54,8 @@ fn start(role: &str, options: &'static [u8], arguments: &[&str]) -> Option<Child
     }
 }
 
-/// Publishes on a tmpfs with a cap below, at and above its size, with one pool, and with several beside a tenant
-/// that takes the rest.
+/// Publishes on a tmpfs with a cap below, at and above its size, with one pool, and with several
+/// beside a tenant that takes the rest.
 fn expect_no_loss(options: &'static [u8], tmpfs: usize) {
     let mut wrong = Vec::new();
     for cap in [tmpfs / 2, tmpfs, 4 * tmpfs] {
@@ -93,7 +94,8 @@ fn none_lost_in_64_mib() {
     expect_no_loss(b"size=64m,mode=1777\0", 64 * MIB);
 }
 
-/// Guards against a segment that has returned a part of its memory, which a later receiver cannot get back.
+/// Guards against a segment that has returned a part of its memory, which a later receiver cannot
+/// get back.
 #[test]
 fn late_receiver_where_others_took_the_rest() {
     for memory in MEMORY {
@@ -224,8 +226,8 @@ impl Line {
         }
     }
 
-    /// Returns the messages that the collector has not received, once it has received all later ones. Forgives as many
-    /// as zenoh has invalidated.
+    /// Returns the messages that the collector has not received, once it has received all later
+    /// ones. Forgives as many as zenoh has invalidated.
     fn missing(&mut self) -> Vec<usize> {
         let reply = self.collector.link.hear();
         let mut words = reply.split_whitespace();
@@ -244,7 +246,8 @@ impl Line {
     }
 }
 
-/// Role: publishes messages of random lengths to a collector in another process. Says what was lost.
+/// Role: publishes messages of random lengths to a collector in another process. Says what was
+/// lost.
 pub(crate) fn publisher(link: &mut Link, arguments: &[&str]) {
     let [cap, kind, pools, tenant] = arguments else {
         panic!("{arguments:?}")
@@ -305,8 +308,8 @@ pub(crate) fn publisher(link: &mut Link, arguments: &[&str]) {
     link.expect("end");
 }
 
-/// Role: publishes to one collector, returns idle memory, and publishes to another one that joins when a tenant has
-/// taken the rest of /dev/shm.
+/// Role: publishes to one collector, returns idle memory, and publishes to another one that joins
+/// when a tenant has taken the rest of /dev/shm.
 pub(crate) fn late_receiver(link: &mut Link, kind: &str) {
     let session = session::open("listen", ANY_PORT);
     let mut lines = vec![Line::start(&session, "first")];
@@ -346,7 +349,8 @@ pub(crate) fn late_receiver(link: &mut Link, kind: &str) {
     link.expect("end");
 }
 
-/// Role: receives, checks and drops messages. When asked, says which have arrived since it was last asked.
+/// Role: receives, checks and drops messages. When asked, says which have arrived since it was last
+/// asked.
 pub(crate) fn collector(link: &mut Link, endpoint: &str, ready: &str) {
     invalidated::watch();
     let session = session::open("connect", endpoint);
