@@ -517,7 +517,7 @@ impl Branch {
             return;
         }
         if let Some(link) = self.object.leave_to_receiver() {
-            self.lender.keep(link);
+            self.lender.hold_link(link);
         }
     }
 }

@@ -279,7 +279,7 @@ impl Lender {
     }
 
     /// Keeps the name of a pair's object, which its sender has closed, until the loans have ended.
-    pub(super) fn keep(&self, link: Link) {
+    pub(super) fn hold_link(&self, link: Link) {
         let _ = self.link.set(link);
     }
 
@@ -458,7 +458,7 @@ impl Drop for Lender {
             .take_all(|_| (), |chunk| Self::handle(chunk).give_up_to_reader());
         if left > 0 {
             if let Some(link) = self.link.get() {
-                link.leave();
+                link.keep();
             }
         }
     }

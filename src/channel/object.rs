@@ -117,7 +117,7 @@ fn make(
                 return Ok((mapping, link, locks));
             }
             Ok(Locked::Swept(link)) => {
-                link.leave();
+                link.keep();
                 continue;
             }
             Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error.into()),

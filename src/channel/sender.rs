@@ -16,7 +16,7 @@ use crate::os::futex::Deadline;
 use crate::os::name::Name;
 use crate::os::posix::is_object_mode;
 use crate::owner::buf::ShmBuf;
-use crate::owner::pool::Opened;
+use crate::owner::pool::PoolGuard;
 use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
@@ -150,7 +150,7 @@ impl SenderBuilder {
         );
         Ok(Sender {
             branch,
-            _opened: provider.opened().clone(),
+            _guard: provider.guard().clone(),
             provider: provider.id(),
             spin: self.spin,
         })
@@ -161,7 +161,7 @@ impl SenderBuilder {
 pub struct Sender {
     branch: Branch,
     /// Dropped after the branch.
-    _opened: Arc<Opened>,
+    _guard: Arc<PoolGuard>,
     provider: ProviderId,
     spin: Duration,
 }

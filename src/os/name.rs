@@ -278,7 +278,7 @@ impl Link {
     }
 
     /// Leaves the name to whichever process removes the object.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn keep(&self) {
         // Relaxed: its user excludes a concurrent drop.
         self.is_ours.store(false, Ordering::Relaxed);
     }
@@ -295,7 +295,7 @@ impl Link {
         if !self.may_change() {
             return;
         }
-        self.leave();
+        self.keep();
         // It fails only if another process has removed the name already.
         let _ = self.name.unlink();
     }

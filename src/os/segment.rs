@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
-/// Unlinked on drop (I7), unless it is [left](Self::leave) to its readers. The order of the fields
+/// Unlinked on drop (I7), unless it is [kept](Self::keep) for its readers. The order of the fields
 /// matters: mapping and file are closed before that.
 pub(crate) struct Segment {
     mapping: Mapping,
@@ -162,8 +162,8 @@ impl Segment {
     }
 
     /// Leaves the name to the last reader, or to a sweep.
-    pub(crate) fn leave(&self) {
-        self.link.leave();
+    pub(crate) fn keep(&self) {
+        self.link.keep();
     }
 
     /// To be dropped in this order.

@@ -295,7 +295,7 @@ impl OwnerControl {
     /// Ends the owner while messages may still have to be read (see `sweep`): the state stays open,
     /// as after a death. The caller has left the segments linked.
     pub(crate) fn leave(&self) {
-        self.link.leave();
+        self.link.keep();
         // A peer may have overwritten it. Sweeps leave objects that do not begin as a control
         // object.
         self.view.header().magic.store(MAGIC, Ordering::Relaxed);

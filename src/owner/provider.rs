@@ -13,7 +13,7 @@ use crate::owner::control::{Numbered, OwnerControl};
 use crate::owner::limits::{
     class_of, range, AllocError, AllocErrorKind, Limits, ShareError, Tuning, LONGEST, MIN_SIZE,
 };
-use crate::owner::pool::{Counters, Opened, Pool, Reservation, Stats};
+use crate::owner::pool::{Counters, Pool, PoolGuard, Reservation, Stats};
 use crate::owner::waiting::{Delivery, Ticket};
 use crate::protocol::control::{control_size, MAX_RECORDS};
 use crate::protocol::ids::{control_name, PeerId, ProviderId};
@@ -35,7 +35,7 @@ use std::time::Duration;
 /// belongs to another user, a [sweep](Self::sweep) by this user removes them.
 pub struct Provider {
     pool: Arc<Pool>,
-    opened: Arc<Opened>,
+    guard: Arc<PoolGuard>,
     max_alloc: usize,
     names: Namespace,
 }
@@ -45,7 +45,7 @@ impl Provider {
         Self {
             max_alloc: pool.limits.max_alloc,
             names,
-            opened: Opened::new(pool.clone()),
+            guard: PoolGuard::new(pool.clone()),
             pool,
         }
     }
@@ -59,8 +59,8 @@ impl Provider {
     }
 
     /// For a sender or publisher, which keeps the pool open.
-    pub(crate) fn opened(&self) -> &Arc<Opened> {
-        &self.opened
+    pub(crate) fn guard(&self) -> &Arc<PoolGuard> {
+        &self.guard
     }
 
     /// The largest alignment that [`alloc_layout`](Self::alloc_layout) supports, in bytes.

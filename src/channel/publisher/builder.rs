@@ -309,7 +309,7 @@ impl PublisherBuilder {
             admits_others: admits_others(self.mode),
             names: provider.names().clone(),
             channel: name.to_owned(),
-            opened: provider.opened().clone(),
+            guard: provider.guard().clone(),
             // All at once, so that a send never moves them.
             outlets: Vec::with_capacity(self.seats),
             sent: 0,

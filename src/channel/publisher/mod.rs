@@ -52,7 +52,7 @@ use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};
 use crate::owner::buf::ShmBuf;
-use crate::owner::pool::Opened;
+use crate::owner::pool::PoolGuard;
 use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep;
@@ -130,7 +130,7 @@ pub struct Publisher {
     serves_joins: bool,
     spin: Duration,
     /// Dropped after the outlets and the history.
-    opened: Arc<Opened>,
+    guard: Arc<PoolGuard>,
 }
 
 /// A receiver that could not be connected, but perhaps can be later.
@@ -594,7 +594,7 @@ impl Publisher {
         // Its target may be a dropped receiver's bell, which would stay mapped.
         self.interrupts.aim(Asleep::Nowhere);
         // The pool drops the lenders that are over.
-        self.opened.pool().reclaim_loans();
+        self.guard.pool().reclaim_loans();
     }
 
     /// P2 and P3, for the first receivers only, up to `most`. Returns how many were connected.
@@ -728,7 +728,7 @@ impl Publisher {
             facts.on_full,
             self.max_bytes,
             self.interrupts.clone(),
-            self.opened.pool(),
+            self.guard.pool(),
         );
         let newest = self
             .history

@@ -343,7 +343,7 @@ impl Drop for Pool {
         match &self.control {
             // One way to end (see `sweep`): messages may still have to be read.
             Some(control) if self.has_unread.load(Ordering::Relaxed) => {
-                self.arenas.payloads(|payload| payload.segment().leave());
+                self.arenas.payloads(|payload| payload.segment().keep());
                 control.leave();
             }
             _ => self.arenas.payloads(|payload| self.unlist_segment(payload)),
@@ -353,9 +353,9 @@ impl Drop for Pool {
 
 /// The right to use a pool, held by its provider and by each sender and publisher. The pool ends
 /// with the last one, once the buffers that the program still holds have been dropped.
-pub(crate) struct Opened(Arc<Pool>);
+pub(crate) struct PoolGuard(Arc<Pool>);
 
-impl Opened {
+impl PoolGuard {
     pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
         Arc::new(Self(pool))
     }
@@ -365,7 +365,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for PoolGuard {
     fn drop(&mut self) {
         if self.0.is_ours() {
             self.0.close();
