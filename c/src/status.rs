@@ -370,7 +370,7 @@ fn of_channel(error: &ChannelError) -> Status {
         ChannelError::BlockingNotAllowed { .. } => Status::BlockingNotAllowed,
         ChannelError::NotAPublisher { .. } => Status::NotAPublisher,
         ChannelError::TypeMismatch { .. } => Status::TypeMismatch,
-        ChannelError::NotAChannel { .. } => Status::NotUsable,
+        ChannelError::NotAChannel { .. } | ChannelError::OtherVersion { .. } => Status::NotUsable,
         ChannelError::WrongUid { .. } => Status::WrongUid,
         ChannelError::Forked => Status::Forked,
         ChannelError::TooManyEnds { .. } => Status::TooManyEnds,

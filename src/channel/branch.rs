@@ -6,8 +6,10 @@ use super::backlog::Backlog;
 use super::bell::Woken;
 use super::error::{SendError, SendErrorKind};
 use super::layout::{Facts, Shared};
-use super::lender::{Known, Lender, Limit, Loans};
-use super::message::{self, Missed, SentBuffer};
+use super::ledger::Ledger;
+use super::lender::Lender;
+use super::loans::{open_account, Account, Known};
+use super::message::{self, Located, Missed};
 use super::object::Object;
 use super::ring::{self, OnFull, Ticket, Words};
 use super::sleeper::{Interrupts, Sleeper};
@@ -16,7 +18,6 @@ use crate::os::futex::{barrier, Deadline};
 use crate::os::name::Name;
 use crate::owner::buf::ShmBuf;
 use crate::owner::chunk::Chunk;
-use crate::owner::pool::{Lends, Pool};
 use std::future::Future;
 use std::io;
 use std::mem::size_of;
@@ -28,9 +29,7 @@ use std::time::Duration;
 pub(super) struct Branch {
     pub(super) object: Object,
     pub(super) sleeper: Box<Sleeper>,
-    lender: Arc<Lender>,
-    known: Known,
-    limit: Limit,
+    pub(super) lender: Lender,
     ticket: Ticket,
     has_room: bool,
     backlog: Backlog,
@@ -40,8 +39,7 @@ pub(super) struct Branch {
 /// The sender's private memory for a receiver. It is allocated before the object is, which may be
 /// opened at once.
 pub(super) struct Tables {
-    loans: Loans<Chunk>,
-    numbers: Vec<u32>,
+    account: (Account<Chunk>, Known),
     backlog: Backlog,
 }
 
@@ -55,17 +53,13 @@ impl Tables {
     }
 
     fn allocate(facts: &Facts) -> Option<Self> {
-        let (loans, numbers) = Loans::new(facts.loans)?;
+        let account = open_account(facts.loans)?;
         let backlog = if facts.on_full == OnFull::DropOldest {
             Backlog::new(facts.slots)?
         } else {
             Backlog::none()
         };
-        Some(Self {
-            loans,
-            numbers,
-            backlog,
-        })
+        Some(Self { account, backlog })
     }
 }
 
@@ -87,23 +81,14 @@ struct Need {
     ticket: Ticket,
     /// Of the buffer's chunk; 0 for a message in the slot itself.
     bytes: usize,
-    limit: Limit,
-    /// The free loans and bytes out that the sender knows of.
-    known: (usize, usize),
 }
 
 impl Need {
     fn is_met(&self, object: &Object, lender: &Lender) -> bool {
-        let &Self {
-            ticket,
-            bytes,
-            limit,
-            known,
-        } = self;
-        if !ring::has_room(object.shared().slots(), ticket) {
+        if !ring::has_room(object.shared().slots(), self.ticket) {
             return false;
         }
-        if limit.allows(bytes, known.0, known.1) {
+        if lender.has_at_hand(self.bytes) {
             return true;
         }
         // For loans, this barrier is S2 of `bell`. Partner: the light barrier in
@@ -111,37 +96,26 @@ impl Need {
         if object.shared().to_sender().is_slept_on() {
             barrier::heavy();
         }
-        lender.allows(bytes, known, limit)
+        lender.allows(self.bytes)
     }
 }
 
 impl Branch {
-    /// `pool` will ask the branch's lender for returned loans. The receiver may hold `max_bytes`.
+    /// Opens an account in the channel's ledger. The receiver may hold `max_bytes`.
     pub(super) fn new(
         object: Object,
         tables: Tables,
         on_full: OnFull,
         max_bytes: usize,
         interrupts: Arc<Interrupts>,
-        pool: &Pool,
+        ledger: &Arc<Ledger>,
     ) -> Self {
         let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_sender, interrupts));
-        let lender = Arc::new(Lender::new(&object, tables.loans));
-        pool.add_lender(lender.clone());
-        let limit = Limit {
-            loans: object.shared().loans(),
-            bytes: max_bytes,
-        };
-        let known = Known {
-            numbers: tables.numbers,
-            out: 0,
-        };
+        let lender = ledger.open(&object, tables.account, max_bytes);
         Self {
             object,
             sleeper,
             lender,
-            known,
-            limit,
             ticket: Ticket::default(),
             has_room: true,
             backlog: tables.backlog,
@@ -165,7 +139,7 @@ impl Branch {
     /// Returns `true` if a buffer of `bytes` can be sent without looking for returned loans.
     #[inline]
     pub(super) fn has_loan_at_hand(&self, bytes: usize) -> bool {
-        self.known.allows(bytes, self.limit)
+        self.lender.has_at_hand(bytes)
     }
 
     #[inline]
@@ -184,32 +158,34 @@ impl Branch {
     /// if the bytes are the limit, withdrawing all of them may not be enough.
     #[cold]
     pub(super) fn can_make_room(&mut self, bytes: usize) -> bool {
-        if self.known.out.saturating_add(bytes) <= self.limit.bytes {
+        let limit = self.lender.limit();
+        let (free, out) = self.lender.known();
+        if out.saturating_add(bytes) <= limit.bytes {
             return true;
         }
         let slots = self.object.shared().slots();
         let (buffers, total) = self.backlog.count(slots, self.ticket);
-        let free = self.known.numbers.len() + buffers;
-        self.limit.allows(
-            bytes,
-            self.limit.loans.min(free),
-            self.known.out.saturating_sub(total),
-        )
+        let free = limit.loans.min(free + buffers);
+        limit.allows(bytes, free, out.saturating_sub(total))
     }
 
     /// Returns how many messages of these sizes in bytes fit, from the first one on.
     #[cold]
     pub(super) fn fitting(&self, sizes: impl Iterator<Item = usize>) -> usize {
-        let (mut free, mut out) = (self.known.numbers.len(), self.known.out);
-        let fits = |&bytes: &usize| {
-            let fits = self.limit.allows(bytes, free, out);
-            (free, out) = (
-                free.saturating_sub(usize::from(bytes > 0)),
-                out.saturating_add(bytes),
-            );
-            fits
-        };
-        sizes.take_while(fits).count()
+        let limit = self.lender.limit();
+        let (mut free, mut out) = self.lender.known();
+        let mut count = 0;
+        for bytes in sizes {
+            if !limit.allows(bytes, free, out) {
+                break;
+            }
+            if bytes > 0 {
+                free = free.saturating_sub(1);
+                out = out.saturating_add(bytes);
+            }
+            count += 1;
+        }
+        count
     }
 
     /// Withdraws the oldest unreceived buffer, to free a loan.
@@ -299,24 +275,16 @@ impl Branch {
         // Only the sender fills slots and takes loans: both remain available.
         if !self.has_loan(bytes) {
             return Err(SendErrorKind::TooManyLoans {
-                max: self.limit.loans,
+                max: self.lender.limit().loans,
             });
         }
         Ok(())
     }
 
     fn need(&self, bytes: usize) -> Need {
-        let Self {
-            ticket,
-            limit,
-            ref known,
-            ..
-        } = *self;
         Need {
-            ticket,
+            ticket: self.ticket,
             bytes,
-            limit,
-            known: (known.numbers.len(), known.out),
         }
     }
 
@@ -362,36 +330,28 @@ impl Branch {
     /// necessary.
     #[inline]
     pub(super) fn has_loan(&mut self, bytes: usize) -> bool {
-        self.known.allows(bytes, self.limit) || {
-            self.lender.fetch(&mut self.known);
-            self.known.allows(bytes, self.limit)
+        if self.lender.has_at_hand(bytes) {
+            return true;
         }
+        self.lender.fetch();
+        self.lender.has_at_hand(bytes)
     }
 
-    /// [Fills](Self::fill) the free slot with the buffer at this place. Returns its loan's number, or
-    /// the buffer if there is no [loan](Self::has_loan).
+    /// [Fills](Self::fill) the free slot with the buffer that lies there, in a chunk of `bytes`.
+    /// Returns its loan's number, or the buffer if there is no [loan](Self::has_loan).
     #[inline(always)]
     pub(super) fn lend(
         &mut self,
-        (segment, offset, len): (u64, u64, u64),
+        located: &Located,
         bytes: usize,
         buffer: ShmBuf,
         skipped: u32,
     ) -> Result<u32, ShmBuf> {
-        let Some(number) = self.known.numbers.pop() else {
-            return Err(buffer);
-        };
         let ticket = self.count();
-        self.known.out += bytes;
-        // No read-modify-write until the message is in its slot (see `lender`).
-        self.lender.put(number, ticket, buffer);
-        let place = SentBuffer {
-            number,
-            segment,
-            offset,
-            len,
-        };
-        self.put(&message::of_buffer(ticket, &place, skipped), bytes);
+        // No read-modify-write until the message is in its slot (see `loans`).
+        let number = self.lender.lend(ticket, bytes, buffer)?;
+        let words = message::of_buffer(ticket, number, located, skipped);
+        self.put(&words, bytes);
         Ok(number)
     }
 
@@ -447,7 +407,7 @@ impl Branch {
 
     #[inline]
     pub(super) fn collect_some(&mut self) {
-        self.lender.collect_some(&mut self.known);
+        self.lender.collect_some();
     }
 
     /// Returns `true` if the receiver closed or died before it took the message just sent, and this
@@ -478,8 +438,7 @@ impl Branch {
     }
 
     pub(super) fn reclaim(&self) {
-        self.lender.collect();
-        self.lender.reclaim();
+        self.lender.settle();
     }
 
     pub(super) fn loaned(&self) -> usize {

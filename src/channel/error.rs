@@ -101,7 +101,17 @@ pub enum ChannelError {
         /// The type that the receiver expects, and the one that the sender has declared.
         types: Box<(Option<MessageType>, Option<MessageType>)>,
     },
-    /// The object of that name was not created by this version of this crate.
+    /// The channel was created by another version of this crate, with another layout.
+    #[error("{object} has version {found} of the layout of channels, and not version {expected}; build both sides with one version of shm-pool")]
+    OtherVersion {
+        /// The object's path.
+        object: String,
+        /// The version found.
+        found: u32,
+        /// The version that this crate reads and writes.
+        expected: u32,
+    },
+    /// The object of that name is not one that this crate created for a channel.
     #[error("{object} is not usable: {reason}")]
     NotAChannel {
         /// The object's path.

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 
 pub(super) const MIN_SLOTS: usize = 2;
 pub(super) const MAX_SLOTS: usize = 65_536;
@@ -195,8 +195,13 @@ impl What {
         if self.magic.load(Ordering::Relaxed) != CHANNEL_MAGIC {
             return bad("it has another magic number");
         }
-        if self.version.load(Ordering::Relaxed) != VERSION {
-            return bad("it was made by another version of shm-pool; build both sides with one");
+        let version = self.version.load(Ordering::Relaxed);
+        if version != VERSION {
+            return Err(ChannelError::OtherVersion {
+                object: object(),
+                found: version,
+                expected: VERSION,
+            });
         }
         let kinds = [Kind::Pair, Kind::Meeting, Kind::Branch];
         let kind = self.kind.load(Ordering::Relaxed);
@@ -386,16 +391,22 @@ pub(super) fn size(slots: usize, loans: usize) -> usize {
 
 /// The two sides never write the same line.
 fn loan_words_offset(slots: usize, loans: usize) -> usize {
-    returns_offset(slots) + words(loans)
+    returns_offset(slots) + words(return_words(loans))
 }
 
 fn returns_offset(slots: usize) -> usize {
     PAGE + slots * size_of::<Slot>()
 }
 
-/// One word for each loan, in bytes, rounded up to whole lines.
-fn words(loans: usize) -> usize {
-    (loans * size_of::<AtomicU64>()).next_multiple_of(size_of::<Slot>())
+/// Twice as many as loans, so that a return that is missing does not stop the channel (see
+/// `loans`).
+pub(super) fn return_words(loans: usize) -> usize {
+    2 * loans
+}
+
+/// So many words in bytes, rounded up to whole lines.
+fn words(count: usize) -> usize {
+    (count * size_of::<AtomicU64>()).next_multiple_of(size_of::<Slot>())
 }
 
 pub(super) struct Found {
@@ -535,7 +546,7 @@ impl Shared {
     #[inline]
     pub(super) fn returns(&self) -> &[sync::AtomicU64] {
         // SAFETY: the words follow the slots, and a slot is a multiple of a word.
-        unsafe { self.part(returns_offset(self.slots), self.loans) }
+        unsafe { self.part(returns_offset(self.slots), return_words(self.loans)) }
     }
 
     /// A word for each loan; see [`outside`](super::outside).

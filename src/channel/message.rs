@@ -32,6 +32,7 @@
 
 use super::error::{RecvError, SendErrorKind};
 use super::ring::{Words, WORDS};
+use crate::owner::buf::ShmBuf;
 use crate::sync;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -107,22 +108,59 @@ pub(super) enum Carried {
     Buffer(SentBuffer),
 }
 
-/// The factor is SplitMix64's increment, an odd number close to 2^64 divided by the golden ratio.
+/// A step of the check. The factor is SplitMix64's increment, an odd number close to 2^64 divided by
+/// the golden ratio.
 #[inline]
-fn check(ticket: u64, [head, segment, offset, len]: [u64; 4]) -> u64 {
-    let mix = |hash: u64, word: u64| {
-        (hash ^ word)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29)
-    };
-    mix(mix(mix(mix(!ticket, head), segment), offset), len)
+fn mix(hash: u64, word: u64) -> u64 {
+    (hash ^ word)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(29)
 }
 
+/// Where a buffer lies: what its messages to all receivers have in common.
+pub(super) struct Located {
+    segment: u64,
+    offset: u64,
+    len: u64,
+    hash: u64,
+}
+
+impl Located {
+    #[inline]
+    pub(super) fn new(buffer: &ShmBuf) -> Self {
+        let (segment, offset, len) = buffer.place();
+        Self::at(segment, offset, len)
+    }
+
+    #[inline]
+    fn at(segment: u64, offset: u64, len: u64) -> Self {
+        Self {
+            segment,
+            offset,
+            len,
+            hash: mix(mix(mix(0, segment), offset), len),
+        }
+    }
+
+    /// The check of a message with this ticket and first word.
+    #[inline]
+    fn check(&self, ticket: u64, head: u64) -> u64 {
+        mix(mix(self.hash, head), !ticket)
+    }
+}
+
+/// The message that carries a buffer under the number of its loan.
 #[inline]
-pub(super) fn of_buffer(ticket: u64, place: &SentBuffer, skipped: u32) -> Words {
-    let head = BUFFER | u64::from(place.number) << 8 | u64::from(skipped) << LEFT_OUT;
-    let check = check(ticket, [head, place.segment, place.offset, place.len]);
-    [head, place.segment, place.offset, place.len, check, 0, 0]
+pub(super) fn of_buffer(ticket: u64, number: u32, located: &Located, skipped: u32) -> Words {
+    let head = BUFFER | u64::from(number) << 8 | u64::from(skipped) << LEFT_OUT;
+    let check = located.check(ticket, head);
+    let Located {
+        segment,
+        offset,
+        len,
+        ..
+    } = *located;
+    [head, segment, offset, len, check, 0, 0]
 }
 
 #[inline]
@@ -153,7 +191,7 @@ pub(super) fn read(ticket: u64, words: &Words, missed: u32) -> Result<Carried, R
     match words[0] & 0xff {
         BUFFER => {
             let [head, segment, offset, len, found, ..] = *words;
-            if check(ticket, [head, segment, offset, len]) != found {
+            if Located::at(segment, offset, len).check(ticket, head) != found {
                 return Err(RecvError::Damaged {
                     what: "its check is wrong",
                 });

@@ -149,7 +149,9 @@ mod error;
 #[path = "../models/fan_out.rs"]
 mod fan_out_models;
 mod layout;
+mod ledger;
 mod lender;
+mod loans;
 mod message;
 #[cfg(all(test, loom))]
 #[path = "../models/loans.rs"]

@@ -2,7 +2,7 @@
 //! mapping, locking or writing it.
 //!
 //! The object has a word for each loan (see [`docs::format`](crate::docs::format)), which the
-//! sender writes and neither side reads, so they stay in its core's cache. The lender's lock orders
+//! sender writes and neither side reads, so they stay in its core's cache. The ledger's lock orders
 //! the writes of a word: 0 is written under it, and the sender gets the number under it.
 
 #![forbid(unsafe_code)]

@@ -128,7 +128,7 @@ impl ReceiverBuilder {
 
     /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may hold at a time,
     /// including those not received: from 1 to the publisher's maximum, which is the default,
-    /// rounded up to a power of two. Each takes 16 bytes of /dev/shm.
+    /// rounded up to a power of two. Each takes 24 bytes of /dev/shm.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = Some(loans);
         self
@@ -172,8 +172,8 @@ impl ReceiverBuilder {
     ///
     /// [`ChannelError::Name`], [`ChannelError::NotFound`], [`ChannelError::NotReady`],
     /// [`ChannelError::Closed`], [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`],
-    /// [`ChannelError::WrongUid`], [`ChannelError::TypeMismatch`], [`ChannelError::TooManyEnds`],
-    /// [`ChannelError::Os`]; of a sender:
+    /// [`ChannelError::OtherVersion`], [`ChannelError::WrongUid`], [`ChannelError::TypeMismatch`],
+    /// [`ChannelError::TooManyEnds`], [`ChannelError::Os`]; of a sender:
     /// [`ChannelError::NotAPublisher`]; of a publisher: [`ChannelError::TooManyReceivers`],
     /// [`ChannelError::OutOfRange`], [`ChannelError::BlockingNotAllowed`].
     pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {

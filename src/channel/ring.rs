@@ -28,14 +28,15 @@
 //!
 //! # Returns
 //!
-//! A return's *ticket* is the number of returns before it. With `n` words, one per possible loan,
+//! A return's *ticket* is the number of returns before it. With `n` words, two per possible loan,
 //! ticket `t` goes into word `t % n`. The receiver's threads draw their tickets from a counter, so
 //! a return is one store. Each unread return belongs to a loan that is still out, so none is
 //! overwritten.
 //!
-//! A thread that dies between drawing a ticket and storing the word leaves a gap, after which no
-//! return is read; but its whole process dies, and the lender reclaims all loans. A garbage word is
-//! ignored until it is overwritten, or returns a loan of this channel too early.
+//! A thread that is stopped between drawing a ticket and storing the word leaves a gap; `loans`
+//! says how the sender reads past it. If the thread dies there, so does its process, and the sender
+//! reclaims all loans. A garbage word is ignored until it is overwritten, or returns a loan of this
+//! channel too early.
 
 #![forbid(unsafe_code)]
 

@@ -8,7 +8,8 @@ use super::layout::{
     self, Facts, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS,
     MAX_SLOTS, MIN_SLOTS,
 };
-use super::message;
+use super::ledger::Ledger;
+use super::message::{self, Located};
 use super::object::{name_process, Object};
 use super::sleeper::{Interrupter, Interrupts};
 use super::watch::Attempts;
@@ -44,7 +45,7 @@ impl SenderBuilder {
     }
 
     /// Sets how many buffers the receiver may hold at a time, received or not: from 1 to 1,048,576,
-    /// rounded up to a power of two; default 2048. Each takes 16 bytes of /dev/shm and 16 bytes of
+    /// rounded up to a power of two; default 2048. Each takes 24 bytes of /dev/shm and 16 bytes of
     /// heap.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = loans;
@@ -140,16 +141,19 @@ impl SenderBuilder {
         );
         let tables = Tables::new(name, &facts)?;
         let object = Object::create(name, &facts, self.mode, self.message_type.as_ref())?;
+        let ledger = Ledger::new(1);
         let branch = Branch::new(
             object,
             tables,
             facts.on_full,
             usize::MAX,
             Interrupts::new(),
-            provider.pool(),
+            &ledger,
         );
+        provider.pool().add_lender(ledger.clone());
         Ok(Sender {
             branch,
+            ledger,
             _guard: provider.guard().clone(),
             provider: provider.id(),
             spin: self.spin,
@@ -160,7 +164,8 @@ impl SenderBuilder {
 /// Sends messages to one receiver; see the [module](super).
 pub struct Sender {
     branch: Branch,
-    /// Dropped after the branch.
+    ledger: Arc<Ledger>,
+    /// Dropped after the branch and the ledger.
     _guard: Arc<PoolGuard>,
     provider: ProviderId,
     spin: Duration,
@@ -291,8 +296,10 @@ impl Sender {
         } else {
             self.prepare(message, patience)?
         };
-        let (len, place, bytes) = (message.len(), message.place(), message.capacity());
-        match self.branch.lend(place, bytes, message, 0) {
+        let len = message.len();
+        let bytes = message.capacity();
+        let located = Located::new(&message);
+        match self.branch.lend(&located, bytes, message, 0) {
             Ok(number) if self.branch.fence_and_look() => self.finish(number, len),
             Ok(_) => Ok(()),
             // Never: there was a loan.
@@ -512,6 +519,7 @@ impl Drop for Sender {
         // In a forked child the channel belongs to the parent.
         if self.branch.object.is_ours() {
             self.branch.close_pair();
+            self.ledger.close();
         }
     }
 }

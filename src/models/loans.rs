@@ -2,9 +2,9 @@
 
 use super::bell::{Bell, Look, Woken};
 use super::borrower::counted::Owned;
-use super::lender::{Known, Loans};
+use super::loans::{open_account, Account, Known, Loans};
 use super::ring::{self, Slot, Ticket, Words, WORDS};
-use crate::sync::{explore, fence, AtomicU64, Ordering};
+use crate::sync::{explore, fence, AtomicU64, Mutex, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicUsize;
 use loom::sync::Arc;
@@ -336,9 +336,10 @@ fn loan_outlives_sender() {
     });
 }
 
-/// A value that is taken out is dropped, which writes to it as the owner does.
+/// An account of a ledger. A value that is taken out is dropped, which writes to it as the owner does.
 struct Scene {
-    loans: Loans<Value>,
+    loans: std::sync::Arc<Loans<Value>>,
+    account: Mutex<Account<Value>>,
     returns: Vec<AtomicU64>,
     /// The note of each loan for other processes: 1 while it is out.
     notes: Vec<UnsafeCell<u64>>,
@@ -352,22 +353,21 @@ unsafe impl Send for Scene {}
 
 impl Scene {
     fn new(count: usize) -> (Arc<Self>, Known) {
-        let (loans, numbers) = Loans::new(count).unwrap();
-        let returns = (0..2).map(|_| AtomicU64::new(0)).collect();
+        let (account, known) = open_account(count).unwrap();
+        let returns = (0..2 * count).map(|_| AtomicU64::new(0)).collect();
         let notes = (0..count).map(|_| UnsafeCell::new(0)).collect();
         let slots = (0..3).map(Slot::free_for).collect();
-        (
-            Arc::new(Self {
-                loans,
-                returns,
-                notes,
-                slots,
-            }),
-            Known { numbers, out: 0 },
-        )
+        let scene = Self {
+            loans: account.loans().clone(),
+            account: Mutex::new(account),
+            returns,
+            notes,
+            slots,
+        };
+        (Arc::new(scene), known)
     }
 
-    /// `Lender::put`.
+    /// `Lender::lend`.
     fn put(&self, number: u32) {
         let value = Box::new(Value::new(&Arc::default()));
         // SAFETY: loom checks the access.
@@ -393,12 +393,22 @@ impl Scene {
         assert_eq!(value.read(), 8);
     }
 
-    /// `Lender::collect`, in any thread of the owner.
+    /// `Ledger::collect`, in any thread of the owner. Drops the values after the lock.
     fn collect(&self) {
-        let mut taking = self.loans.lock();
-        while let Some(found) = taking.take_returned(&self.returns, |number| self.strike(number)) {
-            Self::drop(found.expect("it was put in before it was sent"));
+        let mut ended = Vec::new();
+        let mut account = self.account.lock();
+        loop {
+            let mut found = account.take_returned(&self.returns, |number| self.strike(number));
+            if found.is_none() {
+                found = account.take_late(&self.returns, |number| self.strike(number));
+            }
+            match found {
+                Some(value) => ended.push(value.expect("it was lent before it was sent")),
+                None => break,
+            }
         }
+        drop(account);
+        ended.into_iter().for_each(Self::drop);
     }
 
     /// `Lender::collect_some`, in the sender after a message.
@@ -406,19 +416,31 @@ impl Scene {
         if !self.loans.has_returned(&self.returns) {
             return;
         }
-        if let Some(mut taking) = self.loans.try_lock() {
-            if let Some(found) = taking.take_returned(&self.returns, |number| self.strike(number)) {
-                Self::drop(found.expect("it was put in before it was sent"));
-            }
-            taking.hand_over(known);
+        let Some(mut account) = self.account.try_lock() else {
+            return;
+        };
+        let found = account.take_returned(&self.returns, |number| self.strike(number));
+        account.hand_over(known);
+        drop(account);
+        if let Some(found) = found {
+            Self::drop(found.expect("it was lent before it was sent"));
         }
     }
 
-    /// `Lender::reclaim`.
+    /// `Ledger::fetch`.
+    fn fetch(&self, known: &mut Known) {
+        self.collect();
+        self.account.lock().hand_over(known);
+    }
+
+    /// `Ledger::reclaim`.
     fn reclaim(&self) -> usize {
-        self.loans
-            .lock()
-            .take_all(|number| self.strike(number), Self::drop)
+        let mut account = self.account.lock();
+        let ended: Vec<_> = account.take_all(|number| self.strike(number)).collect();
+        drop(account);
+        let count = ended.len();
+        ended.into_iter().for_each(Self::drop);
+        count
     }
 
     fn receive(&self, ticket: &mut Ticket) {
@@ -431,10 +453,10 @@ impl Scene {
     /// Each number is free exactly once.
     fn settle(&self, mut known: Known) {
         self.reclaim();
-        let mut taking = self.loans.lock();
-        assert_eq!(taking.out(), 0);
-        taking.hand_over(&mut known);
-        drop(taking);
+        let mut account = self.account.lock();
+        assert_eq!(account.out(), 0);
+        account.hand_over(&mut known);
+        drop(account);
         let mut numbers = known.numbers;
         numbers.sort_unstable();
         assert_eq!(numbers, (0..self.notes.len() as u32).collect::<Vec<_>>());
@@ -467,6 +489,42 @@ fn loan_number_is_reused() {
     });
 }
 
+/// Two threads of a receiver return their buffers, each after it has drawn a ticket; one of them may
+/// be the later one with the earlier ticket.
+#[test]
+fn return_behind_a_gap() {
+    explore(3, || {
+        let (scene, mut known) = Scene::new(2);
+        let tickets = Arc::new(AtomicU64::new(0));
+        let numbers = [known.numbers.pop().unwrap(), known.numbers.pop().unwrap()];
+        for number in numbers {
+            scene.put(number);
+        }
+        let threads = numbers.map(|number| {
+            let (scene, tickets) = (scene.clone(), tickets.clone());
+            thread::spawn(move || {
+                let ticket = tickets.fetch_add(1, Ordering::Relaxed);
+                ring::give_back(&scene.returns, ticket, number);
+            })
+        });
+        scene.fetch(&mut known);
+        let [one, other] = threads;
+        one.join().unwrap();
+        // Whichever ticket it has drawn.
+        scene.fetch(&mut known);
+        assert!(!known.numbers.is_empty());
+        while let Some(number) = known.numbers.pop() {
+            scene.put(number);
+            let ticket = tickets.fetch_add(1, Ordering::Relaxed);
+            ring::give_back(&scene.returns, ticket, number);
+        }
+        other.join().unwrap();
+        scene.fetch(&mut known);
+        assert_eq!(known.numbers.len(), 2, "every return was read");
+        scene.settle(known);
+    });
+}
+
 /// The buffer is not lost, and its number is freed only once.
 #[test]
 fn reclaim_during_send() {
@@ -487,7 +545,7 @@ fn reclaim_during_send() {
         let reclaimed = pool.join().unwrap();
         assert!(reclaimed >= 1);
         assert_eq!(
-            scene.loans.lock().out() as usize,
+            scene.account.lock().out() as usize,
             2 + usize::from(again) - reclaimed
         );
         scene.settle(known);
@@ -501,7 +559,7 @@ fn forged_loan_number() {
         let (scene, mut known) = Scene::new(1);
         let collector = thread::spawn({
             let scene = scene.clone();
-            move || scene.loans.lock().take(0, |_| ()).map(Scene::drop)
+            move || scene.account.lock().take(0, |_| ()).map(Scene::drop)
         });
         scene.put(known.numbers.pop().unwrap());
         collector.join().unwrap();
@@ -509,17 +567,21 @@ fn forged_loan_number() {
     });
 }
 
+/// `Ledger::close_account`, and then `Entry::is_over` in another thread.
 #[test]
 fn close_counts_loans() {
     explore(3, || {
         let (scene, mut known) = Scene::new(1);
-        let is_closed = Arc::new(AtomicU64::new(0));
+        let is_closed = Arc::new(Mutex::new(false));
         let pool = thread::spawn({
             let (scene, is_closed) = (scene.clone(), is_closed.clone());
-            move || is_closed.load(Ordering::Acquire) == 1 && scene.loans.lock().out() == 0
+            move || {
+                let is_closed = is_closed.lock();
+                *is_closed && scene.account.lock().out() == 0
+            }
         });
         scene.put(known.numbers.pop().unwrap());
-        is_closed.store(1, Ordering::Release); // `Lender::close`
+        *is_closed.lock() = true;
         assert!(!pool.join().unwrap());
         scene.settle(known);
     });

@@ -175,7 +175,7 @@ fn close_against_join() {
         });
         let pool = thread::spawn({
             let (channel, is_locked, is_closed) = (channel.clone(), is_locked, is_closed.clone());
-            // `Lender::is_nobody_reading`, and then `Lender::reclaim`.
+            // `is_read_by_none`, and then `Ledger::reclaim`.
             move || {
                 let is_there =
                     is_closed.load(Ordering::Acquire) == 0 && !channel.to_sender.is_gone();
@@ -184,7 +184,7 @@ fn close_against_join() {
                 }
             }
         });
-        // `Object::close`, and then `Lender::close`.
+        // `Object::close`, and then `Ledger::close_account`.
         what.close();
         channel.to_receiver.leave();
         channel.to_sender.close();

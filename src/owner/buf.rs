@@ -213,11 +213,6 @@ impl ShmBuf {
         }
     }
 
-    #[inline]
-    pub(crate) fn is_last(&self) -> bool {
-        self.chunk().is_only_handle()
-    }
-
     /// Turns this handle into `count` handles. Leaking one leaks the chunk.
     #[inline]
     pub(crate) fn copies(self, count: usize) -> Copies {
@@ -267,6 +262,28 @@ impl ShmBuf {
     #[inline]
     pub(crate) unsafe fn from_chunk(chunk: NonNull<Chunk>) -> Self {
         Self { chunk, len: 0 }
+    }
+
+    /// Drops `count` handles of one chunk, for which [`into_chunk`](Self::into_chunk) was called.
+    ///
+    /// # Safety
+    ///
+    /// As for as many calls of [`from_chunk`](Self::from_chunk).
+    #[inline]
+    pub(crate) unsafe fn drop_handles(chunk: NonNull<Chunk>, count: usize) {
+        let last = {
+            // SAFETY: the caller's handles keep the chunk (I3).
+            let chunk = unsafe { chunk.as_ref() };
+            if count > 1 && !chunk.merge_handles(count) {
+                return;
+            }
+            chunk.is_only_handle()
+        };
+        // SAFETY: the caller's promise; of several handles, `merge_handles` has left this one.
+        let buffer = unsafe { Self::from_chunk(chunk) };
+        if last {
+            buffer.fetch_ends();
+        }
     }
 
     /// Sets the length, limited to the capacity.

@@ -359,6 +359,21 @@ impl Chunk {
         self.refs.load(Ordering::Acquire) == 1
     }
 
+    /// Turns `count` of the caller's handles into one, if there are no others; else drops them all.
+    /// Returns `true` if that one is left.
+    #[inline]
+    pub(crate) fn merge_handles(&self, count: usize) -> bool {
+        // Acquire: partner of the Release in `drop_handle`. No other thread can clone a handle that
+        // it does not have.
+        let are_all = self.refs.load(Ordering::Acquire) == count;
+        // AcqRel: as in `drop_handle`.
+        if !are_all && self.refs.fetch_sub(count, Ordering::AcqRel) != count {
+            return false;
+        }
+        self.refs.store(1, Ordering::Relaxed);
+        true
+    }
+
     /// Returns `true` if the caller's handle was the last; then it owns the chunk.
     #[inline]
     pub(crate) fn drop_handle(&self) -> bool {

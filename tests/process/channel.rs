@@ -527,12 +527,28 @@ fn garbage_is_refused() {
     let mut sender = sender(&provider, 4);
     let genuine = fs::read(&path).unwrap();
     let file = shm::channel_object(names.prefix(), CHANNEL);
-    for at in (0..8).chain(8..12).chain(24..28) {
+    for at in (0..8).chain(24..28) {
         file.write_all_at(&[genuine[at] ^ 0x55], at as u64).unwrap();
         assert!(
             matches!(open(), Err(ChannelError::NotAChannel { .. })),
             "byte {at} of the header"
         );
+        file.write_all_at(&genuine[at..=at], at as u64).unwrap();
+    }
+    for at in 8..12 {
+        file.write_all_at(&[genuine[at] ^ 0x55], at as u64).unwrap();
+        let error = open().unwrap_err();
+        let ChannelError::OtherVersion {
+            found, expected, ..
+        } = error
+        else {
+            panic!("byte {at} of the header: {error}");
+        };
+        assert_eq!(expected.to_ne_bytes(), genuine[8..12]);
+        assert_ne!(found, expected);
+        let message = error.to_string();
+        assert!(message.contains(&found.to_string()), "{message}");
+        assert!(message.contains(&expected.to_string()), "{message}");
         file.write_all_at(&genuine[at..=at], at as u64).unwrap();
     }
     let mut receiver = open().unwrap();

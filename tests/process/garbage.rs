@@ -629,16 +629,17 @@ fn redirect(channel: &File, ticket: u64, segment: u64) {
     let slot = 4096 + ticket * 64;
     let mut head = [0; 8];
     channel.read_exact_at(&mut head, slot + 8).unwrap();
-    let words = [u64::from_ne_bytes(head), segment, 0, 8];
+    let head = u64::from_ne_bytes(head);
+    let place = [segment, 0, 8];
     let mix = |hash: u64, word: u64| {
         (hash ^ word)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
             .rotate_left(29)
     };
-    let check = words.into_iter().fold(!ticket, mix);
-    for (at, word) in (slot + 8..)
+    let check = mix(mix(place.into_iter().fold(0, mix), head), !ticket);
+    for (at, word) in (slot + 16..)
         .step_by(8)
-        .zip(words.into_iter().chain([check]))
+        .zip(place.into_iter().chain([check]))
     {
         channel.write_all_at(&word.to_ne_bytes(), at).unwrap();
     }

@@ -1,4 +1,5 @@
-//! How many system calls a publisher's sends make while a receiver cannot be connected.
+//! How many system calls a publisher's sends make while a receiver cannot be connected, and when one
+//! joins or leaves.
 
 #![forbid(unsafe_code)]
 
@@ -77,6 +78,17 @@ fn role(link: &Link, arguments: &[&str]) {
             send_bytes(&mut publisher);
             marked(|| (0..SENDS).for_each(|_| send_bytes(&mut publisher)));
         }
+        "leave" => {
+            // It has read its message; the others still read theirs.
+            held.pop();
+            receivers.pop();
+            marked(|| send_bytes(&mut publisher));
+        }
+        "join" => {
+            let late = open();
+            marked(|| send_bytes(&mut publisher));
+            drop(late);
+        }
         other => panic!("no operation {other:?}"),
     }
 }
@@ -148,4 +160,25 @@ fn garbage_at_a_seat() {
     }
     stay_on_one_processor();
     assert_eq!(calls("garbage", 1), 0);
+}
+
+/// However many receivers there are, which all read a message.
+#[test]
+fn receiver_leaves() {
+    if !is_possible() {
+        return;
+    }
+    let few = calls("leave", 2);
+    assert!(few > 0, "the one that left was disconnected");
+    assert_eq!(calls("leave", 40), few);
+}
+
+#[test]
+fn receiver_joins() {
+    if !is_possible() {
+        return;
+    }
+    let few = calls("join", 2);
+    assert!(few > 0, "it was connected");
+    assert_eq!(calls("join", 40), few);
 }

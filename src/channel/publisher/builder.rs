@@ -4,11 +4,11 @@
 
 use super::{Interrupts, Publisher, Refusal};
 use crate::channel::error::ChannelError;
-use crate::channel::layout::MessageType;
 use crate::channel::layout::{
-    self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS,
-    MAX_SEATS, MAX_SLOTS,
+    self, Facts, Kind, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS,
+    MAX_LOANS, MAX_SEATS, MAX_SLOTS,
 };
+use crate::channel::ledger::Ledger;
 use crate::channel::object::{name_process, Meeting};
 use crate::channel::receiver::ReceiverBuilder;
 use crate::channel::ring::OnFull;
@@ -94,7 +94,7 @@ impl PublisherBuilder {
     }
 
     /// Sets how many buffers a receiver may hold at a time, received or not: from 1 to 1,048,576,
-    /// rounded up to a power of two; default 2048. A receiver may choose less. Each takes 16 bytes
+    /// rounded up to a power of two; default 2048. A receiver may choose less. Each takes 24 bytes
     /// of /dev/shm and 16 bytes of heap per receiver.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = loans;
@@ -303,15 +303,18 @@ impl PublisherBuilder {
             self.mode,
             self.message_type.as_ref(),
         )?);
+        let ledger = Ledger::new(self.seats);
+        provider.pool().add_lender(ledger.clone());
         Ok(Publisher {
             meeting,
             rules: facts,
             admits_others: admits_others(self.mode),
             names: provider.names().clone(),
             channel: name.to_owned(),
-            guard: provider.guard().clone(),
+            _guard: provider.guard().clone(),
             // All at once, so that a send never moves them.
             outlets: Vec::with_capacity(self.seats),
+            ledger,
             sent: 0,
             seen: [0; MAX_SEATS],
             refused: [Refusal::default(); MAX_SEATS],

@@ -17,7 +17,7 @@
 //! Killed between 3 and 5, a publisher leaves one message too many for a receiver that keeps the
 //! latest. Step 2 withdraws a buffer only if such a receiver has used up its loans.
 //!
-//! Dropping a branch leaves its loans to the pool (see `lender`), including a message sent while
+//! Dropping a branch leaves its loans to the ledger, including a message sent while
 //! the receiver closed.
 //!
 //! # Disconnecting a receiver
@@ -44,7 +44,8 @@ pub use outlet::ReceiverState;
 use super::branch::{self, Branch, Patience, Tables, WaitedFor};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_SEATS};
-use super::message::{self, Reason, Sent};
+use super::ledger::Ledger;
+use super::message::{self, Located, Reason, Sent};
 use super::object::{Meeting, Object, Seat};
 use super::ring::{OnFull, Words};
 use super::sleeper::{Asleep, Interrupter, Interrupts};
@@ -114,6 +115,7 @@ pub struct Publisher {
     channel: String,
     /// Those with [`OnFull::Block`] first: nothing is withdrawn for a message that is not sent.
     outlets: Vec<Outlet>,
+    ledger: Arc<Ledger>,
     sent: u64,
     seen: [u64; MAX_SEATS],
     /// The receiver last refused at each seat.
@@ -129,8 +131,8 @@ pub struct Publisher {
     max_bytes: usize,
     serves_joins: bool,
     spin: Duration,
-    /// Dropped after the outlets and the history.
-    guard: Arc<PoolGuard>,
+    /// Dropped after the outlets, the history and the ledger.
+    _guard: Arc<PoolGuard>,
 }
 
 /// A receiver that could not be connected, but perhaps can be later.
@@ -238,7 +240,7 @@ impl Publisher {
             Ok(sent) => sent,
             Err(kind) => return fail(kind, message),
         };
-        let place = message.place();
+        let located = Located::new(&message);
         if self.history_len > 0 {
             self.keep(Kept::Buffer(message.clone()));
         }
@@ -246,14 +248,33 @@ impl Publisher {
         for outlet in self.outlets.iter_mut().filter(|outlet| outlet.is_taker()) {
             // There are as many handles as takers.
             if let Some(handle) = handles.next() {
-                outlet.lend(place, bytes, handle);
+                outlet.lend(&located, bytes, handle);
             }
         }
         sent.withdrawn = self.ring();
-        self.outlets
-            .iter_mut()
-            .for_each(|outlet| outlet.branch.collect_some());
+        self.collect_some();
         Ok(sent)
+    }
+
+    /// Step 5, for returned loans: a few of each receiver, if the ledger's lock is free.
+    #[inline]
+    fn collect_some(&mut self) {
+        let mut collection = None;
+        for outlet in &mut self.outlets {
+            let lender = &mut outlet.branch.lender;
+            if !lender.has_returned() {
+                continue;
+            }
+            if collection.is_none() {
+                collection = self.ledger.try_collect();
+            }
+            let Some(taken) = &mut collection else {
+                return;
+            };
+            if !lender.collect_with(taken) {
+                collection = None;
+            }
+        }
     }
 
     /// Like [`send`](Self::send), for up to [`MAX_INLINE`](super::MAX_INLINE) bytes, inline in the
@@ -593,8 +614,7 @@ impl Publisher {
         }
         // Its target may be a dropped receiver's bell, which would stay mapped.
         self.interrupts.aim(Asleep::Nowhere);
-        // The pool drops the lenders that are over.
-        self.guard.pool().reclaim_loans();
+        self.ledger.settle_closed();
     }
 
     /// P2 and P3, for the first receivers only, up to `most`. Returns how many were connected.
@@ -728,7 +748,7 @@ impl Publisher {
             facts.on_full,
             self.max_bytes,
             self.interrupts.clone(),
-            self.guard.pool(),
+            &self.ledger,
         );
         let newest = self
             .history
@@ -741,7 +761,9 @@ impl Publisher {
         for kept in self.history.iter().skip(self.history.len() - kept) {
             outlet.make_room(kept.bytes());
             match kept {
-                Kept::Buffer(buffer) => outlet.lend(buffer.place(), kept.bytes(), buffer.clone()),
+                Kept::Buffer(buffer) => {
+                    outlet.lend(&Located::new(buffer), kept.bytes(), buffer.clone());
+                }
                 Kept::Bytes(words) => outlet.fill(words),
             }
             outlet.look_for_room();
@@ -884,6 +906,7 @@ impl Drop for Publisher {
             self.meeting.header().close();
             // C2
             self.outlets.iter().for_each(|outlet| outlet.branch.close());
+            self.ledger.close();
             // A drop must not need memory: without heap, receivers find the lock free.
             if !has_heap(HEAP) {
                 return;

@@ -4,7 +4,7 @@
 
 use crate::channel::branch::{Branch, Patience};
 use crate::channel::error::SendErrorKind;
-use crate::channel::message::{self, Missed, Reason};
+use crate::channel::message::{self, Located, Missed, Reason};
 use crate::channel::ring::{OnFull, Words};
 use crate::os::futex::Deadline;
 use crate::owner::buf::ShmBuf;
@@ -284,10 +284,10 @@ impl Outlet {
     }
 
     #[inline]
-    pub(super) fn lend(&mut self, place: (u64, u64, u64), bytes: usize, buffer: ShmBuf) {
+    pub(super) fn lend(&mut self, located: &Located, bytes: usize, buffer: ShmBuf) {
         if self.is_taker() {
             // `is_taker`: it has a loan.
-            let _ = self.branch.lend(place, bytes, buffer, self.skipped);
+            let _ = self.branch.lend(located, bytes, buffer, self.skipped);
             if self.is_at_limit {
                 self.is_at_limit = false;
                 self.branch

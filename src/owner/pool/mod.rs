@@ -359,10 +359,6 @@ impl PoolGuard {
     pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
         Arc::new(Self(pool))
     }
-
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.0
-    }
 }
 
 impl Drop for PoolGuard {
@@ -396,9 +392,23 @@ const DEPTH: usize = 3;
 
 impl Pool {
     pub(crate) fn add_lender(&self, lender: Arc<dyn Lends>) {
-        self.reclaim_loans();
+        self.drop_finished_lenders();
         if let Some(lenders) = &mut *self.lenders.lock() {
             lenders.push(lender);
+        }
+    }
+
+    fn drop_finished_lenders(&self) {
+        loop {
+            let mut lenders = self.lenders.lock();
+            let Some(open) = &mut *lenders else { return };
+            let Some(at) = open.iter().position(|lender| lender.is_over()) else {
+                return;
+            };
+            let over = open.swap_remove(at);
+            // Dropping it may unmap objects and close files, without the lock.
+            drop(lenders);
+            drop(over);
         }
     }
 
@@ -450,12 +460,10 @@ impl Pool {
     }
 
     fn ask_lenders(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {
-        let mut lenders = self.lenders.lock();
-        let Some(lenders) = &mut *lenders else {
-            return 0;
-        };
-        let found = lenders.iter().map(|lender| ask(&**lender)).sum();
-        lenders.retain(|lender| !lender.is_over());
+        let lenders = self.lenders.lock();
+        let found = lenders.iter().flatten().map(|lender| ask(&**lender)).sum();
+        drop(lenders);
+        self.drop_finished_lenders();
         found
     }
 }
