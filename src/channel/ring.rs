@@ -19,8 +19,14 @@
 //! `t + 1` to `t + n`: [`claim`]. The reader claims each message as it [receives](receive) it. A
 //! writer that keeps the latest messages claims message `t - (n - 1)` ([`oldest`]), whose slot the
 //! next one needs, after it has sent ticket `t`. So it never waits, and at most `n - 1` messages
-//! wait, or `n` if it is stopped in between. A reader whose ticket is behind its slot skips to the
-//! oldest message that can still be there; the tickets say how many it missed.
+//! wait, or `n` if it is stopped in between.
+//!
+//! A reader may thus find the slot of its ticket `t` some rounds ahead: free for ticket `t + r * n`,
+//! or with it. Then message `t + (r - 1) * n` was sent, so its slot was free, as were the slots of
+//! all messages before it: those up to `t + (r - 2) * n` are gone. Later ones may wait, even if this
+//! slot is free: a writer withdraws the oldest buffer for its loan, and leaves older messages that
+//! are none. So the reader goes on with the ticket after those, or after its own ([`peek_next`]).
+//! The tickets say how many messages it missed.
 //!
 //! A message is sent once the sequence is stored, even if the writer dies there. Words are copied
 //! out before they are validated. A garbage sequence makes the slot neither free nor full: the
@@ -62,9 +68,8 @@ pub enum OnFull {
 
 impl OnFull {
     pub(super) fn from_number(number: u32) -> Option<Self> {
-        [Self::Block, Self::DropNewest, Self::DropOldest]
-            .into_iter()
-            .find(|&rule| rule as u32 == number)
+        let rules = [Self::Block, Self::DropNewest, Self::DropOldest];
+        rules.into_iter().find(|&rule| rule as u32 == number)
     }
 }
 
@@ -107,20 +112,24 @@ impl Ticket {
 
     #[inline]
     pub(super) fn next(self, slots: &[Slot]) -> Self {
-        let at = self.at + 1;
+        let mut at = self.at + 1;
+        if at >= slots.len() {
+            at = 0;
+        }
         Self {
             number: self.number.wrapping_add(1),
-            at: if at < slots.len() { at } else { 0 },
+            at,
         }
     }
 
     /// `None` before the first message.
     pub(super) fn previous(self, slots: &[Slot]) -> Option<Self> {
-        let at = if self.at > 0 { self.at } else { slots.len() };
-        Some(Self {
-            number: self.number.checked_sub(1)?,
-            at: at.checked_sub(1)?,
-        })
+        let number = self.number.checked_sub(1)?;
+        let at = match self.at {
+            0 => slots.len().checked_sub(1)?,
+            at => at - 1,
+        };
+        Some(Self { number, at })
     }
 
     fn full(self) -> u64 {
@@ -139,16 +148,16 @@ impl Slot {
     fn rounds_after(&self, ticket: Ticket, slots: &[Slot]) -> Option<u64> {
         let count = slots.len() as u64;
         // Acquire: partner of the Release in `put`.
-        match self
-            .sequence
-            .load(Ordering::Acquire)
-            .wrapping_sub(ticket.number)
-        {
-            0 => None,
-            1 => Some(0),
-            ahead if ahead % count <= 1 && ahead as i64 > 0 => Some(ahead / count),
-            _ => None,
+        let sequence = self.sequence.load(Ordering::Acquire);
+        let ahead = sequence.wrapping_sub(ticket.number);
+        if ahead == 0 || ahead > i64::MAX as u64 {
+            return None;
         }
+        // Carries that round's ticket, or is free for it.
+        if ahead % count > 1 {
+            return None;
+        }
+        Some(ahead / count)
     }
 }
 
@@ -179,10 +188,11 @@ impl Slot {
 
 #[inline]
 pub(super) fn has_room(slots: &[Slot], ticket: Ticket) -> bool {
+    let Some(slot) = ticket.slot(slots) else {
+        return false;
+    };
     // Acquire: partner of the Release in `free`.
-    ticket
-        .slot(slots)
-        .is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.number)
+    slot.sequence.load(Ordering::Acquire) == ticket.number
 }
 
 /// Sends a message, for which there [is room](has_room).
@@ -212,7 +222,10 @@ pub(super) fn free(slots: &[Slot], read: Ticket) {
 /// withdraw it, or once it finds the reader closed or dead.
 pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     let words = peek(slots, *ticket)?;
-    take(slots, ticket).then_some(words)
+    if !take(slots, ticket) {
+        return None;
+    }
+    Some(words)
 }
 
 /// [`claim`] for a message already [peeked](peek) at; `false`: its words are invalid.
@@ -221,17 +234,18 @@ fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
     let Some(slot) = ticket.slot(slots) else {
         return false;
     };
-    let (full, free) = (ticket.full(), ticket.free_again(slots));
+    let full = ticket.full();
+    let free = ticket.free_again(slots);
     // AcqRel: its own partner, so one side gets the message. Acquire even on failure: the other
     // side has copied the words out.
-    let is_ours = slot
+    let claimed = slot
         .sequence
-        .compare_exchange(full, free, Ordering::AcqRel, Ordering::Acquire)
-        .is_ok();
-    if is_ours {
-        *ticket = ticket.next(slots);
+        .compare_exchange(full, free, Ordering::AcqRel, Ordering::Acquire);
+    if claimed.is_err() {
+        return false;
     }
-    is_ours
+    *ticket = ticket.next(slots);
+    true
 }
 
 /// The oldest message that may still wait before `ticket` is sent: the one in its slot.
@@ -255,68 +269,84 @@ pub(super) fn next_round(slots: &[Slot], ticket: Ticket) -> Ticket {
 /// Returns `true` if this message was sent and neither received nor withdrawn.
 #[inline]
 pub(super) fn is_waiting(slots: &[Slot], ticket: Ticket) -> bool {
-    ticket.slot(slots).is_some_and(|slot| slot.carries(ticket))
+    match ticket.slot(slots) {
+        Some(slot) => slot.carries(ticket),
+        None => false,
+    }
 }
 
 pub(super) fn sent(slots: &[Slot]) -> u64 {
     let count = slots.len() as u64;
-    let next = |(at, slot): (usize, &Slot)| {
-        let sequence = slot.sequence.load(Ordering::Relaxed);
-        match sequence.wrapping_sub(at as u64) % count {
-            1 => sequence.wrapping_add(count - 1),
-            _ => sequence,
+    // The next message to be sent is the lowest one that a slot is, or will be, free for.
+    let mut next = u64::MAX;
+    for (at, slot) in slots.iter().enumerate() {
+        let mut free_for = slot.sequence.load(Ordering::Relaxed);
+        if carries_one(free_for, at, slots) {
+            free_for = free_for.wrapping_add(count - 1);
         }
-    };
-    slots.iter().enumerate().map(next).min().unwrap_or(0)
+        next = next.min(free_for);
+    }
+    if slots.is_empty() {
+        return 0;
+    }
+    next
+}
+
+/// Returns `true` if the slot at this index, which has this sequence, carries a message.
+fn carries_one(sequence: u64, at: usize, slots: &[Slot]) -> bool {
+    sequence.wrapping_sub(at as u64) % slots.len() as u64 == 1
 }
 
 pub(super) fn waiting(slots: &[Slot]) -> usize {
-    let carries_one = |(at, slot): &(usize, &Slot)| {
+    let mut waiting = 0;
+    for (at, slot) in slots.iter().enumerate() {
         let sequence = slot.sequence.load(Ordering::Relaxed);
-        sequence.wrapping_sub(*at as u64) % slots.len() as u64 == 1
-    };
-    slots.iter().enumerate().filter(carries_one).count()
+        waiting += usize::from(carries_one(sequence, at, slots));
+    }
+    waiting
 }
 
 /// Returns `true` if this message was sent, even if it was withdrawn since.
 #[inline]
 pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
-    ticket
-        .slot(slots)
-        .is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
+    match ticket.slot(slots) {
+        Some(slot) => slot.rounds_after(ticket, slots).is_some(),
+        None => false,
+    }
 }
 
 #[inline]
 fn peek(slots: &[Slot], ticket: Ticket) -> Option<Words> {
-    ticket
-        .slot(slots)
-        .filter(|slot| slot.carries(ticket))
-        .map(Slot::words)
+    let slot = ticket.slot(slots)?;
+    if !slot.carries(ticket) {
+        return None;
+    }
+    Some(slot.words())
 }
 
 /// Advances the ticket past withdrawn messages, and returns the next one's words.
 #[inline(never)]
 fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
-    // Bounded: only a writer that writes garbage, or laps this thread, makes it loop again.
-    for _ in 0..=slots.len() {
+    // Bounded: only a writer that writes garbage, or laps this thread, makes it loop longer.
+    for _ in 0..=2 * slots.len() {
         let here = *ticket;
-        match here.slot(slots)?.rounds_after(here, slots)? {
-            0 => {
-                if let Some(words) = peek(slots, here) {
-                    return Some(words);
-                }
+        let rounds = here.slot(slots)?.rounds_after(here, slots)?;
+        if rounds == 0 {
+            if let Some(words) = peek(slots, here) {
+                return Some(words);
             }
-            rounds => {
-                // All but the last `slots.len() - 1` tickets before that round were withdrawn or
-                // received.
-                let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
-                *ticket = Ticket {
-                    number: here.number.wrapping_add(whole_rounds),
-                    ..here
-                }
-                .next(slots);
-            }
+            continue;
         }
+        // All of this slot's messages up to this one are gone, and all messages before it; see the
+        // module's docs.
+        let whole_rounds = rounds.saturating_sub(2);
+        let gone = Ticket {
+            number: here
+                .number
+                .wrapping_add(whole_rounds.wrapping_mul(slots.len() as u64)),
+            ..here
+        };
+        *ticket = gone.next(slots);
     }
     None
 }
@@ -353,7 +383,11 @@ pub(super) fn receive<E>(
 
 /// [`receive`] for a closing reader: always claims.
 pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, Ticket)> {
-    receive(slots, ticket, true, |_, _| Ok::<_, Infallible>(())).and_then(Result::ok)
+    match receive(slots, ticket, true, |_, _| Ok::<_, Infallible>(())) {
+        Some(Ok(received)) => Some(received),
+        Some(Err(never)) => match never {},
+        None => None,
+    }
 }
 
 /// Withdraws the first message from `next` up to `end` that waits, and returns its words. Advances
@@ -373,9 +407,11 @@ pub(super) fn withdraw(slots: &[Slot], next: &mut Ticket, end: Ticket) -> Option
 /// Returns `true` if the slot of this message is free again: it was claimed, or the reader has read
 /// it and asked for the next.
 pub(super) fn is_done(slots: &[Slot], sent: Ticket) -> bool {
+    let Some(slot) = sent.slot(slots) else {
+        return false;
+    };
     // Acquire: partner of the Release in `free`.
-    sent.slot(slots)
-        .is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == sent.free_again(slots))
+    slot.sequence.load(Ordering::Acquire) == sent.free_again(slots)
 }
 
 /// The bits of a return that hold the loan's number.
@@ -407,7 +443,10 @@ pub(super) fn give_back(words: &[AtomicU64], ticket: u64, number: u32) {
 pub(super) fn returned(words: &[AtomicU64], ticket: u64) -> Option<u32> {
     // Acquire: partner of the Release in `give_back`.
     let found = word(words, ticket)?.load(Ordering::Acquire);
-    (found & !(NUMBERS - 1) == tag(ticket)).then_some((found % NUMBERS) as u32)
+    if found & !(NUMBERS - 1) != tag(ticket) {
+        return None;
+    }
+    Some((found % NUMBERS) as u32)
 }
 
 #[inline(always)]

@@ -241,6 +241,34 @@ fn keep_latest_spares_received() {
     assert_eq!(scene.in_use(), 0);
 }
 
+/// A buffer that is withdrawn for its loan leaves the older messages that wait, whole rounds of slots
+/// after the receiver's last one.
+#[test]
+fn withdrawn_buffer_hides_no_older_message() {
+    for behind in 1..20 {
+        let name = format!("pub-older-{behind}");
+        let mut scene = Scene::new(&name, Publisher::builder());
+        let mut receiver = scene.receiver(Receiver::builder().capacity(3).loans(2));
+        scene.send(0);
+        let held = receiver.try_recv().unwrap();
+        let mut next = 1;
+        for _ in 0..behind {
+            let sent = scene.publisher.send_bytes(&u64::to_le_bytes(next)).unwrap();
+            assert_eq!(sent.receivers, 1);
+            next += 1;
+        }
+        // The receiver's last loan, taken from this buffer by the next one.
+        scene.send(next);
+        assert_eq!(scene.send(next + 1), 1);
+        let waiting = scene.publisher.receivers().next().unwrap().waiting;
+        let found: Vec<u64> = all(&mut receiver).iter().map(|&(stamp, _)| stamp).collect();
+        assert_eq!(found.len(), waiting, "{behind} behind: {found:?}");
+        assert_eq!(found.last(), Some(&(next + 1)));
+        assert!(!found.contains(&next), "it was withdrawn");
+        drop(held);
+    }
+}
+
 #[test]
 fn drop_new() {
     let mut scene = Scene::new("pub-new", Publisher::builder());

@@ -58,7 +58,7 @@ use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep;
 use crate::sync::{fence, Ordering};
-use outlet::{Limit, Outcome, Outlet};
+use outlet::{BlockLimit, Outcome, Outlet};
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
@@ -397,7 +397,7 @@ impl Publisher {
         self.check_fork()?;
         // Twice, so that a receiver that pretends to have room does not block the thread.
         for _ in 0..2 {
-            let mut limit = Limit::new(self.block_limit);
+            let mut limit = BlockLimit::new(self.block_limit);
             let waited_for = self
                 .outlets
                 .iter_mut()
@@ -433,7 +433,7 @@ impl Publisher {
             self.meet();
         }
         let (mut sent, mut is_one_gone) = (Sent::default(), false);
-        let mut limit = Limit::new(self.block_limit);
+        let mut limit = BlockLimit::new(self.block_limit);
         for outlet in &mut self.outlets {
             if outlet.branch.is_gone() {
                 outlet.outcome = Outcome::Gone;
@@ -468,7 +468,7 @@ impl Publisher {
     /// The message is not sent, because a receiver has no room. The clocks of the others that have
     /// none start too, so that all end together.
     #[cold]
-    fn give_up(&mut self, bytes: usize, limit: &mut Limit) {
+    fn give_up(&mut self, bytes: usize, limit: &mut BlockLimit) {
         let waited_for = self
             .outlets
             .iter_mut()

@@ -1,4 +1,20 @@
 //! A receiver, as its publisher sees it: its branch, its rule, and what became of the last message.
+//!
+//! # The clock of a receiver with `OnFull::Block`
+//!
+//! The publisher blocks for such a receiver until a deadline, the `block_limit` after the first
+//! message for which the receiver had no room. The clock spans any number of messages and calls.
+//! Messages differ in size, so a receiver may lack room for a large one and have room for small
+//! ones meanwhile. The clock remembers the largest size that was `refused`, and the largest one that
+//! has `fitted` since.
+//!
+//! | clock | a message finds room | a message finds none |
+//! |---|---|---|
+//! | none | none | starts |
+//! | runs, or has run out | stops, if the refused size fits too; else that message has `fitted` | starts anew, if the refused size fits by now, or this size has `fitted` since; else unchanged |
+//!
+//! So a message waits for what is left of the limit, unless the receiver has had room for its size
+//! since the clock started. While the clock has run out, a message that finds no room is skipped.
 
 #![forbid(unsafe_code)]
 
@@ -41,8 +57,8 @@ pub(super) struct Outlet {
     skipped: u32,
     pub(super) missed: Missed,
     pub(super) outcome: Outcome,
-    /// Set by the first message for which it had no room.
-    stall: Option<Stall>,
+    /// Of a receiver with [`OnFull::Block`].
+    clock: Option<Clock>,
     /// `true` if messages were withdrawn for the one being sent.
     has_lost: bool,
     /// How many messages have found no loan, and whether the last one that needed one has.
@@ -57,22 +73,12 @@ pub(super) enum Outcome {
     Skipped(Reason),
 }
 
-/// The wait for a receiver, over however many messages.
+/// Runs since the receiver had no room. Sizes are in bytes, as in [`Branch::reserve`].
 #[derive(Clone, Copy)]
-struct Stall {
-    /// Until when.
+struct Clock {
     end: Deadline,
-    /// For the largest message that it had no room for, in bytes as in [`Branch::reserve`].
-    bytes: usize,
-    /// The largest one that it has had room for since. It is waited for anew for one that is no
-    /// larger.
-    met: Option<usize>,
-}
-
-impl Stall {
-    fn is_over(stall: Option<Self>) -> bool {
-        stall.is_some_and(|stall| stall.end.has_passed())
-    }
+    refused: usize,
+    fitted: Option<usize>,
 }
 
 impl Outlet {
@@ -83,17 +89,15 @@ impl Outlet {
             ..Missed::default()
         };
         branch.note_missed(&missed);
-        let (skipped, outcome, stall, has_lost) =
-            (not_connected as u32, Outcome::Gone, None, false);
         Self {
             branch,
             id,
             process,
-            skipped,
+            skipped: not_connected as u32,
             missed,
-            outcome,
-            stall,
-            has_lost,
+            outcome: Outcome::Gone,
+            clock: None,
+            has_lost: false,
             limit_reached: 0,
             is_at_limit: false,
         }
@@ -110,17 +114,19 @@ impl Outlet {
         bytes: usize,
         budget: Duration,
         patience: Patience,
-        limit: &mut Limit,
+        limit: &mut BlockLimit,
     ) -> Result<(), SendErrorKind> {
-        self.outcome = match self.branch.reserve(bytes, Duration::ZERO, Patience::None) {
+        match self.branch.reserve(bytes, Duration::ZERO, Patience::None) {
             Ok(()) => {
-                if self.stall.is_some() {
+                if self.clock.is_some() {
                     self.note_room(bytes);
                 }
-                Outcome::Taken
+                self.outcome = Outcome::Taken;
             }
-            Err(kind) => self.wait_for_room(kind, bytes, budget, patience, limit)?,
-        };
+            Err(kind) => {
+                self.outcome = self.wait_for_room(kind, bytes, budget, patience, limit)?;
+            }
+        }
         Ok(())
     }
 
@@ -131,37 +137,36 @@ impl Outlet {
         bytes: usize,
         budget: Duration,
         patience: Patience,
-        limit: &mut Limit,
+        limit: &mut BlockLimit,
     ) -> Result<Outcome, SendErrorKind> {
         if matches!(kind, SendErrorKind::TooManyLoans { .. }) {
             self.reach_limit();
         }
         self.start_clock(bytes, limit);
-        if Stall::is_over(self.stall) {
+        if self.is_stalled() {
             return Ok(Outcome::Skipped(Reason::Stalled));
         }
         let Patience::Until(deadline) = patience else {
             return Err(kind);
         };
-        let patience =
-            Patience::Until(Deadline::first(deadline, self.stall.map(|stall| stall.end)));
-        match self.branch.reserve(bytes, budget, patience) {
+        let until = Patience::Until(Deadline::first(deadline, self.stall_end()));
+        match self.branch.reserve(bytes, budget, until) {
             Ok(()) => {
                 self.note_room(bytes);
                 Ok(Outcome::Taken)
             }
             // The next send drops its branch.
             Err(SendErrorKind::Disconnected) => Ok(Outcome::Gone),
-            Err(SendErrorKind::TimedOut) if Stall::is_over(self.stall) => {
+            Err(SendErrorKind::TimedOut) if self.is_stalled() => {
                 Ok(Outcome::Skipped(Reason::Stalled))
             }
             Err(kind) => Err(kind),
         }
     }
 
-    /// Starts the clock of a receiver that is waited for without a send, and tells it once if it is at
+    /// Starts the clock of a receiver that a task waits for. Reports once to the receiver that it is at
     /// its limit.
-    pub(super) fn note_wait(&mut self, bytes: usize, limit: &mut Limit) {
+    pub(super) fn note_wait(&mut self, bytes: usize, limit: &mut BlockLimit) {
         if !self.is_at_limit && self.branch.has_room() {
             self.reach_limit();
         }
@@ -175,66 +180,76 @@ impl Outlet {
 
     /// Returns `true` if a send of this message waits for the receiver.
     pub(super) fn is_waited_for(&self, bytes: usize) -> bool {
-        !Stall::is_over(self.stall) && self.is_short_of(bytes)
+        !self.is_stalled() && self.is_short_of(bytes)
+    }
+
+    /// Returns `true` if the clock has run out.
+    fn is_stalled(&self) -> bool {
+        match &self.clock {
+            Some(clock) => clock.end.has_passed(),
+            None => false,
+        }
     }
 
     pub(super) fn stall_end(&self) -> Option<Deadline> {
-        self.stall.map(|stall| stall.end)
+        self.clock.map(|clock| clock.end)
     }
 
-    /// Starts the clock if it does not run for such a message.
-    pub(super) fn start_clock(&mut self, bytes: usize, limit: &mut Limit) {
-        let stall = self
-            .stall
-            .filter(|stall| !self.branch.is_ready_for(stall.bytes));
-        let largest = stall.map_or(bytes, |stall| stall.bytes.max(bytes));
-        let running = stall.filter(|stall| stall.met.map_or(true, |met| met < bytes));
-        let stall = running.or_else(|| {
-            limit.deadline().map(|end| Stall {
-                end,
-                bytes,
-                met: None,
-            })
-        });
-        self.stall = stall.map(|stall| Stall {
-            bytes: largest,
-            ..stall
+    /// A message finds no room: starts the clock, or leaves it as it is.
+    pub(super) fn start_clock(&mut self, bytes: usize, limit: &mut BlockLimit) {
+        let mut refused = bytes;
+        if let Some(clock) = &mut self.clock {
+            if !self.branch.is_ready_for(clock.refused) {
+                clock.refused = clock.refused.max(bytes);
+                let has_fitted = clock.fitted.is_some_and(|fitted| fitted >= bytes);
+                if !has_fitted {
+                    return;
+                }
+                refused = clock.refused;
+            }
+        }
+        // With an unlimited wait there is no deadline, and no clock.
+        self.clock = limit.deadline().map(|end| Clock {
+            end,
+            refused,
+            fitted: None,
         });
     }
 
-    /// There is room for this message: ends the stall, unless that was for a larger one.
+    /// A message finds room: stops the clock, unless it runs for a larger one.
     #[cold]
     fn note_room(&mut self, bytes: usize) {
-        let met = |stall: Stall| Stall {
-            met: stall.met.max(Some(bytes)),
-            ..stall
+        let Some(clock) = &mut self.clock else {
+            return;
         };
-        self.stall = self
-            .stall
-            .filter(|stall| !self.branch.is_ready_for(stall.bytes))
-            .map(met);
+        if self.branch.is_ready_for(clock.refused) {
+            self.clock = None;
+        } else {
+            clock.fitted = clock.fitted.max(Some(bytes));
+        }
     }
 
     /// Finds room without waiting, withdrawing buffers for their loans by the rule.
     #[inline]
     pub(super) fn make_room(&mut self, bytes: usize) {
-        let branch = &mut self.branch;
-        let has_room = branch.is_ready() || branch.has_room();
-        self.outcome = match has_room {
-            true if branch.has_loan(bytes) || self.withdraw_for(bytes) => Outcome::Taken,
-            true => Outcome::Skipped(Reason::TooManyLoans),
-            false => Outcome::Skipped(Reason::Full),
+        let reason = if !self.branch.is_ready() && !self.branch.has_room() {
+            Reason::Full
+        } else if !self.branch.has_loan(bytes) && !self.withdraw_for(bytes) {
+            Reason::TooManyLoans
+        } else {
+            self.outcome = Outcome::Taken;
+            return;
         };
-        if let Outcome::Skipped(reason) = self.outcome {
-            self.leave_out(reason);
-        }
+        self.outcome = Outcome::Skipped(reason);
+        self.leave_out(reason);
     }
 
     #[cold]
     fn withdraw_for(&mut self, bytes: usize) -> bool {
-        let may_withdraw =
-            self.branch.on_full == OnFull::DropOldest && self.branch.can_make_room(bytes);
-        while may_withdraw && self.branch.withdraw_buffer() {
+        if self.branch.on_full != OnFull::DropOldest || !self.branch.can_make_room(bytes) {
+            return false;
+        }
+        while self.branch.withdraw_buffer() {
             self.note_withdrawn();
             if self.branch.has_loan(bytes) {
                 return true;
@@ -274,30 +289,22 @@ impl Outlet {
     fn reach_limit(&mut self) {
         self.limit_reached += 1;
         self.is_at_limit = true;
-        self.branch
-            .object
-            .shared()
-            .missed()
-            .limit()
-            .reach(self.limit_reached);
+        let missed = self.branch.object.shared().missed();
+        missed.limit().reach(self.limit_reached);
         self.branch.ring();
     }
 
     #[inline]
     pub(super) fn lend(&mut self, located: &Located, bytes: usize, buffer: ShmBuf) {
-        if self.is_taker() {
-            // `is_taker`: it has a loan.
-            let _ = self.branch.lend(located, bytes, buffer, self.skipped);
-            if self.is_at_limit {
-                self.is_at_limit = false;
-                self.branch
-                    .object
-                    .shared()
-                    .missed()
-                    .limit()
-                    .clear(self.limit_reached);
-                // L2
-            }
+        if !self.is_taker() {
+            return;
+        }
+        // A taker has a loan.
+        let _ = self.branch.lend(located, bytes, buffer, self.skipped);
+        if self.is_at_limit {
+            self.is_at_limit = false;
+            let missed = self.branch.object.shared().missed();
+            missed.limit().clear(self.limit_reached); // L2
         }
     }
 
@@ -317,21 +324,27 @@ impl Outlet {
             waiting: self.branch.waiting(),
             loaned: self.branch.loaned(),
             missed: self.missed,
-            is_stalled: Stall::is_over(self.stall)
-                && self
-                    .stall
-                    .is_some_and(|stall| self.is_short_of(stall.bytes)),
+            is_stalled: self.is_stalled_now(),
+        }
+    }
+
+    /// Returns `true` if the clock has run out and there is still no room.
+    fn is_stalled_now(&self) -> bool {
+        match &self.clock {
+            Some(clock) => clock.end.has_passed() && self.is_short_of(clock.refused),
+            None => false,
         }
     }
 }
 
-/// The stall deadline of one message: the clock is read only if a receiver has no room.
-pub(super) struct Limit {
+/// The deadline that one call gives all receivers for which it starts the clock. The time is read
+/// only if a receiver has no room.
+pub(super) struct BlockLimit {
     time: Duration,
     deadline: Option<Option<Deadline>>,
 }
 
-impl Limit {
+impl BlockLimit {
     pub(super) fn new(time: Duration) -> Self {
         Self {
             time,
@@ -339,9 +352,13 @@ impl Limit {
         }
     }
 
+    /// Returns `None` if the time is unlimited.
     pub(super) fn deadline(&mut self) -> Option<Deadline> {
-        *self
-            .deadline
-            .get_or_insert_with(|| Deadline::after(self.time))
+        if let Some(deadline) = self.deadline {
+            return deadline;
+        }
+        let deadline = Deadline::after(self.time);
+        self.deadline = Some(deadline);
+        deadline
     }
 }
