@@ -5,12 +5,13 @@
 use super::backlog::Backlog;
 use super::bell::Woken;
 use super::error::{SendError, SendErrorKind};
+use super::interrupt::Interrupts;
 use super::layout::{Facts, Shared};
 use super::lender::{Known, Lender, Limit, Loans};
 use super::message::{self, Missed, SentBuffer};
 use super::object::Object;
 use super::ring::{self, OnFull, Ticket, Words};
-use super::sleeper::{Interrupts, Sleeper};
+use super::sleeper::Sleeper;
 use crate::error::OsError;
 use crate::os::futex::{barrier, Deadline};
 use crate::os::name::Name;
