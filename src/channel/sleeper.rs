@@ -419,3 +419,73 @@ impl Helper {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::channel::{Receiver, Sender};
+    use crate::{Client, Provider};
+    use nix::unistd::{gettid, Pid};
+    use std::fs;
+    use std::sync::mpsc;
+    use std::thread;
+
+    const FOR_EVER: Duration = Duration::from_secs(60);
+
+    fn wait_until_asleep(thread: Pid) {
+        let in_futex = format!("{} ", libc::SYS_futex);
+        let in_futex_waitv = "449 ";
+        loop {
+            let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap();
+            if call.starts_with(&in_futex) || call.starts_with(in_futex_waitv) {
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// The kernel wakes one sleeper when a ringer dies: the helper, if it has not left the bell yet
+    /// when a thread takes the end back.
+    #[test]
+    fn helper_passes_a_death_on() {
+        let name = format!("unit-helper-{}", std::process::id());
+        let provider = Provider::builder().build().unwrap();
+        let _sender = Sender::create(&provider, &name).unwrap();
+        let receiver = Receiver::open(&Client::new(), &name).unwrap();
+        let end = receiver.sleeper.end.clone();
+        let word = end.bell().lie_down().unwrap();
+
+        let (tell, threads) = mpsc::channel();
+        let helper = Arc::new(Helper::new());
+        let this = Arc::new(AwaitedEnd {
+            end: end.clone(),
+            waker: AtomicWaker::new(),
+            is_dropped: AtomicBool::new(false),
+            is_to_look: AtomicBool::new(false),
+        });
+        assert!(helper.take_in(&this));
+        let helping = thread::spawn({
+            let tell = tell.clone();
+            move || {
+                tell.send(gettid()).unwrap();
+                helper.run();
+            }
+        });
+        wait_until_asleep(threads.recv().unwrap());
+
+        // As `Awaited::drop` does, but the helper does not hear of it yet.
+        this.is_dropped.store(true, Ordering::Release);
+        let waiting = thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            let deadline = Deadline::after(FOR_EVER);
+            end.bell().word().sleep_while(word, deadline);
+            deadline.is_some_and(Deadline::has_passed)
+        });
+        wait_until_asleep(threads.recv().unwrap());
+
+        // As the kernel does. The helper has slept for longer.
+        this.end.bell().word().wake_one();
+        assert!(!waiting.join().unwrap(), "the thread was not woken");
+        helping.join().unwrap();
+    }
+}

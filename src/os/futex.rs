@@ -183,6 +183,14 @@ mod real {
             unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
         }
 
+        /// Wakes one sleeper, as the kernel does for a thread that dies.
+        #[cfg(test)]
+        pub(crate) fn wake_one(&self) {
+            let word = self.0.as_ptr();
+            // SAFETY: the word lives as long as `self`.
+            unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
+        }
+
         /// [`wake`](Self::wake) that keeps `errno`: the code that a signal handler interrupts may be
         /// about to read it.
         pub(crate) fn wake_in_handler(&self) {
