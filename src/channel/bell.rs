@@ -243,7 +243,7 @@ impl Bell {
             if is_ready() {
                 return Woken::Ready; // S3, I2
             }
-            if let Some(woken) = interrupts.end(&mut is_ready) {
+            if let Some(woken) = take_interrupt(interrupts, &mut is_ready) {
                 return woken; // I3
             }
             let Some(word) = begun else {
@@ -303,6 +303,20 @@ impl Look {
     }
 }
 
+/// Takes the interrupt if there is one, unless the wait is ready: what was made ready before the
+/// interrupt takes precedence.
+#[inline]
+fn take_interrupt(interrupts: &Interrupts, is_ready: impl FnOnce() -> bool) -> Option<Woken> {
+    if !interrupts.is_set() {
+        return None;
+    }
+    if is_ready() {
+        return Some(Woken::Ready);
+    }
+    interrupts.take();
+    Some(Woken::Interrupted)
+}
+
 /// [`Bell::wait`], after spinning for at most `budget`.
 pub(super) fn spin(
     budget: Duration,
@@ -324,7 +338,7 @@ pub(super) fn spin(
             }
             std::hint::spin_loop();
         }
-        if let Some(woken) = interrupts.end(&mut is_ready) {
+        if let Some(woken) = take_interrupt(interrupts, &mut is_ready) {
             return woken;
         }
         bell.look_for_ringer(look, &is_there);

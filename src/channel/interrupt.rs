@@ -38,7 +38,6 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::Woken;
 use crate::os::futex::{can_sleep_on_many, Deadline, Futex, Words, MOST_WORDS};
 use crate::sync::Ordering;
 use std::fmt;
@@ -81,20 +80,6 @@ impl Interrupts {
             self.0.fetch_and(!INTERRUPTED, Ordering::Relaxed);
         }
         is_set
-    }
-
-    /// Ends a wait that was interrupted, and clears the interrupt unless the wait is ready: what
-    /// was made ready before the interrupt takes precedence.
-    #[inline]
-    pub(super) fn end(&self, is_ready: impl FnOnce() -> bool) -> Option<Woken> {
-        if !self.is_set() {
-            return None;
-        }
-        if is_ready() {
-            return Some(Woken::Ready);
-        }
-        self.take();
-        Some(Woken::Interrupted)
     }
 
     /// I1. Call [`end_wait`](Self::end_wait) after the wait.
