@@ -30,7 +30,7 @@ const GOAL: Goal = Goal::AtMost(1.5);
 const SPIN: Duration = Duration::from_micros(20);
 
 /// The other rows are compared with the first.
-pub(crate) const ROWS: [Row; 5] = [
+pub(crate) const ROWS: [Row; 6] = [
     (
         "recv, 20 µs spin (the default)",
         Way::Channel {
@@ -64,6 +64,13 @@ pub(crate) const ROWS: [Row; 5] = [
         Way::Channel {
             spin: Duration::ZERO,
             taken: TakenBy::Bridge,
+        },
+    ),
+    (
+        "recv, no spin, interruptible",
+        Way::Channel {
+            spin: Duration::ZERO,
+            taken: TakenBy::Interruptible,
         },
     ),
 ];

@@ -47,6 +47,8 @@ pub(crate) enum Way {
 pub(crate) enum TakenBy {
     /// A thread that blocks.
     Thread,
+    /// The same, and another thread may interrupt it.
+    Interruptible,
     /// A task that awaits them.
     Task,
     /// A task that gets them from a thread that blocks.
@@ -160,6 +162,10 @@ impl Publisher {
                 let mut receiver = Receiver::builder().spin(spin).open(&client, &name)?;
                 let receive: Receive = match taken {
                     TakenBy::Thread => Box::new(move || from_channel(receiver.recv())),
+                    TakenBy::Interruptible => {
+                        let _interrupter = receiver.interrupter();
+                        Box::new(move || from_channel(receiver.recv()))
+                    }
                     TakenBy::Task => {
                         Box::new(move || from_channel(block_on(receiver.recv_async())))
                     }

@@ -179,12 +179,14 @@ typedef struct shm_pool_provider shm_pool_provider;
 
 // Sends messages to any number of receivers, up to 64, which join and leave at any time.
 //
-// Thread safety: any thread may use it, one at a time. An interrupter works from other threads.
+// Thread safety: any thread may use it, one at a time. An interrupter works from other threads
+// and from signal handlers.
 typedef struct shm_pool_publisher shm_pool_publisher;
 
 // Receives the messages of a sender or a publisher.
 //
-// Thread safety: any thread may use it, one at a time. An interrupter works from other threads.
+// Thread safety: any thread may use it, one at a time. An interrupter works from other threads
+// and from signal handlers.
 typedef struct shm_pool_receiver shm_pool_receiver;
 
 // Chunks that are made before they are needed, and stay.
@@ -192,7 +194,8 @@ typedef struct shm_pool_reservation shm_pool_reservation;
 
 // Sends messages to one receiver, in order and without loss.
 //
-// Thread safety: any thread may use it, one at a time. An interrupter works from other threads.
+// Thread safety: any thread may use it, one at a time. An interrupter works from other threads
+// and from signal handlers.
 typedef struct shm_pool_sender shm_pool_sender;
 
 // Options of a provider. Initialise it with zeros: 0, `false` and NULL mean the default, and
@@ -886,7 +889,11 @@ enum shm_pool_status shm_pool_sender_wait_until_received(struct shm_pool_sender 
 enum shm_pool_status shm_pool_sender_interrupter(const struct shm_pool_sender *sender,
                                                  struct shm_pool_interrupter **interrupter);
 
-// Ends the wait of the other thread with `INTERRUPTED`; without one, the next wait.
+// Ends the current wait of its end with `INTERRUPTED`; without one, the next wait. At once; before
+// Linux 5.16, or where a filter forbids `futex_waitv`, within 10 milliseconds.
+//
+// Safe in a signal handler, also in the thread whose wait it ends: it takes no lock, allocates nothing,
+// makes at most one system call and keeps `errno`. In a forked child it does nothing to the parent.
 void shm_pool_interrupter_interrupt(const struct shm_pool_interrupter *interrupter);
 
 // Destroys an interrupter.

@@ -17,7 +17,8 @@ use std::task::Poll;
 
 /// Receives the messages of a sender or a publisher.
 ///
-/// Thread safety: any thread may use it, one at a time. An interrupter works from other threads.
+/// Thread safety: any thread may use it, one at a time. An interrupter works from other threads
+/// and from signal handlers.
 pub struct Receiver {
     end: channel::Receiver,
     /// Made when the descriptor is first asked for.

@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -615,6 +617,42 @@ static void interrupts(void) {
     shm_pool_provider_destroy(provider);
 }
 
+static shm_pool_interrupter *to_interrupt;
+
+static void on_alarm(int signal) {
+    (void)signal;
+    shm_pool_interrupter_interrupt(to_interrupt);
+}
+
+/* The handler runs in the thread whose wait it ends, at any instruction of it. */
+static void interrupts_from_a_handler(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_sender *sender;
+    shm_pool_receiver *receiver;
+    OK(shm_pool_sender_create(provider, "handler", NULL, 0, &sender));
+    OK(shm_pool_receiver_open(client, "handler", NULL, 0, &receiver));
+    OK(shm_pool_receiver_interrupter(receiver, &to_interrupt));
+    struct sigaction action = {.sa_handler = on_alarm}, before;
+    CHECK(sigaction(SIGALRM, &action, &before) == 0);
+    struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
+    CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    shm_pool_message message;
+    for (int number = 0; number < 5000; number++)
+        FAILS(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &message), INTERRUPTED);
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+    CHECK(sigaction(SIGALRM, &before, NULL) == 0);
+    /* The last signal may have come after the last wait. */
+    OK(shm_pool_sender_send_bytes(sender, "x", 1, 0));
+    OK(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &message));
+    shm_pool_message_drop(&message);
+    shm_pool_sender_destroy(sender);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_interrupter_destroy(to_interrupt);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
 static void *has_no_error(void *argument) {
     CHECK(shm_pool_last_status() == SHM_POOL_STATUS_OK && *shm_pool_last_error() == 0);
     return argument;
@@ -669,6 +707,7 @@ int main(void) {
     quotas();
     event_loop();
     interrupts();
+    interrupts_from_a_handler();
     errors_are_per_thread();
     forked_child();
     shm_pool_swept swept;

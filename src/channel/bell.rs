@@ -33,9 +33,8 @@
 //! * A receiver that returns a loan makes W2 a light barrier (see `barrier`); a sender that sleeps
 //!   for a loan makes S2 the heavy one. Where the kernel has none, the sender may wake only at its
 //!   next check.
-//! * Another thread of the sleeper's process interrupts the wait ([`Bell::rouse`]): it sets a flag
-//!   that S3 reads too, fences, and if bit 31 is set and bit 30 clear, clears bit 31 and wakes. Bit
-//!   30 would mean that the ringer has left, if there is none yet.
+//! * An [`Interrupter`](super::Interrupter) ends the wait without touching the bell: S4 sleeps on its
+//!   word too (see `interrupt`).
 //!
 //! Another process of the same user can write to the word. So a waiting end checks once a second,
 //! over however many waits, whether it is ready and the ringer's process still holds its lock:
@@ -45,6 +44,7 @@
 //! When a ringer dies, the kernel wakes one sleeper. A second one, such as a forked child, notices
 //! at its next check; so does a receiver that is not connected yet, whose bell has no ringer.
 
+use super::interrupt::{self, Interrupts};
 use crate::os::futex::{Deadline, Futex};
 use crate::sync::{fence, fence_after_rmw, Ordering};
 use std::time::{Duration, Instant};
@@ -185,7 +185,7 @@ impl Bell {
     pub(super) fn lie_down(&self) -> Option<u32> {
         let about_to_sleep = |word| word & !RUNG_OR_GONE | SLEEPS;
         let begun = self.change(|word| (!is_gone(word)).then(|| about_to_sleep(word))); // S1
-        fence(Ordering::SeqCst); // S2, partner of W2 and of the fence in `rouse`
+        fence(Ordering::SeqCst); // S2, partner of W2
         begun.ok().map(about_to_sleep)
     }
 
@@ -199,33 +199,25 @@ impl Bell {
         let _ = self.change(|word| is_asleep(word).then_some(word & !SLEEPS));
     }
 
-    /// Wakes the sleeper to check a flag that the caller, in its process, has set.
-    pub(super) fn rouse(&self) {
-        fence(Ordering::SeqCst); // partner of S2
-        if self
-            .change(|word| is_asleep(word).then_some(word & !SLEEPS))
-            .is_ok()
-        {
-            self.0.wake();
-        }
-    }
-
     pub(super) fn word(&self) -> &Futex {
         &self.0
     }
 
-    /// Sleeps until `is_ready` returns `true`, the ringer has left, or the deadline has passed;
-    /// readiness takes precedence. `is_there`, a system call, returns `true` while the ringer holds
-    /// its lock, or if it never did.
+    /// Sleeps until `is_ready` returns `true`, an interrupt arrives, the ringer has left, or the
+    /// deadline has passed; the first of these takes precedence. `is_there`, a system call, returns
+    /// `true` while the ringer holds its lock, or if it never did.
     pub(super) fn wait(
         &self,
         deadline: Option<Deadline>,
         look: &mut Look,
+        interrupts: &Interrupts,
         is_ready: impl FnMut() -> bool,
         is_there: impl Fn() -> bool,
     ) -> Woken {
-        let woken = self.sleep(deadline, look, is_ready, is_there);
+        interrupts.begin_wait(); // I1
+        let woken = self.sleep(deadline, look, interrupts, is_ready, is_there);
         self.get_up();
+        interrupts.end_wait(); // I5
         woken
     }
 
@@ -242,13 +234,17 @@ impl Bell {
         &self,
         deadline: Option<Deadline>,
         look: &mut Look,
+        interrupts: &Interrupts,
         mut is_ready: impl FnMut() -> bool,
         is_there: impl Fn() -> bool,
     ) -> Woken {
         loop {
             let begun = self.lie_down(); // S1, S2
             if is_ready() {
-                return Woken::Ready; // S3
+                return Woken::Ready; // S3, I2
+            }
+            if let Some(woken) = take_interrupt(interrupts, &mut is_ready) {
+                return woken; // I3
             }
             let Some(word) = begun else {
                 return Woken::Gone;
@@ -264,8 +260,8 @@ impl Bell {
             if deadline.is_some_and(Deadline::has_passed) {
                 return Woken::TimedOut;
             }
-            self.0
-                .sleep_while(word, Deadline::first(deadline, look.time())); // S4
+            let until = Deadline::first(deadline, look.time());
+            interrupt::sleep_while(&self.0, word, std::iter::once(interrupts), until); // S4, I4
 
             // Before S1 clears the bit that says it was rung.
             if is_ready() {
@@ -307,17 +303,32 @@ impl Look {
     }
 }
 
+/// Takes the interrupt if there is one, unless the wait is ready: what was made ready before the
+/// interrupt takes precedence.
+#[inline]
+fn take_interrupt(interrupts: &Interrupts, is_ready: impl FnOnce() -> bool) -> Option<Woken> {
+    if !interrupts.is_set() {
+        return None;
+    }
+    if is_ready() {
+        return Some(Woken::Ready);
+    }
+    interrupts.take();
+    Some(Woken::Interrupted)
+}
+
 /// [`Bell::wait`], after spinning for at most `budget`.
 pub(super) fn spin(
     budget: Duration,
     bell: &Bell,
     deadline: Option<Deadline>,
     look: &mut Look,
+    interrupts: &Interrupts,
     mut is_ready: impl FnMut() -> bool,
     is_there: impl Fn() -> bool,
 ) -> Woken {
     if budget.is_zero() {
-        return bell.wait(deadline, look, is_ready, is_there);
+        return bell.wait(deadline, look, interrupts, is_ready, is_there);
     }
     let mut start = None;
     loop {
@@ -326,6 +337,9 @@ pub(super) fn spin(
                 return Woken::Ready;
             }
             std::hint::spin_loop();
+        }
+        if let Some(woken) = take_interrupt(interrupts, &mut is_ready) {
+            return woken;
         }
         bell.look_for_ringer(look, &is_there);
         // What the ringer made ready before it left still counts.
@@ -338,7 +352,7 @@ pub(super) fn spin(
         }
         let is_over = start.get_or_insert_with(Instant::now).elapsed() >= budget;
         if is_over || deadline.is_some_and(Deadline::has_passed) {
-            return bell.wait(deadline, look, is_ready, is_there);
+            return bell.wait(deadline, look, interrupts, is_ready, is_there);
         }
     }
 }

@@ -5,6 +5,7 @@
 use super::backlog::Backlog;
 use super::bell::Woken;
 use super::error::{SendError, SendErrorKind};
+use super::interrupt::Interrupts;
 use super::layout::{Facts, Shared};
 use super::ledger::Ledger;
 use super::lender::Lender;
@@ -12,7 +13,7 @@ use super::loans::{open_account, Account, Known};
 use super::message::{self, Located, Missed};
 use super::object::Object;
 use super::ring::{self, OnFull, Ticket, Words};
-use super::sleeper::{Interrupts, Sleeper};
+use super::sleeper::Sleeper;
 use crate::error::OsError;
 use crate::os::futex::{barrier, Deadline};
 use crate::os::name::Name;

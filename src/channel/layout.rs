@@ -8,6 +8,7 @@
 
 use super::bell::Bell;
 use super::error::ChannelError;
+use super::interrupt::{self, Interrupts};
 use super::message::MissedWords;
 use super::ring::{OnFull, Slot};
 use crate::error::OsError;
@@ -327,8 +328,19 @@ impl MeetingHeader {
         !self.what.0.is_closed()
     }
 
-    pub(super) fn wait_for_another(&self, known: u32, deadline: Option<Deadline>) {
-        self.arrivals.0.sleep_while(known, deadline);
+    /// Sleeps until another receiver joins, an interrupt or the deadline. After I1 of `interrupt`.
+    pub(super) fn wait_for_another(
+        &self,
+        known: u32,
+        interrupts: &Interrupts,
+        deadline: Option<Deadline>,
+    ) {
+        interrupt::sleep_while(
+            &self.arrivals.0,
+            known,
+            std::iter::once(interrupts),
+            deadline,
+        );
     }
 
     /// Lets no further receiver join (C1).
@@ -634,11 +646,6 @@ impl MappedMeeting {
         // SAFETY: the mapping is page-aligned, long enough (`new`) and lives as long as `self`; all
         // processes access the header by atomics of the same width.
         unsafe { self.0.base().cast::<MeetingHeader>().as_ref() }
-    }
-
-    pub(super) fn rouse(&self) {
-        self.header().arrivals.0.fetch_add(1, Ordering::SeqCst);
-        self.header().arrivals.0.wake();
     }
 }
 

@@ -148,6 +148,7 @@ mod error;
 #[cfg(all(test, loom))]
 #[path = "../models/fan_out.rs"]
 mod fan_out_models;
+mod interrupt;
 mod layout;
 mod ledger;
 mod lender;
@@ -176,13 +177,13 @@ mod withdrawal_models;
 pub(crate) use layout::format;
 
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError, WatchError};
+pub use interrupt::Interrupter;
 pub use layout::MessageType;
 pub use message::{Missed, Sent, MAX_INLINE};
 pub use publisher::{OnStall, Publisher, PublisherBuilder, ReceiverState};
 pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
 pub use ring::OnFull;
 pub use sender::{Sender, SenderBuilder};
-pub use sleeper::Interrupter;
 pub use subscriber::{Event, Subscriber};
 pub use wait_any::wait_any;
 pub use watch::{list, Change, ChannelInfo, Watcher};

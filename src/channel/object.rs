@@ -456,7 +456,7 @@ const SEATS_BYTE: usize = 2;
 pub(super) struct Meeting {
     /// The publisher's, for the bells of the branches.
     _places: Option<Places>,
-    page: Arc<MappedMeeting>,
+    page: MappedMeeting,
     fork_epoch: u64,
     seats: usize,
     /// The receiver's: the byte of its seat.
@@ -481,11 +481,7 @@ impl Meeting {
     ) -> Result<Self, ChannelError> {
         let places = Places::take(facts.seats).map_err(|failed| not_listed(failed, name))?;
         let (mapping, link, locks) = make(name, PAGE, mode, message_type)?;
-        let (page, _places, _link) = (
-            Arc::new(MappedMeeting::new(mapping)),
-            Some(places),
-            Some(link),
-        );
+        let (page, _places, _link) = (MappedMeeting::new(mapping), Some(places), Some(link));
         let this = Self {
             _places,
             page,
@@ -503,7 +499,7 @@ impl Meeting {
     pub(super) fn of_receiver(found: Found) -> Self {
         let seats = found.facts.seats.min(MAX_SEATS);
         let Found { mapping, locks, .. } = found;
-        let page = Arc::new(MappedMeeting::new(mapping));
+        let page = MappedMeeting::new(mapping);
         Self {
             _places: None,
             page,
@@ -518,10 +514,6 @@ impl Meeting {
     #[inline]
     pub(super) fn header(&self) -> &MeetingHeader {
         self.page.header()
-    }
-
-    pub(super) fn page(&self) -> &Arc<MappedMeeting> {
-        &self.page
     }
 
     /// Takes a free seat (R1), if there is one.

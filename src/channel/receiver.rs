@@ -5,6 +5,7 @@
 use super::bell::Woken;
 use super::borrower::{memory_bell, Borrower, Loan, MappedSegments};
 use super::error::{ChannelError, RecvError};
+use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{
     self, not_a_channel, Facts, Found, Kind, MessageType, Shared, DEFAULT_SPIN, EXTRA_SLOTS,
     MAX_LOANS, MAX_SLOTS,
@@ -12,7 +13,7 @@ use super::layout::{
 use super::message::{self, Carried, Inline, Missed};
 use super::object::{Meeting, Object};
 use super::ring::{self, OnFull, Ticket, Words};
-use super::sleeper::{Interrupter, Interrupts, Sleeper};
+use super::sleeper::Sleeper;
 use super::watch::Attempts;
 use crate::error::OsError;
 use crate::os::futex::Deadline;

@@ -4,6 +4,7 @@
 
 use super::branch::{self, Branch, Patience, Tables};
 use super::error::{ChannelError, SendError, SendErrorKind};
+use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{
     self, Facts, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS,
     MAX_SLOTS, MIN_SLOTS,
@@ -11,7 +12,6 @@ use super::layout::{
 use super::ledger::Ledger;
 use super::message::{self, Located};
 use super::object::{name_process, Object};
-use super::sleeper::{Interrupter, Interrupts};
 use super::watch::Attempts;
 use crate::os::futex::Deadline;
 use crate::os::name::Name;

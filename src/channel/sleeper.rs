@@ -1,10 +1,5 @@
-//! How one end of a channel waits: a thread or a task sleeps on its bell, and another thread may
-//! interrupt it.
-//!
-//! The interrupt flag is private to the process. A waiting thread reads it after the fence S2 of
-//! `bell`; the interrupting thread sets it, fences, and rouses the sleeper ([`Bell::rouse`]). So
-//! either the flag is seen, or the sleeper woken. Readiness takes precedence, so the fast path does
-//! not read the flag.
+//! How one end of a channel waits: a thread or a task sleeps on its bell. A thread's wait may be
+//! interrupted (see `interrupt`).
 //!
 //! # The helper
 //!
@@ -42,27 +37,31 @@
 //! A waker is the user's code and may poll, drop ends or panic: it is called with no lock held, and
 //! a panic is caught.
 //!
+//! **No death is kept from a thread.** When a ringer dies, the kernel wakes one sleeper. A thread
+//! that takes its end back from the helper may sleep on the bell before the helper has left it, and
+//! then the helper may be the one that is woken. So a helper that finds an end dropped wakes the
+//! bell's other sleepers, which it has left by then.
+//!
 //! Once a second the helper wakes all waiting tasks to check their ringers' locks. It writes to no
 //! bell. A forked child starts its own.
 
 #![forbid(unsafe_code)]
 
 use super::bell::{is_asleep, is_rung, spin, Bell, Look, Woken, LOOK_AGAIN};
-use super::layout::{MappedBell, MappedMeeting, Shared};
+use super::interrupt::Interrupts;
+use super::layout::{MappedBell, Shared};
 use crate::error::OsError;
-use crate::os::fork::{self, PerProcess};
+use crate::os::fork::PerProcess;
 use crate::os::futex::{can_sleep_on_many, Deadline, Futex, Words, MOST_WORDS};
 use crate::os::posix::start_thread;
 use crate::owner::waiting::wake;
 use crate::sync::{fence, fence_after_rmw, Ordering};
 use atomic_waker::AtomicWaker;
 use parking_lot::Mutex;
-use std::fmt;
 use std::mem;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::Waker;
-use std::thread::Thread;
 use std::time::Duration;
 
 pub(super) struct Sleeper {
@@ -103,10 +102,9 @@ impl Sleeper {
 
     pub(super) fn leave_helper(&mut self) {
         self.awaited = None;
-        self.aim();
     }
 
-    /// [`Bell::wait`], after spinning for at most `budget`, unless interrupted.
+    /// [`Bell::wait`], after spinning for at most `budget`.
     pub(super) fn wait(
         &mut self,
         budget: Duration,
@@ -121,16 +119,15 @@ impl Sleeper {
             look,
             ..
         } = self;
-        let is_over = || is_ready() || interrupts.is_set();
-        match spin(budget, end.bell(), deadline, look, is_over, is_there) {
-            Woken::Ready if !is_ready() && interrupts.take() => Woken::Interrupted,
-            woken => woken,
-        }
-    }
-
-    /// Directs interrupts to the sleeper on the bell.
-    pub(super) fn aim(&self) {
-        self.interrupts.aim(Asleep::AtBell(self.end.clone()));
+        spin(
+            budget,
+            end.bell(),
+            deadline,
+            look,
+            interrupts,
+            is_ready,
+            is_there,
+        )
     }
 
     /// Registers `waker` to be woken when the end may be ready or its ringer has left, or returns
@@ -177,111 +174,6 @@ impl Sleeper {
                 self.end.bell().get_up();
             }
         }
-    }
-}
-
-pub(super) struct Interrupts {
-    is_set: AtomicBool,
-    asleep: Mutex<Asleep>,
-    fork_epoch: u64,
-}
-
-pub(super) enum Asleep {
-    Nowhere,
-    AtBell(MappedBell),
-    AtMeeting(Arc<MappedMeeting>),
-    Parked(Thread),
-}
-
-impl Interrupts {
-    pub(super) fn new() -> Arc<Self> {
-        let (is_set, asleep) = (AtomicBool::new(false), Mutex::new(Asleep::Nowhere));
-        Arc::new(Self {
-            is_set,
-            asleep,
-            fork_epoch: fork::epoch(),
-        })
-    }
-
-    /// Records where the next wait sleeps, before the wait checks the flag. An earlier interrupt
-    /// has set the flag by then; a later one wakes the sleeper recorded here.
-    pub(super) fn aim(&self, asleep: Asleep) {
-        *self.asleep.lock() = asleep;
-    }
-
-    pub(super) fn is_set(&self) -> bool {
-        // Acquire: partner of the Release in `set`. The fences S2 and in `rouse` order it with the
-        // bell.
-        self.is_set.load(Ordering::Acquire)
-    }
-
-    /// Clears the flag. Returns `true` if it was set. Only the end's own thread calls this.
-    pub(super) fn take(&self) -> bool {
-        self.is_set() && self.is_set.swap(false, Ordering::AcqRel)
-    }
-
-    fn set(&self) {
-        // In a forked child, a thread that does not exist there may hold the lock.
-        if self.fork_epoch != fork::epoch() {
-            return;
-        }
-        self.is_set.store(true, Ordering::Release);
-        match &*self.asleep.lock() {
-            Asleep::Nowhere => {}
-            Asleep::AtBell(end) => end.bell().rouse(),
-            Asleep::AtMeeting(page) => page.rouse(),
-            Asleep::Parked(thread) => thread.unpark(),
-        }
-    }
-}
-
-/// Interrupts the waits of one [`Receiver`](super::Receiver), [`Sender`](super::Sender),
-/// [`Publisher`](super::Publisher), [`Subscriber`](super::Subscriber) or
-/// [`Watcher`](super::Watcher), from any thread.
-///
-/// An interrupt ends the current wait, or else the next one that would sleep or spin, which returns
-/// `Interrupted`; several in a row count as one. Futures are not interrupted; drop them.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use shm_pool::channel::{Receiver, RecvError, Sender};
-/// use shm_pool::{Client, Provider};
-///
-/// # let name = format!("doc-interrupt-{}", std::process::id());
-/// let provider = Provider::builder().build()?;
-/// let sender = Sender::create(&provider, &name)?;
-/// let mut receiver = Receiver::open(&Client::new(), &name)?;
-/// let interrupter = receiver.interrupter();
-/// let receiving = std::thread::spawn(move || receiver.recv().map(drop));
-/// interrupter.interrupt(); // before or during the wait
-/// assert!(matches!(receiving.join().unwrap(), Err(RecvError::Interrupted)));
-/// # drop(sender);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct Interrupter(Weak<Interrupts>);
-
-impl Interrupter {
-    pub(super) fn new(interrupts: &Arc<Interrupts>) -> Self {
-        Self(Arc::downgrade(interrupts))
-    }
-
-    /// Interrupts the current or the next wait, unless the end was dropped or this is a forked
-    /// child. Never blocks; makes at most one system call.
-    pub fn interrupt(&self) {
-        if let Some(interrupts) = self.0.upgrade() {
-            interrupts.set();
-        }
-    }
-}
-
-impl fmt::Debug for Interrupter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_set = self.0.upgrade().map(|interrupts| interrupts.is_set());
-        f.debug_struct("Interrupter")
-            .field("is_set", &is_set)
-            .finish()
     }
 }
 
@@ -444,7 +336,10 @@ impl Helper {
         loop {
             let count = self.count.load(Ordering::SeqCst); // H1
             let (dropped, is_over) = self.update(&mut ends);
-            drop(dropped);
+            for this in dropped {
+                // A thread may sleep on it now whose wake-up the helper has got.
+                this.end.bell().word().wake();
+            }
             if is_over {
                 break;
             }
@@ -522,5 +417,75 @@ impl Helper {
                 self.is_idle.store(false, Ordering::Relaxed);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::channel::{Receiver, Sender};
+    use crate::{Client, Provider};
+    use nix::unistd::{gettid, Pid};
+    use std::fs;
+    use std::sync::mpsc;
+    use std::thread;
+
+    const FOR_EVER: Duration = Duration::from_secs(60);
+
+    fn wait_until_asleep(thread: Pid) {
+        let in_futex = format!("{} ", libc::SYS_futex);
+        let in_futex_waitv = "449 ";
+        loop {
+            let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap();
+            if call.starts_with(&in_futex) || call.starts_with(in_futex_waitv) {
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// The kernel wakes one sleeper when a ringer dies: the helper, if it has not left the bell yet
+    /// when a thread takes the end back.
+    #[test]
+    fn helper_passes_a_death_on() {
+        let name = format!("unit-helper-{}", std::process::id());
+        let provider = Provider::builder().build().unwrap();
+        let _sender = Sender::create(&provider, &name).unwrap();
+        let receiver = Receiver::open(&Client::new(), &name).unwrap();
+        let end = receiver.sleeper.end.clone();
+        let word = end.bell().lie_down().unwrap();
+
+        let (tell, threads) = mpsc::channel();
+        let helper = Arc::new(Helper::new());
+        let this = Arc::new(AwaitedEnd {
+            end: end.clone(),
+            waker: AtomicWaker::new(),
+            is_dropped: AtomicBool::new(false),
+            is_to_look: AtomicBool::new(false),
+        });
+        assert!(helper.take_in(&this));
+        let helping = thread::spawn({
+            let tell = tell.clone();
+            move || {
+                tell.send(gettid()).unwrap();
+                helper.run();
+            }
+        });
+        wait_until_asleep(threads.recv().unwrap());
+
+        // As `Awaited::drop` does, but the helper does not hear of it yet.
+        this.is_dropped.store(true, Ordering::Release);
+        let waiting = thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            let deadline = Deadline::after(FOR_EVER);
+            end.bell().word().sleep_while(word, deadline);
+            deadline.is_some_and(Deadline::has_passed)
+        });
+        wait_until_asleep(threads.recv().unwrap());
+
+        // As the kernel does. The helper has slept for longer.
+        this.end.bell().word().wake_one();
+        assert!(!waiting.join().unwrap(), "the thread was not woken");
+        helping.join().unwrap();
     }
 }

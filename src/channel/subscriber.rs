@@ -4,9 +4,9 @@
 
 use super::bell::Woken;
 use super::error::{ChannelError, RecvError};
+use super::interrupt::{Interrupter, Interrupts};
 use super::layout;
 use super::receiver::{may_open_later, Message, Receiver, ReceiverBuilder};
-use super::sleeper::{Asleep, Interrupter, Interrupts};
 use super::watch::Attempts;
 use crate::os::fork;
 use crate::os::futex::Deadline;
@@ -234,8 +234,6 @@ impl Subscriber {
     #[cold]
     fn close(&mut self) {
         self.receiver = None;
-        // An interrupt's target keeps the bell mapped.
-        self.interrupts.aim(Asleep::Nowhere);
     }
 
     /// Opens the channel if an attempt is due, unless it cannot be opened yet.

@@ -4,11 +4,10 @@
 
 use super::bell::{Woken, LOOKS};
 use super::error::WaitAnyError;
+use super::interrupt::Parker;
 use super::receiver::Receiver;
 use crate::os::futex::{can_sleep_on_many, Deadline, Words, MOST_WORDS};
-use std::sync::Arc;
-use std::task::{Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 /// Blocks until one of several receivers has a message, for at most `timeout`; [`Duration::MAX`]
@@ -21,8 +20,8 @@ use std::time::{Duration, Instant};
 /// returned, the first.
 ///
 /// Spins before it sleeps, for the shortest [`spin`](super::ReceiverBuilder::spin) of the
-/// receivers. With more than 128 receivers, or before Linux 5.16, the helper threads of the
-/// [module](super#awaiting) wake it.
+/// receivers. With more than 128 receivers, where each one that has an [`Interrupter`] counts as two,
+/// or before Linux 5.16, the helper threads of the [module](super#awaiting) wake it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -63,8 +62,7 @@ pub fn wait_any(receivers: &mut [&mut Receiver], timeout: Duration) -> Result<us
     }
     let found = match spin(receivers, budget, deadline) {
         Some(found) => found,
-        None if receivers.len() <= MOST_WORDS && can_sleep_on_many() => sleep(receivers, deadline),
-        None => sleep_by_helpers(receivers, deadline)?,
+        None => wait(receivers, deadline)?,
     };
     match found {
         Found::Ready(index) => {
@@ -132,7 +130,29 @@ fn spin(
     }
 }
 
-/// Sleeps in this thread on all bells at once. The steps are those of `bell`.
+/// Sleeps until one is ready or interrupted. The steps I are those of `interrupt`.
+fn wait(
+    receivers: &mut [&mut Receiver],
+    deadline: Option<Deadline>,
+) -> Result<Found, WaitAnyError> {
+    let mut words = 0;
+    for receiver in receivers.iter() {
+        let interrupts = receiver.sleeper.interrupts();
+        interrupts.begin_wait(); // I1
+        words += 1 + usize::from(interrupts.has_interrupter());
+    }
+    let found = if words <= MOST_WORDS && can_sleep_on_many() {
+        Ok(sleep(receivers, deadline))
+    } else {
+        sleep_by_helpers(receivers, deadline)
+    };
+    for receiver in receivers.iter() {
+        receiver.sleeper.interrupts().end_wait(); // I5
+    }
+    found
+}
+
+/// Sleeps in this thread on all bells at once. The steps S are those of `bell`.
 fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
     receivers
         .iter_mut()
@@ -144,11 +164,13 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
             let bell = receiver.sleeper.bell();
             // `find` below handles a receiver whose sender has left.
             let word = bell.lie_down(); // S1, S2
-            word.into_iter()
-                .for_each(|word| words.push(bell.word(), word));
+            receiver.sleeper.interrupts().add_to(&mut words);
+            if let Some(word) = word {
+                words.push(bell.word(), word);
+            }
         }
         if let Some(found) = find(receivers) {
-            break found; // S3
+            break found; // S3, I2, I3
         }
         if deadline.is_some_and(Deadline::has_passed) {
             break Found::TimedOut;
@@ -156,7 +178,7 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
         let times = receivers
             .iter()
             .map(|receiver| receiver.sleeper.look.time());
-        words.sleep(times.fold(deadline, Deadline::first)); // S4
+        words.sleep(times.fold(deadline, Deadline::first)); // S4, I4
 
         // Before S1 clears the bits that the ringers have set.
         if let Some(found) = find(receivers) {
@@ -169,30 +191,22 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
     found
 }
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 /// Sleeps until a helper thread, which sleeps on the bells, wakes this one.
 fn sleep_by_helpers(
     receivers: &mut [&mut Receiver],
     deadline: Option<Deadline>,
 ) -> Result<Found, WaitAnyError> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let count = receivers.len();
-    receivers.iter().for_each(|receiver| receiver.sleeper.aim());
+    let parker = Parker::new();
+    let waker = Waker::from(parker.clone());
     let found = loop {
+        let count = parker.count();
         // `find` below handles one that is ready already.
         let armed = receivers
             .iter_mut()
             .try_for_each(|receiver| receiver.arm(&waker).map(|_: Option<Woken>| ()));
         if let Err(source) = armed {
             break Err(WaitAnyError::NoHelper {
-                receivers: count,
+                receivers: receivers.len(),
                 source,
             });
         }
@@ -202,9 +216,10 @@ fn sleep_by_helpers(
         if deadline.is_some_and(Deadline::has_passed) {
             break Ok(Found::TimedOut);
         }
-        deadline
-            .map(Deadline::left)
-            .map_or_else(thread::park, thread::park_timeout);
+        let interrupts = receivers
+            .iter()
+            .map(|receiver| &**receiver.sleeper.interrupts());
+        parker.park(count, interrupts, deadline);
     };
     receivers
         .iter_mut()

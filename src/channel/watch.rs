@@ -28,8 +28,8 @@
 
 use super::bell::Woken;
 use super::error::{ChannelError, WatchError};
+use super::interrupt::{Interrupter, Interrupts, Parker};
 use super::layout::{Kind, What, MAX_SEATS};
-use super::sleeper::{Asleep, Interrupter, Interrupts};
 use crate::error::OsError;
 use crate::os::fork::{self, PerProcess};
 use crate::os::futex::Deadline;
@@ -53,8 +53,7 @@ use std::mem;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::{ready, Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{ready, Context, Poll, Waker};
 use std::time::Duration;
 
 #[cfg(all(test, loom))]
@@ -310,26 +309,32 @@ impl Drop for Watch {
     }
 }
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 /// Blocks until `watch` is due for a check, `deadline` passes or the wait is interrupted.
 pub(super) fn wait(
     watch: Option<&Watch>,
     deadline: Option<Deadline>,
     interrupts: Option<&Interrupts>,
 ) -> Woken {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    interrupts
-        .iter()
-        .for_each(|interrupts| interrupts.aim(Asleep::Parked(thread::current())));
+    if let Some(interrupts) = interrupts {
+        interrupts.begin_wait();
+    }
+    let woken = park(watch, deadline, interrupts);
+    if let Some(interrupts) = interrupts {
+        interrupts.end_wait();
+    }
+    woken
+}
+
+fn park(
+    watch: Option<&Watch>,
+    deadline: Option<Deadline>,
+    interrupts: Option<&Interrupts>,
+) -> Woken {
+    let parker = Parker::new();
+    let waker = Waker::from(parker.clone());
     let pause = Deadline::after(UNREPORTED);
     loop {
+        let count = parker.count();
         let is_due = match watch {
             Some(watch) => watch.poll(&mut Context::from_waker(&waker)).is_ready(),
             None => pause.is_some_and(Deadline::has_passed),
@@ -348,9 +353,7 @@ pub(super) fn wait(
         } else {
             Deadline::first(deadline, pause)
         };
-        until
-            .map(Deadline::left)
-            .map_or_else(thread::park, thread::park_timeout);
+        parker.park(count, interrupts.into_iter(), until);
     }
 }
 

@@ -16,6 +16,7 @@
 //! | time that a message waits for receivers | [`PublisherBuilder::block_limit`]: 5 seconds by default | the receiver is skipped, or disconnected |
 //! | ends of channels in one process | 2048; a publisher counts as one for each receiver | [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds) |
 //! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
+//! | receivers and their `Interrupter`s in one [`wait_any`](crate::channel::wait_any) | 128 together, and none before Linux 5.16 | the helper threads above wake it; with more than 127 `Interrupter`s, interrupts take up to 10 milliseconds |
 //! | threads that wait for the teardown of a killed owner's process | 4, for 60 seconds each | what that owner left waits for the next sweep |
 //! | waits for names of channels | any number, by one `inotify` instance and one thread for each process | they check every 10 milliseconds |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`](crate::ShareError::TooManyShared) |

@@ -1,6 +1,7 @@
 //! Loom models of a task whose helper sleeps for it, a thread on two bells, and interrupts.
 
-use super::bell::{is_asleep, is_rung, Bell, Look};
+use super::bell::{is_asleep, is_rung, Bell, Look, Woken};
+use super::interrupt::{Interrupter, Interrupts};
 use crate::os::futex::{Futex, Words};
 use crate::sync::{explore, fence, fence_after_rmw, AtomicU64, Ordering};
 use loom::sync::Arc;
@@ -182,35 +183,62 @@ fn two_bells() {
     });
 }
 
-/// Nor is an interrupt mistaken for the ringer's death.
+/// None is lost, none takes the place of a ring, and none is mistaken for the ringer's death.
 #[test]
-fn interrupt_takes_no_ring() {
+fn interrupt_against_wait() {
     for holder in [0, 1] {
         explore(3, move || {
-            let scene = Arc::new((Bell::new(holder), AtomicU64::new(0), AtomicU64::new(0)));
-            let interrupting = thread::spawn({
-                let scene = scene.clone();
-                move || {
-                    scene.1.store(1, Ordering::Release);
-                    scene.0.rouse();
-                }
-            });
+            let scene = Arc::new((Bell::new(holder), AtomicU64::new(0)));
+            let interrupts = Interrupts::new();
+            let interrupter = Interrupter::new(&interrupts);
+            let interrupting = thread::spawn(move || interrupter.interrupt());
             let ringing = (holder != 0).then(|| {
                 let scene = scene.clone();
                 thread::spawn(move || {
-                    scene.2.store(1, Ordering::Release);
+                    scene.1.store(1, Ordering::Release);
                     scene.0.ring();
                 })
             });
-            let (bell, is_interrupted, is_rung) = (&scene.0, &scene.1, &scene.2);
-            let is_set = |flag: &AtomicU64| flag.load(Ordering::Acquire) == 1;
-            bell.wait(None, &mut Look::new(), || is_set(is_interrupted), || true);
-            assert!(is_set(is_interrupted) && !bell.is_gone());
+            let (bell, is_rung) = (&scene.0, &scene.1);
+            let mut is_taken = false;
+            let mut wait = || {
+                let is_ready = || !is_taken && is_rung.load(Ordering::Acquire) == 1;
+                let woken = bell.wait(None, &mut Look::new(), &interrupts, is_ready, || true);
+                is_taken |= woken == Woken::Ready;
+                woken
+            };
+            let first = wait();
             if let Some(ringing) = ringing {
-                bell.wait(None, &mut Look::new(), || is_set(is_rung), || true);
+                let second = wait();
+                let both = [first, second];
+                assert!(both.contains(&Woken::Ready) && both.contains(&Woken::Interrupted));
                 ringing.join().unwrap();
+            } else {
+                assert_eq!(first, Woken::Interrupted);
             }
+            assert!(!interrupts.is_set() && !bell.is_gone());
             interrupting.join().unwrap();
         });
     }
+}
+
+/// Two interrupts end one wait or two, and the second of them wakes where the first was taken.
+#[test]
+fn two_interrupts() {
+    explore(3, || {
+        let bell = Bell::new(1);
+        let interrupts = Interrupts::new();
+        let interrupters = [(); 2].map(|()| {
+            let interrupter = Interrupter::new(&interrupts);
+            thread::spawn(move || interrupter.interrupt())
+        });
+        let wait = || bell.wait(None, &mut Look::new(), &interrupts, || false, || true);
+        assert_eq!(wait(), Woken::Interrupted);
+        for interrupter in interrupters {
+            interrupter.join().unwrap();
+        }
+        if interrupts.is_set() {
+            assert_eq!(wait(), Woken::Interrupted);
+        }
+    });
 }

@@ -1,6 +1,7 @@
 //! Loom models of a publisher and its receivers.
 
 use super::bell::{Bell, Look, Woken};
+use super::interrupt::Interrupts;
 use super::layout::MeetingHeader;
 use super::ring::{self, Slot, Ticket, WORDS};
 use crate::sync::{explore, fence, Ordering};
@@ -166,6 +167,7 @@ impl Coming {
         let woken = self.to_receiver.wait(
             None,
             &mut Look::new(),
+            &Interrupts::new(),
             || ring::has_passed(&self.slots, *ticket),
             || true,
         );
@@ -195,7 +197,7 @@ fn next_message_connects_receiver() {
         };
         // The receiver may not have joined yet. After the wait it has.
         if !coming.send() {
-            coming.meeting.wait_for_another(0, None);
+            coming.meeting.wait_for_another(0, &Interrupts::new(), None);
             assert!(coming.send(), "it has come");
         }
         receiver.join().unwrap();
@@ -238,7 +240,7 @@ fn history_wakes_receiver() {
                 assert_eq!(coming.receive(&mut Ticket::default()), Woken::Ready);
             })
         };
-        coming.meeting.wait_for_another(0, None);
+        coming.meeting.wait_for_another(0, &Interrupts::new(), None);
         assert!(coming.meet(Some(&mut Ticket::default())), "it has come");
         receiver.join().unwrap();
     });
@@ -255,6 +257,7 @@ fn one_fence_for_all_bells() {
                 let woken = bell.wait(
                     None,
                     &mut Look::new(),
+                    &Interrupts::new(),
                     || ring::has_passed(slots, Ticket::default()),
                     || true,
                 );

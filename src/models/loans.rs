@@ -2,6 +2,7 @@
 
 use super::bell::{Bell, Look, Woken};
 use super::borrower::counted::Owned;
+use super::interrupt::Interrupts;
 use super::loans::{open_account, Account, Known, Loans};
 use super::ring::{self, Slot, Ticket, Words, WORDS};
 use crate::sync::{explore, fence, AtomicU64, Mutex, Ordering};
@@ -47,6 +48,7 @@ impl Sending<'_> {
             match self.channel.to_sender.wait(
                 None,
                 &mut Look::new(),
+                &Interrupts::new(),
                 || ring::has_room(slots, now),
                 || true,
             ) {
@@ -80,11 +82,13 @@ impl Receiving<'_> {
                 return Ok(words);
             }
             let is_there = || ring::has_passed(slots, self.ticket);
-            match self
-                .channel
-                .to_receiver
-                .wait(None, &mut Look::new(), is_there, || true)
-            {
+            match self.channel.to_receiver.wait(
+                None,
+                &mut Look::new(),
+                &Interrupts::new(),
+                is_there,
+                || true,
+            ) {
                 Woken::Ready => {}
                 other => return Err(other),
             }

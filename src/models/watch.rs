@@ -7,6 +7,7 @@ use loom::sync::{Condvar, Mutex as Lock, MutexGuard};
 use loom::thread::{self, JoinHandle};
 use std::io;
 use std::ops::Add;
+use std::task::Wake;
 
 /// Time stands still: no check is due but for a report.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,6 +2,7 @@
 
 use super::backlog::Backlog;
 use super::bell::{Bell, Look, Woken};
+use super::interrupt::Interrupts;
 use super::layout::What;
 use super::message::LimitWord;
 use super::ring::{self, Slot, Ticket, WORDS};
@@ -73,8 +74,13 @@ impl Channel {
                 }
                 let is_over = || ring::has_passed(&self.slots, ticket);
                 assert_eq!(
-                    self.to_receiver
-                        .wait(None, &mut Look::new(), is_over, || true),
+                    self.to_receiver.wait(
+                        None,
+                        &mut Look::new(),
+                        &Interrupts::new(),
+                        is_over,
+                        || true
+                    ),
                     Woken::Ready
                 );
             };
@@ -146,9 +152,13 @@ fn keep_latest_with_bells() {
         }
         let is_received = || ring::is_done(&channel.slots, last);
         assert_eq!(
-            channel
-                .to_sender
-                .wait(None, &mut Look::new(), is_received, || true),
+            channel.to_sender.wait(
+                None,
+                &mut Look::new(),
+                &Interrupts::new(),
+                is_received,
+                || true
+            ),
             Woken::Ready
         );
         assert_eq!(receiver.join().unwrap() + withdrawn, 2);
@@ -212,18 +222,26 @@ fn leaving_in_the_ringers_place() {
         let mut ticket = Ticket::default();
         let is_over = || ring::has_passed(&channel.slots, ticket);
         let has_sender = || is_there.load(Ordering::Acquire) == 1;
-        let woken = channel
-            .to_receiver
-            .wait(None, &mut Look::due(), is_over, has_sender);
+        let woken = channel.to_receiver.wait(
+            None,
+            &mut Look::due(),
+            &Interrupts::new(),
+            is_over,
+            has_sender,
+        );
         assert_eq!(
             (woken, channel.receive(&mut ticket)),
             (Woken::Ready, Some(0))
         );
         let is_over = || ring::has_passed(&channel.slots, ticket);
         assert_eq!(
-            channel
-                .to_receiver
-                .wait(None, &mut Look::due(), is_over, has_sender),
+            channel.to_receiver.wait(
+                None,
+                &mut Look::due(),
+                &Interrupts::new(),
+                is_over,
+                has_sender
+            ),
             Woken::Gone
         );
         sender.join().unwrap();
@@ -248,10 +266,13 @@ fn evict_during_receive() {
                         continue;
                     }
                     let is_over = || ring::has_passed(&channel.slots, ticket);
-                    match channel
-                        .to_receiver
-                        .wait(None, &mut Look::new(), is_over, || true)
-                    {
+                    match channel.to_receiver.wait(
+                        None,
+                        &mut Look::new(),
+                        &Interrupts::new(),
+                        is_over,
+                        || true,
+                    ) {
                         Woken::Gone => break,
                         woken => assert_eq!(woken, Woken::Ready),
                     }
@@ -285,9 +306,13 @@ fn limit_wakes_receiver() {
                     let is_over =
                         || ring::has_passed(&channel.slots, ticket) || limit.change(seen).is_some();
                     assert_eq!(
-                        channel
-                            .to_receiver
-                            .wait(None, &mut Look::new(), is_over, || true),
+                        channel.to_receiver.wait(
+                            None,
+                            &mut Look::new(),
+                            &Interrupts::new(),
+                            is_over,
+                            || true
+                        ),
                         Woken::Ready
                     );
                 }
@@ -313,9 +338,13 @@ fn limit_alone_wakes_receiver() {
                 let mut seen = 0;
                 let is_over = || limit.change(seen).is_some();
                 assert_eq!(
-                    channel
-                        .to_receiver
-                        .wait(None, &mut Look::new(), is_over, || true),
+                    channel.to_receiver.wait(
+                        None,
+                        &mut Look::new(),
+                        &Interrupts::new(),
+                        is_over,
+                        || true
+                    ),
                     Woken::Ready
                 );
                 assert!(limit.take(&mut seen) && !limit.take(&mut seen));

@@ -30,12 +30,6 @@ impl Deadline {
         (now.tv_sec, now.tv_nsec) >= (self.0.tv_sec, self.0.tv_nsec)
     }
 
-    pub(crate) fn left(self) -> Duration {
-        let since_start =
-            |time: libc::timespec| Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
-        since_start(self.0).saturating_sub(since_start(now()))
-    }
-
     /// `None` never passes.
     pub(crate) fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let (Some(a), Some(b)) = (one, other) else {
@@ -115,6 +109,7 @@ mod real {
     use super::{Deadline, MOST_WORDS};
     use std::io;
     use std::marker::PhantomData;
+    use std::mem::MaybeUninit;
     use std::ptr;
     use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
     use std::time::Duration;
@@ -139,6 +134,10 @@ mod real {
 
         pub(crate) fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
             self.0.fetch_or(value, order)
+        }
+
+        pub(crate) fn fetch_and(&self, value: u32, order: Ordering) -> u32 {
+            self.0.fetch_and(value, order)
         }
 
         pub(crate) fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
@@ -183,6 +182,27 @@ mod real {
             // SAFETY: the word lives as long as `self`.
             unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
         }
+
+        /// Wakes one sleeper, as the kernel does for a thread that dies.
+        #[cfg(test)]
+        pub(crate) fn wake_one(&self) {
+            let word = self.0.as_ptr();
+            // SAFETY: the word lives as long as `self`.
+            unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
+        }
+
+        /// [`wake`](Self::wake) that keeps `errno`: the code that a signal handler interrupts may be
+        /// about to read it.
+        pub(crate) fn wake_in_handler(&self) {
+            // SAFETY: the call has no preconditions.
+            let errno = unsafe { libc::__errno_location() };
+            // SAFETY: it returns the address of this thread's `errno`, which lives as long as the
+            // thread.
+            let before = unsafe { *errno };
+            self.wake();
+            // SAFETY: likewise.
+            unsafe { *errno = before };
+        }
     }
 
     /// `futex_waitv`, which old versions of libc do not define. The number is the same everywhere.
@@ -202,7 +222,8 @@ mod real {
     }
 
     pub(crate) struct Words<'a> {
-        waiters: [Waiter; MOST_WORDS],
+        /// The first `len` are initialised.
+        waiters: [MaybeUninit<Waiter>; MOST_WORDS],
         len: usize,
         last: Option<(&'a Futex, u32)>,
         words: PhantomData<&'a Futex>,
@@ -210,14 +231,8 @@ mod real {
 
     impl<'a> Words<'a> {
         pub(crate) fn new() -> Self {
-            let none = Waiter {
-                value: 0,
-                address: 0,
-                flags: 0,
-                reserved: 0,
-            };
             Self {
-                waiters: [none; MOST_WORDS],
+                waiters: [MaybeUninit::uninit(); MOST_WORDS],
                 len: 0,
                 last: None,
                 words: PhantomData,
@@ -228,12 +243,12 @@ mod real {
         pub(crate) fn push(&mut self, word: &'a Futex, value: u32) {
             if let Some(waiter) = self.waiters.get_mut(self.len) {
                 let address = word.0.as_ptr() as u64;
-                *waiter = Waiter {
+                waiter.write(Waiter {
                     value: value.into(),
                     address,
                     flags: SIZE_U32,
                     reserved: 0,
-                };
+                });
                 self.len += 1;
                 self.last = Some((word, value));
             }
@@ -250,8 +265,8 @@ mod real {
                 .as_ref()
                 .map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
             let (waiters, none) = (self.waiters.as_ptr(), 0);
-            // SAFETY: the first `len` waiters are filled, and their words live as long as `'a`; the
-            // deadline is null or valid.
+            // SAFETY: the first `len` waiters are initialised (`push`), and their words live as long
+            // as `'a`; the deadline is null or valid.
             let result = unsafe {
                 libc::syscall(WAITV, waiters, self.len, none, until, libc::CLOCK_MONOTONIC)
             };
@@ -340,6 +355,10 @@ mod model {
             self.word().fetch_or(value, order)
         }
 
+        pub(crate) fn fetch_and(&self, value: u32, order: Ordering) -> u32 {
+            self.word().fetch_and(value, order)
+        }
+
         pub(crate) fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
             self.word().fetch_add(value, order)
         }
@@ -365,6 +384,10 @@ mod model {
             let mut wakes = self.lock.lock().unwrap();
             *wakes += 1;
             self.woken.notify_all();
+        }
+
+        pub(crate) fn wake_in_handler(&self) {
+            self.wake();
         }
     }
 

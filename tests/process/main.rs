@@ -35,6 +35,7 @@ mod full_shm;
 mod garbage;
 mod hostile;
 mod inspect;
+mod interrupts;
 mod killed_owner;
 mod killed_peer;
 mod loans;

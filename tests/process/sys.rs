@@ -114,6 +114,20 @@ pub(crate) fn this_thread() -> libc::pid_t {
     unsafe { libc::gettid() }
 }
 
+/// From now on, a signal that [`send_signal`] sends calls `handler`, which is async-signal-safe.
+pub(crate) fn handle_signals(handler: extern "C" fn(c_int)) {
+    // SAFETY: the handler may run at any time, by this function's contract.
+    unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
+}
+
+/// Sends a signal to a thread of this process that is alive.
+pub(crate) fn send_signal(thread: libc::pid_t) {
+    // SAFETY: numbers only.
+    let sent =
+        unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, libc::SIGUSR1) };
+    assert_eq!(sent, 0, "a signal to a thread that lives");
+}
+
 /// Whether the thread that is being stopped has reached [`stand_still`].
 static STANDS_STILL: AtomicBool = AtomicBool::new(false);
 
@@ -126,10 +140,7 @@ pub(crate) fn stop(thread: libc::pid_t) -> Stopped {
     let handler = stand_still as extern "C" fn(c_int);
     // SAFETY: the handler stores and loads an atomic and yields, all of which a handler may do.
     unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
-    // SAFETY: numbers only. The caller passes a thread that is alive.
-    let sent =
-        unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, libc::SIGUSR1) };
-    assert_eq!(sent, 0, "a signal to a thread that lives");
+    send_signal(thread);
     while !STANDS_STILL.load(Ordering::Acquire) {
         thread::yield_now();
     }

@@ -43,12 +43,12 @@ pub use outlet::ReceiverState;
 
 use super::branch::{self, Branch, Patience, Tables, WaitedFor};
 use super::error::{ChannelError, SendError, SendErrorKind};
+use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_SEATS};
 use super::ledger::Ledger;
 use super::message::{self, Located, Reason, Sent};
 use super::object::{Meeting, Object, Seat};
 use super::ring::{OnFull, Words};
-use super::sleeper::{Asleep, Interrupter, Interrupts};
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};
@@ -582,7 +582,6 @@ impl Publisher {
             loaned = outlet.branch.loaned(),
             "receiver evicted"
         );
-        self.interrupts.aim(Asleep::Nowhere);
     }
 
     /// Disconnects the receivers that have closed or died.
@@ -612,8 +611,6 @@ impl Publisher {
             );
             outlet.branch.close();
         }
-        // Its target may be a dropped receiver's bell, which would stay mapped.
-        self.interrupts.aim(Asleep::Nowhere);
         self.ledger.settle_closed();
     }
 
@@ -824,13 +821,21 @@ impl Publisher {
                 max,
             });
         }
+        self.check_fork()?;
+        self.interrupts.begin_wait();
+        let waited = self.wait_for_outlets(count, deadline);
+        self.interrupts.end_wait();
+        waited
+    }
+
+    fn wait_for_outlets(
+        &mut self,
+        count: usize,
+        deadline: Option<Deadline>,
+    ) -> Result<(), SendErrorKind> {
         loop {
-            self.check_fork()?;
             let known = self.meeting.header().arrivals();
             self.look_around();
-            // After `look_around`, which may reset this.
-            self.interrupts
-                .aim(Asleep::AtMeeting(self.meeting.page().clone()));
             if self.outlets.len() >= count {
                 return Ok(());
             }
@@ -841,9 +846,10 @@ impl Publisher {
                 return Err(SendErrorKind::TimedOut);
             }
             let look_again = Deadline::first(self.retry, Deadline::after(LOOK_AGAIN));
+            let until = Deadline::first(deadline, look_again);
             self.meeting
                 .header()
-                .wait_for_another(known, Deadline::first(deadline, look_again));
+                .wait_for_another(known, &self.interrupts, until);
         }
     }
 
