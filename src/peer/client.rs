@@ -135,7 +135,7 @@ impl Client {
             }
         };
         let id = control.id();
-        let remote = Arc::new(Remote::new(control, &self.table));
+        let remote = Remote::new(control, &self.table);
         // A restarted publisher has a new id: drop the connection to the old one.
         self.forget(PeerControl::is_abandoned);
         let mut table = self.table.write();
