@@ -119,7 +119,7 @@ impl Reader for Borrower {
 
 impl Drop for Borrower {
     fn drop(&mut self) {
-        readers::remove(ptr::from_ref(self).cast());
+        readers::remove(ptr::addr_of!(*self).cast());
         if !self.may_have_to_sweep() {
             return;
         }

@@ -328,7 +328,7 @@ impl Reader for Remote {
 impl Drop for Remote {
     /// The control, which is dropped next, sweeps.
     fn drop(&mut self) {
-        readers::remove(ptr::from_ref(self).cast());
+        readers::remove(ptr::addr_of!(*self).cast());
     }
 }
 
