@@ -205,3 +205,31 @@ extern "C" fn in_child() {
 fn take_forking() -> Option<RwLockWriteGuard<'static, ()>> {
     FORKING.with(Cell::take).map(ManuallyDrop::into_inner)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// The kernel may take long to open or close one: other threads do not wait for that, but a fork
+    /// does.
+    #[test]
+    fn one_file_delays_a_fork_only() {
+        let is_slow = || {
+            assert!(FORK_GATE.try_write().is_err(), "a fork waits");
+            // In another test a fork may be waiting just now, for this thread. Then others wait too.
+            let _other = FORK_GATE
+                .try_read()
+                .map_err(|_| io::Error::from(io::ErrorKind::WouldBlock))?;
+            File::open("/proc/self/exe")
+        };
+        let file = loop {
+            match LockFile::open(is_slow) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::yield_now(),
+                opened => break opened.expect("a file"),
+            }
+        };
+        let _no_fork = without_forks();
+        assert!(lock_files().contains(&file.file().as_raw_fd()));
+    }
+}
