@@ -165,6 +165,7 @@ pub use peer::error::AttachError;
 pub use peer::view::ShmView;
 pub use protocol::descriptor::{Descriptor, DescriptorError};
 pub use protocol::ids::{PeerId, ProviderId};
+pub use protocol::readers::finish_reading;
 pub use protocol::sweep::Swept;
 
 #[cfg(doctest)]

@@ -27,6 +27,9 @@
  *
  * Forks. A forked child owns nothing: its calls return FORKED, and its drops and destroys have no effect on
  * the parent.
+ *
+ * Exits. A program that exits without destroying its objects leaves them as a kill does: what was sent still
+ * arrives, and the last reader removes them. shm_pool_finalize() ends them instead.
  */
 
 
@@ -1125,6 +1128,28 @@ uint32_t shm_pool_message_missed(const struct shm_pool_message *message);
 //
 // `message`: emptied. NULL and an empty message are allowed.
 void shm_pool_message_drop(struct shm_pool_message *message);
+
+// Ends all providers, reservations, clients, senders, publishers and receivers of this process, the
+// newest first, as their `_destroy` functions do: what was sent and not received yet still arrives. Then
+// removes from /dev/shm what providers of other processes that have ended have left, if this process
+// is the last to read it.
+//
+// For a program that keeps objects in static variables: without it, its objects are left as by a kill,
+// until a reader of theirs ends, or the next provider of the prefix is created. The program calls it
+// at the end of `main`, or registers it by `atexit(shm_pool_finalize)`. The library registers nothing: a
+// library that is unloaded by `dlclose` must not be called afterwards, and other threads may still use
+// it when `exit` is called.
+//
+// During the call and afterwards, no thread may use these objects, except to destroy them, which has no
+// other effect then. (So destructors of static C++ objects may run before or after it.) Interrupters stay
+// valid, and so do views and messages, which may be read and dropped. Drop or send other buffers
+// before: a provider without receivers leaves its memory until those are dropped.
+//
+// New objects may be created afterwards, and finalized again. In a forked child, nothing of the parent's
+// is ended.
+//
+// Any thread.
+void shm_pool_finalize(void);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -282,6 +282,9 @@ public:
     interrupter make_interrupter() const { return {shm_pool_receiver_interrupter, get()}; }
 };
 
+// Ends all objects that exist. Destructors that run later have no other effect.
+inline void finalize() noexcept { shm_pool_finalize(); }
+
 // Removes what killed providers have left.
 inline shm_pool_swept sweep(const char *directory = nullptr, const char *name_prefix = nullptr) {
     return detail::result<shm_pool_swept>(shm_pool_sweep, directory, name_prefix);

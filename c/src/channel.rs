@@ -1,11 +1,12 @@
 //! The sending ends of channels: one to one, and one to many.
 
 use crate::buf::Buf;
+use crate::finalize::destroy;
 use crate::provider::Provider;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
-    bytes, check_reserved, copy_out, create, size_option, text, time_option, timeout, u32_option,
-    Required, Value, SHM_POOL_FOREVER,
+    bytes, check_reserved, copy_out, create, create_listed, size_option, text, time_option,
+    timeout, u32_option, Required, Value, SHM_POOL_FOREVER,
 };
 use shm_pool::channel::{self, Interrupter as Interrupt, OnFull, OnStall, SendError};
 use shm_pool::ShmBuf;
@@ -262,7 +263,7 @@ pub unsafe extern "C" fn shm_pool_sender_create(
     sender: Option<&mut MaybeUninit<Option<Box<Sender>>>>,
 ) -> Status {
     guard(|| {
-        create(sender, "sender", || {
+        create_listed(sender, "sender", || {
             // SAFETY: by this function's contract.
             let name = unsafe { text(name, "name")? }.required("name")?;
             let mut builder = channel::Sender::builder();
@@ -296,7 +297,7 @@ pub unsafe extern "C" fn shm_pool_sender_create(
 /// `sender`: consumed. NULL is allowed.
 #[no_mangle]
 pub extern "C" fn shm_pool_sender_destroy(sender: Option<Box<Sender>>) {
-    guard_value((), || drop(sender));
+    guard_value((), || destroy(sender));
 }
 
 /// Sends a buffer to the receiver, which need not have opened the channel yet.
@@ -450,7 +451,7 @@ pub unsafe extern "C" fn shm_pool_publisher_create(
     publisher: Option<&mut MaybeUninit<Option<Box<Publisher>>>>,
 ) -> Status {
     guard(|| {
-        create(publisher, "publisher", || {
+        create_listed(publisher, "publisher", || {
             // SAFETY: by this function's contract.
             let name = unsafe { text(name, "name")? }.required("name")?;
             let mut builder = channel::Publisher::builder();
@@ -505,7 +506,7 @@ pub unsafe extern "C" fn shm_pool_publisher_create(
 /// `publisher`: consumed. NULL is allowed.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_destroy(publisher: Option<Box<Publisher>>) {
-    guard_value((), || drop(publisher));
+    guard_value((), || destroy(publisher));
 }
 
 /// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`, and at

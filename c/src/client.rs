@@ -1,9 +1,10 @@
 //! The peer's side: clients and views.
 
 use crate::buf::Descriptor;
+use crate::finalize::destroy;
 use crate::provider::PeerId;
 use crate::status::{guard, guard_value, Status};
-use crate::value::{check_reserved, create, text, u32_option, value, Required, Value};
+use crate::value::{check_reserved, create_listed, text, u32_option, value, Required, Value};
 use shm_pool::{Client as Peer, ProviderId, ShmView};
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
@@ -56,7 +57,7 @@ pub unsafe extern "C" fn shm_pool_client_create(
     client: Option<&mut MaybeUninit<Option<Box<Client>>>>,
 ) -> Status {
     guard(|| {
-        create(client, "client", || {
+        create_listed(client, "client", || {
             let mut builder = Peer::builder();
             if let Some(options) = options {
                 check_reserved(&options.reserved)?;
@@ -82,7 +83,7 @@ pub unsafe extern "C" fn shm_pool_client_create(
 /// `client`: consumed. NULL is allowed.
 #[no_mangle]
 pub extern "C" fn shm_pool_client_destroy(client: Option<Box<Client>>) {
-    guard_value((), || drop(client));
+    guard_value((), || destroy(client));
 }
 
 /// Connects to a provider before its first message arrives, so that it can grant messages to this

@@ -19,3 +19,5 @@ pub mod client;
 pub mod channel;
 
 pub mod receiver;
+
+pub mod finalize;

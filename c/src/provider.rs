@@ -1,10 +1,11 @@
 //! The owner's front door.
 
 use crate::buf::BufMut;
+use crate::finalize::destroy;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
-    check_reserved, copy_out, create, option, size_option, text, timeout, u32_option, Required,
-    Value,
+    check_reserved, copy_out, create_listed, option, size_option, text, timeout, u32_option,
+    Required, Value,
 };
 use shm_pool::{PeerId as Peer, Provider as Pool, ProviderBuilder, Reservation as Chunks, Tuning};
 use std::alloc::Layout;
@@ -200,7 +201,7 @@ pub unsafe extern "C" fn shm_pool_provider_create(
     provider: Option<&mut MaybeUninit<Option<Box<Provider>>>>,
 ) -> Status {
     guard(|| {
-        create(provider, "provider", || {
+        create_listed(provider, "provider", || {
             let builder = match options {
                 // SAFETY: by this function's contract.
                 Some(options) => unsafe { builder(options)? },
@@ -217,7 +218,7 @@ pub unsafe extern "C" fn shm_pool_provider_create(
 /// `provider`: consumed. NULL is allowed.
 #[no_mangle]
 pub extern "C" fn shm_pool_provider_destroy(provider: Option<Box<Provider>>) {
-    guard_value((), || drop(provider));
+    guard_value((), || destroy(provider));
 }
 
 /// Returns the provider's id, for `shm_pool_client_connect`; 0 if `provider` is NULL.
@@ -313,7 +314,7 @@ pub extern "C" fn shm_pool_provider_reserve(
     reservation: Option<&mut MaybeUninit<Option<Box<Reservation>>>>,
 ) -> Status {
     guard(|| {
-        create(reservation, "reservation", || {
+        create_listed(reservation, "reservation", || {
             Ok(Reservation {
                 _chunks: provider.required("provider")?.0.reserve(len, count)?,
             })
@@ -326,7 +327,7 @@ pub extern "C" fn shm_pool_provider_reserve(
 /// `reservation`: consumed. NULL is allowed. Any thread.
 #[no_mangle]
 pub extern "C" fn shm_pool_reservation_destroy(reservation: Option<Box<Reservation>>) {
-    guard_value((), || drop(reservation));
+    guard_value((), || destroy(reservation));
 }
 
 /// Reads the provider's statistics; all zero in a forked child. Takes a lock that creating and

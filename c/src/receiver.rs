@@ -2,10 +2,11 @@
 
 use crate::channel::{on_full, Interrupter};
 use crate::client::Client;
+use crate::finalize::destroy;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
-    check_reserved, create, size_option, text, time_option, timeout, value, Required, Value,
-    SHM_POOL_FOREVER,
+    check_reserved, create, create_listed, size_option, text, time_option, timeout, value,
+    Required, Value, SHM_POOL_FOREVER,
 };
 use shm_pool::channel::{self, RecvError, WaitAnyError};
 use shm_pool::WakeFd;
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn shm_pool_receiver_open(
     receiver: Option<&mut MaybeUninit<Option<Box<Receiver>>>>,
 ) -> Status {
     guard(|| {
-        create(receiver, "receiver", || {
+        create_listed(receiver, "receiver", || {
             // SAFETY: by this function's contract.
             let name = unsafe { text(name, "name")? }.required("name")?;
             let mut builder = channel::Receiver::builder();
@@ -115,7 +116,7 @@ pub unsafe extern "C" fn shm_pool_receiver_open(
 /// allowed.
 #[no_mangle]
 pub extern "C" fn shm_pool_receiver_destroy(receiver: Option<Box<Receiver>>) {
-    guard_value((), || drop(receiver));
+    guard_value((), || destroy(receiver));
 }
 
 /// Receives the next message.

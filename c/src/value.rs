@@ -1,5 +1,6 @@
 //! Values that C holds: handles of fixed size that need no heap, arguments, and options.
 
+use crate::finalize;
 use crate::status::{Failure, Status};
 use std::ffi::{c_char, c_void, CStr};
 use std::mem::MaybeUninit;
@@ -143,6 +144,19 @@ pub(crate) fn create<T>(
 ) -> Result<(), Failure> {
     let out = out.required(name)?.write(None);
     *out = Some(Box::new(make()?));
+    Ok(())
+}
+
+/// [`create`] for an object that `shm_pool_finalize` ends. Its counterpart is
+/// [`destroy`](crate::finalize::destroy).
+pub(crate) fn create_listed<T>(
+    out: Option<&mut MaybeUninit<Option<Box<T>>>>,
+    name: &'static str,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(), Failure> {
+    let out = out.required(name)?.write(None);
+    let object = out.insert(Box::new(make()?));
+    finalize::add(object);
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Receiver, RecvError, Sender};
 use shm_pool::{Client, Descriptor, Provider, ShmBuf};
 use shm_pool_support::process::{inherited_input, task, this_test, Child};
+use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -299,4 +300,82 @@ fn ends() {
             }
         }
     }
+}
+
+fn objects(prefix: &str) -> Vec<OsString> {
+    let entries = fs::read_dir("/dev/shm").expect("a directory").flatten();
+    entries
+        .map(|entry| entry.file_name())
+        .filter(|name| name.to_string_lossy().starts_with(prefix))
+        .collect()
+}
+
+/// What a program in C keeps in static variables ends with `shm_pool_finalize`, which loses no message.
+#[test]
+fn statics_of_an_owner() {
+    let program = Compiler::c().compile("statics-owner", &["tests/statics.c"]);
+    for how in ["call", "atexit"] {
+        let prefix = format!("statics-{}-own-{how}", std::process::id());
+        let mut command = run(&program);
+        command.args([&*prefix, "own", how]).stdin(Stdio::null());
+        let mut process = Child::start(&*prefix, &mut command).expect("a process");
+        let client = Client::builder().name_prefix(&*prefix).build();
+        let mut receiver = Receiver::builder()
+            .open_timeout(&client.expect("a client"), "channel", PATIENCE)
+            .expect("the channel");
+        assert!(process.wait().expect("it ends by itself").success());
+        let unheard: Vec<_> = objects(&prefix)
+            .into_iter()
+            .filter(|name| name.to_string_lossy().contains("unheard"))
+            .collect();
+        assert!(unheard.is_empty(), "{unheard:?}: it had no receiver");
+        for number in 0..MESSAGES {
+            let message = receiver.recv_timeout(PATIENCE).expect("a message");
+            assert!(is_filled(&message, number), "{prefix}");
+        }
+        let end = receiver.recv_timeout(PATIENCE);
+        assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
+        drop(receiver);
+        assert_eq!(objects(&prefix), [""; 0]);
+    }
+}
+
+/// A last reader in C that keeps a receiver, a client and a message in static variables removes what the
+/// owner has left, if it calls `shm_pool_finalize`. A forked child does so for nothing of its parent.
+#[test]
+fn statics_of_a_reader() {
+    let program = Compiler::c().compile("statics-reader", &["tests/statics.c"]);
+    for how in ["call", "atexit", "nothing", "fork"] {
+        let prefix = format!("statics-{}-read-{how}", std::process::id());
+        let provider = Provider::builder().max_bytes(8 << 20).name_prefix(&*prefix);
+        let provider = provider.build().expect("a provider");
+        let mut sender = Sender::create(&provider, "channel").expect("a channel");
+        let mut command = run(&program);
+        command.args([&*prefix, "read", how]).stdin(Stdio::piped());
+        let process = Child::start(&*prefix, &mut command).expect("a process");
+        sender.wait_for_receiver(PATIENCE).expect("a receiver");
+        for number in 0..MESSAGES {
+            sender.send(filled(&provider, number)).expect("room");
+        }
+        drop((sender, provider));
+        assert_ne!(objects(&prefix), [""; 0], "{how}: it reads");
+        // It goes on at the end of its standard input.
+        process.finish().expect("the reader is content");
+        let is_finalized = ["call", "atexit"].contains(&how);
+        assert_eq!(objects(&prefix).is_empty(), is_finalized, "{how}");
+        Provider::sweep(&prefix).expect("a sweep");
+        assert_eq!(objects(&prefix), [""; 0]);
+    }
+}
+
+/// The destructors of static C++ objects may run after `finalize`.
+#[test]
+fn statics_of_cpp() {
+    let program = Compiler::cpp().compile("statics-cpp", &["tests/statics.cpp"]);
+    let prefix = format!("statics-{}-cpp", std::process::id());
+    let mut command = run(program);
+    command.arg(&prefix).stdin(Stdio::null());
+    let mut process = Child::start(&*prefix, &mut command).expect("a process");
+    assert!(process.wait().expect("it ends by itself").success());
+    assert_eq!(objects(&prefix), [""; 0]);
 }

@@ -5,7 +5,7 @@
 //! a signal handler may close it. `close` interrupts the wait of another thread.
 
 use crate::errors::{self, IntoPyErr};
-use crate::exit::{self, detach};
+use crate::exit::{self, detach, Closes};
 use crate::fork::Process;
 use crate::memory::{Buffer, Bytes, Message};
 use crate::provider::{Client, Provider};
@@ -28,28 +28,31 @@ struct End<T> {
     object: &'static str,
 }
 
-impl<T: Send> End<T> {
-    fn new(end: T, interrupter: Interrupter, object: &'static str) -> Self {
+impl<T: Send + 'static> End<T> {
+    fn new(end: T, interrupter: Interrupter, object: &'static str) -> Arc<Self> {
         let (end, is_closed) = (Mutex::new(Some(end)), AtomicBool::new(false));
-        Self {
+        let this = Arc::new(Self {
             end,
             is_closed,
             interrupter,
             process: Process::current(),
             object,
-        }
+        });
+        exit::add(&this);
+        this
     }
 
     fn check(&self) -> PyResult<()> {
         self.process.check(self.object)?;
         // Acquire: partner of the Release in `close`.
-        match self.is_closed.load(Ordering::Acquire) {
-            true => Err(errors::Closed::new_err(format!(
-                "this {} was closed",
-                self.object
-            ))),
-            false => Ok(()),
+        if !self.is_closed.load(Ordering::Acquire) {
+            return Ok(());
         }
+        exit::park_if_exiting();
+        Err(errors::Closed::new_err(format!(
+            "this {} was closed",
+            self.object
+        )))
     }
 
     fn lock(&self) -> PyResult<MutexGuard<'_, Option<T>>> {
@@ -120,6 +123,22 @@ impl<T: Send> End<T> {
     }
 }
 
+impl<T: Send + 'static> Closes for End<T> {
+    fn process(&self) -> Process {
+        self.process
+    }
+
+    fn close(&self, py: Python<'_>) {
+        self.close(py);
+    }
+}
+
+impl<T> Drop for End<T> {
+    fn drop(&mut self) {
+        exit::remove(self);
+    }
+}
+
 // ---- sending ------------------------------------------------------------------------------------
 
 /// What a `Sender` and a `Publisher` have in common.
@@ -169,7 +188,7 @@ output!(channel::Sender, ());
 output!(channel::Publisher, channel::Sent);
 
 /// Sends a `Buffer`, or a copy of any other object's bytes.
-fn send<T: Output>(
+fn send<T: Output + 'static>(
     py: Python<'_>,
     end: &End<T>,
     provider: &Py<Provider>,
@@ -216,7 +235,7 @@ fn send<T: Output>(
 /// Raises :class:`NameTaken`, :class:`InvalidArgument`, :class:`SystemCallFailed`.
 #[pyclass(frozen, module = "shm_pool")]
 pub(crate) struct Sender {
-    end: End<channel::Sender>,
+    end: Arc<End<channel::Sender>>,
     provider: Py<Provider>,
 }
 
@@ -394,7 +413,7 @@ impl From<channel::OnFull> for OnFull {
 /// Raises :class:`NameTaken`, :class:`InvalidArgument`, :class:`SystemCallFailed`.
 #[pyclass(frozen, module = "shm_pool")]
 pub(crate) struct Publisher {
-    end: End<channel::Publisher>,
+    end: Arc<End<channel::Publisher>>,
     provider: Py<Provider>,
 }
 
@@ -656,7 +675,7 @@ impl Input {
 
 /// The part of `shm_pool.Receiver` that needs no event loop.
 #[pyclass(frozen, subclass, module = "shm_pool._native")]
-pub(crate) struct Receiver(End<Input>);
+pub(crate) struct Receiver(Arc<End<Input>>);
 
 #[pymethods]
 impl Receiver {

@@ -1,7 +1,7 @@
 //! `Provider` and what it makes, and `Client`.
 
 use crate::errors::{self, IntoPyErr};
-use crate::exit::detach;
+use crate::exit::{self, detach, Closes};
 use crate::fork::Process;
 use crate::memory::{Buffer, Bytes, Message};
 use crate::wait::{self, Deadline};
@@ -18,21 +18,29 @@ struct Closable<T> {
     object: &'static str,
 }
 
-impl<T: Send + Sync> Closable<T> {
-    fn new(value: T, object: &'static str) -> Self {
-        Self {
+impl<T: Send + Sync + 'static> Closable<T> {
+    fn new(value: T, object: &'static str) -> Arc<Self> {
+        let this = Arc::new(Self {
             value: Mutex::new(Some(Arc::new(value))),
             process: Process::current(),
             object,
-        }
+        });
+        exit::add(&this);
+        this
     }
 
     fn get(&self) -> PyResult<Arc<T>> {
         self.process.check(self.object)?;
         let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
-        value
-            .clone()
-            .ok_or_else(|| errors::Closed::new_err(format!("this {} was closed", self.object)))
+        if let Some(value) = &*value {
+            return Ok(value.clone());
+        }
+        drop(value);
+        exit::park_if_exiting();
+        Err(errors::Closed::new_err(format!(
+            "this {} was closed",
+            self.object
+        )))
     }
 
     /// Drops the value, after the calls that use it.
@@ -44,6 +52,22 @@ impl<T: Send + Sync> Closable<T> {
             .take();
         // Without the lock and the GIL: unmapping a large pool takes a while.
         detach(py, || drop(value));
+    }
+}
+
+impl<T: Send + Sync + 'static> Closes for Closable<T> {
+    fn process(&self) -> Process {
+        self.process
+    }
+
+    fn close(&self, py: Python<'_>) {
+        self.close(py);
+    }
+}
+
+impl<T> Drop for Closable<T> {
+    fn drop(&mut self) {
+        exit::remove(self);
     }
 }
 
@@ -65,7 +89,7 @@ impl<T: Send + Sync> Closable<T> {
 ///
 /// Raises :class:`InvalidArgument`, :class:`SystemCallFailed`.
 #[pyclass(frozen, module = "shm_pool")]
-pub(crate) struct Provider(Closable<shm_pool::Provider>);
+pub(crate) struct Provider(Arc<Closable<shm_pool::Provider>>);
 
 impl Provider {
     pub(crate) fn get(&self) -> PyResult<Arc<shm_pool::Provider>> {
@@ -290,7 +314,7 @@ impl Provider {
 
 /// Buffers made in advance, until it is closed. Made by :meth:`Provider.reserve`.
 #[pyclass(frozen, module = "shm_pool")]
-pub(crate) struct Reservation(Closable<shm_pool::Reservation>);
+pub(crate) struct Reservation(Arc<Closable<shm_pool::Reservation>>);
 
 #[pymethods]
 impl Reservation {
@@ -359,7 +383,7 @@ impl Stats {
 /// >>> bytes(client.attach(descriptor))
 /// b'\x00\x00'
 #[pyclass(frozen, module = "shm_pool")]
-pub(crate) struct Client(Closable<shm_pool::Client>);
+pub(crate) struct Client(Arc<Closable<shm_pool::Client>>);
 
 impl Client {
     pub(crate) fn get(&self) -> PyResult<Arc<shm_pool::Client>> {

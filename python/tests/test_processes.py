@@ -1,8 +1,10 @@
 """Processes of both languages, which are killed, interrupted and forked."""
 
 import hashlib
+import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -300,6 +302,174 @@ def test_exit_while_threads_wait(busy, python, prefix):
         assert child.end() == 0
 
 
+def test_exit_beside_daemon_threads(python, prefix):
+    """What is closed at exit raises nothing in a thread that still uses it."""
+    program = """if True:
+        import shm_pool, sys, threading
+        provider = shm_pool.Provider(name_prefix=sys.argv[1])
+        publisher = shm_pool.Publisher(provider, "busy")
+        started = threading.Event()
+
+        def write():
+            started.set()
+            while True:
+                publisher.send(b"")
+                provider.alloc(10_000)
+
+        threading.Thread(target=write, daemon=True).start()
+        started.wait()
+    """
+    for _ in range(5):
+        done = subprocess.run([sys.executable, "-c", program, prefix], capture_output=True, timeout=PATIENCE)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+# Programs of `multiprocessing`, whose child ends in several ways. It keeps what it opens in globals, and
+# tells its parent by a line on its output when it has done its part.
+CHILD = """
+import multiprocessing, os, sys, threading
+import numpy as np
+import shm_pool
+
+
+def own(prefix, kind):
+    global provider, end
+    provider = shm_pool.Provider(name_prefix=prefix)
+    if kind == "sender":
+        end = shm_pool.Sender(provider, "ends")
+    else:
+        end = shm_pool.Publisher(provider, "ends")
+
+
+def send():
+    for number in range(10):
+        with provider.alloc(1_000_000) as buffer:
+            memoryview(buffer)[:] = bytes([number]) * 1_000_000
+            end.send(buffer)
+
+
+def unread(prefix, kind):
+    own(prefix, kind)
+    if kind == "sender":
+        end.wait_for_receiver()
+    else:
+        end.wait_for_receivers()
+    send()
+
+
+def unheard(prefix, kind):
+    own(prefix, kind)
+
+
+def thread(prefix, kind):
+    own(prefix, kind)
+
+    def later():
+        # The main thread has called the finalizers before it waits for this one.
+        finalized.wait()
+        end.wait_for_receivers()
+        send()
+
+    finalized = threading.Event()
+    multiprocessing.util.Finalize(None, finalized.set, exitpriority=-(1 << 40))
+    threading.Thread(target=later).start()
+
+
+def read(prefix, kind):
+    global receiver, message, array
+    client = shm_pool.Client(name_prefix=prefix)
+    receiver = shm_pool.Receiver("ends", client, timeout=60)
+    message = receiver.recv()
+    array = np.frombuffer(message, np.uint8)
+    print("read", flush=True)
+    sys.stdin = open(0)
+    sys.stdin.readline()
+    assert (array == array[0]).all()
+
+
+def end_as(how, target, prefix, kind):
+    target(prefix, kind)
+    match how:
+        case "sys.exit":
+            sys.exit(0)
+        case "raise":
+            raise SystemExit(0)
+        case "finalize":
+            shm_pool.finalize()
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    method, how, target, prefix, kind = sys.argv[1:]
+    if method == "os.fork":
+        child = os.fork()
+        if child == 0:
+            end_as(how, globals()[target], prefix, kind)
+            os._exit(0)
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    context = multiprocessing.get_context(method)
+    # The child has the standard input of this program.
+    process = context.Process(target=end_as, args=(how, globals()[target], prefix, kind))
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+CHILD_ENDS = [
+    *itertools.product(["fork", "spawn", "forkserver"], ["return", "sys.exit"]),
+    ("os.fork", "finalize"),
+]
+
+
+def objects(prefix):
+    return [name for name in os.listdir("/dev/shm") if name.startswith(f"{prefix}.")]
+
+
+@pytest.fixture
+def child_of(start, tmp_path):
+    """Starts a program whose child does `target`."""
+    program = tmp_path / "child.py"
+    program.write_text(CHILD)
+    return lambda *arguments: start(sys.executable, str(program), *arguments)
+
+
+@pytest.mark.parametrize("method, how", CHILD_ENDS)
+@pytest.mark.parametrize("kind", ["sender", "publisher"])
+def test_last_reader_is_a_child(kind, method, how, python, child_of, prefix):
+    owner = python(END, prefix, kind, "return")
+    reader = child_of(method, how, "read", prefix, kind)
+    assert reader.line() == "read"
+    assert owner.process.wait(PATIENCE) == 0
+    assert objects(prefix) != []
+    assert reader.end() == 0
+    assert objects(prefix) == [], "the last reader removes them, although it keeps an array"
+
+
+@pytest.mark.parametrize("method, how", CHILD_ENDS)
+@pytest.mark.parametrize("kind", ["sender", "publisher"])
+def test_owner_is_a_child(kind, method, how, child_of, prefix, client):
+    assert child_of(method, how, "unheard", prefix, kind).end() == 0
+    assert objects(prefix) == [], "the owner removes them: it has no readers"
+    owner = child_of(method, how, "unread", prefix, kind)
+    with Receiver("ends", client, timeout=PATIENCE) as receiver:
+        assert owner.end() == 0
+        for number in range(10):
+            with receiver.recv(timeout=PATIENCE) as message:
+                assert is_uniform(message)
+                assert memoryview(message)[0] == number
+    assert objects(prefix) == []
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_thread_of_a_child_sends_on(method, child_of, prefix, client):
+    owner = child_of(method, "return", "thread", prefix, "publisher")
+    with Receiver("ends", client, timeout=PATIENCE) as receiver:
+        for _ in range(10):
+            with receiver.recv(timeout=PATIENCE) as message:
+                assert is_uniform(message)
+        assert owner.end() == 0
+
+
 # ---- forks --------------------------------------------------------------------------------------
 
 
@@ -367,6 +537,32 @@ def test_inherited_handles(provider, client):
     assert bytes(receiver.recv()) == bytes([1]) * 100
     for handle in receiver, sender, publisher, reservation:
         handle.close()
+
+
+def test_child_finalizes_its_own(provider, client):
+    """A forked child closes nothing of its parent's, and what it has opened itself."""
+    sender, receiver = Sender(provider, "fork"), Receiver("fork", client)
+    sender.send(bytes(100))
+    array = np.frombuffer(receiver.recv(), np.uint8)
+    sender.send(b"for the parent")
+
+    def child():
+        own = shm_pool.Provider(name_prefix="pytest-fork-own")
+        shm_pool.finalize()
+        with pytest.raises(shm_pool.Closed):
+            own.alloc(1)
+        with pytest.raises(shm_pool.Forked):
+            provider.alloc(1)
+        assert array.tolist() == [0] * 100
+
+    assert in_fork(child) == 0
+    assert objects("pytest-fork-own") == []
+    assert bytes(receiver.recv()) == b"for the parent"
+    sender.send(b"more")
+    assert bytes(receiver.recv()) == b"more"
+    assert array.tolist() == [0] * 100
+    sender.close()
+    receiver.close()
 
 
 def test_fork_while_receiving(provider, client):

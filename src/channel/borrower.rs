@@ -12,14 +12,15 @@ use crate::os::name::{Name, Namespace};
 use crate::os::posix::PAGE;
 use crate::os::segment::{Foreign, ObjectError};
 use crate::peer::error::AttachError;
-use crate::protocol::control::{View, MAX_SEGMENTS, RECEIVER_BYTE};
+use crate::protocol::control::{View, MAX_SEGMENTS, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::{control_name, segment_name, ProviderId};
-use crate::protocol::sweep::{sweep_after_reading, TEARDOWN};
+use crate::protocol::readers::{self, Reader};
+use crate::protocol::sweep::{has_ended, sweep_after_reading, TEARDOWN};
 use counted::{Counted, Owned};
 use std::ops::Deref;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Returns the receiver's loans; dropped last, it removes the objects of a dead provider (see
@@ -29,7 +30,7 @@ pub(super) struct Borrower {
     /// The receiver's lock, held while any message is read.
     locks: Arc<LockFile>,
     /// Of a branch: held equally long.
-    _seat: Option<Seat>,
+    seat: Option<Seat>,
     fork_epoch: u64,
     names: Namespace,
     provider: ProviderId,
@@ -40,23 +41,26 @@ pub(super) struct Borrower {
 }
 
 impl Borrower {
-    pub(super) fn new(object: &Object, names: &Namespace, memory: Option<View>) -> Self {
+    pub(super) fn new(object: &Object, names: &Namespace, memory: Option<View>) -> Arc<Self> {
         let (shared, locks, provider) = (
             object.shared().clone(),
             object.locks().clone(),
             object.provider(),
         );
         let (names, seat, returned) = (names.clone(), object.seat().cloned(), AtomicU64::new(0));
-        Self {
+        let this = Arc::new(Self {
             shared,
             locks,
-            _seat: seat,
+            seat,
             fork_epoch: fork::epoch(),
             names,
             provider,
             memory,
             returned,
-        }
+        });
+        let reader: Weak<Self> = Arc::downgrade(&this);
+        readers::add(reader);
+        this
     }
 
     #[inline]
@@ -81,19 +85,47 @@ impl Borrower {
     }
 }
 
+impl Borrower {
+    /// While the sender lives, this costs only one load.
+    fn may_have_to_sweep(&self) -> bool {
+        !self.shared.to_receiver().is_held() && self.fork_epoch == fork::epoch()
+    }
+
+    /// How long to wait until the kernel has torn down the sender's process.
+    fn patience(&self) -> Duration {
+        // The provider of a dropped sender may live on.
+        let is_closed = self.shared.header().what.0.is_closed();
+        if self.shared.to_receiver().is_gone() && !is_closed {
+            TEARDOWN
+        } else {
+            Duration::ZERO
+        }
+    }
+}
+
+impl Reader for Borrower {
+    fn finish(&self) {
+        // Not while the owner lives: without the lock, it would reuse what is still read.
+        if self.may_have_to_sweep() && has_ended(&self.names, self.provider, self.patience()) {
+            let _ = self.locks.unlock(RECEIVER_BYTE);
+            if self.seat.is_some() {
+                // The receiver has created the object, and may not have been dropped.
+                let _ = self.locks.unlock(OWNER_BYTE);
+            }
+            sweep_after_reading(&self.names, self.provider, Duration::ZERO);
+        }
+    }
+}
+
 impl Drop for Borrower {
     fn drop(&mut self) {
-        let bell = self.shared.to_receiver();
-        // While the sender lives, the drop costs only this load.
-        if bell.is_held() || self.fork_epoch != fork::epoch() {
+        readers::remove(ptr::addr_of!(*self).cast());
+        if !self.may_have_to_sweep() {
             return;
         }
         // Before looking for the locks of others.
         let _ = self.locks.unlock(RECEIVER_BYTE);
-        // The provider of a dropped sender may live on.
-        let is_dead = bell.is_gone() && !self.shared.header().what.0.is_closed();
-        let patience = if is_dead { TEARDOWN } else { Duration::ZERO };
-        sweep_after_reading(&self.names, self.provider, patience);
+        sweep_after_reading(&self.names, self.provider, self.patience());
     }
 }
 

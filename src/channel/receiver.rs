@@ -211,7 +211,7 @@ impl ReceiverBuilder {
                 });
             }
         };
-        let borrower = Arc::new(Borrower::new(&object, names, memory));
+        let borrower = Borrower::new(&object, names, memory);
         let segments = MappedSegments::new(names, uid, provider, borrower);
         Ok(Receiver::new(
             object,

@@ -7,9 +7,10 @@
 //!
 //! * a [`LockFile`] is never mapped;
 //! * a forked child closes its copy before `fork` returns there: each lock file (and what else a
-//!   child must not keep, see `inotify`) is listed in
-//!   `LOCK_FILES` from before its lock is taken until it is closed, and no thread opens or closes
-//!   one while another thread forks.
+//!   child must not keep, see `inotify`) is listed in `LOCK_FILES` from before its lock is taken
+//!   until it is closed, and no thread opens or closes one while another thread forks
+//!   (`FORK_GATE`). Several threads may do so at a time: the kernel takes many milliseconds to close
+//!   an `inotify` descriptor.
 //!
 //! A live process holds an exclusive lock. A shared lock, held only briefly by a sweep or an owner
 //! on the byte of a dead process, keeps other processes from taking the exclusive lock, and is no
@@ -23,19 +24,29 @@ use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The call that takes locks, as errors name it.
 pub(crate) const LOCK: &str = "fcntl(F_OFD_SETLK)";
 
-/// Not a `parking_lot` mutex: a forked child unlocks it, and that one would look for waiters.
+/// Held shared while a thread opens or closes a lock file, and exclusively while a thread forks. Not
+/// a `parking_lot` lock: a forked child unlocks it, and that one would look for waiters.
+static FORK_GATE: RwLock<()> = RwLock::new(());
+
+/// Locked only within the gate, so a forked child finds it unlocked.
 static LOCK_FILES: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// While this thread forks. Has no destructor: usable at any time.
-    static FORKING: Cell<Option<ManuallyDrop<MutexGuard<'static, Vec<RawFd>>>>> = const { Cell::new(None) };
+    static FORKING: Cell<Option<ManuallyDrop<RwLockWriteGuard<'static, ()>>>> = const { Cell::new(None) };
 }
 
+/// Keeps other threads from forking.
+fn without_forks() -> RwLockReadGuard<'static, ()> {
+    FORK_GATE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The caller is within the gate.
 fn lock_files() -> MutexGuard<'static, Vec<RawFd>> {
     // A list of numbers is consistent even after a panic.
     LOCK_FILES.lock().unwrap_or_else(PoisonError::into_inner)
@@ -51,11 +62,13 @@ impl LockFile {
     /// `open` must create a new open file description.
     pub(crate) fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Self> {
         watch_forks()?;
+        let _no_fork = without_forks();
+        let file = open()?;
         let mut list = lock_files();
         list.try_reserve(1)
             .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let file = open()?;
         list.push(file.as_raw_fd());
+        drop(list);
         Ok(Self {
             file: ManuallyDrop::new(file),
             fork_epoch: fork::epoch(),
@@ -121,8 +134,9 @@ impl Drop for LockFile {
     fn drop(&mut self) {
         // A forked child has closed the descriptor, whose number may since be another file's.
         if self.is_ours() {
-            let mut list = lock_files();
-            list.retain(|&fd| fd != self.file.as_raw_fd());
+            let _no_fork = without_forks();
+            // Before the number may be another file's.
+            lock_files().retain(|&fd| fd != self.file.as_raw_fd());
             // SAFETY: dropped only here. No fork has closed the descriptor (`is_ours`).
             unsafe { ManuallyDrop::drop(&mut self.file) };
         }
@@ -161,9 +175,10 @@ pub(crate) fn watch_forks() -> io::Result<()> {
 
 extern "C" fn before() {
     FORKING.with(|forking| {
-        let held = forking
-            .take()
-            .unwrap_or_else(|| ManuallyDrop::new(lock_files()));
+        let held = forking.take().unwrap_or_else(|| {
+            let gate = FORK_GATE.write().unwrap_or_else(PoisonError::into_inner);
+            ManuallyDrop::new(gate)
+        });
         forking.set(Some(held));
     });
 }
@@ -175,9 +190,10 @@ extern "C" fn in_parent() {
 /// Makes only calls that are allowed in a forked child.
 extern "C" fn in_child() {
     fork::enter_child();
-    let Some(mut list) = take_forking() else {
+    let Some(_gate) = take_forking() else {
         return;
     };
+    let mut list = lock_files();
     for &fd in list.iter() {
         // SAFETY: a copy of the parent's descriptor, whose `LockFile` sees another epoch and does
         // not use it.
@@ -186,6 +202,34 @@ extern "C" fn in_child() {
     list.clear();
 }
 
-fn take_forking() -> Option<MutexGuard<'static, Vec<RawFd>>> {
+fn take_forking() -> Option<RwLockWriteGuard<'static, ()>> {
     FORKING.with(Cell::take).map(ManuallyDrop::into_inner)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// The kernel may take long to open or close one: other threads do not wait for that, but a fork
+    /// does.
+    #[test]
+    fn one_file_delays_a_fork_only() {
+        let is_slow = || {
+            assert!(FORK_GATE.try_write().is_err(), "a fork waits");
+            // In another test a fork may be waiting just now, for this thread. Then others wait too.
+            let _other = FORK_GATE
+                .try_read()
+                .map_err(|_| io::Error::from(io::ErrorKind::WouldBlock))?;
+            File::open("/proc/self/exe")
+        };
+        let file = loop {
+            match LockFile::open(is_slow) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::yield_now(),
+                opened => break opened.expect("a file"),
+            }
+        };
+        let _no_fork = without_forks();
+        assert!(lock_files().contains(&file.file().as_raw_fd()));
+    }
 }

@@ -6,6 +6,7 @@
 
 use crate::error::BuildError;
 use crate::os::fork;
+use crate::os::futex::barrier;
 use crate::os::locks;
 use crate::os::mapping::Access;
 use crate::os::name::{Namespace, DEFAULT_PREFIX, DIRECTORY};
@@ -57,7 +58,7 @@ impl ClientBuilder {
     /// [`BuildError::Directory`] if the directory is not an absolute path, [`BuildError::Prefix`].
     pub fn build(self) -> Result<Client, BuildError> {
         let names = Namespace::new(&self.directory, &self.name_prefix)?;
-        watch_forks();
+        prepare();
         Ok(Client {
             names,
             uid: self.owner_uid.unwrap_or_else(effective_uid),
@@ -86,7 +87,7 @@ impl Default for Client {
 impl Client {
     /// Creates a client with the default options.
     pub fn new() -> Self {
-        watch_forks();
+        prepare();
         let (uid, fork_epoch) = (effective_uid(), fork::epoch());
         Self {
             names: Namespace::in_shm(DEFAULT_PREFIX),
@@ -135,7 +136,7 @@ impl Client {
             }
         };
         let id = control.id();
-        let remote = Arc::new(Remote::new(control, &self.table));
+        let remote = Remote::new(control, &self.table);
         // A restarted publisher has a new id: drop the connection to the old one.
         self.forget(PeerControl::is_abandoned);
         let mut table = self.table.write();
@@ -349,8 +350,11 @@ impl Client {
     }
 }
 
-fn watch_forks() {
+fn prepare() {
     let _ = locks::watch_forks();
+    // Here rather than when it first connects: the kernel takes no time for this while the process
+    // has one thread, and then about 10 ms.
+    barrier::enlist();
 }
 
 impl fmt::Debug for Client {

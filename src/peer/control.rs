@@ -12,11 +12,13 @@ use crate::protocol::control::{
 };
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::ids::{control_name, PeerId, ProviderId};
+use crate::protocol::readers::{self, Reader};
 use crate::protocol::record::{Place, Record, PEERS};
 use crate::protocol::slot::{Held, MAX_HELD};
-use crate::protocol::sweep::sweep_after_reading;
+use crate::protocol::sweep::{has_ended, sweep_after_reading};
 use parking_lot::RwLock;
 use std::mem::size_of;
+use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -309,6 +311,27 @@ fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
     }
 }
 
+impl Reader for Remote {
+    fn finish(&self) {
+        let control = &self.control;
+        if !control.is_ours() || !control.has_slot() {
+            return;
+        }
+        // Not while the owner lives: without the lock, it would reuse what is still read.
+        if has_ended(&control.names, control.id.provider, Duration::ZERO) {
+            let _ = control.locks.unlock(peer_byte(control.slot()));
+            sweep_after_reading(&control.names, control.id.provider, Duration::ZERO);
+        }
+    }
+}
+
+impl Drop for Remote {
+    /// The control, which is dropped next, sweeps.
+    fn drop(&mut self) {
+        readers::remove(ptr::addr_of!(*self).cast());
+    }
+}
+
 impl Drop for PeerControl {
     fn drop(&mut self) {
         if self.is_ours() && self.has_slot() {
@@ -464,11 +487,14 @@ pub(crate) struct Cached {
 }
 
 impl Remote {
-    pub(crate) fn new(control: PeerControl, table: &Arc<RwLock<Table>>) -> Self {
-        Self {
+    pub(crate) fn new(control: PeerControl, table: &Arc<RwLock<Table>>) -> Arc<Self> {
+        let this = Arc::new(Self {
             control,
             table: Arc::downgrade(table),
-        }
+        });
+        let reader: Weak<Self> = Arc::downgrade(&this);
+        readers::add(reader);
+        this
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod control;
 pub(crate) mod descriptor;
 pub(crate) mod ids;
 pub(crate) mod memory_bell;
+pub(crate) mod readers;
 pub(crate) mod record;
 pub(crate) mod slot;
 pub(crate) mod sweep;

@@ -184,22 +184,40 @@ pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patie
     if !has_heap(HEAP) {
         return;
     }
+    match owner_after(names, provider, patience) {
+        Ok(Owner::Alive) => {
+            if !patience.is_zero() {
+                sweep_later(names, provider);
+            }
+        }
+        Ok(Owner::Dead(_)) => {
+            // What cannot be removed now is left to the next sweep.
+            let _ = sweep_of(names, Scope::WithoutPeers(provider));
+        }
+        Ok(Owner::Gone) | Err(_) => {}
+    }
+}
+
+/// Returns `true` if an owner has ended and its objects are still there. Waits at most for
+/// `patience` while it is alive, or being torn down.
+pub(crate) fn has_ended(names: &Namespace, provider: ProviderId, patience: Duration) -> bool {
+    matches!(owner_after(names, provider, patience), Ok(Owner::Dead(_)))
+}
+
+fn owner_after(
+    names: &Namespace,
+    provider: ProviderId,
+    patience: Duration,
+) -> Result<Owner, ObjectError> {
     let deadline = Deadline::after(patience);
     loop {
-        match lock_dead_owner(names, provider, effective_uid()) {
-            Ok(Owner::Alive) if deadline.is_some_and(Deadline::has_passed) => {
-                if !patience.is_zero() {
-                    sweep_later(names, provider);
-                }
-                return;
-            }
-            Ok(Owner::Alive) => thread::sleep(BETWEEN_LOOKS),
-            Ok(Owner::Dead(_)) => break,
-            Ok(Owner::Gone) | Err(_) => return,
+        let owner = lock_dead_owner(names, provider, effective_uid())?;
+        let is_alive = matches!(owner, Owner::Alive);
+        if !is_alive || deadline.is_some_and(Deadline::has_passed) {
+            return Ok(owner);
         }
+        thread::sleep(BETWEEN_LOOKS);
     }
-    // What cannot be removed now is left to the next sweep.
-    let _ = sweep_of(names, Scope::WithoutPeers(provider));
 }
 
 /// One of the threads of this process that may wait for a teardown. Released on drop.

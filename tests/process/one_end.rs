@@ -3,7 +3,7 @@
 
 use crate::child::{in_small_shm_for, Child};
 use crate::shm::{self, Names};
-use crate::sys::Ending;
+use crate::sys::{self, Ending};
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{ChannelError, Publisher, Receiver, RecvError, Sender};
 use shm_pool::inspect::Inspector;
@@ -395,4 +395,160 @@ fn sender_outlives_its_provider() {
     assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
     drop(receiver);
     assert_eq!(shm::objects(names.prefix()), [""; 0]);
+}
+
+role!("static-reader", static_reader);
+
+/// The role of a reader that exits without dropping anything, as one in a `static` does. It tells
+/// whether it calls `finish_reading` before (an argument), keeps the first message, and checks it
+/// afterwards.
+fn static_reader(link: &Link, arguments: &[&str]) {
+    let [prefix, kind, finishes] = arguments else {
+        panic!("{arguments:?}")
+    };
+    let client = shm::client(prefix);
+    let mut receiver = None;
+    let mut descriptor = None;
+    if *kind == "grants" {
+        let Some(Message::Provider(id)) = link.receive().unwrap() else {
+            panic!("no provider")
+        };
+        link.send(&Message::Peer(client.connect(id).unwrap()));
+        let Some(Message::Sent(first)) = link.receive().unwrap() else {
+            panic!("no descriptor")
+        };
+        descriptor = Some(first);
+    } else {
+        receiver = Some(Receiver::open(&client, CHANNEL).unwrap());
+        link.send(&Message::Done);
+    }
+    // The owner has sent everything, and has ended or not.
+    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    let mut message = None;
+    let mut view = None;
+    if let Some(receiver) = &mut receiver {
+        message = Some(receiver.recv_timeout(FOR_EVER).unwrap());
+    }
+    if let Some(descriptor) = &descriptor {
+        view = Some(client.attach(descriptor).unwrap());
+    }
+    let check = || {
+        if let Some(message) = &message {
+            shm::check(message, 0).unwrap();
+        }
+        if let Some(view) = &view {
+            shm::check(view, 0).unwrap();
+        }
+    };
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    // The readers of a parent are not a forked child's.
+    match sys::fork() {
+        Some(forked) => forked.finish(),
+        None => sys::end_with(shm_pool::finish_reading),
+    }
+    check();
+    if *finishes == "finishes" {
+        shm_pool::finish_reading();
+        check();
+    }
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    check();
+    std::process::exit(0);
+}
+
+/// Starts an owner of this kind, and a reader of all that it sends.
+fn with_static_reader(names: &Names, kind: &str, finishes: &str) -> (Child, Child) {
+    let len = LEN.to_string();
+    let owner = Child::start("ending", &[names.prefix(), kind, CHANNEL, &len]);
+    let provider = (kind == "grants").then(|| owner.hear());
+    if provider.is_none() {
+        owner.expect_done();
+    }
+    let reader = Child::start("static-reader", &[names.prefix(), kind, finishes]);
+    if let Some(provider) = provider {
+        reader.tell(&provider);
+        owner.tell(&reader.hear());
+        for number in 0..MESSAGES {
+            let descriptor = owner.sent();
+            if number == 0 {
+                reader.tell(&Message::Sent(descriptor));
+            }
+        }
+    } else {
+        reader.expect_done();
+    }
+    owner.expect_done();
+    (owner, reader)
+}
+
+/// A last reader that exits without dropping what it holds removes what an ended owner has left, if
+/// it says that it has finished. What it holds stays as it is.
+#[test]
+fn reader_in_a_static_finishes() {
+    for kind in KINDS {
+        for how in ENDS {
+            for finishes in ["finishes", "does not"] {
+                eprintln!("{kind}, {how:?}, {finishes}");
+                let names = Names::new(&format!("one-end-static-{kind}"));
+                let (owner, reader) = with_static_reader(&names, kind, finishes);
+                end(owner, how);
+                for _ in 0..2 {
+                    reader.tell(&Message::Go);
+                    reader.expect_done();
+                }
+                let is_removed = finishes == "finishes";
+                assert_eq!(shm::objects(names.prefix()).is_empty(), is_removed);
+                reader.tell(&Message::Go);
+                assert!(reader.ended().success());
+                assert_eq!(shm::objects(names.prefix()).is_empty(), is_removed);
+                names.sweep();
+                assert_eq!(shm::objects(names.prefix()), [""; 0]);
+            }
+        }
+    }
+}
+
+/// A reader that has finished takes nothing from another one, and gets no message overwritten by an
+/// owner that is alive.
+#[test]
+fn finished_reader_beside_others() {
+    for kind in KINDS {
+        let names = Names::new(&format!("one-end-finished-{kind}"));
+        let (owner, reader) = with_static_reader(&names, kind, "finishes");
+        for _ in 0..2 {
+            reader.tell(&Message::Go);
+            reader.expect_done();
+        }
+        // The owner uses nothing again that the reader holds: the reader checks it once more.
+        end(owner, None);
+        assert_ne!(
+            shm::objects(names.prefix()),
+            [""; 0],
+            "{kind}: a reader holds it"
+        );
+        reader.tell(&Message::Go);
+        assert!(reader.ended().success());
+        names.sweep();
+        assert_eq!(shm::objects(names.prefix()), [""; 0]);
+    }
+    let names = Names::new("one-end-finished-beside");
+    let len = LEN.to_string();
+    let owner = Child::start_ready("ending", &[names.prefix(), "publisher", CHANNEL, &len]);
+    let first = Child::start("static-reader", &[names.prefix(), "publisher", "finishes"]);
+    first.expect_done();
+    owner.expect_done();
+    // It joins when everything was sent, and keeps the objects all the same.
+    let second = Receiver::open(&names.client(), CHANNEL).unwrap();
+    end(owner, None);
+    for _ in 0..2 {
+        first.tell(&Message::Go);
+        first.expect_done();
+    }
+    assert_ne!(shm::objects(names.prefix()), [""; 0], "another one reads");
+    first.tell(&Message::Go);
+    assert!(first.ended().success());
+    drop(second);
+    assert_eq!(shm::objects(names.prefix()), [""; 0], "by the last reader");
 }

@@ -34,6 +34,9 @@ a tenth of a second.
 
 **Forks**: what a child inherits raises :class:`Forked`. Create it anew there, or use the start method
 ``spawn``. Arrays that exist already at the fork stay readable, but their memory is the parent's to reuse.
+
+**Exits**: what is still open when Python exits is closed, also in a child of ``multiprocessing``. What was
+sent still arrives. A process that ends by ``os._exit`` calls :func:`finalize` before.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ from ._native import (
     Sent,
     Stats,
     __version__,
+    finalize,
 )
 from .errors import (
     Closed,
@@ -111,6 +115,7 @@ __all__ = [
     "Timeout",
     "TooManyLoans",
     "__version__",
+    "finalize",
 ]
 
 

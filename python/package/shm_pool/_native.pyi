@@ -20,10 +20,13 @@ __all__ = [
     "Sent",
     "Stats",
     "__version__",
+    "finalize",
 ]
 
 MAX_INLINE: int
 __version__: str
+
+def finalize() -> None: ...
 
 @final
 class Buffer:
