@@ -47,11 +47,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::{is_asleep, is_rung, spin, Bell, Look, Woken, LOOK_AGAIN};
+use super::bell::{is_asleep, is_rung, Bell, Look, Woken, LOOK_AGAIN};
 use super::layout::{MappedBell, MappedMeeting, Shared};
+use super::spin::{spin, Adaptive};
 use crate::error::OsError;
 use crate::os::fork::{self, PerProcess};
-use crate::os::futex::{can_sleep_on_many, Deadline, Futex, Words, MOST_WORDS};
+use crate::os::futex::{can_sleep_on_many, monotonic_nanos, Deadline, Futex, Words, MOST_WORDS};
 use crate::os::posix::start_thread;
 use crate::owner::waiting::wake;
 use crate::sync::{fence, fence_after_rmw, Ordering};
@@ -69,6 +70,7 @@ pub(super) struct Sleeper {
     end: MappedBell,
     interrupts: Arc<Interrupts>,
     pub(super) look: Look,
+    pub(super) adaptive: Adaptive,
     /// From the first await until a thread waits.
     awaited: Option<Awaited>,
 }
@@ -84,6 +86,7 @@ impl Sleeper {
             end,
             interrupts,
             look: Look::new(),
+            adaptive: Adaptive::new(),
             awaited: None,
         }
     }
@@ -106,10 +109,11 @@ impl Sleeper {
         self.aim();
     }
 
-    /// [`Bell::wait`], after spinning for at most `budget`, unless interrupted.
+    /// [`Bell::wait`], after spinning for at most `budget`, if that is set, or else as [`Adaptive`]
+    /// says, unless interrupted.
     pub(super) fn wait(
         &mut self,
-        budget: Duration,
+        budget: Option<Duration>,
         deadline: Option<Deadline>,
         is_ready: impl Fn() -> bool,
         is_there: impl Fn() -> bool,
@@ -119,13 +123,37 @@ impl Sleeper {
             end,
             interrupts,
             look,
+            adaptive,
             ..
         } = self;
+        let bell = end.bell();
         let is_over = || is_ready() || interrupts.is_set();
-        match spin(budget, end.bell(), deadline, look, is_over, is_there) {
+        let is_adaptive = budget.is_none();
+        let budget = budget.unwrap_or_else(|| adaptive.budget());
+        let mut began = None;
+        let spun = spin(budget, &mut began, bell, deadline, look, is_over, &is_there);
+        let woken = match spun {
+            Some(woken) => {
+                adaptive.grow();
+                woken
+            }
+            None if is_adaptive => {
+                let began = began.unwrap_or_else(monotonic_nanos);
+                let woken = bell.wait(deadline, look, is_over, is_there);
+                adaptive.learn(began, bell, woken);
+                woken
+            }
+            None => bell.wait(deadline, look, is_over, is_there),
+        };
+        match woken {
             Woken::Ready if !is_ready() && interrupts.take() => Woken::Interrupted,
             woken => woken,
         }
+    }
+
+    /// Notes that a wait slept, which began at that time.
+    pub(super) fn learn(&mut self, began: u64, woken: Woken) {
+        self.adaptive.learn(began, self.end.bell(), woken);
     }
 
     /// Directs interrupts to the sleeper on the bell.

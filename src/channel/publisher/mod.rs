@@ -128,7 +128,7 @@ pub struct Publisher {
     on_stall: OnStall,
     max_bytes: usize,
     serves_joins: bool,
-    spin: Duration,
+    spin: Option<Duration>,
     /// Dropped after the outlets and the history.
     guard: Arc<PoolGuard>,
 }

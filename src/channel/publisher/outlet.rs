@@ -108,11 +108,14 @@ impl Outlet {
     pub(super) fn wait(
         &mut self,
         bytes: usize,
-        budget: Duration,
+        budget: Option<Duration>,
         patience: Patience,
         limit: &mut Limit,
     ) -> Result<(), SendErrorKind> {
-        self.outcome = match self.branch.reserve(bytes, Duration::ZERO, Patience::None) {
+        self.outcome = match self
+            .branch
+            .reserve(bytes, Some(Duration::ZERO), Patience::None)
+        {
             Ok(()) => {
                 if self.stall.is_some() {
                     self.note_room(bytes);
@@ -129,7 +132,7 @@ impl Outlet {
         &mut self,
         kind: SendErrorKind,
         bytes: usize,
-        budget: Duration,
+        budget: Option<Duration>,
         patience: Patience,
         limit: &mut Limit,
     ) -> Result<Outcome, SendErrorKind> {
