@@ -156,6 +156,7 @@ class Sender:
         capacity: int | None = None,
         loans: int | None = None,
         mode: int | None = None,
+        spin: float | None = None,
     ) -> Self: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -185,6 +186,7 @@ class Publisher:
         on_full: OnFull | None = None,
         allow_blocking: bool | None = None,
         history: int | None = None,
+        spin: float | None = None,
     ) -> Self: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -246,6 +248,7 @@ class Receiver:
         capacity: int | None = None,
         loans: int | None = None,
         on_full: OnFull | None = None,
+        spin: float | None = None,
     ) -> Self: ...
     def __enter__(self) -> Self: ...
     @property
