@@ -27,12 +27,19 @@ use std::time::Duration;
 const RATE: u64 = 1000;
 const GOAL: Goal = Goal::AtMost(1.5);
 
-const SPIN: Duration = Duration::from_micros(20);
+const SPIN: Option<Duration> = Some(Duration::from_micros(20));
 
 /// The other rows are compared with the first.
-pub(crate) const ROWS: [Row; 6] = [
+pub(crate) const ROWS: [Row; 7] = [
     (
-        "recv, 20 µs spin (the default)",
+        "recv, default",
+        Way::Channel {
+            spin: None,
+            taken: TakenBy::Thread,
+        },
+    ),
+    (
+        "recv, 20 µs spin",
         Way::Channel {
             spin: SPIN,
             taken: TakenBy::Thread,
@@ -41,7 +48,7 @@ pub(crate) const ROWS: [Row; 6] = [
     (
         "recv, no spin",
         Way::Channel {
-            spin: Duration::ZERO,
+            spin: Some(Duration::ZERO),
             taken: TakenBy::Thread,
         },
     ),
@@ -62,14 +69,14 @@ pub(crate) const ROWS: [Row; 6] = [
     (
         "bridge thread, no spin",
         Way::Channel {
-            spin: Duration::ZERO,
+            spin: Some(Duration::ZERO),
             taken: TakenBy::Bridge,
         },
     ),
     (
         "recv, no spin, interruptible",
         Way::Channel {
-            spin: Duration::ZERO,
+            spin: Some(Duration::ZERO),
             taken: TakenBy::Interruptible,
         },
     ),

@@ -34,8 +34,11 @@ pub(crate) const SLOTS: usize = 256;
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Way {
-    /// Our channel, whose ends spin for that long before they park.
-    Channel { spin: Duration, taken: TakenBy },
+    /// Our channel, whose ends spin for that long before they park, or as they do by default.
+    Channel {
+        spin: Option<Duration>,
+        taken: TakenBy,
+    },
     /// A stream between two processes.
     Socket { is_busy: bool },
     /// A queue between two threads of one process.
@@ -55,7 +58,7 @@ pub(crate) enum TakenBy {
     Bridge,
 }
 
-const fn channel(spin: Duration) -> Way {
+const fn channel(spin: Option<Duration>) -> Way {
     Way::Channel {
         spin,
         taken: TakenBy::Thread,
@@ -63,16 +66,17 @@ const fn channel(spin: Duration) -> Way {
 }
 
 /// Our channel with default options: the row of the self-test.
-pub(crate) const DEFAULT: Row = (
-    "channel, 20 µs spin, then futex",
-    channel(Duration::from_micros(20)),
-);
+pub(crate) const DEFAULT: Row = ("channel, default", channel(None));
 
 pub(crate) type Row = (&'static str, Way);
 
-pub(crate) const ROWS: [Row; 6] = [
-    ("channel, busy poll", channel(Duration::MAX)),
+pub(crate) const ROWS: [Row; 7] = [
+    ("channel, busy poll", channel(Some(Duration::MAX))),
     DEFAULT,
+    (
+        "channel, 20 µs spin, then futex",
+        channel(Some(Duration::from_micros(20))),
+    ),
     ("Unix socketpair, busy poll", Way::Socket { is_busy: true }),
     ("Unix socketpair, blocking", Way::Socket { is_busy: false }),
     (
@@ -103,10 +107,11 @@ impl Task {
         match self.way {
             Way::Channel { spin, .. } => {
                 let provider = Provider::builder().name_prefix(PREFIX).build()?;
-                let mut sender = Sender::builder()
-                    .spin(spin)
-                    .capacity(self.slots)
-                    .create(&provider, &self.name)?;
+                let mut builder = Sender::builder().capacity(self.slots);
+                if let Some(spin) = spin {
+                    builder = builder.spin(spin);
+                }
+                let mut sender = builder.create(&provider, &self.name)?;
                 say_ready()?;
                 publish(orders, |message| Ok(sender.send_bytes(message.as_bytes())?))
             }
@@ -155,11 +160,16 @@ impl Publisher {
         };
         let (receive, finish): (Receive, Finish) = match way {
             Way::Channel { spin, taken } => {
-                let name = format!("{}-{slots}-{}", std::process::id(), spin.as_nanos());
+                let ends = spin.map_or("default".to_owned(), |spin| spin.as_nanos().to_string());
+                let name = format!("{}-{slots}-{ends}", std::process::id());
                 let mut publisher = process(given, &name, Stdio::piped())?;
                 publisher.wait_until_ready()?;
                 let client = Client::builder().name_prefix(PREFIX).build()?;
-                let mut receiver = Receiver::builder().spin(spin).open(&client, &name)?;
+                let mut builder = Receiver::builder();
+                if let Some(spin) = spin {
+                    builder = builder.spin(spin);
+                }
+                let mut receiver = builder.open(&client, &name)?;
                 let receive: Receive = match taken {
                     TakenBy::Thread => Box::new(move || from_channel(receiver.recv())),
                     TakenBy::Interruptible => {

@@ -1,5 +1,5 @@
 //! Round trips between two processes, each on a separate core: "RTT, unloaded". One message is in
-//! transit at a time.
+//! transit at a time. Some rows again with both processes on one core, beside a pipe.
 //!
 //! Each row is a way for a message to reach another process and for a reply to return. All rows are
 //! measured in turn, in several rounds, next to the machine's floor: one cache line that the two
@@ -19,16 +19,22 @@ use shm_pool_support::options::Common;
 use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::{clock, process, Fallible};
 use std::time::{Duration, Instant};
-use ways::{Answer, Way, FLOOR, FUTEX, INLINE, LARGEST, POOLED, ROWS, SLOT, SMALLEST};
+use ways::{
+    Answer, Row, Way, DEFAULT, FLOOR, FUTEX, INLINE, LARGEST, PIPE, POOLED, ROWS, ROWS_ON_ONE_CORE,
+    SLOT, SMALLEST,
+};
 
 /// Ratios of two rows' p50.
-const GOALS: [(&str, &str, Goal); 5] = [
+const GOALS: [(&str, &str, Goal); 6] = [
     (POOLED, INLINE, Goal::AtMost(1.8)),
     (POOLED, FLOOR, Goal::AtMost(3.0)),
     (LARGEST, SMALLEST, Goal::AtMost(1.15)),
+    (DEFAULT, INLINE, Goal::AtMost(1.1)),
     (FUTEX[0], SLOT[0], Goal::AtMost(1.0)),
     (FUTEX[1], SLOT[1], Goal::AtMost(1.0)),
 ];
+
+const GOALS_ON_ONE_CORE: [(&str, &str, Goal); 1] = [(DEFAULT, PIPE, Goal::AtMost(1.2))];
 
 /// Round trips between two processes, beside the machine's floor.
 #[derive(Parser)]
@@ -58,8 +64,12 @@ fn main() -> Fallible {
 fn check(cores: Cores) -> Fallible {
     const COUNT: u64 = 500;
     for (name, way) in ROWS {
-        measure_round(way, 0, COUNT, cores, &Clock::new())?;
+        measure_round(way, 0, COUNT, cores.second(), &Clock::new())?;
         println!("{name}: {COUNT} round trips, all as sent");
+    }
+    for (name, way) in ROWS_ON_ONE_CORE {
+        measure_round(way, 0, COUNT, cores.first(), &Clock::new())?;
+        println!("{name}: {COUNT} round trips on one core, all as sent");
     }
     Ok(())
 }
@@ -73,32 +83,56 @@ fn measure(options: &Options, machine: &Machine, cores: Cores) -> Fallible {
         "one pinned to each process",
     );
     let rounds = options.common.rounds;
-    let count = options.round_trips.div_ceil(rounds.into());
-    let warm_up = count.div_ceil(10);
+    let (warm_up, count) = counts(options);
     println!(
         "rows     in turn, {rounds} rounds of {warm_up} warm-up and {count} measured round trips\n"
     );
-    let mut results = ROWS.map(|_| Latencies::default());
-    for _ in 0..rounds {
-        for ((_, way), result) in ROWS.into_iter().zip(&mut results) {
-            let (round, took) = measure_round(way, warm_up, count, cores, &clock)?;
+    let results = measure_rows(options, &ROWS, cores.second(), &clock)?;
+    print("rtt", &ROWS, &results, FLOOR, "/ floor");
+    print_goals("rtt goals", &ROWS, &results, &GOALS);
+
+    println!("Both processes on one core\n");
+    let rows = &ROWS_ON_ONE_CORE;
+    let results = measure_rows(options, rows, cores.first(), &clock)?;
+    print("rtt on one core", rows, &results, PIPE, "/ pipe");
+    print_goals("rtt on one core goals", rows, &results, &GOALS_ON_ONE_CORE);
+    Ok(())
+}
+
+/// Returns how many round trips of a round are a warm-up, and how many are measured.
+fn counts(options: &Options) -> (u64, u64) {
+    let count = options.round_trips.div_ceil(options.common.rounds.into());
+    (count.div_ceil(10), count)
+}
+
+/// All rows in turn, in several rounds; `core` is the other process's.
+fn measure_rows(
+    options: &Options,
+    rows: &[Row],
+    core: Option<usize>,
+    clock: &Clock,
+) -> Fallible<Vec<Latencies>> {
+    let (warm_up, count) = counts(options);
+    let mut results: Vec<_> = rows.iter().map(|_| Latencies::default()).collect();
+    for _ in 0..options.common.rounds {
+        for ((_, way), result) in rows.iter().zip(&mut results) {
+            let (round, took) = measure_round(*way, warm_up, count, core, clock)?;
             result.add(&round, took)?;
         }
     }
-    print(&results);
-    Ok(())
+    Ok(results)
 }
 
 fn measure_round(
     way: Way,
     warm_up: u64,
     count: u64,
-    cores: Cores,
+    core: Option<usize>,
     clock: &Clock,
 ) -> Fallible<(Histogram<u64>, Duration)> {
     let mut round = latency::histogram();
     let mut took = Duration::ZERO;
-    way.ask(warm_up + count, cores.second(), |way| {
+    way.ask(warm_up + count, core, |way| {
         (0..warm_up).try_for_each(|number| way.round_trip(number).map(|()| way.settle()))?;
         let start = Instant::now();
         for number in warm_up..warm_up + count {
@@ -113,16 +147,17 @@ fn measure_round(
     Ok((round, took))
 }
 
-fn print(results: &[Latencies]) {
-    let mut heads = vec!["RTT", "/ floor", "min"];
+/// `base` is the row with which `heading` compares the others.
+fn print(title: &str, ways: &[Row], results: &[Latencies], base: &str, heading: &str) {
+    let mut heads = vec!["RTT", heading, "min"];
     heads.extend(QUANTILES.map(|(head, _)| head));
     heads.extend(["max", "K RTT/s", "p50 of the rounds"]);
     let mut rows = table(&heads);
-    let floor = p50(results, FLOOR);
-    for ((name, _), result) in ROWS.iter().zip(results) {
+    let base = p50(ways, results, base);
+    for ((name, _), result) in ways.iter().zip(results) {
         let mut cells = vec![
             name.to_string(),
-            format!("{:.2}", result.p50().median / floor),
+            format!("{:.2}", result.p50().median / base),
             result.at(0.0),
         ];
         cells.extend(QUANTILES.map(|(_, quantile)| result.at(quantile)));
@@ -133,10 +168,13 @@ fn print(results: &[Latencies]) {
         ]);
         rows.add_row(cells);
     }
-    show("rtt", &rows);
+    show(title, &rows);
+}
+
+fn print_goals(title: &str, ways: &[Row], results: &[Latencies], of: &[(&str, &str, Goal)]) {
     let mut goals = table(&["p50 of", "/ that of", "goal", "this run", ""]);
-    for (name, other, goal) in GOALS {
-        let ratio = p50(results, name) / p50(results, other);
+    for &(name, other, goal) in of {
+        let ratio = p50(ways, results, name) / p50(ways, results, other);
         goals.add_row([
             name,
             other,
@@ -145,12 +183,12 @@ fn print(results: &[Latencies]) {
             goal.verdict(ratio),
         ]);
     }
-    show("rtt goals", &goals);
+    show(title, &goals);
 }
 
 /// The median of the rounds' medians, in nanoseconds.
-fn p50(results: &[Latencies], name: &str) -> f64 {
-    ROWS.iter()
+fn p50(ways: &[Row], results: &[Latencies], name: &str) -> f64 {
+    ways.iter()
         .position(|row| row.0 == name)
         .map_or(f64::NAN, |at| results[at].p50().median)
 }

@@ -25,10 +25,10 @@ use std::time::Duration;
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Way {
     Floor,
-    /// Through two channels that spin for that long before they park; in the slots, or in buffers
-    /// of this length.
+    /// Through two channels that spin for that long before they park, or as they do by default; in
+    /// the slots, or in buffers of this length.
     Channel {
-        spin: Duration,
+        spin: Option<Duration>,
         len: Option<usize>,
     },
     /// Through two slots, each with a mutex and condition variables. The messages have this length.
@@ -36,24 +36,28 @@ pub(crate) enum Way {
     /// In a new segment for each message, whose number is sent through a socket.
     Segment(usize),
     Socket(usize),
+    /// Through two pipes.
+    Pipe(usize),
 }
 
 const fn spin(len: usize) -> Way {
     Way::Channel {
-        spin: Duration::MAX,
+        spin: Some(Duration::MAX),
         len: Some(len),
     }
 }
 
 const fn futex(len: usize) -> Way {
     Way::Channel {
-        spin: Duration::ZERO,
+        spin: Some(Duration::ZERO),
         len: Some(len),
     }
 }
 
 pub(crate) const FLOOR: &str = "one cache line (floor)";
 pub(crate) const INLINE: &str = "channel, spin, 32 B in the slot";
+pub(crate) const DEFAULT: &str = "channel, default, 32 B in the slot";
+pub(crate) const PIPE: &str = "pipe, 32 B";
 pub(crate) const SMALLEST: &str = "channel, spin, 64 B";
 pub(crate) const POOLED: &str = "channel, spin, 1 MiB";
 pub(crate) const LARGEST: &str = "channel, spin, 16 MiB";
@@ -63,12 +67,45 @@ pub(crate) const SLOT: [&str; 2] = ["mutex and condvar, 4 KiB", "mutex and condv
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-pub(crate) const ROWS: [(&str, Way); 19] = [
+pub(crate) type Row = (&'static str, Way);
+
+const INLINE_BY_DEFAULT: Row = (
+    DEFAULT,
+    Way::Channel {
+        spin: None,
+        len: None,
+    },
+);
+const INLINE_FUTEX: Row = (
+    "channel, futex, 32 B in the slot",
+    Way::Channel {
+        spin: Some(Duration::ZERO),
+        len: None,
+    },
+);
+
+/// Where both processes share a core.
+pub(crate) const ROWS_ON_ONE_CORE: [Row; 5] = [
+    (PIPE, Way::Pipe(INLINE_LEN)),
+    INLINE_BY_DEFAULT,
+    INLINE_FUTEX,
+    (
+        "channel, 20 µs spin, 32 B in the slot",
+        Way::Channel {
+            spin: Some(Duration::from_micros(20)),
+            len: None,
+        },
+    ),
+    ("Unix socket, 32 B", Way::Socket(INLINE_LEN)),
+];
+
+/// Where each process has a core.
+pub(crate) const ROWS: [Row; 22] = [
     (FLOOR, Way::Floor),
     (
         INLINE,
         Way::Channel {
-            spin: Duration::MAX,
+            spin: Some(Duration::MAX),
             len: None,
         },
     ),
@@ -76,13 +113,15 @@ pub(crate) const ROWS: [(&str, Way); 19] = [
     ("channel, spin, 4 KiB", spin(4 * KIB)),
     (POOLED, spin(MIB)),
     (LARGEST, spin(16 * MIB)),
+    INLINE_BY_DEFAULT,
     (
-        "channel, futex, 32 B in the slot",
+        "channel, default, 4 KiB",
         Way::Channel {
-            spin: Duration::ZERO,
-            len: None,
+            spin: None,
+            len: Some(4 * KIB),
         },
     ),
+    INLINE_FUTEX,
     ("channel, futex, 64 B", futex(64)),
     (FUTEX[0], futex(4 * KIB)),
     (FUTEX[1], futex(MIB)),
@@ -92,6 +131,7 @@ pub(crate) const ROWS: [(&str, Way); 19] = [
     ("shm_open for each, 64 B", Way::Segment(64)),
     ("shm_open for each, 4 KiB", Way::Segment(4 * KIB)),
     ("shm_open for each, 1 MiB", Way::Segment(MIB)),
+    (PIPE, Way::Pipe(INLINE_LEN)),
     ("Unix socket, 64 B", Way::Socket(64)),
     ("Unix socket, 4 KiB", Way::Socket(4 * KIB)),
     ("Unix socket, 1 MiB", Way::Socket(MIB)),
@@ -150,6 +190,12 @@ impl Way {
                     bytes: vec![0; len],
                 })?;
             }
+            Self::Pipe(len) => {
+                other = start(Stdio::piped(), Stdio::piped())?;
+                let back = other.output()?;
+                let there = other.input()?;
+                run(&mut Stream::new(back, there, len))?;
+            }
             Self::Segment(len) | Self::Socket(len) => {
                 let (ours, theirs) = UnixStream::pair()?;
                 other = start(
@@ -205,7 +251,7 @@ impl Answer {
                 [BACK, THERE],
                 len,
             )),
-            Way::Socket(len) => answer(&mut Stream::new(
+            Way::Socket(len) | Way::Pipe(len) => answer(&mut Stream::new(
                 File::from(inherited_input()?),
                 File::from(inherited_output()?),
                 len,
@@ -281,11 +327,18 @@ struct Channel {
 }
 
 impl Channel {
-    fn create(names: &str, way: &str, spin: Duration, len: Option<usize>) -> Fallible<Self> {
+    fn create(
+        names: &str,
+        way: &str,
+        spin: Option<Duration>,
+        len: Option<usize>,
+    ) -> Fallible<Self> {
         let provider = Provider::builder().name_prefix(PREFIX).build()?;
-        let sender = Sender::builder()
-            .spin(spin)
-            .create(&provider, &format!("{names}-{way}"))?;
+        let mut builder = Sender::builder();
+        if let Some(spin) = spin {
+            builder = builder.spin(spin);
+        }
+        let sender = builder.create(&provider, &format!("{names}-{way}"))?;
         Ok(Self {
             provider,
             sender,
@@ -296,13 +349,13 @@ impl Channel {
     }
 
     /// Opens the channel that the other process has created.
-    fn open(&mut self, names: &str, way: &str, spin: Duration) -> Fallible {
+    fn open(&mut self, names: &str, way: &str, spin: Option<Duration>) -> Fallible {
         let client = Client::builder().name_prefix(PREFIX).build()?;
-        self.receiver = Some(
-            Receiver::builder()
-                .spin(spin)
-                .open(&client, &format!("{names}-{way}"))?,
-        );
+        let mut builder = Receiver::builder();
+        if let Some(spin) = spin {
+            builder = builder.spin(spin);
+        }
+        self.receiver = Some(builder.open(&client, &format!("{names}-{way}"))?);
         Ok(())
     }
 }

@@ -379,7 +379,8 @@ typedef struct shm_pool_sender_options {
     uint64_t loans;
     // The permission bits of the object; default 0600.
     uint64_t mode;
-    // How long a send spins for room before it sleeps, in nanoseconds; default 20,000.
+    // How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000, where
+    // that pays.
     uint64_t spin_ns;
     // Must be 0.
     uint64_t reserved[4];
@@ -399,7 +400,8 @@ typedef struct shm_pool_publisher_options {
     // The rule for receivers that do not choose one: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
     // `SHM_POOL_DROP_OLDEST`, the default.
     uint64_t on_full;
-    // How long a send spins for room before it sleeps, in nanoseconds; default 20,000.
+    // How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000, where
+    // that pays.
     uint64_t spin_ns;
     // How long a message waits for receivers with `SHM_POOL_BLOCK`, all together, in nanoseconds;
     // default 5 seconds. A receiver that has had no room for that long, over however many calls, is
@@ -482,7 +484,8 @@ typedef struct shm_pool_receiver_options {
     // What happens when it is behind: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
     // `SHM_POOL_DROP_OLDEST`.
     uint64_t on_full;
-    // How long a receive spins before it sleeps, in nanoseconds; default 20,000.
+    // How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where that
+    // pays.
     uint64_t spin_ns;
     // Must be 0.
     uint64_t reserved[4];

@@ -59,7 +59,8 @@ pub struct SenderOptions {
     pub loans: u64,
     /// The permission bits of the object; default 0600.
     pub mode: u64,
-    /// How long a send spins for room before it sleeps, in nanoseconds; default 20,000.
+    /// How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000, where
+    /// that pays.
     pub spin_ns: u64,
     /// Must be 0.
     pub reserved: [u64; 4],
@@ -80,7 +81,8 @@ pub struct PublisherOptions {
     /// The rule for receivers that do not choose one: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
     /// `SHM_POOL_DROP_OLDEST`, the default.
     pub on_full: u64,
-    /// How long a send spins for room before it sleeps, in nanoseconds; default 20,000.
+    /// How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000, where
+    /// that pays.
     pub spin_ns: u64,
     /// How long a message waits for receivers with `SHM_POOL_BLOCK`, all together, in nanoseconds;
     /// default 5 seconds. A receiver that has had no room for that long, over however many calls, is

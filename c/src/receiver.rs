@@ -37,7 +37,8 @@ pub struct ReceiverOptions {
     /// What happens when it is behind: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
     /// `SHM_POOL_DROP_OLDEST`.
     pub on_full: u64,
-    /// How long a receive spins before it sleeps, in nanoseconds; default 20,000.
+    /// How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where that
+    /// pays.
     pub spin_ns: u64,
     /// Must be 0.
     pub reserved: [u64; 4],

@@ -15,6 +15,16 @@ use std::time::{Duration, Instant};
 /// second of an idle process.
 const SLICE: Duration = Duration::from_millis(100);
 
+/// Returns the duration of that many seconds; too many, or infinitely many, are the maximum.
+pub(crate) fn duration(argument: &str, seconds: f64) -> PyResult<Duration> {
+    if seconds.is_nan() || seconds < 0.0 {
+        return Err(errors::InvalidArgument::new_err(format!(
+            "{argument} is {seconds}, but must be at least 0"
+        )));
+    }
+    Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+}
+
 /// The point in time at which a wait times out.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline(Option<Instant>);
@@ -25,16 +35,9 @@ impl Deadline {
         let Some(seconds) = timeout else {
             return Ok(Self(None));
         };
-        if seconds.is_nan() || seconds < 0.0 {
-            return Err(errors::InvalidArgument::new_err(format!(
-                "timeout is {seconds}, but must be at least 0"
-            )));
-        }
+        let limit = duration("timeout", seconds)?;
         // Centuries are no limit.
-        let limit = Duration::try_from_secs_f64(seconds).ok();
-        Ok(Self(
-            limit.and_then(|limit| Instant::now().checked_add(limit)),
-        ))
+        Ok(Self(Instant::now().checked_add(limit)))
     }
 
     /// Returns `true` if the wait may not begin at all.

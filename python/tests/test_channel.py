@@ -52,6 +52,25 @@ def test_receiver_closes(provider, client):
                 sender.send(message)
 
 
+@pytest.mark.parametrize("spin", [None, 0, 1e-5, float("inf")])
+def test_spin(provider, client, spin):
+    with Sender(provider, "pair", spin=spin) as sender, Receiver("pair", client, spin=spin) as receiver:
+        sender.send(b"one")
+        assert bytes(receiver.recv()) == b"one"
+    with Publisher(provider, "pair", spin=spin) as publisher, Receiver("pair", client, spin=spin) as receiver:
+        publisher.send(b"two")
+        assert bytes(receiver.recv()) == b"two"
+
+
+@pytest.mark.parametrize("spin", [-1, float("nan")])
+def test_spin_out_of_range(provider, client, spin):
+    for create in Sender, Publisher:
+        with pytest.raises(shm_pool.InvalidArgument, match="spin is"):
+            create(provider, "pair", spin=spin)
+    with pytest.raises(shm_pool.InvalidArgument, match="spin is"):
+        Receiver("pair", client, spin=spin)
+
+
 def test_names(provider, client):
     with pytest.raises(FileNotFoundError, match="nothing"):
         Receiver("nothing", client)

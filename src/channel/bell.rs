@@ -36,6 +36,9 @@
 //! * An [`Interrupter`](super::Interrupter) ends the wait without touching the bell: S4 sleeps on its
 //!   word too (see `interrupt`).
 //!
+//! Before W4 the ringer notes its CPU and the time beside the word, for the sleeper's next wait: see
+//! `spin`.
+//!
 //! Another process of the same user can write to the word. So a waiting end checks once a second,
 //! over however many waits, whether it is ready and the ringer's process still holds its lock:
 //! garbage only delays a wake-up. A sender remembers that it has seen its receiver, so garbage
@@ -45,9 +48,10 @@
 //! at its next check; so does a receiver that is not connected yet, whose bell has no ringer.
 
 use super::interrupt::{self, Interrupts};
+use super::spin::LastRing;
 use crate::os::futex::{Deadline, Futex};
 use crate::sync::{fence, fence_after_rmw, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The bits of the word; the values are the kernel's.
 const HOLDER: u32 = libc::FUTEX_TID_MASK;
@@ -83,13 +87,13 @@ pub(super) enum Woken {
     Interrupted,
 }
 
-#[repr(transparent)]
-pub(super) struct Bell(Futex);
+#[repr(C)]
+pub(super) struct Bell(Futex, LastRing);
 
 impl Bell {
-    #[cfg(all(test, loom))]
+    #[cfg(test)]
     pub(super) fn new(holder: u32) -> Self {
-        Self(Futex::new(holder))
+        Self(Futex::new(holder), LastRing::none())
     }
 
     /// Replaces the word with the result of `next`. Returns the old word, as `Err` if `next`
@@ -165,6 +169,7 @@ impl Bell {
 
     #[cold]
     fn wake(&self) {
+        self.1.note();
         // Release: partner of the Acquire in S1.
         self.0.fetch_or(RUNG_OR_GONE, Ordering::Release); // W4
         self.0.wake(); // W5
@@ -201,6 +206,10 @@ impl Bell {
 
     pub(super) fn word(&self) -> &Futex {
         &self.0
+    }
+
+    pub(super) fn last_ring(&self) -> &LastRing {
+        &self.1
     }
 
     /// Sleeps until `is_ready` returns `true`, an interrupt arrives, the ringer has left, or the
@@ -306,7 +315,10 @@ impl Look {
 /// Takes the interrupt if there is one, unless the wait is ready: what was made ready before the
 /// interrupt takes precedence.
 #[inline]
-fn take_interrupt(interrupts: &Interrupts, is_ready: impl FnOnce() -> bool) -> Option<Woken> {
+pub(super) fn take_interrupt(
+    interrupts: &Interrupts,
+    is_ready: impl FnOnce() -> bool,
+) -> Option<Woken> {
     if !interrupts.is_set() {
         return None;
     }
@@ -315,44 +327,4 @@ fn take_interrupt(interrupts: &Interrupts, is_ready: impl FnOnce() -> bool) -> O
     }
     interrupts.take();
     Some(Woken::Interrupted)
-}
-
-/// [`Bell::wait`], after spinning for at most `budget`.
-pub(super) fn spin(
-    budget: Duration,
-    bell: &Bell,
-    deadline: Option<Deadline>,
-    look: &mut Look,
-    interrupts: &Interrupts,
-    mut is_ready: impl FnMut() -> bool,
-    is_there: impl Fn() -> bool,
-) -> Woken {
-    if budget.is_zero() {
-        return bell.wait(deadline, look, interrupts, is_ready, is_there);
-    }
-    let mut start = None;
-    loop {
-        for _ in 0..LOOKS {
-            if is_ready() {
-                return Woken::Ready;
-            }
-            std::hint::spin_loop();
-        }
-        if let Some(woken) = take_interrupt(interrupts, &mut is_ready) {
-            return woken;
-        }
-        bell.look_for_ringer(look, &is_there);
-        // What the ringer made ready before it left still counts.
-        if bell.is_gone() {
-            return if is_ready() {
-                Woken::Ready
-            } else {
-                Woken::Gone
-            };
-        }
-        let is_over = start.get_or_insert_with(Instant::now).elapsed() >= budget;
-        if is_over || deadline.is_some_and(Deadline::has_passed) {
-            return bell.wait(deadline, look, interrupts, is_ready, is_there);
-        }
-    }
 }

@@ -214,7 +214,7 @@ impl Branch {
 
     pub(super) fn wait(
         &mut self,
-        budget: Duration,
+        budget: Option<Duration>,
         deadline: Option<Deadline>,
         is_ready: impl Fn(&Object, &Lender) -> bool,
     ) -> Result<(), SendErrorKind> {
@@ -243,7 +243,7 @@ impl Branch {
     pub(super) fn reserve(
         &mut self,
         bytes: usize,
-        budget: Duration,
+        budget: Option<Duration>,
         patience: Patience,
     ) -> Result<(), SendErrorKind> {
         if self.has_room && self.has_loan(bytes) {
@@ -256,7 +256,7 @@ impl Branch {
     fn wait_for_room(
         &mut self,
         bytes: usize,
-        budget: Duration,
+        budget: Option<Duration>,
         patience: Patience,
     ) -> Result<(), SendErrorKind> {
         match patience {
@@ -322,7 +322,7 @@ impl Branch {
         let Some(sent) = self.sent() else {
             return Ok(());
         };
-        self.wait(Duration::ZERO, deadline, |object, _| {
+        self.wait(Some(Duration::ZERO), deadline, |object, _| {
             ring::is_done(object.shared().slots(), sent)
         })
     }

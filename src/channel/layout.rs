@@ -29,7 +29,6 @@ use std::mem::size_of;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
 
 pub(crate) const VERSION: u32 = 8;
 
@@ -40,7 +39,6 @@ pub(super) const MAX_LOANS: usize = 1 << 20;
 
 pub(super) const DEFAULT_SLOTS: usize = 256;
 pub(super) const DEFAULT_LOANS: usize = 2048;
-pub(super) const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 
 /// For a sender's message received last, or a publisher's that replaces the oldest.
 pub(super) const EXTRA_SLOTS: usize = 1;

@@ -7,8 +7,9 @@
 //!
 //! A message is one cache line: the descriptor of a buffer, or up to [`MAX_INLINE`] bytes. A
 //! [`Sender`] loses, duplicates or reorders nothing. With a [`Publisher`], a slow receiver loses what
-//! its [rule](OnFull) says, and the loss is [counted](Message::missed). A side that waits spins for a
-//! while and then sleeps until the other side wakes it, or an [`Interrupter`].
+//! its [rule](OnFull) says, and the loss is [counted](Message::missed). A side that waits
+//! [spins](self#spinning) for a while if that pays, and then sleeps until the other side wakes it, or
+//! an [`Interrupter`].
 //!
 //! A sent buffer is *on loan*: the receiver reads it in place, for any length of time, in any
 //! thread and in any order. The memory returns to the pool when the receiver, or the last of
@@ -103,6 +104,23 @@
 //! torn down the sender's process yet, which takes about a second for 4 GB of private memory, the
 //! drop waits for up to 100 milliseconds, and then leaves the rest to a thread.
 //!
+//! # Spinning
+//!
+//! A thread that waits for a channel finds what it waits for soonest if it spins; a wake-up takes
+//! some microseconds. But it uses its CPU meanwhile, and on that CPU the other side cannot run. By
+//! default a wait spins for up to 20 µs where that pays:
+//!
+//! * Two sides on one CPU never spin, whether there is only one, they are confined to it, or the
+//!   others are busy.
+//! * After spins that paid, a wait spins. After waits that slept for longer, it spins for a shorter
+//!   time, and soon not at all: a slow or throttled other side costs no CPU time.
+//! * A wait that slept shows whether a spin would have paid. So the first of several quick messages
+//!   after a pause costs a wake-up, and the others do not.
+//!
+//! [`ReceiverBuilder::spin`], [`SenderBuilder::spin`] and [`PublisherBuilder::spin`] set a fixed time
+//! instead: none to save CPU time, [`Duration::MAX`](std::time::Duration::MAX) on a CPU that has
+//! nothing else to do.
+//!
 //! # Restarts
 //!
 //! A [`Subscriber`] receives from each sender or publisher of a name, one after the other, and
@@ -164,6 +182,7 @@ mod receiver;
 mod ring;
 mod sender;
 mod sleeper;
+mod spin;
 mod subscriber;
 #[cfg(feature = "zerocopy")]
 pub mod typed;

@@ -7,8 +7,7 @@ use super::borrower::{memory_bell, Borrower, Loan, MappedSegments};
 use super::error::{ChannelError, RecvError};
 use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{
-    self, not_a_channel, Facts, Found, Kind, MessageType, Shared, DEFAULT_SPIN, EXTRA_SLOTS,
-    MAX_LOANS, MAX_SLOTS,
+    self, not_a_channel, Facts, Found, Kind, MessageType, Shared, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS,
 };
 use super::message::{self, Carried, Inline, Missed};
 use super::object::{Meeting, Object};
@@ -111,7 +110,7 @@ pub(super) fn may_open_later(error: &ChannelError) -> bool {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `open` is called"]
 pub struct ReceiverBuilder {
-    spin: Duration,
+    spin: Option<Duration>,
     capacity: Option<usize>,
     loans: Option<usize>,
     on_full: Option<OnFull>,
@@ -149,10 +148,10 @@ impl ReceiverBuilder {
         self
     }
 
-    /// Sets how long [`recv`](Receiver::recv) spins for a message before it sleeps; default 20 µs.
-    /// With [`Duration::MAX`] it never sleeps.
+    /// Sets how long [`recv`](Receiver::recv) spins for a message before it sleeps; by default up
+    /// to 20 µs, [where that pays](super#spinning). With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
-        self.spin = spin;
+        self.spin = Some(spin);
         self
     }
 
@@ -363,7 +362,7 @@ pub struct Receiver {
     limit_seen: u64,
     /// How many loans it was given.
     borrowed: u64,
-    pub(super) spin: Duration,
+    pub(super) spin: Option<Duration>,
     /// When [`wait_any`](super::wait_any) last returned this receiver; larger is later.
     pub(super) turn: u64,
 }
@@ -372,7 +371,7 @@ impl Receiver {
     /// Returns a builder with the default options.
     pub fn builder() -> ReceiverBuilder {
         ReceiverBuilder {
-            spin: DEFAULT_SPIN,
+            spin: None,
             capacity: None,
             loans: None,
             on_full: None,
@@ -394,7 +393,7 @@ impl Receiver {
         segments: MappedSegments,
         on_full: OnFull,
         message_type: Option<MessageType>,
-        spin: Duration,
+        spin: Option<Duration>,
         interrupts: Arc<Interrupts>,
     ) -> Self {
         let sleeper = Box::new(Sleeper::new(

@@ -6,8 +6,8 @@ use super::branch::{self, Branch, Patience, Tables};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{
-    self, Facts, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS,
-    MAX_SLOTS, MIN_SLOTS,
+    self, Facts, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS,
+    MIN_SLOTS,
 };
 use super::ledger::Ledger;
 use super::message::{self, Located};
@@ -32,7 +32,7 @@ pub struct SenderBuilder {
     slots: usize,
     loans: usize,
     mode: u32,
-    spin: Duration,
+    spin: Option<Duration>,
     message_type: Option<MessageType>,
 }
 
@@ -69,10 +69,10 @@ impl SenderBuilder {
         self
     }
 
-    /// Sets how long [`send`](Sender::send) spins, waiting for room, before it sleeps; default 20
-    /// µs. With [`Duration::MAX`] it never sleeps.
+    /// Sets how long [`send`](Sender::send) spins, waiting for room, before it sleeps; by default up
+    /// to 20 µs, [where that pays](super#spinning). With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
-        self.spin = spin;
+        self.spin = Some(spin);
         self
     }
 
@@ -168,7 +168,7 @@ pub struct Sender {
     /// Dropped after the branch and the ledger.
     _guard: Arc<PoolGuard>,
     provider: ProviderId,
-    spin: Duration,
+    spin: Option<Duration>,
 }
 
 impl Sender {
@@ -178,7 +178,7 @@ impl Sender {
             slots: DEFAULT_SLOTS,
             loans: DEFAULT_LOANS,
             mode: 0o600,
-            spin: DEFAULT_SPIN,
+            spin: None,
             message_type: None,
         }
     }
@@ -201,10 +201,13 @@ impl Sender {
     /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         self.check_fork()?;
-        self.branch
-            .wait(Duration::ZERO, Deadline::after(timeout), |object, _| {
+        self.branch.wait(
+            Some(Duration::ZERO),
+            Deadline::after(timeout),
+            |object, _| {
                 object.shared().has_had_receiver() && !object.shared().to_sender().is_gone()
-            })
+            },
+        )
     }
 
     /// Blocks until the receiver has received everything and asked for more, for at most `timeout`.

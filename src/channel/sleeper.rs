@@ -47,12 +47,13 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::{is_asleep, is_rung, spin, Bell, Look, Woken, LOOK_AGAIN};
+use super::bell::{is_asleep, is_rung, Bell, Look, Woken, LOOK_AGAIN};
 use super::interrupt::Interrupts;
 use super::layout::{MappedBell, Shared};
+use super::spin::{spin, Adaptive};
 use crate::error::OsError;
 use crate::os::fork::PerProcess;
-use crate::os::futex::{can_sleep_on_many, Deadline, Futex, Words, MOST_WORDS};
+use crate::os::futex::{can_sleep_on_many, monotonic_nanos, Deadline, Futex, Words, MOST_WORDS};
 use crate::os::posix::start_thread;
 use crate::owner::waiting::wake;
 use crate::sync::{fence, fence_after_rmw, Ordering};
@@ -68,6 +69,7 @@ pub(super) struct Sleeper {
     end: MappedBell,
     interrupts: Arc<Interrupts>,
     pub(super) look: Look,
+    pub(super) adaptive: Adaptive,
     /// From the first await until a thread waits.
     awaited: Option<Awaited>,
 }
@@ -83,6 +85,7 @@ impl Sleeper {
             end,
             interrupts,
             look: Look::new(),
+            adaptive: Adaptive::new(),
             awaited: None,
         }
     }
@@ -104,10 +107,11 @@ impl Sleeper {
         self.awaited = None;
     }
 
-    /// [`Bell::wait`], after spinning for at most `budget`.
+    /// [`Bell::wait`], after spinning for at most `budget`, if that is set, or else as [`Adaptive`]
+    /// says.
     pub(super) fn wait(
         &mut self,
-        budget: Duration,
+        budget: Option<Duration>,
         deadline: Option<Deadline>,
         is_ready: impl Fn() -> bool,
         is_there: impl Fn() -> bool,
@@ -117,17 +121,38 @@ impl Sleeper {
             end,
             interrupts,
             look,
+            adaptive,
             ..
         } = self;
-        spin(
-            budget,
-            end.bell(),
-            deadline,
-            look,
-            interrupts,
-            is_ready,
-            is_there,
-        )
+        let bell = end.bell();
+        let is_adaptive = budget.is_none();
+        let budget = match budget {
+            Some(budget) => budget,
+            None => adaptive.budget(),
+        };
+        let mut began = None;
+        let spun = spin(
+            budget, &mut began, bell, deadline, look, interrupts, &is_ready, &is_there,
+        );
+        if let Some(woken) = spun {
+            adaptive.grow();
+            return woken;
+        }
+        if !is_adaptive {
+            return bell.wait(deadline, look, interrupts, is_ready, is_there);
+        }
+        let began = match began {
+            Some(began) => began,
+            None => monotonic_nanos(),
+        };
+        let woken = bell.wait(deadline, look, interrupts, is_ready, is_there);
+        adaptive.learn(began, bell, woken);
+        woken
+    }
+
+    /// Notes that a wait slept, which began at that time.
+    pub(super) fn learn(&mut self, began: u64, woken: Woken) {
+        self.adaptive.learn(began, self.end.bell(), woken);
     }
 
     /// Registers `waker` to be woken when the end may be ready or its ringer has left, or returns

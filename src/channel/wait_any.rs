@@ -6,9 +6,10 @@ use super::bell::{Woken, LOOKS};
 use super::error::WaitAnyError;
 use super::interrupt::Parker;
 use super::receiver::Receiver;
-use crate::os::futex::{can_sleep_on_many, Deadline, Words, MOST_WORDS};
+use super::spin::is_over;
+use crate::os::futex::{can_sleep_on_many, monotonic_nanos, Deadline, Words, MOST_WORDS};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Blocks until one of several receivers has a message, for at most `timeout`; [`Duration::MAX`]
 /// means no timeout. Returns that receiver's index: its next [`try_recv`](Receiver::try_recv) does
@@ -19,9 +20,10 @@ use std::time::{Duration, Instant};
 /// If several receivers have messages, returns the one returned least recently; of those never
 /// returned, the first.
 ///
-/// Spins before it sleeps, for the shortest [`spin`](super::ReceiverBuilder::spin) of the
-/// receivers. With more than 128 receivers, where each one that has an [`Interrupter`] counts as two,
-/// or before Linux 5.16, the helper threads of the [module](super#awaiting) wake it.
+/// Spins before it sleeps, for the shortest [`spin`](super::ReceiverBuilder::spin) that is set for
+/// one of the receivers, or by default as [one of them](super#spinning) would. With more than 128
+/// receivers, where each one that has an [`Interrupter`] counts as two, or before Linux 5.16, the
+/// helper threads of the [module](super#awaiting) wake it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,16 +55,28 @@ use std::time::{Duration, Instant};
 /// [`Interrupter`]: super::Interrupter
 pub fn wait_any(receivers: &mut [&mut Receiver], timeout: Duration) -> Result<usize, WaitAnyError> {
     let deadline = Deadline::after(timeout);
-    let Some(budget) = receivers.iter().map(|receiver| receiver.spin).min() else {
+    if receivers.is_empty() {
         return Err(WaitAnyError::NoReceivers);
-    };
+    }
     for (index, receiver) in receivers.iter_mut().enumerate() {
         // The only error that `ask` returns.
         receiver.ask().map_err(|_| WaitAnyError::Forked { index })?;
     }
-    let found = match spin(receivers, budget, deadline) {
-        Some(found) => found,
-        None => wait(receivers, deadline)?,
+    let budget = budget(receivers);
+    let mut began = None;
+    let found = match spin(receivers, budget, &mut began, deadline) {
+        Some(found) => {
+            if !budget.is_zero() {
+                note_spin(receivers, &found);
+            }
+            found
+        }
+        None => {
+            let began = began.unwrap_or_else(monotonic_nanos);
+            let found = wait(receivers, deadline)?;
+            note_sleep(receivers, &found, began);
+            found
+        }
     };
     match found {
         Found::Ready(index) => {
@@ -108,13 +122,45 @@ fn look_for_senders(receivers: &mut [&mut Receiver]) {
     }
 }
 
-/// Checks repeatedly, for at most `budget`.
+/// Returns how long to spin: one channel of which messages come at once is enough for a spin to pay.
+fn budget(receivers: &[&mut Receiver]) -> Duration {
+    if let Some(shortest) = receivers.iter().filter_map(|receiver| receiver.spin).min() {
+        return shortest;
+    }
+    let adaptive = receivers
+        .iter()
+        .map(|receiver| receiver.sleeper.adaptive.budget());
+    adaptive.max().unwrap_or_default()
+}
+
+/// The wait ended during its spin.
+fn note_spin(receivers: &mut [&mut Receiver], found: &Found) {
+    if let Found::Ready(index) = found {
+        receivers[*index].sleeper.adaptive.grow();
+    }
+}
+
+/// The wait slept. Its spin was in vain for all receivers but the one that was ready.
+fn note_sleep(receivers: &mut [&mut Receiver], found: &Found, began: u64) {
+    for (index, receiver) in receivers.iter_mut().enumerate() {
+        if matches!(found, Found::Ready(ready) if *ready == index) {
+            receiver.sleeper.learn(began, Woken::Ready);
+        } else {
+            receiver.sleeper.adaptive.shrink();
+        }
+    }
+}
+
+/// Checks repeatedly, for at most `budget`, and notes in `began` when it began.
 fn spin(
     receivers: &mut [&mut Receiver],
     budget: Duration,
+    began: &mut Option<u64>,
     deadline: Option<Deadline>,
 ) -> Option<Found> {
-    let start = Instant::now();
+    if budget.is_zero() {
+        return find(receivers);
+    }
     loop {
         let found = (0..LOOKS / receivers.len() + 1).find_map(|_| {
             std::hint::spin_loop();
@@ -123,7 +169,7 @@ fn spin(
         if found.is_some() {
             return found;
         }
-        if start.elapsed() >= budget || deadline.is_some_and(Deadline::has_passed) {
+        if is_over(budget, began) || deadline.is_some_and(Deadline::has_passed) {
             return None;
         }
         look_for_senders(receivers);

@@ -24,6 +24,12 @@ fn now() -> libc::timespec {
     now
 }
 
+/// The time of `CLOCK_MONOTONIC`, which all processes share unless they have time namespaces.
+pub(crate) fn monotonic_nanos() -> u64 {
+    let now = now();
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 impl Deadline {
     pub(crate) fn has_passed(self) -> bool {
         let now = now();

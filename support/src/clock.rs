@@ -15,6 +15,11 @@ pub fn process_cpu() -> u64 {
     read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
+/// Returns the CPU time of this thread, also in the kernel, in nanoseconds.
+pub fn thread_cpu() -> u64 {
+    read(ClockId::CLOCK_THREAD_CPUTIME_ID)
+}
+
 #[inline]
 fn read(clock: ClockId) -> u64 {
     let now = clock_gettime(clock).expect("every Linux has this clock");

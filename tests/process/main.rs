@@ -46,6 +46,7 @@ mod publisher;
 mod restarts;
 mod rlimits;
 mod scenario;
+mod spinning;
 mod storms;
 mod users;
 mod waiting;

@@ -159,6 +159,7 @@ class Sender:
         capacity: int | None = None,
         loans: int | None = None,
         mode: int | None = None,
+        spin: float | None = None,
     ) -> Self: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -188,6 +189,7 @@ class Publisher:
         on_full: OnFull | None = None,
         allow_blocking: bool | None = None,
         history: int | None = None,
+        spin: float | None = None,
     ) -> Self: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -249,6 +251,7 @@ class Receiver:
         capacity: int | None = None,
         loans: int | None = None,
         on_full: OnFull | None = None,
+        spin: float | None = None,
     ) -> Self: ...
     def __enter__(self) -> Self: ...
     @property

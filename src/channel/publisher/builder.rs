@@ -5,8 +5,8 @@
 use super::{Interrupts, Publisher, Refusal};
 use crate::channel::error::ChannelError;
 use crate::channel::layout::{
-    self, Facts, Kind, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS,
-    MAX_LOANS, MAX_SEATS, MAX_SLOTS,
+    self, Facts, Kind, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, EXTRA_SLOTS, MAX_LOANS,
+    MAX_SEATS, MAX_SLOTS,
 };
 use crate::channel::ledger::Ledger;
 use crate::channel::object::{name_process, Meeting};
@@ -55,7 +55,7 @@ pub struct PublisherBuilder {
     share: (usize, usize),
     serves_joins: bool,
     mode: u32,
-    spin: Duration,
+    spin: Option<Duration>,
     message_type: Option<MessageType>,
 }
 
@@ -74,7 +74,7 @@ impl PublisherBuilder {
             share: DEFAULT_SHARE,
             serves_joins: true,
             mode: 0o600,
-            spin: DEFAULT_SPIN,
+            spin: None,
             message_type: None,
         }
     }
@@ -165,10 +165,10 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets how long a wait for room spins before it sleeps; default 20 µs. With
-    /// [`Duration::MAX`] it never sleeps.
+    /// Sets how long a wait for room spins before it sleeps; by default up to 20 µs,
+    /// [where that pays](crate::channel#spinning). With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
-        self.spin = spin;
+        self.spin = Some(spin);
         self
     }
 

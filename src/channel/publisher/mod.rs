@@ -130,7 +130,7 @@ pub struct Publisher {
     on_stall: OnStall,
     max_bytes: usize,
     serves_joins: bool,
-    spin: Duration,
+    spin: Option<Duration>,
     /// Dropped after the outlets, the history and the ledger.
     _guard: Arc<PoolGuard>,
 }

@@ -112,11 +112,12 @@ impl Outlet {
     pub(super) fn wait(
         &mut self,
         bytes: usize,
-        budget: Duration,
+        budget: Option<Duration>,
         patience: Patience,
         limit: &mut BlockLimit,
     ) -> Result<(), SendErrorKind> {
-        match self.branch.reserve(bytes, Duration::ZERO, Patience::None) {
+        let now = Some(Duration::ZERO);
+        match self.branch.reserve(bytes, now, Patience::None) {
             Ok(()) => {
                 if self.clock.is_some() {
                     self.note_room(bytes);
@@ -135,7 +136,7 @@ impl Outlet {
         &mut self,
         kind: SendErrorKind,
         bytes: usize,
-        budget: Duration,
+        budget: Option<Duration>,
         patience: Patience,
         limit: &mut BlockLimit,
     ) -> Result<Outcome, SendErrorKind> {
