@@ -50,15 +50,18 @@ impl Mapping {
         debug_assert_eq!(flags & libc::MAP_FIXED, 0);
         // SAFETY: no caller passes MAP_FIXED, so the new mapping touches no existing memory.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd, 0) };
-        match NonNull::new(base.cast()).filter(|_| base != libc::MAP_FAILED) {
-            Some(base) => Ok(Self {
-                base,
-                len,
-                before: 0,
-                after: 0,
-            }),
-            None => Err(io::Error::last_os_error()),
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
         }
+        let Some(base) = NonNull::new(base.cast()) else {
+            return Err(io::Error::last_os_error());
+        };
+        Ok(Self {
+            base,
+            len,
+            before: 0,
+            after: 0,
+        })
     }
 
     /// # Safety
@@ -70,12 +73,11 @@ impl Mapping {
         flags: libc::c_int,
         fd: RawFd,
     ) -> io::Result<NonNull<u8>> {
-        let failed = || io::Error::from_raw_os_error(libc::EINVAL);
-        let at = self
-            .range(part.start as u64, part.len() as u64)
-            .ok_or_else(failed)?;
-        // SAFETY: the part lies within this mapping (`range`), and by this function's contract it is not
-        // in use.
+        let Some(at) = self.range(part.start as u64, part.len() as u64) else {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        };
+        // SAFETY: the part lies within this mapping (`range`), and by this function's contract it
+        // is not in use.
         let done = unsafe {
             libc::mmap(
                 at.as_ptr().cast(),
@@ -94,7 +96,7 @@ impl Mapping {
 
     /// Maps `len` bytes of a file, `before` bytes from this address space's start.
     fn with_file(self, before: usize, fd: &File, len: usize) -> io::Result<Self> {
-        // SAFETY: every caller has just made the mapping, which it gives up here.
+        // SAFETY: every caller has just made the mapping, and moves it into this function.
         let base = unsafe { self.replace(before..before + len, libc::MAP_SHARED, fd.as_raw_fd()) }?;
         let space = ManuallyDrop::new(self);
         Ok(Self {
@@ -239,12 +241,13 @@ impl Mapping {
 
     pub(super) fn prefer_node(&self, node: u32) -> io::Result<()> {
         let mut nodes = [0 as libc::c_ulong; MAX_NODES / BITS];
-        let word = nodes
-            .get_mut(node as usize / BITS)
-            .ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
+        let Some(word) = nodes.get_mut(node as usize / BITS) else {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        };
         *word = 1 << (node as usize % BITS);
+        let start = self.base.as_ptr();
         // The kernel reads one bit less than this count.
-        let (start, bits) = (self.base.as_ptr(), MAX_NODES + 1);
+        let bits = MAX_NODES + 1;
         // SAFETY: the range is this mapping, and `nodes` has as many bits as the kernel reads.
         // Changes no byte.
         let done = unsafe {
@@ -265,9 +268,13 @@ impl Mapping {
     /// A part of each must be present: Linux 6.18 exposes the previous content of memory that is
     /// only reserved, on a tmpfs mounted with `huge=always`.
     pub(super) fn collapse(&self, range: Range<usize>, huge: usize) {
-        let (start, end) = (range.start.next_multiple_of(huge), range.end / huge * huge);
-        let len = end.saturating_sub(start);
-        let Some(first) = self.range(start as u64, len as u64).filter(|_| len > 0) else {
+        let start = range.start.next_multiple_of(huge);
+        let end = range.end / huge * huge;
+        if start >= end {
+            return;
+        }
+        let len = end - start;
+        let Some(first) = self.range(start as u64, len as u64) else {
             return;
         };
         // SAFETY: the pages lie within this mapping (`range`). Moving them changes no byte.
@@ -322,12 +329,20 @@ pub(crate) fn prefetch_for_writing<T>(address: *const T) {
     // SAFETY: a hint, which never faults and changes no memory, whatever the address.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        std::arch::asm!(
+            "prefetchw [{}]",
+            in(reg) address,
+            options(nostack, preserves_flags, readonly),
+        );
     }
     // SAFETY: the same.
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     unsafe {
-        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        std::arch::asm!(
+            "prfm pstl1keep, [{}]",
+            in(reg) address,
+            options(nostack, preserves_flags, readonly),
+        );
     }
     #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
     let _ = address;

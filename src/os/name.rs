@@ -105,7 +105,10 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
     };
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
-        files.extend(entry.map_err(failed)?.file_name().into_string().ok());
+        let file = entry.map_err(failed)?.file_name();
+        if let Ok(file) = file.into_string() {
+            files.push(file);
+        }
     }
     Ok(files)
 }
@@ -176,7 +179,10 @@ impl Name {
 
     /// Returns `true` if the name refers to this file.
     pub(crate) fn is_of(&self, inode: Inode) -> bool {
-        self.inode().is_ok_and(|found| found == inode)
+        match self.inode() {
+            Ok(found) => found == inode,
+            Err(_) => false,
+        }
     }
 
     /// Needs no heap.
@@ -210,29 +216,38 @@ impl Name {
     pub(crate) fn error(&self, call: &'static str, bytes: usize, source: io::Error) -> OsError {
         let advice = match source.raw_os_error() {
             Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) if call == LOCK_MEMORY => format!(
-                "; this process may lock {} bytes in all (ulimit -l), and has locked some already; unlock memory, or raise \
-                 the limit",
+                "; this process may lock {} bytes in all (ulimit -l), and has locked some \
+                 already; unlock memory, or raise the limit",
                 lock_limit()
             ),
-            Some(libc::ENOSPC) if call == "open" && free_inodes(self.directory()) == Some(0) => format!(
-                "; {} has no inodes left: remove files there, or enlarge their number (mount option nr_inodes)",
-                self.directory().display()
-            ),
+            Some(libc::ENOSPC) if call == "open" && free_inodes(self.directory()) == Some(0) => {
+                format!(
+                    "; {} has no inodes left: remove files there, or enlarge their number \
+                     (mount option nr_inodes)",
+                    self.directory().display()
+                )
+            }
             Some(libc::ENOSPC) => format!(
-                "; {} has {}; make room or enlarge it (in a container: docker run --shm-size, or a sized emptyDir \
-                 with medium Memory), or lower max_bytes",
+                "; {} has {}; make room or enlarge it (in a container: docker run --shm-size, \
+                 or a sized emptyDir with medium Memory), or lower max_bytes",
                 self.directory().display(),
                 free_space(self.directory())
             ),
-            Some(libc::ENOMEM) => "; the memory or mapping limit is reached (cgroup memory, ulimit -v, \
-                                   vm.max_map_count)"
-                .to_owned(),
-            Some(libc::EMFILE | libc::ENFILE) => "; the limit of open files is reached (ulimit -n)".to_owned(),
-            Some(libc::EACCES | libc::EPERM) => {
-                format!("; the object's mode or owner does not allow it ({})", self.mode_option())
+            Some(libc::ENOMEM) => {
+                "; the memory or mapping limit is reached (cgroup memory, ulimit -v, \
+                 vm.max_map_count)"
+                    .to_owned()
             }
+            Some(libc::EMFILE | libc::ENFILE) => {
+                "; the limit of open files is reached (ulimit -n)".to_owned()
+            }
+            Some(libc::EACCES | libc::EPERM) => format!(
+                "; the object's mode or owner does not allow it ({})",
+                self.mode_option()
+            ),
             Some(libc::EFBIG) if file_size_limit() != libc::RLIM_INFINITY => format!(
-                "; this process may make files of up to {} bytes (ulimit -f; LimitFSIZE of systemd); raise the limit",
+                "; this process may make files of up to {} bytes (ulimit -f; LimitFSIZE of \
+                 systemd); raise the limit",
                 file_size_limit()
             ),
             Some(libc::EINTR) => format!("; signals interrupted it {EINTR_RETRIES} times in a row"),
@@ -331,5 +346,6 @@ impl Drop for Link {
 pub(crate) type Inode = (u64, u64);
 
 pub(crate) fn inode(file: &File) -> io::Result<Inode> {
-    file.metadata().map(|data| (data.dev(), data.ino()))
+    let metadata = file.metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
 }

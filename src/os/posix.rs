@@ -75,13 +75,14 @@ pub(crate) fn reserve_all(fd: &File, len: usize) -> io::Result<()> {
 /// it, continues in steps: tmpfs rolls back what an interrupted call has reserved.
 pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
     match fallocate(fd, start, len) {
-        Err(error) if error.raw_os_error() == Some(libc::EINTR) => {
-            (0..len).step_by(RESERVE_STEP).try_for_each(|done| {
-                retry(|| fallocate(fd, start + done, RESERVE_STEP.min(len - done)))
-            })
-        }
-        result => result,
+        Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+        result => return result,
     }
+    for done in (0..len).step_by(RESERVE_STEP) {
+        let step = RESERVE_STEP.min(len - done);
+        retry(|| fallocate(fd, start + done, step))?;
+    }
+    Ok(())
 }
 
 pub(crate) fn set_len(fd: &File, len: usize) -> io::Result<()> {
@@ -93,7 +94,8 @@ pub(crate) fn set_len(fd: &File, len: usize) -> io::Result<()> {
 
 /// Keeps the length.
 pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
-    let (start, len) = (offset(start)?, offset(len)?);
+    let start = offset(start)?;
+    let len = offset(len)?;
     retry(|| {
         // SAFETY: `fd` keeps the descriptor open.
         check(unsafe {
@@ -109,13 +111,15 @@ pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
 
 pub(crate) fn next_filled(fd: &File, start: usize) -> Option<Range<usize>> {
     let first = seek(fd, start, libc::SEEK_DATA)?;
-    Some(first..seek(fd, first, libc::SEEK_HOLE)?)
+    let end = seek(fd, first, libc::SEEK_HOLE)?;
+    Some(first..end)
 }
 
 fn seek(fd: &File, start: usize, whence: libc::c_int) -> Option<usize> {
     let start = offset(start).ok()?;
     // SAFETY: `fd` keeps the descriptor open.
-    usize::try_from(unsafe { libc::lseek(fd.as_raw_fd(), start, whence) }).ok()
+    let found = unsafe { libc::lseek(fd.as_raw_fd(), start, whence) };
+    usize::try_from(found).ok()
 }
 
 fn offset(bytes: usize) -> io::Result<libc::off_t> {
@@ -123,8 +127,10 @@ fn offset(bytes: usize) -> io::Result<libc::off_t> {
 }
 
 fn fallocate(fd: &File, start: usize, len: usize) -> io::Result<()> {
+    let start = offset(start)?;
+    let len = offset(len)?;
     // SAFETY: `fd` keeps the descriptor open.
-    match unsafe { libc::posix_fallocate(fd.as_raw_fd(), offset(start)?, offset(len)?) } {
+    match unsafe { libc::posix_fallocate(fd.as_raw_fd(), start, len) } {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
@@ -160,13 +166,17 @@ fn statvfs(directory: &Path) -> Option<libc::statvfs> {
 }
 
 pub(crate) fn free_bytes(directory: &Path) -> Option<u64> {
-    statvfs(directory).map(|stat| stat.f_bavail * stat.f_frsize)
+    let stat = statvfs(directory)?;
+    Some(stat.f_bavail * stat.f_frsize)
 }
 
 pub(crate) fn free_inodes(directory: &Path) -> Option<u64> {
-    statvfs(directory)
-        .filter(|stat| stat.f_files > 0)
-        .map(|stat| stat.f_favail)
+    let stat = statvfs(directory)?;
+    // Some file systems have no fixed number of inodes.
+    if stat.f_files == 0 {
+        return None;
+    }
+    Some(stat.f_favail)
 }
 
 pub(crate) fn free_space(directory: &Path) -> String {
@@ -220,10 +230,11 @@ pub(crate) fn check_file_size(len: usize) -> io::Result<()> {
 pub(crate) fn huge_page_size() -> Option<usize> {
     let text =
         std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").ok()?;
-    text.trim()
-        .parse()
-        .ok()
-        .filter(|size: &usize| size.is_power_of_two())
+    let size: usize = text.trim().parse().ok()?;
+    if !size.is_power_of_two() {
+        return None;
+    }
+    Some(size)
 }
 
 pub(crate) fn is_on_hugetlbfs(directory: &Path) -> bool {

@@ -63,8 +63,8 @@ impl Segment {
         byte: usize,
         map: impl FnOnce(&File, &Name, usize) -> Result<Mapping, OsError>,
     ) -> Result<Locked, OsError> {
-        let locks =
-            LockFile::open(|| create_new(&name)).map_err(|error| name.error("open", len, error))?;
+        let locks = LockFile::open(|| create_new(&name));
+        let locks = locks.map_err(|error| name.error("open", len, error))?;
         let link = Link::new(name, locks.file());
         let name = link.name();
         let failed = |call| move |error| name.error(call, len, error);
@@ -76,15 +76,13 @@ impl Segment {
         let to_map = name.open(libc::O_RDWR, 0).map_err(failed("open"))?;
         reserve_all(&to_map, len).map_err(failed("posix_fallocate"))?;
         let mapping = map(&to_map, name, len)?;
-        Ok(Locked::Made(
-            Self {
-                mapping,
-                file: None,
-                huge_page: None,
-                link,
-            },
-            locks,
-        ))
+        let segment = Self {
+            mapping,
+            file: None,
+            huge_page: None,
+            link,
+        };
+        Ok(Locked::Made(segment, locks))
     }
 
     /// `name` is for errors.
@@ -101,11 +99,14 @@ impl Segment {
         let name = link.name();
         let failed = |call| move |error| name.error(call, len, error);
         set_len(&file, len).map_err(failed("ftruncate"))?;
-        let huge_page = memory.huge_page.filter(|&huge| len >= huge);
-        let mapping = match huge_page {
+        let mut huge_page = None;
+        let mapping = match memory.huge_page {
             // A huge page requires the same alignment of address and offset.
-            Some(huge) => Mapping::aligned(&file, name, len, huge)?,
-            None => Mapping::of_owner(&file, name, len)?,
+            Some(huge) if len >= huge => {
+                huge_page = Some(huge);
+                Mapping::aligned(&file, name, len, huge)?
+            }
+            _ => Mapping::of_owner(&file, name, len)?,
         };
         // Before the first page: neither call moves existing pages.
         if let Some(node) = memory.numa_node {
@@ -127,11 +128,10 @@ impl Segment {
         let Some(file) = &self.file else {
             return Ok(());
         };
-        reserve(file, range.start, range.len()).map_err(|error| {
-            self.link
-                .name()
-                .error("posix_fallocate", range.len(), error)
-        })?;
+        if let Err(error) = reserve(file, range.start, range.len()) {
+            let name = self.link.name();
+            return Err(name.error("posix_fallocate", range.len(), error));
+        }
         self.mapping.populate(range.clone());
         self.collapse(range);
         Ok(())
@@ -152,9 +152,10 @@ impl Segment {
     /// stays (I4). The range must no longer be read: readers see zeros, or get a signal if /dev/shm
     /// is full. Returns `false` if the system refuses.
     pub(crate) fn discard(&self, range: Range<usize>) -> bool {
-        self.file
-            .as_ref()
-            .is_some_and(|file| punch(file, range.start, range.len()).is_ok())
+        let Some(file) = &self.file else {
+            return false;
+        };
+        punch(file, range.start, range.len()).is_ok()
     }
 
     pub(crate) fn free_bytes(&self) -> Option<u64> {
@@ -192,13 +193,9 @@ pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
 
 /// Returns the object's length.
 pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize, ObjectError> {
-    check_metadata(
-        &file
-            .metadata()
-            .map_err(|error| name.error("fstat", 0, error))?,
-        name,
-        uid,
-    )
+    let metadata = file.metadata();
+    let metadata = metadata.map_err(|error| name.error("fstat", 0, error))?;
+    check_metadata(&metadata, name, uid)
 }
 
 pub(crate) fn check_metadata(
@@ -279,21 +276,22 @@ impl Foreign {
                 reason: "it is empty",
             });
         }
-        Ok(Mapping::new(
-            &self.file,
-            &self.name,
-            len.min(self.len),
-            access,
-        )?)
+        let len = len.min(self.len);
+        Ok(Mapping::new(&self.file, &self.name, len, access)?)
     }
 
     /// Populates the parts that have memory, for reading; populating a hole would allocate memory.
     /// Returns their size, or 0 before Linux 5.14.
     pub(crate) fn fault_in(&self, mapping: &Mapping) -> usize {
-        let (len, mut at, mut present) = (mapping.len(), 0, 0);
-        // Memory may appear and disappear meanwhile, so each iteration advances.
-        while let Some(filled) = next_filled(&self.file, at).filter(|filled| filled.start < len) {
+        let len = mapping.len();
+        let mut at = 0;
+        let mut present = 0;
+        while let Some(filled) = next_filled(&self.file, at) {
+            if filled.start >= len {
+                break;
+            }
             let filled = filled.start..filled.end.min(len);
+            // Memory may appear and disappear meanwhile, so each iteration advances.
             at = filled.end.max(filled.start + page_size());
             if mapping.prefault_for_reading(filled.clone()) {
                 present += filled.len();
@@ -309,9 +307,9 @@ impl Foreign {
     pub(crate) fn open_for_locks(&self) -> Result<LockFile, ObjectError> {
         let failed = |call| move |error| self.name.error(call, self.len, error);
         let again = LockFile::open(|| self.name.open(libc::O_RDWR, 0)).map_err(failed("open"))?;
-        if inode(again.file()).map_err(failed("fstat"))?
-            != inode(&self.file).map_err(failed("fstat"))?
-        {
+        let found = inode(again.file()).map_err(failed("fstat"))?;
+        let expected = inode(&self.file).map_err(failed("fstat"))?;
+        if found != expected {
             let reason = "another object took its name while it was opened";
             return Err(ObjectError::Unusable {
                 object: self.name.path(),
