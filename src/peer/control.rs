@@ -182,7 +182,7 @@ impl PeerControl {
         }
         let record = self.record(descriptor.record)?;
         let (_views, grants) = record.leases(self.slot());
-        let (generation, place) = record.look();
+        let (generation, place) = record.snapshot();
         (grants > 0 && generation == descriptor.generation).then_some(place)
     }
 
@@ -398,7 +398,7 @@ mod lease {
             };
             match (origin, refused) {
                 (Origin::Lease, _) => control.refund(len),
-                (Origin::TakenUp, Refused::Lost) => control.refund(record.look().1.len),
+                (Origin::TakenUp, Refused::Lost) => control.refund(record.snapshot().1.len),
                 (Origin::TakenUp, _) => {}
             }
             match refused {
