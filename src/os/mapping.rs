@@ -64,6 +64,8 @@ impl Mapping {
         })
     }
 
+    /// Replaces a part of the mapping by another one, at the same address.
+    ///
     /// # Safety
     ///
     /// No reference or pointer to the part is used afterwards.
@@ -121,7 +123,8 @@ impl Mapping {
         Self::new(fd, name, len, Access::ReadWrite)
     }
 
-    /// Directly after one zeroed page of this process only.
+    /// Maps a file directly behind one zeroed page of this process only, for a robust list's
+    /// entries.
     pub(crate) fn behind_own_page(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         let page = page_size();
         let map = || {
@@ -172,12 +175,13 @@ impl Mapping {
         Self::map(len, libc::PROT_NONE, WITHOUT_MEMORY, -1)
     }
 
-    /// Zeroed memory of this process only, which the kernel keeps until it has walked the robust
-    /// lists.
+    /// Maps zeroed memory of this process only, which the kernel keeps until it has walked the
+    /// robust lists.
     pub(super) fn shared(len: usize) -> io::Result<Self> {
         Self::map(len, READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
     }
 
+    /// Maps zeroed memory of this process only, which takes no memory before it is written.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
         Self::map(len, READ_WRITE, WITHOUT_MEMORY, -1)
     }
@@ -186,7 +190,7 @@ impl Mapping {
         self.base
     }
 
-    /// Of the end, for an offset behind it.
+    /// Returns the address of a byte, or of the end for an offset beyond it.
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
         // SAFETY: inside the mapping, or one past its end.
         let byte = unsafe { self.base.as_ptr().add(offset.min(self.len)) };
@@ -197,7 +201,26 @@ impl Mapping {
         self.len
     }
 
-    /// `None` if the bytes are not within the mapping (I2).
+    /// Returns the address one page before `word`: that of its entry in the robust list. The
+    /// mapping is [behind an own page](Self::behind_own_page). Returns `None` if the word is not in
+    /// the first page, whose entries lie in the own page.
+    // The channels still compute this address themselves.
+    #[allow(dead_code)]
+    pub(crate) fn own_entry<T>(&self, word: &T) -> Option<NonNull<u8>> {
+        let page = page_size();
+        let address = ptr::addr_of!(*word) as usize;
+        let offset = address.checked_sub(self.base.as_ptr() as usize)?;
+        if self.before != page || offset >= page.min(self.len) {
+            return None;
+        }
+        // SAFETY: the mapped range begins `before`, which is one page, below the base.
+        let own_page = unsafe { self.base.as_ptr().sub(page) };
+        // SAFETY: the offset is less than a page.
+        NonNull::new(unsafe { own_page.add(offset) })
+    }
+
+    /// Returns the address of the first of some bytes; `None` if they are not all within the
+    /// mapping (I2).
     pub(crate) fn range(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;
         if end > self.len as u64 {
@@ -207,17 +230,19 @@ impl Mapping {
         NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
-    /// For writing, even while other threads write. `false` before Linux 5.14.
+    /// Faults pages in for writing, even while other threads write. Returns `false` before Linux
+    /// 5.14, or without memory.
     pub(crate) fn prefault(&self, pages: Range<usize>) -> bool {
         self.fault_in(pages, libc::MADV_POPULATE_WRITE)
     }
 
-    /// For reading. `false` before Linux 5.14, or without memory.
+    /// Faults pages in for reading. Returns `false` before Linux 5.14, or without memory.
     pub(super) fn prefault_for_reading(&self, pages: Range<usize>) -> bool {
         self.fault_in(pages, libc::MADV_POPULATE_READ)
     }
 
-    /// A page without memory is an error here and not a SIGBUS.
+    /// Returns `false` if a page has no memory, or if the kernel does not support `how`. Never
+    /// raises a SIGBUS.
     fn fault_in(&self, pages: Range<usize>, how: libc::c_int) -> bool {
         let Some(first) = self.range(pages.start as u64, pages.len() as u64) else {
             return false;
@@ -239,6 +264,7 @@ impl Mapping {
         })
     }
 
+    /// Takes pages from a NUMA node, as long as it has free memory.
     pub(super) fn prefer_node(&self, node: u32) -> io::Result<()> {
         let mut nodes = [0 as libc::c_ulong; MAX_NODES / BITS];
         let Some(word) = nodes.get_mut(node as usize / BITS) else {
@@ -281,7 +307,8 @@ impl Mapping {
         unsafe { libc::madvise(first.as_ptr().cast(), len, MADV_COLLAPSE) };
     }
 
-    /// For writing, on any kernel. The memory is reserved, and no other thread writes it.
+    /// Faults pages in for writing, on any kernel. The memory is reserved, and no other thread
+    /// writes it.
     pub(super) fn populate(&self, pages: Range<usize>) {
         if self.prefault(pages.clone()) {
             return;
@@ -308,6 +335,7 @@ impl Drop for Mapping {
     }
 }
 
+/// Returns `false` if this process may not lock so many more bytes into RAM.
 pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
     match Mapping::address_space(bytes)?.lock() {
         Err(error) => match error.raw_os_error() {
@@ -326,7 +354,7 @@ pub(crate) fn can_prefer_node(node: u32) -> io::Result<()> {
 /// Prefetches a cache line for writing: the later store does not wait for another core.
 #[inline]
 pub(crate) fn prefetch_for_writing<T>(address: *const T) {
-    // SAFETY: a hint, which never faults and changes no memory, whatever the address.
+    // SAFETY: a hint, which never faults and changes no memory, even for an invalid address.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
         std::arch::asm!(
@@ -346,4 +374,40 @@ pub(crate) fn prefetch_for_writing<T>(address: *const T) {
     }
     #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
     let _ = address;
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::os::posix::effective_uid;
+    use crate::os::segment::{Foreign, Memory, Segment};
+
+    #[test]
+    fn own_entry_precedes_word() {
+        let page = page_size();
+        let name = Name::new(&format!("shm_pool-unit.{}.entry", std::process::id()));
+        let _segment = Segment::create(name.clone(), 2 * page, 0o600, Memory::default()).unwrap();
+        let foreign = Foreign::open(name, Access::ReadWrite, effective_uid()).unwrap();
+        let mapping = foreign.map_behind_own_page().unwrap();
+        let word = |offset: usize| {
+            let byte = mapping.range(offset as u64, 1).unwrap();
+            // SAFETY: within the mapping (`range`), which no code writes.
+            unsafe { byte.as_ref() }
+        };
+        for offset in [0, 64, page - 8] {
+            let entry = mapping.own_entry(word(offset)).unwrap();
+            assert_eq!(
+                entry.as_ptr() as usize + page,
+                ptr::addr_of!(*word(offset)) as usize
+            );
+            // SAFETY: a byte of the own page, which no other code knows.
+            assert_eq!(unsafe { entry.as_ptr().read() }, 0);
+        }
+        assert_eq!(mapping.own_entry(word(page)), None);
+        assert_eq!(mapping.own_entry(&0), None, "not in the mapping");
+        let without = foreign.map(Access::ReadWrite).unwrap();
+        // SAFETY: within the mapping.
+        let first = unsafe { without.base().as_ref() };
+        assert_eq!(without.own_entry(first), None, "no own page");
+    }
 }

@@ -21,15 +21,17 @@ pub(crate) const DIRECTORY: &str = "/dev/shm";
 
 pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
 
-/// Of the parts of a name that users choose. A file name has up to two, and some 40 other bytes, of
-/// 255.
+/// The most bytes of a part of a name that users choose. A file name has up to two such parts and
+/// some 40 other bytes, of 255 that are possible.
 pub(crate) const MAX_PART: usize = 64;
 
+/// Returns `true` if users may choose this as a part of a name.
 pub(crate) fn is_part(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..=MAX_PART).contains(&text.len()) && text.bytes().all(allowed)
 }
 
+/// The objects in a directory that have the same prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Namespace {
     directory: Arc<Path>,
@@ -37,7 +39,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Does not access the file system.
+    /// Checks the directory's path and the prefix. Does not access the file system.
     pub(crate) fn new(directory: &Path, prefix: &str) -> Result<Self, BuildError> {
         let unfit = |reason| {
             Err(BuildError::Directory {
@@ -92,7 +94,8 @@ impl Namespace {
     }
 }
 
-/// Names of objects are valid UTF-8; others are skipped.
+/// Returns the names of the files in a directory. Skips those that are not valid UTF-8, as no name
+/// of an object is.
 pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
     let failed = |error| {
         OsError::new(
@@ -116,6 +119,7 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
 /// Open flags: closed on `exec`, no symbolic links, and no blocking if the file is a pipe.
 const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
+/// The path of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name(CString);
 
@@ -131,7 +135,7 @@ impl Name {
         Self(CString::new(path.into_os_string().into_vec()).unwrap_or_default())
     }
 
-    /// Of an object that another part of the program has created.
+    /// Makes a name of the path of an object that another part of the program has created.
     pub(crate) fn of_path(path: &Path) -> Self {
         Self(CString::new(path.as_os_str().as_bytes()).unwrap_or_default())
     }
@@ -144,7 +148,7 @@ impl Name {
         Path::new(OsStr::from_bytes(self.0.as_bytes()))
     }
 
-    /// Also `true` if the system cannot tell.
+    /// Returns `true` if the object exists, or if the system cannot tell.
     pub(crate) fn exists(&self) -> bool {
         self.as_path().try_exists().unwrap_or(true)
     }
@@ -163,6 +167,7 @@ impl Name {
         self.as_path().parent().unwrap_or(Path::new(DIRECTORY))
     }
 
+    /// Returns the namespace that the object is in.
     pub(crate) fn namespace(&self) -> Namespace {
         let file = self
             .as_path()
@@ -213,6 +218,7 @@ impl Name {
         }
     }
 
+    /// Makes an error of a failed call, with advice for this object.
     pub(crate) fn error(&self, call: &'static str, bytes: usize, source: io::Error) -> OsError {
         let advice = match source.raw_os_error() {
             Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) if call == LOCK_MEMORY => format!(
@@ -283,6 +289,7 @@ impl Link {
         }
     }
 
+    /// Makes a link to an object that this process does not unlink.
     pub(crate) fn of_others(name: Name) -> Self {
         Self {
             name,
@@ -292,7 +299,7 @@ impl Link {
         }
     }
 
-    /// Leaves the name to whichever process removes the object.
+    /// Leaves the name to the process that removes the object.
     pub(crate) fn keep(&self) {
         // Relaxed: its user excludes a concurrent drop.
         self.is_ours.store(false, Ordering::Relaxed);
@@ -324,6 +331,7 @@ impl Link {
         Ok(())
     }
 
+    /// Returns `true` if the name still refers to the file that this process created.
     fn may_change(&self) -> bool {
         if !self.is_ours() || self.fork_epoch != fork::epoch() {
             return false;

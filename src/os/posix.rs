@@ -14,7 +14,7 @@ use std::thread::{self, ThreadId};
 
 pub(crate) const EINTR_RETRIES: usize = 64;
 
-/// Per call, once a signal has interrupted a reservation.
+/// Bytes that one call reserves, once a signal has interrupted a reservation.
 const RESERVE_STEP: usize = 4 << 20;
 
 /// Divides the page size of every Linux machine, in bytes.
@@ -55,12 +55,12 @@ pub(crate) fn is_object_mode(mode: u32) -> bool {
     mode & !0o666 == 0 && mode & 0o600 == 0o600
 }
 
-/// Whether `mode` lets more users write than the owner.
+/// Returns `true` if `mode` lets other users write than the owner.
 pub(crate) fn admits_others(mode: u32) -> bool {
     mode & 0o022 != 0
 }
 
-/// At least one page. `None` on overflow.
+/// Rounds a length up to whole pages, at least one. Returns `None` on overflow.
 pub(crate) fn round_to_pages(len: usize) -> Option<usize> {
     let page = page_size();
     Some(len.max(1).checked_add(page - 1)? / page * page)
@@ -71,8 +71,8 @@ pub(crate) fn reserve_all(fd: &File, len: usize) -> io::Result<()> {
     reserve(fd, 0, len)
 }
 
-/// Makes a single call, so that a request that cannot fit takes no memory. If a signal interrupts
-/// it, continues in steps: tmpfs rolls back what an interrupted call has reserved.
+/// Reserves memory by a single call, so that a request that cannot fit takes none. If a signal
+/// interrupts the call, continues in steps: tmpfs rolls back what an interrupted call has reserved.
 pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
     match fallocate(fd, start, len) {
         Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
@@ -92,7 +92,7 @@ pub(crate) fn set_len(fd: &File, len: usize) -> io::Result<()> {
     retry(|| check(unsafe { libc::ftruncate(fd.as_raw_fd(), len) }))
 }
 
-/// Keeps the length.
+/// Releases the memory of a range. The length of the file stays.
 pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
     let start = offset(start)?;
     let len = offset(len)?;
@@ -109,6 +109,7 @@ pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
     })
 }
 
+/// Returns the next range with memory at or after `start`.
 pub(crate) fn next_filled(fd: &File, start: usize) -> Option<Range<usize>> {
     let first = seek(fd, start, libc::SEEK_DATA)?;
     let end = seek(fd, first, libc::SEEK_HOLE)?;
@@ -136,6 +137,7 @@ fn fallocate(fd: &File, start: usize, len: usize) -> io::Result<()> {
     }
 }
 
+/// Returns the error of a call that has returned -1.
 pub(crate) fn check(result: i32) -> io::Result<()> {
     if result == -1 {
         return Err(io::Error::last_os_error());
@@ -143,7 +145,7 @@ pub(crate) fn check(result: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// A bounded number of times.
+/// Repeats a call that a signal has interrupted, a bounded number of times.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..EINTR_RETRIES {
         match call() {
@@ -170,9 +172,9 @@ pub(crate) fn free_bytes(directory: &Path) -> Option<u64> {
     Some(stat.f_bavail * stat.f_frsize)
 }
 
+/// Returns `None` if the number is unknown, or not limited.
 pub(crate) fn free_inodes(directory: &Path) -> Option<u64> {
     let stat = statvfs(directory)?;
-    // Some file systems have no fixed number of inodes.
     if stat.f_files == 0 {
         return None;
     }
@@ -190,7 +192,8 @@ pub(crate) fn free_space(directory: &Path) -> String {
     }
 }
 
-/// A check before operations in which the standard library would abort.
+/// Returns `true` if so much heap is free. To be checked before operations in which the standard
+/// library would abort.
 pub(crate) fn has_heap(bytes: usize) -> bool {
     let mut heap = Vec::<u8>::new();
     let has_heap = heap.try_reserve_exact(bytes).is_ok();

@@ -28,7 +28,8 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 /// The kernel's `ROBUST_LIST_LIMIT`.
 pub(crate) const MAX_BELLS: usize = 2048;
 
-/// If the program's thread-local variables leave too little of it, the thread gets the default.
+/// The keeper's stack in bytes. If the program's thread-local variables leave too little of it, the
+/// thread gets a stack of the default size.
 const STACK: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -55,7 +56,8 @@ struct Head {
     pending: *mut ListEntry,
 }
 
-/// Never unmapped: the kernel reads it when the process ends.
+/// The list, and the state of the thread that holds it. Never unmapped: the kernel reads it when
+/// the process ends.
 #[repr(C)]
 struct Keeper {
     head: Head,
@@ -94,7 +96,7 @@ impl KeeperState {
     }
 }
 
-/// Of this process, or of the ancestor that it was forked from.
+/// The keeper of this process, or of the ancestor that it was forked from.
 static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
 
 impl Keeper {
@@ -164,7 +166,8 @@ impl Keeper {
         Ok(thread)
     }
 
-    /// Uses libc: the standard library aborts if it cannot allocate a second stack for signals.
+    /// Starts the thread. Uses libc: the standard library aborts if it cannot allocate a second
+    /// stack for signals.
     fn start(&'static self, stack: Option<usize>) -> Result<u32, Failed> {
         self.has_begun.store(0, Ordering::Relaxed);
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
@@ -257,17 +260,19 @@ fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
+/// The distance in bytes from each entry to its futex word.
 pub(crate) fn distance() -> usize {
     page_size()
 }
 
+/// A number of entries that are reserved in the list.
 pub(crate) struct Places {
     keeper: &'static Keeper,
     count: usize,
 }
 
 impl Places {
-    /// Fails with `ENOSPC` if there are too few.
+    /// Reserves `count` entries. Fails with `ENOSPC` if there are too few.
     pub(crate) fn take(count: usize) -> Result<Self, Failed> {
         let keeper = Keeper::get()?;
         let mut state = keeper.state.lock();
@@ -287,6 +292,7 @@ impl Drop for Places {
     }
 }
 
+/// An entry in the list, which leaves it on drop.
 pub(crate) struct Listed {
     entry: NonNull<ListEntry>,
     keeper: &'static Keeper,

@@ -17,8 +17,9 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
-/// Unlinked on drop (I7), unless it is [kept](Self::keep) for its readers. The order of the fields
-/// matters: mapping and file are closed before that.
+/// A mapped object that this process has created. It is unlinked on drop (I7), unless it is
+/// [kept](Self::keep) for its readers. The order of the fields matters: the mapping and the file
+/// are closed before that.
 pub(crate) struct Segment {
     mapping: Mapping,
     file: Option<Arc<File>>,
@@ -29,9 +30,9 @@ pub(crate) struct Segment {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Memory {
     pub(crate) is_locked: bool,
-    /// In huge pages of that many bytes, where they fit and the kernel has them.
+    /// Uses huge pages of that many bytes, where they fit and the kernel has them.
     pub(crate) huge_page: Option<usize>,
-    /// From this NUMA node, as long as it has free memory.
+    /// Takes memory from this NUMA node, as long as it has some free.
     pub(crate) numa_node: Option<u32>,
 }
 
@@ -42,7 +43,7 @@ pub(crate) enum Locked {
 }
 
 impl Segment {
-    /// Without memory yet: [reserve](Self::reserve) a range before using it.
+    /// Creates a segment without memory: [reserve](Self::reserve) a range before using it.
     pub(crate) fn create(
         name: Name,
         len: usize,
@@ -55,7 +56,7 @@ impl Segment {
         Self::sparse(Arc::new(file), link, len, memory)
     }
 
-    /// Locks a `byte` first, reserves memory, and maps the object with `map`.
+    /// Creates an object. Locks a `byte` of it first, then reserves memory, and maps it with `map`.
     pub(crate) fn create_locked(
         name: Name,
         len: usize,
@@ -85,7 +86,8 @@ impl Segment {
         Ok(Locked::Made(segment, locks))
     }
 
-    /// `name` is for errors.
+    /// Makes a segment of a file that another part of the program has created. `name` is for
+    /// errors.
     pub(crate) fn of_file(
         file: Arc<File>,
         name: Name,
@@ -123,7 +125,8 @@ impl Segment {
         })
     }
 
-    /// In whole pages. No other thread or process may write the range concurrently.
+    /// Reserves memory for whole pages, and faults them in. No other thread or process may write
+    /// the range concurrently.
     pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
         let Some(file) = &self.file else {
             return Ok(());
@@ -141,7 +144,8 @@ impl Segment {
         self.huge_page
     }
 
-    /// The range is reserved, and a part of each huge page is present.
+    /// Collapses a range into huge pages, if the segment has any. The range is reserved, and a part
+    /// of each huge page is present.
     pub(crate) fn collapse(&self, range: Range<usize>) {
         if let Some(huge) = self.huge_page {
             self.mapping.collapse(range, huge);
@@ -167,7 +171,7 @@ impl Segment {
         self.link.keep();
     }
 
-    /// To be dropped in this order.
+    /// Returns the parts, which must be dropped in this order.
     pub(crate) fn into_parts(self) -> (Mapping, Link) {
         (self.mapping, self.link)
     }
@@ -186,12 +190,13 @@ pub(crate) fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// No other process unlinks the name while the caller holds its lock.
+/// Returns `true` if the file still has a name. No other process unlinks it while the caller holds
+/// its lock.
 pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.nlink() > 0)
 }
 
-/// Returns the object's length.
+/// Returns the object's length, if it is a regular file of this user.
 pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize, ObjectError> {
     let metadata = file.metadata();
     let metadata = metadata.map_err(|error| name.error("fstat", 0, error))?;
@@ -245,6 +250,7 @@ impl From<OsError> for ObjectError {
     }
 }
 
+/// An object that another process has created.
 pub(crate) struct Foreign {
     name: Name,
     file: File,
@@ -269,6 +275,7 @@ impl Foreign {
         self.map_first(self.len, access)
     }
 
+    /// Maps the first `len` bytes, or all if there are fewer.
     pub(crate) fn map_first(&self, len: usize, access: Access) -> Result<Mapping, ObjectError> {
         if self.len == 0 {
             return Err(ObjectError::Unusable {
@@ -304,6 +311,7 @@ impl Foreign {
         Mapping::behind_own_page(&self.file, &self.name, self.len)
     }
 
+    /// Opens the object once more, as a file that is never mapped.
     pub(crate) fn open_for_locks(&self) -> Result<LockFile, ObjectError> {
         let failed = |call| move |error| self.name.error(call, self.len, error);
         let again = LockFile::open(|| self.name.open(libc::O_RDWR, 0)).map_err(failed("open"))?;

@@ -49,7 +49,11 @@ mod models;
 /// let mut receiver = Receiver::open(&Client::new(), &name)?;
 /// let mut ready = WakeFd::new()?;
 /// # sender.send_bytes(b"a sample")?;
-/// let mut events = [libc::pollfd { fd: ready.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+/// let mut events = [libc::pollfd {
+///     fd: ready.as_fd().as_raw_fd(),
+///     events: libc::POLLIN,
+///     revents: 0,
+/// }];
 /// // In the loop, with other descriptors and a timeout:
 /// unsafe { libc::poll(events.as_mut_ptr(), 1, -1) };
 /// while let Poll::Ready(message) = ready.poll(|context| receiver.poll_recv(context)) {

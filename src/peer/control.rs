@@ -25,7 +25,8 @@ use std::{io, thread};
 /// How long to wait for a slot that the owner is clearing: 0.7 s for a million records.
 const CLEARING_LIMIT: Duration = Duration::from_secs(1);
 
-/// On drop, releases the slot, and removes a dead owner's objects if no other reader is left.
+/// A connection to a provider. On drop, releases the slot, and removes a dead owner's objects if no
+/// other reader is left.
 pub(crate) struct PeerControl {
     view: View,
     names: Namespace,
@@ -141,7 +142,8 @@ impl PeerControl {
         usize::from(self.id.slot)
     }
 
-    /// If the process has closed the descriptor with the lock, another peer may have the slot.
+    /// Returns `true` if the slot is still this peer's. If the process has closed the descriptor
+    /// with the lock, another peer may have it.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
         self.view.header().epochs[self.slot()].is_of(self.id.epoch)
@@ -308,7 +310,8 @@ fn used(view: &View) -> u32 {
     high_water.min(view.record_count())
 }
 
-/// Waits for a slot that the owner, which may be stopped, is clearing.
+/// Locks a free slot. Waits for one that the owner is clearing, for a limited time: the owner may
+/// be stopped.
 fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
     let begin = Instant::now();
     loop {
@@ -343,7 +346,7 @@ impl Drop for PeerControl {
 
 pub(crate) use lease::Lease;
 
-/// Only `Lease::take` makes a lease, so that each one is released once.
+/// A module, so that only `Lease::take` makes a lease, and each one is released once.
 mod lease {
     #![forbid(unsafe_code)]
 
@@ -456,15 +459,15 @@ mod lease {
     }
 }
 
-/// There are few, so lookup is a linear search.
+/// The providers that a client is connected to. There are few, so lookup is a linear search.
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) entries: Vec<ProviderEntry>,
 }
 
-/// Indexed as in the control object's table.
 pub(crate) struct ProviderEntry {
     pub(crate) remote: Arc<Remote>,
+    /// Indexed as in the control object's table.
     segments: Vec<Option<Arc<Cached>>>,
 }
 
@@ -473,7 +476,7 @@ pub(crate) struct Remote {
     table: Weak<RwLock<Table>>,
 }
 
-/// Keeps the connection alive, through which views release their leases.
+/// A mapped segment. Keeps the connection alive, through which views release their leases.
 pub(crate) struct Cached {
     mapping: Mapping,
     serial: u64,
@@ -546,8 +549,8 @@ impl Table {
     }
 
     /// Inserts a segment, unless another thread has mapped it already. Returns the segment that is
-    /// in the table then, and destroyed ones that are no longer in it. The caller drops those without
-    /// the table's lock: unmapping is a system call.
+    /// in the table then, and destroyed ones that are no longer in it. The caller drops those
+    /// without the table's lock: unmapping is a system call.
     pub(crate) fn insert(&mut self, cached: Arc<Cached>) -> (Arc<Cached>, Vec<Arc<Cached>>) {
         let Some(entry) = self.entry_of(&cached.remote) else {
             return (cached, Vec::new());

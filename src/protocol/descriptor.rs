@@ -135,7 +135,8 @@ pub enum DescriptorError {
     },
 }
 
-/// Only the last fold can miss damage in one place, with a probability of 1 in 65,536.
+/// Only the last line, which folds the bits, can miss damage in one place, with a probability of 1
+/// in 65,536.
 fn checksum(words: [u64; 4]) -> u16 {
     let mut mixed = 0u64;
     for word in words {

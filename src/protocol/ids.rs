@@ -131,8 +131,8 @@ pub(crate) fn segment_name(names: &Namespace, provider: ProviderId, serial: u64)
     names.file(&Object::Segment(provider, serial).file(names.prefix()))
 }
 
-/// The name of a connection: of a publisher's receiver, or of a channel that has ended and is still
-/// being read.
+/// Returns the name of a connection: that of a publisher's receiver, or that of a channel that has
+/// ended and is still being read.
 pub(crate) fn connection_name(names: &Namespace, channel: &str, id: u64) -> Name {
     names.file(&Object::Branch(channel, id).file(names.prefix()))
 }

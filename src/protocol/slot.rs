@@ -64,7 +64,7 @@ pub(crate) const UNDER_WAY: u32 = 16;
 
 pub(crate) const MAX_UNDER_WAY: u64 = (1 << UNDER_WAY) - 1;
 
-/// Any peer can write it.
+/// The epoch of a slot in the control object, which any peer can write.
 #[repr(transparent)]
 pub(crate) struct Epoch(pub(crate) AtomicU64);
 
@@ -119,6 +119,7 @@ impl Epoch {
         Some(epoch & !REFUSED)
     }
 
+    /// Revokes a grant that the slot's peer has put back, if the owner has refused the peer.
     pub(crate) fn take_back_if_refused(&self, epoch: u64, record: &Record, slot: usize) {
         fence(Ordering::SeqCst); // partner: the fence in `GrantGate::refuse`
         if self.0.load(Ordering::Relaxed) == epoch + REFUSED {
