@@ -418,7 +418,7 @@ impl Leases {
             if holders == 0 {
                 continue;
             }
-            let (generation, place) = record.look();
+            let (generation, place) = record.snapshot();
             // Longer than any message: damaged, or being changed.
             let len = if place.len <= MAX_LEN as u64 {
                 place.len

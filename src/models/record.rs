@@ -59,7 +59,7 @@ fn attach_against_recycle(slots: &'static [usize], preemptions: Option<usize>) {
             })
             .collect();
         let mut generation = 2;
-        // Twice: the second try finds the record already closed, and R4 alone decides.
+        // Twice: the second try finds the record already closed, and U4 alone decides.
         if chunk.record.recycle(&mut generation) || chunk.record.recycle(&mut generation) {
             write(&chunk, 4);
             chunk.record.publish(4, PLACE);
@@ -170,7 +170,7 @@ fn duplicate_granted_descriptor() {
         if chunk.record.recycle(&mut generation) {
             write(&chunk, 4);
             chunk.record.publish(4, PLACE);
-            // Another thread of the owner, which has not passed R3, sends it.
+            // Another thread of the owner, which has not passed U3, sends it.
             let sent = chunk.clone();
             thread::spawn(move || sent.record.grant(5).unwrap())
                 .join()

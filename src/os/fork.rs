@@ -4,8 +4,8 @@
 //! *epoch* in which it was created, and a fork increments it in the child. Checking it costs one
 //! relaxed load.
 //!
-//! On the warm path, one comparison of *tokens* tells whether the same thread of the same process acts
-//! again. Never compare tokens of two processes that are alive.
+//! On the warm path, one comparison of *tokens* tells whether the same thread of the same process
+//! acts again. Never compare tokens of two processes that are alive.
 //!
 //! Not detected: a child made by a raw `clone` system call, `_Fork` or `vfork`.
 
@@ -30,20 +30,29 @@ pub(crate) fn epoch() -> u64 {
     EPOCH.load(Ordering::Relaxed)
 }
 
-/// Identifies the calling thread among the living threads of its process: its thread pointer. Reading
-/// that costs one instruction even in a shared library, where a thread-local variable costs a call.
+/// Identifies the calling thread among the living threads of its process: its thread pointer.
+/// Reading that costs one instruction even in a shared library, where a thread-local variable costs
+/// a call.
 #[inline]
 pub(crate) fn this_thread() -> u64 {
     let pointer;
     // SAFETY: the ABI has the thread pointer at this address, and the instruction only reads it.
     #[cfg(target_arch = "x86_64")]
     unsafe {
-        std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(pure, readonly, nostack, preserves_flags))
+        std::arch::asm!(
+            "mov {}, fs:0",
+            out(reg) pointer,
+            options(pure, readonly, nostack, preserves_flags),
+        )
     };
     // SAFETY: the ABI has the thread pointer in this register, and the instruction only reads it.
     #[cfg(target_arch = "aarch64")]
     unsafe {
-        std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(pure, nomem, nostack, preserves_flags))
+        std::arch::asm!(
+            "mrs {}, tpidr_el0",
+            out(reg) pointer,
+            options(pure, nomem, nostack, preserves_flags),
+        )
     };
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     {
@@ -75,15 +84,12 @@ pub(crate) fn recorded_token() -> u64 {
 /// Runs in the child right after a fork.
 pub(super) fn enter_child() {
     let epoch = EPOCH.fetch_add(1, Ordering::Relaxed) + 1;
-    let fits = epoch < u64::MAX >> ADDRESS_BITS;
-    ANCESTRY.store(
-        if fits {
-            epoch << ADDRESS_BITS
-        } else {
-            u64::MAX
-        },
-        Ordering::Relaxed,
-    );
+    let ancestry = if epoch < u64::MAX >> ADDRESS_BITS {
+        epoch << ADDRESS_BITS
+    } else {
+        u64::MAX
+    };
+    ANCESTRY.store(ancestry, Ordering::Relaxed);
 }
 
 struct Made<T> {
@@ -108,7 +114,10 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
     fn of_this_process(made: *mut Made<T>) -> Option<&'static T> {
         // SAFETY: null, or leaked by `get`.
         let made = unsafe { made.as_ref() }?;
-        (made.fork_epoch == epoch()).then_some(&made.value)
+        if made.fork_epoch != epoch() {
+            return None;
+        }
+        Some(&made.value)
     }
 
     pub(crate) fn get(&self) -> &'static T {

@@ -52,7 +52,8 @@ impl Deadline {
     pub(crate) fn after(timeout: Duration) -> Option<Self> {
         let now = now();
         let nanos = now.tv_nsec + libc::c_long::from(timeout.subsec_nanos() as i32);
-        let (carry, tv_nsec) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+        let carry = nanos / 1_000_000_000;
+        let tv_nsec = nanos % 1_000_000_000;
         let tv_sec = now
             .tv_sec
             .checked_add(timeout.as_secs().try_into().ok()?)?
@@ -64,8 +65,8 @@ impl Deadline {
 pub(crate) mod barrier {
     //! An asymmetric barrier (`man 2 membarrier`), for a path where a fence would cost too much.
     //!
-    //! Each side stores, calls [`light`] or [`heavy`], and then loads. At least one of the two loads
-    //! sees the other side's store.
+    //! Each side stores, calls [`light`] or [`heavy`], and then loads. At least one of the two
+    //! loads sees the other side's store.
     //!
     //! Where the kernel or a sandbox refuses `membarrier`, the light side's store may be delayed
     //! past its load. A thread that waits must therefore recheck its condition periodically.
@@ -166,7 +167,8 @@ mod real {
                 .as_ref()
                 .map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
             // Unlike `FUTEX_WAIT`, this operation takes an absolute deadline.
-            let (call, everybody) = (libc::FUTEX_WAIT_BITSET, libc::FUTEX_BITSET_MATCH_ANY);
+            let call = libc::FUTEX_WAIT_BITSET;
+            let everybody = libc::FUTEX_BITSET_MATCH_ANY;
             let word = self.0.as_ptr();
             let unused = ptr::null::<u32>();
             // SAFETY: the word lives as long as `self`; the deadline is null or valid.
@@ -279,9 +281,9 @@ mod real {
             if result == -1 && !is_awake(&io::Error::last_os_error()) {
                 // Without this, the caller would spin.
                 let until = Deadline::first(deadline, Deadline::after(REFUSED));
-                self.last
-                    .into_iter()
-                    .for_each(|(word, value)| word.sleep_while(value, until));
+                if let Some((word, value)) = self.last {
+                    word.sleep_while(value, until);
+                }
             }
         }
     }
@@ -307,7 +309,8 @@ mod real {
             YES => true,
             NO => false,
             _ => {
-                let (words, unused) = (ptr::null::<Waiter>(), ptr::null::<libc::timespec>());
+                let words = ptr::null::<Waiter>();
+                let unused = ptr::null::<libc::timespec>();
                 // SAFETY: without words, the kernel reads nothing and refuses the call.
                 unsafe { libc::syscall(WAITV, words, 0, 0, unused, libc::CLOCK_MONOTONIC) };
                 let can = !is_missing(&io::Error::last_os_error());

@@ -29,6 +29,9 @@ const REPORTS: u32 = libc::IN_CREATE
 /// The directory has another name or none.
 const GONE: u32 = libc::IN_MOVE_SELF | libc::IN_DELETE_SELF;
 
+/// After any of these, the reports are incomplete.
+const LOST: u32 = libc::IN_Q_OVERFLOW | libc::IN_IGNORED | libc::IN_UNMOUNT | GONE;
+
 /// Of 4 KiB, at a time: reports may come faster than they are read.
 const BUFFERS: usize = 16;
 
@@ -60,8 +63,8 @@ impl Inotify {
         Ok(watched)
     }
 
-    /// Passes each report to `each`: the directory and the file; or `None` if reports were lost or a
-    /// directory is no longer watched.
+    /// Passes each report to `each`: the directory and the file; or `None` if reports were lost or
+    /// a directory is no longer watched.
     pub(crate) fn read(&self, mut each: impl FnMut(Option<(Watched, &[u8])>)) {
         let mut buffer = [0; 4096];
         for _ in 0..BUFFERS {
@@ -73,17 +76,18 @@ impl Inotify {
                 let word = |at: usize| {
                     u32::from_ne_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]])
                 };
-                let is_lost = word(4)
-                    & (libc::IN_Q_OVERFLOW | libc::IN_IGNORED | libc::IN_UNMOUNT | GONE)
-                    != 0;
-                let (watched, end) = (word(0) as Watched, HEAD + word(12) as usize);
+                let watched = word(0) as Watched;
+                let events = word(4);
+                let end = HEAD + word(12) as usize;
                 let (report, next) = rest.split_at(end.min(rest.len()));
-                // The name is padded with zeros.
-                let name = report[HEAD..]
-                    .split(|&byte| byte == 0)
-                    .next()
-                    .unwrap_or_default();
-                each((!is_lost).then_some((watched, name)));
+                if events & LOST != 0 {
+                    each(None);
+                } else {
+                    // The name is padded with zeros.
+                    let mut parts = report[HEAD..].split(|&byte| byte == 0);
+                    let name = parts.next().unwrap_or_default();
+                    each(Some((watched, name)));
+                }
                 rest = next;
             }
         }
@@ -118,25 +122,28 @@ const UNPOLLED: Duration = Duration::from_millis(10);
 
 /// Sleeps until there is a report or a call, for at most `timeout`, rounded up to milliseconds.
 pub(crate) fn sleep(inotify: Option<&Inotify>, call: Option<&Call>, timeout: Duration) {
-    let entry = |file: Option<&File>| {
-        let fd = file.map_or(-1, AsRawFd::as_raw_fd); // -1 is ignored
-        libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        }
+    // The kernel ignores an entry whose descriptor is negative.
+    let unused = libc::pollfd {
+        fd: -1,
+        events: libc::POLLIN,
+        revents: 0,
     };
-    let mut entries = [
-        entry(inotify.map(|inotify| inotify.0.file())),
-        entry(call.map(|call| call.0.file())),
-    ];
+    let mut entries = [unused, unused];
+    if let Some(inotify) = inotify {
+        entries[0].fd = inotify.0.file().as_raw_fd();
+    }
+    if let Some(call) = call {
+        entries[1].fd = call.0.file().as_raw_fd();
+    }
     let millis = timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
     // SAFETY: the array has that many entries.
     let polled =
         check(unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, millis) });
-    // With a limit of less than two descriptors.
-    if polled.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
-        thread::sleep(timeout.min(UNPOLLED));
+    match polled {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+        // With a limit of less than two descriptors.
+        Err(_) => thread::sleep(timeout.min(UNPOLLED)),
     }
 }
 

@@ -50,17 +50,22 @@ impl Mapping {
         debug_assert_eq!(flags & libc::MAP_FIXED, 0);
         // SAFETY: no caller passes MAP_FIXED, so the new mapping touches no existing memory.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd, 0) };
-        match NonNull::new(base.cast()).filter(|_| base != libc::MAP_FAILED) {
-            Some(base) => Ok(Self {
-                base,
-                len,
-                before: 0,
-                after: 0,
-            }),
-            None => Err(io::Error::last_os_error()),
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
         }
+        let Some(base) = NonNull::new(base.cast()) else {
+            return Err(io::Error::last_os_error());
+        };
+        Ok(Self {
+            base,
+            len,
+            before: 0,
+            after: 0,
+        })
     }
 
+    /// Replaces a part of the mapping by another one, at the same address.
+    ///
     /// # Safety
     ///
     /// No reference or pointer to the part is used afterwards.
@@ -70,12 +75,11 @@ impl Mapping {
         flags: libc::c_int,
         fd: RawFd,
     ) -> io::Result<NonNull<u8>> {
-        let failed = || io::Error::from_raw_os_error(libc::EINVAL);
-        let at = self
-            .range(part.start as u64, part.len() as u64)
-            .ok_or_else(failed)?;
-        // SAFETY: the part lies within this mapping (`range`), and by this function's contract it is not
-        // in use.
+        let Some(at) = self.range(part.start as u64, part.len() as u64) else {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        };
+        // SAFETY: the part lies within this mapping (`range`), and by this function's contract it
+        // is not in use.
         let done = unsafe {
             libc::mmap(
                 at.as_ptr().cast(),
@@ -94,7 +98,7 @@ impl Mapping {
 
     /// Maps `len` bytes of a file, `before` bytes from this address space's start.
     fn with_file(self, before: usize, fd: &File, len: usize) -> io::Result<Self> {
-        // SAFETY: every caller has just made the mapping, which it gives up here.
+        // SAFETY: every caller has just made the mapping, and moves it into this function.
         let base = unsafe { self.replace(before..before + len, libc::MAP_SHARED, fd.as_raw_fd()) }?;
         let space = ManuallyDrop::new(self);
         Ok(Self {
@@ -119,7 +123,8 @@ impl Mapping {
         Self::new(fd, name, len, Access::ReadWrite)
     }
 
-    /// Directly after one zeroed page of this process only.
+    /// Maps a file directly behind one zeroed page of this process only, for a robust list's
+    /// entries.
     pub(crate) fn behind_own_page(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         let page = page_size();
         let map = || {
@@ -170,12 +175,13 @@ impl Mapping {
         Self::map(len, libc::PROT_NONE, WITHOUT_MEMORY, -1)
     }
 
-    /// Zeroed memory of this process only, which the kernel keeps until it has walked the robust
-    /// lists.
+    /// Maps zeroed memory of this process only, which the kernel keeps until it has walked the
+    /// robust lists.
     pub(super) fn shared(len: usize) -> io::Result<Self> {
         Self::map(len, READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
     }
 
+    /// Maps zeroed memory of this process only, which takes no memory before it is written.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
         Self::map(len, READ_WRITE, WITHOUT_MEMORY, -1)
     }
@@ -184,7 +190,7 @@ impl Mapping {
         self.base
     }
 
-    /// Of the end, for an offset behind it.
+    /// Returns the address of a byte, or of the end for an offset beyond it.
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
         // SAFETY: inside the mapping, or one past its end.
         let byte = unsafe { self.base.as_ptr().add(offset.min(self.len)) };
@@ -195,7 +201,26 @@ impl Mapping {
         self.len
     }
 
-    /// `None` if the bytes are not within the mapping (I2).
+    /// Returns the address one page before `word`: that of its entry in the robust list. The
+    /// mapping is [behind an own page](Self::behind_own_page). Returns `None` if the word is not in
+    /// the first page, whose entries lie in the own page.
+    // The channels still compute this address themselves.
+    #[allow(dead_code)]
+    pub(crate) fn own_entry<T>(&self, word: &T) -> Option<NonNull<u8>> {
+        let page = page_size();
+        let address = ptr::addr_of!(*word) as usize;
+        let offset = address.checked_sub(self.base.as_ptr() as usize)?;
+        if self.before != page || offset >= page.min(self.len) {
+            return None;
+        }
+        // SAFETY: the mapped range begins `before`, which is one page, below the base.
+        let own_page = unsafe { self.base.as_ptr().sub(page) };
+        // SAFETY: the offset is less than a page.
+        NonNull::new(unsafe { own_page.add(offset) })
+    }
+
+    /// Returns the address of the first of some bytes; `None` if they are not all within the
+    /// mapping (I2).
     pub(crate) fn range(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;
         if end > self.len as u64 {
@@ -205,17 +230,19 @@ impl Mapping {
         NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
-    /// For writing, even while other threads write. `false` before Linux 5.14.
+    /// Faults pages in for writing, even while other threads write. Returns `false` before Linux
+    /// 5.14, or without memory.
     pub(crate) fn prefault(&self, pages: Range<usize>) -> bool {
         self.fault_in(pages, libc::MADV_POPULATE_WRITE)
     }
 
-    /// For reading. `false` before Linux 5.14, or without memory.
+    /// Faults pages in for reading. Returns `false` before Linux 5.14, or without memory.
     pub(super) fn prefault_for_reading(&self, pages: Range<usize>) -> bool {
         self.fault_in(pages, libc::MADV_POPULATE_READ)
     }
 
-    /// A page without memory is an error here and not a SIGBUS.
+    /// Returns `false` if a page has no memory, or if the kernel does not support `how`. Never
+    /// raises a SIGBUS.
     fn fault_in(&self, pages: Range<usize>, how: libc::c_int) -> bool {
         let Some(first) = self.range(pages.start as u64, pages.len() as u64) else {
             return false;
@@ -237,14 +264,16 @@ impl Mapping {
         })
     }
 
+    /// Takes pages from a NUMA node, as long as it has free memory.
     pub(super) fn prefer_node(&self, node: u32) -> io::Result<()> {
         let mut nodes = [0 as libc::c_ulong; MAX_NODES / BITS];
-        let word = nodes
-            .get_mut(node as usize / BITS)
-            .ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
+        let Some(word) = nodes.get_mut(node as usize / BITS) else {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        };
         *word = 1 << (node as usize % BITS);
+        let start = self.base.as_ptr();
         // The kernel reads one bit less than this count.
-        let (start, bits) = (self.base.as_ptr(), MAX_NODES + 1);
+        let bits = MAX_NODES + 1;
         // SAFETY: the range is this mapping, and `nodes` has as many bits as the kernel reads.
         // Changes no byte.
         let done = unsafe {
@@ -265,16 +294,21 @@ impl Mapping {
     /// A part of each must be present: Linux 6.18 exposes the previous content of memory that is
     /// only reserved, on a tmpfs mounted with `huge=always`.
     pub(super) fn collapse(&self, range: Range<usize>, huge: usize) {
-        let (start, end) = (range.start.next_multiple_of(huge), range.end / huge * huge);
-        let len = end.saturating_sub(start);
-        let Some(first) = self.range(start as u64, len as u64).filter(|_| len > 0) else {
+        let start = range.start.next_multiple_of(huge);
+        let end = range.end / huge * huge;
+        if start >= end {
+            return;
+        }
+        let len = end - start;
+        let Some(first) = self.range(start as u64, len as u64) else {
             return;
         };
         // SAFETY: the pages lie within this mapping (`range`). Moving them changes no byte.
         unsafe { libc::madvise(first.as_ptr().cast(), len, MADV_COLLAPSE) };
     }
 
-    /// For writing, on any kernel. The memory is reserved, and no other thread writes it.
+    /// Faults pages in for writing, on any kernel. The memory is reserved, and no other thread
+    /// writes it.
     pub(super) fn populate(&self, pages: Range<usize>) {
         if self.prefault(pages.clone()) {
             return;
@@ -301,6 +335,7 @@ impl Drop for Mapping {
     }
 }
 
+/// Returns `false` if this process may not lock so many more bytes into RAM.
 pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
     match Mapping::address_space(bytes)?.lock() {
         Err(error) => match error.raw_os_error() {
@@ -319,16 +354,60 @@ pub(crate) fn can_prefer_node(node: u32) -> io::Result<()> {
 /// Prefetches a cache line for writing: the later store does not wait for another core.
 #[inline]
 pub(crate) fn prefetch_for_writing<T>(address: *const T) {
-    // SAFETY: a hint, which never faults and changes no memory, whatever the address.
+    // SAFETY: a hint, which never faults and changes no memory, even for an invalid address.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        std::arch::asm!(
+            "prefetchw [{}]",
+            in(reg) address,
+            options(nostack, preserves_flags, readonly),
+        );
     }
     // SAFETY: the same.
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     unsafe {
-        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        std::arch::asm!(
+            "prfm pstl1keep, [{}]",
+            in(reg) address,
+            options(nostack, preserves_flags, readonly),
+        );
     }
     #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
     let _ = address;
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::os::posix::effective_uid;
+    use crate::os::segment::{Foreign, Memory, Segment};
+
+    #[test]
+    fn own_entry_precedes_word() {
+        let page = page_size();
+        let name = Name::new(&format!("shm_pool-unit.{}.entry", std::process::id()));
+        let _segment = Segment::create(name.clone(), 2 * page, 0o600, Memory::default()).unwrap();
+        let foreign = Foreign::open(name, Access::ReadWrite, effective_uid()).unwrap();
+        let mapping = foreign.map_behind_own_page().unwrap();
+        let word = |offset: usize| {
+            let byte = mapping.range(offset as u64, 1).unwrap();
+            // SAFETY: within the mapping (`range`), which no code writes.
+            unsafe { byte.as_ref() }
+        };
+        for offset in [0, 64, page - 8] {
+            let entry = mapping.own_entry(word(offset)).unwrap();
+            assert_eq!(
+                entry.as_ptr() as usize + page,
+                ptr::addr_of!(*word(offset)) as usize
+            );
+            // SAFETY: a byte of the own page, which no other code knows.
+            assert_eq!(unsafe { entry.as_ptr().read() }, 0);
+        }
+        assert_eq!(mapping.own_entry(word(page)), None);
+        assert_eq!(mapping.own_entry(&0), None, "not in the mapping");
+        let without = foreign.map(Access::ReadWrite).unwrap();
+        // SAFETY: within the mapping.
+        let first = unsafe { without.base().as_ref() };
+        assert_eq!(without.own_entry(first), None, "no own page");
+    }
 }

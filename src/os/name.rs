@@ -21,15 +21,17 @@ pub(crate) const DIRECTORY: &str = "/dev/shm";
 
 pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
 
-/// Of the parts of a name that users choose. A file name has up to two, and some 40 other bytes, of
-/// 255.
+/// The most bytes of a part of a name that users choose. A file name has up to two such parts and
+/// some 40 other bytes, of 255 that are possible.
 pub(crate) const MAX_PART: usize = 64;
 
+/// Returns `true` if users may choose this as a part of a name.
 pub(crate) fn is_part(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..=MAX_PART).contains(&text.len()) && text.bytes().all(allowed)
 }
 
+/// The objects in a directory that have the same prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Namespace {
     directory: Arc<Path>,
@@ -37,7 +39,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Does not access the file system.
+    /// Checks the directory's path and the prefix. Does not access the file system.
     pub(crate) fn new(directory: &Path, prefix: &str) -> Result<Self, BuildError> {
         let unfit = |reason| {
             Err(BuildError::Directory {
@@ -92,7 +94,8 @@ impl Namespace {
     }
 }
 
-/// Names of objects are valid UTF-8; others are skipped.
+/// Returns the names of the files in a directory. Skips those that are not valid UTF-8, as no name
+/// of an object is.
 pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
     let failed = |error| {
         OsError::new(
@@ -105,7 +108,10 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
     };
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
-        files.extend(entry.map_err(failed)?.file_name().into_string().ok());
+        let file = entry.map_err(failed)?.file_name();
+        if let Ok(file) = file.into_string() {
+            files.push(file);
+        }
     }
     Ok(files)
 }
@@ -113,6 +119,7 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
 /// Open flags: closed on `exec`, no symbolic links, and no blocking if the file is a pipe.
 const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
+/// The path of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name(CString);
 
@@ -128,7 +135,7 @@ impl Name {
         Self(CString::new(path.into_os_string().into_vec()).unwrap_or_default())
     }
 
-    /// Of an object that another part of the program has created.
+    /// Makes a name of the path of an object that another part of the program has created.
     pub(crate) fn of_path(path: &Path) -> Self {
         Self(CString::new(path.as_os_str().as_bytes()).unwrap_or_default())
     }
@@ -141,7 +148,7 @@ impl Name {
         Path::new(OsStr::from_bytes(self.0.as_bytes()))
     }
 
-    /// Also `true` if the system cannot tell.
+    /// Returns `true` if the object exists, or if the system cannot tell.
     pub(crate) fn exists(&self) -> bool {
         self.as_path().try_exists().unwrap_or(true)
     }
@@ -160,6 +167,7 @@ impl Name {
         self.as_path().parent().unwrap_or(Path::new(DIRECTORY))
     }
 
+    /// Returns the namespace that the object is in.
     pub(crate) fn namespace(&self) -> Namespace {
         let file = self
             .as_path()
@@ -176,7 +184,10 @@ impl Name {
 
     /// Returns `true` if the name refers to this file.
     pub(crate) fn is_of(&self, inode: Inode) -> bool {
-        self.inode().is_ok_and(|found| found == inode)
+        match self.inode() {
+            Ok(found) => found == inode,
+            Err(_) => false,
+        }
     }
 
     /// Needs no heap.
@@ -207,32 +218,42 @@ impl Name {
         }
     }
 
+    /// Makes an error of a failed call, with advice for this object.
     pub(crate) fn error(&self, call: &'static str, bytes: usize, source: io::Error) -> OsError {
         let advice = match source.raw_os_error() {
             Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) if call == LOCK_MEMORY => format!(
-                "; this process may lock {} bytes in all (ulimit -l), and has locked some already; unlock memory, or raise \
-                 the limit",
+                "; this process may lock {} bytes in all (ulimit -l), and has locked some \
+                 already; unlock memory, or raise the limit",
                 lock_limit()
             ),
-            Some(libc::ENOSPC) if call == "open" && free_inodes(self.directory()) == Some(0) => format!(
-                "; {} has no inodes left: remove files there, or enlarge their number (mount option nr_inodes)",
-                self.directory().display()
-            ),
+            Some(libc::ENOSPC) if call == "open" && free_inodes(self.directory()) == Some(0) => {
+                format!(
+                    "; {} has no inodes left: remove files there, or enlarge their number \
+                     (mount option nr_inodes)",
+                    self.directory().display()
+                )
+            }
             Some(libc::ENOSPC) => format!(
-                "; {} has {}; make room or enlarge it (in a container: docker run --shm-size, or a sized emptyDir \
-                 with medium Memory), or lower max_bytes",
+                "; {} has {}; make room or enlarge it (in a container: docker run --shm-size, \
+                 or a sized emptyDir with medium Memory), or lower max_bytes",
                 self.directory().display(),
                 free_space(self.directory())
             ),
-            Some(libc::ENOMEM) => "; the memory or mapping limit is reached (cgroup memory, ulimit -v, \
-                                   vm.max_map_count)"
-                .to_owned(),
-            Some(libc::EMFILE | libc::ENFILE) => "; the limit of open files is reached (ulimit -n)".to_owned(),
-            Some(libc::EACCES | libc::EPERM) => {
-                format!("; the object's mode or owner does not allow it ({})", self.mode_option())
+            Some(libc::ENOMEM) => {
+                "; the memory or mapping limit is reached (cgroup memory, ulimit -v, \
+                 vm.max_map_count)"
+                    .to_owned()
             }
+            Some(libc::EMFILE | libc::ENFILE) => {
+                "; the limit of open files is reached (ulimit -n)".to_owned()
+            }
+            Some(libc::EACCES | libc::EPERM) => format!(
+                "; the object's mode or owner does not allow it ({})",
+                self.mode_option()
+            ),
             Some(libc::EFBIG) if file_size_limit() != libc::RLIM_INFINITY => format!(
-                "; this process may make files of up to {} bytes (ulimit -f; LimitFSIZE of systemd); raise the limit",
+                "; this process may make files of up to {} bytes (ulimit -f; LimitFSIZE of \
+                 systemd); raise the limit",
                 file_size_limit()
             ),
             Some(libc::EINTR) => format!("; signals interrupted it {EINTR_RETRIES} times in a row"),
@@ -268,6 +289,7 @@ impl Link {
         }
     }
 
+    /// Makes a link to an object that this process does not unlink.
     pub(crate) fn of_others(name: Name) -> Self {
         Self {
             name,
@@ -277,7 +299,7 @@ impl Link {
         }
     }
 
-    /// Leaves the name to whichever process removes the object.
+    /// Leaves the name to the process that removes the object.
     pub(crate) fn keep(&self) {
         // Relaxed: its user excludes a concurrent drop.
         self.is_ours.store(false, Ordering::Relaxed);
@@ -309,6 +331,7 @@ impl Link {
         Ok(())
     }
 
+    /// Returns `true` if the name still refers to the file that this process created.
     fn may_change(&self) -> bool {
         if !self.is_ours() || self.fork_epoch != fork::epoch() {
             return false;
@@ -331,5 +354,6 @@ impl Drop for Link {
 pub(crate) type Inode = (u64, u64);
 
 pub(crate) fn inode(file: &File) -> io::Result<Inode> {
-    file.metadata().map(|data| (data.dev(), data.ino()))
+    let metadata = file.metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
 }

@@ -14,7 +14,7 @@ use std::thread::{self, ThreadId};
 
 pub(crate) const EINTR_RETRIES: usize = 64;
 
-/// Per call, once a signal has interrupted a reservation.
+/// Bytes that one call reserves, once a signal has interrupted a reservation.
 const RESERVE_STEP: usize = 4 << 20;
 
 /// Divides the page size of every Linux machine, in bytes.
@@ -55,12 +55,12 @@ pub(crate) fn is_object_mode(mode: u32) -> bool {
     mode & !0o666 == 0 && mode & 0o600 == 0o600
 }
 
-/// Whether `mode` lets more users write than the owner.
+/// Returns `true` if `mode` lets other users write than the owner.
 pub(crate) fn admits_others(mode: u32) -> bool {
     mode & 0o022 != 0
 }
 
-/// At least one page. `None` on overflow.
+/// Rounds a length up to whole pages, at least one. Returns `None` on overflow.
 pub(crate) fn round_to_pages(len: usize) -> Option<usize> {
     let page = page_size();
     Some(len.max(1).checked_add(page - 1)? / page * page)
@@ -71,17 +71,18 @@ pub(crate) fn reserve_all(fd: &File, len: usize) -> io::Result<()> {
     reserve(fd, 0, len)
 }
 
-/// Makes a single call, so that a request that cannot fit takes no memory. If a signal interrupts
-/// it, continues in steps: tmpfs rolls back what an interrupted call has reserved.
+/// Reserves memory by a single call, so that a request that cannot fit takes none. If a signal
+/// interrupts the call, continues in steps: tmpfs rolls back what an interrupted call has reserved.
 pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
     match fallocate(fd, start, len) {
-        Err(error) if error.raw_os_error() == Some(libc::EINTR) => {
-            (0..len).step_by(RESERVE_STEP).try_for_each(|done| {
-                retry(|| fallocate(fd, start + done, RESERVE_STEP.min(len - done)))
-            })
-        }
-        result => result,
+        Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+        result => return result,
     }
+    for done in (0..len).step_by(RESERVE_STEP) {
+        let step = RESERVE_STEP.min(len - done);
+        retry(|| fallocate(fd, start + done, step))?;
+    }
+    Ok(())
 }
 
 pub(crate) fn set_len(fd: &File, len: usize) -> io::Result<()> {
@@ -91,9 +92,10 @@ pub(crate) fn set_len(fd: &File, len: usize) -> io::Result<()> {
     retry(|| check(unsafe { libc::ftruncate(fd.as_raw_fd(), len) }))
 }
 
-/// Keeps the length.
+/// Releases the memory of a range. The length of the file stays.
 pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
-    let (start, len) = (offset(start)?, offset(len)?);
+    let start = offset(start)?;
+    let len = offset(len)?;
     retry(|| {
         // SAFETY: `fd` keeps the descriptor open.
         check(unsafe {
@@ -107,15 +109,18 @@ pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
     })
 }
 
+/// Returns the next range with memory at or after `start`.
 pub(crate) fn next_filled(fd: &File, start: usize) -> Option<Range<usize>> {
     let first = seek(fd, start, libc::SEEK_DATA)?;
-    Some(first..seek(fd, first, libc::SEEK_HOLE)?)
+    let end = seek(fd, first, libc::SEEK_HOLE)?;
+    Some(first..end)
 }
 
 fn seek(fd: &File, start: usize, whence: libc::c_int) -> Option<usize> {
     let start = offset(start).ok()?;
     // SAFETY: `fd` keeps the descriptor open.
-    usize::try_from(unsafe { libc::lseek(fd.as_raw_fd(), start, whence) }).ok()
+    let found = unsafe { libc::lseek(fd.as_raw_fd(), start, whence) };
+    usize::try_from(found).ok()
 }
 
 fn offset(bytes: usize) -> io::Result<libc::off_t> {
@@ -123,13 +128,16 @@ fn offset(bytes: usize) -> io::Result<libc::off_t> {
 }
 
 fn fallocate(fd: &File, start: usize, len: usize) -> io::Result<()> {
+    let start = offset(start)?;
+    let len = offset(len)?;
     // SAFETY: `fd` keeps the descriptor open.
-    match unsafe { libc::posix_fallocate(fd.as_raw_fd(), offset(start)?, offset(len)?) } {
+    match unsafe { libc::posix_fallocate(fd.as_raw_fd(), start, len) } {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
 }
 
+/// Returns the error of a call that has returned -1.
 pub(crate) fn check(result: i32) -> io::Result<()> {
     if result == -1 {
         return Err(io::Error::last_os_error());
@@ -137,7 +145,7 @@ pub(crate) fn check(result: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// A bounded number of times.
+/// Repeats a call that a signal has interrupted, a bounded number of times.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..EINTR_RETRIES {
         match call() {
@@ -160,13 +168,17 @@ fn statvfs(directory: &Path) -> Option<libc::statvfs> {
 }
 
 pub(crate) fn free_bytes(directory: &Path) -> Option<u64> {
-    statvfs(directory).map(|stat| stat.f_bavail * stat.f_frsize)
+    let stat = statvfs(directory)?;
+    Some(stat.f_bavail * stat.f_frsize)
 }
 
+/// Returns `None` if the number is unknown, or not limited.
 pub(crate) fn free_inodes(directory: &Path) -> Option<u64> {
-    statvfs(directory)
-        .filter(|stat| stat.f_files > 0)
-        .map(|stat| stat.f_favail)
+    let stat = statvfs(directory)?;
+    if stat.f_files == 0 {
+        return None;
+    }
+    Some(stat.f_favail)
 }
 
 pub(crate) fn free_space(directory: &Path) -> String {
@@ -180,7 +192,8 @@ pub(crate) fn free_space(directory: &Path) -> String {
     }
 }
 
-/// A check before operations in which the standard library would abort.
+/// Returns `true` if so much heap is free. To be checked before operations in which the standard
+/// library would abort.
 pub(crate) fn has_heap(bytes: usize) -> bool {
     let mut heap = Vec::<u8>::new();
     let has_heap = heap.try_reserve_exact(bytes).is_ok();
@@ -220,10 +233,11 @@ pub(crate) fn check_file_size(len: usize) -> io::Result<()> {
 pub(crate) fn huge_page_size() -> Option<usize> {
     let text =
         std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").ok()?;
-    text.trim()
-        .parse()
-        .ok()
-        .filter(|size: &usize| size.is_power_of_two())
+    let size: usize = text.trim().parse().ok()?;
+    if !size.is_power_of_two() {
+        return None;
+    }
+    Some(size)
 }
 
 pub(crate) fn is_on_hugetlbfs(directory: &Path) -> bool {

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// In characters.
 const MAX_COMMAND: usize = 120;
@@ -58,41 +58,48 @@ impl Seen {
         }
         for entry in fs::read_dir("/proc")? {
             let entry = entry?;
-            let Some(id) = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok())
-            else {
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else {
                 continue;
             };
-            match this.look_at(id, &entry.path(), files) {
+            let Ok(id) = name.parse() else {
+                continue;
+            };
+            match this.scan(id, &entry.path(), files) {
+                Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => this.hidden += 1,
                 // The process has exited meanwhile, or is a kernel thread.
-                _ => {}
+                Err(_) => {}
             }
         }
         Ok(this)
     }
 
-    fn look_at(&mut self, id: u32, directory: &Path, files: &Wanted<'_>) -> io::Result<()> {
+    /// Scans one process, whose directory in /proc this is.
+    fn scan(&mut self, id: u32, directory: &Path, files: &Wanted<'_>) -> io::Result<()> {
         let mut has_any = false;
         // A path may not be valid UTF-8; the fields before it are.
-        for line in String::from_utf8_lossy(&fs::read(directory.join("maps"))?).lines() {
-            if let Some(inode) = mapped(line).filter(|inode| files.inodes.contains(inode)) {
+        let maps = fs::read(directory.join("maps"))?;
+        for line in String::from_utf8_lossy(&maps).lines() {
+            let Some(inode) = mapped(line) else {
+                continue;
+            };
+            if files.inodes.contains(&inode) {
                 has_any = true;
                 self.mappings.insert((inode, id));
             }
         }
         for entry in fs::read_dir(directory.join("fd"))? {
             let entry = entry?;
-            // The last component of the path is the same wherever the file system is mounted. Other
-            // files are skipped: their file system may not respond.
-            let has_name = |path: PathBuf| {
-                path.file_name()
-                    .and_then(OsStr::to_str)
-                    .is_some_and(files.is_name)
+            let Ok(path) = fs::read_link(entry.path()) else {
+                continue;
             };
-            if !fs::read_link(entry.path()).is_ok_and(has_name) {
+            // The last component of the path is the same wherever the file system is mounted.
+            let Some(name) = path.file_name().and_then(OsStr::to_str) else {
+                continue;
+            };
+            // Other files are skipped: their file system may not respond.
+            if !(files.is_name)(name) {
                 continue;
             }
             // Follows the link to the file, even if it was renamed.
@@ -100,12 +107,19 @@ impl Seen {
                 continue;
             };
             let inode = (metadata.dev(), metadata.ino());
-            if files.inodes.contains(&inode) {
-                has_any = true;
-                let info = fs::read_to_string(directory.join("fdinfo").join(entry.file_name()))
-                    .unwrap_or_default();
-                let locks = info.lines().filter_map(locked).map(|bytes| (bytes, id));
-                self.locks.entry(inode).or_default().extend(locks);
+            if !files.inodes.contains(&inode) {
+                continue;
+            }
+            has_any = true;
+            let locks = self.locks.entry(inode).or_default();
+            let info = directory.join("fdinfo").join(entry.file_name());
+            let Ok(info) = fs::read_to_string(info) else {
+                continue;
+            };
+            for line in info.lines() {
+                if let Some(bytes) = locked(line) {
+                    locks.push((bytes, id));
+                }
             }
         }
         if has_any {
@@ -127,9 +141,8 @@ impl Seen {
 
     /// Returns the process that holds the exclusive lock on a byte, if it is visible.
     pub(crate) fn holder(&self, file: Inode, byte: usize) -> Option<&Process> {
-        let (_, id) = self
-            .locks
-            .get(&file)?
+        let locks = self.locks.get(&file)?;
+        let (_, id) = locks
             .iter()
             .find(|(bytes, _)| bytes.contains(&(byte as u64)))?;
         self.processes.get(id)
@@ -145,46 +158,49 @@ impl Seen {
 fn mapped(line: &str) -> Option<Inode> {
     let mut words = line.split_ascii_whitespace().skip(3);
     let (major, minor) = words.next()?.split_once(':')?;
-    let number = |text| u32::from_str_radix(text, 16).ok();
-    Some((
-        libc::makedev(number(major)?, number(minor)?),
-        words.next()?.parse().ok()?,
-    ))
+    let major = u32::from_str_radix(major, 16).ok()?;
+    let minor = u32::from_str_radix(minor, 16).ok()?;
+    let inode = words.next()?.parse().ok()?;
+    Some((libc::makedev(major, minor), inode))
 }
 
 /// Parses the bytes of an exclusive OFD lock in a line of `/proc/PID/fdinfo/FD`:
 /// `lock: number: OFDLCK ADVISORY WRITE process device:inode first last`.
 fn locked(line: &str) -> Option<RangeInclusive<u64>> {
-    let words: Vec<&str> = line
-        .strip_prefix("lock:")?
-        .split_ascii_whitespace()
-        .collect();
+    let line = line.strip_prefix("lock:")?;
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
     if words.get(1) != Some(&"OFDLCK") || words.get(3) != Some(&"WRITE") {
         return None;
     }
-    let (first, last) = (words.get(6)?.parse().ok()?, words.get(7)?);
-    Some(first..=last.parse().unwrap_or(u64::MAX)) // to the end: EOF
+    let first = words.get(6)?.parse().ok()?;
+    // A lock to the end of the file shows as EOF.
+    let last = words.get(7)?.parse().unwrap_or(u64::MAX);
+    Some(first..=last)
 }
 
 fn process(id: u32, directory: &Path) -> Process {
+    // Empty if the process has exited meanwhile.
     let text = |file| {
-        fs::read(directory.join(file)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        let bytes = fs::read(directory.join(file)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     };
-    let line = text("cmdline").unwrap_or_default().replace('\0', " ");
+    let line = text("cmdline").replace('\0', " ");
     let line = match line.trim() {
-        "" => format!("[{}]", text("comm").unwrap_or_default().trim()),
+        "" => format!("[{}]", text("comm").trim()),
         line => line.to_owned(),
     };
     let printable = |c: char| if c.is_control() { '?' } else { c };
     let command = line.chars().map(printable).take(MAX_COMMAND).collect();
-    // Follows the name in parentheses, which may contain any character.
-    let state = text("stat")
-        .ok()
-        .and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
+    // The state follows the name in parentheses, which may contain any character.
+    let stat = text("stat");
+    let is_stopped = match stat.rsplit_once(") ") {
+        Some((_, state)) => state.starts_with(['T', 't']),
+        None => false,
+    };
     Process {
         id,
         command,
-        is_stopped: matches!(state, Some('T' | 't')),
+        is_stopped,
     }
 }
 

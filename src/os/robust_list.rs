@@ -28,7 +28,8 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 /// The kernel's `ROBUST_LIST_LIMIT`.
 pub(crate) const MAX_BELLS: usize = 2048;
 
-/// If the program's thread-local variables leave too little of it, the thread gets the default.
+/// The keeper's stack in bytes. If the program's thread-local variables leave too little of it, the
+/// thread gets a stack of the default size.
 const STACK: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -55,7 +56,8 @@ struct Head {
     pending: *mut ListEntry,
 }
 
-/// Never unmapped: the kernel reads it when the process ends.
+/// The list, and the state of the thread that holds it. Never unmapped: the kernel reads it when
+/// the process ends.
 #[repr(C)]
 struct Keeper {
     head: Head,
@@ -94,7 +96,7 @@ impl KeeperState {
     }
 }
 
-/// Of this process, or of the ancestor that it was forked from.
+/// The keeper of this process, or of the ancestor that it was forked from.
 static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
 
 impl Keeper {
@@ -109,19 +111,16 @@ impl Keeper {
             distance: distance() as libc::c_long,
             pending: ptr::null_mut(),
         };
-        let state = Mutex::default();
-        let (has_begun, id, errno) = (Futex::new(0), AtomicU32::new(0), AtomicI32::new(0));
-        // SAFETY: the page was just mapped, and has room for a `Keeper` (asserted above).
-        unsafe {
-            this.as_ptr().write(Self {
-                head,
-                fork_epoch,
-                has_begun,
-                id,
-                errno,
-                state,
-            })
+        let keeper = Self {
+            head,
+            fork_epoch,
+            has_begun: Futex::new(0),
+            id: AtomicU32::new(0),
+            errno: AtomicI32::new(0),
+            state: Mutex::default(),
         };
+        // SAFETY: the page was just mapped, and has room for a `Keeper` (asserted above).
+        unsafe { this.as_ptr().write(keeper) };
         // SAFETY: initialised by the write above.
         let list = unsafe { &this.as_ref().head.list };
         // An empty list leads back to its head.
@@ -154,21 +153,21 @@ impl Keeper {
     }
 
     fn thread(&'static self, state: &mut KeeperState) -> Result<u32, Failed> {
-        match state.thread {
-            Some(thread) => Ok(thread),
-            None => {
-                let started =
-                    self.start(Some(STACK))
-                        .or_else(|failed| match failed.error.raw_os_error() {
-                            Some(libc::EINVAL) => self.start(None),
-                            _ => Err(failed),
-                        });
-                Ok(*state.thread.insert(started?))
-            }
+        if let Some(thread) = state.thread {
+            return Ok(thread);
         }
+        let thread = match self.start(Some(STACK)) {
+            Ok(thread) => thread,
+            // The stack is too small for the program's thread-local variables.
+            Err(failed) if failed.error.raw_os_error() == Some(libc::EINVAL) => self.start(None)?,
+            Err(failed) => return Err(failed),
+        };
+        state.thread = Some(thread);
+        Ok(thread)
     }
 
-    /// Uses libc: the standard library aborts if it cannot allocate a second stack for signals.
+    /// Starts the thread. Uses libc: the standard library aborts if it cannot allocate a second
+    /// stack for signals.
     fn start(&'static self, stack: Option<usize>) -> Result<u32, Failed> {
         self.has_begun.store(0, Ordering::Relaxed);
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
@@ -229,16 +228,14 @@ extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: the name has 16 bytes including its NUL, the maximum.
     unsafe { libc::prctl(libc::PR_SET_NAME, b"shm-pool-keeper\0".as_ptr()) };
     let begun = keeper.begin();
-    keeper.errno.store(
-        begun
-            .as_ref()
-            .map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0),
-        Ordering::Relaxed,
-    );
+    let errno = match &begun {
+        Ok(()) => 0,
+        Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+    };
+    keeper.errno.store(errno, Ordering::Relaxed);
     // SAFETY: `gettid` has no preconditions.
-    keeper
-        .id
-        .store(unsafe { libc::gettid() } as u32, Ordering::Relaxed);
+    let id = unsafe { libc::gettid() };
+    keeper.id.store(id as u32, Ordering::Relaxed);
     keeper.has_begun.store(1, Ordering::Release); // partner: `start`
     keeper.has_begun.wake();
     if begun.is_ok() {
@@ -251,10 +248,8 @@ extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
 }
 
 fn without_signals<T>(work: impl FnOnce() -> T) -> T {
-    let (mut all, mut before) = (
-        MaybeUninit::<libc::sigset_t>::uninit(),
-        MaybeUninit::<libc::sigset_t>::uninit(),
-    );
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `all` is valid for writes.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     // SAFETY: `sigfillset` filled `all`, and `before` is valid for writes.
@@ -265,17 +260,19 @@ fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
+/// The distance in bytes from each entry to its futex word.
 pub(crate) fn distance() -> usize {
     page_size()
 }
 
+/// A number of entries that are reserved in the list.
 pub(crate) struct Places {
     keeper: &'static Keeper,
     count: usize,
 }
 
 impl Places {
-    /// Fails with `ENOSPC` if there are too few.
+    /// Reserves `count` entries. Fails with `ENOSPC` if there are too few.
     pub(crate) fn take(count: usize) -> Result<Self, Failed> {
         let keeper = Keeper::get()?;
         let mut state = keeper.state.lock();
@@ -295,6 +292,7 @@ impl Drop for Places {
     }
 }
 
+/// An entry in the list, which leaves it on drop.
 pub(crate) struct Listed {
     entry: NonNull<ListEntry>,
     keeper: &'static Keeper,
@@ -328,29 +326,25 @@ impl Listed {
             Some(Places::take(1)?)
         };
         let entry = entry.cast::<ListEntry>();
-        let thread = {
-            let mut state = keeper.state.lock();
-            let thread = keeper.thread(&mut state)?;
-            let first = keeper.head.list.next.load(Ordering::Relaxed);
-            // SAFETY: memory for an entry, by this function's contract.
-            unsafe {
-                entry.as_ptr().write(ListEntry {
-                    next: AtomicPtr::new(first),
-                })
-            };
-            keeper
-                .head
-                .list
-                .next
-                .store(entry.as_ptr(), Ordering::Release);
-            thread
+        let mut state = keeper.state.lock();
+        let thread = keeper.thread(&mut state)?;
+        let head = &keeper.head.list.next;
+        let first = ListEntry {
+            next: AtomicPtr::new(head.load(Ordering::Relaxed)),
         };
+        // SAFETY: memory for an entry, by this function's contract.
+        unsafe { entry.as_ptr().write(first) };
+        head.store(entry.as_ptr(), Ordering::Release);
+        drop(state);
         let listed = Self {
             entry,
             keeper,
             _place: place,
         };
-        Ok(hold(thread).then_some(listed))
+        if !hold(thread) {
+            return Ok(None);
+        }
+        Ok(Some(listed))
     }
 }
 

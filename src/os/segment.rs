@@ -17,8 +17,9 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
-/// Unlinked on drop (I7), unless it is [kept](Self::keep) for its readers. The order of the fields
-/// matters: mapping and file are closed before that.
+/// A mapped object that this process has created. It is unlinked on drop (I7), unless it is
+/// [kept](Self::keep) for its readers. The order of the fields matters: the mapping and the file
+/// are closed before that.
 pub(crate) struct Segment {
     mapping: Mapping,
     file: Option<Arc<File>>,
@@ -29,9 +30,9 @@ pub(crate) struct Segment {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Memory {
     pub(crate) is_locked: bool,
-    /// In huge pages of that many bytes, where they fit and the kernel has them.
+    /// Uses huge pages of that many bytes, where they fit and the kernel has them.
     pub(crate) huge_page: Option<usize>,
-    /// From this NUMA node, as long as it has free memory.
+    /// Takes memory from this NUMA node, as long as it has some free.
     pub(crate) numa_node: Option<u32>,
 }
 
@@ -42,7 +43,7 @@ pub(crate) enum Locked {
 }
 
 impl Segment {
-    /// Without memory yet: [reserve](Self::reserve) a range before using it.
+    /// Creates a segment without memory: [reserve](Self::reserve) a range before using it.
     pub(crate) fn create(
         name: Name,
         len: usize,
@@ -55,7 +56,7 @@ impl Segment {
         Self::sparse(Arc::new(file), link, len, memory)
     }
 
-    /// Locks a `byte` first, reserves memory, and maps the object with `map`.
+    /// Creates an object. Locks a `byte` of it first, then reserves memory, and maps it with `map`.
     pub(crate) fn create_locked(
         name: Name,
         len: usize,
@@ -63,8 +64,8 @@ impl Segment {
         byte: usize,
         map: impl FnOnce(&File, &Name, usize) -> Result<Mapping, OsError>,
     ) -> Result<Locked, OsError> {
-        let locks =
-            LockFile::open(|| create_new(&name)).map_err(|error| name.error("open", len, error))?;
+        let locks = LockFile::open(|| create_new(&name));
+        let locks = locks.map_err(|error| name.error("open", len, error))?;
         let link = Link::new(name, locks.file());
         let name = link.name();
         let failed = |call| move |error| name.error(call, len, error);
@@ -76,18 +77,17 @@ impl Segment {
         let to_map = name.open(libc::O_RDWR, 0).map_err(failed("open"))?;
         reserve_all(&to_map, len).map_err(failed("posix_fallocate"))?;
         let mapping = map(&to_map, name, len)?;
-        Ok(Locked::Made(
-            Self {
-                mapping,
-                file: None,
-                huge_page: None,
-                link,
-            },
-            locks,
-        ))
+        let segment = Self {
+            mapping,
+            file: None,
+            huge_page: None,
+            link,
+        };
+        Ok(Locked::Made(segment, locks))
     }
 
-    /// `name` is for errors.
+    /// Makes a segment of a file that another part of the program has created. `name` is for
+    /// errors.
     pub(crate) fn of_file(
         file: Arc<File>,
         name: Name,
@@ -101,11 +101,14 @@ impl Segment {
         let name = link.name();
         let failed = |call| move |error| name.error(call, len, error);
         set_len(&file, len).map_err(failed("ftruncate"))?;
-        let huge_page = memory.huge_page.filter(|&huge| len >= huge);
-        let mapping = match huge_page {
+        let mut huge_page = None;
+        let mapping = match memory.huge_page {
             // A huge page requires the same alignment of address and offset.
-            Some(huge) => Mapping::aligned(&file, name, len, huge)?,
-            None => Mapping::of_owner(&file, name, len)?,
+            Some(huge) if len >= huge => {
+                huge_page = Some(huge);
+                Mapping::aligned(&file, name, len, huge)?
+            }
+            _ => Mapping::of_owner(&file, name, len)?,
         };
         // Before the first page: neither call moves existing pages.
         if let Some(node) = memory.numa_node {
@@ -122,16 +125,16 @@ impl Segment {
         })
     }
 
-    /// In whole pages. No other thread or process may write the range concurrently.
+    /// Reserves memory for whole pages, and faults them in. No other thread or process may write
+    /// the range concurrently.
     pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
         let Some(file) = &self.file else {
             return Ok(());
         };
-        reserve(file, range.start, range.len()).map_err(|error| {
-            self.link
-                .name()
-                .error("posix_fallocate", range.len(), error)
-        })?;
+        if let Err(error) = reserve(file, range.start, range.len()) {
+            let name = self.link.name();
+            return Err(name.error("posix_fallocate", range.len(), error));
+        }
         self.mapping.populate(range.clone());
         self.collapse(range);
         Ok(())
@@ -141,7 +144,8 @@ impl Segment {
         self.huge_page
     }
 
-    /// The range is reserved, and a part of each huge page is present.
+    /// Collapses a range into huge pages, if the segment has any. The range is reserved, and a part
+    /// of each huge page is present.
     pub(crate) fn collapse(&self, range: Range<usize>) {
         if let Some(huge) = self.huge_page {
             self.mapping.collapse(range, huge);
@@ -152,9 +156,10 @@ impl Segment {
     /// stays (I4). The range must no longer be read: readers see zeros, or get a signal if /dev/shm
     /// is full. Returns `false` if the system refuses.
     pub(crate) fn discard(&self, range: Range<usize>) -> bool {
-        self.file
-            .as_ref()
-            .is_some_and(|file| punch(file, range.start, range.len()).is_ok())
+        let Some(file) = &self.file else {
+            return false;
+        };
+        punch(file, range.start, range.len()).is_ok()
     }
 
     pub(crate) fn free_bytes(&self) -> Option<u64> {
@@ -166,7 +171,7 @@ impl Segment {
         self.link.keep();
     }
 
-    /// To be dropped in this order.
+    /// Returns the parts, which must be dropped in this order.
     pub(crate) fn into_parts(self) -> (Mapping, Link) {
         (self.mapping, self.link)
     }
@@ -185,20 +190,17 @@ pub(crate) fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// No other process unlinks the name while the caller holds its lock.
+/// Returns `true` if the file still has a name. No other process unlinks it while the caller holds
+/// its lock.
 pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.nlink() > 0)
 }
 
-/// Returns the object's length.
+/// Returns the object's length, if it is a regular file of this user.
 pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize, ObjectError> {
-    check_metadata(
-        &file
-            .metadata()
-            .map_err(|error| name.error("fstat", 0, error))?,
-        name,
-        uid,
-    )
+    let metadata = file.metadata();
+    let metadata = metadata.map_err(|error| name.error("fstat", 0, error))?;
+    check_metadata(&metadata, name, uid)
 }
 
 pub(crate) fn check_metadata(
@@ -248,6 +250,7 @@ impl From<OsError> for ObjectError {
     }
 }
 
+/// An object that another process has created.
 pub(crate) struct Foreign {
     name: Name,
     file: File,
@@ -272,6 +275,7 @@ impl Foreign {
         self.map_first(self.len, access)
     }
 
+    /// Maps the first `len` bytes, or all if there are fewer.
     pub(crate) fn map_first(&self, len: usize, access: Access) -> Result<Mapping, ObjectError> {
         if self.len == 0 {
             return Err(ObjectError::Unusable {
@@ -279,21 +283,22 @@ impl Foreign {
                 reason: "it is empty",
             });
         }
-        Ok(Mapping::new(
-            &self.file,
-            &self.name,
-            len.min(self.len),
-            access,
-        )?)
+        let len = len.min(self.len);
+        Ok(Mapping::new(&self.file, &self.name, len, access)?)
     }
 
     /// Populates the parts that have memory, for reading; populating a hole would allocate memory.
     /// Returns their size, or 0 before Linux 5.14.
     pub(crate) fn fault_in(&self, mapping: &Mapping) -> usize {
-        let (len, mut at, mut present) = (mapping.len(), 0, 0);
-        // Memory may appear and disappear meanwhile, so each iteration advances.
-        while let Some(filled) = next_filled(&self.file, at).filter(|filled| filled.start < len) {
+        let len = mapping.len();
+        let mut at = 0;
+        let mut present = 0;
+        while let Some(filled) = next_filled(&self.file, at) {
+            if filled.start >= len {
+                break;
+            }
             let filled = filled.start..filled.end.min(len);
+            // Memory may appear and disappear meanwhile, so each iteration advances.
             at = filled.end.max(filled.start + page_size());
             if mapping.prefault_for_reading(filled.clone()) {
                 present += filled.len();
@@ -306,12 +311,13 @@ impl Foreign {
         Mapping::behind_own_page(&self.file, &self.name, self.len)
     }
 
+    /// Opens the object once more, as a file that is never mapped.
     pub(crate) fn open_for_locks(&self) -> Result<LockFile, ObjectError> {
         let failed = |call| move |error| self.name.error(call, self.len, error);
         let again = LockFile::open(|| self.name.open(libc::O_RDWR, 0)).map_err(failed("open"))?;
-        if inode(again.file()).map_err(failed("fstat"))?
-            != inode(&self.file).map_err(failed("fstat"))?
-        {
+        let found = inode(again.file()).map_err(failed("fstat"))?;
+        let expected = inode(&self.file).map_err(failed("fstat"))?;
+        if found != expected {
             let reason = "another object took its name while it was opened";
             return Err(ObjectError::Unusable {
                 object: self.name.path(),

@@ -1,18 +1,18 @@
 //! A waker backed by a file descriptor, so that an event loop can wait for a future.
 //!
 //! It is an eventfd, readable at first and from then on whenever the last poll was ready or a waker
-//! has been called since. It serves one future: P2 for one could consume the wake-up of another.
+//! has been called since. It serves one future: Q2 for one could consume the wake-up of another.
 //!
 //! | step | [`WakeFd::poll`] | step | a waker |
 //! |---|---|---|---|
-//! | P1 | poll; if ready, write the eventfd if P3 has cleared it, and return | W1 | `is_woken` = true |
-//! | P2 | exchange `is_woken` for false; if it was true, return | W2 | write the eventfd |
-//! | P3 | read the eventfd: it is not readable any more | | |
-//! | P4 | if `is_woken`, write the eventfd | | |
+//! | Q1 | poll; if ready, write the eventfd if Q3 has cleared it, and return | V1 | `is_woken` = true |
+//! | Q2 | exchange `is_woken` for false; if it was true, return | V2 | write the eventfd |
+//! | Q3 | read the eventfd: it is not readable any more | | |
+//! | Q4 | if `is_woken`, write the eventfd | | |
 //!
-//! **No wake-up is lost.** P3 erases only writes that precede it. The kernel's lock of the eventfd
-//! orders W1 and W2 before such a P3, so P4 or the P2 before it has seen W1. If P2 saw it, P3 does not
-//! take place. A write that follows P3 remains.
+//! **No wake-up is lost.** Q3 erases only writes that precede it. The kernel's lock of the eventfd
+//! orders V1 and V2 before such a Q3, so Q4 or the Q2 before it has seen V1. If Q2 saw it, Q3 does
+//! not take place. A write that follows Q3 remains.
 
 use crate::sync::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -49,7 +49,11 @@ mod models;
 /// let mut receiver = Receiver::open(&Client::new(), &name)?;
 /// let mut ready = WakeFd::new()?;
 /// # sender.send_bytes(b"a sample")?;
-/// let mut events = [libc::pollfd { fd: ready.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+/// let mut events = [libc::pollfd {
+///     fd: ready.as_fd().as_raw_fd(),
+///     events: libc::POLLIN,
+///     revents: 0,
+/// }];
 /// // In the loop, with other descriptors and a timeout:
 /// unsafe { libc::poll(events.as_mut_ptr(), 1, -1) };
 /// while let Poll::Ready(message) = ready.poll(|context| receiver.poll_recv(context)) {
@@ -69,7 +73,7 @@ mod models;
 pub struct WakeFd {
     shared: Arc<Shared>,
     waker: Waker,
-    /// Set by P3, and cleared by the write of P1.
+    /// Set by Q3, and cleared by the write of Q1.
     is_cleared: bool,
 }
 
@@ -88,7 +92,7 @@ impl Shared {
     }
 
     fn poll<T>(&self, is_cleared: &mut bool, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
-        // P1.
+        // Q1.
         let polled = poll();
         if polled.is_ready() {
             // The poll may have dropped the waker that would have set it.
@@ -97,15 +101,15 @@ impl Shared {
             }
             return polled;
         }
-        // P2. The waker's stores before W1 are visible to the next poll.
+        // Q2. The waker's stores before V1 are visible to the next poll.
         if self.is_woken.swap(0, Ordering::AcqRel) != 0 {
             return polled;
         }
-        // P3.
+        // Q3.
         self.fd.clear();
         *is_cleared = true;
-        // P4, after W1 of any waker whose write P3 has erased. Acquire: the next poll sees that waker's
-        // stores.
+        // Q4, after V1 of any waker whose write Q3 has erased. Acquire: the next poll sees that
+        // waker's stores.
         if self.is_woken.load(Ordering::Acquire) != 0 {
             self.fd.set();
         }
@@ -113,9 +117,10 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // W1. Release: partner of P2 and P4. A swap, so that another waker's release sequence continues.
+        // V1. Release: partner of Q2 and Q4. A swap, so that another waker's release sequence
+        // continues.
         self.is_woken.swap(1, Ordering::AcqRel);
-        self.fd.set(); // W2
+        self.fd.set(); // V2
     }
 }
 

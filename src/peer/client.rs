@@ -88,11 +88,10 @@ impl Client {
     /// Creates a client with the default options.
     pub fn new() -> Self {
         prepare();
-        let (uid, fork_epoch) = (effective_uid(), fork::epoch());
         Self {
             names: Namespace::in_shm(DEFAULT_PREFIX),
-            uid,
-            fork_epoch,
+            uid: effective_uid(),
+            fork_epoch: fork::epoch(),
             table: Arc::default(),
         }
     }
@@ -125,14 +124,12 @@ impl Client {
         }
         let control = match PeerControl::connect(&self.names, provider, self.uid) {
             Ok(control) => control,
-            // Another thread of this client may have taken the last slot.
             Err(error) => {
-                return self
-                    .table
-                    .read()
-                    .find(provider)
-                    .map(|entry| entry.remote.control.id())
-                    .ok_or(error)
+                // Another thread of this client may have taken the last slot.
+                if let Some(entry) = self.table.read().find(provider) {
+                    return Ok(entry.remote.control.id());
+                }
+                return Err(error);
             }
         };
         let id = control.id();
@@ -148,23 +145,18 @@ impl Client {
         Ok(id)
     }
 
+    /// Removes the providers for which `is_abandoned` returns `true`.
     fn forget(&self, is_abandoned: fn(&PeerControl) -> bool) -> Vec<ProviderEntry> {
-        let remotes: Vec<Arc<Remote>> = self
-            .table
-            .read()
-            .entries
-            .iter()
-            .map(|entry| entry.remote.clone())
-            .collect();
+        let mut remotes = Vec::new();
+        for entry in &self.table.read().entries {
+            remotes.push(entry.remote.clone());
+        }
         // Makes a system call for each, hence without the lock.
-        let abandoned: Vec<_> = remotes
-            .into_iter()
-            .filter(|remote| is_abandoned(&remote.control))
-            .collect();
-        if abandoned.is_empty() {
+        remotes.retain(|remote| is_abandoned(&remote.control));
+        if remotes.is_empty() {
             return Vec::new();
         }
-        self.table.write().take(&abandoned)
+        self.table.write().take(&remotes)
     }
 
     /// Takes a lease on the message that `descriptor` names, and maps its segment if it is not
@@ -234,19 +226,17 @@ impl Client {
         if remote.control.is_destroyed(place.index, place.segment) {
             return Err(closed());
         }
-        let foreign = self.open(remote, place.segment)?.ok_or_else(closed)?;
+        let Some(foreign) = self.open(remote, place.segment)? else {
+            return Err(closed());
+        };
         let mapping = foreign.map(Access::Read)?;
-        let cached = Arc::new(Cached::new(
-            mapping,
-            place.index,
-            place.segment,
-            remote.clone(),
-        ));
-        let (cached, destroyed) = self.table.write().enter(cached);
+        let cached = Cached::new(mapping, place.index, place.segment, remote.clone());
+        let (cached, destroyed) = self.table.write().insert(Arc::new(cached));
         drop(destroyed);
         Ok(cached)
     }
 
+    /// Returns `None` if the segment does not exist.
     fn open(&self, remote: &Remote, serial: u64) -> Result<Option<Foreign>, AttachError> {
         let name = segment_name(&self.names, remote.control.id().provider, serial);
         match Foreign::open(name, Access::Read, self.uid) {
@@ -267,46 +257,44 @@ impl Client {
     /// Those of [`connect`](Self::connect). After an error, the client may be connected.
     pub fn warm(&self, provider: ProviderId) -> Result<usize, AttachError> {
         self.connect(provider)?;
-        let remote = self
-            .table
-            .read()
-            .find(provider)
-            .map(|entry| entry.remote.clone());
-        // Another thread may have found it abandoned meanwhile.
-        let remote = remote.ok_or(AttachError::Closed { provider })?;
+        let remote = match self.table.read().find(provider) {
+            Some(entry) => entry.remote.clone(),
+            // Another thread may have found it abandoned meanwhile.
+            None => return Err(AttachError::Closed { provider }),
+        };
         remote.control.check_owner()?;
-        let (mut present, mut warm) = (0, Vec::new());
+        let mut present = 0;
+        let mut warm = Vec::new();
         for (index, serial) in remote.control.warm() {
             // No lease holds this segment, so it may disappear at any time.
             let Some(foreign) = self.open(&remote, serial)? else {
                 continue;
             };
-            let known = self
-                .table
-                .read()
-                .find(provider)
-                .and_then(|entry| entry.segment(index, serial).cloned());
+            let mut known = None;
+            if let Some(entry) = self.table.read().find(provider) {
+                known = entry.segment(index, serial).cloned();
+            }
             let cached = match known {
                 Some(cached) => cached,
-                None => Arc::new(Cached::new(
-                    foreign.map(Access::Read)?,
-                    index,
-                    serial,
-                    remote.clone(),
-                )),
+                None => {
+                    let mapping = foreign.map(Access::Read)?;
+                    Arc::new(Cached::new(mapping, index, serial, remote.clone()))
+                }
             };
             present += foreign.fault_in(cached.mapping());
             warm.push(cached);
         }
+        let mut destroyed = Vec::new();
         let mut table = self.table.write();
-        let mut destroyed: Vec<_> = warm
-            .iter()
-            .flat_map(|cached| table.enter(cached.clone()).1)
-            .collect();
+        for cached in &warm {
+            let (_known, replaced) = table.insert(cached.clone());
+            destroyed.extend(replaced);
+        }
         destroyed.extend(table.take_destroyed());
         drop(table);
         // Unmaps destroyed segments only now, without the lock.
-        drop((destroyed, warm));
+        drop(destroyed);
+        drop(warm);
         Ok(present)
     }
 
@@ -319,11 +307,12 @@ impl Client {
         }
         let destroyed = self.table.write().take_destroyed();
         let abandoned = self.forget(|control| control.check_owner().is_err());
-        destroyed.len()
-            + abandoned
-                .iter()
-                .map(|entry| 1 + entry.segment_count())
-                .sum::<usize>()
+        let mut dropped = destroyed.len();
+        for entry in &abandoned {
+            // The control object, and the segments.
+            dropped += 1 + entry.segment_count();
+        }
+        dropped
     }
 
     /// Returns the number of mapped segments, over all providers; 0 in a forked child.
@@ -332,12 +321,8 @@ impl Client {
         if self.check_fork().is_err() {
             return 0;
         }
-        self.table
-            .read()
-            .entries
-            .iter()
-            .map(ProviderEntry::segment_count)
-            .sum()
+        let table = self.table.read();
+        table.entries.iter().map(ProviderEntry::segment_count).sum()
     }
 
     #[inline]
@@ -359,16 +344,12 @@ fn prepare() {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let providers: Vec<ProviderId> = match self.check_fork() {
-            Ok(()) => self
-                .table
-                .read()
-                .entries
-                .iter()
-                .map(ProviderEntry::provider)
-                .collect(),
-            Err(_) => Vec::new(),
-        };
+        let mut providers = Vec::new();
+        if self.check_fork().is_ok() {
+            for entry in &self.table.read().entries {
+                providers.push(entry.provider());
+            }
+        }
         f.debug_struct("Client")
             .field("prefix", &self.names.prefix())
             .field("providers", &providers)

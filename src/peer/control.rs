@@ -27,7 +27,8 @@ use std::{io, thread};
 /// How long to wait for a slot that the owner is clearing: 0.7 s for a million records.
 const CLEARING_LIMIT: Duration = Duration::from_secs(1);
 
-/// On drop, releases the slot, and removes a dead owner's objects if no other reader is left.
+/// A connection to a provider. On drop, releases the slot, and removes a dead owner's objects if no
+/// other reader is left.
 pub(crate) struct PeerControl {
     view: View,
     names: Namespace,
@@ -60,10 +61,13 @@ impl PeerControl {
             reason,
         };
         if foreign.len < size_of::<ControlHeader>() {
-            return Err(bad("it is too small for a header; its owner died while it made it, or has not finished"));
+            return Err(bad("it is too small for a header; \
+                            its owner died while it made it, or has not finished"));
         }
         let mapping = foreign.map(Access::ReadWrite)?;
-        let view = View::new(mapping, 1).ok_or_else(|| bad("it is too small for one record"))?;
+        let Some(view) = View::new(mapping, 1) else {
+            return Err(bad("it is too small for one record"));
+        };
         let header = view.header();
         match header.state.load(Ordering::Acquire) {
             OPEN => {}
@@ -82,17 +86,17 @@ impl PeerControl {
             return Err(bad("it carries another provider's id"));
         }
         let records = header.records.load(Ordering::Relaxed) as usize;
-        let view = view
-            .with_records(records)
-            .ok_or_else(|| bad("its size does not match its header"))?;
+        let Some(view) = view.with_records(records) else {
+            return Err(bad("its size does not match its header"));
+        };
         // The object may have been removed since it was first opened.
         let locks = foreign.open_for_locks().map_err(gone)?;
         if !locks.is_locked(OWNER_BYTE) {
             return Err(AttachError::ProviderDied { provider });
         }
-        let Some(slot) = free_slot(&locks)
-            .map_err(|error| control_name(names, provider).error(LOCK, 0, error))?
-        else {
+        let slot = free_slot(&locks);
+        let slot = slot.map_err(|error| control_name(names, provider).error(LOCK, 0, error))?;
+        let Some(slot) = slot else {
             return Err(AttachError::TooManyPeers {
                 provider,
                 max: PEERS,
@@ -100,14 +104,17 @@ impl PeerControl {
         };
         // The slot's last peer may have died: clear its leases, then take over.
         view.vacate(slot, || used(&view));
-        let epoch = view.header().epochs[slot].occupy(&view.header().held[slot]);
+        let header = view.header();
+        let epoch = header.epochs[slot].occupy(&header.held[slot]);
         let id = PeerId {
             provider,
             slot: slot as u8,
             epoch,
         };
-        let quota = view.header().quota.load(Ordering::Relaxed).min(MAX_HELD);
-        let quota = Some(quota).filter(|&quota| quota > 0);
+        let quota = match header.quota.load(Ordering::Relaxed) {
+            0 => None,
+            quota => Some(quota.min(MAX_HELD)),
+        };
         Ok(Self {
             view,
             names: names.clone(),
@@ -137,7 +144,8 @@ impl PeerControl {
         usize::from(self.id.slot)
     }
 
-    /// If the process has closed the descriptor with the lock, another peer may have the slot.
+    /// Returns `true` if the slot is still this peer's. If the process has closed the descriptor
+    /// with the lock, another peer may have it.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
         self.view.header().epochs[self.slot()].is_of(self.id.epoch)
@@ -149,11 +157,11 @@ impl PeerControl {
             return Ok(());
         }
         let provider = self.id.provider;
-        Err(if self.has_slot() {
-            AttachError::Disconnected { provider }
+        if self.has_slot() {
+            Err(AttachError::Disconnected { provider })
         } else {
-            AttachError::SlotLost { provider }
-        })
+            Err(AttachError::SlotLost { provider })
+        }
     }
 
     #[cfg(all(test, not(loom)))]
@@ -184,8 +192,11 @@ impl PeerControl {
         }
         let record = self.record(descriptor.record)?;
         let (_views, grants) = record.leases(self.slot());
-        let (generation, place) = record.look();
-        (grants > 0 && generation == descriptor.generation).then_some(place)
+        let (generation, place) = record.snapshot();
+        if grants == 0 || generation != descriptor.generation {
+            return None;
+        }
+        Some(place)
     }
 
     fn has_pending_grants(&self) -> bool {
@@ -198,8 +209,10 @@ impl PeerControl {
 
     #[inline]
     pub(crate) fn charge(&self, len: u64) -> Result<(), AttachError> {
-        self.quota
-            .map_or(Ok(()), |max| self.charge_within(max, len))
+        let Some(max) = self.quota else {
+            return Ok(());
+        };
+        self.charge_within(max, len)
     }
 
     fn charge_within(&self, max: u64, len: u64) -> Result<(), AttachError> {
@@ -227,11 +240,15 @@ impl PeerControl {
     /// Releases one lease of this peer, of a message of `len` bytes.
     #[inline]
     pub(crate) fn release(&self, record: u32, len: u64) {
-        if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
-            record.release(self.slot());
-            self.refund(len);
-            self.ring();
+        let Some(record) = self.record(record) else {
+            return;
+        };
+        if !self.has_slot() {
+            return;
         }
+        record.release(self.slot());
+        self.refund(len);
+        self.ring();
     }
 
     pub(crate) fn ring(&self) {
@@ -240,30 +257,33 @@ impl PeerControl {
 
     /// Turns one lease of this peer, of a message of `len` bytes, back into a grant.
     pub(crate) fn put_back(&self, record: u32, len: u64) {
-        if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
-            if !record.put_back(self.slot()) {
-                self.refund(len);
-            }
-            self.take_back_if_refused(record);
-            self.ring();
+        let Some(record) = self.record(record) else {
+            return;
+        };
+        if !self.has_slot() {
+            return;
         }
+        if !record.put_back(self.slot()) {
+            self.refund(len);
+        }
+        self.take_back_if_refused(record);
+        self.ring();
     }
 
     pub(crate) fn take_back_if_refused(&self, record: &Record) {
-        self.view.header().epochs[self.slot()].take_back_if_refused(
-            self.id.epoch,
-            record,
-            self.slot(),
-        );
+        let slot = self.slot();
+        self.view.header().epochs[slot].take_back_if_refused(self.id.epoch, record, slot);
     }
 
-    /// A hint for unmapping.
+    /// Returns `true` if the owner has destroyed the segment: a hint for unmapping.
     pub(crate) fn is_destroyed(&self, index: u64, serial: u64) -> bool {
-        self.view
-            .segment_entry(index)
-            .map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
+        match self.view.segment_entry(index) {
+            Some(entry) => entry.load(Ordering::Relaxed) != serial,
+            None => true,
+        }
     }
 
+    /// Faults in the control object, and returns the index and the serial number of each segment.
     pub(crate) fn warm(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.view.prefault();
         self.view.segments()
@@ -288,13 +308,12 @@ impl PeerControl {
 
 fn used(view: &View) -> u32 {
     // Acquire: partner of the Release in `OwnerControl`.
-    view.header()
-        .high_water
-        .load(Ordering::Acquire)
-        .min(view.record_count())
+    let high_water = view.header().high_water.load(Ordering::Acquire);
+    high_water.min(view.record_count())
 }
 
-/// Waits for a slot that the owner, which may be stopped, is clearing.
+/// Locks a free slot. Waits for one that the owner is clearing, for a limited time: the owner may
+/// be stopped.
 fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
     let begin = Instant::now();
     loop {
@@ -350,7 +369,7 @@ impl Drop for PeerControl {
 
 pub(crate) use lease::Lease;
 
-/// Only `Lease::take` makes a lease, so that each one is released once.
+/// A module, so that only `Lease::take` makes a lease, and each one is released once.
 mod lease {
     #![forbid(unsafe_code)]
 
@@ -381,15 +400,15 @@ mod lease {
             descriptor: &Descriptor,
         ) -> Result<(Self, Place), AttachError> {
             let Some(record) = control.record(descriptor.record) else {
-                let (provider, records) = (descriptor.provider, control.records());
                 return Err(AttachError::NoSuchRecord {
-                    provider,
+                    provider: descriptor.provider,
                     record: descriptor.record,
-                    records,
+                    records: control.records(),
                 });
             };
             control.check_slot()?;
-            let (slot, generation) = (control.slot(), descriptor.generation);
+            let slot = control.slot();
+            let generation = descriptor.generation;
             let len = descriptor.len;
             let (origin, taken) = match descriptor.granted {
                 None => {
@@ -407,21 +426,23 @@ mod lease {
             };
             let refused = match taken {
                 Ok(place) => {
-                    return Ok((
-                        Lease {
-                            control,
-                            record: descriptor.record,
-                            len,
-                            origin,
-                        },
-                        place,
-                    ))
+                    let lease = Lease {
+                        control,
+                        record: descriptor.record,
+                        len,
+                        origin,
+                    };
+                    return Ok((lease, place));
                 }
                 Err(refused) => refused,
             };
             match (origin, refused) {
                 (Origin::Lease, _) => control.refund(len),
-                (Origin::TakenUp, Refused::Lost) => control.refund(record.look().1.len),
+                (Origin::TakenUp, Refused::Lost) => {
+                    // The grant that was lost is for the message that the chunk holds now.
+                    let (_generation, place) = record.snapshot();
+                    control.refund(place.len);
+                }
                 (Origin::TakenUp, _) => {}
             }
             match refused {
@@ -461,15 +482,15 @@ mod lease {
     }
 }
 
-/// There are few, so lookup is a linear search.
+/// The providers that a client is connected to. There are few, so lookup is a linear search.
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) entries: Vec<ProviderEntry>,
 }
 
-/// Indexed as in the control object's table.
 pub(crate) struct ProviderEntry {
     pub(crate) remote: Arc<Remote>,
+    /// Indexed as in the control object's table.
     segments: Vec<Option<Arc<Cached>>>,
 }
 
@@ -478,7 +499,7 @@ pub(crate) struct Remote {
     table: Weak<RwLock<Table>>,
 }
 
-/// Keeps the connection alive, through which views release their leases.
+/// A mapped segment. Keeps the connection alive, through which views release their leases.
 pub(crate) struct Cached {
     mapping: Mapping,
     serial: u64,
@@ -513,8 +534,11 @@ impl ProviderEntry {
 
     #[inline]
     pub(crate) fn segment(&self, index: u64, serial: u64) -> Option<&Arc<Cached>> {
-        let known = self.segments.get(index as usize)?.as_ref();
-        known.filter(|cached| cached.serial == serial)
+        let cached = self.segments.get(index as usize)?.as_ref()?;
+        if cached.serial != serial {
+            return None;
+        }
+        Some(cached)
     }
 
     pub(crate) fn segment_count(&self) -> usize {
@@ -522,14 +546,17 @@ impl ProviderEntry {
     }
 
     fn take_destroyed(&mut self) -> Vec<Arc<Cached>> {
-        let is_destroyed = |segment: &&mut Option<Arc<Cached>>| {
-            segment.as_ref().is_some_and(|cached| cached.is_destroyed())
-        };
-        self.segments
-            .iter_mut()
-            .filter(is_destroyed)
-            .filter_map(Option::take)
-            .collect()
+        let mut destroyed = Vec::new();
+        for segment in &mut self.segments {
+            let is_destroyed = match segment {
+                Some(cached) => cached.is_destroyed(),
+                None => false,
+            };
+            if is_destroyed {
+                destroyed.extend(segment.take());
+            }
+        }
+        destroyed
     }
 }
 
@@ -547,9 +574,10 @@ impl Table {
             .find(|entry| Arc::ptr_eq(&entry.remote, remote))
     }
 
-    /// Unless another thread has done so. The caller drops destroyed segments without the table's
-    /// lock: unmapping is a system call.
-    pub(crate) fn enter(&mut self, cached: Arc<Cached>) -> (Arc<Cached>, Vec<Arc<Cached>>) {
+    /// Inserts a segment, unless another thread has mapped it already. Returns the segment that is
+    /// in the table then, and destroyed ones that are no longer in it. The caller drops those
+    /// without the table's lock: unmapping is a system call.
+    pub(crate) fn insert(&mut self, cached: Arc<Cached>) -> (Arc<Cached>, Vec<Arc<Cached>>) {
         let Some(entry) = self.entry_of(&cached.remote) else {
             return (cached, Vec::new());
         };
@@ -568,21 +596,24 @@ impl Table {
     }
 
     pub(crate) fn take_destroyed(&mut self) -> Vec<Arc<Cached>> {
-        self.entries
-            .iter_mut()
-            .flat_map(ProviderEntry::take_destroyed)
-            .collect()
+        let mut destroyed = Vec::new();
+        for entry in &mut self.entries {
+            destroyed.extend(entry.take_destroyed());
+        }
+        destroyed
     }
 
     pub(crate) fn take(&mut self, remotes: &[Arc<Remote>]) -> Vec<ProviderEntry> {
-        let is_wanted = |entry: &ProviderEntry| {
-            remotes
-                .iter()
-                .any(|remote| Arc::ptr_eq(remote, &entry.remote))
-        };
-        let (taken, kept) = std::mem::take(&mut self.entries)
-            .into_iter()
-            .partition(is_wanted);
+        let mut taken = Vec::new();
+        let mut kept = Vec::new();
+        for entry in std::mem::take(&mut self.entries) {
+            let is_wanted = |remote| Arc::ptr_eq(remote, &entry.remote);
+            if remotes.iter().any(is_wanted) {
+                taken.push(entry);
+            } else {
+                kept.push(entry);
+            }
+        }
         self.entries = kept;
         taken
     }
@@ -613,23 +644,21 @@ impl Cached {
         self.remote.control.is_destroyed(self.index, self.serial)
     }
 
+    /// Removes this segment from the client's table, which keeps it mapped.
     #[cold]
     pub(crate) fn leave_table(&self) {
         let Some(table) = self.remote.table.upgrade() else {
             return;
         };
         let mut table = table.write();
-        let segments = table
-            .entry_of(&self.remote)
-            .map(|entry| &mut entry.segments);
-        let known = segments.and_then(|segments| segments.get_mut(self.index as usize));
-        if let Some(known) = known {
-            if known
-                .as_ref()
-                .is_some_and(|cached| cached.serial == self.serial)
-            {
-                *known = None;
-            }
+        let Some(entry) = table.entry_of(&self.remote) else {
+            return;
+        };
+        let Some(known) = entry.segments.get_mut(self.index as usize) else {
+            return;
+        };
+        if matches!(known, Some(cached) if cached.serial == self.serial) {
+            *known = None;
         }
     }
 }

@@ -10,7 +10,10 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum AttachError {
     /// The memory was reused after the descriptor was made: the receiver attached too late.
-    #[error("stale descriptor: the chunk holds a newer message; grant it to the receiver or keep it until confirmed")]
+    #[error(
+        "stale descriptor: the chunk holds a newer message; \
+         grant it to the receiver or keep it until confirmed"
+    )]
     Stale,
     /// The descriptor names a record that the provider does not have.
     #[error("descriptor names record {record}, but provider {provider} has {records}")]
@@ -60,7 +63,8 @@ pub enum AttachError {
     /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer). Grants
     /// can still be taken up.
     #[error(
-        "a message of {len} bytes of provider {provider} is over the quota: this client holds {held} bytes of {max}; drop views, or take up grants"
+        "a message of {len} bytes of provider {provider} is over the quota: \
+         this client holds {held} bytes of {max}; drop views, or take up grants"
     )]
     OverQuota {
         /// The provider.
@@ -73,7 +77,10 @@ pub enum AttachError {
         max: u64,
     },
     /// No such provider exists: it never existed, has closed, or has another name prefix.
-    #[error("no provider {provider}: {object} does not exist; it has closed, or uses another name_prefix")]
+    #[error(
+        "no provider {provider}: {object} does not exist; \
+         it has closed, or uses another name_prefix"
+    )]
     NoProvider {
         /// The provider.
         provider: ProviderId,
@@ -126,7 +133,10 @@ pub enum AttachError {
     },
     /// Another peer has this client's slot, because the descriptor that held it was closed, for
     /// example by `closefrom`. This client's views may change.
-    #[error("this client has lost its slot at provider {provider} to another peer: its descriptors were closed; create a new client")]
+    #[error(
+        "this client has lost its slot at provider {provider} to another peer: \
+         its descriptors were closed; create a new client"
+    )]
     SlotLost {
         /// The provider.
         provider: ProviderId,

@@ -53,10 +53,9 @@ impl ShmView {
         place: Place,
     ) -> Result<Self, AttachError> {
         let Some(data) = cached.mapping().range(place.offset, descriptor.len) else {
-            let what = "a message lies outside its segment";
             return Err(AttachError::Damaged {
                 provider: descriptor.provider,
-                what,
+                what: "a message lies outside its segment",
             });
         };
         std::mem::forget(lease);
@@ -86,26 +85,22 @@ impl ShmView {
             });
         }
         control.charge(self.len as u64)?;
-        let renewed = control
-            .record(self.record)
-            .map(|record| record.renew(control.slot()));
-        match renewed {
-            Some(Ok(())) => {
-                let cached = self.cached.clone();
-                Ok(Self {
-                    data: self.data,
-                    len: self.len,
-                    record: self.record,
-                    cached,
-                })
-            }
-            _ => {
-                control.refund(self.len as u64);
-                Err(AttachError::TooManyLeases {
-                    max: MAX_LEASES as usize,
-                })
-            }
+        let is_renewed = match control.record(self.record) {
+            Some(record) => record.renew(control.slot()).is_ok(),
+            None => false,
+        };
+        if !is_renewed {
+            control.refund(self.len as u64);
+            return Err(AttachError::TooManyLeases {
+                max: MAX_LEASES as usize,
+            });
         }
+        Ok(Self {
+            data: self.data,
+            len: self.len,
+            record: self.record,
+            cached: self.cached.clone(),
+        })
     }
 }
 

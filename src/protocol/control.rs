@@ -88,7 +88,10 @@ pub(crate) struct ControlHeader {
 }
 
 #[cfg(all(test, not(loom)))]
-pub(crate) const OFFSETS: &[(&str, usize)] = offsets!(ControlHeader: magic version state provider records high_water epochs segments quota memory held);
+pub(crate) const OFFSETS: &[(&str, usize)] = offsets!(
+    ControlHeader: magic version state provider records high_water epochs segments quota memory
+        held
+);
 
 #[cfg(not(all(test, loom)))]
 const _: () =
@@ -98,7 +101,7 @@ pub(crate) fn control_size(records: usize) -> usize {
     PAGE + records * size_of::<Record>()
 }
 
-/// Its number of records is private: the one in the header is not trusted.
+/// A mapped control object. Its number of records is private: the one in the header is not trusted.
 pub(crate) struct View {
     mapping: Mapping,
     records: usize,
@@ -106,11 +109,13 @@ pub(crate) struct View {
 
 impl View {
     pub(crate) fn new(mapping: Mapping, records: usize) -> Option<Self> {
-        let fits = (1..=MAX_RECORDS).contains(&records) && control_size(records) <= mapping.len();
-        fits.then_some(Self { mapping, records })
+        if !(1..=MAX_RECORDS).contains(&records) || control_size(records) > mapping.len() {
+            return None;
+        }
+        Some(Self { mapping, records })
     }
 
-    /// `None` if this is not the header of an open provider with this id.
+    /// Returns `None` if this is not the header of an open provider with this id.
     pub(crate) fn of_header(mapping: Mapping, provider: ProviderId) -> Option<Self> {
         if mapping.len() < PAGE {
             return None;
@@ -121,11 +126,14 @@ impl View {
         };
         let header = view.header();
         // Acquire: partner of the Release with which the owner opens the object.
-        let is_open = header.state.load(Ordering::Acquire) == OPEN;
-        let is_its = header.magic.load(Ordering::Relaxed) == MAGIC
-            && header.version.load(Ordering::Relaxed) == VERSION
-            && header.provider.load(Ordering::Relaxed) == provider.0;
-        (is_open && is_its).then_some(view)
+        if header.state.load(Ordering::Acquire) != OPEN
+            || header.magic.load(Ordering::Relaxed) != MAGIC
+            || header.version.load(Ordering::Relaxed) != VERSION
+            || header.provider.load(Ordering::Relaxed) != provider.0
+        {
+            return None;
+        }
+        Some(view)
     }
 
     pub(crate) fn with_records(self, records: usize) -> Option<Self> {
@@ -150,14 +158,17 @@ impl View {
         self.header().segments.get(usize::try_from(index).ok()?)
     }
 
-    /// Index and serial number of each: a hint, which other processes can write.
+    /// Returns the index and the serial number of each segment: hints, which other processes can
+    /// write.
     pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let serials = self
-            .header()
-            .segments
-            .iter()
-            .map(|entry| entry.load(Ordering::Relaxed));
-        (0..).zip(serials).filter(|&(_, serial)| serial != 0)
+        let entries = self.header().segments.iter().enumerate();
+        entries.filter_map(|(index, entry)| {
+            let serial = entry.load(Ordering::Relaxed);
+            if serial == 0 {
+                return None;
+            }
+            Some((index as u64, serial))
+        })
     }
 
     pub(crate) fn prefault(&self) {
@@ -182,9 +193,13 @@ impl View {
     /// grant to the slot can begin. Returns how many records the slot still held.
     pub(crate) fn vacate(&self, slot: usize, used: impl FnOnce() -> u32) -> usize {
         self.header().epochs[slot].vacate(|| {
-            self.records(used())
-                .filter(|record| record.clear(slot))
-                .count()
+            let mut cleared = 0;
+            for record in self.records(used()) {
+                if record.clear(slot) {
+                    cleared += 1;
+                }
+            }
+            cleared
         })
     }
 

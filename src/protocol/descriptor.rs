@@ -44,25 +44,22 @@ impl Descriptor {
 
     /// Encodes the descriptor for any transport.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
-        let grant = self.granted.map_or(0, |slot| slot.wrapping_add(1));
+        let grant = match self.granted {
+            Some(slot) => slot.wrapping_add(1),
+            None => 0,
+        };
         let head = u64::from(MAGIC)
             | u64::from(VERSION) << 16
             | u64::from(grant) << 24
             | u64::from(self.record) << 32;
-        let words = [
-            head,
-            self.provider.0,
-            self.generation,
-            self.len & MAX_LEN as u64,
-        ];
-        let tail = words[3] | u64::from(checksum(words)) << LEN_BITS;
+        let len = self.len & MAX_LEN as u64;
+        let checksum = checksum([head, self.provider.0, self.generation, len]);
+        let tail = len | u64::from(checksum) << LEN_BITS;
         let mut bytes = [0; Self::SIZE];
-        for (target, word) in bytes
-            .chunks_exact_mut(8)
-            .zip([words[0], words[1], words[2], tail])
-        {
-            target.copy_from_slice(&word.to_le_bytes());
-        }
+        bytes[0..8].copy_from_slice(&head.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.provider.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[24..32].copy_from_slice(&tail.to_le_bytes());
         bytes
     }
 
@@ -87,11 +84,10 @@ impl Descriptor {
         }
         let tail = word(&bytes, 24);
         let len = tail & MAX_LEN as u64;
-        let (provider, generation) = (word(&bytes, 8), word(&bytes, 16));
-        let (found, expected) = (
-            (tail >> LEN_BITS) as u16,
-            checksum([head, provider, generation, len]),
-        );
+        let provider = word(&bytes, 8);
+        let generation = word(&bytes, 16);
+        let found = (tail >> LEN_BITS) as u16;
+        let expected = checksum([head, provider, generation, len]);
         if found != expected {
             return Err(DescriptorError::Checksum { found, expected });
         }
@@ -117,7 +113,10 @@ pub enum DescriptorError {
         found: u16,
     },
     /// The sender uses another version of the format.
-    #[error("descriptor version {found} is not the supported {supported}; build both sides with one version")]
+    #[error(
+        "descriptor version {found} is not the supported {supported}; \
+         build both sides with one version"
+    )]
     Version {
         /// The sender's version.
         found: u8,
@@ -136,13 +135,15 @@ pub enum DescriptorError {
     },
 }
 
-/// Only the last fold can miss damage in one place, with a probability of 1 in 65,536.
+/// Only the last line, which folds the bits, can miss damage in one place, with a probability of 1
+/// in 65,536.
 fn checksum(words: [u64; 4]) -> u16 {
-    let mixed = words.iter().fold(0u64, |sum, word| {
+    let mut mixed = 0u64;
+    for word in words {
         // The multiplier of Knuth's 64-bit linear congruential generator (MMIX).
-        let mixed = (sum ^ word).wrapping_mul(6_364_136_223_846_793_005);
-        mixed ^ mixed >> 29
-    });
+        mixed = (mixed ^ word).wrapping_mul(6_364_136_223_846_793_005);
+        mixed ^= mixed >> 29;
+    }
     (mixed ^ mixed >> 16 ^ mixed >> 32 ^ mixed >> 48) as u16
 }
 

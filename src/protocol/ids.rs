@@ -34,7 +34,8 @@ impl FromStr for ProviderId {
     type Err = ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, ParseIntError> {
-        u64::from_str_radix(text, 16).map(Self)
+        let id = u64::from_str_radix(text, 16)?;
+        Ok(Self(id))
     }
 }
 
@@ -98,10 +99,9 @@ impl fmt::Display for PeerId {
 
 /// Returns the little-endian number at byte `at`.
 pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..at + 8]
-        .iter()
-        .rev()
-        .fold(0, |number, &byte| number << 8 | u64::from(byte))
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,15 +131,15 @@ pub(crate) fn segment_name(names: &Namespace, provider: ProviderId, serial: u64)
     names.file(&Object::Segment(provider, serial).file(names.prefix()))
 }
 
-/// The name of a connection: of a publisher's receiver, or of a channel that has ended and is still
-/// being read.
+/// Returns the name of a connection: that of a publisher's receiver, or that of a channel that has
+/// ended and is still being read.
 pub(crate) fn connection_name(names: &Namespace, channel: &str, id: u64) -> Name {
     names.file(&Object::Branch(channel, id).file(names.prefix()))
 }
 
 /// Returns a new name for a channel's object, by which sweeps find its receiver while another
-/// channel may have the object's name. `None` if the object is no channel, or without random
-/// numbers.
+/// channel may have the object's name. Returns `None` if the object is not a channel, or if the
+/// system has no random numbers.
 pub(crate) fn name_while_read(channel: &Name) -> Option<Name> {
     let names = channel.namespace();
     let file = channel.as_path().file_name()?.to_str()?;
@@ -150,9 +150,12 @@ pub(crate) fn name_while_read(channel: &Name) -> Option<Name> {
     Some(connection_name(&names, channel, id))
 }
 
+/// Parses the name of a file into its prefix and the object that it names.
 pub(crate) fn parse(file: &str) -> Option<(&str, Object<'_>)> {
     let mut parts = file.split('.');
-    let (prefix, owner, last) = (parts.next()?, parts.next()?, parts.next()?);
+    let prefix = parts.next()?;
+    let owner = parts.next()?;
+    let last = parts.next()?;
     let object = match (last, parts.next()) {
         ("channel", None) => Object::Channel(channel(owner)?),
         ("ctl", None) => Object::Control(provider(owner)?),
@@ -160,15 +163,22 @@ pub(crate) fn parse(file: &str) -> Option<(&str, Object<'_>)> {
         (id, Some("branch")) => Object::Branch(channel(owner)?, hexadecimal(id, true)?),
         _ => return None,
     };
-    (is_part(prefix) && parts.next().is_none()).then_some((prefix, object))
+    if !is_part(prefix) || parts.next().is_some() {
+        return None;
+    }
+    Some((prefix, object))
 }
 
 fn channel(text: &str) -> Option<&str> {
-    is_part(text).then_some(text)
+    if !is_part(text) {
+        return None;
+    }
+    Some(text)
 }
 
 fn provider(text: &str) -> Option<ProviderId> {
-    hexadecimal(text, true).map(ProviderId)
+    let id = hexadecimal(text, true)?;
+    Some(ProviderId(id))
 }
 
 /// Parses a number written as this crate writes it: in 16 digits, or in as few as possible.
@@ -179,7 +189,10 @@ fn hexadecimal(text: &str, is_whole: bool) -> Option<u64> {
     } else {
         format!("{number:x}")
     };
-    (written == text).then_some(number)
+    if written != text {
+        return None;
+    }
+    Some(number)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,26 +1,26 @@
 //! The memory bell: wakes an owner that waits for memory when any process releases some.
 //!
-//! It lies in the control object. *Givers* release memory: a peer that drops a lease or its slot, a
-//! receiver that returns a loan, a thread of the owner that drops a buffer. The owner *listens*
-//! while a request waits.
+//! It lies in the control object. Memory is released by a peer that drops a lease or its slot, by a
+//! receiver that returns a loan, and by a thread of the owner that drops a buffer. The owner
+//! *listens* while a request waits.
 //!
 //! # No wake-up is lost
 //!
-//! | step | owner | step | giver: [`MemoryBell::ring`] |
+//! | step | owner | step | thread that frees memory: [`MemoryBell::ring`] |
 //! |---|---|---|---|
-//! | L1 | [`MemoryBell::listen`]: set `listens` | G1 | release the memory |
-//! | L2 | a heavy barrier (see `futex::barrier`) | | (the barrier's light side: nothing) |
-//! | L3 | read the count | G2 | if `listens` is set: |
-//! | L4 | check for memory; if found, stop | G3 | add 1 to the count |
-//! | L5 | sleep, if the count is unchanged | G4 | wake |
+//! | M1 | [`MemoryBell::listen`]: set `listens` | F1 | release the memory |
+//! | M2 | a heavy barrier (see `futex::barrier`) | | (the barrier's light side: nothing) |
+//! | M3 | read the count | F2 | if `listens` is set: |
+//! | M4 | check for memory; if found, stop | F3 | add 1 to the count |
+//! | M5 | sleep, if the count is unchanged | F4 | wake |
 //!
-//! By the barrier, either L4 sees G1, or G2 sees L1. In the second case, if G3 precedes L3, then so
-//! does G1 (Release and Acquire of the count), and L4 sees it. If G3 follows L3, L5 returns at once
-//! or G4 wakes it.
+//! By the barrier, either M4 sees F1, or F2 sees M1. In the second case, if F3 precedes M3, then so
+//! does F1 (Release and Acquire of the count), and M4 sees it. If F3 follows M3, M5 returns at once
+//! or F4 wakes it.
 //!
 //! # Events without a bell
 //!
-//! A peer dies; a giver is killed between G1 and G4; another program frees space in the file
+//! A peer dies; a process is killed between F1 and F4; another program frees space in the file
 //! system; another process of the same user writes garbage here. So the owner rechecks after
 //! [`LOOK_AGAIN`] at the latest.
 
@@ -70,8 +70,8 @@ impl MemoryBell {
 
     #[inline]
     pub(crate) fn ring(&self) {
-        // Partner: the heavy barrier after `listen`. If the load misses a waiting owner's flag, that
-        // owner's check sees the released memory.
+        // Partner: the heavy barrier after `listen`. If the load misses a waiting owner's flag,
+        // that owner's check sees the released memory.
         barrier::light();
         if self.listens.load(Ordering::Relaxed) != 0 {
             self.toll();

@@ -21,23 +21,23 @@
 //!
 //! # Attach and recycle
 //!
-//! | step | peer: [`Record::attach`] | step | owner: [`Record::recycle`] |
+//! | step | peer: [`Record::attach`] | step | owner, to reuse the chunk: [`Record::recycle`] |
 //! |---|---|---|---|
-//! | A1 | add 1 to its own lane | R1 | stop unless all lanes are zero |
-//! | A2 | full fence | R2 | make the generation odd |
-//! | A3 | compare the generation with the descriptor's | R3 | full fence |
-//! | A4 | if they differ, undo A1 | R4 | succeed if all lanes are still zero |
+//! | A1 | add 1 to its own lane | U1 | stop unless all lanes are zero |
+//! | A2 | full fence | U2 | make the generation odd |
+//! | A3 | compare the generation with the descriptor's | U3 | full fence |
+//! | A4 | if they differ, undo A1 | U4 | succeed if all lanes are still zero |
 //!
 //! The load after the later fence sees the store before the earlier one. So either the peer returns
 //! `Stale` or the owner sees a lease, or both: the owner then leaves the chunk closed and tries
-//! again later. From then on R4 alone decides, because no attach can succeed.
+//! again later. From then on U4 alone decides, because no attach can succeed.
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
 //! | owner publishes: generation, Release | A3, Acquire | place and payload, whichever transport carried the descriptor |
-//! | peer releases a lease: lane, Release | R1 and R4, Acquire | that the peer has finished reading, so the owner may write |
+//! | peer releases a lease: lane, Release | U1 and U4, Acquire | that the peer has finished reading, so the owner may write |
 //! | owner grants: lane, Release | peer takes the grant up: lane, Acquire | the generation that the grant is for |
 //!
 //! Other peers' operations on the word are read-modify-writes, which continue the release sequence.
@@ -65,15 +65,15 @@ pub(crate) const PEERS: usize = 64;
 
 const LANES: usize = 8;
 
-/// Of one chunk by one peer.
+/// The most leases of one chunk that one peer can have.
 pub(crate) const MAX_LEASES: u64 = 31;
 
-/// Pending, of one chunk to one peer.
+/// The most grants of one chunk that can be pending for one peer.
 pub(crate) const MAX_GRANTS: u64 = 7;
 
 const GRANT: u64 = MAX_LEASES + 1;
 
-/// A peer checks it before it forms a pointer (I2).
+/// Where a message lies. A peer checks this before it forms a pointer (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) segment: u64,
@@ -150,6 +150,7 @@ fn set(word: &AtomicU64, value: u64) {
     }
 }
 
+/// Returns the index of the word that has the slot's lane, and the lane's first bit in it.
 #[inline]
 fn lane(slot: usize) -> (usize, u32) {
     (slot / LANES % (PEERS / LANES), (slot % LANES * 8) as u32)
@@ -176,7 +177,7 @@ impl Record {
             return Err(Refused::Stale);
         }
         self.renew(slot)?; // A1, a read-modify-write if it succeeds
-        fence_after_rmw(); // A2, partner of R3
+        fence_after_rmw(); // A2, partner of U3
         match self.place_in(generation) {
             Some(place) => Ok(place),
             None => {
@@ -198,17 +199,15 @@ impl Record {
             (_, MAX_LEASES) => Err(Refused::Full),
             _ => Ok(lane - GRANT + 1),
         })?;
-        match self.place_in(generation) {
-            Some(place) => Ok(place),
-            None => {
-                // The descriptor was delivered twice, and the grant is for a later message. Acquire
-                // in `change` made this check see that.
-                Err(if self.put_back(slot) {
-                    Refused::Stale
-                } else {
-                    Refused::Lost
-                })
-            }
+        if let Some(place) = self.place_in(generation) {
+            return Ok(place);
+        }
+        // The descriptor was delivered twice, and the grant is for a later message. Acquire in
+        // `change` made this check see that.
+        if self.put_back(slot) {
+            Err(Refused::Stale)
+        } else {
+            Err(Refused::Lost)
         }
     }
 
@@ -224,36 +223,48 @@ impl Record {
         is_kept.get()
     }
 
+    /// Adds a lease of a chunk of which the peer has one already.
     pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| {
-            (lane % GRANT < MAX_LEASES)
-                .then_some(lane + 1)
-                .ok_or(Refused::Full)
+            if lane % GRANT == MAX_LEASES {
+                return Err(Refused::Full);
+            }
+            Ok(lane + 1)
         })
     }
 
-    /// Unless the owner has cleared it, as it does if a live peer has lost its lock.
+    /// Releases a lease, unless the owner has cleared the lane, as it does if a live peer has lost
+    /// its lock.
     #[inline]
     pub(crate) fn release(&self, slot: usize) {
-        // Release in `change`: partner of the Acquire in R1 and R4.
+        // Release in `change`: partner of the Acquire in U1 and U4.
         let _ = self.change(slot, |lane| {
-            (lane % GRANT > 0).then(|| lane - 1).ok_or(Refused::Stale)
+            if lane % GRANT == 0 {
+                return Err(Refused::Stale);
+            }
+            Ok(lane - 1)
         });
     }
 
-    /// Valid while a lease is held.
+    /// Returns the place of the message with this generation, which is valid while a lease is held.
     #[inline]
     fn place_in(&self, generation: u64) -> Option<Place> {
-        // A3. Acquire: partner of the Release in `publish`. Relaxed after it: the owner changes a
-        // place only while the generation is odd and no lease is held.
-        (self.generation.load(Ordering::Acquire) == generation && is_published(generation)).then(
-            || Place {
-                segment: self.segment.load(Ordering::Relaxed),
-                index: self.index.load(Ordering::Relaxed),
-                offset: self.offset.load(Ordering::Relaxed),
-                len: self.len.load(Ordering::Relaxed),
-            },
-        )
+        // A3. Acquire: partner of the Release in `publish`.
+        if self.generation.load(Ordering::Acquire) != generation || !is_published(generation) {
+            return None;
+        }
+        Some(self.place())
+    }
+
+    /// Relaxed: the owner changes a place only while the generation is odd and no lease is held.
+    #[inline]
+    fn place(&self) -> Place {
+        Place {
+            segment: self.segment.load(Ordering::Relaxed),
+            index: self.index.load(Ordering::Relaxed),
+            offset: self.offset.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+        }
     }
 
     /// Two threads that share the chunk may publish the same generation concurrently.
@@ -265,7 +276,7 @@ impl Record {
         self.generation.store(generation, Ordering::Release);
     }
 
-    /// Relaxed: publishes nothing.
+    /// Closes the record. Relaxed: publishes nothing.
     pub(crate) fn close_at(&self, generation: u64) {
         self.generation.store(generation, Ordering::Relaxed);
     }
@@ -276,42 +287,41 @@ impl Record {
     pub(crate) fn recycle(&self, generation: &mut u64) -> bool {
         if *generation % 2 == 0 {
             if self.is_leased() {
-                return false; // R1
+                return false; // U1
             }
             *generation += 1;
-            self.generation.store(*generation, Ordering::Relaxed); // R2
-            fence(Ordering::SeqCst); // R3, partner of A2
+            self.generation.store(*generation, Ordering::Relaxed); // U2
+            fence(Ordering::SeqCst); // U3, partner of A2
         }
-        !self.is_leased() // R4
+        !self.is_leased() // U4
     }
 
     #[inline]
     pub(crate) fn is_leased(&self) -> bool {
         // Acquire: partner of the Release in `release`.
-        self.lanes
-            .iter()
-            .fold(0, |all, word| all | word.load(Ordering::Acquire))
-            != 0
+        let mut all = 0;
+        for word in &self.lanes {
+            all |= word.load(Ordering::Acquire);
+        }
+        all != 0
     }
 
-    /// One bit each.
+    /// Returns the peers, one bit per slot, that have a lease or a pending grant.
     pub(crate) fn holders(&self) -> u64 {
-        let holders_of = |lanes: u64| {
-            (0..LANES).fold(0, |bits, at| {
-                bits | u64::from(lanes >> (at * 8) & 0xff != 0) << at
-            })
-        };
-        let words = self
-            .lanes
-            .iter()
-            .map(|word| word.load(Ordering::Relaxed))
-            .enumerate();
-        // Nearly all words are zero, and an owner short of memory checks every record.
-        words
-            .filter(|(_, lanes)| *lanes != 0)
-            .fold(0, |all, (at, lanes)| {
-                all | holders_of(lanes) << (at * LANES)
-            })
+        let mut slots = 0;
+        for (at, word) in self.lanes.iter().enumerate() {
+            let lanes = word.load(Ordering::Relaxed);
+            // Nearly all words are zero, and an owner short of memory checks every record.
+            if lanes == 0 {
+                continue;
+            }
+            for (lane, count) in lanes.to_le_bytes().into_iter().enumerate() {
+                if count != 0 {
+                    slots |= 1 << (at * LANES + lane);
+                }
+            }
+        }
+        slots
     }
 
     /// Returns `true` if a grant is pending.
@@ -321,55 +331,54 @@ impl Record {
         lanes.any(|word| word.load(Ordering::Relaxed) & GRANTS != 0)
     }
 
-    /// Open views, pending grants.
+    /// Returns the numbers of open views and of pending grants.
     pub(crate) fn leases(&self, slot: usize) -> (u64, u64) {
         let (word, shift) = lane(slot);
         let lane = self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff;
         (lane % GRANT, lane / GRANT)
     }
 
-    /// Need not be consistent.
-    pub(crate) fn look(&self) -> (u64, Place) {
-        let [segment, index, offset, len] = [&self.segment, &self.index, &self.offset, &self.len]
-            .map(|word| word.load(Ordering::Relaxed));
-        (
-            self.generation.load(Ordering::Relaxed),
-            Place {
-                segment,
-                index,
-                offset,
-                len,
-            },
-        )
+    /// Returns the generation and the place, which need not belong together.
+    pub(crate) fn snapshot(&self) -> (u64, Place) {
+        let place = self.place();
+        let generation = self.generation.load(Ordering::Relaxed);
+        (generation, place)
     }
 
     /// The caller holds the chunk, published.
     pub(crate) fn grant(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| {
-            (lane / GRANT < MAX_GRANTS)
-                .then_some(lane + GRANT)
-                .ok_or(Refused::Full)
+            if lane / GRANT == MAX_GRANTS {
+                return Err(Refused::Full);
+            }
+            Ok(lane + GRANT)
         })
     }
 
     pub(crate) fn revoke(&self, slot: usize) -> bool {
-        self.change(slot, |lane| {
-            lane.checked_sub(GRANT).ok_or(Refused::NotGranted)
-        })
-        .is_ok()
+        let revoked = self.change(slot, |lane| {
+            if lane < GRANT {
+                return Err(Refused::NotGranted);
+            }
+            Ok(lane - GRANT)
+        });
+        revoked.is_ok()
     }
 
+    /// Zeroes a dead peer's lane. Returns `true` if the peer still held something.
     pub(crate) fn clear(&self, slot: usize) -> bool {
         let (word, shift) = lane(slot);
-        if self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff == 0 {
+        let word = &self.lanes[word];
+        if word.load(Ordering::Relaxed) >> shift & 0xff == 0 {
             return false;
         }
         // Relaxed: a read-modify-write continues the release sequences of the other lanes. The dead
         // peer itself reads no more.
-        self.lanes[word].fetch_and(!(0xff << shift), Ordering::Relaxed) >> shift & 0xff != 0
+        let old = word.fetch_and(!(0xff << shift), Ordering::Relaxed);
+        old >> shift & 0xff != 0
     }
 
-    /// Never changes the other seven lanes.
+    /// Replaces a peer's lane by the result of `next`. Never changes the other seven lanes.
     #[inline]
     fn change(
         &self,
@@ -442,7 +451,9 @@ mod tests {
         assert_eq!(record.accept(63, generation), Err(Refused::NotGranted));
         assert_eq!(record.accept(0, generation), Err(Refused::NotGranted));
         assert_eq!(record.accept(63, generation + 2), Err(Refused::Stale));
-        (0..MAX_GRANTS).for_each(|_| record.release(63));
+        for _ in 0..MAX_GRANTS {
+            record.release(63);
+        }
         assert!(!record.is_leased());
         record.grant(0).unwrap();
         assert!(record.revoke(0));

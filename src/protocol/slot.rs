@@ -64,7 +64,7 @@ pub(crate) const UNDER_WAY: u32 = 16;
 
 pub(crate) const MAX_UNDER_WAY: u64 = (1 << UNDER_WAY) - 1;
 
-/// Any peer can write it.
+/// The epoch of a slot in the control object, which any peer can write.
 #[repr(transparent)]
 pub(crate) struct Epoch(pub(crate) AtomicU64);
 
@@ -103,18 +103,23 @@ impl Epoch {
         self.0.load(Ordering::Acquire) == epoch
     }
 
-    /// Also for a refused peer.
+    /// Returns `true` if the slot's peer connected with `epoch`, even if it is refused.
     #[inline]
     pub(crate) fn is_of(&self, epoch: u64) -> bool {
         // Acquire: as in `is`.
         self.0.load(Ordering::Acquire) & !REFUSED == epoch
     }
 
+    /// Returns the epoch with which the slot's peer connected; `None` if the slot has no peer.
     pub(crate) fn peer(&self) -> Option<u64> {
         let epoch = self.0.load(Ordering::Relaxed);
-        (epoch % 2 == 0).then_some(epoch & !REFUSED)
+        if epoch % 2 != 0 {
+            return None;
+        }
+        Some(epoch & !REFUSED)
     }
 
+    /// Revokes a grant that the slot's peer has put back, if the owner has refused the peer.
     pub(crate) fn take_back_if_refused(&self, epoch: u64, record: &Record, slot: usize) {
         fence(Ordering::SeqCst); // partner: the fence in `GrantGate::refuse`
         if self.0.load(Ordering::Relaxed) == epoch + REFUSED {
@@ -166,8 +171,11 @@ impl Held {
         // Relaxed: only a count.
         let mut word = self.0.load(Ordering::Relaxed);
         while word & !MAX_HELD == Self::none(epoch) {
-            let held = next(word & MAX_HELD).ok_or(word & MAX_HELD)?;
-            let new = Self::none(epoch) | held;
+            let held = word & MAX_HELD;
+            let Some(next_held) = next(held) else {
+                return Err(held);
+            };
+            let new = Self::none(epoch) | next_held;
             match self
                 .0
                 .compare_exchange_weak(word, new, Ordering::Relaxed, Ordering::Relaxed)
@@ -184,7 +192,11 @@ impl Held {
     #[inline]
     pub(crate) fn charge(&self, epoch: u64, len: u64, max: u64) -> Result<(), u64> {
         self.change(epoch, |held| {
-            held.checked_add(len).filter(|&sum| sum <= max)
+            let sum = held.checked_add(len)?;
+            if sum > max {
+                return None;
+            }
+            Some(sum)
         })
     }
 
@@ -206,12 +218,11 @@ pub(crate) struct Cost<'a> {
 
 impl Cost<'_> {
     fn charge(&self, epoch: u64) -> Result<(), NotGranted> {
-        let charge = |max| {
-            self.held
-                .charge(epoch, self.len, max)
-                .map_err(|held| NotGranted::OverQuota { held, max })
+        let Some(max) = self.max else {
+            return Ok(());
         };
-        self.max.map_or(Ok(()), charge)
+        let charged = self.held.charge(epoch, self.len, max);
+        charged.map_err(|held| NotGranted::OverQuota { held, max })
     }
 
     fn refund(&self, epoch: u64) {
@@ -258,12 +269,11 @@ impl GrantGate {
         if wanted % 4 != 0 || !self.enter(current, wanted) {
             return Err(NotGranted::Gone);
         }
-        let granted = cost.charge(wanted).and_then(|()| {
-            record.grant(slot).map_err(|_| {
-                cost.refund(wanted);
-                NotGranted::Full
-            })
-        });
+        let mut granted = cost.charge(wanted);
+        if granted.is_ok() && record.grant(slot).is_err() {
+            cost.refund(wanted);
+            granted = Err(NotGranted::Full);
+        }
         fence(Ordering::SeqCst); // partner: the fence in `Epoch::vacate`
         let is_there = current.is(wanted);
         if granted.is_ok() && !is_there {
@@ -306,33 +316,39 @@ impl GrantGate {
         }
         let is_refused = current.refuse(wanted);
         if is_refused {
-            fence(Ordering::SeqCst); // partners: the fences in `grant` and `Epoch::take_back_if_refused`
+            // Partners: the fences in `grant` and `Epoch::take_back_if_refused`.
+            fence(Ordering::SeqCst);
             take_back();
         }
         self.leave();
         is_refused
     }
 
+    /// Ends a grant under way.
     fn leave(&self) {
         // Release: revocations are complete before the gate opens for another epoch.
         self.0.fetch_sub(1, Ordering::Release);
     }
 
+    /// Begins a grant under way. Returns `false` if the slot's peer did not connect with `wanted`.
     fn enter(&self, current: &Epoch, wanted: u64) -> bool {
         let mine = wanted << UNDER_WAY;
         let mut seen = self.0.load(Ordering::Relaxed);
         loop {
+            let under_way = seen & MAX_UNDER_WAY;
             let is_open = seen & !MAX_UNDER_WAY == mine;
-            let next = match seen & MAX_UNDER_WAY {
-                under_way if is_open && under_way < MAX_UNDER_WAY => seen + 1,
-                _ if !is_open && !current.is(wanted) => return false,
-                0 => mine + 1,
+            if !is_open && !current.is(wanted) {
+                return false;
+            }
+            let next = if is_open && under_way < MAX_UNDER_WAY {
+                seen + 1
+            } else if !is_open && under_way == 0 {
+                mine + 1
+            } else {
                 // A grant to the slot's last peer, or one of the maximum number, will end.
-                _ => {
-                    yield_now();
-                    seen = self.0.load(Ordering::Relaxed);
-                    continue;
-                }
+                yield_now();
+                seen = self.0.load(Ordering::Relaxed);
+                continue;
             };
             // Acquire: partner of `leave`. AcqRel: the grant that opens the gate has seen the
             // peer's epoch (`is`), and passes that on to grants that find the gate open. Otherwise

@@ -51,9 +51,9 @@
 //!
 //! Each reader, and each owner that ends, releases its own lock first and then tests those of the
 //! others. Of two that do so concurrently, at least one finds no other. If both do, they sweep side
-//! by side. A successor that renames a pair's object holds its lock meanwhile, so it looks once
-//! more for the receiver after it has released that ([`remove_or_rename_dead`]). A sweep looks at
-//! all channels twice, because an object that is renamed between the listing and the look is missed
+//! by side. A successor that renames a pair's object holds its lock meanwhile, so it checks once
+//! more for the receiver after it has released that ([`remove_or_rename_dead`]). A sweep checks all
+//! channels twice, because an object that is renamed between the listing and the check is missed
 //! once ([`has_receivers`]).
 //!
 //! The kernel notifies receivers of a sender's death some time before it releases the process's
@@ -118,7 +118,7 @@ const HEAP: usize = 96 << 10;
 pub struct Swept {
     /// Number of objects.
     pub objects: usize,
-    /// Memory of those objects, in bytes. It returns to the system once no peer has it mapped.
+    /// Memory of those objects, in bytes. It returns to the system once no peer maps it any more.
     pub bytes: u64,
 }
 
@@ -229,9 +229,13 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 impl Waiting {
     /// Returns `None` if as many threads wait as may.
     fn start() -> Option<Self> {
+        // Counts while it exists, so an early return takes it from the count.
         let this = Self;
         let others = WAITING.fetch_add(1, Ordering::Relaxed);
-        (others < MAX_WAITING).then_some(this)
+        if others >= MAX_WAITING {
+            return None;
+        }
+        Some(this)
     }
 }
 
@@ -269,7 +273,7 @@ fn sweep_later(names: &Namespace, provider: ProviderId) {
     });
 }
 
-/// If memory is short, sweeps and tries again.
+/// Creates a locked object. If memory is short, sweeps and tries again.
 pub(crate) fn create_locked(
     name: Name,
     len: usize,
@@ -278,10 +282,13 @@ pub(crate) fn create_locked(
     map: fn(&File, &Name, usize) -> Result<Mapping, OsError>,
 ) -> Result<Locked, OsError> {
     let create = || Segment::create_locked(name.clone(), len, mode, byte, map);
-    let makes_room = || sweep(&name.namespace()).is_ok_and(|swept| swept.objects > 0);
-    match create() {
-        Err(error) if error.is_out_of_memory() && makes_room() => create(),
-        made => made,
+    let error = match create() {
+        Err(error) if error.is_out_of_memory() => error,
+        made => return made,
+    };
+    match sweep(&name.namespace()) {
+        Ok(swept) if swept.objects > 0 => create(),
+        Ok(_) | Err(_) => Err(error),
     }
 }
 
@@ -300,12 +307,9 @@ fn sweep_of(names: &Namespace, scope: Scope) -> Result<Swept, OsError> {
     let mut swept = Swept::default();
     swept.remove_channels(names, uid)?;
     let before = swept.objects;
-    let providers: BTreeSet<ProviderId> = match scope {
+    let providers = match scope {
         Scope::Own(provider) | Scope::WithoutPeers(provider) => BTreeSet::from([provider]),
-        Scope::All => objects(names)?
-            .into_iter()
-            .map(|(provider, ..)| provider)
-            .collect(),
+        Scope::All => owners(names)?,
     };
     for provider in providers {
         // Held until the end.
@@ -320,21 +324,21 @@ fn sweep_of(names: &Namespace, scope: Scope) -> Result<Swept, OsError> {
             (Some(control), Scope::WithoutPeers(_)) => has_peers(control),
             (Some(control), Scope::All | Scope::Own(_)) => has_pending_grants(control),
         };
-        let reader = if lock.as_ref().is_some_and(has_other_users) {
-            None
-        } else {
-            Some(uid)
+        if is_for_peers {
+            continue;
+        }
+        let reader = match &lock {
+            Some(control) if has_other_users(control) => None,
+            _ => Some(uid),
         };
-        if is_for_peers || has_receivers(names, provider, reader)? {
+        if has_receivers(names, provider, reader)? {
             continue;
         }
         if let Some(control) = &lock {
-            mark_as_gone(control);
+            mark_as_closed(control);
         }
-        // Listed again: the owner may have created more before it died.
-        let is_its_segment =
-            |(owner, object, _): &(_, _, _)| (*owner, *object) == (provider, Leftover::Segment);
-        for (.., segment) in objects(names)?.into_iter().filter(is_its_segment) {
+        // Listed only now: the owner may have created more before it died.
+        for segment in segments(names, provider)? {
             swept.remove(&segment, |metadata| is_segment(metadata, uid));
         }
         if let Some(control) = &lock {
@@ -360,57 +364,62 @@ fn sweep_of(names: &Namespace, scope: Scope) -> Result<Swept, OsError> {
     Ok(swept)
 }
 
-fn objects(names: &Namespace) -> Result<Vec<(ProviderId, Leftover, Name)>, OsError> {
-    list(names, |object| match object {
-        Object::Control(provider) => Some((provider, Leftover::Control)),
-        Object::Segment(provider, _) => Some((provider, Leftover::Segment)),
-        Object::Channel(_) | Object::Branch(..) => None,
-    })
-    .map(|found| {
-        found
-            .into_iter()
-            .map(|((provider, kind), name)| (provider, kind, name))
-            .collect()
-    })
+/// Returns the owners that have a control object or a segment.
+fn owners(names: &Namespace) -> Result<BTreeSet<ProviderId>, OsError> {
+    let mut owners = BTreeSet::new();
+    for file in names.files()? {
+        if let Some(Object::Control(owner) | Object::Segment(owner, _)) = object(names, &file) {
+            owners.insert(owner);
+        }
+    }
+    Ok(owners)
 }
 
+fn segments(names: &Namespace, provider: ProviderId) -> Result<Vec<Name>, OsError> {
+    let mut segments = Vec::new();
+    for file in names.files()? {
+        match object(names, &file) {
+            Some(Object::Segment(owner, _)) if owner == provider => {
+                segments.push(names.file(&file));
+            }
+            _ => {}
+        }
+    }
+    Ok(segments)
+}
+
+/// Returns the objects of channels, and of connections.
 fn channels(names: &Namespace) -> Result<Vec<Name>, OsError> {
-    let is_channel = |object: Object<'_>| {
-        matches!(object, Object::Channel(_) | Object::Branch(..)).then_some(())
-    };
-    list(names, is_channel).map(|found| found.into_iter().map(|((), name)| name).collect())
+    let mut channels = Vec::new();
+    for file in names.files()? {
+        if let Some(Object::Channel(_) | Object::Branch(..)) = object(names, &file) {
+            channels.push(names.file(&file));
+        }
+    }
+    Ok(channels)
 }
 
 /// Removes the connections of a channel that no receiver reads, for the channel's publisher.
 pub(crate) fn remove_connections(names: &Namespace, channel: &str) -> Result<(), OsError> {
-    let its = |object: Object<'_>| match object {
-        Object::Branch(of, _) if of == channel => Some(()),
-        _ => None,
-    };
-    for ((), name) in list(names, its)? {
-        // If this fails, a sweep does it.
-        let _ = remove_dead(&name, effective_uid(), CHANNEL_MAGIC);
+    for file in names.files()? {
+        match object(names, &file) {
+            Some(Object::Branch(of, _)) if of == channel => {
+                // If this fails, a sweep does it.
+                let _ = remove_dead(&names.file(&file), effective_uid(), CHANNEL_MAGIC);
+            }
+            _ => {}
+        }
     }
     Ok(())
 }
 
-fn list<T>(
-    names: &Namespace,
-    choose: impl Fn(Object<'_>) -> Option<T>,
-) -> Result<Vec<(T, Name)>, OsError> {
-    let mut found = Vec::new();
-    for file in names.files()? {
-        if let Some((_, object)) = parse(&file).filter(|(prefix, _)| *prefix == names.prefix()) {
-            found.extend(choose(object).map(|chosen| (chosen, names.file(&file))));
-        }
+/// Returns the object that a file is, by its name; `None` if it has another prefix.
+fn object<'a>(names: &Namespace, file: &'a str) -> Option<Object<'a>> {
+    let (prefix, object) = parse(file)?;
+    if prefix != names.prefix() {
+        return None;
     }
-    Ok(found)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leftover {
-    Control,
-    Segment,
+    Some(object)
 }
 
 enum Owner {
@@ -465,17 +474,20 @@ pub(crate) fn is_segment(metadata: &Metadata, uid: u32) -> bool {
     metadata.is_file() && metadata.uid() == uid && metadata.nlink() == 1 && is_whole
 }
 
-fn mark_as_gone(control: &LockFile) {
+/// Marks a control object as closed, and its segments as destroyed. If it fails, peers still find
+/// the owner's lock free.
+fn mark_as_closed(control: &LockFile) {
     let file = control.file();
-    // The owner may have died before it set the length. Written to the file, not through a mapping,
-    // which could raise a signal. If it fails, peers still find the owner's lock free.
-    let is_whole = file
-        .metadata()
-        .is_ok_and(|metadata| metadata.len() >= PAGE as u64);
-    if is_whole && check_file_size(PAGE).is_ok() {
-        let _ = file.write_at(&CLOSED.to_ne_bytes(), STATE_OFFSET);
-        let _ = file.write_at(&NO_SEGMENTS, SEGMENTS_OFFSET);
+    let Ok(metadata) = file.metadata() else {
+        return;
+    };
+    // The owner may have died before it set the length.
+    if metadata.len() < PAGE as u64 || check_file_size(PAGE).is_err() {
+        return;
     }
+    // Written to the file, not through a mapping, which could raise a signal.
+    let _ = file.write_at(&CLOSED.to_ne_bytes(), STATE_OFFSET);
+    let _ = file.write_at(&NO_SEGMENTS, SEGMENTS_OFFSET);
 }
 
 fn has_peers(control: &LockFile) -> bool {
@@ -483,7 +495,8 @@ fn has_peers(control: &LockFile) -> bool {
 }
 
 /// Returns `true` if a living peer has a grant that it has not taken up. Reads the records from the
-/// file, without mapping it: another process may truncate it. Bounded, whatever the header says.
+/// file, without mapping it: another process may truncate it. Reads a bounded number of records,
+/// even if the header is garbage.
 fn has_pending_grants(control: &LockFile) -> bool {
     const AT_ONCE: usize = 512 * RECORD_SIZE;
     let mut high_water = [0; 4];
@@ -524,10 +537,10 @@ fn has_pending_grants(control: &LockFile) -> bool {
 
 /// Returns `true` if receivers may belong to other users, which own their branches.
 fn has_other_users(control: &LockFile) -> bool {
-    control
-        .file()
-        .metadata()
-        .is_ok_and(|metadata| admits_others(metadata.mode()))
+    match control.file().metadata() {
+        Ok(metadata) => admits_others(metadata.mode()),
+        Err(_) => false,
+    }
 }
 
 pub(crate) enum Removal {
@@ -610,9 +623,9 @@ fn remove_if(
     })
 }
 
-/// Returns `true` if a living receiver of this provider may not have received everything. Looks at
-/// all channels twice: a successor may rename an object between the listing and the look at it, but
-/// an object is renamed at most once.
+/// Returns `true` if a living receiver of this provider may not have received everything. Checks
+/// all channels twice: a successor may rename an object between the listing and the check of it,
+/// but an object is renamed at most once.
 fn has_receivers(
     names: &Namespace,
     provider: ProviderId,
@@ -628,19 +641,23 @@ fn has_receivers(
 }
 
 /// Returns `true` if a living receiver may not have received everything, or the channel cannot be
-/// opened. Ignores the sender's lock, which a sweep may hold. Without `uid`, of any user.
+/// opened. Ignores the sender's lock, which a sweep may hold. Without `uid`, the channel may belong
+/// to any user.
 fn is_read(channel: &Name, provider: ProviderId, uid: Option<u32>) -> bool {
-    let owner = || {
-        fs::symlink_metadata(channel.as_path()).map_or(effective_uid(), |metadata| metadata.uid())
+    let uid = match uid {
+        Some(uid) => uid,
+        None => match fs::symlink_metadata(channel.as_path()) {
+            Ok(metadata) => metadata.uid(),
+            Err(_) => effective_uid(),
+        },
     };
-    let uid = uid.unwrap_or_else(owner);
     let locks = match open(channel, uid) {
+        Ok(locks) => locks,
         Err(ObjectError::Os(error)) => {
             let is_unknown = matches!(error.errno(), Some(libc::ENOMEM | libc::EACCES));
             return is_unknown || error.is_out_of_descriptors();
         }
         Err(_) => return false,
-        Ok(locks) => locks,
     };
     let mut found = [0; 8];
     // Shorter: nothing has been received through it.
