@@ -145,7 +145,7 @@ impl PeerControl {
     }
 
     /// Returns `true` if the slot is still this peer's. If the process has closed the descriptor
-    /// with the lock, another peer may have it.
+    /// with the lock, another peer may have taken it.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
         self.view.header().epochs[self.slot()].is_of(self.id.epoch)
