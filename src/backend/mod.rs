@@ -76,10 +76,11 @@ mod chunk;
 pub use chunk::Chunk;
 
 use crate::error::{BuildError, OsError};
+use crate::os::fork::ForkGuard;
 use crate::os::futex::Deadline;
+use crate::os::locks;
 use crate::os::name::Name;
 use crate::os::segment::{Memory, Segment};
-use crate::os::{fork, locks};
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::control::{Payload, SegmentFactory};
 use crate::owner::limits::{range, AllocError, AllocErrorKind, Limits, Tuning, LONGEST};
@@ -173,7 +174,7 @@ impl<S: SegmentSource + 'static> SegmentFactory for Sourced<S> {
             source: self.source.clone(),
             id,
             file: Some(file.clone()),
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
         };
         let segment = Segment::of_file(file, Name::of_path(&path), len, self.memory)?;
         Ok(Payload::removed_by(segment, id, removal))
@@ -201,15 +202,12 @@ struct Removal<S: SegmentSource> {
     id: u64,
     /// Shared with the segment, which is dropped first.
     file: Option<Arc<File>>,
-    fork_epoch: u64,
+    fork: ForkGuard,
 }
 
 impl<S: SegmentSource> Drop for Removal<S> {
     fn drop(&mut self) {
-        let file = self
-            .file
-            .take()
-            .filter(|_| self.fork_epoch == fork::epoch());
+        let file = self.file.take().filter(|_| self.fork.is_ours());
         if let Some(file) = file.and_then(Arc::into_inner) {
             self.source.remove(self.id, file);
         }

@@ -4,7 +4,6 @@ use super::layout::Shared;
 use super::message::SentBuffer;
 use super::object::{Object, Seat};
 use super::ring;
-use crate::os::fork;
 use crate::os::futex::barrier;
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
@@ -31,7 +30,6 @@ pub(super) struct Borrower {
     locks: Arc<LockFile>,
     /// Of a branch: held equally long.
     seat: Option<Seat>,
-    fork_epoch: u64,
     names: Namespace,
     provider: ProviderId,
     /// The first page of the provider's control object, for its memory bell; `None` if it had
@@ -52,7 +50,6 @@ impl Borrower {
             shared,
             locks,
             seat,
-            fork_epoch: fork::epoch(),
             names,
             provider,
             memory,
@@ -65,7 +62,7 @@ impl Borrower {
 
     #[inline]
     pub(super) fn give_back(&self, number: u32) {
-        if self.fork_epoch == fork::epoch() {
+        if self.shared.is_ours() {
             // Relaxed: only makes tickets distinct.
             let ticket = self.returned.fetch_add(1, Ordering::Relaxed);
             ring::give_back(self.shared.returns(), ticket, number);
@@ -88,7 +85,7 @@ impl Borrower {
 impl Borrower {
     /// While the sender lives, this costs only one load.
     fn may_have_to_sweep(&self) -> bool {
-        !self.shared.to_receiver().is_held() && self.fork_epoch == fork::epoch()
+        !self.shared.to_receiver().is_held() && self.shared.is_ours()
     }
 
     /// How long to wait until the kernel has torn down the sender's process.

@@ -12,7 +12,7 @@ use super::interrupt::{self, Interrupts};
 use super::message::MissedWords;
 use super::ring::{OnFull, Slot};
 use crate::error::OsError;
-use crate::os::fork;
+use crate::os::fork::ForkGuard;
 use crate::os::futex::{Deadline, Futex};
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
@@ -27,6 +27,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::mem::size_of;
 use std::os::unix::fs::MetadataExt;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -498,6 +499,7 @@ pub(super) struct Shared {
     slots: usize,
     loans: usize,
     loan_words_at: usize,
+    fork: ForkGuard,
     /// Private to this process, unlike the bell.
     had_receiver: AtomicBool,
 }
@@ -515,8 +517,21 @@ impl Shared {
             slots,
             loans,
             loan_words_at: loan_words_offset(slots, loans),
+            fork: ForkGuard::new(),
             had_receiver,
         }
+    }
+
+    /// Returns the address of a bell's entry in the robust list; `None` if it is no bell of this
+    /// object.
+    pub(super) fn own_entry(&self, bell: &Bell) -> Option<NonNull<u8>> {
+        self.mapping.own_entry(bell)
+    }
+
+    /// Returns `true` in the process that mapped the object, and `false` in its forked children.
+    #[inline]
+    pub(super) fn is_ours(&self) -> bool {
+        self.fork.is_ours()
     }
 
     pub(super) fn header(&self) -> &Header {
@@ -610,7 +625,6 @@ impl Shared {
 pub(super) struct MappedBell {
     shared: Arc<Shared>,
     bell: fn(&Shared) -> &Bell,
-    fork_epoch: u64,
 }
 
 impl MappedBell {
@@ -618,7 +632,6 @@ impl MappedBell {
         Self {
             shared: shared.clone(),
             bell,
-            fork_epoch: fork::epoch(),
         }
     }
 
@@ -627,7 +640,7 @@ impl MappedBell {
     }
 
     pub(super) fn is_ours(&self) -> bool {
-        self.fork_epoch == fork::epoch()
+        self.shared.is_ours()
     }
 }
 

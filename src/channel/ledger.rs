@@ -29,7 +29,7 @@ use super::lender::Lender;
 use super::loans::{Account, Known, Limit, Loans};
 use super::object::Object;
 use super::outside;
-use crate::os::fork;
+use crate::os::fork::ForkGuard;
 use crate::os::locks::LockFile;
 use crate::os::name::Link;
 use crate::owner::buf::ShmBuf;
@@ -46,7 +46,7 @@ pub(super) const PER_MESSAGE: usize = 4;
 /// The loans that are still out when this is dropped never return to the pool.
 pub(super) struct Ledger {
     book: Mutex<Book>,
-    fork_epoch: u64,
+    fork: ForkGuard,
 }
 
 struct Book {
@@ -253,7 +253,7 @@ impl Ledger {
         };
         Arc::new(Self {
             book: Mutex::new(book),
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
         })
     }
 
@@ -537,7 +537,7 @@ impl Drop for Ledger {
     fn drop(&mut self) {
         // In a forked child the handles do nothing, and a thread that is not there may hold the
         // lock.
-        if self.fork_epoch != fork::epoch() {
+        if !self.fork.is_ours() {
             return;
         }
         self.collect();

@@ -54,20 +54,20 @@ use super::layout::{
     TypeWords, MAX_SEATS,
 };
 use super::ring::OnFull;
-use crate::os::fork;
+use crate::os::fork::ForkGuard;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Name};
 use crate::os::posix::{effective_uid, has_heap, round_to_pages, PAGE};
 use crate::os::process::Seen;
-use crate::os::robust_list::{self, Failed, Listed, Places, MAX_BELLS};
+use crate::os::robust_list::{Failed, Listed, Places, MAX_BELLS};
 use crate::os::segment::{set_mode, Locked};
 use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::{name_while_read, ProviderId};
 use crate::protocol::sweep::{self, remove_or_rename_dead, Removal};
 use std::fs;
+use std::io;
 use std::os::unix::fs::{fchown, MetadataExt};
-use std::ptr::{addr_of, NonNull};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::thread;
@@ -84,7 +84,6 @@ pub(super) struct Object {
     listed: Option<Listed>,
     shared: Arc<Shared>,
     seat: Option<Seat>,
-    fork_epoch: u64,
     /// The creator's, removed before its lock is released.
     link: Option<Link>,
     locks: Arc<LockFile>,
@@ -243,7 +242,6 @@ impl Object {
             listed: None,
             shared,
             seat,
-            fork_epoch: fork::epoch(),
             link: Some(link),
             locks: Arc::new(locks),
         })
@@ -258,12 +256,11 @@ impl Object {
         bell: fn(&Shared) -> &Bell,
     ) -> Result<Self, ChannelError> {
         let bell = bell(&self.shared);
-        let word = addr_of!(*bell).cast::<u8>().cast_mut();
-        // SAFETY: both bells lie in the first page of the mapping, which `make` and `layout::open`
-        // have put behind a page of this process's own, for entries.
-        let entry = unsafe { word.sub(robust_list::distance()) };
-        // SAFETY: an address inside a mapping is not null.
-        let entry = unsafe { NonNull::new_unchecked(entry) };
+        // `make` and `layout::open` have mapped the object behind a page of this process's own.
+        let Some(entry) = self.shared.own_entry(bell) else {
+            let error = io::Error::from_raw_os_error(libc::EINVAL);
+            return Err(name.error("mmap", 0, error).into());
+        };
         // SAFETY: the entry lies in the page before the mapping and serves this bell alone, which
         // each end holds once only; it stays until `listed` is dropped, before the mapping.
         let listed = unsafe { Listed::new(entry, has_place, |holder| bell.hold(holder)) };
@@ -275,7 +272,10 @@ impl Object {
     pub(super) fn meet(self, name: &Name) -> Result<Option<Self>, ChannelError> {
         // The seat keeps alive the publisher's object, which has reserved a place.
         let this = self.hold(name, true, Shared::to_receiver)?;
-        Ok(this.listed.is_some().then_some(this))
+        if this.listed.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(this))
     }
 
     /// Returns `true` if the sender holds, or held, the bell of this receiver; always for a pair.
@@ -318,7 +318,6 @@ impl Object {
             listed: None,
             shared,
             seat,
-            fork_epoch: fork::epoch(),
             link: None,
             locks: Arc::new(found.locks),
         }
@@ -400,7 +399,7 @@ impl Object {
 
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
-        self.fork_epoch == fork::epoch()
+        self.shared.is_ours()
     }
 
     /// Closes the object for the sender: no receiver can open it any more.
@@ -457,7 +456,7 @@ pub(super) struct Meeting {
     /// The publisher's, for the bells of the branches.
     _places: Option<Places>,
     page: MappedMeeting,
-    fork_epoch: u64,
+    fork: ForkGuard,
     seats: usize,
     /// The receiver's: the byte of its seat.
     taken: Option<usize>,
@@ -485,7 +484,7 @@ impl Meeting {
         let this = Self {
             _places,
             page,
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
             seats: facts.seats,
             taken: None,
             _link,
@@ -503,7 +502,7 @@ impl Meeting {
         Self {
             _places: None,
             page,
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
             seats,
             taken: None,
             _link: None,
@@ -554,7 +553,7 @@ impl Meeting {
 
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
-        self.fork_epoch == fork::epoch()
+        self.fork.is_ours()
     }
 }
 

@@ -8,7 +8,7 @@ use super::interrupt::{Interrupter, Interrupts};
 use super::layout;
 use super::receiver::{may_open_later, Message, Receiver, ReceiverBuilder};
 use super::watch::Attempts;
-use crate::os::fork;
+use crate::os::fork::ForkGuard;
 use crate::os::futex::Deadline;
 use crate::os::name::Namespace;
 use crate::peer::client::Client;
@@ -53,7 +53,7 @@ impl ReceiverBuilder {
             uid,
             channel: name.to_owned(),
             interrupts: Interrupts::new(),
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
         })
     }
 }
@@ -97,7 +97,7 @@ pub struct Subscriber {
     uid: u32,
     channel: String,
     interrupts: Arc<Interrupts>,
-    fork_epoch: u64,
+    fork: ForkGuard,
 }
 
 impl Subscriber {
@@ -269,7 +269,7 @@ impl Subscriber {
 
     #[inline]
     fn check_fork(&self) -> Result<(), RecvError> {
-        if self.fork_epoch == fork::epoch() {
+        if self.fork.is_ours() {
             Ok(())
         } else {
             Err(RecvError::Forked)

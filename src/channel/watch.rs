@@ -31,7 +31,7 @@ use super::error::{ChannelError, WatchError};
 use super::interrupt::{Interrupter, Interrupts, Parker};
 use super::layout::{Kind, What, MAX_SEATS};
 use crate::error::OsError;
-use crate::os::fork::{self, PerProcess};
+use crate::os::fork::{ForkGuard, PerProcess};
 use crate::os::futex::Deadline;
 use crate::os::inotify::Watched;
 use crate::os::locks::LockFile;
@@ -267,7 +267,7 @@ pub(super) struct Watch {
     /// `None` only while it is dropped.
     wait: Option<Arc<Wait>>,
     lookout: Arc<Lookout>,
-    fork_epoch: u64,
+    fork: ForkGuard,
 }
 
 impl Watch {
@@ -279,7 +279,7 @@ impl Watch {
         Ok(Self {
             wait: Some(wait),
             lookout,
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
         })
     }
 
@@ -303,7 +303,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         // First, so that the lookout finds it dropped. In a forked child there is no lookout.
         drop(self.wait.take());
-        if self.fork_epoch == fork::epoch() {
+        if self.fork.is_ours() {
             self.lookout.call();
         }
     }
@@ -628,14 +628,14 @@ pub struct Watcher {
     changes: VecDeque<Change>,
     watch: Option<Watch>,
     interrupts: Arc<Interrupts>,
-    fork_epoch: u64,
+    fork: ForkGuard,
 }
 
 impl Watcher {
     /// Creates a watcher of the channels that [`list`] returns.
     pub fn new(client: &Client) -> Self {
         let ((names, uid), known, changes) = (client.trusted(), BTreeMap::new(), VecDeque::new());
-        let (interrupts, fork_epoch) = (Interrupts::new(), fork::epoch());
+        let (interrupts, fork) = (Interrupts::new(), ForkGuard::new());
         Self {
             names: names.clone(),
             uid,
@@ -643,7 +643,7 @@ impl Watcher {
             changes,
             watch: None,
             interrupts,
-            fork_epoch,
+            fork,
         }
     }
 
@@ -722,7 +722,7 @@ impl Watcher {
     }
 
     fn next(&mut self) -> Result<Option<Change>, WatchError> {
-        if self.fork_epoch != fork::epoch() {
+        if !self.fork.is_ours() {
             return Err(WatchError::Forked);
         }
         if self.changes.is_empty() {

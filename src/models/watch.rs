@@ -183,7 +183,7 @@ impl Scene {
         Watch {
             wait: Some(wait),
             lookout,
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
         }
     }
 

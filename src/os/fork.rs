@@ -1,8 +1,8 @@
 //! Detects forks, and identifies threads.
 //!
-//! A forked child owns nothing that it inherits (D11). Every provider and client records the
-//! *epoch* in which it was created, and a fork increments it in the child. Checking it costs one
-//! relaxed load.
+//! A forked child owns nothing that it inherits (D11). Whatever a child must leave alone has a
+//! [`ForkGuard`], which records the *epoch* in which it was created; a fork increments the epoch in
+//! the child. Checking it costs one relaxed load.
 //!
 //! On the warm path, one comparison of *tokens* tells whether the same thread of the same process
 //! acts again. Never compare tokens of two processes that are alive.
@@ -28,6 +28,32 @@ pub(crate) const NO_THREAD: u64 = 0;
 #[inline]
 pub(crate) fn epoch() -> u64 {
     EPOCH.load(Ordering::Relaxed)
+}
+
+/// Tells the process that created a value from its forked children, which have copies of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ForkGuard {
+    epoch: u64,
+}
+
+impl ForkGuard {
+    /// For a value of this process.
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { epoch: epoch() }
+    }
+
+    /// For a value that no process owns.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn of_no_process() -> Self {
+        Self { epoch: u64::MAX }
+    }
+
+    /// Returns `true` in the process that created the value.
+    #[inline]
+    pub(crate) fn is_ours(self) -> bool {
+        self.epoch == epoch()
+    }
 }
 
 /// Identifies the calling thread among the living threads of its process: its thread pointer.
@@ -93,7 +119,7 @@ pub(super) fn enter_child() {
 }
 
 struct Made<T> {
-    fork_epoch: u64,
+    fork: ForkGuard,
     value: T,
 }
 
@@ -114,7 +140,7 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
     fn of_this_process(made: *mut Made<T>) -> Option<&'static T> {
         // SAFETY: null, or leaked by `get`.
         let made = unsafe { made.as_ref() }?;
-        if made.fork_epoch != epoch() {
+        if !made.fork.is_ours() {
             return None;
         }
         Some(&made.value)
@@ -128,7 +154,7 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
                 return value;
             }
             let made = Box::into_raw(Box::new(Made {
-                fork_epoch: epoch(),
+                fork: ForkGuard::new(),
                 value: T::default(),
             }));
             if self

@@ -16,7 +16,7 @@
 //! on the byte of a dead process, keeps other processes from taking the exclusive lock, and is no
 //! sign of life.
 
-use crate::os::fork;
+use crate::os::fork::{self, ForkGuard};
 use crate::os::posix::{check, retry};
 use std::cell::Cell;
 use std::fs::File;
@@ -55,7 +55,7 @@ fn lock_files() -> MutexGuard<'static, Vec<RawFd>> {
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: ManuallyDrop<File>,
-    fork_epoch: u64,
+    fork: ForkGuard,
 }
 
 impl LockFile {
@@ -71,7 +71,7 @@ impl LockFile {
         drop(list);
         Ok(Self {
             file: ManuallyDrop::new(file),
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
         })
     }
 
@@ -109,7 +109,7 @@ impl LockFile {
     }
 
     fn is_ours(&self) -> bool {
-        self.fork_epoch == fork::epoch()
+        self.fork.is_ours()
     }
 
     /// Also `true` if the kernel cannot tell.

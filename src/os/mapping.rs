@@ -204,8 +204,6 @@ impl Mapping {
     /// Returns the address one page before `word`: that of its entry in the robust list. The
     /// mapping is [behind an own page](Self::behind_own_page). Returns `None` if the word is not in
     /// the first page, whose entries lie in the own page.
-    // The channels still compute this address themselves.
-    #[allow(dead_code)]
     pub(crate) fn own_entry<T>(&self, word: &T) -> Option<NonNull<u8>> {
         let page = page_size();
         let address = ptr::addr_of!(*word) as usize;

@@ -1,7 +1,7 @@
 //! Object names: which are valid, which process unlinks them, and errors with advice.
 
 use crate::error::{BuildError, OsError};
-use crate::os::fork;
+use crate::os::fork::ForkGuard;
 use crate::os::posix::{
     check, file_size_limit, free_inodes, free_space, lock_limit, retry, EINTR_RETRIES, LOCK_MEMORY,
 };
@@ -274,7 +274,7 @@ pub(crate) struct Link {
     name: Name,
     /// `None` if the system could not tell.
     inode: Option<Inode>,
-    fork_epoch: u64,
+    fork: ForkGuard,
     is_ours: AtomicBool,
 }
 
@@ -284,7 +284,7 @@ impl Link {
         Self {
             name,
             inode: inode(file).ok(),
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
             is_ours: AtomicBool::new(true),
         }
     }
@@ -294,7 +294,7 @@ impl Link {
         Self {
             name,
             inode: None,
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
             is_ours: AtomicBool::new(false),
         }
     }
@@ -333,7 +333,7 @@ impl Link {
 
     /// Returns `true` if the name still refers to the file that this process created.
     fn may_change(&self) -> bool {
-        if !self.is_ours() || self.fork_epoch != fork::epoch() {
+        if !self.is_ours() || !self.fork.is_ours() {
             return false;
         }
         match (self.inode, self.name.inode()) {

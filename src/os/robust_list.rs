@@ -261,7 +261,7 @@ fn without_signals<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// The distance in bytes from each entry to its futex word.
-pub(crate) fn distance() -> usize {
+fn distance() -> usize {
     page_size()
 }
 

@@ -128,7 +128,8 @@ impl Shared {
 mod real {
     use super::{Shared, WakeFd};
     use crate::error::OsError;
-    use crate::os::{fork, locks};
+    use crate::os::fork::ForkGuard;
+    use crate::os::locks;
     use std::fs::File;
     use std::io::{self, Read, Write};
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -139,7 +140,7 @@ mod real {
     pub(super) struct EventFd {
         file: File,
         /// A forked child shares the counter with its parent, and must not clear it (D11).
-        fork_epoch: u64,
+        fork: ForkGuard,
     }
 
     impl EventFd {
@@ -169,12 +170,12 @@ mod real {
             let file = unsafe { OwnedFd::from_raw_fd(fd) }.into();
             Ok(Self {
                 file,
-                fork_epoch: fork::epoch(),
+                fork: ForkGuard::new(),
             })
         }
 
         fn is_inherited(&self) -> bool {
-            self.fork_epoch != fork::epoch()
+            !self.fork.is_ours()
         }
 
         pub(super) fn set(&self) {

@@ -11,7 +11,7 @@
 //!
 //! Only the exclusive holder writes the other fields.
 
-use crate::os::fork;
+use crate::os::fork::{self, ForkGuard};
 use crate::owner::arena::Carved;
 use crate::owner::limits::ShareError;
 use crate::owner::pool::Pool;
@@ -54,7 +54,7 @@ pub(crate) struct Chunk {
     taker: AtomicU64,
     /// Odd while closed to peers, even while published, 0 before a record is claimed.
     generation: AtomicU64,
-    fork_epoch: u64,
+    fork: ForkGuard,
     record: AtomicU32,
     /// Published since it was taken, so leases decide when it is free.
     shared: AtomicBool,
@@ -209,7 +209,7 @@ impl Chunk {
             notice: pool.notice,
             refs: AtomicUsize::new(1),
             taker: AtomicU64::new(fork::NO_THREAD),
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
             record: AtomicU32::new(NO_RECORD),
             generation: AtomicU64::new(0),
             shared: AtomicBool::new(false),
@@ -291,7 +291,7 @@ impl Chunk {
 
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
-        self.fork_epoch == fork::epoch()
+        self.fork.is_ours()
     }
 
     /// Returns `true` if this thread, on this side of every fork, was the last to take it.

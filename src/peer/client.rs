@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::BuildError;
-use crate::os::fork;
+use crate::os::fork::ForkGuard;
 use crate::os::futex::barrier;
 use crate::os::locks;
 use crate::os::mapping::Access;
@@ -62,7 +62,7 @@ impl ClientBuilder {
         Ok(Client {
             names,
             uid: self.owner_uid.unwrap_or_else(effective_uid),
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
             table: Arc::default(),
         })
     }
@@ -74,7 +74,7 @@ impl ClientBuilder {
 pub struct Client {
     names: Namespace,
     uid: u32,
-    fork_epoch: u64,
+    fork: ForkGuard,
     table: Arc<RwLock<Table>>,
 }
 
@@ -91,7 +91,7 @@ impl Client {
         Self {
             names: Namespace::in_shm(DEFAULT_PREFIX),
             uid: effective_uid(),
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
             table: Arc::default(),
         }
     }
@@ -327,7 +327,7 @@ impl Client {
 
     #[inline]
     fn check_fork(&self) -> Result<(), AttachError> {
-        if self.fork_epoch == fork::epoch() {
+        if self.fork.is_ours() {
             Ok(())
         } else {
             Err(AttachError::Forked)

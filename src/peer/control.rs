@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
 
-use crate::os::fork;
+use crate::os::fork::ForkGuard;
 use crate::os::futex::barrier;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::{Access, Mapping};
@@ -34,7 +34,7 @@ pub(crate) struct PeerControl {
     names: Namespace,
     locks: LockFile,
     id: PeerId,
-    fork_epoch: u64,
+    fork: ForkGuard,
     /// The limit on the bytes that this peer reads or is granted.
     quota: Option<u64>,
 }
@@ -120,7 +120,7 @@ impl PeerControl {
             names: names.clone(),
             locks,
             id,
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
             quota,
         })
     }
@@ -132,7 +132,7 @@ impl PeerControl {
             .unlock(peer_byte(self.slot()))
             .expect("a lock that is held");
         // Disables this value's drop, as in a forked child, but not that of the lock file.
-        self.fork_epoch = self.fork_epoch.wrapping_add(1);
+        self.fork = ForkGuard::of_no_process();
     }
 
     pub(crate) fn id(&self) -> PeerId {
@@ -173,7 +173,7 @@ impl PeerControl {
 
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
-        self.fork_epoch == fork::epoch()
+        self.fork.is_ours()
     }
 
     pub(crate) fn records(&self) -> u32 {

@@ -9,7 +9,7 @@ mod take;
 
 pub use take::Reservation;
 
-use crate::os::fork;
+use crate::os::fork::ForkGuard;
 use crate::owner::arena::{Arenas, Room};
 use crate::owner::chunk::{Chunk, ChunkShelf, ClosedChunk, OwnedChunk, Registry, Whereabouts};
 use crate::owner::control::{OwnerControl, SegmentFactory};
@@ -34,7 +34,7 @@ pub(crate) struct Pool {
     shelves: Box<[ChunkShelf]>,
     /// The shelf of one-offs and retired chunks, which keeps nothing.
     pub(crate) no_shelf: ChunkShelf,
-    fork_epoch: u64,
+    fork: ForkGuard,
     pub(crate) leased: Queue<OwnedChunk>,
     classes: Box<[Class]>,
     reserving: Mutex<()>,
@@ -189,7 +189,7 @@ impl Pool {
         Arc::new(Self {
             shelves,
             no_shelf: ChunkShelf::new(true),
-            fork_epoch: fork::epoch(),
+            fork: ForkGuard::new(),
             leased: Queue::new(),
             reserving: Mutex::new(()),
             listed: classes.iter().map(|_| count()).collect(),
@@ -258,7 +258,7 @@ impl Pool {
 
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
-        self.fork_epoch == fork::epoch()
+        self.fork.is_ours()
     }
 
     #[cold]
