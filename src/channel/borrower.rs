@@ -40,20 +40,14 @@ pub(super) struct Borrower {
 
 impl Borrower {
     pub(super) fn new(object: &Object, names: &Namespace, memory: Option<View>) -> Arc<Self> {
-        let (shared, locks, provider) = (
-            object.shared().clone(),
-            object.locks().clone(),
-            object.provider(),
-        );
-        let (names, seat, returned) = (names.clone(), object.seat().cloned(), AtomicU64::new(0));
         let this = Arc::new(Self {
-            shared,
-            locks,
-            seat,
-            names,
-            provider,
+            shared: object.shared().clone(),
+            locks: object.locks().clone(),
+            seat: object.seat().cloned(),
+            names: names.clone(),
+            provider: object.provider(),
             memory,
-            returned,
+            returned: AtomicU64::new(0),
         });
         let reader: Weak<Self> = Arc::downgrade(&this);
         readers::add(reader);
@@ -224,9 +218,10 @@ impl MappedSegments {
 
     #[inline]
     pub(super) fn is_prepared(&self, segment: u64) -> bool {
-        self.known
-            .first()
-            .is_some_and(|mapped| mapped.serial == segment)
+        match self.known.first() {
+            Some(mapped) => mapped.serial == segment,
+            None => false,
+        }
     }
 
     #[inline]
@@ -270,7 +265,10 @@ impl MappedSegments {
         let closed = AttachError::Closed {
             provider: self.provider,
         };
-        Ok(self.foreign(serial)?.ok_or(closed)?.map(Access::Read)?)
+        let Some(foreign) = self.foreign(serial)? else {
+            return Err(closed);
+        };
+        Ok(foreign.map(Access::Read)?)
     }
 
     fn foreign(&self, serial: u64) -> Result<Option<Foreign>, AttachError> {
@@ -286,8 +284,13 @@ impl MappedSegments {
         &mut self,
         is_sender_there: impl Fn() -> bool,
     ) -> Result<usize, AttachError> {
-        let (mut present, mut new) = (0, Vec::new());
-        for (_, serial) in self.borrower.memory.iter().flat_map(View::segments) {
+        let mut present = 0;
+        let mut new = Vec::new();
+        let serials: Vec<u64> = match &self.borrower.memory {
+            Some(control) => control.segments().map(|(_, serial)| serial).collect(),
+            None => Vec::new(),
+        };
+        for serial in serials {
             // No known message lies in it, so it may vanish at any time.
             let Some(foreign) = self.foreign(serial)? else {
                 continue;
@@ -323,8 +326,12 @@ impl MappedSegments {
             Some(control) => control.segments().any(|(_, listed)| listed == serial),
             None => self.name(serial).exists(),
         };
-        let serials = self.known.iter().map(|mapped| mapped.serial);
-        let destroyed: Vec<u64> = serials.filter(|&serial| !exists(serial)).collect();
+        let mut destroyed = Vec::new();
+        for mapped in &self.known {
+            if !exists(mapped.serial) {
+                destroyed.push(mapped.serial);
+            }
+        }
         // Last: an owner alive now was alive when it listed its segments.
         if !destroyed.is_empty() && is_sender_there() {
             self.known

@@ -199,8 +199,13 @@ impl Branch {
 
     fn drop_withdrawn(&self, words: Option<Words>) -> bool {
         // `take_back` checks the number, which may have been damaged in its slot.
-        drop(words.and_then(|words| self.lender.take_back(message::loan(&words)?)));
-        words.is_some()
+        let Some(words) = words else {
+            return false;
+        };
+        if let Some(number) = message::loan(&words) {
+            drop(self.lender.take_back(number));
+        }
+        true
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -453,8 +458,11 @@ impl Branch {
         self.lender.close();
         let slots = self.object.shared().slots();
         let mut next = ring::oldest(slots, self.ticket);
-        let mut withdraw = || self.drop_withdrawn(ring::withdraw(slots, &mut next, self.ticket));
-        std::iter::from_fn(|| withdraw().then_some(1)).sum()
+        let mut withdrawn = 0;
+        while self.drop_withdrawn(ring::withdraw(slots, &mut next, self.ticket)) {
+            withdrawn += 1;
+        }
+        withdrawn
     }
 
     pub(super) fn note_missed(&self, missed: &Missed) {

@@ -357,7 +357,10 @@ impl MeetingHeader {
 
     #[inline]
     pub(super) fn refusal(&self, at: usize) -> Option<i32> {
-        Some(self.seats[at].refused.load(Ordering::Relaxed) as i32).filter(|&errno| errno != 0)
+        match self.seats[at].refused.load(Ordering::Relaxed) {
+            0 => None,
+            errno => Some(errno as i32),
+        }
     }
 
     pub(super) fn forget_refusal(&self, at: usize) {
@@ -727,9 +730,10 @@ impl MessageType {
     }
 
     pub(super) fn check(this: &Option<Self>) -> Result<(), ChannelError> {
-        this.as_ref().map_or(Ok(()), |this| {
-            ChannelError::check("message_type", this.name.len(), 1, MAX_NAME)
-        })
+        match this {
+            Some(this) => ChannelError::check("message_type", this.name.len(), 1, MAX_NAME),
+            None => Ok(()),
+        }
     }
 
     /// Returns what was found. Fails if a type is expected and this is not that one.

@@ -81,18 +81,24 @@ pub(super) fn after(words: &Words, skipped: u32) -> Words {
 
 /// Returns how many messages the sender had for this receiver before this one, modulo 2^32.
 #[inline]
-pub(super) fn place(ticket: u64, words: &Words) -> u32 {
+pub(super) fn ordinal(ticket: u64, words: &Words) -> u32 {
     (ticket as u32).wrapping_add((words[0] >> LEFT_OUT) as u32)
 }
 
 pub(super) fn loan(words: &Words) -> Option<u32> {
-    (words[0] & 0xff == BUFFER).then_some((words[0] >> 8 & NUMBERS) as u32)
+    if words[0] & 0xff != BUFFER {
+        return None;
+    }
+    Some((words[0] >> 8 & NUMBERS) as u32)
 }
 
 /// Returns the segment of a buffer, unchecked.
 #[inline]
 pub(super) fn segment(words: &Words) -> Option<u64> {
-    (words[0] & 0xff == BUFFER).then_some(words[1])
+    if words[0] & 0xff != BUFFER {
+        return None;
+    }
+    Some(words[1])
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

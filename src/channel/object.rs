@@ -110,9 +110,9 @@ fn make(
         ) {
             Ok(Locked::Made(segment, locks)) => {
                 let (mapping, link) = segment.into_parts();
-                message_type
-                    .into_iter()
-                    .for_each(|declared| TypeWords::of(&mapping).declare(declared));
+                if let Some(declared) = message_type {
+                    TypeWords::of(&mapping).declare(declared);
+                }
                 return Ok((mapping, link, locks));
             }
             Ok(Locked::Swept(link)) => {
@@ -144,9 +144,10 @@ fn make(
 pub(super) fn name_process(error: ChannelError, name: &Name) -> ChannelError {
     match error {
         ChannelError::NameTaken { object, .. } => {
-            let found = fs::symlink_metadata(name.as_path()).ok();
-            let process =
-                found.and_then(|file| Seen::holder_of(name, (file.dev(), file.ino()), OWNER_BYTE));
+            let process = match fs::symlink_metadata(name.as_path()) {
+                Ok(file) => Seen::holder_of(name, (file.dev(), file.ino()), OWNER_BYTE),
+                Err(_) => None,
+            };
             ChannelError::NameTaken { object, process }
         }
         other => other,
@@ -193,9 +194,10 @@ impl Object {
         let this = Self::make(name, facts, 0o600, None, Some(seat))?;
         // A member of the group may do this. If it fails, the mode must admit the publisher as one of
         // all users, and the group gets no more than these.
-        let is_changed = group.map_or(true, |group| {
-            fchown(this.locks.file(), None, Some(group)).is_ok()
-        });
+        let is_changed = match group {
+            Some(group) => fchown(this.locks.file(), None, Some(group)).is_ok(),
+            None => true,
+        };
         let mode = if is_changed {
             mode
         } else {
@@ -233,11 +235,9 @@ impl Object {
             make(name, size(facts.slots, facts.loans), mode, message_type)?;
         let shared = Arc::new(Shared::new(mapping, facts));
         shared.header().what.0.describe(facts);
-        shared
-            .slots()
-            .iter()
-            .enumerate()
-            .for_each(|(at, slot)| slot.start(at));
+        for (at, slot) in shared.slots().iter().enumerate() {
+            slot.start(at);
+        }
         Ok(Self {
             listed: None,
             shared,
@@ -278,6 +278,13 @@ impl Object {
         Ok(Some(this))
     }
 
+    /// For the receiver: the sender is a publisher, which may withdraw messages: by the receiver's rule,
+    /// or to disconnect it.
+    #[inline]
+    pub(super) fn has_publisher(&self) -> bool {
+        self.seat.is_some()
+    }
+
     /// Returns `true` if the sender holds, or held, the bell of this receiver; always for a pair.
     #[inline]
     pub(super) fn is_met(&self) -> bool {
@@ -286,16 +293,17 @@ impl Object {
 
     #[inline]
     pub(super) fn refusal(&self) -> Option<i32> {
-        self.seat.as_ref()?.refusal().filter(|_| !self.is_met())
+        let refusal = self.seat.as_ref()?.refusal()?;
+        if self.is_met() {
+            return None;
+        }
+        Some(refusal)
     }
 
     pub(super) fn take_refusal(&self) -> Option<i32> {
-        let refusal = self.refusal();
-        self.seat
-            .iter()
-            .filter(|_| refusal.is_some())
-            .for_each(Seat::forget_refusal);
-        refusal
+        let refusal = self.refusal()?;
+        self.seat.as_ref()?.forget_refusal();
+        Some(refusal)
     }
 
     /// Leaves for a publisher that has died without connecting this receiver: a system call until
@@ -375,7 +383,10 @@ impl Object {
 
     /// For the sender: the id of the receiver's process, as stated by it.
     pub(super) fn receiver_process(&self) -> Option<u32> {
-        Some(self.shared.header().process.0.load(Ordering::Relaxed)).filter(|&id| id != 0)
+        match self.shared.header().process.0.load(Ordering::Relaxed) {
+            0 => None,
+            id => Some(id),
+        }
     }
 
     /// For the receiver: the sender is alive and not dropped.
@@ -480,14 +491,13 @@ impl Meeting {
     ) -> Result<Self, ChannelError> {
         let places = Places::take(facts.seats).map_err(|failed| not_listed(failed, name))?;
         let (mapping, link, locks) = make(name, PAGE, mode, message_type)?;
-        let (page, _places, _link) = (MappedMeeting::new(mapping), Some(places), Some(link));
         let this = Self {
-            _places,
-            page,
+            _places: Some(places),
+            page: MappedMeeting::new(mapping),
             fork: ForkGuard::new(),
             seats: facts.seats,
             taken: None,
-            _link,
+            _link: Some(link),
             locks,
         };
         this.header().start(facts);
@@ -560,7 +570,9 @@ impl Meeting {
 impl Drop for Meeting {
     fn drop(&mut self) {
         // Explicitly: until a child just started calls `exec`, it holds a copy of the descriptor.
-        let _ = self.taken.map(|byte| self.locks.unlock(byte));
+        if let Some(byte) = self.taken {
+            let _ = self.locks.unlock(byte);
+        }
     }
 }
 
@@ -570,7 +582,10 @@ impl Seat {
     }
 
     pub(super) fn branch(&self) -> Option<u64> {
-        Some(self.meeting.header().branch(self.at)).filter(|&id| id != 0)
+        match self.meeting.header().branch(self.at) {
+            0 => None,
+            id => Some(id),
+        }
     }
 
     pub(super) fn announce(&self, branch: u64) -> bool {

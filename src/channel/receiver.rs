@@ -278,20 +278,20 @@ impl ReceiverBuilder {
         if !meeting.has_publisher() {
             return Err(gone());
         }
-        let seat = meeting.take_seat(name)?;
-        let seat = seat.ok_or_else(|| ChannelError::TooManyReceivers {
-            object: object(),
-            max: rules.seats,
-        })?;
+        let Some(seat) = meeting.take_seat(name)? else {
+            return Err(ChannelError::TooManyReceivers {
+                object: object(),
+                max: rules.seats,
+            });
+        };
         if let Some(former) = seat.branch() {
             // If this fails, a sweep does it.
             let _ = remove_dead(&branch_name(former), effective_uid(), CHANNEL_MAGIC);
         }
-        let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
         let facts = Facts {
             kind: Kind::Branch,
-            slots,
-            loans,
+            slots: capacity + EXTRA_SLOTS,
+            loans: loans.next_power_of_two(),
             seats: 1,
             on_full,
             ..rules
@@ -660,8 +660,7 @@ impl Receiver {
             ticket,
             ..
         } = self;
-        // A publisher may withdraw it: by the receiver's rule, or to disconnect it.
-        let may_vanish = object.seat().is_some();
+        let may_vanish = object.has_publisher();
         let prepare = |ticket, words: &_| prepare(object, segments, ticket, words);
         let (words, ticket) =
             match ring::receive(object.shared().slots(), ticket, may_vanish, prepare) {
@@ -674,28 +673,27 @@ impl Receiver {
         } else {
             self.read = Some(ticket);
         }
+
         let number = ticket.number();
-        let place = message::place(number, &words);
-        let missed = place.wrapping_sub(self.expected);
-        let message = match message::read(number, &words, missed) {
-            Ok(Carried::Bytes(bytes)) => Ok(Message(Content::Bytes(bytes))),
-            Ok(Carried::Buffer(place)) => {
+        let ordinal = message::ordinal(number, &words);
+        let missed = ordinal.wrapping_sub(self.expected);
+        let content = match message::read(number, &words, missed) {
+            Ok(Carried::Bytes(bytes)) => Content::Bytes(bytes),
+            Ok(Carried::Buffer(buffer)) => {
                 self.borrowed += 1;
-                match segments.open(&place, missed, || is_sender_there(object)) {
-                    Ok(loan) => Ok(Message(Content::Buffer(loan))),
+                match segments.open(&buffer, missed, || is_sender_there(object)) {
+                    Ok(loan) => Content::Buffer(loan),
                     Err(error) => {
-                        segments.borrower().give_back(place.number);
-                        Err(error.into())
+                        segments.borrower().give_back(buffer.number);
+                        return Some(Err(error.into()));
                     }
                 }
             }
-            Err(error) => Err(error),
+            Err(error) => return Some(Err(error)),
         };
-        // If not, the next message reports those missed.
-        if message.is_ok() {
-            self.expected = place.wrapping_add(1);
-        }
-        Some(message)
+        // After an error, the next message reports those missed.
+        self.expected = ordinal.wrapping_add(1);
+        Some(Ok(Message(content)))
     }
 
     /// Returns why no message arrives, if there is a reason that was not reported yet.
@@ -712,7 +710,10 @@ impl Receiver {
         let holds_any = holds_any(&self.segments, self.borrowed);
         // After the end of the channel, that is the reason.
         let is_reason = is_at_limit && holds_any && !self.object.is_sender_gone();
-        is_reason.then(|| RecvError::TooManyLoans { max: self.loans() })
+        if !is_reason {
+            return None;
+        }
+        Some(RecvError::TooManyLoans { max: self.loans() })
     }
 
     #[cold]
@@ -771,7 +772,10 @@ fn prepare(
     ticket: Ticket,
     words: &Words,
 ) -> Result<(), OsError> {
-    if message::segment(words).map_or(true, |segment| segments.is_prepared(segment)) {
+    let Some(segment) = message::segment(words) else {
+        return Ok(());
+    };
+    if segments.is_prepared(segment) {
         return Ok(());
     }
     let Ok(Carried::Buffer(place)) = message::read(ticket.number(), words, 0) else {

@@ -7,6 +7,7 @@ use super::error::WaitAnyError;
 use super::interrupt::Parker;
 use super::receiver::Receiver;
 use super::spin::is_over;
+use crate::error::OsError;
 use crate::os::futex::{can_sleep_on_many, monotonic_nanos, Deadline, Words, MOST_WORDS};
 use std::task::Waker;
 use std::time::Duration;
@@ -60,7 +61,9 @@ pub fn wait_any(receivers: &mut [&mut Receiver], timeout: Duration) -> Result<us
     }
     for (index, receiver) in receivers.iter_mut().enumerate() {
         // The only error that `ask` returns.
-        receiver.ask().map_err(|_| WaitAnyError::Forked { index })?;
+        if receiver.ask().is_err() {
+            return Err(WaitAnyError::Forked { index });
+        }
     }
     let budget = budget(receivers);
     let mut began = None;
@@ -72,7 +75,10 @@ pub fn wait_any(receivers: &mut [&mut Receiver], timeout: Duration) -> Result<us
             found
         }
         None => {
-            let began = began.unwrap_or_else(monotonic_nanos);
+            let began = match began {
+                Some(began) => began,
+                None => monotonic_nanos(),
+            };
             let found = wait(receivers, deadline)?;
             note_sleep(receivers, &found, began);
             found
@@ -80,8 +86,11 @@ pub fn wait_any(receivers: &mut [&mut Receiver], timeout: Duration) -> Result<us
     };
     match found {
         Found::Ready(index) => {
-            let last = receivers.iter().map(|receiver| receiver.turn).max();
-            receivers[index].turn = last.map_or(0, |turn| turn + 1);
+            let mut last = 0;
+            for receiver in receivers.iter() {
+                last = last.max(receiver.turn);
+            }
+            receivers[index].turn = last + 1;
             Ok(index)
         }
         Found::Interrupted(index) => {
@@ -103,16 +112,25 @@ enum Found {
 
 /// Returns the ready receiver whose turn it is, or else one that was interrupted.
 fn find(receivers: &[&mut Receiver]) -> Option<Found> {
-    let is_ready = |receiver: &Receiver| receiver.has_next() || receiver.object().is_sender_gone();
-    let all = || receivers.iter().enumerate();
-    let ready = all()
-        .filter(|(_, receiver)| is_ready(receiver))
-        .min_by_key(|(_, receiver)| receiver.turn);
-    if let Some((index, _)) = ready {
+    let mut ready: Option<usize> = None;
+    for (index, receiver) in receivers.iter().enumerate() {
+        if !receiver.has_next() && !receiver.object().is_sender_gone() {
+            continue;
+        }
+        match ready {
+            Some(other) if receivers[other].turn <= receiver.turn => {}
+            _ => ready = Some(index),
+        }
+    }
+    if let Some(index) = ready {
         return Some(Found::Ready(index));
     }
-    let interrupted = all().find(|(_, receiver)| receiver.sleeper.interrupts().is_set());
-    interrupted.map(|(index, _)| Found::Interrupted(index))
+    for (index, receiver) in receivers.iter().enumerate() {
+        if receiver.sleeper.interrupts().is_set() {
+            return Some(Found::Interrupted(index));
+        }
+    }
+    None
 }
 
 /// Closes the channel on behalf of each dead sender for which a check is due.
@@ -124,13 +142,21 @@ fn look_for_senders(receivers: &mut [&mut Receiver]) {
 
 /// Returns how long to spin: one channel of which messages come at once is enough for a spin to pay.
 fn budget(receivers: &[&mut Receiver]) -> Duration {
-    if let Some(shortest) = receivers.iter().filter_map(|receiver| receiver.spin).min() {
-        return shortest;
+    let mut shortest: Option<Duration> = None;
+    let mut longest_adaptive = Duration::ZERO;
+    for receiver in receivers {
+        match (receiver.spin, shortest) {
+            (None, _) => {
+                longest_adaptive = longest_adaptive.max(receiver.sleeper.adaptive.budget());
+            }
+            (Some(spin), None) => shortest = Some(spin),
+            (Some(spin), Some(other)) => shortest = Some(spin.min(other)),
+        }
     }
-    let adaptive = receivers
-        .iter()
-        .map(|receiver| receiver.sleeper.adaptive.budget());
-    adaptive.max().unwrap_or_default()
+    match shortest {
+        Some(spin) => spin,
+        None => longest_adaptive,
+    }
 }
 
 /// The wait ended during its spin.
@@ -162,12 +188,11 @@ fn spin(
         return find(receivers);
     }
     loop {
-        let found = (0..LOOKS / receivers.len() + 1).find_map(|_| {
+        for _ in 0..LOOKS / receivers.len() + 1 {
             std::hint::spin_loop();
-            find(receivers)
-        });
-        if found.is_some() {
-            return found;
+            if let Some(found) = find(receivers) {
+                return Some(found);
+            }
         }
         if is_over(budget, began) || deadline.is_some_and(Deadline::has_passed) {
             return None;
@@ -200,9 +225,9 @@ fn wait(
 
 /// Sleeps in this thread on all bells at once. The steps S are those of `bell`.
 fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
-    receivers
-        .iter_mut()
-        .for_each(|receiver| receiver.sleeper.leave_helper());
+    for receiver in receivers.iter_mut() {
+        receiver.sleeper.leave_helper();
+    }
     let found = loop {
         look_for_senders(receivers);
         let mut words = Words::new();
@@ -221,19 +246,20 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
         if deadline.is_some_and(Deadline::has_passed) {
             break Found::TimedOut;
         }
-        let times = receivers
-            .iter()
-            .map(|receiver| receiver.sleeper.look.time());
-        words.sleep(times.fold(deadline, Deadline::first)); // S4, I4
+        let mut until = deadline;
+        for receiver in receivers.iter() {
+            until = Deadline::first(until, receiver.sleeper.look.time());
+        }
+        words.sleep(until); // S4, I4
 
         // Before S1 clears the bits that the ringers have set.
         if let Some(found) = find(receivers) {
             break found;
         }
     };
-    receivers
-        .iter()
-        .for_each(|receiver| receiver.sleeper.bell().get_up());
+    for receiver in receivers.iter() {
+        receiver.sleeper.bell().get_up();
+    }
     found
 }
 
@@ -247,10 +273,7 @@ fn sleep_by_helpers(
     let found = loop {
         let count = parker.count();
         // `find` below handles one that is ready already.
-        let armed = receivers
-            .iter_mut()
-            .try_for_each(|receiver| receiver.arm(&waker).map(|_: Option<Woken>| ()));
-        if let Err(source) = armed {
+        if let Err(source) = arm_all(receivers, &waker) {
             break Err(WaitAnyError::NoHelper {
                 receivers: receivers.len(),
                 source,
@@ -267,8 +290,15 @@ fn sleep_by_helpers(
             .map(|receiver| &**receiver.sleeper.interrupts());
         parker.park(count, interrupts, deadline);
     };
-    receivers
-        .iter_mut()
-        .for_each(|receiver| receiver.sleeper.disarm());
+    for receiver in receivers.iter_mut() {
+        receiver.sleeper.disarm();
+    }
     found
+}
+
+fn arm_all(receivers: &mut [&mut Receiver], waker: &Waker) -> Result<(), OsError> {
+    for receiver in receivers {
+        let _: Option<Woken> = receiver.arm(waker)?;
+    }
+    Ok(())
 }

@@ -102,10 +102,9 @@ struct Wait {
 
 impl Wait {
     fn new(directory: &Path, prefix: &str) -> Arc<Self> {
-        let (directory, prefix) = (directory.to_owned(), prefix.as_bytes().to_owned());
         Arc::new(Self {
-            directory,
-            prefix,
+            directory: directory.to_owned(),
+            prefix: prefix.as_bytes().to_owned(),
             is_marked: AtomicU32::new(0),
             waker: AtomicWaker::new(),
         })
@@ -122,7 +121,8 @@ struct Known {
 
 impl Known {
     fn note_change(&mut self) {
-        (self.due, self.pause) = (Instant::now(), FIRST);
+        self.due = Instant::now();
+        self.pause = FIRST;
     }
 
     /// L2 and L3. Watches the directory, which may not have existed so far.
@@ -130,19 +130,21 @@ impl Known {
         let Some(wait) = self.wait.upgrade() else {
             return;
         };
-        if self.watched.is_none() {
-            self.watched = inotify.and_then(|inotify| inotify.watch(&wait.directory).ok());
+        if let (None, Some(inotify)) = (self.watched, inotify) {
+            self.watched = inotify.watch(&wait.directory).ok();
         }
         self.due = Instant::now() + self.pause;
-        self.pause = (2 * self.pause).min(if self.watched.is_some() {
-            AGAIN
-        } else {
-            UNREPORTED
-        });
+        let longest = match self.watched {
+            Some(_) => AGAIN,
+            None => UNREPORTED,
+        };
+        self.pause = longest.min(2 * self.pause);
         // Release: partner of the Acquire in `Watch::poll`. A swap, as there: loom leaves a store and
         // another thread's swap unordered.
         wait.is_marked.swap(1, Ordering::Release);
-        wait.waker.take().into_iter().for_each(wake);
+        if let Some(waker) = wait.waker.take() {
+            wake(waker);
+        }
     }
 }
 
@@ -153,8 +155,10 @@ impl Lookout {
         wait: &Arc<Wait>,
         start: impl FnOnce(Arc<Self>) -> Result<(), OsError>,
     ) -> Result<Arc<Self>, OsError> {
-        if let Some(lookout) = current.upgrade().filter(|lookout| lookout.take_in(wait)) {
-            return Ok(lookout);
+        if let Some(lookout) = current.upgrade() {
+            if lookout.take_in(wait) {
+                return Ok(lookout);
+            }
         }
         let waits = Waits {
             new: vec![Arc::downgrade(wait)],
@@ -174,8 +178,8 @@ impl Lookout {
             "shm-pool-names",
             "a thread that waits for the names of channels",
             move || self.run(),
-        )
-        .map(drop)
+        )?;
+        Ok(())
     }
 
     fn take_in(&self, wait: &Arc<Wait>) -> bool {
@@ -187,30 +191,39 @@ impl Lookout {
     }
 
     fn call(&self) {
-        self.call.get().into_iter().for_each(Call::call);
+        if let Some(call) = self.call.get() {
+            call.call();
+        }
     }
 
     fn run(self: Arc<Self>) {
-        let (mut inotify, mut retry) = (None, Instant::now());
+        let mut inotify = None;
+        let mut retry = Instant::now();
         let mut known: Vec<Known> = Vec::new();
         while self.update(&mut known) {
             let now = Instant::now();
             if inotify.is_none() && retry <= now {
-                (inotify, retry) = (Inotify::new().ok(), now + AGAIN);
+                inotify = Inotify::new().ok();
+                retry = now + AGAIN;
             }
-            known
-                .iter_mut()
-                .filter(|known| known.due <= now)
-                .for_each(|known| known.look(inotify.as_ref()));
-            let next = known.iter().map(|known| known.due).min();
-            let until = next.map_or(AGAIN, |next| next.saturating_duration_since(Instant::now()));
+            let mut next = now + AGAIN;
+            for known in &mut known {
+                if known.due <= now {
+                    known.look(inotify.as_ref());
+                }
+                next = next.min(known.due);
+            }
+
             let call = self.call.get();
             let most = if call.is_some() { AGAIN } else { UNREPORTED };
+            let until = next.saturating_duration_since(Instant::now());
             sleep(inotify.as_ref(), call, until.min(most)); // L4
-            call.into_iter().for_each(Call::clear);
-            inotify
-                .iter()
-                .for_each(|inotify| inotify.read(|report| note(&mut known, report)));
+            if let Some(call) = call {
+                call.clear();
+            }
+            if let Some(inotify) = &inotify {
+                inotify.read(|report| note(&mut known, report));
+            }
         }
     }
 
@@ -219,18 +232,19 @@ impl Lookout {
         let mut waits = self.waits.lock();
         // Under the lock: a wait that is taken in later finds it.
         if self.call.get().is_none() {
-            Call::new()
-                .into_iter()
-                .for_each(|call| drop(self.call.set(call)));
+            if let Ok(call) = Call::new() {
+                let _ = self.call.set(call);
+            }
         }
         let due = Instant::now();
-        let new = mem::take(&mut waits.new).into_iter();
-        known.extend(new.map(|wait| Known {
-            wait,
-            watched: None,
-            due,
-            pause: FIRST,
-        }));
+        for wait in mem::take(&mut waits.new) {
+            known.push(Known {
+                wait,
+                watched: None,
+                due,
+                pause: FIRST,
+            });
+        }
         known.retain(|known| known.wait.strong_count() > 0);
         waits.is_over = known.is_empty();
         !waits.is_over
@@ -246,16 +260,15 @@ fn note(known: &mut [Known], report: Option<(Watched, &[u8])>) {
         }
         return;
     };
-    if file.ends_with(b".channel") {
-        for known in known
-            .iter_mut()
-            .filter(|known| known.watched == Some(watched))
-        {
-            if known
-                .wait
-                .upgrade()
-                .is_some_and(|wait| file.starts_with(&wait.prefix))
-            {
+    if !file.ends_with(b".channel") {
+        return;
+    }
+    for known in known {
+        if known.watched != Some(watched) {
+            continue;
+        }
+        if let Some(wait) = known.wait.upgrade() {
+            if file.starts_with(&wait.prefix) {
                 known.note_change();
             }
         }
@@ -368,20 +381,21 @@ struct Glimpse {
 
 impl Glimpse {
     fn of(name: &Name, seats: usize) -> Self {
-        let file = fs::symlink_metadata(name.as_path());
-        let file = file
-            .map(|of| ((of.dev(), of.ino()), of.uid(), of.mode(), of.len()))
-            .ok();
         let mut this = Self {
-            file,
+            file: None,
             head: [0; 64],
             locks: Vec::new(),
         };
+        if let Ok(file) = fs::symlink_metadata(name.as_path()) {
+            let inode = (file.dev(), file.ino());
+            this.file = Some((inode, file.uid(), file.mode(), file.len()));
+        }
         // For reading, so that the kernel does not report it to this process.
         if let Ok(locks) = LockFile::open(|| name.open(libc::O_RDONLY, 0)) {
             let _ = locks.file().read_at(&mut this.head, 0);
-            let bytes = OWNER_BYTE..=RECEIVER_BYTE + seats;
-            this.locks = bytes.map(|byte| locks.is_locked(byte)).collect();
+            for byte in OWNER_BYTE..=RECEIVER_BYTE + seats {
+                this.locks.push(locks.is_locked(byte));
+            }
         }
         this
     }
@@ -389,7 +403,7 @@ impl Glimpse {
     /// Returns `true` if each attempt has this error while the object looks like this. Not if it is
     /// due to a lock that another process held only briefly.
     fn explains(&self, error: &ChannelError) -> bool {
-        let is_locked = |byte: usize| self.locks.get(byte).is_some_and(|&is_locked| is_locked);
+        let is_locked = |byte: usize| self.locks.get(byte) == Some(&true);
         match error {
             ChannelError::NameTaken { .. } => is_locked(OWNER_BYTE),
             ChannelError::NotReady { .. } => {
@@ -444,16 +458,19 @@ impl Attempts {
         self.last = Some((glimpse, Deadline::after(AGAIN)));
         let result = attempt();
         match &result {
-            Ok(_) => (self.last, self.watch) = (None, None),
+            Ok(_) => {
+                self.last = None;
+                self.watch = None;
+            }
             Err(error) => {
                 if let ChannelError::TooManyReceivers { max, .. } = error {
                     self.seats = *max.min(&MAX_SEATS);
                 }
-                let explained = self
-                    .last
-                    .as_mut()
-                    .filter(|(glimpse, _)| glimpse.explains(error));
-                explained.into_iter().for_each(|(_, next)| *next = None);
+                if let Some((glimpse, next)) = &mut self.last {
+                    if glimpse.explains(error) {
+                        *next = None;
+                    }
+                }
             }
         }
         Some(result)
@@ -489,7 +506,8 @@ impl Attempts {
         is_to_wait: fn(&ChannelError) -> bool,
         attempt: impl Fn() -> Result<T, ChannelError>,
     ) -> Result<T, ChannelError> {
-        let (mut this, deadline) = (Self::new(name), Deadline::after(timeout));
+        let mut this = Self::new(name);
+        let deadline = Deadline::after(timeout);
         loop {
             match this.attempt(&attempt) {
                 Some(Err(error)) if is_to_wait(&error) => {}
@@ -546,15 +564,12 @@ impl ChannelInfo {
         if facts.kind == Kind::Branch || !opened.is_locked(OWNER_BYTE) {
             return Ok(None);
         }
-        let (name, is_publisher, provider) =
-            (name.to_owned(), facts.kind == Kind::Meeting, facts.provider);
-        let inode = (metadata.dev(), metadata.ino());
         Ok(Some(Self {
-            name,
-            is_publisher,
-            provider,
+            name: name.to_owned(),
+            is_publisher: facts.kind == Kind::Meeting,
+            provider: facts.provider,
             object,
-            inode,
+            inode: (metadata.dev(), metadata.ino()),
         }))
     }
 
@@ -577,18 +592,22 @@ pub fn list(client: &Client) -> Result<Vec<ChannelInfo>, OsError> {
 }
 
 fn scan(names: &Namespace, uid: u32) -> Result<BTreeMap<String, ChannelInfo>, OsError> {
-    let files = names.files()?;
-    let is_lacking = |errno| matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM);
-    let found = files
-        .iter()
-        .filter_map(|file| match ChannelInfo::of(names, uid, file) {
-            // Removed in between; or of another user, who may make any call fail: a link, a lease.
-            Err(error) if !error.errno().is_some_and(is_lacking) => None,
-            found => found.transpose(),
-        });
-    found
-        .map(|channel| channel.map(|channel| (channel.name.clone(), channel)))
-        .collect()
+    let mut channels = BTreeMap::new();
+    for file in names.files()? {
+        match ChannelInfo::of(names, uid, &file) {
+            Ok(Some(channel)) => {
+                channels.insert(channel.name.clone(), channel);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                if let Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) = error.errno() {
+                    return Err(error);
+                }
+                // Removed in between; or of another user, who may make any call fail: a link, a lease.
+            }
+        }
+    }
+    Ok(channels)
 }
 
 /// What a [`Watcher`] reports.
@@ -634,16 +653,15 @@ pub struct Watcher {
 impl Watcher {
     /// Creates a watcher of the channels that [`list`] returns.
     pub fn new(client: &Client) -> Self {
-        let ((names, uid), known, changes) = (client.trusted(), BTreeMap::new(), VecDeque::new());
-        let (interrupts, fork) = (Interrupts::new(), ForkGuard::new());
+        let (names, uid) = client.trusted();
         Self {
             names: names.clone(),
             uid,
-            known,
-            changes,
+            known: BTreeMap::new(),
+            changes: VecDeque::new(),
             watch: None,
-            interrupts,
-            fork,
+            interrupts: Interrupts::new(),
+            fork: ForkGuard::new(),
         }
     }
 
@@ -726,20 +744,27 @@ impl Watcher {
             return Err(WatchError::Forked);
         }
         if self.changes.is_empty() {
-            let found = scan(&self.names, self.uid).map_err(WatchError::Os)?;
-            let Self { known, changes, .. } = self;
-            // Those that ended come first: a name has one channel at a time.
-            let closed = known
-                .values()
-                .filter(|channel| found.get(&channel.name) != Some(channel));
-            changes.extend(closed.cloned().map(Change::Closed));
-            let created = found
-                .values()
-                .filter(|channel| known.get(&channel.name) != Some(channel));
-            changes.extend(created.cloned().map(Change::Created));
-            *known = found;
+            self.scan()?;
         }
         Ok(self.changes.pop_front())
+    }
+
+    /// Adds all changes since the last scan.
+    fn scan(&mut self) -> Result<(), WatchError> {
+        let found = scan(&self.names, self.uid).map_err(WatchError::Os)?;
+        // Those that ended come first: a name has one channel at a time.
+        for channel in self.known.values() {
+            if found.get(&channel.name) != Some(channel) {
+                self.changes.push_back(Change::Closed(channel.clone()));
+            }
+        }
+        for channel in found.values() {
+            if self.known.get(&channel.name) != Some(channel) {
+                self.changes.push_back(Change::Created(channel.clone()));
+            }
+        }
+        self.known = found;
+        Ok(())
     }
 }
 

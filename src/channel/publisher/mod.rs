@@ -245,7 +245,10 @@ impl Publisher {
             self.keep(Kept::Buffer(message.clone()));
         }
         let mut handles = message.copies(sent.receivers);
-        for outlet in self.outlets.iter_mut().filter(|outlet| outlet.is_taker()) {
+        for outlet in &mut self.outlets {
+            if !outlet.is_taker() {
+                continue;
+            }
             // There are as many handles as takers.
             if let Some(handle) = handles.next() {
                 outlet.lend(&located, bytes, handle);
@@ -325,9 +328,9 @@ impl Publisher {
         if self.history_len > 0 {
             self.keep(Kept::Bytes(*words));
         }
-        self.outlets
-            .iter_mut()
-            .for_each(|outlet| outlet.fill(words));
+        for outlet in &mut self.outlets {
+            outlet.fill(words);
+        }
         sent.withdrawn = self.ring();
         Ok(sent)
     }
@@ -398,16 +401,15 @@ impl Publisher {
         // Twice, so that a receiver that pretends to have room does not block the thread.
         for _ in 0..2 {
             let mut limit = BlockLimit::new(self.block_limit);
-            let waited_for = self
-                .outlets
-                .iter_mut()
-                .filter(|outlet| outlet.branch.on_full == OnFull::Block);
-            let short = waited_for.filter(|outlet| outlet.is_waited_for(bytes));
-            short.for_each(|outlet| outlet.note_wait(bytes, &mut limit));
+            for outlet in &mut self.outlets {
+                if outlet.branch.on_full == OnFull::Block && outlet.is_waited_for(bytes) {
+                    outlet.note_wait(bytes, &mut limit);
+                }
+            }
             let Some((branch, _)) = self.waited_for(bytes) else {
-                self.outlets
-                    .iter_mut()
-                    .for_each(|outlet| outlet.branch.sleeper.disarm());
+                for outlet in &mut self.outlets {
+                    outlet.branch.sleeper.disarm();
+                }
                 return Poll::Ready(Ok(()));
             };
             if branch.arm(context.waker(), bytes)?.is_none() {
@@ -420,10 +422,10 @@ impl Publisher {
 
     #[inline]
     fn check_fork(&self) -> Result<(), SendErrorKind> {
-        self.meeting
-            .is_ours()
-            .then_some(())
-            .ok_or(SendErrorKind::Forked)
+        if !self.meeting.is_ours() {
+            return Err(SendErrorKind::Forked);
+        }
+        Ok(())
     }
 
     /// Steps 1 and 2. Returns what becomes of the message.
@@ -432,7 +434,8 @@ impl Publisher {
         if self.serves_joins {
             self.meet();
         }
-        let (mut sent, mut is_one_gone) = (Sent::default(), false);
+        let mut sent = Sent::default();
+        let mut is_one_gone = false;
         let mut limit = BlockLimit::new(self.block_limit);
         for outlet in &mut self.outlets {
             if outlet.branch.is_gone() {
@@ -469,13 +472,11 @@ impl Publisher {
     /// none start too, so that all end together.
     #[cold]
     fn give_up(&mut self, bytes: usize, limit: &mut BlockLimit) {
-        let waited_for = self
-            .outlets
-            .iter_mut()
-            .filter(|outlet| outlet.branch.on_full == OnFull::Block);
-        waited_for
-            .filter(|outlet| outlet.is_short_of(bytes))
-            .for_each(|outlet| outlet.start_clock(bytes, limit));
+        for outlet in &mut self.outlets {
+            if outlet.branch.on_full == OnFull::Block && outlet.is_short_of(bytes) {
+                outlet.start_clock(bytes, limit);
+            }
+        }
         if self.serves_joins && self.is_one_gone() {
             self.disconnect_gone();
         }
@@ -485,8 +486,11 @@ impl Publisher {
     #[cold]
     fn leave_out_stalled(&mut self) {
         let is_stalled = |outlet: &Outlet| outlet.outcome == Outcome::Skipped(Reason::Stalled);
-        let stalled = self.outlets.iter_mut().filter(|outlet| is_stalled(outlet));
-        stalled.for_each(|outlet| outlet.leave_out(Reason::Stalled));
+        for outlet in &mut self.outlets {
+            if is_stalled(outlet) {
+                outlet.leave_out(Reason::Stalled);
+            }
+        }
         if self.on_stall == OnStall::Disconnect {
             while let Some(at) = self.outlets.iter().position(is_stalled) {
                 self.evict(at);
@@ -499,19 +503,16 @@ impl Publisher {
     #[inline]
     fn ring(&mut self) -> usize {
         fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
-        let rung = self.outlets.iter().filter(|outlet| outlet.is_taker());
-        rung.for_each(|outlet| {
-            outlet
-                .branch
-                .object
-                .shared()
-                .to_receiver()
-                .ring_after_fence()
-        });
-        self.outlets
-            .iter_mut()
-            .map(|outlet| usize::from(outlet.look_for_room()))
-            .sum()
+        for outlet in &self.outlets {
+            if outlet.is_taker() {
+                outlet.branch.ring_after_fence();
+            }
+        }
+        let mut withdrawn = 0;
+        for outlet in &mut self.outlets {
+            withdrawn += usize::from(outlet.look_for_room());
+        }
+        withdrawn
     }
 
     #[inline]
@@ -563,10 +564,14 @@ impl Publisher {
     /// [`RecvError::Evicted`](super::RecvError::Evicted). It may read on what it has received, and
     /// join again once it and all of that are dropped.
     pub fn disconnect(&mut self, receiver: u64) -> bool {
-        let at = self.outlets.iter().position(|outlet| outlet.id == receiver);
-        at.filter(|_| self.meeting.is_ours())
-            .map(|at| self.evict(at))
-            .is_some()
+        if !self.meeting.is_ours() {
+            return false;
+        }
+        let Some(at) = self.outlets.iter().position(|outlet| outlet.id == receiver) else {
+            return false;
+        };
+        self.evict(at);
+        true
     }
 
     /// E1 to E4.
@@ -718,7 +723,10 @@ impl Publisher {
         }
         let object = Object::found(found, Some(seat));
         let is_here = !object.shared().to_sender().is_gone() && object.is_receiver_locked();
-        Ok(is_here.then_some((object, facts)))
+        if !is_here {
+            return Ok(None);
+        }
+        Ok(Some((object, facts)))
     }
 
     /// P3 to P5. Returns `None` if the branch is invalid.
@@ -814,7 +822,8 @@ impl Publisher {
         count: usize,
         timeout: Duration,
     ) -> Result<(), SendErrorKind> {
-        let (deadline, max) = (Deadline::after(timeout), self.rules.seats);
+        let deadline = Deadline::after(timeout);
+        let max = self.rules.seats;
         if count > max {
             return Err(SendErrorKind::TooManyReceivers {
                 receivers: count,
@@ -879,13 +888,13 @@ impl Publisher {
 
     /// Returns the branch of the first receiver to wait for, and until when.
     fn waited_for(&mut self, bytes: usize) -> Option<WaitedFor<'_>> {
-        let mut outlets = self
-            .outlets
-            .iter_mut()
-            .filter(|outlet| outlet.branch.on_full == OnFull::Block);
-        let outlet = outlets.find(|outlet| outlet.is_waited_for(bytes))?;
-        let end = outlet.stall_end();
-        Some((&mut outlet.branch, end))
+        for outlet in &mut self.outlets {
+            if outlet.branch.on_full == OnFull::Block && outlet.is_waited_for(bytes) {
+                let end = outlet.stall_end();
+                return Some((&mut outlet.branch, end));
+            }
+        }
+        None
     }
 
     /// Returns how many messages a receiver may be behind at most.
@@ -911,7 +920,9 @@ impl Drop for Publisher {
             // C1
             self.meeting.header().close();
             // C2
-            self.outlets.iter().for_each(|outlet| outlet.branch.close());
+            for outlet in &self.outlets {
+                outlet.branch.close();
+            }
             self.ledger.close();
             // A drop must not need memory: without heap, receivers find the lock free.
             if !has_heap(HEAP) {
