@@ -24,6 +24,9 @@ struct Objects {
     /// A forked child has a list of its own: a thread of the parent may hold the parent's lock.
     process: u32,
     list: Mutex<Vec<Listed>>,
+    /// The list of the parent, which a child cannot free: the parent's threads may be changing it. It
+    /// stays reachable, for tools that look for leaks.
+    _of_parent: *mut Objects,
 }
 
 /// Null, or leaked.
@@ -44,6 +47,7 @@ fn objects() -> MutexGuard<'static, Vec<Listed>> {
         let new = Box::into_raw(Box::new(Objects {
             process,
             list: Mutex::new(Vec::new()),
+            _of_parent: old,
         }));
         let replaced = OBJECTS.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
         if replaced.is_err() {

@@ -241,7 +241,7 @@ def test_keyboard_interrupt(wait, python, prefix):
 
 def until_asleep(pid):
     """Waits until the main thread of a process sleeps in a futex, a poll or a sleep."""
-    asleep = ("202", "232", "281", "35", "230", "7", "271")
+    asleep = ("202", "449", "232", "281", "35", "230", "7", "271")
     deadline = time.monotonic() + PATIENCE
     while Path(f"/proc/{pid}/syscall").read_text().split()[0] not in asleep:
         assert time.monotonic() < deadline

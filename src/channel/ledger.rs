@@ -10,11 +10,12 @@
 //!   each receiver, in time for the next buffer to be one that is still in the cache.
 //! * By the sender, when no number is free.
 //! * By the pool, when a class has no idle chunk, and has three chunks already or the arenas cannot
-//!   grow; when it trims or reclaims; and when it is asked whether a buffer is on loan.
+//!   grow; when it trims, reclaims or gets another ledger; and when it is asked whether a buffer is
+//!   on loan.
 //!
-//! Receivers mostly return the same messages in the same order, so handles of one chunk are
-//! released together: one read-modify-write for all of them ([`Ended`]). That happens once the lock
-//! is free again, because it may wake threads that wait for memory.
+//! Receivers mostly return the same few messages, so handles of one chunk are released together: one
+//! read-modify-write for all of them ([`Ended`]). That happens once the lock is free again, because
+//! it may wake threads that wait for memory.
 //!
 //! # When an end closes or dies
 //!
@@ -108,12 +109,10 @@ impl Ended {
     #[inline]
     fn push(&mut self, chunk: NonNull<Chunk>) {
         self.count += 1;
-        if let Some(last) = self.len.checked_sub(1) {
-            if let Some(Some(group)) = self.groups.get_mut(last) {
-                if group.chunk == chunk {
-                    group.count += 1;
-                    return;
-                }
+        for group in self.groups.iter_mut().flatten() {
+            if group.chunk == chunk {
+                group.count += 1;
+                return;
             }
         }
         if let Some(group) = self.groups.get_mut(self.len) {

@@ -392,7 +392,7 @@ const DEPTH: usize = 3;
 
 impl Pool {
     pub(crate) fn add_lender(&self, lender: Arc<dyn Lends>) {
-        self.drop_finished_lenders();
+        self.reclaim_loans();
         if let Some(lenders) = &mut *self.lenders.lock() {
             lenders.push(lender);
         }
