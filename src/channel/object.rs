@@ -18,7 +18,7 @@
 //! | R2 | create the branch: its locks, its bell, an empty ring | a branch without locks: for a sweep |
 //! | R3 | write the branch's id at the seat: Release | the same; the publisher opens it once, and finds it dead |
 //! | R4 | increment the count: SeqCst; full fence; wake | the same |
-//! | R5 | if the channel is closed or the publisher's lock is free, undo it all | the same |
+//! | R5 | if the channel is closed or the publisher's lock is free, undo it all, unless a message was sent to this receiver | the same |
 //!
 //! | step | publisher, before it sends or when asked for its receivers | what its receiver learns if the publisher dies here |
 //! |---|---|---|

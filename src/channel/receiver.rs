@@ -298,7 +298,9 @@ impl ReceiverBuilder {
         };
         let branch = Object::create_branch(&branch_name(id), &facts, seat.clone(), mode, group)?;
         // R5. A dead publisher rings for no new receiver.
-        if seat.announce(id) && seat.has_publisher() {
+        let is_open = seat.announce(id) && seat.has_publisher();
+        // Since R4 the publisher may have connected this receiver, sent and closed.
+        if is_open || ring::has_passed(branch.shared().slots(), Ticket::default()) {
             return Ok((branch, on_full));
         }
         // The publisher may have opened the branch already.

@@ -24,6 +24,7 @@ mod calls;
 mod channels;
 mod failing_calls;
 mod fallible;
+mod joins;
 mod kill_points;
 mod killed_channel;
 mod killed_owner;

@@ -20,6 +20,9 @@ use std::path::PathBuf;
 
 const CHANNEL: &str = "c";
 
+/// How many system calls the heap may make.
+const FOR_THE_HEAP: usize = 4;
+
 /// How many sends are counted together.
 const SENDS: usize = 1_000;
 
@@ -170,7 +173,11 @@ fn receiver_leaves() {
     }
     let few = calls("leave", 2);
     assert!(few > 0, "the one that left was disconnected");
-    assert_eq!(calls("leave", 40), few);
+    let many = calls("leave", 40);
+    assert!(
+        many <= few + FOR_THE_HEAP,
+        "{many} system calls, and {few} with 2"
+    );
 }
 
 #[test]
@@ -180,5 +187,9 @@ fn receiver_joins() {
     }
     let few = calls("join", 2);
     assert!(few > 0, "it was connected");
-    assert_eq!(calls("join", 40), few);
+    let many = calls("join", 40);
+    assert!(
+        many <= few + FOR_THE_HEAP,
+        "{many} system calls, and {few} with 2"
+    );
 }
