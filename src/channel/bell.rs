@@ -96,28 +96,27 @@ impl Bell {
         Self(Futex::new(holder), LastRing::none())
     }
 
-    /// Replaces the word with the result of `next`. Returns the old word, as `Err` if `next`
-    /// returned `None`.
-    fn change(&self, next: impl Fn(u32) -> Option<u32>) -> Result<u32, u32> {
+    /// If `is_wanted` is true of the word, replaces it with the result of `next`, and returns that.
+    fn change(&self, is_wanted: impl Fn(u32) -> bool, next: impl Fn(u32) -> u32) -> Option<u32> {
         let mut old = self.0.load(Ordering::Acquire);
-        loop {
+        while is_wanted(old) {
+            let new = next(old);
             // AcqRel: what either side did before it changed the word.
-            match self.0.compare_exchange(
-                old,
-                next(old).ok_or(old)?,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return Ok(old),
+            let changed = self
+                .0
+                .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
+            match changed {
+                Ok(_) => return Some(new),
                 Err(now) => old = now,
             }
         }
+        None
     }
 
     /// Makes `holder` the thread whose death rings this bell, unless it has, or had, one.
     pub(super) fn hold(&self, holder: u32) -> bool {
-        self.change(|word| is_free(word).then_some(word | holder & HOLDER))
-            .is_ok()
+        let held = self.change(is_free, |word| word | holder & HOLDER);
+        held.is_some()
     }
 
     #[inline]
@@ -177,21 +176,20 @@ impl Bell {
 
     /// Closes the bell to ringers, unless it has, or had, one.
     pub(super) fn close(&self) {
-        let _ = self.change(|word| is_free(word).then_some(word | RUNG_OR_GONE));
+        self.change(is_free, |word| word | RUNG_OR_GONE);
     }
 
     pub(super) fn leave(&self) {
-        let _ = self.change(|word| Some(word & SLEEPS | RUNG_OR_GONE));
+        self.change(|_| true, |word| word & SLEEPS | RUNG_OR_GONE);
         self.0.wake();
     }
 
     /// S1 and S2. Returns the word, or `None` if the ringer has left. Check readiness next, which
     /// comes first.
     pub(super) fn lie_down(&self) -> Option<u32> {
-        let about_to_sleep = |word| word & !RUNG_OR_GONE | SLEEPS;
-        let begun = self.change(|word| (!is_gone(word)).then(|| about_to_sleep(word))); // S1
+        let begun = self.change(|word| !is_gone(word), |word| word & !RUNG_OR_GONE | SLEEPS); // S1
         fence(Ordering::SeqCst); // S2, partner of W2
-        begun.ok().map(about_to_sleep)
+        begun
     }
 
     #[inline]
@@ -201,7 +199,7 @@ impl Bell {
 
     /// Clears bit 31 unless the bell was rung: the next ring needs no system call.
     pub(super) fn get_up(&self) {
-        let _ = self.change(|word| is_asleep(word).then_some(word & !SLEEPS));
+        self.change(is_asleep, |word| word & !SLEEPS);
     }
 
     pub(super) fn word(&self) -> &Futex {
@@ -266,7 +264,7 @@ impl Bell {
                     Woken::Gone
                 };
             }
-            if deadline.is_some_and(Deadline::has_passed) {
+            if Deadline::is_past(deadline) {
                 return Woken::TimedOut;
             }
             let until = Deadline::first(deadline, look.time());
@@ -304,7 +302,7 @@ impl Look {
 
     /// Returns `true` if a check is due, and then makes the next one due in a second.
     pub(super) fn is_due(&mut self) -> bool {
-        let is_due = self.0.is_some_and(Deadline::has_passed);
+        let is_due = Deadline::is_past(self.0);
         if is_due {
             *self = Self::new();
         }

@@ -551,7 +551,7 @@ impl Future for RoomFuture<'_> {
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
-            Ok(None) if end.is_some_and(Deadline::has_passed) => Poll::Ready(Ok(())),
+            Ok(None) if Deadline::is_past(*end) => Poll::Ready(Ok(())),
             Ok(None) => Poll::Pending,
             // The next try discovers a closed receiver.
             Ok(Some(_)) => Poll::Ready(Ok(())),

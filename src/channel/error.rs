@@ -36,7 +36,11 @@ pub enum ChannelError {
         max: usize,
     },
     /// A live sender has a channel of this name.
-    #[error("{object} is the channel of a live sender{}; choose another name, or wait with create_timeout", named(.process))]
+    #[error(
+        "{object} is the channel of a live sender{}; choose another name, or wait with \
+         create_timeout",
+        named(.process)
+    )]
     NameTaken {
         /// The object's path.
         object: String,
@@ -44,7 +48,10 @@ pub enum ChannelError {
         process: Option<Process>,
     },
     /// No channel of this name exists.
-    #[error("{object} does not exist: its sender has not created it yet, has closed it, or uses another name_prefix than the client")]
+    #[error(
+        "{object} does not exist: its sender has not created it yet, has closed it, or uses \
+         another name_prefix than the client"
+    )]
     NotFound {
         /// The object's path.
         object: String,
@@ -71,7 +78,10 @@ pub enum ChannelError {
     },
     /// All seats of the publisher are taken, some perhaps by closed receivers whose messages are
     /// still being read.
-    #[error("{object} has {max} receivers, the maximum; close one, or raise PublisherBuilder::receivers")]
+    #[error(
+        "{object} has {max} receivers, the maximum; close one, or raise \
+         PublisherBuilder::receivers"
+    )]
     TooManyReceivers {
         /// The object's path.
         object: String,
@@ -88,13 +98,19 @@ pub enum ChannelError {
     },
     /// The receiver sets its own capacity, loans or rule, which the channel's
     /// [`Sender`](super::Sender) has fixed.
-    #[error("{object} is the channel of a Sender, which fixes capacity, loans and OnFull::Block; set none of them, or create the channel with a Publisher")]
+    #[error(
+        "{object} is the channel of a Sender, which fixes capacity, loans and OnFull::Block; \
+         set none of them, or create the channel with a Publisher"
+    )]
     NotAPublisher {
         /// The object's path.
         object: String,
     },
     /// The sender has declared another type of messages than the receiver expects, or none.
-    #[error("{object} carries {}, but the receiver expects {}; build both sides with one definition", name_of(&types.1), name_of(&types.0))]
+    #[error(
+        "{object} carries {}, but the receiver expects {}; build both sides with one definition",
+        name_of(&types.1), name_of(&types.0)
+    )]
     TypeMismatch {
         /// The object's path.
         object: String,
@@ -102,7 +118,10 @@ pub enum ChannelError {
         types: Box<(Option<MessageType>, Option<MessageType>)>,
     },
     /// The channel was created by another version of this crate, with another layout.
-    #[error("{object} has version {found} of the layout of channels, and not version {expected}; build both sides with one version of shm-pool")]
+    #[error(
+        "{object} has version {found} of the layout of channels, and not version {expected}; \
+         build both sides with one version of shm-pool"
+    )]
     OtherVersion {
         /// The object's path.
         object: String,
@@ -120,7 +139,10 @@ pub enum ChannelError {
         reason: &'static str,
     },
     /// The object of that name belongs to another user.
-    #[error("{object} belongs to user {found} and not to user {expected}; see ClientBuilder::owner_uid and PublisherBuilder::mode, or choose another name")]
+    #[error(
+        "{object} belongs to user {found} and not to user {expected}; see \
+         ClientBuilder::owner_uid and PublisherBuilder::mode, or choose another name"
+    )]
     WrongUid {
         /// The object's path.
         object: String,
@@ -130,7 +152,10 @@ pub enum ChannelError {
         expected: u32,
     },
     /// The file mode denies the owner access, or has bits that mean nothing for shared memory.
-    #[error("mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and write to anyone")]
+    #[error(
+        "mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and \
+         write to anyone"
+    )]
     Mode {
         /// The requested mode.
         mode: u32,
@@ -244,7 +269,10 @@ impl<M> fmt::Debug for SendError<M> {
 #[non_exhaustive]
 pub enum SendErrorKind {
     /// All slots hold messages that the receiver has not received.
-    #[error("the channel is full with {capacity} messages; wait, drop the message, or raise its `capacity`")]
+    #[error(
+        "the channel is full with {capacity} messages; wait, drop the message, or raise its \
+         `capacity`"
+    )]
     Full {
         /// The number of messages that fit.
         capacity: usize,
@@ -254,13 +282,20 @@ pub enum SendErrorKind {
     TimedOut,
     /// The receiver already has the maximum number of buffers, or of a publisher's bytes, received or
     /// not.
-    #[error("the receiver holds the most buffers that it may (at most {max}, and PublisherBuilder::max_bytes_per_receiver); wait until it drops some, or raise the limit")]
+    #[error(
+        "the receiver holds the most buffers that it may (at most {max}, and \
+         PublisherBuilder::max_bytes_per_receiver); wait until it drops some, or raise the \
+         limit"
+    )]
     TooManyLoans {
         /// The most buffers that it may hold, of any length.
         max: usize,
     },
     /// More receivers to wait for than the publisher accepts.
-    #[error("cannot wait for {receivers} receivers: at most {max} can join; raise PublisherBuilder::receivers")]
+    #[error(
+        "cannot wait for {receivers} receivers: at most {max} can join; raise \
+         PublisherBuilder::receivers"
+    )]
     TooManyReceivers {
         /// The number of receivers to wait for.
         receivers: usize,
@@ -280,7 +315,8 @@ pub enum SendErrorKind {
     },
     /// The buffer belongs to another provider.
     #[error(
-        "the buffer belongs to provider {found}, and the channel to {expected}; create a channel for each provider"
+        "the buffer belongs to provider {found}, and the channel to {expected}; create a \
+         channel for each provider"
     )]
     OtherProvider {
         /// The buffer's provider.
@@ -295,7 +331,10 @@ pub enum SendErrorKind {
     #[error("the wait for the receiver was interrupted")]
     Interrupted,
     /// The helper thread that wakes the tasks of channels could not be started.
-    #[error("cannot start the thread that wakes tasks (error {errno}); raise the limit of threads, or use `send`")]
+    #[error(
+        "cannot start the thread that wakes tasks (error {errno}); raise the limit of threads, \
+         or use `send`"
+    )]
     NoHelper {
         /// The operating system's error code.
         errno: i32,
@@ -338,13 +377,17 @@ pub enum RecvError {
     /// because it [made no room](super::OnStall::Disconnect). Drop the messages received and the
     /// receiver to join again.
     #[error(
-        "the publisher has disconnected this receiver; drop it and what it has received, and open the channel again"
+        "the publisher has disconnected this receiver; drop it and what it has received, and \
+         open the channel again"
     )]
     Evicted,
     /// No message has arrived, and at least one was skipped, or waits, because this receiver holds
     /// as many buffers, or bytes, as it may. Reported once for each such message, and not while it
     /// holds none.
-    #[error("no message arrives because this receiver holds the most buffers that it may (at most {max}, and PublisherBuilder::max_bytes_per_receiver); drop some")]
+    #[error(
+        "no message arrives because this receiver holds the most buffers that it may (at most \
+         {max}, and PublisherBuilder::max_bytes_per_receiver); drop some"
+    )]
     TooManyLoans {
         /// The most buffers that it may hold, of any length.
         max: usize,
@@ -359,7 +402,8 @@ pub enum RecvError {
     /// long each time, up to a second. After any other error it does not retry: open the receiver
     /// again.
     #[error(
-        "the publisher cannot connect this receiver: {}; if its process has too few descriptors, raise the limit, and receive again; else open this receiver again",
+        "the publisher cannot connect this receiver: {}; if its process has too few \
+         descriptors, raise the limit, and receive again; else open this receiver again",
         io::Error::from_raw_os_error(*.errno)
     )]
     NotConnected {

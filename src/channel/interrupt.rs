@@ -219,7 +219,9 @@ impl Wake for Parker {
 /// static INTERRUPTER: OnceLock<Interrupter> = OnceLock::new();
 ///
 /// extern "C" fn on_signal(_: libc::c_int) {
-///     INTERRUPTER.get().into_iter().for_each(Interrupter::interrupt);
+///     if let Some(interrupter) = INTERRUPTER.get() {
+///         interrupter.interrupt();
+///     }
 /// }
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -125,7 +125,7 @@ impl Ended {
 impl Drop for Ended {
     #[inline]
     fn drop(&mut self) {
-        for group in self.groups.iter().take(self.len).flatten() {
+        for group in self.groups.iter().flatten() {
             // SAFETY: the sender put each of these handles into a cell, and `Account::end`, under
             // the lock, took it out once.
             unsafe { ShmBuf::drop_handles(group.chunk, group.count) };
@@ -316,8 +316,10 @@ impl Ledger {
     }
 
     pub(super) fn loaned(&self, id: &AccountId) -> usize {
-        self.change(id, |entry| entry.account.out() as usize)
-            .unwrap_or(0)
+        match self.change(id, |entry| entry.account.out()) {
+            Some(out) => out as usize,
+            None => 0,
+        }
     }
 
     /// Collects all returns of one receiver, and moves the freed numbers to the sender's list.
@@ -336,7 +338,7 @@ impl Ledger {
             let out = known.out.wrapping_sub(entry.account.freed);
             limit.allows(bytes, free, out)
         });
-        allows.unwrap_or(false)
+        allows == Some(true)
     }
 
     /// Takes back a buffer that was not sent, or was withdrawn, if it is still out.

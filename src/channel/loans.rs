@@ -218,8 +218,9 @@ impl<T> Account<T> {
         for ahead in 1..=most as u64 {
             let ticket = next.wrapping_add(ahead);
             if let Some(number) = ring::returned(returns, ticket) {
-                self.gaps
-                    .extend((0..ahead).map(|gap| next.wrapping_add(gap)));
+                for gap in 0..ahead {
+                    self.gaps.push(next.wrapping_add(gap));
+                }
                 let found = self.end(number, strike);
                 self.pass(ticket);
                 return Some(found);

@@ -100,16 +100,12 @@ fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelEr
     let sent = ring::sent(slots);
     // The extra slot may hold a message too.
     let waiting = ring::waiting(slots).min(shared.capacity());
-    let (is_connected, is_evicted) = (
-        shared.to_receiver().is_held(),
-        shared.header().what.0.is_evicted(),
-    );
     Ok(Traffic {
         sent,
         waiting,
         missed: shared.missed().load(),
-        is_connected,
-        is_evicted,
+        is_connected: shared.to_receiver().is_held(),
+        is_evicted: shared.header().what.0.is_evicted(),
         loaned: all(&shared),
     })
 }
@@ -152,13 +148,22 @@ pub(super) fn all(copy: &Shared) -> Vec<Loaned> {
     let words = copy.loan_words();
     let read = copy.returns_read().load(Ordering::Relaxed);
     // Bounded by the number of words, as genuine returns are. The copy is private.
-    let unread = (0..words.len() as u64)
-        .map_while(|ahead| ring::returned(copy.returns(), read.wrapping_add(ahead)));
-    unread.for_each(|number| strike(words, number as usize));
-    let loaned = |(number, word): (u32, &AtomicU64)| {
+    for ahead in 0..words.len() as u64 {
+        let Some(number) = ring::returned(copy.returns(), read.wrapping_add(ahead)) else {
+            break;
+        };
+        strike(words, number as usize);
+    }
+
+    let mut loaned = Vec::new();
+    for (number, word) in (0..).zip(words) {
         let word = word.load(Ordering::Relaxed);
-        let len = (word % LENGTHS).checked_sub(1)?;
-        (len <= LONGEST as u64).then_some(Loaned { number, word, len })
-    };
-    (0..).zip(words).filter_map(loaned).collect()
+        // 1 + the length; 0 if the loan is free.
+        let length = word % LENGTHS;
+        if length != 0 && length <= LONGEST as u64 + 1 {
+            let len = length - 1;
+            loaned.push(Loaned { number, word, len });
+        }
+    }
+    loaned
 }

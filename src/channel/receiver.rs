@@ -470,7 +470,7 @@ impl Receiver {
                 return taken;
             }
             // The message may just have been withdrawn, or its slot may be damaged.
-            if was_ready && deadline.is_some_and(Deadline::has_passed) {
+            if was_ready && Deadline::is_past(deadline) {
                 return Err(RecvError::TimedOut);
             }
             match self.wait(deadline) {

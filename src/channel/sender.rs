@@ -352,7 +352,10 @@ impl Sender {
         branch.ring_after_fence();
         let is_left = branch.is_left();
         branch.collect_some();
-        match is_left.then(|| branch.take_back(number, len)).flatten() {
+        if !is_left {
+            return Ok(());
+        }
+        match branch.take_back(number, len) {
             Some(message) => Err(SendError {
                 kind: SendErrorKind::Disconnected,
                 message,
@@ -499,11 +502,10 @@ impl Sender {
 
     #[inline]
     fn check_fork(&self) -> Result<(), SendErrorKind> {
-        self.branch
-            .object
-            .is_ours()
-            .then_some(())
-            .ok_or(SendErrorKind::Forked)
+        if !self.branch.object.is_ours() {
+            return Err(SendErrorKind::Forked);
+        }
+        Ok(())
     }
 
     /// [`Branch::reserve`], unless the receiver is closed or dead.

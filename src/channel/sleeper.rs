@@ -368,12 +368,14 @@ impl Helper {
             if is_over {
                 break;
             }
-            let is_time = look_again.is_some_and(Deadline::has_passed);
+            let is_time = Deadline::is_past(look_again);
             if is_time {
                 look_again = Deadline::after(LOOK_AGAIN);
             }
             let words = self.look(&ends, is_time, &mut to_wake);
-            to_wake.drain(..).for_each(wake);
+            for waker in to_wake.drain(..) {
+                wake(waker);
+            }
             // Saves a system call if a woken task has returned already.
             if self.count.load(Ordering::SeqCst) == count {
                 self.sleep(words, count, look_again); // H4
@@ -504,7 +506,7 @@ mod tests {
             tell.send(gettid()).unwrap();
             let deadline = Deadline::after(FOR_EVER);
             end.bell().word().sleep_while(word, deadline);
-            deadline.is_some_and(Deadline::has_passed)
+            Deadline::is_past(deadline)
         });
         wait_until_asleep(threads.recv().unwrap());
 

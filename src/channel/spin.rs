@@ -54,6 +54,14 @@ pub(super) struct LastRing {
     nanos: AtomicU64,
 }
 
+/// The number of the CPU on which this thread runs, plus 1; 0 if it is not known.
+fn cpu_word() -> u32 {
+    match current_cpu() {
+        Some(cpu) => cpu.saturating_add(1),
+        None => 0,
+    }
+}
+
 impl LastRing {
     #[cfg(test)]
     pub(super) fn none() -> Self {
@@ -65,7 +73,7 @@ impl LastRing {
 
     /// Notes a ring by this thread.
     pub(super) fn note(&self) {
-        let cpu = current_cpu().map_or(0, |cpu| cpu.saturating_add(1));
+        let cpu = cpu_word();
         // Relaxed: hints. Two ringers may mix theirs.
         self.cpu.store(cpu, Ordering::Relaxed);
         self.nanos.store(monotonic_nanos(), Ordering::Relaxed);
@@ -115,12 +123,12 @@ impl Adaptive {
         let last = bell.last_ring();
         // Relaxed: see `LastRing::note`.
         let cpu = last.cpu.load(Ordering::Relaxed);
-        let here = current_cpu().map(|cpu| cpu.saturating_add(1));
+        let here = cpu_word();
         self.update(Slept {
             began,
             ended: monotonic_nanos(),
             rung: last.nanos.load(Ordering::Relaxed),
-            is_apart: cpu != 0 && here.is_some_and(|here| here != cpu),
+            is_apart: cpu != 0 && here != 0 && here != cpu,
             woken,
         });
     }
@@ -180,7 +188,7 @@ pub(super) fn spin(
                 Woken::Gone
             });
         }
-        if is_over(budget, began) || deadline.is_some_and(Deadline::has_passed) {
+        if is_over(budget, began) || Deadline::is_past(deadline) {
             return None;
         }
     }

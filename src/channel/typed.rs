@@ -364,7 +364,8 @@ impl Provider {
     /// As [`alloc_layout`](Self::alloc_layout).
     #[inline]
     pub fn alloc_value<T: Schema>(&self) -> Result<Value<ShmBufMut, T>, AllocError> {
-        self.alloc_layout(Layout::new::<T>()).map(Value::checked)
+        let buffer = self.alloc_layout(Layout::new::<T>())?;
+        Ok(Value::checked(buffer))
     }
 
     /// Allocates an `H` and this many `E`, as [`alloc_value`](Self::alloc_value) does.
@@ -381,8 +382,8 @@ impl Provider {
         let len = items
             .saturating_mul(size_of::<E>())
             .saturating_add(Slice::<H, E>::ITEMS);
-        self.alloc_aligned(len, Slice::<H, E>::ALIGN)
-            .map(Value::checked)
+        let buffer = self.alloc_aligned(len, Slice::<H, E>::ALIGN)?;
+        Ok(Value::checked(buffer))
     }
 }
 
@@ -461,11 +462,20 @@ macro_rules! sends {
             /// # Errors
             ///
             #[doc = concat!("Those of [`", stringify!($builder), "::create`].")]
-            pub fn create(self, provider: &Provider, name: &str) -> Result<Typed<$end, T>, ChannelError> {
-                self.end.create(provider, name).map(Typed::of)
+            pub fn create(
+                self,
+                provider: &Provider,
+                name: &str,
+            ) -> Result<Typed<$end, T>, ChannelError> {
+                let end = self.end.create(provider, name)?;
+                Ok(Typed::of(end))
             }
 
-            #[doc = concat!("Like [`create`](Self::create), but waits for a predecessor; see [`", stringify!($builder), "::create_timeout`].")]
+            #[doc = concat!(
+                        "Like [`create`](Self::create), but waits for a predecessor; see [`",
+                        stringify!($builder),
+                        "::create_timeout`]."
+                    )]
             ///
             /// # Errors
             ///
@@ -476,7 +486,8 @@ macro_rules! sends {
                 name: &str,
                 timeout: Duration,
             ) -> Result<Typed<$end, T>, ChannelError> {
-                self.end.create_timeout(provider, name, timeout).map(Typed::of)
+                let end = self.end.create_timeout(provider, name, timeout)?;
+                Ok(Typed::of(end))
             }
         }
 
@@ -487,7 +498,10 @@ macro_rules! sends {
             ///
             #[doc = concat!("Those of [`", stringify!($end), "::send`].")]
             #[inline]
-            pub fn send(&mut self, value: Value<ShmBuf, T>) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
+            pub fn send(
+                &mut self,
+                value: Value<ShmBuf, T>,
+            ) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
                 self.end.send(value.bytes).map_err(SendError::typed)
             }
 
@@ -497,7 +511,10 @@ macro_rules! sends {
             ///
             #[doc = concat!("Those of [`", stringify!($end), "::try_send`].")]
             #[inline]
-            pub fn try_send(&mut self, value: Value<ShmBuf, T>) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
+            pub fn try_send(
+                &mut self,
+                value: Value<ShmBuf, T>,
+            ) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
                 self.end.try_send(value.bytes).map_err(SendError::typed)
             }
 
@@ -512,10 +529,16 @@ macro_rules! sends {
                 value: Value<ShmBuf, T>,
                 timeout: Duration,
             ) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
-                self.end.send_timeout(value.bytes, timeout).map_err(SendError::typed)
+                self.end
+                    .send_timeout(value.bytes, timeout)
+                    .map_err(SendError::typed)
             }
 
-            #[doc = concat!("Sends a value without blocking the thread; see [`", stringify!($end), "::send_async`].")]
+            #[doc = concat!(
+                        "Sends a value without blocking the thread; see [`",
+                        stringify!($end),
+                        "::send_async`]."
+                    )]
             ///
             /// # Errors
             ///
@@ -524,12 +547,19 @@ macro_rules! sends {
                 &mut self,
                 value: Value<ShmBuf, T>,
             ) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
-                self.end.send_async(value.bytes).await.map_err(SendError::typed)
+                self.end
+                    .send_async(value.bytes)
+                    .await
+                    .map_err(SendError::typed)
             }
         }
 
         impl<T: Schema> Typed<$end, T> {
-            #[doc = concat!("Sends a copy of a value in the slot itself, without a buffer; see [`", stringify!($end), "::send_bytes`].")]
+            #[doc = concat!(
+                        "Sends a copy of a value in the slot itself, without a buffer; see [`",
+                        stringify!($end),
+                        "::send_bytes`]."
+                    )]
             /// Does not compile if `T` has more than [`MAX_INLINE`] bytes, or an alignment above 8.
             ///
             /// # Errors
@@ -574,7 +604,8 @@ impl<T: Carried> Typed<ReceiverBuilder, T> {
     ///
     /// [`ChannelError::TypeMismatch`], and those of [`ReceiverBuilder::open`].
     pub fn open(self, client: &Client, name: &str) -> Result<Typed<Receiver, T>, ChannelError> {
-        self.end.open(client, name).map(Typed::of)
+        let end = self.end.open(client, name)?;
+        Ok(Typed::of(end))
     }
 
     /// Like [`open`](Self::open), but waits for the sender; see [`ReceiverBuilder::open_timeout`].
@@ -588,7 +619,8 @@ impl<T: Carried> Typed<ReceiverBuilder, T> {
         name: &str,
         timeout: Duration,
     ) -> Result<Typed<Receiver, T>, ChannelError> {
-        self.end.open_timeout(client, name, timeout).map(Typed::of)
+        let end = self.end.open_timeout(client, name, timeout)?;
+        Ok(Typed::of(end))
     }
 
     /// Waits for the sender without blocking the thread, and opens the channel; see
@@ -602,7 +634,8 @@ impl<T: Carried> Typed<ReceiverBuilder, T> {
         client: &Client,
         name: &str,
     ) -> Result<Typed<Receiver, T>, ChannelError> {
-        self.end.open_async(client, name).await.map(Typed::of)
+        let end = self.end.open_async(client, name).await?;
+        Ok(Typed::of(end))
     }
 
     /// Subscribes to the channel `name`; see [`ReceiverBuilder::subscribe`].
@@ -615,14 +648,19 @@ impl<T: Carried> Typed<ReceiverBuilder, T> {
         client: &Client,
         name: &str,
     ) -> Result<Typed<Subscriber, T>, ChannelError> {
-        self.end.subscribe(client, name).map(Typed::of)
+        let end = self.end.subscribe(client, name)?;
+        Ok(Typed::of(end))
     }
 }
 
 macro_rules! receives {
     ($end:ident $received:ty, $typed:path) => {
         impl<T: Carried> Typed<$end, T> {
-            #[doc = concat!("Receives, blocking until there is something; see [`", stringify!($end), "::recv`].")]
+            #[doc = concat!(
+                                "Receives, blocking until there is something; see [`",
+                                stringify!($end),
+                                "::recv`]."
+                            )]
             ///
             /// # Errors
             ///
@@ -653,22 +691,39 @@ macro_rules! receives {
                 $typed(self.end.try_recv()?)
             }
 
-            #[doc = concat!("Like [`recv`](Self::recv), without blocking the thread; see [`", stringify!($end), "::recv_async`].")]
+            #[doc = concat!(
+                                "Like [`recv`](Self::recv), without blocking the thread; see [`",
+                                stringify!($end),
+                                "::recv_async`]."
+                            )]
             ///
             /// # Errors
             ///
-            #[doc = concat!("[`RecvError::WrongType`], and those of [`", stringify!($end), "::recv_async`].")]
+            #[doc = concat!(
+                                "[`RecvError::WrongType`], and those of [`",
+                                stringify!($end),
+                                "::recv_async`]."
+                            )]
             pub async fn recv_async(&mut self) -> Result<$received, RecvError> {
                 $typed(self.end.recv_async().await?)
             }
 
-            #[doc = concat!("Receives if there is something; see [`", stringify!($end), "::poll_recv`].")]
+            #[doc = concat!(
+                                "Receives if there is something; see [`",
+                                stringify!($end),
+                                "::poll_recv`]."
+                            )]
             ///
             /// # Errors
             ///
             /// As [`recv_async`](Self::recv_async).
-            pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<$received, RecvError>> {
-                self.end.poll_recv(context).map(|received| $typed(received?))
+            pub fn poll_recv(
+                &mut self,
+                context: &mut Context<'_>,
+            ) -> Poll<Result<$received, RecvError>> {
+                self.end
+                    .poll_recv(context)
+                    .map(|received| $typed(received?))
             }
         }
     };

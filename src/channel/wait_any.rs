@@ -194,7 +194,7 @@ fn spin(
                 return Some(found);
             }
         }
-        if is_over(budget, began) || deadline.is_some_and(Deadline::has_passed) {
+        if is_over(budget, began) || Deadline::is_past(deadline) {
             return None;
         }
         look_for_senders(receivers);
@@ -243,7 +243,7 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
         if let Some(found) = find(receivers) {
             break found; // S3, I2, I3
         }
-        if deadline.is_some_and(Deadline::has_passed) {
+        if Deadline::is_past(deadline) {
             break Found::TimedOut;
         }
         let mut until = deadline;
@@ -282,7 +282,7 @@ fn sleep_by_helpers(
         if let Some(found) = find(receivers) {
             break Ok(found);
         }
-        if deadline.is_some_and(Deadline::has_passed) {
+        if Deadline::is_past(deadline) {
             break Ok(Found::TimedOut);
         }
         let interrupts = receivers

@@ -350,7 +350,7 @@ fn park(
         let count = parker.count();
         let is_due = match watch {
             Some(watch) => watch.poll(&mut Context::from_waker(&waker)).is_ready(),
-            None => pause.is_some_and(Deadline::has_passed),
+            None => Deadline::is_past(pause),
         };
         if is_due {
             return Woken::Ready;
@@ -358,7 +358,7 @@ fn park(
         if interrupts.is_some_and(Interrupts::take) {
             return Woken::Interrupted;
         }
-        if deadline.is_some_and(Deadline::has_passed) {
+        if Deadline::is_past(deadline) {
             return Woken::TimedOut;
         }
         let until = if watch.is_some() {
@@ -451,7 +451,7 @@ impl Attempts {
         // Before the attempt: a change in between makes another one due.
         let glimpse = Glimpse::of(&self.name, self.seats);
         if let Some((last, next)) = &self.last {
-            if *last == glimpse && !next.is_some_and(Deadline::has_passed) {
+            if *last == glimpse && !Deadline::is_past(*next) {
                 return None;
             }
         }
@@ -514,9 +514,7 @@ impl Attempts {
                 None => {}
                 Some(result) => return result,
             }
-            if deadline.is_some_and(Deadline::has_passed)
-                || this.wait(deadline, None) == Woken::TimedOut
-            {
+            if Deadline::is_past(deadline) || this.wait(deadline, None) == Woken::TimedOut {
                 return attempt();
             }
         }
@@ -689,7 +687,7 @@ impl Watcher {
             if let Some(change) = self.next()? {
                 return Ok(change);
             }
-            if deadline.is_some_and(Deadline::has_passed) {
+            if Deadline::is_past(deadline) {
                 return Err(WatchError::TimedOut);
             }
             // Without a watch, a check is due after a pause.

@@ -36,6 +36,14 @@ impl Deadline {
         (now.tv_sec, now.tv_nsec) >= (self.0.tv_sec, self.0.tv_nsec)
     }
 
+    /// Returns `true` if there is a deadline and it has passed.
+    pub(crate) fn is_past(deadline: Option<Self>) -> bool {
+        match deadline {
+            Some(deadline) => deadline.has_passed(),
+            None => false,
+        }
+    }
+
     /// `None` never passes.
     pub(crate) fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let (Some(a), Some(b)) = (one, other) else {

@@ -268,7 +268,7 @@ impl Ticket {
         let mut is_first = true;
         loop {
             // First, so that the last look is after the deadline.
-            let is_over = until.is_some_and(Deadline::has_passed);
+            let is_over = Deadline::is_past(until);
             let pause = collect();
             let count = self.pool.waiting.look(&self.pool, is_first || is_over);
             if is_over || self.waiter.outcome.lock().is_some() {

@@ -213,7 +213,7 @@ fn owner_after(
     loop {
         let owner = lock_dead_owner(names, provider, effective_uid())?;
         let is_alive = matches!(owner, Owner::Alive);
-        if !is_alive || deadline.is_some_and(Deadline::has_passed) {
+        if !is_alive || Deadline::is_past(deadline) {
             return Ok(owner);
         }
         thread::sleep(BETWEEN_LOOKS);
@@ -260,7 +260,7 @@ fn sweep_later(names: &Namespace, provider: ProviderId) {
         // Not by a lock that blocks: if garbage made a living owner look dead, it would wait for
         // ever.
         let deadline = Deadline::after(LONGEST_TEARDOWN);
-        while !deadline.is_some_and(Deadline::has_passed) {
+        while !Deadline::is_past(deadline) {
             match lock_dead_owner(&names, provider, effective_uid()) {
                 Ok(Owner::Alive) => thread::sleep(BETWEEN_LATE_LOOKS),
                 Ok(Owner::Dead(_)) => {

@@ -526,7 +526,7 @@ impl Publisher {
     /// Reads the clock only while a receiver cannot be connected.
     #[inline]
     fn is_retry_due(&self) -> bool {
-        self.retry.is_some_and(Deadline::has_passed)
+        Deadline::is_past(self.retry)
     }
 
     fn is_one_gone(&self) -> bool {
@@ -632,7 +632,7 @@ impl Publisher {
                 continue;
             }
             let refused = self.refused[at];
-            if refused.id == id && !refused.due.is_some_and(Deadline::has_passed) {
+            if refused.id == id && !Deadline::is_past(refused.due) {
                 retry = Deadline::first(retry, refused.due);
                 continue;
             }
@@ -851,7 +851,7 @@ impl Publisher {
             if self.interrupts.take() {
                 return Err(SendErrorKind::Interrupted);
             }
-            if deadline.is_some_and(Deadline::has_passed) {
+            if Deadline::is_past(deadline) {
                 return Err(SendErrorKind::TimedOut);
             }
             let look_again = Deadline::first(self.retry, Deadline::after(LOOK_AGAIN));
