@@ -313,13 +313,17 @@ fn killed_sender_wakes_receiver() {
 /// Takes the sender's lock, which a sweep holds while it inspects a dead sender's channel.
 fn lock_as_a_sweep(names: &Names) -> File {
     let file = shm::channel_object(names.prefix(), CHANNEL);
+    lock_sender_byte(&file, libc::F_WRLCK);
+    file
+}
+
+fn lock_sender_byte(file: &File, kind: libc::c_int) {
     // SAFETY: zero is a valid value of every field.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    (lock.l_type, lock.l_whence, lock.l_len) = (libc::F_WRLCK as _, libc::SEEK_SET as _, 1);
+    (lock.l_type, lock.l_whence, lock.l_len) = (kind as _, libc::SEEK_SET as _, 1);
     // SAFETY: the structure is valid. It names the first byte, whose lock is the sender's.
     sys::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) })
-        .expect("nobody has it");
-    file
+        .expect("no other process has it");
 }
 
 #[test]
@@ -335,6 +339,9 @@ fn sent_outlives_killed_sender() {
         (0, 0),
         "it has a reader, whoever looks at it meanwhile"
     );
+    // Explicitly: another test may just start a process, which has a copy of the descriptor until it
+    // calls `exec`.
+    lock_sender_byte(&other_sweep, libc::F_UNLCK);
     drop(other_sweep);
     assert_eq!(
         (names.sweep(), receiver.mapped_segments()),
