@@ -38,6 +38,7 @@ use crate::owner::chunk::Chunk;
 use crate::owner::pool::Lends;
 use crate::protocol::control::RECEIVER_BYTE;
 use crate::sync::{Mutex, MutexGuard};
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -76,7 +77,9 @@ struct Entry {
 
 /// Handles whose loans have ended. Dropped once no lock is held.
 struct Ended {
-    groups: [Option<Group>; Ended::MOST],
+    /// The first `len` are initialised. The others never are, which would cost each message some
+    /// nanoseconds.
+    groups: [MaybeUninit<Group>; Ended::MOST],
     len: usize,
     count: usize,
 }
@@ -94,7 +97,7 @@ impl Ended {
     #[inline]
     fn new() -> Self {
         Self {
-            groups: [None; Self::MOST],
+            groups: [MaybeUninit::uninit(); Self::MOST],
             len: 0,
             count: 0,
         }
@@ -109,14 +112,16 @@ impl Ended {
     #[inline]
     fn push(&mut self, chunk: NonNull<Chunk>) {
         self.count += 1;
-        for group in self.groups.iter_mut().flatten() {
+        for group in self.groups.iter_mut().take(self.len) {
+            // SAFETY: the first `len` are initialised (below).
+            let group = unsafe { group.assume_init_mut() };
             if group.chunk == chunk {
                 group.count += 1;
                 return;
             }
         }
         if let Some(group) = self.groups.get_mut(self.len) {
-            *group = Some(Group { chunk, count: 1 });
+            group.write(Group { chunk, count: 1 });
             self.len += 1;
         }
     }
@@ -125,7 +130,9 @@ impl Ended {
 impl Drop for Ended {
     #[inline]
     fn drop(&mut self) {
-        for group in self.groups.iter().flatten() {
+        for group in self.groups.iter().take(self.len) {
+            // SAFETY: the first `len` are initialised (`push`).
+            let group = unsafe { group.assume_init_ref() };
             // SAFETY: the sender put each of these handles into a cell, and `Account::end`, under
             // the lock, took it out once.
             unsafe { ShmBuf::drop_handles(group.chunk, group.count) };
