@@ -281,7 +281,7 @@ impl Object {
     /// For the receiver: the sender is a publisher, which may withdraw messages: by the receiver's rule,
     /// or to disconnect it.
     #[inline]
-    pub(super) fn has_publisher(&self) -> bool {
+    pub(super) fn is_of_publisher(&self) -> bool {
         self.seat.is_some()
     }
 

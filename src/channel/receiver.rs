@@ -662,7 +662,7 @@ impl Receiver {
             ticket,
             ..
         } = self;
-        let may_vanish = object.has_publisher();
+        let may_vanish = object.is_of_publisher();
         let prepare = |ticket, words: &_| prepare(object, segments, ticket, words);
         let (words, ticket) =
             match ring::receive(object.shared().slots(), ticket, may_vanish, prepare) {
