@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let (mut received, mut kept, mut is_commanded) = (0, 0, true);
     while received < FRAMES || is_commanded {
-        // The branch that is not taken loses no message: its future can be dropped at any time.
+        // The connection that is not taken loses no message: its future can be dropped at any time.
         tokio::select! {
             frame = frames.recv_async(), if received < FRAMES => {
                 assert!(frame?[..] == [received; LEN], "frame {received} is not what was sent");

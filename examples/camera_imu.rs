@@ -23,7 +23,7 @@ type Frame = [u64; 750_000]; // 6 MB; for structs, see the example `typed`
 type Sample = [u64; 6]; // 48 bytes, in the slot itself
 type Fallible = Result<(), Box<dyn Error + Send + Sync>>;
 
-const PATIENCE: Duration = Duration::from_secs(60); // for a busy machine to start a process
+const TIMEOUT: Duration = Duration::from_secs(60); // for a busy machine to start a process
 
 fn main() -> Fallible {
     // The program starts itself again for each receiver, with its role.
@@ -58,8 +58,8 @@ fn publish() -> Fallible {
         .typed::<Sample>()
         .create(&provider, &ear)?;
     let receivers = [start(&["display", &eye])?, start(&["logger", &ear])?];
-    camera.wait_for_receivers(1, PATIENCE)?;
-    imu.wait_for_receivers(1, PATIENCE)?;
+    camera.wait_for_receivers(1, TIMEOUT)?;
+    imu.wait_for_receivers(1, TIMEOUT)?;
     let stop = AtomicBool::new(false);
     let film = |number| {
         let mut frame = provider.alloc_value::<Frame>()?;
@@ -87,8 +87,8 @@ fn publish() -> Fallible {
             .try_for_each(|sensor| sensor.join().expect("no panic"))?;
         watched
     })?;
-    camera.wait_until_received(PATIENCE)?;
-    imu.wait_until_received(PATIENCE)?;
+    camera.wait_until_received(TIMEOUT)?;
+    imu.wait_until_received(TIMEOUT)?;
     drop((camera, imu));
     assert_eq!(
         receivers.map(|mut receiver| receiver.wait().is_ok_and(|status| status.success())),

@@ -1,7 +1,8 @@
 //! A channel: messages from one process to another, without a separate transport.
 //!
-//! Sending a buffer loans it to the receiver, which reads it in place. The memory returns when the
-//! receiver drops it, without any confirmation. Run it with `cargo run --example channel`.
+//! Sending a buffer borrowed buffers it to the receiver, which reads it in place. The memory
+//! returns when the receiver drops it, without any confirmation. Run it with `cargo run --example
+//! channel`.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +15,7 @@ use std::time::Duration;
 const MESSAGES: u8 = 100;
 const LEN: usize = 64 << 10;
 /// Long enough for a busy machine to start a process.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Box<dyn Error>> {
     // The program starts itself again, with the channel's name as its argument.
@@ -29,7 +30,7 @@ fn send(name: &str) -> Result<(), Box<dyn Error>> {
     let mut sender = Sender::create(&provider, name)?;
     let mut receiver = Command::new(std::env::current_exe()?).arg(name).spawn()?;
     // Sending works without a receiver, too, but only a connected one is known to have died.
-    sender.wait_for_receiver(PATIENCE)?;
+    sender.wait_for_receiver(TIMEOUT)?;
     for number in 0..MESSAGES {
         let mut buffer = provider.alloc(LEN)?;
         buffer.fill(number);
@@ -38,7 +39,7 @@ fn send(name: &str) -> Result<(), Box<dyn Error>> {
     // Up to 48 bytes travel in the channel itself.
     sender.send_bytes(b"that was all")?;
     // Messages that were not received would be lost with the sender and the provider.
-    sender.wait_until_received(PATIENCE)?;
+    sender.wait_until_received(TIMEOUT)?;
     drop(sender);
     assert!(receiver.wait()?.success());
     println!("{MESSAGES} messages of {LEN} bytes, and a short one");

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const NAME: &str = "camera";
 /// Longer than a predecessor takes to exit.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Box<dyn Error>> {
     // The program starts itself again, with the prefix of its objects as its argument.
@@ -24,8 +24,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn publish(prefix: &str) -> Result<(), Box<dyn Error>> {
     let provider = Provider::builder().name_prefix(prefix).build()?;
-    let mut publisher = Publisher::builder().create_timeout(&provider, NAME, PATIENCE)?;
-    publisher.wait_for_receivers(1, PATIENCE)?;
+    let mut publisher = Publisher::builder().create_timeout(&provider, NAME, TIMEOUT)?;
+    publisher.wait_for_receivers(1, TIMEOUT)?;
     for number in 0_u64.. {
         publisher.send_bytes(&number.to_le_bytes())?;
     }

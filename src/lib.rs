@@ -40,8 +40,8 @@
 //! |---|---|---|---|
 //! | **keep**: hold the [`ShmBuf`] until the receivers of its [`descriptor`](ShmBuf::descriptor) confirm | any transport and receivers | you track confirmations | its leases are reclaimed |
 //! | **grant**: send [`grant`](ShmBuf::grant), drop the [`ShmBuf`] at once | any transport; receivers whose [`PeerId`] you know ([`Client::connect`]) | one lease and one descriptor per receiver; [`revoke`](ShmBuf::revoke) if the transport fails | its grants and leases are reclaimed |
-//! | [`channel`] | one receiver on this machine, and no transport yet | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`; its loans are reclaimed |
-//! | [`channel::Publisher`] | up to 64 receivers on this machine that join and leave, each with its own rule for falling behind | the same, and one shared object per receiver | the others are not affected; its loans are reclaimed |
+//! | [`channel`] | one receiver on this machine, and no transport yet | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`; its borrowed buffers are reclaimed |
+//! | [`channel::Publisher`] | up to 64 receivers on this machine that join and leave, each with its own rule for falling behind | the same, and one shared object per receiver | the others are not affected; its borrowed buffers are reclaimed |
 //! | the crate `shm-pool-zenoh` | you publish with zenoh; stock receivers | receivers never unmap a segment | its buffers stay in use until you call `garbage_collect_unsafe` |
 //!
 //! Middleware with reader counts of its own allocates from a [`backend`].
@@ -57,11 +57,11 @@
 //! | symptom | remedy |
 //! |---|---|
 //! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers and retry; or raise the cap |
-//! | … most of it *leased* | let receivers drop views and loans, or revoke grants with [`ShmBuf::revoke`] |
+//! | … most of it *leased* | let receivers drop views and messages, or revoke grants with [`ShmBuf::revoke`] |
 //! | … most of it *idle* | fragmented: wait, or retry within 250 ms; leave room for large messages ([`docs::limits`]) |
 //! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of a resource. [`Provider::trim`] returns idle memory to the system |
 //! | [`ShareError::TooManyShared`] | raise [`max_shared`](ProviderBuilder::max_shared), or drop shared buffers |
-//! | `SendErrorKind::TooManyLoans` | raise [`loans`](channel::SenderBuilder::loans), or let the receiver drop some |
+//! | `SendErrorKind::TooManyBorrowed` | raise [`max_borrowed`](channel::SenderBuilder::max_borrowed), or let the receiver drop some |
 //!
 //! [`Provider::reserve`], [`Client::warm`] and [`channel::Receiver::warm`] make the first message
 //! cost no more than later ones. Idle memory returns to the system after an
@@ -100,8 +100,8 @@
 //! | *grant* | a lease that the owner adds before it sends the descriptor |
 //! | *generation* | how often a chunk was published; tells an old descriptor from the current one |
 //! | *channel* | carries messages from one *sender* to one *receiver*, or from one *publisher* to many |
-//! | *loan* | a buffer sent by a channel, until the receiver returns it |
-//! | *bell* | the word on which one process parks and another, or its death, wakes it |
+//! | *borrowed buffer* | a buffer sent by a channel, until the receiver returns it |
+//! | *doorbell* | the word on which one process parks and another, or its death, wakes it |
 //! | *reclaim* | take back the leases of a dead peer |
 //! | *sweep* | remove the objects of a dead owner |
 //!

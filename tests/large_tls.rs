@@ -1,5 +1,5 @@
 //! Channels in a program whose thread-local variables take more than the stack of the thread that
-//! holds the process's bells.
+//! holds the process's doorbells.
 
 use shm_pool::channel::{Publisher, Receiver, Sender};
 use shm_pool::{Client, Provider};

@@ -434,8 +434,8 @@ fn last_buffer_drops_without_heap() {
     }
 }
 
-/// A publisher that serves joins when it has time touches neither the heap nor a new page in a send,
-/// although receivers join and leave.
+/// A publisher that serves joins when it has time touches neither the heap nor a new page in a
+/// send, although receivers join and leave.
 #[test]
 fn sends_beside_joins() {
     let (provider, name) = (provider(), format!("no-heap-joins-{}", std::process::id()));
@@ -444,7 +444,7 @@ fn sends_beside_joins() {
         .create(&provider, &name)
         .unwrap();
     let client = Client::new();
-    // All are on loan at the same time, and two of them are of one class.
+    // All are borrowed at the same time, and two of them are of one class.
     SIZES
         .iter()
         .for_each(|&len| provider.reserve(len, 2).unwrap().keep());
@@ -500,7 +500,7 @@ fn provider_drops_without_heap() {
     let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
     sender.send(provider.alloc(1000).unwrap().freeze()).unwrap();
     let received = receiver.recv().unwrap();
-    assert_drops_free("with a loan", provider);
+    assert_drops_free("with a borrowed buffer", provider);
     drop((sender, receiver, received));
 }
 

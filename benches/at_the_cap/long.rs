@@ -35,7 +35,7 @@ const HELD: usize = 6;
 const BURST: usize = 9;
 
 /// How long to wait for the memory of the long message.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Every long message gets its memory within this time.
 const GOAL: Duration = Duration::from_millis(300);
@@ -53,7 +53,7 @@ const BETWEEN: u64 = 10_000;
 #[derive(Clone, Copy)]
 pub(crate) struct Effort {
     longs: usize,
-    patience: Duration,
+    timeout: Duration,
     between: u64,
 }
 
@@ -61,7 +61,7 @@ impl Effort {
     pub(crate) fn quick() -> Self {
         Self {
             longs: 3,
-            patience: Duration::from_millis(200),
+            timeout: Duration::from_millis(200),
             between: 1_000,
         }
     }
@@ -69,7 +69,7 @@ impl Effort {
     pub(crate) fn of(longs: usize) -> Self {
         Self {
             longs,
-            patience: PATIENCE,
+            timeout: TIMEOUT,
             between: BETWEEN,
         }
     }
@@ -121,7 +121,7 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
     }
     show("at_the_cap long", &rows);
     println!(
-        "Times are until a long message has its memory. One that never gets it counts with {PATIENCE:?}, the longest"
+        "Times are until a long message has its memory. One that never gets it counts with {TIMEOUT:?}, the longest"
     );
     println!(
         "it is waited for. It is then held for {HOLD:?}. Before the next one, each thread holds {BURST} short ones for"
@@ -146,15 +146,15 @@ const ROWS: [Row; 3] = [
     ),
 ];
 
-fn wait(pool: &Pool, patience: Duration) -> Fallible<Option<<Pool as Store>::Memory<'_>>> {
-    pool.alloc_timeout(LONG, patience)
+fn wait(pool: &Pool, timeout: Duration) -> Fallible<Option<<Pool as Store>::Memory<'_>>> {
+    pool.alloc_timeout(LONG, timeout)
 }
 
-fn poll<S: Store>(store: &S, patience: Duration) -> Fallible<Option<S::Memory<'_>>> {
+fn poll<S: Store>(store: &S, timeout: Duration) -> Fallible<Option<S::Memory<'_>>> {
     let begin = Instant::now();
     loop {
         let found = store.alloc(LONG)?;
-        if found.is_some() || begin.elapsed() >= patience {
+        if found.is_some() || begin.elapsed() >= timeout {
             return Ok(found);
         }
         thread::sleep(POLL);
@@ -215,7 +215,7 @@ fn send_longs<S: Store>(
     for mark in (0..=u8::MAX).cycle().take(effort.longs) {
         shorts.scatter(effort.between);
         let (before, begin) = (shorts.counts(), Instant::now());
-        let message = get(store, effort.patience)?;
+        let message = get(store, effort.timeout)?;
         let took = begin.elapsed();
         outcome.meanwhile.add(shorts.counts().since(before));
         outcome.waits.saturating_record(took.as_nanos() as u64);

@@ -67,9 +67,9 @@ impl Pool {
     pub(crate) fn alloc_timeout(
         &self,
         len: usize,
-        patience: Duration,
+        timeout: Duration,
     ) -> Fallible<Option<ShmBufMut>> {
-        found(self.provider.alloc_timeout(len, patience))
+        found(self.provider.alloc_timeout(len, timeout))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Two cache lines that two processes share: a futex, and when it was rung.
+//! Two cache lines that two processes share: a futex, and when it was notified.
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::memfd::{memfd_create, MFdFlags};

@@ -1,9 +1,9 @@
 //! How soon a wait for memory ends after another process's release, beside a bare futex wake
 //! between the same two processes.
 //!
-//! Latency is from just before the other process releases (drops its last view, returns a loan, or
-//! wakes the futex) to when the waiter runs again, by the monotonic clock that both read. The other
-//! process releases a while after the waiter has parked.
+//! Latency is from just before the other process releases (drops its last view, returns a borrowed
+//! buffer, or wakes the futex) to when the waiter runs again, by the monotonic clock that both
+//! read. The other process releases a while after the waiter has parked.
 
 use crate::line::{self, Line};
 use crate::PREFIX;
@@ -37,13 +37,13 @@ const ASLEEP: u64 = 300_000;
 enum Way {
     Futex,
     View,
-    Loan,
+    Message,
 }
 
 const ROWS: [(Way, &str); 3] = [
     (Way::Futex, "a bare futex wake"),
     (Way::View, "a view is dropped, alloc_timeout returns"),
-    (Way::Loan, "a loan is dropped, alloc_timeout returns"),
+    (Way::Message, "a message is dropped, alloc_timeout returns"),
 ];
 
 /// The other process's task.
@@ -138,12 +138,12 @@ fn run(way: Way, count: u64, cores: Cores) -> Fallible<hdrhistogram::Histogram<u
                 socket.write_all(&message.descriptor()?.to_bytes())?;
                 socket.read_exact(&mut [0])?; // its view keeps the message
             }
-            Way::Loan => sender.send(all()?).map_err(|error| error.kind())?,
+            Way::Message => sender.send(all()?).map_err(|error| error.kind())?,
         }
         socket.write_all(b".")?;
         match way {
             Way::Futex => line.wait_until(number as u32 + 1),
-            Way::View | Way::Loan => drop(provider.alloc_timeout(CAP, FOR_EVER)?),
+            Way::View | Way::Message => drop(provider.alloc_timeout(CAP, FOR_EVER)?),
         }
         let now = clock::now();
         latencies.saturating_record(now.saturating_sub(line.stamp().load(Ordering::Acquire)));
@@ -162,7 +162,7 @@ impl Task {
         let client = Client::builder().name_prefix(PREFIX).build()?;
         let mut receiver = Receiver::open(&client, &self.name)?;
         for number in 0..self.count {
-            let (mut view, mut loan) = (None, None);
+            let (mut view, mut message) = (None, None);
             match self.way {
                 Way::Futex => {}
                 Way::View => {
@@ -171,7 +171,7 @@ impl Task {
                     view = Some(client.attach(&Descriptor::from_bytes(bytes)?)?);
                     socket.write_all(b".")?;
                 }
-                Way::Loan => loan = Some(receiver.recv()?),
+                Way::Message => message = Some(receiver.recv()?),
             }
             socket.read_exact(&mut [0])?;
             let awake = clock::now();
@@ -181,7 +181,7 @@ impl Task {
             line.stamp().store(clock::now(), Ordering::Release);
             match self.way {
                 Way::Futex => line.wake(number as u32 + 1),
-                Way::View | Way::Loan => drop((view, loan)),
+                Way::View | Way::Message => drop((view, message)),
             }
         }
         Ok(())

@@ -31,7 +31,7 @@ const BURST: u64 = 32;
 
 /// Buffers that a receiver may hold: those of a burst, and of the last one while the sender has not
 /// seen their return.
-const LOANS: usize = 4 * BURST as usize;
+const MAX_BORROWED: usize = 4 * BURST as usize;
 
 /// In each of the bench's rounds.
 const BATCHES: u32 = 40;
@@ -271,7 +271,7 @@ impl Row {
         let batch = if self.receivers.is_none() {
             let sends = Sender::builder()
                 .capacity(capacity)
-                .loans(LOANS)
+                .max_borrowed(MAX_BORROWED)
                 .create(&provider, &channel)?;
             come()?;
             Subject {
@@ -287,7 +287,7 @@ impl Row {
             let options = Publisher::builder()
                 .receivers(count)
                 .capacity(capacity)
-                .loans(LOANS)
+                .max_borrowed(MAX_BORROWED)
                 .on_full(OnFull::Block);
             let mut publisher = options.create(&provider, &channel)?;
             come()?;

@@ -13,7 +13,7 @@
 //! other side is awake.
 //!
 //! The mutex is robust: if a process dies with the lock, the other one gets `EOWNERDEAD`, and an
-//! error, instead of a lock that is never released. Every wait ends after [`PATIENCE`]. (Condition
+//! error, instead of a lock that is never released. Every wait ends after [`TIMEOUT`]. (Condition
 //! variables are not robust: a process killed in the few instructions that change one leaves it
 //! locked, and the other one may wait for that.)
 
@@ -35,7 +35,7 @@ use std::time::Duration;
 const MAX_LEN: usize = 1 << 20;
 
 /// Longest wait for the other side.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Begins a cache line.
 #[repr(C, align(64))]
@@ -244,7 +244,7 @@ fn with_attributes<A>(
 }
 
 fn deadline(clock: ClockId) -> Fallible<TimeSpec> {
-    Ok(clock_gettime(clock)? + TimeSpec::from_duration(PATIENCE))
+    Ok(clock_gettime(clock)? + TimeSpec::from_duration(TIMEOUT))
 }
 
 /// These calls return their error instead of setting `errno`.
@@ -253,7 +253,7 @@ fn check(what: &'static str, result: libc::c_int) -> Fallible {
         0 => Ok(()),
         // The mutex is never made consistent again: this process is about to exit, too.
         libc::EOWNERDEAD => Err("the other side died while it had the lock".into()),
-        libc::ETIMEDOUT => Err(format!("{what}: nothing for {} s", PATIENCE.as_secs()).into()),
+        libc::ETIMEDOUT => Err(format!("{what}: nothing for {} s", TIMEOUT.as_secs()).into()),
         other => Err(format!("{what}: {}", io::Error::from_raw_os_error(other)).into()),
     }
 }

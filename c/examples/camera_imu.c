@@ -11,7 +11,7 @@
 
 enum { FRAME = 6000000, SAMPLE = 48 };
 #define SECOND UINT64_C(1000000000)
-#define PATIENCE (60 * SECOND) /* for a busy machine to start a process */
+#define TIMEOUT (60 * SECOND) /* for a busy machine to start a process */
 
 static void check(shm_pool_status status, const char *what) {
     if (status != SHM_POOL_STATUS_OK) {
@@ -67,7 +67,7 @@ static void *imu(void *argument) {
         sleep_until(next);
         uint8_t sample[SAMPLE];
         fill(sample, SAMPLE, number);
-        check(shm_pool_publisher_send_bytes(sensor->publisher, sample, SAMPLE, PATIENCE, NULL), "sending a sample");
+        check(shm_pool_publisher_send_bytes(sensor->publisher, sample, SAMPLE, TIMEOUT, NULL), "sending a sample");
     }
     return NULL;
 }
@@ -86,8 +86,8 @@ int main(int argc, char **argv) {
     check(shm_pool_provider_create(&memory, &provider), "the provider");
     check(shm_pool_publisher_create(provider, argv[1], &newest, 0, &eye.publisher), "the camera's channel");
     check(shm_pool_publisher_create(provider, argv[2], NULL, 0, &ear.publisher), "the IMU's channel");
-    check(shm_pool_publisher_wait_for_receivers(eye.publisher, 1, PATIENCE), "waiting for a receiver of frames");
-    check(shm_pool_publisher_wait_for_receivers(ear.publisher, 1, PATIENCE), "waiting for a receiver of samples");
+    check(shm_pool_publisher_wait_for_receivers(eye.publisher, 1, TIMEOUT), "waiting for a receiver of frames");
+    check(shm_pool_publisher_wait_for_receivers(ear.publisher, 1, TIMEOUT), "waiting for a receiver of samples");
 
     eye.provider = ear.provider = provider;
     eye.end = ear.end = now() + strtoull(argv[3], NULL, 10) * SECOND;
@@ -97,8 +97,8 @@ int main(int argc, char **argv) {
     pthread_join(threads[1], NULL);
 
     /* What was not received would be lost with the publishers and the provider. */
-    check(shm_pool_publisher_wait_until_received(eye.publisher, PATIENCE), "waiting for the last frame");
-    check(shm_pool_publisher_wait_until_received(ear.publisher, PATIENCE), "waiting for the last sample");
+    check(shm_pool_publisher_wait_until_received(eye.publisher, TIMEOUT), "waiting for the last frame");
+    check(shm_pool_publisher_wait_until_received(ear.publisher, TIMEOUT), "waiting for the last sample");
     shm_pool_publisher_destroy(eye.publisher);
     shm_pool_publisher_destroy(ear.publisher);
     shm_pool_stats stats;

@@ -1,5 +1,6 @@
-//! Receives in Rust what `camera_imu` sends in C, and checks every byte and every gap: `receiver display
-//! CAMERA`, which keeps the latest two frames, or `receiver logger IMU`, which gets every sample.
+//! Receives in Rust what `camera_imu` sends in C, and checks every byte and every gap: `receiver
+//! display CAMERA`, which keeps the latest two frames, or `receiver logger IMU`, which gets every
+//! sample.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +10,7 @@ use std::error::Error;
 use std::time::Duration;
 use std::{env, thread};
 
-const PATIENCE: Duration = Duration::from_secs(60); // for a busy machine to start a process
+const TIMEOUT: Duration = Duration::from_secs(60); // for a busy machine to start a process
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -26,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ),
         _ => return Err("usage: receiver display CAMERA | receiver logger IMU".into()),
     };
-    let mut receiver = how.open_timeout(&Client::new(), name, PATIENCE)?;
+    let mut receiver = how.open_timeout(&Client::new(), name, TIMEOUT)?;
     let (mut next, mut count, mut missed) = (None, 0_u64, 0);
     loop {
         let message = match receiver.recv() {

@@ -134,7 +134,7 @@ typedef enum shm_pool_status {
     // The channel is full.
     SHM_POOL_STATUS_FULL = 61,
     // The receiver holds as many buffers, or bytes, as it may.
-    SHM_POOL_STATUS_TOO_MANY_LOANS = 62,
+    SHM_POOL_STATUS_TOO_MANY_BORROWED = 62,
     // More bytes than a slot holds: send a buffer.
     SHM_POOL_STATUS_TOO_LONG = 63,
     // No channel of that name exists.
@@ -257,7 +257,7 @@ typedef struct shm_pool_stats {
     uint64_t peak_bytes_held;
     // Chunks that this process holds buffers of.
     uint64_t bytes_in_use;
-    // Chunks that peers lease, or that are on loan through channels.
+    // Chunks that peers lease, or that are borrowed through channels.
     uint64_t bytes_leased;
     // The segments' length: address space, of which only `bytes_held` takes memory.
     uint64_t bytes_mapped;
@@ -281,7 +281,7 @@ typedef struct shm_pool_counters {
     uint64_t bytes_held;
     // The highest `bytes_held` so far.
     uint64_t peak_bytes_held;
-    // Chunks that are not idle: in use, leased, on loan, or returned by a peer or a receiver and not
+    // Chunks that are not idle: in use, leased, borrowed, or returned by a peer or a receiver and not
     // found since.
     uint64_t bytes_out;
     // How many allocations and reservations made a chunk.
@@ -302,7 +302,7 @@ typedef struct shm_pool_class_stats {
     uint64_t idle;
     // How many of them this process holds buffers of.
     uint64_t in_use;
-    // How many of them peers lease, or are on loan.
+    // How many of them peers lease, or are borrowed.
     uint64_t leased;
     // How many allocations found an idle chunk.
     uint64_t hits;
@@ -376,7 +376,7 @@ typedef struct shm_pool_sender_options {
     // How many unreceived messages the channel holds, 2 to 65,536; default 256.
     uint64_t capacity;
     // How many buffers the receiver may hold at a time, received or not; default 2048.
-    uint64_t loans;
+    uint64_t max_borrowed;
     // The permission bits of the object; default 0600.
     uint64_t mode;
     // How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000, where
@@ -394,7 +394,7 @@ typedef struct shm_pool_publisher_options {
     // How many messages a receiver may be behind, 1 to 65,536; default 256.
     uint64_t capacity;
     // How many buffers a receiver may hold at a time, received or not; default 2048.
-    uint64_t loans;
+    uint64_t max_borrowed;
     // How many of the last messages a new receiver gets; default 0.
     uint64_t history;
     // The rule for receivers that do not choose one: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
@@ -433,7 +433,7 @@ typedef struct shm_pool_sent {
     // Those skipped because they were behind by their capacity (`SHM_POOL_DROP_NEWEST`).
     uint64_t full;
     // Those skipped because they held as many buffers, or bytes, as they may.
-    uint64_t too_many_loans;
+    uint64_t too_many_borrowed;
     // Those skipped, or disconnected, because they had made no room within `block_limit_ns`.
     uint64_t stalled;
     // All those connected to which it was not sent: the sum of the last three.
@@ -447,7 +447,7 @@ typedef struct shm_pool_missed {
     // Skipped because it was behind by its capacity (`SHM_POOL_DROP_NEWEST`).
     uint64_t full;
     // Skipped because it held as many buffers, or bytes, as it may.
-    uint64_t too_many_loans;
+    uint64_t too_many_borrowed;
     // Skipped because it had made no room within `block_limit_ns` (`SHM_POOL_BLOCK`).
     uint64_t stalled;
     // Sent before the system let the publisher connect it.
@@ -465,7 +465,7 @@ typedef struct shm_pool_receiver_state {
     // How many messages wait for it.
     uint64_t waiting;
     // How many buffers it holds, received or not.
-    uint64_t loaned;
+    uint64_t borrowed;
     // The id of its process, as that states it, in its own PID namespace; 0 if it states none.
     uint64_t process;
     // How many messages it has missed since it joined.
@@ -480,7 +480,7 @@ typedef struct shm_pool_receiver_options {
     // How many messages this receiver may be behind.
     uint64_t capacity;
     // How many buffers it may hold at a time, received or not.
-    uint64_t loans;
+    uint64_t max_borrowed;
     // What happens when it is behind: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
     // `SHM_POOL_DROP_OLDEST`.
     uint64_t on_full;
@@ -494,7 +494,7 @@ typedef struct shm_pool_receiver_options {
 // A received message: a buffer of the sender, read in place, or the bytes of a slot. A value, as
 // `shm_pool_buf_mut` is.
 //
-// A buffer stays on loan until the message is dropped.
+// A buffer stays borrowed until the message is dropped.
 //
 // Thread safety: any number of threads may read it at a time; one at a time may drop it.
 typedef struct shm_pool_message {
@@ -854,7 +854,7 @@ void shm_pool_sender_destroy(struct shm_pool_sender *sender);
 // `timeout_ns`: how long to wait for room, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no
 // limit.
 //
-// Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_LOANS` without a
+// Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_BORROWED` without a
 // wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_sender_send(struct shm_pool_sender *sender,
                                           struct shm_pool_buf *buf,
@@ -941,7 +941,7 @@ void shm_pool_publisher_destroy(struct shm_pool_publisher *publisher);
 // limit.
 // `sent`: set to what became of the message; not after an error. May be NULL.
 //
-// Errors: `FULL` and `TOO_MANY_LOANS` without a wait, and `TIMED_OUT`, before `block_limit_ns` has
+// Errors: `FULL` and `TOO_MANY_BORROWED` without a wait, and `TIMED_OUT`, before `block_limit_ns` has
 // passed; `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_publisher_send(struct shm_pool_publisher *publisher,
                                              struct shm_pool_buf *buf,
@@ -986,7 +986,7 @@ bool shm_pool_publisher_serve_joins(struct shm_pool_publisher *publisher);
 
 // Disconnects a receiver, which need not cooperate: one that is stopped, for example. Its messages that
 // it has not received are withdrawn. It may read on what it has received; its next receive returns
-// `EVICTED`. It keeps its seat until it and what it has received are dropped, and may then join again.
+// `EVICTED`. It keeps its registration until it and what it has received are dropped, and may then join again.
 //
 // `id`: from `shm_pool_publisher_receivers`.
 //
@@ -1050,7 +1050,7 @@ void shm_pool_receiver_destroy(struct shm_pool_receiver *receiver);
 //
 // Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; `DISCONNECTED` if the sender has closed or
 // died, and everything it sent has been received; `EVICTED` if the publisher has disconnected this
-// receiver; `TOO_MANY_LOANS`, once for each message that was skipped, or waits, because this receiver
+// receiver; `TOO_MANY_BORROWED`, once for each message that was skipped, or waits, because this receiver
 // holds as many buffers, or bytes, as it may: drop some; `OS` if a resource has run out: the message stays
 // queued; `CLOSED` and `DAMAGED`: this message is lost, the next one may be good; `NOT_CONNECTED`;
 // `NO_HELPER`; `FORKED`; `INVALID_ARGUMENT`.

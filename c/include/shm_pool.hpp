@@ -57,7 +57,7 @@ inline bool succeeded(shm_pool_status status) {
     switch (status) {
     case SHM_POOL_STATUS_EMPTY:
     case SHM_POOL_STATUS_FULL:
-    case SHM_POOL_STATUS_TOO_MANY_LOANS:
+    case SHM_POOL_STATUS_TOO_MANY_BORROWED:
     case SHM_POOL_STATUS_TIMED_OUT: return false;
     default: check(status); return true;
     }
@@ -267,11 +267,11 @@ public:
              nanoseconds timeout = nanoseconds::zero())
         : object(shm_pool_receiver_open, of.get(), name.c_str(), &options, detail::ns(timeout)) {}
     // Returns nothing if no message arrives in time. Throws DISCONNECTED or EVICTED at the end, and
-    // TOO_MANY_LOANS if it arrives only once other messages are dropped.
+    // TOO_MANY_BORROWED if it arrives only once other messages are dropped.
     std::optional<message> recv(nanoseconds timeout = forever) {
         message next;
         auto status = shm_pool_receiver_recv(get(), detail::ns(timeout), next.get());
-        if (status == SHM_POOL_STATUS_TOO_MANY_LOANS) check(status); // no matter of time
+        if (status == SHM_POOL_STATUS_TOO_MANY_BORROWED) check(status); // no matter of time
         if (!detail::succeeded(status)) return std::nullopt;
         return next;
     }

@@ -46,21 +46,22 @@ pub struct Publisher(channel::Publisher);
 
 /// Ends the blocking calls of one end of a channel.
 ///
-/// Thread safety: any number of threads may use it at a time, except to destroy it; also while the end
-/// is being destroyed, and afterwards.
+/// Thread safety: any number of threads may use it at a time, except to destroy it; also while the
+/// end is being destroyed, and afterwards.
 pub struct Interrupter(pub(crate) Interrupt);
 
-/// Options of a sender. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number 0.
+/// Options of a sender. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the
+/// number 0.
 #[repr(C)]
 pub struct SenderOptions {
     /// How many unreceived messages the channel holds, 2 to 65,536; default 256.
     pub capacity: u64,
     /// How many buffers the receiver may hold at a time, received or not; default 2048.
-    pub loans: u64,
+    pub max_borrowed: u64,
     /// The permission bits of the object; default 0600.
     pub mode: u64,
-    /// How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000, where
-    /// that pays.
+    /// How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000,
+    /// where that pays.
     pub spin_ns: u64,
     /// Must be 0.
     pub reserved: [u64; 4],
@@ -75,31 +76,33 @@ pub struct PublisherOptions {
     /// How many messages a receiver may be behind, 1 to 65,536; default 256.
     pub capacity: u64,
     /// How many buffers a receiver may hold at a time, received or not; default 2048.
-    pub loans: u64,
+    pub max_borrowed: u64,
     /// How many of the last messages a new receiver gets; default 0.
     pub history: u64,
     /// The rule for receivers that do not choose one: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
     /// `SHM_POOL_DROP_OLDEST`, the default.
     pub on_full: u64,
-    /// How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000, where
-    /// that pays.
+    /// How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000,
+    /// where that pays.
     pub spin_ns: u64,
     /// How long a message waits for receivers with `SHM_POOL_BLOCK`, all together, in nanoseconds;
-    /// default 5 seconds. A receiver that has had no room for that long, over however many calls, is
-    /// stalled: messages are sent to the others without waiting for it. With `SHM_POOL_FOREVER`, a
-    /// stopped receiver stops the others.
+    /// default 5 seconds. A receiver that has had no room for that long, over however many calls,
+    /// is stalled: messages are sent to the others without waiting for it. With `SHM_POOL_FOREVER`,
+    /// a stopped receiver stops the others.
     pub block_limit_ns: u64,
-    /// What happens with a stalled receiver: `SHM_POOL_SKIP`, the default, or `SHM_POOL_DISCONNECT`.
+    /// What happens with a stalled receiver: `SHM_POOL_SKIP`, the default, or
+    /// `SHM_POOL_DISCONNECT`.
     pub on_stall: u64,
-    /// How many bytes of buffers a receiver may hold at a time, received or not; default: a quarter of
-    /// the provider's `max_bytes`. Two buffers are always allowed.
+    /// How many bytes of buffers a receiver may hold at a time, received or not; default: a quarter
+    /// of the provider's `max_bytes`. Two buffers are always allowed.
     pub max_bytes_per_receiver: u64,
     /// The permission bits of the object, and of those that its receivers create; default 0600.
     pub mode: u64,
     /// Refuses receivers with `SHM_POOL_BLOCK`, so that sends never wait.
     pub refuse_blocking: bool,
-    /// Leaves receivers that have joined, closed or died to `shm_pool_publisher_serve_joins`, so that a
-    /// send makes no system call for them; by default each send connects and disconnects them.
+    /// Leaves receivers that have joined, closed or died to `shm_pool_publisher_serve_joins`, so
+    /// that a send makes no system call for them; by default each send connects and disconnects
+    /// them.
     pub defer_joins: bool,
     /// Must be 0.
     pub reserved: [u64; 4],
@@ -117,7 +120,7 @@ pub struct ReceiverState {
     /// How many messages wait for it.
     pub waiting: u64,
     /// How many buffers it holds, received or not.
-    pub loaned: u64,
+    pub borrowed: u64,
     /// The id of its process, as that states it, in its own PID namespace; 0 if it states none.
     pub process: u64,
     /// How many messages it has missed since it joined.
@@ -134,7 +137,7 @@ pub struct Missed {
     /// Skipped because it was behind by its capacity (`SHM_POOL_DROP_NEWEST`).
     pub full: u64,
     /// Skipped because it held as many buffers, or bytes, as it may.
-    pub too_many_loans: u64,
+    pub too_many_borrowed: u64,
     /// Skipped because it had made no room within `block_limit_ns` (`SHM_POOL_BLOCK`).
     pub stalled: u64,
     /// Sent before the system let the publisher connect it.
@@ -146,7 +149,7 @@ impl From<channel::Missed> for Missed {
         Self {
             withdrawn: missed.withdrawn,
             full: missed.full,
-            too_many_loans: missed.too_many_loans,
+            too_many_borrowed: missed.too_many_borrowed,
             stalled: missed.stalled,
             not_connected: missed.not_connected,
         }
@@ -163,7 +166,7 @@ pub struct Sent {
     /// Those skipped because they were behind by their capacity (`SHM_POOL_DROP_NEWEST`).
     pub full: u64,
     /// Those skipped because they held as many buffers, or bytes, as they may.
-    pub too_many_loans: u64,
+    pub too_many_borrowed: u64,
     /// Those skipped, or disconnected, because they had made no room within `block_limit_ns`.
     pub stalled: u64,
     /// All those connected to which it was not sent: the sum of the last three.
@@ -177,7 +180,7 @@ impl From<channel::Sent> for Sent {
             receivers: sent.receivers as u64,
             withdrawn: sent.withdrawn as u64,
             full: sent.full as u64,
-            too_many_loans: sent.too_many_loans as u64,
+            too_many_borrowed: sent.too_many_borrowed as u64,
             stalled: sent.stalled as u64,
             skipped: sent.skipped() as u64,
         }
@@ -274,8 +277,8 @@ pub unsafe extern "C" fn shm_pool_sender_create(
                 if let Some(capacity) = size_option(options.capacity) {
                     builder = builder.capacity(capacity);
                 }
-                if let Some(loans) = size_option(options.loans) {
-                    builder = builder.loans(loans);
+                if let Some(max_borrowed) = size_option(options.max_borrowed) {
+                    builder = builder.max_borrowed(max_borrowed);
                 }
                 if let Some(mode) = u32_option(options.mode, "mode")? {
                     builder = builder.mode(mode);
@@ -309,8 +312,8 @@ pub extern "C" fn shm_pool_sender_destroy(sender: Option<Box<Sender>>) {
 /// `timeout_ns`: how long to wait for room, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no
 /// limit.
 ///
-/// Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_LOANS` without a
-/// wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
+/// Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_BORROWED`
+/// without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
 pub extern "C" fn shm_pool_sender_send(
     sender: Option<&mut Sender>,
@@ -373,8 +376,8 @@ pub extern "C" fn shm_pool_sender_wait_for_receiver(
     })
 }
 
-/// Waits until the receiver has received everything and asked for more. What was sent arrives without
-/// this call, too, also if the process exits without destroying the sender.
+/// Waits until the receiver has received everything and asked for more. What was sent arrives
+/// without this call, too, also if the process exits without destroying the sender.
 ///
 /// Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
@@ -411,8 +414,9 @@ pub extern "C" fn shm_pool_sender_interrupter(
 /// Ends the current wait of its end with `INTERRUPTED`; without one, the next wait. At once; before
 /// Linux 5.16, or where a filter forbids `futex_waitv`, within 10 milliseconds.
 ///
-/// Safe in a signal handler, also in the thread whose wait it ends: it takes no lock, allocates nothing,
-/// makes at most one system call and keeps `errno`. In a forked child it does nothing to the parent.
+/// Safe in a signal handler, also in the thread whose wait it ends: it takes no lock, allocates
+/// nothing, makes at most one system call and keeps `errno`. In a forked child it does nothing to
+/// the parent.
 #[no_mangle]
 pub extern "C" fn shm_pool_interrupter_interrupt(interrupter: Option<&Interrupter>) {
     // Cannot panic, so it needs no guard, which is not meant for signal handlers.
@@ -429,8 +433,8 @@ pub extern "C" fn shm_pool_interrupter_destroy(interrupter: Option<Box<Interrupt
     guard_value((), || drop(interrupter));
 }
 
-/// Creates the channel `name`, for buffers of one provider and up to 64 receivers; see the option `mode`
-/// for those of other users.
+/// Creates the channel `name`, for buffers of one provider and up to 64 receivers; see the option
+/// `mode` for those of other users.
 ///
 /// `provider`: may be destroyed before the publisher.
 /// `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
@@ -480,8 +484,8 @@ pub unsafe extern "C" fn shm_pool_publisher_create(
                 if let Some(capacity) = size_option(options.capacity) {
                     builder = builder.capacity(capacity);
                 }
-                if let Some(loans) = size_option(options.loans) {
-                    builder = builder.loans(loans);
+                if let Some(max_borrowed) = size_option(options.max_borrowed) {
+                    builder = builder.max_borrowed(max_borrowed);
                 }
                 if let Some(history) = size_option(options.history) {
                     builder = builder.history(history);
@@ -511,8 +515,8 @@ pub extern "C" fn shm_pool_publisher_destroy(publisher: Option<Box<Publisher>>) 
     guard_value((), || destroy(publisher));
 }
 
-/// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`, and at
-/// most for the option `block_limit_ns`.
+/// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`, and
+/// at most for the option `block_limit_ns`.
 ///
 /// `buf`: emptied; its memory is free again when all its handles and the receivers' messages are
 /// dropped. On an error it stays as it is, and no receiver gets it.
@@ -520,8 +524,8 @@ pub extern "C" fn shm_pool_publisher_destroy(publisher: Option<Box<Publisher>>) 
 /// limit.
 /// `sent`: set to what became of the message; not after an error. May be NULL.
 ///
-/// Errors: `FULL` and `TOO_MANY_LOANS` without a wait, and `TIMED_OUT`, before `block_limit_ns` has
-/// passed; `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
+/// Errors: `FULL` and `TOO_MANY_BORROWED` without a wait, and `TIMED_OUT`, before `block_limit_ns`
+/// has passed; `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_send(
     publisher: Option<&mut Publisher>,
@@ -611,8 +615,8 @@ pub extern "C" fn shm_pool_publisher_wait_until_received(
 }
 
 /// Connects one receiver that has joined, or disconnects those that have closed or died, at some 20
-/// system calls. Returns `true` if it did: call it again, when there is time, until it returns `false`.
-/// A send does the same for all of them, unless the option `defer_joins` is set.
+/// system calls. Returns `true` if it did: call it again, when there is time, until it returns
+/// `false`. A send does the same for all of them, unless the option `defer_joins` is set.
 ///
 /// Returns `false` if `publisher` is NULL, and in a forked child.
 #[no_mangle]
@@ -622,9 +626,10 @@ pub extern "C" fn shm_pool_publisher_serve_joins(publisher: Option<&mut Publishe
     })
 }
 
-/// Disconnects a receiver, which need not cooperate: one that is stopped, for example. Its messages that
-/// it has not received are withdrawn. It may read on what it has received; its next receive returns
-/// `EVICTED`. It keeps its seat until it and what it has received are dropped, and may then join again.
+/// Disconnects a receiver, which need not cooperate: one that is stopped, for example. Its messages
+/// that it has not received are withdrawn. It may read on what it has received; its next receive
+/// returns
+/// `EVICTED`. It keeps its registration until it and what it has received are dropped, and may then join again.
 ///
 /// `id`: from `shm_pool_publisher_receivers`.
 ///
@@ -668,7 +673,7 @@ pub unsafe extern "C" fn shm_pool_publisher_receivers(
                 on_full: on_full_value(state.on_full),
                 capacity: state.capacity as u64,
                 waiting: state.waiting as u64,
-                loaned: state.loaned as u64,
+                borrowed: state.borrowed as u64,
                 process: state.process.map_or(0, u64::from),
                 missed: state.missed.into(),
                 is_stalled: state.is_stalled,

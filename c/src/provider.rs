@@ -36,15 +36,17 @@ pub struct ProviderOptions {
     pub max_shared: u64,
     /// The most bytes of messages that one peer may read at a time; default: no limit.
     pub max_bytes_per_peer: u64,
-    /// The permission bits of the objects under /dev/shm; default 0600. With 0660, peers of the same
-    /// group may attach too.
+    /// The permission bits of the objects under /dev/shm; default 0600. With 0660, peers of the
+    /// same group may attach too.
     pub mode: u64,
-    /// Rarely needed, as are the next two and `huge_pages`. The length of the first segment in bytes; default: a 32nd of `max_bytes`.
+    /// Rarely needed, as are the next two and `huge_pages`. The length of the first segment in
+    /// bytes; default: a 32nd of `max_bytes`.
     pub arena_size: u64,
     /// The number of allocations after which memory that was idle throughout is returned to the
     /// system; default 32,768. `SHM_POOL_ZERO`: never.
     pub idle_window: u64,
-    /// The NUMA node to prefer for payload memory; default: that of the thread that allocates first.
+    /// The NUMA node to prefer for payload memory; default: that of the thread that allocates
+    /// first.
     pub numa_node: u64,
     /// Locks the pool and the control object into RAM; see `RLIMIT_MEMLOCK`.
     pub lock_memory: bool,
@@ -71,7 +73,7 @@ pub struct Stats {
     pub peak_bytes_held: u64,
     /// Chunks that this process holds buffers of.
     pub bytes_in_use: u64,
-    /// Chunks that peers lease, or that are on loan through channels.
+    /// Chunks that peers lease, or that are borrowed through channels.
     pub bytes_leased: u64,
     /// The segments' length: address space, of which only `bytes_held` takes memory.
     pub bytes_mapped: u64,
@@ -97,8 +99,8 @@ pub struct Counters {
     pub bytes_held: u64,
     /// The highest `bytes_held` so far.
     pub peak_bytes_held: u64,
-    /// Chunks that are not idle: in use, leased, on loan, or returned by a peer or a receiver and not
-    /// found since.
+    /// Chunks that are not idle: in use, leased, borrowed, or returned by a peer or a receiver and
+    /// not found since.
     pub bytes_out: u64,
     /// How many allocations and reservations made a chunk.
     pub misses: u64,
@@ -119,7 +121,7 @@ pub struct ClassStats {
     pub idle: u64,
     /// How many of them this process holds buffers of.
     pub in_use: u64,
-    /// How many of them peers lease, or are on loan.
+    /// How many of them peers lease, or are borrowed.
     pub leased: u64,
     /// How many allocations found an idle chunk.
     pub hits: u64,
@@ -229,8 +231,8 @@ pub extern "C" fn shm_pool_provider_id(provider: Option<&Provider>) -> u64 {
     })
 }
 
-/// Allocates a buffer of `len` bytes, aligned to at least 64. Never waits. The bytes are those of an
-/// earlier message, or zero. Once the pool is warm, this makes no system call, takes no lock and
+/// Allocates a buffer of `len` bytes, aligned to at least 64. Never waits. The bytes are those of
+/// an earlier message, or zero. Once the pool is warm, this makes no system call, takes no lock and
 /// does not touch the heap.
 ///
 /// `buf`: overwritten. The caller owns the buffer, and drops, freezes or sends it. Empty after an
@@ -250,8 +252,8 @@ pub extern "C" fn shm_pool_provider_alloc(
     })
 }
 
-/// Allocates a buffer of `len` bytes, aligned to `align`, and waits until any process releases enough
-/// memory. Requests are served in their order.
+/// Allocates a buffer of `len` bytes, aligned to `align`, and waits until any process releases
+/// enough memory. Requests are served in their order.
 ///
 /// `align`: a power of two up to 4096; 0 means 64.
 /// `timeout_ns`: how long to wait, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
@@ -361,8 +363,8 @@ pub extern "C" fn shm_pool_provider_stats(
     })
 }
 
-/// Reads the figures that a real-time thread may read; all zero in a forked child. Takes no lock, makes
-/// no system call and uses no heap. Costs about a microsecond.
+/// Reads the figures that a real-time thread may read; all zero in a forked child. Takes no lock,
+/// makes no system call and uses no heap. Costs about a microsecond.
 ///
 /// `counters`: overwritten.
 ///
@@ -433,8 +435,8 @@ pub extern "C" fn shm_pool_provider_trim_to(provider: Option<&Provider>, bytes: 
     })
 }
 
-/// Reclaims the leases of dead peers now, rather than when memory runs out. Returns how many messages
-/// they still held; 0 if `provider` is NULL.
+/// Reclaims the leases of dead peers now, rather than when memory runs out. Returns how many
+/// messages they still held; 0 if `provider` is NULL.
 #[no_mangle]
 pub extern "C" fn shm_pool_provider_reclaim(provider: Option<&Provider>) -> usize {
     guard_value(0, || provider.map_or(0, |provider| provider.0.reclaim()))
@@ -458,8 +460,8 @@ pub extern "C" fn shm_pool_provider_disconnect(
     })
 }
 
-/// Removes the objects that killed providers of a directory and prefix have left. Creating a provider
-/// does this too.
+/// Removes the objects that killed providers of a directory and prefix have left. Creating a
+/// provider does this too.
 ///
 /// `directory`, `name_prefix`: NULL for "/dev/shm" and "shm_pool".
 /// `swept`: overwritten. May be NULL.

@@ -26,19 +26,21 @@ pub struct Receiver {
     ready: Option<WakeFd>,
 }
 
-/// Options of a receiver. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number
-/// 0. All but `spin_ns` are for receivers of a publisher, whose options are the defaults and the limits.
+/// Options of a receiver. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the
+/// number
+/// 0. All but `spin_ns` are for receivers of a publisher, whose options are the defaults and the
+///    limits.
 #[repr(C)]
 pub struct ReceiverOptions {
     /// How many messages this receiver may be behind.
     pub capacity: u64,
     /// How many buffers it may hold at a time, received or not.
-    pub loans: u64,
+    pub max_borrowed: u64,
     /// What happens when it is behind: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
     /// `SHM_POOL_DROP_OLDEST`.
     pub on_full: u64,
-    /// How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where that
-    /// pays.
+    /// How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where
+    /// that pays.
     pub spin_ns: u64,
     /// Must be 0.
     pub reserved: [u64; 4],
@@ -47,7 +49,7 @@ pub struct ReceiverOptions {
 /// A received message: a buffer of the sender, read in place, or the bytes of a slot. A value, as
 /// `shm_pool_buf_mut` is.
 ///
-/// A buffer stays on loan until the message is dropped.
+/// A buffer stays borrowed until the message is dropped.
 ///
 /// Thread safety: any number of threads may read it at a time; one at a time may drop it.
 #[repr(C)]
@@ -91,8 +93,8 @@ pub unsafe extern "C" fn shm_pool_receiver_open(
                 if let Some(capacity) = size_option(options.capacity) {
                     builder = builder.capacity(capacity);
                 }
-                if let Some(loans) = size_option(options.loans) {
-                    builder = builder.loans(loans);
+                if let Some(max_borrowed) = size_option(options.max_borrowed) {
+                    builder = builder.max_borrowed(max_borrowed);
                 }
                 if let Some(rule) = on_full(options.on_full)? {
                     builder = builder.on_full(rule);
@@ -125,11 +127,12 @@ pub extern "C" fn shm_pool_receiver_destroy(receiver: Option<Box<Receiver>>) {
 /// `timeout_ns`: how long to wait, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
 /// `message`: overwritten. The caller owns it, and drops it. Empty after an error.
 ///
-/// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; `DISCONNECTED` if the sender has closed or
-/// died, and everything it sent has been received; `EVICTED` if the publisher has disconnected this
-/// receiver; `TOO_MANY_LOANS`, once for each message that was skipped, or waits, because this receiver
-/// holds as many buffers, or bytes, as it may: drop some; `OS` if a resource has run out: the message stays
-/// queued; `CLOSED` and `DAMAGED`: this message is lost, the next one may be good; `NOT_CONNECTED`;
+/// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; `DISCONNECTED` if the sender has
+/// closed or died, and everything it sent has been received; `EVICTED` if the publisher has
+/// disconnected this receiver; `TOO_MANY_BORROWED`, once for each message that was skipped, or
+/// waits, because this receiver holds as many buffers, or bytes, as it may: drop some; `OS` if a
+/// resource has run out: the message stays queued; `CLOSED` and `DAMAGED`: this message is lost,
+/// the next one may be good; `NOT_CONNECTED`;
 /// `NO_HELPER`; `FORKED`; `INVALID_ARGUMENT`.
 #[no_mangle]
 pub extern "C" fn shm_pool_receiver_recv(
@@ -153,12 +156,12 @@ pub extern "C" fn shm_pool_receiver_recv(
     })
 }
 
-/// Returns a descriptor for event loops (`poll`, `epoll`, `select`). It is readable when a message may
-/// have arrived, or the sender has closed or died; sometimes also without a reason.
+/// Returns a descriptor for event loops (`poll`, `epoll`, `select`). It is readable when a message
+/// may have arrived, or the sender has closed or died; sometimes also without a reason.
 ///
-/// Wait for it only after `shm_pool_receiver_recv` with a timeout of 0 has returned `EMPTY`: that call,
-/// from the first call of this function on, makes the descriptor unreadable until there is something to
-/// receive. At first it is readable. So an event loop is:
+/// Wait for it only after `shm_pool_receiver_recv` with a timeout of 0 has returned `EMPTY`: that
+/// call, from the first call of this function on, makes the descriptor unreadable until there is
+/// something to receive. At first it is readable. So an event loop is:
 ///
 /// ```c
 /// shm_pool_receiver_fd(receiver, &fd);
@@ -238,8 +241,8 @@ pub unsafe extern "C" fn shm_pool_wait_any(
     })
 }
 
-/// Maps and faults in all memory that the sender's provider has now, so that the first read of a buffer
-/// costs no system call and no page fault.
+/// Maps and faults in all memory that the sender's provider has now, so that the first read of a
+/// buffer costs no system call and no page fault.
 ///
 /// `bytes`: set to the number of payload bytes present; not after an error. May be NULL.
 ///
@@ -280,7 +283,8 @@ pub extern "C" fn shm_pool_receiver_interrupter(
 /// Returns the first byte of a message, for reading; NULL if it is empty. Aligned to at least 8, a
 /// buffer to 64.
 ///
-/// Owner: the message. Valid until it is dropped, or moved: the bytes of a slot are in the struct itself.
+/// Owner: the message. Valid until it is dropped, or moved: the bytes of a slot are in the struct
+/// itself.
 #[no_mangle]
 pub extern "C" fn shm_pool_message_data(message: Option<&Message>) -> *const u8 {
     message
@@ -296,7 +300,8 @@ pub extern "C" fn shm_pool_message_len(message: Option<&Message>) -> usize {
         .map_or(0, |content| content.len())
 }
 
-/// Returns how many messages this receiver has missed just before this one; wraps around above 2^32 - 1.
+/// Returns how many messages this receiver has missed just before this one; wraps around above 2^32
+/// - 1.
 #[no_mangle]
 pub extern "C" fn shm_pool_message_missed(message: Option<&Message>) -> u32 {
     message

@@ -81,7 +81,7 @@ pub enum Status {
     /// The channel is full.
     Full = 61,
     /// The receiver holds as many buffers, or bytes, as it may.
-    TooManyLoans = 62,
+    TooManyBorrowed = 62,
     /// More bytes than a slot holds: send a buffer.
     TooLong = 63,
     /// No channel of that name exists.
@@ -104,7 +104,8 @@ pub enum Status {
     NotConnected = 72,
     /// The thread that watches channels for descriptors could not be started.
     NoHelper = 73,
-    /// The publisher has disconnected this receiver. Drop it and what it has received to join again.
+    /// The publisher has disconnected this receiver. Drop it and what it has received to join
+    /// again.
     Evicted = 74,
     /// The channel, or the message, is not of the type that the receiver expects.
     TypeMismatch = 75,
@@ -128,8 +129,8 @@ thread_local! {
     static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
-/// An error on its way to C. The rest of it is kept for this thread, so that the results within a call
-/// fit into registers.
+/// An error on its way to C. The rest of it is kept for this thread, so that the results within a
+/// call fit into registers.
 pub(crate) struct Failure(Status);
 
 impl Failure {
@@ -228,7 +229,8 @@ pub extern "C" fn shm_pool_last_error() -> *const c_char {
     text.unwrap_or(c"".as_ptr())
 }
 
-/// Returns the status of the last call of this thread that failed; `SHM_POOL_STATUS_OK` if none has.
+/// Returns the status of the last call of this thread that failed; `SHM_POOL_STATUS_OK` if none
+/// has.
 #[no_mangle]
 pub extern "C" fn shm_pool_last_status() -> Status {
     let status = LAST.try_with(|last| {
@@ -385,7 +387,7 @@ impl From<SendErrorKind> for Failure {
         let (status, errno) = match kind {
             SendErrorKind::Full { .. } => (Status::Full, 0),
             SendErrorKind::TimedOut => (Status::TimedOut, 0),
-            SendErrorKind::TooManyLoans { .. } => (Status::TooManyLoans, 0),
+            SendErrorKind::TooManyBorrowed { .. } => (Status::TooManyBorrowed, 0),
             SendErrorKind::TooManyReceivers { .. } => (Status::InvalidArgument, 0),
             SendErrorKind::Disconnected => (Status::Disconnected, 0),
             SendErrorKind::TooLong { .. } => (Status::TooLong, 0),
@@ -415,7 +417,7 @@ impl From<RecvError> for Failure {
             }
             RecvError::Disconnected => Status::Disconnected,
             RecvError::Evicted => Status::Evicted,
-            RecvError::TooManyLoans { .. } => Status::TooManyLoans,
+            RecvError::TooManyBorrowed { .. } => Status::TooManyBorrowed,
             RecvError::Map(_) => Status::Os,
             RecvError::NotConnected { errno } => {
                 return Self::of_errno(Status::NotConnected, *errno, &error);

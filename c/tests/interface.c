@@ -432,8 +432,8 @@ static void bytes_per_receiver(void) {
     OK(shm_pool_receiver_recv(receiver, SECOND, &held[0]));
     OK(shm_pool_receiver_recv(receiver, SECOND, &held[1]));
     shm_pool_sent sent = send_frame(publisher, provider);
-    CHECK(sent.receivers == 0 && sent.too_many_loans == 1 && sent.skipped == 1);
-    FAILS(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &none), TOO_MANY_LOANS);
+    CHECK(sent.receivers == 0 && sent.too_many_borrowed == 1 && sent.skipped == 1);
+    FAILS(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &none), TOO_MANY_BORROWED);
     FAILS(shm_pool_receiver_recv(receiver, 0, &none), EMPTY);
     shm_pool_message_drop(&held[0]);
     shm_pool_message_drop(&held[1]);

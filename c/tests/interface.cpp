@@ -176,10 +176,10 @@ static void disconnected() {
     shm_pool_sent sent;
     for (std::uint64_t at = 0; at < 3; at++) {
         auto buf = make_buf(provider, "a frame");
-        CHECK(publisher.send(buf, 1s, &sent) && sent.too_many_loans == at / 2);
+        CHECK(publisher.send(buf, 1s, &sent) && sent.too_many_borrowed == at / 2);
     }
     auto first = receiver.try_recv(), second = receiver.try_recv();
-    throws(SHM_POOL_STATUS_TOO_MANY_LOANS, [&] { receiver.recv(); });
+    throws(SHM_POOL_STATUS_TOO_MANY_BORROWED, [&] { receiver.recv(); });
     CHECK(!receiver.try_recv());
     shm_pool_receiver_state state;
     std::size_t count;

@@ -1,8 +1,8 @@
 //! A process in C and one in Rust, either of which is killed: the other one keeps what it holds, is
 //! notified, and nothing is left in /dev/shm.
 //!
-//! A Rust process is this test binary again, with the one test `rust`. Each process has a socket to the
-//! test as its standard input.
+//! A Rust process is this test binary again, with the one test `rust`. Each process has a socket to
+//! the test as its standard input.
 
 mod common;
 
@@ -26,7 +26,7 @@ use Role::{Attach, Own, Receive, Send};
 const LEN: usize = 65536;
 const MESSAGES: u8 = 8;
 const HELD: u8 = 4;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Role {
@@ -61,7 +61,7 @@ impl Peer {
     fn start(language: Language, role: Role, prefix: &str) -> Self {
         let (socket, theirs) = UnixStream::pair().expect("sockets");
         socket
-            .set_read_timeout(Some(2 * PATIENCE))
+            .set_read_timeout(Some(2 * TIMEOUT))
             .expect("a time limit");
         let mut command = match language {
             Rust => this_test(
@@ -197,7 +197,7 @@ fn rust() {
         Send => {
             let provider = provider();
             let mut sender = Sender::create(&provider, "channel").expect("a channel");
-            sender.wait_for_receiver(PATIENCE).expect("a receiver");
+            sender.wait_for_receiver(TIMEOUT).expect("a receiver");
             (0..MESSAGES).for_each(|number| sender.send(filled(&provider, number)).expect("room"));
             ready(&mut socket);
             assert!(sender
@@ -208,14 +208,14 @@ fn rust() {
         }
         Receive => {
             let mut receiver = Receiver::builder()
-                .open_timeout(&client(), "channel", PATIENCE)
+                .open_timeout(&client(), "channel", TIMEOUT)
                 .expect("the channel");
-            let mut receive = |_| receiver.recv_timeout(PATIENCE).expect("a message");
+            let mut receive = |_| receiver.recv_timeout(TIMEOUT).expect("a message");
             let mut messages: Vec<_> = (0..HELD).map(&mut receive).collect();
             ready(&mut socket);
             messages.extend((HELD..MESSAGES).map(&mut receive));
             assert!(matches!(
-                receiver.recv_timeout(PATIENCE),
+                receiver.recv_timeout(TIMEOUT),
                 Err(RecvError::Disconnected)
             ));
             drop(receiver);
@@ -281,14 +281,14 @@ fn ends() {
                 let mut process = Child::start(&*prefix, &mut command).expect("a process");
                 let client = Client::builder().name_prefix(&*prefix).build();
                 let mut receiver = Receiver::builder()
-                    .open_timeout(&client.expect("a client"), "channel", PATIENCE)
+                    .open_timeout(&client.expect("a client"), "channel", TIMEOUT)
                     .expect("the channel");
                 process.wait().expect("it ends by itself");
                 for number in 0..MESSAGES {
-                    let message = receiver.recv_timeout(PATIENCE).expect("a message");
+                    let message = receiver.recv_timeout(TIMEOUT).expect("a message");
                     assert!(is_filled(&message, number), "{prefix}");
                 }
-                let end = receiver.recv_timeout(PATIENCE);
+                let end = receiver.recv_timeout(TIMEOUT);
                 assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
                 drop(receiver);
                 let left = fs::read_dir("/dev/shm").expect("a directory").flatten();
@@ -310,7 +310,8 @@ fn objects(prefix: &str) -> Vec<OsString> {
         .collect()
 }
 
-/// What a program in C keeps in static variables ends with `shm_pool_finalize`, which loses no message.
+/// What a program in C keeps in static variables ends with `shm_pool_finalize`, which loses no
+/// message.
 #[test]
 fn statics_of_an_owner() {
     let program = Compiler::c().compile("statics-owner", &["tests/statics.c"]);
@@ -321,7 +322,7 @@ fn statics_of_an_owner() {
         let mut process = Child::start(&*prefix, &mut command).expect("a process");
         let client = Client::builder().name_prefix(&*prefix).build();
         let mut receiver = Receiver::builder()
-            .open_timeout(&client.expect("a client"), "channel", PATIENCE)
+            .open_timeout(&client.expect("a client"), "channel", TIMEOUT)
             .expect("the channel");
         assert!(process.wait().expect("it ends by itself").success());
         let unheard: Vec<_> = objects(&prefix)
@@ -330,18 +331,19 @@ fn statics_of_an_owner() {
             .collect();
         assert!(unheard.is_empty(), "{unheard:?}: it had no receiver");
         for number in 0..MESSAGES {
-            let message = receiver.recv_timeout(PATIENCE).expect("a message");
+            let message = receiver.recv_timeout(TIMEOUT).expect("a message");
             assert!(is_filled(&message, number), "{prefix}");
         }
-        let end = receiver.recv_timeout(PATIENCE);
+        let end = receiver.recv_timeout(TIMEOUT);
         assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
         drop(receiver);
         assert_eq!(objects(&prefix), [""; 0]);
     }
 }
 
-/// A last reader in C that keeps a receiver, a client and a message in static variables removes what the
-/// owner has left, if it calls `shm_pool_finalize`. A forked child does so for nothing of its parent.
+/// A last reader in C that keeps a receiver, a client and a message in static variables removes
+/// what the owner has left, if it calls `shm_pool_finalize`. A forked child does so for nothing of
+/// its parent.
 #[test]
 fn statics_of_a_reader() {
     let program = Compiler::c().compile("statics-reader", &["tests/statics.c"]);
@@ -353,7 +355,7 @@ fn statics_of_a_reader() {
         let mut command = run(&program);
         command.args([&*prefix, "read", how]).stdin(Stdio::piped());
         let process = Child::start(&*prefix, &mut command).expect("a process");
-        sender.wait_for_receiver(PATIENCE).expect("a receiver");
+        sender.wait_for_receiver(TIMEOUT).expect("a receiver");
         for number in 0..MESSAGES {
             sender.send(filled(&provider, number)).expect("room");
         }

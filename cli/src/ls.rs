@@ -19,7 +19,7 @@ pub(crate) fn run(scope: &Scope, options: &Ls) -> Fallible<Answer> {
 
 fn list(report: &Report) -> String {
     let heads = [
-        "PROVIDER", "STATE", "OWNER", "HELD", "LEASED", "LOANED", "PEERS",
+        "PROVIDER", "STATE", "OWNER", "HELD", "LEASED", "BORROWED", "PEERS",
     ];
     let providers = text::table(heads, report.providers.iter().map(provider));
     let heads = ["CHANNEL", "STATE", "SENDER", "RECEIVERS", "WAITING"];
@@ -53,7 +53,7 @@ fn provider(provider: &ProviderReport) -> [String; 7] {
         text::short_process(provider.owner.as_ref(), is_alive),
         text::bytes(provider.bytes_held),
         text::bytes_or_none(provider.bytes_leased),
-        text::bytes_or_none(provider.bytes_loaned),
+        text::bytes_or_none(provider.bytes_borrowed),
         provider.peers.len().to_string(),
     ]
 }

@@ -118,7 +118,7 @@ fn provider(provider: &ProviderReport) -> String {
         ("held", text::bytes(provider.bytes_held)),
         ("mapped", text::bytes(provider.bytes_mapped)),
         ("leased", text::bytes(provider.bytes_leased)),
-        ("loaned", text::bytes(provider.bytes_loaned)),
+        ("borrowed", text::bytes(provider.bytes_borrowed)),
         (
             "shared",
             format!("at most {} messages at a time", provider.max_shared),
@@ -131,8 +131,8 @@ fn provider(provider: &ProviderReport) -> String {
             classes(&provider.leased),
         ),
         text::table(
-            ["LOANED CLASS", "MESSAGES", "BYTES"],
-            classes(&provider.loaned),
+            ["BORROWED CLASS", "MESSAGES", "BYTES"],
+            classes(&provider.borrowed),
         ),
         text::table(
             [
@@ -162,8 +162,8 @@ fn channel(channel: &ChannelReport) -> String {
             text::fill(receiver),
             receiver.sent.to_string(),
             receiver.missed.total().to_string(),
-            format!("{}/{}", receiver.loaned, receiver.loans),
-            text::bytes_or_none(receiver.bytes_loaned),
+            format!("{}/{}", receiver.borrowed, receiver.max_borrowed),
+            text::bytes_or_none(receiver.bytes_borrowed),
         ]
     });
     let lines = [
@@ -207,8 +207,8 @@ fn channel(channel: &ChannelReport) -> String {
         "WAITING",
         "SENT",
         "MISSED",
-        "LOANS",
-        "LOANED",
+        "MAX_BORROWED",
+        "BORROWED",
     ];
     let damaged = channel
         .damaged

@@ -146,9 +146,9 @@ fn damaged(report: &Report) -> Vec<String> {
     let channels = report.channels.iter().flat_map(|channel| {
         let own =
             is_damaged(&channel.state, channel.orphans).then(|| text::name_of_channel(channel));
-        let branches = channel.damaged.iter().filter(|damaged| !damaged.is_orphan);
-        let branches = branches.map(|damaged| text::name_of_branch(channel, damaged));
-        own.into_iter().chain(branches)
+        let connections = channel.damaged.iter().filter(|damaged| !damaged.is_orphan);
+        let connections = connections.map(|damaged| text::name_of_connection(channel, damaged));
+        own.into_iter().chain(connections)
     });
     providers
         .map(text::name_of_provider)

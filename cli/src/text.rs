@@ -127,8 +127,12 @@ pub(crate) fn name_of_channel(channel: &ChannelReport) -> String {
     format!("{}.{}", channel.prefix, channel.name)
 }
 
-pub(crate) fn name_of_branch(channel: &ChannelReport, damaged: &DamagedReceiver) -> String {
-    format!("{}.{:016x}.branch", name_of_channel(channel), damaged.id)
+pub(crate) fn name_of_connection(channel: &ChannelReport, damaged: &DamagedReceiver) -> String {
+    format!(
+        "{}.{:016x}.connection",
+        name_of_channel(channel),
+        damaged.id
+    )
 }
 
 pub(crate) fn state_of_provider(provider: &ProviderReport) -> &'static str {

@@ -51,7 +51,7 @@ pub(crate) struct Holding {
     pub(crate) owns: u64,
     /// Messages that it leases, from other providers or its own.
     pub(crate) leases: Messages,
-    /// Messages on loan to it through channels.
+    /// Messages borrowed to it through channels.
     pub(crate) borrows: Messages,
     /// How long the oldest of them has been observed.
     pub(crate) oldest: Option<Duration>,
@@ -105,7 +105,7 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
             let holder = match &receiver.process {
                 Some(process) => Holder::Process(process.clone()),
                 None if receiver.is_alive => Holder::Unseen(place()),
-                None if receiver.loaned > 0 => Holder::Absent(place()),
+                None if receiver.borrowed > 0 => Holder::Absent(place()),
                 None => continue,
             };
             let holding = all.entry(holder).or_default();
@@ -114,8 +114,10 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
                 receiver.waiting,
                 receiver.capacity,
             ));
-            holding.borrows.add(receiver.loaned, receiver.bytes_loaned);
-            holding.oldest = holding.oldest.max(receiver.oldest_loan);
+            holding
+                .borrows
+                .add(receiver.borrowed, receiver.bytes_borrowed);
+            holding.oldest = holding.oldest.max(receiver.oldest_borrowed);
         }
     }
     let mut all: Vec<_> = all.into_iter().collect();
@@ -146,7 +148,7 @@ impl Holding {
         self.maps = self.maps.saturating_add(bytes);
     }
 
-    /// Returns the sum of its leases and loans.
+    /// Returns the sum of its leases and borrowed buffers.
     pub(crate) fn has(&self) -> Messages {
         let mut all = self.leases;
         all.add(self.borrows.count, self.borrows.bytes);

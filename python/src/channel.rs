@@ -76,8 +76,8 @@ impl<T: Send + 'static> End<T> {
             .ok_or_else(|| errors::Closed::new_err("closed"))
     }
 
-    /// Waits as [`wait::until`]. `attempt` waits at most so long; the first time not at all, with the
-    /// GIL held, and then without it.
+    /// Waits as [`wait::until`]. `attempt` waits at most so long; the first time not at all, with
+    /// the GIL held, and then without it.
     fn until<R: Send, E: IntoPyErr + Send>(
         &self,
         py: Python<'_>,
@@ -219,10 +219,10 @@ fn send<T: Output + 'static>(
 
 /// Sends messages to one :class:`Receiver`, in this or another process, and loses none of them.
 ///
-/// Creates the channel ``name``, of 1 to 64 characters of ``A-Z a-z 0-9 _ -``. It holds ``capacity``
-/// messages that were not received (default 256), and the receiver may hold ``loans`` buffers (2048).
-/// A wait for room spins for ``spin`` seconds before it sleeps, by default for up to 20 µs, where that
-/// pays.
+/// Creates the channel ``name``, of 1 to 64 characters of ``A-Z a-z 0-9 _ -``. It holds
+/// ``capacity`` messages that were not received (default 256), and the receiver may hold
+/// ``max_borrowed`` buffers (2048). A wait for room spins for ``spin`` seconds before it sleeps, by
+/// default for up to 20 µs, where that pays.
 ///
 /// >>> import shm_pool
 /// >>> provider = shm_pool.Provider()
@@ -244,12 +244,12 @@ pub(crate) struct Sender {
 #[pymethods]
 impl Sender {
     #[new]
-    #[pyo3(signature = (provider, name, *, capacity=None, loans=None, mode=None, spin=None))]
+    #[pyo3(signature = (provider, name, *, capacity=None, max_borrowed=None, mode=None, spin=None))]
     fn new(
         provider: Py<Provider>,
         name: &str,
         capacity: Option<usize>,
-        loans: Option<usize>,
+        max_borrowed: Option<usize>,
         mode: Option<u32>,
         spin: Option<f64>,
     ) -> PyResult<Self> {
@@ -257,8 +257,8 @@ impl Sender {
         if let Some(messages) = capacity {
             builder = builder.capacity(messages);
         }
-        if let Some(loans) = loans {
-            builder = builder.loans(loans);
+        if let Some(max_borrowed) = max_borrowed {
+            builder = builder.max_borrowed(max_borrowed);
         }
         if let Some(mode) = mode {
             builder = builder.mode(mode);
@@ -276,13 +276,13 @@ impl Sender {
         })
     }
 
-    /// Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them travel in
-    /// the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room, by default
-    /// without limit.
+    /// Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them
+    /// travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room,
+    /// by default without limit.
     ///
     /// Raises :class:`Disconnected` if the receiver has closed or died, :class:`Timeout`,
-    /// :class:`Interrupted`, BufferError as :meth:`Buffer.freeze`, :class:`InvalidArgument` for a buffer
-    /// of another provider; for a copy, as :meth:`Provider.alloc`.
+    /// :class:`Interrupted`, BufferError as :meth:`Buffer.freeze`, :class:`InvalidArgument` for a
+    /// buffer of another provider; for a copy, as :meth:`Provider.alloc`.
     #[pyo3(signature = (message, *, timeout=None))]
     fn send(
         &self,
@@ -293,7 +293,8 @@ impl Sender {
         send(py, &self.end, &self.provider, message, timeout)
     }
 
-    /// Waits until a receiver has opened the channel. Raises :class:`Timeout`, :class:`Disconnected`.
+    /// Waits until a receiver has opened the channel. Raises :class:`Timeout`,
+    /// :class:`Disconnected`.
     #[pyo3(signature = (*, timeout=None))]
     fn wait_for_receiver(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let deadline = Deadline::after(timeout)?;
@@ -326,8 +327,8 @@ impl Sender {
 
     /// How many buffers a receiver may hold, received or not.
     #[getter]
-    fn loans(&self) -> PyResult<usize> {
-        self.end.with(|end| end.loans())
+    fn max_borrowed(&self) -> PyResult<usize> {
+        self.end.with(|end| end.max_borrowed())
     }
 
     /// Ends the current wait, or the next one, with :class:`Interrupted`. For other threads.
@@ -390,14 +391,15 @@ impl From<channel::OnFull> for OnFull {
     }
 }
 
-/// Sends messages to up to ``receivers`` (default 16, at most 64) :class:`Receiver` objects, which may join, leave
-/// and die at any time.
+/// Sends messages to up to ``receivers`` (default 16, at most 64) :class:`Receiver` objects, which
+/// may join, leave and die at any time.
 ///
 /// ``on_full`` is what happens when a receiver is behind by ``capacity`` messages (default 256), for those that
-/// do not choose: :attr:`OnFull.DROP_OLDEST` by default. ``allow_blocking=False`` refuses those that
-/// choose :attr:`OnFull.BLOCK`. A new receiver first gets the last ``history`` messages (default 0). A receiver
-/// may hold ``loans`` buffers (default 2048), of ``max_bytes_per_receiver`` (default: a quarter of the
-/// provider's ``max_bytes``). ``spin`` is as for a :class:`Sender`.
+/// do not choose: :attr:`OnFull.DROP_OLDEST` by default. ``allow_blocking=False`` refuses those
+/// that choose :attr:`OnFull.BLOCK`. A new receiver first gets the last ``history`` messages
+/// (default 0). A receiver may hold ``max_borrowed`` buffers (default 2048), of
+/// ``max_bytes_per_receiver`` (default: a quarter of the provider's ``max_bytes``). ``spin`` is as
+/// for a :class:`Sender`.
 ///
 /// >>> import shm_pool
 /// >>> provider = shm_pool.Provider()
@@ -409,7 +411,7 @@ impl From<channel::OnFull> for OnFull {
 /// ...     memoryview(buffer)[0] = number
 /// ...     sent = publisher.send(buffer)
 /// >>> sent
-/// Sent(receivers=2, withdrawn=1, full=0, too_many_loans=0, stalled=0)
+/// Sent(receivers=2, withdrawn=1, full=0, too_many_borrowed=0, stalled=0)
 /// >>> newest = display.recv()
 /// >>> memoryview(newest)[0], newest.missed
 /// (2, 2)
@@ -426,14 +428,14 @@ pub(crate) struct Publisher {
 #[pymethods]
 impl Publisher {
     #[new]
-    #[pyo3(signature = (provider, name, *, receivers=None, capacity=None, loans=None, max_bytes_per_receiver=None, on_full=None, allow_blocking=None, history=None, spin=None))]
+    #[pyo3(signature = (provider, name, *, receivers=None, capacity=None, max_borrowed=None, max_bytes_per_receiver=None, on_full=None, allow_blocking=None, history=None, spin=None))]
     #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
     fn new(
         provider: Py<Provider>,
         name: &str,
         receivers: Option<usize>,
         capacity: Option<usize>,
-        loans: Option<usize>,
+        max_borrowed: Option<usize>,
         max_bytes_per_receiver: Option<usize>,
         on_full: Option<OnFull>,
         allow_blocking: Option<bool>,
@@ -447,8 +449,8 @@ impl Publisher {
         if let Some(messages) = capacity {
             builder = builder.capacity(messages);
         }
-        if let Some(loans) = loans {
-            builder = builder.loans(loans);
+        if let Some(max_borrowed) = max_borrowed {
+            builder = builder.max_borrowed(max_borrowed);
         }
         if let Some(bytes) = max_bytes_per_receiver {
             builder = builder.max_bytes_per_receiver(bytes);
@@ -476,9 +478,9 @@ impl Publisher {
     }
 
     /// Sends a :class:`Buffer` to all receivers without a copy, or one copy of any object's bytes.
-    /// Returns to how many. Waits at most ``timeout`` seconds, by default without limit, for receivers
-    /// with :attr:`OnFull.BLOCK`; if one makes no room, no receiver gets the message. A receiver that
-    /// has made no room for five seconds delays no further message until it does.
+    /// Returns to how many. Waits at most ``timeout`` seconds, by default without limit, for
+    /// receivers with :attr:`OnFull.BLOCK`; if one makes no room, no receiver gets the message. A
+    /// receiver that has made no room for five seconds delays no further message until it does.
     ///
     /// Raises as :meth:`Sender.send`, but not :class:`Disconnected`.
     #[pyo3(signature = (message, *, timeout=None))]
@@ -533,8 +535,8 @@ impl Publisher {
 
     /// How many buffers a receiver may hold, received or not.
     #[getter]
-    fn loans(&self) -> PyResult<usize> {
-        self.end.with(|end| end.loans())
+    fn max_borrowed(&self) -> PyResult<usize> {
+        self.end.with(|end| end.max_borrowed())
     }
 
     /// Ends the current wait, or the next one, with :class:`Interrupted`. For other threads.
@@ -558,18 +560,18 @@ impl Publisher {
     }
 }
 
-/// What became of a message that a :class:`Publisher` has sent: the number of ``receivers`` that it was
-/// sent to, of those that lost an older message so that there is room for the next one (``withdrawn``),
-/// and of those that were ``skipped``, in all and by reason: behind by their capacity (``full``), holding as
-/// many buffers or bytes as they may (``too_many_loans``), or :attr:`OnFull.BLOCK` without room for too long
-/// (``stalled``).
+/// What became of a message that a :class:`Publisher` has sent: the number of ``receivers`` that it
+/// was sent to, of those that lost an older message so that there is room for the next one
+/// (``withdrawn``), and of those that were ``skipped``, in all and by reason: behind by their
+/// capacity (``full``), holding as many buffers or bytes as they may (``too_many_borrowed``), or
+/// :attr:`OnFull.BLOCK` without room for too long (``stalled``).
 #[pyclass(frozen, get_all, eq, module = "shm_pool")]
 #[derive(PartialEq, Eq)]
 pub(crate) struct Sent {
     receivers: usize,
     withdrawn: usize,
     full: usize,
-    too_many_loans: usize,
+    too_many_borrowed: usize,
     stalled: usize,
     skipped: usize,
 }
@@ -580,7 +582,7 @@ impl From<channel::Sent> for Sent {
             receivers,
             withdrawn,
             full,
-            too_many_loans,
+            too_many_borrowed,
             stalled,
             ..
         } = sent;
@@ -588,7 +590,7 @@ impl From<channel::Sent> for Sent {
             receivers,
             withdrawn,
             full,
-            too_many_loans,
+            too_many_borrowed,
             stalled,
             skipped: sent.skipped(),
         }
@@ -602,26 +604,26 @@ impl Sent {
             receivers,
             withdrawn,
             full,
-            too_many_loans,
+            too_many_borrowed,
             stalled,
             ..
         } = self;
         format!(
-            "Sent(receivers={receivers}, withdrawn={withdrawn}, full={full}, too_many_loans={too_many_loans}, stalled={stalled})"
+            "Sent(receivers={receivers}, withdrawn={withdrawn}, full={full}, too_many_borrowed={too_many_borrowed}, stalled={stalled})"
         )
     }
 }
 
-/// A snapshot of a receiver of a :class:`Publisher`: how many messages wait for it, how many buffers
-/// it holds (``loaned``), how many messages it has ``missed``, and whether it ``is_stalled``: messages are
-/// skipped until it makes room.
+/// A snapshot of a receiver of a :class:`Publisher`: how many messages wait for it, how many
+/// buffers it holds (``borrowed``), how many messages it has ``missed``, and whether it
+/// ``is_stalled``: messages are skipped until it makes room.
 #[pyclass(frozen, get_all, module = "shm_pool")]
 pub(crate) struct ReceiverState {
     id: u64,
     on_full: OnFull,
     capacity: usize,
     waiting: usize,
-    loaned: usize,
+    borrowed: usize,
     missed: u64,
     is_stalled: bool,
 }
@@ -633,7 +635,7 @@ impl From<channel::ReceiverState> for ReceiverState {
             on_full,
             capacity,
             waiting,
-            loaned,
+            borrowed,
             missed,
             is_stalled,
             ..
@@ -643,7 +645,7 @@ impl From<channel::ReceiverState> for ReceiverState {
             on_full: on_full.into(),
             capacity,
             waiting,
-            loaned,
+            borrowed,
             missed: missed.total(),
             is_stalled,
         }
@@ -691,8 +693,8 @@ pub(crate) struct Receiver(Arc<End<Input>>);
 impl Receiver {
     #[new]
     #[pyo3(
-        signature = (name, client=None, *, timeout=Some(0.0), capacity=None, loans=None, on_full=None, spin=None),
-        text_signature = "(name, client=None, *, timeout=0.0, capacity=None, loans=None, on_full=None, spin=None)"
+        signature = (name, client=None, *, timeout=Some(0.0), capacity=None, max_borrowed=None, on_full=None, spin=None),
+        text_signature = "(name, client=None, *, timeout=0.0, capacity=None, max_borrowed=None, on_full=None, spin=None)"
     )]
     #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
     fn new(
@@ -701,7 +703,7 @@ impl Receiver {
         client: Option<&Client>,
         timeout: Option<f64>,
         capacity: Option<usize>,
-        loans: Option<usize>,
+        max_borrowed: Option<usize>,
         on_full: Option<OnFull>,
         spin: Option<f64>,
     ) -> PyResult<Self> {
@@ -710,8 +712,8 @@ impl Receiver {
         if let Some(messages) = capacity {
             builder = builder.capacity(messages);
         }
-        if let Some(loans) = loans {
-            builder = builder.loans(loans);
+        if let Some(max_borrowed) = max_borrowed {
+            builder = builder.max_borrowed(max_borrowed);
         }
         if let Some(on_full) = on_full {
             builder = builder.on_full(on_full.into());
@@ -739,9 +741,9 @@ impl Receiver {
 
     /// Receives the next message, waiting at most ``timeout`` seconds, by default without limit.
     ///
-    /// Raises :class:`Timeout`, :class:`Disconnected` if the other side has closed or died and all its
-    /// messages were received, :class:`Evicted`, :class:`TooManyLoans`, :class:`MessageLost`,
-    /// :class:`Interrupted`, :class:`SystemCallFailed`.
+    /// Raises :class:`Timeout`, :class:`Disconnected` if the other side has closed or died and all
+    /// its messages were received, :class:`Evicted`, :class:`TooManyBorrowed`,
+    /// :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`.
     #[pyo3(signature = (*, timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
         let deadline = Deadline::after(timeout)?;
@@ -759,8 +761,8 @@ impl Receiver {
         }
     }
 
-    /// Returns a descriptor for ``select``, ``selectors`` and other event loops. It is readable whenever a
-    /// message may have arrived: then call :meth:`try_recv` until it returns ``None``.
+    /// Returns a descriptor for ``select``, ``selectors`` and other event loops. It is readable
+    /// whenever a message may have arrived: then call :meth:`try_recv` until it returns ``None``.
     fn fileno(&self) -> PyResult<RawFd> {
         self.0.with(|end| {
             let wake = match end.wake.take() {
@@ -786,8 +788,8 @@ impl Receiver {
 
     /// How many buffers a receiver may hold, received or not.
     #[getter]
-    fn loans(&self) -> PyResult<usize> {
-        self.0.with(|end| end.receiver.loans())
+    fn max_borrowed(&self) -> PyResult<usize> {
+        self.0.with(|end| end.receiver.max_borrowed())
     }
 
     /// What happens when ``capacity`` messages wait for this receiver.
@@ -811,7 +813,7 @@ impl Receiver {
     }
 }
 
-/// Returns `true` if a sender, or a free seat, may appear.
+/// Returns `true` if a sender, or a free registration, may appear.
 fn may_open_later(error: &ChannelError) -> bool {
     error.is_not_found() || matches!(error, ChannelError::TooManyReceivers { .. })
 }

@@ -18,7 +18,7 @@ macro_rules! exceptions {
 
 exceptions! {
     Error Closed Disconnected Evicted Forked InUse Interrupted InvalidArgument MessageLost NameTaken NotFound PoolExhausted
-    Stale SystemCallFailed Timeout TooManyLoans
+    Stale SystemCallFailed Timeout TooManyBorrowed
 }
 
 /// Returns an error and its causes in one line.
@@ -105,7 +105,7 @@ impl IntoPyErr for ShareError {
         match self {
             Self::PeerDisconnected(_) => closed(&self),
             Self::OtherProvider { .. } => invalid(&self),
-            Self::OverQuota { .. } => TooManyLoans::new_err(chain(&self)),
+            Self::OverQuota { .. } => TooManyBorrowed::new_err(chain(&self)),
             Self::Forked => forked(&self),
             _ => other(&self),
         }
@@ -154,7 +154,7 @@ impl IntoPyErr for RecvError {
             _ if self.is_empty() => Timeout::new_err(chain(&self)),
             Self::Disconnected => closed(&self),
             Self::Evicted => Evicted::new_err(chain(&self)),
-            Self::TooManyLoans { .. } => TooManyLoans::new_err(chain(&self)),
+            Self::TooManyBorrowed { .. } => TooManyBorrowed::new_err(chain(&self)),
             Self::Closed { .. }
             | Self::Attach(_)
             | Self::Damaged { .. }

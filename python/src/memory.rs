@@ -2,9 +2,9 @@
 //! protocol, without a copy.
 //!
 //! Python's consumers, such as memoryview and numpy, hold *exports*: raw pointers, each with a
-//! reference to the object. **While there is an export, the content is neither dropped nor moved, and
-//! a `Buffer` does not become a message.** So a pointer in Python's hands is valid, memory that an
-//! array refers to stays on loan, and nothing that was sent can be written.
+//! reference to the object. **While there is an export, the content is neither dropped nor moved,
+//! and a `Buffer` does not become a message.** So a pointer in Python's hands is valid, memory that
+//! an array refers to stays borrowed, and nothing that was sent can be written.
 //!
 //! Content and count are behind one lock, taken with the GIL held and never while Python code runs.
 
@@ -103,7 +103,8 @@ unsafe fn export(
     let (data, len, writable) = match borrow() {
         Ok(bytes) => bytes,
         Err(error) => {
-            // SAFETY: by this function's contract. The protocol demands it for a view that is not filled.
+            // SAFETY: by this function's contract. The protocol demands it for a view that is not
+            // filled.
             unsafe { (*view).obj = ptr::null_mut() };
             return Err(error);
         }
@@ -150,12 +151,12 @@ impl Memory {
 /// ...     bytes(buffer)
 /// b'\x07\x07\x07\x07\x00\x00\x00?\x07\x07\x07\x07'
 ///
-/// Sending freezes it: from then on it is read-only. That fails with BufferError while an array or a
-/// memoryview refers to it, which could still write what was sent: ``del`` it before.
+/// Sending freezes it: from then on it is read-only. That fails with BufferError while an array or
+/// a memoryview refers to it, which could still write what was sent: ``del`` it before.
 ///
 /// A frozen buffer may be sent again, and by several channels. Its memory is used again once the
-/// buffer is released and all receivers have released the message. Leaving a ``with`` block releases
-/// it: at once, or with the last array that refers to it.
+/// buffer is released and all receivers have released the message. Leaving a ``with`` block
+/// releases it: at once, or with the last array that refers to it.
 #[pyclass(frozen, module = "shm_pool")]
 pub(crate) struct Buffer {
     memory: Mutex<Exported<Memory>>,
@@ -220,8 +221,8 @@ impl Buffer {
 
     /// Sets the length in bytes, for messages whose length is known only at the end.
     ///
-    /// Raises :class:`InvalidArgument` above the capacity, BufferError while arrays or memoryviews refer
-    /// to the buffer, and :class:`Error` if it is frozen.
+    /// Raises :class:`InvalidArgument` above the capacity, BufferError while arrays or memoryviews
+    /// refer to the buffer, and :class:`Error` if it is frozen.
     fn resize(&self, len: usize) -> PyResult<()> {
         self.process.check(BUFFER)?;
         let mut memory = lock(&self.memory);
@@ -237,7 +238,8 @@ impl Buffer {
 
     /// Freezes the buffer, and returns its 32-byte descriptor, to be sent by any transport.
     ///
-    /// A descriptor holds nothing: keep the buffer until the receivers confirm that they have attached.
+    /// A descriptor holds nothing: keep the buffer until the receivers confirm that they have
+    /// attached.
     ///
     /// >>> import shm_pool
     /// >>> provider, client = shm_pool.Provider(), shm_pool.Client()
@@ -251,8 +253,8 @@ impl Buffer {
         Ok(PyBytes::new(py, &descriptor.to_bytes()))
     }
 
-    /// Freezes the buffer, and returns a descriptor for one peer, which may attach to it once. The buffer
-    /// may be released at once. ``peer`` is what the peer got from :meth:`Client.connect`.
+    /// Freezes the buffer, and returns a descriptor for one peer, which may attach to it once. The
+    /// buffer may be released at once. ``peer`` is what the peer got from :meth:`Client.connect`.
     ///
     /// Raises :class:`Disconnected` if the peer has closed or died, and as :meth:`descriptor`.
     fn grant<'py>(
@@ -284,7 +286,8 @@ impl Buffer {
 
     /// Releases the memory now.
     ///
-    /// Raises BufferError while arrays or memoryviews refer to it. Leaving a ``with`` block does not.
+    /// Raises BufferError while arrays or memoryviews refer to it. Leaving a ``with`` block does
+    /// not.
     fn release(&self) -> PyResult<()> {
         lock(&self.memory).release(BUFFER)
     }
@@ -372,10 +375,11 @@ impl Received {
     }
 }
 
-/// A received message: read-only memory of the sender's process, which supports the buffer protocol.
+/// A received message: read-only memory of the sender's process, which supports the buffer
+/// protocol.
 ///
 /// ``np.frombuffer(message, dtype)`` and ``memoryview(message)`` copy nothing, and ``bytes(message)``
-/// copies. The message stays on loan, and the sender cannot use its memory again, until it is
+/// copies. The message stays borrowed, and the sender cannot use its memory again, until it is
 /// released or deleted, and so is every array that refers to it. A ``with`` block ends it: at once,
 /// or with the last array.
 ///
@@ -416,7 +420,8 @@ impl Message {
 
 #[pymethods]
 impl Message {
-    /// How many messages this receiver missed before this one. Always 0 after :meth:`Client.attach`.
+    /// How many messages this receiver missed before this one. Always 0 after
+    /// :meth:`Client.attach`.
     #[getter]
     fn missed(&self) -> u32 {
         self.missed
@@ -424,7 +429,8 @@ impl Message {
 
     /// Returns the message to its sender now.
     ///
-    /// Raises BufferError while arrays or memoryviews refer to it. Leaving a ``with`` block does not.
+    /// Raises BufferError while arrays or memoryviews refer to it. Leaving a ``with`` block does
+    /// not.
     fn release(&self) -> PyResult<()> {
         lock(&self.received).release(MESSAGE)
     }
@@ -468,8 +474,8 @@ impl Message {
             received.exports += 1;
             Ok(bytes)
         };
-        // SAFETY: the bytes are read-only. The count keeps the message from being dropped, and it lies
-        // in its Python object, which does not move.
+        // SAFETY: the bytes are read-only. The count keeps the message from being dropped, and it
+        // lies in its Python object, which does not move.
         unsafe {
             export(
                 slf.as_any(),
@@ -511,12 +517,12 @@ impl Bytes {
         self.view.len as usize
     }
 
-    /// Copies the bytes to the beginning of `target`. Another thread may write the object meanwhile,
-    /// as with every use of it: then the copy has some of both.
+    /// Copies the bytes to the beginning of `target`. Another thread may write the object
+    /// meanwhile, as with every use of it: then the copy has some of both.
     pub(crate) fn copy_to(&self, target: &mut [u8]) {
         let len = self.len().min(target.len());
-        // SAFETY: the view is held, so there are `len` bytes. They do not overlap with `target`, which
-        // is exclusive.
+        // SAFETY: the view is held, so there are `len` bytes. They do not overlap with `target`,
+        // which is exclusive.
         unsafe { ptr::copy_nonoverlapping(self.view.buf.cast::<u8>(), target.as_mut_ptr(), len) };
     }
 }

@@ -15,7 +15,7 @@ import shm_pool
 
 ROOT = Path(__file__).resolve().parents[2]
 # Long enough for a busy machine to start a process.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 _numbers = itertools.count()
 
 # A shell that runs the tests in the background has set it to be ignored, which processes inherit.
@@ -30,7 +30,7 @@ def no_hang() -> Iterator[None]:
         raise AssertionError("the test hangs")
 
     signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(int(2 * PATIENCE))
+    signal.alarm(int(2 * TIMEOUT))
     yield
     signal.alarm(0)
 
@@ -72,12 +72,12 @@ class Child:
 
     def kill(self, signum: int = signal.SIGKILL) -> int:
         self.process.send_signal(signum)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
     def end(self) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 //! The Rust side of the tests between languages: publishes or receives until it is killed, or its
 //! standard input ends.
 //!
-//! Usage: `peer publish|receive PREFIX CHANNEL LEN`. It prints a line when it is ready, and a receiver
-//! one for each message, which it keeps: the message's first byte.
+//! Usage: `peer publish|receive PREFIX CHANNEL LEN`. It prints a line when it is ready, and a
+//! receiver one for each message, which it keeps: the message's first byte.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use std::process::exit;
 use std::thread;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Box<dyn Error>> {
     thread::spawn(|| {
@@ -37,7 +37,7 @@ fn publish(prefix: &str, channel: &str, len: usize) -> Result<(), Box<dyn Error>
     let provider = Provider::builder().name_prefix(prefix).build()?;
     let mut publisher = Publisher::builder().history(1).create(&provider, channel)?;
     println!("ready");
-    publisher.wait_for_receivers(1, PATIENCE)?;
+    publisher.wait_for_receivers(1, TIMEOUT)?;
     for number in 0_u64.. {
         let mut buffer = provider.alloc(len)?;
         buffer.fill(number as u8);
@@ -49,7 +49,7 @@ fn publish(prefix: &str, channel: &str, len: usize) -> Result<(), Box<dyn Error>
 /// Receives messages of `len` times the same byte.
 fn receive(prefix: &str, channel: &str, len: usize) -> Result<(), Box<dyn Error>> {
     let client = Client::builder().name_prefix(prefix).build()?;
-    let mut receiver = Receiver::builder().open_timeout(&client, channel, PATIENCE)?;
+    let mut receiver = Receiver::builder().open_timeout(&client, channel, TIMEOUT)?;
     println!("ready");
     let mut kept = Vec::new();
     loop {

@@ -121,15 +121,15 @@ def test_publisher(provider, client):
 
 
 def test_holds_too_much(provider, client):
-    with Publisher(provider, "one-to-many", loans=2) as publisher:
+    with Publisher(provider, "one-to-many", max_borrowed=2) as publisher:
         with Receiver("one-to-many", client, on_full=OnFull.DROP_NEWEST) as receiver:
             for _ in range(2):
                 publisher.send(bytes(100))
             kept = [receiver.recv(timeout=10) for _ in range(2)]
             sent = publisher.send(bytes(100))
-            assert (sent.receivers, sent.skipped, sent.too_many_loans) == (0, 1, 1)
-            assert repr(sent) == "Sent(receivers=0, withdrawn=0, full=0, too_many_loans=1, stalled=0)"
-            with pytest.raises(shm_pool.TooManyLoans, match="drop some"):
+            assert (sent.receivers, sent.skipped, sent.too_many_borrowed) == (0, 1, 1)
+            assert repr(sent) == "Sent(receivers=0, withdrawn=0, full=0, too_many_borrowed=1, stalled=0)"
+            with pytest.raises(shm_pool.TooManyBorrowed, match="drop some"):
                 receiver.recv()
             kept.clear()
             assert publisher.send(bytes(100)).receivers == 1

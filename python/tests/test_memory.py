@@ -1,4 +1,4 @@
-"""Buffers and messages: the buffer protocol, loans, and what ends them."""
+"""Buffers and messages: the buffer protocol, messages, and what ends them."""
 
 import gc
 import io
@@ -81,9 +81,9 @@ def test_empty_message(provider, receive):
     assert bytes(receive(provider.alloc(0))) == b""
 
 
-def test_array_keeps_loan(prefix, client):
+def test_array_keeps_borrowed(prefix, client):
     with shm_pool.Provider(name_prefix=prefix, max_bytes=1 << 20) as provider:
-        with shm_pool.Sender(provider, "loan") as sender, shm_pool.Receiver("loan", client) as receiver:
+        with shm_pool.Sender(provider, "borrowed") as sender, shm_pool.Receiver("borrowed", client) as receiver:
             with provider.alloc(1 << 20, zeroed=True) as buffer:
                 sender.send(buffer)
             with receiver.recv() as message:

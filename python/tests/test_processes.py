@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import shm_pool
-from conftest import PATIENCE
+from conftest import TIMEOUT
 from shm_pool import Publisher, Receiver, Sender
 
 LEN = 1_000_000
@@ -28,8 +28,8 @@ def is_uniform(message):
 def test_rust_publisher_killed(peer, start, prefix, client):
     publisher = start(peer, "publish", prefix, "killed", str(LEN))
     publisher.line()
-    receiver = Receiver("killed", client, timeout=PATIENCE)
-    kept = [receiver.recv(timeout=PATIENCE) for _ in range(5)]
+    receiver = Receiver("killed", client, timeout=TIMEOUT)
+    kept = [receiver.recv(timeout=TIMEOUT) for _ in range(5)]
     assert all(map(is_uniform, kept))
     publisher.kill()
     # What was sent before arrives.
@@ -52,7 +52,7 @@ def test_rust_receiver_killed(peer, start, prefix):
         shm_pool.Provider(name_prefix=prefix, max_bytes=8 << 20) as provider,
         Publisher(provider, "killed", max_bytes_per_receiver=8 << 20) as publisher,
     ):
-        publisher.wait_for_receivers(timeout=PATIENCE)
+        publisher.wait_for_receivers(timeout=TIMEOUT)
         receiver.line()
         # It keeps every message.
         with pytest.raises(shm_pool.PoolExhausted, match="leased"):
@@ -60,8 +60,8 @@ def test_rust_receiver_killed(peer, start, prefix):
                 assert publisher.send(np.full(LEN, number, np.uint8), timeout=0).receivers == 1
         assert [receiver.line() for _ in range(number)] == [str(number) for number in range(number)]
         receiver.kill()
-        # Its memory is there, and its seat.
-        with provider.alloc(7 << 20, timeout=PATIENCE):
+        # Its memory is there, and its registration.
+        with provider.alloc(7 << 20, timeout=TIMEOUT):
             pass
         assert publisher.receivers() == []
 
@@ -69,11 +69,11 @@ def test_rust_receiver_killed(peer, start, prefix):
 def test_rust_receiver_of_sender_killed(peer, start, prefix, provider):
     with Sender(provider, "killed", capacity=2) as sender:
         receiver = start(peer, "receive", prefix, "killed", str(LEN))
-        sender.wait_for_receiver(timeout=PATIENCE)
+        sender.wait_for_receiver(timeout=TIMEOUT)
         receiver.kill()
         with pytest.raises(shm_pool.Disconnected):
             while True:
-                sender.send(b"", timeout=PATIENCE)
+                sender.send(b"", timeout=TIMEOUT)
 
 
 PUBLISH = """if True:
@@ -107,7 +107,7 @@ def test_python_publisher_killed(peer, start, python, prefix):
     receiver.line()
     publisher.kill()
     # It checks every byte, and ends with the error that the sender has died.
-    assert receiver.process.wait(PATIENCE) == 1
+    assert receiver.process.wait(TIMEOUT) == 1
 
 
 END = """if True:
@@ -143,14 +143,14 @@ END = """if True:
 @pytest.mark.parametrize("how", ["close", "return", "sys.exit", "os._exit", "abort"])
 def test_what_was_sent_arrives(kind, how, python, prefix, client):
     child = python(END, prefix, kind, how)
-    with Receiver("ends", client, timeout=PATIENCE) as receiver:
-        child.process.wait(PATIENCE)
+    with Receiver("ends", client, timeout=TIMEOUT) as receiver:
+        child.process.wait(TIMEOUT)
         for number in range(10):
-            with receiver.recv(timeout=PATIENCE) as message:
+            with receiver.recv(timeout=TIMEOUT) as message:
                 assert is_uniform(message)
                 assert memoryview(message)[0] == number
         with pytest.raises(shm_pool.Disconnected):
-            receiver.recv(timeout=PATIENCE)
+            receiver.recv(timeout=TIMEOUT)
     assert [name for name in os.listdir("/dev/shm") if name.startswith(f"{prefix}.")] == []
 
 
@@ -161,8 +161,8 @@ def test_python_receiver_killed(peer, start, python, prefix, client):
         killed = python(RECEIVE, prefix)
         killed.line()
         killed.kill()
-    with Receiver("killed", client, timeout=PATIENCE) as receiver:
-        assert all(is_uniform(receiver.recv(timeout=PATIENCE)) for _ in range(5))
+    with Receiver("killed", client, timeout=TIMEOUT) as receiver:
+        assert all(is_uniform(receiver.recv(timeout=TIMEOUT)) for _ in range(5))
     assert publisher.end() == 0
 
 
@@ -236,13 +236,13 @@ def test_keyboard_interrupt(wait, python, prefix):
     child.process.send_signal(signal.SIGINT)
     assert child.line() == "interrupted"
     assert child.line() == "usable"
-    assert child.process.wait(PATIENCE) == 0
+    assert child.process.wait(TIMEOUT) == 0
 
 
 def until_asleep(pid):
     """Waits until the main thread of a process sleeps in a futex, a poll or a sleep."""
     asleep = ("202", "449", "232", "281", "35", "230", "7", "271")
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while Path(f"/proc/{pid}/syscall").read_text().split()[0] not in asleep:
         assert time.monotonic() < deadline
         os.sched_yield()
@@ -320,7 +320,7 @@ def test_exit_beside_daemon_threads(python, prefix):
         started.wait()
     """
     for _ in range(5):
-        done = subprocess.run([sys.executable, "-c", program, prefix], capture_output=True, timeout=PATIENCE)
+        done = subprocess.run([sys.executable, "-c", program, prefix], capture_output=True, timeout=TIMEOUT)
         assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -439,7 +439,7 @@ def test_last_reader_is_a_child(kind, method, how, python, child_of, prefix):
     owner = python(END, prefix, kind, "return")
     reader = child_of(method, how, "read", prefix, kind)
     assert reader.line() == "read"
-    assert owner.process.wait(PATIENCE) == 0
+    assert owner.process.wait(TIMEOUT) == 0
     assert objects(prefix) != []
     assert reader.end() == 0
     assert objects(prefix) == [], "the last reader removes them, although it keeps an array"
@@ -451,10 +451,10 @@ def test_owner_is_a_child(kind, method, how, child_of, prefix, client):
     assert child_of(method, how, "unheard", prefix, kind).end() == 0
     assert objects(prefix) == [], "the owner removes them: it has no readers"
     owner = child_of(method, how, "unread", prefix, kind)
-    with Receiver("ends", client, timeout=PATIENCE) as receiver:
+    with Receiver("ends", client, timeout=TIMEOUT) as receiver:
         assert owner.end() == 0
         for number in range(10):
-            with receiver.recv(timeout=PATIENCE) as message:
+            with receiver.recv(timeout=TIMEOUT) as message:
                 assert is_uniform(message)
                 assert memoryview(message)[0] == number
     assert objects(prefix) == []
@@ -463,9 +463,9 @@ def test_owner_is_a_child(kind, method, how, child_of, prefix, client):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_thread_of_a_child_sends_on(method, child_of, prefix, client):
     owner = child_of(method, "return", "thread", prefix, "publisher")
-    with Receiver("ends", client, timeout=PATIENCE) as receiver:
+    with Receiver("ends", client, timeout=TIMEOUT) as receiver:
         for _ in range(10):
-            with receiver.recv(timeout=PATIENCE) as message:
+            with receiver.recv(timeout=TIMEOUT) as message:
                 assert is_uniform(message)
         assert owner.end() == 0
 

@@ -87,7 +87,7 @@ use crate::owner::limits::{range, AllocError, AllocErrorKind, Limits, Tuning, LO
 use crate::owner::pool::{Pool, Reservation, Stats};
 use crate::owner::waiting::Ticket;
 use crate::protocol::control;
-use crate::protocol::memory_bell::LOOK_AGAIN;
+use crate::protocol::memory_doorbell::LOOK_AGAIN;
 use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
@@ -577,8 +577,9 @@ impl Backend {
         }
         let is_due = (self.shared.collect_early && pool.is_collection_due())
             || pool.is_another_waiting(class);
-        // A collection costs more than a chunk for which there is room. But if it visits many messages, nothing of
-        // the pool is left in the caches: a request that is refused again and again searches once, after it.
+        // A collection costs more than a chunk for which there is room. But if it visits many
+        // messages, nothing of the pool is left in the caches: a request that is refused again and
+        // again searches once, after it.
         if self.collector.is_some() && !is_due && !pool.was_refused(class) {
             if let Some(chunk) = pool.make_if_room(class, len) {
                 return Ok(chunk);

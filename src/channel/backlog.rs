@@ -1,6 +1,6 @@
 //! The buffers that wait for one receiver, as its sender counts them.
 //!
-//! A sender that withdraws old messages for the loans of their buffers has to know how many bytes
+//! A sender that withdraws old messages so that their buffers return has to know how many bytes
 //! that would free. It counts each buffer when it sends it, and passes each message once, when a
 //! receiver at its limit makes it ask. So a send costs the same with any number of messages that
 //! wait.

@@ -76,8 +76,8 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
-    /// All seats of the publisher are taken, some perhaps by closed receivers whose messages are
-    /// still being read.
+    /// All registrations of the publisher are taken, some perhaps by closed receivers whose
+    /// messages are still being read.
     #[error(
         "{object} has {max} receivers, the maximum; close one, or raise \
          PublisherBuilder::receivers"
@@ -96,10 +96,10 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
-    /// The receiver sets its own capacity, loans or rule, which the channel's
+    /// The receiver sets its own capacity, limit of borrowed buffers or rule, which the channel's
     /// [`Sender`](super::Sender) has fixed.
     #[error(
-        "{object} is the channel of a Sender, which fixes capacity, loans and OnFull::Block; \
+        "{object} is the channel of a Sender, which fixes capacity, max_borrowed and OnFull::Block; \
          set none of them, or create the channel with a Publisher"
     )]
     NotAPublisher {
@@ -277,17 +277,17 @@ pub enum SendErrorKind {
         /// The number of messages that fit.
         capacity: usize,
     },
-    /// No slot or loan became free in time, or no receiver joined in time.
+    /// The receiver made no room in time, or no receiver joined in time.
     #[error("the wait timed out: the receiver made no room")]
     TimedOut,
-    /// The receiver already has the maximum number of buffers, or of a publisher's bytes, received or
-    /// not.
+    /// The receiver already has the maximum number of buffers, or of a publisher's bytes, received
+    /// or not.
     #[error(
         "the receiver holds the most buffers that it may (at most {max}, and \
          PublisherBuilder::max_bytes_per_receiver); wait until it drops some, or raise the \
          limit"
     )]
-    TooManyLoans {
+    TooManyBorrowed {
         /// The most buffers that it may hold, of any length.
         max: usize,
     },
@@ -346,7 +346,7 @@ impl SendErrorKind {
     pub fn is_full(&self) -> bool {
         matches!(
             self,
-            Self::Full { .. } | Self::TooManyLoans { .. } | Self::TimedOut
+            Self::Full { .. } | Self::TooManyBorrowed { .. } | Self::TimedOut
         )
     }
 }
@@ -388,7 +388,7 @@ pub enum RecvError {
         "no message arrives because this receiver holds the most buffers that it may (at most \
          {max}, and PublisherBuilder::max_bytes_per_receiver); drop some"
     )]
-    TooManyLoans {
+    TooManyBorrowed {
         /// The most buffers that it may hold, of any length.
         max: usize,
     },

@@ -8,8 +8,8 @@
 //! | 1 | a wait sleeps, or is about to |
 //! | 2 | there is, or was, an [`Interrupter`] |
 //!
-//! A wait sleeps on the word that its other side changes, such as its bell, and on this one. While
-//! bit 2 is clear, nobody can interrupt, and it sleeps on the former alone.
+//! A wait sleeps on the word that its other side changes, such as its doorbell, and on this one.
+//! While bit 2 is clear, nobody can interrupt, and it sleeps on the former alone.
 //!
 //! | step | the wait | step | [`Interrupter::interrupt`] |
 //! |---|---|---|---|
@@ -24,15 +24,15 @@
 //! a row, the first one wakes. The kernel compares and sleeps under the lock under which it wakes.
 //!
 //! **Safe in a signal handler** at every step of the wait that it interrupts, also of another one: X1
-//! is one read-modify-write, X2 one system call, which keeps `errno`. Neither takes a lock, allocates
-//! or drops anything, and the `Interrupter` owns the word. A handler that runs between I3 and I4
-//! changes the word; one that runs in I4 makes the kernel compare again, or return.
+//! is one read-modify-write, X2 one system call, which keeps `errno`. Neither takes a lock,
+//! allocates or drops anything, and the `Interrupter` owns the word. A handler that runs between I3
+//! and I4 changes the word; one that runs in I4 makes the kernel compare again, or return.
 //!
 //! Bit 1 is a hint: left set, it costs a system call for each interrupt.
 //!
 //! **Without `futex_waitv`** (before Linux 5.16, or forbidden by a filter), and beside more words
-//! than it takes, I4 sleeps on the other word alone, for at most [`SLICE`]: so long an interrupt may
-//! take. A program without an `Interrupter` sleeps undisturbed.
+//! than it takes, I4 sleeps on the other word alone, for at most [`SLICE`]: so long an interrupt
+//! may take. A program without an `Interrupter` sleeps undisturbed.
 //!
 //! A forked child has a copy of the word: an interrupt in it does nothing to the parent.
 
@@ -139,9 +139,9 @@ pub(super) fn sleep_while<'a>(
 }
 
 /// A thread that another thread wakes through a [`Waker`](std::task::Waker).
-pub(super) struct Parker(Futex);
+pub(super) struct ThreadWaker(Futex);
 
-impl Parker {
+impl ThreadWaker {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self(Futex::new(0)))
     }
@@ -165,7 +165,7 @@ impl Parker {
     }
 }
 
-impl Wake for Parker {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

@@ -1,12 +1,13 @@
 //! The layout of a channel's objects, and the checks on one that another process created.
 //!
-//! A *pair* is a whole channel of one sender and one receiver. At a publisher's *meeting* receivers
-//! join, each with a *branch* that it creates. See [`docs::format`](crate::docs::format).
+//! A *pair* is a whole channel of one sender and one receiver. At a publisher's *rendezvous*
+//! receivers join, each with a *connection* that it creates. See
+//! [`docs::format`](crate::docs::format).
 //!
 //! The last words of an object's first page declare the type of its messages. The sender writes
 //! them before it opens the object, and they never change. `typed` checks each message.
 
-use super::bell::Bell;
+use super::doorbell::Doorbell;
 use super::error::ChannelError;
 use super::interrupt::{self, Interrupts};
 use super::message::MissedWords;
@@ -36,15 +37,15 @@ pub(crate) const VERSION: u32 = 8;
 pub(super) const MIN_SLOTS: usize = 2;
 pub(super) const MAX_SLOTS: usize = 65_536;
 
-pub(super) const MAX_LOANS: usize = 1 << 20;
+pub(super) const MAX_BORROWED: usize = 1 << 20;
 
 pub(super) const DEFAULT_SLOTS: usize = 256;
-pub(super) const DEFAULT_LOANS: usize = 2048;
+pub(super) const DEFAULT_MAX_BORROWED: usize = 2048;
 
 /// For a sender's message received last, or a publisher's that replaces the oldest.
 pub(super) const EXTRA_SLOTS: usize = 1;
 
-pub(super) const MAX_SEATS: usize = 64;
+pub(super) const MAX_SUBSCRIBERS: usize = 64;
 
 const EVICTED: u32 = 3;
 
@@ -54,20 +55,20 @@ pub(super) struct Line<T>(pub(super) T);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Pair = 1,
-    Meeting = 2,
-    Branch = 3,
+    Rendezvous = 2,
+    Connection = 3,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) kind: Kind,
     pub(super) provider: ProviderId,
-    /// With the extra one; for a publisher, the maximum for a branch.
+    /// With the extra one; for a publisher, the maximum for a connection.
     pub(super) slots: usize,
-    /// A power of two; for a publisher, the maximum for a branch.
-    pub(super) loans: usize,
+    /// A power of two; for a publisher, the maximum for a connection.
+    pub(super) max_borrowed: usize,
     /// Of a publisher; otherwise 1.
-    pub(super) seats: usize,
+    pub(super) max_subscribers: usize,
     /// For a publisher, the default of its receivers.
     pub(super) on_full: OnFull,
     pub(super) allow_blocking: bool,
@@ -83,7 +84,7 @@ impl Facts {
             1
         };
         let are_slots = (least + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS).contains(&self.slots);
-        are_slots && self.loans.is_power_of_two() && self.loans <= MAX_LOANS
+        are_slots && self.max_borrowed.is_power_of_two() && self.max_borrowed <= MAX_BORROWED
     }
 }
 
@@ -96,9 +97,9 @@ pub(super) struct What {
     state: sync::AtomicU32,
     provider: AtomicU64,
     slots: AtomicU32,
-    loans: AtomicU32,
+    max_borrowed: AtomicU32,
     kind: AtomicU32,
-    seats: AtomicU32,
+    max_subscribers: AtomicU32,
     on_full: AtomicU32,
     allow_blocking: AtomicU32,
 }
@@ -126,9 +127,11 @@ impl What {
         self.version.store(VERSION, Ordering::Relaxed);
         self.provider.store(facts.provider.0, Ordering::Relaxed);
         self.slots.store(facts.slots as u32, Ordering::Relaxed);
-        self.loans.store(facts.loans as u32, Ordering::Relaxed);
+        self.max_borrowed
+            .store(facts.max_borrowed as u32, Ordering::Relaxed);
         self.kind.store(facts.kind as u32, Ordering::Relaxed);
-        self.seats.store(facts.seats as u32, Ordering::Relaxed);
+        self.max_subscribers
+            .store(facts.max_subscribers as u32, Ordering::Relaxed);
         self.on_full.store(facts.on_full as u32, Ordering::Relaxed);
         self.allow_blocking
             .store(facts.allow_blocking.into(), Ordering::Relaxed);
@@ -203,7 +206,7 @@ impl What {
                 expected: VERSION,
             });
         }
-        let kinds = [Kind::Pair, Kind::Meeting, Kind::Branch];
+        let kinds = [Kind::Pair, Kind::Rendezvous, Kind::Connection];
         let kind = self.kind.load(Ordering::Relaxed);
         let Some(kind) = kinds.into_iter().find(|&known| known as u32 == kind) else {
             return bad("it is of no known kind");
@@ -216,8 +219,8 @@ impl What {
             on_full,
             provider: self.provider(),
             slots: self.slots.load(Ordering::Relaxed) as usize,
-            loans: self.loans.load(Ordering::Relaxed) as usize,
-            seats: self.seats.load(Ordering::Relaxed) as usize,
+            max_borrowed: self.max_borrowed.load(Ordering::Relaxed) as usize,
+            max_subscribers: self.max_subscribers.load(Ordering::Relaxed) as usize,
             allow_blocking: self.allow_blocking.load(Ordering::Relaxed) != 0,
         })
     }
@@ -230,7 +233,7 @@ pub(crate) mod format {
     pub(crate) use super::VERSION;
 
     pub(crate) fn offsets() -> Vec<(&'static str, usize)> {
-        let what: &[_] = offsets!(What: magic version state provider slots loans kind seats on_full allow_blocking);
+        let what: &[_] = offsets!(What: magic version state provider slots max_borrowed kind max_subscribers on_full allow_blocking);
         let message_type: &[_] = offsets!(TypeWords: type_align type_name_len type_version type_size type_element type_name);
         let message_type = message_type
             .iter()
@@ -246,17 +249,17 @@ pub(crate) mod format {
     pub(crate) fn names(names: &Namespace) -> [Name; 2] {
         [
             name(names, "camera").unwrap(),
-            branch_name(names, "camera", 0xff),
+            connection_name(names, "camera", 0xff),
         ]
     }
 }
 
-/// The first page of a pair or a branch. Atomics only.
+/// The first page of a pair or a connection. Atomics only.
 #[repr(C)]
 pub(super) struct Header {
     pub(super) what: Line<What>,
-    pub(super) to_receiver: Line<Bell>,
-    pub(super) to_sender: Line<Bell>,
+    pub(super) to_receiver: Line<Doorbell>,
+    pub(super) to_sender: Line<Doorbell>,
     /// Written by the sender's process, which does not read it.
     pub(super) returns_read: Line<AtomicU64>,
     pub(super) missed: Line<MissedWords>,
@@ -269,33 +272,34 @@ const _: () = assert!(size_of::<Header>() == 384 && size_of::<Header>() <= TYPE_
 
 /// The first page of a publisher's object. Atomics only. For the steps see `object`.
 #[repr(C)]
-pub(super) struct MeetingHeader {
+pub(super) struct RendezvousHeader {
     what: Line<What>,
     arrivals: Line<Futex>,
-    seats: [SeatWords; MAX_SEATS],
+    max_subscribers: [RegistrationWords; MAX_SUBSCRIBERS],
 }
 
 #[repr(C)]
-struct SeatWords {
+struct RegistrationWords {
     refused: sync::AtomicU32,
-    branch: sync::AtomicU64,
+    connection: sync::AtomicU64,
 }
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(size_of::<MeetingHeader>() <= TYPE_OFFSET && size_of::<SeatWords>() == 16);
+const _: () =
+    assert!(size_of::<RendezvousHeader>() <= TYPE_OFFSET && size_of::<RegistrationWords>() == 16);
 
-impl MeetingHeader {
+impl RendezvousHeader {
     #[cfg(all(test, loom))]
     pub(super) fn open() -> Self {
-        let seat = |_| SeatWords {
+        let registration = |_| RegistrationWords {
             refused: sync::AtomicU32::new(0),
-            branch: sync::AtomicU64::new(0),
+            connection: sync::AtomicU64::new(0),
         };
         let (what, arrivals) = (Line(What::finished()), Line(Futex::new(0)));
         Self {
             what,
             arrivals,
-            seats: std::array::from_fn(seat),
+            max_subscribers: std::array::from_fn(registration),
         }
     }
 
@@ -311,16 +315,19 @@ impl MeetingHeader {
         self.arrivals.0.load(Ordering::SeqCst)
     }
 
-    /// The branch last announced at a seat (P2); 0 if none was.
-    pub(super) fn branch(&self, at: usize) -> u64 {
+    /// The connection last announced at a registration (P2); 0 if none was.
+    pub(super) fn connection(&self, at: usize) -> u64 {
         // Acquire: partner of the Release in R3.
-        self.seats[at].branch.load(Ordering::Acquire)
+        self.max_subscribers[at].connection.load(Ordering::Acquire)
     }
 
-    /// Announces a branch (R3, R4). Returns `false` if the publisher has closed the channel (R5).
-    pub(super) fn announce(&self, at: usize, branch: u64) -> bool {
-        self.seats[at].refused.store(0, Ordering::Relaxed);
-        self.seats[at].branch.store(branch, Ordering::Release); // R3
+    /// Announces a connection (R3, R4). Returns `false` if the publisher has closed the channel
+    /// (R5).
+    pub(super) fn announce(&self, at: usize, connection: u64) -> bool {
+        self.max_subscribers[at].refused.store(0, Ordering::Relaxed);
+        self.max_subscribers[at]
+            .connection
+            .store(connection, Ordering::Release); // R3
         self.arrivals.0.fetch_add(1, Ordering::SeqCst); // R4, partner of P1
         fence_after_rmw(); // partner: the fence in `close`
         self.arrivals.0.wake();
@@ -352,19 +359,22 @@ impl MeetingHeader {
     /// has read the previous reason.
     pub(super) fn refuse(&self, at: usize, errno: i32) -> bool {
         // Relaxed, here and in the two methods below: it says nothing about other memory.
-        self.seats[at].refused.swap(errno as u32, Ordering::Relaxed) == 0
+        self.max_subscribers[at]
+            .refused
+            .swap(errno as u32, Ordering::Relaxed)
+            == 0
     }
 
     #[inline]
     pub(super) fn refusal(&self, at: usize) -> Option<i32> {
-        match self.seats[at].refused.load(Ordering::Relaxed) {
+        match self.max_subscribers[at].refused.load(Ordering::Relaxed) {
             0 => None,
             errno => Some(errno as i32),
         }
     }
 
     pub(super) fn forget_refusal(&self, at: usize) {
-        self.seats[at].refused.store(0, Ordering::Relaxed);
+        self.max_subscribers[at].refused.store(0, Ordering::Relaxed);
     }
 }
 
@@ -394,28 +404,29 @@ pub(super) fn name(names: &Namespace, channel: &str) -> Result<Name, ChannelErro
     })
 }
 
-pub(super) fn branch_name(names: &Namespace, channel: &str, id: u64) -> Name {
-    names.name(&format!("{channel}.{id:016x}.branch"))
+pub(super) fn connection_name(names: &Namespace, channel: &str, id: u64) -> Name {
+    names.name(&format!("{channel}.{id:016x}.connection"))
 }
 
 /// Returns the size of an object in bytes. `slots` includes the extra one.
-pub(super) fn size(slots: usize, loans: usize) -> usize {
-    loan_words_offset(slots, loans) + words(loans)
+pub(super) fn size(slots: usize, max_borrowed: usize) -> usize {
+    borrowed_words_offset(slots, max_borrowed) + words(max_borrowed)
 }
 
 /// The two sides never write the same line.
-fn loan_words_offset(slots: usize, loans: usize) -> usize {
-    returns_offset(slots) + words(return_words(loans))
+fn borrowed_words_offset(slots: usize, max_borrowed: usize) -> usize {
+    returns_offset(slots) + words(return_words(max_borrowed))
 }
 
 fn returns_offset(slots: usize) -> usize {
     PAGE + slots * size_of::<Slot>()
 }
 
-/// Twice as many as loans, so that a return that is missing does not stop the channel (see
-/// `loans`).
-pub(super) fn return_words(loans: usize) -> usize {
-    2 * loans
+/// Twice as many as borrowed buffers, so that a return that is missing does not stop the channel
+/// (see
+/// `max_borrowed`).
+pub(super) fn return_words(max_borrowed: usize) -> usize {
+    2 * max_borrowed
 }
 
 /// So many words in bytes, rounded up to whole lines.
@@ -434,7 +445,7 @@ pub(super) struct Found {
 impl Found {
     /// Returns `true` if the whole object has memory, so that writing to it raises no signal.
     pub(super) fn has_all_its_memory(&self, name: &Name) -> Result<bool, OsError> {
-        let needed = size(self.facts.slots, self.facts.loans) as u64;
+        let needed = size(self.facts.slots, self.facts.max_borrowed) as u64;
         // A block has 512 bytes here, independent of the file system.
         let metadata = self
             .locks
@@ -473,15 +484,15 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
         };
     }
     // Longer than any valid one: address space is limited.
-    if foreign.len > size(MAX_SLOTS + EXTRA_SLOTS, MAX_LOANS).next_multiple_of(page_size()) {
+    if foreign.len > size(MAX_SLOTS + EXTRA_SLOTS, MAX_BORROWED).next_multiple_of(page_size()) {
         return bad(WRONG_SIZE);
     }
     let mapping = foreign.map_behind_own_page()?;
     let facts = What::of(&mapping).read(has_maker, object)?;
-    let len = if facts.kind == Kind::Meeting {
+    let len = if facts.kind == Kind::Rendezvous {
         PAGE
     } else {
-        size(facts.slots, facts.loans)
+        size(facts.slots, facts.max_borrowed)
     };
     if !facts.are_possible() || round_to_pages(len) != Some(foreign.len) {
         return bad(WRONG_SIZE);
@@ -495,40 +506,44 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     })
 }
 
-/// The mapped object of a pair or a branch, held by its end, the lender, and every message being
-/// read.
+/// The mapped object of a pair or a connection, held by its end, the account holder, and every
+/// message being read.
 pub(super) struct Shared {
     mapping: Mapping,
     slots: usize,
-    loans: usize,
-    loan_words_at: usize,
+    max_borrowed: usize,
+    borrowed_words_at: usize,
     fork: ForkGuard,
-    /// Private to this process, unlike the bell.
+    /// Private to this process, unlike the doorbell.
     had_receiver: AtomicBool,
 }
 
 impl Shared {
-    /// Faults in the whole object if the kernel can. The mapping is of a pair or a branch, begins
-    /// on a page and is as long as [`size`] says.
+    /// Faults in the whole object if the kernel can. The mapping is of a pair or a connection,
+    /// begins on a page and is as long as [`size`] says.
     pub(super) fn new(mapping: Mapping, facts: &Facts) -> Self {
-        let _ = mapping.prefault(0..size(facts.slots, facts.loans));
-        let Facts { slots, loans, .. } = *facts;
-        // A branch is created by its receiver.
-        let had_receiver = AtomicBool::new(facts.kind == Kind::Branch);
+        let _ = mapping.prefault(0..size(facts.slots, facts.max_borrowed));
+        let Facts {
+            slots,
+            max_borrowed,
+            ..
+        } = *facts;
+        // A connection is created by its receiver.
+        let had_receiver = AtomicBool::new(facts.kind == Kind::Connection);
         Self {
             mapping,
             slots,
-            loans,
-            loan_words_at: loan_words_offset(slots, loans),
+            max_borrowed,
+            borrowed_words_at: borrowed_words_offset(slots, max_borrowed),
             fork: ForkGuard::new(),
             had_receiver,
         }
     }
 
-    /// Returns the address of a bell's entry in the robust list; `None` if it is no bell of this
-    /// object.
-    pub(super) fn own_entry(&self, bell: &Bell) -> Option<NonNull<u8>> {
-        self.mapping.own_entry(bell)
+    /// Returns the address of a doorbell's entry in the robust list; `None` if it is no doorbell of
+    /// this object.
+    pub(super) fn own_entry(&self, doorbell: &Doorbell) -> Option<NonNull<u8>> {
+        self.mapping.own_entry(doorbell)
     }
 
     /// Returns `true` in the process that mapped the object, and `false` in its forked children.
@@ -547,16 +562,16 @@ impl Shared {
         self.slots - EXTRA_SLOTS
     }
 
-    pub(super) fn loans(&self) -> usize {
-        self.loans
+    pub(super) fn max_borrowed(&self) -> usize {
+        self.max_borrowed
     }
 
     /// Returns `len` values that begin at this offset.
     ///
     /// # Safety
     ///
-    /// They lie within the object, which is as long as [`size`] says, are aligned there, and consist
-    /// of atomics only.
+    /// They lie within the object, which is as long as [`size`] says, are aligned there, and
+    /// consist of atomics only.
     #[inline]
     unsafe fn part<T>(&self, offset: usize, len: usize) -> &[T] {
         // SAFETY: within the mapping, which is long enough (`new`).
@@ -574,14 +589,14 @@ impl Shared {
     #[inline]
     pub(super) fn returns(&self) -> &[sync::AtomicU64] {
         // SAFETY: the words follow the slots, and a slot is a multiple of a word.
-        unsafe { self.part(returns_offset(self.slots), return_words(self.loans)) }
+        unsafe { self.part(returns_offset(self.slots), return_words(self.max_borrowed)) }
     }
 
-    /// A word for each loan; see [`outside`](super::outside).
+    /// A word for each borrowed buffer; see [`outside`](super::outside).
     #[inline]
-    pub(super) fn loan_words(&self) -> &[AtomicU64] {
+    pub(super) fn borrowed_words(&self) -> &[AtomicU64] {
         // SAFETY: the words follow the returns and begin with a line.
-        unsafe { self.part(self.loan_words_at, self.loans) }
+        unsafe { self.part(self.borrowed_words_at, self.max_borrowed) }
     }
 
     #[inline]
@@ -594,20 +609,20 @@ impl Shared {
         &self.header().missed.0
     }
 
-    /// The bell that the sender rings.
+    /// The doorbell that the sender notifies.
     #[inline]
-    pub(super) fn to_receiver(&self) -> &Bell {
+    pub(super) fn to_receiver(&self) -> &Doorbell {
         &self.header().to_receiver.0
     }
 
-    /// The bell that the receiver rings.
+    /// The doorbell that the receiver notifies.
     #[inline]
-    pub(super) fn to_sender(&self) -> &Bell {
+    pub(super) fn to_sender(&self) -> &Doorbell {
         &self.header().to_sender.0
     }
 
-    /// For the sender: whether this process has seen the receiver, even if it left or its bell was
-    /// damaged.
+    /// For the sender: whether this process has seen the receiver, even if it left or its doorbell
+    /// was damaged.
     #[inline]
     pub(super) fn has_had_receiver(&self) -> bool {
         // Relaxed: it says nothing about other memory.
@@ -625,21 +640,21 @@ impl Shared {
 }
 
 #[derive(Clone)]
-pub(super) struct MappedBell {
+pub(super) struct MappedDoorbell {
     shared: Arc<Shared>,
-    bell: fn(&Shared) -> &Bell,
+    doorbell: fn(&Shared) -> &Doorbell,
 }
 
-impl MappedBell {
-    pub(super) fn new(shared: &Arc<Shared>, bell: fn(&Shared) -> &Bell) -> Self {
+impl MappedDoorbell {
+    pub(super) fn new(shared: &Arc<Shared>, doorbell: fn(&Shared) -> &Doorbell) -> Self {
         Self {
             shared: shared.clone(),
-            bell,
+            doorbell,
         }
     }
 
-    pub(super) fn bell(&self) -> &Bell {
-        (self.bell)(&self.shared)
+    pub(super) fn doorbell(&self) -> &Doorbell {
+        (self.doorbell)(&self.shared)
     }
 
     pub(super) fn is_ours(&self) -> bool {
@@ -647,19 +662,19 @@ impl MappedBell {
     }
 }
 
-pub(super) struct MappedMeeting(Mapping);
+pub(super) struct MappedRendezvous(Mapping);
 
-impl MappedMeeting {
+impl MappedRendezvous {
     pub(super) fn new(mapping: Mapping) -> Self {
-        assert!(mapping.len() >= size_of::<MeetingHeader>());
+        assert!(mapping.len() >= size_of::<RendezvousHeader>());
         Self(mapping)
     }
 
     #[inline]
-    pub(super) fn header(&self) -> &MeetingHeader {
+    pub(super) fn header(&self) -> &RendezvousHeader {
         // SAFETY: the mapping is page-aligned, long enough (`new`) and lives as long as `self`; all
         // processes access the header by atomics of the same width.
-        unsafe { self.0.base().cast::<MeetingHeader>().as_ref() }
+        unsafe { self.0.base().cast::<RendezvousHeader>().as_ref() }
     }
 }
 
@@ -685,7 +700,8 @@ impl MessageType {
     /// Creates a type of values of one layout. The name has from 1 to 96 bytes. `version` is any
     /// number that changes when the meaning of the bytes does.
     pub fn new(name: &'static str, version: u64, layout: Layout) -> Self {
-        // A `Layout` is at most half of the address space; no alignment above 2^31 can be allocated.
+        // A `Layout` is at most half of the address space; no alignment above 2^31 can be
+        // allocated.
         let align = u32::try_from(layout.align()).unwrap_or(u32::MAX);
         Self {
             name: Cow::Borrowed(name),

@@ -1,8 +1,9 @@
 //! The ledger: the accounts of all receivers of a channel, under one lock.
 //!
-//! Each receiver of a buffer has its own handle and number, in its own account (see `loans`). The
-//! pool asks the ledger for returned loans; the sender has the other side of each account (see
-//! `lender`).
+//! Each receiver of a buffer has its own handle and number, in its own account (see
+//! `max_borrowed`). The pool asks the ledger for returned buffers; the sender has the other side of
+//! each account (see
+//! `account holder`).
 //!
 //! # When returns are collected
 //!
@@ -11,23 +12,23 @@
 //! * By the sender, when no number is free.
 //! * By the pool, when a class has no idle chunk, and has three chunks already or the arenas cannot
 //!   grow; when it trims, reclaims or gets another ledger; and when it is asked whether a buffer is
-//!   on loan.
+//!   borrowed.
 //!
-//! Receivers mostly return the same few messages, so handles of one chunk are released together: one
-//! read-modify-write for all of them ([`Ended`]). That happens once the lock is free again, because
-//! it may wake threads that wait for memory.
+//! Receivers mostly return the same few messages, so handles of one chunk are released together:
+//! one read-modify-write for all of them ([`Ended`]). That happens once the lock is free again,
+//! because it may wake threads that wait for memory.
 //!
 //! # When an end closes or dies
 //!
 //! A closing receiver returns what it has not received, and later each received message as that is
-//! dropped. A dead receiver's loans are reclaimed, by the sender or the pool, once its lock is
-//! free: no thread of it can read any more. When the sender is dropped, the pool goes on asking
-//! this ledger. When both are dropped, the chunks are given up, but their bytes remain until the
-//! receivers drop the messages.
+//! dropped. A dead receiver's borrowed buffers are reclaimed, by the sender or the pool, once its
+//! lock is free: no thread of it can read any more. When the sender is dropped, the pool goes on
+//! asking this ledger. When both are dropped, the chunks are given up, but their bytes remain until
+//! the receivers drop the messages.
 
+use super::account_holder::AccountHolder;
+use super::borrowed::{Account, Borrowed, Known, Limit};
 use super::layout::Shared;
-use super::lender::Lender;
-use super::loans::{Account, Known, Limit, Loans};
 use super::object::Object;
 use super::outside;
 use crate::os::fork::ForkGuard;
@@ -45,7 +46,7 @@ use std::sync::Arc;
 /// How many returns of a receiver the sender reads after each message.
 pub(super) const PER_MESSAGE: usize = 4;
 
-/// The loans that are still out when this is dropped never return to the pool.
+/// The borrowed buffers that are still out when this is dropped never return to the pool.
 pub(super) struct Ledger {
     book: Mutex<Book>,
     fork: ForkGuard,
@@ -61,12 +62,12 @@ struct Book {
 #[derive(Clone)]
 pub(super) struct AccountId {
     at: usize,
-    pub(super) loans: Arc<Loans<Chunk>>,
+    pub(super) borrowed: Arc<Borrowed<Chunk>>,
 }
 
 struct Entry {
-    /// Of a pair whose sender has been dropped. Dropped before its lock is released. If loans are
-    /// out then, the object stays for the receiver.
+    /// Of a pair whose sender has been dropped. Dropped before its lock is released. If borrowed
+    /// buffers are out then, the object stays for the receiver.
     link: Option<Link>,
     account: Account<Chunk>,
     shared: Arc<Shared>,
@@ -75,7 +76,7 @@ struct Entry {
     is_closed: bool,
 }
 
-/// Handles whose loans have ended. Dropped once no lock is held.
+/// Handles whose borrowed buffers have ended. Dropped once no lock is held.
 struct Ended {
     /// The first `len` are initialised. The others never are, which would cost each message some
     /// nanoseconds.
@@ -148,7 +149,7 @@ impl Entry {
             account, shared, ..
         } = self;
         let returns = shared.returns();
-        let words = shared.loan_words();
+        let words = shared.borrowed_words();
         let mut read = 0;
         while read < most && ended.has_room() {
             let Some(found) =
@@ -181,7 +182,7 @@ impl Entry {
             let Self {
                 account, shared, ..
             } = self;
-            let words = shared.loan_words();
+            let words = shared.borrowed_words();
             let strike = |number| outside::strike(words, number);
             let Some(found) = account.take_late(shared.returns(), strike) else {
                 break;
@@ -204,7 +205,7 @@ impl Entry {
             .store(read, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Returns `true` if nothing is on loan, and never will be.
+    /// Returns `true` if nothing is borrowed, and never will be.
     fn is_over(&self) -> bool {
         self.is_closed && self.account.out() == 0
     }
@@ -220,14 +221,14 @@ fn capacity(chunk: NonNull<Chunk>) -> usize {
 /// Returns `true` if no receiver can read: it died, it closed and dropped its messages, or none has
 /// joined or can.
 fn is_read_by_none(shared: &Shared, locks: &LockFile, is_closed: bool) -> bool {
-    let bell = shared.to_sender();
+    let doorbell = shared.to_sender();
     let had_receiver = shared.has_had_receiver();
     if had_receiver && !locks.is_locked(RECEIVER_BYTE) {
-        // Garbage may have made the dead receiver's bell free.
-        bell.close();
+        // Garbage may have made the dead receiver's doorbell free.
+        doorbell.close();
     }
     // In this order: a receiver that joins now already holds the lock, or is refused.
-    (had_receiver || is_closed || bell.is_gone()) && !locks.is_locked(RECEIVER_BYTE)
+    (had_receiver || is_closed || doorbell.is_disconnected()) && !locks.is_locked(RECEIVER_BYTE)
 }
 
 /// The ledger's lock, for the returns of several receivers.
@@ -251,7 +252,7 @@ impl Collection<'_> {
 }
 
 impl Ledger {
-    /// For `receivers` at a time; more if some that have left still hold loans.
+    /// For `receivers` at a time; more if some that have left still hold borrowed buffers.
     pub(super) fn new(receivers: usize) -> Arc<Self> {
         let book = Book {
             accounts: Vec::with_capacity(receivers),
@@ -269,12 +270,12 @@ impl Ledger {
         object: &Object,
         (account, known): (Account<Chunk>, Known),
         max_bytes: usize,
-    ) -> Lender {
+    ) -> AccountHolder {
         let limit = Limit {
-            loans: object.shared().loans(),
+            max_borrowed: object.shared().max_borrowed(),
             bytes: max_bytes,
         };
-        let loans = account.loans().clone();
+        let borrowed = account.borrowed().clone();
         let shared = object.shared().clone();
         let entry = Entry {
             link: None,
@@ -293,7 +294,13 @@ impl Ledger {
         };
         book.accounts[at] = Some(entry);
         drop(book);
-        Lender::new(self.clone(), AccountId { at, loans }, shared, known, limit)
+        AccountHolder::new(
+            self.clone(),
+            AccountId { at, borrowed },
+            shared,
+            known,
+            limit,
+        )
     }
 
     /// No further account will be opened.
@@ -306,7 +313,7 @@ impl Ledger {
         let mut book = self.book.lock();
         let entry = book.accounts.get_mut(id.at)?.as_mut()?;
         // Another account may have the index by now.
-        if !Arc::ptr_eq(entry.account.loans(), &id.loans) {
+        if !Arc::ptr_eq(entry.account.borrowed(), &id.borrowed) {
             return None;
         }
         Some(change(entry))
@@ -317,12 +324,13 @@ impl Ledger {
         self.change(id, |entry| entry.is_closed = true);
     }
 
-    /// Keeps the name of a pair's object, which its sender has closed, until the loans have ended.
+    /// Keeps the name of a pair's object, which its sender has closed, until the borrowed buffers
+    /// have ended.
     pub(super) fn hold_link(&self, id: &AccountId, link: Link) {
         self.change(id, |entry| entry.link = Some(link));
     }
 
-    pub(super) fn loaned(&self, id: &AccountId) -> usize {
+    pub(super) fn borrowed(&self, id: &AccountId) -> usize {
         match self.change(id, |entry| entry.account.out()) {
             Some(out) => out as usize,
             None => 0,
@@ -336,7 +344,8 @@ impl Ledger {
         self.change(id, |entry| entry.account.hand_over(known));
     }
 
-    /// Returns `true` if a buffer of `bytes` may be sent, after a [fetch](Self::fetch) if necessary.
+    /// Returns `true` if a buffer of `bytes` may be sent, after a [fetch](Self::fetch) if
+    /// necessary.
     pub(super) fn allows(&self, id: &AccountId, bytes: usize, known: &Known, limit: Limit) -> bool {
         self.collect_account(id);
         let allows = self.change(id, |entry| {
@@ -351,14 +360,14 @@ impl Ledger {
     /// Takes back a buffer that was not sent, or was withdrawn, if it is still out.
     pub(super) fn take_back(&self, id: &AccountId, number: u32) -> Option<ShmBuf> {
         let chunk = self.change(id, |entry| {
-            let words = entry.shared.loan_words();
+            let words = entry.shared.borrowed_words();
             let strike = |number| outside::strike(words, number);
             let chunk = entry.account.take(number, strike)?;
             entry.account.freed += capacity(chunk);
             Some(chunk)
         })??;
-        // SAFETY: `Lender::put` put the handle into the cell, and `take`, under the lock, took it
-        // out once.
+        // SAFETY: `AccountHolder::put` put the handle into the cell, and `take`, under the lock,
+        // took it out once.
         Some(unsafe { ShmBuf::from_chunk(chunk) })
     }
 
@@ -371,7 +380,7 @@ impl Ledger {
         })
     }
 
-    /// Collects the returns of one receiver. Returns how many loans have ended.
+    /// Collects the returns of one receiver. Returns how many borrowed buffers have ended.
     fn collect_account(&self, id: &AccountId) -> usize {
         let mut count = 0;
         loop {
@@ -390,7 +399,8 @@ impl Ledger {
         }
     }
 
-    /// Reclaims the loans of one receiver, if it cannot read any more. Returns their number.
+    /// Reclaims the borrowed buffers of one receiver, if it cannot read any more. Returns their
+    /// number.
     fn reclaim_account(&self, id: &AccountId) -> usize {
         let found = self.change(id, |entry| {
             if entry.account.out() == 0 {
@@ -412,7 +422,7 @@ impl Ledger {
                 let Entry {
                     account, shared, ..
                 } = entry;
-                let words = shared.loan_words();
+                let words = shared.borrowed_words();
                 let mut freed = 0;
                 for chunk in account.take_all(|number| outside::strike(words, number)) {
                     freed += capacity(chunk);
@@ -436,8 +446,8 @@ impl Ledger {
         for (at, entry) in book.accounts.iter().enumerate().skip(from) {
             match entry {
                 Some(entry) if is_wanted(entry) => {
-                    let loans = entry.account.loans().clone();
-                    return Some(AccountId { at, loans });
+                    let borrowed = entry.account.borrowed().clone();
+                    return Some(AccountId { at, borrowed });
                 }
                 _ => {}
             }
@@ -458,7 +468,8 @@ impl Ledger {
         }
     }
 
-    /// Ends the accounts of receivers that were disconnected, as far as their loans have ended.
+    /// Ends the accounts of receivers that were disconnected, as far as their borrowed buffers have
+    /// ended.
     pub(super) fn settle_closed(&self) {
         self.for_each_account(
             |entry| entry.is_closed,
@@ -469,7 +480,8 @@ impl Ledger {
         );
     }
 
-    /// Collects the returns of one receiver, and reclaims its loans if it cannot read any more.
+    /// Collects the returns of one receiver, and reclaims its borrowed buffers if it cannot read
+    /// any more.
     pub(super) fn settle(&self, id: &AccountId) {
         self.collect_account(id);
         self.reclaim_account(id);
@@ -479,8 +491,9 @@ impl Ledger {
         let mut over = None;
         let mut book = self.book.lock();
         if let Some(place) = book.accounts.get_mut(id.at) {
-            let is_it =
-                |entry: &Entry| Arc::ptr_eq(entry.account.loans(), &id.loans) && entry.is_over();
+            let is_it = |entry: &Entry| {
+                Arc::ptr_eq(entry.account.borrowed(), &id.borrowed) && entry.is_over()
+            };
             if place.as_ref().is_some_and(is_it) {
                 over = place.take();
             }
@@ -513,7 +526,7 @@ impl Lends for Ledger {
         }
     }
 
-    fn each_loaned(&self, tell: &mut dyn FnMut(&Chunk)) {
+    fn each_borrowed(&self, tell: &mut dyn FnMut(&Chunk)) {
         let book = self.book.lock();
         for entry in book.accounts.iter().flatten() {
             for chunk in entry.account.all() {
@@ -553,7 +566,7 @@ impl Drop for Ledger {
         let accounts = std::mem::take(&mut self.book.lock().accounts);
         for mut entry in accounts.into_iter().flatten() {
             let mut left = 0;
-            // The notes stay: observers still see these loans.
+            // The notes stay: observers still see these borrowed buffers.
             for chunk in entry.account.take_all(|_| ()) {
                 // SAFETY: as in `take_back`.
                 unsafe { ShmBuf::from_chunk(chunk) }.give_up_to_reader();

@@ -9,24 +9,25 @@
 //!
 //! # Missed messages
 //!
-//! A publisher counts privately what each receiver misses, and stores each change in the branch
-//! (Relaxed: the counts say nothing about other memory). Killed in between, it leaves a count that is
-//! one too low.
+//! A publisher counts privately what each receiver misses, and stores each change in the connection
+//! (Relaxed: the counts say nothing about other memory). Killed in between, it leaves a count that
+//! is one too low.
 //!
-//! One more word tells the receiver that its own loans are the reason. It has twice the number of
-//! messages for which the publisher found no loan, plus 1 if no buffer was sent since:
+//! One more word tells the receiver that its own borrowed buffers are the reason. It has twice the
+//! number of messages for which the publisher could lend no buffer, plus 1 if no buffer was sent
+//! since:
 //!
 //! | step | publisher | step | receiver |
 //! |---|---|---|---|
-//! | L1 | store the word, odd | S1, S2 | see `bell` |
-//! | W2 to W5 | ring, as for a message | S3 | if the word has changed and is odd, and it holds a loan, [`TooManyLoans`] |
+//! | L1 | store the word, odd | S1, S2 | see `doorbell` |
+//! | W2 to W5 | ring, as for a message | S3 | if the word has changed and is odd, and it holds a borrowed buffer, [`TooManyBorrowed`] |
 //! | L2 | with the next buffer that is sent: store it, even | | |
 //!
-//! L1 is W1 of `bell`, so a receiver that sleeps is woken; by the publisher's death, if it is
+//! L1 is W1 of `doorbell`, so a receiver that sleeps is woken; by the publisher's death, if it is
 //! killed between L1 and W5. Garbage in these words makes the receiver report untrue reasons or
 //! counts.
 //!
-//! [`TooManyLoans`]: super::RecvError::TooManyLoans
+//! [`TooManyBorrowed`]: super::RecvError::TooManyBorrowed
 
 #![forbid(unsafe_code)]
 
@@ -85,7 +86,7 @@ pub(super) fn ordinal(ticket: u64, words: &Words) -> u32 {
     (ticket as u32).wrapping_add((words[0] >> LEFT_OUT) as u32)
 }
 
-pub(super) fn loan(words: &Words) -> Option<u32> {
+pub(super) fn borrowed_number(words: &Words) -> Option<u32> {
     if words[0] & 0xff != BUFFER {
         return None;
     }
@@ -114,8 +115,8 @@ pub(super) enum Carried {
     Buffer(SentBuffer),
 }
 
-/// A step of the check. The factor is SplitMix64's increment, an odd number close to 2^64 divided by
-/// the golden ratio.
+/// A step of the check. The factor is SplitMix64's increment, an odd number close to 2^64 divided
+/// by the golden ratio.
 #[inline]
 fn mix(hash: u64, word: u64) -> u64 {
     (hash ^ word)
@@ -155,7 +156,7 @@ impl Located {
     }
 }
 
-/// The message that carries a buffer under the number of its loan.
+/// The message that carries a buffer under this number.
 #[inline]
 pub(super) fn of_buffer(ticket: u64, number: u32, located: &Located, skipped: u32) -> Words {
     let head = BUFFER | u64::from(number) << 8 | u64::from(skipped) << LEFT_OUT;
@@ -234,8 +235,8 @@ pub(super) fn read(ticket: u64, words: &Words, missed: u32) -> Result<Carried, R
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {
-    /// Sent to it, and withdrawn: to make room for newer ones ([`OnFull::DropOldest`]), or as it was
-    /// disconnected.
+    /// Sent to it, and withdrawn: to make room for newer ones ([`OnFull::DropOldest`]), or as it
+    /// was disconnected.
     ///
     /// [`OnFull::DropOldest`]: super::OnFull::DropOldest
     pub withdrawn: u64,
@@ -244,7 +245,7 @@ pub struct Missed {
     /// [`OnFull::DropNewest`]: super::OnFull::DropNewest
     pub full: u64,
     /// Skipped because it held as many buffers, or bytes, as it may.
-    pub too_many_loans: u64,
+    pub too_many_borrowed: u64,
     /// Skipped because it had made no room within
     /// [`block_limit`](super::PublisherBuilder::block_limit) ([`OnFull::Block`]).
     ///
@@ -260,11 +261,11 @@ impl Missed {
         let Self {
             withdrawn,
             full,
-            too_many_loans,
+            too_many_borrowed,
             stalled,
             not_connected,
         } = *self;
-        [withdrawn, full, too_many_loans, stalled, not_connected]
+        [withdrawn, full, too_many_borrowed, stalled, not_connected]
             .into_iter()
             .fold(0, u64::saturating_add)
     }
@@ -284,7 +285,7 @@ pub struct Sent {
     /// ([`OnFull::DropNewest`](super::OnFull::DropNewest)).
     pub full: usize,
     /// Receivers skipped because they held as many buffers, or bytes, as they may.
-    pub too_many_loans: usize,
+    pub too_many_borrowed: usize,
     /// Receivers skipped, or [disconnected](super::OnStall::Disconnect), because they had made no
     /// room within [`block_limit`](super::PublisherBuilder::block_limit).
     pub stalled: usize,
@@ -293,14 +294,14 @@ pub struct Sent {
 impl Sent {
     /// Returns the number of connected receivers to which the message was not sent.
     pub fn skipped(&self) -> usize {
-        self.full + self.too_many_loans + self.stalled
+        self.full + self.too_many_borrowed + self.stalled
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     Full,
-    TooManyLoans,
+    TooManyBorrowed,
     Stalled,
 }
 
@@ -309,7 +310,7 @@ impl Sent {
     pub(super) fn count(&mut self, reason: Reason) {
         *match reason {
             Reason::Full => &mut self.full,
-            Reason::TooManyLoans => &mut self.too_many_loans,
+            Reason::TooManyBorrowed => &mut self.too_many_borrowed,
             Reason::Stalled => &mut self.stalled,
         } += 1;
     }
@@ -319,7 +320,7 @@ impl Missed {
     pub(super) fn count(&mut self, reason: Reason) {
         *match reason {
             Reason::Full => &mut self.full,
-            Reason::TooManyLoans => &mut self.too_many_loans,
+            Reason::TooManyBorrowed => &mut self.too_many_borrowed,
             Reason::Stalled => &mut self.stalled,
         } += 1;
     }
@@ -330,7 +331,7 @@ impl Missed {
 pub(super) struct MissedWords {
     withdrawn: AtomicU64,
     full: AtomicU64,
-    too_many_loans: AtomicU64,
+    too_many_borrowed: AtomicU64,
     stalled: AtomicU64,
     not_connected: AtomicU64,
     limit: LimitWord,
@@ -338,20 +339,21 @@ pub(super) struct MissedWords {
 
 #[cfg(all(test, not(loom)))]
 pub(crate) const OFFSETS: &[(&str, usize)] =
-    offsets!(MissedWords: withdrawn full too_many_loans stalled not_connected limit);
+    offsets!(MissedWords: withdrawn full too_many_borrowed stalled not_connected limit);
 
 impl MissedWords {
     pub(super) fn store(&self, missed: &Missed) {
         let Missed {
             withdrawn,
             full,
-            too_many_loans,
+            too_many_borrowed,
             stalled,
             not_connected,
         } = *missed;
         self.withdrawn.store(withdrawn, Ordering::Relaxed);
         self.full.store(full, Ordering::Relaxed);
-        self.too_many_loans.store(too_many_loans, Ordering::Relaxed);
+        self.too_many_borrowed
+            .store(too_many_borrowed, Ordering::Relaxed);
         self.stalled.store(stalled, Ordering::Relaxed);
         self.not_connected.store(not_connected, Ordering::Relaxed);
     }
@@ -360,7 +362,7 @@ impl MissedWords {
         Missed {
             withdrawn: self.withdrawn.load(Ordering::Relaxed),
             full: self.full.load(Ordering::Relaxed),
-            too_many_loans: self.too_many_loans.load(Ordering::Relaxed),
+            too_many_borrowed: self.too_many_borrowed.load(Ordering::Relaxed),
             stalled: self.stalled.load(Ordering::Relaxed),
             not_connected: self.not_connected.load(Ordering::Relaxed),
         }
@@ -372,7 +374,7 @@ impl MissedWords {
     }
 }
 
-/// The word that says whether the receiver's own loans are the reason.
+/// The word that says whether the receiver's own borrowed buffers are the reason.
 #[repr(transparent)]
 pub(super) struct LimitWord(sync::AtomicU64);
 
@@ -383,9 +385,9 @@ impl Default for LimitWord {
 }
 
 impl LimitWord {
-    /// L1: the publisher found no loan, for the `count`th time. The caller then rings.
+    /// L1: the publisher could lend no buffer, for the `count`th time. The caller then notifies.
     pub(super) fn reach(&self, count: u64) {
-        // Relaxed: the fences W2 and S2 order it with the bell.
+        // Relaxed: the fences W2 and S2 order it with the doorbell.
         self.0.store(count << 1 | 1, Ordering::Relaxed);
     }
 

@@ -6,12 +6,12 @@
 //! | one to many | a [`Publisher`] | up to 64 [`Receiver`]s, which may join, leave, die and rejoin at any time |
 //!
 //! A message is one cache line: the descriptor of a buffer, or up to [`MAX_INLINE`] bytes. A
-//! [`Sender`] loses, duplicates or reorders nothing. With a [`Publisher`], a slow receiver loses what
-//! its [rule](OnFull) says, and the loss is [counted](Message::missed). A side that waits
-//! [spins](self#spinning) for a while if that pays, and then sleeps until the other side wakes it, or
-//! an [`Interrupter`].
+//! [`Sender`] loses, duplicates or reorders nothing. With a [`Publisher`], a slow receiver loses
+//! what its [rule](OnFull) says, and the loss is [counted](Message::missed). A side that waits
+//! [spins](self#spinning) for a while if that pays, and then sleeps until the other side wakes it,
+//! or an [`Interrupter`].
 //!
-//! A sent buffer is *on loan*: the receiver reads it in place, for any length of time, in any
+//! A sent buffer is *borrowed*: the receiver reads it in place, for any length of time, in any
 //! thread and in any order. The memory returns to the pool when the receiver, or the last of
 //! several, drops the message. A buffer may be sent several times and through several channels.
 //!
@@ -51,7 +51,7 @@
 //! | [`OnFull::DropOldest`], the default | no side | the oldest message that it has not received | [`Sent::withdrawn`] | [`Message::missed`] |
 //! | [`OnFull::DropNewest`] | no side | the new message, for this receiver | [`Sent::full`] | [`Message::missed`] |
 //! | [`OnFull::Block`] | the publisher, and so the other receivers, for [`block_limit`](PublisherBuilder::block_limit), once | nothing within the limit; then the new message, for this receiver, or [the receiver](OnStall::Disconnect) | [`Sent::stalled`] | [`Message::missed`], or [`RecvError::Evicted`] |
-//! | any, and it holds its [`loans`](PublisherBuilder::loans) or [bytes](PublisherBuilder::max_bytes_per_receiver) | with [`OnFull::Block`] as above | with [`OnFull::DropOldest`] the buffers that it has not received, then the new one; with [`OnFull::DropNewest`] the new one | [`Sent::too_many_loans`] | [`RecvError::TooManyLoans`] at once, and [`Message::missed`] |
+//! | any, and it holds its [`max_borrowed`](PublisherBuilder::max_borrowed) or [bytes](PublisherBuilder::max_bytes_per_receiver) | with [`OnFull::Block`] as above | with [`OnFull::DropOldest`] the buffers that it has not received, then the new one; with [`OnFull::DropNewest`] the new one | [`Sent::too_many_borrowed`] | [`RecvError::TooManyBorrowed`] at once, and [`Message::missed`] |
 //! | none: a [`Sender`] | the sender | nothing | | |
 //! | iceoryx2 0.10, `enable_safe_overflow`, its default | no side | the oldest message | how many received it | nothing |
 //! | zenoh 1.10, `CongestionControl::Drop`, its default | the publisher, 1 ms | the new message | nothing | nothing |
@@ -64,8 +64,8 @@
 //! # How many buffers it takes
 //!
 //! [`PublisherBuilder::buffers`] and [`SenderBuilder::buffers`] return with how many buffers an end
-//! never waits for memory, for [`Provider::reserve`](crate::Provider::reserve); the former also sets
-//! each receiver's share.
+//! never waits for memory, for [`Provider::reserve`](crate::Provider::reserve); the former also
+//! sets each receiver's share.
 //!
 //! # When a side closes
 //!
@@ -90,14 +90,14 @@
 //! a second. A receiver first gets the messages sent before.
 //!
 //! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel; a
-//! [`Subscriber`] opens it. A [`Publisher`] goes on: a receiver's seat is free again once its
-//! process is dead, or the receiver and the last message that it received are dropped.
+//! [`Subscriber`] opens it. A [`Publisher`] goes on: a receiver's registration is free again once
+//! its process is dead, or the receiver and the last message that it received are dropped.
 //!
 //! | killed | held | remains until |
 //! |---|---|---|
 //! | a receiver | messages, received or not | the owner's pool needs memory and no thread of the dead process can read |
-//! | a receiver of a publisher | its object (`.branch`) | the next receiver takes its seat, the publisher is dropped, or a sweep |
-//! | a sender or publisher | its object (`.channel`) | the next one of its name (a pair's that is still read is renamed, `.branch`), the end of its last receiver, or a sweep |
+//! | a receiver of a publisher | its object (`.connection`) | the next receiver takes its registration, the publisher is dropped, or a sweep |
+//! | a sender or publisher | its object (`.channel`) | the next one of its name (a pair's that is still read is renamed, `.connection`), the end of its last receiver, or a sweep |
 //! | the provider's process | its segments and its control object | the last receiver is dropped along with all that it received, or a sweep finds that all were killed |
 //!
 //! Dropping the last receiver or message removes what the dead sender left. If the kernel has not
@@ -117,9 +117,9 @@
 //! * A wait that slept shows whether a spin would have paid. So the first of several quick messages
 //!   after a pause costs a wake-up, and the others do not.
 //!
-//! [`ReceiverBuilder::spin`], [`SenderBuilder::spin`] and [`PublisherBuilder::spin`] set a fixed time
-//! instead: none to save CPU time, [`Duration::MAX`](std::time::Duration::MAX) on a CPU that has
-//! nothing else to do.
+//! [`ReceiverBuilder::spin`], [`SenderBuilder::spin`] and [`PublisherBuilder::spin`] set a fixed
+//! time instead: none to save CPU time, [`Duration::MAX`](std::time::Duration::MAX) on a CPU that
+//! has nothing else to do.
 //!
 //! # Restarts
 //!
@@ -152,16 +152,17 @@
 //! with [`wait_any`], an event loop with a [`WakeFd`](crate::WakeFd) for each end
 //! ([`Receiver::poll_recv`], [`Sender::poll_ready`], [`Publisher::poll_ready`]).
 //!
-//! A [helper thread](crate::docs::limits) sleeps for the awaited ends of the process. A task does not
-//! spin. Alternating between awaiting an end and waiting for it in a thread costs system calls.
+//! A [helper thread](crate::docs::limits) sleeps for the awaited ends of the process. A task does
+//! not spin. Alternating between awaiting an end and waiting for it in a thread costs system calls.
 
+mod account_holder;
 #[cfg(all(test, loom))]
 #[path = "../models/awaiting.rs"]
 mod awaiting_models;
 mod backlog;
-mod bell;
-mod borrower;
-mod branch;
+mod borrowed;
+mod connection;
+mod doorbell;
 mod error;
 #[cfg(all(test, loom))]
 #[path = "../models/fan_out.rs"]
@@ -169,19 +170,18 @@ mod fan_out_models;
 mod interrupt;
 mod layout;
 mod ledger;
-mod lender;
-mod loans;
 mod message;
 #[cfg(all(test, loom))]
-#[path = "../models/loans.rs"]
+#[path = "../models/borrowed.rs"]
 mod models;
 mod object;
 pub(crate) mod outside;
+mod parker;
 mod publisher;
 mod receiver;
+mod return_queue;
 mod ring;
 mod sender;
-mod sleeper;
 mod spin;
 mod subscriber;
 #[cfg(feature = "zerocopy")]

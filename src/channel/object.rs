@@ -1,57 +1,58 @@
 //! The two ends of a channel's objects: creating, joining and leaving them.
 //!
-//! A pair's sender creates the object, and its receiver joins; a branch's receiver creates it, and
-//! the publisher opens it. A dead sender's object is removed only under its lock, and a sender removes
-//! its own name before it releases the lock.
+//! A pair's sender creates the object, and its receiver joins; a connection's receiver creates it,
+//! and the publisher opens it. A dead sender's object is removed only under its lock, and a sender
+//! removes its own name before it releases the lock.
 //!
-//! # A publisher's seats
+//! # A publisher's registrations
 //!
-//! A publisher's object has a *seat* for each possible receiver, which locks its byte. A seat is
-//! free, announced (R3), connected (P4), or read: a closed receiver keeps it, and the publisher its
-//! loans, a descriptor and two mappings, until its last message is dropped.
+//! A publisher's object has a *registration* for each possible receiver, which locks its byte. A
+//! registration is free, announced (R3), connected (P4), or read: a closed receiver keeps it, and
+//! the publisher its borrowed buffers, a descriptor and two mappings, until its last message is
+//! dropped.
 //!
 //! # A receiver joins
 //!
 //! | step | receiver | what is left if it dies here |
 //! |---|---|---|
-//! | R1 | lock the byte of a free seat; remove the branch last announced there, if its receiver was killed | nothing |
-//! | R2 | create the branch: its locks, its bell, an empty ring | a branch without locks: for a sweep |
-//! | R3 | write the branch's id at the seat: Release | the same; the publisher opens it once, and finds it dead |
+//! | R1 | lock the byte of a free registration; remove the connection last announced there, if its receiver was killed | nothing |
+//! | R2 | create the connection: its locks, its doorbell, an empty ring | a connection without locks: for a sweep |
+//! | R3 | write the connection's id at the registration: Release | the same; the publisher opens it once, and finds it dead |
 //! | R4 | increment the count: SeqCst; full fence; wake | the same |
 //! | R5 | if the channel is closed or the publisher's lock is free, undo it all, unless a message was sent to this receiver | the same |
 //!
 //! | step | publisher, before it sends or when asked for its receivers | what its receiver learns if the publisher dies here |
 //! |---|---|---|
 //! | P1 | check whether the count has changed: one load in each call | `Disconnected`, by a check, within a second |
-//! | P2 | read the ids of all seats: Acquire, partner of R3 | the same |
-//! | P3 | open each branch not seen before | the same |
-//! | P3' | or, if the system refuses, write the error number to the seat; if descriptors or memory were short, note how many messages were sent, and try again after 1, 2, 4 … ms, at most a second | [`NotConnected`](super::RecvError::NotConnected), within a second; then the same |
-//! | P4 | hold the branch's bell, once: the receiver is connected | `Disconnected`, at once: the kernel rings |
+//! | P2 | read the ids of all registrations: Acquire, partner of R3 | the same |
+//! | P3 | open each connection not seen before | the same |
+//! | P3' | or, if the system refuses, write the error number to the registration; if descriptors or memory were short, note how many messages were sent, and try again after 1, 2, 4 … ms, at most a second | [`NotConnected`](super::RecvError::NotConnected), within a second; then the same |
+//! | P4 | hold the connection's doorbell, once: the receiver is connected | `Disconnected`, at once: the kernel notifies |
 //! | P5 | send it the history, and ring | the same, after what was sent |
 //!
-//! P4 and P5 are W1 to W5 of `bell` for the first message. Before P4 the receiver checks the
+//! P4 and P5 are W1 to W5 of `doorbell` for the first message. Before P4 the receiver checks the
 //! publisher's lock before it sleeps, then once a second. A `send` that begins after `open` has
-//! returned finds the count changed and, if all seats seem taken at P3, drops the branches of
-//! receivers that have left. So the receiver gets that message.
+//! returned finds the count changed and, if all registrations seem taken at P3, drops the
+//! connections of receivers that have left. So the receiver gets that message.
 //!
 //! # The publisher closes
 //!
 //! | step | publisher | an unconnected receiver, if the publisher dies here |
 //! |---|---|---|
 //! | C1 | store that it is closed; full fence | `Disconnected`, by a check, within a second |
-//! | C2 | close each connected branch: its bell says that the publisher has left | the same |
-//! | C3 | open each announced branch not seen before, and close it too | the same; at once if its branch was closed |
-//! | C4 | remove the branches of receivers that died, at any step of joining | |
+//! | C2 | close each connected connection: its doorbell says that the publisher has left | the same |
+//! | C3 | open each announced connection not seen before, and close it too | the same; at once if its connection was closed |
+//! | C4 | remove the connections of receivers that died, at any step of joining | |
 //! | C5 | release the lock | |
 //!
 //! One of the fences of R4 and C1 comes first, so either R5 finds the channel closed, or C3 finds
-//! the receiver's id. If C3 cannot open a branch, its receiver finds the lock free.
+//! the receiver's id. If C3 cannot open a connection, its receiver finds the lock free.
 
-use super::bell::Bell;
+use super::doorbell::Doorbell;
 use super::error::ChannelError;
 use super::layout::{
-    not_a_channel, size, Facts, Found, Kind, MappedMeeting, MeetingHeader, MessageType, Shared,
-    TypeWords, MAX_SEATS,
+    not_a_channel, size, Facts, Found, Kind, MappedRendezvous, MessageType, RendezvousHeader,
+    Shared, TypeWords, MAX_SUBSCRIBERS,
 };
 use super::ring::OnFull;
 use crate::os::fork::ForkGuard;
@@ -60,7 +61,7 @@ use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Name};
 use crate::os::posix::{effective_uid, has_heap, round_to_pages, PAGE};
 use crate::os::process::Seen;
-use crate::os::robust_list::{Failed, Listed, Places, MAX_BELLS};
+use crate::os::robust_list::{Failed, Listed, Places, MAX_DOORBELLS};
 use crate::os::segment::{set_mode, Locked};
 use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::{name_while_read, ProviderId};
@@ -77,13 +78,13 @@ const TRIES: usize = 16;
 /// Enough heap for two names, in bytes.
 const HEAP: usize = 4 << 10;
 
-/// One side's end of a pair or a branch. On drop it releases the bell and, if it is the creator's,
-/// the name.
+/// One side's end of a pair or a connection. On drop it releases the doorbell and, if it is the
+/// creator's, the name.
 pub(super) struct Object {
     /// Dropped before the mapping, which its entry precedes.
     listed: Option<Listed>,
     shared: Arc<Shared>,
-    seat: Option<Seat>,
+    registration: Option<Registration>,
     /// The creator's, removed before its lock is released.
     link: Option<Link>,
     locks: Arc<LockFile>,
@@ -162,7 +163,7 @@ fn report(locks: &LockFile, mode: u32) {
 
 fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
     match error.raw_os_error() {
-        Some(libc::ENOSPC) => ChannelError::TooManyEnds { max: MAX_BELLS },
+        Some(libc::ENOSPC) => ChannelError::TooManyEnds { max: MAX_DOORBELLS },
         _ => name.error(call, 0, error).into(),
     }
 }
@@ -181,19 +182,19 @@ impl Object {
         Ok(this)
     }
 
-    /// Creates a branch for the receiver on this seat (R2); `group` if the publisher's user is
-    /// another.
-    pub(super) fn create_branch(
+    /// Creates a connection for the receiver on this registration (R2); `group` if the publisher's
+    /// user is another.
+    pub(super) fn create_connection(
         name: &Name,
         facts: &Facts,
-        seat: Seat,
+        registration: Registration,
         mode: u32,
         group: Option<u32>,
     ) -> Result<Self, ChannelError> {
         // At first for this user only: until `fchown`, the group is this process's.
-        let this = Self::make(name, facts, 0o600, None, Some(seat))?;
-        // A member of the group may do this. If it fails, the mode must admit the publisher as one of
-        // all users, and the group gets no more than these.
+        let this = Self::make(name, facts, 0o600, None, Some(registration))?;
+        // A member of the group may do this. If it fails, the mode must admit the publisher as one
+        // of all users, and the group gets no more than these.
         let is_changed = match group {
             Some(group) => fchown(this.locks.file(), None, Some(group)).is_ok(),
             None => true,
@@ -204,7 +205,7 @@ impl Object {
             mode & !0o070 | (mode & 0o007) << 3
         };
         set_mode(this.locks.file(), mode).map_err(|error| name.error("fchmod", 0, error))?;
-        // The lock comes first: the holder of the bell always holds it too.
+        // The lock comes first: the holder of the doorbell always holds it too.
         if !this
             .locks
             .try_lock(RECEIVER_BYTE)
@@ -229,10 +230,14 @@ impl Object {
         facts: &Facts,
         mode: u32,
         message_type: Option<&MessageType>,
-        seat: Option<Seat>,
+        registration: Option<Registration>,
     ) -> Result<Self, ChannelError> {
-        let (mapping, link, locks) =
-            make(name, size(facts.slots, facts.loans), mode, message_type)?;
+        let (mapping, link, locks) = make(
+            name,
+            size(facts.slots, facts.max_borrowed),
+            mode,
+            message_type,
+        )?;
         let shared = Arc::new(Shared::new(mapping, facts));
         shared.header().what.0.describe(facts);
         for (at, slot) in shared.slots().iter().enumerate() {
@@ -241,36 +246,36 @@ impl Object {
         Ok(Self {
             listed: None,
             shared,
-            seat,
+            registration,
             link: Some(link),
             locks: Arc::new(locks),
         })
     }
 
-    /// Holds a bell for this end until it is dropped or the process dies; `listed` stays `None` if
-    /// the bell has, or had, a holder. `has_place` is as in [`Listed::new`].
+    /// Holds a doorbell for this end until it is dropped or the process dies; `listed` stays `None`
+    /// if the doorbell has, or had, a holder. `has_place` is as in [`Listed::new`].
     fn hold(
         mut self,
         name: &Name,
         has_place: bool,
-        bell: fn(&Shared) -> &Bell,
+        doorbell: fn(&Shared) -> &Doorbell,
     ) -> Result<Self, ChannelError> {
-        let bell = bell(&self.shared);
+        let doorbell = doorbell(&self.shared);
         // `make` and `layout::open` have mapped the object behind a page of this process's own.
-        let Some(entry) = self.shared.own_entry(bell) else {
+        let Some(entry) = self.shared.own_entry(doorbell) else {
             let error = io::Error::from_raw_os_error(libc::EINVAL);
             return Err(name.error("mmap", 0, error).into());
         };
-        // SAFETY: the entry lies in the page before the mapping and serves this bell alone, which
-        // each end holds once only; it stays until `listed` is dropped, before the mapping.
-        let listed = unsafe { Listed::new(entry, has_place, |holder| bell.hold(holder)) };
+        // SAFETY: the entry lies in the page before the mapping and serves this doorbell alone,
+        // which each end holds once only; it stays until `listed` is dropped, before the mapping.
+        let listed = unsafe { Listed::new(entry, has_place, |holder| doorbell.hold(holder)) };
         self.listed = listed.map_err(|failed| not_listed(failed, name))?;
         Ok(self)
     }
 
-    /// Connects the receiver of a branch (P4). Returns `None` if it was connected before.
-    pub(super) fn meet(self, name: &Name) -> Result<Option<Self>, ChannelError> {
-        // The seat keeps alive the publisher's object, which has reserved a place.
+    /// Connects the receiver of a connection (P4). Returns `None` if it was connected before.
+    pub(super) fn connect(self, name: &Name) -> Result<Option<Self>, ChannelError> {
+        // The registration keeps alive the publisher's object, which has reserved a place.
         let this = self.hold(name, true, Shared::to_receiver)?;
         if this.listed.is_none() {
             return Ok(None);
@@ -278,23 +283,24 @@ impl Object {
         Ok(Some(this))
     }
 
-    /// For the receiver: the sender is a publisher, which may withdraw messages: by the receiver's rule,
-    /// or to disconnect it.
+    /// For the receiver: the sender is a publisher, which may withdraw messages: by the receiver's
+    /// rule, or to disconnect it.
     #[inline]
     pub(super) fn is_of_publisher(&self) -> bool {
-        self.seat.is_some()
+        self.registration.is_some()
     }
 
-    /// Returns `true` if the sender holds, or held, the bell of this receiver; always for a pair.
+    /// Returns `true` if the sender holds, or held, the doorbell of this receiver; always for a
+    /// pair.
     #[inline]
-    pub(super) fn is_met(&self) -> bool {
-        self.seat.is_none() || self.shared.to_receiver().was_held()
+    pub(super) fn is_connected(&self) -> bool {
+        self.registration.is_none() || self.shared.to_receiver().was_held()
     }
 
     #[inline]
     pub(super) fn refusal(&self) -> Option<i32> {
-        let refusal = self.seat.as_ref()?.refusal()?;
-        if self.is_met() {
+        let refusal = self.registration.as_ref()?.refusal()?;
+        if self.is_connected() {
             return None;
         }
         Some(refusal)
@@ -302,7 +308,7 @@ impl Object {
 
     pub(super) fn take_refusal(&self) -> Option<i32> {
         let refusal = self.refusal()?;
-        self.seat.as_ref()?.forget_refusal();
+        self.registration.as_ref()?.forget_refusal();
         Some(refusal)
     }
 
@@ -310,22 +316,22 @@ impl Object {
     /// connected.
     #[inline]
     pub(super) fn look_for_publisher(&self) {
-        if !self.is_met() && !self.has_sender() {
+        if !self.is_connected() && !self.has_sender() {
             self.shared.to_receiver().leave();
         }
     }
 
-    pub(super) fn seat(&self) -> Option<&Seat> {
-        self.seat.as_ref()
+    pub(super) fn registration(&self) -> Option<&Registration> {
+        self.registration.as_ref()
     }
 
-    /// Returns an end that has yet to [join](Self::join) or to [meet](Self::meet) a receiver.
-    pub(super) fn found(found: Found, seat: Option<Seat>) -> Self {
+    /// Returns an end that has yet to [join](Self::join) or to [connect](Self::connect) to a receiver.
+    pub(super) fn found(found: Found, registration: Option<Registration>) -> Self {
         let shared = Arc::new(Shared::new(found.mapping, &found.facts));
         Self {
             listed: None,
             shared,
-            seat,
+            registration,
             link: None,
             locks: Arc::new(found.locks),
         }
@@ -346,7 +352,7 @@ impl Object {
         let taken = || ChannelError::HasReceiver {
             object: name.path(),
         };
-        // The lock comes first, as in `create_branch`.
+        // The lock comes first, as in `create_connection`.
         match self.locks.try_lock(RECEIVER_BYTE) {
             Ok(true) => {}
             Ok(false) => return Err(taken()),
@@ -354,11 +360,11 @@ impl Object {
         }
         let this = self.hold(name, false, Shared::to_sender)?;
         if this.listed.is_none() {
-            // The sender may have closed the bell in between.
+            // The sender may have closed the doorbell in between.
             let is_closed = this.shared.header().what.0.is_closed();
             return Err(if is_closed { gone() } else { taken() });
         }
-        this.shared.to_sender().ring();
+        this.shared.to_sender().notify();
         Ok(this)
     }
 
@@ -372,11 +378,11 @@ impl Object {
     }
 
     #[inline]
-    pub(super) fn is_sender_gone(&self) -> bool {
-        self.shared.to_receiver().is_gone()
+    pub(super) fn is_sender_disconnected(&self) -> bool {
+        self.shared.to_receiver().is_disconnected()
     }
 
-    /// For the receiver whose sender [is gone](Self::is_sender_gone).
+    /// For the receiver whose sender [is gone](Self::is_sender_disconnected).
     pub(super) fn is_evicted(&self) -> bool {
         self.shared.header().what.0.is_evicted()
     }
@@ -391,10 +397,10 @@ impl Object {
 
     /// For the receiver: the sender is alive and not dropped.
     pub(super) fn has_sender(&self) -> bool {
-        // The state records a drop: any loan keeps the sender's lock.
-        match &self.seat {
+        // The state records a drop: any borrowed buffer keeps the sender's lock.
+        match &self.registration {
             None => !self.shared.header().what.0.is_closed() && self.locks.is_locked(OWNER_BYTE),
-            Some(seat) => seat.has_publisher(),
+            Some(registration) => registration.has_publisher(),
         }
     }
 
@@ -420,8 +426,9 @@ impl Object {
     }
 
     /// For the sender of a pair that it has closed and that is still read: renames the object, so
-    /// that a successor can use its name, and returns the link, to be kept as long as the loans. If
-    /// a rename is impossible now, the object keeps its name until the loans have ended.
+    /// that a successor can use its name, and returns the link, to be kept as long as the borrowed
+    /// buffers. If a rename is impossible now, the object keeps its name until the borrowed buffers
+    /// have ended.
     pub(super) fn leave_to_receiver(&mut self) -> Option<Link> {
         let mut link = self.link.take()?;
         if has_heap(HEAP) {
@@ -447,29 +454,29 @@ impl Object {
 }
 
 impl Facts {
-    pub(super) fn of_pair(provider: ProviderId, slots: usize, loans: usize) -> Self {
+    pub(super) fn of_pair(provider: ProviderId, slots: usize, max_borrowed: usize) -> Self {
         Self {
             kind: Kind::Pair,
             provider,
             slots,
-            loans,
-            seats: 1,
+            max_borrowed,
+            max_subscribers: 1,
             on_full: OnFull::Block,
             allow_blocking: true,
         }
     }
 }
 
-/// The byte that the receiver on the first seat locks.
-const SEATS_BYTE: usize = 2;
+/// The byte that the receiver on the first registration locks.
+const REGISTRATIONS_BYTE: usize = 2;
 
-pub(super) struct Meeting {
-    /// The publisher's, for the bells of the branches.
+pub(super) struct Rendezvous {
+    /// The publisher's, for the doorbells of the connections.
     _places: Option<Places>,
-    page: MappedMeeting,
+    page: MappedRendezvous,
     fork: ForkGuard,
-    seats: usize,
-    /// The receiver's: the byte of its seat.
+    max_subscribers: usize,
+    /// The receiver's: the byte of its registration.
     taken: Option<usize>,
     /// The publisher's, removed before its lock is released.
     _link: Option<Link>,
@@ -477,25 +484,26 @@ pub(super) struct Meeting {
 }
 
 #[derive(Clone)]
-pub(super) struct Seat {
-    meeting: Arc<Meeting>,
+pub(super) struct Registration {
+    rendezvous: Arc<Rendezvous>,
     at: usize,
 }
 
-impl Meeting {
+impl Rendezvous {
     pub(super) fn create(
         name: &Name,
         facts: &Facts,
         mode: u32,
         message_type: Option<&MessageType>,
     ) -> Result<Self, ChannelError> {
-        let places = Places::take(facts.seats).map_err(|failed| not_listed(failed, name))?;
+        let places =
+            Places::take(facts.max_subscribers).map_err(|failed| not_listed(failed, name))?;
         let (mapping, link, locks) = make(name, PAGE, mode, message_type)?;
         let this = Self {
             _places: Some(places),
-            page: MappedMeeting::new(mapping),
+            page: MappedRendezvous::new(mapping),
             fork: ForkGuard::new(),
-            seats: facts.seats,
+            max_subscribers: facts.max_subscribers,
             taken: None,
             _link: Some(link),
             locks,
@@ -506,14 +514,14 @@ impl Meeting {
     }
 
     pub(super) fn of_receiver(found: Found) -> Self {
-        let seats = found.facts.seats.min(MAX_SEATS);
+        let max_subscribers = found.facts.max_subscribers.min(MAX_SUBSCRIBERS);
         let Found { mapping, locks, .. } = found;
-        let page = MappedMeeting::new(mapping);
+        let page = MappedRendezvous::new(mapping);
         Self {
             _places: None,
             page,
             fork: ForkGuard::new(),
-            seats,
+            max_subscribers,
             taken: None,
             _link: None,
             locks,
@@ -521,21 +529,21 @@ impl Meeting {
     }
 
     #[inline]
-    pub(super) fn header(&self) -> &MeetingHeader {
+    pub(super) fn header(&self) -> &RendezvousHeader {
         self.page.header()
     }
 
-    /// Takes a free seat (R1), if there is one.
-    pub(super) fn take_seat(mut self, name: &Name) -> Result<Option<Seat>, ChannelError> {
-        for at in 0..self.seats {
+    /// Takes a free registration (R1), if there is one.
+    pub(super) fn register(mut self, name: &Name) -> Result<Option<Registration>, ChannelError> {
+        for at in 0..self.max_subscribers {
             if self
                 .locks
-                .try_lock(SEATS_BYTE + at)
+                .try_lock(REGISTRATIONS_BYTE + at)
                 .map_err(|error| name.error(LOCK, 0, error))?
             {
-                self.taken = Some(SEATS_BYTE + at);
-                return Ok(Some(Seat {
-                    meeting: Arc::new(self),
+                self.taken = Some(REGISTRATIONS_BYTE + at);
+                return Ok(Some(Registration {
+                    rendezvous: Arc::new(self),
                     at,
                 }));
             }
@@ -544,19 +552,22 @@ impl Meeting {
     }
 
     pub(super) fn has_publisher(&self) -> bool {
-        // Outstanding loans do not keep this lock.
+        // Borrowed buffers do not keep this lock.
         self.locks.is_locked(OWNER_BYTE)
     }
 
-    /// Returns the publisher's seats, and the id of the branch last announced at each (P2).
-    pub(super) fn announced<'a>(self: &'a Arc<Self>) -> impl Iterator<Item = (Seat, u64)> + 'a {
-        (0..self.seats).map(move |at| {
+    /// Returns the publisher's registrations, and the id of the connection last announced at each
+    /// (P2).
+    pub(super) fn announced<'a>(
+        self: &'a Arc<Self>,
+    ) -> impl Iterator<Item = (Registration, u64)> + 'a {
+        (0..self.max_subscribers).map(move |at| {
             (
-                Seat {
-                    meeting: self.clone(),
+                Registration {
+                    rendezvous: self.clone(),
                     at,
                 },
-                self.header().branch(at),
+                self.header().connection(at),
             )
         })
     }
@@ -567,7 +578,7 @@ impl Meeting {
     }
 }
 
-impl Drop for Meeting {
+impl Drop for Rendezvous {
     fn drop(&mut self) {
         // Explicitly: until a child just started calls `exec`, it holds a copy of the descriptor.
         if let Some(byte) = self.taken {
@@ -576,36 +587,36 @@ impl Drop for Meeting {
     }
 }
 
-impl Seat {
+impl Registration {
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    pub(super) fn branch(&self) -> Option<u64> {
-        match self.meeting.header().branch(self.at) {
+    pub(super) fn connection(&self) -> Option<u64> {
+        match self.rendezvous.header().connection(self.at) {
             0 => None,
             id => Some(id),
         }
     }
 
-    pub(super) fn announce(&self, branch: u64) -> bool {
-        self.meeting.header().announce(self.at, branch)
+    pub(super) fn announce(&self, connection: u64) -> bool {
+        self.rendezvous.header().announce(self.at, connection)
     }
 
     pub(super) fn refuse(&self, errno: i32) -> bool {
-        self.meeting.header().refuse(self.at, errno)
+        self.rendezvous.header().refuse(self.at, errno)
     }
 
     #[inline]
     pub(super) fn refusal(&self) -> Option<i32> {
-        self.meeting.header().refusal(self.at)
+        self.rendezvous.header().refusal(self.at)
     }
 
     pub(super) fn forget_refusal(&self) {
-        self.meeting.header().forget_refusal(self.at);
+        self.rendezvous.header().forget_refusal(self.at);
     }
 
     pub(super) fn has_publisher(&self) -> bool {
-        self.meeting.has_publisher()
+        self.rendezvous.has_publisher()
     }
 }

@@ -1,9 +1,10 @@
 //! A channel's object as seen by any process that may read it: from a checked copy, without
 //! mapping, locking or writing it.
 //!
-//! The object has a word for each loan (see [`docs::format`](crate::docs::format)), which the
-//! sender writes and neither side reads, so they stay in its core's cache. The ledger's lock orders
-//! the writes of a word: 0 is written under it, and the sender gets the number under it.
+//! The object has a word for each borrowed buffer (see [`docs::format`](crate::docs::format)),
+//! which the sender writes and neither side reads, so they stay in its core's cache. The ledger's
+//! lock orders the writes of a word: 0 is written under it, and the sender gets the number under
+//! it.
 
 #![forbid(unsafe_code)]
 
@@ -30,15 +31,15 @@ pub(crate) struct Outside {
     /// How many messages a receiver may be behind; for a publisher, at most.
     pub(crate) capacity: usize,
     /// How many buffers a receiver may hold, likewise.
-    pub(crate) loans: usize,
+    pub(crate) max_borrowed: usize,
     pub(crate) traffic: Traffic,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Pair,
-    Meeting,
-    Branch,
+    Rendezvous,
+    Connection,
 }
 
 #[derive(Default)]
@@ -46,10 +47,10 @@ pub(crate) struct Traffic {
     pub(crate) sent: u64,
     pub(crate) waiting: usize,
     pub(crate) missed: Missed,
-    /// The sender holds its bell.
+    /// The sender holds its doorbell.
     pub(crate) is_connected: bool,
     pub(crate) is_evicted: bool,
-    pub(crate) loaned: Vec<Loaned>,
+    pub(crate) borrowed: Vec<Borrowed>,
 }
 
 pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, ChannelError> {
@@ -65,20 +66,21 @@ pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, Chan
     let copy = Mapping::copy_of(file, name, PAGE)?;
     let facts = What::of(&copy).facts(|| name.path())?;
     // First, because the size of impossible numbers may not be one.
-    if !facts.are_possible() || facts.kind != Kind::Meeting && len < size(facts.slots, facts.loans)
+    if !facts.are_possible()
+        || facts.kind != Kind::Rendezvous && len < size(facts.slots, facts.max_borrowed)
     {
         return bad(WRONG_SIZE);
     }
     let (role, traffic) = match facts.kind {
-        Kind::Meeting => (Role::Meeting, Traffic::default()),
+        Kind::Rendezvous => (Role::Rendezvous, Traffic::default()),
         Kind::Pair => (Role::Pair, traffic(file, name, &facts)?),
-        Kind::Branch => (Role::Branch, traffic(file, name, &facts)?),
+        Kind::Connection => (Role::Connection, traffic(file, name, &facts)?),
     };
     let Facts {
         provider,
         on_full,
         slots,
-        loans,
+        max_borrowed,
         ..
     } = facts;
     let message_type = TypeWords::of(&copy).read();
@@ -88,13 +90,13 @@ pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, Chan
         message_type,
         on_full,
         capacity: slots - EXTRA_SLOTS,
-        loans,
+        max_borrowed,
         traffic,
     })
 }
 
 fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelError> {
-    let copy = Mapping::copy_of(file, name, size(facts.slots, facts.loans))?;
+    let copy = Mapping::copy_of(file, name, size(facts.slots, facts.max_borrowed))?;
     let shared = Shared::new(copy, facts);
     let slots = shared.slots();
     let sent = ring::sent(slots);
@@ -106,7 +108,7 @@ fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelEr
         missed: shared.missed().load(),
         is_connected: shared.to_receiver().is_held(),
         is_evicted: shared.header().what.0.is_evicted(),
-        loaned: all(&shared),
+        borrowed: all(&shared),
     })
 }
 
@@ -117,14 +119,14 @@ const LENGTHS: u64 = 1 << LEN_BITS;
 const _: () = assert!((LONGEST as u64) < LENGTHS - 1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Loaned {
+pub(crate) struct Borrowed {
     pub(crate) number: u32,
-    /// Distinguishes this loan from earlier ones of this number, except for one in 2^27.
+    /// Distinguishes this borrowed buffer from earlier ones of this number, except for one in 2^27.
     pub(crate) word: u64,
     pub(crate) len: u64,
 }
 
-/// Notes that a loan is out. `ticket` is the number of messages sent before it.
+/// Notes that a borrowed buffer is out. `ticket` is the number of messages sent before it.
 #[inline]
 pub(super) fn note(words: &[AtomicU64], number: usize, ticket: u64, len: usize) {
     if let Some(word) = words.get(number) {
@@ -142,10 +144,10 @@ pub(super) fn strike(words: &[AtomicU64], number: usize) {
     }
 }
 
-/// Returns the loans that are out, from a copy of the object; one that begins or ends meanwhile may
-/// be missing or included.
-pub(super) fn all(copy: &Shared) -> Vec<Loaned> {
-    let words = copy.loan_words();
+/// Returns the borrowed buffers that are out, from a copy of the object; one that begins or ends
+/// meanwhile may be missing or included.
+pub(super) fn all(copy: &Shared) -> Vec<Borrowed> {
+    let words = copy.borrowed_words();
     let read = copy.returns_read().load(Ordering::Relaxed);
     // Bounded by the number of words, as genuine returns are. The copy is private.
     for ahead in 0..words.len() as u64 {
@@ -155,15 +157,15 @@ pub(super) fn all(copy: &Shared) -> Vec<Loaned> {
         strike(words, number as usize);
     }
 
-    let mut loaned = Vec::new();
+    let mut borrowed = Vec::new();
     for (number, word) in (0..).zip(words) {
         let word = word.load(Ordering::Relaxed);
-        // 1 + the length; 0 if the loan is free.
+        // 1 + the length; 0 if the number is free.
         let length = word % LENGTHS;
         if length != 0 && length <= LONGEST as u64 + 1 {
             let len = length - 1;
-            loaned.push(Loaned { number, word, len });
+            borrowed.push(Borrowed { number, word, len });
         }
     }
-    loaned
+    borrowed
 }

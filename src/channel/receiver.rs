@@ -2,17 +2,18 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::Woken;
-use super::borrower::{memory_bell, Borrower, Loan, MappedSegments};
+use super::doorbell::WakeReason;
 use super::error::{ChannelError, RecvError};
 use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{
-    self, not_a_channel, Facts, Found, Kind, MessageType, Shared, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS,
+    self, not_a_channel, Facts, Found, Kind, MessageType, Shared, EXTRA_SLOTS, MAX_BORROWED,
+    MAX_SLOTS,
 };
 use super::message::{self, Carried, Inline, Missed};
-use super::object::{Meeting, Object};
+use super::object::{Object, Rendezvous};
+use super::parker::Parker;
+use super::return_queue::{memory_doorbell, BorrowedBuffer, MappedSegments, ReturnQueue};
 use super::ring::{self, OnFull, Ticket, Words};
-use super::sleeper::Sleeper;
 use super::watch::Attempts;
 use crate::error::OsError;
 use crate::os::futex::Deadline;
@@ -46,7 +47,7 @@ use std::time::Duration;
 pub struct Message(Content);
 
 enum Content {
-    Buffer(Loan),
+    Buffer(BorrowedBuffer),
     Bytes(Inline),
 }
 
@@ -60,7 +61,7 @@ impl Message {
     #[inline]
     pub fn missed(&self) -> u32 {
         match &self.0 {
-            Content::Buffer(loan) => loan.missed(),
+            Content::Buffer(message) => message.missed(),
             Content::Bytes(bytes) => bytes.missed(),
         }
     }
@@ -79,7 +80,7 @@ impl Deref for Message {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Content::Buffer(loan) => loan,
+            Content::Buffer(message) => message,
             Content::Bytes(bytes) => bytes,
         }
     }
@@ -112,7 +113,7 @@ pub(super) fn may_open_later(error: &ChannelError) -> bool {
 pub struct ReceiverBuilder {
     spin: Option<Duration>,
     capacity: Option<usize>,
-    loans: Option<usize>,
+    max_borrowed: Option<usize>,
     on_full: Option<OnFull>,
     message_type: Option<MessageType>,
 }
@@ -129,8 +130,8 @@ impl ReceiverBuilder {
     /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may hold at a time,
     /// including those not received: from 1 to the publisher's maximum, which is the default,
     /// rounded up to a power of two. Each takes 24 bytes of /dev/shm.
-    pub fn loans(mut self, loans: usize) -> Self {
-        self.loans = Some(loans);
+    pub fn max_borrowed(mut self, max_borrowed: usize) -> Self {
+        self.max_borrowed = Some(max_borrowed);
         self
     }
 
@@ -196,13 +197,13 @@ impl ReceiverBuilder {
             })?;
         let provider = found.facts.provider;
         // Before joining, which could not be undone.
-        let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
+        let memory = memory_doorbell(names, provider, uid).map_err(not_a_channel)?;
         let (object, on_full) = match found.facts.kind {
             Kind::Pair => (self.join(found, &object)?, OnFull::Block),
-            Kind::Meeting => self.take_a_seat(found, &object, |branch| {
-                layout::branch_name(names, name, branch)
+            Kind::Rendezvous => self.take_a_registration(found, &object, |connection| {
+                layout::connection_name(names, name, connection)
             })?,
-            Kind::Branch => {
+            Kind::Connection => {
                 let reason = "it is one receiver's part of a channel";
                 return Err(ChannelError::NotAChannel {
                     object: object.path(),
@@ -210,8 +211,8 @@ impl ReceiverBuilder {
                 });
             }
         };
-        let borrower = Borrower::new(&object, names, memory);
-        let segments = MappedSegments::new(names, uid, provider, borrower);
+        let return_queue = ReturnQueue::new(&object, names, memory);
+        let segments = MappedSegments::new(names, uid, provider, return_queue);
         Ok(Receiver::new(
             object,
             segments,
@@ -223,7 +224,7 @@ impl ReceiverBuilder {
     }
 
     fn join(&self, found: Found, name: &Name) -> Result<Object, ChannelError> {
-        if self.capacity.is_some() || self.loans.is_some() || self.on_full.is_some() {
+        if self.capacity.is_some() || self.max_borrowed.is_some() || self.on_full.is_some() {
             return Err(ChannelError::NotAPublisher {
                 object: name.path(),
             });
@@ -231,12 +232,12 @@ impl ReceiverBuilder {
         Object::found(found, None).join(name)
     }
 
-    /// Takes a seat of a publisher (R1 to R5 of `object`).
-    fn take_a_seat(
+    /// Takes a registration of a publisher (R1 to R5 of `object`).
+    fn take_a_registration(
         &self,
         found: Found,
         name: &Name,
-        branch_name: impl Fn(u64) -> Name,
+        connection_name: impl Fn(u64) -> Name,
     ) -> Result<(Object, OnFull), ChannelError> {
         let rules = found.facts;
         let object = || name.path();
@@ -247,7 +248,7 @@ impl ReceiverBuilder {
             .map_err(|error| name.error("fstat", 0, error))?;
         let is_own = access.uid() == effective_uid();
         if !is_own && !admits_others(access.mode()) {
-            // The publisher could not open the branch that this process creates.
+            // The publisher could not open the connection that this process creates.
             let (found, expected) = (access.uid(), effective_uid());
             return Err(ChannelError::WrongUid {
                 object: object(),
@@ -260,57 +261,68 @@ impl ReceiverBuilder {
         } else {
             (access.mode() & 0o666, Some(access.gid()))
         };
-        let (most, most_loans) = (rules.slots - EXTRA_SLOTS, rules.loans);
-        let (capacity, loans) = (
+        let (most, most_borrowed) = (rules.slots - EXTRA_SLOTS, rules.max_borrowed);
+        let (capacity, max_borrowed) = (
             self.capacity.unwrap_or(most),
-            self.loans.unwrap_or(most_loans),
+            self.max_borrowed.unwrap_or(most_borrowed),
         );
         ChannelError::check("capacity", capacity, 1, most.min(MAX_SLOTS))?;
-        ChannelError::check("loans", loans, 1, most_loans.min(MAX_LOANS))?;
+        ChannelError::check(
+            "max_borrowed",
+            max_borrowed,
+            1,
+            most_borrowed.min(MAX_BORROWED),
+        )?;
         let on_full = self.on_full.unwrap_or(rules.on_full);
         if on_full == OnFull::Block && !rules.allow_blocking {
             return Err(ChannelError::BlockingNotAllowed { object: object() });
         }
         let random = |error: getrandom::Error| name.error("getrandom", 0, error.into());
         let id = getrandom::u64().map_err(random)?;
-        let meeting = Meeting::of_receiver(found);
+        let rendezvous = Rendezvous::of_receiver(found);
         let gone = || ChannelError::Closed { object: object() };
-        if !meeting.has_publisher() {
+        if !rendezvous.has_publisher() {
             return Err(gone());
         }
-        let Some(seat) = meeting.take_seat(name)? else {
+        let Some(registration) = rendezvous.register(name)? else {
             return Err(ChannelError::TooManyReceivers {
                 object: object(),
-                max: rules.seats,
+                max: rules.max_subscribers,
             });
         };
-        if let Some(former) = seat.branch() {
+        if let Some(former) = registration.connection() {
             // If this fails, a sweep does it.
-            let _ = remove_dead(&branch_name(former), effective_uid(), CHANNEL_MAGIC);
+            let _ = remove_dead(&connection_name(former), effective_uid(), CHANNEL_MAGIC);
         }
         let facts = Facts {
-            kind: Kind::Branch,
+            kind: Kind::Connection,
             slots: capacity + EXTRA_SLOTS,
-            loans: loans.next_power_of_two(),
-            seats: 1,
+            max_borrowed: max_borrowed.next_power_of_two(),
+            max_subscribers: 1,
             on_full,
             ..rules
         };
-        let branch = Object::create_branch(&branch_name(id), &facts, seat.clone(), mode, group)?;
-        // R5. A dead publisher rings for no new receiver.
-        let is_open = seat.announce(id) && seat.has_publisher();
+        let connection = Object::create_connection(
+            &connection_name(id),
+            &facts,
+            registration.clone(),
+            mode,
+            group,
+        )?;
+        // R5. A dead publisher notifies for no new receiver.
+        let is_open = registration.announce(id) && registration.has_publisher();
         // Since R4 the publisher may have connected this receiver, sent and closed.
-        if is_open || ring::has_passed(branch.shared().slots(), Ticket::default()) {
-            return Ok((branch, on_full));
+        if is_open || ring::has_passed(connection.shared().slots(), Ticket::default()) {
+            return Ok((connection, on_full));
         }
-        // The publisher may have opened the branch already.
-        branch.shared().to_sender().leave();
+        // The publisher may have opened the connection already.
+        connection.shared().to_sender().leave();
         Err(gone())
     }
 
     /// Like [`open`](Self::open), but waits, for at most `timeout`, while there is no sender, it is
     /// still creating the channel, it has died and has no successor yet, or all of a publisher's
-    /// seats are taken. See [waiting for a name](super#waiting-for-a-name).
+    /// registrations are taken. See [waiting for a name](super#waiting-for-a-name).
     ///
     /// # Errors
     ///
@@ -350,7 +362,7 @@ impl ReceiverBuilder {
 /// Receives the messages of one sender; see the [module](super).
 pub struct Receiver {
     /// Not touched by a receive that does not wait.
-    pub(super) sleeper: Box<Sleeper>,
+    pub(super) parker: Box<Parker>,
     object: Object,
     segments: MappedSegments,
     ticket: Ticket,
@@ -362,7 +374,7 @@ pub struct Receiver {
     message_type: Option<MessageType>,
     /// The word of the publisher that the receiver has last seen (see `missed`).
     limit_seen: u64,
-    /// How many loans it was given.
+    /// How many buffers it has borrowed.
     borrowed: u64,
     pub(super) spin: Option<Duration>,
     /// When [`wait_any`](super::wait_any) last returned this receiver; larger is later.
@@ -375,7 +387,7 @@ impl Receiver {
         ReceiverBuilder {
             spin: None,
             capacity: None,
-            loans: None,
+            max_borrowed: None,
             on_full: None,
             message_type: None,
         }
@@ -398,7 +410,7 @@ impl Receiver {
         spin: Option<Duration>,
         interrupts: Arc<Interrupts>,
     ) -> Self {
-        let sleeper = Box::new(Sleeper::new(
+        let parker = Box::new(Parker::new(
             object.shared(),
             Shared::to_receiver,
             interrupts,
@@ -406,7 +418,7 @@ impl Receiver {
         let (ticket, expected, read) = (Ticket::default(), 0, None);
         let (limit_seen, borrowed, turn) = (0, 0, 0);
         Self {
-            sleeper,
+            parker,
             object,
             segments,
             ticket,
@@ -431,7 +443,7 @@ impl Receiver {
     /// * [`RecvError::Map`]: try again for the same message.
     /// * [`RecvError::NotConnected`]: if descriptors or memory were short, the publisher retries
     ///   within a second; messages are lost until then.
-    /// * [`RecvError::TooManyLoans`]: drop messages; others are skipped or wait until then.
+    /// * [`RecvError::TooManyBorrowed`]: drop messages; others are skipped or wait until then.
     /// * [`RecvError::Closed`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this message is
     ///   lost; the next one may be good.
     /// * [`RecvError::Interrupted`] if an [`Interrupter`] ended the wait.
@@ -452,10 +464,10 @@ impl Receiver {
     pub fn try_recv(&mut self) -> Result<Message, RecvError> {
         self.ask()?;
         // Before the messages: those sent before the sender left precede `Disconnected`.
-        let is_gone = self.object.is_sender_gone();
+        let is_disconnected = self.object.is_sender_disconnected();
         match self.take() {
             Some(taken) => taken,
-            None if is_gone => Err(self.end()),
+            None if is_disconnected => Err(self.end()),
             None => Err(RecvError::Empty),
         }
     }
@@ -474,10 +486,10 @@ impl Receiver {
                 return Err(RecvError::TimedOut);
             }
             match self.wait(deadline) {
-                Woken::Interrupted => return Err(RecvError::Interrupted),
-                Woken::Ready => was_ready = true,
-                Woken::TimedOut => return Err(RecvError::TimedOut),
-                Woken::Gone => return Err(self.end()),
+                WakeReason::Interrupted => return Err(RecvError::Interrupted),
+                WakeReason::Ready => was_ready = true,
+                WakeReason::TimedOut => return Err(RecvError::TimedOut),
+                WakeReason::Disconnected => return Err(self.end()),
             }
         }
     }
@@ -503,12 +515,12 @@ impl Receiver {
         self.ask()?;
         loop {
             if let Some(taken) = self.take() {
-                self.sleeper.disarm();
+                self.parker.disarm();
                 return Poll::Ready(taken);
             }
             match self.arm(context.waker()).map_err(RecvError::NoHelper)? {
                 None => return Poll::Pending,
-                Some(Woken::Gone) => return Poll::Ready(Err(self.end())),
+                Some(WakeReason::Disconnected) => return Poll::Ready(Err(self.end())),
                 Some(_) => {}
             }
         }
@@ -517,7 +529,7 @@ impl Receiver {
     /// Returns a handle that can interrupt this receiver's blocking waits, including
     /// [`wait_any`](super::wait_any).
     pub fn interrupter(&self) -> Interrupter {
-        Interrupter::new(self.sleeper.interrupts())
+        Interrupter::new(self.parker.interrupts())
     }
 
     /// Maps and faults in all segments that the sender's provider has now, so that the first read
@@ -551,8 +563,8 @@ impl Receiver {
     }
 
     /// Returns how many buffers this receiver may hold at a time.
-    pub fn loans(&self) -> usize {
-        self.object.shared().loans()
+    pub fn max_borrowed(&self) -> usize {
+        self.object.shared().max_borrowed()
     }
 
     /// Returns what happens when that many messages are waiting. A [`Sender`](super::Sender)
@@ -576,7 +588,7 @@ impl Receiver {
     /// [`Sender`](super::Sender); a [`Publisher`](super::Publisher) does when it next sends, or is
     /// asked for its receivers.
     pub fn is_connected(&self) -> bool {
-        self.object.is_met() && !self.object.is_sender_gone()
+        self.object.is_connected() && !self.object.is_sender_disconnected()
     }
 
     /// Returns the id of the provider whose buffers this receiver receives.
@@ -591,10 +603,10 @@ impl Receiver {
 
     /// Not inlined, so that a received message stays in registers on its way to the caller.
     #[inline(never)]
-    fn wait(&mut self, deadline: Option<Deadline>) -> Woken {
+    fn wait(&mut self, deadline: Option<Deadline>) -> WakeReason {
         let Self {
             object,
-            sleeper,
+            parker,
             segments,
             ticket,
             limit_seen,
@@ -603,15 +615,13 @@ impl Receiver {
         } = self;
         object.look_for_publisher();
         let has_next = || has_next(object, segments, *ticket, *limit_seen, *borrowed);
-        sleeper.wait(self.spin, deadline, has_next, || object.has_sender())
+        parker.wait(self.spin, deadline, has_next, || object.has_sender())
     }
 
     /// If a check is due and the sender has died, closes the channel on its behalf.
     pub(super) fn look_for_sender(&mut self) {
-        let Self {
-            object, sleeper, ..
-        } = self;
-        sleeper.look_for_ringer(|| object.has_sender());
+        let Self { object, parker, .. } = self;
+        parker.look_for_ringer(|| object.has_sender());
     }
 
     #[inline]
@@ -637,11 +647,11 @@ impl Receiver {
         &self.object
     }
 
-    /// Registers `waker` for [`has_next`](Self::has_next); see [`Sleeper::arm`].
-    pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
+    /// Registers `waker` for [`has_next`](Self::has_next); see [`Parker::arm`].
+    pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<WakeReason>, OsError> {
         let Self {
             object,
-            sleeper,
+            parker,
             segments,
             ticket,
             limit_seen,
@@ -649,7 +659,7 @@ impl Receiver {
             ..
         } = self;
         let has_next = || has_next(object, segments, *ticket, *limit_seen, *borrowed);
-        sleeper.arm(waker, has_next, || object.has_sender())
+        parker.arm(waker, has_next, || object.has_sender())
     }
 
     /// Receives the next message if it has arrived, or the reason why none can.
@@ -684,9 +694,9 @@ impl Receiver {
             Ok(Carried::Buffer(buffer)) => {
                 self.borrowed += 1;
                 match segments.open(&buffer, missed, || is_sender_there(object)) {
-                    Ok(loan) => Content::Buffer(loan),
+                    Ok(message) => Content::Buffer(message),
                     Err(error) => {
-                        segments.borrower().give_back(buffer.number);
+                        segments.return_queue().give_back(buffer.number);
                         return Some(Err(error.into()));
                     }
                 }
@@ -711,11 +721,13 @@ impl Receiver {
             .take(&mut self.limit_seen);
         let holds_any = holds_any(&self.segments, self.borrowed);
         // After the end of the channel, that is the reason.
-        let is_reason = is_at_limit && holds_any && !self.object.is_sender_gone();
+        let is_reason = is_at_limit && holds_any && !self.object.is_sender_disconnected();
         if !is_reason {
             return None;
         }
-        Some(RecvError::TooManyLoans { max: self.loans() })
+        Some(RecvError::TooManyBorrowed {
+            max: self.max_borrowed(),
+        })
     }
 
     #[cold]
@@ -731,7 +743,7 @@ impl Receiver {
     fn free_read(&mut self) {
         if let Some(read) = self.read.take() {
             ring::free(self.object.shared().slots(), read);
-            self.object.shared().to_sender().ring();
+            self.object.shared().to_sender().notify();
         }
     }
 
@@ -760,10 +772,11 @@ fn has_next(
         || (shared.missed().limit().change(limit_seen).is_some() && holds_any(segments, borrowed))
 }
 
-/// Without a loan, a receiver has nothing to drop: the publisher is about to find those returned.
+/// A receiver that has borrowed nothing has nothing to drop: the publisher is about to find those
+/// returned.
 #[inline]
 fn holds_any(segments: &MappedSegments, borrowed: u64) -> bool {
-    borrowed != segments.borrower().returned()
+    borrowed != segments.return_queue().returned()
 }
 
 /// Maps the segment of a message. Fails only if a later attempt may succeed.
@@ -791,7 +804,7 @@ fn prepare(
 }
 
 fn is_sender_there(object: &Object) -> bool {
-    !object.is_sender_gone() && object.has_sender()
+    !object.is_sender_disconnected() && object.has_sender()
 }
 
 fn may_work_later(error: &OsError) -> bool {
@@ -810,7 +823,7 @@ impl Drop for Receiver {
         // First, so that the sender does not count a received message as unreceived.
         self.free_read();
         self.object.shared().to_sender().leave();
-        // Partner: the fence before the sender rings, which precedes its `Branch::is_left`.
+        // Partner: the fence before the sender notifies, which precedes its `Connection::is_left`.
         fence(Ordering::SeqCst);
         // The sender handles the messages that it sends from now on.
         let slots = self.object.shared().slots();
@@ -818,7 +831,7 @@ impl Drop for Receiver {
             (0..slots.len()).map_while(|_| ring::claim_next(slots, &mut self.ticket))
         {
             if let Ok(Carried::Buffer(place)) = message::read(ticket.number(), &words, 0) {
-                self.segments.borrower().give_back(place.number);
+                self.segments.return_queue().give_back(place.number);
             }
         }
     }
@@ -847,7 +860,7 @@ impl Future for RecvFuture<'_> {
 impl Drop for RecvFuture<'_> {
     /// A message that has arrived by now stays queued for the next call.
     fn drop(&mut self) {
-        self.0.sleeper.disarm();
+        self.0.parker.disarm();
     }
 }
 

@@ -1,4 +1,4 @@
-//! The two rings of an object: messages to the receiver, and returned loans to the sender.
+//! The two rings of an object: messages to the receiver, and returned buffers to the sender.
 //!
 //! # Messages
 //!
@@ -21,12 +21,12 @@
 //! next one needs, after it has sent ticket `t`. So it never waits, and at most `n - 1` messages
 //! wait, or `n` if it is stopped in between.
 //!
-//! A reader may thus find the slot of its ticket `t` some rounds ahead: free for ticket `t + r * n`,
-//! or with it. Then message `t + (r - 1) * n` was sent, so its slot was free, as were the slots of
-//! all messages before it: those up to `t + (r - 2) * n` are gone. Later ones may wait, even if this
-//! slot is free: a writer withdraws the oldest buffer for its loan, and leaves older messages that
-//! are none. So the reader goes on with the ticket after those, or after its own ([`peek_next`]).
-//! The tickets say how many messages it missed.
+//! A reader may thus find the slot of its ticket `t` some rounds ahead: free for ticket `t + r *
+//! n`, or with it. Then message `t + (r - 1) * n` was sent, so its slot was free, as were the slots
+//! of all messages before it: those up to `t + (r - 2) * n` are gone. Later ones may wait, even if
+//! this slot is free: a writer withdraws the oldest buffer, so that the receiver may borrow
+//! another, and leaves older messages that are none. So the reader goes on with the ticket after
+//! those, or after its own ([`peek_next`]). The tickets say how many messages it missed.
 //!
 //! A message is sent once the sequence is stored, even if the writer dies there. Words are copied
 //! out before they are validated. A garbage sequence makes the slot neither free nor full: the
@@ -34,15 +34,15 @@
 //!
 //! # Returns
 //!
-//! A return's *ticket* is the number of returns before it. With `n` words, two per possible loan,
-//! ticket `t` goes into word `t % n`. The receiver's threads draw their tickets from a counter, so
-//! a return is one store. Each unread return belongs to a loan that is still out, so none is
-//! overwritten.
+//! A return's *ticket* is the number of returns before it. With `n` words, two per possible
+//! borrowed buffer, ticket `t` goes into word `t % n`. The receiver's threads draw their tickets
+//! from a counter, so a return is one store. Each unread return belongs to a borrowed buffer that
+//! is still out, so none is overwritten.
 //!
-//! A thread that is stopped between drawing a ticket and storing the word leaves a gap; `loans`
-//! says how the sender reads past it. If the thread dies there, so does its process, and the sender
-//! reclaims all loans. A garbage word is ignored until it is overwritten, or returns a loan of this
-//! channel too early.
+//! A thread that is stopped between drawing a ticket and storing the word leaves a gap;
+//! `max_borrowed` says how the sender reads past it. If the thread dies there, so does its process,
+//! and the sender reclaims all borrowed buffers. A garbage word is ignored until it is overwritten,
+//! or returns a buffer of this channel too early.
 
 #![forbid(unsafe_code)]
 
@@ -414,7 +414,7 @@ pub(super) fn is_done(slots: &[Slot], sent: Ticket) -> bool {
     slot.sequence.load(Ordering::Acquire) == sent.free_again(slots)
 }
 
-/// The bits of a return that hold the loan's number.
+/// The bits of a return that hold the borrowed buffer's number.
 const NUMBER_BITS: u32 = 24;
 const NUMBERS: u64 = 1 << NUMBER_BITS;
 

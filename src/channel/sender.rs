@@ -2,12 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::branch::{self, Branch, Patience, Tables};
+use super::connection::{self, Connection, Tables, Timeout};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{
-    self, Facts, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS,
-    MIN_SLOTS,
+    self, Facts, MessageType, DEFAULT_MAX_BORROWED, DEFAULT_SLOTS, EXTRA_SLOTS, MAX_BORROWED,
+    MAX_SLOTS, MIN_SLOTS,
 };
 use super::ledger::Ledger;
 use super::message::{self, Located};
@@ -30,7 +30,7 @@ use std::time::Duration;
 #[must_use = "a builder does nothing until `create` is called"]
 pub struct SenderBuilder {
     slots: usize,
-    loans: usize,
+    max_borrowed: usize,
     mode: u32,
     spin: Option<Duration>,
     message_type: Option<MessageType>,
@@ -47,8 +47,8 @@ impl SenderBuilder {
     /// Sets how many buffers the receiver may hold at a time, received or not: from 1 to 1,048,576,
     /// rounded up to a power of two; default 2048. Each takes 24 bytes of /dev/shm and 16 bytes of
     /// heap.
-    pub fn loans(mut self, loans: usize) -> Self {
-        self.loans = loans;
+    pub fn max_borrowed(mut self, max_borrowed: usize) -> Self {
+        self.max_borrowed = max_borrowed;
         self
     }
 
@@ -69,8 +69,8 @@ impl SenderBuilder {
         self
     }
 
-    /// Sets how long [`send`](Sender::send) spins, waiting for room, before it sleeps; by default up
-    /// to 20 µs, [where that pays](super#spinning). With [`Duration::MAX`] it never sleeps.
+    /// Sets how long [`send`](Sender::send) spins, waiting for room, before it sleeps; by default
+    /// up to 20 µs, [where that pays](super#spinning). With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = Some(spin);
         self
@@ -125,7 +125,7 @@ impl SenderBuilder {
 
     fn try_create(&self, provider: &Provider, name: &Name) -> Result<Sender, ChannelError> {
         ChannelError::check("capacity", self.slots, MIN_SLOTS, MAX_SLOTS)?;
-        ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
+        ChannelError::check("max_borrowed", self.max_borrowed, 1, MAX_BORROWED)?;
         MessageType::check(&self.message_type)?;
         if !is_object_mode(self.mode) {
             return Err(ChannelError::Mode { mode: self.mode });
@@ -137,12 +137,12 @@ impl SenderBuilder {
         let facts = Facts::of_pair(
             provider.id(),
             self.slots + EXTRA_SLOTS,
-            self.loans.next_power_of_two(),
+            self.max_borrowed.next_power_of_two(),
         );
         let tables = Tables::new(name, &facts)?;
         let object = Object::create(name, &facts, self.mode, self.message_type.as_ref())?;
         let ledger = Ledger::new(1);
-        let branch = Branch::new(
+        let connection = Connection::new(
             object,
             tables,
             facts.on_full,
@@ -150,9 +150,9 @@ impl SenderBuilder {
             Interrupts::new(),
             &ledger,
         );
-        provider.pool().add_lender(ledger.clone());
+        provider.pool().add_ledger(ledger.clone());
         Ok(Sender {
-            branch,
+            connection,
             ledger,
             _guard: provider.guard().clone(),
             provider: provider.id(),
@@ -163,9 +163,9 @@ impl SenderBuilder {
 
 /// Sends messages to one receiver; see the [module](super).
 pub struct Sender {
-    branch: Branch,
+    connection: Connection,
     ledger: Arc<Ledger>,
-    /// Dropped after the branch and the ledger.
+    /// Dropped after the connection and the ledger.
     _guard: Arc<PoolGuard>,
     provider: ProviderId,
     spin: Option<Duration>,
@@ -176,7 +176,7 @@ impl Sender {
     pub fn builder() -> SenderBuilder {
         SenderBuilder {
             slots: DEFAULT_SLOTS,
-            loans: DEFAULT_LOANS,
+            max_borrowed: DEFAULT_MAX_BORROWED,
             mode: 0o600,
             spin: None,
             message_type: None,
@@ -201,11 +201,11 @@ impl Sender {
     /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         self.check_fork()?;
-        self.branch.wait(
+        self.connection.wait(
             Some(Duration::ZERO),
             Deadline::after(timeout),
             |object, _| {
-                object.shared().has_had_receiver() && !object.shared().to_sender().is_gone()
+                object.shared().has_had_receiver() && !object.shared().to_sender().is_disconnected()
             },
         )
     }
@@ -219,9 +219,10 @@ impl Sender {
     /// received everything; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         self.check_fork()?;
-        self.branch.wait_until_received(Deadline::after(timeout))?;
+        self.connection
+            .wait_until_received(Deadline::after(timeout))?;
         // A closing receiver marks unreceived messages as received.
-        if self.branch.is_gone() {
+        if self.connection.is_disconnected() {
             return Err(SendErrorKind::Disconnected);
         }
         Ok(())
@@ -229,17 +230,17 @@ impl Sender {
 
     /// Returns a handle that can interrupt this sender's waits.
     pub fn interrupter(&self) -> Interrupter {
-        Interrupter::new(self.branch.sleeper.interrupts())
+        Interrupter::new(self.connection.parker.interrupts())
     }
 
     /// Returns how many unreceived messages the channel can hold.
     pub fn capacity(&self) -> usize {
-        self.branch.object.shared().capacity()
+        self.connection.object.shared().capacity()
     }
 
     /// Returns how many buffers the receiver may hold at a time.
-    pub fn loans(&self) -> usize {
-        self.branch.object.shared().loans()
+    pub fn max_borrowed(&self) -> usize {
+        self.connection.object.shared().max_borrowed()
     }
 
     /// Returns the id of the provider whose buffers this sender sends.
@@ -259,17 +260,18 @@ impl Sender {
     /// A message sent while the receiver closes or dies may count as sent.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
-        self.send_buffer(buffer, || Patience::Until(None))
+        self.send_buffer(buffer, || Timeout::Until(None))
     }
 
     /// Like [`send`](Self::send), but does not wait for room.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyLoans`], and those of [`send`](Self::send).
+    /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyBorrowed`], and those of
+    /// [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
-        self.send_buffer(buffer, || Patience::None)
+        self.send_buffer(buffer, || Timeout::None)
     }
 
     /// Like [`send`](Self::send), but blocks for at most `timeout`.
@@ -283,31 +285,33 @@ impl Sender {
         buffer: ShmBuf,
         timeout: Duration,
     ) -> Result<(), SendError<ShmBuf>> {
-        self.send_buffer(buffer, || Patience::of(timeout))
+        self.send_buffer(buffer, || Timeout::of(timeout))
     }
 
-    // All calls are in `prepare` and `finish`, which few sends need: saving registers for them would be
-    // stores that the fence waits for.
+    // All calls are in `prepare` and `finish`, which few sends need: saving registers for them
+    // would be stores that the fence waits for.
     #[inline(always)]
     fn send_buffer(
         &mut self,
         message: ShmBuf,
-        patience: impl FnOnce() -> Patience,
+        timeout: impl FnOnce() -> Timeout,
     ) -> Result<(), SendError<ShmBuf>> {
         let message = if self.can_send(&message) {
             message
         } else {
-            self.prepare(message, patience)?
+            self.prepare(message, timeout)?
         };
         let len = message.len();
         let bytes = message.capacity();
         let located = Located::new(&message);
-        match self.branch.lend(&located, bytes, message, 0) {
-            Ok(number) if self.branch.fence_and_look() => self.finish(number, len),
+        match self.connection.lend(&located, bytes, message, 0) {
+            Ok(number) if self.connection.fence_and_look() => self.finish(number, len),
             Ok(_) => Ok(()),
-            // Never: there was a loan.
+            // Never: it may be borrowed.
             Err(message) => Err(SendError {
-                kind: SendErrorKind::TooManyLoans { max: self.loans() },
+                kind: SendErrorKind::TooManyBorrowed {
+                    max: self.max_borrowed(),
+                },
                 message,
             }),
         }
@@ -317,9 +321,9 @@ impl Sender {
     fn can_send(&self, message: &ShmBuf) -> bool {
         // First: a forked child cannot ask the buffer.
         self.check_fork().is_ok()
-            && !self.branch.is_gone()
-            && self.branch.is_ready()
-            && self.branch.has_loan_at_hand(message.capacity())
+            && !self.connection.is_disconnected()
+            && self.connection.is_ready()
+            && self.connection.has_borrowed_at_hand(message.capacity())
             && message.provider() == self.provider
     }
 
@@ -327,12 +331,12 @@ impl Sender {
     fn prepare(
         &mut self,
         message: ShmBuf,
-        patience: impl FnOnce() -> Patience,
+        timeout: impl FnOnce() -> Timeout,
     ) -> Result<ShmBuf, SendError<ShmBuf>> {
-        if let Err(kind) = self.reserve(message.capacity(), patience()) {
+        if let Err(kind) = self.reserve(message.capacity(), timeout()) {
             if kind == SendErrorKind::Disconnected {
                 // After the provider's drop, no other thread reclaims.
-                self.branch.reclaim();
+                self.connection.reclaim();
             }
             return Err(SendError { kind, message });
         }
@@ -348,14 +352,14 @@ impl Sender {
 
     #[inline(never)]
     fn finish(&mut self, number: u32, len: usize) -> Result<(), SendError<ShmBuf>> {
-        let branch = &mut self.branch;
-        branch.ring_after_fence();
-        let is_left = branch.is_left();
-        branch.collect_some();
+        let connection = &mut self.connection;
+        connection.notify_after_fence();
+        let is_left = connection.is_left();
+        connection.collect_some();
         if !is_left {
             return Ok(());
         }
-        match branch.take_back(number, len) {
+        match connection.take_back(number, len) {
             Some(message) => Err(SendError {
                 kind: SendErrorKind::Disconnected,
                 message,
@@ -373,7 +377,7 @@ impl Sender {
     /// [`SendErrorKind::Forked`].
     #[inline]
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
-        self.send_inline(bytes, Patience::Until(None))
+        self.send_inline(bytes, Timeout::Until(None))
     }
 
     /// Like [`send_bytes`](Self::send_bytes), but does not wait for room.
@@ -383,7 +387,7 @@ impl Sender {
     /// [`SendErrorKind::Full`], and those of [`send_bytes`](Self::send_bytes).
     #[inline]
     pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
-        self.send_inline(bytes, Patience::None)
+        self.send_inline(bytes, Timeout::None)
     }
 
     /// Like [`send_bytes`](Self::send_bytes), but blocks for at most `timeout`.
@@ -397,18 +401,18 @@ impl Sender {
         bytes: &[u8],
         timeout: Duration,
     ) -> Result<(), SendErrorKind> {
-        self.send_inline(bytes, Patience::of(timeout))
+        self.send_inline(bytes, Timeout::of(timeout))
     }
 
     #[inline]
-    fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<(), SendErrorKind> {
+    fn send_inline(&mut self, bytes: &[u8], timeout: Timeout) -> Result<(), SendErrorKind> {
         let words = message::of_bytes(bytes)?;
-        self.reserve(0, patience)?;
-        let branch = &mut self.branch;
-        branch.fill(&words);
-        branch.ring();
-        branch.look_for_room();
-        if branch.is_left() {
+        self.reserve(0, timeout)?;
+        let connection = &mut self.connection;
+        connection.fill(&words);
+        connection.notify();
+        connection.look_for_room();
+        if connection.is_left() {
             Err(SendErrorKind::Disconnected)
         } else {
             Ok(())
@@ -425,8 +429,8 @@ impl Sender {
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         let bytes = buffer.capacity();
-        branch::send(self, buffer, bytes, Self::try_send, |sender, _| {
-            Some((&mut sender.branch, None))
+        connection::send(self, buffer, bytes, Self::try_send, |sender, _| {
+            Some((&mut sender.connection, None))
         })
         .await
     }
@@ -444,16 +448,16 @@ impl Sender {
                 .try_send_bytes(message)
                 .map_err(|kind| SendError { kind, message })
         };
-        branch::send(self, bytes, 0, try_send, |sender, _| {
-            Some((&mut sender.branch, None))
+        connection::send(self, bytes, 0, try_send, |sender, _| {
+            Some((&mut sender.connection, None))
         })
         .await
         .map_err(|error| error.kind)
     }
 
-    /// Returns ready if [`try_send`](Self::try_send) would not wait, and otherwise registers the task
-    /// to be woken when that may be so. Only the waker of the last call is kept. For event loops, with
-    /// a [`WakeFd`](crate::WakeFd).
+    /// Returns ready if [`try_send`](Self::try_send) would not wait, and otherwise registers the
+    /// task to be woken when that may be so. Only the waker of the last call is kept. For event
+    /// loops, with a [`WakeFd`](crate::WakeFd).
     ///
     /// # Errors
     ///
@@ -485,14 +489,14 @@ impl Sender {
     ) -> Poll<Result<(), SendErrorKind>> {
         // Twice, so that a receiver that pretends to have room does not block the thread.
         for _ in 0..2 {
-            match self.reserve(bytes, Patience::None) {
-                Err(SendErrorKind::Full { .. } | SendErrorKind::TooManyLoans { .. }) => {}
+            match self.reserve(bytes, Timeout::None) {
+                Err(SendErrorKind::Full { .. } | SendErrorKind::TooManyBorrowed { .. }) => {}
                 done => {
-                    self.branch.sleeper.disarm();
+                    self.connection.parker.disarm();
                     return Poll::Ready(done);
                 }
             }
-            if self.branch.arm(context.waker(), bytes)?.is_none() {
+            if self.connection.arm(context.waker(), bytes)?.is_none() {
                 return Poll::Pending;
             }
         }
@@ -502,28 +506,28 @@ impl Sender {
 
     #[inline]
     fn check_fork(&self) -> Result<(), SendErrorKind> {
-        if !self.branch.object.is_ours() {
+        if !self.connection.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
         Ok(())
     }
 
-    /// [`Branch::reserve`], unless the receiver is closed or dead.
+    /// [`Connection::reserve`], unless the receiver is closed or dead.
     #[inline(always)]
-    fn reserve(&mut self, bytes: usize, patience: Patience) -> Result<(), SendErrorKind> {
+    fn reserve(&mut self, bytes: usize, timeout: Timeout) -> Result<(), SendErrorKind> {
         self.check_fork()?;
-        if self.branch.is_gone() {
+        if self.connection.is_disconnected() {
             return Err(SendErrorKind::Disconnected);
         }
-        self.branch.reserve(bytes, self.spin, patience)
+        self.connection.reserve(bytes, self.spin, timeout)
     }
 }
 
 impl Drop for Sender {
     fn drop(&mut self) {
         // In a forked child the channel belongs to the parent.
-        if self.branch.object.is_ours() {
-            self.branch.close_pair();
+        if self.connection.object.is_ours() {
+            self.connection.close_pair();
             self.ledger.close();
         }
     }

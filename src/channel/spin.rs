@@ -4,16 +4,16 @@
 //! the other end cannot run before the spin is over. Where the program has not said how long to
 //! spin, a wait spins as the waits before it suggest ([`Adaptive`]).
 //!
-//! A wait that sleeps shows what a spin would have brought, at no cost: whoever rings a sleeper
-//! leaves beside the bell when it did so and on which CPU ([`LastRing`]).
+//! A wait that sleeps shows what a spin would have brought, at no cost: whoever notifies a waiter
+//! leaves beside the doorbell when it did so and on which CPU ([`LastNotify`]).
 //!
 //! | the wait | the next one spins for |
 //! |---|---|
 //! | the first | nothing |
 //! | ended during its spin | 20 µs |
-//! | slept, and was rung from the CPU on which it wakes | nothing |
-//! | slept, and was rung from another CPU within 20 µs | 20 µs |
-//! | slept, and was rung from another CPU later, or ended otherwise | half as long as this one, unless that is less than 2.5 µs; then nothing |
+//! | slept, and was notified from the CPU on which it wakes | nothing |
+//! | slept, and was notified from another CPU within 20 µs | 20 µs |
+//! | slept, and was notified from another CPU later, or ended otherwise | half as long as this one, unless that is less than 2.5 µs; then nothing |
 //!
 //! So after a spin that pays, those that do not last for 37.5 µs in all. Nothing is spun to find
 //! out whether a spin pays:
@@ -33,7 +33,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::{take_interrupt, Bell, Look, Woken, LOOKS};
+use super::doorbell::{take_interrupt, Doorbell, Look, WakeReason, LOOKS};
 use super::interrupt::Interrupts;
 use crate::os::cpu::current_cpu;
 use crate::os::futex::{monotonic_nanos, Deadline};
@@ -45,9 +45,9 @@ const LONGEST: u64 = 20_000;
 
 const SHORTEST: u64 = LONGEST / 8;
 
-/// When and on which CPU a bell was last rung. In shared memory.
+/// When and on which CPU a doorbell was last notified. In shared memory.
 #[repr(C)]
-pub(super) struct LastRing {
+pub(super) struct LastNotify {
     /// The number of the CPU, plus 1; 0 if it is not known.
     cpu: AtomicU32,
     /// Of `CLOCK_MONOTONIC`.
@@ -62,7 +62,7 @@ fn cpu_word() -> u32 {
     }
 }
 
-impl LastRing {
+impl LastNotify {
     #[cfg(test)]
     pub(super) fn none() -> Self {
         Self {
@@ -86,9 +86,9 @@ struct Slept {
     began: u64,
     ended: u64,
     rung: u64,
-    /// `true` if it was rung from another CPU than that on which it woke.
+    /// `true` if it was notified from another CPU than that on which it woke.
     is_apart: bool,
-    woken: Woken,
+    woken: WakeReason,
 }
 
 /// The spin of one end's waits, where the program has not set one.
@@ -119,9 +119,9 @@ impl Adaptive {
     }
 
     /// A wait slept, which began at that time.
-    pub(super) fn learn(&mut self, began: u64, bell: &Bell, woken: Woken) {
-        let last = bell.last_ring();
-        // Relaxed: see `LastRing::note`.
+    pub(super) fn learn(&mut self, began: u64, doorbell: &Doorbell, woken: WakeReason) {
+        let last = doorbell.last_notify();
+        // Relaxed: see `LastNotify::note`.
         let cpu = last.cpu.load(Ordering::Relaxed);
         let here = cpu_word();
         self.update(Slept {
@@ -134,14 +134,14 @@ impl Adaptive {
     }
 
     fn update(&mut self, slept: Slept) {
-        if slept.woken != Woken::Ready {
+        if slept.woken != WakeReason::Ready {
             return self.shrink();
         }
         if !slept.is_apart {
             self.budget = 0;
             return;
         }
-        // It may have been ready before it was rung, and the time may be garbage.
+        // It may have been ready before it was notified, and the time may be garbage.
         let is_known = (slept.began..=slept.ended).contains(&slept.rung);
         let end = if is_known { slept.rung } else { slept.ended };
         if end.saturating_sub(slept.began) <= LONGEST {
@@ -152,40 +152,41 @@ impl Adaptive {
     }
 }
 
-/// Spins until `is_ready` returns `true`, an interrupt arrives or the ringer has left, for at most
-/// `budget`. Returns `None` after that, or if the deadline has passed: then [`Bell::wait`]. Notes in
+/// Spins until `is_ready` returns `true`, an interrupt arrives or the notifier has left, for at
+/// most
+/// `budget`. Returns `None` after that, or if the deadline has passed: then [`Doorbell::wait`]. Notes in
 /// `began` when it began, unless it was over by then.
-#[allow(clippy::too_many_arguments)] // Those of `Bell::wait`, and two more.
+#[allow(clippy::too_many_arguments)] // Those of `Doorbell::wait`, and two more.
 pub(super) fn spin(
     budget: Duration,
     began: &mut Option<u64>,
-    bell: &Bell,
+    doorbell: &Doorbell,
     deadline: Option<Deadline>,
     look: &mut Look,
     interrupts: &Interrupts,
     mut is_ready: impl FnMut() -> bool,
     is_there: impl Fn() -> bool,
-) -> Option<Woken> {
+) -> Option<WakeReason> {
     if budget.is_zero() {
         return None;
     }
     loop {
         for _ in 0..LOOKS {
             if is_ready() {
-                return Some(Woken::Ready);
+                return Some(WakeReason::Ready);
             }
             std::hint::spin_loop();
         }
         if let Some(woken) = take_interrupt(interrupts, &mut is_ready) {
             return Some(woken);
         }
-        bell.look_for_ringer(look, &is_there);
-        // What the ringer made ready before it left still counts.
-        if bell.is_gone() {
+        doorbell.look_for_ringer(look, &is_there);
+        // What the notifier made ready before it left still counts.
+        if doorbell.is_disconnected() {
             return Some(if is_ready() {
-                Woken::Ready
+                WakeReason::Ready
             } else {
-                Woken::Gone
+                WakeReason::Disconnected
             });
         }
         if is_over(budget, began) || Deadline::is_past(deadline) {
@@ -214,7 +215,7 @@ mod tests {
 
     const MICRO: u64 = 1_000;
 
-    /// A wait that begins at 1 s, is rung after so many microseconds, and wakes 5 µs later.
+    /// A wait that begins at 1 s, is notified after so many microseconds, and wakes 5 µs later.
     fn rung_after(micros: u64) -> Slept {
         let began = 1_000_000 * MICRO;
         let rung = began + micros * MICRO;
@@ -223,7 +224,7 @@ mod tests {
             ended: rung + 5 * MICRO,
             rung,
             is_apart: true,
-            woken: Woken::Ready,
+            woken: WakeReason::Ready,
         }
     }
 
@@ -254,9 +255,19 @@ mod tests {
             ("too late after 2", 2, rung_after(1_000), 0),
             ("one CPU, at once", 20, same_cpu(1), 0),
             ("one CPU, late", 20, same_cpu(1_000), 0),
-            ("timed out", 20, not_ready(Woken::TimedOut), 10_000),
-            ("interrupted", 20, not_ready(Woken::Interrupted), 10_000),
-            ("disconnected", 20, not_ready(Woken::Gone), 10_000),
+            ("timed out", 20, not_ready(WakeReason::TimedOut), 10_000),
+            (
+                "interrupted",
+                20,
+                not_ready(WakeReason::Interrupted),
+                10_000,
+            ),
+            (
+                "disconnected",
+                20,
+                not_ready(WakeReason::Disconnected),
+                10_000,
+            ),
             ("short, rung before", 0, unknown(1, 7), 20_000),
             ("long, rung before", 20, unknown(100, 7), 10_000),
             ("short, rung in the future", 0, unknown(1, u64::MAX), 20_000),
@@ -307,7 +318,7 @@ mod tests {
 
     /// Returns whether the condition was checked at all, and for how long.
     fn spin_in_vain(budget: Duration) -> (bool, Duration) {
-        let bell = Bell::new(1);
+        let doorbell = Doorbell::new(1);
         let is_checked = Cell::new(false);
         let is_ready = || {
             is_checked.set(true);
@@ -317,7 +328,7 @@ mod tests {
         let woken = spin(
             budget,
             &mut None,
-            &bell,
+            &doorbell,
             None,
             &mut Look::new(),
             &Interrupts::new(),
@@ -370,7 +381,7 @@ mod tests {
             pin(there);
             loop {
                 while !shared.to_receiver().is_slept_on() {
-                    if shared.to_sender().is_gone() {
+                    if shared.to_sender().is_disconnected() {
                         return;
                     }
                     thread::yield_now();
@@ -382,7 +393,7 @@ mod tests {
             pin(here);
             loop {
                 receiver.recv().unwrap();
-                if received(receiver.sleeper.adaptive.budget) {
+                if received(receiver.parker.adaptive.budget) {
                     return;
                 }
             }

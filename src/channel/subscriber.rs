@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::Woken;
+use super::doorbell::WakeReason;
 use super::error::{ChannelError, RecvError};
 use super::interrupt::{Interrupter, Interrupts};
 use super::layout;
@@ -106,10 +106,10 @@ impl Subscriber {
     /// # Errors
     ///
     /// * [`RecvError::Open`] if a channel of that name exists and cannot be opened, unless this
-    ///   call [waits](Self::last_error) for that. The next call waits for a change of the object, or
-    ///   a second; if the channel's options or type are the reason, for the next sender.
-    /// * [`RecvError::Evicted`] if the publisher has disconnected this subscriber. The next call joins
-    ///   it again.
+    ///   call [waits](Self::last_error) for that. The next call waits for a change of the object,
+    ///   or a second; if the channel's options or type are the reason, for the next sender.
+    /// * [`RecvError::Evicted`] if the publisher has disconnected this subscriber. The next call
+    ///   joins it again.
     /// * Those of [`Receiver::recv`] except [`RecvError::Disconnected`].
     #[inline]
     pub fn recv(&mut self) -> Result<Event, RecvError> {
@@ -159,15 +159,15 @@ impl Subscriber {
                 return opened;
             }
             match self.attempts.wait(deadline, Some(&self.interrupts)) {
-                Woken::Interrupted => return Err(RecvError::Interrupted),
-                Woken::TimedOut => return self.open().unwrap_or(Err(RecvError::TimedOut)),
-                Woken::Ready | Woken::Gone => {}
+                WakeReason::Interrupted => return Err(RecvError::Interrupted),
+                WakeReason::TimedOut => return self.open().unwrap_or(Err(RecvError::TimedOut)),
+                WakeReason::Ready | WakeReason::Disconnected => {}
             }
         }
     }
 
-    /// Receives the next event without blocking the thread, with any executor. Cancel safe: dropping
-    /// the future loses no event.
+    /// Receives the next event without blocking the thread, with any executor. Cancel safe:
+    /// dropping the future loses no event.
     ///
     /// # Errors
     ///

@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::{Woken, LOOKS};
+use super::doorbell::{WakeReason, LOOKS};
 use super::error::WaitAnyError;
-use super::interrupt::Parker;
+use super::interrupt::ThreadWaker;
 use super::receiver::Receiver;
 use super::spin::is_over;
 use crate::error::OsError;
@@ -14,9 +14,10 @@ use std::time::Duration;
 
 /// Blocks until one of several receivers has a message, for at most `timeout`; [`Duration::MAX`]
 /// means no timeout. Returns that receiver's index: its next [`try_recv`](Receiver::try_recv) does
-/// not return `Empty`, unless the message is withdrawn, or its last loan dropped, in the meantime. A
-/// receiver that is to report [`TooManyLoans`](super::RecvError::TooManyLoans), or whose sender has
-/// closed, counts as ready too; leave the latter out of later calls.
+/// not return `Empty`, unless the message is withdrawn, or the last message that it holds is
+/// dropped, in the meantime. A receiver that is to report
+/// [`TooManyBorrowed`](super::RecvError::TooManyBorrowed), or whose sender has closed, counts as
+/// ready too; leave the latter out of later calls.
 ///
 /// If several receivers have messages, returns the one returned least recently; of those never
 /// returned, the first.
@@ -94,7 +95,7 @@ pub fn wait_any(receivers: &mut [&mut Receiver], timeout: Duration) -> Result<us
             Ok(index)
         }
         Found::Interrupted(index) => {
-            receivers[index].sleeper.interrupts().take();
+            receivers[index].parker.interrupts().take();
             Err(WaitAnyError::Interrupted { index })
         }
         Found::TimedOut => Err(WaitAnyError::TimedOut {
@@ -114,7 +115,7 @@ enum Found {
 fn find(receivers: &[&mut Receiver]) -> Option<Found> {
     let mut ready: Option<usize> = None;
     for (index, receiver) in receivers.iter().enumerate() {
-        if !receiver.has_next() && !receiver.object().is_sender_gone() {
+        if !receiver.has_next() && !receiver.object().is_sender_disconnected() {
             continue;
         }
         match ready {
@@ -126,7 +127,7 @@ fn find(receivers: &[&mut Receiver]) -> Option<Found> {
         return Some(Found::Ready(index));
     }
     for (index, receiver) in receivers.iter().enumerate() {
-        if receiver.sleeper.interrupts().is_set() {
+        if receiver.parker.interrupts().is_set() {
             return Some(Found::Interrupted(index));
         }
     }
@@ -140,14 +141,15 @@ fn look_for_senders(receivers: &mut [&mut Receiver]) {
     }
 }
 
-/// Returns how long to spin: one channel of which messages come at once is enough for a spin to pay.
+/// Returns how long to spin: one channel of which messages come at once is enough for a spin to
+/// pay.
 fn budget(receivers: &[&mut Receiver]) -> Duration {
     let mut shortest: Option<Duration> = None;
     let mut longest_adaptive = Duration::ZERO;
     for receiver in receivers {
         match (receiver.spin, shortest) {
             (None, _) => {
-                longest_adaptive = longest_adaptive.max(receiver.sleeper.adaptive.budget());
+                longest_adaptive = longest_adaptive.max(receiver.parker.adaptive.budget());
             }
             (Some(spin), None) => shortest = Some(spin),
             (Some(spin), Some(other)) => shortest = Some(spin.min(other)),
@@ -162,7 +164,7 @@ fn budget(receivers: &[&mut Receiver]) -> Duration {
 /// The wait ended during its spin.
 fn note_spin(receivers: &mut [&mut Receiver], found: &Found) {
     if let Found::Ready(index) = found {
-        receivers[*index].sleeper.adaptive.grow();
+        receivers[*index].parker.adaptive.grow();
     }
 }
 
@@ -170,9 +172,9 @@ fn note_spin(receivers: &mut [&mut Receiver], found: &Found) {
 fn note_sleep(receivers: &mut [&mut Receiver], found: &Found, began: u64) {
     for (index, receiver) in receivers.iter_mut().enumerate() {
         if matches!(found, Found::Ready(ready) if *ready == index) {
-            receiver.sleeper.learn(began, Woken::Ready);
+            receiver.parker.learn(began, WakeReason::Ready);
         } else {
-            receiver.sleeper.adaptive.shrink();
+            receiver.parker.adaptive.shrink();
         }
     }
 }
@@ -208,7 +210,7 @@ fn wait(
 ) -> Result<Found, WaitAnyError> {
     let mut words = 0;
     for receiver in receivers.iter() {
-        let interrupts = receiver.sleeper.interrupts();
+        let interrupts = receiver.parker.interrupts();
         interrupts.begin_wait(); // I1
         words += 1 + usize::from(interrupts.has_interrupter());
     }
@@ -218,26 +220,26 @@ fn wait(
         sleep_by_helpers(receivers, deadline)
     };
     for receiver in receivers.iter() {
-        receiver.sleeper.interrupts().end_wait(); // I5
+        receiver.parker.interrupts().end_wait(); // I5
     }
     found
 }
 
-/// Sleeps in this thread on all bells at once. The steps S are those of `bell`.
+/// Sleeps in this thread on all doorbells at once. The steps S are those of `doorbell`.
 fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
     for receiver in receivers.iter_mut() {
-        receiver.sleeper.leave_helper();
+        receiver.parker.leave_helper();
     }
     let found = loop {
         look_for_senders(receivers);
         let mut words = Words::new();
         for receiver in receivers.iter() {
-            let bell = receiver.sleeper.bell();
+            let doorbell = receiver.parker.doorbell();
             // `find` below handles a receiver whose sender has left.
-            let word = bell.lie_down(); // S1, S2
-            receiver.sleeper.interrupts().add_to(&mut words);
+            let word = doorbell.announce_wait(); // S1, S2
+            receiver.parker.interrupts().add_to(&mut words);
             if let Some(word) = word {
-                words.push(bell.word(), word);
+                words.push(doorbell.word(), word);
             }
         }
         if let Some(found) = find(receivers) {
@@ -248,7 +250,7 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
         }
         let mut until = deadline;
         for receiver in receivers.iter() {
-            until = Deadline::first(until, receiver.sleeper.look.time());
+            until = Deadline::first(until, receiver.parker.look.time());
         }
         words.sleep(until); // S4, I4
 
@@ -258,20 +260,20 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
         }
     };
     for receiver in receivers.iter() {
-        receiver.sleeper.bell().get_up();
+        receiver.parker.doorbell().get_up();
     }
     found
 }
 
-/// Sleeps until a helper thread, which sleeps on the bells, wakes this one.
+/// Sleeps until a helper thread, which sleeps on the doorbells, wakes this one.
 fn sleep_by_helpers(
     receivers: &mut [&mut Receiver],
     deadline: Option<Deadline>,
 ) -> Result<Found, WaitAnyError> {
-    let parker = Parker::new();
-    let waker = Waker::from(parker.clone());
+    let thread = ThreadWaker::new();
+    let waker = Waker::from(thread.clone());
     let found = loop {
-        let count = parker.count();
+        let count = thread.count();
         // `find` below handles one that is ready already.
         if let Err(source) = arm_all(receivers, &waker) {
             break Err(WaitAnyError::NoHelper {
@@ -287,18 +289,18 @@ fn sleep_by_helpers(
         }
         let interrupts = receivers
             .iter()
-            .map(|receiver| &**receiver.sleeper.interrupts());
-        parker.park(count, interrupts, deadline);
+            .map(|receiver| &**receiver.parker.interrupts());
+        thread.park(count, interrupts, deadline);
     };
     for receiver in receivers.iter_mut() {
-        receiver.sleeper.disarm();
+        receiver.parker.disarm();
     }
     found
 }
 
 fn arm_all(receivers: &mut [&mut Receiver], waker: &Waker) -> Result<(), OsError> {
     for receiver in receivers {
-        let _: Option<Woken> = receiver.arm(waker)?;
+        let _: Option<WakeReason> = receiver.arm(waker)?;
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! Waiting for a channel's name, until a sender creates it, ends, or makes room; and discovery.
 //!
-//! A thread of this process, the *lookout*, sleeps for all such waits: until the kernel reports a
-//! change to the names of a directory (`inotify`), or a check is due. It starts with the first wait
-//! and exits after the last.
+//! A thread of this process, the *name watcher*, sleeps for all such waits: until the kernel
+//! reports a change to the names of a directory (`inotify`), or a check is due. It starts with the
+//! first wait and exits after the last.
 //!
-//! | step | the waiting thread or task | step | the lookout |
+//! | step | the waiting thread or task | step | the name watcher |
 //! |---|---|---|---|
 //! | N1 | register the waker | L1 | take in new waits, and watch their directories |
 //! | N2 | if marked, clear the mark, and check the name | L2 | mark the waits that are due: new ones, those whose names have changed |
@@ -15,21 +15,21 @@
 //! are reported. L2 precedes L3, and N1 precedes N2 (see `AtomicWaker`).
 //!
 //! A killed process's locks are released shortly *after* the report that its file was closed. So
-//! the lookout marks a wait again 1, 2, 4 … milliseconds after a change of its name, and later once
-//! a second; every 10 milliseconds if the kernel watches no further directory
-//! (`fs.inotify.max_user_instances`, too few descriptors), or if no lookout can be started.
+//! the name watcher marks a wait again 1, 2, 4 … milliseconds after a change of its name, and later
+//! once a second; every 10 milliseconds if the kernel watches no further directory
+//! (`fs.inotify.max_user_instances`, too few descriptors), or if no name watcher can be started.
 //!
 //! A check that finds the name as it was at the last attempt makes no attempt, which would open the
 //! object for writing, and so be reported: waits for one name would wake each other.
 //!
-//! A [`Watcher`] shares the lookout.
+//! A [`Watcher`] shares the name watcher.
 
 #![forbid(unsafe_code)]
 
-use super::bell::Woken;
+use super::doorbell::WakeReason;
 use super::error::{ChannelError, WatchError};
-use super::interrupt::{Interrupter, Interrupts, Parker};
-use super::layout::{Kind, What, MAX_SEATS};
+use super::interrupt::{Interrupter, Interrupts, ThreadWaker};
+use super::layout::{Kind, What, MAX_SUBSCRIBERS};
 use crate::error::OsError;
 use crate::os::fork::{ForkGuard, PerProcess};
 use crate::os::futex::Deadline;
@@ -78,9 +78,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Between checks of a name whose changes are not reported.
 const UNREPORTED: Duration = Duration::from_millis(10);
 
-static LOOKOUT: PerProcess<parking_lot::Mutex<Weak<Lookout>>> = PerProcess::new();
+static NAME_WATCHER: PerProcess<parking_lot::Mutex<Weak<NameWatcher>>> = PerProcess::new();
 
-struct Lookout {
+struct NameWatcher {
     /// Empty while there are too few descriptors.
     call: OnceLock<Call>,
     waits: Mutex<Waits>,
@@ -111,7 +111,7 @@ impl Wait {
     }
 }
 
-/// A wait, as the lookout sees it.
+/// A wait, as the name watcher sees it.
 struct Known {
     wait: Weak<Wait>,
     watched: Option<Watched>,
@@ -139,8 +139,8 @@ impl Known {
             None => UNREPORTED,
         };
         self.pause = longest.min(2 * self.pause);
-        // Release: partner of the Acquire in `Watch::poll`. A swap, as there: loom leaves a store and
-        // another thread's swap unordered.
+        // Release: partner of the Acquire in `Watch::poll`. A swap, as there: loom leaves a store
+        // and another thread's swap unordered.
         wait.is_marked.swap(1, Ordering::Release);
         if let Some(waker) = wait.waker.take() {
             wake(waker);
@@ -148,29 +148,29 @@ impl Known {
     }
 }
 
-impl Lookout {
-    /// Hands a wait to the lookout of this process, or starts one.
+impl NameWatcher {
+    /// Hands a wait to the name watcher of this process, or starts one.
     fn watch(
         current: &mut Weak<Self>,
         wait: &Arc<Wait>,
         start: impl FnOnce(Arc<Self>) -> Result<(), OsError>,
     ) -> Result<Arc<Self>, OsError> {
-        if let Some(lookout) = current.upgrade() {
-            if lookout.take_in(wait) {
-                return Ok(lookout);
+        if let Some(name_watcher) = current.upgrade() {
+            if name_watcher.take_in(wait) {
+                return Ok(name_watcher);
             }
         }
         let waits = Waits {
             new: vec![Arc::downgrade(wait)],
             is_over: false,
         };
-        let lookout = Arc::new(Self {
+        let name_watcher = Arc::new(Self {
             call: OnceLock::new(),
             waits: Mutex::new(waits),
         });
-        start(lookout.clone())?;
-        *current = Arc::downgrade(&lookout);
-        Ok(lookout)
+        start(name_watcher.clone())?;
+        *current = Arc::downgrade(&name_watcher);
+        Ok(name_watcher)
     }
 
     fn start(self: Arc<Self>) -> Result<(), OsError> {
@@ -279,7 +279,7 @@ fn note(known: &mut [Known], report: Option<(Watched, &[u8])>) {
 pub(super) struct Watch {
     /// `None` only while it is dropped.
     wait: Option<Arc<Wait>>,
-    lookout: Arc<Lookout>,
+    name_watcher: Arc<NameWatcher>,
     fork: ForkGuard,
 }
 
@@ -287,11 +287,12 @@ impl Watch {
     /// Starts to watch the channels in a directory whose file names begin with `prefix`.
     pub(super) fn new(directory: &Path, prefix: &str) -> Result<Self, OsError> {
         let wait = Wait::new(directory, prefix);
-        let lookout = Lookout::watch(&mut LOOKOUT.get().lock(), &wait, Lookout::start)?;
-        lookout.call();
+        let name_watcher =
+            NameWatcher::watch(&mut NAME_WATCHER.get().lock(), &wait, NameWatcher::start)?;
+        name_watcher.call();
         Ok(Self {
             wait: Some(wait),
-            lookout,
+            name_watcher,
             fork: ForkGuard::new(),
         })
     }
@@ -314,10 +315,11 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // First, so that the lookout finds it dropped. In a forked child there is no lookout.
+        // First, so that the name watcher finds it dropped. In a forked child there is no name
+        // watcher.
         drop(self.wait.take());
         if self.fork.is_ours() {
-            self.lookout.call();
+            self.name_watcher.call();
         }
     }
 }
@@ -327,7 +329,7 @@ pub(super) fn wait(
     watch: Option<&Watch>,
     deadline: Option<Deadline>,
     interrupts: Option<&Interrupts>,
-) -> Woken {
+) -> WakeReason {
     if let Some(interrupts) = interrupts {
         interrupts.begin_wait();
     }
@@ -342,45 +344,45 @@ fn park(
     watch: Option<&Watch>,
     deadline: Option<Deadline>,
     interrupts: Option<&Interrupts>,
-) -> Woken {
-    let parker = Parker::new();
-    let waker = Waker::from(parker.clone());
+) -> WakeReason {
+    let thread = ThreadWaker::new();
+    let waker = Waker::from(thread.clone());
     let pause = Deadline::after(UNREPORTED);
     loop {
-        let count = parker.count();
+        let count = thread.count();
         let is_due = match watch {
             Some(watch) => watch.poll(&mut Context::from_waker(&waker)).is_ready(),
             None => Deadline::is_past(pause),
         };
         if is_due {
-            return Woken::Ready;
+            return WakeReason::Ready;
         }
         if interrupts.is_some_and(Interrupts::take) {
-            return Woken::Interrupted;
+            return WakeReason::Interrupted;
         }
         if Deadline::is_past(deadline) {
-            return Woken::TimedOut;
+            return WakeReason::TimedOut;
         }
         let until = if watch.is_some() {
             deadline
         } else {
             Deadline::first(deadline, pause)
         };
-        parker.park(count, interrupts.into_iter(), until);
+        thread.park(count, interrupts.into_iter(), until);
     }
 }
 
 /// What an attempt to open or create a channel depends on.
 #[derive(PartialEq)]
-struct Glimpse {
+struct Snapshot {
     file: Option<(Inode, u32, u32, u64)>,
     head: [u8; 64],
     /// Whether each byte is locked.
     locks: Vec<bool>,
 }
 
-impl Glimpse {
-    fn of(name: &Name, seats: usize) -> Self {
+impl Snapshot {
+    fn of(name: &Name, max_subscribers: usize) -> Self {
         let mut this = Self {
             file: None,
             head: [0; 64],
@@ -393,7 +395,7 @@ impl Glimpse {
         // For reading, so that the kernel does not report it to this process.
         if let Ok(locks) = LockFile::open(|| name.open(libc::O_RDONLY, 0)) {
             let _ = locks.file().read_at(&mut this.head, 0);
-            for byte in OWNER_BYTE..=RECEIVER_BYTE + seats {
+            for byte in OWNER_BYTE..=RECEIVER_BYTE + max_subscribers {
                 this.locks.push(locks.is_locked(byte));
             }
         }
@@ -411,7 +413,7 @@ impl Glimpse {
             }
             ChannelError::HasReceiver { .. } => is_locked(RECEIVER_BYTE),
             ChannelError::TooManyReceivers { max, .. } => {
-                (1..=*max).all(|seat| is_locked(RECEIVER_BYTE + seat))
+                (1..=*max).all(|registration| is_locked(RECEIVER_BYTE + registration))
             }
             // For good.
             ChannelError::Closed { .. }
@@ -425,12 +427,12 @@ impl Glimpse {
 }
 
 /// A series of attempts to open or create a channel. A new one is due when the object has changed,
-/// and after a second unless it [explains](Glimpse::explains) the error.
+/// and after a second unless it [explains](Snapshot::explains) the error.
 pub(super) struct Attempts {
     name: Name,
-    /// How many seats matter.
-    seats: usize,
-    last: Option<(Glimpse, Option<Deadline>)>,
+    /// How many registrations matter.
+    max_subscribers: usize,
+    last: Option<(Snapshot, Option<Deadline>)>,
     watch: Option<Watch>,
 }
 
@@ -438,7 +440,7 @@ impl Attempts {
     pub(super) fn new(name: Name) -> Self {
         Self {
             name,
-            seats: 0,
+            max_subscribers: 0,
             last: None,
             watch: None,
         }
@@ -449,13 +451,13 @@ impl Attempts {
         attempt: impl FnOnce() -> Result<T, ChannelError>,
     ) -> Option<Result<T, ChannelError>> {
         // Before the attempt: a change in between makes another one due.
-        let glimpse = Glimpse::of(&self.name, self.seats);
+        let snapshot = Snapshot::of(&self.name, self.max_subscribers);
         if let Some((last, next)) = &self.last {
-            if *last == glimpse && !Deadline::is_past(*next) {
+            if *last == snapshot && !Deadline::is_past(*next) {
                 return None;
             }
         }
-        self.last = Some((glimpse, Deadline::after(AGAIN)));
+        self.last = Some((snapshot, Deadline::after(AGAIN)));
         let result = attempt();
         match &result {
             Ok(_) => {
@@ -464,10 +466,10 @@ impl Attempts {
             }
             Err(error) => {
                 if let ChannelError::TooManyReceivers { max, .. } = error {
-                    self.seats = *max.min(&MAX_SEATS);
+                    self.max_subscribers = *max.min(&MAX_SUBSCRIBERS);
                 }
-                if let Some((glimpse, next)) = &mut self.last {
-                    if glimpse.explains(error) {
+                if let Some((snapshot, next)) = &mut self.last {
+                    if snapshot.explains(error) {
                         *next = None;
                     }
                 }
@@ -491,7 +493,7 @@ impl Attempts {
         &mut self,
         deadline: Option<Deadline>,
         interrupts: Option<&Interrupts>,
-    ) -> Woken {
+    ) -> WakeReason {
         wait(self.watch().ok(), deadline, interrupts)
     }
 
@@ -514,7 +516,7 @@ impl Attempts {
                 None => {}
                 Some(result) => return result,
             }
-            if Deadline::is_past(deadline) || this.wait(deadline, None) == Woken::TimedOut {
+            if Deadline::is_past(deadline) || this.wait(deadline, None) == WakeReason::TimedOut {
                 return attempt();
             }
         }
@@ -559,12 +561,12 @@ impl ChannelInfo {
         let Ok(facts) = What::of(&copy).read(true, || object.path()) else {
             return Ok(None);
         };
-        if facts.kind == Kind::Branch || !opened.is_locked(OWNER_BYTE) {
+        if facts.kind == Kind::Connection || !opened.is_locked(OWNER_BYTE) {
             return Ok(None);
         }
         Ok(Some(Self {
             name: name.to_owned(),
-            is_publisher: facts.kind == Kind::Meeting,
+            is_publisher: facts.kind == Kind::Rendezvous,
             provider: facts.provider,
             object,
             inode: (metadata.dev(), metadata.ino()),
@@ -601,7 +603,8 @@ fn scan(names: &Namespace, uid: u32) -> Result<BTreeMap<String, ChannelInfo>, Os
                 if let Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) = error.errno() {
                     return Err(error);
                 }
-                // Removed in between; or of another user, who may make any call fail: a link, a lease.
+                // Removed in between; or of another user, who may make any call fail: a link, a
+                // lease.
             }
         }
     }
@@ -692,14 +695,16 @@ impl Watcher {
             }
             // Without a watch, a check is due after a pause.
             let _ = self.watch();
-            if wait(self.watch.as_ref(), deadline, Some(&self.interrupts)) == Woken::Interrupted {
+            if wait(self.watch.as_ref(), deadline, Some(&self.interrupts))
+                == WakeReason::Interrupted
+            {
                 return Err(WatchError::Interrupted);
             }
         }
     }
 
-    /// Returns the next change without blocking the thread, with any executor. Cancel safe: dropping
-    /// the future loses no change.
+    /// Returns the next change without blocking the thread, with any executor. Cancel safe:
+    /// dropping the future loses no change.
     ///
     /// # Errors
     ///
@@ -793,7 +798,8 @@ mod tests {
     use super::*;
     use crate::os::name::{Link, Namespace};
 
-    /// While the object shows why it fails, none is due: each would wake all other waits for the name.
+    /// While the object shows why it fails, none is due: each would wake all other waits for the
+    /// name.
     #[test]
     fn no_attempt_in_vain() {
         type Error = fn(String) -> ChannelError;

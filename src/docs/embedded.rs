@@ -9,8 +9,8 @@
 //! |---|---|
 //! | payload segments, all together | [`max_bytes`](crate::ProviderBuilder::max_bytes) |
 //! | control object, one | 4096 + 128 × [`max_shared`](crate::ProviderBuilder::max_shared) |
-//! | [`channel`](crate::channel), each | 4096 + 64 × ([`capacity`](crate::channel::SenderBuilder::capacity) + 1) + 16 × [`loans`](crate::channel::SenderBuilder::loans), rounded up to a power of two, at least 8 |
-//! | [`channel::Publisher`](crate::channel::Publisher), each | 4096, and for each receiver the size of a channel with [its capacity and loans](crate::channel::ReceiverBuilder::capacity) |
+//! | [`channel`](crate::channel), each | 4096 + 64 × ([`capacity`](crate::channel::SenderBuilder::capacity) + 1) + 16 × [`max_borrowed`](crate::channel::SenderBuilder::max_borrowed), rounded up to a power of two, at least 8 |
+//! | [`channel::Publisher`](crate::channel::Publisher), each | 4096, and for each receiver the size of a channel with [its capacity and borrowed buffers](crate::channel::ReceiverBuilder::capacity) |
 //!
 //! [`SenderBuilder::buffers`](crate::channel::SenderBuilder::buffers) and
 //! [`PublisherBuilder::buffers`](crate::channel::PublisherBuilder::buffers) count the messages that

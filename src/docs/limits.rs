@@ -11,8 +11,8 @@
 //! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::OutOfRange`](crate::channel::ChannelError::OutOfRange) |
 //! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64; a closed one counts while one of its messages is read | `ChannelError::TooManyReceivers` |
 //! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`](crate::channel::MAX_INLINE), 48 | `SendErrorKind::TooLong` |
-//! | buffers that the receiver of a channel holds | [`SenderBuilder::loans`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyLoans` |
-//! | buffers that a receiver of a publisher holds | [`PublisherBuilder::loans`]: as above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default, or what [`PublisherBuilder::buffers`] finds, but always two buffers | messages are skipped, or waited for; `RecvError::TooManyLoans` |
+//! | buffers that the receiver of a channel holds | [`SenderBuilder::max_borrowed`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyBorrowed` |
+//! | buffers that a receiver of a publisher holds | [`PublisherBuilder::max_borrowed`]: as above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default, or what [`PublisherBuilder::buffers`] finds, but always two buffers | messages are skipped, or waited for; `RecvError::TooManyBorrowed` |
 //! | time that a message waits for receivers | [`PublisherBuilder::block_limit`]: 5 seconds by default | the receiver is skipped, or disconnected |
 //! | ends of channels in one process | 2048; a publisher counts as one for each receiver | [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds) |
 //! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
@@ -95,9 +95,9 @@
 //! [`ProviderBuilder::max_bytes_per_peer`]: crate::ProviderBuilder::max_bytes_per_peer
 //! [`ProviderBuilder::max_shared`]: crate::ProviderBuilder::max_shared
 //! [`PublisherBuilder::block_limit`]: crate::channel::PublisherBuilder::block_limit
-//! [`PublisherBuilder::loans`]: crate::channel::PublisherBuilder::loans
+//! [`PublisherBuilder::max_borrowed`]: crate::channel::PublisherBuilder::max_borrowed
 //! [`PublisherBuilder::buffers`]: crate::channel::PublisherBuilder::buffers
 //! [`PublisherBuilder::max_bytes_per_receiver`]: crate::channel::PublisherBuilder::max_bytes_per_receiver
 //! [`PublisherBuilder::receivers`]: crate::channel::PublisherBuilder::receivers
-//! [`SenderBuilder::loans`]: crate::channel::SenderBuilder::loans
+//! [`SenderBuilder::max_borrowed`]: crate::channel::SenderBuilder::max_borrowed
 #![forbid(unsafe_code)]

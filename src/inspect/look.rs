@@ -7,7 +7,7 @@ use super::report::{
     SegmentReport, State,
 };
 use super::sources::{Facts, Object, Objects, OfProvider, Stat};
-use crate::channel::outside::{self, Loaned, Outside, Role};
+use crate::channel::outside::{self, Borrowed, Outside, Role};
 use crate::channel::ChannelError;
 use crate::error::Chain;
 use crate::os::mapping::Mapping;
@@ -32,9 +32,9 @@ pub(super) struct Look {
     pub(super) objects: Objects,
     pub(super) seen: Seen,
     pub(super) leases: Ages<Lease>,
-    pub(super) loans: Ages<Loan>,
+    pub(super) borrows: Ages<Borrow>,
     read: BTreeSet<(String, ProviderId)>,
-    loaned: BTreeMap<(String, ProviderId), Counted>,
+    borrowed: BTreeMap<(String, ProviderId), Counted>,
 }
 
 #[derive(Default)]
@@ -57,16 +57,16 @@ impl Look {
         seen: Seen,
         objects: Objects,
         leases: Since<Lease>,
-        loans: Since<Loan>,
+        borrows: Since<Borrow>,
     ) -> Self {
-        let (leases, loans) = (Ages::new(leases), Ages::new(loans));
+        let (leases, borrows) = (Ages::new(leases), Ages::new(borrows));
         Self {
             objects,
             seen,
             leases,
-            loans,
+            borrows,
             read: BTreeSet::new(),
-            loaned: BTreeMap::new(),
+            borrowed: BTreeMap::new(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Look {
             .cloned()
     }
 
-    /// Call after [`channels`](Self::channels), which finds their readers and loans.
+    /// Call after [`channels`](Self::channels), which finds their readers and borrowed buffers.
     pub(super) fn providers(&mut self) -> Vec<ProviderReport> {
         let all = std::mem::take(&mut self.objects.providers);
         all.iter()
@@ -152,8 +152,8 @@ impl Look {
         } else {
             Swept::default()
         };
-        let loaned = self
-            .loaned
+        let borrowed = self
+            .borrowed
             .remove(&(prefix.to_owned(), id))
             .unwrap_or_default();
         Some(ProviderReport {
@@ -169,8 +169,8 @@ impl Look {
             max_shared,
             bytes_leased: leases.all.bytes,
             leased: leases.all.into_classes(),
-            bytes_loaned: loaned.bytes,
-            loaned: loaned.into_classes(),
+            bytes_borrowed: borrowed.bytes,
+            borrowed: borrowed.into_classes(),
             peers,
             is_orphan: orphans.objects > 0,
             orphans,
@@ -241,7 +241,7 @@ impl Look {
     pub(super) fn channels(&mut self) -> Vec<ChannelReport> {
         let all = std::mem::take(&mut self.objects.channels);
         all.iter()
-            .filter_map(|((prefix, name), branches)| self.channel(prefix, name, branches))
+            .filter_map(|((prefix, name), connections)| self.channel(prefix, name, connections))
             .collect()
     }
 
@@ -249,7 +249,7 @@ impl Look {
         &mut self,
         prefix: &str,
         name: &str,
-        branches: &BTreeSet<u64>,
+        connections: &BTreeSet<u64>,
     ) -> Option<ChannelReport> {
         let mut report = ChannelReport {
             prefix: prefix.to_owned(),
@@ -276,8 +276,8 @@ impl Look {
                 true
             }
         };
-        for id in branches {
-            let visit = self.visit(prefix, Named::Branch(name, *id));
+        for id in connections {
+            let visit = self.visit(prefix, Named::Connection(name, *id));
             is_there |= !matches!(visit, Ok(None));
             let damaged = |problem, is_orphan| DamagedReceiver {
                 id: *id,
@@ -337,7 +337,7 @@ impl Look {
             Ok(_) if is_locked && !visit.is_finished => State::Starting,
             Ok(seen) => {
                 report.provider = Some(seen.provider);
-                report.is_publisher = seen.role == Role::Meeting;
+                report.is_publisher = seen.role == Role::Rendezvous;
                 report.message_type = seen.message_type.clone();
                 if seen.role == Role::Pair {
                     let receiver = self.receiver(&report.prefix, None, visit, seen);
@@ -360,39 +360,39 @@ impl Look {
     fn receiver(
         &mut self,
         prefix: &str,
-        branch: Option<u64>,
+        connection: Option<u64>,
         visit: &Visit,
         seen: &Outside,
     ) -> ReceiverReport {
         let is_alive = visit.facts.is_received;
         let (provider, object) = (seen.provider, visit.object.stat.inode);
-        let loaned = self
-            .loaned
+        let borrowed = self
+            .borrowed
             .entry((prefix.to_owned(), provider))
             .or_default();
-        let mut ages = self.loans.of_one();
-        let (mut bytes_loaned, mut oldest_loan) = (0_u64, None);
-        for &Loaned { number, word, len } in &seen.traffic.loaned {
-            loaned.add(len);
-            bytes_loaned = bytes_loaned.saturating_add(len);
-            oldest_loan = oldest_loan.max(ages.of(Loan {
+        let mut ages = self.borrows.of_one();
+        let (mut bytes_borrowed, mut oldest_borrowed) = (0_u64, None);
+        for &Borrowed { number, word, len } in &seen.traffic.borrowed {
+            borrowed.add(len);
+            bytes_borrowed = bytes_borrowed.saturating_add(len);
+            oldest_borrowed = oldest_borrowed.max(ages.of(Borrow {
                 provider,
                 object,
-                branch,
+                connection,
                 number,
                 word,
             }));
         }
         ReceiverReport {
-            id: branch,
+            id: connection,
             is_alive,
             process: self.holder(&visit.object, RECEIVER_BYTE, is_alive),
             on_full: seen.on_full,
             capacity: seen.capacity,
-            loans: seen.loans,
-            loaned: seen.traffic.loaned.len(),
-            bytes_loaned,
-            oldest_loan,
+            max_borrowed: seen.max_borrowed,
+            borrowed: seen.traffic.borrowed.len(),
+            bytes_borrowed,
+            oldest_borrowed,
             sent: seen.traffic.sent,
             waiting: seen.traffic.waiting,
             missed: seen.traffic.missed,
@@ -550,11 +550,11 @@ pub(super) struct Lease {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Loan {
+pub(super) struct Borrow {
     pub(super) provider: ProviderId,
-    /// The object shared by receiver and sender and, for a publisher, the branch's random id.
+    /// The object shared by receiver and sender and, for a publisher, the connection's random id.
     pub(super) object: Inode,
-    pub(super) branch: Option<u64>,
+    pub(super) connection: Option<u64>,
     pub(super) number: u32,
     /// The message that the number refers to.
     pub(super) word: u64,

@@ -29,7 +29,7 @@
 //! | which objects exist, their lengths and memory | the file system |
 //! | whether an owner, peer, sender or receiver is alive | the kernel: whether its byte is locked |
 //! | which process it is | the kernel: the process with the descriptor that took the lock |
-//! | leased and loaned messages, how full a channel is | the object, which any process of the same user can write |
+//! | leased and borrowed messages, how full a channel is | the object, which any process of the same user can write |
 //!
 //! An object that is damaged or changes during the look yields wrong numbers at worst. Processes in
 //! another PID namespace are not shown, nor holders of messages whose channel's object was removed.
@@ -37,8 +37,8 @@
 //! # What only the owner knows
 //!
 //! Which chunks the owner itself uses and which are idle: see [`Provider::stats`]. An [`Inspector`]
-//! reports how long it has seen the same lease or loan in every look: a lower bound, unless a
-//! message was released and leased again between two looks.
+//! reports how long it has seen the same lease or borrowed buffer in every look: a lower bound,
+//! unless a message was released and leased again between two looks.
 //!
 //! [`Provider::stats`]: crate::Provider::stats
 
@@ -60,7 +60,7 @@ use crate::os::posix::free_bytes;
 use crate::os::process::{Seen, Wanted};
 use crate::owner::provider::Provider;
 use crate::protocol::ids::{control_name, parse};
-use look::{Lease, Loan, Look, Since};
+use look::{Borrow, Lease, Look, Since};
 use sources::Objects;
 use std::io;
 use std::mem::take;
@@ -72,7 +72,7 @@ pub struct Inspector {
     directory: PathBuf,
     prefix: Option<String>,
     leases: Since<Lease>,
-    loans: Since<Loan>,
+    borrows: Since<Borrow>,
 }
 
 impl Default for Inspector {
@@ -93,7 +93,7 @@ impl Inspector {
             directory: directory.into(),
             prefix: None,
             leases: Since::new(),
-            loans: Since::new(),
+            borrows: Since::new(),
         }
     }
 
@@ -123,10 +123,15 @@ impl Inspector {
         };
         let seen = Seen::of(&wanted)
             .map_err(|error| OsError::new("readdir", "/proc", 0, error, String::new()))?;
-        let mut look = Look::new(seen, objects, take(&mut self.leases), take(&mut self.loans));
+        let mut look = Look::new(
+            seen,
+            objects,
+            take(&mut self.leases),
+            take(&mut self.borrows),
+        );
         let channels = look.channels();
         let providers = look.providers();
-        (self.leases, self.loans) = (look.leases.into_since(), look.loans.into_since());
+        (self.leases, self.borrows) = (look.leases.into_since(), look.borrows.into_since());
         Ok(Report {
             directory: self.directory.clone(),
             free_bytes: free_bytes(&self.directory),

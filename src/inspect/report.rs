@@ -66,11 +66,11 @@ pub struct ProviderReport {
     pub bytes_leased: u64,
     /// Leased messages, by the size class of their length.
     pub leased: Vec<ClassReport>,
-    /// Bytes of messages on loan, once for each receiver, without channels whose [objects were
+    /// Bytes of messages borrowed, once for each receiver, without channels whose [objects were
     /// removed](super#sources).
-    pub bytes_loaned: u64,
-    /// Loaned messages, by the size class of their length.
-    pub loaned: Vec<ClassReport>,
+    pub bytes_borrowed: u64,
+    /// Borrowed messages, by the size class of their length.
+    pub borrowed: Vec<ClassReport>,
     /// The connected peers, and those that died with leases, by slot.
     pub peers: Vec<PeerReport>,
     /// Whether a sweep would remove it now.
@@ -175,13 +175,13 @@ pub struct ReceiverReport {
     /// How many messages it may fall behind.
     pub capacity: usize,
     /// The most buffers it may hold.
-    pub loans: usize,
+    pub max_borrowed: usize,
     /// Number of buffers that it holds, received or not.
-    pub loaned: usize,
+    pub borrowed: usize,
     /// Their total length in bytes.
-    pub bytes_loaned: u64,
-    /// How long its oldest loan [has been seen](super#what-only-the-owner-knows).
-    pub oldest_loan: Option<Duration>,
+    pub bytes_borrowed: u64,
+    /// How long its oldest borrowed buffer [has been seen](super#what-only-the-owner-knows).
+    pub oldest_borrowed: Option<Duration>,
     /// Number of messages sent to it.
     pub sent: u64,
     /// Number of messages queued for it: at most `capacity` + 1.

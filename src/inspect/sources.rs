@@ -109,7 +109,7 @@ impl Objects {
             Named::Channel(name) => {
                 self.channels.entry((prefix, name.to_owned())).or_default();
             }
-            Named::Branch(name, id) => {
+            Named::Connection(name, id) => {
                 self.channels
                     .entry((prefix, name.to_owned()))
                     .or_default()

@@ -1,6 +1,6 @@
-//! Loom models of a task whose helper sleeps for it, a thread on two bells, and interrupts.
+//! Loom models of a task whose helper sleeps for it, a thread on two doorbells, and interrupts.
 
-use super::bell::{is_asleep, is_rung, Bell, Look, Woken};
+use super::doorbell::{is_asleep, is_notified, Doorbell, Look, WakeReason};
 use super::interrupt::{Interrupter, Interrupts};
 use crate::os::futex::{Futex, Words};
 use crate::sync::{explore, fence, fence_after_rmw, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 struct Scene {
-    bell: Bell,
+    doorbell: Doorbell,
     ready: AtomicU64,
     count: Futex,
     has_waker: AtomicU64,
@@ -24,9 +24,9 @@ impl Scene {
     fn new(has_many: bool) -> Arc<Self> {
         let new = || AtomicU64::new(0);
         let (ready, has_waker, is_over, is_idle) = (new(), new(), new(), new());
-        let (bell, count, wakes) = (Bell::new(1), Futex::new(0), Futex::new(0));
+        let (doorbell, count, wakes) = (Doorbell::new(1), Futex::new(0), Futex::new(0));
         Arc::new(Self {
-            bell,
+            doorbell,
             ready,
             count,
             has_waker,
@@ -37,12 +37,12 @@ impl Scene {
         })
     }
 
-    fn ring(&self) {
+    fn notify(&self) {
         self.ready.fetch_add(1, Ordering::Release); // W1
-        self.bell.ring();
+        self.doorbell.notify();
     }
 
-    /// As `Sleeper::arm`.
+    /// As `Parker::arm`.
     fn poll(&self, received: u64) -> bool {
         let is_ready = || self.ready.load(Ordering::Acquire) > received;
         if is_ready() {
@@ -54,7 +54,7 @@ impl Scene {
         if self.is_idle.load(Ordering::Relaxed) == 1 {
             self.count.wake();
         }
-        self.bell.lie_down();
+        self.doorbell.announce_wait();
         is_ready() // S3
     }
 
@@ -67,16 +67,16 @@ impl Scene {
                 }
                 self.wakes.sleep_while(wakes, None);
             }
-            // Forgets the waker, as `Sleeper::disarm` does.
+            // Forgets the waker, as `Parker::disarm` does.
             self.take_waker();
-            self.bell.get_up();
+            self.doorbell.get_up();
         }
         self.is_over.store(1, Ordering::Release);
         self.count.fetch_add(1, Ordering::SeqCst);
         self.count.wake();
         if !self.has_many {
             // A real helper would find the end a second later, but loom has no time.
-            self.bell.leave();
+            self.doorbell.leave();
         }
     }
 
@@ -95,7 +95,7 @@ impl Scene {
             if self.is_over.load(Ordering::Acquire) == 1 {
                 return;
             }
-            let word = self.bell.word().load(Ordering::Acquire); // H2
+            let word = self.doorbell.word().load(Ordering::Acquire); // H2
             if !is_asleep(word) && self.take_waker() {
                 self.wakes.fetch_add(1, Ordering::Release); // H3
                 self.wakes.wake();
@@ -108,11 +108,11 @@ impl Scene {
     fn sleep(&self, word: u32, count: u32) {
         if self.has_many {
             let mut words = Words::new();
-            words.push(self.bell.word(), word);
+            words.push(self.doorbell.word(), word);
             words.push(&self.count, count);
             words.sleep(None);
-        } else if !is_rung(word) {
-            self.bell.word().sleep_while(word, None);
+        } else if !is_notified(word) {
+            self.doorbell.word().sleep_while(word, None);
         } else {
             self.is_idle.store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
@@ -143,7 +143,7 @@ fn await_two_rings(has_many: bool) {
         });
         let ringer = thread::spawn({
             let scene = scene.clone();
-            move || (0..2).for_each(|_| scene.ring())
+            move || (0..2).for_each(|_| scene.notify())
         });
         scene.await_all(2);
         ringer.join().unwrap();
@@ -152,29 +152,29 @@ fn await_two_rings(has_many: bool) {
 }
 
 #[test]
-fn two_bells() {
+fn two_doorbells() {
     explore(3, || {
-        let bells = Arc::new([Bell::new(1), Bell::new(2)]);
+        let doorbells = Arc::new([Doorbell::new(1), Doorbell::new(2)]);
         let ready = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let ringers = [0, 1].map(|at| {
-            let (bells, ready) = (bells.clone(), ready.clone());
+            let (doorbells, ready) = (doorbells.clone(), ready.clone());
             thread::spawn(move || {
                 ready[at].store(1, Ordering::Release);
-                bells[at].ring();
+                doorbells[at].notify();
             })
         });
         let is_ready = |at: usize| ready[at].load(Ordering::Acquire) == 1;
         // Until both are ready.
         while !(is_ready(0) && is_ready(1)) {
-            let values = [bells[0].lie_down(), bells[1].lie_down()];
+            let values = [doorbells[0].announce_wait(), doorbells[1].announce_wait()];
             if is_ready(0) && is_ready(1) {
                 break;
             }
             let mut words = Words::new();
-            bells
+            doorbells
                 .iter()
                 .zip(values)
-                .for_each(|(bell, value)| words.push(bell.word(), value.unwrap()));
+                .for_each(|(doorbell, value)| words.push(doorbell.word(), value.unwrap()));
             words.sleep(None);
         }
         ringers
@@ -183,12 +183,12 @@ fn two_bells() {
     });
 }
 
-/// None is lost, none takes the place of a ring, and none is mistaken for the ringer's death.
+/// None is lost, none takes the place of a ring, and none is mistaken for the notifier's death.
 #[test]
 fn interrupt_against_wait() {
     for holder in [0, 1] {
         explore(3, move || {
-            let scene = Arc::new((Bell::new(holder), AtomicU64::new(0)));
+            let scene = Arc::new((Doorbell::new(holder), AtomicU64::new(0)));
             let interrupts = Interrupts::new();
             let interrupter = Interrupter::new(&interrupts);
             let interrupting = thread::spawn(move || interrupter.interrupt());
@@ -196,27 +196,29 @@ fn interrupt_against_wait() {
                 let scene = scene.clone();
                 thread::spawn(move || {
                     scene.1.store(1, Ordering::Release);
-                    scene.0.ring();
+                    scene.0.notify();
                 })
             });
-            let (bell, is_rung) = (&scene.0, &scene.1);
+            let (doorbell, is_notified) = (&scene.0, &scene.1);
             let mut is_taken = false;
             let mut wait = || {
-                let is_ready = || !is_taken && is_rung.load(Ordering::Acquire) == 1;
-                let woken = bell.wait(None, &mut Look::new(), &interrupts, is_ready, || true);
-                is_taken |= woken == Woken::Ready;
+                let is_ready = || !is_taken && is_notified.load(Ordering::Acquire) == 1;
+                let woken = doorbell.wait(None, &mut Look::new(), &interrupts, is_ready, || true);
+                is_taken |= woken == WakeReason::Ready;
                 woken
             };
             let first = wait();
             if let Some(ringing) = ringing {
                 let second = wait();
                 let both = [first, second];
-                assert!(both.contains(&Woken::Ready) && both.contains(&Woken::Interrupted));
+                assert!(
+                    both.contains(&WakeReason::Ready) && both.contains(&WakeReason::Interrupted)
+                );
                 ringing.join().unwrap();
             } else {
-                assert_eq!(first, Woken::Interrupted);
+                assert_eq!(first, WakeReason::Interrupted);
             }
-            assert!(!interrupts.is_set() && !bell.is_gone());
+            assert!(!interrupts.is_set() && !doorbell.is_disconnected());
             interrupting.join().unwrap();
         });
     }
@@ -226,19 +228,19 @@ fn interrupt_against_wait() {
 #[test]
 fn two_interrupts() {
     explore(3, || {
-        let bell = Bell::new(1);
+        let doorbell = Doorbell::new(1);
         let interrupts = Interrupts::new();
         let interrupters = [(); 2].map(|()| {
             let interrupter = Interrupter::new(&interrupts);
             thread::spawn(move || interrupter.interrupt())
         });
-        let wait = || bell.wait(None, &mut Look::new(), &interrupts, || false, || true);
-        assert_eq!(wait(), Woken::Interrupted);
+        let wait = || doorbell.wait(None, &mut Look::new(), &interrupts, || false, || true);
+        assert_eq!(wait(), WakeReason::Interrupted);
         for interrupter in interrupters {
             interrupter.join().unwrap();
         }
         if interrupts.is_set() {
-            assert_eq!(wait(), Woken::Interrupted);
+            assert_eq!(wait(), WakeReason::Interrupted);
         }
     });
 }

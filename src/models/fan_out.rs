@@ -1,8 +1,8 @@
 //! Loom models of a publisher and its receivers.
 
-use super::bell::{Bell, Look, Woken};
+use super::doorbell::{Doorbell, Look, WakeReason};
 use super::interrupt::Interrupts;
-use super::layout::MeetingHeader;
+use super::layout::RendezvousHeader;
 use super::ring::{self, Slot, Ticket, WORDS};
 use crate::sync::{explore, fence, Ordering};
 use loom::cell::UnsafeCell;
@@ -113,26 +113,30 @@ fn withdraw_oldest_during_receive() {
 }
 
 struct Coming {
-    meeting: MeetingHeader,
-    to_receiver: Bell,
+    rendezvous: RendezvousHeader,
+    to_receiver: Doorbell,
     slots: Vec<Slot>,
 }
 
 impl Coming {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            meeting: MeetingHeader::open(),
-            to_receiver: Bell::new(0),
+            rendezvous: RendezvousHeader::open(),
+            to_receiver: Doorbell::new(0),
             slots: ring(2),
         })
     }
 
     /// P1 to P5.
     fn meet(&self, history: Option<&mut Ticket>) -> bool {
-        if self.meeting.arrivals() == 0 {
+        if self.rendezvous.arrivals() == 0 {
             return false;
         }
-        assert_eq!(self.meeting.branch(0), BRANCH, "the count without the id");
+        assert_eq!(
+            self.rendezvous.connection(0),
+            CONNECTION,
+            "the count without the id"
+        );
         assert!(self.to_receiver.hold(1));
         assert!(!self.to_receiver.hold(1), "it is met once");
         if let Some(ticket) = history {
@@ -142,28 +146,28 @@ impl Coming {
     }
 
     fn send(&self) -> bool {
-        let is_met = self.meet(None);
-        if is_met {
+        let is_connected = self.meet(None);
+        if is_connected {
             self.send_another(&mut Ticket::default());
         }
-        is_met
+        is_connected
     }
 
     fn send_another(&self, ticket: &mut Ticket) {
         ring::put(&self.slots, ticket, &[1; WORDS]);
-        self.to_receiver.ring();
+        self.to_receiver.notify();
     }
 
-    /// C1 to C3: it finds the branch, connected or not.
+    /// C1 to C3: it finds the connection, connected or not.
     fn close(&self) {
-        self.meeting.close();
-        if self.meeting.branch(0) == BRANCH {
+        self.rendezvous.close();
+        if self.rendezvous.connection(0) == CONNECTION {
             self.to_receiver.leave();
         }
     }
 
-    /// The bell has no ringer at first.
-    fn receive(&self, ticket: &mut Ticket) -> Woken {
+    /// The doorbell has no notifier at first.
+    fn receive(&self, ticket: &mut Ticket) -> WakeReason {
         let woken = self.to_receiver.wait(
             None,
             &mut Look::new(),
@@ -171,7 +175,7 @@ impl Coming {
             || ring::has_passed(&self.slots, *ticket),
             || true,
         );
-        if woken == Woken::Ready {
+        if woken == WakeReason::Ready {
             let received = ring::receive(&self.slots, ticket, false, |_, _| Ok::<_, ()>(()));
             assert_eq!(
                 received.map(|received| received.unwrap().0),
@@ -182,7 +186,7 @@ impl Coming {
     }
 }
 
-const BRANCH: u64 = 7;
+const CONNECTION: u64 = 7;
 
 #[test]
 fn next_message_connects_receiver() {
@@ -191,13 +195,15 @@ fn next_message_connects_receiver() {
         let receiver = {
             let coming = coming.clone();
             thread::spawn(move || {
-                assert!(coming.meeting.announce(0, BRANCH), "it is open");
-                assert_eq!(coming.receive(&mut Ticket::default()), Woken::Ready);
+                assert!(coming.rendezvous.announce(0, CONNECTION), "it is open");
+                assert_eq!(coming.receive(&mut Ticket::default()), WakeReason::Ready);
             })
         };
         // The receiver may not have joined yet. After the wait it has.
         if !coming.send() {
-            coming.meeting.wait_for_another(0, &Interrupts::new(), None);
+            coming
+                .rendezvous
+                .wait_for_another(0, &Interrupts::new(), None);
             assert!(coming.send(), "it has come");
         }
         receiver.join().unwrap();
@@ -213,18 +219,18 @@ fn join_during_shutdown() {
             let coming = coming.clone();
             thread::spawn(move || {
                 let mut ticket = Ticket::default();
-                if !coming.meeting.announce(0, BRANCH) {
+                if !coming.rendezvous.announce(0, CONNECTION) {
                     return None;
                 }
-                let is_met = coming.receive(&mut ticket) == Woken::Ready;
-                assert!(!is_met || coming.receive(&mut ticket) == Woken::Gone);
-                Some(is_met)
+                let is_connected = coming.receive(&mut ticket) == WakeReason::Ready;
+                assert!(!is_connected || coming.receive(&mut ticket) == WakeReason::Disconnected);
+                Some(is_connected)
             })
         };
         let was_met = coming.send();
         coming.close();
-        if let Some(is_met) = receiver.join().unwrap() {
-            assert_eq!(is_met, was_met);
+        if let Some(is_connected) = receiver.join().unwrap() {
+            assert_eq!(is_connected, was_met);
         }
     });
 }
@@ -236,32 +242,34 @@ fn history_wakes_receiver() {
         let receiver = {
             let coming = coming.clone();
             thread::spawn(move || {
-                assert!(coming.meeting.announce(0, BRANCH), "it is open");
-                assert_eq!(coming.receive(&mut Ticket::default()), Woken::Ready);
+                assert!(coming.rendezvous.announce(0, CONNECTION), "it is open");
+                assert_eq!(coming.receive(&mut Ticket::default()), WakeReason::Ready);
             })
         };
-        coming.meeting.wait_for_another(0, &Interrupts::new(), None);
+        coming
+            .rendezvous
+            .wait_for_another(0, &Interrupts::new(), None);
         assert!(coming.meet(Some(&mut Ticket::default())), "it has come");
         receiver.join().unwrap();
     });
 }
 
 #[test]
-fn one_fence_for_all_bells() {
+fn one_fence_for_all_doorbells() {
     explore(2, || {
-        let channels = Arc::new([(); 2].map(|()| (ring(2), Bell::new(1))));
+        let channels = Arc::new([(); 2].map(|()| (ring(2), Doorbell::new(1))));
         let receivers = [0, 1].map(|at| {
             let channels = channels.clone();
             thread::spawn(move || {
-                let (slots, bell) = &channels[at];
-                let woken = bell.wait(
+                let (slots, doorbell) = &channels[at];
+                let woken = doorbell.wait(
                     None,
                     &mut Look::new(),
                     &Interrupts::new(),
                     || ring::has_passed(slots, Ticket::default()),
                     || true,
                 );
-                assert_eq!(woken, Woken::Ready);
+                assert_eq!(woken, WakeReason::Ready);
             })
         });
         channels
@@ -270,7 +278,7 @@ fn one_fence_for_all_bells() {
         fence(Ordering::SeqCst); // as in `Publisher::ring`
         channels
             .iter()
-            .for_each(|(_, bell)| bell.ring_after_fence());
+            .for_each(|(_, doorbell)| doorbell.notify_after_fence());
         receivers
             .into_iter()
             .for_each(|receiver| receiver.join().unwrap());

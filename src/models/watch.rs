@@ -1,5 +1,5 @@
-//! Loom models of the lookout: no change of a name is missed, and no wait is left with a lookout that
-//! exits.
+//! Loom models of the name watcher: no change of a name is missed, and no wait is left with a name
+//! watcher that exits.
 
 use super::*;
 use crate::sync::explore;
@@ -154,9 +154,9 @@ impl Wake for Parked {
     }
 }
 
-/// A process: its lookout, and the threads of all that there were.
+/// A process: its name watcher, and the threads of all that there were.
 struct Scene {
-    current: Lock<Weak<Lookout>>,
+    current: Lock<Weak<NameWatcher>>,
     threads: Lock<Vec<JoinHandle<()>>>,
 }
 
@@ -171,18 +171,19 @@ impl Scene {
     /// As `Watch::new`.
     fn watch(&self) -> Watch {
         let wait = Wait::new(Path::new("/"), "c");
-        let start = |lookout: Arc<Lookout>| {
+        let start = |name_watcher: Arc<NameWatcher>| {
             self.threads
                 .lock()
                 .unwrap()
-                .push(thread::spawn(move || lookout.run()));
+                .push(thread::spawn(move || name_watcher.run()));
             Ok(())
         };
-        let lookout = Lookout::watch(&mut self.current.lock().unwrap(), &wait, start).unwrap();
-        lookout.call();
+        let name_watcher =
+            NameWatcher::watch(&mut self.current.lock().unwrap(), &wait, start).unwrap();
+        name_watcher.call();
         Watch {
             wait: Some(wait),
-            lookout,
+            name_watcher,
             fork: ForkGuard::new(),
         }
     }
@@ -231,7 +232,7 @@ fn no_change_is_missed() {
     });
 }
 
-/// A wait begins while the last one before it ends, and the lookout with that.
+/// A wait begins while the last one before it ends, and the name watcher with that.
 #[test]
 fn no_wait_is_left_behind() {
     explore(3, || {

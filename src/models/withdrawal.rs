@@ -1,7 +1,7 @@
 //! Loom models of messages that are withdrawn, or whose channel closes.
 
 use super::backlog::Backlog;
-use super::bell::{Bell, Look, Woken};
+use super::doorbell::{Doorbell, Look, WakeReason};
 use super::interrupt::Interrupts;
 use super::layout::What;
 use super::message::LimitWord;
@@ -13,8 +13,8 @@ use loom::thread;
 
 struct Channel {
     slots: Vec<Slot>,
-    to_receiver: Bell,
-    to_sender: Bell,
+    to_receiver: Doorbell,
+    to_sender: Doorbell,
     buffers: Vec<UnsafeCell<u64>>,
 }
 
@@ -24,14 +24,14 @@ unsafe impl Sync for Channel {}
 unsafe impl Send for Channel {}
 
 impl Channel {
-    /// `receiver` is the thread that holds the receiver's bell, or 0.
+    /// `receiver` is the thread that holds the receiver's doorbell, or 0.
     fn new(slots: u64, buffers: u64, receiver: u32) -> Arc<Self> {
         let slots = (0..slots).map(Slot::free_for).collect();
         let buffers = (0..buffers).map(|_| UnsafeCell::new(u64::MAX)).collect();
         Arc::new(Self {
             slots,
-            to_receiver: Bell::new(1),
-            to_sender: Bell::new(receiver),
+            to_receiver: Doorbell::new(1),
+            to_sender: Doorbell::new(receiver),
             buffers,
         })
     }
@@ -50,7 +50,7 @@ impl Channel {
         assert!(ring::has_room(&self.slots, *ticket));
         self.write(buffer, ticket.number());
         ring::put(&self.slots, ticket, &[buffer; WORDS]);
-        self.to_receiver.ring();
+        self.to_receiver.notify();
     }
 
     fn receive(&self, ticket: &mut Ticket) -> Option<u64> {
@@ -81,7 +81,7 @@ impl Channel {
                         is_over,
                         || true
                     ),
-                    Woken::Ready
+                    WakeReason::Ready
                 );
             };
             if number == last {
@@ -133,7 +133,7 @@ fn withdraw_buffer_during_receive() {
 
 /// The sender always finds room, and wakes once the last message was received.
 #[test]
-fn keep_latest_with_bells() {
+fn keep_latest_with_doorbells() {
     explore(2, || {
         let channel = Channel::new(2, 2, 2);
         let receiver = thread::spawn({
@@ -144,7 +144,7 @@ fn keep_latest_with_bells() {
         for buffer in 0..2 {
             last = ticket;
             channel.send(&mut ticket, buffer);
-            // `Branch::look_for_room`.
+            // `Connection::look_for_room`.
             if !ring::has_room(&channel.slots, ticket) {
                 let mut oldest = ring::oldest(&channel.slots, ticket);
                 withdrawn += usize::from(ring::claim(&channel.slots, &mut oldest).is_some());
@@ -159,7 +159,7 @@ fn keep_latest_with_bells() {
                 is_received,
                 || true
             ),
-            Woken::Ready
+            WakeReason::Ready
         );
         assert_eq!(receiver.join().unwrap() + withdrawn, 2);
     });
@@ -188,7 +188,7 @@ fn close_against_join() {
             // `is_read_by_none`, and then `Ledger::reclaim`.
             move || {
                 let is_there =
-                    is_closed.load(Ordering::Acquire) == 0 && !channel.to_sender.is_gone();
+                    is_closed.load(Ordering::Acquire) == 0 && !channel.to_sender.is_disconnected();
                 if !is_there && is_locked.load(Ordering::Acquire) == 0 {
                     channel.write(0, 9);
                 }
@@ -214,7 +214,7 @@ fn leaving_in_the_ringers_place() {
             move || {
                 channel.write(0, 0);
                 ring::put(&channel.slots, &mut Ticket::default(), &[0; WORDS]);
-                // It dies before it rings, and the kernel releases its lock and rings.
+                // It dies before it notifies, and the kernel releases its lock and notifies.
                 is_there.store(0, Ordering::Release);
                 channel.to_receiver.leave();
             }
@@ -231,7 +231,7 @@ fn leaving_in_the_ringers_place() {
         );
         assert_eq!(
             (woken, channel.receive(&mut ticket)),
-            (Woken::Ready, Some(0))
+            (WakeReason::Ready, Some(0))
         );
         let is_over = || ring::has_passed(&channel.slots, ticket);
         assert_eq!(
@@ -242,7 +242,7 @@ fn leaving_in_the_ringers_place() {
                 is_over,
                 has_sender
             ),
-            Woken::Gone
+            WakeReason::Disconnected
         );
         sender.join().unwrap();
     });
@@ -273,11 +273,11 @@ fn evict_during_receive() {
                         is_over,
                         || true,
                     ) {
-                        Woken::Gone => break,
-                        woken => assert_eq!(woken, Woken::Ready),
+                        WakeReason::Disconnected => break,
+                        woken => assert_eq!(woken, WakeReason::Ready),
                     }
                 }
-                assert!(what.is_evicted(), "the bell without the reason");
+                assert!(what.is_evicted(), "the doorbell without the reason");
                 received
             })
         };
@@ -313,14 +313,14 @@ fn limit_wakes_receiver() {
                             is_over,
                             || true
                         ),
-                        Woken::Ready
+                        WakeReason::Ready
                     );
                 }
                 assert!(told <= 1);
             })
         };
         limit.reach(1); // L1
-        channel.to_receiver.ring();
+        channel.to_receiver.notify();
         limit.clear(1); // L2
         channel.send(&mut Ticket::default(), 0);
         receiver.join().unwrap();
@@ -345,13 +345,13 @@ fn limit_alone_wakes_receiver() {
                         is_over,
                         || true
                     ),
-                    Woken::Ready
+                    WakeReason::Ready
                 );
                 assert!(limit.take(&mut seen) && !limit.take(&mut seen));
             })
         };
         limit.reach(1); // L1
-        channel.to_receiver.ring();
+        channel.to_receiver.notify();
         receiver.join().unwrap();
     });
 }

@@ -199,7 +199,7 @@ mod real {
             unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
         }
 
-        /// Wakes one sleeper, as the kernel does for a thread that dies.
+        /// Wakes one waiter, as the kernel does for a thread that dies.
         #[cfg(test)]
         pub(crate) fn wake_one(&self) {
             let word = self.0.as_ptr();
@@ -207,8 +207,8 @@ mod real {
             unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
         }
 
-        /// [`wake`](Self::wake) that keeps `errno`: the code that a signal handler interrupts may be
-        /// about to read it.
+        /// [`wake`](Self::wake) that keeps `errno`: the code that a signal handler interrupts may
+        /// be about to read it.
         pub(crate) fn wake_in_handler(&self) {
             // SAFETY: the call has no preconditions.
             let errno = unsafe { libc::__errno_location() };
@@ -281,8 +281,8 @@ mod real {
                 .as_ref()
                 .map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
             let (waiters, none) = (self.waiters.as_ptr(), 0);
-            // SAFETY: the first `len` waiters are initialised (`push`), and their words live as long
-            // as `'a`; the deadline is null or valid.
+            // SAFETY: the first `len` waiters are initialised (`push`), and their words live as
+            // long as `'a`; the deadline is null or valid.
             let result = unsafe {
                 libc::syscall(WAITV, waiters, self.len, none, until, libc::CLOCK_MONOTONIC)
             };

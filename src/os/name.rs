@@ -213,7 +213,7 @@ impl Name {
     fn mode_option(&self) -> &'static str {
         match self.as_path().extension().and_then(OsStr::to_str) {
             Some("channel") => "SenderBuilder::mode, PublisherBuilder::mode",
-            Some("branch") => "PublisherBuilder::mode",
+            Some("connection") => "PublisherBuilder::mode",
             _ => "ProviderBuilder::mode",
         }
     }

@@ -1,5 +1,5 @@
-//! One thread per process, the *keeper*, that holds the process's bells, so that the kernel rings
-//! them when the process dies.
+//! One thread per process, the *keeper*, that holds the process's doorbells, so that the kernel
+//! notifies them when the process dies.
 //!
 //! When a thread exits, the kernel walks its *robust list* (`man 2 set_robust_list`) and checks the
 //! futex word at a fixed distance after each entry. If the word names the dead thread as its
@@ -12,7 +12,7 @@
 //!
 //! # Killed at any instruction
 //!
-//! An entry joins the list before its word names the keeper, and leaves it after the ringer has
+//! An entry joins the list before its word names the keeper, and leaves it after the notifier has
 //! left. Each change of the list is a single store, consistent before and after it.
 
 use crate::os::fork;
@@ -26,7 +26,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 /// The kernel's `ROBUST_LIST_LIMIT`.
-pub(crate) const MAX_BELLS: usize = 2048;
+pub(crate) const MAX_DOORBELLS: usize = 2048;
 
 /// The keeper's stack in bytes. If the program's thread-local variables leave too little of it, the
 /// thread gets a stack of the default size.
@@ -86,7 +86,7 @@ struct KeeperState {
 
 impl KeeperState {
     fn take(&mut self, places: usize) -> Result<(), Failed> {
-        if places > MAX_BELLS - self.taken {
+        if places > MAX_DOORBELLS - self.taken {
             return Err(failed("set_robust_list")(io::Error::from_raw_os_error(
                 libc::ENOSPC,
             )));
@@ -306,9 +306,9 @@ unsafe impl Send for Listed {}
 unsafe impl Sync for Listed {}
 
 impl Listed {
-    /// Adds a bell's entry to the list, then calls `hold` to write the thread's id into the bell's
-    /// word; `None` if that returns `false`. With `has_place`, the caller keeps a [place](Places)
-    /// while the entry is listed.
+    /// Adds a doorbell's entry to the list, then calls `hold` to write the thread's id into the
+    /// doorbell's word; `None` if that returns `false`. With `has_place`, the caller keeps a
+    /// [place](Places) while the entry is listed.
     ///
     /// # Safety
     ///

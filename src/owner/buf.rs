@@ -184,9 +184,9 @@ impl ShmBuf {
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerDisconnected`] if the peer is no longer connected, [`ShareError::OtherProvider`],
-    /// [`ShareError::TooManyGrants`] if it has 7 unclaimed grants of this message,
-    /// [`ShareError::OverQuota`] if it would exceed
+    /// [`ShareError::PeerDisconnected`] if the peer is no longer connected,
+    /// [`ShareError::OtherProvider`], [`ShareError::TooManyGrants`] if it has 7 unclaimed grants of
+    /// this message, [`ShareError::OverQuota`] if it would exceed
     /// [`max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer), and those of
     /// [`descriptor`](Self::descriptor). On an error, nothing is leased.
     pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
@@ -299,15 +299,15 @@ impl ShmBuf {
     }
 
     /// Returns `true` if a peer has a view or a grant of the message, or a channel's receiver holds
-    /// it. Once the provider is dropped, loans are not counted.
+    /// it. Once the provider is dropped, borrowed buffers are not counted.
     pub fn is_leased(&self) -> bool {
-        self.chunk().is_leased() || self.is_on_loan()
+        self.chunk().is_leased() || self.is_borrowed()
     }
 
-    fn is_on_loan(&self) -> bool {
+    fn is_borrowed(&self) -> bool {
         let chunk = self.chunk();
         chunk.is_given_up()
-            || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_on_loan(self.chunk)
+            || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_borrowed(self.chunk)
     }
 
     /// Turns the message back into an exclusive buffer. Descriptors that no peer has attached to
@@ -319,12 +319,12 @@ impl ShmBuf {
     /// forked child.
     pub fn try_into_mut(self) -> Result<ShmBufMut, Self> {
         let chunk = self.chunk();
-        // First, because this drops the handles of returned loans.
-        let is_on_loan = self.is_on_loan();
-        // In this order: the lender that gave it up had a handle, so the Acquire load of the count
-        // makes that mark visible.
+        // First, because this drops the handles of returned buffers.
+        let is_borrowed = self.is_borrowed();
+        // In this order: the account holder that gave it up had a handle, so the Acquire load of
+        // the count makes that mark visible.
         let is_exclusive =
-            chunk.is_ours() && !is_on_loan && chunk.is_only_handle() && !chunk.is_given_up();
+            chunk.is_ours() && !is_borrowed && chunk.is_only_handle() && !chunk.is_given_up();
         if !is_exclusive {
             return Err(self);
         }

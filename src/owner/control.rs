@@ -20,7 +20,7 @@ use crate::protocol::control::{
     control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
 };
 use crate::protocol::ids::{control_name, segment_name, PeerId, ProviderId};
-use crate::protocol::memory_bell::MemoryBell;
+use crate::protocol::memory_doorbell::MemoryDoorbell;
 use crate::protocol::record::{Record, MAX_GRANTS, PEERS};
 use crate::protocol::slot::{Cost, Epoch, GrantGate, NotGranted, MAX_HELD};
 use crate::protocol::sweep;
@@ -115,7 +115,7 @@ impl OwnerControl {
         Ok(())
     }
 
-    pub(crate) fn memory_bell(&self) -> &MemoryBell {
+    pub(crate) fn memory_doorbell(&self) -> &MemoryDoorbell {
         &self.view.header().memory
     }
 

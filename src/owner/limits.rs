@@ -484,7 +484,7 @@ pub enum AllocErrorKind {
         /// All other bytes under the cap: idle chunks and free parts of the segments.
         idle: usize,
         /// Bytes of chunks that this process has dropped and peers still lease, and of those on
-        /// loan.
+        /// borrowed buffer.
         leased: usize,
     },
     /// No memory was released in time, and a last attempt found none.

@@ -167,7 +167,7 @@ impl Provider {
     ///
     /// While one of them is free, a message of that length makes no system call, uses no heap and
     /// causes no page fault, from the first one on. Finding it takes some 50 ns for each one that
-    /// is leased or on loan. Peers prepare with [`Client::warm`](crate::Client::warm) and
+    /// is leased or borrowed. Peers prepare with [`Client::warm`](crate::Client::warm) and
     /// [`Receiver::warm`](crate::channel::Receiver::warm).
     ///
     /// # Errors
@@ -200,7 +200,7 @@ impl Provider {
             return 0;
         };
         let reclaimed = pool.reclaim();
-        pool.memory_bell().ring();
+        pool.memory_doorbell().notify();
         reclaimed
     }
 
@@ -215,8 +215,8 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerDisconnected`] if the peer is no longer connected, [`ShareError::OtherProvider`],
-    /// [`ShareError::Forked`] in a forked child.
+    /// [`ShareError::PeerDisconnected`] if the peer is no longer connected,
+    /// [`ShareError::OtherProvider`], [`ShareError::Forked`] in a forked child.
     pub fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
         let pool = self.own_pool().ok_or(ShareError::Forked)?;
         let other = ShareError::OtherProvider {
@@ -225,7 +225,7 @@ impl Provider {
         };
         pool.control()
             .map_or(Err(other), |control| control.disconnect(peer))?;
-        pool.memory_bell().ring();
+        pool.memory_doorbell().notify();
         Ok(())
     }
 
@@ -571,7 +571,7 @@ impl ProviderBuilder {
     /// [`AttachError::OverQuota`](crate::AttachError::OverQuota); it can still take up grants. So a
     /// subscriber that leaks messages, or is stopped, cannot use up the cap. The count is no
     /// defence against a process that violates the protocol. For channels, see
-    /// [`SenderBuilder::loans`](crate::channel::SenderBuilder::loans).
+    /// [`SenderBuilder::max_borrowed`](crate::channel::SenderBuilder::max_borrowed).
     pub fn max_bytes_per_peer(mut self, bytes: u64) -> Self {
         self.quota = Some(bytes);
         self

@@ -3,17 +3,17 @@
 //! A *look* tries each request in order of arrival, under the queue's lock. One that does not fit
 //! is overtaken, and gets a region instead (see `arena::region`).
 //!
-//! A waiting thread sleeps on the memory bell, and looks for all requests when it wakes; for
+//! A waiting thread sleeps on the memory doorbell, and looks for all requests when it wakes; for
 //! futures, a helper thread does. The first thread that a ring wakes looks; the others see that the
-//! bell has not rung since.
+//! doorbell has not notified since.
 //!
 //! | event | a look follows because |
 //! |---|---|
-//! | memory is released | the bell rings |
+//! | memory is released | the doorbell notifies |
 //! | a thread joins | it looks before it sleeps |
-//! | a future joins | it rings |
-//! | a request leaves | it rings if others are left: they may fit now |
-//! | a look delivers to a thread that may be asleep | it rings |
+//! | a future joins | it notifies |
+//! | a request leaves | it notifies if others are left: they may fit now |
+//! | a look delivers to a thread that may be asleep | it notifies |
 //! | a request times out | its thread looks once more |
 //!
 //! A future's waker is user code: it may poll, panic, or drop the provider. So it is called with no
@@ -27,7 +27,7 @@ use crate::os::posix::start_thread;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::limits::{AllocError, AllocErrorKind, Need};
 use crate::owner::pool::Pool;
-use crate::protocol::memory_bell::{MemoryBell, LOOK_AGAIN};
+use crate::protocol::memory_doorbell::{MemoryDoorbell, LOOK_AGAIN};
 use atomic_waker::AtomicWaker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -46,15 +46,15 @@ pub(crate) struct WaitingRoom {
     unhelped: Condvar,
     /// The looking thread. Written under the queue's lock.
     looker: AtomicU64,
-    /// The bell if there is no control object.
-    own_bell: MemoryBell,
+    /// The doorbell if there is no control object.
+    own_doorbell: MemoryDoorbell,
 }
 
 #[derive(Default)]
 struct Queue {
     waiters: VecDeque<Arc<Waiter>>,
     helper: Option<ThreadId>,
-    /// The bell's count before the last look, and the time of that look.
+    /// The doorbell's count before the last look, and the time of that look.
     looked: Option<(u32, Instant)>,
     is_closed: bool,
 }
@@ -62,7 +62,7 @@ struct Queue {
 struct Waiter {
     class: usize,
     len: usize,
-    /// `None` for a thread, which sleeps on the bell.
+    /// `None` for a thread, which sleeps on the doorbell.
     waker: Option<AtomicWaker>,
     outcome: Mutex<Option<Delivery>>,
 }
@@ -91,12 +91,12 @@ impl WaitingRoom {
             queue: Mutex::default(),
             unhelped: Condvar::new(),
             looker: AtomicU64::new(fork::NO_THREAD),
-            own_bell: MemoryBell::new(),
+            own_doorbell: MemoryDoorbell::new(),
         }
     }
 
-    pub(crate) fn own_bell(&self) -> &MemoryBell {
-        &self.own_bell
+    pub(crate) fn own_doorbell(&self) -> &MemoryDoorbell {
+        &self.own_doorbell
     }
 
     /// Blocks until the helper thread has exited.
@@ -109,7 +109,7 @@ impl WaitingRoom {
             // The waker may hold the user's last reference, so it is also dropped unlocked.
             MutexGuard::unlocked(&mut queue, move || waiter.wake());
         }
-        pool.memory_bell().toll();
+        pool.memory_doorbell().notify_all();
         // A waker may close the pool on the helper thread itself.
         while queue
             .helper
@@ -124,12 +124,12 @@ impl WaitingRoom {
         self.looker.load(Ordering::Relaxed) == fork::this_thread()
     }
 
-    /// Looks on behalf of all, unless the last look is recent and the bell has not rung since.
-    /// Returns the count to sleep on.
+    /// Looks on behalf of all, unless the last look is recent and the doorbell has not notified
+    /// since. Returns the count to sleep on.
     fn look(&self, pool: &Arc<Pool>, is_forced: bool) -> u32 {
-        let bell = pool.memory_bell();
+        let doorbell = pool.memory_doorbell();
         let mut queue = self.queue.lock();
-        let (count, now) = (bell.count(), Instant::now());
+        let (count, now) = (doorbell.count(), Instant::now());
         let last = queue.looked.filter(|&(looked, _)| looked == count);
         if !is_forced && last.is_some_and(|(_, at)| now.duration_since(at) < LOOK_AGAIN) {
             return count;
@@ -142,7 +142,7 @@ impl WaitingRoom {
         let delivered = served.unwrap_or_else(|payload| panic::resume_unwind(payload));
         // A thread that fell asleep before this look began is awake, unless the count is the same.
         if last.is_some() && delivered.iter().any(|waiter| waiter.waker.is_none()) {
-            bell.toll();
+            doorbell.notify_all();
         }
         delivered.iter().for_each(|waiter| waiter.wake());
         count
@@ -164,7 +164,8 @@ impl WaitingRoom {
                 return self.helper_ends(&mut queue);
             }
             drop(queue);
-            pool.memory_bell().sleep(count, Deadline::after(LOOK_AGAIN));
+            pool.memory_doorbell()
+                .sleep(count, Deadline::after(LOOK_AGAIN));
         }
     }
 }
@@ -173,8 +174,8 @@ impl Queue {
     fn serve(&mut self, pool: &Arc<Pool>) -> Vec<Arc<Waiter>> {
         // The shortest refused request, by grain: none as long or longer is tried.
         let mut refused = [usize::MAX; 2];
-        // A chunk that is released during this look belongs to the first request of its class: the next
-        // look finds it.
+        // A chunk that is released during this look belongs to the first request of its class: the
+        // next look finds it.
         let mut was_refused = vec![false; pool.shelves().len()];
         let (mut delivered, mut at) = (Vec::new(), 0);
         while let Some(waiter) = self.waiters.get(at).cloned() {
@@ -249,7 +250,7 @@ impl Ticket {
             if queue.helper.is_none() {
                 queue.helper = Some(start_helper(pool)?);
             }
-            pool.memory_bell().toll();
+            pool.memory_doorbell().notify_all();
         }
         drop(queue);
         Ok(ticket)
@@ -276,7 +277,7 @@ impl Ticket {
             }
             is_first = false;
             self.pool
-                .memory_bell()
+                .memory_doorbell()
                 .sleep(count, Deadline::first(until, Deadline::after(pause)));
         }
     }
@@ -300,7 +301,7 @@ impl Ticket {
             queue.remove(&self.pool, at);
             // Requests behind it may fit now, and the helper may have no future left.
             if !queue.waiters.is_empty() || queue.helper.is_some() {
-                self.pool.memory_bell().toll();
+                self.pool.memory_doorbell().notify_all();
             }
         }
         self.waiter.outcome.lock().take()
@@ -359,9 +360,9 @@ impl Notice {
     #[inline]
     pub(crate) fn came_back(self) {
         barrier::light();
-        // Relaxed: the heavy side of the barrier orders it (see `memory_bell`).
+        // Relaxed: the heavy side of the barrier orders it (see `memory_doorbell`).
         if self.flag().load(Ordering::Relaxed) != 0 {
-            self.ring();
+            self.notify();
         }
     }
 
@@ -371,7 +372,7 @@ impl Notice {
     }
 
     #[cold]
-    fn ring(self) {
+    fn notify(self) {
         // In a forked child, the flag may be set by the parent, which has no list here.
         let Some(pools) = POOLS.existing() else {
             return;
@@ -383,15 +384,15 @@ impl Notice {
             .iter()
             .filter_map(Weak::upgrade)
             .filter(|pool| pool.notice == self);
-        listening.for_each(|pool| pool.memory_bell().ring());
+        listening.for_each(|pool| pool.memory_doorbell().notify());
     }
 }
 
-/// From now on, threads that release memory of the pool ring its bell.
+/// From now on, threads that release memory of the pool ring its doorbell.
 fn listen(pool: &Arc<Pool>) {
     POOLS.get().lock().push(Arc::downgrade(pool));
     pool.notice.flag().fetch_add(1, Ordering::Relaxed);
-    pool.memory_bell().listen(true);
+    pool.memory_doorbell().listen(true);
     barrier::heavy();
 }
 
@@ -403,5 +404,5 @@ fn stop(pool: &Pool) {
         .lock()
         .retain(|listener| !ptr::eq(listener.as_ptr(), pool));
     pool.notice.flag().fetch_sub(1, Ordering::Relaxed);
-    pool.memory_bell().listen(false);
+    pool.memory_doorbell().listen(false);
 }

@@ -248,11 +248,11 @@ impl PeerControl {
         }
         record.release(self.slot());
         self.refund(len);
-        self.ring();
+        self.notify();
     }
 
-    pub(crate) fn ring(&self) {
-        self.view.header().memory.ring();
+    pub(crate) fn notify(&self) {
+        self.view.header().memory.notify();
     }
 
     /// Turns one lease of this peer, of a message of `len` bytes, back into a grant.
@@ -267,7 +267,7 @@ impl PeerControl {
             self.refund(len);
         }
         self.take_back_if_refused(record);
-        self.ring();
+        self.notify();
     }
 
     pub(crate) fn take_back_if_refused(&self, record: &Record) {
@@ -355,7 +355,7 @@ impl Drop for PeerControl {
     fn drop(&mut self) {
         if self.is_ours() && self.has_slot() {
             self.view.vacate(self.slot(), || used(&self.view));
-            self.ring();
+            self.notify();
             // Not left to the close: a child made by a raw `clone` may have a copy of the
             // descriptor. If this fails, the slot stays taken until that child exits.
             let _ = self.locks.unlock(peer_byte(self.slot()));
@@ -450,7 +450,7 @@ mod lease {
                     // A grant may have been taken up and put back.
                     control.take_back_if_refused(record);
                     // The lease may briefly have kept an owner from recycling the chunk.
-                    control.ring();
+                    control.notify();
                     Err(AttachError::Stale)
                 }
                 Refused::Full => Err(AttachError::TooManyLeases {

@@ -23,7 +23,7 @@
 use crate::os::mapping::Mapping;
 use crate::os::posix::PAGE;
 use crate::protocol::ids::ProviderId;
-use crate::protocol::memory_bell::MemoryBell;
+use crate::protocol::memory_doorbell::MemoryDoorbell;
 use crate::protocol::record::{Record, PEERS};
 use crate::protocol::slot::{Epoch, Held};
 use std::mem::size_of;
@@ -82,7 +82,7 @@ pub(crate) struct ControlHeader {
     /// The most bytes that a peer may read or be granted at a time; 0 for no limit.
     pub(crate) quota: AtomicU64,
     /// In its own cache line: peers read it whenever they release a lease.
-    pub(crate) memory: MemoryBell,
+    pub(crate) memory: MemoryDoorbell,
     /// One per peer slot.
     pub(crate) held: [Held; PEERS],
 }

@@ -109,7 +109,7 @@ pub(crate) enum Object<'a> {
     Control(ProviderId),
     Segment(ProviderId, u64),
     Channel(&'a str),
-    Branch(&'a str, u64),
+    Connection(&'a str, u64),
 }
 
 impl Object<'_> {
@@ -118,7 +118,7 @@ impl Object<'_> {
             Self::Control(id) => format!("{prefix}.{id}.ctl"),
             Self::Segment(id, serial) => format!("{prefix}.{id}.{serial:x}"),
             Self::Channel(name) => format!("{prefix}.{name}.channel"),
-            Self::Branch(name, id) => format!("{prefix}.{name}.{id:016x}.branch"),
+            Self::Connection(name, id) => format!("{prefix}.{name}.{id:016x}.connection"),
         }
     }
 }
@@ -134,7 +134,7 @@ pub(crate) fn segment_name(names: &Namespace, provider: ProviderId, serial: u64)
 /// Returns the name of a connection: that of a publisher's receiver, or that of a channel that has
 /// ended and is still being read.
 pub(crate) fn connection_name(names: &Namespace, channel: &str, id: u64) -> Name {
-    names.file(&Object::Branch(channel, id).file(names.prefix()))
+    names.file(&Object::Connection(channel, id).file(names.prefix()))
 }
 
 /// Returns a new name for a channel's object, by which sweeps find its receiver while another
@@ -160,7 +160,7 @@ pub(crate) fn parse(file: &str) -> Option<(&str, Object<'_>)> {
         ("channel", None) => Object::Channel(channel(owner)?),
         ("ctl", None) => Object::Control(provider(owner)?),
         (serial, None) => Object::Segment(provider(owner)?, hexadecimal(serial, false)?),
-        (id, Some("branch")) => Object::Branch(channel(owner)?, hexadecimal(id, true)?),
+        (id, Some("connection")) => Object::Connection(channel(owner)?, hexadecimal(id, true)?),
         _ => return None,
     };
     if !is_part(prefix) || parts.next().is_some() {
@@ -224,14 +224,14 @@ mod tests {
         );
         assert_eq!(parse("a.c.channel"), Some(("a", Object::Channel("c"))));
         assert_eq!(
-            parse("a.c.00000000000000ff.branch"),
-            Some(("a", Object::Branch("c", 0xff)))
+            parse("a.c.00000000000000ff.connection"),
+            Some(("a", Object::Connection("c", 0xff)))
         );
         for named in [
             Object::Control(id),
             Object::Segment(id, 0x2f),
             Object::Channel("c"),
-            Object::Branch("c", 0xff),
+            Object::Connection("c", 0xff),
         ] {
             assert_eq!(parse(&named.file("a")), Some(("a", named)));
         }
@@ -251,10 +251,10 @@ mod tests {
         let channels = [
             "a.channel",
             "a..channel",
-            "a.c.branch",
-            "a.c.ff.branch",
+            "a.c.connection",
+            "a.c.ff.connection",
             "a.c d.channel",
-            "a.c.channel.branch",
+            "a.c.channel.connection",
         ];
         for other in others.iter().chain(&more).chain(&channels) {
             assert_eq!(parse(other), None, "{other}");

@@ -3,7 +3,7 @@
 pub(crate) mod control;
 pub(crate) mod descriptor;
 pub(crate) mod ids;
-pub(crate) mod memory_bell;
+pub(crate) mod memory_doorbell;
 pub(crate) mod readers;
 pub(crate) mod record;
 pub(crate) mod slot;

@@ -11,13 +11,13 @@
 //! 3. unlinks the control object.
 //!
 //! A segment without a control object also belongs to a dead owner. [`remove_dead`] removes
-//! channels and branches.
+//! channels and connections.
 //!
 //! # How an owner ends
 //!
 //! There is one way. An owner that is killed leaves all its objects. One that ends in an orderly
 //! way, with its last provider, sender or publisher, does the same if a message may still have to
-//! be read: if a buffer is on loan to a receiver, or granted to a peer that has not taken it up.
+//! be read: if a buffer is borrowed to a receiver, or granted to a peer that has not taken it up.
 //! Then
 //!
 //! 1. it closes its channels, and gives a pair's object that is still read the name of a connection
@@ -180,13 +180,13 @@ pub(crate) fn sweep_after_end(names: &Namespace, provider: ProviderId) {
 
 /// The caller was a reader, and has released its lock. Runs in drops, which must not need memory
 /// (D23): without heap, leaves all to the next sweep.
-pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patience: Duration) {
+pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, timeout: Duration) {
     if !has_heap(HEAP) {
         return;
     }
-    match owner_after(names, provider, patience) {
+    match owner_after(names, provider, timeout) {
         Ok(Owner::Alive) => {
-            if !patience.is_zero() {
+            if !timeout.is_zero() {
                 sweep_later(names, provider);
             }
         }
@@ -200,16 +200,16 @@ pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patie
 
 /// Returns `true` if an owner has ended and its objects are still there. Waits at most for
 /// `patience` while it is alive, or being torn down.
-pub(crate) fn has_ended(names: &Namespace, provider: ProviderId, patience: Duration) -> bool {
-    matches!(owner_after(names, provider, patience), Ok(Owner::Dead(_)))
+pub(crate) fn has_ended(names: &Namespace, provider: ProviderId, timeout: Duration) -> bool {
+    matches!(owner_after(names, provider, timeout), Ok(Owner::Dead(_)))
 }
 
 fn owner_after(
     names: &Namespace,
     provider: ProviderId,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Owner, ObjectError> {
-    let deadline = Deadline::after(patience);
+    let deadline = Deadline::after(timeout);
     loop {
         let owner = lock_dead_owner(names, provider, effective_uid())?;
         let is_alive = matches!(owner, Owner::Alive);
@@ -392,7 +392,7 @@ fn segments(names: &Namespace, provider: ProviderId) -> Result<Vec<Name>, OsErro
 fn channels(names: &Namespace) -> Result<Vec<Name>, OsError> {
     let mut channels = Vec::new();
     for file in names.files()? {
-        if let Some(Object::Channel(_) | Object::Branch(..)) = object(names, &file) {
+        if let Some(Object::Channel(_) | Object::Connection(..)) = object(names, &file) {
             channels.push(names.file(&file));
         }
     }
@@ -403,7 +403,7 @@ fn channels(names: &Namespace) -> Result<Vec<Name>, OsError> {
 pub(crate) fn remove_connections(names: &Namespace, channel: &str) -> Result<(), OsError> {
     for file in names.files()? {
         match object(names, &file) {
-            Some(Object::Branch(of, _)) if of == channel => {
+            Some(Object::Connection(of, _)) if of == channel => {
                 // If this fails, a sweep does it.
                 let _ = remove_dead(&names.file(&file), effective_uid(), CHANNEL_MAGIC);
             }
@@ -535,7 +535,7 @@ fn has_pending_grants(control: &LockFile) -> bool {
     (0..PEERS).any(|slot| slots >> slot & 1 != 0 && control.is_locked(peer_byte(slot)))
 }
 
-/// Returns `true` if receivers may belong to other users, which own their branches.
+/// Returns `true` if receivers may belong to other users, which own their connections.
 fn has_other_users(control: &LockFile) -> bool {
     match control.file().metadata() {
         Ok(metadata) => admits_others(metadata.mode()),

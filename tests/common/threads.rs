@@ -27,15 +27,15 @@ pub(crate) fn wait_until_asleep(thread: i32) {
 
 /// Runs `sleep` in a thread, and `wake` once that thread sleeps. Returns the result, and how long
 /// `sleep` went on after that.
-pub(crate) fn wake_sleeper<T: Send>(
+pub(crate) fn wake_waiter<T: Send>(
     sleep: impl FnOnce() -> T + Send,
     wake: impl FnOnce(),
 ) -> (T, Duration) {
-    wake_sleeper_after(|_| (), sleep, wake)
+    wake_waiter_after(|_| (), sleep, wake)
 }
 
 /// The same, with another step before `wake`, which is given the thread.
-pub(crate) fn wake_sleeper_after<T: Send>(
+pub(crate) fn wake_waiter_after<T: Send>(
     step: impl FnOnce(i32),
     sleep: impl FnOnce() -> T + Send,
     wake: impl FnOnce(),

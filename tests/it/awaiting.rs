@@ -2,7 +2,7 @@
 
 use crate::ends::SendingEnd;
 use crate::fixtures::{mappings, unique_prefix, FOR_EVER, NOW};
-use crate::threads::{assert_prompt, wait_until_asleep, wake_sleeper, wake_sleeper_after};
+use crate::threads::{assert_prompt, wait_until_asleep, wake_waiter, wake_waiter_after};
 use shm_pool::channel::{
     wait_any, Interrupter, Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender,
     WaitAnyError,
@@ -42,7 +42,7 @@ impl Scene {
         let name = format!("{}-{number}", self.test);
         let sender = Sender::builder()
             .capacity(capacity)
-            .loans(16)
+            .max_borrowed(16)
             .spin(NOW)
             .create(&self.provider, &name)
             .unwrap();
@@ -253,7 +253,7 @@ fn waker_panics() {
     woken.recv_timeout(FOR_EVER).unwrap();
 }
 
-/// Neither deadlocks on the helper that called it, nor lets the helper read an unmapped bell.
+/// Neither deadlocks on the helper that called it, nor lets the helper read an unmapped doorbell.
 #[test]
 fn waker_drops_its_end() {
     struct Drops(std::sync::Mutex<Option<Receiver>>, mpsc::SyncSender<()>);
@@ -290,7 +290,7 @@ fn awaited_end_is_unmapped() {
             .poll_recv(&mut Context::from_waker(&waker))
             .is_pending());
     }
-    // A provider keeps the buffers on loan to its channels.
+    // A provider keeps the buffers borrowed to its channels.
     drop(scene.provider);
     // The helper drops its reference by itself, between two checks of this thread.
     let is_gone = (0..100_000).any(|_| {
@@ -683,10 +683,10 @@ fn wait_any_of_publishers() {
 
 /// A receiver cannot end another's channel by a word that all of them can write.
 #[test]
-fn connected_receiver_ignores_seat() {
+fn connected_receiver_ignores_registration() {
     type Way = fn(&mut Receiver) -> Result<Message, RecvError>;
     const REFUSED: u32 = 1 << 30;
-    let scene = Scene::new("await-seats");
+    let scene = Scene::new("await-max_subscribers");
     let mut publisher = Publisher::builder()
         .receivers(4)
         .create(&scene.provider, &scene.test)
@@ -720,7 +720,7 @@ fn connected_receiver_ignores_seat() {
             }
         })
     });
-    let meeting = File::options()
+    let rendezvous = File::options()
         .write(true)
         .open(format!("/dev/shm/shm_pool.{}.channel", scene.test))
         .unwrap();
@@ -732,9 +732,9 @@ fn connected_receiver_ignores_seat() {
             Ok(4)
         );
         // All receivers are connected by now.
-        (0..4).for_each(|seat| {
-            meeting
-                .write_all_at(&REFUSED.to_ne_bytes(), 128 + seat * 16)
+        (0..4).for_each(|registration| {
+            rendezvous
+                .write_all_at(&REFUSED.to_ne_bytes(), 128 + registration * 16)
                 .unwrap()
         });
         (0..4).for_each(|_| assert_eq!(received.recv_timeout(FOR_EVER), Ok(sent)));
@@ -747,7 +747,7 @@ fn connected_receiver_ignores_seat() {
 
 /// The event that wakes a receiver that waits for its publisher.
 #[derive(Clone, Copy, PartialEq)]
-enum Meeting {
+enum Rendezvous {
     /// Messages kept for late receivers.
     History,
     /// A message sent while the receiver is being connected.
@@ -756,7 +756,7 @@ enum Meeting {
     Before,
 }
 
-const MEETINGS: [Meeting; 3] = [Meeting::History, Meeting::Message, Meeting::Before];
+const RENDEZVOUS: [Rendezvous; 3] = [Rendezvous::History, Rendezvous::Message, Rendezvous::Before];
 
 /// At once, by whichever call the receiver sleeps.
 #[test]
@@ -778,17 +778,17 @@ fn first_message_wakes_unconnected() {
                 .unwrap()
         },
     ];
-    let scene = Scene::new("await-meeting");
+    let scene = Scene::new("await-rendezvous");
     // More words than one system call sleeps on.
     let (_senders, mut others) = scene.channels(128);
-    for (way, meeting) in ways
+    for (way, rendezvous) in ways
         .into_iter()
-        .flat_map(|way| MEETINGS.map(|meeting| (way, meeting)))
+        .flat_map(|way| RENDEZVOUS.map(|rendezvous| (way, rendezvous)))
     {
         assert_prompt(|| {
             let publisher = Publisher::builder()
                 .receivers(1)
-                .history(usize::from(meeting == Meeting::History));
+                .history(usize::from(rendezvous == Rendezvous::History));
             let publisher = publisher.create(&scene.provider, &scene.test).unwrap();
             let publisher = RefCell::new(publisher);
             publisher.borrow_mut().send_bytes(b"before").unwrap();
@@ -797,16 +797,16 @@ fn first_message_wakes_unconnected() {
                 .open(&scene.client, &scene.test)
                 .unwrap();
             let connect = |thread| {
-                if meeting == Meeting::Before {
+                if rendezvous == Rendezvous::Before {
                     assert!(publisher.borrow_mut().has_receivers());
                     // It wakes, finds no message, and goes back to sleep on another word.
                     (0..1_000).for_each(|_| thread::yield_now());
                     wait_until_asleep(thread);
                 }
             };
-            let wake = || match meeting {
-                Meeting::History => assert!(publisher.borrow_mut().has_receivers()),
-                Meeting::Message | Meeting::Before => {
+            let wake = || match rendezvous {
+                Rendezvous::History => assert!(publisher.borrow_mut().has_receivers()),
+                Rendezvous::Message | Rendezvous::Before => {
                     assert_eq!(
                         publisher
                             .borrow_mut()
@@ -816,7 +816,7 @@ fn first_message_wakes_unconnected() {
                     )
                 }
             };
-            wake_sleeper_after(
+            wake_waiter_after(
                 connect,
                 || drop(way(&mut receiver, &mut others).unwrap()),
                 wake,
@@ -830,13 +830,13 @@ fn first_message_wakes_unconnected() {
 fn assert_woken_by_drop(receiver: &mut Receiver, mut send: impl FnMut() + Send) {
     assert_prompt(|| {
         let held = receiver.recv().unwrap();
-        wake_sleeper(&mut send, || drop(held)).1
+        wake_waiter(&mut send, || drop(held)).1
     });
 }
 
-/// A thread or a task that sends to a receiver that has used its one loan waits until the receiver
-/// drops a message, on any thread, and is woken by the drop.
-fn assert_waits_for_loan<E: SendingEnd>(
+/// A thread or a task that sends to a receiver that has used its one borrowed buffer waits until
+/// the receiver drops a message, on any thread, and is woken by the drop.
+fn assert_waits_for_borrowed<E: SendingEnd>(
     scene: &Scene,
     mut end: E,
     mut receiver: Receiver,
@@ -845,7 +845,7 @@ fn assert_waits_for_loan<E: SendingEnd>(
     let buffer = || scene.provider.alloc(100).unwrap().freeze();
     end.send(buffer()).unwrap();
     let error = end.try_send(buffer()).unwrap_err();
-    assert_eq!(error.kind(), SendErrorKind::TooManyLoans { max: 1 });
+    assert_eq!(error.kind(), SendErrorKind::TooManyBorrowed { max: 1 });
     let error = end
         .send_timeout(buffer(), Duration::from_millis(1))
         .unwrap_err();
@@ -867,27 +867,27 @@ fn assert_waits_for_loan<E: SendingEnd>(
 }
 
 #[test]
-fn send_waits_for_loan() {
-    let scene = Scene::new("loan-wait");
+fn send_waits_for_borrowed() {
+    let scene = Scene::new("borrow-wait");
     let sender = Sender::builder()
-        .loans(1)
+        .max_borrowed(1)
         .spin(NOW)
         .create(&scene.provider, &scene.test)
         .unwrap();
     let receiver = Receiver::open(&scene.client, &scene.test).unwrap();
-    assert_waits_for_loan(&scene, sender, receiver, ());
+    assert_waits_for_borrowed(&scene, sender, receiver, ());
 }
 
 #[test]
-fn publisher_waits_for_loan() {
-    let scene = Scene::new("loan-wait-pub");
+fn publisher_waits_for_borrowed() {
+    let scene = Scene::new("borrow-wait-pub");
     let publisher = Publisher::builder()
         .spin(NOW)
         .create(&scene.provider, &scene.test)
         .unwrap();
-    let options = Receiver::builder().on_full(OnFull::Block).loans(1);
+    let options = Receiver::builder().on_full(OnFull::Block).max_borrowed(1);
     let receiver = options.open(&scene.client, &scene.test).unwrap();
-    assert_waits_for_loan(&scene, publisher, receiver, 1);
+    assert_waits_for_borrowed(&scene, publisher, receiver, 1);
 }
 
 /// Polling a sender's future after completion panics, as with those of std, and sends no message.

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Source {
     prefix: String,
@@ -306,7 +306,8 @@ fn collects_before_refusal() {
     assert!(backend.alloc(MIB, 1).is_ok());
 }
 
-/// Another thread releases the last chunk, and its segment with it, while this one asks for a collection.
+/// Another thread releases the last chunk, and its segment with it, while this one asks for a
+/// collection.
 #[test]
 fn segment_is_removed_meanwhile() {
     struct Elsewhere(Mutex<Vec<Chunk>>);
@@ -329,8 +330,8 @@ fn segment_is_removed_meanwhile() {
     }
 }
 
-/// The same without a collector: threads create and remove the segment in turn, and there is always room for
-/// each of them.
+/// The same without a collector: threads create and remove the segment in turn, and there is always
+/// room for each of them.
 #[test]
 fn segment_comes_and_goes() {
     let backend = builder()
@@ -399,11 +400,11 @@ fn wait() {
     let error = backend.alloc_timeout(1, 1, Duration::ZERO).unwrap_err();
     assert!(matches!(error.kind(), AllocErrorKind::TimedOut { .. }));
     thread::scope(|scope| {
-        let waits = scope.spawn(|| backend.alloc_timeout(MIB, 1, PATIENCE));
+        let waits = scope.spawn(|| backend.alloc_timeout(MIB, 1, TIMEOUT));
         drop(held);
         let taken = waits.join().unwrap().unwrap();
         in_flight.chunks.lock().unwrap().push(taken);
-        let waits = scope.spawn(|| backend.alloc_timeout(MIB, 1, PATIENCE));
+        let waits = scope.spawn(|| backend.alloc_timeout(MIB, 1, TIMEOUT));
         in_flight.is_read.store(true, Ordering::Relaxed);
         drop(waits.join().unwrap().unwrap());
     });
@@ -689,7 +690,8 @@ fn forked_child() {
     assert_eq!(source.files(), NONE);
 }
 
-/// A chunk that was given up is never free, so no place that is kept for a refused length includes it.
+/// A chunk that was given up is never free, so no place that is kept for a refused length includes
+/// it.
 #[test]
 fn long_message_beside_given_up_chunk() {
     let page = page_size();
@@ -719,7 +721,7 @@ fn long_message_beside_given_up_chunk() {
             }
         }
         assert!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < TIMEOUT,
             "refused although every chunk was dropped again and again"
         );
     }

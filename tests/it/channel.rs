@@ -25,8 +25,8 @@ fn capacity() {
         let (mut sender, mut receiver, _client) = channel("chan-fit", &provider, slots);
         assert_eq!((sender.capacity(), receiver.capacity()), (slots, slots));
         assert_eq!(
-            (sender.loans(), sender.provider()),
-            (receiver.loans(), provider.id())
+            (sender.max_borrowed(), sender.provider()),
+            (receiver.max_borrowed(), provider.id())
         );
         let (mut sent, mut received) = (0_u64, 0_u64);
         for round in 0..20 {
@@ -187,14 +187,14 @@ fn duplicate_grant_beside_channel() {
     assert!(!message.is_leased());
 }
 
-/// Miscounted loans would release a message while its receiver reads it, or never.
+/// Miscounted borrowed buffers would release a message while its receiver reads it, or never.
 #[test]
-fn loans() {
+fn max_borrowed() {
     let provider = Provider::builder().build().unwrap();
     let name = unique_prefix("chan-often");
     let mut sender = Sender::builder()
         .capacity(64)
-        .loans(32)
+        .max_borrowed(32)
         .create(&provider, &name)
         .unwrap();
     let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
@@ -207,7 +207,7 @@ fn loans() {
         .collect();
     let error = sender.try_send(message.clone()).unwrap_err();
     assert!(
-        matches!(error.kind(), SendErrorKind::TooManyLoans { max: 32 }),
+        matches!(error.kind(), SendErrorKind::TooManyBorrowed { max: 32 }),
         "{error}"
     );
     drop(held);
@@ -253,7 +253,7 @@ fn wait_until_received() {
 
 /// A program that keeps a clone of a sent buffer cannot overwrite the receiver's memory.
 #[test]
-fn loan_outlives_sender_and_provider() {
+fn borrowed_outlives_sender_and_provider() {
     let provider = Provider::builder().build().unwrap();
     let (mut sender, mut receiver, _client) = channel("chan-kept", &provider, 4);
     let mut buffer = provider.alloc(5).unwrap();

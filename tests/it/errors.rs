@@ -345,7 +345,7 @@ fn predicates() {
     assert!(Receiver::open(&client, &name).unwrap_err().is_not_found());
     let mut sender = Sender::builder()
         .capacity(2)
-        .loans(1)
+        .max_borrowed(1)
         .create(&provider, &name)
         .unwrap();
     assert!(!Sender::create(&provider, &name).unwrap_err().is_not_found());
@@ -362,7 +362,7 @@ fn predicates() {
     let error = sender.try_send(message()).unwrap_err();
     assert!(
         error.is_full() && !error.is_disconnected(),
-        "no loan: {error}"
+        "none may be borrowed: {error}"
     );
     let refused = std::iter::repeat_with(|| sender.try_send_bytes(b""))
         .find_map(Result::err)

@@ -37,7 +37,7 @@ fn events_on_cold_paths() {
     let client = Client::builder().name_prefix(&prefix).build().unwrap();
     let mut receiver = Receiver::open(&client, "c").unwrap();
     assert!(publisher.has_receivers());
-    told(&["INFO, receiver met, channel=\"c\", DropOldest"]);
+    told(&["INFO, receiver connected, channel=\"c\", DropOldest"]);
     for stamp in 0..1_000 {
         publisher.send(message(&provider, 1_000, stamp)).unwrap();
         drop(receiver.recv().unwrap());

@@ -629,19 +629,20 @@ fn removed_names_lose_no_message() {
     assert_eq!(receiver.recv().unwrap().len(), 5000);
 }
 
-/// A receiver that is killed while it joins may leave a branch that the publisher never learns of.
+/// A receiver that is killed while it joins may leave a connection that the publisher never learns
+/// of.
 #[test]
-fn end_removes_unannounced_branches() {
+fn end_removes_unannounced_connections() {
     let prefix = unique_prefix("unannounced");
     let builder = Provider::builder().name_prefix(prefix.clone());
     let provider = builder.build().unwrap();
     let publisher = Publisher::create(&provider, "c").unwrap();
     // As it is before it is locked, and of another channel.
-    let branch = |channel| format!("/dev/shm/{prefix}.{channel}.{:016x}.branch", 7);
-    fs::write(branch("c"), []).unwrap();
-    fs::write(branch("other"), []).unwrap();
+    let connection = |channel| format!("/dev/shm/{prefix}.{channel}.{:016x}.connection", 7);
+    fs::write(connection("c"), []).unwrap();
+    fs::write(connection("other"), []).unwrap();
     drop(publisher);
-    let is_there = ["c", "other"].map(|channel| Path::new(&branch(channel)).exists());
+    let is_there = ["c", "other"].map(|channel| Path::new(&connection(channel)).exists());
     assert_eq!(is_there, [false, true]);
-    fs::remove_file(branch("other")).unwrap();
+    fs::remove_file(connection("other")).unwrap();
 }

@@ -89,7 +89,7 @@ fn trim_after_disconnect() {
 
 /// The end of a window takes no memory from a reader, and a reader does not block the rest.
 #[test]
-fn windows_pass_leases_and_loans() {
+fn windows_pass_leases_and_borrowed() {
     let provider = builder()
         .max_bytes(64 * MIB)
         .tuning(Tuning::new().idle_window(64))
@@ -118,7 +118,7 @@ fn windows_pass_leases_and_loans() {
 
 /// Eviction takes no buffer that a channel's receiver reads, but uses those it has returned.
 #[test]
-fn eviction_passes_loans() {
+fn eviction_passes_borrowed() {
     let provider = builder()
         .max_bytes(4 * MIB)
         .tuning(Tuning::new().idle_window(0))

@@ -241,14 +241,14 @@ fn keep_latest_spares_received() {
     assert_eq!(scene.in_use(), 0);
 }
 
-/// A buffer that is withdrawn for its loan leaves the older messages that wait, whole rounds of slots
-/// after the receiver's last one.
+/// A buffer that is withdrawn for its borrowed buffer leaves the older messages that wait, whole
+/// rounds of slots after the receiver's last one.
 #[test]
 fn withdrawn_buffer_hides_no_older_message() {
     for behind in 1..20 {
         let name = format!("pub-older-{behind}");
         let mut scene = Scene::new(&name, Publisher::builder());
-        let mut receiver = scene.receiver(Receiver::builder().capacity(3).loans(2));
+        let mut receiver = scene.receiver(Receiver::builder().capacity(3).max_borrowed(2));
         scene.send(0);
         let held = receiver.try_recv().unwrap();
         let mut next = 1;
@@ -257,7 +257,7 @@ fn withdrawn_buffer_hides_no_older_message() {
             assert_eq!(sent.receivers, 1);
             next += 1;
         }
-        // The receiver's last loan, taken from this buffer by the next one.
+        // The receiver's last borrowed buffer, taken from this buffer by the next one.
         scene.send(next);
         assert_eq!(scene.send(next + 1), 1);
         let waiting = scene.publisher.receivers().next().unwrap().waiting;
@@ -297,12 +297,13 @@ fn drop_new() {
     assert_eq!(all(&mut receiver), [(11, 0)], "said once");
 }
 
-/// A receiver that has used its loans gets no more, does not block others, and learns of the gap.
+/// A receiver that has used its borrowed buffers gets no more, does not block others, and learns of
+/// the gap.
 #[test]
-fn receiver_at_loan_limit() {
+fn receiver_at_borrowed_limit() {
     for on_full in [OnFull::DropOldest, OnFull::DropNewest] {
         let mut scene = Scene::new(&format!("pub-holds-{on_full:?}"), Publisher::builder());
-        let mut receiver = scene.receiver(Receiver::builder().on_full(on_full).loans(2));
+        let mut receiver = scene.receiver(Receiver::builder().on_full(on_full).max_borrowed(2));
         let mut other = scene.receiver(Receiver::builder());
         let held: Vec<_> = (0..2)
             .map(|number| {
@@ -325,14 +326,14 @@ fn receiver_at_loan_limit() {
         assert_eq!(all(&mut receiver), [(5, 0)]);
     }
     let mut scene = Scene::new("pub-holds-wait", Publisher::builder());
-    let mut receiver = scene.receiver(Receiver::builder().on_full(OnFull::Block).loans(1));
+    let mut receiver = scene.receiver(Receiver::builder().on_full(OnFull::Block).max_borrowed(1));
     scene.send(0);
     let held = receiver.try_recv().unwrap();
     let refused = scene
         .publisher
         .try_send(message(&scene.provider, 1_000, 1))
         .unwrap_err();
-    assert_eq!(refused.kind(), SendErrorKind::TooManyLoans { max: 1 });
+    assert_eq!(refused.kind(), SendErrorKind::TooManyBorrowed { max: 1 });
     assert!(holds(&refused.into_message(), 1));
     drop(held);
     assert_eq!(scene.send(1), 1);
@@ -379,7 +380,7 @@ fn is_stamp(message: &Message, stamp: u64) -> bool {
     message[..8] == stamp.to_le_bytes()
 }
 
-/// Others are not disturbed; the memory is released, and the seat can be reused.
+/// Others are not disturbed; the memory is released, and the registration can be reused.
 #[test]
 fn receivers_rejoin() {
     let mut scene = Scene::new("pub-come", Publisher::builder().receivers(2));
@@ -461,10 +462,10 @@ fn refusals() {
     }
     let options = Publisher::builder()
         .capacity(8)
-        .loans(16)
+        .max_borrowed(16)
         .allow_blocking(false);
     let publisher = options.create(&provider, &name).unwrap();
-    assert_eq!((publisher.capacity(), publisher.loans()), (8, 16));
+    assert_eq!((publisher.capacity(), publisher.max_borrowed()), (8, 16));
     let refused = |options: ReceiverBuilder| options.open(&client, &name).unwrap_err();
     let error = refused(Receiver::builder().capacity(9));
     assert!(
@@ -491,12 +492,12 @@ fn refusals() {
         ),
         "{error}"
     );
-    let error = refused(Receiver::builder().loans(17));
+    let error = refused(Receiver::builder().max_borrowed(17));
     assert!(
         matches!(
             error,
             ChannelError::OutOfRange {
-                option: "loans",
+                option: "max_borrowed",
                 value: 17,
                 min: 1,
                 max: 16
@@ -573,7 +574,8 @@ fn sized_scene(test: &str) -> (Scene, usize) {
     )
 }
 
-/// The documented number of buffers is sufficient, and the share that goes with it skips no receiver.
+/// The documented number of buffers is sufficient, and the share that goes with it skips no
+/// receiver.
 #[test]
 fn sizing_rule_suffices() {
     let (mut scene, chunks) = sized_scene("pub-rule");
@@ -598,7 +600,7 @@ fn sizing_rule_suffices() {
                 .publisher
                 .try_send(message(&scene.provider, 1_000, stamp))
             {
-                Ok(sent) => assert_eq!(sent.too_many_loans, 0),
+                Ok(sent) => assert_eq!(sent.too_many_borrowed, 0),
                 Err(error) => assert!(
                     matches!(error.kind(), SendErrorKind::Full { .. }),
                     "{error}"
@@ -637,7 +639,7 @@ fn sizing_rule_is_tight() {
 #[test]
 fn missed_survives_withdrawal() {
     let mut scene = Scene::new("pub-gaps", Publisher::builder());
-    let mut receiver = scene.receiver(Receiver::builder().capacity(1).loans(1));
+    let mut receiver = scene.receiver(Receiver::builder().capacity(1).max_borrowed(1));
     scene.send(0);
     let held = receiver.try_recv().unwrap();
     assert_eq!(
@@ -661,9 +663,9 @@ fn missed_survives_withdrawal() {
     assert_eq!(scene.dropped(), [3]);
 }
 
-/// Repeated crashes do not fill /dev/shm, and no living receiver's branch is removed.
+/// Repeated crashes do not fill /dev/shm, and no living receiver's connection is removed.
 #[test]
-fn seat_reuse_removes_dead_branch() {
+fn registration_reuse_removes_dead_connection() {
     let prefix = unique_prefix("pub-dead");
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let client = Client::builder().name_prefix(&prefix).build().unwrap();
@@ -671,51 +673,51 @@ fn seat_reuse_removes_dead_branch() {
         .receivers(2)
         .create(&provider, "c")
         .unwrap();
-    let branches = || {
+    let connections = || {
         files(&prefix)
             .into_iter()
-            .filter(|name| name.ends_with(".branch"))
+            .filter(|name| name.ends_with(".connection"))
             .collect::<Vec<_>>()
     };
     let mut stays = Receiver::open(&client, "c").unwrap();
     let guest = Receiver::open(&client, "c").unwrap();
-    let [one, other] = &branches()[..] else {
-        panic!("two branches")
+    let [one, other] = &connections()[..] else {
+        panic!("two connections")
     };
     let guests = publisher
         .receivers()
         .nth(1)
-        .map(|guest| format!("{prefix}.c.{:016x}.branch", guest.id))
+        .map(|guest| format!("{prefix}.c.{:016x}.connection", guest.id))
         .unwrap();
     assert!([one, other].contains(&&guests));
     drop(guest);
-    assert_eq!(branches().len(), 1);
+    assert_eq!(connections().len(), 1);
     // Simulates a killed receiver: its object exists, without locks.
     std::fs::write(format!("/dev/shm/{guests}"), 0_u64.to_ne_bytes()).unwrap();
     let _next = Receiver::open(&client, "c").unwrap();
-    assert_eq!(branches().len(), 2);
-    assert!(!branches().contains(&guests), "the dead one's");
+    assert_eq!(connections().len(), 2);
+    assert!(!connections().contains(&guests), "the dead one's");
     assert_eq!(publisher.send_bytes(b"x").map(|sent| sent.receivers), Ok(2));
     assert_eq!(&stays.try_recv().unwrap()[..], b"x");
 }
 
 /// No message is lost for one that the receiver does not get either.
 #[test]
-fn keep_latest_out_of_loans_or_slots() {
-    let mut scene = Scene::new("pub-loans", Publisher::builder().history(8));
-    let mut receiver = scene.receiver(Receiver::builder().loans(2));
+fn keep_latest_out_of_borrowed_or_slots() {
+    let mut scene = Scene::new("pub-max_borrowed", Publisher::builder().history(8));
+    let mut receiver = scene.receiver(Receiver::builder().max_borrowed(2));
     for number in 0..10 {
         assert_eq!(scene.send(number), 1);
     }
     assert_eq!(all(&mut receiver), [(8, 8), (9, 0)]);
-    let mut late = scene.receiver(Receiver::builder().loans(2));
+    let mut late = scene.receiver(Receiver::builder().max_borrowed(2));
     assert!(scene.publisher.has_receivers());
     assert_eq!(all(&mut late), [(8, 0), (9, 0)], "the history, too");
     drop(late);
 
-    // It holds all its loans, and bytes fill its slots: they are not dropped for a buffer for which
-    // there is no loan.
-    let mut full = scene.receiver(Receiver::builder().loans(1).capacity(2));
+    // It holds all its borrowed buffers, and bytes fill its slots: they are not dropped for a
+    // buffer for which none may be borrowed.
+    let mut full = scene.receiver(Receiver::builder().max_borrowed(1).capacity(2));
     scene.send(10);
     let held = full.try_recv().unwrap();
     for number in 11..13_u64 {
@@ -732,7 +734,7 @@ fn keep_latest_out_of_loans_or_slots() {
     assert_eq!(all(&mut full), [(14, 1)]);
 
     // A buffer in the middle is withdrawn, and its neighbours stay.
-    let mut mixed = scene.receiver(Receiver::builder().loans(1).capacity(4));
+    let mut mixed = scene.receiver(Receiver::builder().max_borrowed(1).capacity(4));
     assert!(scene.publisher.has_receivers());
     while mixed.try_recv().is_ok() {}
     let bytes =
@@ -780,7 +782,7 @@ fn received_outlives_publisher() {
 /// A publisher does not wait forever for more receivers than it allows.
 #[test]
 fn wait_for_too_many_receivers() {
-    let mut scene = Scene::new("pub-seats", Publisher::builder().receivers(2));
+    let mut scene = Scene::new("pub-max_subscribers", Publisher::builder().receivers(2));
     let error = scene.publisher.wait_for_receivers(3, FOR_EVER).unwrap_err();
     assert_eq!(
         error,
@@ -791,25 +793,27 @@ fn wait_for_too_many_receivers() {
     );
 }
 
-/// The offset of the seats, in bytes.
-const SEATS: u64 = 128;
+/// The offset of the registrations, in bytes.
+const MAX_SUBSCRIBERS: u64 = 128;
 const ARRIVALS: u64 = 64;
 
 /// It costs the publisher neither address space nor time with each message.
 #[test]
 fn announced_garbage() {
-    let prefix = unique_prefix("pub-no-branch");
+    let prefix = unique_prefix("pub-no-connection");
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let mut publisher = Publisher::create(&provider, "c").unwrap();
-    let meeting = File::options()
+    let rendezvous = File::options()
         .write(true)
         .open(format!("/dev/shm/{prefix}.c.channel"))
         .unwrap();
     for (id, len) in [(1_u64, 0), (2, 1), (3, 4_096), (4, 1 << 40), (5, 1 << 46)] {
-        let path = format!("/dev/shm/{prefix}.c.{id:016x}.branch");
+        let path = format!("/dev/shm/{prefix}.c.{id:016x}.connection");
         File::create_new(&path).unwrap().set_len(len).unwrap();
-        meeting.write_all_at(&id.to_ne_bytes(), SEATS + 8).unwrap();
-        meeting
+        rendezvous
+            .write_all_at(&id.to_ne_bytes(), MAX_SUBSCRIBERS + 8)
+            .unwrap();
+        rendezvous
             .write_all_at(&(id as u32).to_ne_bytes(), ARRIVALS)
             .unwrap();
         assert!(!publisher.has_receivers(), "{len} bytes");

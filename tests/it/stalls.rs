@@ -2,7 +2,7 @@
 //! side learns, and how much memory a receiver can take.
 
 use crate::fixtures::{builder, holds, message, unique_prefix, FOR_EVER, NOW};
-use crate::threads::{assert_prompt, wake_sleeper};
+use crate::threads::{assert_prompt, wake_waiter};
 use shm_pool::channel::{
     wait_any, ChannelError, Event, Missed, OnFull, OnStall, Publisher, PublisherBuilder, Receiver,
     ReceiverBuilder, RecvError, SendErrorKind, Sent, WaitAnyError,
@@ -71,13 +71,13 @@ impl Scene {
     }
 }
 
-/// What became of a message: receivers, withdrawn, full, too many loans, stalled.
+/// What became of a message: receivers, withdrawn, full, too many borrowed buffers, stalled.
 fn figures(sent: Sent) -> [usize; 5] {
     [
         sent.receivers,
         sent.withdrawn,
         sent.full,
-        sent.too_many_loans,
+        sent.too_many_borrowed,
         sent.stalled,
     ]
 }
@@ -128,7 +128,8 @@ fn stalled_receiver_is_skipped() {
     assert_eq!(scene.missed()[0], stopped.missed());
 }
 
-/// A call that may not wait as long returns the message; repeated, it skips the receivers in the end.
+/// A call that may not wait as long returns the message; repeated, it skips the receivers in the
+/// end.
 #[test]
 fn limit_spans_calls() {
     for limit in [Duration::ZERO, Duration::from_millis(5), Duration::MAX] {
@@ -175,7 +176,7 @@ fn limit_spans_calls() {
 #[test]
 fn closed_receiver_is_not_awaited() {
     for serves in [true, false] {
-        let options = Publisher::builder().loans(1).joins_in_send(serves);
+        let options = Publisher::builder().max_borrowed(1).joins_in_send(serves);
         let mut scene = Scene::new("stall-closed", options);
         let receivers = [1, 2].map(|count| {
             let receiver = scene.open(OnFull::Block, 4);
@@ -206,7 +207,7 @@ fn limit_spans_kinds() {
     const LIMIT: Duration = Duration::from_millis(100);
     let mut scene = Scene::new(
         "stall-kinds",
-        Publisher::builder().loans(1).block_limit(LIMIT),
+        Publisher::builder().max_borrowed(1).block_limit(LIMIT),
     );
     let mut stopped = scene.open(OnFull::Block, 4);
     assert_eq!(scene.send(0).receivers, 1);
@@ -290,7 +291,8 @@ fn stalled_receiver_is_disconnected() {
     assert_eq!(scene.in_use(), 0);
 }
 
-/// It keeps what it has received, and its seat until that is dropped. Then it may join again.
+/// It keeps what it has received, and its registration until that is dropped. Then it may join
+/// again.
 #[test]
 fn disconnect() {
     for on_full in [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest] {
@@ -387,20 +389,20 @@ fn default_share() {
                 Some(true) => assert!(holds(&receiver.try_recv().unwrap(), stamp)),
                 Some(false) if stamp < 5 => kept.push(receiver.try_recv().unwrap()),
                 Some(false) => {
-                    assert_eq!(sent.too_many_loans, 1);
+                    assert_eq!(sent.too_many_borrowed, 1);
                     assert!(matches!(
                         receiver.try_recv(),
-                        Err(RecvError::TooManyLoans { .. })
+                        Err(RecvError::TooManyBorrowed { .. })
                     ));
                 }
             }
         }
         let withdrawn = if drops.is_none() { 95 } else { 0 };
-        let too_many_loans = if drops == Some(false) { 95 } else { 0 };
+        let too_many_borrowed = if drops == Some(false) { 95 } else { 0 };
         let missed = receiver.missed();
         assert_eq!(
-            (missed.withdrawn, missed.too_many_loans),
-            (withdrawn, too_many_loans)
+            (missed.withdrawn, missed.too_many_borrowed),
+            (withdrawn, too_many_borrowed)
         );
         if drops.is_none() {
             (95..100).for_each(|stamp| assert!(holds(&receiver.try_recv().unwrap(), stamp)));
@@ -413,8 +415,9 @@ fn default_share() {
     }
 }
 
-/// The sizing function sets the share too: a receiver that drops nothing gets what the largest needs,
-/// and the others every message, with exactly that many buffers. An explicit limit takes precedence.
+/// The sizing function sets the share too: a receiver that drops nothing gets what the largest
+/// needs, and the others every message, with exactly that many buffers. An explicit limit takes
+/// precedence.
 #[test]
 fn share_of_sizes() {
     let how = Receiver::builder();
@@ -494,7 +497,7 @@ fn share_of_bytes() {
     (0..3).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
     assert!(matches!(
         scene.try_send(3),
-        Err(SendErrorKind::TooManyLoans { .. })
+        Err(SendErrorKind::TooManyBorrowed { .. })
     ));
     let first = receiver.recv().unwrap();
     let sending = thread::spawn(move || {
@@ -521,14 +524,14 @@ fn share_of_bytes() {
 #[test]
 fn receiver_learns_of_its_limit() {
     let mut scene = Scene::new("limit", Publisher::builder());
-    let mut receiver = scene.try_open(Receiver::builder().loans(2)).unwrap();
+    let mut receiver = scene.try_open(Receiver::builder().max_borrowed(2)).unwrap();
     (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
     let held = [receiver.try_recv().unwrap(), receiver.try_recv().unwrap()];
     assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
     assert_eq!(figures(scene.send(2)), [0, 0, 0, 1, 0]);
     assert!(matches!(
         receiver.recv(),
-        Err(RecvError::TooManyLoans { max: 2 })
+        Err(RecvError::TooManyBorrowed { max: 2 })
     ));
     assert!(matches!(
         receiver.recv_timeout(NOW),
@@ -536,14 +539,14 @@ fn receiver_learns_of_its_limit() {
     ));
     // One that sleeps is woken.
     assert_prompt(|| {
-        let recv = || matches!(receiver.recv(), Err(RecvError::TooManyLoans { max: 2 }));
+        let recv = || matches!(receiver.recv(), Err(RecvError::TooManyBorrowed { max: 2 }));
         let (was_told, time) =
-            wake_sleeper(recv, || assert_eq!(figures(scene.send(3)), [0, 0, 0, 1, 0]));
+            wake_waiter(recv, || assert_eq!(figures(scene.send(3)), [0, 0, 0, 1, 0]));
         assert!(was_told);
         time
     });
     assert_eq!(receiver.missed(), scene.missed()[0]);
-    assert_eq!(receiver.missed().too_many_loans, 4);
+    assert_eq!(receiver.missed().too_many_borrowed, 4);
     drop(held);
     assert_eq!(scene.send(4).receivers, 1);
     assert_eq!(receiver.try_recv().unwrap().missed(), 4);
@@ -553,17 +556,17 @@ fn receiver_learns_of_its_limit() {
     );
 
     let mut waited_for = scene
-        .try_open(Receiver::builder().on_full(OnFull::Block).loans(1))
+        .try_open(Receiver::builder().on_full(OnFull::Block).max_borrowed(1))
         .unwrap();
     assert_eq!(scene.send(5).receivers, 2);
     let held = waited_for.try_recv().unwrap();
     assert_eq!(
         scene.try_send(6),
-        Err(SendErrorKind::TooManyLoans { max: 1 })
+        Err(SendErrorKind::TooManyBorrowed { max: 1 })
     );
     assert!(matches!(
         waited_for.try_recv(),
-        Err(RecvError::TooManyLoans { max: 1 })
+        Err(RecvError::TooManyBorrowed { max: 1 })
     ));
     drop(held);
     assert_eq!(scene.send(6).receivers, 2);
@@ -577,7 +580,7 @@ fn receiver_learns_of_its_limit() {
     let held = waited_for.try_recv().unwrap();
     assert_eq!(
         scene.try_send(8),
-        Err(SendErrorKind::TooManyLoans { max: 1 })
+        Err(SendErrorKind::TooManyBorrowed { max: 1 })
     );
     drop(held);
     let nothing = wait_any(&mut [&mut waited_for], NOW);
@@ -591,11 +594,11 @@ fn receiver_learns_of_its_limit() {
 /// A buffer that was sent since ends the limit, and is received already.
 #[test]
 fn past_limit_is_no_news() {
-    let mut scene = Scene::new("limit-past", Publisher::builder().loans(2));
+    let mut scene = Scene::new("limit-past", Publisher::builder().max_borrowed(2));
     let mut receiver = scene.open(OnFull::DropNewest, 8);
     let mut quiet = scene.open(OnFull::DropNewest, 8);
     (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 2));
-    assert_eq!(scene.send(2).too_many_loans, 2);
+    assert_eq!(scene.send(2).too_many_borrowed, 2);
     (0..2).for_each(|_| drop((receiver.recv().unwrap(), quiet.recv().unwrap())));
     assert_eq!(scene.send(3).receivers, 2);
     drop((receiver.recv().unwrap(), quiet.recv().unwrap()));
@@ -605,10 +608,10 @@ fn past_limit_is_no_news() {
     ));
 }
 
-/// One withdrawn to free its loan is counted like one withdrawn for its slot.
+/// One withdrawn to free its borrowed buffer is counted like one withdrawn for its slot.
 #[test]
-fn withdrawn_for_loans() {
-    let mut scene = Scene::new("limit-withdrawn", Publisher::builder().loans(2));
+fn withdrawn_for_borrowed() {
+    let mut scene = Scene::new("limit-withdrawn", Publisher::builder().max_borrowed(2));
     let receiver = scene.open(OnFull::DropOldest, 8);
     assert_eq!(
         [0, 1, 2, 3].map(|stamp| scene.send(stamp).withdrawn),
@@ -644,7 +647,7 @@ fn nothing_withdrawn_in_vain() {
 #[test]
 fn eviction_is_counted() {
     let options = Publisher::builder()
-        .loans(4)
+        .max_borrowed(4)
         .block_limit(NOW)
         .on_stall(OnStall::Disconnect);
     let mut scene = Scene::new("stall-counted", options);
@@ -661,7 +664,8 @@ fn eviction_is_counted() {
     drop(held);
 }
 
-/// A history beyond the limits of a new receiver: it gets the newest part, and nothing is withdrawn.
+/// A history beyond the limits of a new receiver: it gets the newest part, and nothing is
+/// withdrawn.
 #[test]
 fn history_within_limits() {
     for on_full in [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest] {
@@ -702,7 +706,8 @@ fn reasons() {
     );
 }
 
-/// Without joins in a send, a receiver is connected, and its branch dropped, when the publisher asks.
+/// Without joins in a send, a receiver is connected, and its connection dropped, when the publisher
+/// asks.
 #[test]
 fn serve_joins() {
     let mut scene = Scene::new("joins", Publisher::builder().joins_in_send(false));
@@ -729,11 +734,12 @@ fn serve_joins() {
     drop(stays);
 }
 
-/// A subscriber of publishers that restart, and serve joins apart: it gets what is sent after it was
-/// connected, and learns of the end even if it never was. What it keeps is no loan of the next one.
+/// A subscriber of publishers that restart, and serve joins apart: it gets what is sent after it
+/// was connected, and learns of the end even if it never was. What it keeps is not borrowed from
+/// the next one.
 #[test]
 fn restarts_with_joins_apart() {
-    let options = || Publisher::builder().joins_in_send(false).loans(1);
+    let options = || Publisher::builder().joins_in_send(false).max_borrowed(1);
     let mut scene = Scene::new("joins-restart", options());
     let mut subscriber = Receiver::builder()
         .subscribe(&Client::new(), &scene.name)

@@ -236,8 +236,8 @@ fn wait_until_ready<T>(ready: &mut WakeFd, mut poll: impl FnMut(&mut Context<'_>
     }
 }
 
-/// One loop sends through two channels that are mostly full, of bytes and of buffers, and receives the
-/// answers from a third.
+/// One loop sends through two channels that are mostly full, of bytes and of buffers, and receives
+/// the answers from a third.
 #[test]
 fn epoll_of_sends() {
     const MESSAGES: u64 = 5_000;
@@ -265,7 +265,7 @@ fn epoll_of_sends() {
         .spin(NOW)
         .on_full(OnFull::Block)
         .capacity(8)
-        .loans(2);
+        .max_borrowed(2);
     let mut checking = blocking.open(&client, &to_check).unwrap();
     assert!(publisher.has_receivers());
     // Moved, so that a failure ends the other threads, too.
@@ -277,7 +277,7 @@ fn epoll_of_sends() {
             for number in 0..MESSAGES {
                 // At its limit, it is told so.
                 let received = std::iter::repeat_with(|| checking.recv())
-                    .find(|received| !matches!(received, Err(RecvError::TooManyLoans { .. })));
+                    .find(|received| !matches!(received, Err(RecvError::TooManyBorrowed { .. })));
                 assert!(holds(&received.unwrap().unwrap(), number));
             }
         });
@@ -339,13 +339,14 @@ fn epoll_of_sends() {
     });
 }
 
-/// Ready exactly if `try_send` would not wait, for a slot or for a loan; and if the receiver is closed.
+/// Ready exactly if `try_send` would not wait, for a slot or for a return; and if the receiver is
+/// closed.
 #[test]
 fn sender_ready() {
     let provider = Provider::builder().build().unwrap();
     let name = unique_prefix("wake-fd-sender");
     let mut sender = Sender::builder()
-        .loans(2)
+        .max_borrowed(2)
         .capacity(4)
         .create(&provider, &name)
         .unwrap();
@@ -363,7 +364,7 @@ fn sender_ready() {
         ready
             .poll(|context| sender.poll_ready(context, &buffers[2]))
             .is_pending(),
-        "no loan is left"
+        "none may be borrowed is left"
     );
     assert!(
         ready
@@ -402,8 +403,8 @@ fn sender_ready() {
     assert_eq!(error, SendErrorKind::Disconnected);
 }
 
-/// Ready if no receiver is waited for: each has room, or is past the limit, whose clock runs. A receiver
-/// at its own limit is told so.
+/// Ready if no receiver is waited for: each has room, or is past the limit, whose clock runs. A
+/// receiver at its own limit is told so.
 #[test]
 fn publisher_ready() {
     let (provider, client) = (Provider::builder().build().unwrap(), Client::new());
@@ -418,11 +419,11 @@ fn publisher_ready() {
             .block_limit(limit)
             .joins_in_send(serves);
         let mut publisher = options.create(&provider, &name).unwrap();
-        let blocking = |loans| {
+        let blocking = |max_borrowed| {
             Receiver::builder()
                 .on_full(OnFull::Block)
                 .capacity(1)
-                .loans(loans)
+                .max_borrowed(max_borrowed)
                 .open(&client, &name)
         };
         let mut receivers = [blocking(1).unwrap(), blocking(4).unwrap()];
@@ -446,7 +447,7 @@ fn publisher_ready() {
             .is_pending());
         assert!(matches!(
             receivers[0].try_recv(),
-            Err(RecvError::TooManyLoans { max: 1 })
+            Err(RecvError::TooManyBorrowed { max: 1 })
         ));
         assert!(ready
             .poll(|context| publisher.poll_ready(context, &next))

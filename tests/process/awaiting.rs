@@ -51,7 +51,7 @@ fn provider(prefix: &str) -> Provider {
 fn channel(provider: &Provider, client: &Client, name: &str) -> (Sender, Receiver) {
     let sender = Sender::builder()
         .capacity(2)
-        .loans(16)
+        .max_borrowed(16)
         .spin(Duration::ZERO)
         .create(provider, name)
         .unwrap();
@@ -98,7 +98,8 @@ fn with_and_without_futex_waitv() {
                 Err(RecvError::Disconnected)
             ));
 
-            // A thread waits for any of several receivers: without helpers, or with one helper each.
+            // A thread waits for any of several receivers: without helpers, or with one helper
+            // each.
             let mut some: Vec<&mut Receiver> = receivers.iter_mut().take(3).collect();
             for number in 0..count as usize / 5 {
                 let sender = &mut senders[number % 3];
@@ -131,7 +132,8 @@ fn with_and_without_futex_waitv() {
             drop(receiver);
             for (at, sender) in senders.iter_mut().enumerate() {
                 sender.send_bytes(b"one").unwrap();
-                // A woken task polls all its channels, and once a second it is woken for each of them.
+                // A woken task polls all its channels, and once a second it is woken for each of
+                // them.
                 let mut is_there = false;
                 while !is_there {
                     woken.recv_timeout(FOR_EVER).unwrap();
@@ -289,7 +291,7 @@ fn forked_child_spares_tasks() {
         }
         assert!(
             word() & SLEEPS != 0,
-            "the child has taken the parent's place on the bell"
+            "the child has taken the parent's place on the doorbell"
         );
         sender.send_bytes(b"one").unwrap();
         woken.recv_timeout(FOR_EVER).unwrap();

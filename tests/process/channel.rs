@@ -174,14 +174,14 @@ fn start_receiver(names: &Names, way: &str) -> Child {
     child
 }
 
-/// The offset in a pair, in bytes, of the bell that its receiver rings.
+/// The offset in a pair, in bytes, of the doorbell that its receiver notifies.
 const TO_SENDER: u64 = 128;
 
 /// The sender and the pool find that the receiver is dead.
 #[test]
 fn damaged_bell_hides_no_death() {
     for garbage in [0_u32, 77, u32::MAX] {
-        let names = Names::new("chan-bell");
+        let names = Names::new("chan-doorbell");
         let provider = provider(names.prefix());
         let mut sender = sender(&provider, 2);
         let child = start_receiver(&names, "");
@@ -339,8 +339,8 @@ fn sent_outlives_killed_sender() {
         (0, 0),
         "it has a reader, whoever looks at it meanwhile"
     );
-    // Explicitly: another test may just start a process, which has a copy of the descriptor until it
-    // calls `exec`.
+    // Explicitly: another test may just start a process, which has a copy of the descriptor until
+    // it calls `exec`.
     lock_sender_byte(&other_sweep, libc::F_UNLCK);
     drop(other_sweep);
     assert_eq!(
@@ -583,7 +583,7 @@ fn garbage_is_refused() {
     );
 }
 
-/// Despite a damaged bell, in waits on one channel and on several at once.
+/// Despite a damaged doorbell, in waits on one channel and on several at once.
 #[test]
 fn short_waits_find_dead_sender() {
     let names = Names::new("chan-short-waits");

@@ -180,7 +180,7 @@ fn half_made_objects() {
     write(kept[2], 7, 50_000);
     // Empty channel objects, and a foreign one.
     write("half.channel", 0, 0);
-    write("half.0000000000000001.branch", 0, 4_096);
+    write("half.0000000000000001.connection", 0, 4_096);
     write(kept[3], 7, 4_096);
     let report = inspector(&names).report().unwrap();
     let is_orphan: Vec<_> = report
@@ -227,7 +227,7 @@ fn channels() {
     let provider = names.provider().build().unwrap();
     let mut sender = Sender::builder()
         .capacity(8)
-        .loans(16)
+        .max_borrowed(16)
         .create(&provider, "alone")
         .unwrap();
     (0..3).for_each(|_| sender.send_bytes(b"early").unwrap());
@@ -340,15 +340,15 @@ fn borrowers_role(link: &Link, arguments: &[&str]) {
     drop((messages, receiver));
 }
 
-/// Returned loans no longer count, even before the sender sends again.
+/// Returned borrowed buffers no longer count, even before the sender sends again.
 #[test]
 fn stopped_receiver() {
     const LENGTHS: [usize; 4] = [1_000, 3 << 20, 0, 3 << 20];
-    let names = Names::new("inspect-loaned");
+    let names = Names::new("inspect-borrowed");
     let provider = names.provider().build().unwrap();
     let mut sender = Sender::builder()
         .capacity(8)
-        .loans(4)
+        .max_borrowed(4)
         .create(&provider, "c")
         .unwrap();
     LENGTHS
@@ -367,9 +367,9 @@ fn stopped_receiver() {
     assert_eq!(
         (
             waiting.is_alive,
-            waiting.loaned,
-            waiting.bytes_loaned,
-            of_all.bytes_loaned
+            waiting.borrowed,
+            waiting.bytes_borrowed,
+            of_all.bytes_borrowed
         ),
         (false, 4, bytes, bytes)
     );
@@ -380,59 +380,64 @@ fn stopped_receiver() {
     let process = held.process.as_ref().unwrap();
     assert_eq!((process.id, process.is_stopped), (child.id(), true));
     assert_eq!(
-        (held.loaned, held.bytes_loaned, held.loans, held.waiting),
+        (
+            held.borrowed,
+            held.bytes_borrowed,
+            held.max_borrowed,
+            held.waiting
+        ),
         (3, bytes - 1_000, 4, 2),
         "read, or waits"
     );
     let classes: Vec<_> = of_all
-        .loaned
+        .borrowed
         .iter()
         .map(|class| (class.size, class.messages, class.bytes))
         .collect();
     assert_eq!(classes, [(64, 1, 0), (3 << 20, 2, 6 << 20)]);
     assert_eq!((of_all.bytes_leased, of_all.peers.len()), (0, 0));
     assert!(
-        held.oldest_loan.is_some_and(|age| age > Duration::ZERO),
+        held.oldest_borrowed.is_some_and(|age| age > Duration::ZERO),
         "seen by both looks"
     );
 
     // Another message now has the number of a returned one.
     sender.send(provider.alloc(5).unwrap().freeze()).unwrap();
-    assert_eq!(seen().1.bytes_loaned, bytes - 1_000 + 5);
+    assert_eq!(seen().1.bytes_borrowed, bytes - 1_000 + 5);
 
     child.kill();
     let (_, dead) = seen();
     assert_eq!(
-        (dead.is_alive, &dead.process, dead.loaned),
+        (dead.is_alive, &dead.process, dead.borrowed),
         (false, &None, 4)
     );
     provider.reclaim();
     let (of_all, dead) = seen();
     assert_eq!(
         (
-            dead.loaned,
-            dead.bytes_loaned,
-            dead.oldest_loan,
-            of_all.bytes_loaned
+            dead.borrowed,
+            dead.bytes_borrowed,
+            dead.oldest_borrowed,
+            of_all.bytes_borrowed
         ),
         (0, 0, None, 0)
     );
-    assert!(of_all.loaned.is_empty());
+    assert!(of_all.borrowed.is_empty());
 }
 
 /// The age starts again when a receiver takes the next message.
 #[test]
-fn age_of_loan() {
-    let names = Names::new("inspect-loan-age");
+fn age_of_borrowed() {
+    let names = Names::new("inspect-borrow-age");
     let provider = names.provider().build().unwrap();
     let mut sender = Sender::builder()
         .capacity(2)
-        .loans(1)
+        .max_borrowed(1)
         .create(&provider, "c")
         .unwrap();
     let mut receiver = Receiver::open(&names.client(), "c").unwrap();
     let mut inspector = inspector(&names);
-    let mut age = || inspector.report().unwrap().channels[0].receivers[0].oldest_loan;
+    let mut age = || inspector.report().unwrap().channels[0].receivers[0].oldest_borrowed;
     assert_eq!(age(), None);
     for _ in 0..3 {
         sender
@@ -448,8 +453,8 @@ fn age_of_loan() {
 
 /// A process that keeps memory of a closed provider is still listed with it.
 #[test]
-fn loan_without_publisher() {
-    let names = Names::new("inspect-loaned-still");
+fn borrowed_without_publisher() {
+    let names = Names::new("inspect-borrowed-still");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::create(&provider, "c").unwrap();
     let mut receiver = Receiver::open(&names.client(), "c").unwrap();
@@ -461,20 +466,20 @@ fn loan_without_publisher() {
     let [first, _second] = [(); 2].map(|()| receiver.recv().unwrap());
     drop((publisher, provider));
     let seen = || look(&names).1.remove(0).receivers.remove(0);
-    assert_eq!((seen().loaned, seen().bytes_loaned), (2, 3_000));
+    assert_eq!((seen().borrowed, seen().bytes_borrowed), (2, 3_000));
     drop(first);
-    assert_eq!((seen().loaned, seen().bytes_loaned), (1, 2_000));
+    assert_eq!((seen().borrowed, seen().bytes_borrowed), (1, 2_000));
 }
 
 /// Withdrawn messages leave the book without being returned.
 #[test]
 fn loans_by_receiver() {
-    let names = Names::new("inspect-loaned-steps");
+    let names = Names::new("inspect-borrowed-steps");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::builder()
         .receivers(2)
         .capacity(4)
-        .loans(8)
+        .max_borrowed(8)
         .create(&provider, "c")
         .unwrap();
     let open = |rule| {
@@ -512,16 +517,17 @@ fn loans_by_receiver() {
                 .find(|seen| seen.on_full == *rule)
                 .unwrap();
             let buffers = held.iter().filter(|message| !message.is_inline());
-            let (loaned, bytes) = buffers.fold((0, 0), |(loaned, bytes), buffer| {
-                (loaned + 1, bytes + buffer.len() as u64)
+            let (borrowed, bytes) = buffers.fold((0, 0), |(borrowed, bytes), buffer| {
+                (borrowed + 1, bytes + buffer.len() as u64)
             });
             // Beyond the messages being read, at most those that wait.
             assert!(
-                (loaned..=loaned + seen.waiting).contains(&seen.loaned),
-                "{step}: {loaned} {seen:?}"
+                (borrowed..=borrowed + seen.waiting).contains(&seen.borrowed),
+                "{step}: {borrowed} {seen:?}"
             );
             assert!(
-                seen.bytes_loaned >= bytes && (seen.loaned > loaned || seen.bytes_loaned == bytes),
+                seen.bytes_borrowed >= bytes
+                    && (seen.borrowed > borrowed || seen.bytes_borrowed == bytes),
                 "{step}: {seen:?}"
             );
             let state = publisher
@@ -529,16 +535,20 @@ fn loans_by_receiver() {
                 .into_iter()
                 .find(|state| state.on_full == *rule)
                 .unwrap();
-            assert!(state.loaned >= seen.loaned, "{step}: {state:?} {seen:?}");
+            assert!(
+                state.borrowed >= seen.borrowed,
+                "{step}: {state:?} {seen:?}"
+            );
         }
         let of_all: u64 = report.channels[0]
             .receivers
             .iter()
-            .map(|receiver| receiver.bytes_loaned)
+            .map(|receiver| receiver.bytes_borrowed)
             .sum();
-        assert_eq!(report.providers[0].bytes_loaned, of_all);
+        assert_eq!(report.providers[0].bytes_borrowed, of_all);
     }
-    // Once all messages are received and dropped, no loan is left, even before the publisher looks.
+    // Once all messages are received and dropped, no buffer is borrowed, even before the publisher
+    // looks.
     for (_, receiver, held) in &mut receivers {
         held.clear();
         while receiver.try_recv().is_ok() {}
@@ -548,7 +558,7 @@ fn loans_by_receiver() {
         report.channels[0]
             .receivers
             .iter()
-            .all(|receiver| receiver.loaned == 0),
+            .all(|receiver| receiver.borrowed == 0),
         "{report:?}"
     );
 }
@@ -560,13 +570,13 @@ fn damaged_objects_are_reported() {
     let provider = names.provider().max_shared(8).build().unwrap();
     let sender = Sender::builder()
         .capacity(2)
-        .loans(2)
+        .max_borrowed(2)
         .create(&provider, "c")
         .unwrap();
     let publisher = Publisher::builder()
         .receivers(1)
         .capacity(2)
-        .loans(2)
+        .max_borrowed(2)
         .create(&provider, "p")
         .unwrap();
     let receiver = Receiver::open(&names.client(), "p").unwrap();
@@ -578,7 +588,7 @@ fn damaged_objects_are_reported() {
         "0123456789abcdef.ctl",
         "0123456789abcdef.1",
         "d.channel",
-        "d.0123456789abcdef.branch",
+        "d.0123456789abcdef.connection",
     ];
     let words = [0, 3, 1 << 30, u32::MAX];
     for content in &genuine {
@@ -634,24 +644,27 @@ fn assert_seen(names: &Names, provider: &Provider) {
 
 /// Garbage is neither overlooked nor mistaken for a receiver.
 #[test]
-fn damaged_branches_are_listed() {
-    let names = Names::new("inspect-branches");
-    let garbage = shm::path(&format!("{}.noise.0000000000000001.branch", names.prefix()));
+fn damaged_connections_are_listed() {
+    let names = Names::new("inspect-connections");
+    let garbage = shm::path(&format!(
+        "{}.noise.0000000000000001.connection",
+        names.prefix()
+    ));
     fs::write(&garbage, [0x5a; 8_192]).unwrap();
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::create(&provider, "p").unwrap();
     let receiver = Receiver::open(&names.client(), "p").unwrap();
     assert_eq!(publisher.receivers().count(), 1);
-    let is_branch = |name: &String| name.contains(".p.") && name.ends_with(".branch");
-    let branch = shm::path(
+    let is_connection = |name: &String| name.contains(".p.") && name.ends_with(".connection");
+    let connection = shm::path(
         &shm::objects(names.prefix())
             .into_iter()
-            .find(is_branch)
+            .find(is_connection)
             .unwrap(),
     );
     fs::OpenOptions::new()
         .write(true)
-        .open(branch)
+        .open(connection)
         .unwrap()
         .write_all_at(&[0x5a; 8], 0)
         .unwrap();
@@ -762,7 +775,7 @@ fn restart_during_look() {
         for _ in 0..5000 {
             let mut sender = Sender::builder()
                 .capacity(2)
-                .loans(2)
+                .max_borrowed(2)
                 .create(&provider, "c")
                 .unwrap();
             sender.send_bytes(b"message").unwrap();
@@ -795,7 +808,7 @@ fn few_descriptors() {
     let sender = |number| {
         Sender::builder()
             .capacity(2)
-            .loans(2)
+            .max_borrowed(2)
             .create(&provider, &format!("c{number}"))
             .unwrap()
     };

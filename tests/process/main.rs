@@ -2,10 +2,10 @@
 //! user, or out of memory or descriptors. Also what only the kernel can tell: that the warm path
 //! makes no system call.
 //!
-//! A child is this test binary again. It runs either the body of the same test ([`child::in_child`]),
-//! or the single test [`child::entry`] in a role that an environment variable names. Test and child
-//! talk over a socket, which is the child's standard input. Nothing here waits for time to pass:
-//! every step is an answer, and a late answer fails the test.
+//! A child is this test binary again. It runs either the body of the same test
+//! ([`child::in_child`]), or the single test [`child::entry`] in a role that an environment
+//! variable names. Test and child talk over a socket, which is the child's standard input. Nothing
+//! here waits for time to pass: every step is an answer, and a late answer fails the test.
 //!
 //! Each test has its own name prefix, leaves /dev/shm as it found it, and checks that itself
 //! ([`shm::Names`]).
@@ -28,6 +28,7 @@ mod wire;
 
 mod address_space;
 mod awaiting;
+mod borrowed;
 mod channel;
 mod channel_pairs;
 mod forks;
@@ -38,7 +39,6 @@ mod inspect;
 mod interrupts;
 mod killed_owner;
 mod killed_peer;
-mod loans;
 mod namespaces;
 mod one_end;
 mod pairs;

@@ -7,7 +7,7 @@ use crate::child::{in_child, in_small_shm, Child};
 use crate::rlimits::with_only;
 use crate::shm::{self, Names};
 use crate::sys;
-use crate::threads::{assert_prompt, beside, wait_until_asleep, wake_sleeper};
+use crate::threads::{assert_prompt, beside, wait_until_asleep, wake_waiter};
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
     wait_any, ChannelError, Message as Received, OnFull, Publisher, PublisherBuilder, Receiver,
@@ -71,10 +71,10 @@ fn in_use(provider: &Provider) -> usize {
     stats.bytes_in_use + stats.bytes_leased
 }
 
-fn branches(prefix: &str) -> Vec<String> {
+fn connections(prefix: &str) -> Vec<String> {
     shm::objects(prefix)
         .into_iter()
-        .filter(|name| name.ends_with(".branch"))
+        .filter(|name| name.ends_with(".connection"))
         .collect()
 }
 
@@ -129,8 +129,8 @@ fn publishing(names: &Names) -> Child {
     child
 }
 
-/// The others get everything while one is stopped; its queue is returned while it is, and it learns of
-/// it when it goes on.
+/// The others get everything while one is stopped; its queue is returned while it is, and it learns
+/// of it when it goes on.
 #[test]
 fn stopped_receiver_is_disconnected() {
     let names = Names::new("pub-stopped");
@@ -179,9 +179,10 @@ fn stopped_receiver_is_disconnected() {
     names.sweep();
 }
 
-/// A receiver that crashes releases its memory and its seat, and no memory that others read.
+/// A receiver that crashes releases its memory and its registration, and no memory that others
+/// read.
 #[test]
-fn killed_receiver_returns_loans() {
+fn killed_receiver_returns_borrowed() {
     let names = Names::new("pub-killed");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder()
@@ -199,7 +200,7 @@ fn killed_receiver_returns_loans() {
     let both = in_use(&provider);
     victim.kill();
     assert_eq!(in_use(&provider), both, "the other has all of it");
-    // This message reaches the next receiver, which has its seat.
+    // This message reaches the next receiver, which has its registration.
     let next = keeper(&names);
     assert_eq!(send(&mut publisher, &provider, 8), 2);
     assert_eq!(
@@ -225,11 +226,11 @@ fn killed_receiver_returns_loans() {
     assert_eq!(
         names.sweep(),
         1,
-        "the branch of the last one that was killed; its place is free"
+        "the connection of the last one that was killed; its place is free"
     );
 }
 
-/// Restarts fill neither /dev/shm nor the seats, and a receiver that stays is connected.
+/// Restarts fill neither /dev/shm nor the registrations, and a receiver that stays is connected.
 #[test]
 fn idle_restarts() {
     let names = Names::new("pub-restarts");
@@ -240,10 +241,10 @@ fn idle_restarts() {
         .unwrap();
     let mut stays = open(names.prefix(), Receiver::builder());
     assert_eq!(publisher.receivers().count(), 1);
-    let before = shm::open_objects(names.prefix(), ".branch");
+    let before = shm::open_objects(names.prefix(), ".connection");
     (0..64).for_each(|_| keeper(&names).kill());
     assert_eq!(
-        branches(names.prefix()).len(),
+        connections(names.prefix()).len(),
         2,
         "one that lives, and the last one that died"
     );
@@ -253,7 +254,7 @@ fn idle_restarts() {
     assert_eq!(number_of(&stays.recv().unwrap()), 0);
     last.shut_down();
     assert_eq!((publisher.receivers().count(), in_use(&provider)), (1, 0));
-    assert_eq!(shm::open_objects(names.prefix(), ".branch"), before);
+    assert_eq!(shm::open_objects(names.prefix(), ".connection"), before);
 }
 
 /// Receivers wake at once, and receive what was sent even if they have not mapped it yet.
@@ -323,7 +324,7 @@ fn interrupt_is_immediate() {
         let receiver = open(names.prefix(), Receiver::builder());
         assert_eq!(publisher.receivers().count(), 1);
         drop(receiver);
-        let (waited, time) = wake_sleeper(
+        let (waited, time) = wake_waiter(
             || publisher.wait_for_receivers(1, FOR_EVER),
             || interrupter.interrupt(),
         );
@@ -348,7 +349,7 @@ fn interrupt_is_immediate_with_helpers() {
             .unwrap()
     });
     let client = shm::client(names.prefix());
-    let options = || Receiver::builder().capacity(1).loans(1).spin(NOW);
+    let options = || Receiver::builder().capacity(1).max_borrowed(1).spin(NOW);
     // More than one thread can wait for without helpers.
     let all = [CHANNEL, "d", "e"]
         .into_iter()
@@ -359,7 +360,7 @@ fn interrupt_is_immediate_with_helpers() {
     let interrupter = all[7].interrupter();
     assert_prompt(|| {
         let wait = || wait_any(&mut all.iter_mut().collect::<Vec<_>>(), FOR_EVER).unwrap_err();
-        let (error, time) = wake_sleeper(wait, || interrupter.interrupt());
+        let (error, time) = wake_waiter(wait, || interrupter.interrupt());
         assert!(
             matches!(error, WaitAnyError::Interrupted { index: 7 }),
             "{error}"
@@ -369,7 +370,7 @@ fn interrupt_is_immediate_with_helpers() {
 }
 
 #[test]
-fn sweep_of_branches_and_meetings() {
+fn sweep_of_connections_and_meetings() {
     let names = Names::new("pub-swept");
     let publisher = publishing(&names);
     let mut lives = open(names.prefix(), Receiver::builder());
@@ -377,11 +378,15 @@ fn sweep_of_branches_and_meetings() {
         assert_eq!(publisher.ask(&Message::Number(4)), Message::Number(2));
         keeper(&names)
     });
-    assert_eq!((names.sweep(), branches(names.prefix()).len()), (0, 3));
+    assert_eq!((names.sweep(), connections(names.prefix()).len()), (0, 3));
     met.kill();
     never_met.kill();
     assert_eq!(
-        (names.sweep(), names.sweep(), branches(names.prefix()).len()),
+        (
+            names.sweep(),
+            names.sweep(),
+            connections(names.prefix()).len()
+        ),
         (2, 0, 1)
     );
     assert_eq!(publisher.ask(&Message::Number(4)), Message::Number(1));
@@ -390,7 +395,7 @@ fn sweep_of_branches_and_meetings() {
     publisher.kill();
     let swept = names.sweep();
     assert_eq!(
-        (swept, branches(names.prefix()).len()),
+        (swept, connections(names.prefix()).len()),
         (1, 1),
         "the publisher's object"
     );
@@ -492,7 +497,7 @@ fn join_under_flow() {
     assert!(sent >= (JOINS * RECEIVED) as u64);
     children.into_iter().for_each(Child::finish);
     assert_eq!((publisher.receivers().count(), in_use(&provider)), (0, 0));
-    assert_eq!(branches(names.prefix()), [""; 0]);
+    assert_eq!(connections(names.prefix()), [""; 0]);
 }
 
 fn joining(names: &Names, joins: usize) -> Child {
@@ -613,7 +618,7 @@ fn join_at_descriptor_limit() {
                 let error = with_only(sent - 2, || publisher.wait_for_receivers(2, wait));
                 assert!(matches!(error, Err(SendErrorKind::TimedOut)), "{error:?}");
             };
-            let (told, _) = wake_sleeper(|| comes.recv().map(drop).unwrap_err(), look);
+            let (told, _) = wake_waiter(|| comes.recv().map(drop).unwrap_err(), look);
             assert!(matches!(told, RecvError::NotConnected { .. }), "{told}");
             assert!(sent < 8, "enough descriptors");
             // It is connected without the limit.
@@ -658,7 +663,7 @@ fn join_at_descriptor_limit() {
     });
 }
 
-/// An error instead of a signal. No half-made branch is left, and no seat taken.
+/// An error instead of a signal. No half-made connection is left, and no registration taken.
 #[test]
 fn join_at_full_shm() {
     in_small_shm(|prefix| {
@@ -682,7 +687,7 @@ fn join_at_full_shm() {
                 panic!("{error}")
             };
             assert_eq!(error.errno(), Some(libc::ENOSPC), "{error}");
-            assert!(error.object().ends_with(".branch"), "{error}");
+            assert!(error.object().ends_with(".connection"), "{error}");
             assert_eq!(
                 (
                     shm::objects(prefix),
@@ -701,12 +706,12 @@ fn join_at_full_shm() {
     });
 }
 
-/// With one seat, and a branch of half a MiB.
+/// With one registration, and a connection of half a MiB.
 fn small_publisher() -> PublisherBuilder {
     Publisher::builder()
         .receivers(1)
         .capacity(4096)
-        .loans(32 << 10)
+        .max_borrowed(32 << 10)
 }
 
 /// A receiver that opens a damaged object neither crashes nor waits for ever.
@@ -717,15 +722,17 @@ fn open_garbage() {
         let mut publisher = Publisher::builder()
             .receivers(64)
             .capacity(8)
-            .loans(8)
+            .max_borrowed(8)
             .create(&provider, CHANNEL)
             .unwrap();
         let mut known = open(prefix, Receiver::builder());
         assert!(publisher.has_receivers());
         let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
         let genuine = fs::read(&path).unwrap();
-        // The identification, the count, and the first seats.
-        let places = (0..72).chain(SEATS..SEATS + 48).step_by(4);
+        // The identification, the count, and the first registrations.
+        let places = (0..72)
+            .chain(MAX_SUBSCRIBERS..MAX_SUBSCRIBERS + 48)
+            .step_by(4);
         let words = [
             0,
             1,
@@ -771,7 +778,8 @@ fn open_garbage() {
                     Err(error) => assert!(!error.to_string().is_empty()),
                 }
             }
-            // The publisher is unaffected, except that it may look for branches that do not exist.
+            // The publisher is unaffected, except that it may look for connections that do not
+            // exist.
             assert_eq!(
                 publisher
                     .try_send_bytes(&(at as u64).to_le_bytes())
@@ -782,7 +790,7 @@ fn open_garbage() {
         }
         let object = shm::channel_object(prefix, CHANNEL);
         object.write_all_at(&genuine, 0).unwrap();
-        // More seats than there are.
+        // More registrations than there are.
         object.write_all_at(&1_000_u32.to_ne_bytes(), 36).unwrap();
         let all: Vec<_> = (1..64).map(|_| open(prefix, Receiver::builder())).collect();
         let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
@@ -811,9 +819,9 @@ fn open_garbage() {
     });
 }
 
-/// A publisher has a bell for each receiver, even if its process is at its limit of ends.
+/// A publisher has a doorbell for each receiver, even if its process is at its limit of ends.
 #[test]
-fn bell_limit() {
+fn doorbell_limit() {
     in_child(|prefix| {
         let provider = provider(prefix);
         let mut publisher = Publisher::builder()
@@ -821,18 +829,18 @@ fn bell_limit() {
             .create(&provider, CHANNEL)
             .unwrap();
         let mut receiver = open(prefix, Receiver::builder());
-        // Others take all remaining bells, as many at a time as possible.
-        let (mut others, mut seats, mut ends) = (Vec::new(), 64, 2);
-        while seats > 0 {
+        // Others take all remaining doorbells, as many at a time as possible.
+        let (mut others, mut max_subscribers, mut ends) = (Vec::new(), 64, 2);
+        while max_subscribers > 0 {
             match Publisher::builder()
-                .receivers(seats)
+                .receivers(max_subscribers)
                 .create(&provider, &format!("other-{}", others.len()))
             {
                 Ok(other) => {
                     others.push(other);
-                    ends += seats;
+                    ends += max_subscribers;
                 }
-                Err(ChannelError::TooManyEnds { max: 2048 }) => seats /= 2,
+                Err(ChannelError::TooManyEnds { max: 2048 }) => max_subscribers /= 2,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -847,16 +855,16 @@ fn bell_limit() {
     });
 }
 
-/// The offset of a publisher's seats in its object, in bytes.
-const SEATS: usize = 128;
+/// The offset of a publisher's registrations in its object, in bytes.
+const MAX_SUBSCRIBERS: usize = 128;
 
-/// The offset in a branch, in bytes, of the bell that its receiver rings.
+/// The offset in a connection, in bytes, of the doorbell that its receiver notifies.
 const TO_SENDER: u64 = 128;
 
-/// It is not waited for, and loses its seat and its leases.
+/// It is not waited for, and loses its registration and its leases.
 #[test]
-fn dead_receiver_with_damaged_bell() {
-    let names = Names::new("pub-bell");
+fn dead_receiver_with_damaged_doorbell() {
+    let names = Names::new("pub-doorbell");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder()
         .receivers(1)
@@ -867,14 +875,14 @@ fn dead_receiver_with_damaged_bell() {
         let receiver = keeper(&names);
         assert_eq!(send(&mut publisher, &provider, 0), 1);
         while publisher.try_send_bytes(b"x").is_ok() {}
-        let [branch] = &branches(names.prefix())[..] else {
-            panic!("one branch")
+        let [connection] = &connections(names.prefix())[..] else {
+            panic!("one connection")
         };
-        let branch = fs::File::options()
+        let connection = fs::File::options()
             .write(true)
-            .open(shm::path(branch))
+            .open(shm::path(connection))
             .unwrap();
-        branch
+        connection
             .write_all_at(&u32::to_ne_bytes(garbage), TO_SENDER)
             .unwrap();
         receiver.kill();
@@ -905,19 +913,19 @@ fn receiver_died_before_connect() {
     );
 }
 
-/// The branches of all killed receivers, even of those that were never connected.
+/// The connections of all killed receivers, even of those that were never connected.
 #[test]
-fn drop_removes_unconnected_branches() {
-    let names = Names::new("pub-unmet-branch");
+fn drop_removes_unconnected_connections() {
+    let names = Names::new("pub-unmet-connection");
     let provider = provider(names.prefix());
     let publisher = Publisher::create(&provider, CHANNEL).unwrap();
     keeper(&names).kill();
-    assert_eq!(branches(names.prefix()).len(), 1);
+    assert_eq!(connections(names.prefix()).len(), 1);
     drop(publisher);
-    assert_eq!(branches(names.prefix()), [""; 0]);
+    assert_eq!(connections(names.prefix()), [""; 0]);
 }
 
-/// By their bells, without the once-a-second check.
+/// By their doorbells, without the once-a-second check.
 #[test]
 fn drop_notifies_unconnected_receivers() {
     let names = Names::new("pub-unmet-told");
@@ -936,9 +944,9 @@ fn drop_notifies_unconnected_receivers() {
     }
 }
 
-/// So the publisher has no more branches open than seats.
+/// So the publisher has no more connections open than registrations.
 #[test]
-fn kept_messages_keep_the_seat() {
+fn kept_messages_keep_the_registration() {
     let names = Names::new("pub-kept");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder()
@@ -959,16 +967,16 @@ fn kept_messages_keep_the_seat() {
     let [first, second] = kept;
     drop(first);
     drop(receive());
-    let before = shm::open_objects(names.prefix(), ".branch");
+    let before = shm::open_objects(names.prefix(), ".connection");
     (0..64).for_each(|_| drop(receive()));
-    assert_eq!(shm::open_objects(names.prefix(), ".branch"), before);
+    assert_eq!(shm::open_objects(names.prefix(), ".connection"), before);
     assert_eq!(number_of(&second), 2);
 }
 
-/// Receivers that join take seats with any content.
+/// Receivers that join take registrations with any content.
 #[test]
-fn damaged_seats_lock_no_newcomer_out() {
-    let names = Names::new("pub-seats");
+fn damaged_registrations_lock_no_newcomer_out() {
+    let names = Names::new("pub-max_subscribers");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder()
         .receivers(2)
@@ -977,7 +985,7 @@ fn damaged_seats_lock_no_newcomer_out() {
     let object = shm::channel_object(names.prefix(), CHANNEL);
     for byte in [0, 0x40, 0xff] {
         object
-            .write_all_at(&[byte; 4096 - SEATS], SEATS as u64)
+            .write_all_at(&[byte; 4096 - MAX_SUBSCRIBERS], MAX_SUBSCRIBERS as u64)
             .unwrap();
         let mut receivers = [(); 2].map(|()| open(names.prefix(), Receiver::builder()));
         assert_eq!(send(&mut publisher, &provider, 2), 2);
@@ -989,14 +997,14 @@ fn damaged_seats_lock_no_newcomer_out() {
 
 /// Another receiver cannot tell an unconnected one that the publisher has closed.
 #[test]
-fn damaged_seat_disconnects_no_receiver() {
-    let names = Names::new("pub-seat");
+fn damaged_registration_disconnects_no_receiver() {
+    let names = Names::new("pub-registration");
     let provider = provider(names.prefix());
     let _publisher = Publisher::create(&provider, CHANNEL).unwrap();
     let mut receiver = open(names.prefix(), Receiver::builder().spin(NOW));
     let object = shm::channel_object(names.prefix(), CHANNEL);
     let gone = 0x4000_0000_u32.to_ne_bytes();
-    (SEATS..4096)
+    (MAX_SUBSCRIBERS..4096)
         .step_by(4)
         .for_each(|at| object.write_all_at(&gone, at as u64).unwrap());
     let error = receiver.recv_timeout(NOW).unwrap_err();
@@ -1022,7 +1030,7 @@ fn mapping_role(link: &Link, arguments: &[&str]) {
     drop(message);
 }
 
-/// A receiver needs the memory bell, and leaves the records alone (D10).
+/// A receiver needs the memory doorbell, and leaves the records alone (D10).
 #[test]
 fn receiver_maps_one_page_of_control() {
     let names = Names::new("pub-control");

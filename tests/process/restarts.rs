@@ -1,5 +1,5 @@
-//! Senders and publishers restart, killed or not. Subscribers, receivers that open a channel before it
-//! exists, and successors wait for them.
+//! Senders and publishers restart, killed or not. Subscribers, receivers that open a channel before
+//! it exists, and successors wait for them.
 
 use crate::channel::provider;
 use crate::child::{in_child, in_child_for, Child};
@@ -7,7 +7,7 @@ use crate::ends::SendingEnd;
 use crate::rlimits::with_only;
 use crate::shm::{self, Names};
 use crate::sys;
-use crate::threads::{assert_prompt, wake_sleeper};
+use crate::threads::{assert_prompt, wake_waiter};
 use crate::users::STRANGER;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
@@ -34,9 +34,9 @@ const LEN: usize = 5000;
 
 role!("restarting", role);
 
-/// The role of a process that sends: "sender" or "publisher", with a capacity. Creates the channel as
-/// the successor of the process before it. Sends as many messages as requested, each time: filled
-/// from the number of the process and its own.
+/// The role of a process that sends: "sender" or "publisher", with a capacity. Creates the channel
+/// as the successor of the process before it. Sends as many messages as requested, each time:
+/// filled from the number of the process and its own.
 fn role(link: &Link, arguments: &[&str]) {
     let [prefix, kind, capacity, process] = arguments else {
         panic!("{arguments:?}")
@@ -44,7 +44,7 @@ fn role(link: &Link, arguments: &[&str]) {
     let (capacity, process): (usize, u64) = (capacity.parse().unwrap(), process.parse().unwrap());
     let provider = provider(prefix);
     if *kind == "sender" {
-        let builder = Sender::builder().capacity(capacity).loans(64);
+        let builder = Sender::builder().capacity(capacity).max_borrowed(64);
         serve(
             link,
             process,
@@ -56,7 +56,7 @@ fn role(link: &Link, arguments: &[&str]) {
     } else {
         let builder = Publisher::builder()
             .capacity(capacity)
-            .loans(64)
+            .max_borrowed(64)
             .on_full(OnFull::Block);
         serve(
             link,
@@ -125,7 +125,8 @@ fn is_taken(error: &ChannelError) -> bool {
     matches!(error, ChannelError::NameTaken { .. })
 }
 
-/// After each kind, killed or not, follows each kind: messages precede the boundary, and stay valid.
+/// After each kind, killed or not, follows each kind: messages precede the boundary, and stay
+/// valid.
 #[test]
 fn boundary_of_restart() {
     for (old, new) in [
@@ -322,10 +323,10 @@ fn subscribing_role(link: &Link, arguments: &[&str]) {
     }
 }
 
-/// A receiver that waits for a seat is woken when the process that has it is killed.
+/// A receiver that waits for a registration is woken when the process that has it is killed.
 #[test]
-fn seat_of_killed_receiver() {
-    let names = Names::new("restart-seat");
+fn registration_of_killed_receiver() {
+    let names = Names::new("restart-registration");
     let provider = provider(names.prefix());
     let publisher = Publisher::builder()
         .receivers(1)
@@ -347,16 +348,17 @@ fn seat_of_killed_receiver() {
                 .unwrap()
         };
         let victim = std::mem::replace(&mut victim, next);
-        let (receiver, took) = wake_sleeper(open, || victim.kill());
+        let (receiver, took) = wake_waiter(open, || victim.kill());
         drop(receiver);
         took
     });
-    // The kernel may have released the victim's seat before its branch.
+    // The kernel may have released the victim's registration before its connection.
     drop((victim, publisher));
     names.sweep();
 }
 
-/// The error names a predecessor that does not end; when it ends, its successor has the name at once.
+/// The error names a predecessor that does not end; when it ends, its successor has the name at
+/// once.
 #[test]
 fn stopped_predecessor() {
     let names = Names::new("restart-stopped");
@@ -384,7 +386,7 @@ fn stopped_predecessor() {
             assert!(text.contains(&format!("process {}", process.id)), "{text}");
             assert_eq!(text.contains("which is stopped"), is_stopped, "{text}");
         }
-        let (_publisher, took) = wake_sleeper(|| create(FOR_EVER).unwrap(), || predecessor.kill());
+        let (_publisher, took) = wake_waiter(|| create(FOR_EVER).unwrap(), || predecessor.kill());
         took
     });
     names.sweep();
@@ -412,7 +414,7 @@ fn predecessor_in_one_process() {
                 .create_timeout(&provider, "d", FOR_EVER)
                 .unwrap()
         };
-        wake_sleeper(create, || drop(predecessor)).1
+        wake_waiter(create, || drop(predecessor)).1
     });
     assert!(is_taken(
         &Sender::builder()
@@ -442,7 +444,7 @@ fn wait_ends() {
         "before the wait"
     );
     assert_prompt(|| {
-        let (woken, took) = wake_sleeper(|| subscriber.recv(), || interrupter.interrupt());
+        let (woken, took) = wake_waiter(|| subscriber.recv(), || interrupter.interrupt());
         assert!(matches!(woken, Err(RecvError::Interrupted)));
         took
     });
@@ -451,13 +453,13 @@ fn wait_ends() {
     let _sender = Sender::create(&provider, CHANNEL).unwrap();
     connected(&mut subscriber);
     assert_prompt(|| {
-        let (woken, took) = wake_sleeper(|| subscriber.recv(), || interrupter.interrupt());
+        let (woken, took) = wake_waiter(|| subscriber.recv(), || interrupter.interrupt());
         assert!(matches!(woken, Err(RecvError::Interrupted)));
         took
     });
 }
 
-fn lookouts() -> usize {
+fn name_watcher() -> usize {
     procfs::threads("shm-pool-names").unwrap()
 }
 
@@ -473,7 +475,7 @@ fn descriptors_of(kind: &str) -> usize {
 
 /// A wait that starts without descriptors gets its own as soon as there are some.
 #[test]
-fn descriptors_for_lookout() {
+fn descriptors_for_name_watcher() {
     struct Flag(AtomicBool);
     impl Wake for Flag {
         fn wake(self: Arc<Self>) {
@@ -489,7 +491,7 @@ fn descriptors_for_lookout() {
             assert!(subscriber
                 .poll_recv(&mut Context::from_waker(&waker))
                 .is_pending());
-            // The lookout looks after it has tried to open its descriptors.
+            // The name watcher looks after it has tried to open its descriptors.
             while !flag.0.load(Ordering::Acquire) {
                 thread::yield_now();
             }
@@ -529,19 +531,19 @@ fn ways_to_wait() {
                     })
                 });
                 let opening: Vec<_> = opening.collect();
-                while lookouts() == 0 {
+                while name_watcher() == 0 {
                     thread::yield_now();
                 }
                 let _senders: Vec<_> = names
                     .iter()
                     .map(|name| Sender::create(&provider, name).unwrap())
                     .collect();
-                assert!(lookouts() <= 1);
+                assert!(name_watcher() <= 1);
                 opening
                     .into_iter()
                     .for_each(|opening| drop(opening.join().unwrap()));
             });
-            while lookouts() > 0 {
+            while name_watcher() > 0 {
                 thread::yield_now();
             }
         });
@@ -550,7 +552,7 @@ fn ways_to_wait() {
 
 /// A process that cannot start a thread waits in the calling thread; a task cannot wait.
 #[test]
-fn without_lookout() {
+fn without_name_watcher() {
     in_child(|prefix| {
         let (provider, client) = (provider(prefix), shm::client(prefix));
         let sending = thread::scope(|scope| {
@@ -620,7 +622,7 @@ fn forked_while_waiting() {
             subscriber.recv_timeout(Duration::from_millis(1)),
             Err(RecvError::TimedOut)
         ));
-        while lookouts() == 0 || descriptors_of("inotify") == 0 {
+        while name_watcher() == 0 || descriptors_of("inotify") == 0 {
             thread::yield_now();
         }
         let Some(forked) = sys::fork() else {
@@ -700,7 +702,7 @@ fn discovery() {
                 }
             };
             assert_eq!(
-                closed(wake_sleeper(|| watcher.recv(), end).0.unwrap()),
+                closed(wake_waiter(|| watcher.recv(), end).0.unwrap()),
                 channel
             );
             assert!(channel.process().is_none());
@@ -715,8 +717,8 @@ fn discovery() {
     names.sweep();
 }
 
-/// Only channels that a receiver could open are listed: no garbage, no unfinished or removed object,
-/// none of another prefix or user, and no part of a channel.
+/// Only channels that a receiver could open are listed: no garbage, no unfinished or removed
+/// object, none of another prefix or user, and no part of a channel.
 #[test]
 fn only_channels_are_listed() {
     let names = Names::new("restart-listed");
@@ -773,7 +775,7 @@ fn watch_ends() {
         ));
         let interrupter = watcher.interrupter();
         assert_prompt(|| {
-            let (woken, took) = wake_sleeper(|| watcher.recv(), || interrupter.interrupt());
+            let (woken, took) = wake_waiter(|| watcher.recv(), || interrupter.interrupt());
             assert!(matches!(woken, Err(WatchError::Interrupted)));
             took
         });

@@ -224,8 +224,8 @@ const OTHER: u32 = 65_533;
 
 role!("user-publishes", publishing_with_mode);
 
-/// The role of a user's publisher. The arguments are the prefix, the user and the mode. Sends a buffer
-/// at each `Go`, and answers its number of receivers.
+/// The role of a user's publisher. The arguments are the prefix, the user and the mode. Sends a
+/// buffer at each `Go`, and answers its number of receivers.
 fn publishing_with_mode(link: &Link, arguments: &[&str]) {
     be_user(link, arguments[1].parse().unwrap(), &[]);
     let mode = u32::from_str_radix(arguments[2], 8).unwrap();
@@ -249,7 +249,8 @@ fn publishing_with_mode(link: &Link, arguments: &[&str]) {
 role!("user-receives", receiving_role);
 
 /// The role of a user's receiver. The arguments are the prefix, the user, one more group, and the
-/// trusted user. It opens the channel at the first `Go`, and receives a message at each further one.
+/// trusted user. It opens the channel at the first `Go`, and receives a message at each further
+/// one.
 fn receiving_role(link: &Link, arguments: &[&str]) {
     let [user, group, trusted] = [1, 2, 3].map(|at| arguments[at].parse::<u32>().unwrap());
     be_user(link, user, &[group]);
@@ -289,8 +290,8 @@ fn user_receives(names: &Names, user: u32, group: u32, trusted: u32) -> Option<C
     )
 }
 
-/// A publisher admits the users that its mode says: all, or those in its group. They keep what it sent
-/// before it was killed, and the place of a killed one is free again.
+/// A publisher admits the users that its mode says: all, or those in its group. They keep what it
+/// sent before it was killed, and the place of a killed one is free again.
 #[test]
 fn publisher_for_others() {
     for (mode, group) in [("666", OTHER), ("660", STRANGER)] {
@@ -306,13 +307,13 @@ fn publisher_for_others() {
             assert_eq!(receiving.ask(&Message::Go), Message::Done);
             for object in shm::objects(names.prefix()) {
                 let metadata = shm::path(&object).metadata().unwrap();
-                let branch = object.ends_with(".branch");
+                let connection = object.ends_with(".connection");
                 assert_eq!(
                     metadata.uid(),
-                    if branch { OTHER } else { STRANGER },
+                    if connection { OTHER } else { STRANGER },
                     "{object}"
                 );
-                let group = if branch && mode == "666" {
+                let group = if connection && mode == "666" {
                     OTHER
                 } else {
                     STRANGER

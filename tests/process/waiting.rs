@@ -122,12 +122,13 @@ fn last_look_finds_dead_peer() {
     });
 }
 
-/// A publisher that sends through channels learns of a returned loan without sending again.
+/// A publisher that sends through channels learns of a returned borrowed buffer without sending
+/// again.
 #[test]
-fn returned_loan_wakes() {
-    let names = Names::new("wait-loan");
+fn returned_borrowed_wakes() {
+    let names = Names::new("wait-borrow");
     let provider = provider(names.prefix());
-    let mut sender = Sender::create(&provider, "loans").unwrap();
+    let mut sender = Sender::create(&provider, "max_borrowed").unwrap();
     let child = Child::start_ready("waiting-receiver", &[names.prefix()]);
     for _ in 0..ROUNDS {
         sender.send(all(&provider)).unwrap();
@@ -141,7 +142,7 @@ role!("waiting-receiver", receiver_role);
 
 /// The role: receives a message, and drops it on request.
 fn receiver_role(link: &Link, arguments: &[&str]) {
-    let mut receiver = Receiver::open(&shm::client(arguments[0]), "loans").unwrap();
+    let mut receiver = Receiver::open(&shm::client(arguments[0]), "max_borrowed").unwrap();
     link.send(&Message::Done);
     for _ in 0..ROUNDS {
         let message = receiver.recv().unwrap();
@@ -166,7 +167,7 @@ fn killed_while_waiting() {
         "it is about to wait"
     );
     owner.kill();
-    // The bell still has a listener.
+    // The doorbell still has a listener.
     peer.check(view);
     peer.release(view);
     assert_eq!(names.sweep(), 2, "the control object and a segment");
@@ -200,8 +201,8 @@ fn fork_while_waiting() {
         assert!(futures
             .iter_mut()
             .all(|future| future.as_mut().poll(&mut context).is_pending()));
-        // A child that drops its copies of all waiters changes no state that it shares with its parent:
-        // the bell keeps ringing.
+        // A child that drops its copies of all waiters changes no state that it shares with its
+        // parent: the doorbell keeps notifying.
         let control = shm::objects(prefix)
             .into_iter()
             .find(|name| name.ends_with(".ctl"))
@@ -235,8 +236,8 @@ fn fork_while_waiting() {
                     };
                     let are_told = futures.iter_mut().all(is_told);
                     futures.clear();
-                    // The child's own waits work, although its memory includes the parent's count of
-                    // waiters.
+                    // The child's own waits work, although its memory includes the parent's count
+                    // of waiters.
                     let own = self::provider(prefix);
                     let all = own.alloc(CAP).unwrap();
                     let timed_out = own.alloc_timeout(CAP, Duration::from_millis(1)).is_err();

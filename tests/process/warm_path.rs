@@ -92,7 +92,7 @@ fn beside_joins_role(link: &Link, arguments: &[&str]) {
         .joins_in_send(false)
         .create(&provider, "warm")
         .unwrap();
-    // Large enough for what a receiver leaves behind until its branch is dropped.
+    // Large enough for what a receiver leaves behind until its connection is dropped.
     provider.reserve(4096, 8).unwrap().keep();
     let (publisher, is_over) = (Mutex::new(publisher), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -631,8 +631,9 @@ fn faults_of(what: impl FnOnce()) -> usize {
 }
 
 // ---- at the cap ---------------------------------------------------------------------------------
-// With messages of random sizes and readers that hold some of them, memory moves between the existing
-// segments. The C library may still ask the kernel for private memory: carving takes a little heap.
+// With messages of random sizes and readers that hold some of them, memory moves between the
+// existing segments. The C library may still ask the kernel for private memory: carving takes a
+// little heap.
 
 const CAP: usize = 64 << 20;
 const LARGEST: usize = 4 << 20;

@@ -215,7 +215,7 @@ fn opening(path: &str, flags: i32) -> (&'static str, &'static [i32]) {
     let (created, opened) = match path.rsplit('.').next() {
         Some("ctl") => ("create control", "control"),
         Some("channel") => ("create channel", "channel"),
-        Some("branch") => ("create branch", "branch"),
+        Some("connection") => ("create connection", "connection"),
         _ => ("create segment", "segment"),
     };
     if flags & libc::O_CREAT != 0 {

@@ -70,7 +70,7 @@ const IN_PEERS: &[&str] = &[
 ];
 
 /// The provider waits for the memory that the operation releases.
-const WAITED_FOR: [&str; 2] = ["drop a view, waited for", "drop a loan, waited for"];
+const WAITED_FOR: [&str; 2] = ["drop a view, waited for", "drop a message, waited for"];
 
 const OPEN: &str = "open a channel";
 const JOIN: &str = "join a publisher";
@@ -147,8 +147,8 @@ fn every_syscall_fails_once() {
     println!("{count} failures of system calls");
 }
 
-/// Gives this thread, and the children that it starts, their own /dev/shm, where that is permitted: how
-/// many names it has decides how often it is read, and how much heap that takes.
+/// Gives this thread, and the children that it starts, their own /dev/shm, where that is permitted:
+/// how many names it has decides how often it is read, and how much heap that takes.
 fn leave_shared_shm() {
     if unshare(CloneFlags::CLONE_NEWNS).is_ok() {
         own_shm::keep_mounts()
@@ -185,11 +185,11 @@ fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String 
     if outcome.after == usual.after {
         return "done".to_owned();
     }
-    // Without a provider no thread waits for memory, and there is no bell to map. A provider that
-    // does not admit this user rechecks by itself.
+    // Without a provider no thread waits for memory, and there is no doorbell to map. A provider
+    // that does not admit this user rechecks by itself.
     let is_missing = matches!(fault.errno, libc::ENOENT | libc::EACCES);
     if [OPEN, JOIN].contains(&operation) && (call.about, is_missing) == ("control", true) {
-        return "done, without a bell".to_owned();
+        return "done, without a doorbell".to_owned();
     }
     // A segment may disappear during the search.
     if operation.starts_with("warm")
@@ -219,7 +219,7 @@ fn is_told(error: &str, errno: i32, operation: &str) -> bool {
         (libc::ENOENT, "connect") => error == "NoProvider",
         (libc::ENOENT, "attach" | "accept") => error == "Closed",
         (libc::ENOENT, OPEN) => error == "NotFound",
-        // Or a sweep has removed the branch while it was being created.
+        // Or a sweep has removed the connection while it was being created.
         (libc::ENOENT, JOIN) => error == "NotFound" || error == "ENOENT of open",
         // The limit and the node are checked before any object is created.
         (_, LOCKED_BUILD) if error == "LockMemory" || error == "NumaNode" => true,
@@ -392,7 +392,7 @@ impl Others {
         let living = IN_PEERS.contains(&operation).then(publish);
         let channels = match operation {
             OPEN | WARM => CHANNELS,
-            JOIN | "drop a loan, waited for" => 0,
+            JOIN | "drop a message, waited for" => 0,
             _ => {
                 return Self {
                     living,

@@ -169,13 +169,13 @@ fn role(link: &Link, arguments: &[&str]) {
             link.expect_go();
             attempt.twice(|| drop_of(&view));
         }
-        "drop a loan, waited for" => {
+        "drop a message, waited for" => {
             let mut receiver =
                 channels::receiver(&Arc::new(shm::client(prefix)), channels::OTHER).unwrap();
-            let loan = RefCell::new(Some(receiver.recv().unwrap()));
+            let message = RefCell::new(Some(receiver.recv().unwrap()));
             link.send(&Message::Done);
             link.expect_go();
-            attempt.twice(|| drop_of(&loan));
+            attempt.twice(|| drop_of(&message));
         }
         "create a channel" => {
             let (provider, numbers) = (provider(), (0..).into());
@@ -319,7 +319,7 @@ fn role(link: &Link, arguments: &[&str]) {
 }
 
 /// Waits for channels of this process: tasks that a helper thread wakes, a thread that sleeps on
-/// several bells itself, and one whose helpers sleep for it.
+/// several doorbells itself, and one whose helpers sleep for it.
 pub(crate) const AWAITS: [&str; 4] = [
     "await a message",
     "await room",

@@ -1,6 +1,6 @@
 //! Each end of a channel is killed at every instruction of its operations, and so are a publisher
 //! and one of its receivers. The other ends are notified, keep their messages, and recover those in
-//! flight. The name and the seat can be reused.
+//! flight. The name and the registration can be reused.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,8 @@ const OF_SENDERS: &[&str] = &[
     "sender: drop the sender",
 ];
 
-/// Its messages in flight and its loans are recovered, a waiting thread wakes, the name is free.
+/// Its messages in flight and its borrowed buffers are recovered, a waiting thread wakes, the name
+/// is free.
 #[test]
 fn receiver_killed_anywhere() {
     kill_points::sweep(
@@ -256,7 +257,8 @@ const OF_PUBLISHERS: &[&str] = &[
     "publisher: drop",
 ];
 
-/// Neither the publisher nor another receiver waits for it; its messages and seat are reclaimed.
+/// Neither the publisher nor another receiver waits for it; its messages and registration are
+/// reclaimed.
 #[test]
 fn publishers_receiver_killed_anywhere() {
     kill_points::sweep(
@@ -288,7 +290,7 @@ fn publisher(provider: &Provider) -> Result<Publisher, ChannelError> {
     let options = Publisher::builder()
         .receivers(2)
         .capacity(CAPACITY)
-        .loans(8)
+        .max_borrowed(8)
         .history(1);
     options.create(provider, CHANNEL)
 }
@@ -392,7 +394,7 @@ impl Scene for Publishers {
             check(&message, number);
             assert_eq!(message.missed(), 0);
         }
-        // On the dead one's seat.
+        // On the dead one's registration.
         let mut next = join(&self.names.client(), OnFull::DropNewest).unwrap();
         assert_eq!(publish(&mut publisher, &provider, 1), 2);
         check(&stays.recv().unwrap(), 1);
@@ -410,7 +412,7 @@ impl Scene for Publishers {
         provider.trim();
         assert_eq!(provider.stats().bytes_held, 0);
         drop(provider);
-        // Its branch.
+        // Its connection.
         assert!(self.names.sweep() <= 1);
         assert_eq!(shm::objects(self.names.prefix()), [""; 0]);
     }

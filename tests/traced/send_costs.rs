@@ -1,5 +1,5 @@
-//! How many system calls a publisher's sends make while a receiver cannot be connected, and when one
-//! joins or leaves.
+//! How many system calls a publisher's sends make while a receiver cannot be connected, and when
+//! one joins or leaves.
 
 #![forbid(unsafe_code)]
 
@@ -26,10 +26,11 @@ const FOR_THE_HEAP: usize = 4;
 /// How many sends are counted together.
 const SENDS: usize = 1_000;
 
-/// Where a publisher's object counts the receivers that have joined, and where its seats are.
+/// Where a publisher's object counts the receivers that have joined, and where its registrations
+/// are.
 const ARRIVALS: u64 = 64;
-const SEATS: u64 = 128;
-const SEAT: u64 = 16;
+const MAX_SUBSCRIBERS: u64 = 128;
+const REGISTRATION: u64 = 16;
 
 role!("send-costs", role);
 
@@ -45,7 +46,7 @@ fn role(link: &Link, arguments: &[&str]) {
     let mut publisher = Publisher::builder()
         .receivers(64)
         .capacity(2)
-        .loans(4)
+        .max_borrowed(4)
         .create(&provider, CHANNEL)
         .unwrap();
     let open = || Receiver::builder().open(&client, CHANNEL).unwrap();
@@ -71,11 +72,11 @@ fn role(link: &Link, arguments: &[&str]) {
             drop(late);
         }
         "garbage" => {
-            symlink("/dev/null", branch(prefix)).unwrap();
+            symlink("/dev/null", connection(prefix)).unwrap();
             let object = shm::channel_object(prefix, CHANNEL);
-            let seat = SEATS + SEAT * 40;
+            let registration = MAX_SUBSCRIBERS + REGISTRATION * 40;
             object
-                .write_all_at(&GARBAGE.to_ne_bytes(), seat + 8)
+                .write_all_at(&GARBAGE.to_ne_bytes(), registration + 8)
                 .unwrap();
             object.write_all_at(&[0xff; 4], ARRIVALS).unwrap();
             send_bytes(&mut publisher);
@@ -96,11 +97,11 @@ fn role(link: &Link, arguments: &[&str]) {
     }
 }
 
-/// The id of a branch that no receiver has made.
+/// The id of a connection that no receiver has made.
 const GARBAGE: u64 = 0xbad;
 
-fn branch(prefix: &str) -> PathBuf {
-    shm::path(&format!("{prefix}.{CHANNEL}.{GARBAGE:016x}.branch"))
+fn connection(prefix: &str) -> PathBuf {
+    shm::path(&format!("{prefix}.{CHANNEL}.{GARBAGE:016x}.connection"))
 }
 
 fn send(publisher: &mut Publisher, provider: &Provider) {
@@ -134,7 +135,7 @@ fn calls(operation: &str, receivers: usize) -> usize {
     }
     drop(victim);
     if operation == "garbage" {
-        fs::remove_file(branch(names.prefix())).unwrap();
+        fs::remove_file(connection(names.prefix())).unwrap();
     }
     names.sweep();
     count
@@ -155,9 +156,9 @@ fn refused_receiver() {
     assert!(calls < SENDS / 2, "{calls} system calls");
 }
 
-/// What another process writes to a seat costs one try.
+/// What another process writes to a registration costs one try.
 #[test]
-fn garbage_at_a_seat() {
+fn garbage_at_a_registration() {
     if !is_possible() {
         return;
     }

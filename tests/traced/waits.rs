@@ -26,7 +26,7 @@ pub(crate) struct Wait {
 
 impl Wait {
     /// Takes all available memory, and begins to wait for `len` bytes. When this returns, the owner
-    /// listens to its bell.
+    /// listens to its doorbell.
     pub(crate) fn begin(provider: &Arc<Provider>, len: usize) -> Self {
         let held = std::iter::from_fn(|| provider.alloc(len).ok()).collect();
         let (tell, outcome) = mpsc::channel();

@@ -23,19 +23,19 @@ use std::ops::Range;
 const LOOKS: usize = 4;
 
 /// How many sent buffers a waiting request looks at besides. A look takes some 0.1 µs if the
-/// metadata is in no cache. zenoh visits ordinary messages faster, so a wait makes ordinary messages of
-/// a class with more sent buffers than this.
+/// metadata is in no cache. zenoh visits ordinary messages faster, so a wait makes ordinary
+/// messages of a class with more sent buffers than this.
 pub(crate) const BATCH: usize = 1024;
 
 /// The pool releases a buffer that so many allocations have found being read.
-const PATIENCE: u8 = 64;
+const TIMEOUT: u8 = 64;
 
 /// A window is this many allocations, and [`WINDOW_SHARE`] more for each buffer of the class.
 const WINDOW: usize = 256;
 const WINDOW_SHARE: usize = 8;
 
-/// The buffers of one size class. A *one-off*, which is shorter than the class, is in neither list: another
-/// message that fits in it rarely comes before its memory is needed for others.
+/// The buffers of one size class. A *one-off*, which is shorter than the class, is in neither list:
+/// another message that fits in it rarely comes before its memory is needed for others.
 #[derive(Default)]
 pub(crate) struct Class {
     size: usize,
@@ -80,8 +80,9 @@ impl Class {
         }
     }
 
-    /// Buffers that are idle, or may have been read, are not too many up to this share of all: a ninth. A
-    /// search visits every buffer, and of short ones there may be many, so up to 2 KiB it is a half.
+    /// Buffers that are idle, or may have been read, are not too many up to this share of all: a
+    /// ninth. A search visits every buffer, and of short ones there may be many, so up to 2 KiB it
+    /// is a half.
     fn spare_share(&self) -> usize {
         (self.size / 1024).clamp(2, 9)
     }
@@ -106,10 +107,10 @@ impl Class {
             .or_else(|| self.take_hidden())
     }
 
-    /// Takes a free buffer from behind others that are being read, if a search is due. A search that
-    /// finds the class's share of all buffers is worth its time; after one that finds fewer, the missing
-    /// ones are made before the next search. So of 9 KiB and more, the pool has at most an eighth more than
-    /// is in flight, and of up to 2 KiB at most twice as many.
+    /// Takes a free buffer from behind others that are being read, if a search is due. A search
+    /// that finds the class's share of all buffers is worth its time; after one that finds fewer,
+    /// the missing ones are made before the next search. So of 9 KiB and more, the pool has at most
+    /// an eighth more than is in flight, and of up to 2 KiB at most twice as many.
     #[cold]
     fn take_hidden(&mut self) -> Option<Whole> {
         if self.kept < self.tidy_at {
@@ -120,8 +121,9 @@ impl Class {
         self.take_idle()
     }
 
-    /// Takes a free buffer. Looks at all buffers if `is_thorough`, and otherwise, for a request that waits, at a
-    /// bounded number. Readers usually finish in order, so the oldest ones are looked at each time.
+    /// Takes a free buffer. Looks at all buffers if `is_thorough`, and otherwise, for a request
+    /// that waits, at a bounded number. Readers usually finish in order, so the oldest ones are
+    /// looked at each time.
     pub(crate) fn look(&mut self, is_thorough: bool) -> Option<Whole> {
         self.look_at(0..LOOKS.min(self.sent.len()), false);
         if self.idle.is_empty() {
@@ -130,8 +132,8 @@ impl Class {
         self.take_idle()
     }
 
-    /// Moves free buffers to the idle ones. Looks at all sent buffers if `is_thorough`, or at the next ones, of
-    /// which a long class then keeps none.
+    /// Moves free buffers to the idle ones. Looks at all sent buffers if `is_thorough`, or at the
+    /// next ones, of which a long class then keeps none.
     pub(crate) fn find(&mut self, is_thorough: bool) {
         if is_thorough {
             self.tidy();
@@ -178,8 +180,8 @@ impl Class {
     #[inline]
     pub(crate) fn take_idle(&mut self) -> Option<Whole> {
         while let Some(whole) = self.idle.pop() {
-            // No other process holds it. But zenoh may have invalidated it, if this process had no CPU
-            // to confirm it, and then the provider may have freed it.
+            // No other process holds it. But zenoh may have invalidated it, if this process had no
+            // CPU to confirm it, and then the provider may have freed it.
             if whole.is_valid() {
                 self.low = self.low.min(self.idle.len());
                 self.reused += 1;
@@ -206,7 +208,7 @@ impl Class {
                     taken = Some(whole);
                     break;
                 }
-                Some(Err(buffer)) if looks + 1 < PATIENCE && buffer.is_valid() => {
+                Some(Err(buffer)) if looks + 1 < TIMEOUT && buffer.is_valid() => {
                     self.sent.push_back(Sent {
                         buffer: Some(buffer),
                         looks: looks + 1,
@@ -222,9 +224,9 @@ impl Class {
     }
 
     /// Moves all sent buffers that have been read to the idle ones. Releases what zenoh has
-    /// invalidated, which would never become free; a buffer that this process was too slow to confirm
-    /// may belong to another message after zenoh's `garbage_collect_unsafe`. Returns the number
-    /// released.
+    /// invalidated, which would never become free; a buffer that this process was too slow to
+    /// confirm may belong to another message after zenoh's `garbage_collect_unsafe`. Returns the
+    /// number released.
     pub(crate) fn tidy(&mut self) -> usize {
         let kept = self.idle.len() + self.sent.len() - self.emptied;
         self.idle.retain(Whole::is_valid);
@@ -292,15 +294,15 @@ impl Class {
             .reserve(self.kept - self.sent.len().min(self.kept));
     }
 
-    /// Returns `true` if it is time to find out whether there are more buffers than are needed. That
-    /// takes a look at each, so the interval grows with their number.
+    /// Returns `true` if it is time to find out whether there are more buffers than are needed.
+    /// That takes a look at each, so the interval grows with their number.
     #[inline]
     pub(crate) fn is_window_over(&self) -> bool {
         self.window >= WINDOW + WINDOW_SHARE * self.kept
     }
 
-    /// Ends a window: releases half of the buffers that were idle all the time, except for a few spare
-    /// ones and as many as are reserved. Returns the number released.
+    /// Ends a window: releases half of the buffers that were idle all the time, except for a few
+    /// spare ones and as many as are reserved. Returns the number released.
     pub(crate) fn end_window(&mut self, reserved: usize) -> usize {
         self.note_reserved(reserved);
         let spare = (self.kept - self.low) / self.spare_share() + 1;
@@ -327,8 +329,8 @@ impl Class {
         self.reused + self.made
     }
 
-    /// Releases some idle buffers, but not the last `least` or those that are reserved. Returns `true`
-    /// if there may be more.
+    /// Releases some idle buffers, but not the last `least` or those that are reserved. Returns
+    /// `true` if there may be more.
     pub(crate) fn release_idle(&mut self, least: usize) -> bool {
         if self.idle.len() <= least {
             self.tidy();

@@ -1,5 +1,6 @@
-//! A backend for zenoh's own `ShmProvider`, and a pool of whole zenoh buffers on top of it. Only the
-//! publisher changes, and only where it allocates; receivers, in any language, stay as they are.
+//! A backend for zenoh's own `ShmProvider`, and a pool of whole zenoh buffers on top of it. Only
+//! the publisher changes, and only where it allocates; receivers, in any language, stay as they
+//! are.
 //!
 //! # Before and after
 //!
@@ -40,9 +41,9 @@
 //! # Provider or buffer pool
 //!
 //! For each message, zenoh's provider sets up metadata, registers it with two watching threads, and
-//! removes both again. That is most of the cost of an allocation, with any backend. A [`BufferPool`]
-//! keeps them together with the chunk, and reuses all three when zenoh's own check says that no
-//! reader has the message any more:
+//! removes both again. That is most of the cost of an allocation, with any backend. A
+//! [`BufferPool`] keeps them together with the chunk, and reuses all three when zenoh's own check
+//! says that no reader has the message any more:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -78,9 +79,9 @@
 //! # Beyond one machine
 //!
 //! Subscribers without shared memory, on this machine or another, receive the same bytes: zenoh
-//! copies them to the network before `put` returns. So they hold no buffer, and the next message may
-//! use the same one, with or without a router in between. A subscriber or router with shared memory
-//! receives the buffer itself, even if others do not.
+//! copies them to the network before `put` returns. So they hold no buffer, and the next message
+//! may use the same one, with or without a router in between. A subscriber or router with shared
+//! memory receives the buffer itself, even if others do not.
 //!
 //! # Differences from zenoh's own provider
 //!
@@ -106,14 +107,15 @@
 //!
 //! # Segments
 //!
-//! All messages are carved from a few segments: never more than 16, and each exists until the backend
-//! is dropped. There is one exception: if a message is longer than every segment and nothing is in
-//! use, all segments are replaced, once, by a single one as long as the cap. Receivers then keep the
-//! old ones locked too. An [`arena_size`](PoolBackendBuilder::arena_size) as long as the cap rules
-//! that out.
+//! All messages are carved from a few segments: never more than 16, and each exists until the
+//! backend is dropped. There is one exception: if a message is longer than every segment and
+//! nothing is in use, all segments are replaced, once, by a single one as long as the cap.
+//! Receivers then keep the old ones locked too. An [`arena_size`](PoolBackendBuilder::arena_size)
+//! as long as the cap rules that out.
 //!
 //! zenoh's receivers never unmap a segment. They keep a descriptor and a mapping for each segment
-//! that they have seen, and lock the whole segment into memory when the first message in it arrives.
+//! that they have seen, and lock the whole segment into memory when the first message in it
+//! arrives.
 //!
 //! | a receiver needs, for one pool | how much | statistic |
 //! |---|---|---|
@@ -121,8 +123,8 @@
 //! | locked memory (`ulimit -l`) | at most [`max_bytes`](PoolBackendBuilder::max_bytes) | [`Stats::bytes_mapped`] |
 //!
 //! A receiver that may not lock that much loses messages, and zenoh logs this at its debug level
-//! only. So [`build`](PoolBackendBuilder::build) fails if a process with this one's limits could not
-//! lock it, as zenoh's own backends do.
+//! only. So [`build`](PoolBackendBuilder::build) fails if a process with this one's limits could
+//! not lock it, as zenoh's own backends do.
 //!
 //! The publisher allocates all of a segment before its first message, and the receivers then map
 //! that memory. Both together take some 0.4 ms per MiB. So segments start small
@@ -172,29 +174,29 @@
 //! one. Its chunks are at most that much more than the messages in flight. Once nearly all of the
 //! cap has been used, the backend collects only when there is no room for a message.
 //!
-//! Two other designs fall short. An allocation policy that collects first would help only publishers
-//! that select it. A backend that returns `OutOfMemory` at a budget below the cap, to make zenoh's
-//! policies collect, fails allocations that it could serve when nothing has been read yet.
-//! (`benches/peers` compares collecting early with collecting when full.)
+//! Two other designs fall short. An allocation policy that collects first would help only
+//! publishers that select it. A backend that returns `OutOfMemory` at a budget below the cap, to
+//! make zenoh's policies collect, fails allocations that it could serve when nothing has been read
+//! yet. (`benches/peers` compares collecting early with collecting when full.)
 //!
 //! Messages that the backend's collections release are used again in the order of their addresses,
-//! which the processor's caches favour. The record of chunks in use reserves 13 % of a segment's length in
-//! private address space, of which the pages that are used are resident.
+//! which the processor's caches favour. The record of chunks in use reserves 13 % of a segment's
+//! length in private address space, of which the pages that are used are resident.
 //!
-//! The backend also collects before it refuses an allocation. After eight refusals in a row, it limits
-//! collections that release nothing to a 512th of the time: zenoh's policies collect in each try
-//! themselves.
+//! The backend also collects before it refuses an allocation. After eight refusals in a row, it
+//! limits collections that release nothing to a 512th of the time: zenoh's policies collect in each
+//! try themselves.
 //!
-//! The backend collects only the providers from [`PoolBackend::provider`], and only their messages outlive
-//! them. A caller that passes the backend to `ShmProviderBuilder::backend` has to collect, and has to keep
-//! the provider while its messages are in use.
+//! The backend collects only the providers from [`PoolBackend::provider`], and only their messages
+//! outlive them. A caller that passes the backend to `ShmProviderBuilder::backend` has to collect,
+//! and has to keep the provider while its messages are in use.
 //!
 //! # Long messages
 //!
-//! A message that is refused again and again gets a *region*: chunks in it return to the segment when
-//! they have been read, instead of being reused, until the message fits. So it is not starved by
-//! shorter messages, and these are never refused because of it. A [`BufferPool`] releases its buffers
-//! in a region likewise.
+//! A message that is refused again and again gets a *region*: chunks in it return to the segment
+//! when they have been read, instead of being reused, until the message fits. So it is not starved
+//! by shorter messages, and these are never refused because of it. A [`BufferPool`] releases its
+//! buffers in a region likewise.
 //!
 //! # Trust
 //!
@@ -206,26 +208,26 @@
 //! # When processes die
 //!
 //! * The publisher exits: receivers still read the messages that it has sent, even those that they
-//!   receive later. The segments of these messages keep their names until the receivers exit or, if no
-//!   receiver maps them, until another zenoh process starts or exits.
-//! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts (or
-//!   `zenoh::shm::cleanup_orphaned_shm_segments`) unlinks its segments. Running receivers keep what they have mapped, and its memory, until they
-//!   exit: zenoh's receivers never unmap a segment. For each dead publisher that is at most
-//!   `max_bytes`, in at most 16 segments; with zenoh's own backend it is always all of it.
+//!   receive later. The segments of these messages keep their names until the receivers exit or, if
+//!   no receiver maps them, until another zenoh process starts or exits.
+//! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts
+//!   (or `zenoh::shm::cleanup_orphaned_shm_segments`) unlinks its segments. Running receivers keep
+//!   what they have mapped, and its memory, until they exit: zenoh's receivers never unmap a
+//!   segment. For each dead publisher that is at most `max_bytes`, in at most 16 segments; with
+//!   zenoh's own backend it is always all of it.
 //! * A receiver is killed while it holds messages, or exits while some are on their way to it:
-//!   zenoh's count of their readers stays too high forever, so they do not return by themselves. Once
-//!   you know that a receiver has died (for example because its liveliness token has disappeared), call
-//!   `ShmProvider::garbage_collect_unsafe`. It reclaims every message that no living process has
-//!   confirmed for 100 ms. A [`BufferPool`] confirms the buffers that it keeps, so call
-//!   [`BufferPool::let_go`] before, each time. The call is unsafe because a living receiver, or this
-//!   process, may still have such a message and lack the CPU time to confirm it. Keep the
-//!   [`PoolBackend`] until then: a provider without a handle stays with such messages, and its whole
-//!   backend, until the process exits. [`PoolBackend::provider`] returns it.
-//! * A forked child of the publisher allocates nothing and releases nothing. It cannot publish with a
-//!   pool of its own either: zenoh's threads do not exist there. While it runs without
-//!   calling `exec`, the segments that it inherited look alive. Those that the publisher removes
-//!   meanwhile lose their memory but keep their names, until a zenoh process starts or exits after the
-//!   child.
+//!   zenoh's count of their readers stays too high forever, so they do not return by themselves.
+//!   Once you know that a receiver has died (for example because its liveliness token has
+//!   disappeared), call `ShmProvider::garbage_collect_unsafe`. It reclaims every message that no
+//!   living process has confirmed for 100 ms. A [`BufferPool`] confirms the buffers that it keeps,
+//!   so call [`BufferPool::let_go`] before, each time. The call is unsafe because a living
+//!   receiver, or this process, may still have such a message and lack the CPU time to confirm it.
+//!   Keep the [`PoolBackend`] until then: a provider without a handle stays with such messages, and
+//!   its whole backend, until the process exits. [`PoolBackend::provider`] returns it.
+//! * A forked child of the publisher allocates nothing and releases nothing. It cannot publish with
+//!   a pool of its own either: zenoh's threads do not exist there. While it runs without calling
+//!   `exec`, the segments that it inherited look alive. Those that the publisher removes meanwhile
+//!   lose their memory but keep their names, until a zenoh process starts or exits after the child.
 
 mod buffers;
 mod builder;
@@ -294,14 +296,15 @@ struct Core {
 }
 
 /// After this many refusals in a row the caller is polling, and [`POLLED_SHARE`] applies.
-const PATIENCE: u32 = 8;
+const TIMEOUT: u32 = 8;
 
-/// A collection that released nothing is followed by another one after this many times its duration.
+/// A collection that released nothing is followed by another one after this many times its
+/// duration.
 const POLLED_SHARE: u32 = 512;
 
 /// The providers on a backend, and the allocations that were refused since the last one that was
-/// served. No lock for the latter, which a forked child reaches, too. All accesses are Relaxed: each
-/// value is a hint by itself.
+/// served. No lock for the latter, which a forked child reaches, too. All accesses are Relaxed:
+/// each value is a hint by itself.
 struct Providers {
     all: Mutex<Vec<Weak<ShmProvider<PoolBackend>>>>,
     outstanding: Arc<Outstanding>,
@@ -351,7 +354,8 @@ impl Collect for Providers {
         if start < Duration::from_nanos(self.collect_at.load(Ordering::Relaxed)) {
             return false;
         }
-        // Not under the lock: a collection runs the user's code, in zenoh's log. From the last one on:
+        // Not under the lock: a collection runs the user's code, in zenoh's log. From the last one
+        // on:
         // `add` removes some and adds to the end, so none of the others is skipped.
         let before = |at: usize| {
             let all = self.all.lock();
@@ -368,7 +372,7 @@ impl Collect for Providers {
             has_collected |= provider.upgrade().is_some_and(collect);
             next = before(at);
         }
-        if !has_collected && self.refusals.load(Ordering::Relaxed) >= PATIENCE {
+        if !has_collected && self.refusals.load(Ordering::Relaxed) >= TIMEOUT {
             let next = start + (self.start.elapsed() - start) * POLLED_SHARE;
             self.collect_at
                 .store(next.as_nanos() as u64, Ordering::Relaxed);
@@ -402,20 +406,21 @@ impl PoolBackend {
         PoolProvider::new(self)
     }
 
-    /// Returns statistics. A message counts as in use until zenoh has freed its chunk, whether or not
-    /// it is still being read.
+    /// Returns statistics. A message counts as in use until zenoh has freed its chunk, whether or
+    /// not it is still being read.
     pub fn stats(&self) -> Stats {
         self.chunks.stats()
     }
 
-    /// Reserves `count` chunks for messages of `len` bytes, aligned to at most 64. They exist, in use or
-    /// idle, until the [`Reservation`] is dropped. Their memory and bookkeeping are present, so that
-    /// the backend makes no segment, system call or heap call for a message as long as one of them is
-    /// free. (zenoh's own cost of a message remains.) Other lengths do not use them, and neither
-    /// [`trim`](Self::trim) nor a shortage of memory destroys them. They count against the cap.
+    /// Reserves `count` chunks for messages of `len` bytes, aligned to at most 64. They exist, in
+    /// use or idle, until the [`Reservation`] is dropped. Their memory and bookkeeping are present,
+    /// so that the backend makes no segment, system call or heap call for a message as long as one
+    /// of them is free. (zenoh's own cost of a message remains.) Other lengths do not use them, and
+    /// neither [`trim`](Self::trim) nor a shortage of memory destroys them. They count against the
+    /// cap.
     ///
-    /// Collects messages that have been read, if there is no room otherwise. Several reservations of
-    /// one size class add up.
+    /// Collects messages that have been read, if there is no room otherwise. Several reservations
+    /// of one size class add up.
     ///
     /// # Errors
     ///
@@ -484,8 +489,8 @@ impl PoolBackend {
             log_unfit(layout, error);
             return ZAllocError::Other;
         }
-        // A policy that waits for memory tries a thousand times a second, so a refusal by the system is
-        // logged once until there is memory again. Reaching the cap is nothing unusual.
+        // A policy that waits for memory tries a thousand times a second, so a refusal by the
+        // system is logged once until there is memory again. Reaching the cap is nothing unusual.
         let is_at_the_cap = matches!(error.kind(), AllocErrorKind::Exhausted { .. });
         let Providers {
             refusals,
@@ -558,8 +563,8 @@ impl ShmProviderBackend for PoolBackend {
         self.chunks.largest_that_fits()
     }
 
-    /// Returns the bytes under the cap that no message uses: idle, or not allocated yet. They may not
-    /// be in one piece.
+    /// Returns the bytes under the cap that no message uses: idle, or not allocated yet. They may
+    /// not be in one piece.
     fn available(&self) -> usize {
         let stats = self.stats();
         stats.max_bytes.saturating_sub(stats.bytes_in_use)
@@ -590,8 +595,8 @@ fn is_out_of_memory(error: &AllocError) -> bool {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // Readers may keep these for any time; their segments remain until this process drops its last
-        // buffer. A forked child owns nothing, and leaves its copies as they are.
+        // Readers may keep these for any time; their segments remain until this process drops its
+        // last buffer. A forked child owns nothing, and leaves its copies as they are.
         if !self.chunks.is_inherited() {
             self.outstanding.take_all().for_each(Chunk::leak);
         }
@@ -632,7 +637,7 @@ mod tests {
         let alloc = || provider.alloc(LEN).with_policy::<JustAlloc>().wait().ok();
         let mut held: Vec<_> = std::iter::from_fn(alloc).collect();
         let is_limited = || backend.core.providers.collect_at.load(Ordering::Relaxed) > 0;
-        for _ in 1..PATIENCE {
+        for _ in 1..TIMEOUT {
             assert!(alloc().is_none());
             assert!(!is_limited());
         }

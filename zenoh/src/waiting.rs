@@ -15,19 +15,20 @@
 //! |---|---|
 //! | to join, poll and leave; to read the requests, and to deliver | while the helper looks, and while it calls wakers |
 //!
-//! So a poll never waits for a search. The helper refers to the pool only while it looks, and the last
-//! future to leave waits until that look is over: the user's last handle of a pool is really the last
-//! one, and its drop returns all memory.
+//! So a poll never waits for a search. The helper refers to the pool only while it looks, and the
+//! last future to leave waits until that look is over: the user's last handle of a pool is really
+//! the last one, and its drop returns all memory.
 //!
 //! # Wakers
 //!
-//! A waker is user code. It may poll, drop or panic, so no lock is held when it is cloned, called or
-//! dropped.
+//! A waker is user code. It may poll, drop or panic, so no lock is held when it is cloned, called
+//! or dropped.
 //!
 //! # Panics
 //!
-//! A look runs zenoh's code and the user's `tracing` subscriber. If it panics on the helper thread, the
-//! futures that wait get [`AllocErrorKind::Interrupted`], and the next one to join starts a new helper.
+//! A look runs zenoh's code and the user's `tracing` subscriber. If it panics on the helper thread,
+//! the futures that wait get [`AllocErrorKind::Interrupted`], and the next one to join starts a new
+//! helper.
 
 #![deny(unsafe_code)]
 
@@ -44,16 +45,17 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The pause between two looks, as long as that of zenoh's `BlockOn`. Shorter ones end a wait sooner but take CPU
-/// from the readers it waits for: with pauses of 20 µs to 1 ms, publishers on two busy cores used up to a fifth
-/// more CPU, and sent no more messages.
+/// The pause between two looks, as long as that of zenoh's `BlockOn`. Shorter ones end a wait
+/// sooner but take CPU from the readers it waits for: with pauses of 20 µs to 1 ms, publishers on
+/// two busy cores used up to a fifth more CPU, and sent no more messages.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The helper thread's stack in bytes: several times what a search and a waker need.
 const STACK: usize = 1 << 20;
 
-/// When a wait makes room next. A buffer that returns unsent in between makes it check only the buffers of its
-/// class: many may return, and making room for another buffer has zenoh visit every message in flight.
+/// When a wait makes room next. A buffer that returns unsent in between makes it check only the
+/// buffers of its class: many may return, and making room for another buffer has zenoh visit every
+/// message in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct NextLook(Instant);
 
@@ -90,8 +92,8 @@ struct Queue {
     has_helper: bool,
     /// The pool, while any of them waits.
     pool: Option<Arc<Inner>>,
-    /// The wakers of the futures that this look has served. They are called once it is over: until then, a waker
-    /// that drops its future would wait for its own thread.
+    /// The wakers of the futures that this look has served. They are called once it is over: until
+    /// then, a waker that drops its future would wait for its own thread.
     served: Vec<Waker>,
     /// Whether the helper is looking, and so refers to the pool.
     is_looking: bool,
@@ -157,8 +159,8 @@ impl WaitingRoom {
             if is_due {
                 next = NextLook::after_pause();
             }
-            // Under the lock: once the last future has found that the helper is not looking, only the
-            // user's handles are left.
+            // Under the lock: once the last future has found that the helper is not looking, only
+            // the user's handles are left.
             drop(pool);
             queue.is_looking = false;
             self.looked.notify_all();
@@ -414,16 +416,16 @@ mod tests {
     fn unsent_buffer_wakes() {
         let pool = pool();
         thread::scope(|scope| {
-            let sleeper = scope.spawn(|| pool.inner().sleep(Duration::from_secs(3600)));
-            while !sleeper.is_finished() {
+            let parker = scope.spawn(|| pool.inner().sleep(Duration::from_secs(3600)));
+            while !parker.is_finished() {
                 drop(pool.alloc(LEN).unwrap());
                 thread::yield_now();
             }
         });
     }
 
-    /// A forked child that drops a delivered buffer must not release it: the parent's future still has
-    /// it.
+    /// A forked child that drops a delivered buffer must not release it: the parent's future still
+    /// has it.
     #[test]
     #[allow(unsafe_code)] // fork
     fn forked_child_keeps_delivery() {

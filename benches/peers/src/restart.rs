@@ -18,7 +18,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 const OURS: &str = "shm-pool";
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The publisher's process. Its message is the time at which it began.
 pub(crate) fn publish(library: &str, name: &str) -> Fallible {
@@ -26,13 +26,13 @@ pub(crate) fn publish(library: &str, name: &str) -> Fallible {
     end_with_parent()?;
     if library == OURS {
         let provider = pool()?;
-        let mut publisher = Publisher::builder().create_timeout(&provider, name, PATIENCE)?;
-        publisher.wait_for_receivers(1, PATIENCE)?;
+        let mut publisher = Publisher::builder().create_timeout(&provider, name, TIMEOUT)?;
+        publisher.wait_for_receivers(1, TIMEOUT)?;
         publisher.send_bytes(&began)?;
-        sleep(PATIENCE); // until it is killed
+        sleep(TIMEOUT); // until it is killed
     } else {
         let _publisher = iceoryx::send_first(name, &began)?;
-        sleep(PATIENCE);
+        sleep(TIMEOUT);
     }
     Ok(())
 }
@@ -73,7 +73,7 @@ pub(crate) fn measure(scratch: &Path, effort: Effort) -> Fallible {
     let name = format!("restart-{}", std::process::id());
     let mut subscriber = Receiver::builder().subscribe(&Client::new(), &name)?;
     let ours = row(OURS, (scratch, &name), effort, || {
-        match subscriber.recv_timeout(PATIENCE).map_err(text)? {
+        match subscriber.recv_timeout(TIMEOUT).map_err(text)? {
             Event::Message(message) => Ok(Some(u64::from_le_bytes(
                 message[..].try_into().map_err(text)?,
             ))),

@@ -146,9 +146,11 @@ fn title(watch: &Watch, width: u16) -> String {
     format!("{what:<width$.width$}q quits ")
 }
 
-/// Returns the bytes that peers lease or channels have on loan.
+/// Returns the bytes that peers lease or channels have borrowed.
 fn out(provider: &ProviderReport) -> u64 {
-    provider.bytes_leased.saturating_add(provider.bytes_loaned)
+    provider
+        .bytes_leased
+        .saturating_add(provider.bytes_borrowed)
 }
 
 fn providers(watch: &Watch) -> Part {
@@ -195,7 +197,7 @@ fn channels(watch: &Watch) -> Part {
     }
 }
 
-/// Sums up leased and loaned messages by size class, over all providers. The class with the most
+/// Sums up leased and borrowed messages by size class, over all providers. The class with the most
 /// bytes has a full bar.
 fn classes(watch: &Watch) -> Part {
     let mut all = BTreeMap::<u64, (usize, u64)>::new();
@@ -203,7 +205,7 @@ fn classes(watch: &Watch) -> Part {
         .report()
         .providers
         .iter()
-        .flat_map(|provider| provider.leased.iter().chain(&provider.loaned))
+        .flat_map(|provider| provider.leased.iter().chain(&provider.borrowed))
     {
         let (messages, bytes) = all.entry(class.size).or_default();
         (*messages, *bytes) = (

@@ -6,7 +6,7 @@ use shm_pool::OsError;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// How many messages were sent to each receiver, by channel and branch.
+/// How many messages were sent to each receiver, by channel and connection.
 type Sent = BTreeMap<(String, Option<u64>), u64>;
 
 /// The last look, and the counts of the one before.
@@ -49,8 +49,8 @@ impl Watch {
     /// from the next look on.
     pub(super) fn rate(&self, channel: &ChannelReport) -> f64 {
         let name = text::name_of_channel(channel);
-        let since = |branch, sent: u64| {
-            Some(sent.saturating_sub(*self.before.get(&(name.clone(), branch))?))
+        let since = |connection, sent: u64| {
+            Some(sent.saturating_sub(*self.before.get(&(name.clone(), connection))?))
         };
         let most = channel
             .receivers

@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// The longest that a step may take on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a child does.
 #[derive(Clone, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ impl Child {
     /// Starts a child after `prepare` has modified its command.
     pub(crate) fn start_with(task: &Task, prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
         let (link, theirs) = UnixStream::pair()?;
-        link.set_read_timeout(Some(PATIENCE))?;
+        link.set_read_timeout(Some(TIMEOUT))?;
         let mut command = this_test("child::entry", task)?;
         // libtest prints to standard output, so the socket is standard input.
         command

@@ -26,7 +26,7 @@ fn damaged_objects() {
         .unwrap();
     fs::write(names.path("noise.channel"), [0xff; 4_096]).unwrap();
     symlink("/nowhere", names.path("link.channel")).unwrap();
-    let at_random = File::create(names.path("noise.0000000000000001.branch")).unwrap();
+    let at_random = File::create(names.path("noise.0000000000000001.connection")).unwrap();
     at_random.write_all_at(&genuine[..4_096], 0).unwrap();
 
     for command in [
@@ -62,7 +62,7 @@ fn damaged_objects() {
     let not_ours = [
         "0000000000000003.ctl",
         "link.channel",
-        "noise.0000000000000001.branch",
+        "noise.0000000000000001.connection",
         "noise.channel",
     ];
     assert_eq!(left.map(kind).collect::<Vec<_>>(), not_ours);

@@ -152,7 +152,7 @@ fn channels() {
 
 /// Messages received through a channel count as well.
 #[test]
-fn receiver_loans() {
+fn receiver_borrowed() {
     let names = Names::new("borrows");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::builder()
@@ -198,7 +198,7 @@ fn receiver_loans() {
     assert!(provider_line.contains("6.0 MiB"), "{provider_line}");
     let shown = names.run(&["show", &provider.id().to_string()]).fine();
     assert!(
-        shown.contains("LOANED CLASS") && shown.contains("6.0 MiB"),
+        shown.contains("BORROWED CLASS") && shown.contains("6.0 MiB"),
         "{shown}"
     );
     let line = names.run(&["show", "frames"]).line("STOPPED");

@@ -151,14 +151,18 @@ fn sweep_keeps_damaged_objects() {
     let names = Names::new("sweep-harm");
     let files = [
         "noise.channel",
-        "other.0000000000000001.branch",
+        "other.0000000000000001.connection",
         "0000000000000003.ctl",
     ]
     .map(|kind| names.path(kind));
     files
         .iter()
         .for_each(|path| fs::write(path, [0x5a; 8_192]).unwrap());
-    let damaged = ["0000000000000003", "noise", "other.0000000000000001.branch"];
+    let damaged = [
+        "0000000000000003",
+        "noise",
+        "other.0000000000000001.connection",
+    ];
     let damaged = damaged.map(|name| format!("{}.{name}", names.prefix));
     let ls = names.run(&["ls"]).fine();
     assert_eq!(ls.matches("damaged").count(), 3, "{ls}");

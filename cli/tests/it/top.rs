@@ -21,7 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The longest that a step may take on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The output fits scripts and terminals of the usual size.
 #[test]
@@ -92,7 +92,7 @@ fn message_rates() {
             }
         });
         // On a busy machine, the sender may not run between two looks.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let top = names.run(&["top", "--json", "--interval", "100ms"]).json();
             let rate = |index: usize| {
@@ -169,7 +169,7 @@ fn ends_with_terminal() {
     let errors = process.stderr.take().unwrap();
     wait_for(
         &errors,
-        Instant::now() + PATIENCE,
+        Instant::now() + TIMEOUT,
         "the process has not ended",
     );
     let status = process.wait().unwrap();
@@ -255,7 +255,7 @@ impl Screen {
     }
 
     fn read_until(&mut self, text: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.shown.contains(text) {
             let mut bytes = [0; 4_096];
             // The text may be preceded by other output.

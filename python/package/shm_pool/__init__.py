@@ -19,7 +19,7 @@ A receiving process reads the same memory:
 ...     int(frame.max())
 7
 
-The message stays on loan, and its memory in use, while an array refers to it: here until ``frame``
+The message stays borrowed, and its memory in use, while an array refers to it: here until ``frame``
 is deleted.
 
 >>> del frame
@@ -78,7 +78,7 @@ from .errors import (
     Stale,
     SystemCallFailed,
     Timeout,
-    TooManyLoans,
+    TooManyBorrowed,
 )
 
 if TYPE_CHECKING:
@@ -113,19 +113,19 @@ __all__ = [
     "Stats",
     "SystemCallFailed",
     "Timeout",
-    "TooManyLoans",
+    "TooManyBorrowed",
     "__version__",
     "finalize",
 ]
 
 
 class Receiver(_native.Receiver):
-    """Receiver(name, client=None, *, timeout=0, capacity=None, loans=None, on_full=None, spin=None)
+    """Receiver(name, client=None, *, timeout=0, capacity=None, max_borrowed=None, on_full=None, spin=None)
 
     Receives the messages of one :class:`Sender` or :class:`Publisher`.
 
     Opens the channel ``name``, waiting at most ``timeout`` for it to exist. Its provider has the name
-    prefix and directory of ``client``, by default the defaults. ``capacity``, ``loans`` and ``on_full``
+    prefix and directory of ``client``, by default the defaults. ``capacity``, ``max_borrowed`` and ``on_full``
     are for receivers of a publisher: how many messages it may be behind, how many buffers it may hold,
     and what happens when it falls behind. A wait spins for ``spin`` seconds before it sleeps, by default
     for up to 20 µs, where that pays.

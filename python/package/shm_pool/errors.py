@@ -29,7 +29,7 @@ class Evicted(Disconnected):
     close the receiver to open the channel again."""
 
 
-class TooManyLoans(Error):
+class TooManyBorrowed(Error):
     """A receiver, or a peer, holds as many buffers or bytes as it may. Release some, and try again."""
 
 

@@ -5,11 +5,11 @@
 use super::{Interrupts, Publisher, Refusal};
 use crate::channel::error::ChannelError;
 use crate::channel::layout::{
-    self, Facts, Kind, MessageType, DEFAULT_LOANS, DEFAULT_SLOTS, EXTRA_SLOTS, MAX_LOANS,
-    MAX_SEATS, MAX_SLOTS,
+    self, Facts, Kind, MessageType, DEFAULT_MAX_BORROWED, DEFAULT_SLOTS, EXTRA_SLOTS, MAX_BORROWED,
+    MAX_SLOTS, MAX_SUBSCRIBERS,
 };
 use crate::channel::ledger::Ledger;
-use crate::channel::object::{name_process, Meeting};
+use crate::channel::object::{name_process, Rendezvous};
 use crate::channel::receiver::ReceiverBuilder;
 use crate::channel::ring::OnFull;
 use crate::channel::watch::Attempts;
@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-const DEFAULT_SEATS: usize = 16;
+const DEFAULT_MAX_SUBSCRIBERS: usize = 16;
 
 const DEFAULT_BLOCK_LIMIT: Duration = Duration::from_secs(5);
 
@@ -43,9 +43,9 @@ pub enum OnStall {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `create` is called"]
 pub struct PublisherBuilder {
-    seats: usize,
+    max_subscribers: usize,
     slots: usize,
-    loans: usize,
+    max_borrowed: usize,
     history: usize,
     on_full: OnFull,
     allow_blocking: bool,
@@ -62,9 +62,9 @@ pub struct PublisherBuilder {
 impl PublisherBuilder {
     pub(super) fn new() -> Self {
         Self {
-            seats: DEFAULT_SEATS,
+            max_subscribers: DEFAULT_MAX_SUBSCRIBERS,
             slots: DEFAULT_SLOTS,
-            loans: DEFAULT_LOANS,
+            max_borrowed: DEFAULT_MAX_BORROWED,
             history: 0,
             on_full: OnFull::default(),
             allow_blocking: true,
@@ -82,7 +82,7 @@ impl PublisherBuilder {
     /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each counts as one
     /// of the process's 2048 channel ends.
     pub fn receivers(mut self, receivers: usize) -> Self {
-        self.seats = receivers;
+        self.max_subscribers = receivers;
         self
     }
 
@@ -96,14 +96,14 @@ impl PublisherBuilder {
     /// Sets how many buffers a receiver may hold at a time, received or not: from 1 to 1,048,576,
     /// rounded up to a power of two; default 2048. A receiver may choose less. Each takes 24 bytes
     /// of /dev/shm and 16 bytes of heap per receiver.
-    pub fn loans(mut self, loans: usize) -> Self {
-        self.loans = loans;
+    pub fn max_borrowed(mut self, max_borrowed: usize) -> Self {
+        self.max_borrowed = max_borrowed;
         self
     }
 
     /// Sets how many bytes of buffers a receiver may hold at a time, received or not, as
-    /// [`loans`](Self::loans) does for their number; default: a share of the provider's
-    /// [`max_bytes`](crate::ProviderBuilder::max_bytes), a quarter or as set by
+    /// [`max_borrowed`](Self::max_borrowed) does for their number; default: a share of the
+    /// provider's [`max_bytes`](crate::ProviderBuilder::max_bytes), a quarter or as set by
     /// [`buffers`](Self::buffers). Two buffers are always allowed. [`usize::MAX`] is no limit.
     pub fn max_bytes_per_receiver(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
@@ -125,8 +125,8 @@ impl PublisherBuilder {
 
     /// Sets how long a message waits for all receivers with [`OnFull::Block`] together; default 5
     /// seconds. A receiver without room for that long, over however many calls, is *stalled*:
-    /// messages skip it until it has room again. With [`Duration::MAX`] a stopped receiver stops the
-    /// others. [`send_async`](Publisher::send_async) may notice up to a second later.
+    /// messages skip it until it has room again. With [`Duration::MAX`] a stopped receiver stops
+    /// the others. [`send_async`](Publisher::send_async) may notice up to a second later.
     pub fn block_limit(mut self, limit: Duration) -> Self {
         self.block_limit = limit;
         self
@@ -173,8 +173,8 @@ impl PublisherBuilder {
     }
 
     /// Declares the type of the messages, for receivers that
-    /// [expect](crate::channel::ReceiverBuilder::message_type) one; by default none. Neither side checks a
-    /// message.
+    /// [expect](crate::channel::ReceiverBuilder::message_type) one; by default none. Neither side
+    /// checks a message.
     pub fn message_type(mut self, message_type: MessageType) -> Self {
         self.message_type = Some(message_type);
         self
@@ -183,8 +183,8 @@ impl PublisherBuilder {
     /// Returns how many buffers of one size class, for
     /// [`Provider::reserve`](crate::Provider::reserve), the publisher takes at most with these
     /// receivers, each with the most messages that it holds received. Sets the share of the
-    /// provider's memory that a receiver may hold [by default](Self::max_bytes_per_receiver) to what
-    /// the largest of them needs. Set the other options first.
+    /// provider's memory that a receiver may hold [by default](Self::max_bytes_per_receiver) to
+    /// what the largest of them needs. Set the other options first.
     ///
     /// ```
     /// use shm_pool::channel::{OnFull, Publisher, Receiver};
@@ -212,7 +212,8 @@ impl PublisherBuilder {
         let (mut newest, mut others, mut largest) = (self.history.min(self.slots), 0_usize, 0);
         for (receiver, views) in receivers {
             let (capacity, on_full) = receiver.behind(self.slots, self.on_full);
-            // One more than the capacity: with `DropOldest`, until the send has withdrawn the oldest.
+            // One more than the capacity: with `DropOldest`, until the send has withdrawn the
+            // oldest.
             let queued = capacity.saturating_add(EXTRA_SLOTS);
             match on_full {
                 OnFull::DropOldest => newest = newest.max(capacity),
@@ -277,9 +278,9 @@ impl PublisherBuilder {
         object: &Name,
         name: &str,
     ) -> Result<Publisher, ChannelError> {
-        ChannelError::check("receivers", self.seats, 1, MAX_SEATS)?;
+        ChannelError::check("receivers", self.max_subscribers, 1, MAX_SUBSCRIBERS)?;
         ChannelError::check("capacity", self.slots, 1, MAX_SLOTS)?;
-        ChannelError::check("loans", self.loans, 1, MAX_LOANS)?;
+        ChannelError::check("max_borrowed", self.max_borrowed, 1, MAX_BORROWED)?;
         MessageType::check(&self.message_type)?;
         if !is_object_mode(self.mode) {
             return Err(ChannelError::Mode { mode: self.mode });
@@ -289,35 +290,35 @@ impl PublisherBuilder {
             return Err(ChannelError::Forked);
         }
         let facts = Facts {
-            kind: Kind::Meeting,
+            kind: Kind::Rendezvous,
             provider: provider.id(),
             slots: self.slots + EXTRA_SLOTS,
-            loans: self.loans.next_power_of_two(),
-            seats: self.seats,
+            max_borrowed: self.max_borrowed.next_power_of_two(),
+            max_subscribers: self.max_subscribers,
             on_full: self.on_full,
             allow_blocking: self.allow_blocking,
         };
-        let meeting = Arc::new(Meeting::create(
+        let rendezvous = Arc::new(Rendezvous::create(
             object,
             &facts,
             self.mode,
             self.message_type.as_ref(),
         )?);
-        let ledger = Ledger::new(self.seats);
-        provider.pool().add_lender(ledger.clone());
+        let ledger = Ledger::new(self.max_subscribers);
+        provider.pool().add_ledger(ledger.clone());
         Ok(Publisher {
-            meeting,
+            rendezvous,
             rules: facts,
             admits_others: admits_others(self.mode),
             names: provider.names().clone(),
             channel: name.to_owned(),
             _guard: provider.guard().clone(),
             // All at once, so that a send never moves them.
-            outlets: Vec::with_capacity(self.seats),
+            subscriptions: Vec::with_capacity(self.max_subscribers),
             ledger,
             sent: 0,
-            seen: [0; MAX_SEATS],
-            refused: [Refusal::default(); MAX_SEATS],
+            seen: [0; MAX_SUBSCRIBERS],
+            refused: [Refusal::default(); MAX_SUBSCRIBERS],
             retry: None,
             arrivals: 0,
             history: VecDeque::new(),

@@ -1,8 +1,8 @@
-//! The publisher: one sender, many receivers, each with a [branch] of its own.
+//! The publisher: one sender, many receivers, each with a [connection] of its own.
 //!
 //! A send:
 //!
-//! 1. Open the branches of new receivers and send them the history; drop those of closed or dead
+//! 1. Open the connections of new receivers and send them the history; drop those of closed or dead
 //!    ones.
 //! 2. Find room, by each receiver's rule. Only the sender fills slots, so room once found stays.
 //!    Receivers with [`OnFull::Block`] are waited for together, until the *stall* deadline, which
@@ -10,44 +10,44 @@
 //!    until it has room, or disconnected. If the call may not wait that long, no receiver gets the
 //!    message.
 //! 3. For each receiver: lend it the buffer and fill its slot.
-//! 4. One full fence for all bells, then ring those whose receivers sleep.
+//! 4. One full fence for all doorbells, then ring those whose receivers sleep.
 //! 5. Off the receivers' path: make room for the next message where the rule is to withdraw the
-//!    oldest and, after a buffer, collect returned loans.
+//!    oldest and, after a buffer, collect returned buffers.
 //!
 //! Killed between 3 and 5, a publisher leaves one message too many for a receiver that keeps the
-//! latest. Step 2 withdraws a buffer only if such a receiver has used up its loans.
+//! latest. Step 2 withdraws a buffer only if such a receiver has borrowed all that it may.
 //!
-//! Dropping a branch leaves its loans to the ledger, including a message sent while
+//! Dropping a connection leaves its borrowed buffers to the ledger, including a message sent while
 //! the receiver closed.
 //!
 //! # Disconnecting a receiver
 //!
 //! | step | publisher | what is left if it dies here |
 //! |---|---|---|
-//! | E1 | store in the branch that its receiver is disconnected: Release | the kernel rings; the receiver gets the messages that wait, and then the error of E2 |
-//! | E2 | leave the bell, which wakes the receiver | the same |
+//! | E1 | store in the connection that its receiver is disconnected: Release | the kernel notifies; the receiver gets the messages that wait, and then the error of E2 |
+//! | E2 | leave the doorbell, which wakes the receiver | the same |
 //! | E3 | claim each message that waits, and drop its buffer | the same, for the messages that are left |
-//! | E4 | drop the branch | the loans of the messages received, as if the publisher had closed |
+//! | E4 | drop the connection | the borrowed buffers of the messages received, as if the publisher had closed |
 //!
 //! The receiver claims each message before it reads it (see `ring`), so E3 takes none that is read.
-//! What it has received, and its seat, it keeps as a closed receiver does. The publisher waits for
-//! no step of the receiver, which may be killed or stopped.
+//! What it has received, and its registration, it keeps as a closed receiver does. The publisher
+//! waits for no step of the receiver, which may be killed or stopped.
 
 #![forbid(unsafe_code)]
 
 mod builder;
-mod outlet;
+mod subscription;
 
 pub use builder::{OnStall, PublisherBuilder};
-pub use outlet::ReceiverState;
+pub use subscription::ReceiverState;
 
-use super::branch::{self, Branch, Patience, Tables, WaitedFor};
+use super::connection::{self, Connection, Tables, Timeout, WaitedFor};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::interrupt::{Interrupter, Interrupts};
-use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_SEATS};
+use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_SUBSCRIBERS};
 use super::ledger::Ledger;
 use super::message::{self, Located, Reason, Sent};
-use super::object::{Meeting, Object, Seat};
+use super::object::{Object, Registration, Rendezvous};
 use super::ring::{OnFull, Words};
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
@@ -58,7 +58,6 @@ use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep;
 use crate::sync::{fence, Ordering};
-use outlet::{BlockLimit, Outcome, Outlet};
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
@@ -66,6 +65,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use subscription::{BlockLimit, Outcome, Subscription};
 
 /// How often a wait checks for new receivers: descriptors may have been short, or the count
 /// overwritten.
@@ -108,18 +108,18 @@ const HEAP: usize = 32 << 10;
 /// # }
 /// ```
 pub struct Publisher {
-    meeting: Arc<Meeting>,
+    rendezvous: Arc<Rendezvous>,
     rules: Facts,
     admits_others: bool,
     names: Namespace,
     channel: String,
     /// Those with [`OnFull::Block`] first: nothing is withdrawn for a message that is not sent.
-    outlets: Vec<Outlet>,
+    subscriptions: Vec<Subscription>,
     ledger: Arc<Ledger>,
     sent: u64,
-    seen: [u64; MAX_SEATS],
-    /// The receiver last refused at each seat.
-    refused: [Refusal; MAX_SEATS],
+    seen: [u64; MAX_SUBSCRIBERS],
+    /// The receiver last refused at each registration.
+    refused: [Refusal; MAX_SUBSCRIBERS],
     /// When to try again to connect one of them.
     retry: Option<Deadline>,
     arrivals: u32,
@@ -131,7 +131,7 @@ pub struct Publisher {
     max_bytes: usize,
     serves_joins: bool,
     spin: Option<Duration>,
-    /// Dropped after the outlets, the history and the ledger.
+    /// Dropped after the subscriptions, the history and the ledger.
     _guard: Arc<PoolGuard>,
 }
 
@@ -157,7 +157,7 @@ enum Kept {
 }
 
 impl Kept {
-    /// As in [`Branch::reserve`].
+    /// As in [`Connection::reserve`].
     fn bytes(&self) -> usize {
         match self {
             Self::Buffer(buffer) => buffer.capacity(),
@@ -182,8 +182,8 @@ impl Publisher {
     }
 
     /// Sends a buffer to all receivers, and returns to how many, and why others were skipped.
-    /// Blocks until every receiver with [`OnFull::Block`] has room and a loan, at most for the
-    /// [`block_limit`](PublisherBuilder::block_limit).
+    /// Blocks until every receiver with [`OnFull::Block`] has room and may borrow a buffer, at most
+    /// for the [`block_limit`](PublisherBuilder::block_limit).
     ///
     /// # Errors
     ///
@@ -191,41 +191,40 @@ impl Publisher {
     /// Then no receiver gets the message, and the error contains the buffer.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
-        self.send_buffer(buffer, Patience::Until(None))
+        self.send_buffer(buffer, Timeout::Until(None))
     }
 
     /// Like [`send`](Self::send), but does not wait for room.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`] if the call would wait for room,
-    /// [`SendErrorKind::TooManyLoans`] if it would wait for a loan, and those of
-    /// [`send`](Self::send).
+    /// [`SendErrorKind::Full`] if the call would wait for room, [`SendErrorKind::TooManyBorrowed`]
+    /// if it would wait for a receiver to return one, and those of [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
-        self.send_buffer(buffer, Patience::None)
+        self.send_buffer(buffer, Timeout::None)
     }
 
     /// Like [`send`](Self::send), but blocks for at most `timeout`.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`] if that ends before the [`block_limit`](PublisherBuilder::block_limit),
-    /// and those of [`send`](Self::send).
+    /// [`SendErrorKind::TimedOut`] if that ends before the
+    /// [`block_limit`](PublisherBuilder::block_limit), and those of [`send`](Self::send).
     #[inline]
     pub fn send_timeout(
         &mut self,
         buffer: ShmBuf,
         timeout: Duration,
     ) -> Result<Sent, SendError<ShmBuf>> {
-        self.send_buffer(buffer, Patience::of(timeout))
+        self.send_buffer(buffer, Timeout::of(timeout))
     }
 
     #[inline]
     fn send_buffer(
         &mut self,
         message: ShmBuf,
-        patience: Patience,
+        timeout: Timeout,
     ) -> Result<Sent, SendError<ShmBuf>> {
         let fail = |kind, message| Err(SendError { kind, message });
         if let Err(kind) = self.check_fork() {
@@ -236,7 +235,7 @@ impl Publisher {
             return fail(SendErrorKind::OtherProvider { found, expected }, message);
         }
         let bytes = message.capacity();
-        let mut sent = match self.prepare(bytes, patience) {
+        let mut sent = match self.prepare(bytes, timeout) {
             Ok(sent) => sent,
             Err(kind) => return fail(kind, message),
         };
@@ -245,27 +244,27 @@ impl Publisher {
             self.keep(Kept::Buffer(message.clone()));
         }
         let mut handles = message.copies(sent.receivers);
-        for outlet in &mut self.outlets {
-            if !outlet.is_taker() {
+        for subscription in &mut self.subscriptions {
+            if !subscription.is_taker() {
                 continue;
             }
             // There are as many handles as takers.
             if let Some(handle) = handles.next() {
-                outlet.lend(&located, bytes, handle);
+                subscription.lend(&located, bytes, handle);
             }
         }
-        sent.withdrawn = self.ring();
+        sent.withdrawn = self.notify();
         self.collect_some();
         Ok(sent)
     }
 
-    /// Step 5, for returned loans: a few of each receiver, if the ledger's lock is free.
+    /// Step 5, for returned buffers: a few of each receiver, if the ledger's lock is free.
     #[inline]
     fn collect_some(&mut self) {
         let mut collection = None;
-        for outlet in &mut self.outlets {
-            let lender = &mut outlet.branch.lender;
-            if !lender.has_returned() {
+        for subscription in &mut self.subscriptions {
+            let account_holder = &mut subscription.connection.account_holder;
+            if !account_holder.has_returned() {
                 continue;
             }
             if collection.is_none() {
@@ -274,7 +273,7 @@ impl Publisher {
             let Some(taken) = &mut collection else {
                 return;
             };
-            if !lender.collect_with(taken) {
+            if !account_holder.collect_with(taken) {
                 collection = None;
             }
         }
@@ -288,7 +287,7 @@ impl Publisher {
     /// [`SendErrorKind::TooLong`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     #[inline]
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<Sent, SendErrorKind> {
-        self.send_inline(bytes, Patience::Until(None))
+        self.send_inline(bytes, Timeout::Until(None))
     }
 
     /// Like [`send_bytes`](Self::send_bytes), but does not wait for room.
@@ -299,7 +298,7 @@ impl Publisher {
     /// [`send_bytes`](Self::send_bytes).
     #[inline]
     pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<Sent, SendErrorKind> {
-        self.send_inline(bytes, Patience::None)
+        self.send_inline(bytes, Timeout::None)
     }
 
     /// Like [`send_bytes`](Self::send_bytes), but blocks for at most `timeout`.
@@ -313,25 +312,25 @@ impl Publisher {
         bytes: &[u8],
         timeout: Duration,
     ) -> Result<Sent, SendErrorKind> {
-        self.send_inline(bytes, Patience::of(timeout))
+        self.send_inline(bytes, Timeout::of(timeout))
     }
 
     #[inline]
-    fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<Sent, SendErrorKind> {
+    fn send_inline(&mut self, bytes: &[u8], timeout: Timeout) -> Result<Sent, SendErrorKind> {
         self.check_fork()?;
         // Here, where it inlines: callers mostly know the length.
-        self.send_words(&message::of_bytes(bytes)?, patience)
+        self.send_words(&message::of_bytes(bytes)?, timeout)
     }
 
-    fn send_words(&mut self, words: &Words, patience: Patience) -> Result<Sent, SendErrorKind> {
-        let mut sent = self.prepare(0, patience)?;
+    fn send_words(&mut self, words: &Words, timeout: Timeout) -> Result<Sent, SendErrorKind> {
+        let mut sent = self.prepare(0, timeout)?;
         if self.history_len > 0 {
             self.keep(Kept::Bytes(*words));
         }
-        for outlet in &mut self.outlets {
-            outlet.fill(words);
+        for subscription in &mut self.subscriptions {
+            subscription.fill(words);
         }
-        sent.withdrawn = self.ring();
+        sent.withdrawn = self.notify();
         Ok(sent)
     }
 
@@ -344,7 +343,7 @@ impl Publisher {
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
         let bytes = buffer.capacity();
-        branch::send(self, buffer, bytes, Self::try_send, Self::waited_for).await
+        connection::send(self, buffer, bytes, Self::try_send, Self::waited_for).await
     }
 
     /// Like [`send_async`](Self::send_async), for up to [`MAX_INLINE`](super::MAX_INLINE) bytes.
@@ -359,7 +358,7 @@ impl Publisher {
                 .try_send_bytes(message)
                 .map_err(|kind| SendError { kind, message })
         };
-        branch::send(self, bytes, 0, try_send, Self::waited_for)
+        connection::send(self, bytes, 0, try_send, Self::waited_for)
             .await
             .map_err(|error| error.kind)
     }
@@ -367,7 +366,8 @@ impl Publisher {
     /// Returns ready if [`try_send`](Self::try_send) would not wait for a receiver, and otherwise
     /// registers the task to be woken when that may be so. Only the waker of the last call is kept.
     /// For event loops, with a [`WakeFd`](crate::WakeFd). It counts as a wait for the
-    /// [`block_limit`](PublisherBuilder::block_limit), whose end it may notice up to a second later.
+    /// [`block_limit`](PublisherBuilder::block_limit), whose end it may notice up to a second
+    /// later.
     ///
     /// # Errors
     ///
@@ -401,18 +401,20 @@ impl Publisher {
         // Twice, so that a receiver that pretends to have room does not block the thread.
         for _ in 0..2 {
             let mut limit = BlockLimit::new(self.block_limit);
-            for outlet in &mut self.outlets {
-                if outlet.branch.on_full == OnFull::Block && outlet.is_waited_for(bytes) {
-                    outlet.note_wait(bytes, &mut limit);
+            for subscription in &mut self.subscriptions {
+                if subscription.connection.on_full == OnFull::Block
+                    && subscription.is_waited_for(bytes)
+                {
+                    subscription.note_wait(bytes, &mut limit);
                 }
             }
-            let Some((branch, _)) = self.waited_for(bytes) else {
-                for outlet in &mut self.outlets {
-                    outlet.branch.sleeper.disarm();
+            let Some((connection, _)) = self.waited_for(bytes) else {
+                for subscription in &mut self.subscriptions {
+                    subscription.connection.parker.disarm();
                 }
                 return Poll::Ready(Ok(()));
             };
-            if branch.arm(context.waker(), bytes)?.is_none() {
+            if connection.arm(context.waker(), bytes)?.is_none() {
                 return Poll::Pending;
             }
         }
@@ -422,7 +424,7 @@ impl Publisher {
 
     #[inline]
     fn check_fork(&self) -> Result<(), SendErrorKind> {
-        if !self.meeting.is_ours() {
+        if !self.rendezvous.is_ours() {
             return Err(SendErrorKind::Forked);
         }
         Ok(())
@@ -430,39 +432,39 @@ impl Publisher {
 
     /// Steps 1 and 2. Returns what becomes of the message.
     #[inline]
-    fn prepare(&mut self, bytes: usize, patience: Patience) -> Result<Sent, SendErrorKind> {
+    fn prepare(&mut self, bytes: usize, timeout: Timeout) -> Result<Sent, SendErrorKind> {
         if self.serves_joins {
             self.meet();
         }
         let mut sent = Sent::default();
-        let mut is_one_gone = false;
+        let mut is_one_disconnected = false;
         let mut limit = BlockLimit::new(self.block_limit);
-        for outlet in &mut self.outlets {
-            if outlet.branch.is_gone() {
-                outlet.outcome = Outcome::Gone;
-                is_one_gone = true;
+        for subscription in &mut self.subscriptions {
+            if subscription.connection.is_disconnected() {
+                subscription.outcome = Outcome::Disconnected;
+                is_one_disconnected = true;
                 continue;
             }
-            match outlet.branch.on_full {
+            match subscription.connection.on_full {
                 OnFull::Block => {
-                    if let Err(kind) = outlet.wait(bytes, self.spin, patience, &mut limit) {
+                    if let Err(kind) = subscription.wait(bytes, self.spin, timeout, &mut limit) {
                         self.give_up(bytes, &mut limit);
                         return Err(kind);
                     }
                 }
-                OnFull::DropNewest | OnFull::DropOldest => outlet.make_room(bytes),
+                OnFull::DropNewest | OnFull::DropOldest => subscription.make_room(bytes),
             }
-            match outlet.outcome {
+            match subscription.outcome {
                 Outcome::Taken => sent.receivers += 1,
                 Outcome::Skipped(reason) => sent.count(reason),
-                Outcome::Gone => {}
+                Outcome::Disconnected => {}
             }
         }
         if sent.stalled > 0 {
             self.leave_out_stalled();
         }
-        if is_one_gone && self.serves_joins {
-            self.disconnect_gone();
+        if is_one_disconnected && self.serves_joins {
+            self.drop_disconnected();
         }
         self.sent += 1;
         Ok(sent)
@@ -472,54 +474,55 @@ impl Publisher {
     /// none start too, so that all end together.
     #[cold]
     fn give_up(&mut self, bytes: usize, limit: &mut BlockLimit) {
-        for outlet in &mut self.outlets {
-            if outlet.branch.on_full == OnFull::Block && outlet.is_short_of(bytes) {
-                outlet.start_clock(bytes, limit);
+        for subscription in &mut self.subscriptions {
+            if subscription.connection.on_full == OnFull::Block && subscription.is_short_of(bytes) {
+                subscription.start_clock(bytes, limit);
             }
         }
-        if self.serves_joins && self.is_one_gone() {
-            self.disconnect_gone();
+        if self.serves_joins && self.is_one_disconnected() {
+            self.drop_disconnected();
         }
     }
 
     /// Once no receiver is waited for any more, so that the message is sent.
     #[cold]
     fn leave_out_stalled(&mut self) {
-        let is_stalled = |outlet: &Outlet| outlet.outcome == Outcome::Skipped(Reason::Stalled);
-        for outlet in &mut self.outlets {
-            if is_stalled(outlet) {
-                outlet.leave_out(Reason::Stalled);
+        let is_stalled =
+            |subscription: &Subscription| subscription.outcome == Outcome::Skipped(Reason::Stalled);
+        for subscription in &mut self.subscriptions {
+            if is_stalled(subscription) {
+                subscription.leave_out(Reason::Stalled);
             }
         }
         if self.on_stall == OnStall::Disconnect {
-            while let Some(at) = self.outlets.iter().position(is_stalled) {
+            while let Some(at) = self.subscriptions.iter().position(is_stalled) {
                 self.evict(at);
             }
         }
     }
 
-    /// Steps 4 and 5, except for returned loans. Returns from how many receivers a message was
+    /// Steps 4 and 5, except for returned buffers. Returns from how many receivers a message was
     /// withdrawn.
     #[inline]
-    fn ring(&mut self) -> usize {
-        fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
-        for outlet in &self.outlets {
-            if outlet.is_taker() {
-                outlet.branch.ring_after_fence();
+    fn notify(&mut self) -> usize {
+        fence(Ordering::SeqCst); // W2 of all doorbells (see `doorbell`)
+        for subscription in &self.subscriptions {
+            if subscription.is_taker() {
+                subscription.connection.notify_after_fence();
             }
         }
         let mut withdrawn = 0;
-        for outlet in &mut self.outlets {
-            withdrawn += usize::from(outlet.look_for_room());
+        for subscription in &mut self.subscriptions {
+            withdrawn += usize::from(subscription.look_for_room());
         }
         withdrawn
     }
 
     #[inline]
     fn meet(&mut self) {
-        let arrivals = self.meeting.header().arrivals();
+        let arrivals = self.rendezvous.header().arrivals();
         if arrivals != self.arrivals || self.is_retry_due() {
-            self.admit(arrivals, MAX_SEATS);
+            self.admit(arrivals, MAX_SUBSCRIBERS);
         }
     }
 
@@ -529,13 +532,15 @@ impl Publisher {
         Deadline::is_past(self.retry)
     }
 
-    fn is_one_gone(&self) -> bool {
-        self.outlets.iter().any(|outlet| outlet.branch.is_gone())
+    fn is_one_disconnected(&self) -> bool {
+        self.subscriptions
+            .iter()
+            .any(|subscription| subscription.connection.is_disconnected())
     }
 
     fn look_around(&mut self) {
-        if self.is_one_gone() {
-            self.disconnect_gone();
+        if self.is_one_disconnected() {
+            self.drop_disconnected();
         }
         self.meet();
     }
@@ -545,14 +550,14 @@ impl Publisher {
     /// which sets [`joins_in_send`](PublisherBuilder::joins_in_send) to `false`. In a forked child
     /// it does nothing.
     pub fn serve_joins(&mut self) -> bool {
-        if !self.meeting.is_ours() {
+        if !self.rendezvous.is_ours() {
             return false;
         }
-        if self.is_one_gone() {
-            self.disconnect_gone();
+        if self.is_one_disconnected() {
+            self.drop_disconnected();
             return true;
         }
-        let arrivals = self.meeting.header().arrivals();
+        let arrivals = self.rendezvous.header().arrivals();
         let may_connect = arrivals != self.arrivals || self.is_retry_due();
         may_connect && self.admit(arrivals, 1) > 0
     }
@@ -564,10 +569,14 @@ impl Publisher {
     /// [`RecvError::Evicted`](super::RecvError::Evicted). It may read on what it has received, and
     /// join again once it and all of that are dropped.
     pub fn disconnect(&mut self, receiver: u64) -> bool {
-        if !self.meeting.is_ours() {
+        if !self.rendezvous.is_ours() {
             return false;
         }
-        let Some(at) = self.outlets.iter().position(|outlet| outlet.id == receiver) else {
+        let Some(at) = self
+            .subscriptions
+            .iter()
+            .position(|subscription| subscription.id == receiver)
+        else {
             return false;
         };
         self.evict(at);
@@ -577,44 +586,45 @@ impl Publisher {
     /// E1 to E4.
     #[cold]
     fn evict(&mut self, at: usize) {
-        let mut outlet = self.outlets.remove(at);
-        outlet.missed.withdrawn += outlet.branch.evict();
-        outlet.branch.note_missed(&outlet.missed);
+        let mut subscription = self.subscriptions.remove(at);
+        subscription.missed.withdrawn += subscription.connection.evict();
+        subscription.connection.note_missed(&subscription.missed);
         event!(
             info,
             channel = self.channel,
-            receiver = outlet.id,
-            loaned = outlet.branch.loaned(),
+            receiver = subscription.id,
+            borrowed = subscription.connection.borrowed(),
             "receiver evicted"
         );
     }
 
     /// Disconnects the receivers that have closed or died.
     #[cold]
-    fn disconnect_gone(&mut self) {
-        self.disconnect_if(|outlet| outlet.branch.is_gone());
+    fn drop_disconnected(&mut self) {
+        self.disconnect_if(|subscription| subscription.connection.is_disconnected());
     }
 
-    /// Also disconnects those whose lock is free although their bell, which others may write, says
-    /// that they are there. A system call for each receiver.
+    /// Also disconnects those whose lock is free although their doorbell, which others may write,
+    /// says that they are there. A system call for each receiver.
     #[cold]
     fn disconnect_unlocked(&mut self) {
-        self.disconnect_if(|outlet| {
-            outlet.branch.is_gone() || !outlet.branch.object.is_receiver_locked()
+        self.disconnect_if(|subscription| {
+            subscription.connection.is_disconnected()
+                || !subscription.connection.object.is_receiver_locked()
         });
     }
 
-    fn disconnect_if(&mut self, is_gone: impl Fn(&Outlet) -> bool) {
-        while let Some(at) = self.outlets.iter().position(&is_gone) {
-            let outlet = self.outlets.remove(at);
+    fn disconnect_if(&mut self, is_disconnected: impl Fn(&Subscription) -> bool) {
+        while let Some(at) = self.subscriptions.iter().position(&is_disconnected) {
+            let subscription = self.subscriptions.remove(at);
             event!(
                 info,
                 channel = self.channel,
-                receiver = outlet.id,
-                loaned = outlet.branch.loaned(),
+                receiver = subscription.id,
+                borrowed = subscription.connection.borrowed(),
                 "receiver disconnected"
             );
-            outlet.branch.close();
+            subscription.connection.close();
         }
         self.ledger.settle_closed();
     }
@@ -624,11 +634,16 @@ impl Publisher {
     fn admit(&mut self, arrivals: u32, most: usize) -> usize {
         let mut admitted = 0;
         let mut retry = None;
-        let meeting = self.meeting.clone();
-        for (seat, id) in meeting.announced() {
-            let at = seat.at();
-            // Ids may have been copied to other seats.
-            if id == self.seen[at] || self.outlets.iter().any(|outlet| outlet.id == id) {
+        let rendezvous = self.rendezvous.clone();
+        for (registration, id) in rendezvous.announced() {
+            let at = registration.at();
+            // Ids may have been copied to other registrations.
+            if id == self.seen[at]
+                || self
+                    .subscriptions
+                    .iter()
+                    .any(|subscription| subscription.id == id)
+            {
                 continue;
             }
             let refused = self.refused[at];
@@ -641,20 +656,20 @@ impl Publisher {
                 return admitted;
             }
 
-            // All earlier receivers of that seat, whose lock the new one holds, have left.
-            if self.outlets.len() == self.rules.seats {
+            // All earlier receivers of that registration, whose lock the new one holds, have left.
+            if self.subscriptions.len() == self.rules.max_subscribers {
                 self.disconnect_unlocked();
             }
-            if self.outlets.len() == self.rules.seats {
-                // A receiver has written its own ids to other seats.
+            if self.subscriptions.len() == self.rules.max_subscribers {
+                // A receiver has written its own ids to other registrations.
                 retry = Deadline::first(retry, self.postpone(at, id));
                 continue;
             }
-            match self.open(seat.clone(), id) {
-                Ok(outlet) => {
+            match self.open(registration.clone(), id) {
+                Ok(subscription) => {
                     self.seen[at] = id;
-                    admitted += usize::from(outlet.is_some());
-                    self.add(outlet);
+                    admitted += usize::from(subscription.is_some());
+                    self.add(subscription);
                 }
                 Err(ChannelError::Os(error)) => {
                     if is_temporary(error.errno()) {
@@ -664,11 +679,11 @@ impl Publisher {
                         self.seen[at] = id;
                     }
                     // P3'
-                    if seat.refuse(error.errno().unwrap_or(libc::EMFILE)) {
+                    if registration.refuse(error.errno().unwrap_or(libc::EMFILE)) {
                         event!(warn, channel = self.channel, receiver = id, error = %crate::error::Chain(&error), "receiver not connected");
                     }
                 }
-                // The receiver has left or died, or the object is no branch of this channel.
+                // The receiver has left or died, or the object is no connection of this channel.
                 Err(_) => self.seen[at] = id,
             }
         }
@@ -691,63 +706,73 @@ impl Publisher {
         refused.due
     }
 
-    fn add(&mut self, outlet: Option<Outlet>) {
-        let Some(outlet) = outlet else { return };
+    fn add(&mut self, subscription: Option<Subscription>) {
+        let Some(subscription) = subscription else {
+            return;
+        };
         let waited_for = self
-            .outlets
-            .partition_point(|other| other.branch.on_full == OnFull::Block);
-        let at = if outlet.branch.on_full == OnFull::Block {
+            .subscriptions
+            .partition_point(|other| other.connection.on_full == OnFull::Block);
+        let at = if subscription.connection.on_full == OnFull::Block {
             waited_for
         } else {
-            self.outlets.len()
+            self.subscriptions.len()
         };
-        self.outlets.insert(at, outlet);
+        self.subscriptions.insert(at, subscription);
     }
 
-    /// Returns the branch of a receiver that is alive, if it is valid.
-    fn find(&self, seat: Seat, name: &Name) -> Result<Option<(Object, Facts)>, ChannelError> {
+    /// Returns the connection of a receiver that is alive, if it is valid.
+    fn find(
+        &self,
+        registration: Registration,
+        name: &Name,
+    ) -> Result<Option<(Object, Facts)>, ChannelError> {
         let rules = &self.rules;
         let uid = match fs::symlink_metadata(name.as_path()) {
-            Ok(branch) if self.admits_others => branch.uid(),
+            Ok(connection) if self.admits_others => connection.uid(),
             _ => effective_uid(),
         };
         let found = layout::open(name, uid)?;
         let facts = found.facts;
-        let is_within = facts.kind == Kind::Branch
+        let is_within = facts.kind == Kind::Connection
             && facts.provider == rules.provider
             && facts.slots <= rules.slots
-            && facts.loans <= rules.loans
+            && facts.max_borrowed <= rules.max_borrowed
             && (rules.allow_blocking || facts.on_full != OnFull::Block);
         if !is_within || !found.has_all_its_memory(name)? {
             return Ok(None);
         }
-        let object = Object::found(found, Some(seat));
-        let is_here = !object.shared().to_sender().is_gone() && object.is_receiver_locked();
+        let object = Object::found(found, Some(registration));
+        let is_here = !object.shared().to_sender().is_disconnected() && object.is_receiver_locked();
         if !is_here {
             return Ok(None);
         }
         Ok(Some((object, facts)))
     }
 
-    /// P3 to P5. Returns `None` if the branch is invalid.
-    fn open(&self, seat: Seat, id: u64) -> Result<Option<Outlet>, ChannelError> {
-        let name = layout::branch_name(&self.names, &self.channel, id);
-        let refused = self.refused[seat.at()];
+    /// P3 to P5. Returns `None` if the connection is invalid.
+    fn open(
+        &self,
+        registration: Registration,
+        id: u64,
+    ) -> Result<Option<Subscription>, ChannelError> {
+        let name = layout::connection_name(&self.names, &self.channel, id);
+        let refused = self.refused[registration.at()];
         let missed = if refused.id == id {
             self.sent - refused.sent
         } else {
             0
         };
-        let Some((object, facts)) = self.find(seat, &name)? else {
+        let Some((object, facts)) = self.find(registration, &name)? else {
             return Ok(None);
         };
         let tables = Tables::new(&name, &facts)?;
-        // Last, because it cannot be undone. An id may appear twice: a second lender for one
-        // receiver would reclaim its messages while it reads them.
-        let Some(object) = object.meet(&name)? else {
+        // Last, because it cannot be undone. An id may appear twice: a second account holder for
+        // one receiver would reclaim its messages while it reads them.
+        let Some(object) = object.connect(&name)? else {
             return Ok(None);
         };
-        let branch = Branch::new(
+        let connection = Connection::new(
             object,
             tables,
             facts.on_full,
@@ -759,23 +784,24 @@ impl Publisher {
             .history
             .iter()
             .rev()
-            .take(branch.object.shared().capacity());
-        let kept = branch.fitting(newest.map(Kept::bytes));
+            .take(connection.object.shared().capacity());
+        let kept = connection.fitting(newest.map(Kept::bytes));
         // The history has some of the messages that it missed.
-        let mut outlet = Outlet::new(branch, id, missed.saturating_sub(kept as u64));
+        let mut subscription =
+            Subscription::new(connection, id, missed.saturating_sub(kept as u64));
         for kept in self.history.iter().skip(self.history.len() - kept) {
-            outlet.make_room(kept.bytes());
+            subscription.make_room(kept.bytes());
             match kept {
                 Kept::Buffer(buffer) => {
-                    outlet.lend(&Located::new(buffer), kept.bytes(), buffer.clone());
+                    subscription.lend(&Located::new(buffer), kept.bytes(), buffer.clone());
                 }
-                Kept::Bytes(words) => outlet.fill(words),
+                Kept::Bytes(words) => subscription.fill(words),
             }
-            outlet.look_for_room();
+            subscription.look_for_room();
         }
-        event!(info, channel = self.channel, receiver = id, on_full = ?facts.on_full, "receiver met");
-        outlet.branch.ring(); // P5
-        Ok(Some(outlet))
+        event!(info, channel = self.channel, receiver = id, on_full = ?facts.on_full, "receiver connected");
+        subscription.connection.notify(); // P5
+        Ok(Some(subscription))
     }
 
     #[cold]
@@ -789,25 +815,25 @@ impl Publisher {
     /// Returns the connected receivers, those with [`OnFull::Block`] first; in a forked child,
     /// none.
     pub fn receivers(&mut self) -> impl Iterator<Item = ReceiverState> + '_ {
-        let is_ours = self.meeting.is_ours();
+        let is_ours = self.rendezvous.is_ours();
         if is_ours {
             self.look_around();
         }
         // In a forked child, a thread that does not exist there may hold a lock.
-        self.outlets
+        self.subscriptions
             .iter()
             .filter(move |_| is_ours)
-            .map(Outlet::state)
+            .map(Subscription::state)
     }
 
     /// Returns `true` if a receiver is connected; always `false` in a forked child.
     #[inline]
     pub fn has_receivers(&mut self) -> bool {
-        if !self.meeting.is_ours() {
+        if !self.rendezvous.is_ours() {
             return false;
         }
         self.look_around();
-        !self.outlets.is_empty()
+        !self.subscriptions.is_empty()
     }
 
     /// Blocks until `count` receivers or more are connected, for at most `timeout`, or without
@@ -815,15 +841,16 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TooManyReceivers`], at once, if `count` exceeds the number of seats;
-    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::TooManyReceivers`], at once, if `count` exceeds the number of
+    /// registrations; [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`],
+    /// [`SendErrorKind::Forked`].
     pub fn wait_for_receivers(
         &mut self,
         count: usize,
         timeout: Duration,
     ) -> Result<(), SendErrorKind> {
         let deadline = Deadline::after(timeout);
-        let max = self.rules.seats;
+        let max = self.rules.max_subscribers;
         if count > max {
             return Err(SendErrorKind::TooManyReceivers {
                 receivers: count,
@@ -832,20 +859,20 @@ impl Publisher {
         }
         self.check_fork()?;
         self.interrupts.begin_wait();
-        let waited = self.wait_for_outlets(count, deadline);
+        let waited = self.wait_for_subscriptions(count, deadline);
         self.interrupts.end_wait();
         waited
     }
 
-    fn wait_for_outlets(
+    fn wait_for_subscriptions(
         &mut self,
         count: usize,
         deadline: Option<Deadline>,
     ) -> Result<(), SendErrorKind> {
         loop {
-            let known = self.meeting.header().arrivals();
+            let known = self.rendezvous.header().arrivals();
             self.look_around();
-            if self.outlets.len() >= count {
+            if self.subscriptions.len() >= count {
                 return Ok(());
             }
             if self.interrupts.take() {
@@ -856,7 +883,7 @@ impl Publisher {
             }
             let look_again = Deadline::first(self.retry, Deadline::after(LOOK_AGAIN));
             let until = Deadline::first(deadline, look_again);
-            self.meeting
+            self.rendezvous
                 .header()
                 .wait_for_another(known, &self.interrupts, until);
         }
@@ -872,8 +899,8 @@ impl Publisher {
         self.check_fork()?;
         let deadline = Deadline::after(timeout);
         self.look_around();
-        for outlet in &mut self.outlets {
-            match outlet.branch.wait_until_received(deadline) {
+        for subscription in &mut self.subscriptions {
+            match subscription.connection.wait_until_received(deadline) {
                 Err(SendErrorKind::Disconnected) => {}
                 done => done?,
             }
@@ -886,12 +913,13 @@ impl Publisher {
         Interrupter::new(&self.interrupts)
     }
 
-    /// Returns the branch of the first receiver to wait for, and until when.
+    /// Returns the connection of the first receiver to wait for, and until when.
     fn waited_for(&mut self, bytes: usize) -> Option<WaitedFor<'_>> {
-        for outlet in &mut self.outlets {
-            if outlet.branch.on_full == OnFull::Block && outlet.is_waited_for(bytes) {
-                let end = outlet.stall_end();
-                return Some((&mut outlet.branch, end));
+        for subscription in &mut self.subscriptions {
+            if subscription.connection.on_full == OnFull::Block && subscription.is_waited_for(bytes)
+            {
+                let end = subscription.stall_end();
+                return Some((&mut subscription.connection, end));
             }
         }
         None
@@ -903,8 +931,8 @@ impl Publisher {
     }
 
     /// Returns how many buffers a receiver may hold at a time at most.
-    pub fn loans(&self) -> usize {
-        self.rules.loans
+    pub fn max_borrowed(&self) -> usize {
+        self.rules.max_borrowed
     }
 
     /// Returns the id of the provider whose buffers this publisher sends.
@@ -916,30 +944,30 @@ impl Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         // In a forked child the channel belongs to the parent.
-        if self.meeting.is_ours() {
+        if self.rendezvous.is_ours() {
             // C1
-            self.meeting.header().close();
+            self.rendezvous.header().close();
             // C2
-            for outlet in &self.outlets {
-                outlet.branch.close();
+            for subscription in &self.subscriptions {
+                subscription.connection.close();
             }
             self.ledger.close();
             // A drop must not need memory: without heap, receivers find the lock free.
             if !has_heap(HEAP) {
                 return;
             }
-            for (seat, id) in self.meeting.announced() {
-                if id == 0 || id == self.seen[seat.at()] {
+            for (registration, id) in self.rendezvous.announced() {
+                if id == 0 || id == self.seen[registration.at()] {
                     continue;
                 }
                 // C3
-                let name = layout::branch_name(&self.names, &self.channel, id);
-                if let Ok(Some((object, _))) = self.find(seat, &name) {
+                let name = layout::connection_name(&self.names, &self.channel, id);
+                if let Ok(Some((object, _))) = self.find(registration, &name) {
                     object.close();
                 }
             }
             // C4. Also of receivers that were killed before they announced theirs. A living
-            // receiver holds its branch's lock. If this fails, a sweep does it.
+            // receiver holds its connection's lock. If this fails, a sweep does it.
             let _ = sweep::remove_connections(&self.names, &self.channel);
         }
     }
@@ -947,7 +975,7 @@ impl Drop for Publisher {
 
 impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let receivers = self.outlets.len();
+        let receivers = self.subscriptions.len();
         f.debug_struct("Publisher")
             .field("provider", &self.provider())
             .field("receivers", &receivers)

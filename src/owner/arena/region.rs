@@ -7,8 +7,8 @@
 //! | a run or a piece for another class | is carved only if it fits nowhere else |
 //! | a chunk is dropped | it returns to the arena, not to a shelf (see `pool::release`) |
 //!
-//! If no arena is long enough for the length, the region is whole arenas. Nothing is carved there for its
-//! class: once they are empty, they make way for a longer one.
+//! If no arena is long enough for the length, the region is whole arenas. Nothing is carved there
+//! for its class: once they are empty, they make way for a longer one.
 //!
 //! A region ends [`LAPSE`] after its class was last refused. Another class may replace it [`LAPSE`]
 //! after it was chosen.
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// How long a region stays after its class was last refused, and how soon it may be replaced.
 const LAPSE: Duration = Duration::from_millis(250);
 
-const MOST_PATIENCE: u32 = 256;
+const MAX_TIMEOUT: u32 = 256;
 
 /// Where a length fits once the pieces there are freed: a part of one arena, or whole arenas.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ pub(super) struct Region {
     chosen: Instant,
     asked: Instant,
     /// In multiples of [`LAPSE`]: twice as long as for the previous site.
-    patience: u32,
+    timeout: u32,
 }
 
 impl Region {
@@ -174,7 +174,7 @@ impl Arenas {
                 }
                 let is_due = now.duration_since(region.chosen)
                     > if is_its {
-                        LAPSE * region.patience
+                        LAPSE * region.timeout
                     } else {
                         LAPSE
                     };
@@ -260,7 +260,7 @@ impl Arenas {
             .region
             .as_ref()
             .filter(|region| region.class == class)
-            .map_or(0, |region| region.patience);
+            .map_or(0, |region| region.timeout);
         state.end_region();
         state.refused = None;
         for (serial, part) in &site.parts {
@@ -274,13 +274,13 @@ impl Arenas {
                     .close(part.start / self.page..part.end.div_ceil(self.page));
             }
         }
-        let patience = before.saturating_mul(2).clamp(1, MOST_PATIENCE);
+        let timeout = before.saturating_mul(2).clamp(1, MAX_TIMEOUT);
         state.region = Some(Region {
             class,
             site,
             chosen: now,
             asked: now,
-            patience,
+            timeout,
         });
         state.has_region.store(true, Ordering::Relaxed);
     }
@@ -349,7 +349,8 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Empty segments make way for a longer one, although a class that has given up waiting had a region.
+    /// Empty segments make way for a longer one, although a class that has given up waiting had a
+    /// region.
     #[test]
     fn lapsed_region_is_in_no_way() {
         let name = format!("shm_pool-unit-{}-lapsed", std::process::id());

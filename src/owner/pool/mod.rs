@@ -18,7 +18,7 @@ use crate::owner::limits::{AllocError, AllocErrorKind, ShareError};
 use crate::owner::shelf::Queue;
 use crate::owner::waiting::{Notice, WaitingRoom};
 use crate::protocol::ids::ProviderId;
-use crate::protocol::memory_bell::MemoryBell;
+use crate::protocol::memory_doorbell::MemoryDoorbell;
 use parking_lot::Mutex;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -51,13 +51,14 @@ pub(crate) struct Pool {
     growing: Mutex<()>,
     making_room: Mutex<()>,
     /// `None` once the pool is closed.
-    lenders: Mutex<Option<Vec<Arc<dyn Lends>>>>,
+    ledgers: Mutex<Option<Vec<Arc<dyn Lends>>>>,
     /// Of the leased queue.
     searches: AtomicU64,
     /// Chunks made, plus [`RECURS_WITHIN`], so that no class recurs at first.
     made: AtomicU64,
     collection: Collection,
-    /// One more than the class that was refused last, unless a chunk was made since. A hint, all Relaxed.
+    /// One more than the class that was refused last, unless a chunk was made since. A hint, all
+    /// Relaxed.
     refused: AtomicUsize,
     pub(crate) waiting: Arc<WaitingRoom>,
     pub(crate) notice: Notice,
@@ -124,7 +125,8 @@ struct LastWindow {
 /// A collection is worthwhile if it makes this share of all memory idle.
 const YIELD_SHARE: usize = 8;
 
-/// Or, for short chunks, if it leaves this many bytes idle for each one in use, all of which it visits.
+/// Or, for short chunks, if it leaves this many bytes idle for each one in use, all of which it
+/// visits.
 const SPARE: usize = 3 << 10;
 
 /// Returns how much of a chunk counts towards that.
@@ -208,7 +210,7 @@ impl Pool {
             first_share: Mutex::new(false),
             growing: Mutex::new(()),
             making_room: Mutex::new(()),
-            lenders: Mutex::new(Some(Vec::new())),
+            ledgers: Mutex::new(Some(Vec::new())),
             searches: AtomicU64::new(0),
             made: AtomicU64::new(RECURS_WITHIN),
             collection: Collection::default(),
@@ -243,9 +245,11 @@ impl Pool {
         classes.filter(move |&class| is_used(&self.listed, class))
     }
 
-    pub(crate) fn memory_bell(&self) -> &MemoryBell {
-        self.control()
-            .map_or_else(|| self.waiting.own_bell(), OwnerControl::memory_bell)
+    pub(crate) fn memory_doorbell(&self) -> &MemoryDoorbell {
+        self.control().map_or_else(
+            || self.waiting.own_doorbell(),
+            OwnerControl::memory_doorbell,
+        )
     }
 
     pub(crate) fn control(&self) -> Option<&OwnerControl> {
@@ -329,9 +333,9 @@ impl Pool {
         self.shelves
             .iter()
             .for_each(|shelf| shelf.close(Self::destroy));
-        // Only now that the shelves refuse: chunks still on loan are given up.
-        let lenders = std::mem::take(&mut *self.lenders.lock());
-        drop(lenders);
+        // Only now that the shelves refuse: chunks still borrowed are given up.
+        let ledgers = std::mem::take(&mut *self.ledgers.lock());
+        drop(ledgers);
         self.leased.close(Self::destroy);
         self.give_memory_back();
     }
@@ -377,13 +381,13 @@ pub(crate) trait Lends: Send + Sync {
     /// Drops the chunks that were returned. Returns how many there were.
     fn collect(&self) -> usize;
 
-    /// Drops the chunks of a dead borrower. Returns how many there were.
+    /// Drops the chunks of a dead return queue. Returns how many there were.
     fn reclaim(&self) -> usize;
 
-    /// Calls `tell` with each chunk on loan.
-    fn each_loaned(&self, tell: &mut dyn FnMut(&Chunk));
+    /// Calls `tell` with each chunk borrowed.
+    fn each_borrowed(&self, tell: &mut dyn FnMut(&Chunk));
 
-    /// Returns `true` if nothing is on loan, and never will be.
+    /// Returns `true` if nothing is borrowed, and never will be.
     fn is_over(&self) -> bool;
 }
 
@@ -391,79 +395,86 @@ pub(crate) trait Lends: Send + Sync {
 const DEPTH: usize = 3;
 
 impl Pool {
-    pub(crate) fn add_lender(&self, lender: Arc<dyn Lends>) {
-        self.reclaim_loans();
-        if let Some(lenders) = &mut *self.lenders.lock() {
-            lenders.push(lender);
+    pub(crate) fn add_ledger(&self, account_holder: Arc<dyn Lends>) {
+        self.reclaim_borrowed();
+        if let Some(ledgers) = &mut *self.ledgers.lock() {
+            ledgers.push(account_holder);
         }
     }
 
-    fn drop_finished_lenders(&self) {
+    fn drop_finished_ledgers(&self) {
         loop {
-            let mut lenders = self.lenders.lock();
-            let Some(open) = &mut *lenders else { return };
-            let Some(at) = open.iter().position(|lender| lender.is_over()) else {
+            let mut ledgers = self.ledgers.lock();
+            let Some(open) = &mut *ledgers else { return };
+            let Some(at) = open
+                .iter()
+                .position(|account_holder| account_holder.is_over())
+            else {
                 return;
             };
             let over = open.swap_remove(at);
             // Dropping it may unmap objects and close files, without the lock.
-            drop(lenders);
+            drop(ledgers);
             drop(over);
         }
     }
 
     pub(super) fn take_returned(&self, class: usize) -> Option<ClosedChunk> {
         // One lock after the other, never both.
-        let has_lenders = self
-            .lenders
+        let has_ledgers = self
+            .ledgers
             .lock()
             .as_ref()
-            .is_some_and(|lenders| !lenders.is_empty());
+            .is_some_and(|ledgers| !ledgers.is_empty());
         let is_deep =
             || self.arenas.room() != Room::ToGrow || self.registry.lock().count(class) >= DEPTH;
         let may_wait = || self.reserved(class) > 0 || is_deep();
-        let has_come_back = has_lenders && may_wait() && self.collect_loans() > 0;
+        let has_come_back = has_ledgers && may_wait() && self.collect_returned() > 0;
         has_come_back.then(|| self.take_own(class)).flatten()
     }
 
-    pub(super) fn collect_loans(&self) -> usize {
-        self.ask_lenders(|lender| lender.collect())
+    pub(super) fn collect_returned(&self) -> usize {
+        self.ask_ledgers(|account_holder| account_holder.collect())
     }
 
-    pub(crate) fn reclaim_loans(&self) -> usize {
-        self.ask_lenders(|lender| lender.collect() + lender.reclaim())
+    pub(crate) fn reclaim_borrowed(&self) -> usize {
+        self.ask_ledgers(|account_holder| account_holder.collect() + account_holder.reclaim())
     }
 
-    fn chunks_on_loan(&self) -> Vec<(NonNull<Chunk>, usize)> {
-        let mut on_loan = Vec::new();
+    fn chunks_borrowed(&self) -> Vec<(NonNull<Chunk>, usize)> {
+        let mut on_borrowed = Vec::new();
         let mut tell = |chunk: &Chunk| {
-            if on_loan.try_reserve(1).is_ok() {
-                on_loan.push((NonNull::from(chunk), chunk.capacity()));
+            if on_borrowed.try_reserve(1).is_ok() {
+                on_borrowed.push((NonNull::from(chunk), chunk.capacity()));
             }
         };
-        self.lenders
+        self.ledgers
             .lock()
             .iter()
             .flatten()
-            .for_each(|lender| lender.each_loaned(&mut tell));
+            .for_each(|account_holder| account_holder.each_borrowed(&mut tell));
         // Several channels may have the same one.
-        on_loan.sort_unstable();
-        on_loan.dedup();
-        on_loan
+        on_borrowed.sort_unstable();
+        on_borrowed.dedup();
+        on_borrowed
     }
 
-    pub(crate) fn has_on_loan(&self, chunk: NonNull<Chunk>) -> bool {
-        self.collect_loans();
-        self.chunks_on_loan()
+    pub(crate) fn has_borrowed(&self, chunk: NonNull<Chunk>) -> bool {
+        self.collect_returned();
+        self.chunks_borrowed()
             .iter()
-            .any(|(on_loan, _)| *on_loan == chunk)
+            .any(|(on_borrowed, _)| *on_borrowed == chunk)
     }
 
-    fn ask_lenders(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {
-        let lenders = self.lenders.lock();
-        let found = lenders.iter().flatten().map(|lender| ask(&**lender)).sum();
-        drop(lenders);
-        self.drop_finished_lenders();
+    fn ask_ledgers(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {
+        let ledgers = self.ledgers.lock();
+        let found = ledgers
+            .iter()
+            .flatten()
+            .map(|account_holder| ask(&**account_holder))
+            .sum();
+        drop(ledgers);
+        self.drop_finished_ledgers();
         found
     }
 }
@@ -484,8 +495,9 @@ impl Pool {
         made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && used < nearly_all
     }
 
-    /// Returns `true` if idle chunks should be evicted for a message before a collection: runs of pages
-    /// merge, whereas a collection leaves more idle chunks between them. Heaps would be searched for gaps.
+    /// Returns `true` if idle chunks should be evicted for a message before a collection: runs of
+    /// pages merge, whereas a collection leaves more idle chunks between them. Heaps would be
+    /// searched for gaps.
     pub(crate) fn should_evict_for(&self, class: usize, len: usize) -> bool {
         self.classes[class].shape.need.grain == Grain::Page
             && self.idle_bytes() >= self.demand(class, len).size
@@ -501,7 +513,8 @@ impl Pool {
         self.arenas.is_another_waiting(class)
     }
 
-    /// If enough is idle now (see [`worthwhile`]), the next collection is due at the next miss; otherwise once the pool has made the missing bytes.
+    /// If enough is idle now (see [`worthwhile`]), the next collection is due at the next miss;
+    /// otherwise once the pool has made the missing bytes.
     pub(crate) fn note_collection(&self) {
         let Collection {
             enough, collect_at, ..
@@ -523,9 +536,9 @@ pub struct Stats {
     pub bytes_held: usize,
     /// The highest value of `bytes_held` so far.
     pub peak_bytes_held: usize,
-    /// Bytes of chunks that this process has handles to, except those on loan through channels.
+    /// Bytes of chunks that this process has handles to, except those borrowed through channels.
     pub bytes_in_use: usize,
-    /// Bytes of chunks that this process has dropped and peers still lease; and of chunks on loan,
+    /// Bytes of chunks that this process has dropped and peers still lease; and of chunks borrowed,
     /// once per channel.
     pub bytes_leased: usize,
     /// Total length of the payload segments in bytes, at most `max_bytes`.
@@ -548,11 +561,11 @@ pub struct ClassStats {
     pub align: usize,
     /// Chunks that exist.
     pub chunks: usize,
-    /// Chunks that this process has handles to, except those on loan through channels.
+    /// Chunks that this process has handles to, except those borrowed through channels.
     pub in_use: usize,
     /// Chunks that are free to be reused.
     pub idle: usize,
-    /// Chunks that this process has dropped and peers still lease, and chunks on loan.
+    /// Chunks that this process has dropped and peers still lease, and chunks borrowed.
     pub leased: usize,
     /// Allocations served by an existing chunk.
     pub hits: u64,
@@ -571,7 +584,8 @@ pub struct Counters {
     pub bytes_held: usize,
     /// The highest value of `bytes_held` so far.
     pub peak_bytes_held: usize,
-    /// Bytes of chunks that are not idle: in use, leased, on loan, or returned and not found since.
+    /// Bytes of chunks that are not idle: in use, leased, borrowed, or returned and not found
+    /// since.
     pub bytes_out: usize,
     /// Allocations and reservations that created a chunk.
     pub misses: u64,
@@ -597,11 +611,11 @@ impl Pool {
         if !self.is_ours() {
             return Stats::default();
         }
-        self.collect_loans();
-        let on_loan = self.chunks_on_loan();
-        let is_on_loan = |chunk: &Chunk| {
-            on_loan
-                .binary_search_by_key(&NonNull::from(chunk), |(on_loan, _)| *on_loan)
+        self.collect_returned();
+        let on_borrowed = self.chunks_borrowed();
+        let is_borrowed = |chunk: &Chunk| {
+            on_borrowed
+                .binary_search_by_key(&NonNull::from(chunk), |(on_borrowed, _)| *on_borrowed)
                 .is_ok()
         };
         let mut classes = Vec::new();
@@ -635,7 +649,7 @@ impl Pool {
                     class.leased += 1;
                     class.idle = class.idle.saturating_sub(1);
                 }
-                (Whereabouts::Elsewhere, _) if is_on_loan(chunk) => class.leased += 1,
+                (Whereabouts::Elsewhere, _) if is_borrowed(chunk) => class.leased += 1,
                 (Whereabouts::Idle | Whereabouts::Elsewhere, _) => {}
             }
         }
@@ -692,14 +706,14 @@ impl Pool {
                 leased += chunk.capacity();
             }
         }
-        let on_loan: usize = self
-            .chunks_on_loan()
+        let on_borrowed: usize = self
+            .chunks_borrowed()
             .iter()
             .map(|(_, capacity)| capacity)
             .sum();
         (
-            in_use.saturating_sub(self.idle_bytes() + on_loan),
-            leased + on_loan,
+            in_use.saturating_sub(self.idle_bytes() + on_borrowed),
+            leased + on_borrowed,
         )
     }
 

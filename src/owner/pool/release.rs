@@ -45,8 +45,8 @@ impl Pool {
         }
     }
 
-    /// Ends [`Pool::give`] if the hot slot is full. Apart, so that the warm path saves no register: a
-    /// locked instruction waits for such stores.
+    /// Ends [`Pool::give`] if the hot slot is full. Apart, so that the warm path saves no register:
+    /// a locked instruction waits for such stores.
     #[inline(never)]
     fn give_beside(chunk: ClosedChunk) {
         let notice = chunk.notice();
@@ -163,7 +163,7 @@ impl Pool {
         if pool.limits.keeps_nothing() {
             pool.give_memory_back();
         }
-        pool.memory_bell().ring();
+        pool.memory_doorbell().notify();
     }
 }
 
@@ -404,7 +404,7 @@ impl Pool {
     /// hand. Not if this thread looks on their behalf, which would wake it over and over.
     pub(super) fn searched(&self) {
         if !self.waiting.is_looking_here() {
-            self.memory_bell().ring();
+            self.memory_doorbell().notify();
         }
     }
 
@@ -467,7 +467,7 @@ impl Pool {
     }
 
     pub(crate) fn reclaim(&self) -> usize {
-        self.reclaim_loans() + self.control().map_or(0, OwnerControl::reclaim)
+        self.reclaim_borrowed() + self.control().map_or(0, OwnerControl::reclaim)
     }
 
     pub(crate) fn trim(&self) -> usize {
@@ -587,7 +587,7 @@ impl Pool {
         };
         self.windows.next.store(next, Ordering::Relaxed);
         // A request that looked meanwhile has missed the chunk in this thread's hand.
-        self.memory_bell().ring();
+        self.memory_doorbell().notify();
     }
 
     fn judge(&self, last: &mut LastWindow) {
@@ -614,7 +614,7 @@ impl Pool {
             unneeded += low * self.classes[class].shape.size();
         }
         // Only now: a chunk that was leased until it was needed again never was in a queue.
-        self.collect_loans();
+        self.collect_returned();
         self.return_leased();
         last.has_chunks = unneeded >= self.limits.max_bytes / LEAST_SHARE;
         if last.has_chunks {

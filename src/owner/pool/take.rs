@@ -296,8 +296,8 @@ impl Pool {
         Some(self.register(wanted, memory.ok()?))
     }
 
-    /// If the arenas can no longer grow, this is a one-off unless the class recurs: a chunk on a shelf would
-    /// be in the way of others.
+    /// If the arenas can no longer grow, this is a one-off unless the class recurs: a chunk on a
+    /// shelf would be in the way of others.
     fn wanted(&self, class: usize, len: usize) -> Wanted {
         let need = self.demand(class, len);
         let recurs_within = match (self.arenas.room(), need.grain) {
@@ -370,7 +370,8 @@ impl Pool {
             tries = tries.saturating_sub(1);
             let has_made_room = match &failure {
                 _ if tries == 0 => false,
-                // If an arena was added after the first search and removed before the second, neither has seen it.
+                // If an arena was added after the first search and removed before the second,
+                // neither has seen it.
                 NoMemory::Cap => {
                     self.make_room(wanted, from == Where::Anywhere)
                         || self.account.created() != created
@@ -666,7 +667,7 @@ impl Pool {
             result = self.make_reserved(class, reserved, wanted);
         }
         // A request that looked meanwhile has missed the chunks in this thread's hand.
-        self.memory_bell().ring();
+        self.memory_doorbell().notify();
         result
     }
 
@@ -725,7 +726,7 @@ impl Pool {
         let left = self.reserved(class).saturating_sub(count);
         self.promise(class, left);
         // A waiting request may need what could not be evicted until now.
-        self.memory_bell().ring();
+        self.memory_doorbell().notify();
     }
 
     fn promise(&self, class: usize, count: usize) {

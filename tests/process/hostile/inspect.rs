@@ -34,10 +34,10 @@ enum Name {
     Control(u8),
     Segment(u8, u8),
     Channel(u8),
-    Branch(u8, u8),
+    Connection(u8, u8),
     /// Beside the living provider's objects.
     LivingSegment(u8),
-    LivingBranch(u8),
+    LivingConnection(u8),
 }
 
 /// A provider, its peer with a message, and a channel of each kind.
@@ -91,11 +91,14 @@ impl<'a> Scene<'a> {
             .expect("a message");
         let mut sender = Sender::builder()
             .capacity(2)
-            .loans(2)
+            .max_borrowed(2)
             .create(&provider, "pair")
             .expect("a sender");
         sender.send_bytes(b"message").expect("room");
-        let builder = Publisher::builder().receivers(1).capacity(2).loans(2);
+        let builder = Publisher::builder()
+            .receivers(1)
+            .capacity(2)
+            .max_borrowed(2);
         let mut publisher = builder.create(&provider, "many").expect("a publisher");
         let receiver = Receiver::open(&client, "many").expect("a place");
         publisher.try_send_bytes(b"message").expect("room");
@@ -150,11 +153,11 @@ impl<'a> Scene<'a> {
             Name::Control(id) => format!("{:016x}.ctl", number(id)),
             Name::Segment(id, serial) => format!("{:016x}.{serial:x}", number(id)),
             Name::Channel(name) => format!("c{}.channel", name % 4),
-            Name::Branch(name, id) => format!("c{}.{id:016x}.branch", name % 4),
+            Name::Connection(name, id) => format!("c{}.{id:016x}.connection", name % 4),
             Name::LivingSegment(serial) => {
                 format!("{}.{:x}", self.provider.id(), 1000 + u64::from(serial))
             }
-            Name::LivingBranch(id) => format!("many.{id:016x}.branch"),
+            Name::LivingConnection(id) => format!("many.{id:016x}.connection"),
         };
         PathBuf::from(format!("/dev/shm/{}.{rest}", self.prefix))
     }

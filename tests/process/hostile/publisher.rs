@@ -1,7 +1,7 @@
 //! A publisher, receivers that follow the protocol, and one that writes garbage into everything it
-//! has mapped: its branch and the publisher's object. Connected receivers get the right bytes, in
-//! order and with every gap counted, up to the last message sent. New receivers may be refused or
-//! overlooked. Nothing is left behind.
+//! has mapped: its connection and the publisher's object. Connected receivers get the right bytes,
+//! in order and with every gap counted, up to the last message sent. New receivers may be refused
+//! or overlooked. Nothing is left behind.
 
 use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
@@ -18,7 +18,7 @@ const CHANNEL: &str = "c";
 const CAPACITY: usize = 3;
 
 /// How many receivers the publisher has room for.
-const SEATS: u16 = 4;
+const MAX_SUBSCRIBERS: u16 = 4;
 
 /// Long enough to park after spinning.
 const SHORT: Duration = Duration::from_micros(30);
@@ -30,9 +30,9 @@ pub(crate) struct Program {
     /// The rule that the hostile receiver requests.
     rule: u8,
     hostile_comes_first: bool,
-    /// Into the publisher's object, or into the branch.
+    /// Into the publisher's object, or into the connection.
     storm: Storm,
-    is_storm_in_the_branch: bool,
+    is_storm_in_the_connection: bool,
     steps: Many<Step, 300>,
 }
 
@@ -62,9 +62,9 @@ enum Step {
     Receivers,
     /// The publisher disconnects the hostile receiver.
     Evict,
-    Branch(Place, Value),
-    Meeting(Place, Value),
-    /// Copies a word of the publisher's object to another position: an id to another seat.
+    Connection(Place, Value),
+    Rendezvous(Place, Value),
+    /// Copies a word of the publisher's object to another position: an id to another registration.
     Copy {
         from: Place,
         to: Place,
@@ -77,20 +77,20 @@ enum Place {
     Header(u8),
     Slot(u8),
     Return(u8),
-    Seat { at: u8, is_refusal: bool },
+    Registration { at: u8, is_refusal: bool },
     Any(u16),
 }
 
 impl Place {
     fn word(self) -> Word {
-        // The branch has one slot more than the capacity.
+        // The connection has one slot more than the capacity.
         let slots = (CAPACITY as u16 + 1) * 8;
         Word::Any(match self {
             Self::Header(word) => u16::from(word) % 48,
             Self::Slot(word) => 512 + u16::from(word) % slots,
             Self::Return(word) => 512 + slots + u16::from(word) % 16,
-            Self::Seat { at, is_refusal } => {
-                16 + u16::from(at) % SEATS * 2 + u16::from(!is_refusal)
+            Self::Registration { at, is_refusal } => {
+                16 + u16::from(at) % MAX_SUBSCRIBERS * 2 + u16::from(!is_refusal)
             }
             Self::Any(word) => word,
         })
@@ -105,10 +105,10 @@ impl Program {
     /// Runs the program with a provider and a client of this prefix, which is used only here.
     pub(crate) fn run(&self, prefix: &str) {
         let mut world = World::new(prefix, self);
-        let path = if self.is_storm_in_the_branch {
-            &world.branch_path
+        let path = if self.is_storm_in_the_connection {
+            &world.connection_path
         } else {
-            &world.meeting_path
+            &world.rendezvous_path
         };
         let stormed = OpenObject::open(path, 1);
         self.storm.during(&stormed, || {
@@ -140,7 +140,7 @@ impl Good {
         let message = match received {
             Ok(message) => message,
             Err(RecvError::Empty | RecvError::TimedOut) => return false,
-            // The words of its seat may say that the publisher cannot connect it.
+            // The words of its registration may say that the publisher cannot connect it.
             Err(RecvError::NotConnected { .. }) if !self.is_met => return false,
             Err(error) => panic!("{error}"),
         };
@@ -181,10 +181,10 @@ struct World {
     held: Vec<Message>,
     publisher: Publisher,
     hostile_id: u64,
-    meeting: OpenObject,
-    branch: OpenObject,
-    meeting_path: PathBuf,
-    branch_path: PathBuf,
+    rendezvous: OpenObject,
+    connection: OpenObject,
+    rendezvous_path: PathBuf,
+    connection_path: PathBuf,
     provider: Provider,
     client: Client,
     /// The number of messages sent.
@@ -203,9 +203,9 @@ impl World {
             .build()
             .expect("a client");
         let options = Publisher::builder()
-            .receivers(SEATS.into())
+            .receivers(MAX_SUBSCRIBERS.into())
             .capacity(CAPACITY)
-            .loans(16);
+            .max_borrowed(16);
         let mut publisher = options
             .history(usize::from(program.history) % 5)
             .create(&provider, CHANNEL)
@@ -214,17 +214,17 @@ impl World {
             Receiver::builder()
                 .on_full(on_full)
                 .open(&client, CHANNEL)
-                .expect("a seat")
+                .expect("a registration")
         };
-        let branches = || {
+        let connections = || {
             outside::files(prefix)
                 .into_iter()
-                .filter(|path| path.to_string_lossy().ends_with(".branch"))
+                .filter(|path| path.to_string_lossy().ends_with(".connection"))
         };
         let mut goods = Vec::new();
         let mut hostile = program
             .hostile_comes_first
-            .then(|| (open(rule(program.rule)), branches().next()));
+            .then(|| (open(rule(program.rule)), connections().next()));
         goods.extend(
             [OnFull::DropNewest, OnFull::DropOldest].map(|on_full| Good {
                 receiver: open(on_full),
@@ -233,19 +233,19 @@ impl World {
                 kept: Vec::new(),
             }),
         );
-        let before: Vec<_> = branches().collect();
-        let (hostile, branch) = hostile.take().unwrap_or_else(|| {
+        let before: Vec<_> = connections().collect();
+        let (hostile, connection) = hostile.take().unwrap_or_else(|| {
             (
                 open(rule(program.rule)),
-                branches().find(|path| !before.contains(path)),
+                connections().find(|path| !before.contains(path)),
             )
         });
-        let branch_path = branch.expect("a branch");
+        let connection_path = connection.expect("a connection");
         assert_eq!(publisher.receivers().count(), 3);
-        let meeting_path = PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel"));
+        let rendezvous_path = PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel"));
         let object = |path: &Path| OpenObject::open(path, 1);
-        let (meeting, branch) = (object(&meeting_path), object(&branch_path));
-        let id = branch_path
+        let (rendezvous, connection) = (object(&rendezvous_path), object(&connection_path));
+        let id = connection_path
             .to_string_lossy()
             .rsplit('.')
             .nth(1)
@@ -259,10 +259,10 @@ impl World {
             held,
             publisher,
             hostile_id,
-            meeting,
-            branch,
-            meeting_path,
-            branch_path,
+            rendezvous,
+            connection,
+            rendezvous_path,
+            connection_path,
             provider,
             client,
             sent,
@@ -310,10 +310,10 @@ impl World {
                 Err(error) => drop(black_box(error.to_string())),
             },
             Step::Come { rule: number } => {
-                // It is refused if there is no free seat, or if the object is damaged.
+                // It is refused if there is no free registration, or if the object is damaged.
                 let options = Receiver::builder()
                     .capacity(1 + usize::from(number) % CAPACITY)
-                    .loans(16);
+                    .max_borrowed(16);
                 match options
                     .on_full(rule(number / 3))
                     .open(&self.client, CHANNEL)
@@ -330,16 +330,23 @@ impl World {
             Step::Go => drop(self.guests.pop()),
             Step::Receivers => {
                 let count = self.publisher.receivers().count();
-                assert!((2..=SEATS.into()).contains(&count), "{count} receivers");
+                assert!(
+                    (2..=MAX_SUBSCRIBERS.into()).contains(&count),
+                    "{count} receivers"
+                );
             }
             Step::Evict => drop(black_box(self.publisher.disconnect(self.hostile_id))),
-            Step::Branch(place, value) => self.branch.apply(&Write::Word(place.word(), value)),
-            Step::Meeting(place, value) => self.meeting.apply(&Write::Word(place.word(), value)),
+            Step::Connection(place, value) => {
+                self.connection.apply(&Write::Word(place.word(), value))
+            }
+            Step::Rendezvous(place, value) => {
+                self.rendezvous.apply(&Write::Word(place.word(), value))
+            }
             Step::Copy { from, to } => {
-                self.meeting
+                self.rendezvous
                     .apply(&Write::Word(to.word(), Value::CopyOf(from.word())));
                 // Makes the publisher look at it.
-                self.meeting
+                self.rendezvous
                     .apply(&Write::Word(Place::Header(8).word(), Value::Plus(1)));
             }
         }
@@ -348,14 +355,14 @@ impl World {
     fn note(&mut self, sent: Result<Sent, SendErrorKind>) {
         match sent {
             Ok(sent) => {
-                assert!(sent.receivers + sent.skipped() <= SEATS.into());
+                assert!(sent.receivers + sent.skipped() <= MAX_SUBSCRIBERS.into());
                 self.sent += 1;
             }
             // Blocked by a receiver that the publisher waits for: the hostile one, or a guest.
             Err(
                 SendErrorKind::Full { .. }
                 | SendErrorKind::TimedOut
-                | SendErrorKind::TooManyLoans { .. },
+                | SendErrorKind::TooManyBorrowed { .. },
             ) => {}
             Err(error) => panic!("{error}"),
         }

@@ -17,7 +17,7 @@ use zenoh::shm::ZShm;
 use zenoh::Wait;
 
 /// How many allocations find a buffer being read before the pool releases it, as its docs say.
-const PATIENCE: usize = 64;
+const TIMEOUT: usize = 64;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -39,8 +39,8 @@ fn bytes(message: &ZBytes) -> &[u8] {
     message.as_shm().expect("it is in shared memory")
 }
 
-/// Of a thousand messages, so many may be made anew: zenoh invalidates a buffer whose process got no
-/// CPU for a tenth of a second.
+/// Of a thousand messages, so many may be made anew: zenoh invalidates a buffer whose process got
+/// no CPU for a tenth of a second.
 const INVALIDATED: u64 = 10;
 
 /// Guards against a pool that grows, or whose messages cost what zenoh's provider costs.
@@ -181,7 +181,7 @@ fn long_read_is_forgotten() {
     let (backend, pool) = pool();
     let held = [(); 6].map(|()| message(&pool, LARGE, 7));
     let publish = |count| (0..count).for_each(|_| drop(message(&pool, LARGE, 8)));
-    publish(3 * PATIENCE);
+    publish(3 * TIMEOUT);
     assert_eq!(pool.stats().let_go, 6);
     let made = pool.stats().made;
     assert!(
@@ -204,8 +204,8 @@ fn long_read_is_forgotten() {
 }
 
 /// With a slow reader that holds many messages, the pool does not grow, nor does each allocation
-/// search all of them. An eighth more than in flight; of short messages, which are costly to visit, as
-/// many again.
+/// search all of them. An eighth more than in flight; of short messages, which are costly to visit,
+/// as many again.
 #[test]
 fn memory_follows_use() {
     for (len, most) in [
@@ -354,8 +354,8 @@ fn cap() {
     );
 }
 
-/// At the cap, buffers may be shorter than their class. They are not kept, so they do not get in the way of
-/// other messages.
+/// At the cap, buffers may be shorter than their class. They are not kept, so they do not get in
+/// the way of other messages.
 #[test]
 fn short_buffers_at_the_cap() {
     let backend = PoolBackend::builder().max_bytes(1 << 20).build().unwrap();
@@ -501,7 +501,8 @@ fn pool_drop() {
     assert_eq!(backend.stats().bytes_held, 0);
 }
 
-/// A forked child neither writes to its parent's messages nor decrements the counts of their readers.
+/// A forked child neither writes to its parent's messages nor decrements the counts of their
+/// readers.
 #[test]
 fn forked_child() {
     let (backend, pool) = pool();
@@ -544,8 +545,8 @@ const CHILD: &str = "shm-pool/child";
 const LOCAL: &str = "shm-pool/local";
 const SAME: &str = "shm-pool/same";
 
-/// No buffer is reused under a reader: in another process, in another session of this process, or in
-/// the publisher's own session.
+/// No buffer is reused under a reader: in another process, in another session of this process, or
+/// in the publisher's own session.
 #[test]
 fn message_is_stable() {
     let (_, pool) = pool();
@@ -577,8 +578,8 @@ fn message_is_stable() {
     assert!(stats.reused > MESSAGES as u64 / 2, "{stats:?}");
 }
 
-/// zenoh reclaims only messages that no living process confirms, and the pool confirms those that it
-/// keeps.
+/// zenoh reclaims only messages that no living process confirms, and the pool confirms those that
+/// it keeps.
 #[test]
 fn killed_subscriber() {
     for asks in [false, true] {
@@ -594,7 +595,7 @@ fn killed_subscriber() {
         receiver.kill();
         match asks {
             true => assert_eq!(pool.let_go(), 3),
-            false => (0..2 * PATIENCE).for_each(|_| drop(message(&pool, LARGE, 9))),
+            false => (0..2 * TIMEOUT).for_each(|_| drop(message(&pool, LARGE, 9))),
         }
         assert_eq!(pool.stats().let_go, 3);
         let kept = pool.stats().idle + pool.stats().sent;
@@ -604,8 +605,8 @@ fn killed_subscriber() {
                 Instant::now() < deadline,
                 "the messages of a dead receiver do not come back"
             );
-            // SAFETY: the only receiver is dead, so no process reads the messages that this collects. zenoh does not
-            // report when it has noticed, so this asks until it has.
+            // SAFETY: the only receiver is dead, so no process reads the messages that this
+            // collects. zenoh does not report when it has noticed, so this asks until it has.
             unsafe { pool.provider().garbage_collect_unsafe() };
             thread::yield_now();
         }

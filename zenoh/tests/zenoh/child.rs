@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// The longest time that a step may take on a machine under load.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One end of the socket.
 pub(crate) struct Link {
@@ -23,7 +23,7 @@ pub(crate) struct Link {
 
 impl Link {
     fn new(socket: UnixStream) -> Self {
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self {
             lines: BufReader::new(socket),
         }

@@ -16,7 +16,7 @@ use zenoh::bytes::ZBytes;
 use zenoh::shm::{ShmBuf, ShmProviderBackend};
 use zenoh::Wait;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn is_filled(message: &ZBytes, byte: u8) -> bool {
     message.to_bytes().iter().all(|&found| found == byte)
@@ -80,7 +80,7 @@ fn memory_returns() {
     // Another test may be looking at the same list.
     while path(segment).exists() {
         assert!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < TIMEOUT,
             "the memory of a pool that is not in use stays"
         );
         drop(self::backend());
@@ -88,7 +88,8 @@ fn memory_returns() {
     }
 }
 
-/// Guards against a provider that is dropped for one backend while another thread continues with it.
+/// Guards against a provider that is dropped for one backend while another thread continues with
+/// it.
 #[test]
 fn concurrent_drops() {
     const ROUNDS: usize = 5000;
@@ -158,8 +159,8 @@ pub(crate) fn leaver(link: &mut Link, memory: &str, endpoint: &str) {
     session.close().wait().unwrap();
 }
 
-/// Role: a publisher exits while its receiver is stopped. In a /dev/shm of its own: zenoh processes of
-/// other tests would unlink the segments of the publisher that has exited.
+/// Role: a publisher exits while its receiver is stopped. In a /dev/shm of its own: zenoh processes
+/// of other tests would unlink the segments of the publisher that has exited.
 pub(crate) fn stopped_receiver(link: &mut Link) {
     for memory in ["pool", "buffers"] {
         let mut receiver = Child::start("receiver", &[]);

@@ -172,7 +172,7 @@ fn many_waiters() {
     });
 }
 
-/// A `select!` that takes another branch loses no buffer, and does not keep the pool.
+/// A `select!` that takes another connection loses no buffer, and does not keep the pool.
 #[test]
 fn cancel_anywhere() {
     let backend = backend();

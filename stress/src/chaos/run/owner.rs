@@ -212,8 +212,8 @@ impl Owner {
     // ---- events ------------------------------------------------------------------------------
 
     /// Waits for an event, and fails this process if none arrives.
-    fn hear(&mut self, patience: Duration, what: &str) {
-        match self.events.recv_timeout(patience) {
+    fn hear(&mut self, timeout: Duration, what: &str) {
+        match self.events.recv_timeout(timeout) {
             Ok(event) => self.note(event),
             Err(_) => {
                 let pending = self

@@ -23,7 +23,7 @@ use std::time::Duration;
 const MAX_BYTES: usize = 1 << 20;
 
 /// How long it waits for memory before it asks all receivers to release theirs.
-const PATIENCE: Duration = Duration::from_millis(2);
+const TIMEOUT: Duration = Duration::from_millis(2);
 
 /// The longest pause between bursts of messages, which leaves the processors to the others.
 const PAUSE: Duration = Duration::from_millis(4);
@@ -184,7 +184,7 @@ impl Publishes {
         if len <= MAX_INLINE {
             return self.send_inline(What::Bytes);
         }
-        match self.provider.alloc_timeout(len, PATIENCE) {
+        match self.provider.alloc_timeout(len, TIMEOUT) {
             Ok(mut buffer) => {
                 numbered::fill(&mut buffer, self.owner, number);
                 self.send(buffer.freeze());

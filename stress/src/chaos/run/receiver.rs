@@ -34,7 +34,7 @@ const HELD: usize = 6;
 const LARGEST: usize = 64 << 10;
 
 /// How long a receiver waits for a publisher to open before it checks whether it is to end.
-const PATIENCE: Duration = Duration::from_millis(10);
+const TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The number of messages after which the conductor is notified.
 const MESSAGES_PER_WORD: u64 = 256;
@@ -197,20 +197,20 @@ impl Receives {
             .capacity(self.random.usize(1..=CAPACITY))
             .spin(spin);
         if on_full != OnFull::Block && self.random.bool() {
-            // So few that it runs short of loans.
-            options = options.loans(self.random.usize(1..=CAPACITY));
+            // So few that it runs short of borrowed buffers.
+            options = options.max_borrowed(self.random.usize(1..=CAPACITY));
         }
         while !self.is_over() {
             match options
                 .clone()
-                .open_timeout(&self.client, &channel(self.owner), PATIENCE)
+                .open_timeout(&self.client, &channel(self.owner), TIMEOUT)
             {
                 Ok(receiver) => {
                     self.counts.came += 1;
                     return Some((receiver, on_full));
                 }
-                // The messages it holds of its former receivers keep their seats taken. If a seat were
-                // lost, this would never come to rest.
+                // The messages it holds of its former receivers keep their registrations taken. If
+                // a registration were lost, this would never come to rest.
                 Err(ChannelError::TooManyReceivers { .. }) => self.let_go_of_oldest(),
                 // The publisher has closed, and has no successor yet; or the successor is creating
                 // the channel, or died doing so.
@@ -220,7 +220,7 @@ impl Receives {
                     | ChannelError::NotReady { .. }
                     | ChannelError::NotAChannel { .. },
                 ) => {}
-                // A sweep has taken the branch before it was locked.
+                // A sweep has taken the connection before it was locked.
                 Err(ChannelError::Os(error)) if error.errno() == Some(Errno::ENOENT as i32) => {}
                 Err(error) => self.fail(&format!("cannot come to the publisher: {error}")),
             }
@@ -245,7 +245,7 @@ impl Receives {
                 Ok(message) => what = self.take(message, &mut heard),
                 Err(RecvError::Interrupted) => {}
                 // It still has as many messages as it may.
-                Err(RecvError::TooManyLoans { .. }) => {}
+                Err(RecvError::TooManyBorrowed { .. }) => {}
                 Err(RecvError::Disconnected) => break,
                 // The owner exited normally before this receiver had mapped the segment.
                 Err(RecvError::Closed { .. }) => heard.lost += 1,

@@ -6,33 +6,33 @@ use loom::sync::Arc;
 use loom::thread;
 
 struct Scene {
-    bell: MemoryBell,
+    doorbell: MemoryDoorbell,
     free: AtomicU64,
 }
 
 fn wait_for(scene: &Scene, wanted: u64) {
-    scene.bell.listen(true);
+    scene.doorbell.listen(true);
     crate::sync::fence(Ordering::SeqCst);
     loop {
-        let count = scene.bell.count();
+        let count = scene.doorbell.count();
         if scene.free.load(Ordering::Acquire) == wanted {
             break;
         }
-        // In the model, only a ring wakes a sleeper: a lost one is a deadlock.
-        scene.bell.sleep(count, None);
+        // In the model, only a ring wakes a waiter: a lost one is a deadlock.
+        scene.doorbell.sleep(count, None);
     }
-    scene.bell.listen(false);
+    scene.doorbell.listen(false);
 }
 
 fn give(scene: &Scene) {
     scene.free.fetch_add(1, Ordering::Release);
-    scene.bell.ring();
+    scene.doorbell.notify();
 }
 
 fn wait_for_givers(givers: u64, preemptions: Option<usize>) {
     explore(preemptions, move || {
         let scene = Arc::new(Scene {
-            bell: MemoryBell::new(),
+            doorbell: MemoryDoorbell::new(),
             free: AtomicU64::new(0),
         });
         let giving: Vec<_> = (0..givers)

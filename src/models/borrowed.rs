@@ -1,9 +1,9 @@
-//! Loom models of the ring, its bells and the loans.
+//! Loom models of the ring, its doorbells and the borrowed buffers.
 
-use super::bell::{Bell, Look, Woken};
-use super::borrower::counted::Owned;
+use super::borrowed::{open_account, Account, Borrowed, Known};
+use super::doorbell::{Doorbell, Look, WakeReason};
 use super::interrupt::Interrupts;
-use super::loans::{open_account, Account, Known, Loans};
+use super::return_queue::counted::Owned;
 use super::ring::{self, Slot, Ticket, Words, WORDS};
 use crate::sync::{explore, fence, AtomicU64, Mutex, Ordering};
 use loom::cell::UnsafeCell;
@@ -14,16 +14,16 @@ use std::ptr::NonNull;
 
 struct Channel {
     slots: Vec<Slot>,
-    to_receiver: Bell,
-    to_sender: Bell,
+    to_receiver: Doorbell,
+    to_sender: Doorbell,
 }
 
 fn channel(slots: u64) -> Arc<Channel> {
     let slots = (0..slots).map(Slot::free_for).collect();
     Arc::new(Channel {
         slots,
-        to_receiver: Bell::new(1),
-        to_sender: Bell::new(2),
+        to_receiver: Doorbell::new(1),
+        to_sender: Doorbell::new(2),
     })
 }
 
@@ -42,7 +42,7 @@ struct Sending<'a> {
 }
 
 impl Sending<'_> {
-    fn send(&mut self, number: u64) -> Woken {
+    fn send(&mut self, number: u64) -> WakeReason {
         let (slots, now) = (&self.channel.slots, self.ticket);
         if !self.has_room {
             match self.channel.to_sender.wait(
@@ -52,14 +52,14 @@ impl Sending<'_> {
                 || ring::has_room(slots, now),
                 || true,
             ) {
-                Woken::Ready => {}
+                WakeReason::Ready => {}
                 other => return other,
             }
         }
         ring::put(slots, &mut self.ticket, &message(number));
-        self.channel.to_receiver.ring();
+        self.channel.to_receiver.notify();
         self.has_room = ring::has_room(slots, self.ticket);
-        Woken::Ready
+        WakeReason::Ready
     }
 }
 
@@ -70,11 +70,11 @@ struct Receiving<'a> {
 }
 
 impl Receiving<'_> {
-    fn receive(&mut self) -> Result<Words, Woken> {
+    fn receive(&mut self) -> Result<Words, WakeReason> {
         let slots = &self.channel.slots;
         if let Some(read) = self.read.take() {
             ring::free(slots, read);
-            self.channel.to_sender.ring();
+            self.channel.to_sender.notify();
         }
         loop {
             if let Some((words, read)) = receive(slots, &mut self.ticket) {
@@ -89,7 +89,7 @@ impl Receiving<'_> {
                 is_there,
                 || true,
             ) {
-                Woken::Ready => {}
+                WakeReason::Ready => {}
                 other => return Err(other),
             }
         }
@@ -123,7 +123,7 @@ fn send_receive() {
             thread::spawn(move || {
                 let mut sending = channel.sending();
                 for number in 0..3 {
-                    assert_eq!(sending.send(number), Woken::Ready);
+                    assert_eq!(sending.send(number), WakeReason::Ready);
                 }
             })
         };
@@ -148,7 +148,7 @@ fn sender_close() {
         };
         let mut receiving = channel.receiving();
         assert_eq!(receiving.receive(), Ok(message(7)));
-        assert_eq!(receiving.receive(), Err(Woken::Gone));
+        assert_eq!(receiving.receive(), Err(WakeReason::Disconnected));
         sender.join().unwrap();
     });
 }
@@ -167,9 +167,9 @@ fn receiver_close_during_send() {
         };
         let mut sent = Ticket::default();
         ring::put(&channel.slots, &mut sent.clone(), &message(1));
-        channel.to_receiver.ring();
+        channel.to_receiver.notify();
         let sender_took =
-            channel.to_sender.is_gone() && ring::claim(&channel.slots, &mut sent).is_some();
+            channel.to_sender.is_disconnected() && ring::claim(&channel.slots, &mut sent).is_some();
         let receiver_took = receiver.join().unwrap();
         assert!(
             sender_took != receiver_took,
@@ -281,8 +281,8 @@ fn buffer_sent_to_closing_receiver() {
         };
         let (channel, mut sent) = (&lending.channel, Ticket::default());
         ring::put(&channel.slots, &mut sent.clone(), &message(1));
-        channel.to_receiver.ring();
-        if channel.to_sender.is_gone() && ring::claim(&channel.slots, &mut sent).is_some() {
+        channel.to_receiver.notify();
+        if channel.to_sender.is_disconnected() && ring::claim(&channel.slots, &mut sent).is_some() {
             lending.write(8);
             assert_eq!(ring::returned(&lending.returns, 0), None);
             receiver.join().unwrap();
@@ -325,7 +325,7 @@ impl Drop for Value {
 }
 
 #[test]
-fn loan_outlives_sender() {
+fn borrowed_outlives_sender() {
     explore(3, || {
         let dropped = Arc::new(AtomicUsize::new(0));
         let mut owned = Owned::new(Value::new(&dropped));
@@ -340,12 +340,13 @@ fn loan_outlives_sender() {
     });
 }
 
-/// An account of a ledger. A value that is taken out is dropped, which writes to it as the owner does.
+/// An account of a ledger. A value that is taken out is dropped, which writes to it as the owner
+/// does.
 struct Scene {
-    loans: std::sync::Arc<Loans<Value>>,
+    borrowed: std::sync::Arc<Borrowed<Value>>,
     account: Mutex<Account<Value>>,
     returns: Vec<AtomicU64>,
-    /// The note of each loan for other processes: 1 while it is out.
+    /// The note of each borrowed buffer for other processes: 1 while it is out.
     notes: Vec<UnsafeCell<u64>>,
     slots: Vec<Slot>,
 }
@@ -362,7 +363,7 @@ impl Scene {
         let notes = (0..count).map(|_| UnsafeCell::new(0)).collect();
         let slots = (0..3).map(Slot::free_for).collect();
         let scene = Self {
-            loans: account.loans().clone(),
+            max_borrowed: account.borrowed().clone(),
             account: Mutex::new(account),
             returns,
             notes,
@@ -371,14 +372,15 @@ impl Scene {
         (Arc::new(scene), known)
     }
 
-    /// `Lender::lend`.
+    /// `AccountHolder::lend`.
     fn put(&self, number: u32) {
         let value = Box::new(Value::new(&Arc::default()));
         // SAFETY: loom checks the access.
         self.notes[number as usize].with_mut(|note| unsafe { *note = 1 });
         // SAFETY: as above.
         value.0.with_mut(|value| unsafe { *value = 8 });
-        self.loans.put(number, NonNull::from(Box::leak(value)));
+        self.max_borrowed
+            .put(number, NonNull::from(Box::leak(value)));
     }
 
     fn send(&self, ticket: &mut Ticket, number: u32) {
@@ -415,9 +417,9 @@ impl Scene {
         ended.into_iter().for_each(Self::drop);
     }
 
-    /// `Lender::collect_some`, in the sender after a message.
+    /// `AccountHolder::collect_some`, in the sender after a message.
     fn collect_some(&self, known: &mut Known) {
-        if !self.loans.has_returned(&self.returns) {
+        if !self.max_borrowed.has_returned(&self.returns) {
             return;
         }
         let Some(mut account) = self.account.try_lock() else {
@@ -470,7 +472,7 @@ impl Scene {
 
 /// Nor does the sender overwrite a handle, or write a note before the last one was cleared.
 #[test]
-fn loan_number_is_reused() {
+fn borrowed_number_is_reused() {
     explore(3, || {
         let (scene, mut known) = Scene::new(1);
         let receiver = thread::spawn({
@@ -493,8 +495,8 @@ fn loan_number_is_reused() {
     });
 }
 
-/// Two threads of a receiver return their buffers, each after it has drawn a ticket; one of them may
-/// be the later one with the earlier ticket.
+/// Two threads of a receiver return their buffers, each after it has drawn a ticket; one of them
+/// may be the later one with the earlier ticket.
 #[test]
 fn return_behind_a_gap() {
     explore(3, || {
@@ -558,7 +560,7 @@ fn reclaim_during_send() {
 
 /// The thread sees the whole chunk that an invented number names.
 #[test]
-fn forged_loan_number() {
+fn forged_borrowed_number() {
     explore(3, || {
         let (scene, mut known) = Scene::new(1);
         let collector = thread::spawn({
@@ -573,7 +575,7 @@ fn forged_loan_number() {
 
 /// `Ledger::close_account`, and then `Entry::is_over` in another thread.
 #[test]
-fn close_counts_loans() {
+fn close_counts_borrowed() {
     explore(3, || {
         let (scene, mut known) = Scene::new(1);
         let is_closed = Arc::new(Mutex::new(false));

@@ -1,5 +1,5 @@
-//! Messages between owner and reader: on loan to channels, held for long and dropped in any order and
-//! on any thread; or in transit as descriptors.
+//! Messages between owner and reader: borrowed to channels, held for long and dropped in any order
+//! and on any thread; or in transit as descriptors.
 
 use crate::child::Child;
 use crate::peer::Peer;
@@ -50,7 +50,7 @@ fn receivers(prefix: &str) -> Vec<Receiver> {
 /// No message is reused while it is held, and buffers dropped out of order are returned.
 #[test]
 fn thousand_loans_out_of_order() {
-    let names = Names::new("loans-thousand");
+    let names = Names::new("max_borrowed-thousand");
     let provider = provider(names.prefix());
     let create = |number| {
         Sender::builder()
@@ -59,7 +59,7 @@ fn thousand_loans_out_of_order() {
             .unwrap()
     };
     let mut senders: Vec<Sender> = (0..CHANNELS).map(create).collect();
-    let child = Child::start("loans-holder", &[names.prefix()]);
+    let child = Child::start("max_borrowed-holder", &[names.prefix()]);
     (0..HELD).for_each(|number| send(&mut senders[number % CHANNELS], &provider, number));
     child.expect_done();
     let held: usize = (0..HELD).map(len).sum();
@@ -79,7 +79,7 @@ fn thousand_loans_out_of_order() {
     assert_eq!(provider.stats().bytes_held, 0);
 }
 
-role!("loans-holder", holder_role);
+role!("max_borrowed-holder", holder_role);
 
 /// The role: holds messages, then drops them in random order on two threads while it receives more.
 fn holder_role(link: &Link, arguments: &[&str]) {
@@ -111,13 +111,13 @@ fn holder_role(link: &Link, arguments: &[&str]) {
 /// It is not overwritten when its sender's process goes on with another provider.
 #[test]
 fn message_outlives_sender_and_provider() {
-    let names = Names::new("loans-outlive");
+    let names = Names::new("max_borrowed-outlive");
     let first = provider(names.prefix());
     let mut sender = Sender::create(&first, &name(0)).unwrap();
     let others: Vec<Sender> = (1..CHANNELS)
         .map(|number| Sender::create(&first, &name(number)).unwrap())
         .collect();
-    let child = Child::start("loans-heir", &[names.prefix()]);
+    let child = Child::start("max_borrowed-heir", &[names.prefix()]);
     (0..LENGTHS.len()).for_each(|number| send(&mut sender, &first, number));
     sender.wait_until_received(FOR_EVER).unwrap();
     drop((sender, others, first));
@@ -136,7 +136,7 @@ fn message_outlives_sender_and_provider() {
     );
 }
 
-role!("loans-heir", heir_role);
+role!("max_borrowed-heir", heir_role);
 
 /// The role: holds messages after their sender and provider are dropped.
 fn heir_role(link: &Link, arguments: &[&str]) {
@@ -167,10 +167,10 @@ const SPACE_STEP: usize = 32;
 
 #[test]
 fn first_channel_without_address_space() {
-    let names = Names::new("loans-keeper");
+    let names = Names::new("max_borrowed-keeper");
     let (mut made, mut refused) = (0, 0);
     for space in SPACES.step_by(SPACE_STEP) {
-        let child = Child::start("loans-keeper", &[names.prefix(), &space.to_string()]);
+        let child = Child::start("max_borrowed-keeper", &[names.prefix(), &space.to_string()]);
         match child.hear() {
             Message::Done => made += 1,
             Message::Refused(_) => refused += 1,
@@ -184,7 +184,7 @@ fn first_channel_without_address_space() {
     );
 }
 
-role!("loans-keeper", keeper_role);
+role!("max_borrowed-keeper", keeper_role);
 
 /// The role: creates a channel in the given address space, and then another with enough.
 fn keeper_role(link: &Link, arguments: &[&str]) {
@@ -340,8 +340,8 @@ fn other_prefix() {
 }
 
 // ---- a successor at the same provider -----------------------------------------------------------
-// A receiver leaves while its sender sends, and its successor attaches to the same messages by their
-// descriptors. The sender must not reclaim from the first what belongs to the second.
+// A receiver leaves while its sender sends, and its successor attaches to the same messages by
+// their descriptors. The sender must not reclaim from the first what belongs to the second.
 //
 // The sender shares a processor with a thread that only spins, and the receiver runs on another. So
 // the sender pauses for some milliseconds again and again, at any instruction, and sometimes the
@@ -462,7 +462,7 @@ fn sender_role(link: &Link, arguments: &[&str]) {
                     .map_err(|error| error.kind())
                 {
                     Ok(())
-                    | Err(SendErrorKind::Full { .. } | SendErrorKind::TooManyLoans { .. }) => {}
+                    | Err(SendErrorKind::Full { .. } | SendErrorKind::TooManyBorrowed { .. }) => {}
                     Err(SendErrorKind::Disconnected) => break 'sending,
                     Err(error) => panic!("{error}"),
                 }

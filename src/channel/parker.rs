@@ -1,35 +1,37 @@
-//! How one end of a channel waits: a thread or a task sleeps on its bell. A thread's wait may be
-//! interrupted (see `interrupt`).
+//! How one end of a channel waits: a thread or a task sleeps on its doorbell. A thread's wait may
+//! be interrupted (see `interrupt`).
 //!
 //! # The helper
 //!
 //! A *helper* is a thread that sleeps for the tasks of this process that await a channel. It starts
-//! with the first await, sleeps on the bells of all awaited ends (`futex_waitv`), wakes their tasks,
-//! and exits with the last such end. An end stays with the helper until it is dropped or a thread
-//! waits on it: a message costs the task no system call and no lock. A future that is ready when
-//! first polled never involves the helper.
+//! with the first await, sleeps on the doorbells of all awaited ends (`futex_waitv`), wakes their
+//! tasks, and exits with the last such end. An end stays with the helper until it is dropped or a
+//! thread waits on it: a message costs the task no system call and no lock. A future that is ready
+//! when first polled never involves the helper.
 //!
-//! The steps S and W are those of `bell`.
+//! The steps S and W are those of `doorbell`.
 //!
-//! | step | the task: [`Sleeper::arm`] | step | the helper |
+//! | step | the task: [`Parker::arm`] | step | the helper |
 //! |---|---|---|---|
 //! | T1 | register the waker | H1 | read the count, then take in new ends |
-//! | T2 | add one to the count | H2 | read each bell |
-//! | S1, S2 | set bit 31 of the bell, clear bit 30; fence | H3 | if no task sleeps on it, or it was rung, take the waker and wake it |
-//! | S3 | if ready, return | H4 | sleep, if bells and count are what H1 and H2 read |
+//! | T2 | add one to the count | H2 | read each doorbell |
+//! | S1, S2 | set bit 31 of the doorbell, clear bit 30; fence | H3 | if no task sleeps on it, or it was notified, take the waker and wake it |
+//! | S3 | if ready, return | H4 | sleep, if doorbells and count are what H1 and H2 read |
 //!
-//! **No wake-up is lost.** A bell may be rung before H2 while its task has not returned, so that
+//! **No wake-up is lost.** A doorbell may be notified before H2 while its task has not returned, so that
 //! there is no waker to take. If the task returns before H4, T2 has changed the count, and H4
-//! returns at once: the bell alone could have been rung once more, and have the value that H2 read.
-//! If it returns after H4, the next ring wakes the helper: the kernel compares values, the count
-//! last, only at the beginning. The effects of a ring that the helper sees follow T1, by S1 and W4.
+//! returns at once: the doorbell alone could have been notified once more, and have the value that
+//! H2 read. If it returns after H4, the next ring wakes the helper: the kernel compares values, the
+//! count last, only at the beginning. The effects of a ring that the helper sees follow T1, by S1
+//! and W4.
 //!
 //! # More than 127 ends, and older kernels
 //!
 //! `futex_waitv` takes 128 words, so there is a helper for each 127 ends. Before Linux 5.16, or
-//! where a filter forbids the call, there is one for each end. It sleeps on the end's bell until
-//! that is rung; then, until the task returns by a system call, on its own count (`is_idle`). If the
-//! call fails later, a helper sleeps on its count alone, a millisecond at a time.
+//! where a filter forbids the call, there is one for each end. It sleeps on the end's doorbell
+//! until that is notified; then, until the task returns by a system call, on its own count
+//! (`is_idle`). If the call fails later, a helper sleeps on its count alone, a millisecond at a
+//! time.
 //!
 //! Dropping an end marks it and wakes the helper, which may be in a waker: it unmaps the end on its
 //! next pass, on older kernels within a second.
@@ -37,19 +39,19 @@
 //! A waker is the user's code and may poll, drop ends or panic: it is called with no lock held, and
 //! a panic is caught.
 //!
-//! **No death is kept from a thread.** When a ringer dies, the kernel wakes one sleeper. A thread
-//! that takes its end back from the helper may sleep on the bell before the helper has left it, and
-//! then the helper may be the one that is woken. So a helper that finds an end dropped wakes the
-//! bell's other sleepers, which it has left by then.
+//! **No death is kept from a thread.** When a notifier dies, the kernel wakes one waiter. A thread
+//! that takes its end back from the helper may sleep on the doorbell before the helper has left it,
+//! and then the helper may be the one that is woken. So a helper that finds an end dropped wakes
+//! the doorbell's other waiters, which it has left by then.
 //!
 //! Once a second the helper wakes all waiting tasks to check their ringers' locks. It writes to no
-//! bell. A forked child starts its own.
+//! doorbell. A forked child starts its own.
 
 #![forbid(unsafe_code)]
 
-use super::bell::{is_asleep, is_rung, Bell, Look, Woken, LOOK_AGAIN};
+use super::doorbell::{is_asleep, is_notified, Doorbell, Look, WakeReason, LOOK_AGAIN};
 use super::interrupt::Interrupts;
-use super::layout::{MappedBell, Shared};
+use super::layout::{MappedDoorbell, Shared};
 use super::spin::{spin, Adaptive};
 use crate::error::OsError;
 use crate::os::fork::PerProcess;
@@ -65,8 +67,8 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-pub(super) struct Sleeper {
-    end: MappedBell,
+pub(super) struct Parker {
+    end: MappedDoorbell,
     interrupts: Arc<Interrupts>,
     pub(super) look: Look,
     pub(super) adaptive: Adaptive,
@@ -74,13 +76,13 @@ pub(super) struct Sleeper {
     awaited: Option<Awaited>,
 }
 
-impl Sleeper {
+impl Parker {
     pub(super) fn new(
         shared: &Arc<Shared>,
-        bell: fn(&Shared) -> &Bell,
+        doorbell: fn(&Shared) -> &Doorbell,
         interrupts: Arc<Interrupts>,
     ) -> Self {
-        let end = MappedBell::new(shared, bell);
+        let end = MappedDoorbell::new(shared, doorbell);
         Self {
             end,
             interrupts,
@@ -95,27 +97,29 @@ impl Sleeper {
     }
 
     #[inline]
-    pub(super) fn bell(&self) -> &Bell {
-        self.end.bell()
+    pub(super) fn doorbell(&self) -> &Doorbell {
+        self.end.doorbell()
     }
 
     pub(super) fn look_for_ringer(&mut self, is_there: impl Fn() -> bool) {
-        self.end.bell().look_for_ringer(&mut self.look, is_there);
+        self.end
+            .doorbell()
+            .look_for_ringer(&mut self.look, is_there);
     }
 
     pub(super) fn leave_helper(&mut self) {
         self.awaited = None;
     }
 
-    /// [`Bell::wait`], after spinning for at most `budget`, if that is set, or else as [`Adaptive`]
-    /// says.
+    /// [`Doorbell::wait`], after spinning for at most `budget`, if that is set, or else as
+    /// [`Adaptive`] says.
     pub(super) fn wait(
         &mut self,
         budget: Option<Duration>,
         deadline: Option<Deadline>,
         is_ready: impl Fn() -> bool,
         is_there: impl Fn() -> bool,
-    ) -> Woken {
+    ) -> WakeReason {
         self.leave_helper();
         let Self {
             end,
@@ -124,7 +128,7 @@ impl Sleeper {
             adaptive,
             ..
         } = self;
-        let bell = end.bell();
+        let doorbell = end.doorbell();
         let is_adaptive = budget.is_none();
         let budget = match budget {
             Some(budget) => budget,
@@ -132,57 +136,57 @@ impl Sleeper {
         };
         let mut began = None;
         let spun = spin(
-            budget, &mut began, bell, deadline, look, interrupts, &is_ready, &is_there,
+            budget, &mut began, doorbell, deadline, look, interrupts, &is_ready, &is_there,
         );
         if let Some(woken) = spun {
             adaptive.grow();
             return woken;
         }
         if !is_adaptive {
-            return bell.wait(deadline, look, interrupts, is_ready, is_there);
+            return doorbell.wait(deadline, look, interrupts, is_ready, is_there);
         }
         let began = match began {
             Some(began) => began,
             None => monotonic_nanos(),
         };
-        let woken = bell.wait(deadline, look, interrupts, is_ready, is_there);
-        adaptive.learn(began, bell, woken);
+        let woken = doorbell.wait(deadline, look, interrupts, is_ready, is_there);
+        adaptive.learn(began, doorbell, woken);
         woken
     }
 
     /// Notes that a wait slept, which began at that time.
-    pub(super) fn learn(&mut self, began: u64, woken: Woken) {
-        self.adaptive.learn(began, self.end.bell(), woken);
+    pub(super) fn learn(&mut self, began: u64, woken: WakeReason) {
+        self.adaptive.learn(began, self.end.doorbell(), woken);
     }
 
-    /// Registers `waker` to be woken when the end may be ready or its ringer has left, or returns
+    /// Registers `waker` to be woken when the end may be ready or its notifier has left, or returns
     /// that it already is. Fails if the helper thread cannot be started. `is_there` is as in
-    /// [`Bell::wait`].
+    /// [`Doorbell::wait`].
     pub(super) fn arm(
         &mut self,
         waker: &Waker,
         is_ready: impl Fn() -> bool,
         is_there: impl Fn() -> bool,
-    ) -> Result<Option<Woken>, OsError> {
+    ) -> Result<Option<WakeReason>, OsError> {
         let awaited = match self.awaited.take() {
             Some(awaited) => awaited,
             None => Awaited::new(self.end.clone())?,
         };
         let awaited = self.awaited.insert(awaited);
         awaited.register(waker);
-        let bell = self.end.bell();
-        let is_gone = bell.lie_down().is_none(); // S1, S2
+        let doorbell = self.end.doorbell();
+        let is_disconnected = doorbell.announce_wait().is_none(); // S1, S2
         let woken = if is_ready() {
-            Woken::Ready // S3
-        } else if is_gone {
-            Woken::Gone
+            WakeReason::Ready // S3
+        } else if is_disconnected {
+            WakeReason::Disconnected
         } else if awaited.is_to_look() && !is_there() {
-            // Leave on the ringer's behalf. Its last message is visible now.
-            bell.leave();
+            // Leave on the notifier's behalf. Its last message is visible now.
+            doorbell.leave();
             if is_ready() {
-                Woken::Ready
+                WakeReason::Ready
             } else {
-                Woken::Gone
+                WakeReason::Disconnected
             }
         } else {
             return Ok(None);
@@ -194,9 +198,9 @@ impl Sleeper {
     #[inline]
     pub(super) fn disarm(&mut self) {
         if let Some(awaited) = &mut self.awaited {
-            // In a forked child the bell's sleeper is the parent's.
+            // In a forked child the doorbell's waiter is the parent's.
             if awaited.deregister() && self.end.is_ours() {
-                self.end.bell().get_up();
+                self.end.doorbell().get_up();
             }
         }
     }
@@ -220,10 +224,10 @@ struct Ends {
 }
 
 struct AwaitedEnd {
-    end: MappedBell,
+    end: MappedDoorbell,
     waker: AtomicWaker,
     is_dropped: AtomicBool,
-    /// Set once a second: the task has to check its ringer.
+    /// Set once a second: the task has to check its notifier.
     is_to_look: AtomicBool,
 }
 
@@ -235,7 +239,7 @@ pub(super) struct Awaited {
 
 impl Awaited {
     /// Hands an end to a helper, starting one if none has room.
-    pub(super) fn new(end: MappedBell) -> Result<Self, OsError> {
+    pub(super) fn new(end: MappedDoorbell) -> Result<Self, OsError> {
         let (is_dropped, is_to_look) = (AtomicBool::new(false), AtomicBool::new(false));
         let this = Arc::new(AwaitedEnd {
             end,
@@ -298,14 +302,14 @@ impl Drop for Awaited {
             return;
         }
         if self.deregister() {
-            self.this.end.bell().get_up();
+            self.this.end.doorbell().get_up();
         }
         // Release: partner of the Acquire in `Helper::look`.
         self.this.is_dropped.store(true, Ordering::Release);
         self.helper.call();
         if self.helper.most == 1 {
-            // The helper may sleep on the bell alone.
-            self.this.end.bell().word().wake();
+            // The helper may sleep on the doorbell alone.
+            self.this.end.doorbell().word().wake();
         }
     }
 }
@@ -363,7 +367,7 @@ impl Helper {
             let (dropped, is_over) = self.update(&mut ends);
             for this in dropped {
                 // A thread may sleep on it now whose wake-up the helper has got.
-                this.end.bell().word().wake();
+                this.end.doorbell().word().wake();
             }
             if is_over {
                 break;
@@ -414,17 +418,17 @@ impl Helper {
     ) -> Words<'a> {
         let mut words = Words::new();
         for this in ends {
-            let bell = this.end.bell().word();
+            let doorbell = this.end.doorbell().word();
             // Acquire: partner of the Release in S1, in whose release sequence W4 is; T1 precedes
             // S1.
-            let word = bell.load(Ordering::Acquire); // H2
+            let word = doorbell.load(Ordering::Acquire); // H2
             if is_time {
                 this.is_to_look.store(true, Ordering::Relaxed);
             }
             if is_time || !is_asleep(word) {
                 to_wake.extend(this.waker.take()); // H3
             }
-            words.push(bell, word);
+            words.push(doorbell, word);
         }
         words
     }
@@ -436,7 +440,7 @@ impl Helper {
         }
         match words.last() {
             // The task clears bit 30 when it returns, which changes the word.
-            Some((bell, word)) if !is_rung(word) => bell.sleep_while(word, until),
+            Some((doorbell, word)) if !is_notified(word) => doorbell.sleep_while(word, until),
             _ => {
                 self.is_idle.store(true, Ordering::Relaxed);
                 fence(Ordering::SeqCst); // partner: the fence in `Awaited::register`
@@ -471,16 +475,16 @@ mod tests {
         }
     }
 
-    /// The kernel wakes one sleeper when a ringer dies: the helper, if it has not left the bell yet
-    /// when a thread takes the end back.
+    /// The kernel wakes one waiter when a notifier dies: the helper, if it has not left the
+    /// doorbell yet when a thread takes the end back.
     #[test]
     fn helper_passes_a_death_on() {
         let name = format!("unit-helper-{}", std::process::id());
         let provider = Provider::builder().build().unwrap();
         let _sender = Sender::create(&provider, &name).unwrap();
         let receiver = Receiver::open(&Client::new(), &name).unwrap();
-        let end = receiver.sleeper.end.clone();
-        let word = end.bell().lie_down().unwrap();
+        let end = receiver.parker.end.clone();
+        let word = end.doorbell().announce_wait().unwrap();
 
         let (tell, threads) = mpsc::channel();
         let helper = Arc::new(Helper::new());
@@ -505,13 +509,13 @@ mod tests {
         let waiting = thread::spawn(move || {
             tell.send(gettid()).unwrap();
             let deadline = Deadline::after(FOR_EVER);
-            end.bell().word().sleep_while(word, deadline);
+            end.doorbell().word().sleep_while(word, deadline);
             Deadline::is_past(deadline)
         });
         wait_until_asleep(threads.recv().unwrap());
 
         // As the kernel does. The helper has slept for longer.
-        this.end.bell().word().wake_one();
+        this.end.doorbell().word().wake_one();
         assert!(!waiting.join().unwrap(), "the thread was not woken");
         helping.join().unwrap();
     }

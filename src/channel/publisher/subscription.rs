@@ -1,12 +1,13 @@
-//! A receiver, as its publisher sees it: its branch, its rule, and what became of the last message.
+//! A receiver, as its publisher sees it: its connection, its rule, and what became of the last
+//! message.
 //!
 //! # The clock of a receiver with `OnFull::Block`
 //!
 //! The publisher blocks for such a receiver until a deadline, the `block_limit` after the first
 //! message for which the receiver had no room. The clock spans any number of messages and calls.
 //! Messages differ in size, so a receiver may lack room for a large one and have room for small
-//! ones meanwhile. The clock remembers the largest size that was `refused`, and the largest one that
-//! has `fitted` since.
+//! ones meanwhile. The clock remembers the largest size that was `refused`, and the largest one
+//! that has `fitted` since.
 //!
 //! | clock | a message finds room | a message finds none |
 //! |---|---|---|
@@ -18,7 +19,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::channel::branch::{Branch, Patience};
+use crate::channel::connection::{Connection, Timeout};
 use crate::channel::error::SendErrorKind;
 use crate::channel::message::{self, Located, Missed, Reason};
 use crate::channel::ring::{OnFull, Words};
@@ -31,7 +32,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct ReceiverState {
     /// A random id, part of the name of the receiver's object:
-    /// `{prefix}.{channel}.{id:016x}.branch`.
+    /// `{prefix}.{channel}.{id:016x}.connection`.
     pub id: u64,
     /// The id of its process, as stated by that process, in its own PID namespace.
     pub process: Option<u32>,
@@ -42,15 +43,15 @@ pub struct ReceiverState {
     /// How many messages wait for it.
     pub waiting: usize,
     /// How many buffers it holds, received or not.
-    pub loaned: usize,
+    pub borrowed: usize,
     /// How many messages it has missed since it joined, by reason.
     pub missed: Missed,
     /// `true` if it is past the [`block_limit`](super::PublisherBuilder::block_limit) and has no room yet.
     pub is_stalled: bool,
 }
 
-pub(super) struct Outlet {
-    pub(super) branch: Branch,
+pub(super) struct Subscription {
+    pub(super) connection: Connection,
     pub(super) id: u64,
     process: Option<u32>,
     /// How many messages were not sent to it, modulo 2^32.
@@ -61,19 +62,20 @@ pub(super) struct Outlet {
     clock: Option<Clock>,
     /// `true` if messages were withdrawn for the one being sent.
     has_lost: bool,
-    /// How many messages have found no loan, and whether the last one that needed one has.
+    /// How often the receiver could borrow no more, and whether that holds for the last message with
+    /// a buffer.
     limit_reached: u64,
     is_at_limit: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    Gone,
+    Disconnected,
     Taken,
     Skipped(Reason),
 }
 
-/// Runs since the receiver had no room. Sizes are in bytes, as in [`Branch::reserve`].
+/// Runs since the receiver had no room. Sizes are in bytes, as in [`Connection::reserve`].
 #[derive(Clone, Copy)]
 struct Clock {
     end: Deadline,
@@ -81,21 +83,21 @@ struct Clock {
     fitted: Option<usize>,
 }
 
-impl Outlet {
-    pub(super) fn new(branch: Branch, id: u64, not_connected: u64) -> Self {
-        let process = branch.object.receiver_process();
+impl Subscription {
+    pub(super) fn new(connection: Connection, id: u64, not_connected: u64) -> Self {
+        let process = connection.object.receiver_process();
         let missed = Missed {
             not_connected,
             ..Missed::default()
         };
-        branch.note_missed(&missed);
+        connection.note_missed(&missed);
         Self {
-            branch,
+            connection,
             id,
             process,
             skipped: not_connected as u32,
             missed,
-            outcome: Outcome::Gone,
+            outcome: Outcome::Disconnected,
             clock: None,
             has_lost: false,
             limit_reached: 0,
@@ -107,17 +109,18 @@ impl Outlet {
         self.outcome == Outcome::Taken
     }
 
-    /// Waits for room and, for a buffer, a loan, at most until the stall deadline.
+    /// Waits for room and, for a buffer, until the receiver may borrow it, at most until the stall
+    /// deadline.
     #[inline]
     pub(super) fn wait(
         &mut self,
         bytes: usize,
         budget: Option<Duration>,
-        patience: Patience,
+        timeout: Timeout,
         limit: &mut BlockLimit,
     ) -> Result<(), SendErrorKind> {
         let now = Some(Duration::ZERO);
-        match self.branch.reserve(bytes, now, Patience::None) {
+        match self.connection.reserve(bytes, now, Timeout::None) {
             Ok(()) => {
                 if self.clock.is_some() {
                     self.note_room(bytes);
@@ -125,7 +128,7 @@ impl Outlet {
                 self.outcome = Outcome::Taken;
             }
             Err(kind) => {
-                self.outcome = self.wait_for_room(kind, bytes, budget, patience, limit)?;
+                self.outcome = self.wait_for_room(kind, bytes, budget, timeout, limit)?;
             }
         }
         Ok(())
@@ -137,27 +140,27 @@ impl Outlet {
         kind: SendErrorKind,
         bytes: usize,
         budget: Option<Duration>,
-        patience: Patience,
+        timeout: Timeout,
         limit: &mut BlockLimit,
     ) -> Result<Outcome, SendErrorKind> {
-        if matches!(kind, SendErrorKind::TooManyLoans { .. }) {
+        if matches!(kind, SendErrorKind::TooManyBorrowed { .. }) {
             self.reach_limit();
         }
         self.start_clock(bytes, limit);
         if self.is_stalled() {
             return Ok(Outcome::Skipped(Reason::Stalled));
         }
-        let Patience::Until(deadline) = patience else {
+        let Timeout::Until(deadline) = timeout else {
             return Err(kind);
         };
-        let until = Patience::Until(Deadline::first(deadline, self.stall_end()));
-        match self.branch.reserve(bytes, budget, until) {
+        let until = Timeout::Until(Deadline::first(deadline, self.stall_end()));
+        match self.connection.reserve(bytes, budget, until) {
             Ok(()) => {
                 self.note_room(bytes);
                 Ok(Outcome::Taken)
             }
-            // The next send drops its branch.
-            Err(SendErrorKind::Disconnected) => Ok(Outcome::Gone),
+            // The next send drops its connection.
+            Err(SendErrorKind::Disconnected) => Ok(Outcome::Disconnected),
             Err(SendErrorKind::TimedOut) if self.is_stalled() => {
                 Ok(Outcome::Skipped(Reason::Stalled))
             }
@@ -165,10 +168,10 @@ impl Outlet {
         }
     }
 
-    /// Starts the clock of a receiver that a task waits for. Reports once to the receiver that it is at
-    /// its limit.
+    /// Starts the clock of a receiver that a task waits for. Reports once to the receiver that it
+    /// is at its limit.
     pub(super) fn note_wait(&mut self, bytes: usize, limit: &mut BlockLimit) {
-        if !self.is_at_limit && self.branch.has_room() {
+        if !self.is_at_limit && self.connection.has_room() {
             self.reach_limit();
         }
         self.start_clock(bytes, limit);
@@ -176,7 +179,7 @@ impl Outlet {
 
     /// Returns `true` if a living receiver has no room for a message.
     pub(super) fn is_short_of(&self, bytes: usize) -> bool {
-        !self.branch.is_gone() && !self.branch.is_ready_for(bytes)
+        !self.connection.is_disconnected() && !self.connection.is_ready_for(bytes)
     }
 
     /// Returns `true` if a send of this message waits for the receiver.
@@ -200,7 +203,7 @@ impl Outlet {
     pub(super) fn start_clock(&mut self, bytes: usize, limit: &mut BlockLimit) {
         let mut refused = bytes;
         if let Some(clock) = &mut self.clock {
-            if !self.branch.is_ready_for(clock.refused) {
+            if !self.connection.is_ready_for(clock.refused) {
                 clock.refused = clock.refused.max(bytes);
                 let has_fitted = clock.fitted.is_some_and(|fitted| fitted >= bytes);
                 if !has_fitted {
@@ -223,20 +226,20 @@ impl Outlet {
         let Some(clock) = &mut self.clock else {
             return;
         };
-        if self.branch.is_ready_for(clock.refused) {
+        if self.connection.is_ready_for(clock.refused) {
             self.clock = None;
         } else {
             clock.fitted = clock.fitted.max(Some(bytes));
         }
     }
 
-    /// Finds room without waiting, withdrawing buffers for their loans by the rule.
+    /// Finds room without waiting, withdrawing buffers by the rule, so that it may borrow this one.
     #[inline]
     pub(super) fn make_room(&mut self, bytes: usize) {
-        let reason = if !self.branch.is_ready() && !self.branch.has_room() {
+        let reason = if !self.connection.is_ready() && !self.connection.has_room() {
             Reason::Full
-        } else if !self.branch.has_loan(bytes) && !self.withdraw_for(bytes) {
-            Reason::TooManyLoans
+        } else if !self.connection.may_borrow(bytes) && !self.withdraw_for(bytes) {
+            Reason::TooManyBorrowed
         } else {
             self.outcome = Outcome::Taken;
             return;
@@ -247,12 +250,12 @@ impl Outlet {
 
     #[cold]
     fn withdraw_for(&mut self, bytes: usize) -> bool {
-        if self.branch.on_full != OnFull::DropOldest || !self.branch.can_make_room(bytes) {
+        if self.connection.on_full != OnFull::DropOldest || !self.connection.can_make_room(bytes) {
             return false;
         }
-        while self.branch.withdraw_buffer() {
+        while self.connection.withdraw_buffer() {
             self.note_withdrawn();
-            if self.branch.has_loan(bytes) {
+            if self.connection.may_borrow(bytes) {
                 return true;
             }
         }
@@ -263,13 +266,13 @@ impl Outlet {
     fn note_withdrawn(&mut self) {
         self.has_lost = true;
         self.missed.withdrawn += 1;
-        self.branch.note_missed(&self.missed);
+        self.connection.note_missed(&self.missed);
     }
 
     /// Step 5. Returns `true` if a message was withdrawn since the last call.
     #[inline]
     pub(super) fn look_for_room(&mut self) -> bool {
-        if self.branch.look_for_room() {
+        if self.connection.look_for_room() {
             self.note_withdrawn();
         }
         std::mem::take(&mut self.has_lost)
@@ -279,8 +282,8 @@ impl Outlet {
     pub(super) fn leave_out(&mut self, reason: Reason) {
         self.skipped = self.skipped.wrapping_add(1);
         self.missed.count(reason);
-        self.branch.note_missed(&self.missed);
-        if reason == Reason::TooManyLoans {
+        self.connection.note_missed(&self.missed);
+        if reason == Reason::TooManyBorrowed {
             self.reach_limit();
         }
     }
@@ -290,9 +293,9 @@ impl Outlet {
     fn reach_limit(&mut self) {
         self.limit_reached += 1;
         self.is_at_limit = true;
-        let missed = self.branch.object.shared().missed();
+        let missed = self.connection.object.shared().missed();
         missed.limit().reach(self.limit_reached);
-        self.branch.ring();
+        self.connection.notify();
     }
 
     #[inline]
@@ -300,11 +303,11 @@ impl Outlet {
         if !self.is_taker() {
             return;
         }
-        // A taker has a loan.
-        let _ = self.branch.lend(located, bytes, buffer, self.skipped);
+        // A taker may borrow it.
+        let _ = self.connection.lend(located, bytes, buffer, self.skipped);
         if self.is_at_limit {
             self.is_at_limit = false;
-            let missed = self.branch.object.shared().missed();
+            let missed = self.connection.object.shared().missed();
             missed.limit().clear(self.limit_reached); // L2
         }
     }
@@ -312,7 +315,7 @@ impl Outlet {
     #[inline]
     pub(super) fn fill(&mut self, words: &Words) {
         if self.is_taker() {
-            self.branch.fill(&message::after(words, self.skipped));
+            self.connection.fill(&message::after(words, self.skipped));
         }
     }
 
@@ -320,10 +323,10 @@ impl Outlet {
         ReceiverState {
             id: self.id,
             process: self.process,
-            on_full: self.branch.on_full,
-            capacity: self.branch.object.shared().capacity(),
-            waiting: self.branch.waiting(),
-            loaned: self.branch.loaned(),
+            on_full: self.connection.on_full,
+            capacity: self.connection.object.shared().capacity(),
+            waiting: self.connection.waiting(),
+            borrowed: self.connection.borrowed(),
             missed: self.missed,
             is_stalled: self.is_stalled_now(),
         }

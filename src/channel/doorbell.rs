@@ -1,22 +1,22 @@
-//! A bell: one side of a channel wakes the other with it, and the kernel rings it for a side that
-//! dies.
+//! A doorbell: one side of a channel wakes the other with it, and the kernel notifies it for a side
+//! that dies.
 //!
-//! A 32-bit word in shared memory, which the *ringer* rings, and on which the *sleeper* sleeps by a
-//! shared futex. The kernel knows the layout (`man 2 get_robust_list`):
+//! A 32-bit word in shared memory, which the *notifier* notifies, and on which the *waiter* sleeps
+//! by a shared futex. The kernel knows the layout (`man 2 get_robust_list`):
 //!
 //! | bits | meaning |
 //! |---|---|
-//! | 0 to 29 | the thread that holds the bell for the ringer's process (see `robust_list`); 0 before a ringer holds it, and after it left |
-//! | 30 | with a ringer: it has rung; without: the ringer has left |
-//! | 31 | the sleeper sleeps, or is about to |
+//! | 0 to 29 | the thread that holds the doorbell for the notifier's process (see `robust_list`); 0 before a notifier holds it, and after it left |
+//! | 30 | with a notifier: it has notified; without: the notifier has left |
+//! | 31 | the waiter sleeps, or is about to |
 //!
-//! However a process dies, the kernel clears the thread in every bell that it holds, sets bit 30,
-//! and wakes the sleeper if bit 31 is set. A ringer that leaves does the same. Bit 31 stays set as
-//! long as the sleeper may sleep, so a death between W4 and W5 wakes it too.
+//! However a process dies, the kernel clears the thread in every doorbell that it holds, sets bit
+//! 30, and wakes the waiter if bit 31 is set. A notifier that leaves does the same. Bit 31 stays
+//! set as long as the waiter may sleep, so a death between W4 and W5 wakes it too.
 //!
 //! # No wake-up is lost
 //!
-//! | step | sleeper: [`Bell::wait`] | step | ringer: [`Bell::ring`] |
+//! | step | waiter: [`Doorbell::wait`] | step | notifier: [`Doorbell::notify`] |
 //! |---|---|---|---|
 //! | S1 | set bit 31, clear bit 30 | W1 | make ready (send, or free a slot) |
 //! | S2 | full fence | W2 | full fence |
@@ -26,74 +26,74 @@
 //!
 //! One of the fences comes first, so either S3 sees W1, or W3 sees S1, and W4 changes the word: S4
 //! finds it changed, or W5 follows S4. If S1 clears the bit that W4 set, it has read W4, and so S3
-//! sees W1. A ringer does not ring again until the next S1.
+//! sees W1. A notifier does not notify again until the next S1.
 //!
-//! * A task does S1 to S3 itself ([`Bell::lie_down`]), and a helper thread S4 (see `sleeper`). A
+//! * A task does S1 to S3 itself ([`Doorbell::announce_wait`]), and a helper thread S4 (see `parker`). A
 //!   wait for several channels does S1 for each, then S3, then S4 for all (see `wait_any`).
-//! * A receiver that returns a loan makes W2 a light barrier (see `barrier`); a sender that sleeps
-//!   for a loan makes S2 the heavy one. Where the kernel has none, the sender may wake only at its
-//!   next check.
-//! * An [`Interrupter`](super::Interrupter) ends the wait without touching the bell: S4 sleeps on its
-//!   word too (see `interrupt`).
+//! * A receiver that returns a borrowed buffer makes W2 a light barrier (see `barrier`); a sender
+//!   that sleeps for a return makes S2 the heavy one. Where the kernel has none, the sender may
+//!   wake only at its next check.
+//! * An [`Interrupter`](super::Interrupter) ends the wait without touching the doorbell: S4 sleeps
+//!   on its word too (see `interrupt`).
 //!
-//! Before W4 the ringer notes its CPU and the time beside the word, for the sleeper's next wait: see
-//! `spin`.
+//! Before W4 the notifier notes its CPU and the time beside the word, for the waiter's next wait
+//! (see `spin`).
 //!
 //! Another process of the same user can write to the word. So a waiting end checks once a second,
-//! over however many waits, whether it is ready and the ringer's process still holds its lock:
+//! over however many waits, whether it is ready and the notifier's process still holds its lock:
 //! garbage only delays a wake-up. A sender remembers that it has seen its receiver, so garbage
 //! cannot make a dead one look as if it had yet to join.
 //!
-//! When a ringer dies, the kernel wakes one sleeper. A second one, such as a forked child, notices
-//! at its next check; so does a receiver that is not connected yet, whose bell has no ringer.
+//! When a notifier dies, the kernel wakes one waiter. A second one, such as a forked child, notices
+//! at its next check; so does a receiver that is not connected yet, whose doorbell has no notifier.
 
 use super::interrupt::{self, Interrupts};
-use super::spin::LastRing;
+use super::spin::LastNotify;
 use crate::os::futex::{Deadline, Futex};
 use crate::sync::{fence, fence_after_rmw, Ordering};
 use std::time::Duration;
 
 /// The bits of the word; the values are the kernel's.
 const HOLDER: u32 = libc::FUTEX_TID_MASK;
-const RUNG_OR_GONE: u32 = libc::FUTEX_OWNER_DIED;
+const NOTIFIED_OR_LEFT: u32 = libc::FUTEX_OWNER_DIED;
 const SLEEPS: u32 = libc::FUTEX_WAITERS;
 
 #[inline]
 fn is_free(word: u32) -> bool {
-    word & (HOLDER | RUNG_OR_GONE) == 0
+    word & (HOLDER | NOTIFIED_OR_LEFT) == 0
 }
 
 #[inline]
-fn is_gone(word: u32) -> bool {
-    word & (HOLDER | RUNG_OR_GONE) == RUNG_OR_GONE
+fn is_disconnected(word: u32) -> bool {
+    word & (HOLDER | NOTIFIED_OR_LEFT) == NOTIFIED_OR_LEFT
 }
 
-/// Returns `true` if the ringer has rung since the last S1, or has left.
-pub(super) fn is_rung(word: u32) -> bool {
-    word & RUNG_OR_GONE != 0
+/// Returns `true` if the notifier has notified since the last S1, or has left.
+pub(super) fn is_notified(word: u32) -> bool {
+    word & NOTIFIED_OR_LEFT != 0
 }
 
-/// Returns `true` if the sleeper sleeps, or is about to, and was not rung.
+/// Returns `true` if the waiter sleeps, or is about to, and was not notified.
 pub(super) fn is_asleep(word: u32) -> bool {
-    word & (SLEEPS | RUNG_OR_GONE) == SLEEPS
+    word & (SLEEPS | NOTIFIED_OR_LEFT) == SLEEPS
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
+pub(super) enum WakeReason {
     Ready,
-    Gone,
+    Disconnected,
     TimedOut,
     /// An [`Interrupter`](super::Interrupter) ended the wait.
     Interrupted,
 }
 
 #[repr(C)]
-pub(super) struct Bell(Futex, LastRing);
+pub(super) struct Doorbell(Futex, LastNotify);
 
-impl Bell {
+impl Doorbell {
     #[cfg(test)]
     pub(super) fn new(holder: u32) -> Self {
-        Self(Futex::new(holder), LastRing::none())
+        Self(Futex::new(holder), LastNotify::none())
     }
 
     /// If `is_wanted` is true of the word, replaces it with the result of `next`, and returns that.
@@ -113,7 +113,7 @@ impl Bell {
         None
     }
 
-    /// Makes `holder` the thread whose death rings this bell, unless it has, or had, one.
+    /// Makes `holder` the thread whose death notifies this doorbell, unless it has, or had, one.
     pub(super) fn hold(&self, holder: u32) -> bool {
         let held = self.change(is_free, |word| word | holder & HOLDER);
         held.is_some()
@@ -132,35 +132,35 @@ impl Bell {
     }
 
     #[inline]
-    pub(super) fn is_gone(&self) -> bool {
+    pub(super) fn is_disconnected(&self) -> bool {
         // Acquire: partner of the Release in `leave`.
-        is_gone(self.0.load(Ordering::Acquire))
+        is_disconnected(self.0.load(Ordering::Acquire))
     }
 
     #[inline]
-    pub(super) fn ring(&self) {
+    pub(super) fn notify(&self) {
         if self.fence() {
             self.wake(); // W3
         }
     }
 
-    /// W2. Returns `true` if [`ring_after_fence`](Self::ring_after_fence) must follow.
+    /// W2. Returns `true` if [`notify_after_fence`](Self::notify_after_fence) must follow.
     #[inline]
     pub(super) fn fence(&self) -> bool {
         fence(Ordering::SeqCst); // W2, partner of S2
         self.is_slept_on()
     }
 
-    /// [`ring`](Self::ring) for a ringer whose W1 was a successful read-modify-write.
+    /// [`notify`](Self::notify) for a notifier whose W1 was a successful read-modify-write.
     #[inline]
     pub(super) fn ring_after_rmw(&self) {
         fence_after_rmw(); // W2, partner of S2
-        self.ring_after_fence();
+        self.notify_after_fence();
     }
 
-    /// [`ring`](Self::ring) for a ringer that has made W2 itself, for several bells.
+    /// [`notify`](Self::notify) for a notifier that has made W2 itself, for several doorbells.
     #[inline]
-    pub(super) fn ring_after_fence(&self) {
+    pub(super) fn notify_after_fence(&self) {
         if self.is_slept_on() {
             self.wake(); // W3
         }
@@ -170,24 +170,27 @@ impl Bell {
     fn wake(&self) {
         self.1.note();
         // Release: partner of the Acquire in S1.
-        self.0.fetch_or(RUNG_OR_GONE, Ordering::Release); // W4
+        self.0.fetch_or(NOTIFIED_OR_LEFT, Ordering::Release); // W4
         self.0.wake(); // W5
     }
 
-    /// Closes the bell to ringers, unless it has, or had, one.
+    /// Closes the doorbell to ringers, unless it has, or had, one.
     pub(super) fn close(&self) {
-        self.change(is_free, |word| word | RUNG_OR_GONE);
+        self.change(is_free, |word| word | NOTIFIED_OR_LEFT);
     }
 
     pub(super) fn leave(&self) {
-        self.change(|_| true, |word| word & SLEEPS | RUNG_OR_GONE);
+        self.change(|_| true, |word| word & SLEEPS | NOTIFIED_OR_LEFT);
         self.0.wake();
     }
 
-    /// S1 and S2. Returns the word, or `None` if the ringer has left. Check readiness next, which
+    /// S1 and S2. Returns the word, or `None` if the notifier has left. Check readiness next, which
     /// comes first.
-    pub(super) fn lie_down(&self) -> Option<u32> {
-        let begun = self.change(|word| !is_gone(word), |word| word & !RUNG_OR_GONE | SLEEPS); // S1
+    pub(super) fn announce_wait(&self) -> Option<u32> {
+        let begun = self.change(
+            |word| !is_disconnected(word),
+            |word| word & !NOTIFIED_OR_LEFT | SLEEPS,
+        ); // S1
         fence(Ordering::SeqCst); // S2, partner of W2
         begun
     }
@@ -197,7 +200,7 @@ impl Bell {
         is_asleep(self.0.load(Ordering::Relaxed))
     }
 
-    /// Clears bit 31 unless the bell was rung: the next ring needs no system call.
+    /// Clears bit 31 unless the doorbell was notified: the next ring needs no system call.
     pub(super) fn get_up(&self) {
         self.change(is_asleep, |word| word & !SLEEPS);
     }
@@ -206,13 +209,13 @@ impl Bell {
         &self.0
     }
 
-    pub(super) fn last_ring(&self) -> &LastRing {
+    pub(super) fn last_notify(&self) -> &LastNotify {
         &self.1
     }
 
-    /// Sleeps until `is_ready` returns `true`, an interrupt arrives, the ringer has left, or the
+    /// Sleeps until `is_ready` returns `true`, an interrupt arrives, the notifier has left, or the
     /// deadline has passed; the first of these takes precedence. `is_there`, a system call, returns
-    /// `true` while the ringer holds its lock, or if it never did.
+    /// `true` while the notifier holds its lock, or if it never did.
     pub(super) fn wait(
         &self,
         deadline: Option<Deadline>,
@@ -220,7 +223,7 @@ impl Bell {
         interrupts: &Interrupts,
         is_ready: impl FnMut() -> bool,
         is_there: impl Fn() -> bool,
-    ) -> Woken {
+    ) -> WakeReason {
         interrupts.begin_wait(); // I1
         let woken = self.sleep(deadline, look, interrupts, is_ready, is_there);
         self.get_up();
@@ -228,7 +231,7 @@ impl Bell {
         woken
     }
 
-    /// If a check is due and the ringer is dead, leaves on its behalf and returns `true`.
+    /// If a check is due and the notifier is dead, leaves on its behalf and returns `true`.
     pub(super) fn look_for_ringer(&self, look: &mut Look, is_there: impl Fn() -> bool) -> bool {
         let is_lost = look.is_due() && !is_there();
         if is_lost {
@@ -244,35 +247,35 @@ impl Bell {
         interrupts: &Interrupts,
         mut is_ready: impl FnMut() -> bool,
         is_there: impl Fn() -> bool,
-    ) -> Woken {
+    ) -> WakeReason {
         loop {
-            let begun = self.lie_down(); // S1, S2
+            let begun = self.announce_wait(); // S1, S2
             if is_ready() {
-                return Woken::Ready; // S3, I2
+                return WakeReason::Ready; // S3, I2
             }
             if let Some(woken) = take_interrupt(interrupts, &mut is_ready) {
                 return woken; // I3
             }
             let Some(word) = begun else {
-                return Woken::Gone;
+                return WakeReason::Disconnected;
             };
             if self.look_for_ringer(look, &is_there) {
                 // Its last message is visible now.
                 return if is_ready() {
-                    Woken::Ready
+                    WakeReason::Ready
                 } else {
-                    Woken::Gone
+                    WakeReason::Disconnected
                 };
             }
             if Deadline::is_past(deadline) {
-                return Woken::TimedOut;
+                return WakeReason::TimedOut;
             }
             let until = Deadline::first(deadline, look.time());
             interrupt::sleep_while(&self.0, word, std::iter::once(interrupts), until); // S4, I4
 
-            // Before S1 clears the bit that says it was rung.
+            // Before S1 clears the bit that says it was notified.
             if is_ready() {
-                return Woken::Ready;
+                return WakeReason::Ready;
             }
         }
     }
@@ -282,7 +285,7 @@ pub(super) const LOOKS: usize = 64;
 
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// When to check next that the ringer is alive, over many short waits.
+/// When to check next that the notifier is alive, over many short waits.
 #[derive(Clone, Copy)]
 pub(super) struct Look(Option<Deadline>);
 
@@ -316,13 +319,13 @@ impl Look {
 pub(super) fn take_interrupt(
     interrupts: &Interrupts,
     is_ready: impl FnOnce() -> bool,
-) -> Option<Woken> {
+) -> Option<WakeReason> {
     if !interrupts.is_set() {
         return None;
     }
     if is_ready() {
-        return Some(Woken::Ready);
+        return Some(WakeReason::Ready);
     }
     interrupts.take();
-    Some(Woken::Interrupted)
+    Some(WakeReason::Interrupted)
 }

@@ -1,8 +1,8 @@
-//! The receiver's side of its loans.
+//! The receiver's side of its borrowed buffers.
 
 use super::layout::Shared;
 use super::message::SentBuffer;
-use super::object::{Object, Seat};
+use super::object::{Object, Registration};
 use super::ring;
 use crate::os::futex::barrier;
 use crate::os::locks::LockFile;
@@ -22,28 +22,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Returns the receiver's loans; dropped last, it removes the objects of a dead provider (see
+/// Returns the receiver's borrowed buffers; dropped last, it removes the objects of a dead provider
+/// (see
 /// `sweep`).
-pub(super) struct Borrower {
+pub(super) struct ReturnQueue {
     shared: Arc<Shared>,
     /// The receiver's lock, held while any message is read.
     locks: Arc<LockFile>,
-    /// Of a branch: held equally long.
-    seat: Option<Seat>,
+    /// Of a connection: held equally long.
+    registration: Option<Registration>,
     names: Namespace,
     provider: ProviderId,
-    /// The first page of the provider's control object, for its memory bell; `None` if it had
+    /// The first page of the provider's control object, for its memory doorbell; `None` if it had
     /// closed.
     memory: Option<View>,
     returned: AtomicU64,
 }
 
-impl Borrower {
+impl ReturnQueue {
     pub(super) fn new(object: &Object, names: &Namespace, memory: Option<View>) -> Arc<Self> {
         let this = Arc::new(Self {
             shared: object.shared().clone(),
             locks: object.locks().clone(),
-            seat: object.seat().cloned(),
+            registration: object.registration().cloned(),
             names: names.clone(),
             provider: object.provider(),
             memory,
@@ -60,33 +61,35 @@ impl Borrower {
             // Relaxed: only makes tickets distinct.
             let ticket = self.returned.fetch_add(1, Ordering::Relaxed);
             ring::give_back(self.shared.returns(), ticket, number);
-            // For a sender that waits for a loan. Partner: the heavy barrier in `branch::Need::is_met`.
+            // For a sender that waits for a return. Partner: the heavy barrier in
+            // `connection::Need::is_met`.
             barrier::light();
-            self.shared.to_sender().ring_after_fence();
+            self.shared.to_sender().notify_after_fence();
             if let Some(memory) = &self.memory {
-                memory.header().memory.ring();
+                memory.header().memory.notify();
             }
         }
     }
 
-    /// Returns how many loans were given back.
+    /// Returns how many borrowed buffers were given back.
     pub(super) fn returned(&self) -> u64 {
-        // Relaxed: of a loan that another thread gives back meanwhile, either answer is right.
+        // Relaxed: of a borrowed buffer that another thread gives back meanwhile, either answer is
+        // right.
         self.returned.load(Ordering::Relaxed)
     }
 }
 
-impl Borrower {
+impl ReturnQueue {
     /// While the sender lives, this costs only one load.
     fn may_have_to_sweep(&self) -> bool {
         !self.shared.to_receiver().is_held() && self.shared.is_ours()
     }
 
     /// How long to wait until the kernel has torn down the sender's process.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         // The provider of a dropped sender may live on.
         let is_closed = self.shared.header().what.0.is_closed();
-        if self.shared.to_receiver().is_gone() && !is_closed {
+        if self.shared.to_receiver().is_disconnected() && !is_closed {
             TEARDOWN
         } else {
             Duration::ZERO
@@ -94,12 +97,12 @@ impl Borrower {
     }
 }
 
-impl Reader for Borrower {
+impl Reader for ReturnQueue {
     fn finish(&self) {
         // Not while the owner lives: without the lock, it would reuse what is still read.
-        if self.may_have_to_sweep() && has_ended(&self.names, self.provider, self.patience()) {
+        if self.may_have_to_sweep() && has_ended(&self.names, self.provider, self.timeout()) {
             let _ = self.locks.unlock(RECEIVER_BYTE);
-            if self.seat.is_some() {
+            if self.registration.is_some() {
                 // The receiver has created the object, and may not have been dropped.
                 let _ = self.locks.unlock(OWNER_BYTE);
             }
@@ -108,7 +111,7 @@ impl Reader for Borrower {
     }
 }
 
-impl Drop for Borrower {
+impl Drop for ReturnQueue {
     fn drop(&mut self) {
         readers::remove(ptr::addr_of!(*self).cast());
         if !self.may_have_to_sweep() {
@@ -116,13 +119,13 @@ impl Drop for Borrower {
         }
         // Before looking for the locks of others.
         let _ = self.locks.unlock(RECEIVER_BYTE);
-        sweep_after_reading(&self.names, self.provider, self.patience());
+        sweep_after_reading(&self.names, self.provider, self.timeout());
     }
 }
 
 /// Maps the first page of a provider's control object. Returns `None` if the provider has closed,
 /// or does not admit this user.
-pub(super) fn memory_bell(
+pub(super) fn memory_doorbell(
     names: &Namespace,
     provider: ProviderId,
     uid: u32,
@@ -143,7 +146,7 @@ pub(super) fn memory_bell(
 struct Mapped {
     mapping: Mapping,
     serial: u64,
-    borrower: Arc<Borrower>,
+    return_queue: Arc<ReturnQueue>,
 }
 
 /// How many segments a receiver keeps mapped besides those of messages being read: those of a
@@ -155,7 +158,7 @@ pub(super) struct MappedSegments {
     names: Namespace,
     uid: u32,
     provider: ProviderId,
-    borrower: Arc<Borrower>,
+    return_queue: Arc<ReturnQueue>,
     /// Most recently used first; at most [`MAX_MAPPED`].
     known: Vec<Owned<Mapped>>,
 }
@@ -165,19 +168,19 @@ impl MappedSegments {
         names: &Namespace,
         uid: u32,
         provider: ProviderId,
-        borrower: Arc<Borrower>,
+        return_queue: Arc<ReturnQueue>,
     ) -> Self {
         Self {
             names: names.clone(),
             uid,
             provider,
-            borrower,
+            return_queue,
             known: Vec::new(),
         }
     }
 
-    pub(super) fn borrower(&self) -> &Borrower {
-        &self.borrower
+    pub(super) fn return_queue(&self) -> &ReturnQueue {
+        &self.return_queue
     }
 
     pub(super) fn count(&self) -> usize {
@@ -192,14 +195,14 @@ impl MappedSegments {
         place: &SentBuffer,
         missed: u32,
         is_sender_there: impl Fn() -> bool,
-    ) -> Result<Loan, AttachError> {
+    ) -> Result<BorrowedBuffer, AttachError> {
         self.prepare(place, is_sender_there)?;
         // `prepare` has put the segment first.
         let mapped = &mut self.known[0];
         match mapped.mapping.range(place.offset, place.len) {
             Some(data) => {
                 let tag = u64::from(missed) << 32 | u64::from(place.number);
-                Ok(Loan {
+                Ok(BorrowedBuffer {
                     data,
                     len: place.len as usize,
                     tag,
@@ -249,7 +252,7 @@ impl MappedSegments {
                 let mapped = Owned::new(Mapped {
                     mapping,
                     serial,
-                    borrower: self.borrower.clone(),
+                    return_queue: self.return_queue.clone(),
                 });
                 self.known.insert(0, mapped);
             }
@@ -286,7 +289,7 @@ impl MappedSegments {
     ) -> Result<usize, AttachError> {
         let mut present = 0;
         let mut new = Vec::new();
-        let serials: Vec<u64> = match &self.borrower.memory {
+        let serials: Vec<u64> = match &self.return_queue.memory {
             Some(control) => control.segments().map(|(_, serial)| serial).collect(),
             None => Vec::new(),
         };
@@ -303,7 +306,7 @@ impl MappedSegments {
                     new.push(Owned::new(Mapped {
                         mapping,
                         serial,
-                        borrower: self.borrower.clone(),
+                        return_queue: self.return_queue.clone(),
                     }));
                     present
                 }
@@ -322,7 +325,7 @@ impl MappedSegments {
     /// example a cleaner that has removed it, and then a segment could not be mapped again. Names
     /// are checked only if the provider does not admit this user to the page.
     fn unmap_destroyed(&mut self, is_sender_there: impl Fn() -> bool) {
-        let exists = |serial| match &self.borrower.memory {
+        let exists = |serial| match &self.return_queue.memory {
             Some(control) => control.segments().any(|(_, listed)| listed == serial),
             None => self.name(serial).exists(),
         };
@@ -341,52 +344,52 @@ impl MappedSegments {
 }
 
 /// The buffer of a [`Message`](super::Message), which describes it.
-pub(super) struct Loan {
+pub(super) struct BorrowedBuffer {
     data: NonNull<u8>,
     len: usize,
-    /// The loan's number, and above it the count of missed messages: one word, which the processor
-    /// forwards whole to the move that follows.
+    /// The borrowed buffer's number, and above it the count of missed messages: one word, which the
+    /// processor forwards whole to the move that follows.
     tag: u64,
     mapped: Counted<Mapped>,
 }
 
 // SAFETY: the bytes are only read (I5), and returns are made with atomics.
-unsafe impl Send for Loan {}
+unsafe impl Send for BorrowedBuffer {}
 // SAFETY: shared access only reads the bytes (I5).
-unsafe impl Sync for Loan {}
+unsafe impl Sync for BorrowedBuffer {}
 
-impl Loan {
+impl BorrowedBuffer {
     #[inline]
     pub(super) fn missed(&self) -> u32 {
         (self.tag >> 32) as u32
     }
 }
 
-impl Deref for Loan {
+impl Deref for BorrowedBuffer {
     type Target = [u8];
 
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: `open` checked the range against the mapping (I2), which `mapped` keeps, and the
-        // owner does not write before the loan has come back (I5).
+        // owner does not write before the borrowed buffer has come back (I5).
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
     }
 }
 
-impl Drop for Loan {
+impl Drop for BorrowedBuffer {
     #[inline]
     fn drop(&mut self) {
-        self.mapped.borrower.give_back(self.tag as u32);
+        self.mapped.return_queue.give_back(self.tag as u32);
     }
 }
 
 pub(super) mod counted {
     //! A reference count that costs nothing to increment: only its owner does, in private memory.
     //!
-    //! The shared word starts far above the possible number of loans, and each [`Counted`]
-    //! subtracts one on drop; the owner's drop subtracts the start value less the number of its
-    //! loans. So the last drop makes it zero, and frees the value. (An `Arc` would make each
-    //! receive contend for a cache line with threads that drop messages.)
+    //! The shared word starts far above the possible number of borrowed buffers, and each
+    //! [`Counted`] subtracts one on drop; the owner's drop subtracts the start value less the
+    //! number of its borrowed buffers. So the last drop makes it zero, and frees the value. (An
+    //! `Arc` would make each receive contend for a cache line with threads that drop messages.)
 
     use crate::sync::{fence, AtomicU64, Ordering};
     use std::ops::Deref;
@@ -401,13 +404,13 @@ pub(super) mod counted {
 
     pub(in crate::channel) struct Owned<T> {
         inner: NonNull<Inner<T>>,
-        loans: u64,
+        max_borrowed: u64,
     }
 
     pub(in crate::channel) struct Counted<T>(NonNull<Inner<T>>);
 
     // SAFETY: the value is shared and may be dropped in another thread, as with `Arc<T>`, hence the
-    // same bounds; `left` is atomic, and `loans` changes only through `&mut`.
+    // same bounds; `left` is atomic, and `max_borrowed` changes only through `&mut`.
     unsafe impl<T: Send + Sync> Send for Owned<T> {}
     // SAFETY: a shared reference only gives out `&T`, which `T: Sync` allows.
     unsafe impl<T: Send + Sync> Sync for Owned<T> {}
@@ -424,13 +427,13 @@ pub(super) mod counted {
             });
             Self {
                 inner: NonNull::from(Box::leak(inner)),
-                loans: 0,
+                max_borrowed: 0,
             }
         }
 
         #[inline]
         pub(in crate::channel) fn lend(&mut self) -> Counted<T> {
-            self.loans += 1;
+            self.max_borrowed += 1;
             Counted(self.inner)
         }
     }
@@ -447,7 +450,8 @@ pub(super) mod counted {
         if left.fetch_sub(count, Ordering::Release) == count {
             // Partner: the Release of every other `give_up`; no thread uses the value any more.
             fence(Ordering::Acquire);
-            // SAFETY: `left` is zero, so no other thread uses the value; `Owned::new` made it as a box.
+            // SAFETY: `left` is zero, so no other thread uses the value; `Owned::new` made it as a
+            // box.
             drop(unsafe { Box::from_raw(inner.as_ptr()) });
         }
     }
@@ -467,22 +471,22 @@ pub(super) mod counted {
 
         #[inline]
         fn deref(&self) -> &T {
-            // SAFETY: the value lives until `drop` gives up this loan.
+            // SAFETY: the value lives until `drop` gives up this borrowed buffer.
             unsafe { &self.0.as_ref().value }
         }
     }
 
     impl<T> Drop for Owned<T> {
         fn drop(&mut self) {
-            // SAFETY: the owner owns all but one for each loan, and is not used again.
-            unsafe { give_up(self.inner, BIAS - self.loans) };
+            // SAFETY: the owner owns all but one for each borrowed buffer, and is not used again.
+            unsafe { give_up(self.inner, BIAS - self.max_borrowed) };
         }
     }
 
     impl<T> Drop for Counted<T> {
         #[inline]
         fn drop(&mut self) {
-            // SAFETY: each loan owns one, and this one is not used again.
+            // SAFETY: each borrowed buffer owns one, and this one is not used again.
             unsafe { give_up(self.0, 1) };
         }
     }

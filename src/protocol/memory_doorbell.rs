@@ -1,14 +1,15 @@
-//! The memory bell: wakes an owner that waits for memory when any process releases some.
+//! The memory doorbell: wakes an owner that waits for memory when any process releases some.
 //!
 //! It lies in the control object. Memory is released by a peer that drops a lease or its slot, by a
-//! receiver that returns a loan, and by a thread of the owner that drops a buffer. The owner
+//! receiver that returns a borrowed buffer, and by a thread of the owner that drops a buffer. The
+//! owner
 //! *listens* while a request waits.
 //!
 //! # No wake-up is lost
 //!
-//! | step | owner | step | thread that frees memory: [`MemoryBell::ring`] |
+//! | step | owner | step | thread that frees memory: [`MemoryDoorbell::notify`] |
 //! |---|---|---|---|
-//! | M1 | [`MemoryBell::listen`]: set `listens` | F1 | release the memory |
+//! | M1 | [`MemoryDoorbell::listen`]: set `listens` | F1 | release the memory |
 //! | M2 | a heavy barrier (see `futex::barrier`) | | (the barrier's light side: nothing) |
 //! | M3 | read the count | F2 | if `listens` is set: |
 //! | M4 | check for memory; if found, stop | F3 | add 1 to the count |
@@ -18,7 +19,7 @@
 //! does F1 (Release and Acquire of the count), and M4 sees it. If F3 follows M3, M5 returns at once
 //! or F4 wakes it.
 //!
-//! # Events without a bell
+//! # Events without a doorbell
 //!
 //! A peer dies; a process is killed between F1 and F4; another program frees space in the file
 //! system; another process of the same user writes garbage here. So the owner rechecks after
@@ -27,7 +28,7 @@
 #![cfg_attr(not(loom), forbid(unsafe_code))]
 
 #[cfg(all(test, loom))]
-#[path = "../models/memory_bell.rs"]
+#[path = "../models/memory_doorbell.rs"]
 mod models;
 
 use crate::os::futex::barrier;
@@ -38,15 +39,15 @@ use std::time::Duration;
 /// The longest sleep of an owner before it rechecks for memory.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Zero bytes are a bell without a listener.
+/// Zero bytes are a doorbell without a listener.
 #[repr(C, align(64))]
-pub(crate) struct MemoryBell {
+pub(crate) struct MemoryDoorbell {
     /// Whether the owner listens: 0 or 1.
     listens: AtomicU64,
     count: Futex,
 }
 
-impl MemoryBell {
+impl MemoryDoorbell {
     pub(crate) fn new() -> Self {
         Self {
             listens: AtomicU64::new(0),
@@ -61,7 +62,7 @@ impl MemoryBell {
 
     /// To be read before the check for memory.
     pub(crate) fn count(&self) -> u32 {
-        self.count.load(Ordering::Acquire) // partner: `toll`
+        self.count.load(Ordering::Acquire) // partner: `notify_all`
     }
 
     pub(crate) fn sleep(&self, count: u32, deadline: Option<Deadline>) {
@@ -69,17 +70,17 @@ impl MemoryBell {
     }
 
     #[inline]
-    pub(crate) fn ring(&self) {
+    pub(crate) fn notify(&self) {
         // Partner: the heavy barrier after `listen`. If the load misses a waiting owner's flag,
         // that owner's check sees the released memory.
         barrier::light();
         if self.listens.load(Ordering::Relaxed) != 0 {
-            self.toll();
+            self.notify_all();
         }
     }
 
     #[cold]
-    pub(crate) fn toll(&self) {
+    pub(crate) fn notify_all(&self) {
         self.count.fetch_add(1, Ordering::Release); // partner: `count`
         self.count.wake();
     }

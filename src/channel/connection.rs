@@ -1,19 +1,19 @@
-//! The sender's side of one receiver: the ring that it fills, and its outstanding loans.
+//! The sender's side of one receiver: the ring that it fills, and its borrowed buffers.
 
 #![forbid(unsafe_code)]
 
+use super::account_holder::AccountHolder;
 use super::backlog::Backlog;
-use super::bell::Woken;
+use super::borrowed::{open_account, Account, Known};
+use super::doorbell::WakeReason;
 use super::error::{SendError, SendErrorKind};
 use super::interrupt::Interrupts;
 use super::layout::{Facts, Shared};
 use super::ledger::Ledger;
-use super::lender::Lender;
-use super::loans::{open_account, Account, Known};
 use super::message::{self, Located, Missed};
 use super::object::Object;
+use super::parker::Parker;
 use super::ring::{self, OnFull, Ticket, Words};
-use super::sleeper::Sleeper;
 use crate::error::OsError;
 use crate::os::futex::{barrier, Deadline};
 use crate::os::name::Name;
@@ -27,10 +27,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-pub(super) struct Branch {
+pub(super) struct Connection {
     pub(super) object: Object,
-    pub(super) sleeper: Box<Sleeper>,
-    pub(super) lender: Lender,
+    pub(super) parker: Box<Parker>,
+    pub(super) account_holder: AccountHolder,
     ticket: Ticket,
     has_room: bool,
     backlog: Backlog,
@@ -47,14 +47,14 @@ pub(super) struct Tables {
 impl Tables {
     /// `name` and `facts` are of the object.
     pub(super) fn new(name: &Name, facts: &Facts) -> Result<Self, OsError> {
-        let of_loans = facts.loans * (size_of::<usize>() + 2 * size_of::<u32>());
-        let bytes = of_loans + facts.slots * size_of::<usize>();
+        let of_borrowed = facts.max_borrowed * (size_of::<usize>() + 2 * size_of::<u32>());
+        let bytes = of_borrowed + facts.slots * size_of::<usize>();
         Self::allocate(facts)
             .ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
     }
 
     fn allocate(facts: &Facts) -> Option<Self> {
-        let account = open_account(facts.loans)?;
+        let account = open_account(facts.max_borrowed)?;
         let backlog = if facts.on_full == OnFull::DropOldest {
             Backlog::new(facts.slots)?
         } else {
@@ -65,12 +65,12 @@ impl Tables {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Patience {
+pub(super) enum Timeout {
     None,
     Until(Option<Deadline>),
 }
 
-impl Patience {
+impl Timeout {
     pub(super) fn of(timeout: Duration) -> Self {
         Self::Until(Deadline::after(timeout))
     }
@@ -85,23 +85,23 @@ struct Need {
 }
 
 impl Need {
-    fn is_met(&self, object: &Object, lender: &Lender) -> bool {
+    fn is_met(&self, object: &Object, account_holder: &AccountHolder) -> bool {
         if !ring::has_room(object.shared().slots(), self.ticket) {
             return false;
         }
-        if lender.has_at_hand(self.bytes) {
+        if account_holder.has_at_hand(self.bytes) {
             return true;
         }
-        // For loans, this barrier is S2 of `bell`. Partner: the light barrier in
-        // `Borrower::give_back`.
+        // For borrowed buffers, this barrier is S2 of `doorbell`. Partner: the light barrier in
+        // `ReturnQueue::give_back`.
         if object.shared().to_sender().is_slept_on() {
             barrier::heavy();
         }
-        lender.allows(self.bytes)
+        account_holder.allows(self.bytes)
     }
 }
 
-impl Branch {
+impl Connection {
     /// Opens an account in the channel's ledger. The receiver may hold `max_bytes`.
     pub(super) fn new(
         object: Object,
@@ -111,12 +111,12 @@ impl Branch {
         interrupts: Arc<Interrupts>,
         ledger: &Arc<Ledger>,
     ) -> Self {
-        let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_sender, interrupts));
-        let lender = ledger.open(&object, tables.account, max_bytes);
+        let parker = Box::new(Parker::new(object.shared(), Shared::to_sender, interrupts));
+        let account_holder = ledger.open(&object, tables.account, max_bytes);
         Self {
             object,
-            sleeper,
-            lender,
+            parker,
+            account_holder,
             ticket: Ticket::default(),
             has_room: true,
             backlog: tables.backlog,
@@ -125,11 +125,11 @@ impl Branch {
     }
 
     #[inline]
-    pub(super) fn is_gone(&self) -> bool {
+    pub(super) fn is_disconnected(&self) -> bool {
         let shared = self.object.shared();
-        // For its side effect, in case the bell is damaged later.
+        // For its side effect, in case the doorbell is damaged later.
         shared.has_had_receiver();
-        shared.to_sender().is_gone()
+        shared.to_sender().is_disconnected()
     }
 
     #[inline]
@@ -137,10 +137,10 @@ impl Branch {
         self.has_room
     }
 
-    /// Returns `true` if a buffer of `bytes` can be sent without looking for returned loans.
+    /// Returns `true` if a buffer of `bytes` can be sent without looking for returned buffers.
     #[inline]
-    pub(super) fn has_loan_at_hand(&self, bytes: usize) -> bool {
-        self.lender.has_at_hand(bytes)
+    pub(super) fn has_borrowed_at_hand(&self, bytes: usize) -> bool {
+        self.account_holder.has_at_hand(bytes)
     }
 
     #[inline]
@@ -159,22 +159,22 @@ impl Branch {
     /// if the bytes are the limit, withdrawing all of them may not be enough.
     #[cold]
     pub(super) fn can_make_room(&mut self, bytes: usize) -> bool {
-        let limit = self.lender.limit();
-        let (free, out) = self.lender.known();
+        let limit = self.account_holder.limit();
+        let (free, out) = self.account_holder.known();
         if out.saturating_add(bytes) <= limit.bytes {
             return true;
         }
         let slots = self.object.shared().slots();
         let (buffers, total) = self.backlog.count(slots, self.ticket);
-        let free = limit.loans.min(free + buffers);
+        let free = limit.max_borrowed.min(free + buffers);
         limit.allows(bytes, free, out.saturating_sub(total))
     }
 
     /// Returns how many messages of these sizes in bytes fit, from the first one on.
     #[cold]
     pub(super) fn fitting(&self, sizes: impl Iterator<Item = usize>) -> usize {
-        let limit = self.lender.limit();
-        let (mut free, mut out) = self.lender.known();
+        let limit = self.account_holder.limit();
+        let (mut free, mut out) = self.account_holder.known();
         let mut count = 0;
         for bytes in sizes {
             if !limit.allows(bytes, free, out) {
@@ -189,7 +189,7 @@ impl Branch {
         count
     }
 
-    /// Withdraws the oldest unreceived buffer, to free a loan.
+    /// Withdraws the oldest unreceived buffer, so that the receiver may borrow another.
     #[cold]
     pub(super) fn withdraw_buffer(&mut self) -> bool {
         let slots = self.object.shared().slots();
@@ -202,8 +202,8 @@ impl Branch {
         let Some(words) = words else {
             return false;
         };
-        if let Some(number) = message::loan(&words) {
-            drop(self.lender.take_back(number));
+        if let Some(number) = message::borrowed_number(&words) {
+            drop(self.account_holder.take_back(number));
         }
         true
     }
@@ -221,40 +221,40 @@ impl Branch {
         &mut self,
         budget: Option<Duration>,
         deadline: Option<Deadline>,
-        is_ready: impl Fn(&Object, &Lender) -> bool,
+        is_ready: impl Fn(&Object, &AccountHolder) -> bool,
     ) -> Result<(), SendErrorKind> {
         let Self {
             object,
-            sleeper,
-            lender,
+            parker,
+            account_holder,
             ..
         } = self;
-        match sleeper.wait(
+        match parker.wait(
             budget,
             deadline,
-            || is_ready(object, lender),
+            || is_ready(object, account_holder),
             || object.may_have_receiver(),
         ) {
-            Woken::Ready => Ok(()),
-            Woken::Interrupted => Err(SendErrorKind::Interrupted),
-            Woken::TimedOut => Err(SendErrorKind::TimedOut),
-            Woken::Gone => Err(SendErrorKind::Disconnected),
+            WakeReason::Ready => Ok(()),
+            WakeReason::Interrupted => Err(SendErrorKind::Interrupted),
+            WakeReason::TimedOut => Err(SendErrorKind::TimedOut),
+            WakeReason::Disconnected => Err(SendErrorKind::Disconnected),
         }
     }
 
-    /// Reserves the next slot and, for a buffer of `bytes` (else 0), a loan; blocks as `patience`
-    /// allows.
+    /// Reserves the next slot and, for a buffer of `bytes` (else 0), the right to lend one; blocks
+    /// as `patience` allows.
     #[inline(always)]
     pub(super) fn reserve(
         &mut self,
         bytes: usize,
         budget: Option<Duration>,
-        patience: Patience,
+        timeout: Timeout,
     ) -> Result<(), SendErrorKind> {
-        if self.has_room && self.has_loan(bytes) {
+        if self.has_room && self.may_borrow(bytes) {
             return Ok(());
         }
-        self.wait_for_room(bytes, budget, patience)
+        self.wait_for_room(bytes, budget, timeout)
     }
 
     #[inline(never)]
@@ -262,26 +262,26 @@ impl Branch {
         &mut self,
         bytes: usize,
         budget: Option<Duration>,
-        patience: Patience,
+        timeout: Timeout,
     ) -> Result<(), SendErrorKind> {
-        match patience {
-            Patience::Until(deadline) => {
+        match timeout {
+            Timeout::Until(deadline) => {
                 let need = self.need(bytes);
-                self.wait(budget, deadline, |object, lender| {
-                    need.is_met(object, lender)
+                self.wait(budget, deadline, |object, account_holder| {
+                    need.is_met(object, account_holder)
                 })?;
             }
-            Patience::None if !self.has_room() => {
+            Timeout::None if !self.has_room() => {
                 return Err(SendErrorKind::Full {
                     capacity: self.object.shared().capacity(),
                 })
             }
-            Patience::None => {}
+            Timeout::None => {}
         }
-        // Only the sender fills slots and takes loans: both remain available.
-        if !self.has_loan(bytes) {
-            return Err(SendErrorKind::TooManyLoans {
-                max: self.lender.limit().loans,
+        // Only the sender fills slots and takes borrowed buffers: both remain available.
+        if !self.may_borrow(bytes) {
+            return Err(SendErrorKind::TooManyBorrowed {
+                max: self.account_holder.limit().max_borrowed,
             });
         }
         Ok(())
@@ -295,24 +295,24 @@ impl Branch {
     }
 
     pub(super) fn is_ready_for(&self, bytes: usize) -> bool {
-        self.need(bytes).is_met(&self.object, &self.lender)
+        self.need(bytes).is_met(&self.object, &self.account_holder)
     }
 
     pub(super) fn arm(
         &mut self,
         waker: &Waker,
         bytes: usize,
-    ) -> Result<Option<Woken>, SendErrorKind> {
+    ) -> Result<Option<WakeReason>, SendErrorKind> {
         let need = self.need(bytes);
         let Self {
             object,
-            sleeper,
-            lender,
+            parker,
+            account_holder,
             ..
         } = self;
-        let armed = sleeper.arm(
+        let armed = parker.arm(
             waker,
-            || need.is_met(object, lender),
+            || need.is_met(object, account_holder),
             || object.may_have_receiver(),
         );
         armed.map_err(|error| SendErrorKind::NoHelper {
@@ -332,19 +332,19 @@ impl Branch {
         })
     }
 
-    /// Returns `true` if the receiver may get a chunk of `bytes`. Collects returned loans if
+    /// Returns `true` if the receiver may get a chunk of `bytes`. Collects returned buffers if
     /// necessary.
     #[inline]
-    pub(super) fn has_loan(&mut self, bytes: usize) -> bool {
-        if self.lender.has_at_hand(bytes) {
+    pub(super) fn may_borrow(&mut self, bytes: usize) -> bool {
+        if self.account_holder.has_at_hand(bytes) {
             return true;
         }
-        self.lender.fetch();
-        self.lender.has_at_hand(bytes)
+        self.account_holder.fetch();
+        self.account_holder.has_at_hand(bytes)
     }
 
     /// [Fills](Self::fill) the free slot with the buffer that lies there, in a chunk of `bytes`.
-    /// Returns its loan's number, or the buffer if there is no [loan](Self::has_loan).
+    /// Returns its number, or the buffer if the receiver may [borrow](Self::may_borrow) no more.
     #[inline(always)]
     pub(super) fn lend(
         &mut self,
@@ -354,15 +354,15 @@ impl Branch {
         skipped: u32,
     ) -> Result<u32, ShmBuf> {
         let ticket = self.count();
-        // No read-modify-write until the message is in its slot (see `loans`).
-        let number = self.lender.lend(ticket, bytes, buffer)?;
+        // No read-modify-write until the message is in its slot (see `max_borrowed`).
+        let number = self.account_holder.lend(ticket, bytes, buffer)?;
         let words = message::of_buffer(ticket, number, located, skipped);
         self.put(&words, bytes);
         Ok(number)
     }
 
     /// Fills the free slot with a message that is no buffer. The caller then calls
-    /// [`ring`](Self::ring).
+    /// [`notify`](Self::notify).
     #[inline]
     pub(super) fn fill(&mut self, words: &Words) {
         self.put(words, 0);
@@ -376,22 +376,22 @@ impl Branch {
     }
 
     #[inline]
-    pub(super) fn ring(&self) {
-        self.object.shared().to_receiver().ring();
+    pub(super) fn notify(&self) {
+        self.object.shared().to_receiver().notify();
     }
 
-    /// W2 of `bell`. Returns `true` if there is a receiver to [wake](Self::ring_after_fence), or one
-    /// that has closed or died, or a loan to [collect](Self::collect_some).
+    /// W2 of `doorbell`. Returns `true` if there is a receiver to [wake](Self::notify_after_fence),
+    /// or one that has closed or died, or a returned buffer to [collect](Self::collect_some).
     #[inline]
     pub(super) fn fence_and_look(&mut self) -> bool {
         let is_slept_on = self.object.shared().to_receiver().fence();
         self.note_room();
-        is_slept_on || self.is_gone() || self.lender.has_returned()
+        is_slept_on || self.is_disconnected() || self.account_holder.has_returned()
     }
 
     #[inline]
-    pub(super) fn ring_after_fence(&self) {
-        self.object.shared().to_receiver().ring_after_fence();
+    pub(super) fn notify_after_fence(&self) {
+        self.object.shared().to_receiver().notify_after_fence();
     }
 
     #[inline]
@@ -413,7 +413,7 @@ impl Branch {
 
     #[inline]
     pub(super) fn collect_some(&mut self) {
-        self.lender.collect_some();
+        self.account_holder.collect_some();
     }
 
     /// Returns `true` if the receiver closed or died before it took the message just sent, and this
@@ -421,9 +421,9 @@ impl Branch {
     #[inline]
     pub(super) fn is_left(&self) -> bool {
         // The full fence in `ring` pairs with the one in `Receiver::drop`: a closing receiver takes
-        // this message, or is seen to be closed. A dying process's bell may ring before its last
-        // thread stops, so its lock must be free too.
-        self.is_gone() && !self.object.is_receiver_locked() && self.claim_sent().is_some()
+        // this message, or is seen to be closed. A dying process's doorbell may ring before its
+        // last thread stops, so its lock must be free too.
+        self.is_disconnected() && !self.object.is_receiver_locked() && self.claim_sent().is_some()
     }
 
     fn sent(&self) -> Option<Ticket> {
@@ -438,24 +438,24 @@ impl Branch {
     /// hostile receiver returned it, or another thread reclaimed it: then it counts as sent,
     /// and the next one fails.
     pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBuf> {
-        self.lender
+        self.account_holder
             .take_back(number)
             .map(|buffer| buffer.with_len(len))
     }
 
     pub(super) fn reclaim(&self) {
-        self.lender.settle();
+        self.account_holder.settle();
     }
 
-    pub(super) fn loaned(&self) -> usize {
-        self.lender.loaned()
+    pub(super) fn borrowed(&self) -> usize {
+        self.account_holder.borrowed()
     }
 
     /// Disconnects a receiver, which may be stopped (E1 to E3 of `publisher`). Returns how many
     /// messages were withdrawn.
     pub(super) fn evict(&self) -> u64 {
         self.object.evict();
-        self.lender.close();
+        self.account_holder.close();
         let slots = self.object.shared().slots();
         let mut next = ring::oldest(slots, self.ticket);
         let mut withdrawn = 0;
@@ -469,28 +469,28 @@ impl Branch {
         self.object.shared().missed().store(missed);
     }
 
-    /// Closes the branch: the receiver gets `Disconnected` after the last message.
+    /// Closes the connection: the receiver gets `Disconnected` after the last message.
     pub(super) fn close(&self) {
         self.object.close();
-        self.lender.close();
+        self.account_holder.close();
     }
 
-    /// [`close`](Self::close) for a sender, which created the object. While a buffer is on loan,
+    /// [`close`](Self::close) for a sender, which created the object. While a buffer is borrowed,
     /// the object stays, by another name, so that sweeps can see that the receiver is still
     /// reading.
     pub(super) fn close_pair(&mut self) {
         self.close();
         self.reclaim();
-        if self.loaned() == 0 {
+        if self.borrowed() == 0 {
             return;
         }
         if let Some(link) = self.object.leave_to_receiver() {
-            self.lender.hold_link(link);
+            self.account_holder.hold_link(link);
         }
     }
 }
 
-pub(super) type WaitedFor<'a> = (&'a mut Branch, Option<Deadline>);
+pub(super) type WaitedFor<'a> = (&'a mut Connection, Option<Deadline>);
 
 /// Sends `message` with `try_send`, awaiting `waited_for` between two tries.
 pub(super) async fn send<S, M, T>(
@@ -500,20 +500,20 @@ pub(super) async fn send<S, M, T>(
     try_send: impl Fn(&mut S, M) -> Result<T, SendError<M>>,
     waited_for: fn(&mut S, usize) -> Option<WaitedFor<'_>>,
 ) -> Result<T, SendError<M>> {
-    use SendErrorKind::{Full, TooManyLoans};
+    use SendErrorKind::{Full, TooManyBorrowed};
     loop {
         message = match try_send(sends, message) {
             Err(SendError {
-                kind: Full { .. } | TooManyLoans { .. },
+                kind: Full { .. } | TooManyBorrowed { .. },
                 message,
             }) => message,
             done => return done,
         };
-        let Some((branch, end)) = waited_for(sends, bytes) else {
+        let Some((connection, end)) = waited_for(sends, bytes) else {
             continue;
         };
         if let Err(kind) = (RoomFuture {
-            branch,
+            connection,
             bytes,
             end,
             has_yielded: false,
@@ -525,10 +525,10 @@ pub(super) async fn send<S, M, T>(
     }
 }
 
-/// Waits until a branch may have room, its receiver closes or dies, or up to a second after the
+/// Waits until a connection may have room, its receiver closes or dies, or up to a second after the
 /// deadline.
 struct RoomFuture<'a> {
-    branch: &'a mut Branch,
+    connection: &'a mut Connection,
     bytes: usize,
     end: Option<Deadline>,
     /// It yields once, so that a receiver that pretends to have room does not block the thread.
@@ -540,13 +540,13 @@ impl Future for RoomFuture<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self {
-            branch,
+            connection,
             bytes,
             end,
             has_yielded,
         } = &mut *self;
         let is_first = !std::mem::replace(has_yielded, true);
-        match branch.arm(context.waker(), *bytes) {
+        match connection.arm(context.waker(), *bytes) {
             Ok(Some(_)) if is_first => {
                 context.waker().wake_by_ref();
                 Poll::Pending
@@ -562,6 +562,6 @@ impl Future for RoomFuture<'_> {
 
 impl Drop for RoomFuture<'_> {
     fn drop(&mut self) {
-        self.branch.sleeper.disarm();
+        self.connection.parker.disarm();
     }
 }

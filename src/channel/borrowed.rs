@@ -1,12 +1,13 @@
-//! The loans of one receiver, as its sender counts them.
+//! The borrowed buffers of one receiver, as its sender counts them.
 //!
-//! A *loan* is a buffer that was sent. The sender keeps a handle of it, so the chunk stays in use,
-//! under a number that travels with the message, until the receiver returns the number (see
+//! A *borrowed buffer* is a buffer that was sent. The sender keeps a handle of it, so the chunk
+//! stays in use, under a number that travels with the message, until the receiver returns the
+//! number (see
 //! `ring`).
 //!
-//! | loan | its cell in [`Loans`] | its number | until |
+//! | borrowed buffer | its cell in [`Borrowed`] | its number | until |
 //! |---|---|---|---|
-//! | free | null | in the sender's list, or in the account's | the sender's [`Loans::put`] |
+//! | free | null | in the sender's list, or in the account's | the sender's [`Borrowed buffers::put`] |
 //! | out | a handle | in its slot, or at the receiver | [`Account::take`], under the ledger's lock: the receiver has returned it or died, or it was not sent |
 //!
 //! So each number is in at most one list, even if a receiver returns garbage. The sender reuses the
@@ -23,9 +24,10 @@
 //!
 //! The stopped thread will store its return in the end, so until then the word must not be used
 //! again. With `w` words, and `c` returns read before the first gap, tickets up to `c + w - 1` use
-//! other words. A receiver draws at most one ticket for each loan. So the sender gets a number back
-//! only as long as it can lend at most `w` loans after those `c` ([`Account::credit`]). Without a
-//! gap this always holds: there are twice as many words as loans.
+//! other words. A receiver draws at most one ticket for each borrowed buffer. So the sender gets a
+//! number back only as long as it can lend at most `w` borrowed buffers after those `c`
+//! ([`Account::credit`]). Without a gap this always holds: there are twice as many words as
+//! borrowed buffers.
 
 #![forbid(unsafe_code)]
 
@@ -41,10 +43,10 @@ const AHEAD: usize = 8;
 /// How many gaps to look past.
 const MOST_GAPS: usize = 64;
 
-/// The loans of one receiver: what the sender writes without a lock.
-pub(super) struct Loans<T> {
+/// The borrowed buffers of one receiver: what the sender writes without a lock.
+pub(super) struct Borrowed<T> {
     cells: Box<[AtomicPtr<T>]>,
-    /// How many loans there were. Only the sender writes it.
+    /// How many buffers were lent. Only the sender writes it.
     lent: AtomicU64,
     /// The ticket of the return to read next. Written under the ledger's lock.
     next: AtomicU64,
@@ -52,8 +54,8 @@ pub(super) struct Loans<T> {
 
 /// The rest of an account, under the ledger's lock.
 pub(super) struct Account<T> {
-    loans: Arc<Loans<T>>,
-    /// How many loans have ended.
+    borrowed: Arc<Borrowed<T>>,
+    /// How many borrowed buffers have ended.
     ended: u64,
     /// How many of these ended without a return.
     unreturned: u64,
@@ -74,7 +76,7 @@ pub(super) struct Known {
 
 #[derive(Clone, Copy)]
 pub(super) struct Limit {
-    pub(super) loans: usize,
+    pub(super) max_borrowed: usize,
     pub(super) bytes: usize,
 }
 
@@ -83,15 +85,16 @@ pub(super) const ALWAYS: usize = 2;
 
 impl Limit {
     /// Returns `true` if the receiver may get a chunk of `bytes` (0: the message is no buffer) with
-    /// `free` loans free and `out` bytes out.
+    /// `free` numbers free and `out` bytes borrowed.
     #[inline]
     pub(super) fn allows(&self, bytes: usize, free: usize, out: usize) -> bool {
-        let has_bytes = out.saturating_add(bytes) <= self.bytes || self.loans - free < ALWAYS;
+        let has_bytes =
+            out.saturating_add(bytes) <= self.bytes || self.max_borrowed - free < ALWAYS;
         bytes == 0 || free > 0 && has_bytes
     }
 }
 
-/// Creates an account of `count` loans, with their numbers; `None` if memory is short.
+/// Creates an account of `count` borrowed buffers, with their numbers; `None` if memory is short.
 pub(super) fn open_account<T>(count: usize) -> Option<(Account<T>, Known)> {
     let mut cells = Vec::new();
     cells.try_reserve_exact(count).ok()?;
@@ -110,13 +113,13 @@ pub(super) fn open_account<T>(count: usize) -> Option<(Account<T>, Known)> {
     numbers.try_reserve_exact(count).ok()?;
     numbers.extend((0..count as u32).rev());
 
-    let loans = Arc::new(Loans {
+    let borrowed = Arc::new(Borrowed {
         cells: cells.into_boxed_slice(),
         lent: AtomicU64::new(0),
         next: AtomicU64::new(0),
     });
     let account = Account {
-        loans,
+        borrowed,
         ended: 0,
         unreturned: 0,
         gaps,
@@ -126,7 +129,7 @@ pub(super) fn open_account<T>(count: usize) -> Option<(Account<T>, Known)> {
     Some((account, Known { numbers, out: 0 }))
 }
 
-impl<T> Loans<T> {
+impl<T> Borrowed<T> {
     /// Lends a buffer under a free number.
     #[inline]
     pub(super) fn put(&self, number: u32, value: NonNull<T>) {
@@ -155,15 +158,15 @@ impl<T> Loans<T> {
 }
 
 impl<T> Account<T> {
-    pub(super) fn loans(&self) -> &Arc<Loans<T>> {
-        &self.loans
+    pub(super) fn borrowed(&self) -> &Arc<Borrowed<T>> {
+        &self.borrowed
     }
 
     /// Clears the cell of this number and frees the number. Returns its pointer, if there was one.
     #[inline]
     fn end(&mut self, number: u32, strike: impl FnOnce(usize)) -> Option<NonNull<T>> {
         note_look();
-        let cell = self.loans.cells.get(number as usize)?;
+        let cell = self.borrowed.cells.get(number as usize)?;
         // Acquire: partner of the Release in `put`, for numbers that a hostile receiver invents. A
         // genuine one has travelled to the receiver and back.
         let found = NonNull::new(cell.load(Ordering::Acquire))?;
@@ -176,7 +179,7 @@ impl<T> Account<T> {
         Some(found)
     }
 
-    /// Takes the pointer of a loan that the receiver will not return.
+    /// Takes the pointer of a buffer that the receiver will not return.
     pub(super) fn take(&mut self, number: u32, strike: impl FnOnce(usize)) -> Option<NonNull<T>> {
         let found = self.end(number, strike)?;
         self.unreturned = self.unreturned.wrapping_add(1);
@@ -190,7 +193,7 @@ impl<T> Account<T> {
         returns: &[AtomicU64],
         strike: impl FnOnce(usize),
     ) -> Option<Option<NonNull<T>>> {
-        let next = self.loans.next();
+        let next = self.borrowed.next();
         let number = ring::returned(returns, next)?;
         let found = self.end(number, strike);
         self.pass(next);
@@ -211,10 +214,10 @@ impl<T> Account<T> {
             }
         }
 
-        // All loans that are out may have been returned, but no others.
+        // All borrowed buffers that are out may have been returned, but no others.
         let out = usize::try_from(self.out()).unwrap_or(usize::MAX);
         let most = AHEAD.min(MOST_GAPS - self.gaps.len()).min(out);
-        let next = self.loans.next();
+        let next = self.borrowed.next();
         for ahead in 1..=most as u64 {
             let ticket = next.wrapping_add(ahead);
             if let Some(number) = ring::returned(returns, ticket) {
@@ -231,8 +234,8 @@ impl<T> Account<T> {
 
     #[inline]
     fn pass(&self, ticket: u64) {
-        // Relaxed: the next reader under the lock; without it, see `Loans::next`.
-        self.loans
+        // Relaxed: the next reader under the lock; without it, see `Borrowed buffers::next`.
+        self.borrowed
             .next
             .store(ticket.wrapping_add(1), Ordering::Relaxed);
     }
@@ -242,7 +245,7 @@ impl<T> Account<T> {
     pub(super) fn read_in_order(&self) -> u64 {
         match self.gaps.first() {
             Some(&gap) => gap,
-            None => self.loans.next(),
+            None => self.borrowed.next(),
         }
     }
 
@@ -251,23 +254,23 @@ impl<T> Account<T> {
         &'a mut self,
         strike: impl Fn(usize) + 'a,
     ) -> impl Iterator<Item = NonNull<T>> + 'a {
-        let numbers = 0..self.loans.cells.len() as u32;
+        let numbers = 0..self.borrowed.cells.len() as u32;
         numbers.filter_map(move |number| self.take(number, &strike))
     }
 
-    /// How many loans are out.
+    /// How many borrowed buffers are out.
     pub(super) fn out(&self) -> u64 {
-        let lent = self.loans.lent.load(Ordering::Relaxed);
-        // A pointer taken for a hostile receiver may not be counted as lent yet.
+        let lent = self.borrowed.lent.load(Ordering::Relaxed);
+        // A pointer taken for a hostile receiver may not be counted as borrowed yet.
         let out = lent.wrapping_sub(self.ended) as i64;
         out.max(0) as u64
     }
 
-    /// The pointers of the loans that are out.
+    /// The pointers of the borrowed buffers that are out.
     pub(super) fn all(&self) -> impl Iterator<Item = NonNull<T>> + '_ {
         // Acquire: partner of the Release in `put`.
         let pointers = self
-            .loans
+            .borrowed
             .cells
             .iter()
             .map(|cell| cell.load(Ordering::Acquire));
@@ -280,10 +283,10 @@ impl<T> Account<T> {
         if self.gaps.is_empty() {
             return usize::MAX;
         }
-        let lent = self.loans.lent.load(Ordering::Relaxed);
+        let lent = self.borrowed.lent.load(Ordering::Relaxed);
         let with_a_return = lent.wrapping_sub(self.unreturned);
         let unread = with_a_return.wrapping_sub(self.read_in_order()) as i64;
-        let words = 2 * self.loans.cells.len();
+        let words = 2 * self.borrowed.cells.len();
         let used = usize::try_from(unread.max(0)).unwrap_or(usize::MAX);
         words.saturating_sub(used).saturating_sub(in_hand)
     }
@@ -308,7 +311,7 @@ impl<T> Account<T> {
 mod tests {
     use super::*;
 
-    const LOANS: usize = 4;
+    const MAX_BORROWED: usize = 4;
 
     struct Scene {
         account: Account<u8>,
@@ -318,8 +321,8 @@ mod tests {
 
     impl Scene {
         fn new() -> Self {
-            let (account, known) = open_account(LOANS).unwrap();
-            let returns = (0..2 * LOANS).map(|_| AtomicU64::new(0)).collect();
+            let (account, known) = open_account(MAX_BORROWED).unwrap();
+            let returns = (0..2 * MAX_BORROWED).map(|_| AtomicU64::new(0)).collect();
             Self {
                 account,
                 known,
@@ -332,13 +335,13 @@ mod tests {
             self.account.hand_over(&mut self.known);
             let mut lent = Vec::new();
             while let Some(number) = self.known.numbers.pop() {
-                self.account.loans.put(number, NonNull::dangling());
+                self.account.borrowed.put(number, NonNull::dangling());
                 lent.push(number);
             }
             lent
         }
 
-        /// Reads all returns that can be read. Returns how many loans ended.
+        /// Reads all returns that can be read. Returns how many borrowed buffers ended.
         fn read(&mut self) -> usize {
             let mut ended = 0;
             loop {
@@ -362,7 +365,7 @@ mod tests {
     fn return_past_a_gap() {
         let mut scene = Scene::new();
         let lent = scene.lend_all();
-        assert_eq!(lent.len(), LOANS);
+        assert_eq!(lent.len(), MAX_BORROWED);
         // The thread with ticket 1 has not stored its return.
         scene.give_back(0, lent[0]);
         scene.give_back(2, lent[2]);
@@ -376,7 +379,7 @@ mod tests {
         assert_eq!(scene.read(), 1);
         assert_eq!(scene.account.out(), 0);
         assert!(scene.account.gaps.is_empty());
-        assert_eq!(scene.lend_all().len(), LOANS);
+        assert_eq!(scene.lend_all().len(), MAX_BORROWED);
     }
 
     #[test]
@@ -384,13 +387,17 @@ mod tests {
         let mut scene = Scene::new();
         let missing = scene.lend_all()[0];
         // The thread with ticket 0 is stopped. The others return whatever they get.
-        let mut others: Vec<u32> = (0..LOANS as u32)
+        let mut others: Vec<u32> = (0..MAX_BORROWED as u32)
             .filter(|&number| number != missing)
             .collect();
         let mut ticket = 1;
         while !others.is_empty() {
             for number in others.drain(..) {
-                assert_ne!(ticket % (2 * LOANS as u64), 0, "the word of ticket 0");
+                assert_ne!(
+                    ticket % (2 * MAX_BORROWED as u64),
+                    0,
+                    "the word of ticket 0"
+                );
                 scene.give_back(ticket, number);
                 ticket += 1;
             }
@@ -398,12 +405,12 @@ mod tests {
             others = scene.lend_all();
             assert!(!others.contains(&missing));
         }
-        assert_eq!(ticket, 2 * LOANS as u64, "all other words were used");
+        assert_eq!(ticket, 2 * MAX_BORROWED as u64, "all other words were used");
         assert_eq!(scene.account.out(), 1);
 
         scene.give_back(0, missing);
         assert_eq!(scene.read(), 1);
-        assert_eq!(scene.lend_all().len(), LOANS, "nothing is lost");
+        assert_eq!(scene.lend_all().len(), MAX_BORROWED, "nothing is lost");
     }
 
     /// A withdrawn message is never returned.
@@ -411,16 +418,16 @@ mod tests {
     fn withdrawn_loans_use_no_words() {
         let mut scene = Scene::new();
         let missing = scene.lend_all()[0];
-        let others: Vec<u32> = (0..LOANS as u32)
+        let others: Vec<u32> = (0..MAX_BORROWED as u32)
             .filter(|&number| number != missing)
             .collect();
         scene.give_back(1, others[0]);
         assert_eq!(scene.read(), 1, "there is a gap");
         scene.account.take(others[1], |_| ()).unwrap();
         scene.account.take(others[2], |_| ()).unwrap();
-        for _ in 0..10 * LOANS {
+        for _ in 0..10 * MAX_BORROWED {
             let lent = scene.lend_all();
-            assert_eq!(lent.len(), LOANS - 1);
+            assert_eq!(lent.len(), MAX_BORROWED - 1);
             for number in lent {
                 scene.account.take(number, |_| ()).unwrap();
             }
@@ -434,10 +441,10 @@ mod tests {
         let mut scene = Scene::new();
         scene.lend_all();
         // Far ahead of what it could have returned.
-        scene.give_back(LOANS as u64 + 1, 0);
+        scene.give_back(MAX_BORROWED as u64 + 1, 0);
         assert_eq!(scene.read(), 0);
-        scene.give_back(LOANS as u64, 0);
+        scene.give_back(MAX_BORROWED as u64, 0);
         assert_eq!(scene.read(), 1);
-        assert_eq!(scene.account.gaps.len(), LOANS);
+        assert_eq!(scene.account.gaps.len(), MAX_BORROWED);
     }
 }

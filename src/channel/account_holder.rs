@@ -1,16 +1,16 @@
-//! The lender: the sender's side of a receiver's account (see `ledger` and `loans`).
+//! The account holder: the sender's side of a receiver's account (see `ledger` and `max_borrowed`).
 
 #![forbid(unsafe_code)]
 
+use super::borrowed::{Known, Limit};
 use super::layout::Shared;
 use super::ledger::{AccountId, Collection, Ledger};
-use super::loans::{Known, Limit};
 use super::outside;
 use crate::os::name::Link;
 use crate::owner::buf::ShmBuf;
 use std::sync::Arc;
 
-pub(super) struct Lender {
+pub(super) struct AccountHolder {
     ledger: Arc<Ledger>,
     account: AccountId,
     shared: Arc<Shared>,
@@ -18,7 +18,7 @@ pub(super) struct Lender {
     limit: Limit,
 }
 
-impl Lender {
+impl AccountHolder {
     pub(super) fn new(
         ledger: Arc<Ledger>,
         account: AccountId,
@@ -39,12 +39,13 @@ impl Lender {
         self.limit
     }
 
-    /// How many loans are free, and the bytes of the buffers out, as far as the sender knows.
+    /// How many numbers are free, and the bytes of the borrowed buffers, as far as the sender
+    /// knows.
     pub(super) fn known(&self) -> (usize, usize) {
         (self.known.numbers.len(), self.known.out)
     }
 
-    /// Returns `true` if a buffer of `bytes` (0: the message is no buffer) can be lent without
+    /// Returns `true` if a buffer of `bytes` (0: the message is no buffer) can be borrowed without
     /// looking for returns.
     #[inline]
     pub(super) fn has_at_hand(&self, bytes: usize) -> bool {
@@ -52,7 +53,7 @@ impl Lender {
         self.limit.allows(bytes, free, self.known.out)
     }
 
-    /// Returns `true` if a buffer of `bytes` can be lent after a [fetch](Self::fetch).
+    /// Returns `true` if a buffer of `bytes` can be borrowed after a [fetch](Self::fetch).
     pub(super) fn allows(&self, bytes: usize) -> bool {
         self.has_at_hand(bytes)
             || self
@@ -66,8 +67,8 @@ impl Lender {
         self.ledger.fetch(&self.account, &mut self.known);
     }
 
-    /// Lends a buffer of `bytes`, for the message with this ticket. Returns the loan's number, or
-    /// the buffer if no number is free.
+    /// Lends a buffer of `bytes`, for the message with this ticket. Returns the borrowed buffer's
+    /// number, or the buffer if no number is free.
     #[inline(always)]
     pub(super) fn lend(
         &mut self,
@@ -80,18 +81,18 @@ impl Lender {
         };
         self.known.out += bytes;
         outside::note(
-            self.shared.loan_words(),
+            self.shared.borrowed_words(),
             number as usize,
             ticket,
             buffer.len(),
         );
-        self.account.loans.put(number, buffer.into_chunk());
+        self.account.borrowed.put(number, buffer.into_chunk());
         Ok(number)
     }
 
     #[inline]
     pub(super) fn has_returned(&self) -> bool {
-        self.account.loans.has_returned(self.shared.returns())
+        self.account.borrowed.has_returned(self.shared.returns())
     }
 
     /// If there are returns and the lock is free, collects some and moves the freed numbers to the
@@ -118,11 +119,11 @@ impl Lender {
         self.ledger.take_back(&self.account, number)
     }
 
-    pub(super) fn loaned(&self) -> usize {
-        self.ledger.loaned(&self.account)
+    pub(super) fn borrowed(&self) -> usize {
+        self.ledger.borrowed(&self.account)
     }
 
-    /// Collects the returns, and reclaims the loans if no receiver can read any more.
+    /// Collects the returns, and reclaims the borrowed buffers if no receiver can read any more.
     pub(super) fn settle(&self) {
         self.ledger.settle(&self.account);
     }
@@ -132,7 +133,8 @@ impl Lender {
         self.ledger.close_account(&self.account);
     }
 
-    /// Keeps the name of a pair's object, which its sender has closed, until the loans have ended.
+    /// Keeps the name of a pair's object, which its sender has closed, until the borrowed buffers
+    /// have ended.
     pub(super) fn hold_link(&self, link: Link) {
         self.ledger.hold_link(&self.account, link);
     }
@@ -140,9 +142,9 @@ impl Lender {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::borrowed::open_account;
     use super::super::layout::{self, Facts, MAX_SLOTS};
     use super::super::ledger::PER_MESSAGE;
-    use super::super::loans::open_account;
     use super::super::object::Object;
     use super::super::ring::{self, tests::LOOKS};
     use super::*;
@@ -151,7 +153,7 @@ mod tests {
     use crate::{Client, Provider};
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    const LOANS: usize = 16;
+    const MAX_BORROWED: usize = 16;
 
     struct Scene {
         provider: Provider,
@@ -160,7 +162,7 @@ mod tests {
     /// A sender that has no slots to fill.
     struct Channel<'a> {
         provider: &'a Provider,
-        lender: Lender,
+        account_holder: AccountHolder,
         _object: Object,
     }
 
@@ -173,13 +175,13 @@ mod tests {
 
         fn channel(&self, name: &str) -> Channel<'_> {
             let name = layout::name(self.provider.names(), name).unwrap();
-            let facts = Facts::of_pair(self.provider.id(), 3, LOANS);
+            let facts = Facts::of_pair(self.provider.id(), 3, MAX_BORROWED);
             let object = Object::create(&name, &facts, 0o600, None).unwrap();
             let ledger = Ledger::new(1);
-            let account = open_account(LOANS).unwrap();
+            let account = open_account(MAX_BORROWED).unwrap();
             Channel {
                 provider: &self.provider,
-                lender: ledger.open(&object, account, usize::MAX),
+                account_holder: ledger.open(&object, account, usize::MAX),
                 _object: object,
             }
         }
@@ -187,20 +189,23 @@ mod tests {
 
     impl Channel<'_> {
         fn lend(&mut self) {
-            if !self.lender.has_at_hand(64) {
-                self.lender.fetch();
+            if !self.account_holder.has_at_hand(64) {
+                self.account_holder.fetch();
             }
             let buffer = self.provider.alloc(64).unwrap().freeze();
-            assert!(self.lender.lend(0, 64, buffer).is_ok());
-            self.lender.collect_some();
+            assert!(self.account_holder.lend(0, 64, buffer).is_ok());
+            self.account_holder.collect_some();
         }
 
         fn returned(&self, ticket: usize, number: u32) {
-            ring::give_back(self.lender.shared.returns(), ticket as u64, number);
+            ring::give_back(self.account_holder.shared.returns(), ticket as u64, number);
         }
 
         fn read(&self) -> usize {
-            self.lender.shared.returns_read().load(Ordering::Relaxed) as usize
+            self.account_holder
+                .shared
+                .returns_read()
+                .load(Ordering::Relaxed) as usize
         }
     }
 
@@ -209,34 +214,34 @@ mod tests {
         let scene = Scene::new("made-up");
         let mut channel = scene.channel("one");
         channel.lend();
-        let shared = channel.lender.shared.clone();
+        let shared = channel.account_holder.shared.clone();
         let words = shared.returns();
-        let loans = channel.lender.account.loans.clone();
+        let borrowed = channel.account_holder.account.borrowed.clone();
         let is_over = AtomicBool::new(false);
         let mut next = std::thread::scope(|scope| {
             // A receiver that returns numbers as fast as they are read.
             let forging = scope.spawn(|| {
                 let mut ticket = 0;
                 while !is_over.load(Ordering::Relaxed) {
-                    if !loans.has_returned(words) {
-                        ring::give_back(words, ticket, LOANS as u32 + 1);
+                    if !borrowed.has_returned(words) {
+                        ring::give_back(words, ticket, MAX_BORROWED as u32 + 1);
                         ticket += 1;
                     }
                 }
                 ticket as usize
             });
-            channel.lender.ledger.collect();
+            channel.account_holder.ledger.collect();
             assert!(channel.read() <= words.len(), "a bound for each look");
-            channel.lender.fetch();
+            channel.account_holder.fetch();
             assert!(channel.read() <= 2 * words.len(), "another one");
             is_over.store(true, Ordering::Relaxed);
             forging.join().unwrap()
         });
 
-        channel.lender.fetch();
+        channel.account_holder.fetch();
         assert_eq!(channel.read(), next);
-        for _ in 0..LOANS {
-            channel.returned(next, LOANS as u32 + 1);
+        for _ in 0..MAX_BORROWED {
+            channel.returned(next, MAX_BORROWED as u32 + 1);
             next += 1;
         }
         let before = channel.read();
@@ -249,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn forged_returns_free_only_loans() {
+    fn forged_returns_free_only_borrowed() {
         let scene = Scene::new("not-its-own");
         let mut channel = scene.channel("one");
         let mut other = scene.channel("other");
         for _ in 0..4 {
             channel.lend();
         }
-        for _ in 0..LOANS {
+        for _ in 0..MAX_BORROWED {
             other.lend();
         }
         // Out, repeated, not out, and the largest possible one.
@@ -264,32 +269,32 @@ mod tests {
         for (ticket, number) in forged.into_iter().enumerate() {
             channel.returned(ticket, number);
         }
-        assert_eq!(channel.lender.ledger.collect(), 2);
-        let (free, out) = channel.lender.known();
-        channel.lender.fetch();
+        assert_eq!(channel.account_holder.ledger.collect(), 2);
+        let (free, out) = channel.account_holder.known();
+        channel.account_holder.fetch();
         assert_eq!(
-            channel.lender.known(),
+            channel.account_holder.known(),
             (free + 2, out - 2 * 64),
-            "two loans"
+            "two borrowed"
         );
-        assert_eq!(channel.lender.loaned(), 2);
-        assert_eq!(other.lender.loaned(), LOANS);
-        assert_eq!(scene.provider.stats().bytes_in_use, (2 + LOANS) * 64);
+        assert_eq!(channel.account_holder.borrowed(), 2);
+        assert_eq!(other.account_holder.borrowed(), MAX_BORROWED);
+        assert_eq!(scene.provider.stats().bytes_in_use, (2 + MAX_BORROWED) * 64);
     }
 
     #[test]
-    fn loan_collected_elsewhere_is_free() {
+    fn borrowed_collected_elsewhere_is_free() {
         let scene = Scene::new("elsewhere");
         let mut channel = scene.channel("one");
-        for _ in 0..LOANS {
+        for _ in 0..MAX_BORROWED {
             channel.lend();
         }
-        assert!(!channel.lender.allows(64));
+        assert!(!channel.account_holder.allows(64));
         channel.returned(0, 3);
         // As the pool does; the sender has not asked since.
-        assert_eq!(channel.lender.ledger.collect(), 1);
-        assert!(!channel.lender.has_at_hand(64));
-        assert!(channel.lender.allows(64));
+        assert_eq!(channel.account_holder.ledger.collect(), 1);
+        assert!(!channel.account_holder.has_at_hand(64));
+        assert!(channel.account_holder.allows(64));
     }
 
     #[test]
@@ -297,19 +302,22 @@ mod tests {
         let scene = Scene::new("together");
         let mut first = scene.channel("first");
         let object = &first._object;
-        let account = open_account(LOANS).unwrap();
-        let mut second = first.lender.ledger.open(object, account, usize::MAX);
+        let account = open_account(MAX_BORROWED).unwrap();
+        let mut second = first
+            .account_holder
+            .ledger
+            .open(object, account, usize::MAX);
         for is_held in [false, true] {
             let buffer = scene.provider.alloc(64).unwrap().freeze();
             let held = is_held.then(|| buffer.clone());
-            assert!(first.lender.lend(0, 64, buffer.clone()).is_ok());
+            assert!(first.account_holder.lend(0, 64, buffer.clone()).is_ok());
             assert!(second.lend(0, 64, buffer).is_ok());
             // Both accounts read the same words here.
             // The number freed last is used next.
             let number = 0;
             first.returned(usize::from(is_held), number);
-            assert_eq!(first.lender.ledger.collect(), 2);
-            first.lender.fetch();
+            assert_eq!(first.account_holder.ledger.collect(), 2);
+            first.account_holder.fetch();
             second.fetch();
             let in_use = scene.provider.stats().bytes_in_use;
             assert_eq!(in_use, if is_held { 64 } else { 0 });
@@ -340,12 +348,12 @@ mod tests {
     }
 
     #[test]
-    fn send_searches_no_loans() {
-        const LOANS: usize = 131_072;
+    fn send_searches_no_borrowed() {
+        const MAX_BORROWED: usize = 131_072;
         let (provider, mut publisher, mut receiver) = large(
-            "loans",
+            "borrowed",
             OnFull::DropNewest,
-            Publisher::builder().loans(LOANS),
+            Publisher::builder().max_borrowed(MAX_BORROWED),
         );
         let buffer = provider.alloc(1).unwrap().freeze();
         let mut looks_of = |messages: usize, takers: usize| {
@@ -357,25 +365,25 @@ mod tests {
         };
         let mut held = Vec::new();
         for _ in 0..2 {
-            assert_eq!(looks_of(LOANS / 2, 1), 0);
-            held.extend((0..LOANS / 2).map(|_| receiver.recv().unwrap()));
+            assert_eq!(looks_of(MAX_BORROWED / 2, 1), 0);
+            held.extend((0..MAX_BORROWED / 2).map(|_| receiver.recv().unwrap()));
         }
         assert_eq!(looks_of(100, 0), 0, "all are out");
-        held.swap_remove(LOANS / 3);
+        held.swap_remove(MAX_BORROWED / 3);
         assert_eq!(looks_of(1, 1), 1, "one came back");
         assert_eq!(looks_of(100, 0), 0);
         drop(receiver.recv().unwrap());
         drop(held);
         LOOKS.set(0);
-        provider.pool().reclaim_loans();
-        assert_eq!(LOOKS.replace(0), LOANS, "each came back");
-        provider.pool().reclaim_loans();
+        provider.pool().reclaim_borrowed();
+        assert_eq!(LOOKS.replace(0), MAX_BORROWED, "each came back");
+        provider.pool().reclaim_borrowed();
         assert_eq!(LOOKS.get(), 0, "none is out");
     }
 
     #[test]
     fn send_searches_each_slot_once() {
-        search_at_the_limit("slots", Publisher::builder().loans(2));
+        search_at_the_limit("slots", Publisher::builder().max_borrowed(2));
     }
 
     /// The limit by bytes costs no more than the one by number.
@@ -413,7 +421,7 @@ mod tests {
     #[test]
     fn send_searches_waiting_messages_once() {
         let limits = [
-            ("waiting-loans", Publisher::builder().loans(2)),
+            ("waiting-borrowed", Publisher::builder().max_borrowed(2)),
             (
                 "waiting-bytes",
                 Publisher::builder().max_bytes_per_receiver(128),
