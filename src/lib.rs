@@ -27,19 +27,19 @@
 //! # }
 //! ```
 //!
-//! A [`ShmBuf`] is cheap to clone, `Send` and `Sync`, works with `bytes::Bytes::from_owner`, and
+//! A [`ShmBytes`] is cheap to clone, `Send` and `Sync`, works with `bytes::Bytes::from_owner`, and
 //! outlives its provider. A [`ShmView`] outlives its client, and its content the publisher.
 //!
 //! # Ways to send
 //!
-//! A descriptor in flight holds no lease: if the publisher drops its [`ShmBuf`] before the receiver
+//! A descriptor in flight holds no lease: if the publisher drops its [`ShmBytes`] before the receiver
 //! attaches, the receiver may get [`AttachError::Stale`], but never wrong bytes. There are five
 //! ways to keep a message until it is read:
 //!
 //! | way | when to use it | cost | when the receiver dies |
 //! |---|---|---|---|
-//! | **keep**: hold the [`ShmBuf`] until the receivers of its [`descriptor`](ShmBuf::descriptor) confirm | any transport and receivers | you track confirmations | its leases are reclaimed |
-//! | **grant**: send [`grant`](ShmBuf::grant), drop the [`ShmBuf`] at once | any transport; receivers whose [`PeerId`] you know ([`Client::connect`]) | one lease and one descriptor per receiver; [`revoke`](ShmBuf::revoke) if the transport fails | its grants and leases are reclaimed |
+//! | **keep**: hold the [`ShmBytes`] until the receivers of its [`descriptor`](ShmBytes::descriptor) confirm | any transport and receivers | you track confirmations | its leases are reclaimed |
+//! | **grant**: send [`grant`](ShmBytes::grant), drop the [`ShmBytes`] at once | any transport; receivers whose [`PeerId`] you know ([`Client::connect`]) | one lease and one descriptor per receiver; [`revoke`](ShmBytes::revoke) if the transport fails | its grants and leases are reclaimed |
 //! | [`channel`] | one receiver on this machine, and no transport yet | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`; its borrowed buffers are reclaimed |
 //! | [`channel::Publisher`] | up to 64 receivers on this machine that join and leave, each with its own rule for falling behind | the same, and one shared object per receiver | the others are not affected; its borrowed buffers are reclaimed |
 //! | the crate `shm-pool-zenoh` | you publish with zenoh; stock receivers | receivers never unmap a segment | its buffers stay in use until you call `garbage_collect_unsafe` |
@@ -57,7 +57,7 @@
 //! | symptom | remedy |
 //! |---|---|
 //! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers and retry; or raise the cap |
-//! | … most of it *leased* | let receivers drop views and messages, or revoke grants with [`ShmBuf::revoke`] |
+//! | … most of it *leased* | let receivers drop views and messages, or revoke grants with [`ShmBytes::revoke`] |
 //! | … most of it *idle* | fragmented: wait, or retry within 250 ms; leave room for large messages ([`docs::limits`]) |
 //! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of a resource. [`Provider::trim`] returns idle memory to the system |
 //! | [`ShareError::TooManyShared`] | raise [`max_shared`](ProviderBuilder::max_shared), or drop shared buffers |
@@ -156,7 +156,7 @@ mod sync;
 
 pub use error::{BuildError, OsError};
 pub use os::wake_fd::WakeFd;
-pub use owner::buf::{ShmBuf, ShmBufMut};
+pub use owner::buf::{ShmBytes, ShmBytesMut};
 pub use owner::limits::{AllocError, AllocErrorKind, CapacityError, ShareError, Tuning};
 pub use owner::pool::{ClassStats, Counters, Reservation, Stats};
 pub use owner::provider::{AllocFuture, Provider, ProviderBuilder, Request};

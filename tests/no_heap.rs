@@ -6,7 +6,7 @@
 
 use heap::{bytes_of, Cost};
 use shm_pool::channel::{Event, OnFull, Publisher, Receiver, Sender};
-use shm_pool::{Client, PeerId, Provider, ShmBuf, ShmBufMut, ShmView};
+use shm_pool::{Client, PeerId, Provider, ShmBytes, ShmBytesMut, ShmView};
 use shm_pool_support::tasks::noop_waker;
 use std::future::Future;
 use std::task::Context;
@@ -83,7 +83,7 @@ fn bursts() {
     let provider = provider();
     for len in SIZES {
         assert_no_heap("four buffers at a time", 20_000, || {
-            let _burst: [ShmBufMut; 4] = std::array::from_fn(|_| provider.alloc(len).unwrap());
+            let _burst: [ShmBytesMut; 4] = std::array::from_fn(|_| provider.alloc(len).unwrap());
         });
     }
 }
@@ -114,7 +114,8 @@ fn bursts_of_shared() {
     for len in SIZES {
         // An odd number, so that periodic work falls on every position in the burst.
         assert_no_heap("five shared messages at a time", 20_000, || {
-            let burst: [ShmBuf; 5] = std::array::from_fn(|_| provider.alloc(len).unwrap().freeze());
+            let burst: [ShmBytes; 5] =
+                std::array::from_fn(|_| provider.alloc(len).unwrap().freeze());
             let _views: [ShmView; 5] =
                 std::array::from_fn(|at| client.attach(&burst[at].descriptor().unwrap()).unwrap());
             drop(burst);
@@ -286,7 +287,7 @@ impl Prepared {
     }
 
     /// Writes one buffer of this length: every page of it.
-    fn message(&self, len: usize) -> ShmBufMut {
+    fn message(&self, len: usize) -> ShmBytesMut {
         let mut buffer = self.provider.alloc(len).unwrap();
         buffer.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
         buffer
@@ -296,8 +297,8 @@ impl Prepared {
     fn round(&mut self) -> usize {
         let read = |bytes: &[u8]| assert!(bytes.iter().step_by(4096).all(|&byte| byte == 1));
         for len in SIZES {
-            let burst: [ShmBufMut; RESERVED] = std::array::from_fn(|_| self.message(len));
-            let burst = burst.map(ShmBufMut::freeze);
+            let burst: [ShmBytesMut; RESERVED] = std::array::from_fn(|_| self.message(len));
+            let burst = burst.map(ShmBytesMut::freeze);
             let views: [ShmView; RESERVED] = std::array::from_fn(|at| {
                 self.client
                     .attach(&burst[at].descriptor().unwrap())
@@ -355,14 +356,14 @@ const MIXED: [usize; 4] = [64, 1000, 5000, 200_000];
 /// More messages than the initial capacity of any list of the pool.
 const MANY: usize = 100;
 
-fn many(provider: &Provider) -> Vec<ShmBuf> {
+fn many(provider: &Provider) -> Vec<ShmBytes> {
     (0..MANY)
         .map(|at| provider.alloc(MIXED[at % MIXED.len()]).unwrap().freeze())
         .collect()
 }
 
 /// Returns views of every other message.
-fn views(client: &Client, messages: &[ShmBuf]) -> Vec<ShmView> {
+fn views(client: &Client, messages: &[ShmBytes]) -> Vec<ShmView> {
     messages
         .iter()
         .step_by(2)

@@ -1,7 +1,7 @@
 //! The sources of messages: the pool, with a client that reads them, and talc behind a mutex.
 
 use parking_lot::Mutex;
-use shm_pool::{AllocError, AllocErrorKind, Client, Provider, ShmBufMut, ShmView};
+use shm_pool::{AllocError, AllocErrorKind, Client, Provider, ShmBytesMut, ShmView};
 use shm_pool_support::payload;
 use shm_pool_support::Fallible;
 use std::alloc::Layout;
@@ -68,13 +68,13 @@ impl Pool {
         &self,
         len: usize,
         timeout: Duration,
-    ) -> Fallible<Option<ShmBufMut>> {
+    ) -> Fallible<Option<ShmBytesMut>> {
         found(self.provider.alloc_timeout(len, timeout))
     }
 }
 
 impl Store for Pool {
-    type Memory<'a> = ShmBufMut;
+    type Memory<'a> = ShmBytesMut;
     type Held<'a> = ShmView;
 
     fn new(cap: usize) -> Fallible<Self> {
@@ -84,11 +84,11 @@ impl Store for Pool {
         })
     }
 
-    fn alloc(&self, len: usize) -> Fallible<Option<ShmBufMut>> {
+    fn alloc(&self, len: usize) -> Fallible<Option<ShmBytesMut>> {
         found(self.provider.alloc(len))
     }
 
-    fn share(&self, memory: ShmBufMut) -> Fallible<ShmView> {
+    fn share(&self, memory: ShmBytesMut) -> Fallible<ShmView> {
         let message = memory.freeze();
         Ok(self.client.attach(&message.descriptor()?)?)
     }
@@ -99,7 +99,7 @@ impl Store for Pool {
 }
 
 /// A shortage in /dev/shm is an error here, or it would count as the cap's.
-fn found(result: Result<ShmBufMut, AllocError>) -> Fallible<Option<ShmBufMut>> {
+fn found(result: Result<ShmBytesMut, AllocError>) -> Fallible<Option<ShmBytesMut>> {
     match result {
         Ok(memory) => Ok(Some(memory)),
         Err(error) => match error.kind() {

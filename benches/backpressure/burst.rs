@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use crate::PREFIX;
-use shm_pool::{Provider, ShmBuf};
+use shm_pool::{Provider, ShmBytes};
 use shm_pool_support::procfs::{self, OBJECTS};
 use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::units::{grouped, Bytes};
@@ -114,7 +114,7 @@ fn run(burst: usize) -> Fallible<Vec<(String, Held)>> {
     let mut moments = vec![("before".to_owned(), Held::by(&provider)?)];
     let all = (0..burst / CHUNK)
         .map(|_| Ok(provider.alloc(CHUNK)?.freeze()))
-        .collect::<Fallible<Vec<ShmBuf>>>()?;
+        .collect::<Fallible<Vec<ShmBytes>>>()?;
     let peak = Held::by(&provider)?;
     if peak.provider.min(peak.system) < burst as u64 {
         return Err(format!("a burst of {burst} bytes holds only {peak:?}").into());

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::PREFIX;
-use shm_pool::{Client, Provider, ShmBuf, ShmBufMut, ShmView};
+use shm_pool::{Client, Provider, ShmBytes, ShmBytesMut, ShmView};
 use shm_pool_support::latency::Spread;
 use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::units::{Bytes, Nanoseconds};
@@ -46,7 +46,7 @@ impl Filled {
 /// A full pool. The buffers and views keep it full.
 struct Full {
     provider: Provider,
-    _held: Vec<ShmBufMut>,
+    _held: Vec<ShmBytesMut>,
     _leased: Vec<ShmView>,
 }
 
@@ -62,7 +62,7 @@ impl Full {
         match filled {
             Filled::Held(len) => held.extend((0..).map_while(|_| provider.alloc(len).ok())),
             Filled::Leased(len) => {
-                while let Ok(buffer) = provider.alloc(len).map(ShmBufMut::freeze) {
+                while let Ok(buffer) = provider.alloc(len).map(ShmBytesMut::freeze) {
                     leased.push(read(&client, &buffer)?);
                 }
             }
@@ -87,7 +87,7 @@ impl Full {
     }
 }
 
-fn read(client: &Client, message: &ShmBuf) -> Fallible<ShmView> {
+fn read(client: &Client, message: &ShmBytes) -> Fallible<ShmView> {
     Ok(client.attach(&message.descriptor()?)?)
 }
 

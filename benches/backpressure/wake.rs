@@ -9,7 +9,7 @@ use crate::line::{self, Line};
 use crate::PREFIX;
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{Client, Descriptor, Provider, ShmBuf};
+use shm_pool::{Client, Descriptor, Provider, ShmBytes};
 use shm_pool_support::latency::{self, Latencies};
 use shm_pool_support::machine::{pin, Cores};
 use shm_pool_support::process::{inherited_input, inherited_output, this_program, Child};
@@ -128,7 +128,7 @@ fn run(way: Way, count: u64, cores: Cores) -> Fallible<hdrhistogram::Histogram<u
         "other process",
         command.stdin(fd).stdout(Stdio::from(OwnedFd::from(theirs))),
     )?;
-    let all = || -> Fallible<ShmBuf> { Ok(provider.alloc(CAP)?.freeze()) };
+    let all = || -> Fallible<ShmBytes> { Ok(provider.alloc(CAP)?.freeze()) };
     let mut latencies = latency::histogram();
     for number in 0..count {
         match way {

@@ -9,7 +9,7 @@
 use crate::{channel_name, open, Part, FOR_EVER};
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Message, OnFull, Publisher, Receiver, RecvError, Sender};
-use shm_pool::{Provider, ShmBuf};
+use shm_pool::{Provider, ShmBytes};
 use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::pin;
 use shm_pool_support::process::{say_ready, this_program, Child};
@@ -72,7 +72,7 @@ impl Kind {
 /// A sender.
 trait Sends: 'static {
     /// Sends to all receivers.
-    fn send(&mut self, message: ShmBuf) -> Fallible;
+    fn send(&mut self, message: ShmBytes) -> Fallible;
     fn send_bytes(&mut self, bytes: &[u8]) -> Fallible;
     /// Waits until receivers in other processes have received everything.
     fn settle(&mut self) -> Fallible;
@@ -80,7 +80,7 @@ trait Sends: 'static {
 
 impl Sends for Sender {
     #[inline]
-    fn send(&mut self, message: ShmBuf) -> Fallible {
+    fn send(&mut self, message: ShmBytes) -> Fallible {
         Ok(Sender::send(self, message).map_err(|error| error.kind())?)
     }
 
@@ -109,7 +109,7 @@ impl Fanout {
 
 impl Sends for Fanout {
     #[inline]
-    fn send(&mut self, message: ShmBuf) -> Fallible {
+    fn send(&mut self, message: ShmBytes) -> Fallible {
         let sent = self.0.send(message).map_err(|error| error.kind())?;
         self.reached(sent.receivers)
     }
@@ -195,7 +195,7 @@ impl<S: Sends> Subject<S> {
         Ok(took)
     }
 
-    fn message(&self, number: u64) -> Fallible<ShmBuf> {
+    fn message(&self, number: u64) -> Fallible<ShmBytes> {
         let mut buffer = self.provider.alloc(BUFFER)?;
         if self.is_thorough {
             numbered::fill(&mut buffer, 0, number);

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use shm_pool::inspect::Inspector;
-use shm_pool::{Client, PeerId, Provider, ShmBuf, ShmBufMut};
+use shm_pool::{Client, PeerId, Provider, ShmBytes, ShmBytesMut};
 use shm_pool_support::process::{end_with_parent, this_program, Child};
 use shm_pool_support::Fallible;
 use std::alloc::Layout;
@@ -121,7 +121,7 @@ pub(crate) fn provider_with(len: usize, chunks: usize) -> Provider {
 }
 
 #[inline]
-fn alloc(provider: &Provider, len: usize) -> ShmBufMut {
+fn alloc(provider: &Provider, len: usize) -> ShmBytesMut {
     provider
         .alloc(black_box(len))
         .expect("an idle chunk, or room for a new one")
@@ -161,7 +161,7 @@ fn warm_fill() -> Batch {
 
 /// Several alive at a time: all but one are from the queue behind the hot slot.
 fn burst() -> Batch {
-    reuse(MIB, BURST, |provider| -> [ShmBufMut; BURST] {
+    reuse(MIB, BURST, |provider| -> [ShmBytesMut; BURST] {
         std::array::from_fn(|_| alloc(provider, MIB))
     })
 }
@@ -193,7 +193,7 @@ fn cold() -> Batch {
 ///
 /// Owner and client are one process here. The protocol is the same as between two, but the lease's
 /// cache line stays in one core: this measures the instructions, without the coherence traffic.
-fn shared(pass: impl Fn(&Client, PeerId, ShmBuf) + 'static) -> Batch {
+fn shared(pass: impl Fn(&Client, PeerId, ShmBytes) + 'static) -> Batch {
     let provider = provider_with(MIB, 1);
     let client = Client::new();
     let peer = client.connect(provider.id()).expect("a connection");
@@ -214,7 +214,7 @@ fn shared(pass: impl Fn(&Client, PeerId, ShmBuf) + 'static) -> Batch {
 }
 
 #[inline]
-fn pass_by_reference(client: &Client, _: PeerId, message: ShmBuf) {
+fn pass_by_reference(client: &Client, _: PeerId, message: ShmBytes) {
     let descriptor = message.descriptor().expect("a record");
     drop(black_box(
         client
@@ -225,7 +225,7 @@ fn pass_by_reference(client: &Client, _: PeerId, message: ShmBuf) {
 
 /// Only the grant keeps the message between the owner's drop and the attach.
 #[inline]
-fn pass_by_grant(client: &Client, peer: PeerId, message: ShmBuf) {
+fn pass_by_grant(client: &Client, peer: PeerId, message: ShmBytes) {
     let descriptor = message.grant(peer).expect("a connected peer");
     drop(message);
     drop(black_box(

@@ -6,7 +6,7 @@ mod common;
 
 use common::Compiler;
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{Client, Provider, ShmBuf};
+use shm_pool::{Client, Provider, ShmBytes};
 use std::hint::black_box;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ fn send(provider: &Provider, name: &str, batches: usize) -> f64 {
     let mut sender = Sender::create(provider, name).expect("a channel");
     let mut receiver = Receiver::open(&Client::new(), name).expect("its receiver");
     let mut elapsed = Duration::ZERO;
-    let mut buffers: Vec<ShmBuf> = Vec::with_capacity(BATCH);
+    let mut buffers: Vec<ShmBytes> = Vec::with_capacity(BATCH);
     for _ in 0..batches {
         buffers.extend((0..BATCH).map(|_| provider.alloc(LEN).expect("memory").freeze()));
         let start = Instant::now();

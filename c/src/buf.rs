@@ -3,7 +3,7 @@
 use crate::provider::PeerId;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{value, Required, Value};
-use shm_pool::{Descriptor as Message, ShmBuf, ShmBufMut};
+use shm_pool::{Descriptor as Message, ShmBytes, ShmBytesMut};
 use std::mem::MaybeUninit;
 use std::ptr;
 
@@ -17,7 +17,7 @@ use std::ptr;
 pub struct BufMut {
     opaque: [MaybeUninit<u64>; 3],
 }
-value!(BufMut: ShmBufMut);
+value!(BufMut: ShmBytesMut);
 
 /// A message in shared memory: a buffer that cannot be written any more. A value, as
 /// `shm_pool_buf_mut` is.
@@ -29,7 +29,7 @@ value!(BufMut: ShmBufMut);
 pub struct Buf {
     opaque: [MaybeUninit<u64>; 3],
 }
-value!(Buf: ShmBuf);
+value!(Buf: ShmBytes);
 
 /// Names one message: 32 plain bytes, for any transport. A descriptor holds no memory.
 #[repr(C)]

@@ -9,7 +9,7 @@ use crate::value::{
     timeout, u32_option, Required, Value, SHM_POOL_FOREVER,
 };
 use shm_pool::channel::{self, Interrupter as Interrupt, OnFull, OnStall, SendError};
-use shm_pool::ShmBuf;
+use shm_pool::ShmBytes;
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 
@@ -229,7 +229,7 @@ fn on_stall(value: u64) -> Result<Option<OnStall>, Failure> {
 #[inline]
 fn send<T>(
     buf: Option<&mut Buf>,
-    send: impl FnOnce(ShmBuf) -> Result<T, SendError<ShmBuf>>,
+    send: impl FnOnce(ShmBytes) -> Result<T, SendError<ShmBytes>>,
 ) -> Result<T, Failure> {
     let buf = buf.required("buf")?;
     send(buf.take().required("buf")?).map_err(|error| put_back(buf, error))
@@ -237,7 +237,7 @@ fn send<T>(
 
 #[cold]
 #[inline(never)]
-fn put_back(buf: &mut Buf, error: SendError<ShmBuf>) -> Failure {
+fn put_back(buf: &mut Buf, error: SendError<ShmBytes>) -> Failure {
     let failure = error.kind().into();
     buf.put(error.into_message());
     failure

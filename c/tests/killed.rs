@@ -9,7 +9,7 @@ mod common;
 use common::{run, Compiler};
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Receiver, RecvError, Sender};
-use shm_pool::{Client, Descriptor, Provider, ShmBuf};
+use shm_pool::{Client, Descriptor, Provider, ShmBytes};
 use shm_pool_support::process::{inherited_input, task, this_test, Child};
 use std::ffi::OsString;
 use std::fs;
@@ -251,7 +251,7 @@ fn ready(socket: &mut UnixStream) {
     socket.read_exact(&mut [0]).expect("the other side is dead");
 }
 
-fn filled(provider: &Provider, number: u8) -> ShmBuf {
+fn filled(provider: &Provider, number: u8) -> ShmBytes {
     let mut buffer = provider.alloc(LEN).expect("memory");
     buffer.fill(number);
     buffer.freeze()

@@ -9,7 +9,7 @@
 //! side sleeps or spins.
 
 use crate::{Options, Said, Task, Who};
-use shm_pool::{PeerId, Provider, ShmBuf, ShmBufMut};
+use shm_pool::{PeerId, Provider, ShmBytes, ShmBytesMut};
 use shm_pool_support::process::{this_program, Child};
 use shm_pool_support::source::Source;
 use shm_pool_support::units::Bytes;
@@ -123,7 +123,7 @@ fn stream<'a>(
 }
 
 /// Allocates, and waits for memory as long as subscribers have some to release.
-fn alloc(provider: &Provider, len: usize, subscribers: &mut [Subscriber]) -> Fallible<ShmBufMut> {
+fn alloc(provider: &Provider, len: usize, subscribers: &mut [Subscriber]) -> Fallible<ShmBytesMut> {
     loop {
         match provider.alloc(len) {
             Err(error) if error.is_exhausted() => {
@@ -166,7 +166,7 @@ impl Subscriber {
     }
 
     /// Grants it the message and announces it. The publisher need not keep the message.
-    fn send(&mut self, message: &ShmBuf) -> Fallible {
+    fn send(&mut self, message: &ShmBytes) -> Fallible {
         let descriptor = message.grant(self.peer)?;
         self.pending += 1;
         Ok(wire::send(

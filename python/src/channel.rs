@@ -12,7 +12,7 @@ use crate::provider::{Client, Provider};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
 use shm_pool::channel::{self, ChannelError, Interrupter, RecvError, SendErrorKind, MAX_INLINE};
-use shm_pool::{ShmBuf, WakeFd};
+use shm_pool::{ShmBytes, WakeFd};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -145,7 +145,7 @@ impl<T> Drop for End<T> {
 trait Output: Send {
     type Report: Send;
 
-    fn send(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<Self::Report, SendErrorKind>;
+    fn send(&mut self, buffer: ShmBytes, timeout: Duration) -> Result<Self::Report, SendErrorKind>;
     fn send_bytes(
         &mut self,
         bytes: &[u8],
@@ -160,7 +160,7 @@ macro_rules! output {
 
             fn send(
                 &mut self,
-                buffer: ShmBuf,
+                buffer: ShmBytes,
                 timeout: Duration,
             ) -> Result<$report, SendErrorKind> {
                 let sent = match timeout.is_zero() {

@@ -15,7 +15,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use shm_pool::channel;
-use shm_pool::{PeerId, ShmBuf, ShmBufMut, ShmView};
+use shm_pool::{PeerId, ShmBytes, ShmBytesMut, ShmView};
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -126,8 +126,8 @@ unsafe fn export(
 // ---- buffers ------------------------------------------------------------------------------------
 
 enum Memory {
-    Writable(ShmBufMut),
-    Frozen(ShmBuf),
+    Writable(ShmBytesMut),
+    Frozen(ShmBytes),
 }
 
 impl Memory {
@@ -166,7 +166,7 @@ pub(crate) struct Buffer {
 const BUFFER: &str = "buffer";
 
 impl Buffer {
-    pub(crate) fn new(buffer: ShmBufMut) -> Self {
+    pub(crate) fn new(buffer: ShmBytesMut) -> Self {
         Self {
             memory: Exported::new(Memory::Writable(buffer)),
             process: Process::current(),
@@ -174,7 +174,7 @@ impl Buffer {
     }
 
     /// Freezes the buffer if it is writable, and returns another handle of the message.
-    pub(crate) fn message(&self) -> PyResult<ShmBuf> {
+    pub(crate) fn message(&self) -> PyResult<ShmBytes> {
         self.process.check(BUFFER)?;
         let mut memory = lock(&self.memory);
         memory.get(BUFFER)?;

@@ -102,7 +102,7 @@ impl Provider {
         py: Python<'_>,
         bytes: &Bytes,
         deadline: Deadline,
-    ) -> PyResult<shm_pool::ShmBuf> {
+    ) -> PyResult<shm_pool::ShmBytes> {
         let mut buffer = self.allocate(py, bytes.len(), false, deadline)?;
         bytes.copy_to(&mut buffer);
         Ok(buffer.freeze())
@@ -114,7 +114,7 @@ impl Provider {
         len: usize,
         zeroed: bool,
         deadline: Deadline,
-    ) -> PyResult<shm_pool::ShmBufMut> {
+    ) -> PyResult<shm_pool::ShmBytesMut> {
         let provider = self.get()?;
         let request = || {
             let request = provider.request(len);

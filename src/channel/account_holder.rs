@@ -7,7 +7,7 @@ use super::layout::Shared;
 use super::ledger::{AccountId, Collection, Ledger};
 use super::outside;
 use crate::os::name::Link;
-use crate::owner::buf::ShmBuf;
+use crate::owner::buf::ShmBytes;
 use std::sync::Arc;
 
 pub(super) struct AccountHolder {
@@ -74,8 +74,8 @@ impl AccountHolder {
         &mut self,
         ticket: u64,
         bytes: usize,
-        buffer: ShmBuf,
-    ) -> Result<u32, ShmBuf> {
+        buffer: ShmBytes,
+    ) -> Result<u32, ShmBytes> {
         let Some(number) = self.known.numbers.pop() else {
             return Err(buffer);
         };
@@ -115,7 +115,7 @@ impl AccountHolder {
     }
 
     /// Takes back a buffer that was not sent, or was withdrawn, if it is still out.
-    pub(super) fn take_back(&self, number: u32) -> Option<ShmBuf> {
+    pub(super) fn take_back(&self, number: u32) -> Option<ShmBytes> {
         self.ledger.take_back(&self.account, number)
     }
 

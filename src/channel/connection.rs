@@ -17,7 +17,7 @@ use super::ring::{self, OnFull, Ticket, Words};
 use crate::error::OsError;
 use crate::os::futex::{barrier, Deadline};
 use crate::os::name::Name;
-use crate::owner::buf::ShmBuf;
+use crate::owner::buf::ShmBytes;
 use crate::owner::chunk::Chunk;
 use std::future::Future;
 use std::io;
@@ -350,9 +350,9 @@ impl Connection {
         &mut self,
         located: &Located,
         bytes: usize,
-        buffer: ShmBuf,
+        buffer: ShmBytes,
         skipped: u32,
-    ) -> Result<u32, ShmBuf> {
+    ) -> Result<u32, ShmBytes> {
         let ticket = self.count();
         // No read-modify-write until the message is in its slot (see `max_borrowed`).
         let number = self.account_holder.lend(ticket, bytes, buffer)?;
@@ -437,7 +437,7 @@ impl Connection {
     /// Takes back a message of length `len` that the receiver did not take. Returns `None` if a
     /// hostile receiver returned it, or another thread reclaimed it: then it counts as sent,
     /// and the next one fails.
-    pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBuf> {
+    pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBytes> {
         self.account_holder
             .take_back(number)
             .map(|buffer| buffer.with_len(len))

@@ -34,7 +34,7 @@ use super::outside;
 use crate::os::fork::ForkGuard;
 use crate::os::locks::LockFile;
 use crate::os::name::Link;
-use crate::owner::buf::ShmBuf;
+use crate::owner::buf::ShmBytes;
 use crate::owner::chunk::Chunk;
 use crate::owner::pool::Lends;
 use crate::protocol::control::RECEIVER_BYTE;
@@ -136,7 +136,7 @@ impl Drop for Ended {
             let group = unsafe { group.assume_init_ref() };
             // SAFETY: the sender put each of these handles into a cell, and `Account::end`, under
             // the lock, took it out once.
-            unsafe { ShmBuf::drop_handles(group.chunk, group.count) };
+            unsafe { ShmBytes::drop_handles(group.chunk, group.count) };
         }
     }
 }
@@ -358,7 +358,7 @@ impl Ledger {
     }
 
     /// Takes back a buffer that was not sent, or was withdrawn, if it is still out.
-    pub(super) fn take_back(&self, id: &AccountId, number: u32) -> Option<ShmBuf> {
+    pub(super) fn take_back(&self, id: &AccountId, number: u32) -> Option<ShmBytes> {
         let chunk = self.change(id, |entry| {
             let words = entry.shared.borrowed_words();
             let strike = |number| outside::strike(words, number);
@@ -368,7 +368,7 @@ impl Ledger {
         })??;
         // SAFETY: `AccountHolder::put` put the handle into the cell, and `take`, under the lock,
         // took it out once.
-        Some(unsafe { ShmBuf::from_chunk(chunk) })
+        Some(unsafe { ShmBytes::from_chunk(chunk) })
     }
 
     /// Takes the lock, if it is free, for [`Collection::collect`].
@@ -569,7 +569,7 @@ impl Drop for Ledger {
             // The notes stay: observers still see these borrowed buffers.
             for chunk in entry.account.take_all(|_| ()) {
                 // SAFETY: as in `take_back`.
-                unsafe { ShmBuf::from_chunk(chunk) }.give_up_to_reader();
+                unsafe { ShmBytes::from_chunk(chunk) }.give_up_to_reader();
                 left += 1;
             }
             if left > 0 {

@@ -33,7 +33,7 @@
 
 use super::error::{RecvError, SendErrorKind};
 use super::ring::{Words, WORDS};
-use crate::owner::buf::ShmBuf;
+use crate::owner::buf::ShmBytes;
 use crate::sync;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -134,7 +134,7 @@ pub(super) struct Located {
 
 impl Located {
     #[inline]
-    pub(super) fn new(buffer: &ShmBuf) -> Self {
+    pub(super) fn new(buffer: &ShmBytes) -> Self {
         let (segment, offset, len) = buffer.place();
         Self::at(segment, offset, len)
     }

@@ -16,7 +16,7 @@ use super::watch::Attempts;
 use crate::os::futex::Deadline;
 use crate::os::name::Name;
 use crate::os::posix::is_object_mode;
-use crate::owner::buf::ShmBuf;
+use crate::owner::buf::ShmBytes;
 use crate::owner::pool::PoolGuard;
 use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
@@ -259,7 +259,7 @@ impl Sender {
     ///
     /// A message sent while the receiver closes or dies may count as sent.
     #[inline]
-    pub fn send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
+    pub fn send(&mut self, buffer: ShmBytes) -> Result<(), SendError<ShmBytes>> {
         self.send_buffer(buffer, || Timeout::Until(None))
     }
 
@@ -270,7 +270,7 @@ impl Sender {
     /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyBorrowed`], and those of
     /// [`send`](Self::send).
     #[inline]
-    pub fn try_send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
+    pub fn try_send(&mut self, buffer: ShmBytes) -> Result<(), SendError<ShmBytes>> {
         self.send_buffer(buffer, || Timeout::None)
     }
 
@@ -282,9 +282,9 @@ impl Sender {
     #[inline]
     pub fn send_timeout(
         &mut self,
-        buffer: ShmBuf,
+        buffer: ShmBytes,
         timeout: Duration,
-    ) -> Result<(), SendError<ShmBuf>> {
+    ) -> Result<(), SendError<ShmBytes>> {
         self.send_buffer(buffer, || Timeout::of(timeout))
     }
 
@@ -293,9 +293,9 @@ impl Sender {
     #[inline(always)]
     fn send_buffer(
         &mut self,
-        message: ShmBuf,
+        message: ShmBytes,
         timeout: impl FnOnce() -> Timeout,
-    ) -> Result<(), SendError<ShmBuf>> {
+    ) -> Result<(), SendError<ShmBytes>> {
         let message = if self.can_send(&message) {
             message
         } else {
@@ -318,7 +318,7 @@ impl Sender {
     }
 
     #[inline(always)]
-    fn can_send(&self, message: &ShmBuf) -> bool {
+    fn can_send(&self, message: &ShmBytes) -> bool {
         // First: a forked child cannot ask the buffer.
         self.check_fork().is_ok()
             && !self.connection.is_disconnected()
@@ -330,9 +330,9 @@ impl Sender {
     #[inline(never)]
     fn prepare(
         &mut self,
-        message: ShmBuf,
+        message: ShmBytes,
         timeout: impl FnOnce() -> Timeout,
-    ) -> Result<ShmBuf, SendError<ShmBuf>> {
+    ) -> Result<ShmBytes, SendError<ShmBytes>> {
         if let Err(kind) = self.reserve(message.capacity(), timeout()) {
             if kind == SendErrorKind::Disconnected {
                 // After the provider's drop, no other thread reclaims.
@@ -351,7 +351,7 @@ impl Sender {
     }
 
     #[inline(never)]
-    fn finish(&mut self, number: u32, len: usize) -> Result<(), SendError<ShmBuf>> {
+    fn finish(&mut self, number: u32, len: usize) -> Result<(), SendError<ShmBytes>> {
         let connection = &mut self.connection;
         connection.notify_after_fence();
         let is_left = connection.is_left();
@@ -427,7 +427,7 @@ impl Sender {
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
     /// [`SendErrorKind::Interrupted`].
-    pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
+    pub async fn send_async(&mut self, buffer: ShmBytes) -> Result<(), SendError<ShmBytes>> {
         let bytes = buffer.capacity();
         connection::send(self, buffer, bytes, Self::try_send, |sender, _| {
             Some((&mut sender.connection, None))
@@ -465,7 +465,7 @@ impl Sender {
     pub fn poll_ready(
         &mut self,
         context: &mut Context<'_>,
-        buffer: &ShmBuf,
+        buffer: &ShmBytes,
     ) -> Poll<Result<(), SendErrorKind>> {
         self.poll_room(context, buffer.capacity())
     }

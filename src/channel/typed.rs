@@ -54,7 +54,7 @@ use super::publisher::{Publisher, PublisherBuilder};
 use super::receiver::{Message, Receiver, ReceiverBuilder};
 use super::sender::{Sender, SenderBuilder};
 use super::subscriber::{Event, Subscriber};
-use crate::owner::buf::{ShmBuf, ShmBufMut};
+use crate::owner::buf::{ShmBytes, ShmBytesMut};
 use crate::owner::limits::AllocError;
 use crate::owner::provider::Provider;
 use crate::peer::client::Client;
@@ -193,7 +193,7 @@ impl<H: Schema, E: Schema> Carried for Slice<H, E> {
     }
 }
 
-/// What a value can lie in: [`ShmBufMut`], [`ShmBuf`], [`Message`] and [`ShmView`].
+/// What a value can lie in: [`ShmBytesMut`], [`ShmBytes`], [`Message`] and [`ShmView`].
 pub trait Buffer: Deref<Target = [u8]> + sealed::Sealed {
     /// Returns the alignment that a move of the buffer keeps.
     #[doc(hidden)]
@@ -203,8 +203,8 @@ pub trait Buffer: Deref<Target = [u8]> + sealed::Sealed {
     }
 }
 
-impl Buffer for ShmBufMut {}
-impl Buffer for ShmBuf {}
+impl Buffer for ShmBytesMut {}
+impl Buffer for ShmBytes {}
 impl Buffer for ShmView {}
 
 impl Buffer for Message {
@@ -227,8 +227,8 @@ mod sealed {
     impl<T: super::Schema> Carried for T {}
     impl<H: super::Schema, E: super::Schema> Carried for super::Slice<H, E> {}
 
-    impl Sealed for super::ShmBufMut {}
-    impl Sealed for super::ShmBuf {}
+    impl Sealed for super::ShmBytesMut {}
+    impl Sealed for super::ShmBytes {}
     impl Sealed for super::ShmView {}
     impl Sealed for super::Message {}
 }
@@ -280,7 +280,7 @@ impl<B: Buffer, H: Schema, E: Schema> Value<B, Slice<H, E>> {
     }
 }
 
-impl<H: Schema, E: Schema> Value<ShmBufMut, Slice<H, E>> {
+impl<H: Schema, E: Schema> Value<ShmBytesMut, Slice<H, E>> {
     /// Returns the items that follow the header.
     #[inline]
     pub fn items_mut(&mut self) -> &mut [E] {
@@ -294,17 +294,17 @@ impl<H: Schema, E: Schema> Value<ShmBufMut, Slice<H, E>> {
 /// By `Value::new`, or allocated so.
 const CHECKED: &str = "length and alignment are those of the type, and do not change";
 
-impl<T> Value<ShmBufMut, T> {
-    /// Ends writing; see [`ShmBufMut::freeze`].
+impl<T> Value<ShmBytesMut, T> {
+    /// Ends writing; see [`ShmBytesMut::freeze`].
     #[inline]
-    pub fn freeze(self) -> Value<ShmBuf, T> {
+    pub fn freeze(self) -> Value<ShmBytes, T> {
         Value::checked(self.bytes.freeze())
     }
 }
 
-impl<T> Value<ShmBuf, T> {
-    /// Returns the buffer, for its [descriptor](ShmBuf::descriptor) or a grant.
-    pub fn buffer(&self) -> &ShmBuf {
+impl<T> Value<ShmBytes, T> {
+    /// Returns the buffer, for its [descriptor](ShmBytes::descriptor) or a grant.
+    pub fn buffer(&self) -> &ShmBytes {
         &self.bytes
     }
 }
@@ -329,7 +329,7 @@ impl<B: Buffer, T: Carried> Deref for Value<B, T> {
     }
 }
 
-impl<T: Carried> DerefMut for Value<ShmBufMut, T> {
+impl<T: Carried> DerefMut for Value<ShmBytesMut, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T::Head {
         match T::Head::mut_from_prefix(&mut self.bytes) {
@@ -339,7 +339,7 @@ impl<T: Carried> DerefMut for Value<ShmBufMut, T> {
     }
 }
 
-impl<T> Clone for Value<ShmBuf, T> {
+impl<T> Clone for Value<ShmBytes, T> {
     #[inline]
     fn clone(&self) -> Self {
         Self::checked(self.bytes.clone())
@@ -363,7 +363,7 @@ impl Provider {
     ///
     /// As [`alloc_layout`](Self::alloc_layout).
     #[inline]
-    pub fn alloc_value<T: Schema>(&self) -> Result<Value<ShmBufMut, T>, AllocError> {
+    pub fn alloc_value<T: Schema>(&self) -> Result<Value<ShmBytesMut, T>, AllocError> {
         let buffer = self.alloc_layout(Layout::new::<T>())?;
         Ok(Value::checked(buffer))
     }
@@ -377,7 +377,7 @@ impl Provider {
     pub fn alloc_slice<H: Schema, E: Schema>(
         &self,
         items: usize,
-    ) -> Result<Value<ShmBufMut, Slice<H, E>>, AllocError> {
+    ) -> Result<Value<ShmBytesMut, Slice<H, E>>, AllocError> {
         // Saturated, it is refused as too large.
         let len = items
             .saturating_mul(size_of::<E>())
@@ -500,8 +500,8 @@ macro_rules! sends {
             #[inline]
             pub fn send(
                 &mut self,
-                value: Value<ShmBuf, T>,
-            ) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
+                value: Value<ShmBytes, T>,
+            ) -> Result<$sent, SendError<Value<ShmBytes, T>>> {
                 self.end.send(value.bytes).map_err(SendError::typed)
             }
 
@@ -513,8 +513,8 @@ macro_rules! sends {
             #[inline]
             pub fn try_send(
                 &mut self,
-                value: Value<ShmBuf, T>,
-            ) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
+                value: Value<ShmBytes, T>,
+            ) -> Result<$sent, SendError<Value<ShmBytes, T>>> {
                 self.end.try_send(value.bytes).map_err(SendError::typed)
             }
 
@@ -526,9 +526,9 @@ macro_rules! sends {
             #[inline]
             pub fn send_timeout(
                 &mut self,
-                value: Value<ShmBuf, T>,
+                value: Value<ShmBytes, T>,
                 timeout: Duration,
-            ) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
+            ) -> Result<$sent, SendError<Value<ShmBytes, T>>> {
                 self.end
                     .send_timeout(value.bytes, timeout)
                     .map_err(SendError::typed)
@@ -545,8 +545,8 @@ macro_rules! sends {
             #[doc = concat!("Those of [`", stringify!($end), "::send_async`].")]
             pub async fn send_async(
                 &mut self,
-                value: Value<ShmBuf, T>,
-            ) -> Result<$sent, SendError<Value<ShmBuf, T>>> {
+                value: Value<ShmBytes, T>,
+            ) -> Result<$sent, SendError<Value<ShmBytes, T>>> {
                 self.end
                     .send_async(value.bytes)
                     .await
@@ -588,8 +588,8 @@ macro_rules! sends {
 sends!(SenderBuilder Sender ());
 sends!(PublisherBuilder Publisher Sent);
 
-impl SendError<ShmBuf> {
-    fn typed<T>(self) -> SendError<Value<ShmBuf, T>> {
+impl SendError<ShmBytes> {
+    fn typed<T>(self) -> SendError<Value<ShmBytes, T>> {
         SendError {
             kind: self.kind,
             message: Value::checked(self.message),

@@ -29,8 +29,8 @@
 //!   borrowed buffer), or leased and waiting: never two of these.
 //! * **I4.** A segment's length never changes.
 //! * **I5.** No Rust reference exists to bytes that another process may write at that time. `&mut
-//!   [u8]` comes only from a [`ShmBufMut`](crate::ShmBufMut), which no peer can attach to; `&[u8]`
-//!   exists only while a [`ShmBuf`](crate::ShmBuf), [`ShmView`](crate::ShmView) or
+//!   [u8]` comes only from a [`ShmBytesMut`](crate::ShmBytesMut), which no peer can attach to; `&[u8]`
+//!   exists only while a [`ShmBytes`](crate::ShmBytes), [`ShmView`](crate::ShmView) or
 //!   [`channel::Message`](crate::channel::Message) is held.
 //! * **I6.** After its provider is dropped, every chunk is destroyed exactly once, and with the
 //!   last one the pool.

@@ -32,7 +32,7 @@
 //! | name prefix | 64 bytes | [`BuildError::Prefix`](crate::BuildError::Prefix) |
 //! | name of a channel | 64 bytes | [`ChannelError::Name`](crate::channel::ChannelError::Name) |
 //! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
-//! | clones of one [`ShmBuf`](crate::ShmBuf) | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |
+//! | clones of one [`ShmBytes`](crate::ShmBytes) | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |
 //!
 //! # Larger pages
 //!

@@ -34,13 +34,13 @@ use std::ptr::NonNull;
 /// let message = buffer.freeze();
 /// # assert_eq!(message[0], 1);
 /// ```
-pub struct ShmBufMut(ManuallyDrop<ShmBuf>);
+pub struct ShmBytesMut(ManuallyDrop<ShmBytes>);
 
-impl ShmBufMut {
+impl ShmBytesMut {
     #[inline]
     pub(crate) fn new(chunk: ClosedChunk, len: usize) -> Self {
         let len = len.min(chunk.capacity());
-        Self(ManuallyDrop::new(ShmBuf {
+        Self(ManuallyDrop::new(ShmBytes {
             chunk: chunk.into_raw(),
             len,
         }))
@@ -73,16 +73,16 @@ impl ShmBufMut {
 
     /// Ends writing, without a copy. The result can be cloned and shared with peers.
     #[inline]
-    pub fn freeze(self) -> ShmBuf {
+    pub fn freeze(self) -> ShmBytes {
         let this = ManuallyDrop::new(self);
-        ShmBuf {
+        ShmBytes {
             chunk: this.0.chunk,
             len: this.0.len,
         }
     }
 }
 
-impl Deref for ShmBufMut {
+impl Deref for ShmBytesMut {
     type Target = [u8];
 
     #[inline]
@@ -91,7 +91,7 @@ impl Deref for ShmBufMut {
     }
 }
 
-impl DerefMut for ShmBufMut {
+impl DerefMut for ShmBytesMut {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let data = self.0.chunk().data().as_ptr();
@@ -101,19 +101,19 @@ impl DerefMut for ShmBufMut {
     }
 }
 
-impl AsRef<[u8]> for ShmBufMut {
+impl AsRef<[u8]> for ShmBytesMut {
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
-impl AsMut<[u8]> for ShmBufMut {
+impl AsMut<[u8]> for ShmBytesMut {
     fn as_mut(&mut self) -> &mut [u8] {
         self
     }
 }
 
-impl Drop for ShmBufMut {
+impl Drop for ShmBytesMut {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: this was the only handle (I3) of a chunk that is closed (I5).
@@ -121,9 +121,9 @@ impl Drop for ShmBufMut {
     }
 }
 
-impl fmt::Debug for ShmBufMut {
+impl fmt::Debug for ShmBytesMut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ShmBufMut").field(&*self.0).finish()
+        f.debug_tuple("ShmBytesMut").field(&*self.0).finish()
     }
 }
 
@@ -132,17 +132,17 @@ impl fmt::Debug for ShmBufMut {
 ///
 /// To send it, [`grant`](Self::grant) it to a known peer, and drop the buffer; or send its
 /// [`descriptor`](Self::descriptor) to any peers, and keep a clone until they have confirmed.
-pub struct ShmBuf {
+pub struct ShmBytes {
     chunk: NonNull<Chunk>,
     len: usize,
 }
 
 // SAFETY: handles are counted atomically, and the bytes are only read.
-unsafe impl Send for ShmBuf {}
+unsafe impl Send for ShmBytes {}
 // SAFETY: a shared handle allows only reading the bytes, and `Chunk` is `Sync`.
-unsafe impl Sync for ShmBuf {}
+unsafe impl Sync for ShmBytes {}
 
-impl ShmBuf {
+impl ShmBytes {
     #[inline]
     fn chunk(&self) -> &Chunk {
         // SAFETY: a counted handle keeps the chunk alive (I3).
@@ -317,7 +317,7 @@ impl ShmBuf {
     ///
     /// The buffer itself, if this is not the only handle, a peer has a lease or a grant, or in a
     /// forked child.
-    pub fn try_into_mut(self) -> Result<ShmBufMut, Self> {
+    pub fn try_into_mut(self) -> Result<ShmBytesMut, Self> {
         let chunk = self.chunk();
         // First, because this drops the handles of returned buffers.
         let is_borrowed = self.is_borrowed();
@@ -332,7 +332,7 @@ impl ShmBuf {
         // SAFETY: this was the only handle (I3).
         let chunk = unsafe { OwnedChunk::from_raw(self.into_chunk()) };
         match chunk.close() {
-            Ok(chunk) => Ok(ShmBufMut::new(chunk, len)),
+            Ok(chunk) => Ok(ShmBytesMut::new(chunk, len)),
             Err(leased) => Err(Self {
                 chunk: leased.into_raw(),
                 len,
@@ -348,12 +348,12 @@ pub(crate) struct Copies {
 }
 
 impl Iterator for Copies {
-    type Item = ShmBuf;
+    type Item = ShmBytes;
 
     #[inline]
-    fn next(&mut self) -> Option<ShmBuf> {
+    fn next(&mut self) -> Option<ShmBytes> {
         self.left = self.left.checked_sub(1)?;
-        Some(ShmBuf {
+        Some(ShmBytes {
             chunk: self.chunk,
             len: self.len,
         })
@@ -366,7 +366,7 @@ impl Drop for Copies {
     }
 }
 
-impl Clone for ShmBuf {
+impl Clone for ShmBytes {
     /// Aborts above `isize::MAX` clones, as [`Arc`](std::sync::Arc) does.
     #[inline]
     fn clone(&self) -> Self {
@@ -378,33 +378,33 @@ impl Clone for ShmBuf {
     }
 }
 
-impl Deref for ShmBuf {
+impl Deref for ShmBytes {
     type Target = [u8];
 
     #[inline]
     fn deref(&self) -> &[u8] {
         let data = self.chunk().data().as_ptr();
-        // SAFETY: `len` is at most the chunk's capacity (`ShmBufMut::new`, `try_set_len`,
+        // SAFETY: `len` is at most the chunk's capacity (`ShmBytesMut::new`, `try_set_len`,
         // `with_len`), the bytes are initialised (zero at first), and they are written only through
-        // a `&mut ShmBufMut` that is the only handle (I5).
+        // a `&mut ShmBytesMut` that is the only handle (I5).
         unsafe { std::slice::from_raw_parts(data, self.len) }
     }
 }
 
-impl AsRef<[u8]> for ShmBuf {
+impl AsRef<[u8]> for ShmBytes {
     #[inline]
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
-impl From<ShmBufMut> for ShmBuf {
-    fn from(buffer: ShmBufMut) -> Self {
+impl From<ShmBytesMut> for ShmBytes {
+    fn from(buffer: ShmBytesMut) -> Self {
         buffer.freeze()
     }
 }
 
-impl Drop for ShmBuf {
+impl Drop for ShmBytes {
     #[inline]
     fn drop(&mut self) {
         let chunk = self.chunk();
@@ -418,9 +418,9 @@ impl Drop for ShmBuf {
     }
 }
 
-impl fmt::Debug for ShmBuf {
+impl fmt::Debug for ShmBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShmBuf")
+        f.debug_struct("ShmBytes")
             .field("len", &self.len)
             .field("capacity", &self.capacity())
             .finish()

@@ -1,12 +1,12 @@
 //! The memory of one allocation with what the owner knows about it, in private memory. A chunk
-//! moves by pointer between its shelf and its handles: one hand, or clones of a `ShmBuf` that are
+//! moves by pointer between its shelf and its handles: one hand, or clones of a `ShmBytes` that are
 //! counted in `refs`. It keeps its pool alive, so a handle need not.
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | `ShmBuf` clone dropped: `refs` Release | last drop: `refs` Acquire | the end of the other holders' reads; `shared` and `is_given_up` |
+//! | `ShmBytes` clone dropped: `refs` Release | last drop: `refs` Acquire | the end of the other holders' reads; `shared` and `is_given_up` |
 //! | `share`: `generation`, Release | `share` in another thread, Acquire | the record's number |
 //!
 //! Only the exclusive holder writes the other fields.

@@ -7,7 +7,7 @@ use crate::os::futex::Deadline;
 use crate::os::mapping::may_lock;
 use crate::os::name::{Namespace, DEFAULT_PREFIX, DIRECTORY};
 use crate::os::posix::{is_object_mode, is_on_hugetlbfs, lock_limit, round_to_pages, PAGE};
-use crate::owner::buf::ShmBufMut;
+use crate::owner::buf::ShmBytesMut;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::control::{Numbered, OwnerControl};
 use crate::owner::limits::{
@@ -85,7 +85,7 @@ impl Provider {
     /// the cap, [`AllocErrorKind::Os`] if the system refuses a segment or memory,
     /// [`AllocErrorKind::Forked`] in a forked child.
     #[inline]
-    pub fn alloc(&self, len: usize) -> Result<ShmBufMut, AllocError> {
+    pub fn alloc(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
         if len <= self.max_alloc {
             let class = class_of(len);
             if let Some(chunk) = self
@@ -95,7 +95,7 @@ impl Provider {
                 .and_then(|shelf| shelf.take_hot())
             {
                 if Pool::adopt_warm(&chunk) {
-                    return Ok(ShmBufMut::new(chunk, len));
+                    return Ok(ShmBytesMut::new(chunk, len));
                 }
                 return self.hand_out(chunk, len);
             }
@@ -104,7 +104,7 @@ impl Provider {
     }
 
     #[inline(never)]
-    fn alloc_slow(&self, len: usize) -> Result<ShmBufMut, AllocError> {
+    fn alloc_slow(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
         let class = self.class(len, 1)?;
         self.hand_out(self.pool.take_slow(class, len)?, len)
     }
@@ -114,11 +114,15 @@ impl Provider {
     /// # Errors
     ///
     /// [`AllocErrorKind::UnsupportedAlignment`], and those of [`alloc`](Self::alloc).
-    pub fn alloc_layout(&self, layout: Layout) -> Result<ShmBufMut, AllocError> {
+    pub fn alloc_layout(&self, layout: Layout) -> Result<ShmBytesMut, AllocError> {
         self.alloc_aligned(layout.size(), layout.align())
     }
 
-    pub(crate) fn alloc_aligned(&self, len: usize, align: usize) -> Result<ShmBufMut, AllocError> {
+    pub(crate) fn alloc_aligned(
+        &self,
+        len: usize,
+        align: usize,
+    ) -> Result<ShmBytesMut, AllocError> {
         if align <= MIN_SIZE {
             return self.alloc(len);
         }
@@ -140,7 +144,7 @@ impl Provider {
     /// # Errors
     ///
     /// As [`Request::timeout`].
-    pub fn alloc_timeout(&self, len: usize, timeout: Duration) -> Result<ShmBufMut, AllocError> {
+    pub fn alloc_timeout(&self, len: usize, timeout: Duration) -> Result<ShmBytesMut, AllocError> {
         self.request(len).timeout(timeout)
     }
 
@@ -157,7 +161,7 @@ impl Provider {
     /// # Errors
     ///
     /// As [`alloc`](Self::alloc).
-    pub fn alloc_zeroed(&self, len: usize) -> Result<ShmBufMut, AllocError> {
+    pub fn alloc_zeroed(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
         self.request(len).zeroed().alloc()
     }
 
@@ -207,7 +211,7 @@ impl Provider {
     /// Disconnects a peer that keeps too much (see [`report`](Self::report)). Its
     /// [`Client::attach`](crate::Client::attach) then fails with
     /// [`AttachError::Disconnected`](crate::AttachError::Disconnected),
-    /// [`ShmBuf::grant`](crate::ShmBuf::grant) to it with [`ShareError::PeerDisconnected`], and its
+    /// [`ShmBytes::grant`](crate::ShmBytes::grant) to it with [`ShareError::PeerDisconnected`], and its
     /// unclaimed grants are revoked. Its views stay valid.
     ///
     /// Its process may connect again with a new client. This is no defence against a process that
@@ -285,9 +289,13 @@ impl Provider {
     }
 
     #[inline(never)]
-    pub(crate) fn hand_out(&self, chunk: ClosedChunk, len: usize) -> Result<ShmBufMut, AllocError> {
+    pub(crate) fn hand_out(
+        &self,
+        chunk: ClosedChunk,
+        len: usize,
+    ) -> Result<ShmBytesMut, AllocError> {
         self.pool.adopt(&chunk)?;
-        Ok(ShmBufMut::new(chunk, len))
+        Ok(ShmBytesMut::new(chunk, len))
     }
 }
 
@@ -358,7 +366,7 @@ impl<'a> Request<'a> {
     /// # Errors
     ///
     /// As [`Provider::alloc_layout`].
-    pub fn alloc(self) -> Result<ShmBufMut, AllocError> {
+    pub fn alloc(self) -> Result<ShmBytesMut, AllocError> {
         self.finish(self.provider.alloc_aligned(self.len, self.align))
     }
 
@@ -369,7 +377,7 @@ impl<'a> Request<'a> {
     /// [`AllocErrorKind::TimedOut`], after a last try; [`AllocErrorKind::Interrupted`]; at once
     /// [`AllocErrorKind::TooLarge`], [`AllocErrorKind::UnsupportedAlignment`],
     /// [`AllocErrorKind::Forked`], and [`AllocErrorKind::Os`] other than a lack of memory.
-    pub fn timeout(self, timeout: Duration) -> Result<ShmBufMut, AllocError> {
+    pub fn timeout(self, timeout: Duration) -> Result<ShmBytesMut, AllocError> {
         let source = match self.alloc() {
             Err(error) if error.is_exhausted() => error,
             result => return result,
@@ -386,7 +394,7 @@ impl<'a> Request<'a> {
     /// # Errors
     ///
     /// As [`timeout`](Self::timeout), except [`AllocErrorKind::TimedOut`].
-    pub fn wait(self) -> Result<ShmBufMut, AllocError> {
+    pub fn wait(self) -> Result<ShmBytesMut, AllocError> {
         self.timeout(Duration::MAX)
     }
 
@@ -427,11 +435,14 @@ impl<'a> Request<'a> {
         Ticket::join(self.provider.pool(), class, self.len, is_thread)
     }
 
-    fn take(&self, delivered: Delivery) -> Result<ShmBufMut, AllocError> {
+    fn take(&self, delivered: Delivery) -> Result<ShmBytesMut, AllocError> {
         self.finish(delivered.and_then(|chunk| self.provider.hand_out(chunk, self.len)))
     }
 
-    fn finish(&self, mut buffer: Result<ShmBufMut, AllocError>) -> Result<ShmBufMut, AllocError> {
+    fn finish(
+        &self,
+        mut buffer: Result<ShmBytesMut, AllocError>,
+    ) -> Result<ShmBytesMut, AllocError> {
         if self.is_zeroed {
             buffer.iter_mut().for_each(|buffer| buffer.fill(0));
         }
@@ -447,7 +458,7 @@ pub struct AllocFuture<'a> {
 }
 
 impl Future for AllocFuture<'_> {
-    type Output = Result<ShmBufMut, AllocError>;
+    type Output = Result<ShmBytesMut, AllocError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let request = self.request;
@@ -565,7 +576,7 @@ impl ProviderBuilder {
     }
 
     /// Sets the most bytes of messages that one peer may hold at a time, read or granted to it, at
-    /// least 1; by default there is no limit. Above it, [`ShmBuf::grant`](crate::ShmBuf::grant)
+    /// least 1; by default there is no limit. Above it, [`ShmBytes::grant`](crate::ShmBytes::grant)
     /// fails with [`ShareError::OverQuota`](crate::ShareError::OverQuota), and that peer's
     /// [`Client::attach`](crate::Client::attach) with
     /// [`AttachError::OverQuota`](crate::AttachError::OverQuota); it can still take up grants. So a

@@ -110,7 +110,7 @@ impl Client {
     }
 
     /// Connects to a provider before its first message arrives. Returns this client's id there, for
-    /// [`ShmBuf::grant`](crate::ShmBuf::grant).
+    /// [`ShmBytes::grant`](crate::ShmBytes::grant).
     ///
     /// # Errors
     ///

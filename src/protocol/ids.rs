@@ -77,7 +77,7 @@ impl PeerId {
     }
 
     /// Decodes the bytes that [`to_bytes`](Self::to_bytes) returned.
-    /// [`ShmBuf::grant`](crate::ShmBuf::grant) checks that they name a live peer.
+    /// [`ShmBytes::grant`](crate::ShmBytes::grant) checks that they name a live peer.
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
         Self {
             provider: ProviderId(word(&bytes, 0)),

@@ -3,7 +3,7 @@
 #![allow(dead_code)] // not all of it by every test program
 
 use shm_pool::channel::{Publisher, SendError, SendErrorKind, Sender, Sent};
-use shm_pool::ShmBuf;
+use shm_pool::ShmBytes;
 use std::fmt::Debug;
 use std::future::Future;
 use std::time::Duration;
@@ -12,17 +12,17 @@ pub(crate) trait SendingEnd: Send {
     /// What it says of a message that it has sent: nothing, or the number of receivers.
     type Sent: Copy + Debug + PartialEq + Sync;
 
-    fn send(&mut self, buffer: ShmBuf) -> Result<Self::Sent, SendError<ShmBuf>>;
-    fn try_send(&mut self, buffer: ShmBuf) -> Result<Self::Sent, SendError<ShmBuf>>;
+    fn send(&mut self, buffer: ShmBytes) -> Result<Self::Sent, SendError<ShmBytes>>;
+    fn try_send(&mut self, buffer: ShmBytes) -> Result<Self::Sent, SendError<ShmBytes>>;
     fn send_timeout(
         &mut self,
-        buffer: ShmBuf,
+        buffer: ShmBytes,
         timeout: Duration,
-    ) -> Result<Self::Sent, SendError<ShmBuf>>;
+    ) -> Result<Self::Sent, SendError<ShmBytes>>;
     fn send_async(
         &mut self,
-        buffer: ShmBuf,
-    ) -> impl Future<Output = Result<Self::Sent, SendError<ShmBuf>>>;
+        buffer: ShmBytes,
+    ) -> impl Future<Output = Result<Self::Sent, SendError<ShmBytes>>>;
     fn send_bytes(&mut self, bytes: &[u8]) -> Result<Self::Sent, SendErrorKind>;
     fn send_bytes_async(
         &mut self,
@@ -35,23 +35,23 @@ macro_rules! sending_end {
         impl SendingEnd for $end {
             type Sent = $sent;
 
-            fn send(&mut self, buffer: ShmBuf) -> Result<$sent, SendError<ShmBuf>> {
+            fn send(&mut self, buffer: ShmBytes) -> Result<$sent, SendError<ShmBytes>> {
                 self.send(buffer).map($of)
             }
-            fn try_send(&mut self, buffer: ShmBuf) -> Result<$sent, SendError<ShmBuf>> {
+            fn try_send(&mut self, buffer: ShmBytes) -> Result<$sent, SendError<ShmBytes>> {
                 self.try_send(buffer).map($of)
             }
             fn send_timeout(
                 &mut self,
-                buffer: ShmBuf,
+                buffer: ShmBytes,
                 timeout: Duration,
-            ) -> Result<$sent, SendError<ShmBuf>> {
+            ) -> Result<$sent, SendError<ShmBytes>> {
                 self.send_timeout(buffer, timeout).map($of)
             }
             fn send_async(
                 &mut self,
-                buffer: ShmBuf,
-            ) -> impl Future<Output = Result<$sent, SendError<ShmBuf>>> {
+                buffer: ShmBytes,
+            ) -> impl Future<Output = Result<$sent, SendError<ShmBytes>>> {
                 async { self.send_async(buffer).await.map($of) }
             }
             fn send_bytes(&mut self, bytes: &[u8]) -> Result<$sent, SendErrorKind> {

@@ -5,7 +5,7 @@ use crate::fixtures::{address, builder, files, fill, holds, message, write, Rand
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use shm_pool::{
-    AllocErrorKind, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBuf, ShmBufMut,
+    AllocErrorKind, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBytes, ShmBytesMut,
     Stats, Tuning,
 };
 use shm_pool_support::machine::page_size;
@@ -88,9 +88,9 @@ fn evicts_other_classes() {
 fn ended_leases_make_room() {
     for len in [64, 4096, QUARTER] {
         let (provider, client) = (capped(), Client::new());
-        let mut live: Vec<ShmBuf> = fill(&provider, len)
+        let mut live: Vec<ShmBytes> = fill(&provider, len)
             .into_iter()
-            .map(ShmBufMut::freeze)
+            .map(ShmBytesMut::freeze)
             .collect();
         // No more than there are records.
         live.truncate(60);
@@ -115,9 +115,9 @@ fn ended_leases_make_room() {
 #[test]
 fn ended_leases_are_reused_first() {
     let (provider, client) = (capped(), Client::new());
-    let all: Vec<ShmBuf> = fill(&provider, 4096)
+    let all: Vec<ShmBytes> = fill(&provider, 4096)
         .into_iter()
-        .map(ShmBufMut::freeze)
+        .map(ShmBytesMut::freeze)
         .collect();
     let (leased, rest) = all.split_at(60);
     let mut views: Vec<_> = leased
@@ -284,7 +284,7 @@ fn busy_class_stays_at_cap() {
 }
 
 /// A provider that cannot grow, with half of its memory free.
-fn at_the_cap() -> (Provider, Vec<ShmBufMut>) {
+fn at_the_cap() -> (Provider, Vec<ShmBytesMut>) {
     let provider = capped();
     let mut live = fill(&provider, QUARTER);
     live.truncate(2);
@@ -927,7 +927,7 @@ impl Market {
 
     fn fill_and_send(
         &self,
-        mut buffer: ShmBufMut,
+        mut buffer: ShmBytesMut,
         stamp: u64,
         way: usize,
         own: &Client,

@@ -2,7 +2,7 @@
 
 use crate::fixtures::{builder, burst, files, idle, message, Random, NONE};
 use crate::threads::beside;
-use shm_pool::{ClassStats, Client, Provider, ShareError, ShmBuf, ShmView, Tuning};
+use shm_pool::{ClassStats, Client, Provider, ShareError, ShmBytes, ShmView, Tuning};
 
 const MIB: usize = 1 << 20;
 
@@ -206,7 +206,7 @@ fn reserve_after_last_lease() {
 /// A message that can no longer be shared does not make the pool leak later ones.
 #[test]
 fn failed_descriptor_after_close() {
-    let drops: [fn(ShmBuf, ShmBuf, ShmView); 3] = [
+    let drops: [fn(ShmBytes, ShmBytes, ShmView); 3] = [
         |shared, other, view| drop((view, shared, other)),
         |shared, other, view| drop((shared, view, other)),
         |shared, other, view| drop((other, shared, view)),

@@ -3,7 +3,7 @@
 
 use shm_pool::{
     AllocError, AllocFuture, Client, Descriptor, DescriptorError, Provider, ProviderBuilder,
-    ShmBuf, ShmBufMut, Stats,
+    ShmBytes, ShmBytesMut, Stats,
 };
 use shm_pool_support::tasks::{block_on, Woken};
 use std::fs;
@@ -43,7 +43,7 @@ pub(crate) fn unique_prefix(test: &str) -> String {
 }
 
 /// A message of `len` bytes, with a pattern derived from `stamp`.
-pub(crate) fn message(provider: &Provider, len: usize, stamp: u64) -> ShmBuf {
+pub(crate) fn message(provider: &Provider, len: usize, stamp: u64) -> ShmBytes {
     let mut buffer = provider.alloc(len).unwrap();
     write(&mut buffer, stamp);
     buffer.freeze()
@@ -68,7 +68,7 @@ pub(crate) fn holds(bytes: &[u8], stamp: u64) -> bool {
 }
 
 /// Allocates until no further message fits.
-pub(crate) fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
+pub(crate) fn fill(provider: &Provider, len: usize) -> Vec<ShmBytesMut> {
     let is_full = |error: AllocError| assert!(error.is_exhausted(), "{error}");
     std::iter::from_fn(|| provider.alloc(len).map_err(is_full).ok()).collect()
 }
@@ -119,7 +119,7 @@ impl<'a> Waiting<'a> {
         self
     }
 
-    pub(crate) fn poll(&mut self) -> Poll<Result<ShmBufMut, AllocError>> {
+    pub(crate) fn poll(&mut self) -> Poll<Result<ShmBytesMut, AllocError>> {
         self.future
             .as_mut()
             .poll(&mut Context::from_waker(&self.waker))
@@ -130,7 +130,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Polls until it is served.
-    pub(crate) fn served(mut self) -> ShmBufMut {
+    pub(crate) fn served(mut self) -> ShmBytesMut {
         let end = Instant::now() + FOR_EVER;
         loop {
             if let Poll::Ready(buffer) = self.poll() {
@@ -142,7 +142,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Blocks until it is served, with this thread as its executor.
-    pub(crate) fn wait(self) -> ShmBufMut {
+    pub(crate) fn wait(self) -> ShmBytesMut {
         block_on(self.future).unwrap()
     }
 }

@@ -6,7 +6,7 @@ use crate::fixtures::{
     unique_prefix, write, Random, NONE,
 };
 use shm_pool::channel::{Publisher, Receiver, Sender};
-use shm_pool::{AttachError, Client, PeerId, Provider, ShmBufMut, Tuning};
+use shm_pool::{AttachError, Client, PeerId, Provider, ShmBytesMut, Tuning};
 use std::fs;
 use std::hint::spin_loop;
 use std::path::Path;
@@ -254,7 +254,7 @@ fn named(prefix: &str) -> Provider {
 }
 
 /// Returns two handles to one buffer.
-fn ways_to_hold(way: usize, mut buffer: ShmBufMut, client: &Client, peer: PeerId) -> [Held; 2] {
+fn ways_to_hold(way: usize, mut buffer: ShmBytesMut, client: &Client, peer: PeerId) -> [Held; 2] {
     write(&mut buffer, way as u64);
     let check = move |bytes: &[u8]| {
         assert!(
@@ -378,7 +378,7 @@ fn close_during_drops() {
             let (provider, start) = (provider.clone(), start.clone());
             thread::spawn(move || {
                 let mut random = Random(round * 3 + nth);
-                let mut held: Vec<ShmBufMut> = Vec::new();
+                let mut held: Vec<ShmBytesMut> = Vec::new();
                 start.wait();
                 for _ in 0..random.below(20) {
                     held.push(provider.alloc(random.below(20_000)).unwrap());

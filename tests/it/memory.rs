@@ -4,7 +4,7 @@ use crate::fixtures::{
     builder, files, holds, mappings, message, pair, segment, unique_prefix, write, NONE,
 };
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AttachError, BuildError, Client, Provider, ProviderId, ShmBufMut, Tuning};
+use shm_pool::{AttachError, BuildError, Client, Provider, ProviderId, ShmBytesMut, Tuning};
 use shm_pool_support::procfs::mapped_memory;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -91,7 +91,7 @@ fn huge_pages() {
         .build()
         .unwrap();
     let control = taken(&prefix);
-    let mut kept: Vec<(usize, ShmBufMut)> = Vec::new();
+    let mut kept: Vec<(usize, ShmBytesMut)> = Vec::new();
     // Whole huge pages and parts of some, at any offset.
     for (stamp, len) in [
         HUGE / 2,

@@ -8,7 +8,7 @@ use proptest::sample::select;
 use shm_pool::{
     AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, Tuning,
 };
-use shm_pool::{ShareError, ShmBuf, ShmBufMut, ShmView};
+use shm_pool::{ShareError, ShmBytes, ShmBytesMut, ShmView};
 use shm_pool_support::machine::page_size;
 use std::alloc::Layout;
 
@@ -73,8 +73,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 enum Handle {
-    Mut(ShmBufMut),
-    Frozen(ShmBuf),
+    Mut(ShmBytesMut),
+    Frozen(ShmBytes),
     View(ShmView),
 }
 
@@ -254,7 +254,7 @@ impl World {
     }
 
     /// Fills a buffer with a new message.
-    fn begin(&mut self, mut buffer: ShmBufMut) {
+    fn begin(&mut self, mut buffer: ShmBytesMut) {
         let stamp = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(self.messages.len() as u64 + 1);
         write(&mut buffer, stamp);
         let (start, len, capacity) = (address(&buffer), buffer.len(), buffer.capacity());

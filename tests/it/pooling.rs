@@ -4,7 +4,7 @@ use crate::fixtures::{address, builder, idle, pair, provider, write};
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::{
     AllocError, AllocErrorKind, Client, ClientBuilder, Descriptor, PeerId, Provider,
-    ProviderBuilder, ProviderId, ShmBuf, ShmBufMut, ShmView, Stats, Tuning,
+    ProviderBuilder, ProviderId, ShmBytes, ShmBytesMut, ShmView, Stats, Tuning,
 };
 use shm_pool_support::machine::page_size;
 use std::alloc::Layout;
@@ -46,7 +46,7 @@ fn reuse_behind_leased_chunks() {
             .build()
             .unwrap();
         let client = Client::new();
-        let all: Vec<ShmBuf> = (0..2 * read)
+        let all: Vec<ShmBytes> = (0..2 * read)
             .map(|_| provider.alloc(len).unwrap().freeze())
             .collect();
         let mut views: Vec<_> = all
@@ -57,7 +57,7 @@ fn reuse_behind_leased_chunks() {
         drop(all);
         views.truncate(read);
         let before = provider.stats();
-        let again: Vec<ShmBufMut> = (0..read).map(|_| provider.alloc(len).unwrap()).collect();
+        let again: Vec<ShmBytesMut> = (0..read).map(|_| provider.alloc(len).unwrap()).collect();
         let after = provider.stats();
         assert_eq!(
             (after.misses(), after.segments_created),
@@ -126,10 +126,10 @@ fn kept(
     cap: usize,
     len: usize,
     count: usize,
-    ready: fn(usize, ShmBufMut) -> ShmBuf,
+    ready: fn(usize, ShmBytesMut) -> ShmBytes,
 ) -> (Provider, usize) {
     let provider = builder().max_idle_per_class(cap).build().unwrap();
-    let live: Vec<ShmBuf> = (0..count)
+    let live: Vec<ShmBytes> = (0..count)
         .map(|at| ready(at, provider.alloc(len).unwrap()))
         .collect();
     drop(live);
@@ -137,21 +137,21 @@ fn kept(
     (provider, idle(&stats))
 }
 
-fn unshared(_: usize, buffer: ShmBufMut) -> ShmBuf {
+fn unshared(_: usize, buffer: ShmBytesMut) -> ShmBytes {
     buffer.freeze()
 }
 
-fn shared(_: usize, buffer: ShmBufMut) -> ShmBuf {
+fn shared(_: usize, buffer: ShmBytesMut) -> ShmBytes {
     let message = buffer.freeze();
     message.descriptor().unwrap();
     message
 }
 
-fn every_other_shared(at: usize, buffer: ShmBufMut) -> ShmBuf {
+fn every_other_shared(at: usize, buffer: ShmBytesMut) -> ShmBytes {
     [unshared, shared][at % 2](at, buffer)
 }
 
-fn the_last_ones_shared(at: usize, buffer: ShmBufMut) -> ShmBuf {
+fn the_last_ones_shared(at: usize, buffer: ShmBytesMut) -> ShmBytes {
     [unshared, shared][usize::from(at >= 10)](at, buffer)
 }
 
@@ -201,7 +201,7 @@ fn max_idle_of_zero() {
 fn max_idle_of_unfrozen() {
     for cap in [0, 1, 8] {
         let provider = builder().max_idle_per_class(cap).build().unwrap();
-        let live: Vec<ShmBufMut> = (0..20).map(|_| provider.alloc(1000).unwrap()).collect();
+        let live: Vec<ShmBytesMut> = (0..20).map(|_| provider.alloc(1000).unwrap()).collect();
         drop(live);
         assert_eq!(idle(&provider.stats()), cap);
     }
@@ -224,7 +224,7 @@ fn reserve_makes_hits() {
             5,
             "{len} bytes: a reservation counts the chunks it makes"
         );
-        let live: Vec<ShmBufMut> = (0..5).map(|_| provider.alloc(len).unwrap()).collect();
+        let live: Vec<ShmBytesMut> = (0..5).map(|_| provider.alloc(len).unwrap()).collect();
         let after = provider.stats();
         assert_eq!(
             after.misses(),
@@ -574,11 +574,11 @@ fn set_len() {
 #[test]
 fn handle_sizes() {
     let sizes = [
-        size_of::<ShmBufMut>(),
-        size_of::<Option<ShmBufMut>>(),
-        size_of::<Result<ShmBufMut, AllocError>>(),
-        size_of::<ShmBuf>(),
-        size_of::<Option<ShmBuf>>(),
+        size_of::<ShmBytesMut>(),
+        size_of::<Option<ShmBytesMut>>(),
+        size_of::<Result<ShmBytesMut, AllocError>>(),
+        size_of::<ShmBytes>(),
+        size_of::<Option<ShmBytes>>(),
     ];
     assert_eq!(
         sizes, [16; 5],
@@ -595,7 +595,7 @@ fn handle_sizes() {
 fn send_and_sync() {
     fn is_send_and_sync<T: Send + Sync + 'static>() {}
     is_send_and_sync::<(Provider, ProviderBuilder, ProviderId, Stats)>();
-    is_send_and_sync::<(ShmBufMut, ShmBuf, ShmView)>();
+    is_send_and_sync::<(ShmBytesMut, ShmBytes, ShmView)>();
     is_send_and_sync::<(Client, ClientBuilder, PeerId, Descriptor)>();
     is_send_and_sync::<(
         AllocError,

@@ -6,7 +6,7 @@ use crate::fixtures::{
 use bytes::Bytes;
 use shm_pool::{
     AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ProviderId, ShareError,
-    ShmBuf, ShmView, Tuning,
+    ShmBytes, ShmView, Tuning,
 };
 use std::collections::{BTreeMap, HashSet};
 
@@ -138,7 +138,7 @@ fn kept_or_stale() {
             );
         }
         drop(kept);
-        let all: Vec<ShmBuf> = (20..40)
+        let all: Vec<ShmBytes> = (20..40)
             .map(|stamp| message(&provider, len, stamp))
             .collect();
         let next = all
@@ -165,7 +165,7 @@ fn kept_or_stale() {
 #[test]
 fn max_shared() {
     let provider = builder().max_shared(3).build().unwrap();
-    let mut buffers: Vec<ShmBuf> = [100, 1000, 1 << 20, 2 << 20]
+    let mut buffers: Vec<ShmBytes> = [100, 1000, 1 << 20, 2 << 20]
         .map(|len| message(&provider, len, 1))
         .into();
     assert!(
@@ -206,7 +206,7 @@ fn record_reuse() {
         .into();
     // Dropped while they were read: they wait in the queue of leased chunks.
     drop(views);
-    let next: Vec<ShmBuf> = [1 << 20, 2 << 20]
+    let next: Vec<ShmBytes> = [1 << 20, 2 << 20]
         .map(|len| message(&provider, len, 1))
         .into();
     assert!(next.iter().all(|buffer| buffer.descriptor().is_ok()));
@@ -300,7 +300,7 @@ fn view_is_stable() {
         let first = address(&buffer);
         let view = client.attach(&buffer.descriptor().unwrap()).unwrap();
         drop(buffer);
-        let mut live: Vec<ShmBuf> = Vec::new();
+        let mut live: Vec<ShmBytes> = Vec::new();
         for stamp in 2..2 + 100 * (CAP / len) as u64 {
             let other = message(&provider, len, stamp);
             assert_ne!(
@@ -667,11 +667,11 @@ fn flip(
 fn targets() -> (
     shm_pool::Provider,
     Client,
-    Vec<ShmBuf>,
+    Vec<ShmBytes>,
     Vec<[u8; Descriptor::SIZE]>,
 ) {
     let (provider, client) = pair();
-    let messages: Vec<ShmBuf> = [0, 1, 100, 4096, 1 << 20]
+    let messages: Vec<ShmBytes> = [0, 1, 100, 4096, 1 << 20]
         .map(|len| message(&provider, len, 1))
         .into();
     let peer = client.connect(provider.id()).unwrap();
@@ -689,7 +689,7 @@ fn targets() -> (
 }
 
 /// Fails if a lease is left, or if a message has changed.
-fn assert_untouched(messages: Vec<ShmBuf>) {
+fn assert_untouched(messages: Vec<ShmBytes>) {
     for message in messages {
         let first = address(&message);
         assert!(holds(&message, 1), "a refused descriptor changed a message");

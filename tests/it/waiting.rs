@@ -3,7 +3,7 @@
 use crate::fixtures::{builder, fill, pair, Random, Waiting, FOR_EVER};
 use crate::threads::beside;
 use nix::unistd::{gettid, Pid};
-use shm_pool::{AllocErrorKind, Client, Provider, ShmBufMut, Tuning};
+use shm_pool::{AllocErrorKind, Client, Provider, ShmBytesMut, Tuning};
 use shm_pool_support::tasks::{block_on, blocking_waker, panicking_waker, Woken};
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const CAP: usize = 1 << 20;
 
 /// A provider at its cap, and the buffers that fill it.
-fn at_the_cap() -> (Provider, Vec<ShmBufMut>) {
+fn at_the_cap() -> (Provider, Vec<ShmBytesMut>) {
     let provider = builder().max_bytes(CAP).build().unwrap();
     let held = (0..4).map(|_| provider.alloc(CAP / 4).unwrap()).collect();
     assert!(provider.alloc(1).is_err(), "there is no room");
@@ -344,7 +344,8 @@ fn interrupt_waits() {
             .map(|_| scope.spawn(|| provider.request(1).wait()))
             .collect();
         let future = scope.spawn(|| block_on(provider.request(1).wait_async()));
-        let ended = |result: Result<ShmBufMut, _>| matches!(result, Err(error) if is_ended(&error));
+        let ended =
+            |result: Result<ShmBytesMut, _>| matches!(result, Err(error) if is_ended(&error));
         provider.interrupt_waits();
         assert!(threads
             .into_iter()
@@ -783,7 +784,7 @@ fn waiter_needs_no_other_waiter() {
 
 /// Every other message of 60 kB is held; those between are idle, and too short for the refused
 /// request.
-fn scattered(provider: &shm_pool::Provider) -> Vec<shm_pool::ShmBufMut> {
+fn scattered(provider: &shm_pool::Provider) -> Vec<shm_pool::ShmBytesMut> {
     let mut held: Vec<_> = std::iter::from_fn(|| provider.alloc(60_000).ok())
         .map(Some)
         .collect();

@@ -10,7 +10,7 @@ use crate::wire::{Link, Message, FOR_EVER};
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
 use shm_pool::channel::{self, ChannelError, Receiver, SendErrorKind, Sender};
-use shm_pool::{Descriptor, Provider, ShmBuf, Tuning};
+use shm_pool::{Descriptor, Provider, ShmBytes, Tuning};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -446,7 +446,7 @@ fn sender_role(link: &Link, arguments: &[&str]) {
             None => return,
             other => panic!("{other:?}"),
         }
-        let messages: Vec<ShmBuf> = (0..MESSAGES).map(|_| filled(&provider, 1)).collect();
+        let messages: Vec<ShmBytes> = (0..MESSAGES).map(|_| filled(&provider, 1)).collect();
         let mut sender = Sender::builder()
             .capacity(MESSAGES)
             .create(&provider, &channel(number))
@@ -479,7 +479,7 @@ fn sender_role(link: &Link, arguments: &[&str]) {
     }
 }
 
-fn filled(provider: &Provider, byte: u8) -> ShmBuf {
+fn filled(provider: &Provider, byte: u8) -> ShmBytes {
     let mut buffer = provider.alloc(RACE_LEN).unwrap();
     buffer.fill(byte);
     buffer.freeze()

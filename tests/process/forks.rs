@@ -7,7 +7,7 @@ use crate::wire::{Link, Message};
 use shm_pool::channel::{ChannelError, Sender};
 use shm_pool::{
     AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, ShareError,
-    ShmBuf, ShmBufMut, ShmView, WakeFd,
+    ShmBytes, ShmBytesMut, ShmView, WakeFd,
 };
 use std::alloc::Layout;
 use std::os::fd::AsRawFd;
@@ -91,16 +91,16 @@ fn forked_child_clears_no_wake_fd() {
 }
 
 struct Handles {
-    writable: [ShmBufMut; 2],
-    frozen: ShmBuf,
-    clone: ShmBuf,
-    sent: ShmBuf,
+    writable: [ShmBytesMut; 2],
+    frozen: ShmBytes,
+    clone: ShmBytes,
+    sent: ShmBytes,
     view: ShmView,
     client: Client,
     provider: Provider,
 }
 
-fn message(provider: &Provider, len: usize, seed: u64) -> ShmBufMut {
+fn message(provider: &Provider, len: usize, seed: u64) -> ShmBytesMut {
     let mut buffer = provider.alloc(len).unwrap();
     shm::fill(&mut buffer, seed);
     buffer

@@ -9,8 +9,8 @@ use crate::sys::{self, mount};
 use crate::wire::{Link, Message};
 use shm_pool::backend::{Backend, Chunk, Collect, SegmentFile, SegmentSource};
 use shm_pool::{
-    AllocError, AllocErrorKind, BuildError, Client, OsError, Provider, ProviderBuilder, ShmBuf,
-    ShmBufMut, Tuning,
+    AllocError, AllocErrorKind, BuildError, Client, OsError, Provider, ProviderBuilder, ShmBytes,
+    ShmBytesMut, Tuning,
 };
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -442,7 +442,7 @@ fn builder(prefix: &str) -> ProviderBuilder {
 
 /// Allocates until the system has no memory left, and checks that the error says so. Fills each
 /// buffer with its number.
-fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
+fn fill(provider: &Provider, len: usize) -> Vec<ShmBytesMut> {
     let mut all = Vec::new();
     loop {
         match provider.alloc(len) {
@@ -466,8 +466,8 @@ fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
 }
 
 /// Checks that each buffer still has the contents that [`fill`] wrote.
-fn assert_whole(all: &[ShmBufMut]) {
-    let is_whole = |(number, bytes): (usize, &ShmBufMut)| {
+fn assert_whole(all: &[ShmBytesMut]) {
+    let is_whole = |(number, bytes): (usize, &ShmBytesMut)| {
         bytes[0] == number as u8 && bytes[1..] == bytes[..bytes.len() - 1]
     };
     assert!(
@@ -490,12 +490,12 @@ role!("small-shm-owner", fill_and_wait);
 /// The role of an owner that is killed while /dev/shm is full.
 fn fill_and_wait(link: &Link, arguments: &[&str]) {
     let provider = builder(arguments[0]).build().unwrap();
-    let mut all: Vec<ShmBufMut> = [256 << 10, 4 << 10]
+    let mut all: Vec<ShmBytesMut> = [256 << 10, 4 << 10]
         .into_iter()
         .flat_map(|len| fill(&provider, len))
         .collect();
     shm::fill(&mut all[0], 0);
-    let all: Vec<ShmBuf> = all.into_iter().map(ShmBuf::from).collect();
+    let all: Vec<ShmBytes> = all.into_iter().map(ShmBytes::from).collect();
     link.send(&Message::Sent(all[0].descriptor().unwrap()));
     assert_eq!(link.receive().unwrap(), None);
 }
@@ -725,7 +725,7 @@ fn memory(segment: &File) -> u64 {
 }
 
 /// A peer that has read and released the message, and still has its segment mapped.
-fn reader_of(names: &Names, message: &ShmBuf, seed: u64) -> Peer {
+fn reader_of(names: &Names, message: &ShmBytes, seed: u64) -> Peer {
     let peer = Peer::start(names.prefix());
     let view = peer.attach(message.descriptor().unwrap(), seed).unwrap();
     peer.release(view);

@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShmBuf, Tuning};
+use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShmBytes, Tuning};
 use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
@@ -399,7 +399,7 @@ fn foreign_owner() {
 struct Scene<'a> {
     prefix: &'a str,
     provider: Provider,
-    message: ShmBuf,
+    message: ShmBytes,
     descriptor: Descriptor,
     control: File,
     segment: PathBuf,
@@ -672,7 +672,7 @@ fn forged_leases_of_dead_peers() {
         let provider = builder.build().unwrap();
         let message = provider.alloc(LEASED_LEN).unwrap().freeze();
         message.descriptor().unwrap();
-        let shared: Vec<ShmBuf> = (0..SHARED)
+        let shared: Vec<ShmBytes> = (0..SHARED)
             .map(|_| provider.alloc(64).unwrap().freeze())
             .collect();
         assert!(shared.iter().all(|message| message.descriptor().is_ok()));

@@ -158,7 +158,7 @@ fn forking_role(link: &Link, arguments: &[&str]) {
 
 struct Published {
     descriptor: Descriptor,
-    _message: shm_pool::ShmBuf,
+    _message: shm_pool::ShmBytes,
 }
 
 fn publish(link: &Link, prefix: &str) -> (Provider, Vec<Published>) {

@@ -8,8 +8,8 @@ use crate::sys::{self, Ending};
 use crate::threads::SetOnDrop;
 use crate::wire::{Link, Message};
 use shm_pool::{
-    AllocErrorKind, AttachError, Client, PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmView,
-    Tuning,
+    AllocErrorKind, AttachError, Client, PeerId, Provider, ProviderId, ShareError, ShmBytes,
+    ShmView, Tuning,
 };
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -34,7 +34,7 @@ struct Scene {
     victim: Option<Peer>,
     victim_id: PeerId,
     survivors: [(Peer, View); KEPT],
-    held: Vec<ShmBuf>,
+    held: Vec<ShmBytes>,
 }
 
 impl Scene {
@@ -80,7 +80,7 @@ impl Scene {
         });
         drop((viewed, granted));
         let held: Vec<_> =
-            std::iter::from_fn(|| provider.alloc(len).ok().map(ShmBuf::from)).collect();
+            std::iter::from_fn(|| provider.alloc(len).ok().map(ShmBytes::from)).collect();
         let scene = Self {
             provider,
             len,
@@ -628,7 +628,7 @@ fn slot_reuse_during_reclaims() {
             .max_shared(MESSAGES)
             .build()
             .unwrap();
-        let messages: Vec<ShmBuf> = (0..MESSAGES)
+        let messages: Vec<ShmBytes> = (0..MESSAGES)
             .map(|_| provider.alloc(64).unwrap().freeze())
             .collect();
         let descriptors: Vec<_> = messages
@@ -660,7 +660,7 @@ fn peers(link: &Link, arguments: &[&str]) {
 }
 
 /// Living peers take the slots of the dead. They keep their leases, and can be granted more.
-fn round(prefix: &str, provider: &Provider, messages: &[ShmBuf]) {
+fn round(prefix: &str, provider: &Provider, messages: &[ShmBytes]) {
     let clients: Vec<Client> = (0..LIVING).map(|_| shm::client(prefix)).collect();
     // The last messages: a search through all of them gets to these late.
     let leased = &messages[messages.len() - LIVING..];
@@ -690,9 +690,9 @@ fn round(prefix: &str, provider: &Provider, messages: &[ShmBuf]) {
 /// while new peers join.
 fn attach_while_reclaiming(
     provider: &Provider,
-    messages: &[ShmBuf],
+    messages: &[ShmBytes],
     clients: &[Client],
-    leased: &[ShmBuf],
+    leased: &[ShmBytes],
 ) -> Vec<ShmView> {
     let (is_over, (to_tell, told)) = (AtomicBool::new(false), mpsc::channel());
     thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! The contents of /dev/shm, of this process's mappings and of messages.
 
-use shm_pool::{Client, Provider, ProviderBuilder, ShmBuf};
+use shm_pool::{Client, Provider, ProviderBuilder, ShmBytes};
 pub(crate) use shm_pool_support::payload::{check_pattern as check, fill_pattern as fill};
 use shm_pool_support::procfs;
 use std::fs::{self, File};
@@ -75,7 +75,7 @@ pub(crate) fn client(prefix: &str) -> Client {
 }
 
 /// A message with the pattern of this seed.
-pub(crate) fn message(provider: &Provider, len: usize, seed: u64) -> ShmBuf {
+pub(crate) fn message(provider: &Provider, len: usize, seed: u64) -> ShmBytes {
     let mut buffer = provider.alloc(len).unwrap();
     fill(&mut buffer, seed);
     buffer.freeze()

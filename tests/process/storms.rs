@@ -4,7 +4,7 @@
 use crate::child::Child;
 use crate::shm::{self, Names};
 use crate::wire::{Link, Message};
-use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderId, ShmBuf, ShmView, Tuning};
+use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderId, ShmBytes, ShmView, Tuning};
 use std::fs;
 
 /// A message of whole pages, and a small one.
@@ -113,7 +113,7 @@ fn publisher(link: &Link, arguments: &[&str]) {
         .max_shared(16);
     let provider = builder.max_bytes(1 << 20).build().unwrap();
     link.send(&Message::Provider(provider.id()));
-    let (mut kept, mut seed): (Vec<ShmBuf>, u64) = (Vec::new(), 0);
+    let (mut kept, mut seed): (Vec<ShmBytes>, u64) = (Vec::new(), 0);
     let mut peer: Option<PeerId> = None;
     while let Some(question) = link.receive().unwrap() {
         match question {

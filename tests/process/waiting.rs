@@ -7,7 +7,7 @@ use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
 use nix::unistd::gettid;
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AllocErrorKind, AllocFuture, BuildError, Provider, ShmBuf};
+use shm_pool::{AllocErrorKind, AllocFuture, BuildError, Provider, ShmBytes};
 use shm_pool_support::tasks::{blocking_waker, Woken};
 use std::fs;
 use std::future::Future;
@@ -30,7 +30,7 @@ fn provider(prefix: &str) -> Provider {
 }
 
 /// A message that takes the whole pool.
-fn all(provider: &Provider) -> ShmBuf {
+fn all(provider: &Provider) -> ShmBytes {
     shm::message(provider, CAP, 1)
 }
 

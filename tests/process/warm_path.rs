@@ -8,7 +8,7 @@ use crate::wire::{Link, Message};
 use crossbeam_queue::ArrayQueue;
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::channel::{Event, OnFull, Publisher, Receiver, Sender};
-use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf, ShmView, Tuning};
+use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderBuilder, ShmBytes, ShmView, Tuning};
 use shm_pool_support::tasks::noop_waker;
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -316,7 +316,7 @@ fn to_many(
 
 /// Attaches by descriptor, dropping the two sides in both orders, and by a grant.
 fn shared(provider: &Provider, client: &Client, peer: PeerId, size: usize) -> Option<()> {
-    let message = || provider.alloc(size).ok().map(ShmBuf::from);
+    let message = || provider.alloc(size).ok().map(ShmBytes::from);
     let owner_first = message()?;
     let view = client.attach(&owner_first.descriptor().ok()?).ok()?;
     drop(owner_first);
@@ -348,7 +348,7 @@ fn hand_over_without_syscalls() {
 struct Shared {
     provider: Provider,
     client: Client,
-    queues: [ArrayQueue<(usize, ShmBuf)>; 2],
+    queues: [ArrayQueue<(usize, ShmBytes)>; 2],
     barrier: Barrier,
 }
 
@@ -371,7 +371,7 @@ fn threads_role(link: &Link, arguments: &[&str]) {
     for size in HANDED_OVER {
         shared.provider.reserve(size, CHUNKS).unwrap().keep();
         // A chunk's first descriptor takes a lock, so each chunk gets one now.
-        let all: Vec<ShmBuf> = (0..CHUNKS)
+        let all: Vec<ShmBytes> = (0..CHUNKS)
             .map(|_| shared.provider.alloc(size).unwrap().freeze())
             .collect();
         all.iter().for_each(|message| {
@@ -435,7 +435,7 @@ fn exchange(shared: &Shared, side: usize, count: usize) -> Option<()> {
 }
 
 /// Checks a message. Every fourth one is read as a peer would read it.
-fn receive(shared: &Shared, expected: usize, number: usize, message: ShmBuf) -> Option<()> {
+fn receive(shared: &Shared, expected: usize, number: usize, message: ShmBytes) -> Option<()> {
     let is_right = |bytes: &[u8]| number == expected && bytes[..8] == expected.to_ne_bytes();
     if number % 4 != 0 {
         return is_right(&message).then_some(());
@@ -490,8 +490,8 @@ fn reserved_role(link: &Link, arguments: &[&str]) {
 
 /// Shares all chunks of a size at the same time: by descriptor, and the last one by a grant.
 fn shared_at_once(provider: &Provider, client: &Client, peer: PeerId, len: usize) -> Option<()> {
-    let messages = [(); RESERVED].map(|()| provider.alloc(len).ok().map(ShmBuf::from));
-    let attach = |message: &ShmBuf| client.attach(&message.descriptor().ok()?).ok();
+    let messages = [(); RESERVED].map(|()| provider.alloc(len).ok().map(ShmBytes::from));
+    let attach = |message: &ShmBytes| client.attach(&message.descriptor().ok()?).ok();
     // An array: a list would need the heap.
     let views: [Option<ShmView>; RESERVED] =
         std::array::from_fn(|at| attach(messages[at].as_ref()?));

@@ -18,7 +18,7 @@ use crate::waits::Wait;
 use crate::wire::Message;
 use nix::sched::{unshare, CloneFlags};
 use shm_pool::channel::{Publisher, Sender};
-use shm_pool::{Descriptor, Provider, ShmBuf};
+use shm_pool::{Descriptor, Provider, ShmBytes};
 use std::fs;
 use std::sync::Arc;
 
@@ -350,7 +350,7 @@ fn fail(tracee: &Tracee, call: Option<&Call>, errno: i32) -> Option<()> {
 /// The processes that an operation interacts with.
 struct Others {
     /// A provider, and one of its messages.
-    living: Option<(Arc<Provider>, Option<ShmBuf>, Descriptor)>,
+    living: Option<(Arc<Provider>, Option<ShmBytes>, Descriptor)>,
     /// The provider's channels.
     senders: Vec<Sender>,
     publisher: Option<Publisher>,

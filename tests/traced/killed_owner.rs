@@ -9,7 +9,7 @@ use crate::peer::Peer;
 use crate::shm::{self, Names};
 use crate::waits::Giver;
 use crate::wire::Message;
-use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderId, ShmBuf, ShmView};
+use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderId, ShmBytes, ShmView};
 use std::fs;
 
 const OPERATIONS: &[&str] = &[
@@ -55,7 +55,7 @@ fn role(link: &crate::wire::Link, arguments: &[&str]) {
 
 /// Another owner with the same prefix, which stays alive.
 struct Stage {
-    message: ShmBuf,
+    message: ShmBytes,
     descriptor: Descriptor,
     neighbour: Provider,
     /// All objects except those of a victim.

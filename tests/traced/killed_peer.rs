@@ -8,7 +8,7 @@ use crate::shm::{self, Names};
 use crate::trace::marked;
 use crate::waits::Wait;
 use crate::wire::{Link, Message};
-use shm_pool::{Client, Descriptor, Provider, ShmBuf, ShmView, Tuning};
+use shm_pool::{Client, Descriptor, Provider, ShmBytes, ShmView, Tuning};
 use std::sync::Arc;
 
 /// The length of a message: one chunk of an arena.
@@ -152,7 +152,7 @@ impl Stage {
     }
 }
 
-fn message(provider: &Provider, seed: u64) -> ShmBuf {
+fn message(provider: &Provider, seed: u64) -> ShmBytes {
     shm::message(provider, LEN, seed)
 }
 

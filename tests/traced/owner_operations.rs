@@ -6,7 +6,7 @@ use crate::shm;
 use crate::trace::marked;
 use crate::wire::{Link, Message};
 use shm_pool::{
-    AllocErrorKind, Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf, ShmBufMut, Tuning,
+    AllocErrorKind, Descriptor, PeerId, Provider, ProviderBuilder, ShmBytes, ShmBytesMut, Tuning,
 };
 use std::future::Future;
 use std::sync::{mpsc, Arc, Mutex};
@@ -39,7 +39,7 @@ pub(crate) fn builder(prefix: &str) -> ProviderBuilder {
 }
 
 /// Publishes a message whose contents depend on its length.
-pub(crate) fn published(provider: &Provider, len: usize) -> (ShmBuf, Descriptor) {
+pub(crate) fn published(provider: &Provider, len: usize) -> (ShmBytes, Descriptor) {
     let message = shm::message(provider, len, len as u64);
     let descriptor = message.descriptor().unwrap();
     (message, descriptor)
@@ -86,11 +86,11 @@ fn wait_for_the_reader(link: &Link, provider: &Provider) {
 }
 
 /// Allocates until no further message fits.
-pub(crate) fn all(provider: &Provider) -> Vec<ShmBufMut> {
+pub(crate) fn all(provider: &Provider) -> Vec<ShmBytesMut> {
     std::iter::from_fn(|| provider.alloc(LARGE).ok()).collect()
 }
 
-fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: PeerId) {
+fn operate_on(operation: &str, provider: Provider, kept: [ShmBytes; 2], reader: PeerId) {
     let buffer = |len| provider.alloc(len).unwrap();
     match operation {
         "alloc, an arena" => {

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use crate::calls::FUTEX_WAITV;
-use shm_pool::{Provider, ShmBufMut};
+use shm_pool::{Provider, ShmBytesMut};
 use std::fs;
 use std::future::Future;
 use std::pin::pin;
@@ -21,7 +21,7 @@ const FOR_EVER: Duration = Duration::from_secs(60);
 pub(crate) struct Wait {
     thread: JoinHandle<()>,
     outcome: mpsc::Receiver<usize>,
-    held: Vec<ShmBufMut>,
+    held: Vec<ShmBytesMut>,
 }
 
 impl Wait {

@@ -2,7 +2,7 @@
 //! the peers that need no adapter: the library by itself, and glibc's malloc.
 
 use crate::zenoh_peers::SEGMENT;
-use shm_pool::{AllocError, Provider, ShmBufMut, Stats};
+use shm_pool::{AllocError, Provider, ShmBytesMut, Stats};
 use shm_pool_support::units::mib;
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -44,16 +44,16 @@ pub(crate) fn pool() -> Made<Provider> {
 }
 
 impl Source for Provider {
-    type Message = ShmBufMut;
-    type Filled = ShmBufMut;
+    type Message = ShmBytesMut;
+    type Filled = ShmBytesMut;
     type Error = AllocError;
 
     #[inline]
-    fn take(&self, len: usize) -> Result<ShmBufMut, AllocError> {
+    fn take(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
         self.alloc(len)
     }
 
-    fn fill(mut message: ShmBufMut, byte: u8) -> ShmBufMut {
+    fn fill(mut message: ShmBytesMut, byte: u8) -> ShmBytesMut {
         message.fill(byte);
         message
     }

@@ -52,7 +52,7 @@ use super::ring::{OnFull, Words};
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};
-use crate::owner::buf::ShmBuf;
+use crate::owner::buf::ShmBytes;
 use crate::owner::pool::PoolGuard;
 use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
@@ -152,7 +152,7 @@ fn is_temporary(errno: Option<i32>) -> bool {
 }
 
 enum Kept {
-    Buffer(ShmBuf),
+    Buffer(ShmBytes),
     Bytes(Words),
 }
 
@@ -190,7 +190,7 @@ impl Publisher {
     /// [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
     /// Then no receiver gets the message, and the error contains the buffer.
     #[inline]
-    pub fn send(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
+    pub fn send(&mut self, buffer: ShmBytes) -> Result<Sent, SendError<ShmBytes>> {
         self.send_buffer(buffer, Timeout::Until(None))
     }
 
@@ -201,7 +201,7 @@ impl Publisher {
     /// [`SendErrorKind::Full`] if the call would wait for room, [`SendErrorKind::TooManyBorrowed`]
     /// if it would wait for a receiver to return one, and those of [`send`](Self::send).
     #[inline]
-    pub fn try_send(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
+    pub fn try_send(&mut self, buffer: ShmBytes) -> Result<Sent, SendError<ShmBytes>> {
         self.send_buffer(buffer, Timeout::None)
     }
 
@@ -214,18 +214,18 @@ impl Publisher {
     #[inline]
     pub fn send_timeout(
         &mut self,
-        buffer: ShmBuf,
+        buffer: ShmBytes,
         timeout: Duration,
-    ) -> Result<Sent, SendError<ShmBuf>> {
+    ) -> Result<Sent, SendError<ShmBytes>> {
         self.send_buffer(buffer, Timeout::of(timeout))
     }
 
     #[inline]
     fn send_buffer(
         &mut self,
-        message: ShmBuf,
+        message: ShmBytes,
         timeout: Timeout,
-    ) -> Result<Sent, SendError<ShmBuf>> {
+    ) -> Result<Sent, SendError<ShmBytes>> {
         let fail = |kind, message| Err(SendError { kind, message });
         if let Err(kind) = self.check_fork() {
             return fail(kind, message);
@@ -341,7 +341,7 @@ impl Publisher {
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
     /// [`SendErrorKind::Interrupted`].
-    pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<Sent, SendError<ShmBuf>> {
+    pub async fn send_async(&mut self, buffer: ShmBytes) -> Result<Sent, SendError<ShmBytes>> {
         let bytes = buffer.capacity();
         connection::send(self, buffer, bytes, Self::try_send, Self::waited_for).await
     }
@@ -375,7 +375,7 @@ impl Publisher {
     pub fn poll_ready(
         &mut self,
         context: &mut Context<'_>,
-        buffer: &ShmBuf,
+        buffer: &ShmBytes,
     ) -> Poll<Result<(), SendErrorKind>> {
         self.poll_room(context, buffer.capacity())
     }

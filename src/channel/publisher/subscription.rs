@@ -24,7 +24,7 @@ use crate::channel::error::SendErrorKind;
 use crate::channel::message::{self, Located, Missed, Reason};
 use crate::channel::ring::{OnFull, Words};
 use crate::os::futex::Deadline;
-use crate::owner::buf::ShmBuf;
+use crate::owner::buf::ShmBytes;
 use std::time::Duration;
 
 /// A snapshot of a receiver of a [`Publisher`](super::Publisher).
@@ -299,7 +299,7 @@ impl Subscription {
     }
 
     #[inline]
-    pub(super) fn lend(&mut self, located: &Located, bytes: usize, buffer: ShmBuf) {
+    pub(super) fn lend(&mut self, located: &Located, bytes: usize, buffer: ShmBytes) {
         if !self.is_taker() {
             return;
         }

@@ -9,7 +9,7 @@ use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::{
     AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, ProviderId,
-    ShareError, ShmBuf, ShmBufMut, ShmView, Tuning,
+    ShareError, ShmBytes, ShmBytesMut, ShmView, Tuning,
 };
 use std::fs::File;
 use std::hint::black_box;
@@ -297,8 +297,8 @@ const ARENA: usize = 64 << 10;
 const MAX_HANDLES: usize = 48;
 
 enum Handle {
-    Mut(ShmBufMut),
-    Frozen(ShmBuf),
+    Mut(ShmBytesMut),
+    Frozen(ShmBytes),
 }
 
 struct Held {
@@ -400,7 +400,7 @@ impl Owner {
     }
 
     /// Keeps a buffer that is new, or exclusive again: no other buffer may share its memory.
-    fn hold(&mut self, mut buffer: ShmBufMut) {
+    fn hold(&mut self, mut buffer: ShmBytesMut) {
         self.messages += 1;
         assert!(
             outside::is_mapped(&buffer, &self.prefix, true),
@@ -542,7 +542,7 @@ impl Owner {
         (count > 0).then(|| self.held.swap_remove(usize::from(pick) % count))
     }
 
-    fn frozen(&self, pick: u8) -> Option<(&ShmBuf, &Held)> {
+    fn frozen(&self, pick: u8) -> Option<(&ShmBytes, &Held)> {
         let held = self.held.get(usize::from(pick) % self.held.len().max(1))?;
         match &held.handle {
             Handle::Frozen(buffer) => Some((buffer, held)),

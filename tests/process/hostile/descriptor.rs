@@ -5,7 +5,8 @@ use super::layout::RECORDS;
 use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::{
-    AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ShareError, ShmBuf, Tuning,
+    AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ShareError, ShmBytes,
+    Tuning,
 };
 use std::hint::black_box;
 
@@ -32,7 +33,7 @@ enum Forgery {
 
 struct Scene {
     provider: Provider,
-    messages: Vec<ShmBuf>,
+    messages: Vec<ShmBytes>,
     sent: Vec<Descriptor>,
     client: Client,
     peer: PeerId,
@@ -63,7 +64,7 @@ impl Scene {
             buffer.fill(nth as u8);
             buffer.freeze()
         };
-        let messages: Vec<ShmBuf> = LENGTHS.iter().enumerate().map(publish).collect();
+        let messages: Vec<ShmBytes> = LENGTHS.iter().enumerate().map(publish).collect();
         let sent = messages
             .iter()
             .map(|message| message.descriptor().expect("a record"))
@@ -111,7 +112,7 @@ impl Scene {
     fn attach(&self, descriptor: &Descriptor) {
         match self.client.attach(descriptor) {
             Ok(view) => {
-                let is_message = |message: &ShmBuf| view[..] == message[..];
+                let is_message = |message: &ShmBytes| view[..] == message[..];
                 assert!(
                     self.messages.iter().any(is_message),
                     "{descriptor:?} opens what was never sent"

@@ -4,7 +4,7 @@
 use super::layout::{OpenObject, Write, RECORDS};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
-use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderId, ShmBuf, Tuning};
+use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderId, ShmBytes, Tuning};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -61,7 +61,7 @@ enum Kind {
 struct Scene<'a> {
     prefix: &'a str,
     provider: Provider,
-    message: ShmBuf,
+    message: ShmBytes,
     sent: Descriptor,
     genuine: Vec<u8>,
 }

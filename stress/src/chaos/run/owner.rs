@@ -8,7 +8,7 @@
 use super::peer::{Sent, Way};
 use super::publisher::Publishing;
 use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Role, Word, DEADLINE};
-use shm_pool::{PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmBufMut, Tuning};
+use shm_pool::{PeerId, Provider, ProviderId, ShareError, ShmBytes, ShmBytesMut, Tuning};
 use shm_pool_support::payload::{check_pattern, fill_pattern, seed};
 use shm_pool_support::wire;
 use std::collections::VecDeque;
@@ -68,7 +68,7 @@ struct Connection {
     /// The numbers of the unconfirmed frames.
     pending: VecDeque<u64>,
     /// To the thread that receives confirmations: the message kept until each one.
-    kept: Sender<Option<ShmBuf>>,
+    kept: Sender<Option<ShmBytes>>,
     hearing: JoinHandle<()>,
     stage: Stage,
     /// A grant was refused because the peer is dead: the connection must end, too.
@@ -252,7 +252,7 @@ impl Owner {
     }
 
     fn admit(&mut self, socket: UnixStream, peer: PeerId) {
-        let (number, (kept, to_drop)) = (self.next_number(), mpsc::channel::<Option<ShmBuf>>());
+        let (number, (kept, to_drop)) = (self.next_number(), mpsc::channel::<Option<ShmBytes>>());
         let (events, mut to_drop) = (self.to_events.clone(), Some(to_drop));
         let hearing = wire::listen(
             socket.try_clone().expect("a descriptor"),
@@ -299,7 +299,7 @@ impl Owner {
         };
         self.messages += 1;
         let seed = seed(self.provider.id().to_u64(), self.messages);
-        let check = |message: &ShmBuf| {
+        let check = |message: &ShmBytes| {
             check_pattern(message, seed).unwrap_or_else(|text| self.control.fail(&text))
         };
         fill_pattern(&mut buffer, seed);
@@ -338,7 +338,7 @@ impl Owner {
 
     /// While memory is exhausted, asks all peers to release theirs, and waits until one has, or has
     /// left. Returns `None` if another action is due.
-    fn alloc(&mut self, len: usize) -> Option<ShmBufMut> {
+    fn alloc(&mut self, len: usize) -> Option<ShmBytesMut> {
         let deadline = Instant::now() + DEADLINE;
         loop {
             match self.provider.alloc(len) {
@@ -482,7 +482,7 @@ impl Connection {
     fn share(
         &mut self,
         control: &Control,
-        message: &ShmBuf,
+        message: &ShmBytes,
         sequence: u64,
         way: Way,
         may_hold: bool,
@@ -511,7 +511,7 @@ impl Connection {
         !self.is_doomed
     }
 
-    fn send(&mut self, number: u64, kept: Option<ShmBuf>, what: Sent) {
+    fn send(&mut self, number: u64, kept: Option<ShmBytes>, what: Sent) {
         self.pending.push_back(number);
         // The receiving thread detects that a peer has exited.
         let _ = self.kept.send(kept);

@@ -10,7 +10,7 @@ use super::receiver::{channel, len, number, What, CAPACITY};
 use super::worker::{Control, Counts, Remains, Role, Word, DEADLINE};
 use super::PEERS;
 use shm_pool::channel::{Interrupter, Publisher, SendErrorKind, Sent, MAX_INLINE};
-use shm_pool::{Provider, ShmBuf, Tuning};
+use shm_pool::{Provider, ShmBytes, Tuning};
 use shm_pool_support::numbered;
 use shm_pool_support::tasks::block_on;
 use std::mem;
@@ -197,7 +197,7 @@ impl Publishes {
         }
     }
 
-    fn send(&mut self, mut buffer: ShmBuf) {
+    fn send(&mut self, mut buffer: ShmBytes) {
         let sent = loop {
             let sent = if self.random.bool() {
                 block_on(self.publisher.send_async(buffer))
