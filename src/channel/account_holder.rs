@@ -95,20 +95,8 @@ impl AccountHolder {
         self.account.borrowed.has_returned(self.shared.returns())
     }
 
-    /// If there are returns and the lock is free, collects some and moves the freed numbers to the
-    /// sender's list.
-    #[inline(always)]
-    pub(super) fn collect_some(&mut self) {
-        if !self.has_returned() {
-            return;
-        }
-        if let Some(mut collection) = self.ledger.try_collect() {
-            collection.collect(&self.account, &mut self.known);
-        }
-    }
-
-    /// [`collect_some`](Self::collect_some) under a lock that the caller has taken. Returns `false`
-    /// if that must be released first, before other returns are collected.
+    /// Collects some returns under the lock, and moves the freed numbers to the sender's list.
+    /// Returns `false` if the lock must be released before other returns are collected.
     #[inline]
     pub(super) fn collect_with(&mut self, collection: &mut Collection<'_>) -> bool {
         collection.collect(&self.account, &mut self.known)
@@ -194,7 +182,9 @@ mod tests {
             }
             let buffer = self.provider.alloc(64).unwrap().freeze();
             assert!(self.account_holder.lend(0, 64, buffer).is_ok());
-            self.account_holder.collect_some();
+            let ledger = self.account_holder.ledger.clone();
+            let mut collection = ledger.try_collect().unwrap();
+            self.account_holder.collect_with(&mut collection);
         }
 
         fn returned(&self, ticket: usize, number: u32) {

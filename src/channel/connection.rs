@@ -30,7 +30,7 @@ use std::time::Duration;
 pub(super) struct Connection {
     pub(super) object: Object,
     pub(super) parker: Box<Parker>,
-    pub(super) account_holder: AccountHolder,
+    pub(super) account: AccountHolder,
     ticket: Ticket,
     has_room: bool,
     backlog: Backlog,
@@ -64,15 +64,23 @@ impl Tables {
     }
 }
 
+/// How long a send may wait.
 #[derive(Clone, Copy)]
 pub(super) enum Timeout {
     None,
+    /// Begins when the send has to wait.
+    After(Duration),
     Until(Option<Deadline>),
 }
 
 impl Timeout {
-    pub(super) fn of(timeout: Duration) -> Self {
-        Self::Until(Deadline::after(timeout))
+    pub(super) const UNLIMITED: Self = Self::Until(None);
+
+    /// The time begins now, if it has not begun before.
+    pub(super) fn begin(&mut self) {
+        if let Self::After(time) = *self {
+            *self = Self::Until(Deadline::after(time));
+        }
     }
 }
 
@@ -85,19 +93,25 @@ struct Need {
 }
 
 impl Need {
-    fn is_met(&self, object: &Object, account_holder: &AccountHolder) -> bool {
+    /// Looks for a free slot and, for a buffer, collects what the receiver has returned until it
+    /// may borrow another: that takes the ledger's lock and releases chunks.
+    fn look(&self, object: &Object, account: &AccountHolder) -> bool {
         if !ring::has_room(object.shared().slots(), self.ticket) {
             return false;
         }
-        if account_holder.has_at_hand(self.bytes) {
+        if account.has_at_hand(self.bytes) {
             return true;
         }
-        // For borrowed buffers, this barrier is S2 of `doorbell`. Partner: the light barrier in
-        // `ReturnQueue::give_back`.
-        if object.shared().to_sender().is_slept_on() {
-            barrier::heavy();
-        }
-        account_holder.allows(self.bytes)
+        see_returns(object);
+        account.allows(self.bytes)
+    }
+}
+
+/// S2 of `doorbell`, for a sender that sleeps until the receiver returns a buffer. Partner: the
+/// light barrier in `ReturnQueue::give_back`.
+fn see_returns(object: &Object) {
+    if object.shared().to_sender().is_slept_on() {
+        barrier::heavy();
     }
 }
 
@@ -112,11 +126,11 @@ impl Connection {
         ledger: &Arc<Ledger>,
     ) -> Self {
         let parker = Box::new(Parker::new(object.shared(), Shared::to_sender, interrupts));
-        let account_holder = ledger.open(&object, tables.account, max_bytes);
+        let account = ledger.open(&object, tables.account, max_bytes);
         Self {
             object,
             parker,
-            account_holder,
+            account,
             ticket: Ticket::default(),
             has_room: true,
             backlog: tables.backlog,
@@ -137,12 +151,6 @@ impl Connection {
         self.has_room
     }
 
-    /// Returns `true` if a buffer of `bytes` can be sent without looking for returned buffers.
-    #[inline]
-    pub(super) fn has_borrowed_at_hand(&self, bytes: usize) -> bool {
-        self.account_holder.has_at_hand(bytes)
-    }
-
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         ring::has_room(self.object.shared().slots(), self.ticket)
@@ -159,8 +167,8 @@ impl Connection {
     /// if the bytes are the limit, withdrawing all of them may not be enough.
     #[cold]
     pub(super) fn can_make_room(&mut self, bytes: usize) -> bool {
-        let limit = self.account_holder.limit();
-        let (free, out) = self.account_holder.known();
+        let limit = self.account.limit();
+        let (free, out) = self.account.known();
         if out.saturating_add(bytes) <= limit.bytes {
             return true;
         }
@@ -173,8 +181,8 @@ impl Connection {
     /// Returns how many messages of these sizes in bytes fit, from the first one on.
     #[cold]
     pub(super) fn fitting(&self, sizes: impl Iterator<Item = usize>) -> usize {
-        let limit = self.account_holder.limit();
-        let (mut free, mut out) = self.account_holder.known();
+        let limit = self.account.limit();
+        let (mut free, mut out) = self.account.known();
         let mut count = 0;
         for bytes in sizes {
             if !limit.allows(bytes, free, out) {
@@ -203,7 +211,7 @@ impl Connection {
             return false;
         };
         if let Some(number) = message::borrowed_number(&words) {
-            drop(self.account_holder.take_back(number));
+            drop(self.account.take_back(number));
         }
         true
     }
@@ -226,13 +234,13 @@ impl Connection {
         let Self {
             object,
             parker,
-            account_holder,
+            account,
             ..
         } = self;
         match parker.wait(
             budget,
             deadline,
-            || is_ready(object, account_holder),
+            || is_ready(object, account),
             || object.may_have_receiver(),
         ) {
             WakeReason::Ready => Ok(()),
@@ -262,26 +270,23 @@ impl Connection {
         &mut self,
         bytes: usize,
         budget: Option<Duration>,
-        timeout: Timeout,
+        mut timeout: Timeout,
     ) -> Result<(), SendErrorKind> {
-        match timeout {
-            Timeout::Until(deadline) => {
-                let need = self.need(bytes);
-                self.wait(budget, deadline, |object, account_holder| {
-                    need.is_met(object, account_holder)
-                })?;
-            }
-            Timeout::None if !self.has_room() => {
-                return Err(SendErrorKind::Full {
-                    capacity: self.object.shared().capacity(),
-                })
-            }
-            Timeout::None => {}
+        timeout.begin();
+        if let Timeout::Until(deadline) = timeout {
+            let need = self.need(bytes);
+            self.wait(budget, deadline, |object, account| {
+                need.look(object, account)
+            })?;
+        } else if !self.has_room() {
+            return Err(SendErrorKind::Full {
+                capacity: self.object.shared().capacity(),
+            });
         }
         // Only the sender fills slots and takes borrowed buffers: both remain available.
         if !self.may_borrow(bytes) {
             return Err(SendErrorKind::TooManyBorrowed {
-                max: self.account_holder.limit().max_borrowed,
+                max: self.account.limit().max_borrowed,
             });
         }
         Ok(())
@@ -294,8 +299,9 @@ impl Connection {
         }
     }
 
-    pub(super) fn is_ready_for(&self, bytes: usize) -> bool {
-        self.need(bytes).is_met(&self.object, &self.account_holder)
+    /// Looks for room without waiting, as a wait does: see [`Need::look`].
+    pub(super) fn look_for(&self, bytes: usize) -> bool {
+        self.need(bytes).look(&self.object, &self.account)
     }
 
     pub(super) fn arm(
@@ -307,12 +313,12 @@ impl Connection {
         let Self {
             object,
             parker,
-            account_holder,
+            account,
             ..
         } = self;
         let armed = parker.arm(
             waker,
-            || need.is_met(object, account_holder),
+            || need.look(object, account),
             || object.may_have_receiver(),
         );
         armed.map_err(|error| SendErrorKind::NoHelper {
@@ -336,11 +342,11 @@ impl Connection {
     /// necessary.
     #[inline]
     pub(super) fn may_borrow(&mut self, bytes: usize) -> bool {
-        if self.account_holder.has_at_hand(bytes) {
+        if self.account.has_at_hand(bytes) {
             return true;
         }
-        self.account_holder.fetch();
-        self.account_holder.has_at_hand(bytes)
+        self.account.fetch();
+        self.account.has_at_hand(bytes)
     }
 
     /// [Fills](Self::fill) the free slot with the buffer that lies there, in a chunk of `bytes`.
@@ -355,7 +361,7 @@ impl Connection {
     ) -> Result<u32, ShmBytes> {
         let ticket = self.count();
         // No read-modify-write until the message is in its slot (see `max_borrowed`).
-        let number = self.account_holder.lend(ticket, bytes, buffer)?;
+        let number = self.account.lend(ticket, bytes, buffer)?;
         let words = message::of_buffer(ticket, number, located, skipped);
         self.put(&words, bytes);
         Ok(number)
@@ -380,15 +386,6 @@ impl Connection {
         self.object.shared().to_receiver().notify();
     }
 
-    /// W2 of `doorbell`. Returns `true` if there is a receiver to [wake](Self::notify_after_fence),
-    /// or one that has closed or died, or a returned buffer to [collect](Self::collect_some).
-    #[inline]
-    pub(super) fn fence_and_look(&mut self) -> bool {
-        let is_slept_on = self.object.shared().to_receiver().fence();
-        self.note_room();
-        is_slept_on || self.is_disconnected() || self.account_holder.has_returned()
-    }
-
     #[inline]
     pub(super) fn notify_after_fence(&self) {
         self.object.shared().to_receiver().notify_after_fence();
@@ -411,19 +408,17 @@ impl Connection {
         is_withdrawn
     }
 
+    /// If the receiver closed or died before it took the message just sent, claims that message
+    /// and returns it.
     #[inline]
-    pub(super) fn collect_some(&mut self) {
-        self.account_holder.collect_some();
-    }
-
-    /// Returns `true` if the receiver closed or died before it took the message just sent, and this
-    /// side has claimed it.
-    #[inline]
-    pub(super) fn is_left(&self) -> bool {
-        // The full fence in `ring` pairs with the one in `Receiver::drop`: a closing receiver takes
-        // this message, or is seen to be closed. A dying process's doorbell may ring before its
-        // last thread stops, so its lock must be free too.
-        self.is_disconnected() && !self.object.is_receiver_locked() && self.claim_sent().is_some()
+    pub(super) fn claim_unread(&self) -> Option<Words> {
+        // The full fence before a notification pairs with the one in `Receiver::drop`: a closing
+        // receiver takes this message, or is seen to be closed. A dying process's doorbell may be
+        // notified before its last thread stops, so its lock must be free too.
+        if !self.is_disconnected() || self.object.is_receiver_locked() {
+            return None;
+        }
+        self.claim_sent()
     }
 
     fn sent(&self) -> Option<Ticket> {
@@ -434,28 +429,28 @@ impl Connection {
         ring::claim(self.object.shared().slots(), &mut self.sent()?)
     }
 
-    /// Takes back a message of length `len` that the receiver did not take. Returns `None` if a
-    /// hostile receiver returned it, or another thread reclaimed it: then it counts as sent,
-    /// and the next one fails.
-    pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBytes> {
-        self.account_holder
-            .take_back(number)
-            .map(|buffer| buffer.with_len(len))
+    /// Takes back the buffer of a [claimed](Self::claim_unread) message of length `len`. Returns
+    /// `None` if it was no buffer, a hostile receiver returned it, or another thread reclaimed it:
+    /// then it counts as sent, and the next one fails.
+    pub(super) fn take_back(&self, words: &Words, len: usize) -> Option<ShmBytes> {
+        let number = message::borrowed_number(words)?;
+        let buffer = self.account.take_back(number)?;
+        Some(buffer.with_len(len))
     }
 
     pub(super) fn reclaim(&self) {
-        self.account_holder.settle();
+        self.account.settle();
     }
 
     pub(super) fn borrowed(&self) -> usize {
-        self.account_holder.borrowed()
+        self.account.borrowed()
     }
 
     /// Disconnects a receiver, which may be stopped (E1 to E3 of `publisher`). Returns how many
     /// messages were withdrawn.
     pub(super) fn evict(&self) -> u64 {
         self.object.evict();
-        self.account_holder.close();
+        self.account.close();
         let slots = self.object.shared().slots();
         let mut next = ring::oldest(slots, self.ticket);
         let mut withdrawn = 0;
@@ -472,7 +467,7 @@ impl Connection {
     /// Closes the connection: the receiver gets `Disconnected` after the last message.
     pub(super) fn close(&self) {
         self.object.close();
-        self.account_holder.close();
+        self.account.close();
     }
 
     /// [`close`](Self::close) for a sender, which created the object. While a buffer is borrowed,
@@ -485,7 +480,7 @@ impl Connection {
             return;
         }
         if let Some(link) = self.object.leave_to_receiver() {
-            self.account_holder.hold_link(link);
+            self.account.hold_link(link);
         }
     }
 }

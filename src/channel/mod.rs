@@ -164,6 +164,7 @@ mod borrowed;
 mod connection;
 mod doorbell;
 mod error;
+mod fan_out;
 #[cfg(all(test, loom))]
 #[path = "../models/fan_out.rs"]
 mod fan_out_models;
@@ -175,10 +176,12 @@ mod message;
 #[path = "../models/borrowed.rs"]
 mod models;
 mod object;
+mod options;
 pub(crate) mod outside;
 mod parker;
 mod publisher;
 mod receiver;
+mod recipient;
 mod return_queue;
 mod ring;
 mod sender;
@@ -199,8 +202,9 @@ pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError,
 pub use interrupt::Interrupter;
 pub use layout::MessageType;
 pub use message::{Missed, Sent, MAX_INLINE};
-pub use publisher::{OnStall, Publisher, PublisherBuilder, ReceiverState};
+pub use publisher::{OnStall, Publisher, PublisherBuilder};
 pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
+pub use recipient::ReceiverState;
 pub use ring::OnFull;
 pub use sender::{Sender, SenderBuilder};
 pub use subscriber::{Event, Subscriber};

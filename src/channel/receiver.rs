@@ -823,7 +823,7 @@ impl Drop for Receiver {
         // First, so that the sender does not count a received message as unreceived.
         self.free_read();
         self.object.shared().to_sender().leave();
-        // Partner: the fence before the sender notifies, which precedes its `Connection::is_left`.
+        // Partner: the fence before the sender notifies, which precedes its `Connection::claim_unread`.
         fence(Ordering::SeqCst);
         // The sender handles the messages that it sends from now on.
         let slots = self.object.shared().slots();

@@ -4,43 +4,37 @@
 
 use super::connection::{self, Connection, Tables, Timeout};
 use super::error::{ChannelError, SendError, SendErrorKind};
+use super::fan_out::FanOut;
 use super::interrupt::{Interrupter, Interrupts};
-use super::layout::{
-    self, Facts, MessageType, DEFAULT_MAX_BORROWED, DEFAULT_SLOTS, EXTRA_SLOTS, MAX_BORROWED,
-    MAX_SLOTS, MIN_SLOTS,
-};
+use super::layout::{Facts, MessageType, EXTRA_SLOTS, MIN_SLOTS};
 use super::ledger::Ledger;
-use super::message::{self, Located};
-use super::object::{name_process, Object};
-use super::watch::Attempts;
+use super::message::{self, Sent};
+use super::object::Object;
+use super::options::{self, Options};
+use super::recipient::Recipient;
 use crate::os::futex::Deadline;
 use crate::os::name::Name;
-use crate::os::posix::is_object_mode;
 use crate::owner::buf::ShmBytes;
 use crate::owner::pool::PoolGuard;
 use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
 /// Options of a [`Sender`]. Start with [`Sender::builder`]; every option has a default.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `create` is called"]
 pub struct SenderBuilder {
-    slots: usize,
-    max_borrowed: usize,
-    mode: u32,
-    spin: Option<Duration>,
-    message_type: Option<MessageType>,
+    options: Options,
 }
 
 impl SenderBuilder {
     /// Sets how many unreceived messages the channel holds, from 2 to 65,536; default 256. Each
     /// takes 64 bytes of /dev/shm. One more fits while the receiver waits, or has no message yet.
     pub fn capacity(mut self, messages: usize) -> Self {
-        self.slots = messages;
+        self.options.capacity = messages;
         self
     }
 
@@ -48,7 +42,7 @@ impl SenderBuilder {
     /// rounded up to a power of two; default 2048. Each takes 24 bytes of /dev/shm and 16 bytes of
     /// heap.
     pub fn max_borrowed(mut self, max_borrowed: usize) -> Self {
-        self.max_borrowed = max_borrowed;
+        self.options.max_borrowed = max_borrowed;
         self
     }
 
@@ -58,28 +52,28 @@ impl SenderBuilder {
     /// [`max_bytes`](crate::ProviderBuilder::max_bytes).
     pub fn buffers(&self, views: usize) -> usize {
         // `create` refuses a capacity this large, but only later.
-        let waiting = self.slots.saturating_add(EXTRA_SLOTS);
+        let waiting = self.options.capacity.saturating_add(EXTRA_SLOTS);
         waiting.saturating_add(views).saturating_add(1)
     }
 
     /// Sets the permission bits of the object, regardless of the umask; default `0o600`, for
     /// receivers of the same user.
     pub fn mode(mut self, mode: u32) -> Self {
-        self.mode = mode;
+        self.options.mode = mode;
         self
     }
 
     /// Sets how long [`send`](Sender::send) spins, waiting for room, before it sleeps; by default
     /// up to 20 µs, [where that pays](super#spinning). With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
-        self.spin = Some(spin);
+        self.options.spin = Some(spin);
         self
     }
 
     /// Declares the type of the messages, which a receiver may
     /// [expect](super::ReceiverBuilder::message_type); by default none.
     pub fn message_type(mut self, message_type: MessageType) -> Self {
-        self.message_type = Some(message_type);
+        self.options.message_type = Some(message_type);
         self
     }
 
@@ -98,9 +92,7 @@ impl SenderBuilder {
     /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`],
     /// [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
-        let object = layout::name(provider.names(), name)?;
-        self.try_create(provider, &object)
-            .map_err(|error| name_process(error, &object))
+        options::create(provider, name, |object| self.try_create(provider, object))
     }
 
     /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has the
@@ -115,71 +107,60 @@ impl SenderBuilder {
         name: &str,
         timeout: Duration,
     ) -> Result<Sender, ChannelError> {
-        let object = layout::name(provider.names(), name)?;
-        let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
-        let made = Attempts::run(object.clone(), timeout, is_taken, || {
-            self.try_create(provider, &object)
-        });
-        made.map_err(|error| name_process(error, &object))
+        options::create_timeout(provider, name, timeout, |object| {
+            self.try_create(provider, object)
+        })
     }
 
     fn try_create(&self, provider: &Provider, name: &Name) -> Result<Sender, ChannelError> {
-        ChannelError::check("capacity", self.slots, MIN_SLOTS, MAX_SLOTS)?;
-        ChannelError::check("max_borrowed", self.max_borrowed, 1, MAX_BORROWED)?;
-        MessageType::check(&self.message_type)?;
-        if !is_object_mode(self.mode) {
-            return Err(ChannelError::Mode { mode: self.mode });
-        }
-        // First: in a forked child, a thread that does not exist there may hold a lock.
-        if !provider.pool().is_ours() {
-            return Err(ChannelError::Forked);
-        }
+        let options = &self.options;
+        options.check(MIN_SLOTS, provider)?;
         let facts = Facts::of_pair(
             provider.id(),
-            self.slots + EXTRA_SLOTS,
-            self.max_borrowed.next_power_of_two(),
+            options.capacity + EXTRA_SLOTS,
+            options.max_borrowed.next_power_of_two(),
         );
         let tables = Tables::new(name, &facts)?;
-        let object = Object::create(name, &facts, self.mode, self.message_type.as_ref())?;
+        let object = Object::create(name, &facts, options.mode, options.message_type.as_ref())?;
         let ledger = Ledger::new(1);
+        let interrupts = Interrupts::new();
         let connection = Connection::new(
             object,
             tables,
             facts.on_full,
             usize::MAX,
-            Interrupts::new(),
+            interrupts.clone(),
             &ledger,
         );
         provider.pool().add_ledger(ledger.clone());
-        Ok(Sender {
-            connection,
+        let fan_out = FanOut {
+            recipients: [Recipient::of_pair(connection)],
             ledger,
-            _guard: provider.guard().clone(),
+            interrupts,
             provider: provider.id(),
-            spin: self.spin,
+            spin: options.spin,
+            block_limit: Duration::MAX,
+            has_disconnected: false,
+        };
+        Ok(Sender {
+            fan_out,
+            _guard: provider.guard().clone(),
         })
     }
 }
 
 /// Sends messages to one receiver; see the [module](super).
 pub struct Sender {
-    connection: Connection,
-    ledger: Arc<Ledger>,
+    fan_out: FanOut<[Recipient; 1]>,
     /// Dropped after the connection and the ledger.
     _guard: Arc<PoolGuard>,
-    provider: ProviderId,
-    spin: Option<Duration>,
 }
 
 impl Sender {
     /// Returns a builder with the default options.
     pub fn builder() -> SenderBuilder {
         SenderBuilder {
-            slots: DEFAULT_SLOTS,
-            max_borrowed: DEFAULT_MAX_BORROWED,
-            mode: 0o600,
-            spin: None,
-            message_type: None,
+            options: Options::new(),
         }
     }
 
@@ -201,13 +182,12 @@ impl Sender {
     /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         self.check_fork()?;
-        self.connection.wait(
-            Some(Duration::ZERO),
-            Deadline::after(timeout),
-            |object, _| {
-                object.shared().has_had_receiver() && !object.shared().to_sender().is_disconnected()
-            },
-        )
+        let deadline = Deadline::after(timeout);
+        self.connection_mut()
+            .wait(Some(Duration::ZERO), deadline, |object, _| {
+                let shared = object.shared();
+                shared.has_had_receiver() && !shared.to_sender().is_disconnected()
+            })
     }
 
     /// Blocks until the receiver has received everything and asked for more, for at most `timeout`.
@@ -219,33 +199,30 @@ impl Sender {
     /// received everything; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         self.check_fork()?;
-        self.connection
-            .wait_until_received(Deadline::after(timeout))?;
+        let deadline = Deadline::after(timeout);
+        self.connection_mut().wait_until_received(deadline)?;
         // A closing receiver marks unreceived messages as received.
-        if self.connection.is_disconnected() {
-            return Err(SendErrorKind::Disconnected);
-        }
-        Ok(())
+        self.check_receiver()
     }
 
     /// Returns a handle that can interrupt this sender's waits.
     pub fn interrupter(&self) -> Interrupter {
-        Interrupter::new(self.connection.parker.interrupts())
+        Interrupter::new(&self.fan_out.interrupts)
     }
 
     /// Returns how many unreceived messages the channel can hold.
     pub fn capacity(&self) -> usize {
-        self.connection.object.shared().capacity()
+        self.connection().object.shared().capacity()
     }
 
     /// Returns how many buffers the receiver may hold at a time.
     pub fn max_borrowed(&self) -> usize {
-        self.connection.object.shared().max_borrowed()
+        self.connection().object.shared().max_borrowed()
     }
 
     /// Returns the id of the provider whose buffers this sender sends.
     pub fn provider(&self) -> ProviderId {
-        self.provider
+        self.fan_out.provider
     }
 
     /// Sends a buffer to the receiver, which need not have opened the channel yet. Blocks until
@@ -260,7 +237,7 @@ impl Sender {
     /// A message sent while the receiver closes or dies may count as sent.
     #[inline]
     pub fn send(&mut self, buffer: ShmBytes) -> Result<(), SendError<ShmBytes>> {
-        self.send_buffer(buffer, || Timeout::Until(None))
+        self.send_buffer(buffer, Timeout::UNLIMITED)
     }
 
     /// Like [`send`](Self::send), but does not wait for room.
@@ -271,7 +248,7 @@ impl Sender {
     /// [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: ShmBytes) -> Result<(), SendError<ShmBytes>> {
-        self.send_buffer(buffer, || Timeout::None)
+        self.send_buffer(buffer, Timeout::None)
     }
 
     /// Like [`send`](Self::send), but blocks for at most `timeout`.
@@ -285,81 +262,43 @@ impl Sender {
         buffer: ShmBytes,
         timeout: Duration,
     ) -> Result<(), SendError<ShmBytes>> {
-        self.send_buffer(buffer, || Timeout::of(timeout))
+        self.send_buffer(buffer, Timeout::After(timeout))
     }
 
-    // All calls are in `prepare` and `finish`, which few sends need: saving registers for them
-    // would be stores that the fence waits for.
-    #[inline(always)]
+    #[inline]
     fn send_buffer(
         &mut self,
         message: ShmBytes,
-        timeout: impl FnOnce() -> Timeout,
+        timeout: Timeout,
     ) -> Result<(), SendError<ShmBytes>> {
-        let message = if self.can_send(&message) {
-            message
-        } else {
-            self.prepare(message, timeout)?
+        let mut sent = match self.reserve_for(&message, timeout) {
+            Ok(sent) => sent,
+            Err(kind) => return Err(SendError { kind, message }),
         };
         let len = message.len();
-        let bytes = message.capacity();
-        let located = Located::new(&message);
-        match self.connection.lend(&located, bytes, message, 0) {
-            Ok(number) if self.connection.fence_and_look() => self.finish(number, len),
-            Ok(_) => Ok(()),
-            // Never: it may be borrowed.
-            Err(message) => Err(SendError {
-                kind: SendErrorKind::TooManyBorrowed {
-                    max: self.max_borrowed(),
-                },
-                message,
-            }),
+        self.fan_out.send(message, &mut sent);
+        if self.connection().is_disconnected() {
+            return self.take_back_unread(len);
         }
+        Ok(())
     }
 
-    #[inline(always)]
-    fn can_send(&self, message: &ShmBytes) -> bool {
+    #[inline]
+    fn reserve_for(&mut self, message: &ShmBytes, timeout: Timeout) -> Result<Sent, SendErrorKind> {
         // First: a forked child cannot ask the buffer.
-        self.check_fork().is_ok()
-            && !self.connection.is_disconnected()
-            && self.connection.is_ready()
-            && self.connection.has_borrowed_at_hand(message.capacity())
-            && message.provider() == self.provider
+        self.check_fork()?;
+        self.fan_out.check_provider(message)?;
+        self.reserve(message.capacity(), timeout)
     }
 
-    #[inline(never)]
-    fn prepare(
-        &mut self,
-        message: ShmBytes,
-        timeout: impl FnOnce() -> Timeout,
-    ) -> Result<ShmBytes, SendError<ShmBytes>> {
-        if let Err(kind) = self.reserve(message.capacity(), timeout()) {
-            if kind == SendErrorKind::Disconnected {
-                // After the provider's drop, no other thread reclaims.
-                self.connection.reclaim();
-            }
-            return Err(SendError { kind, message });
-        }
-        let (found, expected) = (message.provider(), self.provider);
-        if found != expected {
-            return Err(SendError {
-                kind: SendErrorKind::OtherProvider { found, expected },
-                message,
-            });
-        }
-        Ok(message)
-    }
-
-    #[inline(never)]
-    fn finish(&mut self, number: u32, len: usize) -> Result<(), SendError<ShmBytes>> {
-        let connection = &mut self.connection;
-        connection.notify_after_fence();
-        let is_left = connection.is_left();
-        connection.collect_some();
-        if !is_left {
+    /// After the message was sent. The error contains it, if the receiver did not take it.
+    #[cold]
+    fn take_back_unread(&mut self, len: usize) -> Result<(), SendError<ShmBytes>> {
+        let connection = self.connection();
+        let Some(words) = connection.claim_unread() else {
             return Ok(());
-        }
-        match connection.take_back(number, len) {
+        };
+        match connection.take_back(&words, len) {
             Some(message) => Err(SendError {
                 kind: SendErrorKind::Disconnected,
                 message,
@@ -377,7 +316,7 @@ impl Sender {
     /// [`SendErrorKind::Forked`].
     #[inline]
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
-        self.send_inline(bytes, Timeout::Until(None))
+        self.send_inline(bytes, Timeout::UNLIMITED)
     }
 
     /// Like [`send_bytes`](Self::send_bytes), but does not wait for room.
@@ -401,22 +340,19 @@ impl Sender {
         bytes: &[u8],
         timeout: Duration,
     ) -> Result<(), SendErrorKind> {
-        self.send_inline(bytes, Timeout::of(timeout))
+        self.send_inline(bytes, Timeout::After(timeout))
     }
 
     #[inline]
     fn send_inline(&mut self, bytes: &[u8], timeout: Timeout) -> Result<(), SendErrorKind> {
         let words = message::of_bytes(bytes)?;
-        self.reserve(0, timeout)?;
-        let connection = &mut self.connection;
-        connection.fill(&words);
-        connection.notify();
-        connection.look_for_room();
-        if connection.is_left() {
-            Err(SendErrorKind::Disconnected)
-        } else {
-            Ok(())
+        self.check_fork()?;
+        let mut sent = self.reserve(0, timeout)?;
+        self.fan_out.send_words(&words, &mut sent);
+        if self.connection().claim_unread().is_some() {
+            return Err(SendErrorKind::Disconnected);
         }
+        Ok(())
     }
 
     /// Sends a buffer to the receiver, and waits for a free slot without blocking the thread, with
@@ -429,8 +365,8 @@ impl Sender {
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_async(&mut self, buffer: ShmBytes) -> Result<(), SendError<ShmBytes>> {
         let bytes = buffer.capacity();
-        connection::send(self, buffer, bytes, Self::try_send, |sender, _| {
-            Some((&mut sender.connection, None))
+        connection::send(self, buffer, bytes, Self::try_send, |sender, bytes| {
+            sender.fan_out.waited_for(bytes)
         })
         .await
     }
@@ -448,8 +384,8 @@ impl Sender {
                 .try_send_bytes(message)
                 .map_err(|kind| SendError { kind, message })
         };
-        connection::send(self, bytes, 0, try_send, |sender, _| {
-            Some((&mut sender.connection, None))
+        connection::send(self, bytes, 0, try_send, |sender, bytes| {
+            sender.fan_out.waited_for(bytes)
         })
         .await
         .map_err(|error| error.kind)
@@ -487,48 +423,57 @@ impl Sender {
         context: &mut Context<'_>,
         bytes: usize,
     ) -> Poll<Result<(), SendErrorKind>> {
-        // Twice, so that a receiver that pretends to have room does not block the thread.
-        for _ in 0..2 {
-            match self.reserve(bytes, Timeout::None) {
-                Err(SendErrorKind::Full { .. } | SendErrorKind::TooManyBorrowed { .. }) => {}
-                done => {
-                    self.connection.parker.disarm();
-                    return Poll::Ready(done);
-                }
-            }
-            if self.connection.arm(context.waker(), bytes)?.is_none() {
-                return Poll::Pending;
-            }
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
+        self.check_fork()?;
+        self.check_receiver()?;
+        ready!(self.fan_out.poll_room(context, bytes))?;
+        Poll::Ready(self.check_receiver())
     }
 
     #[inline]
     fn check_fork(&self) -> Result<(), SendErrorKind> {
-        if !self.connection.object.is_ours() {
+        if !self.connection().object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
         Ok(())
     }
 
-    /// [`Connection::reserve`], unless the receiver is closed or dead.
-    #[inline(always)]
-    fn reserve(&mut self, bytes: usize, timeout: Timeout) -> Result<(), SendErrorKind> {
-        self.check_fork()?;
-        if self.connection.is_disconnected() {
+    fn check_receiver(&self) -> Result<(), SendErrorKind> {
+        if self.connection().is_disconnected() {
             return Err(SendErrorKind::Disconnected);
         }
-        self.connection.reserve(bytes, self.spin, timeout)
+        Ok(())
+    }
+
+    /// [`FanOut::reserve`], unless the receiver is closed or dead.
+    #[inline]
+    fn reserve(&mut self, bytes: usize, timeout: Timeout) -> Result<Sent, SendErrorKind> {
+        let sent = self.fan_out.reserve(bytes, timeout)?;
+        if sent.receivers == 0 {
+            // After the provider's drop, no other thread reclaims.
+            self.connection().reclaim();
+            return Err(SendErrorKind::Disconnected);
+        }
+        Ok(sent)
+    }
+
+    #[inline]
+    fn connection(&self) -> &Connection {
+        let [recipient] = &self.fan_out.recipients;
+        &recipient.connection
+    }
+
+    fn connection_mut(&mut self) -> &mut Connection {
+        let [recipient] = &mut self.fan_out.recipients;
+        &mut recipient.connection
     }
 }
 
 impl Drop for Sender {
     fn drop(&mut self) {
         // In a forked child the channel belongs to the parent.
-        if self.connection.object.is_ours() {
-            self.connection.close_pair();
-            self.ledger.close();
+        if self.connection().object.is_ours() {
+            self.connection_mut().close_pair();
+            self.fan_out.ledger.close();
         }
     }
 }
@@ -537,7 +482,7 @@ impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender")
             .field("capacity", &self.capacity())
-            .field("provider", &self.provider)
+            .field("provider", &self.provider())
             .finish()
     }
 }

@@ -417,7 +417,7 @@ impl Scene {
         ended.into_iter().for_each(Self::drop);
     }
 
-    /// `AccountHolder::collect_some`, in the sender after a message.
+    /// `AccountHolder::collect_with`, in the sender after a message.
     fn collect_some(&self, known: &mut Known) {
         if !self.max_borrowed.has_returned(&self.returns) {
             return;

@@ -2,19 +2,18 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Interrupts, Publisher, Refusal};
+use super::{Publisher, Refusal};
 use crate::channel::error::ChannelError;
-use crate::channel::layout::{
-    self, Facts, Kind, MessageType, DEFAULT_MAX_BORROWED, DEFAULT_SLOTS, EXTRA_SLOTS, MAX_BORROWED,
-    MAX_SLOTS, MAX_SUBSCRIBERS,
-};
+use crate::channel::fan_out::FanOut;
+use crate::channel::interrupt::Interrupts;
+use crate::channel::layout::{Facts, Kind, MessageType, EXTRA_SLOTS, MAX_SUBSCRIBERS};
 use crate::channel::ledger::Ledger;
-use crate::channel::object::{name_process, Rendezvous};
+use crate::channel::object::Rendezvous;
+use crate::channel::options::{self, Options};
 use crate::channel::receiver::ReceiverBuilder;
 use crate::channel::ring::OnFull;
-use crate::channel::watch::Attempts;
 use crate::os::name::Name;
-use crate::os::posix::{admits_others, is_object_mode};
+use crate::os::posix::admits_others;
 use crate::owner::provider::Provider;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,9 +42,8 @@ pub enum OnStall {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `create` is called"]
 pub struct PublisherBuilder {
+    options: Options,
     max_subscribers: usize,
-    slots: usize,
-    max_borrowed: usize,
     history: usize,
     on_full: OnFull,
     allow_blocking: bool,
@@ -54,17 +52,13 @@ pub struct PublisherBuilder {
     max_bytes: Option<usize>,
     share: (usize, usize),
     serves_joins: bool,
-    mode: u32,
-    spin: Option<Duration>,
-    message_type: Option<MessageType>,
 }
 
 impl PublisherBuilder {
     pub(super) fn new() -> Self {
         Self {
+            options: Options::new(),
             max_subscribers: DEFAULT_MAX_SUBSCRIBERS,
-            slots: DEFAULT_SLOTS,
-            max_borrowed: DEFAULT_MAX_BORROWED,
             history: 0,
             on_full: OnFull::default(),
             allow_blocking: true,
@@ -73,9 +67,6 @@ impl PublisherBuilder {
             max_bytes: None,
             share: DEFAULT_SHARE,
             serves_joins: true,
-            mode: 0o600,
-            spin: None,
-            message_type: None,
         }
     }
 
@@ -89,7 +80,7 @@ impl PublisherBuilder {
     /// Sets how many messages a receiver may be behind, from 1 to 65,536; default 256. A receiver
     /// may [choose less](crate::channel::ReceiverBuilder::capacity).
     pub fn capacity(mut self, messages: usize) -> Self {
-        self.slots = messages;
+        self.options.capacity = messages;
         self
     }
 
@@ -97,7 +88,7 @@ impl PublisherBuilder {
     /// rounded up to a power of two; default 2048. A receiver may choose less. Each takes 24 bytes
     /// of /dev/shm and 16 bytes of heap per receiver.
     pub fn max_borrowed(mut self, max_borrowed: usize) -> Self {
-        self.max_borrowed = max_borrowed;
+        self.options.max_borrowed = max_borrowed;
         self
     }
 
@@ -161,14 +152,14 @@ impl PublisherBuilder {
     /// [`ClientBuilder::owner_uid`](crate::ClientBuilder::owner_uid). See the [threat
     /// model](crate::docs::guarantees#threat-model).
     pub fn mode(mut self, mode: u32) -> Self {
-        self.mode = mode;
+        self.options.mode = mode;
         self
     }
 
     /// Sets how long a wait for room spins before it sleeps; by default up to 20 µs,
     /// [where that pays](crate::channel#spinning). With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
-        self.spin = Some(spin);
+        self.options.spin = Some(spin);
         self
     }
 
@@ -176,7 +167,7 @@ impl PublisherBuilder {
     /// [expect](crate::channel::ReceiverBuilder::message_type) one; by default none. Neither side
     /// checks a message.
     pub fn message_type(mut self, message_type: MessageType) -> Self {
-        self.message_type = Some(message_type);
+        self.options.message_type = Some(message_type);
         self
     }
 
@@ -209,9 +200,10 @@ impl PublisherBuilder {
         &mut self,
         receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>,
     ) -> usize {
-        let (mut newest, mut others, mut largest) = (self.history.min(self.slots), 0_usize, 0);
+        let (mut newest, mut others, mut largest) =
+            (self.history.min(self.options.capacity), 0_usize, 0);
         for (receiver, views) in receivers {
-            let (capacity, on_full) = receiver.behind(self.slots, self.on_full);
+            let (capacity, on_full) = receiver.behind(self.options.capacity, self.on_full);
             // One more than the capacity: with `DropOldest`, until the send has withdrawn the
             // oldest.
             let queued = capacity.saturating_add(EXTRA_SLOTS);
@@ -241,9 +233,9 @@ impl PublisherBuilder {
     /// [`ChannelError::Forked`], [`ChannelError::NameTaken`], [`ChannelError::NotAChannel`],
     /// [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`], [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Publisher, ChannelError> {
-        let object = layout::name(provider.names(), name)?;
-        self.try_create(provider, &object, name)
-            .map_err(|error| name_process(error, &object))
+        options::create(provider, name, |object| {
+            self.try_create(provider, object, name)
+        })
     }
 
     /// Like [`create`](Self::create), but waits, for at most `timeout`, while a predecessor that is
@@ -258,12 +250,9 @@ impl PublisherBuilder {
         name: &str,
         timeout: Duration,
     ) -> Result<Publisher, ChannelError> {
-        let object = layout::name(provider.names(), name)?;
-        let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
-        let made = Attempts::run(object.clone(), timeout, is_taken, || {
-            self.try_create(provider, &object, name)
-        });
-        made.map_err(|error| name_process(error, &object))
+        options::create_timeout(provider, name, timeout, |object| {
+            self.try_create(provider, object, name)
+        })
     }
 
     fn share_of(&self, bytes: usize) -> usize {
@@ -278,22 +267,14 @@ impl PublisherBuilder {
         object: &Name,
         name: &str,
     ) -> Result<Publisher, ChannelError> {
+        let options = &self.options;
         ChannelError::check("receivers", self.max_subscribers, 1, MAX_SUBSCRIBERS)?;
-        ChannelError::check("capacity", self.slots, 1, MAX_SLOTS)?;
-        ChannelError::check("max_borrowed", self.max_borrowed, 1, MAX_BORROWED)?;
-        MessageType::check(&self.message_type)?;
-        if !is_object_mode(self.mode) {
-            return Err(ChannelError::Mode { mode: self.mode });
-        }
-        // First: in a forked child, a thread that does not exist there may hold a lock.
-        if !provider.pool().is_ours() {
-            return Err(ChannelError::Forked);
-        }
+        options.check(1, provider)?;
         let facts = Facts {
             kind: Kind::Rendezvous,
             provider: provider.id(),
-            slots: self.slots + EXTRA_SLOTS,
-            max_borrowed: self.max_borrowed.next_power_of_two(),
+            slots: options.capacity + EXTRA_SLOTS,
+            max_borrowed: options.max_borrowed.next_power_of_two(),
             max_subscribers: self.max_subscribers,
             on_full: self.on_full,
             allow_blocking: self.allow_blocking,
@@ -301,36 +282,43 @@ impl PublisherBuilder {
         let rendezvous = Arc::new(Rendezvous::create(
             object,
             &facts,
-            self.mode,
-            self.message_type.as_ref(),
+            options.mode,
+            options.message_type.as_ref(),
         )?);
         let ledger = Ledger::new(self.max_subscribers);
         provider.pool().add_ledger(ledger.clone());
+        let fan_out = FanOut {
+            // All at once, so that a send never moves them.
+            recipients: Vec::with_capacity(self.max_subscribers),
+            ledger,
+            interrupts: Interrupts::new(),
+            provider: provider.id(),
+            spin: options.spin,
+            block_limit: self.block_limit,
+            has_disconnected: false,
+        };
+        let max_bytes = match self.max_bytes {
+            Some(bytes) => bytes,
+            None => self.share_of(provider.pool().limits.max_bytes),
+        };
         Ok(Publisher {
             rendezvous,
             rules: facts,
-            admits_others: admits_others(self.mode),
+            admits_others: admits_others(options.mode),
             names: provider.names().clone(),
             channel: name.to_owned(),
             _guard: provider.guard().clone(),
-            // All at once, so that a send never moves them.
-            subscriptions: Vec::with_capacity(self.max_subscribers),
-            ledger,
+            fan_out,
             sent: 0,
             seen: [0; MAX_SUBSCRIBERS],
             refused: [Refusal::default(); MAX_SUBSCRIBERS],
             retry: None,
             arrivals: 0,
             history: VecDeque::new(),
-            history_len: self.history.min(self.slots),
-            interrupts: Interrupts::new(),
-            block_limit: self.block_limit,
+            history_len: self.history.min(options.capacity),
             on_stall: self.on_stall,
-            max_bytes: self
-                .max_bytes
-                .unwrap_or_else(|| self.share_of(provider.pool().limits.max_bytes)),
+            max_bytes,
             serves_joins: self.serves_joins,
-            spin: self.spin,
         })
     }
 }

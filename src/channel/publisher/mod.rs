@@ -1,21 +1,7 @@
 //! The publisher: one sender, many receivers, each with a [connection] of its own.
 //!
-//! A send:
-//!
-//! 1. Open the connections of new receivers and send them the history; drop those of closed or dead
-//!    ones.
-//! 2. Find room, by each receiver's rule. Only the sender fills slots, so room once found stays.
-//!    Receivers with [`OnFull::Block`] are waited for together, until the *stall* deadline, which
-//!    starts with the first message for which one has no room. Past it, the receiver is skipped
-//!    until it has room, or disconnected. If the call may not wait that long, no receiver gets the
-//!    message.
-//! 3. For each receiver: lend it the buffer and fill its slot.
-//! 4. One full fence for all doorbells, then ring those whose receivers sleep.
-//! 5. Off the receivers' path: make room for the next message where the rule is to withdraw the
-//!    oldest and, after a buffer, collect returned buffers.
-//!
-//! Killed between 3 and 5, a publisher leaves one message too many for a receiver that keeps the
-//! latest. Step 2 withdraws a buffer only if such a receiver has borrowed all that it may.
+//! Before a send, it connects new receivers, sends them the history, and drops the connections of
+//! those that have closed or died. Then it sends as `fan_out` describes.
 //!
 //! Dropping a connection leaves its borrowed buffers to the ledger, including a message sent while
 //! the receiver closed.
@@ -36,18 +22,17 @@
 #![forbid(unsafe_code)]
 
 mod builder;
-mod subscription;
 
 pub use builder::{OnStall, PublisherBuilder};
-pub use subscription::ReceiverState;
 
-use super::connection::{self, Connection, Tables, Timeout, WaitedFor};
+use super::connection::{self, Connection, Tables, Timeout};
 use super::error::{ChannelError, SendError, SendErrorKind};
-use super::interrupt::{Interrupter, Interrupts};
+use super::fan_out::FanOut;
+use super::interrupt::Interrupter;
 use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_SUBSCRIBERS};
-use super::ledger::Ledger;
-use super::message::{self, Located, Reason, Sent};
+use super::message::{self, Located, Sent};
 use super::object::{Object, Registration, Rendezvous};
+use super::recipient::{ReceiverState, Recipient};
 use super::ring::{OnFull, Words};
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
@@ -57,7 +42,6 @@ use crate::owner::pool::PoolGuard;
 use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep;
-use crate::sync::{fence, Ordering};
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
@@ -65,7 +49,6 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use subscription::{BlockLimit, Outcome, Subscription};
 
 /// How often a wait checks for new receivers: descriptors may have been short, or the count
 /// overwritten.
@@ -113,9 +96,7 @@ pub struct Publisher {
     admits_others: bool,
     names: Namespace,
     channel: String,
-    /// Those with [`OnFull::Block`] first: nothing is withdrawn for a message that is not sent.
-    subscriptions: Vec<Subscription>,
-    ledger: Arc<Ledger>,
+    fan_out: FanOut<Vec<Recipient>>,
     sent: u64,
     seen: [u64; MAX_SUBSCRIBERS],
     /// The receiver last refused at each registration.
@@ -125,13 +106,10 @@ pub struct Publisher {
     arrivals: u32,
     history: VecDeque<Kept>,
     history_len: usize,
-    interrupts: Arc<Interrupts>,
-    block_limit: Duration,
     on_stall: OnStall,
     max_bytes: usize,
     serves_joins: bool,
-    spin: Option<Duration>,
-    /// Dropped after the subscriptions, the history and the ledger.
+    /// Dropped after the connections, the history and the ledger.
     _guard: Arc<PoolGuard>,
 }
 
@@ -144,6 +122,14 @@ struct Refusal {
     /// Between the last try and the next one.
     delay: Duration,
     due: Option<Deadline>,
+}
+
+/// What became of a receiver that has announced itself.
+enum Admission {
+    Connected,
+    /// Until then.
+    Postponed(Option<Deadline>),
+    Refused,
 }
 
 /// Returns `true` if the same call may succeed later.
@@ -191,7 +177,7 @@ impl Publisher {
     /// Then no receiver gets the message, and the error contains the buffer.
     #[inline]
     pub fn send(&mut self, buffer: ShmBytes) -> Result<Sent, SendError<ShmBytes>> {
-        self.send_buffer(buffer, Timeout::Until(None))
+        self.send_buffer(buffer, Timeout::UNLIMITED)
     }
 
     /// Like [`send`](Self::send), but does not wait for room.
@@ -217,7 +203,7 @@ impl Publisher {
         buffer: ShmBytes,
         timeout: Duration,
     ) -> Result<Sent, SendError<ShmBytes>> {
-        self.send_buffer(buffer, Timeout::of(timeout))
+        self.send_buffer(buffer, Timeout::After(timeout))
     }
 
     #[inline]
@@ -226,57 +212,23 @@ impl Publisher {
         message: ShmBytes,
         timeout: Timeout,
     ) -> Result<Sent, SendError<ShmBytes>> {
-        let fail = |kind, message| Err(SendError { kind, message });
-        if let Err(kind) = self.check_fork() {
-            return fail(kind, message);
-        }
-        let (found, expected) = (message.provider(), self.rules.provider);
-        if found != expected {
-            return fail(SendErrorKind::OtherProvider { found, expected }, message);
-        }
-        let bytes = message.capacity();
-        let mut sent = match self.prepare(bytes, timeout) {
+        let mut sent = match self.prepare_for(&message, timeout) {
             Ok(sent) => sent,
-            Err(kind) => return fail(kind, message),
+            Err(kind) => return Err(SendError { kind, message }),
         };
-        let located = Located::new(&message);
         if self.history_len > 0 {
             self.keep(Kept::Buffer(message.clone()));
         }
-        let mut handles = message.copies(sent.receivers);
-        for subscription in &mut self.subscriptions {
-            if !subscription.is_taker() {
-                continue;
-            }
-            // There are as many handles as takers.
-            if let Some(handle) = handles.next() {
-                subscription.lend(&located, bytes, handle);
-            }
-        }
-        sent.withdrawn = self.notify();
-        self.collect_some();
+        self.fan_out.send(message, &mut sent);
         Ok(sent)
     }
 
-    /// Step 5, for returned buffers: a few of each receiver, if the ledger's lock is free.
     #[inline]
-    fn collect_some(&mut self) {
-        let mut collection = None;
-        for subscription in &mut self.subscriptions {
-            let account_holder = &mut subscription.connection.account_holder;
-            if !account_holder.has_returned() {
-                continue;
-            }
-            if collection.is_none() {
-                collection = self.ledger.try_collect();
-            }
-            let Some(taken) = &mut collection else {
-                return;
-            };
-            if !account_holder.collect_with(taken) {
-                collection = None;
-            }
-        }
+    fn prepare_for(&mut self, message: &ShmBytes, timeout: Timeout) -> Result<Sent, SendErrorKind> {
+        // First: a forked child cannot ask the buffer.
+        self.check_fork()?;
+        self.fan_out.check_provider(message)?;
+        self.prepare(message.capacity(), timeout)
     }
 
     /// Like [`send`](Self::send), for up to [`MAX_INLINE`](super::MAX_INLINE) bytes, inline in the
@@ -287,7 +239,7 @@ impl Publisher {
     /// [`SendErrorKind::TooLong`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     #[inline]
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<Sent, SendErrorKind> {
-        self.send_inline(bytes, Timeout::Until(None))
+        self.send_inline(bytes, Timeout::UNLIMITED)
     }
 
     /// Like [`send_bytes`](Self::send_bytes), but does not wait for room.
@@ -312,7 +264,7 @@ impl Publisher {
         bytes: &[u8],
         timeout: Duration,
     ) -> Result<Sent, SendErrorKind> {
-        self.send_inline(bytes, Timeout::of(timeout))
+        self.send_inline(bytes, Timeout::After(timeout))
     }
 
     #[inline]
@@ -327,10 +279,7 @@ impl Publisher {
         if self.history_len > 0 {
             self.keep(Kept::Bytes(*words));
         }
-        for subscription in &mut self.subscriptions {
-            subscription.fill(words);
-        }
-        sent.withdrawn = self.notify();
+        self.fan_out.send_words(words, &mut sent);
         Ok(sent)
     }
 
@@ -343,7 +292,10 @@ impl Publisher {
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_async(&mut self, buffer: ShmBytes) -> Result<Sent, SendError<ShmBytes>> {
         let bytes = buffer.capacity();
-        connection::send(self, buffer, bytes, Self::try_send, Self::waited_for).await
+        connection::send(self, buffer, bytes, Self::try_send, |publisher, bytes| {
+            publisher.fan_out.waited_for(bytes)
+        })
+        .await
     }
 
     /// Like [`send_async`](Self::send_async), for up to [`MAX_INLINE`](super::MAX_INLINE) bytes.
@@ -358,9 +310,11 @@ impl Publisher {
                 .try_send_bytes(message)
                 .map_err(|kind| SendError { kind, message })
         };
-        connection::send(self, bytes, 0, try_send, Self::waited_for)
-            .await
-            .map_err(|error| error.kind)
+        connection::send(self, bytes, 0, try_send, |publisher, bytes| {
+            publisher.fan_out.waited_for(bytes)
+        })
+        .await
+        .map_err(|error| error.kind)
     }
 
     /// Returns ready if [`try_send`](Self::try_send) would not wait for a receiver, and otherwise
@@ -398,28 +352,7 @@ impl Publisher {
         bytes: usize,
     ) -> Poll<Result<(), SendErrorKind>> {
         self.check_fork()?;
-        // Twice, so that a receiver that pretends to have room does not block the thread.
-        for _ in 0..2 {
-            let mut limit = BlockLimit::new(self.block_limit);
-            for subscription in &mut self.subscriptions {
-                if subscription.connection.on_full == OnFull::Block
-                    && subscription.is_waited_for(bytes)
-                {
-                    subscription.note_wait(bytes, &mut limit);
-                }
-            }
-            let Some((connection, _)) = self.waited_for(bytes) else {
-                for subscription in &mut self.subscriptions {
-                    subscription.connection.parker.disarm();
-                }
-                return Poll::Ready(Ok(()));
-            };
-            if connection.arm(context.waker(), bytes)?.is_none() {
-                return Poll::Pending;
-            }
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
+        self.fan_out.poll_room(context, bytes)
     }
 
     #[inline]
@@ -430,96 +363,45 @@ impl Publisher {
         Ok(())
     }
 
-    /// Steps 1 and 2. Returns what becomes of the message.
+    /// Connects new receivers and finds room. Returns what becomes of the message.
     #[inline]
     fn prepare(&mut self, bytes: usize, timeout: Timeout) -> Result<Sent, SendErrorKind> {
         if self.serves_joins {
-            self.meet();
+            self.connect_new();
         }
-        let mut sent = Sent::default();
-        let mut is_one_disconnected = false;
-        let mut limit = BlockLimit::new(self.block_limit);
-        for subscription in &mut self.subscriptions {
-            if subscription.connection.is_disconnected() {
-                subscription.outcome = Outcome::Disconnected;
-                is_one_disconnected = true;
-                continue;
-            }
-            match subscription.connection.on_full {
-                OnFull::Block => {
-                    if let Err(kind) = subscription.wait(bytes, self.spin, timeout, &mut limit) {
-                        self.give_up(bytes, &mut limit);
-                        return Err(kind);
-                    }
-                }
-                OnFull::DropNewest | OnFull::DropOldest => subscription.make_room(bytes),
-            }
-            match subscription.outcome {
-                Outcome::Taken => sent.receivers += 1,
-                Outcome::Skipped(reason) => sent.count(reason),
-                Outcome::Disconnected => {}
+        let reserved = self.fan_out.reserve(bytes, timeout);
+        if self.fan_out.has_disconnected {
+            self.fan_out.has_disconnected = false;
+            if self.serves_joins {
+                self.drop_disconnected();
             }
         }
-        if sent.stalled > 0 {
-            self.leave_out_stalled();
-        }
-        if is_one_disconnected && self.serves_joins {
-            self.drop_disconnected();
+        let sent = reserved?;
+        if sent.stalled > 0 && self.on_stall == OnStall::Disconnect {
+            self.evict_stalled();
         }
         self.sent += 1;
         Ok(sent)
     }
 
-    /// The message is not sent, because a receiver has no room. The clocks of the others that have
-    /// none start too, so that all end together.
     #[cold]
-    fn give_up(&mut self, bytes: usize, limit: &mut BlockLimit) {
-        for subscription in &mut self.subscriptions {
-            if subscription.connection.on_full == OnFull::Block && subscription.is_short_of(bytes) {
-                subscription.start_clock(bytes, limit);
-            }
+    fn evict_stalled(&mut self) {
+        while let Some(at) = self
+            .recipients()
+            .iter()
+            .position(Recipient::is_skipped_as_stalled)
+        {
+            self.evict(at);
         }
-        if self.serves_joins && self.is_one_disconnected() {
-            self.drop_disconnected();
-        }
-    }
-
-    /// Once no receiver is waited for any more, so that the message is sent.
-    #[cold]
-    fn leave_out_stalled(&mut self) {
-        let is_stalled =
-            |subscription: &Subscription| subscription.outcome == Outcome::Skipped(Reason::Stalled);
-        for subscription in &mut self.subscriptions {
-            if is_stalled(subscription) {
-                subscription.leave_out(Reason::Stalled);
-            }
-        }
-        if self.on_stall == OnStall::Disconnect {
-            while let Some(at) = self.subscriptions.iter().position(is_stalled) {
-                self.evict(at);
-            }
-        }
-    }
-
-    /// Steps 4 and 5, except for returned buffers. Returns from how many receivers a message was
-    /// withdrawn.
-    #[inline]
-    fn notify(&mut self) -> usize {
-        fence(Ordering::SeqCst); // W2 of all doorbells (see `doorbell`)
-        for subscription in &self.subscriptions {
-            if subscription.is_taker() {
-                subscription.connection.notify_after_fence();
-            }
-        }
-        let mut withdrawn = 0;
-        for subscription in &mut self.subscriptions {
-            withdrawn += usize::from(subscription.look_for_room());
-        }
-        withdrawn
     }
 
     #[inline]
-    fn meet(&mut self) {
+    fn recipients(&self) -> &[Recipient] {
+        &self.fan_out.recipients
+    }
+
+    #[inline]
+    fn connect_new(&mut self) {
         let arrivals = self.rendezvous.header().arrivals();
         if arrivals != self.arrivals || self.is_retry_due() {
             self.admit(arrivals, MAX_SUBSCRIBERS);
@@ -532,17 +414,11 @@ impl Publisher {
         Deadline::is_past(self.retry)
     }
 
-    fn is_one_disconnected(&self) -> bool {
-        self.subscriptions
-            .iter()
-            .any(|subscription| subscription.connection.is_disconnected())
-    }
-
     fn look_around(&mut self) {
-        if self.is_one_disconnected() {
+        if self.fan_out.is_one_disconnected() {
             self.drop_disconnected();
         }
-        self.meet();
+        self.connect_new();
     }
 
     /// Connects one receiver that has joined, or disconnects those that have closed or died.
@@ -553,7 +429,7 @@ impl Publisher {
         if !self.rendezvous.is_ours() {
             return false;
         }
-        if self.is_one_disconnected() {
+        if self.fan_out.is_one_disconnected() {
             self.drop_disconnected();
             return true;
         }
@@ -573,9 +449,9 @@ impl Publisher {
             return false;
         }
         let Some(at) = self
-            .subscriptions
+            .recipients()
             .iter()
-            .position(|subscription| subscription.id == receiver)
+            .position(|recipient| recipient.id == receiver)
         else {
             return false;
         };
@@ -586,14 +462,14 @@ impl Publisher {
     /// E1 to E4.
     #[cold]
     fn evict(&mut self, at: usize) {
-        let mut subscription = self.subscriptions.remove(at);
-        subscription.missed.withdrawn += subscription.connection.evict();
-        subscription.connection.note_missed(&subscription.missed);
+        let mut recipient = self.fan_out.recipients.remove(at);
+        recipient.missed.withdrawn += recipient.connection.evict();
+        recipient.connection.note_missed(&recipient.missed);
         event!(
             info,
             channel = self.channel,
-            receiver = subscription.id,
-            borrowed = subscription.connection.borrowed(),
+            receiver = recipient.id,
+            borrowed = recipient.connection.borrowed(),
             "receiver evicted"
         );
     }
@@ -601,32 +477,32 @@ impl Publisher {
     /// Disconnects the receivers that have closed or died.
     #[cold]
     fn drop_disconnected(&mut self) {
-        self.disconnect_if(|subscription| subscription.connection.is_disconnected());
+        self.disconnect_if(|recipient| recipient.connection.is_disconnected());
     }
 
     /// Also disconnects those whose lock is free although their doorbell, which others may write,
     /// says that they are there. A system call for each receiver.
     #[cold]
     fn disconnect_unlocked(&mut self) {
-        self.disconnect_if(|subscription| {
-            subscription.connection.is_disconnected()
-                || !subscription.connection.object.is_receiver_locked()
+        self.disconnect_if(|recipient| {
+            recipient.connection.is_disconnected()
+                || !recipient.connection.object.is_receiver_locked()
         });
     }
 
-    fn disconnect_if(&mut self, is_disconnected: impl Fn(&Subscription) -> bool) {
-        while let Some(at) = self.subscriptions.iter().position(&is_disconnected) {
-            let subscription = self.subscriptions.remove(at);
+    fn disconnect_if(&mut self, is_disconnected: impl Fn(&Recipient) -> bool) {
+        while let Some(at) = self.fan_out.recipients.iter().position(&is_disconnected) {
+            let recipient = self.fan_out.recipients.remove(at);
             event!(
                 info,
                 channel = self.channel,
-                receiver = subscription.id,
-                borrowed = subscription.connection.borrowed(),
+                receiver = recipient.id,
+                borrowed = recipient.connection.borrowed(),
                 "receiver disconnected"
             );
-            subscription.connection.close();
+            recipient.connection.close();
         }
-        self.ledger.settle_closed();
+        self.fan_out.ledger.settle_closed();
     }
 
     /// P2 and P3, for the first receivers only, up to `most`. Returns how many were connected.
@@ -636,17 +512,10 @@ impl Publisher {
         let mut retry = None;
         let rendezvous = self.rendezvous.clone();
         for (registration, id) in rendezvous.announced() {
-            let at = registration.at();
-            // Ids may have been copied to other registrations.
-            if id == self.seen[at]
-                || self
-                    .subscriptions
-                    .iter()
-                    .any(|subscription| subscription.id == id)
-            {
+            if self.is_known(registration.at(), id) {
                 continue;
             }
-            let refused = self.refused[at];
+            let refused = &self.refused[registration.at()];
             if refused.id == id && !Deadline::is_past(refused.due) {
                 retry = Deadline::first(retry, refused.due);
                 continue;
@@ -655,41 +524,63 @@ impl Publisher {
                 // The next call continues here.
                 return admitted;
             }
-
-            // All earlier receivers of that registration, whose lock the new one holds, have left.
-            if self.subscriptions.len() == self.rules.max_subscribers {
-                self.disconnect_unlocked();
-            }
-            if self.subscriptions.len() == self.rules.max_subscribers {
-                // A receiver has written its own ids to other registrations.
-                retry = Deadline::first(retry, self.postpone(at, id));
-                continue;
-            }
-            match self.open(registration.clone(), id) {
-                Ok(subscription) => {
-                    self.seen[at] = id;
-                    admitted += usize::from(subscription.is_some());
-                    self.add(subscription);
-                }
-                Err(ChannelError::Os(error)) => {
-                    if is_temporary(error.errno()) {
-                        // The receiver stays announced.
-                        retry = Deadline::first(retry, self.postpone(at, id));
-                    } else {
-                        self.seen[at] = id;
-                    }
-                    // P3'
-                    if registration.refuse(error.errno().unwrap_or(libc::EMFILE)) {
-                        event!(warn, channel = self.channel, receiver = id, error = %crate::error::Chain(&error), "receiver not connected");
-                    }
-                }
-                // The receiver has left or died, or the object is no connection of this channel.
-                Err(_) => self.seen[at] = id,
+            match self.admit_one(registration, id) {
+                Admission::Connected => admitted += 1,
+                Admission::Postponed(due) => retry = Deadline::first(retry, due),
+                Admission::Refused => {}
             }
         }
         self.arrivals = arrivals;
         self.retry = retry;
         admitted
+    }
+
+    /// Returns `true` if this receiver was connected or refused before. Ids may have been copied to
+    /// other registrations.
+    fn is_known(&self, at: usize, id: u64) -> bool {
+        id == self.seen[at] || self.recipients().iter().any(|recipient| recipient.id == id)
+    }
+
+    /// Connects a receiver, or notes that it cannot be, now or ever.
+    fn admit_one(&mut self, registration: Registration, id: u64) -> Admission {
+        let at = registration.at();
+        // All earlier receivers of that registration, whose lock the new one holds, have left.
+        if self.recipients().len() == self.rules.max_subscribers {
+            self.disconnect_unlocked();
+        }
+        if self.recipients().len() == self.rules.max_subscribers {
+            // A receiver has written its own ids to other registrations.
+            return Admission::Postponed(self.postpone(at, id));
+        }
+
+        let error = match self.open(registration.clone(), id) {
+            Ok(recipient) => {
+                self.seen[at] = id;
+                let Some(recipient) = recipient else {
+                    return Admission::Refused;
+                };
+                self.add(recipient);
+                return Admission::Connected;
+            }
+            Err(ChannelError::Os(error)) => error,
+            Err(_) => {
+                // The receiver has left or died, or the object is no connection of this channel.
+                self.seen[at] = id;
+                return Admission::Refused;
+            }
+        };
+        let admission = if is_temporary(error.errno()) {
+            // The receiver stays announced.
+            Admission::Postponed(self.postpone(at, id))
+        } else {
+            self.seen[at] = id;
+            Admission::Refused
+        };
+        // P3'
+        if registration.refuse(error.errno().unwrap_or(libc::EMFILE)) {
+            event!(warn, channel = self.channel, receiver = id, error = %crate::error::Chain(&error), "receiver not connected");
+        }
+        admission
     }
 
     /// Returns when to try again to connect this receiver.
@@ -706,19 +597,15 @@ impl Publisher {
         refused.due
     }
 
-    fn add(&mut self, subscription: Option<Subscription>) {
-        let Some(subscription) = subscription else {
-            return;
-        };
-        let waited_for = self
-            .subscriptions
-            .partition_point(|other| other.connection.on_full == OnFull::Block);
-        let at = if subscription.connection.on_full == OnFull::Block {
-            waited_for
+    /// Those with [`OnFull::Block`] stay first.
+    fn add(&mut self, recipient: Recipient) {
+        let recipients = &mut self.fan_out.recipients;
+        let at = if recipient.connection.on_full == OnFull::Block {
+            recipients.partition_point(|other| other.connection.on_full == OnFull::Block)
         } else {
-            self.subscriptions.len()
+            recipients.len()
         };
-        self.subscriptions.insert(at, subscription);
+        recipients.insert(at, recipient);
     }
 
     /// Returns the connection of a receiver that is alive, if it is valid.
@@ -751,11 +638,7 @@ impl Publisher {
     }
 
     /// P3 to P5. Returns `None` if the connection is invalid.
-    fn open(
-        &self,
-        registration: Registration,
-        id: u64,
-    ) -> Result<Option<Subscription>, ChannelError> {
+    fn open(&self, registration: Registration, id: u64) -> Result<Option<Recipient>, ChannelError> {
         let name = layout::connection_name(&self.names, &self.channel, id);
         let refused = self.refused[registration.at()];
         let missed = if refused.id == id {
@@ -777,8 +660,8 @@ impl Publisher {
             tables,
             facts.on_full,
             self.max_bytes,
-            self.interrupts.clone(),
-            &self.ledger,
+            self.fan_out.interrupts.clone(),
+            &self.fan_out.ledger,
         );
         let newest = self
             .history
@@ -787,21 +670,21 @@ impl Publisher {
             .take(connection.object.shared().capacity());
         let kept = connection.fitting(newest.map(Kept::bytes));
         // The history has some of the messages that it missed.
-        let mut subscription =
-            Subscription::new(connection, id, missed.saturating_sub(kept as u64));
+        let mut recipient =
+            Recipient::of_publisher(connection, id, missed.saturating_sub(kept as u64));
         for kept in self.history.iter().skip(self.history.len() - kept) {
-            subscription.make_room(kept.bytes());
+            recipient.make_room(kept.bytes());
             match kept {
                 Kept::Buffer(buffer) => {
-                    subscription.lend(&Located::new(buffer), kept.bytes(), buffer.clone());
+                    recipient.lend(&Located::new(buffer), kept.bytes(), buffer.clone());
                 }
-                Kept::Bytes(words) => subscription.fill(words),
+                Kept::Bytes(words) => recipient.fill(words),
             }
-            subscription.look_for_room();
+            recipient.look_for_room();
         }
         event!(info, channel = self.channel, receiver = id, on_full = ?facts.on_full, "receiver connected");
-        subscription.connection.notify(); // P5
-        Ok(Some(subscription))
+        recipient.connection.notify(); // P5
+        Ok(Some(recipient))
     }
 
     #[cold]
@@ -820,10 +703,11 @@ impl Publisher {
             self.look_around();
         }
         // In a forked child, a thread that does not exist there may hold a lock.
-        self.subscriptions
+        self.fan_out
+            .recipients
             .iter()
             .filter(move |_| is_ours)
-            .map(Subscription::state)
+            .map(Recipient::state)
     }
 
     /// Returns `true` if a receiver is connected; always `false` in a forked child.
@@ -833,7 +717,7 @@ impl Publisher {
             return false;
         }
         self.look_around();
-        !self.subscriptions.is_empty()
+        !self.fan_out.recipients.is_empty()
     }
 
     /// Blocks until `count` receivers or more are connected, for at most `timeout`, or without
@@ -858,13 +742,13 @@ impl Publisher {
             });
         }
         self.check_fork()?;
-        self.interrupts.begin_wait();
-        let waited = self.wait_for_subscriptions(count, deadline);
-        self.interrupts.end_wait();
+        self.fan_out.interrupts.begin_wait();
+        let waited = self.wait_until_connected(count, deadline);
+        self.fan_out.interrupts.end_wait();
         waited
     }
 
-    fn wait_for_subscriptions(
+    fn wait_until_connected(
         &mut self,
         count: usize,
         deadline: Option<Deadline>,
@@ -872,10 +756,10 @@ impl Publisher {
         loop {
             let known = self.rendezvous.header().arrivals();
             self.look_around();
-            if self.subscriptions.len() >= count {
+            if self.fan_out.recipients.len() >= count {
                 return Ok(());
             }
-            if self.interrupts.take() {
+            if self.fan_out.interrupts.take() {
                 return Err(SendErrorKind::Interrupted);
             }
             if Deadline::is_past(deadline) {
@@ -885,7 +769,7 @@ impl Publisher {
             let until = Deadline::first(deadline, look_again);
             self.rendezvous
                 .header()
-                .wait_for_another(known, &self.interrupts, until);
+                .wait_for_another(known, &self.fan_out.interrupts, until);
         }
     }
 
@@ -899,8 +783,8 @@ impl Publisher {
         self.check_fork()?;
         let deadline = Deadline::after(timeout);
         self.look_around();
-        for subscription in &mut self.subscriptions {
-            match subscription.connection.wait_until_received(deadline) {
+        for recipient in &mut self.fan_out.recipients {
+            match recipient.connection.wait_until_received(deadline) {
                 Err(SendErrorKind::Disconnected) => {}
                 done => done?,
             }
@@ -910,19 +794,7 @@ impl Publisher {
 
     /// Returns a handle with which any thread can end a wait of this publisher.
     pub fn interrupter(&self) -> Interrupter {
-        Interrupter::new(&self.interrupts)
-    }
-
-    /// Returns the connection of the first receiver to wait for, and until when.
-    fn waited_for(&mut self, bytes: usize) -> Option<WaitedFor<'_>> {
-        for subscription in &mut self.subscriptions {
-            if subscription.connection.on_full == OnFull::Block && subscription.is_waited_for(bytes)
-            {
-                let end = subscription.stall_end();
-                return Some((&mut subscription.connection, end));
-            }
-        }
-        None
+        Interrupter::new(&self.fan_out.interrupts)
     }
 
     /// Returns how many messages a receiver may be behind at most.
@@ -948,10 +820,10 @@ impl Drop for Publisher {
             // C1
             self.rendezvous.header().close();
             // C2
-            for subscription in &self.subscriptions {
-                subscription.connection.close();
+            for recipient in &self.fan_out.recipients {
+                recipient.connection.close();
             }
-            self.ledger.close();
+            self.fan_out.ledger.close();
             // A drop must not need memory: without heap, receivers find the lock free.
             if !has_heap(HEAP) {
                 return;
@@ -975,7 +847,7 @@ impl Drop for Publisher {
 
 impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let receivers = self.subscriptions.len();
+        let receivers = self.fan_out.recipients.len();
         f.debug_struct("Publisher")
             .field("provider", &self.provider())
             .field("receivers", &receivers)

@@ -1,5 +1,5 @@
-//! A receiver, as its publisher sees it: its connection, its rule, and what became of the last
-//! message.
+//! A receiver, as its sender or publisher sees it: its connection, its rule, and what became of the
+//! last message. The receiver of a [`Sender`](super::Sender) has [`OnFull::Block`] and no limit.
 //!
 //! # The clock of a receiver with `OnFull::Block`
 //!
@@ -19,10 +19,10 @@
 
 #![forbid(unsafe_code)]
 
-use crate::channel::connection::{Connection, Timeout};
-use crate::channel::error::SendErrorKind;
-use crate::channel::message::{self, Located, Missed, Reason};
-use crate::channel::ring::{OnFull, Words};
+use super::connection::{Connection, Timeout};
+use super::error::SendErrorKind;
+use super::message::{self, Located, Missed, Reason};
+use super::ring::{OnFull, Words};
 use crate::os::futex::Deadline;
 use crate::owner::buf::ShmBytes;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub struct ReceiverState {
     pub is_stalled: bool,
 }
 
-pub(super) struct Subscription {
+pub(super) struct Recipient {
     pub(super) connection: Connection,
     pub(super) id: u64,
     process: Option<u32>,
@@ -83,19 +83,30 @@ struct Clock {
     fitted: Option<usize>,
 }
 
-impl Subscription {
-    pub(super) fn new(connection: Connection, id: u64, not_connected: u64) -> Self {
+impl Recipient {
+    /// The receiver of a [`Sender`](super::Sender).
+    pub(super) fn of_pair(connection: Connection) -> Self {
+        Self::new(connection, 0, None, Missed::default())
+    }
+
+    /// A receiver of a [`Publisher`](super::Publisher), which was not connected when so many
+    /// messages were sent.
+    pub(super) fn of_publisher(connection: Connection, id: u64, not_connected: u64) -> Self {
         let process = connection.object.receiver_process();
         let missed = Missed {
             not_connected,
             ..Missed::default()
         };
         connection.note_missed(&missed);
+        Self::new(connection, id, process, missed)
+    }
+
+    fn new(connection: Connection, id: u64, process: Option<u32>, missed: Missed) -> Self {
         Self {
             connection,
             id,
             process,
-            skipped: not_connected as u32,
+            skipped: missed.not_connected as u32,
             missed,
             outcome: Outcome::Disconnected,
             clock: None,
@@ -105,6 +116,11 @@ impl Subscription {
         }
     }
 
+    pub(super) fn is_skipped_as_stalled(&self) -> bool {
+        self.outcome == Outcome::Skipped(Reason::Stalled)
+    }
+
+    #[inline]
     pub(super) fn is_taker(&self) -> bool {
         self.outcome == Outcome::Taken
     }
@@ -116,7 +132,7 @@ impl Subscription {
         &mut self,
         bytes: usize,
         budget: Option<Duration>,
-        timeout: Timeout,
+        timeout: &mut Timeout,
         limit: &mut BlockLimit,
     ) -> Result<(), SendErrorKind> {
         let now = Some(Duration::ZERO);
@@ -140,7 +156,7 @@ impl Subscription {
         kind: SendErrorKind,
         bytes: usize,
         budget: Option<Duration>,
-        timeout: Timeout,
+        timeout: &mut Timeout,
         limit: &mut BlockLimit,
     ) -> Result<Outcome, SendErrorKind> {
         if matches!(kind, SendErrorKind::TooManyBorrowed { .. }) {
@@ -150,7 +166,8 @@ impl Subscription {
         if self.is_stalled() {
             return Ok(Outcome::Skipped(Reason::Stalled));
         }
-        let Timeout::Until(deadline) = timeout else {
+        timeout.begin();
+        let Timeout::Until(deadline) = *timeout else {
             return Err(kind);
         };
         let until = Timeout::Until(Deadline::first(deadline, self.stall_end()));
@@ -179,7 +196,7 @@ impl Subscription {
 
     /// Returns `true` if a living receiver has no room for a message.
     pub(super) fn is_short_of(&self, bytes: usize) -> bool {
-        !self.connection.is_disconnected() && !self.connection.is_ready_for(bytes)
+        !self.connection.is_disconnected() && !self.connection.look_for(bytes)
     }
 
     /// Returns `true` if a send of this message waits for the receiver.
@@ -203,7 +220,7 @@ impl Subscription {
     pub(super) fn start_clock(&mut self, bytes: usize, limit: &mut BlockLimit) {
         let mut refused = bytes;
         if let Some(clock) = &mut self.clock {
-            if !self.connection.is_ready_for(clock.refused) {
+            if !self.connection.look_for(clock.refused) {
                 clock.refused = clock.refused.max(bytes);
                 let has_fitted = clock.fitted.is_some_and(|fitted| fitted >= bytes);
                 if !has_fitted {
@@ -226,7 +243,7 @@ impl Subscription {
         let Some(clock) = &mut self.clock else {
             return;
         };
-        if self.connection.is_ready_for(clock.refused) {
+        if self.connection.look_for(clock.refused) {
             self.clock = None;
         } else {
             clock.fitted = clock.fitted.max(Some(bytes));
@@ -245,7 +262,7 @@ impl Subscription {
             return;
         };
         self.outcome = Outcome::Skipped(reason);
-        self.leave_out(reason);
+        self.skip(reason);
     }
 
     #[cold]
@@ -279,7 +296,7 @@ impl Subscription {
     }
 
     #[cold]
-    pub(super) fn leave_out(&mut self, reason: Reason) {
+    pub(super) fn skip(&mut self, reason: Reason) {
         self.skipped = self.skipped.wrapping_add(1);
         self.missed.count(reason);
         self.connection.note_missed(&self.missed);
@@ -288,9 +305,12 @@ impl Subscription {
         }
     }
 
-    /// L1.
+    /// L1. A pair's receiver is not told: its sender waits.
     #[cold]
     fn reach_limit(&mut self) {
+        if !self.connection.object.is_of_publisher() {
+            return;
+        }
         self.limit_reached += 1;
         self.is_at_limit = true;
         let missed = self.connection.object.shared().missed();

@@ -1,0 +1,77 @@
+//! The options that senders and publishers have in common, and how both create their channel.
+
+#![forbid(unsafe_code)]
+
+use super::error::ChannelError;
+use super::layout::{
+    self, MessageType, DEFAULT_MAX_BORROWED, DEFAULT_SLOTS, MAX_BORROWED, MAX_SLOTS,
+};
+use super::object::name_process;
+use super::watch::Attempts;
+use crate::os::name::Name;
+use crate::os::posix::is_object_mode;
+use crate::owner::provider::Provider;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) capacity: usize,
+    pub(super) max_borrowed: usize,
+    pub(super) mode: u32,
+    pub(super) spin: Option<Duration>,
+    pub(super) message_type: Option<MessageType>,
+}
+
+impl Options {
+    pub(super) fn new() -> Self {
+        Self {
+            capacity: DEFAULT_SLOTS,
+            max_borrowed: DEFAULT_MAX_BORROWED,
+            mode: 0o600,
+            spin: None,
+            message_type: None,
+        }
+    }
+
+    /// Checks the options, before anything is made.
+    pub(super) fn check(
+        &self,
+        min_capacity: usize,
+        provider: &Provider,
+    ) -> Result<(), ChannelError> {
+        ChannelError::check("capacity", self.capacity, min_capacity, MAX_SLOTS)?;
+        ChannelError::check("max_borrowed", self.max_borrowed, 1, MAX_BORROWED)?;
+        MessageType::check(&self.message_type)?;
+        if !is_object_mode(self.mode) {
+            return Err(ChannelError::Mode { mode: self.mode });
+        }
+        // In a forked child, a thread that does not exist there may hold a lock.
+        if !provider.pool().is_ours() {
+            return Err(ChannelError::Forked);
+        }
+        Ok(())
+    }
+}
+
+/// Makes one attempt to create the channel `name`.
+pub(super) fn create<E>(
+    provider: &Provider,
+    name: &str,
+    attempt: impl FnOnce(&Name) -> Result<E, ChannelError>,
+) -> Result<E, ChannelError> {
+    let object = layout::name(provider.names(), name)?;
+    attempt(&object).map_err(|error| name_process(error, &object))
+}
+
+/// Makes attempts as long as another process has the name, for at most `timeout`.
+pub(super) fn create_timeout<E>(
+    provider: &Provider,
+    name: &str,
+    timeout: Duration,
+    attempt: impl Fn(&Name) -> Result<E, ChannelError>,
+) -> Result<E, ChannelError> {
+    let object = layout::name(provider.names(), name)?;
+    let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
+    let made = Attempts::run(object.clone(), timeout, is_taken, || attempt(&object));
+    made.map_err(|error| name_process(error, &object))
+}
