@@ -84,10 +84,24 @@ pub(super) struct Object {
     /// Dropped before the mapping, which its entry precedes.
     listed: Option<Listed>,
     shared: Arc<Shared>,
-    registration: Option<Registration>,
-    /// The creator's, removed before its lock is released.
-    link: Option<Link>,
+    /// Dropped before the locks: a creator removes its name before it releases its lock.
+    role: Role,
     locks: Arc<LockFile>,
+}
+
+/// Whose end it is.
+enum Role {
+    /// Created the pair. It has no link once the object is [left](Object::leave_to_receiver).
+    Sender { link: Option<Link> },
+    /// Has joined the pair, or is about to.
+    Receiver,
+    /// Created the connection.
+    Subscriber {
+        registration: Registration,
+        _link: Link,
+    },
+    /// Has opened the connection.
+    Publisher { registration: Registration },
 }
 
 /// Mapped behind a private page of this process.
@@ -175,7 +189,14 @@ impl Object {
         mode: u32,
         message_type: Option<&MessageType>,
     ) -> Result<Self, ChannelError> {
-        let this = Self::make(name, facts, mode, message_type, None)?;
+        let (mapping, link, locks) = make(
+            name,
+            size(facts.slots, facts.max_borrowed),
+            mode,
+            message_type,
+        )?;
+        let role = Role::Sender { link: Some(link) };
+        let this = Self::initialise(mapping, facts, role, locks);
         let this = this.hold(name, false, Shared::to_receiver)?;
         this.shared.header().what.0.finish();
         report(&this.locks, mode);
@@ -192,7 +213,13 @@ impl Object {
         group: Option<u32>,
     ) -> Result<Self, ChannelError> {
         // At first for this user only: until `fchown`, the group is this process's.
-        let this = Self::make(name, facts, 0o600, None, Some(registration))?;
+        let (mapping, link, locks) =
+            make(name, size(facts.slots, facts.max_borrowed), 0o600, None)?;
+        let role = Role::Subscriber {
+            registration,
+            _link: link,
+        };
+        let this = Self::initialise(mapping, facts, role, locks);
         // A member of the group may do this. If it fails, the mode must admit the publisher as one
         // of all users, and the group gets no more than these.
         let is_changed = match group {
@@ -225,31 +252,19 @@ impl Object {
         Ok(this)
     }
 
-    fn make(
-        name: &Name,
-        facts: &Facts,
-        mode: u32,
-        message_type: Option<&MessageType>,
-        registration: Option<Registration>,
-    ) -> Result<Self, ChannelError> {
-        let (mapping, link, locks) = make(
-            name,
-            size(facts.slots, facts.max_borrowed),
-            mode,
-            message_type,
-        )?;
+    /// The creator's end of a new object. The object is not ready for others yet.
+    fn initialise(mapping: Mapping, facts: &Facts, role: Role, locks: LockFile) -> Self {
         let shared = Arc::new(Shared::new(mapping, facts));
         shared.header().what.0.describe(facts);
         for (at, slot) in shared.slots().iter().enumerate() {
             slot.start(at);
         }
-        Ok(Self {
+        Self {
             listed: None,
             shared,
-            registration,
-            link: Some(link),
+            role,
             locks: Arc::new(locks),
-        })
+        }
     }
 
     /// Holds a doorbell for this end until it is dropped or the process dies; `listed` stays `None`
@@ -287,19 +302,19 @@ impl Object {
     /// rule, or to disconnect it.
     #[inline]
     pub(super) fn is_of_publisher(&self) -> bool {
-        self.registration.is_some()
+        self.registration().is_some()
     }
 
     /// Returns `true` if the sender holds, or held, the doorbell of this receiver; always for a
     /// pair.
     #[inline]
     pub(super) fn is_connected(&self) -> bool {
-        self.registration.is_none() || self.shared.to_receiver().was_held()
+        self.registration().is_none() || self.shared.to_receiver().was_held()
     }
 
     #[inline]
     pub(super) fn refusal(&self) -> Option<i32> {
-        let refusal = self.registration.as_ref()?.refusal()?;
+        let refusal = self.registration()?.refusal()?;
         if self.is_connected() {
             return None;
         }
@@ -308,7 +323,7 @@ impl Object {
 
     pub(super) fn take_refusal(&self) -> Option<i32> {
         let refusal = self.refusal()?;
-        self.registration.as_ref()?.forget_refusal();
+        self.registration()?.forget_refusal();
         Some(refusal)
     }
 
@@ -322,17 +337,30 @@ impl Object {
     }
 
     pub(super) fn registration(&self) -> Option<&Registration> {
-        self.registration.as_ref()
+        match &self.role {
+            Role::Sender { .. } | Role::Receiver => None,
+            Role::Subscriber { registration, .. } | Role::Publisher { registration } => {
+                Some(registration)
+            }
+        }
     }
 
-    /// Returns an end that has yet to [join](Self::join) or to [connect](Self::connect) to a receiver.
-    pub(super) fn found(found: Found, registration: Option<Registration>) -> Self {
+    /// Returns a receiver's end of a pair, which has yet to [join](Self::join).
+    pub(super) fn of_receiver(found: Found) -> Self {
+        Self::found(found, Role::Receiver)
+    }
+
+    /// Returns a publisher's end, which has yet to [connect](Self::connect) its receiver.
+    pub(super) fn of_publisher(found: Found, registration: Registration) -> Self {
+        Self::found(found, Role::Publisher { registration })
+    }
+
+    fn found(found: Found, role: Role) -> Self {
         let shared = Arc::new(Shared::new(found.mapping, &found.facts));
         Self {
             listed: None,
             shared,
-            registration,
-            link: None,
+            role,
             locks: Arc::new(found.locks),
         }
     }
@@ -398,7 +426,7 @@ impl Object {
     /// For the receiver: the sender is alive and not dropped.
     pub(super) fn has_sender(&self) -> bool {
         // The state records a drop: any borrowed buffer keeps the sender's lock.
-        match &self.registration {
+        match self.registration() {
             None => !self.shared.header().what.0.is_closed() && self.locks.is_locked(OWNER_BYTE),
             Some(registration) => registration.has_publisher(),
         }
@@ -430,7 +458,10 @@ impl Object {
     /// buffers. If a rename is impossible now, the object keeps its name until the borrowed buffers
     /// have ended.
     pub(super) fn leave_to_receiver(&mut self) -> Option<Link> {
-        let mut link = self.link.take()?;
+        let Role::Sender { link } = &mut self.role else {
+            return None;
+        };
+        let mut link = link.take()?;
         if has_heap(HEAP) {
             if let Some(name) = name_while_read(link.name()) {
                 let _ = link.rename(name);
@@ -471,16 +502,19 @@ impl Facts {
 const REGISTRATIONS_BYTE: usize = 2;
 
 pub(super) struct Rendezvous {
-    /// The publisher's, for the doorbells of the connections.
-    _places: Option<Places>,
     page: MappedRendezvous,
     fork: ForkGuard,
-    max_subscribers: usize,
-    /// The receiver's: the byte of its registration.
-    taken: Option<usize>,
-    /// The publisher's, removed before its lock is released.
-    _link: Option<Link>,
+    registrations: usize,
+    /// Dropped before the locks: a publisher removes its name before it releases its lock.
+    side: Side,
     locks: LockFile,
+}
+
+enum Side {
+    /// Created the object.
+    Publisher { _places: Places, _link: Link },
+    /// Has locked the byte of a registration, or is about to.
+    Subscriber { taken: Option<usize> },
 }
 
 #[derive(Clone)]
@@ -500,12 +534,13 @@ impl Rendezvous {
             Places::take(facts.max_subscribers).map_err(|failed| not_listed(failed, name))?;
         let (mapping, link, locks) = make(name, PAGE, mode, message_type)?;
         let this = Self {
-            _places: Some(places),
             page: MappedRendezvous::new(mapping),
             fork: ForkGuard::new(),
-            max_subscribers: facts.max_subscribers,
-            taken: None,
-            _link: Some(link),
+            registrations: facts.max_subscribers,
+            side: Side::Publisher {
+                _places: places,
+                _link: link,
+            },
             locks,
         };
         this.header().start(facts);
@@ -514,17 +549,12 @@ impl Rendezvous {
     }
 
     pub(super) fn of_receiver(found: Found) -> Self {
-        let max_subscribers = found.facts.max_subscribers.min(MAX_SUBSCRIBERS);
-        let Found { mapping, locks, .. } = found;
-        let page = MappedRendezvous::new(mapping);
         Self {
-            _places: None,
-            page,
+            page: MappedRendezvous::new(found.mapping),
             fork: ForkGuard::new(),
-            max_subscribers,
-            taken: None,
-            _link: None,
-            locks,
+            registrations: found.facts.max_subscribers.min(MAX_SUBSCRIBERS),
+            side: Side::Subscriber { taken: None },
+            locks: found.locks,
         }
     }
 
@@ -535,17 +565,16 @@ impl Rendezvous {
 
     /// Takes a free registration (R1), if there is one.
     pub(super) fn register(mut self, name: &Name) -> Result<Option<Registration>, ChannelError> {
-        for at in 0..self.max_subscribers {
-            if self
+        for at in 0..self.registrations {
+            let byte = REGISTRATIONS_BYTE + at;
+            let is_free = self
                 .locks
-                .try_lock(REGISTRATIONS_BYTE + at)
-                .map_err(|error| name.error(LOCK, 0, error))?
-            {
-                self.taken = Some(REGISTRATIONS_BYTE + at);
-                return Ok(Some(Registration {
-                    rendezvous: Arc::new(self),
-                    at,
-                }));
+                .try_lock(byte)
+                .map_err(|error| name.error(LOCK, 0, error))?;
+            if is_free {
+                self.side = Side::Subscriber { taken: Some(byte) };
+                let rendezvous = Arc::new(self);
+                return Ok(Some(Registration { rendezvous, at }));
             }
         }
         Ok(None)
@@ -561,7 +590,7 @@ impl Rendezvous {
     pub(super) fn announced<'a>(
         self: &'a Arc<Self>,
     ) -> impl Iterator<Item = (Registration, u64)> + 'a {
-        (0..self.max_subscribers).map(move |at| {
+        (0..self.registrations).map(move |at| {
             (
                 Registration {
                     rendezvous: self.clone(),
@@ -581,7 +610,7 @@ impl Rendezvous {
 impl Drop for Rendezvous {
     fn drop(&mut self) {
         // Explicitly: until a child just started calls `exec`, it holds a copy of the descriptor.
-        if let Some(byte) = self.taken {
+        if let Side::Subscriber { taken: Some(byte) } = self.side {
             let _ = self.locks.unlock(byte);
         }
     }

@@ -229,7 +229,7 @@ impl ReceiverBuilder {
                 object: name.path(),
             });
         }
-        Object::found(found, None).join(name)
+        Object::of_receiver(found).join(name)
     }
 
     /// Takes a registration of a publisher (R1 to R5 of `object`).

@@ -629,7 +629,7 @@ impl Publisher {
         if !is_within || !found.has_all_its_memory(name)? {
             return Ok(None);
         }
-        let object = Object::found(found, Some(registration));
+        let object = Object::of_publisher(found, registration);
         let is_here = !object.shared().to_sender().is_disconnected() && object.is_receiver_locked();
         if !is_here {
             return Ok(None);
