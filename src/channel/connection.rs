@@ -398,7 +398,7 @@ impl Connection {
 
     /// Step 5 of a send for this receiver. Returns `true` if a message was withdrawn.
     #[inline]
-    pub(super) fn look_for_room(&mut self) -> bool {
+    pub(super) fn make_room_ahead(&mut self) -> bool {
         self.note_room();
         if self.has_room || self.on_full != OnFull::DropOldest {
             return false;

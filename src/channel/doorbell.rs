@@ -201,7 +201,7 @@ impl Doorbell {
     }
 
     /// Clears bit 31 unless the doorbell was notified: the next ring needs no system call.
-    pub(super) fn get_up(&self) {
+    pub(super) fn end_wait(&self) {
         self.change(is_asleep, |word| word & !SLEEPS);
     }
 
@@ -219,21 +219,25 @@ impl Doorbell {
     pub(super) fn wait(
         &self,
         deadline: Option<Deadline>,
-        look: &mut Look,
+        check: &mut LivenessCheck,
         interrupts: &Interrupts,
         is_ready: impl FnMut() -> bool,
         is_there: impl Fn() -> bool,
     ) -> WakeReason {
         interrupts.begin_wait(); // I1
-        let woken = self.sleep(deadline, look, interrupts, is_ready, is_there);
-        self.get_up();
+        let woken = self.sleep(deadline, check, interrupts, is_ready, is_there);
+        self.end_wait();
         interrupts.end_wait(); // I5
         woken
     }
 
     /// If a check is due and the notifier is dead, leaves on its behalf and returns `true`.
-    pub(super) fn look_for_ringer(&self, look: &mut Look, is_there: impl Fn() -> bool) -> bool {
-        let is_lost = look.is_due() && !is_there();
+    pub(super) fn check_notifier(
+        &self,
+        check: &mut LivenessCheck,
+        is_there: impl Fn() -> bool,
+    ) -> bool {
+        let is_lost = check.is_due() && !is_there();
         if is_lost {
             self.leave();
         }
@@ -243,7 +247,7 @@ impl Doorbell {
     fn sleep(
         &self,
         deadline: Option<Deadline>,
-        look: &mut Look,
+        check: &mut LivenessCheck,
         interrupts: &Interrupts,
         mut is_ready: impl FnMut() -> bool,
         is_there: impl Fn() -> bool,
@@ -259,7 +263,7 @@ impl Doorbell {
             let Some(word) = begun else {
                 return WakeReason::Disconnected;
             };
-            if self.look_for_ringer(look, &is_there) {
+            if self.check_notifier(check, &is_there) {
                 // Its last message is visible now.
                 return if is_ready() {
                     WakeReason::Ready
@@ -270,7 +274,7 @@ impl Doorbell {
             if Deadline::is_past(deadline) {
                 return WakeReason::TimedOut;
             }
-            let until = Deadline::first(deadline, look.time());
+            let until = Deadline::first(deadline, check.time());
             interrupt::sleep_while(&self.0, word, std::iter::once(interrupts), until); // S4, I4
 
             // Before S1 clears the bit that says it was notified.
@@ -283,15 +287,15 @@ impl Doorbell {
 
 pub(super) const LOOKS: usize = 64;
 
-pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// When to check next that the notifier is alive, over many short waits.
 #[derive(Clone, Copy)]
-pub(super) struct Look(Option<Deadline>);
+pub(super) struct LivenessCheck(Option<Deadline>);
 
-impl Look {
+impl LivenessCheck {
     pub(super) fn new() -> Self {
-        Self(Deadline::after(LOOK_AGAIN))
+        Self(Deadline::after(CHECK_INTERVAL))
     }
 
     #[cfg(all(test, loom))]

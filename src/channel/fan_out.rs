@@ -153,7 +153,7 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
         }
         let mut withdrawn = 0;
         for recipient in self.recipients.as_mut() {
-            withdrawn += usize::from(recipient.look_for_room());
+            withdrawn += usize::from(recipient.make_room_ahead());
         }
         withdrawn
     }

@@ -19,12 +19,12 @@
 //!
 //! | step | publisher | step | receiver |
 //! |---|---|---|---|
-//! | L1 | store the word, odd | S1, S2 | see `doorbell` |
+//! | B1 | store the word, odd | S1, S2 | see `doorbell` |
 //! | W2 to W5 | ring, as for a message | S3 | if the word has changed and is odd, and it holds a borrowed buffer, [`TooManyBorrowed`] |
-//! | L2 | with the next buffer that is sent: store it, even | | |
+//! | B2 | with the next buffer that is sent: store it, even | | |
 //!
-//! L1 is W1 of `doorbell`, so a receiver that sleeps is woken; by the publisher's death, if it is
-//! killed between L1 and W5. Garbage in these words makes the receiver report untrue reasons or
+//! B1 is W1 of `doorbell`, so a receiver that sleeps is woken; by the publisher's death, if it is
+//! killed between B1 and W5. Garbage in these words makes the receiver report untrue reasons or
 //! counts.
 //!
 //! [`TooManyBorrowed`]: super::RecvError::TooManyBorrowed
@@ -385,13 +385,13 @@ impl Default for LimitWord {
 }
 
 impl LimitWord {
-    /// L1: the publisher could lend no buffer, for the `count`th time. The caller then notifies.
+    /// B1: the publisher could lend no buffer, for the `count`th time. The caller then notifies.
     pub(super) fn reach(&self, count: u64) {
         // Relaxed: the fences W2 and S2 order it with the doorbell.
         self.0.store(count << 1 | 1, Ordering::Relaxed);
     }
 
-    /// L2: a buffer is sent again.
+    /// B2: a buffer is sent again.
     pub(super) fn clear(&self, count: u64) {
         self.0.store(count << 1, Ordering::Relaxed);
     }

@@ -330,7 +330,7 @@ impl Object {
     /// Leaves for a publisher that has died without connecting this receiver: a system call until
     /// connected.
     #[inline]
-    pub(super) fn look_for_publisher(&self) {
+    pub(super) fn check_publisher(&self) {
         if !self.is_connected() && !self.has_sender() {
             self.shared.to_receiver().leave();
         }

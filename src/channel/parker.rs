@@ -49,7 +49,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::doorbell::{is_asleep, is_notified, Doorbell, Look, WakeReason, LOOK_AGAIN};
+use super::doorbell::{
+    is_asleep, is_notified, Doorbell, LivenessCheck, WakeReason, CHECK_INTERVAL,
+};
 use super::interrupt::Interrupts;
 use super::layout::{MappedDoorbell, Shared};
 use super::spin::{spin, Adaptive};
@@ -70,7 +72,7 @@ use std::time::Duration;
 pub(super) struct Parker {
     end: MappedDoorbell,
     interrupts: Arc<Interrupts>,
-    pub(super) look: Look,
+    pub(super) check: LivenessCheck,
     pub(super) adaptive: Adaptive,
     /// From the first await until a thread waits.
     awaited: Option<Awaited>,
@@ -86,7 +88,7 @@ impl Parker {
         Self {
             end,
             interrupts,
-            look: Look::new(),
+            check: LivenessCheck::new(),
             adaptive: Adaptive::new(),
             awaited: None,
         }
@@ -101,10 +103,10 @@ impl Parker {
         self.end.doorbell()
     }
 
-    pub(super) fn look_for_ringer(&mut self, is_there: impl Fn() -> bool) {
+    pub(super) fn check_notifier(&mut self, is_there: impl Fn() -> bool) {
         self.end
             .doorbell()
-            .look_for_ringer(&mut self.look, is_there);
+            .check_notifier(&mut self.check, is_there);
     }
 
     pub(super) fn leave_helper(&mut self) {
@@ -124,7 +126,7 @@ impl Parker {
         let Self {
             end,
             interrupts,
-            look,
+            check,
             adaptive,
             ..
         } = self;
@@ -136,20 +138,20 @@ impl Parker {
         };
         let mut began = None;
         let spun = spin(
-            budget, &mut began, doorbell, deadline, look, interrupts, &is_ready, &is_there,
+            budget, &mut began, doorbell, deadline, check, interrupts, &is_ready, &is_there,
         );
         if let Some(woken) = spun {
             adaptive.grow();
             return woken;
         }
         if !is_adaptive {
-            return doorbell.wait(deadline, look, interrupts, is_ready, is_there);
+            return doorbell.wait(deadline, check, interrupts, is_ready, is_there);
         }
         let began = match began {
             Some(began) => began,
             None => monotonic_nanos(),
         };
-        let woken = doorbell.wait(deadline, look, interrupts, is_ready, is_there);
+        let woken = doorbell.wait(deadline, check, interrupts, is_ready, is_there);
         adaptive.learn(began, doorbell, woken);
         woken
     }
@@ -180,7 +182,7 @@ impl Parker {
             WakeReason::Ready // S3
         } else if is_disconnected {
             WakeReason::Disconnected
-        } else if awaited.is_to_look() && !is_there() {
+        } else if awaited.is_check_due() && !is_there() {
             // Leave on the notifier's behalf. Its last message is visible now.
             doorbell.leave();
             if is_ready() {
@@ -200,7 +202,7 @@ impl Parker {
         if let Some(awaited) = &mut self.awaited {
             // In a forked child the doorbell's waiter is the parent's.
             if awaited.deregister() && self.end.is_ours() {
-                self.end.doorbell().get_up();
+                self.end.doorbell().end_wait();
             }
         }
     }
@@ -228,7 +230,7 @@ struct AwaitedEnd {
     waker: AtomicWaker,
     is_dropped: AtomicBool,
     /// Set once a second: the task has to check its notifier.
-    is_to_look: AtomicBool,
+    is_check_due: AtomicBool,
 }
 
 pub(super) struct Awaited {
@@ -240,19 +242,19 @@ pub(super) struct Awaited {
 impl Awaited {
     /// Hands an end to a helper, starting one if none has room.
     pub(super) fn new(end: MappedDoorbell) -> Result<Self, OsError> {
-        let (is_dropped, is_to_look) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (is_dropped, is_check_due) = (AtomicBool::new(false), AtomicBool::new(false));
         let this = Arc::new(AwaitedEnd {
             end,
             waker: AtomicWaker::new(),
             is_dropped,
-            is_to_look,
+            is_check_due,
         });
         let mut helpers = HELPERS.get().lock();
-        let helper = match helpers.iter().find(|helper| helper.take_in(&this)) {
+        let helper = match helpers.iter().find(|helper| helper.add(&this)) {
             Some(helper) => helper.clone(),
             None => {
                 let helper = Arc::new(Helper::new());
-                helper.take_in(&this);
+                helper.add(&this);
                 helper.start()?;
                 helpers.push(helper.clone());
                 helper
@@ -288,10 +290,10 @@ impl Awaited {
         had_waker
     }
 
-    pub(super) fn is_to_look(&self) -> bool {
+    pub(super) fn is_check_due(&self) -> bool {
         // Relaxed: it says nothing about other memory.
-        self.this.is_to_look.load(Ordering::Relaxed)
-            && self.this.is_to_look.swap(false, Ordering::Relaxed)
+        self.this.is_check_due.load(Ordering::Relaxed)
+            && self.this.is_check_due.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -302,9 +304,9 @@ impl Drop for Awaited {
             return;
         }
         if self.deregister() {
-            self.this.end.doorbell().get_up();
+            self.this.end.doorbell().end_wait();
         }
-        // Release: partner of the Acquire in `Helper::look`.
+        // Release: partner of the Acquire in `Helper::check`.
         self.this.is_dropped.store(true, Ordering::Release);
         self.helper.call();
         if self.helper.most == 1 {
@@ -330,7 +332,7 @@ impl Helper {
         }
     }
 
-    fn take_in(&self, end: &Arc<AwaitedEnd>) -> bool {
+    fn add(&self, end: &Arc<AwaitedEnd>) -> bool {
         let mut ends = self.ends.lock();
         let has_room = !ends.is_over && ends.count < self.most;
         if has_room {
@@ -361,7 +363,7 @@ impl Helper {
 
     fn run(self: Arc<Self>) {
         let (mut ends, mut to_wake) = (Vec::new(), Vec::new());
-        let mut look_again = Deadline::after(LOOK_AGAIN);
+        let mut next_check = Deadline::after(CHECK_INTERVAL);
         loop {
             let count = self.count.load(Ordering::SeqCst); // H1
             let (dropped, is_over) = self.update(&mut ends);
@@ -372,17 +374,17 @@ impl Helper {
             if is_over {
                 break;
             }
-            let is_time = Deadline::is_past(look_again);
+            let is_time = Deadline::is_past(next_check);
             if is_time {
-                look_again = Deadline::after(LOOK_AGAIN);
+                next_check = Deadline::after(CHECK_INTERVAL);
             }
-            let words = self.look(&ends, is_time, &mut to_wake);
+            let words = self.check(&ends, is_time, &mut to_wake);
             for waker in to_wake.drain(..) {
                 wake(waker);
             }
             // Saves a system call if a woken task has returned already.
             if self.count.load(Ordering::SeqCst) == count {
-                self.sleep(words, count, look_again); // H4
+                self.sleep(words, count, next_check); // H4
             }
         }
         HELPERS
@@ -410,7 +412,7 @@ impl Helper {
     }
 
     /// H2 and H3.
-    fn look<'a>(
+    fn check<'a>(
         &self,
         ends: &'a [Arc<AwaitedEnd>],
         is_time: bool,
@@ -423,7 +425,7 @@ impl Helper {
             // S1.
             let word = doorbell.load(Ordering::Acquire); // H2
             if is_time {
-                this.is_to_look.store(true, Ordering::Relaxed);
+                this.is_check_due.store(true, Ordering::Relaxed);
             }
             if is_time || !is_asleep(word) {
                 to_wake.extend(this.waker.take()); // H3
@@ -436,18 +438,27 @@ impl Helper {
     fn sleep<'a>(&'a self, mut words: Words<'a>, count: u32, until: Option<Deadline>) {
         if self.most > 1 {
             words.push(&self.count, count);
-            return words.sleep(until);
+            words.sleep(until);
+        } else {
+            self.sleep_for_one(&words, count, until);
         }
-        match words.last() {
-            // The task clears bit 30 when it returns, which changes the word.
-            Some((doorbell, word)) if !is_notified(word) => doorbell.sleep_while(word, until),
-            _ => {
-                self.is_idle.store(true, Ordering::Relaxed);
-                fence(Ordering::SeqCst); // partner: the fence in `Awaited::register`
-                self.count.sleep_while(count, until);
-                self.is_idle.store(false, Ordering::Relaxed);
+    }
+
+    /// Without `futex_waitv` a thread sleeps on one word: the doorbell of the only end, as long as
+    /// it is not notified. After a notification there is nothing to wait for until the task
+    /// returns: then the helper is *idle*, and sleeps on its count.
+    fn sleep_for_one(&self, words: &Words<'_>, count: u32, until: Option<Deadline>) {
+        if let Some((doorbell, word)) = words.last() {
+            if !is_notified(word) {
+                // The task clears bit 30 when it returns, which changes the word.
+                doorbell.sleep_while(word, until);
+                return;
             }
         }
+        self.is_idle.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // partner: the fence in `Awaited::register`
+        self.count.sleep_while(count, until);
+        self.is_idle.store(false, Ordering::Relaxed);
     }
 }
 
@@ -492,9 +503,9 @@ mod tests {
             end: end.clone(),
             waker: AtomicWaker::new(),
             is_dropped: AtomicBool::new(false),
-            is_to_look: AtomicBool::new(false),
+            is_check_due: AtomicBool::new(false),
         });
-        assert!(helper.take_in(&this));
+        assert!(helper.add(&this));
         let helping = thread::spawn({
             let tell = tell.clone();
             move || {

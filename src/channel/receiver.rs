@@ -613,7 +613,7 @@ impl Receiver {
             borrowed,
             ..
         } = self;
-        object.look_for_publisher();
+        object.check_publisher();
         let has_next = || has_next(object, segments, *ticket, *limit_seen, *borrowed);
         parker.wait(self.spin, deadline, has_next, || object.has_sender())
     }
@@ -621,14 +621,14 @@ impl Receiver {
     /// If a check is due and the sender has died, closes the channel on its behalf.
     pub(super) fn look_for_sender(&mut self) {
         let Self { object, parker, .. } = self;
-        parker.look_for_ringer(|| object.has_sender());
+        parker.check_notifier(|| object.has_sender());
     }
 
     #[inline]
     pub(super) fn ask(&mut self) -> Result<(), RecvError> {
         self.check_fork()?;
         self.free_read();
-        self.object.look_for_publisher();
+        self.object.check_publisher();
         Ok(())
     }
 

@@ -288,8 +288,8 @@ impl Recipient {
 
     /// Step 5. Returns `true` if a message was withdrawn since the last call.
     #[inline]
-    pub(super) fn look_for_room(&mut self) -> bool {
-        if self.connection.look_for_room() {
+    pub(super) fn make_room_ahead(&mut self) -> bool {
+        if self.connection.make_room_ahead() {
             self.note_withdrawn();
         }
         std::mem::take(&mut self.has_lost)
@@ -305,7 +305,7 @@ impl Recipient {
         }
     }
 
-    /// L1. A pair's receiver is not told: its sender waits.
+    /// B1. A pair's receiver is not told: its sender waits.
     #[cold]
     fn reach_limit(&mut self) {
         if !self.connection.object.is_of_publisher() {
@@ -328,7 +328,7 @@ impl Recipient {
         if self.is_at_limit {
             self.is_at_limit = false;
             let missed = self.connection.object.shared().missed();
-            missed.limit().clear(self.limit_reached); // L2
+            missed.limit().clear(self.limit_reached); // B2
         }
     }
 

@@ -33,7 +33,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::doorbell::{take_interrupt, Doorbell, Look, WakeReason, LOOKS};
+use super::doorbell::{take_interrupt, Doorbell, LivenessCheck, WakeReason, LOOKS};
 use super::interrupt::Interrupts;
 use crate::os::cpu::current_cpu;
 use crate::os::futex::{monotonic_nanos, Deadline};
@@ -162,7 +162,7 @@ pub(super) fn spin(
     began: &mut Option<u64>,
     doorbell: &Doorbell,
     deadline: Option<Deadline>,
-    look: &mut Look,
+    check: &mut LivenessCheck,
     interrupts: &Interrupts,
     mut is_ready: impl FnMut() -> bool,
     is_there: impl Fn() -> bool,
@@ -180,7 +180,7 @@ pub(super) fn spin(
         if let Some(woken) = take_interrupt(interrupts, &mut is_ready) {
             return Some(woken);
         }
-        doorbell.look_for_ringer(look, &is_there);
+        doorbell.check_notifier(check, &is_there);
         // What the notifier made ready before it left still counts.
         if doorbell.is_disconnected() {
             return Some(if is_ready() {
@@ -330,7 +330,7 @@ mod tests {
             &mut None,
             &doorbell,
             None,
-            &mut Look::new(),
+            &mut LivenessCheck::new(),
             &Interrupts::new(),
             is_ready,
             || true,

@@ -250,7 +250,7 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
         }
         let mut until = deadline;
         for receiver in receivers.iter() {
-            until = Deadline::first(until, receiver.parker.look.time());
+            until = Deadline::first(until, receiver.parker.check.time());
         }
         words.sleep(until); // S4, I4
 
@@ -260,7 +260,7 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
         }
     };
     for receiver in receivers.iter() {
-        receiver.parker.doorbell().get_up();
+        receiver.parker.doorbell().end_wait();
     }
     found
 }

@@ -156,7 +156,7 @@ impl NameWatcher {
         start: impl FnOnce(Arc<Self>) -> Result<(), OsError>,
     ) -> Result<Arc<Self>, OsError> {
         if let Some(name_watcher) = current.upgrade() {
-            if name_watcher.take_in(wait) {
+            if name_watcher.add(wait) {
                 return Ok(name_watcher);
             }
         }
@@ -182,7 +182,7 @@ impl NameWatcher {
         Ok(())
     }
 
-    fn take_in(&self, wait: &Arc<Wait>) -> bool {
+    fn add(&self, wait: &Arc<Wait>) -> bool {
         let mut waits = self.waits.lock();
         if !waits.is_over {
             waits.new.push(Arc::downgrade(wait));

@@ -69,7 +69,7 @@ impl Scene {
             }
             // Forgets the waker, as `Parker::disarm` does.
             self.take_waker();
-            self.doorbell.get_up();
+            self.doorbell.end_wait();
         }
         self.is_over.store(1, Ordering::Release);
         self.count.fetch_add(1, Ordering::SeqCst);

@@ -144,7 +144,7 @@ fn keep_latest_with_doorbells() {
         for buffer in 0..2 {
             last = ticket;
             channel.send(&mut ticket, buffer);
-            // `Connection::look_for_room`.
+            // `Connection::make_room_ahead`.
             if !ring::has_room(&channel.slots, ticket) {
                 let mut oldest = ring::oldest(&channel.slots, ticket);
                 withdrawn += usize::from(ring::claim(&channel.slots, &mut oldest).is_some());
@@ -292,7 +292,7 @@ fn evict_during_receive() {
     });
 }
 
-/// A receiver that sleeps at its limit learns of it once (L1), not after a buffer was sent (L2).
+/// A receiver that sleeps at its limit learns of it once (B1), not after a buffer was sent (B2).
 #[test]
 fn limit_wakes_receiver() {
     explore(3, || {
@@ -319,9 +319,9 @@ fn limit_wakes_receiver() {
                 assert!(told <= 1);
             })
         };
-        limit.reach(1); // L1
+        limit.reach(1); // B1
         channel.to_receiver.notify();
-        limit.clear(1); // L2
+        limit.clear(1); // B2
         channel.send(&mut Ticket::default(), 0);
         receiver.join().unwrap();
     });
@@ -350,7 +350,7 @@ fn limit_alone_wakes_receiver() {
                 assert!(limit.take(&mut seen) && !limit.take(&mut seen));
             })
         };
-        limit.reach(1); // L1
+        limit.reach(1); // B1
         channel.to_receiver.notify();
         receiver.join().unwrap();
     });

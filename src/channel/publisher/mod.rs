@@ -52,10 +52,10 @@ use std::time::Duration;
 
 /// How often a wait checks for new receivers: descriptors may have been short, or the count
 /// overwritten.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long to wait before the first retry to connect a receiver. Doubled for each retry, up to
-/// [`LOOK_AGAIN`].
+/// [`CHECK_INTERVAL`].
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 
 /// An upper bound on the heap that dropping a publisher needs, in bytes.
@@ -414,7 +414,7 @@ impl Publisher {
         Deadline::is_past(self.retry)
     }
 
-    fn look_around(&mut self) {
+    fn update_connections(&mut self) {
         if self.fan_out.is_one_disconnected() {
             self.drop_disconnected();
         }
@@ -587,7 +587,7 @@ impl Publisher {
     fn postpone(&mut self, at: usize, id: u64) -> Option<Deadline> {
         let refused = &mut self.refused[at];
         if refused.id == id {
-            refused.delay = LOOK_AGAIN.min(2 * refused.delay);
+            refused.delay = CHECK_INTERVAL.min(2 * refused.delay);
         } else {
             refused.id = id;
             refused.sent = self.sent;
@@ -680,7 +680,7 @@ impl Publisher {
                 }
                 Kept::Bytes(words) => recipient.fill(words),
             }
-            recipient.look_for_room();
+            recipient.make_room_ahead();
         }
         event!(info, channel = self.channel, receiver = id, on_full = ?facts.on_full, "receiver connected");
         recipient.connection.notify(); // P5
@@ -700,7 +700,7 @@ impl Publisher {
     pub fn receivers(&mut self) -> impl Iterator<Item = ReceiverState> + '_ {
         let is_ours = self.rendezvous.is_ours();
         if is_ours {
-            self.look_around();
+            self.update_connections();
         }
         // In a forked child, a thread that does not exist there may hold a lock.
         self.fan_out
@@ -716,7 +716,7 @@ impl Publisher {
         if !self.rendezvous.is_ours() {
             return false;
         }
-        self.look_around();
+        self.update_connections();
         !self.fan_out.recipients.is_empty()
     }
 
@@ -755,7 +755,7 @@ impl Publisher {
     ) -> Result<(), SendErrorKind> {
         loop {
             let known = self.rendezvous.header().arrivals();
-            self.look_around();
+            self.update_connections();
             if self.fan_out.recipients.len() >= count {
                 return Ok(());
             }
@@ -765,8 +765,8 @@ impl Publisher {
             if Deadline::is_past(deadline) {
                 return Err(SendErrorKind::TimedOut);
             }
-            let look_again = Deadline::first(self.retry, Deadline::after(LOOK_AGAIN));
-            let until = Deadline::first(deadline, look_again);
+            let next_check = Deadline::first(self.retry, Deadline::after(CHECK_INTERVAL));
+            let until = Deadline::first(deadline, next_check);
             self.rendezvous
                 .header()
                 .wait_for_another(known, &self.fan_out.interrupts, until);
@@ -782,7 +782,7 @@ impl Publisher {
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         self.check_fork()?;
         let deadline = Deadline::after(timeout);
-        self.look_around();
+        self.update_connections();
         for recipient in &mut self.fan_out.recipients {
             match recipient.connection.wait_until_received(deadline) {
                 Err(SendErrorKind::Disconnected) => {}
