@@ -1,6 +1,6 @@
 //! Loom models of a task whose helper sleeps for it, a thread on two doorbells, and interrupts.
 
-use super::doorbell::{is_asleep, is_notified, Doorbell, Look, WakeReason};
+use super::doorbell::{is_asleep, is_notified, Doorbell, LivenessCheck, WakeReason};
 use super::interrupt::{Interrupter, Interrupts};
 use crate::os::futex::{Futex, Words};
 use crate::sync::{explore, fence, fence_after_rmw, AtomicU64, Ordering};
@@ -203,7 +203,7 @@ fn interrupt_against_wait() {
             let mut is_taken = false;
             let mut wait = || {
                 let is_ready = || !is_taken && is_notified.load(Ordering::Acquire) == 1;
-                let woken = doorbell.wait(None, &mut Look::new(), &interrupts, is_ready, || true);
+                let woken = doorbell.wait(None, &mut LivenessCheck::new(), &interrupts, is_ready, || true);
                 is_taken |= woken == WakeReason::Ready;
                 woken
             };
@@ -234,7 +234,7 @@ fn two_interrupts() {
             let interrupter = Interrupter::new(&interrupts);
             thread::spawn(move || interrupter.interrupt())
         });
-        let wait = || doorbell.wait(None, &mut Look::new(), &interrupts, || false, || true);
+        let wait = || doorbell.wait(None, &mut LivenessCheck::new(), &interrupts, || false, || true);
         assert_eq!(wait(), WakeReason::Interrupted);
         for interrupter in interrupters {
             interrupter.join().unwrap();

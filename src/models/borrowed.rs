@@ -1,7 +1,7 @@
 //! Loom models of the ring, its doorbells and the borrowed buffers.
 
 use super::borrowed::{open_account, Account, Borrowed, Known};
-use super::doorbell::{Doorbell, Look, WakeReason};
+use super::doorbell::{Doorbell, LivenessCheck, WakeReason};
 use super::interrupt::Interrupts;
 use super::return_queue::counted::Owned;
 use super::ring::{self, Slot, Ticket, Words, WORDS};
@@ -47,7 +47,7 @@ impl Sending<'_> {
         if !self.has_room {
             match self.channel.to_sender.wait(
                 None,
-                &mut Look::new(),
+                &mut LivenessCheck::new(),
                 &Interrupts::new(),
                 || ring::has_room(slots, now),
                 || true,
@@ -84,7 +84,7 @@ impl Receiving<'_> {
             let is_there = || ring::has_passed(slots, self.ticket);
             match self.channel.to_receiver.wait(
                 None,
-                &mut Look::new(),
+                &mut LivenessCheck::new(),
                 &Interrupts::new(),
                 is_there,
                 || true,
@@ -363,7 +363,7 @@ impl Scene {
         let notes = (0..count).map(|_| UnsafeCell::new(0)).collect();
         let slots = (0..3).map(Slot::free_for).collect();
         let scene = Self {
-            max_borrowed: account.borrowed().clone(),
+            borrowed: account.borrowed().clone(),
             account: Mutex::new(account),
             returns,
             notes,
@@ -379,7 +379,7 @@ impl Scene {
         self.notes[number as usize].with_mut(|note| unsafe { *note = 1 });
         // SAFETY: as above.
         value.0.with_mut(|value| unsafe { *value = 8 });
-        self.max_borrowed
+        self.borrowed
             .put(number, NonNull::from(Box::leak(value)));
     }
 
@@ -419,7 +419,7 @@ impl Scene {
 
     /// `AccountHolder::collect_with`, in the sender after a message.
     fn collect_some(&self, known: &mut Known) {
-        if !self.max_borrowed.has_returned(&self.returns) {
+        if !self.borrowed.has_returned(&self.returns) {
             return;
         }
         let Some(mut account) = self.account.try_lock() else {

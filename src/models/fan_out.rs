@@ -1,6 +1,6 @@
 //! Loom models of a publisher and its receivers.
 
-use super::doorbell::{Doorbell, Look, WakeReason};
+use super::doorbell::{Doorbell, LivenessCheck, WakeReason};
 use super::interrupt::Interrupts;
 use super::layout::RendezvousHeader;
 use super::ring::{self, Slot, Ticket, WORDS};
@@ -170,7 +170,7 @@ impl Coming {
     fn receive(&self, ticket: &mut Ticket) -> WakeReason {
         let woken = self.to_receiver.wait(
             None,
-            &mut Look::new(),
+            &mut LivenessCheck::new(),
             &Interrupts::new(),
             || ring::has_passed(&self.slots, *ticket),
             || true,
@@ -264,7 +264,7 @@ fn one_fence_for_all_doorbells() {
                 let (slots, doorbell) = &channels[at];
                 let woken = doorbell.wait(
                     None,
-                    &mut Look::new(),
+                    &mut LivenessCheck::new(),
                     &Interrupts::new(),
                     || ring::has_passed(slots, Ticket::default()),
                     || true,

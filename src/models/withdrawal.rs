@@ -1,7 +1,7 @@
 //! Loom models of messages that are withdrawn, or whose channel closes.
 
 use super::backlog::Backlog;
-use super::doorbell::{Doorbell, Look, WakeReason};
+use super::doorbell::{Doorbell, LivenessCheck, WakeReason};
 use super::interrupt::Interrupts;
 use super::layout::What;
 use super::message::LimitWord;
@@ -76,7 +76,7 @@ impl Channel {
                 assert_eq!(
                     self.to_receiver.wait(
                         None,
-                        &mut Look::new(),
+                        &mut LivenessCheck::new(),
                         &Interrupts::new(),
                         is_over,
                         || true
@@ -154,7 +154,7 @@ fn keep_latest_with_doorbells() {
         assert_eq!(
             channel.to_sender.wait(
                 None,
-                &mut Look::new(),
+                &mut LivenessCheck::new(),
                 &Interrupts::new(),
                 is_received,
                 || true
@@ -224,7 +224,7 @@ fn leaving_in_the_ringers_place() {
         let has_sender = || is_there.load(Ordering::Acquire) == 1;
         let woken = channel.to_receiver.wait(
             None,
-            &mut Look::due(),
+            &mut LivenessCheck::due(),
             &Interrupts::new(),
             is_over,
             has_sender,
@@ -237,7 +237,7 @@ fn leaving_in_the_ringers_place() {
         assert_eq!(
             channel.to_receiver.wait(
                 None,
-                &mut Look::due(),
+                &mut LivenessCheck::due(),
                 &Interrupts::new(),
                 is_over,
                 has_sender
@@ -268,7 +268,7 @@ fn evict_during_receive() {
                     let is_over = || ring::has_passed(&channel.slots, ticket);
                     match channel.to_receiver.wait(
                         None,
-                        &mut Look::new(),
+                        &mut LivenessCheck::new(),
                         &Interrupts::new(),
                         is_over,
                         || true,
@@ -308,7 +308,7 @@ fn limit_wakes_receiver() {
                     assert_eq!(
                         channel.to_receiver.wait(
                             None,
-                            &mut Look::new(),
+                            &mut LivenessCheck::new(),
                             &Interrupts::new(),
                             is_over,
                             || true
@@ -340,7 +340,7 @@ fn limit_alone_wakes_receiver() {
                 assert_eq!(
                     channel.to_receiver.wait(
                         None,
-                        &mut Look::new(),
+                        &mut LivenessCheck::new(),
                         &Interrupts::new(),
                         is_over,
                         || true
