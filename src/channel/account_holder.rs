@@ -1,4 +1,4 @@
-//! The account holder: the sender's side of a receiver's account (see `ledger` and `max_borrowed`).
+//! The account holder: the sender's side of a receiver's account (see `ledger` and `borrowed`).
 
 #![forbid(unsafe_code)]
 

@@ -360,7 +360,7 @@ impl Connection {
         skipped: u32,
     ) -> Result<u32, ShmBytes> {
         let ticket = self.count();
-        // No read-modify-write until the message is in its slot (see `max_borrowed`).
+        // No read-modify-write until the message is in its slot (see `borrowed`).
         let number = self.account.lend(ticket, bytes, buffer)?;
         let words = message::of_buffer(ticket, number, located, skipped);
         self.put(&words, bytes);

@@ -3,7 +3,7 @@
 //! Each receiver of a buffer has its own handle and number, in its own account (see
 //! `max_borrowed`). The pool asks the ledger for returned buffers; the sender has the other side of
 //! each account (see
-//! `account holder`).
+//! `account_holder`).
 //!
 //! # When returns are collected
 //!

@@ -410,7 +410,7 @@ pub(super) mod counted {
     pub(in crate::channel) struct Counted<T>(NonNull<Inner<T>>);
 
     // SAFETY: the value is shared and may be dropped in another thread, as with `Arc<T>`, hence the
-    // same bounds; `left` is atomic, and `max_borrowed` changes only through `&mut`.
+    // same bounds; `left` is atomic, and `borrowed` changes only through `&mut`.
     unsafe impl<T: Send + Sync> Send for Owned<T> {}
     // SAFETY: a shared reference only gives out `&T`, which `T: Sync` allows.
     unsafe impl<T: Send + Sync> Sync for Owned<T> {}

@@ -40,7 +40,7 @@
 //! is still out, so none is overwritten.
 //!
 //! A thread that is stopped between drawing a ticket and storing the word leaves a gap;
-//! `max_borrowed` says how the sender reads past it. If the thread dies there, so does its process,
+//! `borrowed` says how the sender reads past it. If the thread dies there, so does its process,
 //! and the sender reclaims all borrowed buffers. A garbage word is ignored until it is overwritten,
 //! or returns a buffer of this channel too early.
 
