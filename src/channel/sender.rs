@@ -14,12 +14,10 @@ use super::options::{self, Options};
 use super::recipient::Recipient;
 use crate::os::futex::Deadline;
 use crate::os::name::Name;
-use crate::owner::buf::ShmBytes;
-use crate::owner::pool::PoolGuard;
+use crate::owner::buf::{ShmBytes, ShmBytesMut};
+use crate::owner::limits::AllocError;
 use crate::owner::provider::Provider;
-use crate::protocol::ids::ProviderId;
 use std::fmt;
-use std::sync::Arc;
 use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
@@ -144,7 +142,7 @@ impl SenderBuilder {
         };
         Ok(Sender {
             fan_out,
-            _guard: provider.guard().clone(),
+            provider: provider.clone(),
         })
     }
 }
@@ -153,7 +151,7 @@ impl SenderBuilder {
 pub struct Sender {
     fan_out: FanOut<[Recipient; 1]>,
     /// Dropped after the connection and the ledger.
-    _guard: Arc<PoolGuard>,
+    provider: Provider,
 }
 
 impl Sender {
@@ -220,9 +218,19 @@ impl Sender {
         self.connection().object.shared().max_borrowed()
     }
 
-    /// Returns the id of the provider whose buffers this sender sends.
-    pub fn provider(&self) -> ProviderId {
-        self.fan_out.provider
+    /// Returns the provider whose buffers this sender sends.
+    pub fn provider(&self) -> &Provider {
+        &self.provider
+    }
+
+    /// Allocates a buffer of `len` bytes for [`send`](Self::send): [`Provider::alloc`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Provider::alloc`].
+    #[inline]
+    pub fn alloc(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
+        self.provider.alloc(len)
     }
 
     /// Sends a buffer to the receiver, which need not have opened the channel yet. Blocks until
@@ -236,8 +244,8 @@ impl Sender {
     ///
     /// A message sent while the receiver closes or dies may count as sent.
     #[inline]
-    pub fn send(&mut self, buffer: ShmBytes) -> Result<(), SendError<ShmBytes>> {
-        self.send_buffer(buffer, Timeout::UNLIMITED)
+    pub fn send(&mut self, buffer: impl Into<ShmBytes>) -> Result<(), SendError<ShmBytes>> {
+        self.send_buffer(buffer.into(), Timeout::UNLIMITED)
     }
 
     /// Like [`send`](Self::send), but does not wait for room.
@@ -247,8 +255,8 @@ impl Sender {
     /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyBorrowed`], and those of
     /// [`send`](Self::send).
     #[inline]
-    pub fn try_send(&mut self, buffer: ShmBytes) -> Result<(), SendError<ShmBytes>> {
-        self.send_buffer(buffer, Timeout::None)
+    pub fn try_send(&mut self, buffer: impl Into<ShmBytes>) -> Result<(), SendError<ShmBytes>> {
+        self.send_buffer(buffer.into(), Timeout::None)
     }
 
     /// Like [`send`](Self::send), but blocks for at most `timeout`.
@@ -259,10 +267,10 @@ impl Sender {
     #[inline]
     pub fn send_timeout(
         &mut self,
-        buffer: ShmBytes,
+        buffer: impl Into<ShmBytes>,
         timeout: Duration,
     ) -> Result<(), SendError<ShmBytes>> {
-        self.send_buffer(buffer, Timeout::After(timeout))
+        self.send_buffer(buffer.into(), Timeout::After(timeout))
     }
 
     #[inline]
@@ -363,11 +371,19 @@ impl Sender {
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
     /// [`SendErrorKind::Interrupted`].
-    pub async fn send_async(&mut self, buffer: ShmBytes) -> Result<(), SendError<ShmBytes>> {
+    pub async fn send_async(
+        &mut self,
+        buffer: impl Into<ShmBytes>,
+    ) -> Result<(), SendError<ShmBytes>> {
+        let buffer = buffer.into();
         let bytes = buffer.capacity();
-        connection::send(self, buffer, bytes, Self::try_send, |sender, bytes| {
-            sender.fan_out.waited_for(bytes)
-        })
+        connection::send(
+            self,
+            buffer,
+            bytes,
+            |sender: &mut Self, buffer: ShmBytes| sender.try_send(buffer),
+            |sender, bytes| sender.fan_out.waited_for(bytes),
+        )
         .await
     }
 
@@ -482,7 +498,7 @@ impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender")
             .field("capacity", &self.capacity())
-            .field("provider", &self.provider())
+            .field("provider", &self.provider.id())
             .finish()
     }
 }

@@ -203,7 +203,13 @@ fn interrupt_against_wait() {
             let mut is_taken = false;
             let mut wait = || {
                 let is_ready = || !is_taken && is_notified.load(Ordering::Acquire) == 1;
-                let woken = doorbell.wait(None, &mut LivenessCheck::new(), &interrupts, is_ready, || true);
+                let woken = doorbell.wait(
+                    None,
+                    &mut LivenessCheck::new(),
+                    &interrupts,
+                    is_ready,
+                    || true,
+                );
                 is_taken |= woken == WakeReason::Ready;
                 woken
             };
@@ -234,7 +240,15 @@ fn two_interrupts() {
             let interrupter = Interrupter::new(&interrupts);
             thread::spawn(move || interrupter.interrupt())
         });
-        let wait = || doorbell.wait(None, &mut LivenessCheck::new(), &interrupts, || false, || true);
+        let wait = || {
+            doorbell.wait(
+                None,
+                &mut LivenessCheck::new(),
+                &interrupts,
+                || false,
+                || true,
+            )
+        };
         assert_eq!(wait(), WakeReason::Interrupted);
         for interrupter in interrupters {
             interrupter.join().unwrap();

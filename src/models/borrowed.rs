@@ -379,8 +379,7 @@ impl Scene {
         self.notes[number as usize].with_mut(|note| unsafe { *note = 1 });
         // SAFETY: as above.
         value.0.with_mut(|value| unsafe { *value = 8 });
-        self.borrowed
-            .put(number, NonNull::from(Box::leak(value)));
+        self.borrowed.put(number, NonNull::from(Box::leak(value)));
     }
 
     fn send(&self, ticket: &mut Ticket, number: u32) {

@@ -33,9 +33,11 @@ use std::time::Duration;
 /// Buffers and peers' mappings stay valid. What was sent or granted still arrives, as after the
 /// death of the process: the segments stay until the last reader has finished. If that reader
 /// belongs to another user, a [sweep](Self::sweep) by this user removes them.
+#[derive(Clone)]
 pub struct Provider {
     pool: Arc<Pool>,
-    guard: Arc<PoolGuard>,
+    /// The pool ends with the last clone of it.
+    _guard: Arc<PoolGuard>,
     max_alloc: usize,
     names: Namespace,
 }
@@ -45,7 +47,7 @@ impl Provider {
         Self {
             max_alloc: pool.limits.max_alloc,
             names,
-            guard: PoolGuard::new(pool.clone()),
+            _guard: PoolGuard::new(pool.clone()),
             pool,
         }
     }
@@ -56,11 +58,6 @@ impl Provider {
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
-    }
-
-    /// For a sender or publisher, which keeps the pool open.
-    pub(crate) fn guard(&self) -> &Arc<PoolGuard> {
-        &self.guard
     }
 
     /// The largest alignment that [`alloc_layout`](Self::alloc_layout) supports, in bytes.

@@ -25,7 +25,7 @@ fn capacity() {
         let (mut sender, mut receiver, _client) = channel("chan-fit", &provider, slots);
         assert_eq!((sender.capacity(), receiver.capacity()), (slots, slots));
         assert_eq!(
-            (sender.max_borrowed(), sender.provider()),
+            (sender.max_borrowed(), sender.provider().id()),
             (receiver.max_borrowed(), provider.id())
         );
         let (mut sent, mut received) = (0_u64, 0_u64);

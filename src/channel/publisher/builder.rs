@@ -307,7 +307,7 @@ impl PublisherBuilder {
             admits_others: admits_others(options.mode),
             names: provider.names().clone(),
             channel: name.to_owned(),
-            _guard: provider.guard().clone(),
+            provider: provider.clone(),
             fan_out,
             sent: 0,
             seen: [0; MAX_SUBSCRIBERS],

@@ -37,10 +37,9 @@ use super::ring::{OnFull, Words};
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};
-use crate::owner::buf::ShmBytes;
-use crate::owner::pool::PoolGuard;
+use crate::owner::buf::{ShmBytes, ShmBytesMut};
+use crate::owner::limits::AllocError;
 use crate::owner::provider::Provider;
-use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep;
 use std::collections::VecDeque;
 use std::fmt;
@@ -110,7 +109,7 @@ pub struct Publisher {
     max_bytes: usize,
     serves_joins: bool,
     /// Dropped after the connections, the history and the ledger.
-    _guard: Arc<PoolGuard>,
+    provider: Provider,
 }
 
 /// A receiver that could not be connected, but perhaps can be later.
@@ -176,8 +175,8 @@ impl Publisher {
     /// [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
     /// Then no receiver gets the message, and the error contains the buffer.
     #[inline]
-    pub fn send(&mut self, buffer: ShmBytes) -> Result<Sent, SendError<ShmBytes>> {
-        self.send_buffer(buffer, Timeout::UNLIMITED)
+    pub fn send(&mut self, buffer: impl Into<ShmBytes>) -> Result<Sent, SendError<ShmBytes>> {
+        self.send_buffer(buffer.into(), Timeout::UNLIMITED)
     }
 
     /// Like [`send`](Self::send), but does not wait for room.
@@ -187,8 +186,8 @@ impl Publisher {
     /// [`SendErrorKind::Full`] if the call would wait for room, [`SendErrorKind::TooManyBorrowed`]
     /// if it would wait for a receiver to return one, and those of [`send`](Self::send).
     #[inline]
-    pub fn try_send(&mut self, buffer: ShmBytes) -> Result<Sent, SendError<ShmBytes>> {
-        self.send_buffer(buffer, Timeout::None)
+    pub fn try_send(&mut self, buffer: impl Into<ShmBytes>) -> Result<Sent, SendError<ShmBytes>> {
+        self.send_buffer(buffer.into(), Timeout::None)
     }
 
     /// Like [`send`](Self::send), but blocks for at most `timeout`.
@@ -200,10 +199,10 @@ impl Publisher {
     #[inline]
     pub fn send_timeout(
         &mut self,
-        buffer: ShmBytes,
+        buffer: impl Into<ShmBytes>,
         timeout: Duration,
     ) -> Result<Sent, SendError<ShmBytes>> {
-        self.send_buffer(buffer, Timeout::After(timeout))
+        self.send_buffer(buffer.into(), Timeout::After(timeout))
     }
 
     #[inline]
@@ -290,11 +289,19 @@ impl Publisher {
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
     /// [`SendErrorKind::Interrupted`].
-    pub async fn send_async(&mut self, buffer: ShmBytes) -> Result<Sent, SendError<ShmBytes>> {
+    pub async fn send_async(
+        &mut self,
+        buffer: impl Into<ShmBytes>,
+    ) -> Result<Sent, SendError<ShmBytes>> {
+        let buffer = buffer.into();
         let bytes = buffer.capacity();
-        connection::send(self, buffer, bytes, Self::try_send, |publisher, bytes| {
-            publisher.fan_out.waited_for(bytes)
-        })
+        connection::send(
+            self,
+            buffer,
+            bytes,
+            |publisher: &mut Self, buffer: ShmBytes| publisher.try_send(buffer),
+            |publisher, bytes| publisher.fan_out.waited_for(bytes),
+        )
         .await
     }
 
@@ -807,9 +814,19 @@ impl Publisher {
         self.rules.max_borrowed
     }
 
-    /// Returns the id of the provider whose buffers this publisher sends.
-    pub fn provider(&self) -> ProviderId {
-        self.rules.provider
+    /// Returns the provider whose buffers this publisher sends.
+    pub fn provider(&self) -> &Provider {
+        &self.provider
+    }
+
+    /// Allocates a buffer of `len` bytes for [`send`](Self::send): [`Provider::alloc`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Provider::alloc`].
+    #[inline]
+    pub fn alloc(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
+        self.provider.alloc(len)
     }
 }
 
@@ -849,7 +866,7 @@ impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let receivers = self.fan_out.recipients.len();
         f.debug_struct("Publisher")
-            .field("provider", &self.provider())
+            .field("provider", &self.provider.id())
             .field("receivers", &receivers)
             .finish()
     }

@@ -824,7 +824,10 @@ mod tests {
     fn check_heaps(arenas: &Arenas) {
         let state = arenas.state.lock();
         let heaps = || state.heaps.values();
-        assert_eq!(state.heap_bytes, heaps().map(|heap| heap.run.len).sum());
+        assert_eq!(
+            state.heap_bytes,
+            heaps().map(|heap| heap.run.len).sum::<usize>()
+        );
         assert_eq!(
             state.free_heap_bytes,
             heaps().map(|heap| heap.lines.free_units() * MIN_SIZE).sum()
