@@ -299,7 +299,7 @@ impl Damaged {
             ..
         } = damaged;
         Self {
-            id: format!("{id:016x}"),
+            id: id.to_string(),
             problem: problem.clone(),
             is_orphan: *is_orphan,
         }
@@ -309,7 +309,7 @@ impl Damaged {
 impl Receiver {
     fn of(receiver: &inspect::ReceiverReport) -> Self {
         Self {
-            id: receiver.id.map(|id| format!("{id:016x}")),
+            id: receiver.id.map(|id| id.to_string()),
             is_alive: receiver.is_alive,
             process: Process::of_any(&receiver.process),
             on_full: on_full(receiver.on_full),

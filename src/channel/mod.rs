@@ -167,6 +167,7 @@ mod error;
 #[cfg(all(test, loom))]
 #[path = "../models/fan_out.rs"]
 mod fan_out_models;
+mod handle;
 mod interrupt;
 mod layout;
 mod ledger;
@@ -195,6 +196,7 @@ mod withdrawal_models;
 #[cfg(all(test, not(loom)))]
 pub(crate) use layout::format;
 
+pub use crate::protocol::ids::ReceiverId;
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError, WatchError};
 pub use interrupt::Interrupter;
 pub use layout::MessageType;

@@ -301,7 +301,7 @@ impl Client {
     /// Unmaps segments that their owner has destroyed, and disconnects from providers that have
     /// closed or died. Views stay valid. Messages that such a provider has granted and this client
     /// has not attached to are released. Returns the number of mappings dropped.
-    pub fn trim(&self) -> usize {
+    pub fn unmap_unused(&self) -> usize {
         if self.check_fork().is_err() {
             return 0;
         }
