@@ -158,7 +158,7 @@ fn channel(channel: &ChannelReport) -> String {
                 .map_or(text::NONE.to_owned(), |id| id.to_string()),
             text::process(receiver.process.as_ref(), receiver.is_alive),
             text::link(receiver).to_owned(),
-            json::on_full(receiver.on_full).replace('_', " "),
+            receiver.on_full.to_string().replace('_', " "),
             text::fill(receiver),
             receiver.sent.to_string(),
             receiver.missed.total().to_string(),

@@ -125,6 +125,12 @@ pub struct ReceiverBuilder {
     message_type: Option<MessageType>,
 }
 
+impl Default for ReceiverBuilder {
+    fn default() -> Self {
+        Receiver::builder()
+    }
+}
+
 impl ReceiverBuilder {
     /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind,
     /// from 1 to the publisher's maximum, which is the default. Each takes 64 bytes of /dev/shm.

@@ -29,7 +29,7 @@ pub struct Report {
 }
 
 /// Whether the maker of an object is alive.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum State {
     /// Alive: the kernel reports its lock as held.

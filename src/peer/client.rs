@@ -32,6 +32,12 @@ pub struct ClientBuilder {
     owner_uid: Option<u32>,
 }
 
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        Client::builder()
+    }
+}
+
 impl ClientBuilder {
     /// Sets the providers' [directory](crate::ProviderBuilder::directory); default /dev/shm.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {

@@ -2,16 +2,22 @@
 //! encodings, and handles may cross a `catch_unwind`.
 
 use crate::fixtures::{pair, provider};
-use shm_pool::channel::{Message, Publisher, Receiver, ReceiverId, RecvError, Sender};
+use shm_pool::backend::Backend;
+use shm_pool::channel::{
+    Message, MessageType, OnFull, OnStall, Publisher, Receiver, ReceiverId, RecvError, Sender,
+};
+use shm_pool::inspect::State;
 use shm_pool::{
     Client, Descriptor, DescriptorError, PeerId, Provider, ProviderId, ShmBytes, ShmBytesMut,
-    ShmSlice, ShmView,
+    ShmSlice, ShmView, Tuning, WakeFd,
 };
+use std::alloc::Layout;
 use std::borrow::{Borrow, BorrowMut};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::io::{ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::thread;
 
 /// The same bytes in every type, with what keeps them alive.
@@ -596,4 +602,102 @@ fn disconnect_where() {
     for other in &mut others {
         assert!(matches!(other.recv(), Err(RecvError::Evicted)));
     }
+}
+
+#[test]
+fn rules_as_text() {
+    for rule in [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest] {
+        assert_eq!(rule.to_string().parse(), Ok(rule));
+    }
+    assert_eq!(OnFull::DropOldest.to_string(), "drop_oldest");
+    assert_eq!(format!("{:>6}", OnFull::Block), " block");
+    for rule in [OnStall::Skip, OnStall::Disconnect] {
+        assert_eq!(rule.to_string().parse(), Ok(rule));
+    }
+    assert_eq!(OnStall::Disconnect.to_string(), "disconnect");
+    assert_eq!(
+        "Block".parse::<OnFull>().unwrap_err().to_string(),
+        "expected block, drop_newest or drop_oldest"
+    );
+    assert!("".parse::<OnStall>().is_err());
+}
+
+/// Options and types may be constants.
+#[test]
+fn constants() {
+    const TUNING: Tuning = Tuning::new()
+        .arena_size(1 << 20)
+        .idle_window(64)
+        .huge_pages(false);
+    const SCAN: MessageType = MessageType::new("Scan", 1, Layout::new::<u64>()).with_elements(4);
+    assert_eq!((SCAN.size(), SCAN.align(), SCAN.element_size()), (8, 8, 4));
+    let provider = Provider::builder()
+        .max_bytes(4 << 20)
+        .tuning(TUNING)
+        .build()
+        .unwrap();
+    drop(provider.alloc(1).unwrap());
+    assert_eq!(provider.stats().bytes_mapped, 1 << 20);
+}
+
+#[test]
+fn small_types_are_hashed() {
+    let types = HashSet::from([
+        MessageType::new("Scan", 1, Layout::new::<u64>()),
+        MessageType::new("Scan", 1, Layout::new::<u64>()),
+    ]);
+    assert_eq!(types.len(), 1);
+    let rules = HashSet::from([(OnFull::Block, OnStall::Skip)]);
+    assert!(rules.contains(&(OnFull::Block, OnStall::Skip)));
+    assert!(HashSet::from([State::Alive]).contains(&State::Alive));
+}
+
+/// A default builder is that of `builder()`.
+#[test]
+fn default_builders() {
+    fn same<B: Default + Debug>(builder: B) {
+        assert_eq!(format!("{:?}", B::default()), format!("{builder:?}"));
+    }
+    same(Provider::builder());
+    same(Client::builder());
+    same(Backend::builder());
+    same(Sender::builder());
+    same(Receiver::builder());
+    same(Publisher::builder());
+}
+
+/// No handle prints its private parts.
+#[test]
+fn debug_output() {
+    let provider = Provider::builder()
+        .max_bytes(1 << 20)
+        .max_alloc(4096)
+        .build()
+        .unwrap();
+    assert_eq!(
+        format!("{provider:?}"),
+        format!(
+            "Provider {{ id: ProviderId({}), prefix: \"shm_pool\", max_bytes: 1048576, \
+             max_alloc: 4096, .. }}",
+            provider.id()
+        )
+    );
+    let reservation = provider.reserve(100, 2).unwrap();
+    assert_eq!(format!("{reservation:?}"), "Reservation { count: 2, .. }");
+    let buffer = provider.alloc(100).unwrap();
+    let capacity = buffer.capacity();
+    assert_eq!(
+        format!("{buffer:?}"),
+        format!("ShmBytesMut {{ len: 100, capacity: {capacity} }}")
+    );
+    let wake = WakeFd::new().unwrap();
+    assert_eq!(
+        format!("{wake:?}"),
+        format!("WakeFd {{ fd: {}, .. }}", wake.as_raw_fd())
+    );
+    let (_sender, receiver) = channel("debug", &provider);
+    let interrupter = receiver.interrupter();
+    assert_eq!(format!("{interrupter:?}"), "Interrupter { is_set: false }");
+    interrupter.interrupt();
+    assert_eq!(format!("{interrupter:?}"), "Interrupter { is_set: true }");
 }

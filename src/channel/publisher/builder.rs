@@ -16,7 +16,10 @@ use crate::channel::watch::Attempts;
 use crate::os::name::Name;
 use crate::os::posix::{admits_others, is_object_mode};
 use crate::owner::provider::Provider;
+use crate::protocol::ids::ParseError;
 use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +32,7 @@ const DEFAULT_SHARE: (usize, usize) = (1, 4);
 
 /// What a publisher does with a receiver that makes no room within the
 /// [limit](PublisherBuilder::block_limit).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnStall {
     /// The default: messages are skipped for this receiver until it has room again.
@@ -37,6 +40,31 @@ pub enum OnStall {
     Skip,
     /// The receiver is disconnected, as by [`Publisher::disconnect`].
     Disconnect,
+}
+
+/// `skip` or `disconnect`.
+impl fmt::Display for OnStall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Skip => "skip",
+            Self::Disconnect => "disconnect",
+        })
+    }
+}
+
+/// The inverse of `Display`.
+impl FromStr for OnStall {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        match text {
+            "skip" => Ok(Self::Skip),
+            "disconnect" => Ok(Self::Disconnect),
+            _ => Err(ParseError {
+                expected: "skip or disconnect",
+            }),
+        }
+    }
 }
 
 /// Options of a [`Publisher`]; every option has a default.
@@ -57,6 +85,12 @@ pub struct PublisherBuilder {
     mode: u32,
     spin: Option<Duration>,
     message_type: Option<MessageType>,
+}
+
+impl Default for PublisherBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl PublisherBuilder {
