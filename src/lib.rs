@@ -27,8 +27,8 @@
 //! # }
 //! ```
 //!
-//! A [`ShmBytes`] is cheap to clone, `Send` and `Sync`, works with `bytes::Bytes::from_owner`, and
-//! outlives its provider. A [`ShmView`] outlives its client, and its content the publisher.
+//! A [`ShmBytes`] is cheap to clone, `Send` and `Sync`, compares and hashes as its bytes, and outlives
+//! its provider. A [`ShmView`] outlives its client, and its content the publisher.
 //!
 //! # Ways to send
 //!
@@ -109,6 +109,7 @@
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|
+//! | `bytes` | no | [`ShmBytes`], [`ShmBytesMut`], [`ShmView`], [`ShmSlice`] and [`channel::Message`] convert into `bytes::Bytes` without a copy; [`ShmBytesMut`] is a `bytes::BufMut` |
 //! | `stream` | no | [`channel::Receiver`], [`channel::Subscriber`] and [`channel::Watcher`] are `futures_core::Stream`s |
 //! | `zerocopy` | no | the module `channel::typed`: messages that are a `T`, written and read in place |
 //! | `tracing` | no | events of the target `shm_pool`, none on the warm path. A subscriber must not allocate or send with the provider that emits the event |
@@ -144,6 +145,7 @@ macro_rules! offsets {
 }
 
 pub mod backend;
+mod byte_types;
 pub mod channel;
 pub mod docs;
 mod error;
@@ -153,7 +155,9 @@ mod owner;
 mod peer;
 mod protocol;
 mod sync;
+mod unwind_safe;
 
+pub use byte_types::ShmSlice;
 pub use error::{BuildError, OsError};
 pub use os::wake_fd::WakeFd;
 pub use owner::buf::{ShmBytes, ShmBytesMut};
@@ -164,7 +168,7 @@ pub use peer::client::{Client, ClientBuilder};
 pub use peer::error::AttachError;
 pub use peer::view::ShmView;
 pub use protocol::descriptor::{Descriptor, DescriptorError};
-pub use protocol::ids::{PeerId, ProviderId};
+pub use protocol::ids::{ParseError, PeerId, ProviderId};
 pub use protocol::readers::finish_reading;
 pub use protocol::sweep::Swept;
 

@@ -662,7 +662,7 @@ size_t shm_pool_buf_mut_capacity(const struct shm_pool_buf_mut *buf);
 // Sets the length of a buffer in bytes, up to its capacity. Added bytes have unspecified content.
 //
 // Errors: `TOO_LARGE` above the capacity, and the length does not change; `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_buf_mut_set_len(struct shm_pool_buf_mut *buf, size_t len);
+enum shm_pool_status shm_pool_buf_mut_resize(struct shm_pool_buf_mut *buf, size_t len);
 
 // Ends writing. Copies nothing.
 //
@@ -798,7 +798,7 @@ enum shm_pool_status shm_pool_client_attach(const struct shm_pool_client *client
 
 // Unmaps segments that their owner has destroyed, and disconnects from providers that have closed or
 // died. Returns how many mappings that were; 0 if `client` is NULL.
-size_t shm_pool_client_trim(const struct shm_pool_client *client);
+size_t shm_pool_client_unmap_unused(const struct shm_pool_client *client);
 
 // Returns the first byte of a view, for reading; NULL if it is empty. Aligned to at least 64.
 //

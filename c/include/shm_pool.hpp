@@ -150,7 +150,7 @@ public:
     std::uint8_t *begin() noexcept { return data(); }
     std::uint8_t *end() noexcept { return data() + size(); }
     std::uint8_t &operator[](std::size_t at) noexcept { return data()[at]; }
-    void set_size(std::size_t len) { check(shm_pool_buf_mut_set_len(get(), len)); }
+    void resize(std::size_t len) { check(shm_pool_buf_mut_resize(get(), len)); }
     // Ends writing; this buffer is empty afterwards.
     buf freeze() { return detail::wrapped<buf>(shm_pool_buf_mut_freeze, get()); }
 };

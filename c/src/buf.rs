@@ -82,12 +82,12 @@ pub extern "C" fn shm_pool_buf_mut_capacity(buf: Option<&BufMut>) -> usize {
 ///
 /// Errors: `TOO_LARGE` above the capacity, and the length does not change; `INVALID_ARGUMENT`.
 #[no_mangle]
-pub extern "C" fn shm_pool_buf_mut_set_len(buf: Option<&mut BufMut>, len: usize) -> Status {
+pub extern "C" fn shm_pool_buf_mut_resize(buf: Option<&mut BufMut>, len: usize) -> Status {
     guard(|| {
         Ok(buf
             .and_then(|buf| buf.get_mut())
             .required("buf")?
-            .try_set_len(len)?)
+            .resize(len)?)
     })
 }
 

@@ -8,7 +8,7 @@ use crate::value::{
     bytes, check_reserved, copy_out, create, create_listed, size_option, text, time_option,
     timeout, u32_option, Required, Value, SHM_POOL_FOREVER,
 };
-use shm_pool::channel::{self, Interrupter as Interrupt, OnFull, OnStall, SendError};
+use shm_pool::channel::{self, Interrupter as Interrupt, OnFull, OnStall, ReceiverId, SendError};
 use shm_pool::ShmBytes;
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
@@ -640,7 +640,7 @@ pub extern "C" fn shm_pool_publisher_disconnect(
     id: u64,
 ) -> bool {
     guard_value(false, || {
-        publisher.is_some_and(|publisher| publisher.0.disconnect(id))
+        publisher.is_some_and(|publisher| publisher.0.disconnect(ReceiverId::from_u64(id)))
     })
 }
 
@@ -669,7 +669,7 @@ pub unsafe extern "C" fn shm_pool_publisher_receivers(
             .0
             .receivers()
             .map(|state| ReceiverState {
-                id: state.id,
+                id: state.id.to_u64(),
                 on_full: on_full_value(state.on_full),
                 capacity: state.capacity as u64,
                 waiting: state.waiting as u64,

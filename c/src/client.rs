@@ -162,8 +162,8 @@ pub extern "C" fn shm_pool_client_attach(
 /// Unmaps segments that their owner has destroyed, and disconnects from providers that have closed or
 /// died. Returns how many mappings that were; 0 if `client` is NULL.
 #[no_mangle]
-pub extern "C" fn shm_pool_client_trim(client: Option<&Client>) -> usize {
-    guard_value(0, || client.map_or(0, |client| client.0.trim()))
+pub extern "C" fn shm_pool_client_unmap_unused(client: Option<&Client>) -> usize {
+    guard_value(0, || client.map_or(0, |client| client.0.unmap_unused()))
 }
 
 /// Returns the first byte of a view, for reading; NULL if it is empty. Aligned to at least 64.

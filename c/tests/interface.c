@@ -86,8 +86,8 @@ static void buffers(void) {
     OK(shm_pool_provider_alloc(provider, 100, &buf));
     CHECK(shm_pool_buf_mut_len(&buf) == 100 && shm_pool_buf_mut_capacity(&buf) >= 100);
     CHECK((uintptr_t)shm_pool_buf_mut_data(&buf) % 64 == 0);
-    FAILS(shm_pool_buf_mut_set_len(&buf, 1 << 20), TOO_LARGE);
-    OK(shm_pool_buf_mut_set_len(&buf, 5));
+    FAILS(shm_pool_buf_mut_resize(&buf, 1 << 20), TOO_LARGE);
+    OK(shm_pool_buf_mut_resize(&buf, 5));
     memcpy(shm_pool_buf_mut_data(&buf), "hello", 5);
     shm_pool_buf_mut moved = buf; /* from here on, only the copy is used */
     shm_pool_buf frozen, clone;
@@ -190,7 +190,7 @@ static void descriptors(void) {
     shm_pool_buf_drop(&buf);
     size_t bytes;
     CHECK(shm_pool_client_warm(client, shm_pool_provider_id(provider), &bytes) != SHM_POOL_STATUS_INVALID_ARGUMENT);
-    shm_pool_client_trim(client);
+    shm_pool_client_unmap_unused(client);
     shm_pool_client_destroy(client);
     shm_pool_provider_destroy(provider);
 }

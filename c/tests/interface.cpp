@@ -57,10 +57,10 @@ static void throws(shm_pool_status status, F function) {
 static void buffers() {
     auto provider = make_provider();
     auto buf = provider.alloc(100);
-    buf.set_size(5);
+    buf.resize(5);
     std::memcpy(buf.data(), "hello", 5);
     CHECK(buf.size() == 5 && buf.capacity() >= 100 && buf[0] == 'h');
-    throws(SHM_POOL_STATUS_TOO_LARGE, [&] { buf.set_size(1 << 20); });
+    throws(SHM_POOL_STATUS_TOO_LARGE, [&] { buf.resize(1 << 20); });
     auto frozen = buf.freeze();
     CHECK(buf.data() == nullptr && has(frozen, "hello"));
     auto moved = std::move(frozen);

@@ -3,7 +3,6 @@
 
 use crate::unseen::Unseen;
 use serde::Serialize;
-use shm_pool::channel::OnFull;
 use shm_pool::inspect::{self, Report, State};
 use shm_pool::{ProviderId, Swept};
 
@@ -119,7 +118,7 @@ struct Receiver {
     id: Option<String>,
     is_alive: bool,
     process: Option<Process>,
-    on_full: &'static str,
+    on_full: String,
     capacity: usize,
     max_borrowed: usize,
     borrowed: usize,
@@ -299,7 +298,7 @@ impl Damaged {
             ..
         } = damaged;
         Self {
-            id: format!("{id:016x}"),
+            id: id.to_string(),
             problem: problem.clone(),
             is_orphan: *is_orphan,
         }
@@ -309,10 +308,10 @@ impl Damaged {
 impl Receiver {
     fn of(receiver: &inspect::ReceiverReport) -> Self {
         Self {
-            id: receiver.id.map(|id| format!("{id:016x}")),
+            id: receiver.id.map(|id| id.to_string()),
             is_alive: receiver.is_alive,
             process: Process::of_any(&receiver.process),
-            on_full: on_full(receiver.on_full),
+            on_full: receiver.on_full.to_string(),
             capacity: receiver.capacity,
             max_borrowed: receiver.max_borrowed,
             borrowed: receiver.borrowed,
@@ -346,14 +345,5 @@ impl Missed {
             stalled,
             not_connected,
         }
-    }
-}
-
-pub(crate) fn on_full(rule: OnFull) -> &'static str {
-    match rule {
-        OnFull::Block => "block",
-        OnFull::DropNewest => "drop_newest",
-        OnFull::DropOldest => "drop_oldest",
-        _ => "other",
     }
 }

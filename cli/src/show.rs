@@ -155,10 +155,10 @@ fn channel(channel: &ChannelReport) -> String {
         [
             receiver
                 .id
-                .map_or(text::NONE.to_owned(), |id| format!("{id:016x}")),
+                .map_or(text::NONE.to_owned(), |id| id.to_string()),
             text::process(receiver.process.as_ref(), receiver.is_alive),
             text::link(receiver).to_owned(),
-            json::on_full(receiver.on_full).replace('_', " "),
+            receiver.on_full.to_string().replace('_', " "),
             text::fill(receiver),
             receiver.sent.to_string(),
             receiver.missed.total().to_string(),
@@ -213,7 +213,7 @@ fn channel(channel: &ChannelReport) -> String {
     let damaged = channel
         .damaged
         .iter()
-        .map(|of| [format!("{:016x}", of.id), text::visible(&of.problem)]);
+        .map(|of| [of.id.to_string(), text::visible(&of.problem)]);
     described(
         &lines,
         &[

@@ -128,11 +128,7 @@ pub(crate) fn name_of_channel(channel: &ChannelReport) -> String {
 }
 
 pub(crate) fn name_of_connection(channel: &ChannelReport, damaged: &DamagedReceiver) -> String {
-    format!(
-        "{}.{:016x}.connection",
-        name_of_channel(channel),
-        damaged.id
-    )
+    format!("{}.{}.connection", name_of_channel(channel), damaged.id)
 }
 
 pub(crate) fn state_of_provider(provider: &ProviderReport) -> &'static str {

@@ -97,9 +97,7 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
         }
         for receiver in &channel.receivers {
             let place = || {
-                let which = receiver
-                    .id
-                    .map_or(String::new(), |id| format!("{id:016x} "));
+                let which = receiver.id.map_or(String::new(), |id| format!("{id} "));
                 format!("receiver {which}of {}", text::name_of_channel(channel))
             };
             let holder = match &receiver.process {

@@ -641,7 +641,7 @@ impl From<channel::ReceiverState> for ReceiverState {
             ..
         } = state;
         Self {
-            id,
+            id: id.to_u64(),
             on_full: on_full.into(),
             capacity,
             waiting,

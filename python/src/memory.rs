@@ -229,7 +229,7 @@ impl Buffer {
         memory.get(BUFFER)?;
         memory.check_exports(BUFFER, "resized")?;
         match &mut memory.content {
-            Some(Memory::Writable(buffer)) => buffer.try_set_len(len).map_err(IntoPyErr::into_py),
+            Some(Memory::Writable(buffer)) => buffer.resize(len).map_err(IntoPyErr::into_py),
             _ => Err(errors::Error::new_err(
                 "this buffer is frozen: resize it before it is sent",
             )),

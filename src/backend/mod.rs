@@ -226,6 +226,12 @@ pub struct BackendBuilder {
     tuning: Tuning,
 }
 
+impl Default for BackendBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl BackendBuilder {
     fn new() -> Self {
         Self {
@@ -644,7 +650,8 @@ impl Drop for Shared {
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Backend")
-            .field("limits", &self.pool().limits)
-            .finish()
+            .field("max_bytes", &self.pool().limits.max_bytes)
+            .field("max_alloc", &self.pool().limits.max_alloc)
+            .finish_non_exhaustive()
     }
 }

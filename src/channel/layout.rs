@@ -687,7 +687,7 @@ pub(super) const MAX_NAME: usize = 96;
 /// A receiver that [expects a type](super::ReceiverBuilder::message_type) then opens no channel of
 /// another, or of none; other receivers open any. With the feature `zerocopy`, the module `typed`
 /// declares Rust types.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MessageType {
     name: Cow<'static, str>,
     version: u64,
@@ -699,10 +699,13 @@ pub struct MessageType {
 impl MessageType {
     /// Creates a type of values of one layout. The name has from 1 to 96 bytes. `version` is any
     /// number that changes when the meaning of the bytes does.
-    pub fn new(name: &'static str, version: u64, layout: Layout) -> Self {
+    pub const fn new(name: &'static str, version: u64, layout: Layout) -> Self {
         // A `Layout` is at most half of the address space; no alignment above 2^31 can be
         // allocated.
-        let align = u32::try_from(layout.align()).unwrap_or(u32::MAX);
+        let mut align = u32::MAX;
+        if layout.align() < align as usize {
+            align = layout.align() as u32;
+        }
         Self {
             name: Cow::Borrowed(name),
             version,
@@ -713,11 +716,9 @@ impl MessageType {
     }
 
     /// The same, followed by any number of elements of `bytes` each.
-    pub fn with_elements(self, bytes: usize) -> Self {
-        Self {
-            element: bytes as u64,
-            ..self
-        }
+    pub const fn with_elements(mut self, bytes: usize) -> Self {
+        self.element = bytes as u64;
+        self
     }
 
     /// Returns the name.
@@ -726,22 +727,22 @@ impl MessageType {
     }
 
     /// Returns the version.
-    pub fn version(&self) -> u64 {
+    pub const fn version(&self) -> u64 {
         self.version
     }
 
     /// Returns the size of a value in bytes, without elements.
-    pub fn size(&self) -> u64 {
+    pub const fn size(&self) -> u64 {
         self.size
     }
 
     /// Returns the size of an element in bytes, or 0 if there are none.
-    pub fn element_size(&self) -> u64 {
+    pub const fn element_size(&self) -> u64 {
         self.element
     }
 
     /// Returns the alignment in bytes.
-    pub fn align(&self) -> u32 {
+    pub const fn align(&self) -> u32 {
         self.align
     }
 

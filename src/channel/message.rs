@@ -45,6 +45,7 @@ const BYTES: u64 = 1;
 const BUFFER: u64 = 2;
 
 /// Up to [`MAX_INLINE`] bytes, copied out of their slot and aligned to 8 bytes.
+#[derive(Clone)]
 #[repr(C, align(8))]
 pub(super) struct Inline {
     bytes: [u8; MAX_INLINE],

@@ -168,6 +168,7 @@ mod fan_out;
 #[cfg(all(test, loom))]
 #[path = "../models/fan_out.rs"]
 mod fan_out_models;
+mod handle;
 mod interrupt;
 mod layout;
 mod ledger;
@@ -198,6 +199,7 @@ mod withdrawal_models;
 #[cfg(all(test, not(loom)))]
 pub(crate) use layout::format;
 
+pub use crate::protocol::ids::ReceiverId;
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError, WatchError};
 pub use interrupt::Interrupter;
 pub use layout::MessageType;

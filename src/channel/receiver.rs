@@ -44,14 +44,21 @@ use std::time::Duration;
 /// [`Provider::alloc_layout`](crate::Provider::alloc_layout), and at least 64 bytes; an
 /// [inline](Self::is_inline) one has 8. Unsafe code must check the alignment, which depends on
 /// other processes following the protocol.
+///
+/// A message can be cloned. A buffer goes back to the sender when its last clone is dropped, and
+/// counts once for [`max_borrowed`](ReceiverBuilder::max_borrowed). The first clone of a buffer
+/// allocates a count; a message that is not cloned costs nothing for it.
+#[derive(Clone)]
 pub struct Message(Content);
 
+#[derive(Clone)]
 enum Content {
     Buffer(BorrowedBuffer),
     Bytes(Inline),
 }
 
 // A message is returned by value.
+#[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Message>() <= 64);
 
 impl Message {
@@ -116,6 +123,12 @@ pub struct ReceiverBuilder {
     max_borrowed: Option<usize>,
     on_full: Option<OnFull>,
     message_type: Option<MessageType>,
+}
+
+impl Default for ReceiverBuilder {
+    fn default() -> Self {
+        Receiver::builder()
+    }
 }
 
 impl ReceiverBuilder {

@@ -25,15 +25,15 @@ use super::message::{self, Located, Missed, Reason};
 use super::ring::{OnFull, Words};
 use crate::os::futex::Deadline;
 use crate::owner::buf::ShmBytes;
+use crate::protocol::ids::ReceiverId;
 use std::time::Duration;
 
 /// A snapshot of a receiver of a [`Publisher`](super::Publisher).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReceiverState {
-    /// A random id, part of the name of the receiver's object:
-    /// `{prefix}.{channel}.{id:016x}.connection`.
-    pub id: u64,
+    /// Its id, for [`Publisher::disconnect`](super::Publisher::disconnect).
+    pub id: ReceiverId,
     /// The id of its process, as stated by that process, in its own PID namespace.
     pub process: Option<u32>,
     /// The rule for when it falls behind.
@@ -341,7 +341,7 @@ impl Recipient {
 
     pub(super) fn state(&self) -> ReceiverState {
         ReceiverState {
-            id: self.id,
+            id: ReceiverId(self.id),
             process: self.process,
             on_full: self.connection.on_full,
             capacity: self.connection.object.shared().capacity(),

@@ -1,5 +1,6 @@
 //! The receiver's side of its borrowed buffers.
 
+use super::handle::Handle;
 use super::layout::Shared;
 use super::message::SentBuffer;
 use super::object::{Object, Registration};
@@ -15,7 +16,7 @@ use crate::protocol::control::{View, MAX_SEGMENTS, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::{control_name, segment_name, ProviderId};
 use crate::protocol::readers::{self, Reader};
 use crate::protocol::sweep::{has_ended, sweep_after_reading, TEARDOWN};
-use counted::{Counted, Owned};
+use counted::Owned;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -206,7 +207,7 @@ impl MappedSegments {
                     data,
                     len: place.len as usize,
                     tag,
-                    mapped: mapped.lend(),
+                    mapped: Handle::new(mapped.lend()),
                 })
             }
             None => {
@@ -350,7 +351,7 @@ pub(super) struct BorrowedBuffer {
     /// The borrowed buffer's number, and above it the count of missed messages: one word, which the
     /// processor forwards whole to the move that follows.
     tag: u64,
-    mapped: Counted<Mapped>,
+    mapped: Handle<Mapped>,
 }
 
 // SAFETY: the bytes are only read (I5), and returns are made with atomics.
@@ -362,6 +363,17 @@ impl BorrowedBuffer {
     #[inline]
     pub(super) fn missed(&self) -> u32 {
         (self.tag >> 32) as u32
+    }
+}
+
+impl Clone for BorrowedBuffer {
+    fn clone(&self) -> Self {
+        Self {
+            data: self.data,
+            len: self.len,
+            tag: self.tag,
+            mapped: self.mapped.another(),
+        }
     }
 }
 
@@ -379,7 +391,10 @@ impl Deref for BorrowedBuffer {
 impl Drop for BorrowedBuffer {
     #[inline]
     fn drop(&mut self) {
-        self.mapped.return_queue.give_back(self.tag as u32);
+        // SAFETY: this is the drop.
+        if let Some(mapped) = unsafe { self.mapped.release() } {
+            mapped.return_queue.give_back(self.tag as u32);
+        }
     }
 }
 
@@ -392,6 +407,7 @@ pub(super) mod counted {
     //! `Arc` would make each receive contend for a cache line with threads that drop messages.)
 
     use crate::sync::{fence, AtomicU64, Ordering};
+    use std::mem::ManuallyDrop;
     use std::ops::Deref;
     use std::ptr::NonNull;
 
@@ -435,6 +451,22 @@ pub(super) mod counted {
         pub(in crate::channel) fn lend(&mut self) -> Counted<T> {
             self.max_borrowed += 1;
             Counted(self.inner)
+        }
+    }
+
+    impl<T> Counted<T> {
+        #[inline]
+        pub(in crate::channel) fn into_raw(self) -> NonNull<u8> {
+            ManuallyDrop::new(self).0.cast()
+        }
+
+        /// # Safety
+        ///
+        /// `inner` is from [`into_raw`](Self::into_raw) of the same type, and this is the only call
+        /// for it.
+        #[inline]
+        pub(in crate::channel) unsafe fn from_raw(inner: NonNull<u8>) -> Self {
+            Self(inner.cast())
         }
     }
 

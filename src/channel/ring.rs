@@ -46,11 +46,14 @@
 
 #![forbid(unsafe_code)]
 
+use crate::protocol::ids::ParseError;
 use crate::sync::{AtomicU64, Ordering};
 use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
 
 /// What a publisher does with a message for a receiver whose ring is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnFull {
     /// The publisher blocks until this receiver has room, at most for the timeout of the call and
@@ -70,6 +73,33 @@ impl OnFull {
     pub(super) fn from_number(number: u32) -> Option<Self> {
         let rules = [Self::Block, Self::DropNewest, Self::DropOldest];
         rules.into_iter().find(|&rule| rule as u32 == number)
+    }
+}
+
+/// `block`, `drop_newest` or `drop_oldest`.
+impl fmt::Display for OnFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Block => "block",
+            Self::DropNewest => "drop_newest",
+            Self::DropOldest => "drop_oldest",
+        })
+    }
+}
+
+/// The inverse of `Display`.
+impl FromStr for OnFull {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        match text {
+            "block" => Ok(Self::Block),
+            "drop_newest" => Ok(Self::DropNewest),
+            "drop_oldest" => Ok(Self::DropOldest),
+            _ => Err(ParseError {
+                expected: "block, drop_newest or drop_oldest",
+            }),
+        }
     }
 }
 

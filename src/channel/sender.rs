@@ -28,6 +28,12 @@ pub struct SenderBuilder {
     options: Options,
 }
 
+impl Default for SenderBuilder {
+    fn default() -> Self {
+        Sender::builder()
+    }
+}
+
 impl SenderBuilder {
     /// Sets how many unreceived messages the channel holds, from 2 to 65,536; default 256. Each
     /// takes 64 bytes of /dev/shm. One more fits while the receiver waits, or has no message yet.

@@ -135,6 +135,12 @@ const fn identity<T: Schema>() -> u64 {
 /// The type of messages that consist of an `H` and any number of `E`.
 pub struct Slice<H, E>(PhantomData<(H, E)>);
 
+impl<H, E> fmt::Debug for Slice<H, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Slice")
+    }
+}
+
 impl<H, E> Slice<H, E> {
     const ALIGN: usize = if align_of::<H>() > align_of::<E>() {
         align_of::<H>()

@@ -524,7 +524,7 @@ impl Attempts {
 }
 
 /// A channel whose sender or publisher is alive. Created by [`list`] and [`Watcher`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct ChannelInfo {
     /// Its name.

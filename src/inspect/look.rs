@@ -19,7 +19,7 @@ use crate::protocol::control::{
     control_size, peer_byte, View, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION,
 };
 use crate::protocol::descriptor::MAX_LEN;
-use crate::protocol::ids::{Object as Named, PeerId, ProviderId};
+use crate::protocol::ids::{Object as Named, PeerId, ProviderId, ReceiverId};
 
 use crate::protocol::record::PEERS;
 use crate::protocol::sweep::Swept;
@@ -280,7 +280,7 @@ impl Look {
             let visit = self.visit(prefix, Named::Connection(name, *id));
             is_there |= !matches!(visit, Ok(None));
             let damaged = |problem, is_orphan| DamagedReceiver {
-                id: *id,
+                id: ReceiverId::from_u64(*id),
                 problem,
                 is_orphan,
             };
@@ -384,7 +384,7 @@ impl Look {
             }));
         }
         ReceiverReport {
-            id: connection,
+            id: connection.map(ReceiverId::from_u64),
             is_alive,
             process: self.holder(&visit.object, RECEIVER_BYTE, is_alive),
             on_full: seen.on_full,

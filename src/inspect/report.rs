@@ -4,7 +4,7 @@
 
 use crate::channel::{MessageType, Missed, OnFull};
 use crate::os::process::Process;
-use crate::protocol::ids::{PeerId, ProviderId};
+use crate::protocol::ids::{PeerId, ProviderId, ReceiverId};
 use crate::protocol::sweep::Swept;
 use std::ops::Add;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub struct Report {
 }
 
 /// Whether the maker of an object is alive.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum State {
     /// Alive: the kernel reports its lock as held.
@@ -165,7 +165,7 @@ pub struct ChannelReport {
 #[non_exhaustive]
 pub struct ReceiverReport {
     /// The [`id`](crate::channel::ReceiverState::id) of a publisher's receiver.
-    pub id: Option<u64>,
+    pub id: Option<ReceiverId>,
     /// Whether its process is alive and still holds anything that it received.
     pub is_alive: bool,
     /// Its process, if visible.
@@ -203,7 +203,7 @@ pub struct ReceiverReport {
 #[non_exhaustive]
 pub struct DamagedReceiver {
     /// The id in its name.
-    pub id: u64,
+    pub id: ReceiverId,
     /// What is wrong with it.
     pub problem: String,
     /// Whether a sweep would remove it now.

@@ -120,7 +120,7 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
 const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// The path of an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Name(CString);
 
 impl Name {

@@ -67,7 +67,6 @@ mod models;
 /// [`Receiver::poll_recv`]: crate::channel::Receiver::poll_recv
 /// [`Request::wait_async`]: crate::Request::wait_async
 /// [`Sender::poll_ready`]: crate::channel::Sender::poll_ready
-#[derive(Debug)]
 // The models poll `Shared` without a waker.
 #[cfg_attr(all(test, loom), allow(dead_code))]
 pub struct WakeFd {
@@ -77,7 +76,6 @@ pub struct WakeFd {
     is_cleared: bool,
 }
 
-#[derive(Debug)]
 struct Shared {
     is_woken: AtomicU32,
     fd: EventFd,
@@ -130,13 +128,13 @@ mod real {
     use crate::error::OsError;
     use crate::os::fork::ForkGuard;
     use crate::os::locks;
+    use std::fmt;
     use std::fs::File;
     use std::io::{self, Read, Write};
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
     use std::sync::Arc;
     use std::task::{Context, Poll, Wake, Waker};
 
-    #[derive(Debug)]
     pub(super) struct EventFd {
         file: File,
         /// A forked child shares the counter with its parent, and must not clear it (D11).
@@ -226,6 +224,14 @@ mod real {
 
         fn wake_by_ref(self: &Arc<Self>) {
             Shared::wake(self);
+        }
+    }
+
+    impl fmt::Debug for WakeFd {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_struct("WakeFd")
+                .field("fd", &self.as_raw_fd())
+                .finish_non_exhaustive()
         }
     }
 

@@ -56,19 +56,37 @@ impl ShmBytesMut {
         self.0.len = self.0.len.min(len);
     }
 
+    /// Sets the message's length to 0. Bytes can then be [written](std::io::Write) to it one after
+    /// another, up to the [capacity](Self::capacity).
+    pub fn clear(&mut self) {
+        self.truncate(0);
+    }
+
     /// Sets the message's length, up to the [capacity](Self::capacity). Added bytes have
     /// unspecified content.
     ///
     /// # Errors
     ///
     /// [`CapacityError`] if `len` exceeds the capacity; the length does not change.
-    pub fn try_set_len(&mut self, len: usize) -> Result<(), CapacityError> {
+    pub fn resize(&mut self, len: usize) -> Result<(), CapacityError> {
         let capacity = self.capacity();
         if len > capacity {
             return Err(CapacityError { len, capacity });
         }
         self.0.len = len;
         Ok(())
+    }
+
+    /// Returns the bytes between the message's end and the capacity.
+    #[cfg(feature = "bytes")]
+    fn spare(&mut self) -> &mut [u8] {
+        let len = self.0.len;
+        let room = self.capacity() - len;
+        // SAFETY: `len` is at most the chunk's capacity, so the result lies in the chunk.
+        let end = unsafe { self.0.chunk().data().as_ptr().add(len) };
+        // SAFETY: up to the capacity the bytes are initialised (zero at first), and this is the
+        // only handle of a chunk that is closed to peers (I5).
+        unsafe { std::slice::from_raw_parts_mut(end, room) }
     }
 
     /// Ends writing, without a copy. The result can be cloned and shared with peers.
@@ -113,6 +131,31 @@ impl AsMut<[u8]> for ShmBytesMut {
     }
 }
 
+/// Appends to the message, up to the buffer's [capacity](ShmBytesMut::capacity); `put_slice` and its
+/// like panic if they would exceed it. [`clear`](ShmBytesMut::clear) a new buffer first. (Feature
+/// `bytes`.)
+#[cfg(feature = "bytes")]
+// SAFETY: `chunk_mut` returns the bytes behind the message, as many as `remaining_mut` says, and
+// `advance_mut` appends those that were written.
+unsafe impl bytes::BufMut for ShmBytesMut {
+    fn remaining_mut(&self) -> usize {
+        self.capacity() - self.len()
+    }
+
+    unsafe fn advance_mut(&mut self, count: usize) {
+        assert!(
+            count <= self.remaining_mut(),
+            "advanced by {count} bytes, but only {} remain",
+            self.remaining_mut()
+        );
+        self.0.len += count;
+    }
+
+    fn chunk_mut(&mut self) -> &mut bytes::buf::UninitSlice {
+        self.spare().into()
+    }
+}
+
 impl Drop for ShmBytesMut {
     #[inline]
     fn drop(&mut self) {
@@ -123,7 +166,10 @@ impl Drop for ShmBytesMut {
 
 impl fmt::Debug for ShmBytesMut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ShmBytesMut").field(&*self.0).finish()
+        f.debug_struct("ShmBytesMut")
+            .field("len", &self.len())
+            .field("capacity", &self.capacity())
+            .finish()
     }
 }
 
@@ -384,7 +430,7 @@ impl Deref for ShmBytes {
     #[inline]
     fn deref(&self) -> &[u8] {
         let data = self.chunk().data().as_ptr();
-        // SAFETY: `len` is at most the chunk's capacity (`ShmBytesMut::new`, `try_set_len`,
+        // SAFETY: `len` is at most the chunk's capacity (`ShmBytesMut::new`, `resize`,
         // `with_len`), the bytes are initialised (zero at first), and they are written only through
         // a `&mut ShmBytesMut` that is the only handle (I5).
         unsafe { std::slice::from_raw_parts(data, self.len) }

@@ -106,19 +106,19 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tuning {
+    /// Returns the default options.
+    pub const fn new() -> Self {
         Self {
             arena_size: None,
             idle_window: DEFAULT_IDLE_WINDOW,
             huge_pages: false,
             numa_node: None,
         }
-    }
-}
-
-impl Tuning {
-    /// Returns the default options.
-    pub fn new() -> Self {
-        Self::default()
     }
 
     /// Sets the length of the first segment in bytes, from 1 to `max_bytes` and at most the longest
@@ -129,7 +129,7 @@ impl Tuning {
     /// [`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) 0, one message. Each
     /// further segment is at least as long as all earlier ones together. All of this is only
     /// address space.
-    pub fn arena_size(mut self, bytes: usize) -> Self {
+    pub const fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
     }
@@ -143,7 +143,7 @@ impl Tuning {
     /// 1024th of `max_bytes`, about every 64th allocation returns up to 1 MiB of it, at some 40 ns
     /// per 4 KiB page. [Reserved](crate::Provider::reserve) chunks stay. A publisher that allocates
     /// only reserved lengths has to call [`Provider::trim`](crate::Provider::trim).
-    pub fn idle_window(mut self, allocations: u64) -> Self {
+    pub const fn idle_window(mut self, allocations: u64) -> Self {
         self.idle_window = allocations;
         self
     }
@@ -155,14 +155,14 @@ impl Tuning {
     /// memory. Reserving takes about twice as long: [`reserve`](crate::Provider::reserve) at the
     /// start. A tmpfs mounted with `huge=always` ([`directory`](crate::ProviderBuilder::directory))
     /// has huge pages without this option, faster, but takes up to one more for each piece.
-    pub fn huge_pages(mut self, advise: bool) -> Self {
+    pub const fn huge_pages(mut self, advise: bool) -> Self {
         self.huge_pages = advise;
         self
     }
 
     /// Prefers this NUMA node for payload memory. Default: the node of the thread that allocates
     /// first.
-    pub fn numa_node(mut self, node: u32) -> Self {
+    pub const fn numa_node(mut self, node: u32) -> Self {
         self.numa_node = Some(node);
         self
     }

@@ -309,8 +309,10 @@ impl std::fmt::Debug for Provider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Provider")
             .field("id", &self.id())
-            .field("limits", &self.pool.limits)
-            .finish()
+            .field("prefix", &self.names.prefix())
+            .field("max_bytes", &self.pool.limits.max_bytes)
+            .field("max_alloc", &self.max_alloc)
+            .finish_non_exhaustive()
     }
 }
 

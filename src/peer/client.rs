@@ -32,6 +32,12 @@ pub struct ClientBuilder {
     owner_uid: Option<u32>,
 }
 
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        Client::builder()
+    }
+}
+
 impl ClientBuilder {
     /// Sets the providers' [directory](crate::ProviderBuilder::directory); default /dev/shm.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
@@ -301,7 +307,7 @@ impl Client {
     /// Unmaps segments that their owner has destroyed, and disconnects from providers that have
     /// closed or died. Views stay valid. Messages that such a provider has granted and this client
     /// has not attached to are released. Returns the number of mappings dropped.
-    pub fn trim(&self) -> usize {
+    pub fn unmap_unused(&self) -> usize {
         if self.check_fork().is_err() {
             return 0;
         }

@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::protocol::ids::{word, ProviderId};
+use crate::protocol::ids::{put_word, word, ProviderId};
 use thiserror::Error;
 
 const MAGIC: u16 = 0x5bd7;
@@ -28,39 +28,37 @@ impl Descriptor {
     pub const SIZE: usize = 32;
 
     /// The provider that owns the message.
-    pub fn provider(&self) -> ProviderId {
+    pub const fn provider(self) -> ProviderId {
         self.provider
     }
 
     /// The message's length in bytes.
-    pub fn payload_len(&self) -> u64 {
+    pub const fn payload_len(self) -> u64 {
         self.len
     }
 
     /// The slot of the peer that the message was granted to, if any.
-    pub fn granted_to(&self) -> Option<u8> {
+    pub const fn granted_to(self) -> Option<u8> {
         self.granted
     }
 
     /// Encodes the descriptor for any transport.
-    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+    pub const fn to_bytes(self) -> [u8; Self::SIZE] {
         let grant = match self.granted {
             Some(slot) => slot.wrapping_add(1),
             None => 0,
         };
-        let head = u64::from(MAGIC)
-            | u64::from(VERSION) << 16
-            | u64::from(grant) << 24
-            | u64::from(self.record) << 32;
+        let head = MAGIC as u64
+            | (VERSION as u64) << 16
+            | (grant as u64) << 24
+            | (self.record as u64) << 32;
         let len = self.len & MAX_LEN as u64;
         let checksum = checksum([head, self.provider.0, self.generation, len]);
-        let tail = len | u64::from(checksum) << LEN_BITS;
-        let mut bytes = [0; Self::SIZE];
-        bytes[0..8].copy_from_slice(&head.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.provider.0.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
-        bytes[24..32].copy_from_slice(&tail.to_le_bytes());
-        bytes
+        let tail = len | (checksum as u64) << LEN_BITS;
+        let mut bytes = put_word([0; Self::SIZE], 0, head);
+        bytes = put_word(bytes, 8, self.provider.0);
+        bytes = put_word(bytes, 16, self.generation);
+        put_word(bytes, 24, tail)
     }
 
     /// Decodes the bytes that [`to_bytes`](Self::to_bytes) returned. The result is untrusted:
@@ -69,7 +67,7 @@ impl Descriptor {
     /// # Errors
     ///
     /// [`DescriptorError`] if the bytes are not a descriptor, of another version, or damaged.
-    pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Result<Self, DescriptorError> {
+    pub const fn from_bytes(bytes: [u8; Self::SIZE]) -> Result<Self, DescriptorError> {
         let head = word(&bytes, 0);
         let magic = head as u16;
         if magic != MAGIC {
@@ -102,10 +100,44 @@ impl Descriptor {
     }
 }
 
+impl From<Descriptor> for [u8; Descriptor::SIZE] {
+    fn from(descriptor: Descriptor) -> Self {
+        descriptor.to_bytes()
+    }
+}
+
+/// See [`Descriptor::from_bytes`].
+impl TryFrom<[u8; Self::SIZE]> for Descriptor {
+    type Error = DescriptorError;
+
+    fn try_from(bytes: [u8; Self::SIZE]) -> Result<Self, DescriptorError> {
+        Self::from_bytes(bytes)
+    }
+}
+
+/// See [`Descriptor::from_bytes`]. Also fails if there are not [`SIZE`](Descriptor::SIZE) bytes.
+impl TryFrom<&[u8]> for Descriptor {
+    type Error = DescriptorError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, DescriptorError> {
+        let found = bytes.len();
+        let bytes = bytes
+            .try_into()
+            .map_err(|_| DescriptorError::Length { found })?;
+        Self::from_bytes(bytes)
+    }
+}
+
 /// An error from decoding a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DescriptorError {
+    /// There are more or fewer bytes than a descriptor has.
+    #[error("a descriptor has {} bytes, but {found} were given", Descriptor::SIZE)]
+    Length {
+        /// How many bytes there are.
+        found: usize,
+    },
     /// The bytes do not start with the magic number.
     #[error("not a shm-pool descriptor: magic is {found:#06x}")]
     Magic {
@@ -137,12 +169,14 @@ pub enum DescriptorError {
 
 /// Only the last line, which folds the bits, can miss damage in one place, with a probability of 1
 /// in 65,536.
-fn checksum(words: [u64; 4]) -> u16 {
+const fn checksum(words: [u64; 4]) -> u16 {
     let mut mixed = 0u64;
-    for word in words {
+    let mut index = 0;
+    while index < words.len() {
         // The multiplier of Knuth's 64-bit linear congruential generator (MMIX).
-        mixed = (mixed ^ word).wrapping_mul(6_364_136_223_846_793_005);
+        mixed = (mixed ^ words[index]).wrapping_mul(6_364_136_223_846_793_005);
         mixed ^= mixed >> 29;
+        index += 1;
     }
     (mixed ^ mixed >> 16 ^ mixed >> 32 ^ mixed >> 48) as u16
 }

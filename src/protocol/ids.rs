@@ -3,9 +3,34 @@
 #![forbid(unsafe_code)]
 
 use crate::os::name::{is_part, Name, Namespace};
+use std::array::TryFromSliceError;
 use std::fmt;
-use std::num::ParseIntError;
 use std::str::FromStr;
+use thiserror::Error;
+
+/// An error from parsing an id or a rule: the text is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("expected {expected}")]
+pub struct ParseError {
+    pub(crate) expected: &'static str,
+}
+
+/// Parses up to 16 hexadecimal digits, without a sign.
+fn hex_digits(text: &str) -> Option<u64> {
+    let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_hex || text.len() > 16 {
+        return None;
+    }
+    u64::from_str_radix(text, 16).ok()
+}
+
+/// Parses a decimal number, without a sign.
+fn decimal<T: FromStr>(text: &str) -> Option<T> {
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
 
 /// Identifies a provider: 64 random bits, which are part of the names of its objects.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,11 +56,25 @@ impl fmt::Display for ProviderId {
 
 /// The inverse of `Display`: up to 16 hexadecimal digits.
 impl FromStr for ProviderId {
-    type Err = ParseIntError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, ParseIntError> {
-        let id = u64::from_str_radix(text, 16)?;
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let id = hex_digits(text).ok_or(ParseError {
+            expected: "a provider's id: up to 16 hexadecimal digits",
+        })?;
         Ok(Self(id))
+    }
+}
+
+impl From<u64> for ProviderId {
+    fn from(id: u64) -> Self {
+        Self::from_u64(id)
+    }
+}
+
+impl From<ProviderId> for u64 {
+    fn from(id: ProviderId) -> Self {
+        id.to_u64()
     }
 }
 
@@ -45,8 +84,63 @@ impl fmt::Debug for ProviderId {
     }
 }
 
+/// Identifies one receiver of a [`Publisher`](crate::channel::Publisher): 64 random bits, which are
+/// part of the name of the receiver's object, `{prefix}.{channel}.{id}.connection`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReceiverId(pub(crate) u64);
+
+impl ReceiverId {
+    /// Returns the id as a number.
+    pub const fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// Creates an id from a number that [`to_u64`](Self::to_u64) returned. Any number is accepted.
+    pub const fn from_u64(id: u64) -> Self {
+        Self(id)
+    }
+}
+
+impl fmt::Display for ReceiverId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// The inverse of `Display`: up to 16 hexadecimal digits.
+impl FromStr for ReceiverId {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let id = hex_digits(text).ok_or(ParseError {
+            expected: "a receiver's id: up to 16 hexadecimal digits",
+        })?;
+        Ok(Self(id))
+    }
+}
+
+impl From<u64> for ReceiverId {
+    fn from(id: u64) -> Self {
+        Self::from_u64(id)
+    }
+}
+
+impl From<ReceiverId> for u64 {
+    fn from(id: ReceiverId) -> Self {
+        id.to_u64()
+    }
+}
+
+impl fmt::Debug for ReceiverId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReceiverId({self})")
+    }
+}
+
 /// Identifies one connection of a client to a provider, so that the provider can grant it leases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+///
+/// Sorts by provider, then by slot, then by age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId {
     pub(crate) provider: ProviderId,
     pub(crate) slot: u8,
@@ -58,27 +152,26 @@ impl PeerId {
     pub const SIZE: usize = 24;
 
     /// The provider that the peer is connected to.
-    pub fn provider(&self) -> ProviderId {
+    pub const fn provider(self) -> ProviderId {
         self.provider
     }
 
     /// The peer's slot, 0 to 63.
-    pub fn slot(&self) -> u8 {
+    pub const fn slot(self) -> u8 {
         self.slot
     }
 
     /// Encodes the id for any transport.
-    pub fn to_bytes(self) -> [u8; Self::SIZE] {
-        let mut bytes = [0; Self::SIZE];
-        bytes[0..8].copy_from_slice(&self.provider.0.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.epoch.to_le_bytes());
+    pub const fn to_bytes(self) -> [u8; Self::SIZE] {
+        let mut bytes = put_word([0; Self::SIZE], 0, self.provider.0);
+        bytes = put_word(bytes, 8, self.epoch);
         bytes[16] = self.slot;
         bytes
     }
 
     /// Decodes the bytes that [`to_bytes`](Self::to_bytes) returned.
     /// [`ShmBytes::grant`](crate::ShmBytes::grant) checks that they name a live peer.
-    pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
+    pub const fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
         Self {
             provider: ProviderId(word(&bytes, 0)),
             epoch: word(&bytes, 8),
@@ -87,21 +180,77 @@ impl PeerId {
     }
 }
 
+impl From<PeerId> for [u8; PeerId::SIZE] {
+    fn from(id: PeerId) -> Self {
+        id.to_bytes()
+    }
+}
+
+impl From<[u8; Self::SIZE]> for PeerId {
+    fn from(bytes: [u8; Self::SIZE]) -> Self {
+        Self::from_bytes(bytes)
+    }
+}
+
+/// Fails if there are not [`SIZE`](PeerId::SIZE) bytes.
+impl TryFrom<&[u8]> for PeerId {
+    type Error = TryFromSliceError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, TryFromSliceError> {
+        Ok(Self::from_bytes(bytes.try_into()?))
+    }
+}
+
+/// The provider's id, the slot, and the number of the slot's connection: `0123456789abcdef-3-17`.
 impl fmt::Display for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} of provider {} (epoch {})",
-            self.slot, self.provider, self.epoch
-        )
+        write!(f, "{}-{}-{}", self.provider, self.slot, self.epoch)
+    }
+}
+
+/// The inverse of `Display`.
+impl FromStr for PeerId {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let error = ParseError {
+            expected: "a peer's id, such as 0123456789abcdef-3-17",
+        };
+        let mut parts = text.split('-');
+        let provider = parts.next().and_then(hex_digits).ok_or(error)?;
+        let slot = parts.next().and_then(decimal).ok_or(error)?;
+        let epoch = parts.next().and_then(decimal).ok_or(error)?;
+        if parts.next().is_some() {
+            return Err(error);
+        }
+        Ok(Self {
+            provider: ProviderId(provider),
+            slot,
+            epoch,
+        })
     }
 }
 
 /// Returns the little-endian number at byte `at`.
-pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
+pub(crate) const fn word(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
+    let mut index = 0;
+    while index < 8 {
+        word[index] = bytes[at + index];
+        index += 1;
+    }
     u64::from_le_bytes(word)
+}
+
+/// Stores a little-endian number at byte `at`.
+pub(crate) const fn put_word<const N: usize>(mut bytes: [u8; N], at: usize, word: u64) -> [u8; N] {
+    let word = word.to_le_bytes();
+    let mut index = 0;
+    while index < 8 {
+        bytes[at + index] = word[index];
+        index += 1;
+    }
+    bytes
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,6 +354,7 @@ mod tests {
         fn peer_ids_round_trip(provider: u64, slot in 0u8..64, epoch: u64) {
             let peer = PeerId { provider: ProviderId(provider), slot, epoch };
             prop_assert_eq!(PeerId::from_bytes(peer.to_bytes()), peer);
+            prop_assert_eq!(peer.to_string().parse(), Ok(peer));
             prop_assert_eq!(peer.provider.to_string().parse(), Ok(peer.provider));
         }
     }

@@ -1012,7 +1012,7 @@ fn exclusive_at_cap() {
         // This thread trims, reserves and reads statistics while the others trade.
         while trades.iter().any(|trade| !trade.is_finished()) {
             market.provider.trim();
-            market.client.trim();
+            market.client.unmap_unused();
             assert!(
                 market.provider.stats().bytes_held <= 512 << 10,
                 "the cap is exceeded"

@@ -210,7 +210,7 @@ fn build_errors() {
 fn capacity_error() {
     let (provider, _) = pair();
     let mut buffer = provider.alloc(100).unwrap();
-    let error = buffer.try_set_len(1 << 20).unwrap_err();
+    let error = buffer.resize(1 << 20).unwrap_err();
     assert_says(&error, &["1048576", &buffer.capacity().to_string()]);
     assert_eq!(
         (error.requested(), error.capacity()),

@@ -157,7 +157,7 @@ fn client_of_two_providers() {
         client.attach(&kept.descriptor().unwrap()).is_ok(),
         "the other provider's messages are out of reach"
     );
-    client.trim();
+    client.unmap_unused();
     assert!(
         client.attach(&kept.descriptor().unwrap()).is_ok(),
         "trim let a living provider go"
@@ -359,7 +359,7 @@ fn close_under_buffers() {
             drop(provider);
         });
         if round % 100 == 0 {
-            client.trim();
+            client.unmap_unused();
             assert_eq!(client.mapped_segments(), 0);
             assert_eq!(files(&prefix), NONE, "files are left after {round} rounds");
         }
@@ -488,25 +488,25 @@ fn attach_unmaps_destroyed() {
 }
 
 #[test]
-fn client_trim() {
+fn client_unmap_unused() {
     let (provider, client) = pair();
     let id = provider.id().to_string();
     let large = message(&provider, LEN, 1);
     drop(client.attach(&large.descriptor().unwrap()).unwrap());
     assert_eq!(
-        (client.mapped_segments(), client.trim()),
+        (client.mapped_segments(), client.unmap_unused()),
         (1, 0),
         "trim let a segment go that is in use"
     );
     drop(large);
     assert_eq!(
-        client.trim(),
+        client.unmap_unused(),
         0,
         "trim let an idle segment go, which will be used again"
     );
     provider.trim();
     assert_eq!(
-        (client.trim(), client.mapped_segments()),
+        (client.unmap_unused(), client.mapped_segments()),
         (1, 0),
         "the destroyed segment stays mapped"
     );
@@ -515,13 +515,13 @@ fn client_trim() {
     let small_view = client.attach(&small.descriptor().unwrap()).unwrap();
     drop(provider);
     assert_eq!(
-        client.trim(),
+        client.unmap_unused(),
         0,
         "trim gave up a provider whose message is alive"
     );
     drop(small);
     assert!(
-        client.trim() > 0,
+        client.unmap_unused() > 0,
         "trim keeps a closed provider's control object"
     );
     assert_eq!(client.mapped_segments(), 0);
@@ -558,7 +558,7 @@ fn mapping_is_stable() {
             holds(&kept, 1) && holds(&kept_view, 1),
             "a reader's bytes were given back"
         );
-        assert_eq!((client.trim(), client.mapped_segments()), (0, 1));
+        assert_eq!((client.unmap_unused(), client.mapped_segments()), (0, 1));
     }
 }
 

@@ -27,6 +27,7 @@ mod sharing;
 mod stalls;
 #[path = "../common/threads.rs"]
 mod threads;
+mod traits;
 #[cfg(feature = "zerocopy")]
 mod typed;
 mod waiting;

@@ -147,7 +147,7 @@ impl World {
             Step::Alloc { len, align } => self.alloc(len, align),
             Step::Reserve { len, count } => self.reserve(len, count),
             Step::Trim => self.trim(),
-            Step::ClientTrim => drop(self.client.trim()),
+            Step::ClientTrim => drop(self.client.unmap_unused()),
             Step::Attach(pick) if !self.descriptors.is_empty() => {
                 self.attach(pick % self.descriptors.len())
             }

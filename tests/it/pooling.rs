@@ -554,17 +554,17 @@ fn set_len() {
     assert_eq!(buffer.len(), 1000, "truncate made the message longer");
     buffer.truncate(10);
     assert_eq!((buffer.len(), buffer.capacity()), (10, capacity));
-    buffer.try_set_len(capacity).unwrap();
+    buffer.resize(capacity).unwrap();
     buffer.fill(3);
-    let error = buffer.try_set_len(capacity + 1).unwrap_err();
+    let error = buffer.resize(capacity + 1).unwrap_err();
     assert!(error.to_string().contains(&capacity.to_string()), "{error}");
-    assert!(buffer.try_set_len(usize::MAX).is_err());
+    assert!(buffer.resize(usize::MAX).is_err());
     assert_eq!(
         buffer.len(),
         capacity,
         "a refused length changed the message"
     );
-    buffer.try_set_len(20).unwrap();
+    buffer.resize(20).unwrap();
     let message = buffer.freeze();
     assert_eq!((message.len(), message.capacity()), (20, capacity));
     let view = client.attach(&message.descriptor().unwrap()).unwrap();

@@ -687,7 +687,7 @@ fn registration_reuse_removes_dead_connection() {
     let guests = publisher
         .receivers()
         .nth(1)
-        .map(|guest| format!("{prefix}.c.{:016x}.connection", guest.id))
+        .map(|guest| format!("{prefix}.c.{}.connection", guest.id))
         .unwrap();
     assert!([one, other].contains(&&guests));
     drop(guest);

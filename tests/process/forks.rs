@@ -191,7 +191,7 @@ fn in_the_forked_child(handles: Handles, prefix: &str) {
         Err(AttachError::Forked)
     ));
     assert!(matches!(view.try_clone(), Err(AttachError::Forked)));
-    assert_eq!(client.trim(), 0);
+    assert_eq!(client.unmap_unused(), 0);
     let clone = clone
         .try_into_mut()
         .expect_err("a forked child cannot write");
@@ -361,7 +361,7 @@ fn in_the_peers_child(
     ));
     assert!(matches!(view.try_clone(), Err(AttachError::Forked)));
     assert_eq!(
-        (client.trim(), client.mapped_segments()),
+        (client.unmap_unused(), client.mapped_segments()),
         (0, 0),
         "{client:?}"
     );

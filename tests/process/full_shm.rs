@@ -299,7 +299,7 @@ fn killed_owners_make_room() {
             // A peer that reads one message keeps the memory of its whole segment.
             peer.check(view);
             peer.release(view);
-            assert_eq!(peer.trim(), 2, "the control object and the segment");
+            assert_eq!(peer.unmap_unused(), 2, "the control object and the segment");
             let provider = next().expect("what the killed owner left makes room");
             assert_eq!(shm::objects(prefix).len(), 1);
             assert!(fill(&provider, 1 << 20).len() >= 2, "and not only for that");
@@ -787,7 +787,7 @@ fn mapping_keeps_no_memory() {
         );
         let closed = if open.is_none() { 1 } else { 0 };
         assert_eq!(
-            peer.trim(),
+            peer.unmap_unused(),
             1 + closed,
             "the segment, and the control object of a provider that has closed"
         );

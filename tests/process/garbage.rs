@@ -310,7 +310,7 @@ fn garbage_over_control_object() {
                         .map(|descriptor| client.attach(&descriptor));
                 }
             }
-            client.trim();
+            client.unmap_unused();
             provider.trim();
             provider.stats();
             shm::check(message, 1).expect("what the owner holds is its own");
@@ -345,7 +345,7 @@ fn truncated_segment() {
                 }
             }
             assert!(!scene.message.is_leased(), "{len} bytes: a lease was kept");
-            client.trim();
+            client.unmap_unused();
         }
         assert!(
             shm::mappings(scene.prefix) <= mappings + 1,

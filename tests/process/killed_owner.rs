@@ -52,7 +52,7 @@ fn views_outlive_killed_owner() {
         |descriptor: Descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap();
     let views = descriptors.map(attach);
     assert_eq!(
-        peer.trim(),
+        peer.unmap_unused(),
         0,
         "the owner lives, and all its segments exist"
     );
@@ -69,7 +69,7 @@ fn views_outlive_killed_owner() {
         .iter()
         .chain(&another)
         .for_each(|&view| peer.release(view));
-    assert_eq!(peer.trim(), 2, "the control object and a segment");
+    assert_eq!(peer.unmap_unused(), 2, "the control object and a segment");
     assert_eq!((peer.segments(), peer.mappings()), (0, 0));
     assert_eq!(
         shm::objects(names.prefix()),
@@ -80,7 +80,7 @@ fn views_outlive_killed_owner() {
     assert!(refused.starts_with("NoProvider"), "{refused}");
 }
 
-/// `Client::trim` keeps segments that a view still reads, and they are unmapped with the view.
+/// `Client::unmap_unused` keeps segments that a view still reads, and they are unmapped with the view.
 #[test]
 fn trim_spares_views_of_killed_owner() {
     let names = Names::new("owner-trim");
@@ -89,7 +89,7 @@ fn trim_spares_views_of_killed_owner() {
     let views =
         descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
     owner.kill();
-    assert_eq!(peer.trim(), 2);
+    assert_eq!(peer.unmap_unused(), 2);
     assert_eq!(peer.segments(), 0);
     views.iter().for_each(|&view| peer.check(view));
     let swept = Provider::sweep(names.prefix()).unwrap();
@@ -123,7 +123,7 @@ fn views_outlive_exited_owner() {
     let newcomer = Peer::start(names.prefix()).connect(id).unwrap_err();
     assert!(newcomer.starts_with("NoProvider"), "{newcomer}");
     views.iter().for_each(|&view| peer.release(view));
-    peer.trim();
+    peer.unmap_unused();
     assert_eq!((peer.segments(), peer.mappings()), (0, 0));
 }
 
@@ -258,7 +258,7 @@ fn sweep_spares_readers() {
     peer.check(view);
     peer.release(view);
     assert_eq!(
-        (peer.segments(), peer.trim()),
+        (peer.segments(), peer.unmap_unused()),
         (0, 1),
         "a segment, with its last view; the control object"
     );

@@ -184,7 +184,7 @@ fn owner_in_namespace() {
     let peer = Peer::start(names.prefix());
     let views =
         descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
-    assert_eq!(peer.trim(), 0, "it lives");
+    assert_eq!(peer.unmap_unused(), 0, "it lives");
     drop(names.provider().build().unwrap());
     assert_eq!(
         shm::objects(names.prefix()).len() as u64,
@@ -199,7 +199,11 @@ fn owner_in_namespace() {
         matches!(refused, AttachError::ProviderDied { .. }),
         "{refused}"
     );
-    assert_eq!(peer.trim(), OBJECTS, "its peers see that it is dead");
+    assert_eq!(
+        peer.unmap_unused(),
+        OBJECTS,
+        "its peers see that it is dead"
+    );
     assert_eq!(names.sweep() as u64, OBJECTS);
     views.iter().for_each(|&view| peer.check(view));
 }
@@ -218,10 +222,14 @@ fn inspected_owner_from_namespace() {
             .attach(descriptor, descriptor.payload_len())
             .unwrap()
     });
-    assert_eq!((elsewhere.go(), elsewhere.peer.trim()), (0, 0), "it lives");
+    assert_eq!(
+        (elsewhere.go(), elsewhere.peer.unmap_unused()),
+        (0, 0),
+        "it lives"
+    );
     owner.kill();
     views.iter().for_each(|&view| elsewhere.peer.check(view));
-    assert_eq!(elsewhere.peer.trim(), OBJECTS);
+    assert_eq!(elsewhere.peer.unmap_unused(), OBJECTS);
     let refused = elsewhere.peer.connect(id).unwrap_err();
     assert!(refused.starts_with("ProviderDied"), "{refused}");
     assert_eq!(

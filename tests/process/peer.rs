@@ -59,8 +59,8 @@ impl Peer {
         assert_eq!(self.child.ask(&Message::Release(view.0)), Message::Done);
     }
 
-    /// Calls `Client::trim`.
-    pub(crate) fn trim(&self) -> u64 {
+    /// Calls `Client::unmap_unused`.
+    pub(crate) fn unmap_unused(&self) -> u64 {
         self.number(&Message::Trim)
     }
 
@@ -169,7 +169,7 @@ pub(crate) fn answer(
                 .expect("a view that is still held");
             Message::Done
         }
-        Message::Trim => Message::Number(client.trim() as u64),
+        Message::Trim => Message::Number(client.unmap_unused() as u64),
         Message::Segments => Message::Number(client.mapped_segments() as u64),
         Message::Mappings => Message::Number(shm::mappings(prefix) as u64),
         Message::End(how) => how.end(),

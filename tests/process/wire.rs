@@ -25,7 +25,7 @@ pub(crate) enum Message {
     Check(u64),
     /// Drop a view. Answered by `Done`.
     Release(u64),
-    /// Call `Client::trim`. Answered by a `Number`.
+    /// Call `Client::unmap_unused`. Answered by a `Number`.
     Trim,
     /// Call `Client::mapped_segments`. Answered by a `Number`.
     Segments,

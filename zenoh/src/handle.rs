@@ -56,7 +56,7 @@ impl Buffer {
     /// # Errors
     ///
     /// [`CapacityError`] above the capacity; the length does not change.
-    pub fn try_set_len(&mut self, len: usize) -> Result<(), CapacityError> {
+    pub fn resize(&mut self, len: usize) -> Result<(), CapacityError> {
         let capacity = self.capacity();
         if len > capacity {
             return Err(CapacityError::new(len, capacity));

@@ -1,13 +1,14 @@
 //! Changes between two looks.
 
 use crate::text;
+use shm_pool::channel::ReceiverId;
 use shm_pool::inspect::{ChannelReport, Inspector, Report};
 use shm_pool::OsError;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// How many messages were sent to each receiver, by channel and connection.
-type Sent = BTreeMap<(String, Option<u64>), u64>;
+type Sent = BTreeMap<(String, Option<ReceiverId>), u64>;
 
 /// The last look, and the counts of the one before.
 pub(super) struct Watch {

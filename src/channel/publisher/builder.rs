@@ -15,7 +15,10 @@ use crate::channel::ring::OnFull;
 use crate::os::name::Name;
 use crate::os::posix::admits_others;
 use crate::owner::provider::Provider;
+use crate::protocol::ids::ParseError;
 use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +31,7 @@ const DEFAULT_SHARE: (usize, usize) = (1, 4);
 
 /// What a publisher does with a receiver that makes no room within the
 /// [limit](PublisherBuilder::block_limit).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnStall {
     /// The default: messages are skipped for this receiver until it has room again.
@@ -36,6 +39,31 @@ pub enum OnStall {
     Skip,
     /// The receiver is disconnected, as by [`Publisher::disconnect`].
     Disconnect,
+}
+
+/// `skip` or `disconnect`.
+impl fmt::Display for OnStall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Skip => "skip",
+            Self::Disconnect => "disconnect",
+        })
+    }
+}
+
+/// The inverse of `Display`.
+impl FromStr for OnStall {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        match text {
+            "skip" => Ok(Self::Skip),
+            "disconnect" => Ok(Self::Disconnect),
+            _ => Err(ParseError {
+                expected: "skip or disconnect",
+            }),
+        }
+    }
 }
 
 /// Options of a [`Publisher`]; every option has a default.
@@ -52,6 +80,12 @@ pub struct PublisherBuilder {
     max_bytes: Option<usize>,
     share: (usize, usize),
     serves_joins: bool,
+}
+
+impl Default for PublisherBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl PublisherBuilder {

@@ -40,6 +40,7 @@ use crate::os::posix::{effective_uid, has_heap};
 use crate::owner::buf::{ShmBytes, ShmBytesMut};
 use crate::owner::limits::AllocError;
 use crate::owner::provider::Provider;
+use crate::protocol::ids::ReceiverId;
 use crate::protocol::sweep;
 use std::collections::VecDeque;
 use std::fmt;
@@ -451,19 +452,51 @@ impl Publisher {
     /// Withdraws the messages that it has not received; its next receive returns
     /// [`RecvError::Evicted`](super::RecvError::Evicted). It may read on what it has received, and
     /// join again once it and all of that are dropped.
-    pub fn disconnect(&mut self, receiver: u64) -> bool {
+    pub fn disconnect(&mut self, receiver: ReceiverId) -> bool {
         if !self.rendezvous.is_ours() {
             return false;
         }
         let Some(at) = self
             .recipients()
             .iter()
-            .position(|recipient| recipient.id == receiver)
+            .position(|recipient| recipient.id == receiver.to_u64())
         else {
             return false;
         };
         self.evict(at);
         true
+    }
+
+    /// [Disconnects](Self::disconnect) the receivers for which the closure returns `true`. Returns
+    /// how many those were.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shm_pool::{channel::Publisher, Provider};
+    /// # let name = format!("doc-disconnect-{}", std::process::id());
+    /// # let provider = Provider::builder().build()?;
+    /// let mut publisher = Publisher::create(&provider, &name)?;
+    /// publisher.disconnect_where(|receiver| receiver.missed.total() > 1000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn disconnect_where(
+        &mut self,
+        mut is_disconnected: impl FnMut(&ReceiverState) -> bool,
+    ) -> usize {
+        let mut receivers = Vec::new();
+        for state in self.receivers() {
+            if is_disconnected(&state) {
+                receivers.push(state.id);
+            }
+        }
+        let mut count = 0;
+        for receiver in receivers {
+            if self.disconnect(receiver) {
+                count += 1;
+            }
+        }
+        count
     }
 
     /// E1 to E4.

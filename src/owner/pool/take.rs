@@ -20,6 +20,7 @@ use crate::error::OsError;
 use crate::owner::arena::{Carved, Room};
 use crate::owner::chunk::{Chunk, ClosedChunk};
 use crate::owner::limits::{class_of, AllocError, AllocErrorKind, Grain, Need, COUNTED, MIN_SIZE};
+use std::fmt;
 use std::io;
 use std::mem;
 use std::ops::{Range, RangeInclusive};
@@ -744,7 +745,6 @@ impl Pool {
 
 /// Chunks kept for one size class while this value lives; see
 /// [`Provider::reserve`](crate::Provider::reserve).
-#[derive(Debug)]
 #[must_use = "a reservation ends when it is dropped; `keep` it for the provider's life"]
 pub struct Reservation {
     pool: Weak<Pool>,
@@ -769,6 +769,14 @@ impl Reservation {
     /// Keeps the reservation for the provider's lifetime.
     pub fn keep(mut self) {
         self.pool = Weak::new();
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation")
+            .field("count", &self.count)
+            .finish_non_exhaustive()
     }
 }
 

@@ -407,7 +407,7 @@ impl Owner {
             "a buffer outside of the provider's memory"
         );
         let len = buffer.len();
-        buffer.try_set_len(buffer.capacity()).expect("the capacity");
+        buffer.resize(buffer.capacity()).expect("the capacity");
         buffer.fill(stamp(self.messages));
         buffer.truncate(len);
         let capacity = buffer.capacity();
@@ -643,7 +643,7 @@ impl Peers {
     }
 
     fn trim(&self, pick: u8) {
-        self.client(pick).trim();
+        self.client(pick).unmap_unused();
     }
 
     fn warm(&self, pick: u8, provider: ProviderId) {

@@ -84,7 +84,7 @@ impl Objects {
                 self.visit(&client, id.number(&scene.provider));
             }
         }
-        client.trim();
+        client.unmap_unused();
         scene.check();
         scene.sweep();
         // `build` sweeps first.

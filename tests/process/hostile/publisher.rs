@@ -6,7 +6,9 @@
 use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
-use shm_pool::channel::{Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sent};
+use shm_pool::channel::{
+    Message, OnFull, Publisher, Receiver, ReceiverId, RecvError, SendErrorKind, Sent,
+};
 use shm_pool::{Client, Provider, Tuning};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -335,7 +337,10 @@ impl World {
                     "{count} receivers"
                 );
             }
-            Step::Evict => drop(black_box(self.publisher.disconnect(self.hostile_id))),
+            Step::Evict => drop(black_box(
+                self.publisher
+                    .disconnect(ReceiverId::from_u64(self.hostile_id)),
+            )),
             Step::Connection(place, value) => {
                 self.connection.apply(&Write::Word(place.word(), value))
             }

@@ -160,9 +160,9 @@ fn lengths_of_one_class() {
     }
     let mut buffer = pool.alloc(4040).unwrap();
     assert_eq!(buffer.capacity(), 4096);
-    buffer.try_set_len(4096).unwrap();
+    buffer.resize(4096).unwrap();
     assert_eq!(buffer.len(), 4096);
-    let error = buffer.try_set_len(4097).unwrap_err();
+    let error = buffer.resize(4097).unwrap_err();
     assert_eq!(
         (error.requested(), error.capacity(), buffer.len()),
         (4097, 4096, 4096)

@@ -120,7 +120,7 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
                     lock().replace(new_client());
                 }
                 if let Some(client) = &lock().client {
-                    client.trim();
+                    client.unmap_unused();
                 }
                 control.say(Word::AtRest(Remains {
                     footprint: Footprint::take(&role.prefix),
@@ -337,7 +337,7 @@ impl Follower {
             self.held.insert(at, held);
         }
         if self.random.u8(..64) == 0 {
-            client.trim();
+            client.unmap_unused();
         }
     }
 
