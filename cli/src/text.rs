@@ -123,8 +123,11 @@ pub(crate) fn name_of_provider(provider: &ProviderReport) -> String {
     format!("{}.{}", provider.prefix, provider.id)
 }
 
+/// Returns a channel's prefix and name. A name may contain anything: line breaks are escaped here,
+/// and other control characters where all text is.
 pub(crate) fn name_of_channel(channel: &ChannelReport) -> String {
-    format!("{}.{}", channel.prefix, channel.name)
+    let name = channel.name.replace('\n', "\\n");
+    format!("{}.{name}", channel.prefix)
 }
 
 pub(crate) fn name_of_connection(channel: &ChannelReport, damaged: &DamagedReceiver) -> String {

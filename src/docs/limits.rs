@@ -29,8 +29,8 @@
 //! | memory that a provider may lock ([`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory)) | `RLIMIT_MEMLOCK`, for `max_bytes` and the control object | [`BuildError::LockMemory`](crate::BuildError::LockMemory) |
 //! | NUMA node ([`Tuning::numa_node`](crate::Tuning::numa_node)) | 1023, and one that has memory | [`BuildError::NumaNode`](crate::BuildError::NumaNode) |
 //! | private memory for a provider's own lists: 128 to 160 bytes per chunk, until none is left | the heap that the process may have | [`BuildError::OutOfMemory`](crate::BuildError::OutOfMemory) |
-//! | name prefix | 64 bytes | [`BuildError::Prefix`](crate::BuildError::Prefix) |
-//! | name of a channel | 64 bytes | [`ChannelError::Name`](crate::channel::ChannelError::Name) |
+//! | name prefix | 60 bytes | [`BuildError::Prefix`](crate::BuildError::Prefix) |
+//! | name of a channel | 226 bytes less the prefix, 218 with the default one and at least 166; characters other than `A-Z a-z 0-9 _ -` take three for each byte of UTF-8 | [`ChannelError::Name`](crate::channel::ChannelError::Name) |
 //! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
 //! | clones of one [`ShmBytes`](crate::ShmBytes) | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |
 //!

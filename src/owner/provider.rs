@@ -596,8 +596,12 @@ impl ProviderBuilder {
         self
     }
 
-    /// Sets the prefix of the names under /dev/shm: 1 to 64 of `A-Z a-z 0-9 _ -`; default
-    /// `shm_pool`. Clients need [the same](crate::ClientBuilder::name_prefix).
+    /// Sets the prefix of the names under /dev/shm: 1 to 60 of `A-Z a-z 0-9 _ -` and, between
+    /// others, single dots; default `shm_pool`. Clients need
+    /// [the same](crate::ClientBuilder::name_prefix).
+    ///
+    /// A confined snap may only use prefixes that begin with `snap.` and its name:
+    /// `snap.robot.topics`.
     pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.name_prefix = prefix.into();
         self
