@@ -123,10 +123,10 @@ pub(crate) fn name_of_provider(provider: &ProviderReport) -> String {
     format!("{}.{}", provider.prefix, provider.id)
 }
 
-/// Returns a channel's prefix and name. A name may contain anything: line breaks are escaped here,
-/// and other control characters where all text is.
+/// Returns a channel's prefix and name. A name may contain anything, so it is escaped before tables
+/// measure it.
 pub(crate) fn name_of_channel(channel: &ChannelReport) -> String {
-    let name = channel.name.replace('\n', "\\n");
+    let name = visible(&channel.name).replace('\n', "\\n");
     format!("{}.{name}", channel.prefix)
 }
 
