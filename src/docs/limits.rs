@@ -12,7 +12,7 @@
 //! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64; a closed one counts while one of its messages is read | `ChannelError::TooManyReceivers` |
 //! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`](crate::channel::MAX_INLINE), 48 | `SendErrorKind::TooLong` |
 //! | buffers that the receiver of a channel holds | [`SenderBuilder::max_borrowed`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyBorrowed` |
-//! | buffers that a receiver of a publisher holds | [`PublisherBuilder::max_borrowed`]: as above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default, or what [`PublisherBuilder::buffers`] finds, but always two buffers | messages are skipped, or waited for; `RecvError::TooManyBorrowed` |
+//! | buffers that a receiver of a publisher holds | [`PublisherBuilder::max_borrowed`]: as above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default, or what [`PublisherBuilder::share_among`] finds, but always two buffers | messages are skipped, or waited for; `RecvError::TooManyBorrowed` |
 //! | time that a message waits for receivers | [`PublisherBuilder::block_limit`]: 5 seconds by default | the receiver is skipped, or disconnected |
 //! | ends of channels in one process | 2048; a publisher counts as one for each receiver | [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds) |
 //! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
