@@ -46,12 +46,15 @@ fn main() -> Fallible {
 
 fn publish() -> Fallible {
     // Two frames wait for a receiver, and a monitor has two in hand as it replaces one by the next.
-    let mut camera = Publisher::builder().capacity(2);
-    let how = Receiver::builder(); // of the display, a monitor, and one that may just have been killed
-    let frames = 1 + camera.buffers([(&how, 1), (&how, 2), (&how, 2)]); // one for the IMU's samples
+    let camera = Publisher::builder().capacity(2);
+    // The display, a monitor, and one that may just have been killed.
+    let how = Receiver::builder();
+    let receivers = [(&how, 1), (&how, 2), (&how, 2)];
     let provider = Provider::builder()
-        .max_bytes(frames * size_of::<Frame>())
+        .room_for(size_of::<Frame>(), camera.buffers(receivers))
+        .room_for(size_of::<Sample>(), 1)
         .build()?;
+    let camera = camera.share_among(receivers);
     let [eye, ear] = ["camera", "imu"].map(|sensor| format!("{sensor}-{}", process::id()));
     let mut camera = camera.typed::<Frame>().create(&provider, &eye)?;
     let mut imu = Publisher::builder()

@@ -113,7 +113,10 @@ pub enum BuildError {
         unit: &'static str,
     },
     /// The name prefix cannot be part of a file name.
-    #[error("name_prefix {prefix:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ -")]
+    #[error(
+        "name_prefix {prefix:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ - and, between \
+         others, single dots"
+    )]
     Prefix {
         /// The prefix given.
         prefix: String,

@@ -246,7 +246,8 @@ fn put_back(buf: &mut Buf, error: SendError<ShmBytes>) -> Failure {
 /// Creates the channel `name`, for buffers of one provider and one receiver.
 ///
 /// `provider`: may be destroyed before the sender.
-/// `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
+/// `name`: UTF-8, not empty. `A-Z a-z 0-9 _ -` take one byte of a file name, and all others three
+/// for each byte; 166 fit with every `name_prefix`, and 218 with the default one.
 /// `options`: NULL for the defaults. Not kept.
 /// `timeout_ns`: how long to wait while a live sender has the name, such as a predecessor that is still
 /// exiting, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
@@ -437,7 +438,8 @@ pub extern "C" fn shm_pool_interrupter_destroy(interrupter: Option<Box<Interrupt
 /// `mode` for those of other users.
 ///
 /// `provider`: may be destroyed before the publisher.
-/// `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
+/// `name`: UTF-8, not empty. `A-Z a-z 0-9 _ -` take one byte of a file name, and all others three
+/// for each byte; 166 fit with every `name_prefix`, and 218 with the default one.
 /// `options`: NULL for the defaults. Not kept.
 /// `timeout_ns`: as for `shm_pool_sender_create`.
 /// `publisher`: set to the new publisher, which the caller owns and destroys with

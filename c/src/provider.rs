@@ -54,7 +54,8 @@ pub struct ProviderOptions {
     pub huge_pages: bool,
     /// The directory of the objects, an absolute path; default "/dev/shm". Clients need the same.
     pub directory: *const c_char,
-    /// The prefix of the objects' names: 1 to 64 of `A-Z a-z 0-9 _ -`; default "shm_pool". Clients
+    /// The prefix of the objects' names: 1 to 60 of `A-Z a-z 0-9 _ -` and, between others, single
+    /// dots; default "shm_pool". Clients
     /// need the same.
     pub name_prefix: *const c_char,
     /// Must be 0.

@@ -206,6 +206,11 @@ static void channel(void) {
     OK(shm_pool_sender_create(provider, "pair", &options, 0, &sender));
     FAILS(shm_pool_sender_create(provider, "pair", NULL, 0, &second), NAME_TAKEN);
     FAILS(shm_pool_sender_create(provider, NULL, NULL, 0, &second), INVALID_ARGUMENT);
+    FAILS(shm_pool_sender_create(provider, "", NULL, 0, &second), INVALID_ARGUMENT);
+    OK(shm_pool_sender_create(provider, "/front/image.raw", NULL, 0, &second));
+    OK(shm_pool_receiver_open(client, "/front/image.raw", NULL, 0, &receiver));
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_sender_destroy(second);
     FAILS(shm_pool_sender_wait_for_receiver(sender, 1), TIMED_OUT);
     shm_pool_receiver_options rule = {.on_full = SHM_POOL_DROP_NEWEST};
     FAILS(shm_pool_receiver_open(client, "pair", &rule, 0, &receiver), NOT_A_PUBLISHER);

@@ -66,7 +66,7 @@ pub(crate) struct Ls {
 
 #[derive(clap::Args)]
 pub(crate) struct Show {
-    /// A provider's id or a channel's name; either may follow a prefix and a dot
+    /// A provider's id or a channel's name; either may follow its prefix and a dot
     #[arg(value_name = "ID or NAME")]
     pub(crate) what: String,
 }

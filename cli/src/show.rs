@@ -28,19 +28,22 @@ pub(crate) fn run(scope: &Scope, options: &Show) -> Fallible<Answer> {
     })
 }
 
-/// Keeps what has this id or name, in every prefix unless one is given.
+/// Keeps what has this id or name, in every prefix unless one is given. Prefixes and names may have
+/// dots: whatever the text may mean is kept.
 fn keep_only(report: &mut Report, what: &str) {
-    let (prefix, name) = what
-        .split_once('.')
-        .map_or((None, what), |(prefix, name)| (Some(prefix), name));
-    let is_of = |of: &str| prefix.is_none_or(|prefix| prefix == of);
-    let id: Option<ProviderId> = name.parse().ok();
-    report
-        .providers
-        .retain(|provider| is_of(&provider.prefix) && id == Some(provider.id));
+    // Returns what follows the prefix, or the whole text.
+    let names = |prefix: &str| {
+        let rest = what.strip_prefix(prefix);
+        [Some(what), rest.and_then(|rest| rest.strip_prefix('.'))]
+    };
+    report.providers.retain(|provider| {
+        let names = names(&provider.prefix).into_iter().flatten();
+        let mut ids = names.filter_map(|name| name.parse::<ProviderId>().ok());
+        ids.any(|id| id == provider.id)
+    });
     report
         .channels
-        .retain(|channel| is_of(&channel.prefix) && channel.name == name);
+        .retain(|channel| names(&channel.prefix).contains(&Some(&channel.name)));
 }
 
 fn describe(report: &Report) -> String {

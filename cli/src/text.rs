@@ -123,8 +123,11 @@ pub(crate) fn name_of_provider(provider: &ProviderReport) -> String {
     format!("{}.{}", provider.prefix, provider.id)
 }
 
+/// Returns a channel's prefix and name. A name may contain anything, so it is escaped before tables
+/// measure it.
 pub(crate) fn name_of_channel(channel: &ChannelReport) -> String {
-    format!("{}.{}", channel.prefix, channel.name)
+    let name = visible(&channel.name).replace('\n', "\\n");
+    format!("{}.{name}", channel.prefix)
 }
 
 pub(crate) fn name_of_connection(channel: &ChannelReport, damaged: &DamagedReceiver) -> String {

@@ -219,7 +219,7 @@ fn send<T: Output + 'static>(
 
 /// Sends messages to one :class:`Receiver`, in this or another process, and loses none of them.
 ///
-/// Creates the channel ``name``, of 1 to 64 characters of ``A-Z a-z 0-9 _ -``. It holds
+/// Creates the channel ``name``: any text without a NUL, such as ``/front/image_raw``. It holds
 /// ``capacity`` messages that were not received (default 256), and the receiver may hold
 /// ``max_borrowed`` buffers (2048). A wait for room spins for ``spin`` seconds before it sleeps, by
 /// default for up to 20 µs, where that pays.

@@ -76,12 +76,20 @@ def test_names(provider, client):
         Receiver("nothing", client)
     with pytest.raises(shm_pool.NotFound):
         Receiver("nothing", client, timeout=0.01)
-    with pytest.raises(shm_pool.InvalidArgument):
-        Sender(provider, "no/slash")
+    for name in "", "a\0b", "x" * 300:
+        with pytest.raises(shm_pool.InvalidArgument, match="bytes of a file name"):
+            Sender(provider, name)
     with Sender(provider, "pair") as sender, pytest.raises(FileExistsError):
         Sender(provider, "pair")
     with pytest.raises(shm_pool.Closed):
         sender.send(b"")
+
+
+@pytest.mark.parametrize("name", ["/front/image_raw", "robot/*/pose", "a.b", "Zürich"])
+def test_any_name(provider, client, name):
+    with Publisher(provider, name) as publisher, Receiver(name, client) as receiver:
+        publisher.send(b"message")
+        assert bytes(receiver.recv()) == b"message"
 
 
 def test_waits_for_channel(provider, client):

@@ -15,12 +15,18 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// The channel's name cannot be used in a file name.
-    #[error("channel name {name:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ -")]
+    /// The channel's name is empty, contains a NUL, or does not fit a file name with its prefix.
+    #[error(
+        "channel name {name:?} takes {bytes} bytes of a file name, but must take 1 to {max} with \
+         this prefix, and contain no NUL: A-Z a-z 0-9 _ - take one byte, and all others three for \
+         each byte of UTF-8"
+    )]
     Name {
         /// The name that was given.
         name: String,
-        /// The longest name, in bytes.
+        /// What it takes of a file name, in bytes.
+        bytes: usize,
+        /// What a name may take, with this prefix.
         max: usize,
     },
     /// An option is out of range.

@@ -17,11 +17,11 @@ use crate::os::fork::ForkGuard;
 use crate::os::futex::{Deadline, Futex};
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
-use crate::os::name::{is_part, Name, Namespace, MAX_PART};
+use crate::os::name::{Name, Namespace};
 use crate::os::posix::{page_size, round_to_pages, PAGE};
 use crate::os::segment::{Foreign, ObjectError};
 use crate::protocol::control::{CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE};
-use crate::protocol::ids::ProviderId;
+use crate::protocol::ids::{channel_name, escaped, is_channel, max_channel_bytes, ProviderId};
 use crate::sync::{self, fence, fence_after_rmw};
 use std::alloc::Layout;
 use std::borrow::Cow;
@@ -31,6 +31,8 @@ use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
+
+pub(super) use crate::protocol::ids::connection_name;
 
 pub(crate) const VERSION: u32 = 8;
 
@@ -395,17 +397,16 @@ pub(super) fn not_a_channel(error: ObjectError) -> ChannelError {
 }
 
 pub(super) fn name(names: &Namespace, channel: &str) -> Result<Name, ChannelError> {
-    if is_part(channel) {
-        return Ok(names.name(&format!("{channel}.channel")));
+    let bytes = escaped(channel).len();
+    let max = max_channel_bytes(names.prefix());
+    if !is_channel(channel) || bytes > max {
+        return Err(ChannelError::Name {
+            name: channel.to_owned(),
+            bytes,
+            max,
+        });
     }
-    Err(ChannelError::Name {
-        name: channel.to_owned(),
-        max: MAX_PART,
-    })
-}
-
-pub(super) fn connection_name(names: &Namespace, channel: &str, id: u64) -> Name {
-    names.name(&format!("{channel}.{id:016x}.connection"))
+    Ok(channel_name(names, channel))
 }
 
 /// Returns the size of an object in bytes. `slots` includes the extra one.

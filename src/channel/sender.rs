@@ -81,10 +81,15 @@ impl SenderBuilder {
         self
     }
 
-    /// Creates the channel `name`, for buffers of `provider`: 1 to 64 characters of `A-Z a-z 0-9 _
-    /// -`, unique among the living senders whose providers have the same
+    /// Creates the channel `name`, for buffers of `provider`. The name is any text that is not
+    /// empty and has no NUL, such as `/front/image_raw` or `robot/*/pose`. It is unique among the
+    /// living senders whose providers have the same
     /// [`directory`](crate::ProviderBuilder::directory) and
     /// [`name_prefix`](crate::ProviderBuilder::name_prefix).
+    ///
+    /// It has to fit the name of a file: the characters `A-Z a-z 0-9 _ -` take one byte, and all
+    /// others three for each byte of UTF-8. 166 bytes fit with every prefix, and 218 with the
+    /// default one.
     ///
     /// A killed sender's name is free again once the kernel has torn down its process: some
     /// milliseconds per 100 MB of its memory.

@@ -565,7 +565,7 @@ impl ChannelInfo {
             return Ok(None);
         }
         Ok(Some(Self {
-            name: name.to_owned(),
+            name: name.into_owned(),
             is_publisher: facts.kind == Kind::Rendezvous,
             provider: facts.provider,
             object,
@@ -796,7 +796,7 @@ impl futures_core::Stream for Watcher {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::os::name::{Link, Namespace};
+    use crate::os::name::Link;
 
     /// While the object shows why it fails, none is due: each would wake all other waits for the
     /// name.
@@ -815,8 +815,7 @@ mod tests {
                 max: 1,
             }),
         ];
-        let name =
-            Namespace::in_shm("unit-attempts").name(&format!("{}.channel", std::process::id()));
+        let name = Name::new(&format!("unit-attempts.{}.channel", std::process::id()));
         let locks = LockFile::open(|| name.open(libc::O_CREAT | libc::O_RDWR, 0o600)).unwrap();
         let link = Link::new(name.clone(), locks.file());
         locks.file().set_len(1).unwrap();

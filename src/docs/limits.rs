@@ -12,7 +12,7 @@
 //! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64; a closed one counts while one of its messages is read | `ChannelError::TooManyReceivers` |
 //! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`](crate::channel::MAX_INLINE), 48 | `SendErrorKind::TooLong` |
 //! | buffers that the receiver of a channel holds | [`SenderBuilder::max_borrowed`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyBorrowed` |
-//! | buffers that a receiver of a publisher holds | [`PublisherBuilder::max_borrowed`]: as above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default, or what [`PublisherBuilder::buffers`] finds, but always two buffers | messages are skipped, or waited for; `RecvError::TooManyBorrowed` |
+//! | buffers that a receiver of a publisher holds | [`PublisherBuilder::max_borrowed`]: as above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default, or what [`PublisherBuilder::share_among`] finds, but always two buffers | messages are skipped, or waited for; `RecvError::TooManyBorrowed` |
 //! | time that a message waits for receivers | [`PublisherBuilder::block_limit`]: 5 seconds by default | the receiver is skipped, or disconnected |
 //! | ends of channels in one process | 2048; a publisher counts as one for each receiver | [`ChannelError::TooManyEnds`](crate::channel::ChannelError::TooManyEnds) |
 //! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
@@ -29,8 +29,8 @@
 //! | memory that a provider may lock ([`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory)) | `RLIMIT_MEMLOCK`, for `max_bytes` and the control object | [`BuildError::LockMemory`](crate::BuildError::LockMemory) |
 //! | NUMA node ([`Tuning::numa_node`](crate::Tuning::numa_node)) | 1023, and one that has memory | [`BuildError::NumaNode`](crate::BuildError::NumaNode) |
 //! | private memory for a provider's own lists: 128 to 160 bytes per chunk, until none is left | the heap that the process may have | [`BuildError::OutOfMemory`](crate::BuildError::OutOfMemory) |
-//! | name prefix | 64 bytes | [`BuildError::Prefix`](crate::BuildError::Prefix) |
-//! | name of a channel | 64 bytes | [`ChannelError::Name`](crate::channel::ChannelError::Name) |
+//! | name prefix | 60 bytes | [`BuildError::Prefix`](crate::BuildError::Prefix) |
+//! | name of a channel | 226 bytes less the prefix, 218 with the default one and at least 166; characters other than `A-Z a-z 0-9 _ -` take three for each byte of UTF-8 | [`ChannelError::Name`](crate::channel::ChannelError::Name) |
 //! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
 //! | clones of one [`ShmBytes`](crate::ShmBytes) | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |
 //!

@@ -264,7 +264,7 @@ impl Look {
             is_orphan: false,
             orphans: Swept::default(),
         };
-        let mut is_there = match self.visit(prefix, Named::Channel(name)) {
+        let mut is_there = match self.visit(prefix, Named::channel(name)) {
             // The publisher was dropped, but some receivers remain.
             Ok(None) => false,
             Ok(Some(visit)) => {
@@ -277,7 +277,7 @@ impl Look {
             }
         };
         for id in connections {
-            let visit = self.visit(prefix, Named::Connection(name, *id));
+            let visit = self.visit(prefix, Named::connection(name, *id));
             is_there |= !matches!(visit, Ok(None));
             let damaged = |problem, is_orphan| DamagedReceiver {
                 id: ReceiverId::from_u64(*id),

@@ -107,11 +107,13 @@ impl Objects {
                     .insert(serial);
             }
             Named::Channel(name) => {
-                self.channels.entry((prefix, name.to_owned())).or_default();
+                self.channels
+                    .entry((prefix, name.into_owned()))
+                    .or_default();
             }
             Named::Connection(name, id) => {
                 self.channels
-                    .entry((prefix, name.to_owned()))
+                    .entry((prefix, name.into_owned()))
                     .or_default()
                     .insert(id);
             }

@@ -21,14 +21,15 @@ pub(crate) const DIRECTORY: &str = "/dev/shm";
 
 pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
 
-/// The most bytes of a part of a name that users choose. A file name has up to two such parts and
-/// some 40 other bytes, of 255 that are possible.
-pub(crate) const MAX_PART: usize = 64;
+/// The most bytes of a prefix: 166 of the 255 bytes of a file name remain for a channel's name.
+pub(crate) const MAX_PREFIX: usize = 60;
 
-/// Returns `true` if users may choose this as a part of a name.
-pub(crate) fn is_part(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    (1..=MAX_PART).contains(&text.len()) && text.bytes().all(allowed)
+/// Returns `true` if users may choose this as a prefix: parts of `A-Z a-z 0-9 _ -`, with a dot
+/// between each two.
+pub(crate) fn is_prefix(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    let is_part = |part: &str| !part.is_empty() && part.bytes().all(is_allowed);
+    text.len() <= MAX_PREFIX && text.split('.').all(is_part)
 }
 
 /// The objects in a directory that have the same prefix.
@@ -53,10 +54,10 @@ impl Namespace {
         if directory.as_os_str().as_bytes().contains(&0) {
             return unfit("contains a NUL byte");
         }
-        if !is_part(prefix) {
+        if !is_prefix(prefix) {
             return Err(BuildError::Prefix {
                 prefix: prefix.to_owned(),
-                max: MAX_PART,
+                max: MAX_PREFIX,
             });
         }
         Ok(Self {
@@ -66,7 +67,7 @@ impl Namespace {
     }
 
     pub(crate) fn in_shm(prefix: &str) -> Self {
-        debug_assert!(is_part(prefix));
+        debug_assert!(is_prefix(prefix));
         Self {
             directory: Path::new(DIRECTORY).into(),
             prefix: prefix.into(),
@@ -79,10 +80,6 @@ impl Namespace {
 
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
-    }
-
-    pub(crate) fn name(&self, rest: &str) -> Name {
-        self.file(&format!("{}.{rest}", self.prefix))
     }
 
     pub(crate) fn files(&self) -> Result<Vec<String>, OsError> {
@@ -165,21 +162,6 @@ impl Name {
 
     pub(crate) fn directory(&self) -> &Path {
         self.as_path().parent().unwrap_or(Path::new(DIRECTORY))
-    }
-
-    /// Returns the namespace that the object is in.
-    pub(crate) fn namespace(&self) -> Namespace {
-        let file = self
-            .as_path()
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy();
-        // A prefix contains no dot.
-        let prefix = file.split('.').next().unwrap_or_default();
-        Namespace {
-            directory: self.directory().into(),
-            prefix: prefix.into(),
-        }
     }
 
     /// Returns `true` if the name refers to this file.

@@ -52,6 +52,39 @@ pub(crate) const fn size_of_class(class: usize) -> usize {
     steps << shift
 }
 
+/// Returns what a chunk for `len` bytes takes of the cap.
+pub(crate) fn chunk_size(len: usize) -> usize {
+    let size = size_of_class(class_of(len));
+    let page = page_size();
+    if size < PAGES * page {
+        return size;
+    }
+    size.checked_next_multiple_of(page).unwrap_or(usize::MAX)
+}
+
+/// The shortest heap in bytes, while the arenas can grow.
+pub(crate) const SHORTEST_HEAP: usize = 64 << 10;
+
+/// The shortest heap where they cannot.
+pub(crate) const LAST_HEAP: usize = 32 << 10;
+
+/// Returns what `count` chunks for `len` bytes take of the cap with the heaps that they are carved
+/// from.
+pub(crate) fn room_for(len: usize, count: usize) -> usize {
+    let page = page_size();
+    let size = chunk_size(len);
+    let in_heap = if size < LAST_HEAP {
+        LAST_HEAP.div_ceil(size)
+    } else {
+        1
+    };
+    let heap = size
+        .saturating_mul(in_heap)
+        .checked_next_multiple_of(page)
+        .unwrap_or(usize::MAX);
+    count.div_ceil(in_heap).saturating_mul(heap)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grain {
     /// Cache lines, out of a heap.
@@ -167,6 +200,12 @@ impl Tuning {
         self
     }
 
+    /// Makes the first arena as long as the cap, unless its length is set.
+    pub(crate) fn use_one_arena(&mut self, max_bytes: usize) {
+        let longest = max_bytes.clamp(1, LONGEST);
+        self.arena_size.get_or_insert(longest);
+    }
+
     pub(crate) fn memory(&self, is_locked: bool) -> Result<Memory, BuildError> {
         if let Some(node) = self.numa_node {
             can_prefer_node(node).map_err(|source| BuildError::NumaNode { node, source })?;
@@ -192,6 +231,9 @@ pub(crate) struct Limits {
     /// Allocations in a window: a multiple of [`COUNTED`], or 0 if windows never end.
     pub(crate) idle_window: u64,
     pub(crate) page: usize,
+    /// The classes that there is room for, by
+    /// [`room_for`](crate::ProviderBuilder::room_for), sorted.
+    pub(crate) planned: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -294,7 +336,12 @@ impl Limits {
             longest_arena: longest,
             idle_window,
             page,
+            planned: Vec::new(),
         })
+    }
+
+    pub(crate) fn is_planned(&self, class: usize) -> bool {
+        self.planned.binary_search(&class).is_ok()
     }
 
     pub(crate) fn keeps_nothing(&self) -> bool {

@@ -11,7 +11,8 @@ use crate::owner::buf::ShmBytesMut;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::control::{Numbered, OwnerControl};
 use crate::owner::limits::{
-    class_of, range, AllocError, AllocErrorKind, Limits, ShareError, Tuning, LONGEST, MIN_SIZE,
+    self, class_of, range, AllocError, AllocErrorKind, Limits, ShareError, Tuning, LONGEST,
+    MIN_SIZE, SHORTEST_HEAP,
 };
 use crate::owner::pool::{Counters, Pool, PoolGuard, Reservation, Stats};
 use crate::owner::waiting::{Delivery, Ticket};
@@ -62,6 +63,20 @@ impl Provider {
 
     /// The largest alignment that [`alloc_layout`](Self::alloc_layout) supports, in bytes.
     pub const MAX_ALIGN: usize = PAGE;
+
+    /// Returns how many bytes of [`max_bytes`](ProviderBuilder::max_bytes) a message of `len` bytes
+    /// takes: `len`, rounded up by at most 3.2 %, or to 64 bytes up to 2 KiB, and to whole pages from
+    /// 32 pages on. See [`room_for`](ProviderBuilder::room_for) for many.
+    ///
+    /// ```
+    /// use shm_pool::Provider;
+    ///
+    /// assert_eq!(Provider::chunk_size(100), 128);
+    /// assert_eq!(Provider::chunk_size(1_000_000), 1_015_808);
+    /// ```
+    pub fn chunk_size(len: usize) -> usize {
+        limits::chunk_size(len)
+    }
 
     /// Returns the id that peers connect by, part of every descriptor.
     pub fn id(&self) -> ProviderId {
@@ -502,7 +517,10 @@ const DEFAULT_MAX_SHARED: usize = 4096;
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct ProviderBuilder {
-    max_bytes: usize,
+    max_bytes: Option<usize>,
+    /// Added to `max_bytes`.
+    room: Option<usize>,
+    planned: Vec<usize>,
     max_alloc: Option<usize>,
     max_idle_per_class: usize,
     max_shared: usize,
@@ -524,7 +542,9 @@ impl Provider {
 impl Default for ProviderBuilder {
     fn default() -> Self {
         Self {
-            max_bytes: DEFAULT_MAX_BYTES,
+            max_bytes: None,
+            room: None,
+            planned: Vec::new(),
             max_alloc: None,
             max_idle_per_class: DEFAULT_MAX_IDLE,
             max_shared: DEFAULT_MAX_SHARED,
@@ -545,8 +565,46 @@ impl ProviderBuilder {
     /// Its memory is taken when it is first needed. (With `mlockall`, whole segments are.) The
     /// control object is not included: a page, and 128 bytes for each of
     /// [`max_shared`](Self::max_shared).
+    ///
+    /// A message takes more than its length ([`Provider::chunk_size`]), and some of the cap may lie
+    /// between messages. [`room_for`](Self::room_for) adds up what is needed.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.max_bytes = bytes;
+        self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// Adds to the cap what `count` messages of `len` bytes take at a time. Without
+    /// [`max_bytes`](Self::max_bytes), the cap is the sum of these calls, and the first one also adds
+    /// 64 KiB for a few small messages besides. The cap is one segment then, so that none of it is
+    /// lost between segments, unless [`Tuning::arena_size`] is set or it is longer than 64 GiB.
+    ///
+    /// With one length, exactly `count` messages fit, whatever other messages were allocated and
+    /// dropped before the first of them: idle chunks of lengths without room make way. A message is
+    /// never moved, so messages of several lengths that come and go may leave gaps. The places of
+    /// [reserved](Provider::reserve) ones are kept: reserve them right after
+    /// [`build`](Self::build).
+    ///
+    /// ```
+    /// use shm_pool::Provider;
+    ///
+    /// // Eight frames, and sixteen point clouds.
+    /// let provider = Provider::builder()
+    ///     .room_for(1920 * 1080 * 3, 8)
+    ///     .room_for(300_000, 16)
+    ///     .build()?;
+    /// # let mut all = Vec::new();
+    /// # for _ in 0..16 {
+    /// #     all.push(provider.alloc(300_000)?);
+    /// # }
+    /// # for _ in 0..8 {
+    /// #     all.push(provider.alloc(1920 * 1080 * 3)?);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn room_for(mut self, len: usize, count: usize) -> Self {
+        let room = self.room.unwrap_or(SHORTEST_HEAP);
+        self.room = Some(room.saturating_add(limits::room_for(len, count)));
+        self.planned.push(class_of(len));
         self
     }
 
@@ -595,8 +653,12 @@ impl ProviderBuilder {
         self
     }
 
-    /// Sets the prefix of the names under /dev/shm: 1 to 64 of `A-Z a-z 0-9 _ -`; default
-    /// `shm_pool`. Clients need [the same](crate::ClientBuilder::name_prefix).
+    /// Sets the prefix of the names under /dev/shm: 1 to 60 of `A-Z a-z 0-9 _ -` and, between
+    /// others, single dots; default `shm_pool`. Clients need
+    /// [the same](crate::ClientBuilder::name_prefix).
+    ///
+    /// A confined snap may only use prefixes that begin with `snap.` and its name:
+    /// `snap.robot.topics`.
     pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.name_prefix = prefix.into();
         self
@@ -637,9 +699,18 @@ impl ProviderBuilder {
     ///
     /// [`BuildError`]. Nothing is left behind.
     pub fn build(self) -> Result<Provider, BuildError> {
-        let (max_bytes, max_alloc, max_idle) =
-            (self.max_bytes, self.max_alloc, self.max_idle_per_class);
-        let limits = Limits::new(max_bytes, max_alloc, Some(max_idle), &self.tuning, LONGEST)?;
+        let max_bytes = match (self.max_bytes, self.room) {
+            (None, None) => DEFAULT_MAX_BYTES,
+            (bytes, room) => bytes.unwrap_or(0).saturating_add(room.unwrap_or(0)),
+        };
+        let mut tuning = self.tuning.clone();
+        if self.room.is_some() {
+            tuning.use_one_arena(max_bytes);
+        }
+        let max_idle = self.max_idle_per_class;
+        let mut limits = Limits::new(max_bytes, self.max_alloc, Some(max_idle), &tuning, LONGEST)?;
+        limits.planned = self.planned.clone();
+        limits.planned.sort_unstable();
         if !is_object_mode(self.mode) {
             return Err(BuildError::Mode { mode: self.mode });
         }

@@ -86,7 +86,7 @@ use crate::protocol::control::{
     peer_byte, CHANNEL_MAGIC, CLOSED, HIGH_WATER_OFFSET, MAGIC, MAX_RECORDS, NO_SEGMENTS,
     OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE, SEGMENTS_OFFSET, STATE_OFFSET,
 };
-use crate::protocol::ids::{control_name, name_while_read, parse, Object, ProviderId};
+use crate::protocol::ids::{control_name, name_while_read, namespace, parse, Object, ProviderId};
 use crate::protocol::record::{pending_grants, PEERS, RECORD_SIZE};
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -286,7 +286,10 @@ pub(crate) fn create_locked(
         Err(error) if error.is_out_of_memory() => error,
         made => return made,
     };
-    match sweep(&name.namespace()) {
+    let Some(names) = namespace(&name) else {
+        return Err(error);
+    };
+    match sweep(&names) {
         Ok(swept) if swept.objects > 0 => create(),
         Ok(_) | Err(_) => Err(error),
     }

@@ -159,13 +159,17 @@ fn max_shared_limit() {
 
 #[test]
 fn invalid_prefixes_of_both_sides() {
-    let long = "x".repeat(65);
+    let long = "x".repeat(61);
     for prefix in [
         "",
         long.as_str(),
         "a/b",
         "../a",
-        "a.b",
+        "a..b",
+        ".a",
+        "a.",
+        ".",
+        "..",
         "a b",
         "a\0b",
         "ä",
@@ -178,7 +182,7 @@ fn invalid_prefixes_of_both_sides() {
         for error in errors {
             let Some(BuildError::Prefix {
                 prefix: named,
-                max: 64,
+                max: 60,
             }) = error
             else {
                 panic!("{prefix:?}: {error:?}")
@@ -190,13 +194,18 @@ fn invalid_prefixes_of_both_sides() {
 
 #[test]
 fn prefix() {
-    for fill in ["x".repeat(64), "Z".to_owned(), "a-b_C-9".to_owned()] {
+    for fill in [
+        "x".repeat(60),
+        "Z".to_owned(),
+        "a-b_C-9".to_owned(),
+        ".a.b".to_owned(),
+    ] {
         let unique = unique_prefix("prefix");
-        // Limited to 64 characters, so that the longest prefix is tested too.
+        // Limited to 60 characters, so that the longest prefix is tested too.
         let prefix: String = unique
             .chars()
             .chain(fill.chars())
-            .take(64.min(unique.len() + fill.len()))
+            .take(60.min(unique.len() + fill.len()))
             .collect();
         let provider = small().name_prefix(prefix.as_str()).build().unwrap();
         let messages = [100, 1 << 20].map(|len| provider.alloc(len).unwrap().freeze());

@@ -5,8 +5,8 @@ use crate::fixtures::{address, builder, files, fill, holds, message, write, Rand
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use shm_pool::{
-    AllocErrorKind, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBytes, ShmBytesMut,
-    Stats, Tuning,
+    AllocErrorKind, BuildError, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBytes,
+    ShmBytesMut, Stats, Tuning,
 };
 use shm_pool_support::machine::page_size;
 use std::collections::HashSet;
@@ -1028,4 +1028,130 @@ fn exclusive_at_cap() {
         "memory was not short"
     );
     market.clear();
+}
+
+/// Room for some messages is room for exactly as many, also after a small one has been dropped.
+#[test]
+fn room_for_frames() {
+    for len in [300_000, 1_000_000, 6_000_000] {
+        for count in [3, 4, 8] {
+            let provider = builder().room_for(len, count).build().unwrap();
+            assert_eq!(fill(&provider, len).len(), count, "{len}");
+
+            let provider = builder().room_for(len, count).build().unwrap();
+            drop(provider.alloc(100).unwrap());
+            assert_eq!(fill(&provider, len).len(), count, "{len} after a small one");
+            drop(provider.alloc(len).unwrap());
+            assert_eq!(fill(&provider, len).len(), count, "{len} once more");
+
+            // While the small one lives, too.
+            let provider = builder().room_for(len, count).build().unwrap();
+            let _small = provider.alloc(100).unwrap();
+            assert_eq!(
+                fill(&provider, len).len(),
+                count,
+                "{len} beside a small one"
+            );
+
+            // Another process's lease does not matter once it has ended.
+            let provider = builder().room_for(len, count).build().unwrap();
+            let client = Client::new();
+            let message = provider.alloc(len / 3).unwrap().freeze();
+            let view = client.attach(&message.descriptor().unwrap()).unwrap();
+            drop(message);
+            drop(view);
+            assert_eq!(
+                fill(&provider, len).len(),
+                count,
+                "{len} after a leased one"
+            );
+
+            // Nor does any number of other lengths.
+            let provider = builder().room_for(len, count).build().unwrap();
+            let mut random = Random((len + count) as u64);
+            let mut others = Vec::new();
+            for _ in 0..200 {
+                let least = 64 << random.below(17);
+                let other = least + random.below(least);
+                if Provider::chunk_size(other) != Provider::chunk_size(len) {
+                    others.extend(provider.alloc(other));
+                }
+                if others.len() > 4 {
+                    others.swap_remove(random.below(4));
+                }
+            }
+            drop(others);
+            assert_eq!(fill(&provider, len).len(), count, "{len} after any others");
+        }
+    }
+}
+
+/// Room for messages of any length, small ones in heaps among them.
+#[test]
+fn room_for_any_length() {
+    let lens = (0..24).flat_map(|shift| [1_usize << shift, (1 << shift) + 1, 5 << shift >> 2]);
+    for len in lens {
+        for count in [1, 2, 7, 100] {
+            let provider = builder().room_for(len, count).build().unwrap();
+            let mut all = Vec::new();
+            for number in 0..count {
+                let message = provider.alloc(len);
+                all.push(message.unwrap_or_else(|error| panic!("{number} of {len}: {error}")));
+            }
+        }
+    }
+}
+
+/// The calls add up, to each other and to `max_bytes`.
+#[test]
+fn room_adds_up() {
+    let lens = [6_000_000, 1_000_000, 300_000, 50_000, 1_000, 100];
+    let mut options = builder().max_bytes(1);
+    for len in lens {
+        options = options.room_for(len, 4);
+    }
+    for is_reversed in [false, true] {
+        let provider = options.clone().build().unwrap();
+        let mut all = Vec::new();
+        for number in 0..lens.len() {
+            let at = if is_reversed {
+                lens.len() - 1 - number
+            } else {
+                number
+            };
+            for _ in 0..4 {
+                all.push(provider.alloc(lens[at]).unwrap());
+            }
+        }
+    }
+    let most = builder().room_for(1, 1).room_for(usize::MAX, usize::MAX);
+    let error = most.build().unwrap_err();
+    assert!(
+        matches!(
+            error,
+            BuildError::OutOfRange {
+                option: "max_bytes",
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+/// What a message takes of the cap is what it is counted as.
+#[test]
+fn chunk_size() {
+    let provider = builder().build().unwrap();
+    let lens = (0..27).flat_map(|shift| [(1_usize << shift) - 1, 1 << shift, (1 << shift) + 1]);
+    for len in lens {
+        let message = provider.alloc(len).unwrap();
+        assert_eq!(
+            provider.stats().bytes_in_use,
+            Provider::chunk_size(len),
+            "{len}"
+        );
+        drop(message);
+    }
+    assert_eq!(Provider::chunk_size(0), 64);
+    assert!(Provider::chunk_size(usize::MAX) > 1 << 63);
 }

@@ -1,7 +1,12 @@
 //! A channel within one process: capacity, ownership of buffers, and errors at its end.
 
-use crate::fixtures::{builder, open_files, segment, unique_prefix, FOR_EVER, NOW};
-use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender};
+use crate::fixtures::{
+    builder, files, open_files, provider, segment, unique_prefix, FOR_EVER, NONE, NOW,
+};
+use shm_pool::channel::{
+    list, ChannelError, Publisher, Receiver, RecvError, SendErrorKind, Sender,
+};
+use shm_pool::inspect::Inspector;
 use shm_pool::{AttachError, Client, Provider};
 use std::alloc::Layout;
 use std::fs;
@@ -55,13 +60,159 @@ fn capacity_out_of_range() {
             "{error}"
         );
     }
-    for name in ["", "a/b", "ä", &"x".repeat(65)] {
-        let error = Sender::create(&provider, name).unwrap_err();
-        assert!(
-            matches!(error, ChannelError::Name { max: 64, .. }),
-            "{error}"
-        );
+}
+
+/// With the prefix `shm_pool`, 218 bytes of a file name remain.
+#[test]
+fn invalid_names() {
+    let provider = provider();
+    let invalid = [
+        (String::new(), 0),
+        ("a\0b".to_owned(), 5),
+        ("x".repeat(219), 219),
+        ("/".repeat(73), 219),
+        ("\u{e4}".repeat(37), 222),
+    ];
+    for (name, escaped) in invalid {
+        let error = Sender::create(&provider, &name).unwrap_err();
+        let text = error.to_string();
+        let ChannelError::Name { bytes, max, .. } = error else {
+            panic!("{error}")
+        };
+        assert_eq!((bytes, max), (escaped, 218));
+        assert!(text.contains(&format!("takes {escaped} bytes")), "{text}");
+        assert!(text.contains("1 to 218"), "{text}");
+        assert!(matches!(
+            Receiver::open(&Client::new(), &name),
+            Err(ChannelError::Name { .. })
+        ));
     }
+}
+
+/// ROS topics and zenoh keys are names of channels as they are, and so is any other text. The
+/// watcher and the inspector report them as they were given.
+#[test]
+fn any_name() {
+    let longest = "/".repeat(166 / 3);
+    let names = [
+        "/front/image_raw",
+        "robot/*/pose",
+        "a.b",
+        "a",
+        "..",
+        "%2E",
+        "two words",
+        "line\nbreak",
+        "Z\u{fc}rich \u{1f916}",
+        "channel",
+        "c.00000000000000ff.connection",
+        &longest,
+    ];
+    let unique = unique_prefix("any-name");
+    let longest = format!("{unique}.{}", "p".repeat(59 - unique.len()));
+    for prefix in [&unique, &format!("{unique}.dots"), &longest] {
+        let provider = builder().name_prefix(prefix).build().unwrap();
+        let client = Client::builder().name_prefix(prefix).build().unwrap();
+        let mut publishers = Vec::new();
+        let mut receivers = Vec::new();
+        for (number, name) in names.iter().enumerate() {
+            let mut publisher = Publisher::create(&provider, name).unwrap();
+            receivers.push(Receiver::open(&client, name).unwrap());
+            let sent = publisher.try_send_bytes(&[number as u8]).unwrap();
+            assert_eq!(sent.receivers, 1, "{name}");
+            publishers.push(publisher);
+        }
+        for (number, receiver) in receivers.iter_mut().enumerate() {
+            assert_eq!(receiver.recv().unwrap()[..], [number as u8]);
+        }
+
+        let mut expected = names.map(str::to_owned).to_vec();
+        expected.sort();
+        let mut listed: Vec<_> = list(&client).unwrap();
+        listed.sort_by(|a, b| a.name.cmp(&b.name));
+        let listed: Vec<_> = listed.into_iter().map(|channel| channel.name).collect();
+        assert_eq!(listed, expected);
+        let report = Inspector::new().prefix(prefix).report().unwrap();
+        let mut inspected = Vec::new();
+        for channel in &report.channels {
+            assert_eq!(channel.receivers.len(), 1, "{}", channel.name);
+            assert_eq!(&channel.prefix, prefix);
+            inspected.push(channel.name.clone());
+        }
+        inspected.sort();
+        assert_eq!(inspected, expected);
+
+        drop(receivers);
+        drop(publishers);
+        drop(provider);
+        assert_eq!(files(&format!("{prefix}.")), NONE);
+    }
+}
+
+/// A prefix that begins with another one and a dot is another prefix: sweeps of the shorter one
+/// leave its objects alone, and the inspector tells them apart.
+#[test]
+fn nested_prefixes() {
+    let outer = unique_prefix("nested");
+    let inner = format!("{outer}.0123456789abcdef");
+    let provider = builder().name_prefix(&inner).build().unwrap();
+    let message = provider.alloc(100).unwrap().freeze();
+    let mut sender = Sender::create(&provider, "channel").unwrap();
+    sender.send(message).unwrap();
+
+    let swept = Provider::sweep(&outer).unwrap();
+    assert_eq!(swept.objects, 0);
+    assert_eq!(files(&format!("{outer}.")).len(), 3);
+    let report = Inspector::new().prefix(&outer).report().unwrap();
+    assert!(report.providers.is_empty() && report.channels.is_empty());
+    let report = Inspector::new().report().unwrap();
+    let its: Vec<_> = report
+        .channels
+        .iter()
+        .filter(|channel| channel.prefix.starts_with(&outer))
+        .collect();
+    let [channel] = its[..] else {
+        panic!("{its:?}")
+    };
+    assert_eq!((&channel.prefix, &channel.name[..]), (&inner, "channel"));
+    assert_eq!(channel.provider, Some(provider.id()));
+}
+
+/// A sweep removes no file whose name this crate would not write.
+#[test]
+fn files_of_others() {
+    let prefix = unique_prefix("others");
+    let others = [
+        "a%2fb.channel",
+        "a%41.channel",
+        "a%00.channel",
+        "%FF.channel",
+        "a.b.channel",
+        ".channel",
+        "..channel",
+        "a%2Fb.ff.connection",
+        "0123456789ABCDEF.1",
+    ];
+    let mut paths = Vec::new();
+    for other in others {
+        let path = format!("/dev/shm/{prefix}.{other}");
+        fs::write(&path, "").unwrap();
+        paths.push(path);
+    }
+    // By its content, it is an object whose creator was killed.
+    let ours = format!("/dev/shm/{prefix}.a%2Fb.channel");
+    fs::write(&ours, "").unwrap();
+    let swept = Provider::sweep(&prefix).unwrap();
+    let left: Vec<_> = paths
+        .iter()
+        .filter(|path| fs::metadata(path).is_ok())
+        .collect();
+    for path in &paths {
+        let _ = fs::remove_file(path);
+    }
+    assert_eq!(left.len(), others.len());
+    assert_eq!(swept.objects, 1);
+    assert!(fs::metadata(ours).is_err());
 }
 
 /// A buffer sent through several channels counts once in the statistics.

@@ -556,8 +556,10 @@ const HISTORY: usize = 3;
 fn sized_scene(test: &str) -> (Scene, usize) {
     let how = RECEIVERS
         .map(|(on_full, capacity, _)| Receiver::builder().on_full(on_full).capacity(capacity));
-    let mut options = Publisher::builder().history(HISTORY);
-    let chunks = options.buffers(how.iter().zip(RECEIVERS.map(|(.., views)| views)));
+    let options = Publisher::builder().history(HISTORY);
+    let receivers = || how.iter().zip(RECEIVERS.map(|(.., views)| views));
+    let chunks = options.buffers(receivers());
+    let options = options.share_among(receivers());
     let (provider, name) = (
         builder().max_bytes(chunks * 1_024).build().unwrap(),
         unique_prefix(test),

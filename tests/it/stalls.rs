@@ -423,10 +423,13 @@ fn share_of_sizes() {
     let how = Receiver::builder();
     for (scale, limit, expected) in [(1, None, 10), (3, None, 30), (1, Some(4 * LEN), 4)] {
         let options = Publisher::builder().capacity(3);
-        let mut options = limit
+        let options = limit
             .into_iter()
             .fold(options, PublisherBuilder::max_bytes_per_receiver);
-        let buffers = options.buffers([(&how, 1), (&how, 6)]);
+        let receivers = [(&how, 1), (&how, 6)];
+        let buffers = options.buffers(receivers);
+        // In any order with the other options.
+        let options = options.capacity(2).share_among(receivers).capacity(3);
         assert_eq!(buffers, 11);
         let mut scene = Scene::with(
             "share-sizes",
@@ -444,12 +447,13 @@ fn share_of_sizes() {
         assert_eq!((kept.len(), other.missed()), (expected, Missed::default()));
     }
     // None is the default, a quarter; no number of views is too large.
-    let mut options = Publisher::builder();
+    let options = Publisher::builder();
     assert_eq!(
         options.buffers([(&how, usize::MAX), (&how, usize::MAX)]),
         usize::MAX
     );
     assert_eq!(options.buffers([]), 1);
+    let options = options.share_among([(&how, usize::MAX)]).share_among([]);
     let mut scene = Scene::with("share-none", builder().max_bytes(20 * LEN), options);
     let _stopped = scene.open(OnFull::DropNewest, 64);
     assert_eq!(

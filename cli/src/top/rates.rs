@@ -1,14 +1,13 @@
 //! Changes between two looks.
 
-use crate::text;
 use shm_pool::channel::ReceiverId;
 use shm_pool::inspect::{ChannelReport, Inspector, Report};
 use shm_pool::OsError;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// How many messages were sent to each receiver, by channel and connection.
-type Sent = BTreeMap<(String, Option<ReceiverId>), u64>;
+/// How many messages were sent to each receiver, by prefix, channel and connection.
+type Sent = BTreeMap<(String, String, Option<ReceiverId>), u64>;
 
 /// The last look, and the counts of the one before.
 pub(super) struct Watch {
@@ -49,9 +48,9 @@ impl Watch {
     /// most: a message to several receivers counts once. A receiver that joined in between counts
     /// from the next look on.
     pub(super) fn rate(&self, channel: &ChannelReport) -> f64 {
-        let name = text::name_of_channel(channel);
         let since = |connection, sent: u64| {
-            Some(sent.saturating_sub(*self.before.get(&(name.clone(), connection))?))
+            let before = *self.before.get(&key(channel, connection))?;
+            Some(sent.saturating_sub(before))
         };
         let most = channel
             .receivers
@@ -65,12 +64,15 @@ impl Watch {
     }
 }
 
+fn key(channel: &ChannelReport, connection: Option<ReceiverId>) -> (String, String, Option<ReceiverId>) {
+    (channel.prefix.clone(), channel.name.clone(), connection)
+}
+
 fn sent(report: &Report) -> Sent {
     let of = |channel: &ChannelReport| {
-        let name = text::name_of_channel(channel);
         let receivers = channel.receivers.iter();
         receivers
-            .map(|receiver| ((name.clone(), receiver.id), receiver.sent))
+            .map(|receiver| (key(channel, receiver.id), receiver.sent))
             .collect::<Vec<_>>()
     };
     report.channels.iter().flat_map(of).collect()

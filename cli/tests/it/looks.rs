@@ -4,6 +4,7 @@ use crate::child::{Ask, Child, Published, Task};
 use crate::command::{run, shm_pool, Names};
 use serde_json::{json, Value};
 use shm_pool::channel::{Publisher, Sender};
+use shm_pool::Provider;
 use std::io;
 use std::process::Stdio;
 
@@ -234,6 +235,41 @@ fn receiver_borrowed() {
         .contains("not there"));
 }
 
+/// Names of channels may contain anything. A name with dots can be shown with and without its
+/// prefix.
+#[test]
+fn any_name() {
+    let names = Names::new("any-name");
+    let dotted = format!("{}.dotted", names.prefix);
+    let provider = Provider::builder().name_prefix(&dotted).build().unwrap();
+    let topics = ["/front/image.raw", "line\nbreak \u{1b}[2J", "c"];
+    let senders = topics.map(|topic| Sender::create(&provider, topic).unwrap());
+    let names_of = |what: &str| {
+        let shown = run(&["--prefix", &dotted, "show", what, "--json"]).json();
+        let channels = shown["channels"].as_array().unwrap();
+        let names = channels.iter().map(|channel| channel["name"].clone());
+        names.collect::<Vec<_>>()
+    };
+    for topic in topics {
+        assert_eq!(names_of(topic), [topic]);
+        assert_eq!(names_of(&format!("{dotted}.{topic}")), [topic]);
+    }
+    assert_eq!(run(&["--prefix", &dotted, "show", "raw"]).code, 3);
+
+    let listed = run(&["--prefix", &dotted, "ls"]);
+    let listed = listed.fine();
+    assert!(
+        listed.contains(&format!("{dotted}./front/image.raw")),
+        "{listed}"
+    );
+    assert!(listed.contains("line\\nbreak \\u{1b}[2J"), "{listed}");
+    assert!(!listed.contains('\u{1b}'), "{listed}");
+    // Without `--prefix`, as `ls` prints it.
+    let shown = run(&["show", &format!("{dotted}./front/image.raw")]).fine();
+    assert!(shown.contains(&std::process::id().to_string()), "{shown}");
+    drop(senders);
+}
+
 /// Scripts can rely on the exit codes.
 #[test]
 fn exit_codes() {
@@ -314,7 +350,7 @@ fn broken_pipe() {
 /// An empty variable in a script does not lead to a sweep that reports nothing left.
 #[test]
 fn invalid_prefixes() {
-    for prefix in ["", "a.b", "a b"] {
+    for prefix in ["", "a..b", "a b"] {
         let said = run(&["--prefix", prefix, "sweep", "--yes"]);
         let library = shm_pool::Provider::sweep(prefix).unwrap_err().to_string();
         assert!(said.code == 2 && said.errors.contains(&library), "{said:?}");

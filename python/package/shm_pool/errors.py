@@ -9,8 +9,8 @@ class Error(Exception):
 
 
 class InvalidArgument(Error, ValueError):
-    """An option is out of range, a name has other characters than ``A-Z a-z 0-9 _ -``, or a buffer
-    belongs to another provider."""
+    """An option is out of range, a name is empty or too long for a file name, or a buffer belongs to
+    another provider."""
 
 
 class Timeout(Error, TimeoutError):

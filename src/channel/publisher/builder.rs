@@ -78,7 +78,7 @@ pub struct PublisherBuilder {
     block_limit: Duration,
     on_stall: OnStall,
     max_bytes: Option<usize>,
-    share: (usize, usize),
+    expected: Vec<(ReceiverBuilder, usize)>,
     serves_joins: bool,
 }
 
@@ -99,7 +99,7 @@ impl PublisherBuilder {
             block_limit: DEFAULT_BLOCK_LIMIT,
             on_stall: OnStall::default(),
             max_bytes: None,
-            share: DEFAULT_SHARE,
+            expected: Vec::new(),
             serves_joins: true,
         }
     }
@@ -129,7 +129,7 @@ impl PublisherBuilder {
     /// Sets how many bytes of buffers a receiver may hold at a time, received or not, as
     /// [`max_borrowed`](Self::max_borrowed) does for their number; default: a share of the
     /// provider's [`max_bytes`](crate::ProviderBuilder::max_bytes), a quarter or as set by
-    /// [`buffers`](Self::buffers). Two buffers are always allowed. [`usize::MAX`] is no limit.
+    /// [`share_among`](Self::share_among). Two buffers are always allowed. [`usize::MAX`] is no limit.
     pub fn max_bytes_per_receiver(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
         self
@@ -205,19 +205,19 @@ impl PublisherBuilder {
         self
     }
 
-    /// Returns how many buffers of one size class, for
-    /// [`Provider::reserve`](crate::Provider::reserve), the publisher takes at most with these
-    /// receivers, each with the most messages that it holds received. Sets the share of the
-    /// provider's memory that a receiver may hold [by default](Self::max_bytes_per_receiver) to
-    /// what the largest of them needs. Set the other options first.
+    /// Returns how many buffers of one size class the publisher takes at most with these receivers,
+    /// each with the most messages that it holds received: for
+    /// [`ProviderBuilder::room_for`](crate::ProviderBuilder::room_for) and
+    /// [`Provider::reserve`](crate::Provider::reserve). Set the other options first.
+    /// [`share_among`](Self::share_among) the same receivers as well.
     ///
     /// ```
     /// use shm_pool::channel::{OnFull, Publisher, Receiver};
     ///
-    /// let mut camera = Publisher::builder().capacity(2);
+    /// let camera = Publisher::builder().capacity(2);
     /// let (display, logger) = (Receiver::builder(), Receiver::builder().on_full(OnFull::Block));
     /// // One being filled, three waiting for the logger, the newest two of them also for the display,
-    /// // one being displayed, and four being written. The logger's share is 3 + 4 of 9.
+    /// // one being displayed, and four being written.
     /// assert_eq!(camera.buffers([(&display, 1), (&logger, 4)]), 1 + 3 + 1 + 4);
     /// ```
     ///
@@ -231,11 +231,44 @@ impl PublisherBuilder {
     ///   that you expect to [stall](Self::block_limit);
     /// * the messages received and not yet dropped.
     pub fn buffers<'a>(
-        &mut self,
+        &self,
         receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>,
     ) -> usize {
-        let (mut newest, mut others, mut largest) =
-            (self.history.min(self.options.capacity), 0_usize, 0);
+        let (buffers, _) = self.needs(receivers);
+        buffers
+    }
+
+    /// Sets the share of the provider's memory that a receiver may hold
+    /// [by default](Self::max_bytes_per_receiver) to what the largest of these receivers needs, of
+    /// the [`buffers`](Self::buffers) that all of them need. Without receivers, it is a quarter.
+    ///
+    /// ```
+    /// # use shm_pool::channel::{OnFull, Publisher, Receiver};
+    /// let (display, logger) = (Receiver::builder(), Receiver::builder().on_full(OnFull::Block));
+    /// let receivers = [(&display, 1), (&logger, 4)];
+    /// // The logger's share is 3 + 4 of 9 buffers.
+    /// let camera = Publisher::builder().capacity(2).share_among(receivers);
+    /// ```
+    pub fn share_among<'a>(
+        mut self,
+        receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>,
+    ) -> Self {
+        self.expected = receivers
+            .into_iter()
+            .map(|(receiver, views)| (receiver.clone(), views))
+            .collect();
+        self
+    }
+
+    /// Returns the number of buffers that the publisher takes with these receivers, and the largest
+    /// number that one of them may hold.
+    fn needs<'a>(
+        &self,
+        receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>,
+    ) -> (usize, usize) {
+        let mut newest = self.history.min(self.options.capacity);
+        let mut others = 0_usize;
+        let mut largest = 0;
         for (receiver, views) in receivers {
             let (capacity, on_full) = receiver.behind(self.options.capacity, self.on_full);
             // One more than the capacity: with `DropOldest`, until the send has withdrawn the
@@ -250,12 +283,7 @@ impl PublisherBuilder {
             largest = largest.max(queued.saturating_add(views));
         }
         let buffers = newest.saturating_add(others).saturating_add(1);
-        self.share = if largest > 0 {
-            (largest, buffers)
-        } else {
-            DEFAULT_SHARE
-        };
-        buffers
+        (buffers, largest)
     }
 
     /// Creates the channel `name`, for buffers of `provider`. For valid names, see
@@ -290,7 +318,11 @@ impl PublisherBuilder {
     }
 
     fn share_of(&self, bytes: usize) -> usize {
-        let (part, whole) = self.share;
+        let expected = self.expected.iter();
+        let (part, whole) = match self.needs(expected.map(|(receiver, views)| (receiver, *views))) {
+            (_, 0) => DEFAULT_SHARE,
+            (buffers, largest) => (largest, buffers),
+        };
         // A receiver needs no more than there is.
         (bytes as u128 * part.min(whole) as u128 / whole as u128) as usize
     }

@@ -19,7 +19,7 @@ pub(crate) use region::Site;
 use crate::os::posix::page_size;
 use crate::owner::carver::Carver;
 use crate::owner::control::Payload;
-use crate::owner::limits::{Account, First, Grain, Need, MIN_SIZE};
+use crate::owner::limits::{Account, First, Grain, Need, LAST_HEAP, MIN_SIZE, SHORTEST_HEAP};
 use crate::protocol::control::MAX_SEGMENTS;
 use parking_lot::Mutex;
 use region::Region;
@@ -36,9 +36,7 @@ const REST: usize = 1 << 20;
 const REST_SHARE: usize = 64;
 
 /// The shortest and the longest heap in bytes, while the arenas can grow.
-const HEAP: (usize, usize) = (64 << 10, 256 << 10);
-
-const LAST_HEAP: usize = 32 << 10;
+const HEAP: (usize, usize) = (SHORTEST_HEAP, 256 << 10);
 
 const HEAP_GROWTH: usize = 16;
 

@@ -333,6 +333,17 @@ impl Pool {
         self.searched();
     }
 
+    /// Evicts all idle chunks of lengths that nobody has planned room for.
+    pub(super) fn evict_unplanned(&self) {
+        self.return_leased();
+        for class in self.used_classes() {
+            if !self.limits.is_planned(class) && self.evictable(class) > 0 {
+                self.evict_of(class, usize::MAX, |_| true);
+            }
+        }
+        self.searched();
+    }
+
     /// Takes each chunk in turn and puts it back if it is not picked.
     pub(super) fn evict_of(
         &self,

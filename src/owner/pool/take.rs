@@ -155,6 +155,8 @@ impl Pool {
         let classes = self.limits.classes();
         let size = self.classes[class].shape.size();
         let most_waste = match self.arenas.room() {
+            // A longer chunk would not leave enough for the others that there is room for.
+            _ if self.limits.is_planned(class) => 0,
             Room::ToGrow => size / MOST_WASTE,
             Room::Ample => size / MOST_WASTE_AT_THE_CAP,
             Room::Crowded => 0,
@@ -267,6 +269,10 @@ impl Pool {
     /// Makes a chunk, and room for it.
     #[cold]
     fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
+        // Before there is a chunk of this class between them, for ever.
+        if self.limits.is_planned(class) {
+            self.evict_unplanned();
+        }
         let (need, wanted) = (self.demand(class, len), self.wanted(class, len));
         let mut made = self.make(wanted);
         if !wanted.is_one_off
@@ -303,6 +309,8 @@ impl Pool {
         let need = self.demand(class, len);
         let recurs_within = match (self.arenas.room(), need.grain) {
             (Room::ToGrow, _) => None,
+            // There is room for it.
+            _ if self.limits.is_planned(class) => None,
             (Room::Crowded, Grain::Page) => Some(RECURS_WITHIN_WHERE_CROWDED),
             _ => Some(RECURS_WITHIN),
         };
