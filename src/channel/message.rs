@@ -234,6 +234,7 @@ pub(super) fn read(ticket: u64, words: &Words, missed: u32) -> Result<Carried, R
 /// How many messages a receiver of a [`Publisher`](super::Publisher) has missed since it joined, by
 /// reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Missed {
     /// Sent to it, and withdrawn: to make room for newer ones ([`OnFull::DropOldest`]), or as it
@@ -275,6 +276,7 @@ impl Missed {
 /// To how many receivers a [`Publisher`](super::Publisher) has sent a message, and how many were
 /// skipped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Sent {
     /// Receivers to which it was sent. One that closes concurrently may not get it.

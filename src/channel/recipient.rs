@@ -30,6 +30,7 @@ use std::time::Duration;
 
 /// A snapshot of a receiver of a [`Publisher`](super::Publisher).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ReceiverState {
     /// Its id, for [`Publisher::disconnect`](super::Publisher::disconnect).

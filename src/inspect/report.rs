@@ -12,6 +12,7 @@ use std::time::Duration;
 
 /// The state of a directory, whose parts are inspected one after another.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Report {
     /// The inspected directory.
@@ -30,6 +31,11 @@ pub struct Report {
 
 /// Whether the maker of an object is alive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
 #[non_exhaustive]
 pub enum State {
     /// Alive: the kernel reports its lock as held.
@@ -44,6 +50,7 @@ pub enum State {
 
 /// A provider.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ProviderReport {
     /// Prefix of its objects' names.
@@ -81,6 +88,7 @@ pub struct ProviderReport {
 
 /// A segment of a provider.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SegmentReport {
     /// Serial number, part of its name.
@@ -95,6 +103,7 @@ pub struct SegmentReport {
 
 /// Messages of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ClassReport {
     /// Size of the class's chunks in bytes.
@@ -107,6 +116,7 @@ pub struct ClassReport {
 
 /// A peer of a provider.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PeerReport {
     /// Its slot.
@@ -134,6 +144,7 @@ pub struct PeerReport {
 
 /// A channel.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ChannelReport {
     /// The prefix of its objects' names.
@@ -162,6 +173,7 @@ pub struct ChannelReport {
 
 /// A receiver of a channel.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ReceiverReport {
     /// The [`id`](crate::channel::ReceiverState::id) of a publisher's receiver.
@@ -200,6 +212,7 @@ pub struct ReceiverReport {
 
 /// An object that has the name of one shared by a publisher and a receiver, but cannot be read.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DamagedReceiver {
     /// The id in its name.

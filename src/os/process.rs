@@ -16,6 +16,7 @@ const MAX_COMMAND: usize = 120;
 
 /// A process, as the kernel shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Process {
     /// Its id, in this process's PID namespace.

@@ -15,6 +15,11 @@ pub(crate) const MAX_LEN: usize = (1 << LEN_BITS) - 1;
 
 /// Names one message: 32 plain bytes for any transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(into = "[u8; 32]", try_from = "[u8; 32]")
+)]
 pub struct Descriptor {
     pub(crate) provider: ProviderId,
     pub(crate) record: u32,

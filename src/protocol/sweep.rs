@@ -114,6 +114,7 @@ const HEAP: usize = 96 << 10;
 
 /// The objects removed by a [`sweep`](crate::Provider::sweep).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Swept {
     /// Number of objects.

@@ -701,3 +701,70 @@ fn debug_output() {
     interrupter.interrupt();
     assert_eq!(format!("{interrupter:?}"), "Interrupter { is_set: true }");
 }
+
+#[cfg(feature = "serde")]
+mod with_serde {
+    use super::{channel, filled};
+    use crate::fixtures::{builder, unique_prefix};
+    use shm_pool::channel::{OnFull, OnStall, ReceiverId};
+    use shm_pool::inspect::Inspector;
+    use shm_pool::{Client, Descriptor, PeerId, ProviderId};
+
+    fn round_trip<T>(value: T) -> String
+    where
+        T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
+    {
+        let text = serde_json::to_string(&value).unwrap();
+        assert_eq!(serde_json::from_str::<T>(&text).unwrap(), value);
+        text
+    }
+
+    #[test]
+    fn ids_and_rules() {
+        assert_eq!(
+            round_trip(ProviderId::from_u64(0xab)),
+            "\"00000000000000ab\""
+        );
+        assert_eq!(round_trip(ReceiverId::from_u64(1)), "\"0000000000000001\"");
+        let peer = PeerId::from_bytes([1; PeerId::SIZE]);
+        assert_eq!(round_trip(peer), format!("\"{peer}\""));
+        assert_eq!(round_trip(OnFull::DropNewest), "\"drop_newest\"");
+        assert_eq!(round_trip(OnStall::Skip), "\"skip\"");
+        assert!(serde_json::from_str::<ProviderId>("\"+1\"").is_err());
+    }
+
+    /// A descriptor is its 32 bytes, which are checked again.
+    #[test]
+    fn descriptors() {
+        let provider = builder().build().unwrap();
+        let message = filled(&provider, b"some").freeze();
+        let descriptor = message.descriptor().unwrap();
+        let text = round_trip(descriptor);
+        let bytes: Vec<u8> = serde_json::from_str(&text).unwrap();
+        assert_eq!(bytes, descriptor.to_bytes());
+        let received: Descriptor = serde_json::from_str(&text).unwrap();
+        assert_eq!(Client::new().attach(&received).unwrap(), "some");
+        let zeros = serde_json::to_string(&[0; 32]).unwrap();
+        assert!(serde_json::from_str::<Descriptor>(&zeros).is_err());
+    }
+
+    #[test]
+    fn reports() {
+        let prefix = unique_prefix("serde");
+        let provider = builder().name_prefix(&prefix).build().unwrap();
+        let _buffer = provider.alloc(100).unwrap();
+        let report = Inspector::new().prefix(&prefix).report().unwrap();
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["directory"], "/dev/shm");
+        assert_eq!(json["providers"][0]["id"], provider.id().to_string());
+        assert_eq!(json["providers"][0]["state"], "alive");
+        let stats = serde_json::to_value(provider.stats()).unwrap();
+        assert_eq!(stats["bytes_in_use"], provider.stats().bytes_in_use);
+        let counters = serde_json::to_value(provider.counters()).unwrap();
+        assert!(counters.is_object());
+
+        let (_sender, receiver) = channel("serde", &builder().build().unwrap());
+        let missed = serde_json::to_value(receiver.missed()).unwrap();
+        assert_eq!(missed["withdrawn"], 0);
+    }
+}

@@ -528,6 +528,7 @@ impl Pool {
 
 /// A snapshot of a provider's memory. Exact while no other thread uses the provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
     /// The cap in bytes.
@@ -553,6 +554,7 @@ pub struct Stats {
 
 /// A snapshot of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ClassStats {
     /// Size of the class's chunks in bytes. At the cap, some may be shorter.
@@ -576,6 +578,7 @@ pub struct ClassStats {
 /// The figures of a provider that a real-time thread may read: without a lock, the heap or a system
 /// call. Each is exact while no other thread uses the provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Counters {
     /// The cap in bytes.
