@@ -91,7 +91,7 @@ mod tests {
         let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
         let client = Client::builder().name_prefix(&prefix).build().unwrap();
         let mut publisher = Publisher::builder()
-            .receivers(2)
+            .max_subscribers(2)
             .capacity(16)
             .create(&provider, "c")
             .unwrap();
