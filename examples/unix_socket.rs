@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     }
     let provider = Provider::builder()
-        .max_bytes_per_peer(u64::from(WINDOW) * LEN as u64)
+        .max_bytes_per_peer(WINDOW as usize * LEN)
         .build()?;
     for count in [MESSAGES, 20] {
         // The program starts itself again, with the other end of the socket as standard input.

@@ -94,12 +94,23 @@ impl OsError {
     }
 }
 
+/// Returns the unit of an option's value, as text that follows a number.
+fn unit(option: &str) -> &'static str {
+    match option {
+        "max_bytes" | "max_bytes_per_peer" | "max_segment" => " bytes",
+        "max_alloc" | "arena_size" => " bytes (max_bytes, or the longest segment)",
+        "max_idle_per_class" | "max_shared" => " chunks",
+        "idle_window" => " allocations",
+        _ => "",
+    }
+}
+
 /// An error from [`ProviderBuilder::build`](crate::ProviderBuilder::build).
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// An option is out of range.
-    #[error("option {option} is {value}, but must be from {min} to {max}{unit}")]
+    #[error("option {option} is {value}, but must be from {min} to {max}{}", unit(.option))]
     OutOfRange {
         /// The builder's method that sets the option.
         option: &'static str,
@@ -109,8 +120,6 @@ pub enum BuildError {
         min: usize,
         /// The largest value allowed, given the other options.
         max: usize,
-        /// The unit, as text that follows a number.
-        unit: &'static str,
     },
     /// The name prefix cannot be part of a file name.
     #[error(

@@ -78,7 +78,7 @@
 //! | allocate | `alloc` | `request(len).wait` | `alloc_timeout` | `request(len).wait_async` |
 //! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` | |
 //!
-//! [`channel::Interrupter::interrupt`] and [`Provider::interrupt_waits`] end waits early. A
+//! [`channel::Interrupter::interrupt`] and [`Provider::close_waits`] end waits early. A
 //! [`WakeFd`] is for event loops.
 //!
 //! # Vocabulary

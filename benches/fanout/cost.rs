@@ -285,7 +285,7 @@ impl Row {
             .into_batch()
         } else {
             let options = Publisher::builder()
-                .receivers(count)
+                .max_subscribers(count)
                 .capacity(capacity)
                 .max_borrowed(MAX_BORROWED)
                 .on_full(OnFull::Block);

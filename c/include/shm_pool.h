@@ -395,7 +395,7 @@ typedef struct shm_pool_sender_options {
 // `SHM_POOL_ZERO` the number 0.
 typedef struct shm_pool_publisher_options {
     // How many receivers there may be at a time, 1 to 64; default 16.
-    uint64_t receivers;
+    uint64_t max_subscribers;
     // How many messages a receiver may be behind, 1 to 65,536; default 256.
     uint64_t capacity;
     // How many buffers a receiver may hold at a time, received or not; default 2048.
@@ -577,7 +577,7 @@ enum shm_pool_status shm_pool_provider_alloc_timeout(const struct shm_pool_provi
                                                      struct shm_pool_buf_mut *buf);
 
 // Ends all current and future waits for memory of this provider with `INTERRUPTED`.
-void shm_pool_provider_interrupt_waits(const struct shm_pool_provider *provider);
+void shm_pool_provider_close_waits(const struct shm_pool_provider *provider);
 
 // Reserves `count` chunks for messages of `len` bytes: a message of that length then costs no more
 // from the first one on, and neither other lengths nor a lack of memory take its memory.
@@ -978,7 +978,7 @@ enum shm_pool_status shm_pool_publisher_send_bytes(struct shm_pool_publisher *pu
 // Waits until `count` receivers or more are connected.
 //
 // Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`, also if `count` is above the
-// publisher's option `receivers`.
+// publisher's option `max_subscribers`.
 enum shm_pool_status shm_pool_publisher_wait_for_receivers(struct shm_pool_publisher *publisher,
                                                            size_t count,
                                                            uint64_t timeout_ns);

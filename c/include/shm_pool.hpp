@@ -170,7 +170,7 @@ public:
     buf_mut alloc(std::size_t len, nanoseconds timeout, std::size_t align = 0) const {
         return detail::wrapped<buf_mut>(shm_pool_provider_alloc_timeout, get(), len, align, detail::ns(timeout));
     }
-    void interrupt_waits() const { shm_pool_provider_interrupt_waits(get()); }
+    void close_waits() const { shm_pool_provider_close_waits(get()); }
     reservation reserve(std::size_t len, std::size_t count) const { return {get(), len, count}; }
     shm_pool_stats stats() const { return detail::result<shm_pool_stats>(shm_pool_provider_stats, get()); }
     shm_pool_counters counters() const { return detail::result<shm_pool_counters>(shm_pool_provider_counters, get()); }

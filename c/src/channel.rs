@@ -72,7 +72,7 @@ pub struct SenderOptions {
 #[repr(C)]
 pub struct PublisherOptions {
     /// How many receivers there may be at a time, 1 to 64; default 16.
-    pub receivers: u64,
+    pub max_subscribers: u64,
     /// How many messages a receiver may be behind, 1 to 65,536; default 256.
     pub capacity: u64,
     /// How many buffers a receiver may hold at a time, received or not; default 2048.
@@ -480,8 +480,8 @@ pub unsafe extern "C" fn shm_pool_publisher_create(
                 if let Some(mode) = u32_option(options.mode, "mode")? {
                     builder = builder.mode(mode);
                 }
-                if let Some(receivers) = size_option(options.receivers) {
-                    builder = builder.receivers(receivers);
+                if let Some(max_subscribers) = size_option(options.max_subscribers) {
+                    builder = builder.max_subscribers(max_subscribers);
                 }
                 if let Some(capacity) = size_option(options.capacity) {
                     builder = builder.capacity(capacity);
@@ -584,7 +584,7 @@ pub unsafe extern "C" fn shm_pool_publisher_send_bytes(
 /// Waits until `count` receivers or more are connected.
 ///
 /// Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`, also if `count` is above the
-/// publisher's option `receivers`.
+/// publisher's option `max_subscribers`.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_wait_for_receivers(
     publisher: Option<&mut Publisher>,

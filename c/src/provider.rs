@@ -173,7 +173,7 @@ unsafe fn builder(options: &ProviderOptions) -> Result<ProviderBuilder, Failure>
         max_alloc = size_option(options.max_alloc);
         max_idle_per_class = size_option(options.max_idle_per_class);
         max_shared = size_option(options.max_shared);
-        max_bytes_per_peer = option(options.max_bytes_per_peer);
+        max_bytes_per_peer = size_option(options.max_bytes_per_peer);
         mode = u32_option(options.mode, "mode")?;
         directory = directory;
         name_prefix = prefix;
@@ -285,7 +285,7 @@ pub extern "C" fn shm_pool_provider_alloc_timeout(
                 .layout(layout.map_err(invalid)?);
             Ok(match timeout_ns {
                 0 => request.alloc()?,
-                _ => request.timeout(timeout(timeout_ns))?,
+                _ => request.wait_timeout(timeout(timeout_ns))?,
             })
         })
     })
@@ -293,11 +293,11 @@ pub extern "C" fn shm_pool_provider_alloc_timeout(
 
 /// Ends all current and future waits for memory of this provider with `INTERRUPTED`.
 #[no_mangle]
-pub extern "C" fn shm_pool_provider_interrupt_waits(provider: Option<&Provider>) {
+pub extern "C" fn shm_pool_provider_close_waits(provider: Option<&Provider>) {
     guard_value((), || {
         provider
             .into_iter()
-            .for_each(|provider| provider.0.interrupt_waits())
+            .for_each(|provider| provider.0.close_waits())
     });
 }
 

@@ -272,7 +272,7 @@ static void publisher(void) {
     shm_pool_provider *provider = make_provider();
     shm_pool_client *client = make_client();
     shm_pool_publisher *publisher;
-    shm_pool_publisher_options options = {.receivers = 2, .capacity = 4, .refuse_blocking = true};
+    shm_pool_publisher_options options = {.max_subscribers = 2, .capacity = 4, .refuse_blocking = true};
     OK(shm_pool_publisher_create(provider, "many", &options, 0, &publisher));
     shm_pool_receiver *slow, *all, *refused;
     shm_pool_receiver_options two = {.capacity = 2}, block = {.on_full = SHM_POOL_BLOCK}, unknown = {.on_full = 9};
@@ -400,7 +400,7 @@ static void stalls(void) {
 static void disconnects(void) {
     shm_pool_provider *provider = make_provider();
     shm_pool_client *client = make_client();
-    shm_pool_publisher_options options = {.receivers = 1};
+    shm_pool_publisher_options options = {.max_subscribers = 1};
     shm_pool_publisher *publisher = make_publisher(provider, "disconnects", &options);
     shm_pool_receiver *receiver = join(client, "disconnects", publisher), *again;
     shm_pool_receiver_state state;
@@ -584,8 +584,8 @@ static void *interrupt(void *interrupter) {
     return NULL;
 }
 
-static void *interrupt_waits(void *provider) {
-    shm_pool_provider_interrupt_waits(provider);
+static void *close_waits(void *provider) {
+    shm_pool_provider_close_waits(provider);
     return NULL;
 }
 
@@ -614,7 +614,7 @@ static void interrupts(void) {
     shm_pool_interrupter_destroy(of_receiver);
     shm_pool_buf_mut all, more;
     OK(shm_pool_provider_alloc(provider, 1 << 20, &all));
-    CHECK(pthread_create(&thread, NULL, interrupt_waits, provider) == 0);
+    CHECK(pthread_create(&thread, NULL, close_waits, provider) == 0);
     FAILS(shm_pool_provider_alloc_timeout(provider, 1, 0, SHM_POOL_FOREVER, &more), INTERRUPTED);
     CHECK(pthread_join(thread, NULL) == 0);
     shm_pool_buf_mut_drop(&all);

@@ -391,7 +391,7 @@ impl From<channel::OnFull> for OnFull {
     }
 }
 
-/// Sends messages to up to ``receivers`` (default 16, at most 64) :class:`Receiver` objects, which
+/// Sends messages to up to ``max_subscribers`` (default 16, at most 64) :class:`Receiver` objects, which
 /// may join, leave and die at any time.
 ///
 /// ``on_full`` is what happens when a receiver is behind by ``capacity`` messages (default 256), for those that
@@ -428,12 +428,12 @@ pub(crate) struct Publisher {
 #[pymethods]
 impl Publisher {
     #[new]
-    #[pyo3(signature = (provider, name, *, receivers=None, capacity=None, max_borrowed=None, max_bytes_per_receiver=None, on_full=None, allow_blocking=None, history=None, spin=None))]
+    #[pyo3(signature = (provider, name, *, max_subscribers=None, capacity=None, max_borrowed=None, max_bytes_per_receiver=None, on_full=None, allow_blocking=None, history=None, spin=None))]
     #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
     fn new(
         provider: Py<Provider>,
         name: &str,
-        receivers: Option<usize>,
+        max_subscribers: Option<usize>,
         capacity: Option<usize>,
         max_borrowed: Option<usize>,
         max_bytes_per_receiver: Option<usize>,
@@ -443,8 +443,8 @@ impl Publisher {
         spin: Option<f64>,
     ) -> PyResult<Self> {
         let mut builder = channel::Publisher::builder();
-        if let Some(receivers) = receivers {
-            builder = builder.receivers(receivers);
+        if let Some(max_subscribers) = max_subscribers {
+            builder = builder.max_subscribers(max_subscribers);
         }
         if let Some(messages) = capacity {
             builder = builder.capacity(messages);

@@ -129,7 +129,7 @@ impl Provider {
             allocated => return allocated.map_err(IntoPyErr::into_py),
         }
         wait::until(py, deadline, |time, is_last| {
-            match detach(py, || request().timeout(time)) {
+            match detach(py, || request().wait_timeout(time)) {
                 Err(error)
                     if !is_last && matches!(error.kind(), AllocErrorKind::TimedOut { .. }) =>
                 {
@@ -149,7 +149,7 @@ impl Provider {
         py: Python<'_>,
         max_bytes: Option<usize>,
         max_alloc: Option<usize>,
-        max_bytes_per_peer: Option<u64>,
+        max_bytes_per_peer: Option<usize>,
         name_prefix: Option<String>,
         directory: Option<PathBuf>,
         mode: Option<u32>,
@@ -217,9 +217,9 @@ impl Provider {
     }
 
     /// Ends all current and future waits for memory with :class:`Interrupted`.
-    fn interrupt_waits(&self, py: Python<'_>) -> PyResult<()> {
+    fn close_waits(&self, py: Python<'_>) -> PyResult<()> {
         let provider = self.get()?;
-        detach(py, || provider.interrupt_waits());
+        detach(py, || provider.close_waits());
         Ok(())
     }
 
@@ -289,7 +289,7 @@ impl Provider {
     fn close(&self, py: Python<'_>) {
         // In a forked child, or if it is closed, there is nothing to end.
         if let Ok(provider) = self.get() {
-            detach(py, || provider.interrupt_waits());
+            detach(py, || provider.close_waits());
         }
         self.0.close(py);
     }

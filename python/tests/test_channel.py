@@ -162,7 +162,7 @@ def test_blocking_refused(provider, client):
 
 
 def test_many_receivers_wait(provider, client):
-    with Publisher(provider, "one-to-many", receivers=1) as publisher:
+    with Publisher(provider, "one-to-many", max_subscribers=1) as publisher:
         with Receiver("one-to-many", client):
             with pytest.raises(shm_pool.Error, match="1"):
                 Receiver("one-to-many", client)

@@ -296,14 +296,12 @@ impl BackendBuilder {
             self.max_segment,
             crate::os::posix::page_size(),
             LONGEST,
-            " bytes",
         )?;
         range(
             "max_bytes",
             self.max_bytes,
             1,
             Backend::MAX_SEGMENTS.saturating_mul(self.max_segment),
-            " bytes",
         )?;
         let (max_alloc, max_idle) = (self.max_alloc, self.max_idle_per_class);
         let limits = Limits::new(

@@ -86,7 +86,7 @@ pub enum ChannelError {
     /// messages are still being read.
     #[error(
         "{object} has {max} receivers, the maximum; close one, or raise \
-         PublisherBuilder::receivers"
+         PublisherBuilder::max_subscribers"
     )]
     TooManyReceivers {
         /// The object's path.
@@ -300,7 +300,7 @@ pub enum SendErrorKind {
     /// More receivers to wait for than the publisher accepts.
     #[error(
         "cannot wait for {receivers} receivers: at most {max} can join; raise \
-         PublisherBuilder::receivers"
+         PublisherBuilder::max_subscribers"
     )]
     TooManyReceivers {
         /// The number of receivers to wait for.

@@ -134,7 +134,8 @@ impl What {
         self.kind.store(facts.kind as u32, Ordering::Relaxed);
         self.max_subscribers
             .store(facts.max_subscribers as u32, Ordering::Relaxed);
-        self.on_full.store(facts.on_full as u32, Ordering::Relaxed);
+        self.on_full
+            .store(facts.on_full.number(), Ordering::Relaxed);
         self.allow_blocking
             .store(facts.allow_blocking.into(), Ordering::Relaxed);
     }

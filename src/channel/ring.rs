@@ -59,20 +59,29 @@ pub enum OnFull {
     /// The publisher blocks until this receiver has room, at most for the timeout of the call and
     /// for [`block_limit`](super::PublisherBuilder::block_limit). Nothing is lost within it, but
     /// one slow receiver delays all others.
-    Block = 0,
+    Block,
     /// The message is dropped for this receiver, which keeps the older ones.
-    DropNewest = 1,
+    DropNewest,
     /// The default: the oldest unreceived message of this receiver is withdrawn. The receiver is at
     /// most its capacity behind, or one more if the publisher is stopped or killed as it sends;
     /// with capacity 1 it gets the newest message.
     #[default]
-    DropOldest = 2,
+    DropOldest,
 }
 
 impl OnFull {
+    /// Returns the number that stands for it in a channel's object.
+    pub(super) fn number(self) -> u32 {
+        match self {
+            Self::Block => 0,
+            Self::DropNewest => 1,
+            Self::DropOldest => 2,
+        }
+    }
+
     pub(super) fn from_number(number: u32) -> Option<Self> {
         let rules = [Self::Block, Self::DropNewest, Self::DropOldest];
-        rules.into_iter().find(|&rule| rule as u32 == number)
+        rules.into_iter().find(|rule| rule.number() == number)
     }
 }
 

@@ -250,7 +250,6 @@ pub(crate) fn range(
     value: usize,
     min: usize,
     max: usize,
-    unit: &'static str,
 ) -> Result<(), BuildError> {
     if (min..=max).contains(&value) {
         return Ok(());
@@ -260,7 +259,6 @@ pub(crate) fn range(
         value,
         min,
         max,
-        unit,
     })
 }
 
@@ -285,7 +283,7 @@ impl Limits {
         tuning: &Tuning,
         longest: usize,
     ) -> Result<Self, BuildError> {
-        range("max_bytes", max_bytes, 1, MAX_LEN, " bytes")?;
+        range("max_bytes", max_bytes, 1, MAX_LEN)?;
         let (page, pages) = (page_size(), |bytes| round_to_pages(bytes).unwrap_or(bytes));
         let (max_bytes, longest) = (pages(max_bytes), longest / page * page);
         let largest = max_bytes.min(longest);
@@ -294,31 +292,13 @@ impl Limits {
             tuning.arena_size,
             tuning.idle_window,
         );
-        range(
-            "max_alloc",
-            max_alloc,
-            1,
-            largest,
-            " bytes (max_bytes, or the longest segment)",
-        )?;
+        range("max_alloc", max_alloc, 1, largest)?;
         let default_arena = (max_bytes / FIRST_SHARE).max(MIN_ARENA).min(largest);
-        range(
-            "arena_size",
-            arena_size.unwrap_or(1),
-            1,
-            largest,
-            " bytes (max_bytes, or the longest segment)",
-        )?;
-        range(
-            "max_idle_per_class",
-            max_idle.unwrap_or(0),
-            0,
-            MAX_IDLE,
-            " chunks",
-        )?;
+        range("arena_size", arena_size.unwrap_or(1), 1, largest)?;
+        range("max_idle_per_class", max_idle.unwrap_or(0), 0, MAX_IDLE)?;
         let longest_window = usize::try_from(MAX_IDLE_WINDOW).unwrap_or(usize::MAX);
         let window = usize::try_from(idle_window).unwrap_or(usize::MAX);
-        range("idle_window", window, 0, longest_window, " allocations")?;
+        range("idle_window", window, 0, longest_window)?;
         let max_alloc = pages(max_alloc);
         let first_arena = arena_size.map_or(First::Usual(pages(default_arena)), |bytes| {
             First::Given(pages(bytes))
@@ -542,7 +522,7 @@ pub enum AllocErrorKind {
         /// Why the allocation failed when the wait began.
         source: AllocError,
     },
-    /// [`Provider::interrupt_waits`](crate::Provider::interrupt_waits) was called.
+    /// [`Provider::close_waits`](crate::Provider::close_waits) was called.
     #[error("this provider's waits for memory were ended")]
     Interrupted,
     /// More chunks than the provider may keep idle.

@@ -17,6 +17,7 @@ use crate::owner::limits::{
 use crate::owner::pool::{Counters, Pool, PoolGuard, Reservation, Stats};
 use crate::owner::waiting::{Delivery, Ticket};
 use crate::protocol::control::{control_size, MAX_RECORDS};
+use crate::protocol::descriptor::MAX_LEN;
 use crate::protocol::ids::{control_name, PeerId, ProviderId};
 use crate::protocol::sweep::{self, Swept};
 use std::alloc::Layout;
@@ -28,14 +29,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Allocates messages in shared memory. Share one by reference or in an `Arc`.
+/// Allocates messages in shared memory. A clone is another handle on the same pool, which costs a
+/// few reference counts: give one to each thread or task.
 ///
-/// Dropping it, and the last of its senders and publishers, returns idle memory to the system.
+/// The pool ends with the last provider, sender or publisher: that returns idle memory to the
+/// system.
 /// Buffers and peers' mappings stay valid. What was sent or granted still arrives, as after the
 /// death of the process: the segments stay until the last reader has finished. If that reader
 /// belongs to another user, a [sweep](Self::sweep) by this user removes them.
 #[derive(Clone)]
 pub struct Provider {
+    /// Waits end with the last clone of it; dropped before the pool's guard.
+    _waits: Arc<WaitsGuard>,
     pool: Arc<Pool>,
     /// The pool ends with the last clone of it.
     _guard: Arc<PoolGuard>,
@@ -49,6 +54,7 @@ impl Provider {
             max_alloc: pool.limits.max_alloc,
             names,
             _guard: PoolGuard::new(pool.clone()),
+            _waits: Arc::new(WaitsGuard(pool.clone())),
             pool,
         }
     }
@@ -155,14 +161,14 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// As [`Request::timeout`].
+    /// As [`Request::wait_timeout`].
     pub fn alloc_timeout(&self, len: usize, timeout: Duration) -> Result<ShmBytesMut, AllocError> {
-        self.request(len).timeout(timeout)
+        self.request(len).wait_timeout(timeout)
     }
 
     /// Ends all current and future waits for memory with [`AllocErrorKind::Interrupted`]. Blocks
     /// until the helper thread for futures has exited, unless a waker calls this.
-    pub fn interrupt_waits(&self) {
+    pub fn close_waits(&self) {
         if let Some(pool) = self.own_pool() {
             pool.waiting.close(pool);
         }
@@ -311,11 +317,13 @@ impl Provider {
     }
 }
 
-impl Drop for Provider {
+/// Dropped with the last provider, sender or publisher: no request is left to wait.
+struct WaitsGuard(Arc<Pool>);
+
+impl Drop for WaitsGuard {
     fn drop(&mut self) {
-        if self.pool.is_ours() {
-            // A sender or publisher may keep the pool open, but no request is left to wait.
-            self.pool.waiting.close(&self.pool);
+        if self.0.is_ours() {
+            self.0.waiting.close(&self.0);
         }
     }
 }
@@ -340,7 +348,7 @@ impl std::fmt::Debug for Provider {
 /// not starve, one range is [set aside](crate::docs::design#at-the-cap) for a length that keeps
 /// being refused, whether it waits or retries within 250 milliseconds.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "a request does nothing until it is made by `alloc`, `timeout`, `wait` or `wait_async`"]
+#[must_use = "a request does nothing until it is made by `alloc`, `wait`, `wait_timeout` or `wait_async`"]
 pub struct Request<'a> {
     provider: &'a Provider,
     len: usize,
@@ -391,7 +399,7 @@ impl<'a> Request<'a> {
     /// [`AllocErrorKind::TimedOut`], after a last try; [`AllocErrorKind::Interrupted`]; at once
     /// [`AllocErrorKind::TooLarge`], [`AllocErrorKind::UnsupportedAlignment`],
     /// [`AllocErrorKind::Forked`], and [`AllocErrorKind::Os`] other than a lack of memory.
-    pub fn timeout(self, timeout: Duration) -> Result<ShmBytesMut, AllocError> {
+    pub fn wait_timeout(self, timeout: Duration) -> Result<ShmBytesMut, AllocError> {
         let source = match self.alloc() {
             Err(error) if error.is_exhausted() => error,
             result => return result,
@@ -407,9 +415,9 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// As [`timeout`](Self::timeout), except [`AllocErrorKind::TimedOut`].
+    /// As [`wait_timeout`](Self::wait_timeout), except [`AllocErrorKind::TimedOut`].
     pub fn wait(self) -> Result<ShmBytesMut, AllocError> {
-        self.timeout(Duration::MAX)
+        self.wait_timeout(Duration::MAX)
     }
 
     /// Allocates, and waits for memory without blocking the thread. Works with any executor, and is
@@ -418,7 +426,8 @@ impl<'a> Request<'a> {
     /// While futures wait, a helper thread looks for memory on their behalf. Wakers are called with
     /// no lock held.
     ///
-    /// A provider cannot be dropped while a request waits for it:
+    /// A provider cannot be dropped while a request waits for it (a clone can, and does not end the
+    /// wait):
     ///
     /// ```compile_fail,E0505
     /// # let provider = shm_pool::Provider::builder().build().unwrap();
@@ -524,7 +533,7 @@ pub struct ProviderBuilder {
     max_alloc: Option<usize>,
     max_idle_per_class: usize,
     max_shared: usize,
-    quota: Option<u64>,
+    quota: Option<usize>,
     mode: u32,
     lock_memory: bool,
     tuning: Tuning,
@@ -632,15 +641,15 @@ impl ProviderBuilder {
         self
     }
 
-    /// Sets the most bytes of messages that one peer may hold at a time, read or granted to it, at
-    /// least 1; by default there is no limit. Above it, [`ShmBytes::grant`](crate::ShmBytes::grant)
+    /// Sets the most bytes of messages that one peer may hold at a time, read or granted to it, from
+    /// 1 to 2^48 - 1; by default there is no limit. Above it, [`ShmBytes::grant`](crate::ShmBytes::grant)
     /// fails with [`ShareError::OverQuota`](crate::ShareError::OverQuota), and that peer's
     /// [`Client::attach`](crate::Client::attach) with
     /// [`AttachError::OverQuota`](crate::AttachError::OverQuota); it can still take up grants. So a
     /// subscriber that leaks messages, or is stopped, cannot use up the cap. The count is no
     /// defence against a process that violates the protocol. For channels, see
     /// [`SenderBuilder::max_borrowed`](crate::channel::SenderBuilder::max_borrowed).
-    pub fn max_bytes_per_peer(mut self, bytes: u64) -> Self {
+    pub fn max_bytes_per_peer(mut self, bytes: usize) -> Self {
         self.quota = Some(bytes);
         self
     }
@@ -714,11 +723,10 @@ impl ProviderBuilder {
         if !is_object_mode(self.mode) {
             return Err(BuildError::Mode { mode: self.mode });
         }
-        range("max_shared", self.max_shared, 1, MAX_RECORDS, " chunks")?;
-        let quota = self.quota.map_or(usize::MAX, |bytes| {
-            usize::try_from(bytes).unwrap_or(usize::MAX)
-        });
-        range("max_bytes_per_peer", quota, 1, usize::MAX, " bytes")?;
+        range("max_shared", self.max_shared, 1, MAX_RECORDS)?;
+        if let Some(quota) = self.quota {
+            range("max_bytes_per_peer", quota, 1, MAX_LEN)?;
+        }
         let names = Namespace::new(&self.directory, &self.name_prefix)?;
         self.check_directory()?;
         let memory = self.tuning.memory(self.lock_memory)?;
@@ -780,7 +788,7 @@ impl ProviderBuilder {
         let mut id = ProviderId(0);
         for _ in 0..SWEPT_TRIES {
             id = ProviderId(random()?);
-            let quota = self.quota.unwrap_or(0);
+            let quota = self.quota.unwrap_or(0) as u64;
             if let Some(control) =
                 OwnerControl::create(names, id, self.max_shared, self.mode, quota, random()?)?
             {

@@ -688,7 +688,7 @@ fn connected_receiver_ignores_registration() {
     const REFUSED: u32 = 1 << 30;
     let scene = Scene::new("await-max_subscribers");
     let mut publisher = Publisher::builder()
-        .receivers(4)
+        .max_subscribers(4)
         .create(&scene.provider, &scene.test)
         .unwrap();
     let ways: [Way; 4] = [
@@ -787,7 +787,7 @@ fn first_message_wakes_unconnected() {
     {
         assert_prompt(|| {
             let publisher = Publisher::builder()
-                .receivers(1)
+                .max_subscribers(1)
                 .history(usize::from(rendezvous == Rendezvous::History));
             let publisher = publisher.create(&scene.provider, &scene.test).unwrap();
             let publisher = RefCell::new(publisher);

@@ -75,7 +75,7 @@ fn newcomer_gets_first_message() {
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let client = Client::builder().name_prefix(&prefix).build().unwrap();
     let mut publisher = Publisher::builder()
-        .receivers(3)
+        .max_subscribers(3)
         .create(&provider, "c")
         .unwrap();
     let open = |client: &Client| Receiver::open(client, "c").unwrap();

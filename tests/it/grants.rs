@@ -409,7 +409,10 @@ fn held(provider: &Provider, peer: PeerId) -> u64 {
 /// A peer that has dropped some messages can read again.
 #[test]
 fn quota() {
-    let provider = builder().max_bytes_per_peer(QUOTA).build().unwrap();
+    let provider = builder()
+        .max_bytes_per_peer(QUOTA as usize)
+        .build()
+        .unwrap();
     let (greedy, other) = (Client::new(), Client::new());
     let peer = greedy.connect(provider.id()).unwrap();
     let messages = [400, 592, 9, 1_001].map(|len| message(&provider, len, 1));
@@ -471,7 +474,10 @@ fn quota() {
 /// Grants count until they are revoked, and while they are read; nothing counts twice.
 #[test]
 fn quota_counts_grants() {
-    let provider = builder().max_bytes_per_peer(QUOTA).build().unwrap();
+    let provider = builder()
+        .max_bytes_per_peer(QUOTA as usize)
+        .build()
+        .unwrap();
     let (client, other) = (Client::new(), Client::new());
     let [peer, good] = [&client, &other].map(|client| client.connect(provider.id()).unwrap());
     let messages = [600, 400, 100].map(|len| message(&provider, len, 1));

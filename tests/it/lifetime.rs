@@ -646,3 +646,25 @@ fn end_removes_unannounced_connections() {
     assert_eq!(is_there, [false, true]);
     fs::remove_file(connection("other")).unwrap();
 }
+
+/// A pool ends with the last provider, sender or publisher, whichever it is.
+#[test]
+fn pool_ends_with_last_clone() {
+    let prefix = unique_prefix("clones");
+    let provider = builder().name_prefix(&prefix).build().unwrap();
+    let clone = provider.clone();
+    assert_eq!(clone.id(), provider.id());
+    let control = format!("{prefix}.{}.ctl", provider.id());
+    let sender = Sender::create(&clone, "one").unwrap();
+    let publisher = Publisher::create(&provider, "many").unwrap();
+    drop(provider);
+    drop(clone.alloc(100).unwrap());
+    assert_eq!(files(&control).len(), 1);
+    let moved = thread::spawn(move || drop(clone.clone()));
+    moved.join().unwrap();
+    assert_eq!(files(&control).len(), 1, "the sender's");
+    drop(sender);
+    assert_eq!(files(&control).len(), 1, "the publisher's");
+    drop(publisher);
+    assert_eq!(files(&prefix), NONE);
+}

@@ -38,7 +38,7 @@ fn windows_end_beside_waiter() {
 fn disconnect_wakes_waiter() {
     let provider = builder()
         .max_bytes(MIB)
-        .max_bytes_per_peer(MIB as u64)
+        .max_bytes_per_peer(MIB)
         .build()
         .unwrap();
     let client = Client::new();

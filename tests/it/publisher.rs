@@ -82,7 +82,7 @@ fn all(receiver: &mut Receiver) -> Vec<(u64, u32)> {
 /// All receivers get the same bytes, not copies, and the memory is released by the last one only.
 #[test]
 fn sixty_four_receivers() {
-    let mut scene = Scene::new("pub-same", Publisher::builder().receivers(64));
+    let mut scene = Scene::new("pub-same", Publisher::builder().max_subscribers(64));
     let mut receivers: Vec<_> = (0..64)
         .map(|_| scene.receiver(Receiver::builder()))
         .collect();
@@ -383,7 +383,7 @@ fn is_stamp(message: &Message, stamp: u64) -> bool {
 /// Others are not disturbed; the memory is released, and the registration can be reused.
 #[test]
 fn receivers_rejoin() {
-    let mut scene = Scene::new("pub-come", Publisher::builder().receivers(2));
+    let mut scene = Scene::new("pub-come", Publisher::builder().max_subscribers(2));
     let mut stays = scene.behind(OnFull::Block, 64);
     for round in 0..40 {
         let mut guest = scene.receiver(Receiver::builder());
@@ -444,14 +444,14 @@ fn refusals() {
     let (provider, client, name) = (provider(), Client::new(), unique_prefix("pub-no"));
     for receivers in [0, 65, usize::MAX] {
         let error = Publisher::builder()
-            .receivers(receivers)
+            .max_subscribers(receivers)
             .create(&provider, &name)
             .unwrap_err();
         assert!(
             matches!(
                 error,
                 ChannelError::OutOfRange {
-                    option: "receivers",
+                    option: "max_subscribers",
                     min: 1,
                     max: 64,
                     ..
@@ -672,7 +672,7 @@ fn registration_reuse_removes_dead_connection() {
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let client = Client::builder().name_prefix(&prefix).build().unwrap();
     let mut publisher = Publisher::builder()
-        .receivers(2)
+        .max_subscribers(2)
         .create(&provider, "c")
         .unwrap();
     let connections = || {
@@ -784,7 +784,10 @@ fn received_outlives_publisher() {
 /// A publisher does not wait forever for more receivers than it allows.
 #[test]
 fn wait_for_too_many_receivers() {
-    let mut scene = Scene::new("pub-max_subscribers", Publisher::builder().receivers(2));
+    let mut scene = Scene::new(
+        "pub-max_subscribers",
+        Publisher::builder().max_subscribers(2),
+    );
     let error = scene.publisher.wait_for_receivers(3, FOR_EVER).unwrap_err();
     assert_eq!(
         error,

@@ -252,7 +252,7 @@ fn one_limit_for_all() {
     const LIMIT: Duration = Duration::from_millis(200);
     let mut scene = Scene::new(
         "stall-sum",
-        Publisher::builder().receivers(64).block_limit(LIMIT),
+        Publisher::builder().max_subscribers(64).block_limit(LIMIT),
     );
     let _stopped: Vec<_> = (0..64).map(|_| scene.open(OnFull::Block, 1)).collect();
     (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 64));
@@ -296,7 +296,7 @@ fn stalled_receiver_is_disconnected() {
 #[test]
 fn disconnect() {
     for on_full in [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest] {
-        let mut scene = Scene::new("disconnect", Publisher::builder().receivers(2));
+        let mut scene = Scene::new("disconnect", Publisher::builder().max_subscribers(2));
         let (mut stays, mut leaves) = (scene.open(OnFull::Block, 8), scene.open(on_full, 8));
         let state = scene
             .publisher

@@ -280,7 +280,7 @@ fn thousands_end_with_provider() {
         let threads: Vec<_> = (0..16)
             .map(|_| scope.spawn(|| provider.request(100).wait()))
             .collect();
-        provider.interrupt_waits();
+        provider.close_waits();
         let ended = threads.into_iter().map(|thread| thread.join().unwrap());
         assert!(ended
             .into_iter()
@@ -337,7 +337,7 @@ fn small_pass_large() {
 
 /// A program can exit while a thread of it waits.
 #[test]
-fn interrupt_waits() {
+fn close_waits() {
     let (provider, held) = at_the_cap();
     thread::scope(|scope| {
         let threads: Vec<_> = (0..5)
@@ -346,7 +346,7 @@ fn interrupt_waits() {
         let future = scope.spawn(|| block_on(provider.request(1).wait_async()));
         let ended =
             |result: Result<ShmBytesMut, _>| matches!(result, Err(error) if is_ended(&error));
-        provider.interrupt_waits();
+        provider.close_waits();
         assert!(threads
             .into_iter()
             .all(|thread| ended(thread.join().unwrap())));
@@ -368,7 +368,7 @@ fn interrupt_waits() {
 fn interrupt_from_polling_thread() {
     let (provider, _held) = at_the_cap();
     let mut future = Waiting::begin(provider.request(1).wait_async());
-    provider.interrupt_waits();
+    provider.close_waits();
     assert!(matches!(future.poll(), Poll::Ready(Err(error)) if is_ended(&error)));
 }
 
@@ -498,7 +498,7 @@ fn waker_panics() {
     let (provider, _held) = at_the_cap();
     let _panics = Waiting::begin_with(provider.request(1).wait_async(), panicking_waker());
     let next = Waiting::begin(provider.request(1).wait_async());
-    provider.interrupt_waits();
+    provider.close_waits();
     assert_eq!(next.woken.count(), 1);
 }
 
@@ -868,4 +868,18 @@ fn two_refused_lengths_in_turn() {
         wanted.retain(|&len| provider.alloc(len).is_err());
         thread::yield_now();
     }
+}
+
+/// A clone that is dropped ends no wait of another.
+#[test]
+fn clones_wait_apart() {
+    let (provider, held) = at_the_cap();
+    let clone = provider.clone();
+    let mut waits = pin!(clone.request(CAP / 4).wait_async());
+    let waker = Waker::from(Arc::new(Woken::default()));
+    let mut context = Context::from_waker(&waker);
+    assert!(waits.as_mut().poll(&mut context).is_pending());
+    drop(provider);
+    drop(held);
+    assert_eq!(block_on(waits).unwrap().len(), CAP / 4);
 }

@@ -70,7 +70,7 @@ fn killed_while_stalled() {
         let names = Names::new(&format!("pairs-stalled-{serves}"));
         let provider = provider(names.prefix());
         let options = Publisher::builder()
-            .receivers(2)
+            .max_subscribers(2)
             .capacity(1)
             .on_full(OnFull::Block)
             .block_limit(NOW);

@@ -232,7 +232,7 @@ fn channels() {
         .unwrap();
     (0..3).for_each(|_| sender.send_bytes(b"early").unwrap());
     let mut publisher = Publisher::builder()
-        .receivers(4)
+        .max_subscribers(4)
         .capacity(4)
         .create(&provider, "many")
         .unwrap();
@@ -477,7 +477,7 @@ fn loans_by_receiver() {
     let names = Names::new("inspect-borrowed-steps");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::builder()
-        .receivers(2)
+        .max_subscribers(2)
         .capacity(4)
         .max_borrowed(8)
         .create(&provider, "c")
@@ -574,7 +574,7 @@ fn damaged_objects_are_reported() {
         .create(&provider, "c")
         .unwrap();
     let publisher = Publisher::builder()
-        .receivers(1)
+        .max_subscribers(1)
         .capacity(2)
         .max_borrowed(2)
         .create(&provider, "p")
@@ -824,7 +824,7 @@ fn no_trace() {
     let names = Names::new("inspect-no-trace");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::builder()
-        .receivers(1)
+        .max_subscribers(1)
         .create(&provider, "c")
         .unwrap();
     let mut inspector = inspector(&names);

@@ -186,7 +186,7 @@ fn killed_receiver_returns_borrowed() {
     let names = Names::new("pub-killed");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder()
-        .receivers(2)
+        .max_subscribers(2)
         .create(&provider, CHANNEL)
         .unwrap();
     let (good, victim) = (keeper(&names), keeper(&names));
@@ -236,7 +236,7 @@ fn idle_restarts() {
     let names = Names::new("pub-restarts");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder()
-        .receivers(2)
+        .max_subscribers(2)
         .create(&provider, CHANNEL)
         .unwrap();
     let mut stays = open(names.prefix(), Receiver::builder());
@@ -339,12 +339,12 @@ fn interrupt_is_immediate_with_helpers() {
     let names = Names::new("pub-interrupted-one");
     let provider = provider(names.prefix());
     let _publisher = Publisher::builder()
-        .receivers(64)
+        .max_subscribers(64)
         .create(&provider, CHANNEL)
         .unwrap();
     let _more = ["d", "e"].map(|name| {
         Publisher::builder()
-            .receivers(64)
+            .max_subscribers(64)
             .create(&provider, name)
             .unwrap()
     });
@@ -709,7 +709,7 @@ fn join_at_full_shm() {
 /// With one registration, and a connection of half a MiB.
 fn small_publisher() -> PublisherBuilder {
     Publisher::builder()
-        .receivers(1)
+        .max_subscribers(1)
         .capacity(4096)
         .max_borrowed(32 << 10)
 }
@@ -720,7 +720,7 @@ fn open_garbage() {
     in_child(|prefix| {
         let provider = provider(prefix);
         let mut publisher = Publisher::builder()
-            .receivers(64)
+            .max_subscribers(64)
             .capacity(8)
             .max_borrowed(8)
             .create(&provider, CHANNEL)
@@ -825,7 +825,7 @@ fn doorbell_limit() {
     in_child(|prefix| {
         let provider = provider(prefix);
         let mut publisher = Publisher::builder()
-            .receivers(1)
+            .max_subscribers(1)
             .create(&provider, CHANNEL)
             .unwrap();
         let mut receiver = open(prefix, Receiver::builder());
@@ -833,7 +833,7 @@ fn doorbell_limit() {
         let (mut others, mut max_subscribers, mut ends) = (Vec::new(), 64, 2);
         while max_subscribers > 0 {
             match Publisher::builder()
-                .receivers(max_subscribers)
+                .max_subscribers(max_subscribers)
                 .create(&provider, &format!("other-{}", others.len()))
             {
                 Ok(other) => {
@@ -849,7 +849,7 @@ fn doorbell_limit() {
         assert_eq!(&receiver.recv().unwrap()[..], b"x");
         drop((publisher, receiver));
         assert!(Publisher::builder()
-            .receivers(1)
+            .max_subscribers(1)
             .create(&provider, CHANNEL)
             .is_ok());
     });
@@ -867,7 +867,7 @@ fn dead_receiver_with_damaged_doorbell() {
     let names = Names::new("pub-doorbell");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder()
-        .receivers(1)
+        .max_subscribers(1)
         .capacity(2)
         .create(&provider, CHANNEL)
         .unwrap();
@@ -950,7 +950,7 @@ fn kept_messages_keep_the_registration() {
     let names = Names::new("pub-kept");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder()
-        .receivers(2)
+        .max_subscribers(2)
         .create(&provider, CHANNEL)
         .unwrap();
     let mut receive = || {
@@ -979,7 +979,7 @@ fn damaged_registrations_lock_no_newcomer_out() {
     let names = Names::new("pub-max_subscribers");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder()
-        .receivers(2)
+        .max_subscribers(2)
         .create(&provider, CHANNEL)
         .unwrap();
     let object = shm::channel_object(names.prefix(), CHANNEL);

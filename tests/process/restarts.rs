@@ -329,7 +329,7 @@ fn registration_of_killed_receiver() {
     let names = Names::new("restart-registration");
     let provider = provider(names.prefix());
     let publisher = Publisher::builder()
-        .receivers(1)
+        .max_subscribers(1)
         .create(&provider, CHANNEL)
         .unwrap();
     let mut victim = Child::start_ready("subscribing", &[names.prefix()]);

@@ -234,7 +234,7 @@ fn sensor_role(link: &Link, arguments: &[&str]) {
     };
     limit_descriptors();
     let provider = provider(prefix, 64 << 20);
-    let options = Publisher::builder().capacity(4).receivers(8);
+    let options = Publisher::builder().capacity(4).max_subscribers(8);
     let mut publisher = options
         .create_timeout(&provider, channel, FOR_EVER)
         .unwrap();

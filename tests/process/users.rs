@@ -236,7 +236,7 @@ fn publishing_with_mode(link: &Link, arguments: &[&str]) {
         .unwrap();
     let builder = Publisher::builder()
         .mode(mode)
-        .receivers(1)
+        .max_subscribers(1)
         .on_full(OnFull::Block);
     let mut publisher = builder.create(&provider, CHANNEL).unwrap();
     link.send(&Message::Done);

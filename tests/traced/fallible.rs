@@ -192,8 +192,11 @@ fn role(link: &Link, arguments: &[&str]) {
         "create a publisher" => {
             let (provider, numbers) = (provider(), (0..).into());
             let _other = channels::sender(&provider, channels::OTHER).unwrap();
-            let publisher =
-                |name: String| Publisher::builder().receivers(2).create(&provider, &name);
+            let publisher = |name: String| {
+                Publisher::builder()
+                    .max_subscribers(2)
+                    .create(&provider, &name)
+            };
             attempt.twice(|| publisher(next(&numbers)).map_err(channel_error));
         }
         "join a publisher" => {
@@ -226,7 +229,7 @@ fn role(link: &Link, arguments: &[&str]) {
             let _other = channels::sender(&provider, channels::OTHER).unwrap();
             let publisher = RefCell::new(
                 Publisher::builder()
-                    .receivers(3)
+                    .max_subscribers(3)
                     .create(&provider, PUBLISHED)
                     .unwrap(),
             );

@@ -288,7 +288,7 @@ fn publisher_killed_anywhere() {
 
 fn publisher(provider: &Provider) -> Result<Publisher, ChannelError> {
     let options = Publisher::builder()
-        .receivers(2)
+        .max_subscribers(2)
         .capacity(CAPACITY)
         .max_borrowed(8)
         .history(1);

@@ -44,7 +44,7 @@ fn role(link: &Link, arguments: &[&str]) {
     let provider = builder(prefix).build().unwrap();
     let client = shm::client(prefix);
     let mut publisher = Publisher::builder()
-        .receivers(64)
+        .max_subscribers(64)
         .capacity(2)
         .max_borrowed(4)
         .create(&provider, CHANNEL)

@@ -144,13 +144,13 @@ impl BufferPool {
     }
 
     /// Like [`alloc`](Self::alloc), but blocks for up to `timeout` until there is memory;
-    /// [`Duration::MAX`] means without limit. See [`BufferRequest::timeout`].
+    /// [`Duration::MAX`] means without limit. See [`BufferRequest::wait_timeout`].
     ///
     /// # Errors
     ///
     /// Those of `alloc`; [`AllocErrorKind::TimedOut`] after `timeout`, with the last of them.
     pub fn alloc_timeout(&self, len: usize, timeout: Duration) -> Result<Buffer, AllocError> {
-        self.request(len).timeout(timeout)
+        self.request(len).wait_timeout(timeout)
     }
 
     /// Allocates a buffer of a class.

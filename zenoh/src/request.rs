@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// | zenoh's provider | a buffer pool |
 /// |---|---|
 /// | `JustAlloc`, `GarbageCollect`, `Defragment` | [`alloc`](Self::alloc), which does what all of them do |
-/// | `BlockOn<…>` with `wait()` | [`wait`](Self::wait), [`timeout`](Self::timeout) |
+/// | `BlockOn<…>` with `wait()` | [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout) |
 /// | `BlockOn<…>` with `await` | [`wait_async`](Self::wait_async), with any executor |
 /// | `Deallocate` | none: no reader's bytes change |
 /// | a layout with `AllocAlignment` | [`layout`](Self::layout) |
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 /// and releases free buffers of other classes. Of a class of which more than 1,024 were sent, it also releases
 /// those that it finds being read: as ordinary messages, they are found sooner.
 #[derive(Clone, Copy)]
-#[must_use = "a request does nothing until `alloc`, `timeout`, `wait` or `wait_async` is called"]
+#[must_use = "a request does nothing until `alloc`, `wait`, `wait_timeout` or `wait_async` is called"]
 pub struct BufferRequest<'a> {
     pool: &'a BufferPool,
     len: usize,
@@ -112,7 +112,7 @@ impl<'a> BufferRequest<'a> {
     ///
     /// As [`alloc`](Self::alloc); [`AllocErrorKind::TimedOut`] after `timeout`, with the last error. An
     /// error that waiting cannot change is returned at once.
-    pub fn timeout(self, timeout: Duration) -> Result<Buffer, AllocError> {
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Buffer, AllocError> {
         let class = self.class()?;
         let mut source = match self.pool.alloc_class(class, self.len) {
             Err(error) if is_out_of_memory(&error) => error,
@@ -145,7 +145,7 @@ impl<'a> BufferRequest<'a> {
     ///
     /// As [`alloc`](Self::alloc), except for a shortage of memory.
     pub fn wait(self) -> Result<Buffer, AllocError> {
-        self.timeout(Duration::MAX)
+        self.wait_timeout(Duration::MAX)
     }
 
     /// Allocates, and waits for memory without blocking the thread, on any executor. The future can be

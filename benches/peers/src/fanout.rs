@@ -49,7 +49,7 @@ fn ours(number: usize, subscribers: usize) -> Made<Ours> {
     let (provider, client) = (pool()?, Client::new());
     let name = format!("peers-{}-{number}", process::id());
     let options = Publisher::builder()
-        .receivers(subscribers)
+        .max_subscribers(subscribers)
         .capacity(CAPACITY);
     let mut publisher = options.create(&provider, &name).map_err(text)?;
     let receivers: Result<_, _> = (0..subscribers)

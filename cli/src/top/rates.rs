@@ -64,7 +64,10 @@ impl Watch {
     }
 }
 
-fn key(channel: &ChannelReport, connection: Option<ReceiverId>) -> (String, String, Option<ReceiverId>) {
+fn key(
+    channel: &ChannelReport,
+    connection: Option<ReceiverId>,
+) -> (String, String, Option<ReceiverId>) {
     (channel.prefix.clone(), channel.name.clone(), connection)
 }
 
@@ -92,7 +95,7 @@ mod tests {
         let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
         let client = Client::builder().name_prefix(&prefix).build().unwrap();
         let mut publisher = Publisher::builder()
-            .receivers(2)
+            .max_subscribers(2)
             .capacity(16)
             .create(&provider, "c")
             .unwrap();

@@ -88,7 +88,7 @@ fn channels() {
         .unwrap();
     (0..3).for_each(|_| alone.send_bytes(b"early").unwrap());
     let mut many = Publisher::builder()
-        .receivers(4)
+        .max_subscribers(4)
         .capacity(4)
         .create(&provider, "many")
         .unwrap();
@@ -157,7 +157,7 @@ fn receiver_borrowed() {
     let names = Names::new("borrows");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::builder()
-        .receivers(1)
+        .max_subscribers(1)
         .capacity(4)
         .create(&provider, "frames")
         .unwrap();

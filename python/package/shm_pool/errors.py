@@ -56,7 +56,8 @@ class MessageLost(Error):
 
 
 class Interrupted(Error):
-    """``interrupt()`` or ``interrupt_waits()`` ended the wait. The next one waits again."""
+    """``interrupt()`` ended the wait, and the next one waits again; or ``close_waits()`` ended it and
+    all later ones."""
 
 
 class InUse(Error, RuntimeError):

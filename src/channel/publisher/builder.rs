@@ -106,8 +106,8 @@ impl PublisherBuilder {
 
     /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each counts as one
     /// of the process's 2048 channel ends.
-    pub fn receivers(mut self, receivers: usize) -> Self {
-        self.max_subscribers = receivers;
+    pub fn max_subscribers(mut self, max_subscribers: usize) -> Self {
+        self.max_subscribers = max_subscribers;
         self
     }
 
@@ -334,7 +334,7 @@ impl PublisherBuilder {
         name: &str,
     ) -> Result<Publisher, ChannelError> {
         let options = &self.options;
-        ChannelError::check("receivers", self.max_subscribers, 1, MAX_SUBSCRIBERS)?;
+        ChannelError::check("max_subscribers", self.max_subscribers, 1, MAX_SUBSCRIBERS)?;
         options.check(1, provider)?;
         let facts = Facts {
             kind: Kind::Rendezvous,

@@ -347,7 +347,7 @@ impl Owner {
         let builder = Provider::builder()
             .name_prefix(prefix)
             .max_bytes(MAX_BYTES)
-            .max_bytes_per_peer(MAX_BYTES as u64)
+            .max_bytes_per_peer(MAX_BYTES)
             .tuning(Tuning::new().arena_size(ARENA));
         let builder = builder
             .max_shared(RECORDS as usize)

@@ -96,7 +96,7 @@ impl<'a> Scene<'a> {
             .expect("a sender");
         sender.send_bytes(b"message").expect("room");
         let builder = Publisher::builder()
-            .receivers(1)
+            .max_subscribers(1)
             .capacity(2)
             .max_borrowed(2);
         let mut publisher = builder.create(&provider, "many").expect("a publisher");

@@ -205,7 +205,7 @@ impl World {
             .build()
             .expect("a client");
         let options = Publisher::builder()
-            .receivers(MAX_SUBSCRIBERS.into())
+            .max_subscribers(MAX_SUBSCRIBERS.into())
             .capacity(CAPACITY)
             .max_borrowed(16);
         let mut publisher = options

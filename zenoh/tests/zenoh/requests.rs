@@ -43,7 +43,7 @@ fn alignments() {
             let address = buffer.as_ptr();
             drop(ZBytes::from(buffer));
             let made = pool.stats().made;
-            let mut again = request.zeroed().timeout(MINUTE).unwrap();
+            let mut again = request.zeroed().wait_timeout(MINUTE).unwrap();
             if len <= LARGE {
                 assert_eq!(
                     (again.as_ptr(), pool.stats().made),

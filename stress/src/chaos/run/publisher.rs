@@ -55,7 +55,7 @@ impl Publishing {
             .build()
             .unwrap_or_else(|error| control.fail(&format!("cannot build: {error}")));
         let options = Publisher::builder()
-            .receivers(PEERS)
+            .max_subscribers(PEERS)
             .capacity(CAPACITY)
             .history(1);
         let publisher = options.create(&provider, &channel(role.post.index));
