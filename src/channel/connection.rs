@@ -280,8 +280,10 @@ impl Connection {
         }
         // Only the sender fills slots and takes borrowed buffers: both remain available.
         if !self.may_borrow(bytes) {
+            let limit = self.account_holder.limit();
             return Err(SendErrorKind::TooManyBorrowed {
-                max: self.account_holder.limit().max_borrowed,
+                max: limit.max_borrowed,
+                max_bytes: Some(limit.bytes).filter(|&bytes| bytes < usize::MAX),
             });
         }
         Ok(())

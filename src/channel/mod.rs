@@ -195,7 +195,7 @@ mod withdrawal_models;
 #[cfg(all(test, not(loom)))]
 pub(crate) use layout::format;
 
-pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError, WatchError};
+pub use error::{ChannelError, RecvError, SendError, SendErrorKind};
 pub use interrupt::Interrupter;
 pub use layout::MessageType;
 pub use message::{Missed, Sent, MAX_INLINE};

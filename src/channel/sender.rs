@@ -197,17 +197,25 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`],
+    /// [`SendErrorKind::NoReceiver`], [`SendErrorKind::Disconnected`],
     /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
-    pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
+    pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendError> {
         self.check_fork()?;
-        self.connection.wait(
+        let waited = self.connection.wait(
             Some(Duration::ZERO),
             Deadline::after(timeout),
             |object, _| {
                 object.shared().has_had_receiver() && !object.shared().to_sender().is_disconnected()
             },
-        )
+        );
+        match waited {
+            Err(SendErrorKind::TimedOut) => Err(SendErrorKind::NoReceiver {
+                receivers: 1,
+                timeout,
+            }
+            .into()),
+            waited => Ok(waited?),
+        }
     }
 
     /// Blocks until the receiver has received everything and asked for more, for at most `timeout`.
@@ -217,13 +225,13 @@ impl Sender {
     ///
     /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had
     /// received everything; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
-    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
+    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendError> {
         self.check_fork()?;
         self.connection
             .wait_until_received(Deadline::after(timeout))?;
         // A closing receiver marks unreceived messages as received.
         if self.connection.is_disconnected() {
-            return Err(SendErrorKind::Disconnected);
+            return Err(SendErrorKind::Disconnected.into());
         }
         Ok(())
     }
@@ -311,6 +319,7 @@ impl Sender {
             Err(message) => Err(SendError {
                 kind: SendErrorKind::TooManyBorrowed {
                     max: self.max_borrowed(),
+                    max_bytes: None,
                 },
                 message,
             }),
@@ -376,7 +385,7 @@ impl Sender {
     /// [`SendErrorKind::TooLong`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
     /// [`SendErrorKind::Forked`].
     #[inline]
-    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         self.send_inline(bytes, Timeout::Until(None))
     }
 
@@ -386,7 +395,7 @@ impl Sender {
     ///
     /// [`SendErrorKind::Full`], and those of [`send_bytes`](Self::send_bytes).
     #[inline]
-    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
+    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         self.send_inline(bytes, Timeout::None)
     }
 
@@ -396,16 +405,12 @@ impl Sender {
     ///
     /// [`SendErrorKind::TimedOut`], and those of [`send_bytes`](Self::send_bytes).
     #[inline]
-    pub fn send_bytes_timeout(
-        &mut self,
-        bytes: &[u8],
-        timeout: Duration,
-    ) -> Result<(), SendErrorKind> {
+    pub fn send_bytes_timeout(&mut self, bytes: &[u8], timeout: Duration) -> Result<(), SendError> {
         self.send_inline(bytes, Timeout::of(timeout))
     }
 
     #[inline]
-    fn send_inline(&mut self, bytes: &[u8], timeout: Timeout) -> Result<(), SendErrorKind> {
+    fn send_inline(&mut self, bytes: &[u8], timeout: Timeout) -> Result<(), SendError> {
         let words = message::of_bytes(bytes)?;
         self.reserve(0, timeout)?;
         let connection = &mut self.connection;
@@ -413,7 +418,7 @@ impl Sender {
         connection.notify();
         connection.look_for_room();
         if connection.is_left() {
-            Err(SendErrorKind::Disconnected)
+            Err(SendErrorKind::Disconnected.into())
         } else {
             Ok(())
         }
@@ -442,17 +447,17 @@ impl Sender {
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
     /// [`SendErrorKind::Interrupted`].
-    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
+    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         let try_send = |sender: &mut Self, message| {
             sender
                 .try_send_bytes(message)
-                .map_err(|kind| SendError { kind, message })
+                .map_err(|error| error.with(message))
         };
         connection::send(self, bytes, 0, try_send, |sender, _| {
             Some((&mut sender.connection, None))
         })
         .await
-        .map_err(|error| error.kind)
+        .map_err(|error| error.with(()))
     }
 
     /// Returns ready if [`try_send`](Self::try_send) would not wait, and otherwise registers the
@@ -466,8 +471,9 @@ impl Sender {
         &mut self,
         context: &mut Context<'_>,
         buffer: &ShmBytes,
-    ) -> Poll<Result<(), SendErrorKind>> {
+    ) -> Poll<Result<(), SendError>> {
         self.poll_room(context, buffer.capacity())
+            .map_err(SendError::from)
     }
 
     /// Like [`poll_ready`](Self::poll_ready), for [`try_send_bytes`](Self::try_send_bytes).
@@ -475,11 +481,8 @@ impl Sender {
     /// # Errors
     ///
     /// Those of [`poll_ready`](Self::poll_ready).
-    pub fn poll_ready_bytes(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), SendErrorKind>> {
-        self.poll_room(context, 0)
+    pub fn poll_ready_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        self.poll_room(context, 0).map_err(SendError::from)
     }
 
     fn poll_room(
