@@ -36,7 +36,7 @@ impl SegmentSource for Segments {
         let id = self.0.fetch_add(1, Ordering::Relaxed);
         let path = path(std::process::id(), id);
         let file = open(&path, true)
-            .map_err(|error| OsError::new("open", &path, len, error, String::new()))?;
+            .map_err(|error| OsError::new("open", &path, error).with_bytes(len))?;
         Ok(SegmentFile {
             id,
             file,

@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-use shm_pool::{AllocErrorKind, Client, Descriptor, Provider};
+use shm_pool::{AllocError, Client, Descriptor, Provider};
 use std::error::Error;
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let late = provider
         .alloc_timeout(FRAME, Duration::from_millis(5))
         .unwrap_err();
-    assert!(matches!(late.kind(), AllocErrorKind::TimedOut { .. }) && late.is_exhausted());
+    assert!(matches!(late, AllocError::TimedOut { .. }) && late.is_exhausted());
     println!("nobody let go: {late}");
     drop(held);
 

@@ -1,37 +1,377 @@
-//! Errors shared by all modules. Each operation has its own error type, which names the object, the
-//! sizes and a remedy. An error that another one caused returns it from
+//! Errors shared by all modules. Each operation has its own error, an enum to match on, whose text
+//! names the object, the sizes and a remedy. An error that another one caused returns it from
 //! [`source`](std::error::Error::source) and does not display it, so that a chain says each thing
 //! once.
 
 #![forbid(unsafe_code)]
 
+use crate::channel::{ChannelError, RecvError, SendError, SendErrorKind};
+use crate::owner::limits::{AllocError, CapacityError, ShareError};
+use crate::peer::error::AttachError;
+use crate::protocol::descriptor::DescriptorError;
+use std::error::Error as StdError;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::iter;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use thiserror::Error;
 
-/// A system call that failed. Earlier steps of the operation have been undone.
-#[derive(Debug, Error)]
-#[error("{call} on {object}{} failed{advice}", Size(*.bytes))]
-pub struct OsError {
-    call: &'static str,
-    object: String,
-    bytes: usize,
-    advice: String,
-    source: io::Error,
+/// What to do about an error: a key that stays the same when the text is improved.
+///
+/// An error's text ends with its advice in the words of Rust. A binding for another language writes
+/// its own, with the names that this language has.
+///
+/// ```
+/// use shm_pool::{Advice, Provider};
+///
+/// let provider = Provider::builder().max_alloc(64 << 10).build()?;
+/// let error = provider.alloc(1 << 20).unwrap_err();
+/// assert_eq!(error.advice(), Some(Advice::RaiseMaxAlloc));
+/// assert!(error.to_string().ends_with("raise ProviderBuilder::max_alloc"));
+/// # Ok::<(), shm_pool::BuildError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Advice {
+    /// Raise the provider's largest allocation.
+    RaiseMaxAlloc,
+    /// Lower the provider's largest allocation, or raise the limit of private memory.
+    LowerMaxAlloc,
+    /// Make room in the pool: drop buffers, let the peers drop theirs, or raise its cap.
+    MakeRoom,
+    /// Raise the number of chunks that the provider keeps idle in each size class.
+    RaiseMaxIdle,
+    /// Drop shared buffers, or raise the number of buffers that can be shared at once.
+    RaiseMaxShared,
+    /// Lower the number of buffers that can be shared at once.
+    LowerMaxShared,
+    /// Raise the limit of locked memory, or lower the pool's cap.
+    RaiseLockLimit,
+    /// Choose another NUMA node.
+    OtherNumaNode,
+    /// Do not sweep in a loop.
+    SweepLess,
+    /// The object belongs to the parent of this forked process: create one in this process.
+    CreateInThisProcess,
+    /// Send to the remaining peers.
+    SkipPeer,
+    /// Wait until the peer attaches to earlier grants.
+    WaitForAttach,
+    /// Wait until the peer drops views, or revoke grants.
+    WaitForViews,
+    /// Drop views, or take up grants, which the quota does not limit.
+    DropViews,
+    /// Grant the message to its receiver, or keep it until the receiver confirms.
+    GrantOrKeep,
+    /// Clone a view instead of attaching again.
+    ShareView,
+    /// The provider has closed, or has another name prefix.
+    CheckProvider,
+    /// Connect to the provider's successor.
+    ConnectToSuccessor,
+    /// Wait until a peer ends.
+    WaitForPeerSlot,
+    /// Create a new client.
+    CreateClient,
+    /// Set the user whose providers the client trusts.
+    SetOwnerUid,
+    /// Choose another name, or wait until this one is free.
+    OtherNameOrWait,
+    /// The sender has not created the channel, has closed it, or has another name prefix.
+    CheckSender,
+    /// Open the channel of the sender's successor.
+    OpenSuccessor,
+    /// Try again, or open with a time limit.
+    OpenLater,
+    /// Close a receiver, or raise the publisher's number of receivers.
+    RaiseReceivers,
+    /// Choose a rule for a full channel that does not block.
+    DoNotBlock,
+    /// Set no option that the channel's sender fixes, or create the channel with a publisher.
+    UsePublisher,
+    /// Build both sides with one definition of the type.
+    SameType,
+    /// Build both sides with one version of this library.
+    SameVersion,
+    /// Set the user whose channels are trusted, the publisher's mode, or choose another name.
+    SetOwnerUidOrMode,
+    /// Receive, drop the message, or raise the channel's capacity.
+    RaiseCapacity,
+    /// Wait until the receiver drops some buffers, or raise its limit.
+    RaiseMaxBorrowed,
+    /// Drop some of the messages received.
+    DropMessages,
+    /// Create the channel anew.
+    CreateChannel,
+    /// Send a buffer.
+    SendBuffer,
+    /// Create a channel for each provider.
+    ChannelForEachProvider,
+    /// Raise the limit of threads, or use a call that blocks.
+    RaiseThreadLimit,
+    /// Drop the receiver and what it has received, and open the channel again.
+    OpenAgain,
+    /// Raise the publisher's limit of descriptors and receive again, or open the channel again.
+    RaiseFileLimit,
+    /// Allocate a larger buffer.
+    AllocLarger,
 }
 
-/// A number of bytes in parentheses; nothing for 0.
-struct Size(usize);
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => Ok(()),
-            bytes => write!(f, " ({bytes} bytes)"),
+impl Advice {
+    /// The words of Rust.
+    fn in_rust(self) -> &'static str {
+        match self {
+            Self::RaiseMaxAlloc => "raise ProviderBuilder::max_alloc",
+            Self::LowerMaxAlloc => {
+                "raise the limit (ulimit -v, cgroup memory), or lower ProviderBuilder::max_alloc"
+            }
+            Self::MakeRoom => {
+                "drop buffers, let the peers drop their views, or raise ProviderBuilder::max_bytes"
+            }
+            Self::RaiseMaxIdle => "raise ProviderBuilder::max_idle_per_class",
+            Self::RaiseMaxShared => "drop shared buffers, or raise ProviderBuilder::max_shared",
+            Self::LowerMaxShared => "lower ProviderBuilder::max_shared",
+            Self::RaiseLockLimit => {
+                "raise the limit (ulimit -l; LimitMEMLOCK of systemd; docker run --ulimit memlock), \
+                 or lower ProviderBuilder::max_bytes"
+            }
+            Self::OtherNumaNode => "choose a node of Mems_allowed_list in /proc/self/status",
+            Self::SweepLess => "do not sweep in a loop",
+            Self::CreateInThisProcess => "create a new one in this process",
+            Self::SkipPeer => "send to the remaining peers",
+            Self::WaitForAttach => "wait until it attaches",
+            Self::WaitForViews => "wait until it drops views, or revoke grants",
+            Self::DropViews => "drop views, or take up grants",
+            Self::GrantOrKeep => "grant it to the receiver, or keep it until confirmed",
+            Self::ShareView => "clone one of them instead",
+            Self::CheckProvider => {
+                "it has closed, or uses another ProviderBuilder::name_prefix than the client"
+            }
+            Self::ConnectToSuccessor => "connect to its successor",
+            Self::WaitForPeerSlot => "wait until one of them ends",
+            Self::CreateClient => "create a new client",
+            Self::SetOwnerUid => "see ClientBuilder::owner_uid",
+            Self::OtherNameOrWait => "choose another name, or wait with create_timeout",
+            Self::CheckSender => {
+                "its sender has not created it yet, has closed it, or uses another name_prefix \
+                 than the client"
+            }
+            Self::OpenSuccessor => "open the channel of its successor",
+            Self::OpenLater => "try again, as ReceiverBuilder::open_timeout does",
+            Self::RaiseReceivers => "close one, or raise PublisherBuilder::receivers",
+            Self::DoNotBlock => "choose OnFull::DropNewest or OnFull::DropOldest",
+            Self::UsePublisher => "set none of them, or create the channel with a Publisher",
+            Self::SameType => "build both sides with one definition",
+            Self::SameVersion => "build both sides with one version of shm-pool",
+            Self::SetOwnerUidOrMode => {
+                "see ClientBuilder::owner_uid and PublisherBuilder::mode, or choose another name"
+            }
+            Self::RaiseCapacity => "wait, drop the message, or raise the channel's capacity",
+            Self::RaiseMaxBorrowed => {
+                "wait until it drops some, or raise max_borrowed or \
+                 PublisherBuilder::max_bytes_per_receiver"
+            }
+            Self::DropMessages => "drop some",
+            Self::CreateChannel => "create a new channel",
+            Self::SendBuffer => "send a buffer",
+            Self::ChannelForEachProvider => "create a channel for each provider",
+            Self::RaiseThreadLimit => "raise the limit of threads, or use a call that blocks",
+            Self::OpenAgain => "drop it and what it has received, and open the channel again",
+            Self::RaiseFileLimit => {
+                "raise the limit of descriptors and receive again, or open the channel again"
+            }
+            Self::AllocLarger => "allocate a larger one",
         }
     }
 }
+
+/// The parts of which an error's text is made.
+pub(crate) trait Explain: StdError {
+    /// Writes what failed, without advice.
+    fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+
+    /// What to do, if there is something.
+    fn find_advice(&self) -> Option<Advice>;
+}
+
+/// Writes an error in the words of Rust.
+pub(crate) fn display(error: &impl Explain, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    error.write_facts(f)?;
+    match error.find_advice() {
+        Some(advice) => write!(f, "; {}", advice.in_rust()),
+        None => Ok(()),
+    }
+}
+
+/// Implements what all errors have: [`Display`](fmt::Display), `advice`, and the conversion into an
+/// [`io::Error`].
+macro_rules! explained {
+    ($($error:ident)+) => {$(
+        impl $error {
+            /// Returns the key of what to do about the error; `None` if the text says all.
+            pub fn advice(&self) -> Option<Advice> {
+                self.find_advice()
+            }
+        }
+
+        impl fmt::Display for $error {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                display(self, f)
+            }
+        }
+
+        /// The kind is kept, and the text.
+        impl From<$error> for io::Error {
+            fn from(error: $error) -> Self {
+                io::Error::new(error.io_kind(), error)
+            }
+        }
+    )+};
+}
+
+explained! {
+    BuildError AllocError ShareError AttachError ChannelError SendErrorKind RecvError
+    CapacityError DescriptorError
+}
+
+/// The kind is kept, and the text. The message is dropped.
+impl<M> From<SendError<M>> for io::Error {
+    fn from(error: SendError<M>) -> Self {
+        error.kind().into()
+    }
+}
+
+/// The kind is kept, and the text.
+impl From<OsError> for io::Error {
+    fn from(error: OsError) -> Self {
+        io::Error::new(error.io_kind(), error)
+    }
+}
+
+/// The texts of an error and of its causes in one line, with advice in the words of a binding.
+#[doc(hidden)]
+pub fn text_in(error: &(dyn StdError + 'static), words: fn(Advice) -> &'static str) -> String {
+    let causes = iter::successors(Some(error), |&cause| cause.source());
+    let texts: Vec<String> = causes
+        .map(|error| Worded(error, words).to_string())
+        .collect();
+    texts.join(": ")
+}
+
+struct Worded<'a>(&'a (dyn StdError + 'static), fn(Advice) -> &'static str);
+
+impl fmt::Display for Worded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(error) = explain(self.0) else {
+            return write!(f, "{}", self.0);
+        };
+        error.write_facts(f)?;
+        match error.find_advice() {
+            Some(advice) => write!(f, "; {}", self.1(advice)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns the parts of an error, if it is one of this crate that has advice.
+fn explain<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a dyn Explain> {
+    macro_rules! first_of {
+        ($($kind:ty)+) => {$(
+            if let Some(error) = error.downcast_ref::<$kind>() {
+                return Some(error);
+            }
+        )+};
+    }
+    // The boxed causes of other errors.
+    if let Some(error) = error.downcast_ref::<Box<ChannelError>>() {
+        return Some(&**error);
+    }
+    if let Some(error) = error.downcast_ref::<Box<AllocError>>() {
+        return Some(&**error);
+    }
+    first_of! {
+        BuildError AllocError ShareError AttachError ChannelError SendErrorKind RecvError
+        CapacityError DescriptorError
+    }
+    None
+}
+
+/// A system call that failed, and the system's own error. Earlier steps of the operation have been
+/// undone.
+///
+/// ```
+/// use shm_pool::OsError;
+/// use std::io;
+///
+/// let source = io::Error::from_raw_os_error(28);
+/// let error = OsError::new("posix_fallocate", "/dev/shm/mine", source).with_bytes(4096);
+/// assert_eq!(
+///     error.to_string(),
+///     "posix_fallocate on /dev/shm/mine (4096 bytes) failed: No space left on device (os error 28)"
+/// );
+/// ```
+#[derive(Clone, Error)]
+pub struct OsError(Arc<Failed>);
+
+#[derive(Clone, Debug)]
+struct Failed {
+    call: &'static str,
+    object: PathBuf,
+    bytes: Option<usize>,
+    advice: String,
+    error: Arc<io::Error>,
+}
+
+// An error is only read: no panic leaves it half changed.
+impl UnwindSafe for OsError {}
+impl RefUnwindSafe for OsError {}
+
+impl fmt::Debug for OsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OsError")
+            .field("call", &self.0.call)
+            .field("object", &self.0.object)
+            .field("bytes", &self.0.bytes)
+            .field("error", &self.0.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for OsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failed {
+            call,
+            object,
+            bytes,
+            advice,
+            error,
+        } = &*self.0;
+        write!(f, "{call} on {}", object.display())?;
+        if let Some(bytes) = bytes {
+            write!(f, " ({bytes} bytes)")?;
+        }
+        write!(f, " failed: {error}")?;
+        if !advice.is_empty() {
+            write!(f, "; {advice}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Equal if call, object, size and error number are.
+impl PartialEq for OsError {
+    fn eq(&self, other: &Self) -> bool {
+        self.call() == other.call()
+            && self.object() == other.object()
+            && self.bytes() == other.bytes()
+            && self.errno() == other.errno()
+            && self.io_kind() == other.io_kind()
+    }
+}
+
+impl Eq for OsError {}
 
 /// An error and its causes in one line, for logs and reports.
 pub(crate) struct Chain<'a>(pub(crate) &'a dyn std::error::Error);
@@ -45,42 +385,69 @@ impl fmt::Display for Chain<'_> {
 }
 
 impl OsError {
-    /// An error of a `call` on an `object`, for `bytes` bytes (0 if the call has no size). `advice` is
-    /// empty, or text that follows the system's own: `"; make room in /dev/shm"`.
-    pub fn new(
-        call: &'static str,
-        object: &str,
-        bytes: usize,
-        source: io::Error,
-        advice: String,
-    ) -> Self {
-        Self {
+    /// An error of a `call` on an `object`.
+    pub fn new(call: &'static str, object: impl Into<PathBuf>, error: io::Error) -> Self {
+        Self(Arc::new(Failed {
             call,
-            object: object.to_owned(),
-            bytes,
-            advice,
-            source,
-        }
+            object: object.into(),
+            bytes: None,
+            advice: String::new(),
+            error: Arc::new(error),
+        }))
+    }
+
+    /// Adds the size in bytes that the call asked for.
+    #[must_use]
+    pub fn with_bytes(mut self, bytes: usize) -> Self {
+        self.inner().bytes = Some(bytes);
+        self
+    }
+
+    /// Adds what to do, as text that follows the system's own: `make room in /dev/shm`.
+    #[must_use]
+    pub fn with_advice(mut self, advice: impl Into<String>) -> Self {
+        self.inner().advice = advice.into();
+        self
+    }
+
+    fn inner(&mut self) -> &mut Failed {
+        Arc::make_mut(&mut self.0)
     }
 
     /// Returns the name of the system call or library function that failed.
     pub fn call(&self) -> &'static str {
-        self.call
+        self.0.call
     }
 
     /// Returns the object of the call, such as `/dev/shm/shm_pool.0123456789abcdef.2`.
-    pub fn object(&self) -> &str {
-        &self.object
+    pub fn object(&self) -> &Path {
+        &self.0.object
     }
 
-    /// Returns the requested size in bytes; 0 if the call has none.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    /// Returns the requested size in bytes, if the call has one.
+    pub fn bytes(&self) -> Option<usize> {
+        self.0.bytes
     }
 
     /// Returns the error number, such as `libc::ENOSPC`.
     pub fn errno(&self) -> Option<i32> {
-        self.source.raw_os_error()
+        self.0.error.raw_os_error()
+    }
+
+    /// Returns the system's own error.
+    pub fn io_error(&self) -> &io::Error {
+        &self.0.error
+    }
+
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        self.0.error.kind()
+    }
+
+    /// Returns `true` if the same call may succeed later: memory, descriptors or threads were short.
+    pub fn is_retryable(&self) -> bool {
+        self.is_out_of_memory()
+            || self.is_out_of_descriptors()
+            || matches!(self.errno(), Some(libc::EAGAIN | libc::EINTR))
     }
 
     /// Returns `true` if memory was short, in the file system or for this process.
@@ -106,11 +473,10 @@ fn unit(option: &str) -> &'static str {
 }
 
 /// An error from [`ProviderBuilder::build`](crate::ProviderBuilder::build).
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// An option is out of range.
-    #[error("option {option} is {value}, but must be from {min} to {max}{}", unit(.option))]
     OutOfRange {
         /// The builder's method that sets the option.
         option: &'static str,
@@ -122,10 +488,6 @@ pub enum BuildError {
         max: usize,
     },
     /// The name prefix cannot be part of a file name.
-    #[error(
-        "name_prefix {prefix:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ - and, between \
-         others, single dots"
-    )]
     Prefix {
         /// The prefix given.
         prefix: String,
@@ -133,7 +495,6 @@ pub enum BuildError {
         max: usize,
     },
     /// The directory cannot hold the provider's objects.
-    #[error("directory {directory:?} {reason}")]
     Directory {
         /// The directory given.
         directory: PathBuf,
@@ -141,28 +502,19 @@ pub enum BuildError {
         reason: &'static str,
     },
     /// The file mode locks out the owner, or has bits without a meaning for shared memory.
-    #[error("mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and write to anyone")]
     Mode {
         /// The mode given.
         mode: u32,
     },
-    /// The operating system provided no random numbers for the provider's id.
-    #[error("no random bits for the provider's id")]
-    Random(#[source] io::Error),
     /// Other processes repeatedly swept the control object while it was being created.
-    #[error("{object} was removed {tries} times while it was created; do not sweep in a loop")]
     Swept {
         /// The path of the last one.
-        object: String,
+        object: PathBuf,
         /// The number of attempts.
         tries: usize,
     },
     /// The process may not lock as much memory as the provider may use; see
     /// [`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory).
-    #[error(
-        "lock_memory needs {needed} bytes, max_bytes and the control object, and this process may lock {limit} in all, with what it \
-         has locked already: raise the limit (ulimit -l; LimitMEMLOCK of systemd; docker run --ulimit memlock), or lower max_bytes"
-    )]
     LockMemory {
         /// The pool's cap and the control object together, in bytes.
         needed: usize,
@@ -170,24 +522,105 @@ pub enum BuildError {
         limit: u64,
     },
     /// The kernel does not accept this NUMA node.
-    #[error(
-        "numa_node {node} cannot be preferred; it may not exist, have no memory, or not be among this process's nodes (see \
-         Mems_allowed_list in /proc/self/status)"
-    )]
     NumaNode {
         /// The node given.
         node: u32,
         /// The kernel's error.
-        source: io::Error,
+        source: OsError,
     },
     /// The process has no heap for the provider's lists, which grow with
     /// [`max_alloc`](crate::ProviderBuilder::max_alloc).
-    #[error("no private memory for {bytes} bytes; raise the limit (ulimit -v, cgroup memory), or lower max_alloc")]
     OutOfMemory {
         /// Bytes asked for.
         bytes: usize,
     },
-    /// The control object could not be created.
-    #[error(transparent)]
-    Os(#[from] OsError),
+    /// A system call failed, for the control object or for the random bits of the provider's id.
+    Os(OsError),
+}
+
+impl From<OsError> for BuildError {
+    fn from(error: OsError) -> Self {
+        Self::Os(error)
+    }
+}
+
+impl Explain for BuildError {
+    fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfRange {
+                option,
+                value,
+                min,
+                max,
+            } => write!(
+                f,
+                "option {option} is {value}, but must be from {min} to {max}{}",
+                unit(option)
+            ),
+            Self::Prefix { prefix, max } => write!(
+                f,
+                "name_prefix {prefix:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ - and, between \
+                 others, single dots"
+            ),
+            Self::Directory { directory, reason } => write!(f, "directory {directory:?} {reason}"),
+            Self::Mode { mode } => write_mode(*mode, f),
+            Self::Swept { object, tries } => write!(
+                f,
+                "{} was removed {tries} times while it was created",
+                object.display()
+            ),
+            Self::LockMemory { needed, limit } => write!(
+                f,
+                "lock_memory needs {needed} bytes, max_bytes and the control object, and this \
+                 process may lock {limit} in all, with what it has locked already"
+            ),
+            Self::NumaNode { node, .. } => write!(
+                f,
+                "numa_node {node} cannot be preferred; it may not exist, have no memory, or not be \
+                 among this process's nodes"
+            ),
+            Self::OutOfMemory { bytes } => write!(f, "no private memory for {bytes} bytes"),
+            Self::Os(error) => write!(f, "{error}"),
+        }
+    }
+
+    fn find_advice(&self) -> Option<Advice> {
+        match self {
+            Self::Swept { .. } => Some(Advice::SweepLess),
+            Self::LockMemory { .. } => Some(Advice::RaiseLockLimit),
+            Self::NumaNode { .. } => Some(Advice::OtherNumaNode),
+            Self::OutOfMemory { .. } => Some(Advice::LowerMaxAlloc),
+            _ => None,
+        }
+    }
+}
+
+impl BuildError {
+    /// Returns `true` if the same call may succeed later: memory or descriptors were short.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::OutOfMemory { .. } | Self::Swept { .. } => true,
+            Self::Os(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
+
+    fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Swept { .. } => io::ErrorKind::NotFound,
+            Self::LockMemory { .. } => io::ErrorKind::PermissionDenied,
+            Self::OutOfMemory { .. } => io::ErrorKind::OutOfMemory,
+            Self::Os(error) => error.io_kind(),
+            _ => io::ErrorKind::InvalidInput,
+        }
+    }
+}
+
+/// Writes that a file mode cannot be used.
+pub(crate) fn write_mode(mode: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(
+        f,
+        "mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and \
+         write to anyone"
+    )
 }

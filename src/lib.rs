@@ -50,7 +50,7 @@
 //!
 //! [`Provider::alloc`] never waits for memory. At the cap,
 //! [`max_bytes`](ProviderBuilder::max_bytes), it evicts idle chunks and reclaims what receivers
-//! have returned and dead peers have held. Then it fails with [`AllocErrorKind::Exhausted`], which
+//! have returned and dead peers have held. Then it fails with [`AllocError::Exhausted`], which
 //! reports the bytes in use, leased and idle. [`Provider::alloc_timeout`] and a [`Request`] wait
 //! until any process releases enough.
 //!
@@ -59,7 +59,7 @@
 //! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers and retry; or raise the cap |
 //! | … most of it *leased* | let receivers drop views and messages, or revoke grants with [`ShmBytes::revoke`] |
 //! | … most of it *idle* | fragmented: wait, or retry within 250 ms; leave room for large messages ([`docs::limits`]) |
-//! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of a resource. [`Provider::trim`] returns idle memory to the system |
+//! | [`AllocError::Os`] | /dev/shm is full, or the process is short of a resource. [`Provider::trim`] returns idle memory to the system |
 //! | [`ShareError::TooManyShared`] | raise [`max_shared`](ProviderBuilder::max_shared), or drop shared buffers |
 //! | `SendErrorKind::TooManyBorrowed` | raise [`max_borrowed`](channel::SenderBuilder::max_borrowed), or let the receiver drop some |
 //!
@@ -161,10 +161,12 @@ mod sync;
 mod unwind_safe;
 
 pub use byte_types::ShmSlice;
-pub use error::{BuildError, OsError};
+#[doc(hidden)]
+pub use error::text_in;
+pub use error::{Advice, BuildError, OsError};
 pub use os::wake_fd::WakeFd;
 pub use owner::buf::{ShmBytes, ShmBytesMut};
-pub use owner::limits::{AllocError, AllocErrorKind, CapacityError, ShareError, Tuning};
+pub use owner::limits::{AllocError, CapacityError, ShareError, Tuning};
 pub use owner::pool::{ClassStats, Counters, Reservation, Stats};
 pub use owner::provider::{AllocFuture, Provider, ProviderBuilder, Request};
 pub use peer::client::{Client, ClientBuilder};

@@ -10,7 +10,6 @@
 
 use crate::backend::{Backend, Chunk, SegmentFile};
 use crate::channel::{Interrupter, Message, Publisher, Receiver, Sender, Subscriber, Watcher};
-use crate::error::{BuildError, OsError};
 use crate::os::wake_fd::WakeFd;
 use crate::owner::buf::{ShmBytes, ShmBytesMut};
 use crate::owner::pool::Reservation;
@@ -45,7 +44,3 @@ unwind_safe!(
     WakeFd,
     Watcher,
 );
-
-// Errors have an `io::Error`, which may contain any error. Those of this crate have only numbers of
-// the system.
-unwind_safe!(BuildError, OsError);

@@ -1,7 +1,7 @@
 //! The sources of messages: the pool, with a client that reads them, and talc behind a mutex.
 
 use parking_lot::Mutex;
-use shm_pool::{AllocError, AllocErrorKind, Client, Provider, ShmBytesMut, ShmView};
+use shm_pool::{AllocError, Client, Provider, ShmBytesMut, ShmView};
 use shm_pool_support::payload;
 use shm_pool_support::Fallible;
 use std::alloc::Layout;
@@ -102,8 +102,8 @@ impl Store for Pool {
 fn found(result: Result<ShmBytesMut, AllocError>) -> Fallible<Option<ShmBytesMut>> {
     match result {
         Ok(memory) => Ok(Some(memory)),
-        Err(error) => match error.kind() {
-            AllocErrorKind::Exhausted { .. } | AllocErrorKind::TimedOut { .. } => Ok(None),
+        Err(error) => match error {
+            AllocError::Exhausted { .. } | AllocError::TimedOut { .. } => Ok(None),
             _ => Err(error.into()),
         },
     }

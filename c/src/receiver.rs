@@ -8,7 +8,7 @@ use crate::value::{
     check_reserved, create, create_listed, size_option, text, time_option, timeout, value,
     Required, Value, SHM_POOL_FOREVER,
 };
-use shm_pool::channel::{self, RecvError, WaitAnyError};
+use shm_pool::channel::{self, RecvError};
 use shm_pool::WakeFd;
 use std::ffi::{c_char, c_int};
 use std::mem::MaybeUninit;
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn shm_pool_wait_any(
     guard(|| {
         let index = index.required("index")?;
         if count == 0 {
-            return Err(WaitAnyError::NoReceivers.into());
+            return Err(RecvError::NoReceivers.into());
         }
         if receivers.is_null() {
             return Err(Failure::new(

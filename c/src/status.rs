@@ -1,8 +1,8 @@
 //! Results: a code for each condition that a caller can act on, and a message for the rest.
 
-use shm_pool::channel::{ChannelError, RecvError, SendErrorKind, WaitAnyError};
+use shm_pool::channel::{ChannelError, RecvError, SendError, SendErrorKind};
 use shm_pool::{
-    AllocError, AllocErrorKind, AttachError, BuildError, CapacityError, DescriptorError, OsError,
+    Advice, AllocError, AttachError, BuildError, CapacityError, DescriptorError, OsError,
     ShareError,
 };
 use std::any::Any;
@@ -111,6 +111,126 @@ pub enum Status {
     TypeMismatch = 75,
 }
 
+/// Returns the name of a status, such as `SHM_POOL_STATUS_NOT_FOUND`; for a number that is none,
+/// `SHM_POOL_STATUS_OTHER`.
+///
+/// Owner: the library. Valid for ever.
+#[no_mangle]
+pub extern "C" fn shm_pool_status_name(status: c_int) -> *const c_char {
+    let name = match status {
+        0 => c"SHM_POOL_STATUS_OK",
+        1 => c"SHM_POOL_STATUS_INVALID_ARGUMENT",
+        2 => c"SHM_POOL_STATUS_PANIC",
+        3 => c"SHM_POOL_STATUS_FORKED",
+        4 => c"SHM_POOL_STATUS_OS",
+        5 => c"SHM_POOL_STATUS_OUT_OF_MEMORY",
+        6 => c"SHM_POOL_STATUS_INTERRUPTED",
+        7 => c"SHM_POOL_STATUS_TIMED_OUT",
+        8 => c"SHM_POOL_STATUS_WRONG_UID",
+        9 => c"SHM_POOL_STATUS_OTHER",
+        20 => c"SHM_POOL_STATUS_EXHAUSTED",
+        21 => c"SHM_POOL_STATUS_TOO_LARGE",
+        22 => c"SHM_POOL_STATUS_NOT_EXCLUSIVE",
+        30 => c"SHM_POOL_STATUS_TOO_MANY_SHARED",
+        31 => c"SHM_POOL_STATUS_PEER_DISCONNECTED",
+        32 => c"SHM_POOL_STATUS_OTHER_PROVIDER",
+        33 => c"SHM_POOL_STATUS_TOO_MANY_GRANTS",
+        40 => c"SHM_POOL_STATUS_STALE",
+        41 => c"SHM_POOL_STATUS_NOT_GRANTED",
+        42 => c"SHM_POOL_STATUS_OTHER_PEER",
+        43 => c"SHM_POOL_STATUS_TOO_MANY_LEASES",
+        44 => c"SHM_POOL_STATUS_OVER_QUOTA",
+        45 => c"SHM_POOL_STATUS_NO_PROVIDER",
+        46 => c"SHM_POOL_STATUS_PROVIDER_DIED",
+        47 => c"SHM_POOL_STATUS_CLOSED",
+        48 => c"SHM_POOL_STATUS_DISCONNECTED",
+        49 => c"SHM_POOL_STATUS_TOO_MANY_PEERS",
+        50 => c"SHM_POOL_STATUS_SLOT_LOST",
+        51 => c"SHM_POOL_STATUS_DAMAGED",
+        52 => c"SHM_POOL_STATUS_NOT_USABLE",
+        60 => c"SHM_POOL_STATUS_EMPTY",
+        61 => c"SHM_POOL_STATUS_FULL",
+        62 => c"SHM_POOL_STATUS_TOO_MANY_BORROWED",
+        63 => c"SHM_POOL_STATUS_TOO_LONG",
+        64 => c"SHM_POOL_STATUS_NOT_FOUND",
+        65 => c"SHM_POOL_STATUS_NOT_READY",
+        66 => c"SHM_POOL_STATUS_NAME_TAKEN",
+        67 => c"SHM_POOL_STATUS_HAS_RECEIVER",
+        68 => c"SHM_POOL_STATUS_TOO_MANY_RECEIVERS",
+        69 => c"SHM_POOL_STATUS_BLOCKING_NOT_ALLOWED",
+        70 => c"SHM_POOL_STATUS_NOT_A_PUBLISHER",
+        71 => c"SHM_POOL_STATUS_TOO_MANY_ENDS",
+        72 => c"SHM_POOL_STATUS_NOT_CONNECTED",
+        73 => c"SHM_POOL_STATUS_NO_HELPER",
+        74 => c"SHM_POOL_STATUS_EVICTED",
+        75 => c"SHM_POOL_STATUS_TYPE_MISMATCH",
+        _ => c"SHM_POOL_STATUS_OTHER",
+    };
+    name.as_ptr()
+}
+
+/// The advice of an error, with the names of C's interface.
+fn words(advice: Advice) -> &'static str {
+    match advice {
+        Advice::RaiseMaxAlloc => "raise the option max_alloc of the provider",
+        Advice::LowerMaxAlloc => "raise the limit (ulimit -v, cgroup memory), or lower max_alloc",
+        Advice::MakeRoom => {
+            "destroy buffers, let the peers destroy their views, or raise max_bytes"
+        }
+        Advice::RaiseMaxIdle => "raise the option max_idle_per_class of the provider",
+        Advice::RaiseMaxShared => "destroy shared buffers, or raise the option max_shared",
+        Advice::LowerMaxShared => "lower the option max_shared of the provider",
+        Advice::RaiseLockLimit => {
+            "raise the limit (ulimit -l; LimitMEMLOCK of systemd; docker run --ulimit memlock), or \
+             lower max_bytes"
+        }
+        Advice::OtherNumaNode => "choose a node of Mems_allowed_list in /proc/self/status",
+        Advice::SweepLess => "do not sweep in a loop",
+        Advice::CreateInThisProcess => "create a new one in this process",
+        Advice::SkipPeer => "send to the remaining peers",
+        Advice::WaitForAttach => "wait until it attaches",
+        Advice::WaitForViews => "wait until it destroys views, or revoke grants",
+        Advice::DropViews => "destroy views, or take up grants",
+        Advice::GrantOrKeep => "grant it to the receiver, or keep it until confirmed",
+        Advice::ShareView => "clone one of them instead",
+        Advice::CheckProvider => "it has closed, or uses another name_prefix than the client",
+        Advice::ConnectToSuccessor => "connect to its successor",
+        Advice::WaitForPeerSlot => "wait until one of them ends",
+        Advice::CreateClient => "create a new client",
+        Advice::SetOwnerUid => "see the option owner_uid of the client",
+        Advice::OtherNameOrWait => "choose another name, or create it with a timeout_ns",
+        Advice::CheckSender => {
+            "its sender has not created it yet, has closed it, or uses another name_prefix"
+        }
+        Advice::OpenSuccessor => "open the channel of its successor",
+        Advice::OpenLater => "try again, or open with a timeout_ns",
+        Advice::RaiseReceivers => "destroy one, or raise the option receivers of the publisher",
+        Advice::DoNotBlock => "choose an on_full that drops messages",
+        Advice::UsePublisher => "set none of them, or create the channel with a publisher",
+        Advice::SameType => "build both sides with one definition",
+        Advice::SameVersion => "build both sides with one version of shm-pool",
+        Advice::SetOwnerUidOrMode => {
+            "see the options owner_uid of the client and mode of the publisher, or choose another \
+             name"
+        }
+        Advice::RaiseCapacity => "wait, drop the message, or raise the option capacity",
+        Advice::RaiseMaxBorrowed => {
+            "wait until it destroys some, or raise max_borrowed or max_bytes_per_receiver"
+        }
+        Advice::DropMessages => "destroy some",
+        Advice::CreateChannel => "create a new channel",
+        Advice::SendBuffer => "send a buffer",
+        Advice::ChannelForEachProvider => "create a channel for each provider",
+        Advice::RaiseThreadLimit => "raise the limit of threads, or use a call that blocks",
+        Advice::OpenAgain => "destroy it and what it has received, and open the channel again",
+        Advice::RaiseFileLimit => {
+            "raise the limit of descriptors and receive again, or open the channel again"
+        }
+        Advice::AllocLarger => "allocate a larger one",
+        _ => "see the manual",
+    }
+}
+
 enum Text {
     Static(&'static CStr),
     /// Formatted when it is asked for: a full channel is no rare event.
@@ -163,15 +283,22 @@ impl Failure {
 
     #[cold]
     fn of(status: Status, error: &(dyn Error + 'static)) -> Self {
-        let causes = || std::iter::successors(Some(error), |&cause| cause.source());
-        let errno = causes().find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error());
+        let mut causes = std::iter::successors(Some(error), |&cause| cause.source());
+        let errno = causes.find_map(|cause| match cause.downcast_ref::<OsError>() {
+            Some(error) => error.errno(),
+            None => cause.downcast_ref::<io::Error>()?.raw_os_error(),
+        });
         Self::of_errno(status, errno.unwrap_or(0), error)
     }
 
     fn of_errno(status: Status, errno: c_int, error: &(dyn Error + 'static)) -> Self {
-        let causes = std::iter::successors(Some(error), |&cause| cause.source());
-        let texts: Vec<String> = causes.map(ToString::to_string).collect();
-        Self::with_errno(status, errno, texts.join(": "))
+        Self::with_errno(status, errno, shm_pool::text_in(error, words))
+    }
+
+    /// `error` is, or contains, the error of a system call.
+    #[cold]
+    fn of_system(status: Status, system: &OsError, error: &(dyn Error + 'static)) -> Self {
+        Self::of_errno(status, system.errno().unwrap_or(0), error)
     }
 
     #[cold]
@@ -218,7 +345,8 @@ pub extern "C" fn shm_pool_last_error() -> *const c_char {
             return c"".as_ptr();
         };
         if let Text::Send(kind) = failure.text {
-            failure.text = Text::Owned(CString::new(kind.to_string()).unwrap_or_default());
+            failure.text =
+                Text::Owned(CString::new(shm_pool::text_in(&kind, words)).unwrap_or_default());
         }
         match &failure.text {
             Text::Static(text) => text.as_ptr(),
@@ -252,22 +380,25 @@ pub extern "C" fn shm_pool_last_errno() -> c_int {
 impl From<AllocError> for Failure {
     #[cold]
     fn from(error: AllocError) -> Self {
-        Self::of(of_alloc(&error), &error)
+        match &error {
+            AllocError::Os(system) => Self::of_system(Status::Os, system, &error),
+            _ => Self::of(of_alloc(&error), &error),
+        }
     }
 }
 
 fn of_alloc(error: &AllocError) -> Status {
-    match error.kind() {
-        AllocErrorKind::TooLarge { .. } => Status::TooLarge,
-        AllocErrorKind::UnsupportedAlignment { .. } | AllocErrorKind::ReserveTooMany { .. } => {
+    match error {
+        AllocError::TooLarge { .. } => Status::TooLarge,
+        AllocError::UnsupportedAlignment { .. } | AllocError::ReserveTooMany { .. } => {
             Status::InvalidArgument
         }
-        AllocErrorKind::Exhausted { .. } => Status::Exhausted,
-        AllocErrorKind::TimedOut { .. } => Status::TimedOut,
-        AllocErrorKind::Interrupted => Status::Interrupted,
-        AllocErrorKind::ReserveShare(error) => of_share(error),
-        AllocErrorKind::Forked => Status::Forked,
-        AllocErrorKind::Os(_) => Status::Os,
+        AllocError::Exhausted { .. } => Status::Exhausted,
+        AllocError::TimedOut { .. } => Status::TimedOut,
+        AllocError::Interrupted => Status::Interrupted,
+        AllocError::ReserveShare(error) => of_share(error),
+        AllocError::Forked => Status::Forked,
+        AllocError::Os(_) => Status::Os,
         _ => Status::Other,
     }
 }
@@ -302,7 +433,7 @@ impl From<BuildError> for Failure {
             | BuildError::LockMemory { .. }
             | BuildError::NumaNode { .. } => Status::InvalidArgument,
             BuildError::OutOfMemory { .. } => Status::OutOfMemory,
-            BuildError::Os(_) | BuildError::Random(_) => Status::Os,
+            BuildError::Os(system) => return Self::of_system(Status::Os, system, &error),
             _ => Status::Other,
         };
         Self::of(status, &error)
@@ -324,7 +455,10 @@ impl From<DescriptorError> for Failure {
 impl From<AttachError> for Failure {
     #[cold]
     fn from(error: AttachError) -> Self {
-        Self::of(of_attach(&error), &error)
+        match &error {
+            AttachError::Os(system) => Self::of_system(Status::Os, system, &error),
+            _ => Self::of(of_attach(&error), &error),
+        }
     }
 }
 
@@ -354,7 +488,10 @@ fn of_attach(error: &AttachError) -> Status {
 
 impl From<ChannelError> for Failure {
     fn from(error: ChannelError) -> Self {
-        Self::of(of_channel(&error), &error)
+        match &error {
+            ChannelError::Os(system) => Self::of_system(Status::Os, system, &error),
+            _ => Self::of(of_channel(&error), &error),
+        }
     }
 }
 
@@ -386,7 +523,7 @@ impl From<SendErrorKind> for Failure {
     fn from(kind: SendErrorKind) -> Self {
         let (status, errno) = match kind {
             SendErrorKind::Full { .. } => (Status::Full, 0),
-            SendErrorKind::TimedOut => (Status::TimedOut, 0),
+            SendErrorKind::TimedOut | SendErrorKind::NoReceiver { .. } => (Status::TimedOut, 0),
             SendErrorKind::TooManyBorrowed { .. } => (Status::TooManyBorrowed, 0),
             SendErrorKind::TooManyReceivers { .. } => (Status::InvalidArgument, 0),
             SendErrorKind::Disconnected => (Status::Disconnected, 0),
@@ -412,7 +549,7 @@ impl From<RecvError> for Failure {
                 return Self::keep(
                     Status::TimedOut,
                     0,
-                    Text::Static(c"the wait timed out: no message arrived"),
+                    Text::Static(c"the wait timed out: nothing arrived"),
                 )
             }
             RecvError::Disconnected => Status::Disconnected,
@@ -422,7 +559,7 @@ impl From<RecvError> for Failure {
             RecvError::NotConnected { errno } => {
                 return Self::of_errno(Status::NotConnected, *errno, &error);
             }
-            RecvError::Closed { .. } => Status::Closed,
+            RecvError::MessageLost { .. } => Status::Closed,
             RecvError::Attach(error) => of_attach(error),
             RecvError::Damaged { .. } => Status::Damaged,
             RecvError::WrongType { .. } => Status::TypeMismatch,
@@ -430,24 +567,18 @@ impl From<RecvError> for Failure {
             RecvError::Open(error) => of_channel(error),
             RecvError::Interrupted => Status::Interrupted,
             RecvError::NoHelper(_) => Status::NoHelper,
+            RecvError::NoReceivers => Status::InvalidArgument,
+            RecvError::List(_) => Status::Os,
             _ => Status::Other,
         };
         Self::of(status, &error)
     }
 }
 
-impl From<WaitAnyError> for Failure {
+impl<M> From<SendError<M>> for Failure {
     #[cold]
-    fn from(error: WaitAnyError) -> Self {
-        let status = match &error {
-            WaitAnyError::NoReceivers => Status::InvalidArgument,
-            WaitAnyError::TimedOut { .. } => Status::TimedOut,
-            WaitAnyError::Interrupted { .. } => Status::Interrupted,
-            WaitAnyError::NoHelper { .. } => Status::NoHelper,
-            WaitAnyError::Forked { .. } => Status::Forked,
-            _ => Status::Other,
-        };
-        Self::of(status, &error)
+    fn from(error: SendError<M>) -> Self {
+        error.kind().into()
     }
 }
 
@@ -482,7 +613,7 @@ mod tests {
     #[test]
     fn messages_have_their_causes() {
         let cause = std::io::Error::from_raw_os_error(28);
-        let error = OsError::new("fallocate", "a segment", 4096, cause, String::new());
+        let error = OsError::new("fallocate", "a segment", cause).with_bytes(4096);
         assert_eq!(guard(|| Err(BuildError::Os(error).into())), Status::Os);
         assert_eq!(
             last(),

@@ -11,13 +11,15 @@ use crate::memory::{Buffer, Bytes, Message};
 use crate::provider::{Client, Provider};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
-use shm_pool::channel::{self, ChannelError, Interrupter, RecvError, SendErrorKind, MAX_INLINE};
+use shm_pool::channel::{
+    self, ChannelError, Interrupter, RecvError, SendError, SendErrorKind, MAX_INLINE,
+};
 use shm_pool::{ShmBytes, WakeFd};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One end of a channel, which `close` drops.
 struct End<T> {
@@ -175,10 +177,11 @@ macro_rules! output {
                 bytes: &[u8],
                 timeout: Duration,
             ) -> Result<$report, SendErrorKind> {
-                match timeout.is_zero() {
+                let sent = match timeout.is_zero() {
                     true => self.try_send_bytes(bytes),
                     false => self.send_bytes_timeout(bytes, timeout),
-                }
+                };
+                sent.map_err(|error| error.kind())
             }
         }
     };
@@ -205,14 +208,14 @@ fn send<T: Output + 'static>(
             if let Some(slot) = slot.get_mut(..bytes.len()) {
                 bytes.copy_to(slot);
                 let slot = &*slot;
-                return end.until(py, deadline, SendErrorKind::is_full, |end, time| {
+                return end.until(py, deadline, errors::is_full, |end, time| {
                     end.send_bytes(slot, time)
                 });
             }
             provider.get().copy(py, &bytes, deadline)?
         }
     };
-    end.until(py, deadline, SendErrorKind::is_full, |end, time| {
+    end.until(py, deadline, errors::is_full, |end, time| {
         end.send(buffer.clone(), time)
     })
 }
@@ -297,12 +300,16 @@ impl Sender {
     /// :class:`Disconnected`.
     #[pyo3(signature = (*, timeout=None))]
     fn wait_for_receiver(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let start = Instant::now();
         let deadline = Deadline::after(timeout)?;
         self.end.until(
             py,
             deadline,
-            SendErrorKind::is_full,
-            channel::Sender::wait_for_receiver,
+            errors::is_full,
+            |end: &mut channel::Sender, time| {
+                end.wait_for_receiver(time)
+                    .map_err(|error| whole_wait(error, start))
+            },
         )
     }
 
@@ -314,8 +321,10 @@ impl Sender {
         self.end.until(
             py,
             deadline,
-            SendErrorKind::is_full,
-            channel::Sender::wait_until_received,
+            errors::is_full,
+            |end: &mut channel::Sender, time| {
+                end.wait_until_received(time).map_err(|error| error.kind())
+            },
         )
     }
 
@@ -501,11 +510,12 @@ impl Publisher {
         receivers: usize,
         timeout: Option<f64>,
     ) -> PyResult<()> {
+        let start = Instant::now();
         let deadline = Deadline::after(timeout)?;
-        self.end
-            .until(py, deadline, SendErrorKind::is_full, |end, time| {
-                end.wait_for_receivers(receivers, time)
-            })
+        self.end.until(py, deadline, errors::is_full, |end, time| {
+            end.wait_for_receivers(receivers, time)
+                .map_err(|error| whole_wait(error, start))
+        })
     }
 
     /// Waits until everything was received. Then nothing is lost if the provider is closed.
@@ -516,8 +526,10 @@ impl Publisher {
         self.end.until(
             py,
             deadline,
-            SendErrorKind::is_full,
-            channel::Publisher::wait_until_received,
+            errors::is_full,
+            |end: &mut channel::Publisher, time| {
+                end.wait_until_received(time).map_err(|error| error.kind())
+            },
         )
     }
 
@@ -748,7 +760,7 @@ impl Receiver {
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
         let deadline = Deadline::after(timeout)?;
         self.0
-            .until(py, deadline, RecvError::is_empty, Input::receive)
+            .until(py, deadline, is_empty, Input::receive)
             .map(Message::of_channel)
     }
 
@@ -756,7 +768,7 @@ impl Receiver {
     fn try_recv(&self) -> PyResult<Option<Message>> {
         match self.0.with(|end| end.receive(Duration::ZERO))? {
             Ok(message) => Ok(Some(Message::of_channel(message))),
-            Err(error) if error.is_empty() => Ok(None),
+            Err(RecvError::Empty | RecvError::TimedOut) => Ok(None),
             Err(error) => Err(error.into_py()),
         }
     }
@@ -813,7 +825,29 @@ impl Receiver {
     }
 }
 
+/// Returns `true` if no message has arrived, at once or in time.
+fn is_empty(error: &RecvError) -> bool {
+    matches!(error, RecvError::Empty | RecvError::TimedOut)
+}
+
+/// Replaces the time of the last part of a wait by that of the whole wait.
+fn whole_wait(error: SendError, start: Instant) -> SendErrorKind {
+    match error.kind() {
+        SendErrorKind::NoReceiver { receivers, .. } => SendErrorKind::NoReceiver {
+            receivers,
+            timeout: errors::waited(start),
+        },
+        kind => kind,
+    }
+}
+
 /// Returns `true` if a sender, or a free registration, may appear.
 fn may_open_later(error: &ChannelError) -> bool {
-    error.is_not_found() || matches!(error, ChannelError::TooManyReceivers { .. })
+    matches!(
+        error,
+        ChannelError::NotFound { .. }
+            | ChannelError::NotReady { .. }
+            | ChannelError::Closed { .. }
+            | ChannelError::TooManyReceivers { .. }
+    )
 }

@@ -4,13 +4,13 @@
 //! An exception's text is that of the Rust error and of its causes.
 
 use pyo3::PyErr;
-use shm_pool::channel::{ChannelError, RecvError, SendErrorKind};
+use shm_pool::channel::{ChannelError, RecvError, SendError, SendErrorKind};
 use shm_pool::{
-    AllocError, AllocErrorKind, AttachError, BuildError, CapacityError, DescriptorError, OsError,
+    Advice, AllocError, AttachError, BuildError, CapacityError, DescriptorError, OsError,
     ShareError,
 };
 use std::error::Error as StdError;
-use std::iter;
+use std::time::{Duration, Instant};
 
 macro_rules! exceptions {
     ($($name:ident)+) => { $(pyo3::import_exception!(shm_pool.errors, $name);)+ };
@@ -22,48 +22,108 @@ exceptions! {
 }
 
 /// Returns an error and its causes in one line.
-fn chain(error: &dyn StdError) -> String {
-    let causes = iter::successors(error.source(), |&cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+fn chain(error: &(dyn StdError + 'static)) -> String {
+    shm_pool::text_in(error, words)
+}
+
+/// The advice of an error, with the names of Python's interface.
+fn words(advice: Advice) -> &'static str {
+    match advice {
+        Advice::RaiseMaxAlloc => "raise Provider(max_alloc=)",
+        Advice::LowerMaxAlloc => {
+            "raise the limit (ulimit -v, cgroup memory), or lower Provider(max_alloc=)"
+        }
+        Advice::MakeRoom => {
+            "release buffers and messages, let the receivers release theirs, or raise \
+             Provider(max_bytes=)"
+        }
+        Advice::RaiseMaxIdle => "raise Provider(max_idle_per_class=)",
+        Advice::RaiseMaxShared => "release shared buffers, or raise Provider(max_shared=)",
+        Advice::LowerMaxShared => "lower Provider(max_shared=)",
+        Advice::RaiseLockLimit => {
+            "raise the limit (ulimit -l; LimitMEMLOCK of systemd; docker run --ulimit memlock), or \
+             lower Provider(max_bytes=)"
+        }
+        Advice::OtherNumaNode => "choose a node of Mems_allowed_list in /proc/self/status",
+        Advice::SweepLess => "do not sweep in a loop",
+        Advice::CreateInThisProcess => "create a new one in this process",
+        Advice::SkipPeer => "send to the remaining peers",
+        Advice::WaitForAttach => "wait until it attaches",
+        Advice::WaitForViews => "wait until it releases messages, or release grants",
+        Advice::DropViews => "release messages, or take up grants",
+        Advice::GrantOrKeep => "grant it to the receiver, or keep it until confirmed",
+        Advice::ShareView => "use one of them instead",
+        Advice::CheckProvider => "it has closed, or uses another name_prefix",
+        Advice::ConnectToSuccessor => "connect to its successor",
+        Advice::WaitForPeerSlot => "wait until one of them ends",
+        Advice::CreateClient => "create a new client",
+        Advice::SetOwnerUid => "see owner_uid of the client",
+        Advice::OtherNameOrWait => "choose another name, or wait until the other sender closes",
+        Advice::CheckSender => {
+            "its sender has not created it yet, has closed it, or uses another name_prefix"
+        }
+        Advice::OpenSuccessor => "open the channel of its successor",
+        Advice::OpenLater => "try again, or open it with a timeout",
+        Advice::RaiseReceivers => "close one, or raise Publisher(receivers=)",
+        Advice::DoNotBlock => "choose an on_full that drops messages",
+        Advice::UsePublisher => "set none of them, or create the channel with a Publisher",
+        Advice::SameType => "use one definition of the message on both sides",
+        Advice::SameVersion => "install one version of shm-pool on both sides",
+        Advice::SetOwnerUidOrMode => "see owner_uid and mode, or choose another name",
+        Advice::RaiseCapacity => "wait, drop the message, or raise capacity",
+        Advice::RaiseMaxBorrowed => {
+            "wait until it releases some, or raise max_borrowed or \
+             Publisher(max_bytes_per_receiver=)"
+        }
+        Advice::DropMessages => "release some",
+        Advice::CreateChannel => "create a new channel",
+        Advice::SendBuffer => "send a buffer",
+        Advice::ChannelForEachProvider => "create a channel for each provider",
+        Advice::RaiseThreadLimit => "raise the limit of threads, or use a call that blocks",
+        Advice::OpenAgain => "release what it has received, close it, and open the channel again",
+        Advice::RaiseFileLimit => {
+            "raise the limit of descriptors and receive again, or open the channel again"
+        }
+        Advice::AllocLarger => "allocate a larger one",
+        _ => "see the documentation",
+    }
 }
 
 /// Converts an error of the crate. A trait, because both types belong to other crates.
-pub(crate) trait IntoPyErr: StdError + Sized {
+pub(crate) trait IntoPyErr: StdError + Sized + 'static {
     fn into_py(self) -> PyErr;
 }
 
-fn closed(error: &dyn StdError) -> PyErr {
-    Disconnected::new_err(chain(error))
+fn closed(error: &(dyn StdError + 'static)) -> PyErr {
+    Disconnected::new_err((libc::EPIPE, chain(error)))
 }
 
-fn other(error: &dyn StdError) -> PyErr {
+fn other(error: &(dyn StdError + 'static)) -> PyErr {
     Error::new_err(chain(error))
 }
 
-fn invalid(error: &dyn StdError) -> PyErr {
+fn invalid(error: &(dyn StdError + 'static)) -> PyErr {
     InvalidArgument::new_err(chain(error))
 }
 
-fn forked(error: &dyn StdError) -> PyErr {
+fn forked(error: &(dyn StdError + 'static)) -> PyErr {
     Forked::new_err(chain(error))
 }
 
 /// `whole` contains `error`, and says what was attempted.
-fn system(error: &OsError, whole: &dyn StdError) -> PyErr {
+fn system(error: &OsError, whole: &(dyn StdError + 'static)) -> PyErr {
     SystemCallFailed::new_err((error.errno(), chain(whole)))
 }
 
 impl IntoPyErr for AllocError {
     fn into_py(self) -> PyErr {
-        match self.kind() {
-            AllocErrorKind::TooLarge { .. } | AllocErrorKind::UnsupportedAlignment { .. } => {
-                invalid(&self)
-            }
-            AllocErrorKind::TimedOut { .. } => Timeout::new_err(chain(&self)),
-            AllocErrorKind::Interrupted => Interrupted::new_err(chain(&self)),
-            AllocErrorKind::Forked => forked(&self),
+        match &self {
+            AllocError::TooLarge { .. } | AllocError::UnsupportedAlignment { .. } => invalid(&self),
+            AllocError::TimedOut { .. } => Timeout::new_err((libc::ETIMEDOUT, chain(&self))),
+            AllocError::Interrupted => Interrupted::new_err(chain(&self)),
+            AllocError::Forked => forked(&self),
             _ if self.is_exhausted() => PoolExhausted::new_err(chain(&self)),
-            AllocErrorKind::Os(error) => system(error, &self),
+            AllocError::Os(error) => system(error, &self),
             _ => other(&self),
         }
     }
@@ -112,10 +172,10 @@ impl IntoPyErr for ShareError {
     }
 }
 
-fn attach_error(error: &AttachError, whole: &dyn StdError) -> PyErr {
+fn attach_error(error: &AttachError, whole: &(dyn StdError + 'static)) -> PyErr {
     match error {
         AttachError::Stale => Stale::new_err(chain(whole)),
-        AttachError::NoProvider { .. } => NotFound::new_err(chain(whole)),
+        AttachError::NoProvider { .. } => NotFound::new_err((libc::ENOENT, chain(whole))),
         AttachError::Closed { .. }
         | AttachError::ProviderDied { .. }
         | AttachError::Disconnected { .. } => closed(whole),
@@ -134,7 +194,9 @@ impl IntoPyErr for AttachError {
 impl IntoPyErr for ChannelError {
     fn into_py(self) -> PyErr {
         match &self {
-            Self::NameTaken { .. } | Self::HasReceiver { .. } => NameTaken::new_err(chain(&self)),
+            Self::NameTaken { .. } | Self::HasReceiver { .. } => {
+                NameTaken::new_err((libc::EEXIST, chain(&self)))
+            }
             Self::Name { .. }
             | Self::Mode { .. }
             | Self::OutOfRange { .. }
@@ -142,7 +204,9 @@ impl IntoPyErr for ChannelError {
             | Self::TypeMismatch { .. } => invalid(&self),
             Self::Forked => forked(&self),
             Self::Os(error) => system(error, &self),
-            _ if self.is_not_found() => NotFound::new_err(chain(&self)),
+            Self::NotFound { .. } | Self::NotReady { .. } | Self::Closed { .. } => {
+                NotFound::new_err((libc::ENOENT, chain(&self)))
+            }
             _ => other(&self),
         }
     }
@@ -151,17 +215,14 @@ impl IntoPyErr for ChannelError {
 impl IntoPyErr for RecvError {
     fn into_py(self) -> PyErr {
         match &self {
-            _ if self.is_empty() => Timeout::new_err(chain(&self)),
+            Self::Empty | Self::TimedOut => Timeout::new_err((libc::ETIMEDOUT, chain(&self))),
             Self::Disconnected => closed(&self),
-            Self::Evicted => Evicted::new_err(chain(&self)),
+            Self::Evicted => Evicted::new_err((libc::EPIPE, chain(&self))),
             Self::TooManyBorrowed { .. } => TooManyBorrowed::new_err(chain(&self)),
-            Self::Closed { .. }
-            | Self::Attach(_)
-            | Self::Damaged { .. }
-            | Self::WrongType { .. } => MessageLost::new_err(chain(&self)),
+            _ if self.is_message_lost() => MessageLost::new_err(chain(&self)),
             Self::Forked => forked(&self),
             Self::Interrupted => Interrupted::new_err(chain(&self)),
-            Self::Map(error) | Self::NoHelper(error) => system(error, &self),
+            Self::Map(error) | Self::NoHelper(error) | Self::List(error) => system(error, &self),
             _ => other(&self),
         }
     }
@@ -170,7 +231,7 @@ impl IntoPyErr for RecvError {
 impl IntoPyErr for SendErrorKind {
     fn into_py(self) -> PyErr {
         match self {
-            _ if self.is_full() => Timeout::new_err(chain(&self)),
+            _ if is_full(&self) => Timeout::new_err((libc::ETIMEDOUT, chain(&self))),
             Self::Disconnected => closed(&self),
             Self::TooManyReceivers { .. } | Self::TooLong { .. } | Self::OtherProvider { .. } => {
                 invalid(&self)
@@ -180,4 +241,24 @@ impl IntoPyErr for SendErrorKind {
             _ => other(&self),
         }
     }
+}
+
+/// Returns `true` if the receiver has made no room, or has not joined, at once or in time.
+pub(crate) fn is_full(kind: &SendErrorKind) -> bool {
+    kind.is_timeout()
+        || matches!(
+            kind,
+            SendErrorKind::Full { .. } | SendErrorKind::TooManyBorrowed { .. }
+        )
+}
+
+impl IntoPyErr for SendError {
+    fn into_py(self) -> PyErr {
+        self.kind().into_py()
+    }
+}
+
+/// How long a wait has lasted that was divided, in whole milliseconds.
+pub(crate) fn waited(start: Instant) -> Duration {
+    Duration::from_millis(start.elapsed().as_millis().try_into().unwrap_or(u64::MAX))
 }

@@ -48,7 +48,11 @@ impl<T> Exported<T> {
         match self.exports {
             0 => Ok(()),
             exports => Err(PyBufferError::new_err(format!(
-                "{exports} arrays or memoryviews refer to this {object}: delete them before it is {operation}"
+                "{exports} array{} or memoryview{} {} to this {object}: delete {} before it is {operation}",
+                if exports == 1 { "" } else { "s" },
+                if exports == 1 { "" } else { "s" },
+                if exports == 1 { "refers" } else { "refer" },
+                if exports == 1 { "it" } else { "them" }
             ))),
         }
     }

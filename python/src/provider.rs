@@ -7,9 +7,10 @@ use crate::memory::{Buffer, Bytes, Message};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use shm_pool::{AllocErrorKind, Descriptor, PeerId, ProviderId};
+use shm_pool::{AllocError, Descriptor, PeerId, ProviderId};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// A value that `close` drops. The lock is never held while a thread waits.
 struct Closable<T> {
@@ -128,12 +129,13 @@ impl Provider {
             Err(error) if error.is_exhausted() && !deadline.is_now() => {}
             allocated => return allocated.map_err(IntoPyErr::into_py),
         }
+        let start = Instant::now();
         wait::until(py, deadline, |time, is_last| {
             match detach(py, || request().wait_timeout(time)) {
-                Err(error)
-                    if !is_last && matches!(error.kind(), AllocErrorKind::TimedOut { .. }) =>
-                {
-                    Ok(None)
+                Err(AllocError::TimedOut { .. }) if !is_last => Ok(None),
+                Err(AllocError::TimedOut { source, .. }) => {
+                    let timeout = errors::waited(start);
+                    Err(AllocError::TimedOut { timeout, source }.into_py())
                 }
                 allocated => allocated.map(Some).map_err(IntoPyErr::into_py),
             }

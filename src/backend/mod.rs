@@ -29,7 +29,7 @@
 //!     fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
 //!         let id = self.0.fetch_add(1, Ordering::Relaxed);
 //!         let file = File::options().read(true).write(true).create_new(true).open(path(id));
-//!         let file = file.map_err(|error| OsError::new("open", &path(id), len, error, String::new()))?;
+//!         let file = file.map_err(|error| OsError::new("open", path(id), error).with_bytes(len))?;
 //!         Ok(SegmentFile { id, file, path: path(id).into() })
 //!     }
 //!
@@ -83,7 +83,7 @@ use crate::os::name::Name;
 use crate::os::segment::{Memory, Segment};
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::control::{Payload, SegmentFactory};
-use crate::owner::limits::{range, AllocError, AllocErrorKind, Limits, Tuning, LONGEST};
+use crate::owner::limits::{range, AllocError, Limits, Refusal, Tuning, LONGEST};
 use crate::owner::pool::{Pool, Reservation, Stats};
 use crate::owner::waiting::Ticket;
 use crate::protocol::control;
@@ -111,7 +111,7 @@ pub trait SegmentSource: Send + Sync {
     /// # Errors
     ///
     /// After `ENOSPC` or `ENOMEM`, the backend makes room and tries again, also with a shorter
-    /// segment. Otherwise the allocation fails with [`AllocErrorKind::Os`].
+    /// segment. Otherwise the allocation fails with [`AllocError::Os`].
     fn create(&self, len: usize) -> Result<SegmentFile, OsError>;
 
     /// Unlinks a segment that this process no longer maps. Not called in a forked child.
@@ -312,9 +312,8 @@ impl BackendBuilder {
             self.max_segment,
         )?;
         let memory = self.tuning.memory(false)?;
-        locks::watch_forks().map_err(|error| {
-            OsError::new("pthread_atfork", "this process", 0, error, String::new())
-        })?;
+        locks::watch_forks()
+            .map_err(|error| OsError::new("pthread_atfork", "this process", error))?;
         let pool = Pool::new(
             limits,
             Box::new(Sourced {
@@ -389,7 +388,7 @@ impl Backend {
     /// # Errors
     ///
     /// Those of [`Provider::alloc`](crate::Provider::alloc), and
-    /// [`AllocErrorKind::UnsupportedAlignment`].
+    /// [`AllocError::UnsupportedAlignment`].
     #[inline]
     pub fn alloc(&self, len: usize, align: usize) -> Result<Chunk, AllocError> {
         let class = self.class(len, align)?;
@@ -412,7 +411,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// Those of `alloc`; [`AllocErrorKind::TimedOut`].
+    /// Those of `alloc`; [`AllocError::TimedOut`].
     pub fn alloc_timeout(
         &self,
         len: usize,
@@ -434,7 +433,10 @@ impl Backend {
         let ticket = Ticket::join(self.pool(), self.class(len, align)?, len, true)?;
         match ticket.wait_and(Deadline::after(timeout), collect) {
             Some(taken) => self.hand_out(taken?),
-            None => Err(AllocErrorKind::TimedOut { timeout, source }.into()),
+            None => Err(AllocError::TimedOut {
+                timeout,
+                source: Box::new(source),
+            }),
         }
     }
 
@@ -442,7 +444,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// Those of [`alloc`](Self::alloc); [`AllocErrorKind::ReserveTooMany`].
+    /// Those of [`alloc`](Self::alloc); [`AllocError::ReserveTooMany`].
     pub fn reserve(
         &self,
         len: usize,
@@ -451,7 +453,7 @@ impl Backend {
     ) -> Result<Reservation, AllocError> {
         let class = self.class(len, align)?;
         if self.is_inherited() {
-            return Err(AllocErrorKind::Forked.into());
+            return Err(AllocError::Forked);
         }
         let pool = self.pool();
         pool.reserve(class, count).or_else(|error| {
@@ -517,7 +519,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TooLarge`], [`AllocErrorKind::UnsupportedAlignment`].
+    /// [`AllocError::TooLarge`], [`AllocError::UnsupportedAlignment`].
     #[inline]
     pub fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
         self.pool().limits.class(len, align)
@@ -570,11 +572,11 @@ impl Backend {
     }
 
     #[inline(never)]
-    fn take_slow(&self, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
+    fn take_slow(&self, class: usize, len: usize) -> Result<ClosedChunk, Refusal> {
         let pool = self.pool();
         // Before any lock: in a forked child, a thread that does not exist there may hold it.
         if self.is_inherited() {
-            return Err(AllocErrorKind::Forked.into());
+            return Err(AllocError::Forked.into());
         }
         if let Some(chunk) = pool.take_larger(class) {
             return Ok(chunk);
@@ -625,9 +627,9 @@ impl Backend {
 }
 
 fn may_pass(error: &AllocError) -> bool {
-    match error.kind() {
+    match error {
         // A segment may no longer be needed. An error of the source's own has no number.
-        AllocErrorKind::Os(os) => {
+        AllocError::Os(os) => {
             os.errno().is_none() || os.is_out_of_descriptors() || error.is_exhausted()
         }
         _ => error.is_exhausted(),

@@ -285,8 +285,10 @@ impl Connection {
         }
         // Only the sender fills slots and takes borrowed buffers: both remain available.
         if !self.may_borrow(bytes) {
+            let limit = self.account.limit();
             return Err(SendErrorKind::TooManyBorrowed {
-                max: self.account.limit().max_borrowed,
+                max: limit.max_borrowed,
+                max_bytes: Some(limit.bytes).filter(|&bytes| bytes < usize::MAX),
             });
         }
         Ok(())

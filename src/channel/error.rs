@@ -3,24 +3,21 @@
 #![forbid(unsafe_code)]
 
 use super::layout::MessageType;
-use crate::error::OsError;
+use crate::error::{write_mode, Advice, Explain, OsError};
 use crate::os::process::Process;
 use crate::peer::error::AttachError;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
 use thiserror::Error;
 
 /// The error returned when a channel could not be created or opened.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
     /// The channel's name is empty, contains a NUL, or does not fit a file name with its prefix.
-    #[error(
-        "channel name {name:?} takes {bytes} bytes of a file name, but must take 1 to {max} with \
-         this prefix, and contain no NUL: A-Z a-z 0-9 _ - take one byte, and all others three for \
-         each byte of UTF-8"
-    )]
     Name {
         /// The name that was given.
         name: String,
@@ -30,7 +27,6 @@ pub enum ChannelError {
         max: usize,
     },
     /// An option is out of range.
-    #[error("option {option} is {value}, but must be from {min} to {max}")]
     OutOfRange {
         /// The builder's method that sets the option.
         option: &'static str,
@@ -42,157 +38,263 @@ pub enum ChannelError {
         max: usize,
     },
     /// A live sender has a channel of this name.
-    #[error(
-        "{object} is the channel of a live sender{}; choose another name, or wait with \
-         create_timeout",
-        named(.process)
-    )]
     NameTaken {
         /// The object's path.
-        object: String,
+        object: PathBuf,
         /// The sender's process, if it is visible: one of the same user and PID namespace.
         process: Option<Process>,
     },
     /// No channel of this name exists.
-    #[error(
-        "{object} does not exist: its sender has not created it yet, has closed it, or uses \
-         another name_prefix than the client"
-    )]
     NotFound {
         /// The object's path.
-        object: String,
+        object: PathBuf,
     },
     /// The sender has closed the channel, or has died.
-    #[error("the sender of {object} has closed or died; open the channel of its successor")]
     Closed {
         /// The object's path.
-        object: String,
+        object: PathBuf,
     },
     /// The sender is still creating the channel, or a dead sender's object is being removed: try
     /// again. The object of a sender killed at that moment looks the same until a sweep, or until a
     /// channel of that name is created.
-    #[error("{object} is being created; try again, as ReceiverBuilder::open_timeout does")]
     NotReady {
         /// The object's path.
-        object: String,
+        object: PathBuf,
     },
     /// The channel has a receiver, or had one: it accepts no other.
-    #[error("{object} has, or had, a receiver; a channel accepts only one")]
     HasReceiver {
         /// The object's path.
-        object: String,
+        object: PathBuf,
     },
     /// All registrations of the publisher are taken, some perhaps by closed receivers whose
     /// messages are still being read.
-    #[error(
-        "{object} has {max} receivers, the maximum; close one, or raise \
-         PublisherBuilder::max_subscribers"
-    )]
     TooManyReceivers {
         /// The object's path.
-        object: String,
+        object: PathBuf,
         /// The maximum number of receivers.
         max: usize,
     },
     /// The receiver asks the publisher to wait for it, and the publisher waits for no receiver.
-    #[error(
-        "the publisher of {object} does not allow OnFull::Block; choose DropNewest or DropOldest"
-    )]
     BlockingNotAllowed {
         /// The object's path.
-        object: String,
+        object: PathBuf,
     },
     /// The receiver sets its own capacity, limit of borrowed buffers or rule, which the channel's
     /// [`Sender`](super::Sender) has fixed.
-    #[error(
-        "{object} is the channel of a Sender, which fixes capacity, max_borrowed and OnFull::Block; \
-         set none of them, or create the channel with a Publisher"
-    )]
     NotAPublisher {
         /// The object's path.
-        object: String,
+        object: PathBuf,
     },
     /// The sender has declared another type of messages than the receiver expects, or none.
-    #[error(
-        "{object} carries {}, but the receiver expects {}; build both sides with one definition",
-        name_of(&types.1), name_of(&types.0)
-    )]
     TypeMismatch {
         /// The object's path.
-        object: String,
-        /// The type that the receiver expects, and the one that the sender has declared.
-        types: Box<(Option<MessageType>, Option<MessageType>)>,
+        object: PathBuf,
+        /// The type that the receiver expects.
+        expected: Box<MessageType>,
+        /// The type that the sender has declared; `None` for untyped messages.
+        found: Option<Box<MessageType>>,
     },
     /// The channel was created by another version of this crate, with another layout.
-    #[error(
-        "{object} has version {found} of the layout of channels, and not version {expected}; \
-         build both sides with one version of shm-pool"
-    )]
     OtherVersion {
         /// The object's path.
-        object: String,
+        object: PathBuf,
         /// The version found.
         found: u32,
         /// The version that this crate reads and writes.
         expected: u32,
     },
     /// The object of that name is not one that this crate created for a channel.
-    #[error("{object} is not usable: {reason}")]
     NotAChannel {
         /// The object's path.
-        object: String,
+        object: PathBuf,
         /// What is wrong with it.
         reason: &'static str,
     },
     /// The object of that name belongs to another user.
-    #[error(
-        "{object} belongs to user {found} and not to user {expected}; see \
-         ClientBuilder::owner_uid and PublisherBuilder::mode, or choose another name"
-    )]
     WrongUid {
         /// The object's path.
-        object: String,
+        object: PathBuf,
         /// The uid of the object.
         found: u32,
         /// The expected uid.
         expected: u32,
     },
     /// The file mode denies the owner access, or has bits that mean nothing for shared memory.
-    #[error(
-        "mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and \
-         write to anyone"
-    )]
     Mode {
         /// The requested mode.
         mode: u32,
     },
     /// This process is a forked child of the process that built the provider.
-    #[error("the provider belongs to the parent of this forked process; build a new one")]
     Forked,
     /// This process already has the maximum number of channel ends.
-    #[error("this process has {max} channel ends, the maximum")]
     TooManyEnds {
         /// The limit.
         max: usize,
     },
     /// A system call failed. All earlier steps were undone.
-    #[error(transparent)]
-    Os(#[from] OsError),
+    Os(OsError),
 }
 
-fn name_of(message_type: &Option<MessageType>) -> String {
-    message_type
-        .as_ref()
-        .map_or("untyped messages".into(), MessageType::to_string)
+impl From<OsError> for ChannelError {
+    fn from(error: OsError) -> Self {
+        Self::Os(error)
+    }
+}
+
+impl Explain for ChannelError {
+    fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name { name, bytes, max } => write!(
+                f,
+                "channel name {name:?} takes {bytes} bytes of a file name, but must take 1 to {max} \
+                 with this prefix, and contain no NUL: A-Z a-z 0-9 _ - take one byte, and all \
+                 others three for each byte of UTF-8"
+            ),
+            Self::OutOfRange {
+                option,
+                value,
+                min,
+                max,
+            } => write!(
+                f,
+                "option {option} is {value}, but must be from {min} to {max}"
+            ),
+            Self::NameTaken { object, process } => write!(
+                f,
+                "{} is the channel of a live sender{}",
+                object.display(),
+                named(process)
+            ),
+            Self::NotFound { object } => write!(f, "{} does not exist", object.display()),
+            Self::Closed { object } => {
+                write!(f, "the sender of {} has closed or died", object.display())
+            }
+            Self::NotReady { object } => write!(f, "{} is being created", object.display()),
+            Self::HasReceiver { object } => write!(
+                f,
+                "{} has, or had, a receiver; a channel accepts only one",
+                object.display()
+            ),
+            Self::TooManyReceivers { object, max } => {
+                write!(f, "{} has {max} receivers, the maximum", object.display())
+            }
+            Self::BlockingNotAllowed { object } => write!(
+                f,
+                "the publisher of {} waits for no receiver",
+                object.display()
+            ),
+            Self::NotAPublisher { object } => write!(
+                f,
+                "the sender of {} fixes its capacity, max_borrowed and rule for a full channel",
+                object.display()
+            ),
+            Self::TypeMismatch {
+                object,
+                expected,
+                found,
+            } => {
+                write!(f, "{} carries ", object.display())?;
+                match found {
+                    Some(found) => write!(f, "{found}")?,
+                    None => write!(f, "untyped messages")?,
+                }
+                write!(f, ", but the receiver expects {expected}")
+            }
+            Self::OtherVersion {
+                object,
+                found,
+                expected,
+            } => write!(
+                f,
+                "{} has version {found} of the layout of channels, and not version {expected}",
+                object.display()
+            ),
+            Self::NotAChannel { object, reason } => {
+                write!(f, "{} is not usable: {reason}", object.display())
+            }
+            Self::WrongUid {
+                object,
+                found,
+                expected,
+            } => write!(
+                f,
+                "{} belongs to user {found} and not to user {expected}",
+                object.display()
+            ),
+            Self::Mode { mode } => write_mode(*mode, f),
+            Self::Forked => write!(
+                f,
+                "the provider belongs to the parent of this forked process"
+            ),
+            Self::TooManyEnds { max } => {
+                write!(f, "this process has {max} channel ends, the maximum")
+            }
+            Self::Os(error) => write!(f, "{error}"),
+        }
+    }
+
+    fn find_advice(&self) -> Option<Advice> {
+        match self {
+            Self::NameTaken { .. } => Some(Advice::OtherNameOrWait),
+            Self::NotFound { .. } => Some(Advice::CheckSender),
+            Self::Closed { .. } => Some(Advice::OpenSuccessor),
+            Self::NotReady { .. } => Some(Advice::OpenLater),
+            Self::TooManyReceivers { .. } => Some(Advice::RaiseReceivers),
+            Self::BlockingNotAllowed { .. } => Some(Advice::DoNotBlock),
+            Self::NotAPublisher { .. } => Some(Advice::UsePublisher),
+            Self::TypeMismatch { .. } => Some(Advice::SameType),
+            Self::OtherVersion { .. } => Some(Advice::SameVersion),
+            Self::WrongUid { .. } => Some(Advice::SetOwnerUidOrMode),
+            Self::Forked => Some(Advice::CreateInThisProcess),
+            _ => None,
+        }
+    }
 }
 
 impl ChannelError {
+    /// Returns `true` if the same call may succeed later: once a sender has created the channel, the
+    /// name is free, a receiver has closed, or the system has descriptors or memory again.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::NotFound { .. }
+            | Self::NotReady { .. }
+            | Self::Closed { .. }
+            | Self::NameTaken { .. }
+            | Self::TooManyReceivers { .. }
+            | Self::TooManyEnds { .. } => true,
+            Self::Os(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
+
     /// Returns `true` if opening the channel may succeed once its sender has created it.
-    pub fn is_not_found(&self) -> bool {
+    pub(super) fn is_not_found(&self) -> bool {
         matches!(
             self,
             Self::NotFound { .. } | Self::NotReady { .. } | Self::Closed { .. }
         )
+    }
+
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::NotFound { .. } => io::ErrorKind::NotFound,
+            Self::Closed { .. } => io::ErrorKind::BrokenPipe,
+            Self::NameTaken { .. } | Self::HasReceiver { .. } => io::ErrorKind::AlreadyExists,
+            Self::NotReady { .. } | Self::TooManyReceivers { .. } | Self::TooManyEnds { .. } => {
+                io::ErrorKind::WouldBlock
+            }
+            Self::Name { .. }
+            | Self::OutOfRange { .. }
+            | Self::Mode { .. }
+            | Self::BlockingNotAllowed { .. }
+            | Self::NotAPublisher { .. } => io::ErrorKind::InvalidInput,
+            Self::TypeMismatch { .. } | Self::OtherVersion { .. } | Self::NotAChannel { .. } => {
+                io::ErrorKind::InvalidData
+            }
+            Self::WrongUid { .. } => io::ErrorKind::PermissionDenied,
+            Self::Forked => io::ErrorKind::Other,
+            Self::Os(error) => error.io_kind(),
+        }
     }
 
     /// Checks that an option has one of the values from `min` to `max`.
@@ -234,33 +336,57 @@ fn named(process: &Option<Process>) -> String {
     )
 }
 
-/// A message that was not sent, and the reason.
-#[derive(Error)]
-#[error("{kind}")]
-pub struct SendError<M> {
+/// A message that was not sent, and the reason. Calls that are given no message to hand back return
+/// a `SendError<()>`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SendError<M = ()> {
     pub(super) kind: SendErrorKind,
     pub(super) message: M,
 }
 
 impl<M> SendError<M> {
-    /// Returns the kind of error.
+    /// Returns the kind of error, to match on.
     pub fn kind(&self) -> SendErrorKind {
         self.kind
     }
 
     /// Returns `true` if the receiver has closed its end or died.
     pub fn is_disconnected(&self) -> bool {
-        self.kind == SendErrorKind::Disconnected
+        self.kind.is_disconnected()
     }
 
-    /// Returns `true` if there is no room now: the same call may succeed later.
-    pub fn is_full(&self) -> bool {
-        self.kind.is_full()
+    /// Returns `true` if a wait ended because its time was over.
+    pub fn is_timeout(&self) -> bool {
+        self.kind.is_timeout()
+    }
+
+    /// Returns `true` if the same call may succeed later: when the receiver has made room, or has
+    /// joined.
+    pub fn is_retryable(&self) -> bool {
+        self.kind.is_retryable()
+    }
+
+    /// Returns the key of what to do about the error; `None` if the text says all.
+    pub fn advice(&self) -> Option<Advice> {
+        self.kind.advice()
+    }
+
+    pub(super) fn with<N>(self, message: N) -> SendError<N> {
+        SendError {
+            kind: self.kind,
+            message,
+        }
     }
 
     /// Returns the message that was not sent.
     pub fn into_message(self) -> M {
         self.message
+    }
+}
+
+impl From<SendErrorKind> for SendError {
+    fn from(kind: SendErrorKind) -> Self {
+        Self { kind, message: () }
     }
 }
 
@@ -270,38 +396,41 @@ impl<M> fmt::Debug for SendError<M> {
     }
 }
 
+impl<M> fmt::Display for SendError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)
+    }
+}
+
+impl<M> std::error::Error for SendError<M> {}
+
 /// The reason why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendErrorKind {
     /// All slots hold messages that the receiver has not received.
-    #[error(
-        "the channel is full with {capacity} messages; wait, drop the message, or raise its \
-         `capacity`"
-    )]
     Full {
         /// The number of messages that fit.
         capacity: usize,
     },
-    /// The receiver made no room in time, or no receiver joined in time.
-    #[error("the wait timed out: the receiver made no room")]
+    /// The receiver made no room in time, or did not receive everything in time.
     TimedOut,
+    /// Fewer receivers than waited for joined in time.
+    NoReceiver {
+        /// The number of receivers to wait for.
+        receivers: usize,
+        /// The time limit of the wait.
+        timeout: Duration,
+    },
     /// The receiver already has the maximum number of buffers, or of a publisher's bytes, received
     /// or not.
-    #[error(
-        "the receiver holds the most buffers that it may (at most {max}, and \
-         PublisherBuilder::max_bytes_per_receiver); wait until it drops some, or raise the \
-         limit"
-    )]
     TooManyBorrowed {
         /// The most buffers that it may hold, of any length.
         max: usize,
+        /// The most bytes that it may hold in buffers, if they are limited.
+        max_bytes: Option<usize>,
     },
     /// More receivers to wait for than the publisher accepts.
-    #[error(
-        "cannot wait for {receivers} receivers: at most {max} can join; raise \
-         PublisherBuilder::max_subscribers"
-    )]
     TooManyReceivers {
         /// The number of receivers to wait for.
         receivers: usize,
@@ -309,10 +438,8 @@ pub enum SendErrorKind {
         max: usize,
     },
     /// The receiver has closed its end or died. Buffers that it had not received are returned.
-    #[error("the receiver has closed or died; create a new channel")]
     Disconnected,
     /// The bytes do not fit in a slot.
-    #[error("{len} bytes do not fit in a slot of {max}; send a buffer")]
     TooLong {
         /// The length in bytes.
         len: usize,
@@ -320,10 +447,6 @@ pub enum SendErrorKind {
         max: usize,
     },
     /// The buffer belongs to another provider.
-    #[error(
-        "the buffer belongs to provider {found}, and the channel to {expected}; create a \
-         channel for each provider"
-    )]
     OtherProvider {
         /// The buffer's provider.
         found: ProviderId,
@@ -331,16 +454,10 @@ pub enum SendErrorKind {
         expected: ProviderId,
     },
     /// This process is a forked child of the process that owns the channel.
-    #[error("the channel belongs to the parent of this forked process")]
     Forked,
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
-    #[error("the wait for the receiver was interrupted")]
     Interrupted,
     /// The helper thread that wakes the tasks of channels could not be started.
-    #[error(
-        "cannot start the thread that wakes tasks (error {errno}); raise the limit of threads, \
-         or use `send`"
-    )]
     NoHelper {
         /// The operating system's error code.
         errno: i32,
@@ -348,92 +465,161 @@ pub enum SendErrorKind {
 }
 
 impl SendErrorKind {
-    /// Returns `true` if there is no room now: the same call may succeed later.
-    pub fn is_full(&self) -> bool {
+    /// Returns `true` if the receiver has closed its end or died.
+    pub fn is_disconnected(&self) -> bool {
+        *self == Self::Disconnected
+    }
+
+    /// Returns `true` if a wait ended because its time was over.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::TimedOut | Self::NoReceiver { .. })
+    }
+
+    /// Returns `true` if the same call may succeed later: when the receiver has made room, or has
+    /// joined. Not for an interrupted wait, which the program has ended itself.
+    pub fn is_retryable(&self) -> bool {
         matches!(
             self,
-            Self::Full { .. } | Self::TooManyBorrowed { .. } | Self::TimedOut
+            Self::Full { .. }
+                | Self::TooManyBorrowed { .. }
+                | Self::TimedOut
+                | Self::NoReceiver { .. }
+                | Self::NoHelper { .. }
         )
+    }
+
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Full { .. } | Self::TooManyBorrowed { .. } => io::ErrorKind::WouldBlock,
+            Self::TimedOut | Self::NoReceiver { .. } => io::ErrorKind::TimedOut,
+            Self::Disconnected => io::ErrorKind::BrokenPipe,
+            Self::Interrupted => io::ErrorKind::Interrupted,
+            Self::TooManyReceivers { .. } | Self::TooLong { .. } | Self::OtherProvider { .. } => {
+                io::ErrorKind::InvalidInput
+            }
+            Self::Forked => io::ErrorKind::Other,
+            Self::NoHelper { errno } => io::Error::from_raw_os_error(*errno).kind(),
+        }
     }
 }
 
-impl From<AttachError> for RecvError {
-    fn from(error: AttachError) -> Self {
-        match error {
-            AttachError::Closed { provider } => Self::Closed { provider },
-            other => Self::Attach(other),
+impl Explain for SendErrorKind {
+    fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full { capacity } => write!(
+                f,
+                "the channel is full: it holds {capacity} messages that were not received"
+            ),
+            Self::TimedOut => write!(
+                f,
+                "the wait timed out: the receiver has not received, or dropped, enough"
+            ),
+            Self::NoReceiver {
+                receivers: 1,
+                timeout,
+            } => write!(f, "no receiver joined within {timeout:?}"),
+            Self::NoReceiver { receivers, timeout } => write!(
+                f,
+                "fewer than {receivers} receivers joined within {timeout:?}"
+            ),
+            Self::TooManyBorrowed { max, max_bytes } => {
+                write!(
+                    f,
+                    "the receiver holds as much as it may: at most {max} buffers"
+                )?;
+                match max_bytes {
+                    Some(bytes) => write!(f, " and {bytes} bytes"),
+                    None => Ok(()),
+                }
+            }
+            Self::TooManyReceivers { receivers, max } => write!(
+                f,
+                "cannot wait for {receivers} receivers: at most {max} can join"
+            ),
+            Self::Disconnected => write!(f, "the receiver has closed or died"),
+            Self::TooLong { len, max } => write!(
+                f,
+                "{len} bytes are more than the {max} that are sent without a buffer"
+            ),
+            Self::OtherProvider { found, expected } => write!(
+                f,
+                "the buffer belongs to provider {found}, and the channel to {expected}"
+            ),
+            Self::Forked => write!(
+                f,
+                "the channel belongs to the parent of this forked process"
+            ),
+            Self::Interrupted => write!(f, "the wait for the receiver was interrupted"),
+            Self::NoHelper { errno } => write!(
+                f,
+                "cannot start the thread that wakes tasks: {}",
+                io::Error::from_raw_os_error(*errno)
+            ),
+        }
+    }
+
+    fn find_advice(&self) -> Option<Advice> {
+        match self {
+            Self::Full { .. } => Some(Advice::RaiseCapacity),
+            Self::TooManyBorrowed { .. } => Some(Advice::RaiseMaxBorrowed),
+            Self::TooManyReceivers { .. } => Some(Advice::RaiseReceivers),
+            Self::Disconnected => Some(Advice::CreateChannel),
+            Self::TooLong { .. } => Some(Advice::SendBuffer),
+            Self::OtherProvider { .. } => Some(Advice::ChannelForEachProvider),
+            Self::Forked => Some(Advice::CreateInThisProcess),
+            Self::NoHelper { .. } => Some(Advice::RaiseThreadLimit),
+            _ => None,
         }
     }
 }
 
 /// The reason why no message was received.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// No message has arrived.
-    #[error("no message has arrived")]
+    /// No message has arrived yet.
     Empty,
-    /// No message arrived in time.
-    #[error("the wait timed out: no message arrived")]
+    /// No message arrived in time; from a [`Watcher`](super::Watcher), no change.
     TimedOut,
-    /// The sender has closed its end or died, and everything it sent has been received.
-    #[error("the sender has closed or died, and none of its messages is left to receive")]
+    /// The sender has closed its end or died: nothing more will arrive.
     Disconnected,
     /// The publisher has [disconnected](super::Publisher::disconnect) this receiver, perhaps
     /// because it [made no room](super::OnStall::Disconnect). Drop the messages received and the
     /// receiver to join again.
-    #[error(
-        "the publisher has disconnected this receiver; drop it and what it has received, and \
-         open the channel again"
-    )]
     Evicted,
     /// No message has arrived, and at least one was skipped, or waits, because this receiver holds
     /// as many buffers, or bytes, as it may. Reported once for each such message, and not while it
     /// holds none.
-    #[error(
-        "no message arrives because this receiver holds the most buffers that it may (at most \
-         {max}, and PublisherBuilder::max_bytes_per_receiver); drop some"
-    )]
     TooManyBorrowed {
         /// The most buffers that it may hold, of any length.
         max: usize,
     },
     /// The buffer's segment cannot be mapped now: descriptors or memory have run out. The message
     /// stays queued for the next call.
-    #[error("the message cannot be mapped now, and stays queued")]
     Map(#[source] OsError),
     /// The system refused to let the publisher connect this receiver, mostly because its process
     /// has run out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOMEM`). Then the publisher
     /// retries when it sends or is asked for its receivers, after 1 ms at first, and after twice as
     /// long each time, up to a second. After any other error it does not retry: open the receiver
     /// again.
-    #[error(
-        "the publisher cannot connect this receiver: {}; if its process has too few \
-         descriptors, raise the limit, and receive again; else open this receiver again",
-        io::Error::from_raw_os_error(*.errno)
-    )]
     NotConnected {
         /// The operating system's error code, in the publisher's process.
         errno: i32,
     },
     /// The buffer no longer exists: its provider was dropped, or was killed and swept. The next
     /// message may be good.
-    #[error("the message is lost: provider {provider} has closed")]
-    Closed {
+    MessageLost {
         /// The provider.
         provider: ProviderId,
     },
     /// The buffer's segment does not belong to the sender. The next message may be good.
-    #[error("the message cannot be read")]
     Attach(#[source] AttachError),
     /// The message is one that no sender writes. The next message may be good.
-    #[error("a damaged message: {what}")]
     Damaged {
         /// What is wrong with it.
-        what: &'static str,
+        reason: &'static str,
     },
     /// The message is no value of the type that the receiver expects. The next message may be good.
-    #[error("a message of {len} bytes is no {name}")]
     WrongType {
         /// The name of the expected type.
         name: &'static str,
@@ -441,89 +627,131 @@ pub enum RecvError {
         len: usize,
     },
     /// This process is a forked child of the process that owns the channel.
-    #[error("the channel belongs to the parent of this forked process")]
     Forked,
     /// A [`Subscriber`](super::Subscriber) could not open the channel. Its next call tries again.
-    #[error("the channel cannot be opened")]
     Open(#[source] Box<ChannelError>),
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
-    #[error("the wait for a message was interrupted")]
     Interrupted,
-    /// The helper thread that wakes the tasks of channels could not be started. No message is lost.
-    #[error("cannot start the thread that wakes tasks; raise the limit of threads, or use `recv`")]
+    /// A [`Watcher`](super::Watcher) could not list the channels. No change is lost.
+    List(#[source] OsError),
+    /// [`wait_any`](super::wait_any) was given no receiver.
+    NoReceivers,
+    /// The helper thread that waits for channels or names could not be started. No message is lost.
     NoHelper(#[source] OsError),
 }
 
 impl RecvError {
-    /// Returns `true` if no message has arrived, at once or in time.
-    pub fn is_empty(&self) -> bool {
-        matches!(self, Self::Empty | Self::TimedOut)
-    }
-
     /// Returns `true` if no message will arrive any more: [`Disconnected`](Self::Disconnected) or
     /// [`Evicted`](Self::Evicted).
     pub fn is_disconnected(&self) -> bool {
         matches!(self, Self::Disconnected | Self::Evicted)
     }
+
+    /// Returns `true` if a wait ended because its time was over.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::TimedOut)
+    }
+
+    /// Returns `true` if the same call may succeed later, and nothing was lost: no message has
+    /// arrived yet, or the receiver holds too many, or the system was short of descriptors or memory.
+    /// Not for an interrupted wait, which the program has ended itself.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Empty | Self::TimedOut | Self::TooManyBorrowed { .. } | Self::Map(_) => true,
+            Self::NotConnected { errno } => {
+                matches!(*errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+            }
+            Self::Open(error) => error.is_retryable(),
+            Self::NoHelper(error) | Self::List(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
+
+    /// Returns `true` if one message is lost. The next one may be good: receive again.
+    pub fn is_message_lost(&self) -> bool {
+        matches!(
+            self,
+            Self::MessageLost { .. }
+                | Self::Attach(_)
+                | Self::Damaged { .. }
+                | Self::WrongType { .. }
+        )
+    }
+
+    /// An error of one message.
+    pub(super) fn of_message(error: AttachError) -> Self {
+        match error {
+            AttachError::Closed { provider } => Self::MessageLost { provider },
+            other => Self::Attach(other),
+        }
+    }
+
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Empty | Self::TooManyBorrowed { .. } => io::ErrorKind::WouldBlock,
+            Self::TimedOut => io::ErrorKind::TimedOut,
+            Self::Disconnected | Self::Evicted => io::ErrorKind::BrokenPipe,
+            Self::Map(error) | Self::NoHelper(error) | Self::List(error) => error.io_kind(),
+            Self::NotConnected { errno } => io::Error::from_raw_os_error(*errno).kind(),
+            Self::MessageLost { .. } => io::ErrorKind::NotFound,
+            Self::Attach(error) => error.io_kind(),
+            Self::Damaged { .. } | Self::WrongType { .. } => io::ErrorKind::InvalidData,
+            Self::Forked => io::ErrorKind::Other,
+            Self::Open(error) => error.io_kind(),
+            Self::Interrupted => io::ErrorKind::Interrupted,
+            Self::NoReceivers => io::ErrorKind::InvalidInput,
+        }
+    }
 }
 
-/// The error returned by a [`Watcher`](super::Watcher).
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum WatchError {
-    /// No channel was created or closed in time.
-    #[error("the wait timed out: no channel was created or closed")]
-    TimedOut,
-    /// The channels cannot be listed. No change is lost.
-    #[error(transparent)]
-    Os(OsError),
-    /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
-    #[error("the wait for channels was interrupted")]
-    Interrupted,
-    /// This process is a forked child of the process that created the watcher.
-    #[error("the watcher belongs to the parent of this forked process")]
-    Forked,
-    /// The thread that waits for names could not be started.
-    #[error(
-        "cannot start the thread that waits for names; raise the limit of threads, or use `recv`"
-    )]
-    NoHelper(#[source] OsError),
-}
+impl Explain for RecvError {
+    fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "no message has arrived"),
+            Self::TimedOut => write!(f, "the wait timed out: nothing arrived"),
+            Self::Disconnected => {
+                write!(f, "the sender has closed or died; nothing more will arrive")
+            }
+            Self::Evicted => write!(f, "the publisher has disconnected this receiver"),
+            Self::TooManyBorrowed { max } => write!(
+                f,
+                "no message arrives because this receiver holds as many buffers (at most {max}) or \
+                 bytes (max_bytes_per_receiver) as it may"
+            ),
+            Self::Map(_) => write!(f, "the message cannot be mapped now, and stays queued"),
+            Self::NotConnected { errno } => write!(
+                f,
+                "the publisher cannot connect this receiver: {}",
+                io::Error::from_raw_os_error(*errno)
+            ),
+            Self::MessageLost { provider } => {
+                write!(f, "the message is lost: provider {provider} has closed")
+            }
+            Self::Attach(_) => write!(f, "the message is lost"),
+            Self::Damaged { reason } => write!(f, "the message is lost, it is damaged: {reason}"),
+            Self::WrongType { name, len } => {
+                write!(f, "the message is lost: its {len} bytes are no {name}")
+            }
+            Self::Forked => write!(
+                f,
+                "the channel belongs to the parent of this forked process"
+            ),
+            Self::Open(_) => write!(f, "the channel cannot be opened"),
+            Self::Interrupted => write!(f, "the wait was interrupted"),
+            Self::List(_) => write!(f, "the channels cannot be listed"),
+            Self::NoReceivers => write!(f, "there is no receiver to wait for"),
+            Self::NoHelper(_) => write!(f, "cannot start the thread that waits"),
+        }
+    }
 
-/// The error returned by [`wait_any`](super::wait_any).
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum WaitAnyError {
-    /// The slice of receivers is empty.
-    #[error("the list of receivers is empty")]
-    NoReceivers,
-    /// No message arrived in time.
-    #[error("none of {receivers} receivers had a message in time")]
-    TimedOut {
-        /// The number of receivers.
-        receivers: usize,
-    },
-    /// The [`Interrupter`](super::Interrupter) of one receiver ended the wait. The next wait blocks
-    /// again.
-    #[error("the wait was interrupted, at receiver {index}")]
-    Interrupted {
-        /// The index of that receiver.
-        index: usize,
-    },
-    /// The helper thread could not be started.
-    #[error(
-        "cannot start the thread that waits for {receivers} receivers; raise the limit of threads"
-    )]
-    NoHelper {
-        /// The number of receivers.
-        receivers: usize,
-        /// The operating system's error.
-        source: OsError,
-    },
-    /// This process is a forked child of the process that owns a receiver's channel.
-    #[error("the channel of receiver {index} belongs to the parent of this forked process")]
-    Forked {
-        /// The index of that receiver.
-        index: usize,
-    },
+    fn find_advice(&self) -> Option<Advice> {
+        match self {
+            Self::Evicted => Some(Advice::OpenAgain),
+            Self::TooManyBorrowed { .. } => Some(Advice::DropMessages),
+            Self::NotConnected { .. } => Some(Advice::RaiseFileLimit),
+            Self::Forked => Some(Advice::CreateInThisProcess),
+            Self::NoHelper(_) => Some(Advice::RaiseThreadLimit),
+            _ => None,
+        }
+    }
 }

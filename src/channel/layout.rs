@@ -28,6 +28,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::mem::size_of;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -173,7 +174,7 @@ impl What {
     pub(super) fn read(
         &self,
         has_maker: bool,
-        object: impl Fn() -> String,
+        object: impl Fn() -> PathBuf,
     ) -> Result<Facts, ChannelError> {
         let bad = |reason| {
             Err(ChannelError::NotAChannel {
@@ -186,12 +187,12 @@ impl What {
             CLOSED | EVICTED => return Err(ChannelError::Closed { object: object() }),
             0 if has_maker => return Err(ChannelError::NotReady { object: object() }),
             0 => return Err(ChannelError::Closed { object: object() }),
-            _ => return bad("it is in a state that there is not"),
+            _ => return bad("its state has an unknown value"),
         }
         self.facts(object)
     }
 
-    pub(super) fn facts(&self, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
+    pub(super) fn facts(&self, object: impl Fn() -> PathBuf) -> Result<Facts, ChannelError> {
         let bad = |reason| {
             Err(ChannelError::NotAChannel {
                 object: object(),
@@ -215,7 +216,7 @@ impl What {
             return bad("it is of no known kind");
         };
         let Some(on_full) = OnFull::from_number(self.on_full.load(Ordering::Relaxed)) else {
-            return bad("it has a rule that there is not");
+            return bad("its rule for a full channel has an unknown value");
         };
         Ok(Facts {
             kind,
@@ -759,15 +760,16 @@ impl MessageType {
     pub(super) fn expect(
         expected: &Option<Self>,
         found: Option<Self>,
-        object: impl Fn() -> String,
+        object: impl Fn() -> PathBuf,
     ) -> Result<Option<Self>, ChannelError> {
-        if expected.is_none() || *expected == found {
-            return Ok(found);
+        match expected {
+            Some(expected) if found.as_ref() != Some(expected) => Err(ChannelError::TypeMismatch {
+                object: object(),
+                expected: Box::new(expected.clone()),
+                found: found.map(Box::new),
+            }),
+            _ => Ok(found),
         }
-        Err(ChannelError::TypeMismatch {
-            object: object(),
-            types: Box::new((expected.clone(), found)),
-        })
     }
 }
 

@@ -201,7 +201,7 @@ pub(super) fn read(ticket: u64, words: &Words, missed: u32) -> Result<Carried, R
             let [head, segment, offset, len, found, ..] = *words;
             if Located::at(segment, offset, len).check(ticket, head) != found {
                 return Err(RecvError::Damaged {
-                    what: "its check is wrong",
+                    reason: "its check is wrong",
                 });
             }
             Ok(Carried::Buffer(SentBuffer {
@@ -223,10 +223,10 @@ pub(super) fn read(ticket: u64, words: &Words, missed: u32) -> Result<Carried, R
             }))
         }
         BYTES => Err(RecvError::Damaged {
-            what: "it has more bytes than a slot",
+            reason: "it has more bytes than a slot",
         }),
         _ => Err(RecvError::Damaged {
-            what: "it is of no known kind",
+            reason: "it is of no known kind",
         }),
     }
 }

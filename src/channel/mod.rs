@@ -200,7 +200,7 @@ mod withdrawal_models;
 pub(crate) use layout::format;
 
 pub use crate::protocol::ids::ReceiverId;
-pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError, WatchError};
+pub use error::{ChannelError, RecvError, SendError, SendErrorKind};
 pub use interrupt::Interrupter;
 pub use layout::MessageType;
 pub use message::{Missed, Sent, MAX_INLINE};

@@ -457,7 +457,7 @@ impl Receiver {
     /// * [`RecvError::NotConnected`]: if descriptors or memory were short, the publisher retries
     ///   within a second; messages are lost until then.
     /// * [`RecvError::TooManyBorrowed`]: drop messages; others are skipped or wait until then.
-    /// * [`RecvError::Closed`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this message is
+    /// * [`RecvError::MessageLost`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this message is
     ///   lost; the next one may be good.
     /// * [`RecvError::Interrupted`] if an [`Interrupter`] ended the wait.
     /// * [`RecvError::Forked`] in a forked child.
@@ -566,7 +566,7 @@ impl Receiver {
             .warm(|| is_sender_there(object))
             .map_err(|error| match error {
                 AttachError::Os(error) if may_work_later(&error) => RecvError::Map(error),
-                error => error.into(),
+                error => RecvError::of_message(error),
             })
     }
 
@@ -710,7 +710,7 @@ impl Receiver {
                     Ok(message) => Content::Buffer(message),
                     Err(error) => {
                         segments.return_queue().give_back(buffer.number);
-                        return Some(Err(error.into()));
+                        return Some(Err(RecvError::of_message(error)));
                     }
                 }
             }

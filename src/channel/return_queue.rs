@@ -211,10 +211,10 @@ impl MappedSegments {
                 })
             }
             None => {
-                let what = "a message lies outside its segment";
+                let reason = "a message lies outside its segment";
                 Err(AttachError::Damaged {
                     provider: self.provider,
-                    what,
+                    reason,
                 })
             }
         }

@@ -187,16 +187,25 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`],
+    /// [`SendErrorKind::NoReceiver`], [`SendErrorKind::Disconnected`],
     /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
-    pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
+    pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendError> {
         self.check_fork()?;
         let deadline = Deadline::after(timeout);
-        self.connection_mut()
+        let waited = self
+            .connection_mut()
             .wait(Some(Duration::ZERO), deadline, |object, _| {
                 let shared = object.shared();
                 shared.has_had_receiver() && !shared.to_sender().is_disconnected()
-            })
+            });
+        match waited {
+            Err(SendErrorKind::TimedOut) => Err(SendErrorKind::NoReceiver {
+                receivers: 1,
+                timeout,
+            }
+            .into()),
+            waited => Ok(waited?),
+        }
     }
 
     /// Blocks until the receiver has received everything and asked for more, for at most `timeout`.
@@ -206,12 +215,12 @@ impl Sender {
     ///
     /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had
     /// received everything; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
-    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
+    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendError> {
         self.check_fork()?;
         let deadline = Deadline::after(timeout);
         self.connection_mut().wait_until_received(deadline)?;
         // A closing receiver marks unreceived messages as received.
-        self.check_receiver()
+        Ok(self.check_receiver()?)
     }
 
     /// Returns a handle that can interrupt this sender's waits.
@@ -334,7 +343,7 @@ impl Sender {
     /// [`SendErrorKind::TooLong`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
     /// [`SendErrorKind::Forked`].
     #[inline]
-    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         self.send_inline(bytes, Timeout::UNLIMITED)
     }
 
@@ -344,7 +353,7 @@ impl Sender {
     ///
     /// [`SendErrorKind::Full`], and those of [`send_bytes`](Self::send_bytes).
     #[inline]
-    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
+    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         self.send_inline(bytes, Timeout::None)
     }
 
@@ -354,22 +363,18 @@ impl Sender {
     ///
     /// [`SendErrorKind::TimedOut`], and those of [`send_bytes`](Self::send_bytes).
     #[inline]
-    pub fn send_bytes_timeout(
-        &mut self,
-        bytes: &[u8],
-        timeout: Duration,
-    ) -> Result<(), SendErrorKind> {
+    pub fn send_bytes_timeout(&mut self, bytes: &[u8], timeout: Duration) -> Result<(), SendError> {
         self.send_inline(bytes, Timeout::After(timeout))
     }
 
     #[inline]
-    fn send_inline(&mut self, bytes: &[u8], timeout: Timeout) -> Result<(), SendErrorKind> {
+    fn send_inline(&mut self, bytes: &[u8], timeout: Timeout) -> Result<(), SendError> {
         let words = message::of_bytes(bytes)?;
         self.check_fork()?;
         let mut sent = self.reserve(0, timeout)?;
         self.fan_out.send_words(&words, &mut sent);
         if self.connection().claim_unread().is_some() {
-            return Err(SendErrorKind::Disconnected);
+            return Err(SendErrorKind::Disconnected.into());
         }
         Ok(())
     }
@@ -405,17 +410,17 @@ impl Sender {
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
     /// [`SendErrorKind::Interrupted`].
-    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
+    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<(), SendError> {
         let try_send = |sender: &mut Self, message| {
             sender
                 .try_send_bytes(message)
-                .map_err(|kind| SendError { kind, message })
+                .map_err(|error| error.with(message))
         };
         connection::send(self, bytes, 0, try_send, |sender, bytes| {
             sender.fan_out.waited_for(bytes)
         })
         .await
-        .map_err(|error| error.kind)
+        .map_err(|error| error.with(()))
     }
 
     /// Returns ready if [`try_send`](Self::try_send) would not wait, and otherwise registers the
@@ -429,8 +434,9 @@ impl Sender {
         &mut self,
         context: &mut Context<'_>,
         buffer: &ShmBytes,
-    ) -> Poll<Result<(), SendErrorKind>> {
+    ) -> Poll<Result<(), SendError>> {
         self.poll_room(context, buffer.capacity())
+            .map_err(SendError::from)
     }
 
     /// Like [`poll_ready`](Self::poll_ready), for [`try_send_bytes`](Self::try_send_bytes).
@@ -438,11 +444,8 @@ impl Sender {
     /// # Errors
     ///
     /// Those of [`poll_ready`](Self::poll_ready).
-    pub fn poll_ready_bytes(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), SendErrorKind>> {
-        self.poll_room(context, 0)
+    pub fn poll_ready_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        self.poll_room(context, 0).map_err(SendError::from)
     }
 
     fn poll_room(

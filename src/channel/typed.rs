@@ -47,7 +47,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::error::{ChannelError, RecvError, SendError, SendErrorKind};
+use super::error::{ChannelError, RecvError, SendError};
 use super::layout::MessageType;
 use super::message::{Sent, MAX_INLINE};
 use super::publisher::{Publisher, PublisherBuilder};
@@ -572,7 +572,7 @@ macro_rules! sends {
             ///
             #[doc = concat!("Those of [`", stringify!($end), "::send_bytes`].")]
             #[inline]
-            pub fn send_copy(&mut self, value: &T) -> Result<$sent, SendErrorKind> {
+            pub fn send_copy(&mut self, value: &T) -> Result<$sent, SendError> {
                 let () = Fits::<T>::IN_A_SLOT;
                 self.end.send_bytes(value.as_bytes())
             }
@@ -583,7 +583,7 @@ macro_rules! sends {
             ///
             #[doc = concat!("Those of [`", stringify!($end), "::try_send_bytes`].")]
             #[inline]
-            pub fn try_send_copy(&mut self, value: &T) -> Result<$sent, SendErrorKind> {
+            pub fn try_send_copy(&mut self, value: &T) -> Result<$sent, SendError> {
                 let () = Fits::<T>::IN_A_SLOT;
                 self.end.try_send_bytes(value.as_bytes())
             }

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::doorbell::{WakeReason, LOOKS};
-use super::error::WaitAnyError;
+use super::error::RecvError;
 use super::interrupt::ThreadWaker;
 use super::receiver::Receiver;
 use super::spin::is_over;
@@ -51,19 +51,19 @@ use std::time::Duration;
 ///
 /// # Errors
 ///
-/// [`WaitAnyError::TimedOut`]; [`WaitAnyError::Interrupted`] by a receiver's [`Interrupter`];
-/// [`WaitAnyError::NoReceivers`]; [`WaitAnyError::NoHelper`]; [`WaitAnyError::Forked`].
+/// [`RecvError::TimedOut`]; [`RecvError::Interrupted`] by a receiver's [`Interrupter`];
+/// [`RecvError::NoReceivers`]; [`RecvError::NoHelper`]; [`RecvError::Forked`].
 ///
 /// [`Interrupter`]: super::Interrupter
-pub fn wait_any(receivers: &mut [&mut Receiver], timeout: Duration) -> Result<usize, WaitAnyError> {
+pub fn wait_any(receivers: &mut [&mut Receiver], timeout: Duration) -> Result<usize, RecvError> {
     let deadline = Deadline::after(timeout);
     if receivers.is_empty() {
-        return Err(WaitAnyError::NoReceivers);
+        return Err(RecvError::NoReceivers);
     }
-    for (index, receiver) in receivers.iter_mut().enumerate() {
+    for receiver in receivers.iter_mut() {
         // The only error that `ask` returns.
         if receiver.ask().is_err() {
-            return Err(WaitAnyError::Forked { index });
+            return Err(RecvError::Forked);
         }
     }
     let budget = budget(receivers);
@@ -96,11 +96,9 @@ pub fn wait_any(receivers: &mut [&mut Receiver], timeout: Duration) -> Result<us
         }
         Found::Interrupted(index) => {
             receivers[index].parker.interrupts().take();
-            Err(WaitAnyError::Interrupted { index })
+            Err(RecvError::Interrupted)
         }
-        Found::TimedOut => Err(WaitAnyError::TimedOut {
-            receivers: receivers.len(),
-        }),
+        Found::TimedOut => Err(RecvError::TimedOut),
     }
 }
 
@@ -204,10 +202,7 @@ fn spin(
 }
 
 /// Sleeps until one is ready or interrupted. The steps I are those of `interrupt`.
-fn wait(
-    receivers: &mut [&mut Receiver],
-    deadline: Option<Deadline>,
-) -> Result<Found, WaitAnyError> {
+fn wait(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Result<Found, RecvError> {
     let mut words = 0;
     for receiver in receivers.iter() {
         let interrupts = receiver.parker.interrupts();
@@ -269,17 +264,14 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
 fn sleep_by_helpers(
     receivers: &mut [&mut Receiver],
     deadline: Option<Deadline>,
-) -> Result<Found, WaitAnyError> {
+) -> Result<Found, RecvError> {
     let thread = ThreadWaker::new();
     let waker = Waker::from(thread.clone());
     let found = loop {
         let count = thread.count();
         // `find` below handles one that is ready already.
-        if let Err(source) = arm_all(receivers, &waker) {
-            break Err(WaitAnyError::NoHelper {
-                receivers: receivers.len(),
-                source,
-            });
+        if let Err(error) = arm_all(receivers, &waker) {
+            break Err(RecvError::NoHelper(error));
         }
         if let Some(found) = find(receivers) {
             break Ok(found);

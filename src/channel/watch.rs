@@ -27,7 +27,7 @@
 #![forbid(unsafe_code)]
 
 use super::doorbell::WakeReason;
-use super::error::{ChannelError, WatchError};
+use super::error::{ChannelError, RecvError};
 use super::interrupt::{Interrupter, Interrupts, ThreadWaker};
 use super::layout::{Kind, What, MAX_SUBSCRIBERS};
 use crate::error::OsError;
@@ -670,9 +670,9 @@ impl Watcher {
     ///
     /// # Errors
     ///
-    /// [`WatchError::Os`], as from [`list`]; [`WatchError::Interrupted`];
-    /// [`WatchError::Forked`].
-    pub fn recv(&mut self) -> Result<Change, WatchError> {
+    /// [`RecvError::List`], as from [`list`]; [`RecvError::Interrupted`];
+    /// [`RecvError::Forked`].
+    pub fn recv(&mut self) -> Result<Change, RecvError> {
         self.receive(None)
     }
 
@@ -680,25 +680,25 @@ impl Watcher {
     ///
     /// # Errors
     ///
-    /// [`WatchError::TimedOut`], and those of [`recv`](Self::recv).
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Change, WatchError> {
+    /// [`RecvError::TimedOut`], and those of [`recv`](Self::recv).
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Change, RecvError> {
         self.receive(Deadline::after(timeout))
     }
 
-    fn receive(&mut self, deadline: Option<Deadline>) -> Result<Change, WatchError> {
+    fn receive(&mut self, deadline: Option<Deadline>) -> Result<Change, RecvError> {
         loop {
             if let Some(change) = self.next()? {
                 return Ok(change);
             }
             if Deadline::is_past(deadline) {
-                return Err(WatchError::TimedOut);
+                return Err(RecvError::TimedOut);
             }
             // Without a watch, a check is due after a pause.
             let _ = self.watch();
             if wait(self.watch.as_ref(), deadline, Some(&self.interrupts))
                 == WakeReason::Interrupted
             {
-                return Err(WatchError::Interrupted);
+                return Err(RecvError::Interrupted);
             }
         }
     }
@@ -708,9 +708,9 @@ impl Watcher {
     ///
     /// # Errors
     ///
-    /// [`WatchError::NoHelper`], and those of [`recv`](Self::recv) except
-    /// [`WatchError::Interrupted`].
-    pub async fn recv_async(&mut self) -> Result<Change, WatchError> {
+    /// [`RecvError::NoHelper`], and those of [`recv`](Self::recv) except
+    /// [`RecvError::Interrupted`].
+    pub async fn recv_async(&mut self) -> Result<Change, RecvError> {
         poll_fn(|context| self.poll_recv(context)).await
     }
 
@@ -720,12 +720,12 @@ impl Watcher {
     /// # Errors
     ///
     /// As [`recv_async`](Self::recv_async).
-    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Change, WatchError>> {
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Change, RecvError>> {
         loop {
             if let Some(change) = self.next()? {
                 return Poll::Ready(Ok(change));
             }
-            ready!(self.watch().map_err(WatchError::NoHelper)?.poll(context));
+            ready!(self.watch().map_err(RecvError::NoHelper)?.poll(context));
         }
     }
 
@@ -742,9 +742,9 @@ impl Watcher {
         Ok(self.watch.insert(watch))
     }
 
-    fn next(&mut self) -> Result<Option<Change>, WatchError> {
+    fn next(&mut self) -> Result<Option<Change>, RecvError> {
         if !self.fork.is_ours() {
-            return Err(WatchError::Forked);
+            return Err(RecvError::Forked);
         }
         if self.changes.is_empty() {
             self.scan()?;
@@ -753,8 +753,8 @@ impl Watcher {
     }
 
     /// Adds all changes since the last scan.
-    fn scan(&mut self) -> Result<(), WatchError> {
-        let found = scan(&self.names, self.uid).map_err(WatchError::Os)?;
+    fn scan(&mut self) -> Result<(), RecvError> {
+        let found = scan(&self.names, self.uid).map_err(RecvError::List)?;
         // Those that ended come first: a name has one channel at a time.
         for channel in self.known.values() {
             if found.get(&channel.name) != Some(channel) {
@@ -783,7 +783,7 @@ impl fmt::Debug for Watcher {
 /// A stream of the watcher's changes (feature `stream`), which never ends. Errors are items.
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Watcher {
-    type Item = Result<Change, WatchError>;
+    type Item = Result<Change, RecvError>;
 
     fn poll_next(
         mut self: std::pin::Pin<&mut Self>,
@@ -796,13 +796,16 @@ impl futures_core::Stream for Watcher {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::channel::MessageType;
     use crate::os::name::Link;
+    use std::alloc::Layout;
+    use std::path::PathBuf;
 
     /// While the object shows why it fails, none is due: each would wake all other waits for the
     /// name.
     #[test]
     fn no_attempt_in_vain() {
-        type Error = fn(String) -> ChannelError;
+        type Error = fn(PathBuf) -> ChannelError;
         let errors: [(usize, Error); 4] = [
             (OWNER_BYTE, |object| ChannelError::NameTaken {
                 object,
@@ -841,7 +844,8 @@ mod tests {
             |object| ChannelError::BlockingNotAllowed { object },
             |object| ChannelError::TypeMismatch {
                 object,
-                types: Box::new((None, None)),
+                expected: Box::new(MessageType::new("Any", 1, Layout::new::<u8>())),
+                found: None,
             },
         ];
         for error in for_good {

@@ -75,7 +75,15 @@ mod tests {
             &format!(", version {}\n", channel::VERSION),
         );
         let names = Namespace::in_shm("shm_pool");
-        let file = |name: Name| name.path().rsplit('/').next().unwrap().to_owned();
+        let file = |name: Name| {
+            name.path()
+                .to_str()
+                .unwrap()
+                .rsplit('/')
+                .next()
+                .unwrap()
+                .to_owned()
+        };
         let all = [control_name(&names, ID), segment_name(&names, ID, 0x2f)]
             .into_iter()
             .chain(channel::names(&names));

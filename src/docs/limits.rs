@@ -20,10 +20,10 @@
 //! | threads that wait for the teardown of a killed owner's process | 4, for 60 seconds each | what that owner left waits for the next sweep |
 //! | waits for names of channels | any number, by one `inotify` instance and one thread for each process | they check every 10 milliseconds |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`](crate::ShareError::TooManyShared) |
-//! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`], and 1 TiB: 16 segments of at most 64 GiB | [`AllocErrorKind::Exhausted`](crate::AllocErrorKind::Exhausted) |
+//! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`], and 1 TiB: 16 segments of at most 64 GiB | [`AllocError::Exhausted`](crate::AllocError::Exhausted) |
 //! | segments of a provider | 16 at a time; 16 ever created, unless it is trimmed or keeps nothing ([`max_idle_per_class`] 0) | idle ones are destroyed for a longer one |
-//! | a message | [`ProviderBuilder::max_alloc`](crate::ProviderBuilder::max_alloc), at most 64 GiB; 4 GiB with `shm-pool-zenoh` | [`AllocErrorKind::TooLarge`](crate::AllocErrorKind::TooLarge) |
-//! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`](crate::AllocErrorKind::UnsupportedAlignment) |
+//! | a message | [`ProviderBuilder::max_alloc`](crate::ProviderBuilder::max_alloc), at most 64 GiB; 4 GiB with `shm-pool-zenoh` | [`AllocError::TooLarge`](crate::AllocError::TooLarge) |
+//! | alignment | 4096 bytes | [`AllocError::UnsupportedAlignment`](crate::AllocError::UnsupportedAlignment) |
 //! | [`ProviderBuilder::max_bytes`] | 2^48 - 1 bytes; 64 GiB with `shm-pool-zenoh` | [`BuildError::OutOfRange`](crate::BuildError::OutOfRange) |
 //! | idle chunks of a size class | [`max_idle_per_class`]: 8 by default, at most 1,048,576 | further ones return to their arena |
 //! | memory that a provider may lock ([`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory)) | `RLIMIT_MEMLOCK`, for `max_bytes` and the control object | [`BuildError::LockMemory`](crate::BuildError::LockMemory) |

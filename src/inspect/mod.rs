@@ -121,8 +121,7 @@ impl Inspector {
             inodes: std::mem::take(&mut objects.inodes),
             is_name: &|file| parse(file).is_some(),
         };
-        let seen = Seen::of(&wanted)
-            .map_err(|error| OsError::new("readdir", "/proc", 0, error, String::new()))?;
+        let seen = Seen::of(&wanted).map_err(|error| OsError::new("readdir", "/proc", error))?;
         let mut look = Look::new(
             seen,
             objects,

@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -94,15 +94,7 @@ impl Namespace {
 /// Returns the names of the files in a directory. Skips those that are not valid UTF-8, as no name
 /// of an object is.
 pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
-    let failed = |error| {
-        OsError::new(
-            "readdir",
-            &directory.to_string_lossy(),
-            0,
-            error,
-            String::new(),
-        )
-    };
+    let failed = |error| OsError::new("readdir", directory, error);
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
         let file = entry.map_err(failed)?.file_name();
@@ -137,8 +129,8 @@ impl Name {
         Self(CString::new(path.as_os_str().as_bytes()).unwrap_or_default())
     }
 
-    pub(crate) fn path(&self) -> String {
-        self.0.to_string_lossy().into_owned()
+    pub(crate) fn path(&self) -> PathBuf {
+        self.as_path().to_owned()
     }
 
     pub(crate) fn as_path(&self) -> &Path {
@@ -192,57 +184,52 @@ impl Name {
         check(unsafe { libc::unlink(self.0.as_ptr()) })
     }
 
-    fn mode_option(&self) -> &'static str {
-        match self.as_path().extension().and_then(OsStr::to_str) {
-            Some("channel") => "SenderBuilder::mode, PublisherBuilder::mode",
-            Some("connection") => "PublisherBuilder::mode",
-            _ => "ProviderBuilder::mode",
-        }
-    }
-
     /// Makes an error of a failed call, with advice for this object.
     pub(crate) fn error(&self, call: &'static str, bytes: usize, source: io::Error) -> OsError {
         let advice = match source.raw_os_error() {
             Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) if call == LOCK_MEMORY => format!(
-                "; this process may lock {} bytes in all (ulimit -l), and has locked some \
+                "this process may lock {} bytes in all (ulimit -l), and has locked some \
                  already; unlock memory, or raise the limit",
                 lock_limit()
             ),
             Some(libc::ENOSPC) if call == "open" && free_inodes(self.directory()) == Some(0) => {
                 format!(
-                    "; {} has no inodes left: remove files there, or enlarge their number \
+                    "{} has no inodes left: remove files there, or enlarge their number \
                      (mount option nr_inodes)",
                     self.directory().display()
                 )
             }
             Some(libc::ENOSPC) => format!(
-                "; {} has {}; make room or enlarge it (in a container: docker run --shm-size, \
+                "{} has {}; make room or enlarge it (in a container: docker run --shm-size, \
                  or a sized emptyDir with medium Memory), or lower max_bytes",
                 self.directory().display(),
                 free_space(self.directory())
             ),
             Some(libc::ENOMEM) => {
-                "; the memory or mapping limit is reached (cgroup memory, ulimit -v, \
+                "the memory or mapping limit is reached (cgroup memory, ulimit -v, \
                  vm.max_map_count)"
                     .to_owned()
             }
             Some(libc::EMFILE | libc::ENFILE) => {
-                "; the limit of open files is reached (ulimit -n)".to_owned()
+                "the limit of open files is reached (ulimit -n)".to_owned()
             }
-            Some(libc::EACCES | libc::EPERM) => format!(
-                "; the object's mode or owner does not allow it ({})",
-                self.mode_option()
-            ),
+            Some(libc::EACCES | libc::EPERM) => {
+                "the object's mode or owner does not allow it: see its option `mode`".to_owned()
+            }
             Some(libc::EFBIG) if file_size_limit() != libc::RLIM_INFINITY => format!(
-                "; this process may make files of up to {} bytes (ulimit -f; LimitFSIZE of \
+                "this process may make files of up to {} bytes (ulimit -f; LimitFSIZE of \
                  systemd); raise the limit",
                 file_size_limit()
             ),
-            Some(libc::EINTR) => format!("; signals interrupted it {EINTR_RETRIES} times in a row"),
+            Some(libc::EINTR) => format!("signals interrupted it {EINTR_RETRIES} times in a row"),
             Some(libc::ELOOP) => "; the name is a symbolic link, which is not followed".to_owned(),
             _ => String::new(),
         };
-        OsError::new(call, &self.path(), bytes, source, advice)
+        let error = OsError::new(call, self.path(), source).with_advice(advice);
+        match bytes {
+            0 => error,
+            bytes => error.with_bytes(bytes),
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn start_thread(
         .name(name.to_owned())
         .stack_size(STACK)
         .spawn(body);
-    let failed = |error| OsError::new("pthread_create", purpose, STACK, error, String::new());
+    let failed = |error| OsError::new("pthread_create", purpose, error).with_bytes(STACK);
     Ok(started.map_err(failed)?.thread().id())
 }
 

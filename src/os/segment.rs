@@ -15,6 +15,7 @@ use std::fs::{File, Metadata, Permissions};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A mapped object that this process has created. It is unlinked on drop (I7), unless it is
@@ -227,11 +228,11 @@ pub(crate) fn check_metadata(
 #[derive(Debug)]
 pub(crate) enum ObjectError {
     Unusable {
-        object: String,
+        object: PathBuf,
         reason: &'static str,
     },
     WrongUid {
-        object: String,
+        object: PathBuf,
         found: u32,
         expected: u32,
     },
@@ -369,7 +370,7 @@ mod tests {
         let error = Segment::create(name("huge"), 1 << 50, 0o600, Memory::default())
             .err()
             .unwrap();
-        assert_eq!((error.call(), error.bytes()), ("mmap", 1 << 50));
+        assert_eq!((error.call(), error.bytes()), ("mmap", Some(1 << 50)));
         assert!(
             !Path::new(&name("huge").path()).exists(),
             "no half-made file is left"
@@ -381,7 +382,10 @@ mod tests {
         let segment = Segment::create(name("sparse"), 1 << 45, 0o600, Memory::default()).unwrap();
         let blocks = || std::fs::metadata(name("sparse").path()).unwrap().blocks();
         let error = segment.reserve(0..1 << 45).err().unwrap();
-        assert_eq!((error.call(), error.bytes()), ("posix_fallocate", 1 << 45));
+        assert_eq!(
+            (error.call(), error.bytes()),
+            ("posix_fallocate", Some(1 << 45))
+        );
         assert!(
             error.to_string().contains("bytes free") || error.errno() != Some(libc::ENOSPC),
             "{error}"

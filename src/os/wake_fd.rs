@@ -143,26 +143,19 @@ mod real {
 
     impl EventFd {
         fn new() -> Result<Self, OsError> {
-            locks::watch_forks().map_err(|error| {
-                OsError::new("pthread_atfork", "this process", 0, error, String::new())
-            })?;
+            locks::watch_forks()
+                .map_err(|error| OsError::new("pthread_atfork", "this process", error))?;
             // SAFETY: the call has no pointers.
             let fd = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
             if fd < 0 {
                 let error = io::Error::last_os_error();
                 let advice = match error.raw_os_error() {
                     Some(libc::EMFILE | libc::ENFILE) => {
-                        "; the limit of open files is reached (ulimit -n)"
+                        "the limit of open files is reached (ulimit -n)"
                     }
                     _ => "",
                 };
-                return Err(OsError::new(
-                    "eventfd",
-                    "this process",
-                    0,
-                    error,
-                    advice.to_owned(),
-                ));
+                return Err(OsError::new("eventfd", "this process", error).with_advice(advice));
             }
             // SAFETY: the descriptor is new, and has no other owner.
             let file = unsafe { OwnedFd::from_raw_fd(fd) }.into();

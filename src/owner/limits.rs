@@ -8,12 +8,15 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::{BuildError, OsError};
+use crate::error::{Advice, BuildError, Explain, OsError};
 use crate::os::mapping::can_prefer_node;
 use crate::os::posix::{has_heap, huge_page_size, page_size, round_to_pages, PAGE};
 use crate::os::segment::Memory;
 use crate::protocol::descriptor::MAX_LEN;
 use crate::protocol::ids::{PeerId, ProviderId};
+use std::fmt;
+use std::io;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use thiserror::Error;
@@ -208,7 +211,10 @@ impl Tuning {
 
     pub(crate) fn memory(&self, is_locked: bool) -> Result<Memory, BuildError> {
         if let Some(node) = self.numa_node {
-            can_prefer_node(node).map_err(|source| BuildError::NumaNode { node, source })?;
+            can_prefer_node(node).map_err(|error| BuildError::NumaNode {
+                node,
+                source: OsError::new("mbind", "this process", error),
+            })?;
         }
         let huge_page = self.huge_pages.then(huge_page_size).flatten();
         Ok(Memory {
@@ -368,14 +374,13 @@ impl Limits {
     #[inline]
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
         if align > PAGE {
-            return Err(AllocErrorKind::UnsupportedAlignment { align, max: PAGE }.into());
+            return Err(AllocError::UnsupportedAlignment { align, max: PAGE });
         }
         if len > self.max_alloc {
-            return Err(AllocErrorKind::TooLarge {
+            return Err(AllocError::TooLarge {
                 len,
                 max: self.max_alloc,
-            }
-            .into());
+            });
         }
         Ok(if align <= MIN_SIZE {
             class_of(len)
@@ -432,54 +437,11 @@ impl Account {
     }
 }
 
-/// The error of an allocation, one pointer wide.
-#[derive(Debug, Error)]
-#[error(transparent)]
-pub struct AllocError(Box<AllocErrorKind>);
-
-impl AllocError {
-    /// Returns the kind of failure, to match on.
-    pub fn kind(&self) -> &AllocErrorKind {
-        &self.0
-    }
-
-    /// Returns `true` if there was too little memory, so that the same call may succeed later: at
-    /// the cap, or in the system (`ENOSPC`, `ENOMEM`).
-    pub fn is_exhausted(&self) -> bool {
-        match &*self.0 {
-            AllocErrorKind::Exhausted { .. } => true,
-            AllocErrorKind::Os(error) => error.is_out_of_memory(),
-            AllocErrorKind::TimedOut { source, .. } => source.is_exhausted(),
-            _ => false,
-        }
-    }
-
-    pub(crate) fn is_at_the_cap(&self) -> bool {
-        matches!(*self.0, AllocErrorKind::Exhausted { .. })
-    }
-}
-
-impl From<AllocErrorKind> for AllocError {
-    #[cold]
-    fn from(kind: AllocErrorKind) -> Self {
-        Self(Box::new(kind))
-    }
-}
-
-impl From<OsError> for AllocError {
-    fn from(error: OsError) -> Self {
-        AllocErrorKind::Os(error).into()
-    }
-}
-
-/// The kind of failure of an allocation.
-#[derive(Debug, Error)]
+/// The error of an allocation.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum AllocErrorKind {
+pub enum AllocError {
     /// The length exceeds the provider's largest allocation.
-    #[error(
-        "{len} bytes are more than this provider's largest allocation of {max} bytes; raise ProviderBuilder::max_alloc"
-    )]
     TooLarge {
         /// Requested length in bytes.
         len: usize,
@@ -487,7 +449,6 @@ pub enum AllocErrorKind {
         max: usize,
     },
     /// The alignment exceeds a page.
-    #[error("alignment {align} is not supported; the largest is {max} bytes")]
     UnsupportedAlignment {
         /// Requested alignment in bytes.
         align: usize,
@@ -496,11 +457,6 @@ pub enum AllocErrorKind {
     },
     /// The cap is reached, and the memory that is neither in use nor leased is too small or
     /// scattered.
-    #[error(
-        "a chunk of {len} bytes does not fit under max_bytes {max_bytes}: {in_use} bytes are in use by this process, {leased} are \
-         leased by peers, {idle} are idle but too small or too scattered; drop buffers, let the peers drop their \
-         views, or raise ProviderBuilder::max_bytes"
-    )]
     Exhausted {
         /// Size of the required chunk in bytes: the requested length, rounded up.
         len: usize,
@@ -515,18 +471,15 @@ pub enum AllocErrorKind {
         leased: usize,
     },
     /// No memory was released in time, and a last attempt found none.
-    #[error("no memory was released within {timeout:?}")]
     TimedOut {
         /// The time limit of the wait.
         timeout: Duration,
         /// Why the allocation failed when the wait began.
-        source: AllocError,
+        source: Box<AllocError>,
     },
     /// [`Provider::close_waits`](crate::Provider::close_waits) was called.
-    #[error("this provider's waits for memory were ended")]
     Interrupted,
     /// More chunks than the provider may keep idle.
-    #[error("cannot reserve {count} chunks: max_idle_per_class keeps {max} of a class; raise it")]
     ReserveTooMany {
         /// Requested number of chunks.
         count: usize,
@@ -534,33 +487,158 @@ pub enum AllocErrorKind {
         max: usize,
     },
     /// A reserved chunk could not be prepared for sharing.
-    #[error("a reserved chunk cannot be prepared for sharing")]
     ReserveShare(#[source] ShareError),
     /// This process is a forked child of the one that built the provider.
-    #[error("the provider belongs to the parent of this forked process; build a new one")]
     Forked,
     /// The operating system refused a segment, or memory for it.
-    #[error(transparent)]
     Os(OsError),
+}
+
+impl AllocError {
+    /// Returns `true` if there was too little memory, so that the same call may succeed later: at
+    /// the cap, or in the system (`ENOSPC`, `ENOMEM`).
+    pub fn is_exhausted(&self) -> bool {
+        match self {
+            Self::Exhausted { .. } => true,
+            Self::Os(error) => error.is_out_of_memory(),
+            Self::TimedOut { source, .. } => source.is_exhausted(),
+            _ => false,
+        }
+    }
+
+    /// Returns `true` if no memory was released in time.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::TimedOut { .. })
+    }
+
+    /// Returns `true` if the same call may succeed later: when memory is released, or the system
+    /// has descriptors again.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Os(error) => error.is_retryable(),
+            Self::ReserveShare(error) => error.is_retryable(),
+            _ => self.is_exhausted(),
+        }
+    }
+
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::TooLarge { .. }
+            | Self::UnsupportedAlignment { .. }
+            | Self::ReserveTooMany { .. } => io::ErrorKind::InvalidInput,
+            Self::Exhausted { .. } => io::ErrorKind::OutOfMemory,
+            Self::TimedOut { .. } => io::ErrorKind::TimedOut,
+            Self::Interrupted => io::ErrorKind::Interrupted,
+            Self::ReserveShare(error) => error.io_kind(),
+            Self::Forked => io::ErrorKind::Other,
+            Self::Os(error) => error.io_kind(),
+        }
+    }
+}
+
+impl Explain for AllocError {
+    fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge { len, max } => write!(
+                f,
+                "{len} bytes are more than this provider's largest allocation of {max} bytes"
+            ),
+            Self::UnsupportedAlignment { align, max } => write!(
+                f,
+                "alignment {align} is not supported; the largest is {max} bytes"
+            ),
+            Self::Exhausted {
+                len,
+                max_bytes,
+                in_use,
+                idle,
+                leased,
+            } => write!(
+                f,
+                "no room for {len} bytes under max_bytes {max_bytes}: {in_use} bytes are in use by \
+                 this process, {leased} are leased by peers, {idle} are idle but too small or too \
+                 scattered"
+            ),
+            Self::TimedOut { timeout, .. } => {
+                write!(f, "no memory was released within {timeout:?}")
+            }
+            Self::Interrupted => write!(f, "this provider's waits for memory were ended"),
+            Self::ReserveTooMany { count, max } => write!(
+                f,
+                "cannot reserve {count} buffers: max_idle_per_class keeps {max} of a size"
+            ),
+            Self::ReserveShare(_) => write!(f, "a reserved buffer cannot be prepared for sharing"),
+            Self::Forked => write!(
+                f,
+                "the provider belongs to the parent of this forked process"
+            ),
+            Self::Os(error) => write!(f, "{error}"),
+        }
+    }
+
+    fn find_advice(&self) -> Option<Advice> {
+        match self {
+            Self::TooLarge { .. } => Some(Advice::RaiseMaxAlloc),
+            Self::Exhausted { .. } => Some(Advice::MakeRoom),
+            Self::ReserveTooMany { .. } => Some(Advice::RaiseMaxIdle),
+            Self::Forked => Some(Advice::CreateInThisProcess),
+            _ => None,
+        }
+    }
+}
+
+/// An [`AllocError`] on its way through the pool, one pointer wide: success is returned in few
+/// words.
+#[derive(Debug)]
+pub(crate) struct Refusal(Box<AllocError>);
+
+impl Refusal {
+    pub(crate) fn is_at_the_cap(&self) -> bool {
+        matches!(*self.0, AllocError::Exhausted { .. })
+    }
+}
+
+impl Deref for Refusal {
+    type Target = AllocError;
+
+    fn deref(&self) -> &AllocError {
+        &self.0
+    }
+}
+
+impl From<AllocError> for Refusal {
+    #[cold]
+    fn from(error: AllocError) -> Self {
+        Self(Box::new(error))
+    }
+}
+
+impl From<OsError> for Refusal {
+    #[cold]
+    fn from(error: OsError) -> Self {
+        AllocError::Os(error).into()
+    }
+}
+
+impl From<Refusal> for AllocError {
+    #[cold]
+    fn from(refusal: Refusal) -> Self {
+        *refusal.0
+    }
 }
 
 /// The error of sharing a buffer with peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ShareError {
-    /// Every record is in use: its chunk is held, leased or reserved.
-    #[error(
-        "all {max} records for shared chunks are taken; drop shared buffers, or raise ProviderBuilder::max_shared"
-    )]
+    /// As many buffers are shared, leased or reserved as can be.
     TooManyShared {
-        /// The number of records.
+        /// The number of buffers.
         max: usize,
     },
     /// The peer has disconnected or died since it sent its id.
-    #[error("peer {0} has disconnected or died; send to the remaining peers")]
     PeerDisconnected(PeerId),
     /// The peer id belongs to another provider's control object.
-    #[error("peer {peer} is not connected to provider {provider}")]
     OtherProvider {
         /// The peer.
         peer: PeerId,
@@ -568,7 +646,6 @@ pub enum ShareError {
         provider: ProviderId,
     },
     /// The peer has not claimed earlier grants of this same buffer.
-    #[error("peer {peer} has {max} pending grants of this buffer; wait until it attaches")]
     TooManyGrants {
         /// The peer.
         peer: PeerId,
@@ -577,7 +654,6 @@ pub enum ShareError {
     },
     /// The peer holds so many bytes that this grant would exceed
     /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer).
-    #[error("a grant of {len} bytes is over the quota: peer {peer} holds {held} bytes of {max}; wait until it drops views, or revoke grants")]
     OverQuota {
         /// The peer.
         peer: PeerId,
@@ -589,26 +665,94 @@ pub enum ShareError {
         max: u64,
     },
     /// No private memory for the queue of leased chunks.
-    #[error("no private memory for {bytes} bytes; lower ProviderBuilder::max_shared")]
     OutOfMemory {
         /// Requested bytes.
         bytes: usize,
     },
     /// This process is a forked child of the owner.
-    #[error("the buffer belongs to the parent of this forked process")]
     Forked,
+}
+
+impl ShareError {
+    /// Returns `true` if the peer has disconnected or died.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self, Self::PeerDisconnected(_))
+    }
+
+    /// Returns `true` if the same call may succeed later: when shared buffers or views are dropped,
+    /// or grants are taken up.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::TooManyShared { .. }
+                | Self::TooManyGrants { .. }
+                | Self::OverQuota { .. }
+                | Self::OutOfMemory { .. }
+        )
+    }
+
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::TooManyShared { .. } | Self::TooManyGrants { .. } | Self::OverQuota { .. } => {
+                io::ErrorKind::WouldBlock
+            }
+            Self::PeerDisconnected(_) => io::ErrorKind::BrokenPipe,
+            Self::OtherProvider { .. } => io::ErrorKind::InvalidInput,
+            Self::OutOfMemory { .. } => io::ErrorKind::OutOfMemory,
+            Self::Forked => io::ErrorKind::Other,
+        }
+    }
+}
+
+impl Explain for ShareError {
+    fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyShared { max } => {
+                write!(f, "{max} buffers are shared, the maximum (max_shared)")
+            }
+            Self::PeerDisconnected(peer) => write!(f, "peer {peer} has disconnected or died"),
+            Self::OtherProvider { peer, provider } => {
+                write!(f, "peer {peer} is not connected to provider {provider}")
+            }
+            Self::TooManyGrants { peer, max } => {
+                write!(f, "peer {peer} has {max} pending grants of this buffer")
+            }
+            Self::OverQuota {
+                peer,
+                len,
+                held,
+                max,
+            } => write!(
+                f,
+                "a grant of {len} bytes is over the quota: peer {peer} holds {held} bytes of {max}"
+            ),
+            Self::OutOfMemory { bytes } => write!(f, "no private memory for {bytes} bytes"),
+            Self::Forked => write!(f, "the buffer belongs to the parent of this forked process"),
+        }
+    }
+
+    fn find_advice(&self) -> Option<Advice> {
+        match self {
+            Self::TooManyShared { .. } => Some(Advice::RaiseMaxShared),
+            Self::PeerDisconnected(_) => Some(Advice::SkipPeer),
+            Self::TooManyGrants { .. } => Some(Advice::WaitForAttach),
+            Self::OverQuota { .. } => Some(Advice::WaitForViews),
+            Self::OutOfMemory { .. } => Some(Advice::LowerMaxShared),
+            _ => None,
+        }
+    }
 }
 
 /// The requested length exceeds the buffer's capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("length {len} is above the buffer's capacity of {capacity} bytes; allocate a larger one")]
 pub struct CapacityError {
     pub(crate) len: usize,
     pub(crate) capacity: usize,
 }
 
 impl CapacityError {
-    /// Creates an error about a length of `len` bytes in a buffer of `capacity` bytes.
+    /// For the crates of this project that hand out their own buffers.
+    #[doc(hidden)]
     pub fn new(len: usize, capacity: usize) -> Self {
         Self { len, capacity }
     }
@@ -621,6 +765,24 @@ impl CapacityError {
     /// Returns the capacity of the buffer in bytes.
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        io::ErrorKind::InvalidInput
+    }
+}
+
+impl Explain for CapacityError {
+    fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { len, capacity } = self;
+        write!(
+            f,
+            "length {len} is above the buffer's capacity of {capacity} bytes"
+        )
+    }
+
+    fn find_advice(&self) -> Option<Advice> {
+        Some(Advice::AllocLarger)
     }
 }
 

@@ -11,8 +11,7 @@ use crate::owner::buf::ShmBytesMut;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::control::{Numbered, OwnerControl};
 use crate::owner::limits::{
-    self, class_of, range, AllocError, AllocErrorKind, Limits, ShareError, Tuning, LONGEST,
-    MIN_SIZE, SHORTEST_HEAP,
+    self, class_of, range, AllocError, Limits, ShareError, Tuning, LONGEST, MIN_SIZE, SHORTEST_HEAP,
 };
 use crate::owner::pool::{Counters, Pool, PoolGuard, Reservation, Stats};
 use crate::owner::waiting::{Delivery, Ticket};
@@ -99,9 +98,9 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TooLarge`] above the largest allocation, [`AllocErrorKind::Exhausted`] at
-    /// the cap, [`AllocErrorKind::Os`] if the system refuses a segment or memory,
-    /// [`AllocErrorKind::Forked`] in a forked child.
+    /// [`AllocError::TooLarge`] above the largest allocation, [`AllocError::Exhausted`] at
+    /// the cap, [`AllocError::Os`] if the system refuses a segment or memory,
+    /// [`AllocError::Forked`] in a forked child.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
         if len <= self.max_alloc {
@@ -131,7 +130,7 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::UnsupportedAlignment`], and those of [`alloc`](Self::alloc).
+    /// [`AllocError::UnsupportedAlignment`], and those of [`alloc`](Self::alloc).
     pub fn alloc_layout(&self, layout: Layout) -> Result<ShmBytesMut, AllocError> {
         self.alloc_aligned(layout.size(), layout.align())
     }
@@ -166,7 +165,7 @@ impl Provider {
         self.request(len).wait_timeout(timeout)
     }
 
-    /// Ends all current and future waits for memory with [`AllocErrorKind::Interrupted`]. Blocks
+    /// Ends all current and future waits for memory with [`AllocError::Interrupted`]. Blocks
     /// until the helper thread for futures has exited, unless a waker calls this.
     pub fn close_waits(&self) {
         if let Some(pool) = self.own_pool() {
@@ -194,8 +193,8 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::ReserveTooMany`] above `max_idle_per_class`;
-    /// [`AllocErrorKind::ReserveShare`] if there are too few records (`max_shared`); and those of
+    /// [`AllocError::ReserveTooMany`] above `max_idle_per_class`;
+    /// [`AllocError::ReserveShare`] if there are too few records (`max_shared`); and those of
     /// [`alloc`](Self::alloc), at the cap after a [`trim`](Self::trim) and another try. On an
     /// error, nothing is reserved.
     pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
@@ -301,9 +300,7 @@ impl Provider {
 
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
         let class = self.pool.limits.class(len, align)?;
-        self.own_pool()
-            .map(|_| class)
-            .ok_or_else(|| AllocErrorKind::Forked.into())
+        self.own_pool().map(|_| class).ok_or(AllocError::Forked)
     }
 
     #[inline(never)]
@@ -396,9 +393,9 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TimedOut`], after a last try; [`AllocErrorKind::Interrupted`]; at once
-    /// [`AllocErrorKind::TooLarge`], [`AllocErrorKind::UnsupportedAlignment`],
-    /// [`AllocErrorKind::Forked`], and [`AllocErrorKind::Os`] other than a lack of memory.
+    /// [`AllocError::TimedOut`], after a last try; [`AllocError::Interrupted`]; at once
+    /// [`AllocError::TooLarge`], [`AllocError::UnsupportedAlignment`],
+    /// [`AllocError::Forked`], and [`AllocError::Os`] other than a lack of memory.
     pub fn wait_timeout(self, timeout: Duration) -> Result<ShmBytesMut, AllocError> {
         let source = match self.alloc() {
             Err(error) if error.is_exhausted() => error,
@@ -407,7 +404,10 @@ impl<'a> Request<'a> {
         let ticket = self.join(true)?;
         match ticket.wait(Deadline::after(timeout)) {
             Some(taken) => self.take(taken),
-            None => Err(AllocErrorKind::TimedOut { timeout, source }.into()),
+            None => Err(AllocError::TimedOut {
+                timeout,
+                source: Box::new(source),
+            }),
         }
     }
 
@@ -415,7 +415,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// As [`wait_timeout`](Self::wait_timeout), except [`AllocErrorKind::TimedOut`].
+    /// As [`wait_timeout`](Self::wait_timeout), except [`AllocError::TimedOut`].
     pub fn wait(self) -> Result<ShmBytesMut, AllocError> {
         self.wait_timeout(Duration::MAX)
     }
@@ -445,7 +445,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait), and [`AllocErrorKind::Os`] if the helper thread cannot be started.
+    /// As [`wait`](Self::wait), and [`AllocError::Os`] if the helper thread cannot be started.
     pub fn wait_async(self) -> AllocFuture<'a> {
         AllocFuture {
             request: self,
@@ -455,11 +455,16 @@ impl<'a> Request<'a> {
 
     fn join(&self, is_thread: bool) -> Result<Ticket, AllocError> {
         let class = self.provider.class(self.len, self.align)?;
-        Ticket::join(self.provider.pool(), class, self.len, is_thread)
+        Ok(Ticket::join(
+            self.provider.pool(),
+            class,
+            self.len,
+            is_thread,
+        )?)
     }
 
     fn take(&self, delivered: Delivery) -> Result<ShmBytesMut, AllocError> {
-        self.finish(delivered.and_then(|chunk| self.provider.hand_out(chunk, self.len)))
+        self.finish(self.provider.hand_out(delivered?, self.len))
     }
 
     fn finish(
@@ -486,7 +491,7 @@ impl Future for AllocFuture<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let request = self.request;
         if !request.provider.pool().is_ours() {
-            return Poll::Ready(Err(AllocErrorKind::Forked.into()));
+            return Poll::Ready(Err(AllocError::Forked));
         }
         if self.ticket.is_none() {
             match request.alloc() {
@@ -689,7 +694,7 @@ impl ProviderBuilder {
     /// [`build`](Self::build) checks that `RLIMIT_MEMLOCK` allows for
     /// [`max_bytes`](Self::max_bytes) and the control object ([`BuildError::LockMemory`]). If the
     /// process has locked other memory by the time of an allocation, that fails with
-    /// [`AllocErrorKind::Os`](crate::AllocErrorKind::Os) (`mlock2`).
+    /// [`AllocError::Os`](crate::AllocError::Os) (`mlock2`).
     pub fn lock_memory(mut self, lock: bool) -> Self {
         self.lock_memory = lock;
         self
@@ -746,15 +751,7 @@ impl ProviderBuilder {
 
     fn check_directory(&self) -> Result<(), BuildError> {
         let directory = &self.directory;
-        let failed = |error| {
-            OsError::new(
-                "stat",
-                &directory.to_string_lossy(),
-                0,
-                error,
-                String::new(),
-            )
-        };
+        let failed = |error| OsError::new("stat", directory, error);
         let unfit = |reason| {
             Err(BuildError::Directory {
                 directory: directory.clone(),
@@ -784,7 +781,10 @@ impl ProviderBuilder {
     }
 
     fn create_control(&self, names: &Namespace) -> Result<OwnerControl, BuildError> {
-        let random = || getrandom::u64().map_err(|error| BuildError::Random(error.into()));
+        let random = || {
+            getrandom::u64()
+                .map_err(|error| OsError::new("getrandom", "the provider's id", error.into()))
+        };
         let mut id = ProviderId(0);
         for _ in 0..SWEPT_TRIES {
             id = ProviderId(random()?);

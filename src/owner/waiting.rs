@@ -25,7 +25,7 @@ use crate::os::fork::{self, PerProcess};
 use crate::os::futex::{barrier, Deadline};
 use crate::os::posix::start_thread;
 use crate::owner::chunk::ClosedChunk;
-use crate::owner::limits::{AllocError, AllocErrorKind, Need};
+use crate::owner::limits::{AllocError, Need, Refusal};
 use crate::owner::pool::Pool;
 use crate::protocol::memory_doorbell::{MemoryDoorbell, LOOK_AGAIN};
 use atomic_waker::AtomicWaker;
@@ -39,7 +39,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 use std::{mem, ptr};
 
-pub(crate) type Delivery = Result<ClosedChunk, AllocError>;
+pub(crate) type Delivery = Result<ClosedChunk, Refusal>;
 
 pub(crate) struct WaitingRoom {
     queue: Mutex<Queue>,
@@ -104,7 +104,7 @@ impl WaitingRoom {
         let mut queue = self.queue.lock();
         queue.is_closed = true;
         while let Some(waiter) = queue.waiters.front().cloned() {
-            *waiter.outcome.lock() = Some(Err(AllocErrorKind::Interrupted.into()));
+            *waiter.outcome.lock() = Some(Err(AllocError::Interrupted.into()));
             queue.remove(pool, 0);
             // The waker may hold the user's last reference, so it is also dropped unlocked.
             MutexGuard::unlocked(&mut queue, move || waiter.wake());
@@ -224,7 +224,7 @@ impl Ticket {
         class: usize,
         len: usize,
         is_thread: bool,
-    ) -> Result<Self, AllocError> {
+    ) -> Result<Self, Refusal> {
         let room = &pool.waiting;
         let waker = (!is_thread).then(AtomicWaker::new);
         let waiter = Arc::new(Waiter {
@@ -240,7 +240,7 @@ impl Ticket {
         };
         let mut queue = room.queue.lock();
         if queue.is_closed {
-            return Err(AllocErrorKind::Interrupted.into());
+            return Err(AllocError::Interrupted.into());
         }
         if queue.waiters.is_empty() {
             listen(pool);
@@ -319,7 +319,7 @@ impl Drop for Ticket {
     }
 }
 
-fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, AllocError> {
+fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, Refusal> {
     let (room, pool) = (pool.waiting.clone(), pool.clone());
     let help = move || {
         if panic::catch_unwind(AssertUnwindSafe(|| room.help(pool))).is_err() {

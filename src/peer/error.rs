@@ -1,32 +1,29 @@
 #![forbid(unsafe_code)]
 
-use crate::error::OsError;
+use crate::error::{Advice, Explain, OsError};
 use crate::os::segment::ObjectError;
 use crate::protocol::ids::ProviderId;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
 use thiserror::Error;
 
 /// An error from connecting to a provider or attaching to a message.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AttachError {
     /// The memory was reused after the descriptor was made: the receiver attached too late.
-    #[error(
-        "stale descriptor: the chunk holds a newer message; \
-         grant it to the receiver or keep it until confirmed"
-    )]
     Stale,
-    /// The descriptor names a record that the provider does not have.
-    #[error("descriptor names record {record}, but provider {provider} has {records}")]
+    /// The descriptor names a buffer that the provider cannot have.
     NoSuchRecord {
         /// The provider.
         provider: ProviderId,
-        /// The record asked for.
+        /// The number of the buffer's record.
         record: u32,
         /// The number of the provider's records.
         records: u32,
     },
     /// The descriptor's length differs from the message's.
-    #[error("descriptor says {len} bytes, but the message has {actual}")]
     WrongLength {
         /// The descriptor's length in bytes.
         len: u64,
@@ -34,15 +31,13 @@ pub enum AttachError {
         actual: u64,
     },
     /// The control object holds an invalid value: another process wrote garbage into it.
-    #[error("control object of provider {provider} is damaged: {what}")]
     Damaged {
         /// The provider.
         provider: ProviderId,
         /// What is wrong.
-        what: &'static str,
+        reason: &'static str,
     },
     /// The descriptor was granted to another peer.
-    #[error("descriptor was granted to peer slot {slot}, and this client has slot {own}")]
     OtherPeer {
         /// The slot that it was granted to.
         slot: u8,
@@ -51,10 +46,8 @@ pub enum AttachError {
     },
     /// The grant was already taken up or revoked. If the transport may deliver descriptors twice,
     /// try once more: an older duplicate can hold this grant for an instant.
-    #[error("no grant of this message is left to take up: each can be attached once")]
     NotGranted,
     /// This client already has the maximum number of views of this message.
-    #[error("this client has {max} views of the message already; share one of them instead")]
     TooManyLeases {
         /// The limit.
         max: usize,
@@ -62,10 +55,6 @@ pub enum AttachError {
     /// This client would exceed
     /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer). Grants
     /// can still be taken up.
-    #[error(
-        "a message of {len} bytes of provider {provider} is over the quota: \
-         this client holds {held} bytes of {max}; drop views, or take up grants"
-    )]
     OverQuota {
         /// The provider.
         provider: ProviderId,
@@ -77,54 +66,44 @@ pub enum AttachError {
         max: u64,
     },
     /// No such provider exists: it never existed, has closed, or has another name prefix.
-    #[error(
-        "no provider {provider}: {object} does not exist; \
-         it has closed, or uses another name_prefix"
-    )]
     NoProvider {
         /// The provider.
         provider: ProviderId,
         /// The control object's path.
-        object: String,
+        object: PathBuf,
     },
     /// The provider refuses this client: [`Provider::disconnect`](crate::Provider::disconnect).
-    #[error("provider {provider} has disconnected this client; the views that it has stay good")]
     Disconnected {
         /// The provider.
         provider: ProviderId,
     },
     /// The provider has closed, or has died and was swept. The message no longer exists.
-    #[error("provider {provider} has closed; connect to its successor")]
     Closed {
         /// The provider.
         provider: ProviderId,
     },
     /// The provider's process has died. Existing views stay valid.
-    #[error("provider {provider} has died; connect to its successor")]
     ProviderDied {
         /// The provider.
         provider: ProviderId,
     },
     /// The object under the provider's name was not created by this crate, or is incomplete.
-    #[error("{object} is not usable: {reason}")]
     NotAProvider {
         /// The object's path.
-        object: String,
+        object: PathBuf,
         /// What is wrong with it.
         reason: &'static str,
     },
     /// The object belongs to another user.
-    #[error("{object} belongs to uid {found}, not to {expected}; see ClientBuilder::owner_uid")]
     WrongUid {
         /// The object's path.
-        object: String,
+        object: PathBuf,
         /// The uid that it belongs to.
         found: u32,
         /// The uid that this client trusts.
         expected: u32,
     },
     /// Living processes hold all peer slots of the provider.
-    #[error("provider {provider} has {max} peers already; a slot is free when one of them ends")]
     TooManyPeers {
         /// The provider.
         provider: ProviderId,
@@ -133,20 +112,168 @@ pub enum AttachError {
     },
     /// Another peer has this client's slot, because the descriptor that held it was closed, for
     /// example by `closefrom`. This client's views may change.
-    #[error(
-        "this client has lost its slot at provider {provider} to another peer: \
-         its descriptors were closed; create a new client"
-    )]
     SlotLost {
         /// The provider.
         provider: ProviderId,
     },
     /// This process is a forked child of the one that created the client.
-    #[error("the client belongs to the parent of this forked process; create a new one")]
     Forked,
     /// A system call failed.
-    #[error(transparent)]
-    Os(#[from] OsError),
+    Os(OsError),
+}
+
+impl From<OsError> for AttachError {
+    fn from(error: OsError) -> Self {
+        Self::Os(error)
+    }
+}
+
+impl Explain for AttachError {
+    fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stale => write!(
+                f,
+                "the descriptor is stale: its memory holds a newer message"
+            ),
+            Self::NoSuchRecord {
+                provider,
+                record,
+                records,
+            } => write!(
+                f,
+                "the descriptor names buffer {record} of provider {provider}, which shares at most \
+                 {records}"
+            ),
+            Self::WrongLength { len, actual } => write!(
+                f,
+                "the descriptor says {len} bytes, but the message has {actual}"
+            ),
+            Self::Damaged { provider, reason } => write!(
+                f,
+                "the control object of provider {provider} is damaged: {reason}"
+            ),
+            Self::OtherPeer { slot, own } => write!(
+                f,
+                "the descriptor was granted to peer {slot}, and this client is peer {own}"
+            ),
+            Self::NotGranted => write!(
+                f,
+                "no grant of this message is left to take up: each can be attached once"
+            ),
+            Self::TooManyLeases { max } => {
+                write!(f, "this client has {max} views of the message already")
+            }
+            Self::OverQuota {
+                provider,
+                len,
+                held,
+                max,
+            } => write!(
+                f,
+                "a message of {len} bytes of provider {provider} is over the quota: this client \
+                 holds {held} bytes of {max}"
+            ),
+            Self::NoProvider { provider, object } => {
+                write!(
+                    f,
+                    "no provider {provider}: {} does not exist",
+                    object.display()
+                )
+            }
+            Self::Disconnected { provider } => write!(
+                f,
+                "provider {provider} has disconnected this client; the views that it has stay good"
+            ),
+            Self::Closed { provider } => write!(f, "provider {provider} has closed"),
+            Self::ProviderDied { provider } => write!(f, "provider {provider} has died"),
+            Self::NotAProvider { object, reason } => {
+                write!(f, "{} is not usable: {reason}", object.display())
+            }
+            Self::WrongUid {
+                object,
+                found,
+                expected,
+            } => write!(
+                f,
+                "{} belongs to uid {found}, not to {expected}",
+                object.display()
+            ),
+            Self::TooManyPeers { provider, max } => {
+                write!(f, "provider {provider} has {max} peers, the maximum")
+            }
+            Self::SlotLost { provider } => write!(
+                f,
+                "another peer has this client's place at provider {provider}, because this \
+                 process's descriptors were closed"
+            ),
+            Self::Forked => write!(f, "the client belongs to the parent of this forked process"),
+            Self::Os(error) => write!(f, "{error}"),
+        }
+    }
+
+    fn find_advice(&self) -> Option<Advice> {
+        match self {
+            Self::Stale => Some(Advice::GrantOrKeep),
+            Self::TooManyLeases { .. } => Some(Advice::ShareView),
+            Self::OverQuota { .. } => Some(Advice::DropViews),
+            Self::NoProvider { .. } => Some(Advice::CheckProvider),
+            Self::Closed { .. } | Self::ProviderDied { .. } => Some(Advice::ConnectToSuccessor),
+            Self::WrongUid { .. } => Some(Advice::SetOwnerUid),
+            Self::TooManyPeers { .. } => Some(Advice::WaitForPeerSlot),
+            Self::SlotLost { .. } => Some(Advice::CreateClient),
+            Self::Forked => Some(Advice::CreateInThisProcess),
+            _ => None,
+        }
+    }
+}
+
+impl AttachError {
+    /// Returns `true` if nothing of this provider can be attached any more: it has closed, has
+    /// died, or refuses this client.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(
+            self,
+            Self::Closed { .. } | Self::ProviderDied { .. } | Self::Disconnected { .. }
+        )
+    }
+
+    /// Returns `true` if the same call may succeed later: when a view is dropped, a peer ends, or
+    /// the system has descriptors or memory again.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::OverQuota { .. } | Self::TooManyLeases { .. } | Self::TooManyPeers { .. } => true,
+            Self::Os(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
+
+    /// Returns `true` if the message can never be attached: its memory was reused, its grant is
+    /// gone, or its provider has closed.
+    pub fn is_message_lost(&self) -> bool {
+        matches!(
+            self,
+            Self::Stale | Self::NotGranted | Self::Closed { .. } | Self::WrongLength { .. }
+        )
+    }
+
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::NoProvider { .. } | Self::Stale | Self::NotGranted => io::ErrorKind::NotFound,
+            Self::Closed { .. } | Self::ProviderDied { .. } | Self::Disconnected { .. } => {
+                io::ErrorKind::BrokenPipe
+            }
+            Self::WrongUid { .. } | Self::OtherPeer { .. } => io::ErrorKind::PermissionDenied,
+            Self::OverQuota { .. } | Self::TooManyLeases { .. } | Self::TooManyPeers { .. } => {
+                io::ErrorKind::WouldBlock
+            }
+            Self::NoSuchRecord { .. }
+            | Self::WrongLength { .. }
+            | Self::Damaged { .. }
+            | Self::NotAProvider { .. } => io::ErrorKind::InvalidData,
+            Self::SlotLost { .. } | Self::Forked => io::ErrorKind::Other,
+            Self::Os(error) => error.io_kind(),
+        }
+    }
 }
 
 impl From<ObjectError> for AttachError {

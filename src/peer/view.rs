@@ -55,7 +55,7 @@ impl ShmView {
         let Some(data) = cached.mapping().range(place.offset, descriptor.len) else {
             return Err(AttachError::Damaged {
                 provider: descriptor.provider,
-                what: "a message lies outside its segment",
+                reason: "a message lies outside its segment",
             });
         };
         std::mem::forget(lease);

@@ -4,7 +4,10 @@
 
 #![forbid(unsafe_code)]
 
+use crate::error::{Advice, Explain};
 use crate::protocol::ids::{put_word, word, ProviderId};
+use std::fmt;
+use std::io;
 use thiserror::Error;
 
 const MAGIC: u16 = 0x5bd7;
@@ -138,22 +141,16 @@ impl TryFrom<&[u8]> for Descriptor {
 #[non_exhaustive]
 pub enum DescriptorError {
     /// There are more or fewer bytes than a descriptor has.
-    #[error("a descriptor has {} bytes, but {found} were given", Descriptor::SIZE)]
     Length {
         /// How many bytes there are.
         found: usize,
     },
     /// The bytes do not start with the magic number.
-    #[error("not a shm-pool descriptor: magic is {found:#06x}")]
     Magic {
         /// The first two bytes.
         found: u16,
     },
     /// The sender uses another version of the format.
-    #[error(
-        "descriptor version {found} is not the supported {supported}; \
-         build both sides with one version"
-    )]
     Version {
         /// The sender's version.
         found: u8,
@@ -161,15 +158,50 @@ pub enum DescriptorError {
         supported: u8,
     },
     /// The bytes were damaged in transit.
-    #[error(
-        "descriptor checksum is {found:#06x} instead of {expected:#06x}; the transport damaged it"
-    )]
     Checksum {
         /// The checksum that the bytes carry.
         found: u16,
         /// The checksum computed from the bytes.
         expected: u16,
     },
+}
+
+impl DescriptorError {
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
+        io::ErrorKind::InvalidData
+    }
+}
+
+impl Explain for DescriptorError {
+    fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Length { found } => write!(
+                f,
+                "a descriptor has {} bytes, but {found} were given",
+                Descriptor::SIZE
+            ),
+            Self::Magic { found } => write!(
+                f,
+                "not a shm-pool descriptor: its first two bytes are {found:#06x}"
+            ),
+            Self::Version { found, supported } => write!(
+                f,
+                "the descriptor has version {found} of the format, and not version {supported}"
+            ),
+            Self::Checksum { found, expected } => write!(
+                f,
+                "the descriptor's checksum is {found:#06x} instead of {expected:#06x}: the \
+                 transport damaged it"
+            ),
+        }
+    }
+
+    fn find_advice(&self) -> Option<Advice> {
+        match self {
+            Self::Version { .. } => Some(Advice::SameVersion),
+            _ => None,
+        }
+    }
 }
 
 /// Only the last line, which folds the bits, can miss damage in one place, with a probability of 1

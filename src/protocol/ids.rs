@@ -478,7 +478,15 @@ mod tests {
     #[test]
     fn parses_names() {
         let id = ProviderId(0x0123_4567_89ab_cdef);
-        let file = |name: Name| name.path().rsplit('/').next().unwrap().to_owned();
+        let file = |name: Name| {
+            name.path()
+                .to_str()
+                .unwrap()
+                .rsplit('/')
+                .next()
+                .unwrap()
+                .to_owned()
+        };
         let a = Namespace::in_shm("a");
         assert_eq!(
             parse(&file(control_name(&a, id))),

@@ -299,13 +299,7 @@ pub(crate) fn create_locked(
 fn sweep_of(names: &Namespace, scope: Scope) -> Result<Swept, OsError> {
     if !has_heap(HEAP) {
         let source = io::Error::from_raw_os_error(libc::ENOMEM);
-        return Err(OsError::new(
-            "malloc",
-            &names.directory().to_string_lossy(),
-            HEAP,
-            source,
-            String::new(),
-        ));
+        return Err(OsError::new("malloc", names.directory(), source).with_bytes(HEAP));
     }
     let uid = effective_uid();
     let mut swept = Swept::default();

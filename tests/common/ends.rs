@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // not all of it by every test program
 
-use shm_pool::channel::{Publisher, SendError, SendErrorKind, Sender, Sent};
+use shm_pool::channel::{Publisher, SendError, Sender, Sent};
 use shm_pool::ShmBytes;
 use std::fmt::Debug;
 use std::future::Future;
@@ -23,11 +23,11 @@ pub(crate) trait SendingEnd: Send {
         &mut self,
         buffer: ShmBytes,
     ) -> impl Future<Output = Result<Self::Sent, SendError<ShmBytes>>>;
-    fn send_bytes(&mut self, bytes: &[u8]) -> Result<Self::Sent, SendErrorKind>;
+    fn send_bytes(&mut self, bytes: &[u8]) -> Result<Self::Sent, SendError>;
     fn send_bytes_async(
         &mut self,
         bytes: &[u8],
-    ) -> impl Future<Output = Result<Self::Sent, SendErrorKind>>;
+    ) -> impl Future<Output = Result<Self::Sent, SendError>>;
 }
 
 macro_rules! sending_end {
@@ -54,13 +54,13 @@ macro_rules! sending_end {
             ) -> impl Future<Output = Result<$sent, SendError<ShmBytes>>> {
                 async { self.send_async(buffer).await.map($of) }
             }
-            fn send_bytes(&mut self, bytes: &[u8]) -> Result<$sent, SendErrorKind> {
+            fn send_bytes(&mut self, bytes: &[u8]) -> Result<$sent, SendError> {
                 self.send_bytes(bytes).map($of)
             }
             fn send_bytes_async(
                 &mut self,
                 bytes: &[u8],
-            ) -> impl Future<Output = Result<$sent, SendErrorKind>> {
+            ) -> impl Future<Output = Result<$sent, SendError>> {
                 async { self.send_bytes_async(bytes).await.map($of) }
             }
         }

@@ -2,11 +2,12 @@
 
 use crate::fixtures::{files, unique_prefix, NONE};
 use shm_pool::backend::{Backend, BackendBuilder, Chunk, Collect, SegmentFile, SegmentSource};
-use shm_pool::{AllocErrorKind, BuildError, OsError, Tuning};
+use shm_pool::{AllocError, BuildError, OsError, Tuning};
 use shm_pool_support::machine::page_size;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -46,7 +47,7 @@ impl SegmentSource for Shared {
     fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         let path = self.0.path(id);
-        let failed = |error| OsError::new("open", &path, len, error, String::new());
+        let failed = |error| OsError::new("open", &path, error).with_bytes(len);
         if self.0.is_refusing.load(Ordering::Relaxed) {
             return Err(failed(io::Error::from_raw_os_error(libc::EACCES)));
         }
@@ -168,10 +169,10 @@ fn alignment_and_limits() {
         (0, 0)
     );
     let kind = |len, align| backend.alloc(len, align).unwrap_err();
-    assert!(matches!(kind(MIB, 1).kind(), AllocErrorKind::TooLarge { max, .. } if *max == MIB / 2));
+    assert!(matches!(kind(MIB, 1), AllocError::TooLarge { max, .. } if max == MIB / 2));
     assert!(matches!(
-        kind(1, 8192).kind(),
-        AllocErrorKind::UnsupportedAlignment { .. }
+        kind(1, 8192),
+        AllocError::UnsupportedAlignment { .. }
     ));
     let classes = backend.classes();
     for (len, align) in [(1, 1), (1000, 64), (300_000, 1), (5000, 4096)] {
@@ -246,11 +247,11 @@ fn source_refuses() {
     let backend = build(&source);
     source.is_refusing.store(true, Ordering::Relaxed);
     let error = backend.alloc(100, 1).unwrap_err();
-    let AllocErrorKind::Os(os) = error.kind() else {
+    let AllocError::Os(os) = &error else {
         panic!("{error}")
     };
     assert_eq!((os.call(), os.errno()), ("open", Some(libc::EACCES)));
-    assert!(os.object().contains(&source.prefix), "{os}");
+    assert!(os.to_string().contains(&source.prefix), "{os}");
     assert_eq!(
         (backend.stats().segments, backend.stats().bytes_held),
         (0, 0)
@@ -280,8 +281,8 @@ fn unmappable_file_is_removed() {
     let source = Source::new("backend-unfit");
     let backend = builder().build(ReadOnly(Shared(source.clone()))).unwrap();
     assert!(matches!(
-        backend.alloc(100, 1).unwrap_err().kind(),
-        AllocErrorKind::Os(_)
+        backend.alloc(100, 1).unwrap_err(),
+        AllocError::Os(_)
     ));
     assert_eq!(source.files(), NONE);
 }
@@ -398,7 +399,7 @@ fn wait() {
     let backend = build(&source).with_collector(in_flight.clone());
     let held = backend.alloc(MIB, 1).unwrap();
     let error = backend.alloc_timeout(1, 1, Duration::ZERO).unwrap_err();
-    assert!(matches!(error.kind(), AllocErrorKind::TimedOut { .. }));
+    assert!(matches!(error, AllocError::TimedOut { .. }));
     thread::scope(|scope| {
         let waits = scope.spawn(|| backend.alloc_timeout(MIB, 1, TIMEOUT));
         drop(held);
@@ -469,13 +470,7 @@ impl SegmentSource for Locked {
             return Ok(());
         }
         let full = io::Error::from_raw_os_error(libc::ENOSPC);
-        Err(OsError::new(
-            "statvfs",
-            "/dev/shm",
-            len,
-            full,
-            String::new(),
-        ))
+        Err(OsError::new("statvfs", "/dev/shm", full).with_bytes(len))
     }
 }
 
@@ -668,7 +663,7 @@ fn forked_child() {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let is_refused = [MIB / 2, MIB / 4].map(|len| match backend.alloc(len, 1) {
-            Err(error) => matches!(error.kind(), AllocErrorKind::Forked),
+            Err(error) => matches!(error, AllocError::Forked),
             Ok(_) => false,
         });
         let is_inert =
@@ -752,12 +747,12 @@ fn segment_id_used_twice() {
         .unwrap();
     let first = backend.alloc(MIB / 32, 1).unwrap();
     let error = backend.alloc(MIB / 4, 1).unwrap_err();
-    let AllocErrorKind::Os(os) = error.kind() else {
+    let AllocError::Os(os) = &error else {
         panic!("{error}")
     };
     assert_eq!(
         (os.errno(), os.object()),
-        (Some(libc::EEXIST), "segment 7"),
+        (Some(libc::EEXIST), Path::new("segment 7")),
         "{error}"
     );
     drop(first);

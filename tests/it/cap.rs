@@ -5,7 +5,7 @@ use crate::fixtures::{address, builder, files, fill, holds, message, write, Rand
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use shm_pool::{
-    AllocErrorKind, BuildError, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBytes,
+    AllocError, BuildError, Client, PeerId, Provider, ProviderBuilder, ShareError, ShmBytes,
     ShmBytesMut, Stats, Tuning,
 };
 use shm_pool_support::machine::page_size;
@@ -26,13 +26,13 @@ fn capped() -> Provider {
 fn refusal(provider: &Provider, len: usize) -> (usize, usize, usize, usize, usize) {
     let error = provider.alloc(len).unwrap_err();
     assert!(error.is_exhausted());
-    let AllocErrorKind::Exhausted {
+    let AllocError::Exhausted {
         len,
         max_bytes,
         in_use,
         idle,
         leased,
-    } = *error.kind()
+    } = error
     else {
         panic!("{error}")
     };
@@ -566,8 +566,8 @@ fn reserved_chunks_can_be_shared() {
     let error = provider.reserve(100, 5).unwrap_err();
     assert!(
         matches!(
-            error.kind(),
-            AllocErrorKind::ReserveShare(ShareError::TooManyShared { max: 4 })
+            error,
+            AllocError::ReserveShare(ShareError::TooManyShared { max: 4 })
         ),
         "{error}"
     );

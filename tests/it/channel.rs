@@ -358,7 +358,13 @@ fn max_borrowed() {
         .collect();
     let error = sender.try_send(message.clone()).unwrap_err();
     assert!(
-        matches!(error.kind(), SendErrorKind::TooManyBorrowed { max: 32 }),
+        matches!(
+            error.kind(),
+            SendErrorKind::TooManyBorrowed {
+                max: 32,
+                max_bytes: None
+            }
+        ),
         "{error}"
     );
     drop(held);
@@ -378,7 +384,7 @@ fn wait_until_received() {
         sender.send_bytes(b"").unwrap();
         assert_eq!(
             sender.wait_until_received(NOW),
-            Err(SendErrorKind::TimedOut)
+            Err(SendErrorKind::TimedOut.into())
         );
         assert!(receiver.try_recv().unwrap().is_empty());
         assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
@@ -389,7 +395,7 @@ fn wait_until_received() {
         .unwrap();
     assert_eq!(
         sender.wait_until_received(NOW),
-        Err(SendErrorKind::TimedOut)
+        Err(SendErrorKind::TimedOut.into())
     );
     let receiving = std::thread::spawn(move || {
         let message = receiver.recv().unwrap();

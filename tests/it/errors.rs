@@ -1,14 +1,18 @@
 //! Error messages: the object, the sizes, a remedy, and the source.
 
 use crate::fixtures::{builder, files, message, pair, unique_prefix, NONE};
-use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
+use shm_pool::channel::{
+    ChannelError, OnFull, Publisher, Receiver, RecvError, SendError, SendErrorKind, Sender,
+};
 use shm_pool::inspect::Inspector;
 use shm_pool::{
-    AllocErrorKind, AttachError, BuildError, Client, DescriptorError, OsError, Provider,
+    Advice, AllocError, AttachError, BuildError, Client, DescriptorError, OsError, Provider,
     ShareError, Tuning,
 };
 use std::error::Error;
 use std::io;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Fails unless the error's text contains all of `parts`.
@@ -59,7 +63,7 @@ fn reserve_too_many() {
     let provider = builder().max_idle_per_class(3).build().unwrap();
     assert_says(
         &provider.reserve(100, 4).unwrap_err(),
-        &["4 chunks", "max_idle_per_class", "3"],
+        &["4 buffers", "max_idle_per_class", "3"],
     );
 }
 
@@ -72,20 +76,17 @@ fn system_without_memory() {
     let object = format!("/dev/shm/shm_pool.{}.1", provider.id());
     assert_says(&error, &[&HUGE.to_string(), &object, "failed"]);
 
-    let AllocErrorKind::Os(os) = error.kind() else {
+    let AllocError::Os(os) = &error else {
         panic!("{error}")
     };
     assert!(["posix_fallocate", "mmap"].contains(&os.call()), "{os}");
-    assert_eq!((os.object(), os.bytes()), (object.as_str(), HUGE));
+    assert_eq!((os.object(), os.bytes()), (Path::new(&object), Some(HUGE)));
     assert_says(&error, &[os.call()]);
     if os.errno() == Some(libc::ENOSPC) {
         assert_says(&error, &["bytes free", "max_bytes", "--shm-size"]);
     }
-    let cause = error
-        .source()
-        .and_then(|cause| cause.downcast_ref::<io::Error>())
-        .expect("the system's own error");
-    assert_eq!(cause.raw_os_error(), os.errno());
+    assert_says(&error, &[&os.io_error().to_string()]);
+    assert!(error.source().is_none(), "it is in the text");
 
     let stats = provider.stats();
     assert_eq!(
@@ -137,7 +138,7 @@ fn share_errors() {
     assert_says(&buffer.grant(peer).unwrap_err(), &["has disconnected", &id]);
     assert_says(
         &ShareError::TooManyShared { max: 5 },
-        &["5 records", "max_shared"],
+        &["5 buffers", "max_shared"],
     );
 }
 
@@ -236,53 +237,35 @@ fn source_is_not_displayed() {
             .alloc(2 << 20)
             .unwrap_err()
     };
-    let caused: [(&str, Box<dyn Error>); 12] = [
-        ("OsError", Box::new(os())),
-        ("BuildError::Os", Box::new(BuildError::from(os()))),
-        (
-            "BuildError::Random",
-            Box::new(BuildError::Random(io::Error::from_raw_os_error(
-                libc::EAGAIN,
-            ))),
-        ),
+    let caused: [(&str, Box<dyn Error>); 7] = [
         ("BuildError::NumaNode", {
             Box::new(BuildError::NumaNode {
                 node: 1,
-                source: io::Error::from_raw_os_error(libc::EINVAL),
+                source: os(),
             })
         }),
-        ("AllocErrorKind::Os", Box::new(AllocErrorKind::Os(os()))),
-        ("AllocErrorKind::TimedOut", {
-            Box::new(AllocErrorKind::TimedOut {
+        ("AllocError::TimedOut", {
+            Box::new(AllocError::TimedOut {
                 timeout: Duration::from_secs(1),
-                source: exhausted(),
+                source: Box::new(exhausted()),
             })
         }),
         (
-            "AllocErrorKind::ReserveShare",
-            Box::new(AllocErrorKind::ReserveShare(ShareError::Forked)),
+            "AllocError::ReserveShare",
+            Box::new(AllocError::ReserveShare(ShareError::Forked)),
         ),
-        ("AttachError::Os", Box::new(AttachError::from(os()))),
-        ("ChannelError::Os", Box::new(ChannelError::from(os()))),
         ("RecvError::Map", Box::new(RecvError::Map(os()))),
+        ("RecvError::List", Box::new(RecvError::List(os()))),
         (
             "RecvError::Attach",
             Box::new(RecvError::Attach(AttachError::Forked)),
         ),
-        (
-            "WaitAnyError::NoHelper",
-            Box::new(WaitAnyError::NoHelper {
-                receivers: 1,
-                source: os(),
-            }),
-        ),
+        ("RecvError::NoHelper", Box::new(RecvError::NoHelper(os()))),
     ];
     for (name, error) in &caused {
         assert!(error.source().is_some(), "{name} keeps its cause to itself");
         assert_is_said_once(name, &**error);
     }
-    assert!(RecvError::NoHelper(os()).source().is_some());
-    assert_is_said_once("RecvError::NoHelper", &RecvError::NoHelper(os()));
     let numbers: [Box<dyn Error>; 2] = [
         Box::new(SendErrorKind::NoHelper { errno: 11 }),
         Box::new(RecvError::NotConnected { errno: 24 }),
@@ -315,7 +298,7 @@ fn assert_is_said_once(name: &str, error: &dyn Error) {
 fn os_error_without_size() {
     assert_says(&os(), &["/nowhere/at/all", "readdir"]);
     assert!(
-        os().bytes() == 0 && !os().to_string().contains("bytes"),
+        os().bytes().is_none() && !os().to_string().contains("bytes"),
         "{}",
         os()
     );
@@ -323,9 +306,16 @@ fn os_error_without_size() {
 
 #[test]
 fn errors_are_send() {
-    fn is_error<T: Error + Send + Sync + 'static>() {}
-    is_error::<shm_pool::AllocError>();
-    is_error::<shm_pool::AllocErrorKind>();
+    fn is_error<T>()
+    where
+        T: Error + Clone + PartialEq + Send + Sync + UnwindSafe + RefUnwindSafe + Into<io::Error>,
+    {
+    }
+    is_error::<AllocError>();
+    is_error::<ChannelError>();
+    is_error::<SendError>();
+    is_error::<SendErrorKind>();
+    is_error::<RecvError>();
     is_error::<shm_pool::BuildError>();
     is_error::<AttachError>();
     is_error::<ShareError>();
@@ -342,40 +332,178 @@ fn predicates() {
         Client::new(),
         unique_prefix("predicates"),
     );
-    assert!(Receiver::open(&client, &name).unwrap_err().is_not_found());
+    assert!(Receiver::open(&client, &name).unwrap_err().is_retryable());
     let mut sender = Sender::builder()
         .capacity(2)
         .max_borrowed(1)
         .create(&provider, &name)
         .unwrap();
-    assert!(!Sender::create(&provider, &name).unwrap_err().is_not_found());
+    assert!(Sender::create(&provider, &name).unwrap_err().is_retryable());
     let mut receiver = Receiver::open(&client, &name).unwrap();
     let error = receiver.try_recv().unwrap_err();
-    assert!(error.is_empty() && !error.is_disconnected(), "{error}");
-    assert!(receiver
-        .recv_timeout(Duration::from_millis(1))
-        .unwrap_err()
-        .is_empty());
+    assert!(error.is_retryable() && !error.is_timeout(), "{error}");
+    let error = receiver.recv_timeout(Duration::from_millis(1)).unwrap_err();
+    assert!(error.is_retryable() && error.is_timeout(), "{error}");
+    assert!(!error.is_disconnected() && !error.is_message_lost());
 
     let message = || provider.alloc(1).unwrap().freeze();
     sender.try_send(message()).unwrap();
     let error = sender.try_send(message()).unwrap_err();
     assert!(
-        error.is_full() && !error.is_disconnected(),
+        error.is_retryable() && !error.is_disconnected() && !error.is_timeout(),
         "none may be borrowed: {error}"
     );
     let refused = std::iter::repeat_with(|| sender.try_send_bytes(b""))
         .find_map(Result::err)
         .unwrap();
-    assert!(refused.is_full(), "no slot: {refused}");
+    assert!(refused.is_retryable(), "no slot: {refused}");
     drop(receiver);
     let error = sender.try_send(message()).unwrap_err();
-    assert!(error.is_disconnected() && !error.is_full(), "{error}");
+    assert!(error.is_disconnected() && !error.is_retryable(), "{error}");
     drop(sender);
 
     let successor = Sender::create(&provider, &name).unwrap();
     let mut receiver = Receiver::open(&client, &name).unwrap();
     drop(successor);
     let error = receiver.recv().unwrap_err();
-    assert!(error.is_disconnected() && !error.is_empty(), "{error}");
+    assert!(error.is_disconnected() && !error.is_retryable(), "{error}");
+}
+
+/// Waits for receivers say that none joined, and how long they waited.
+#[test]
+fn no_receiver() {
+    let (provider, _) = pair();
+    let wait = Duration::from_millis(1);
+    let mut sender = Sender::create(&provider, &unique_prefix("no-receiver")).unwrap();
+    let error = sender.wait_for_receiver(wait).unwrap_err();
+    assert_eq!(error.to_string(), "no receiver joined within 1ms");
+    let mut publisher = Publisher::create(&provider, &unique_prefix("no-receivers")).unwrap();
+    let few = publisher.wait_for_receivers(2, wait).unwrap_err();
+    assert_eq!(few.to_string(), "fewer than 2 receivers joined within 1ms");
+    assert!(error.is_timeout() && few.is_timeout());
+}
+
+/// A limit of bytes is in the text of an error that it causes.
+#[test]
+fn both_limits() {
+    let (provider, client) = pair();
+    let name = unique_prefix("both-limits");
+    let publisher = Publisher::builder().max_bytes_per_receiver(128);
+    let mut publisher = publisher
+        .on_full(OnFull::Block)
+        .create(&provider, &name)
+        .unwrap();
+    let _receiver = Receiver::open(&client, &name).unwrap();
+    publisher.wait_for_receivers(1, Duration::MAX).unwrap();
+    let refused = std::iter::repeat_with(|| publisher.try_send(message(&provider, 64, 1)))
+        .take(100)
+        .find_map(Result::err)
+        .expect("the limit is reached");
+    assert_says(&refused, &["2048 buffers", "128 bytes"]);
+}
+
+fn io_kind(error: impl Into<io::Error>) -> io::ErrorKind {
+    error.into().kind()
+}
+
+/// The kind of each error survives the conversion into an [`io::Error`], and so does the text.
+#[test]
+fn into_io_error() {
+    use io::ErrorKind as Kind;
+    let shm = || PathBuf::from("/dev/shm/x");
+    let provider = pair().0.id();
+    let kinds = [
+        (io_kind(RecvError::Empty), Kind::WouldBlock),
+        (io_kind(RecvError::TimedOut), Kind::TimedOut),
+        (io_kind(RecvError::Disconnected), Kind::BrokenPipe),
+        (io_kind(RecvError::Interrupted), Kind::Interrupted),
+        (
+            io_kind(SendErrorKind::Full { capacity: 1 }),
+            Kind::WouldBlock,
+        ),
+        (io_kind(SendErrorKind::TimedOut), Kind::TimedOut),
+        (io_kind(SendErrorKind::Disconnected), Kind::BrokenPipe),
+        (
+            io_kind(SendErrorKind::TooLong { len: 2, max: 1 }),
+            Kind::InvalidInput,
+        ),
+        (
+            io_kind(SendError::from(SendErrorKind::Interrupted)),
+            Kind::Interrupted,
+        ),
+        (
+            io_kind(ChannelError::NotFound { object: shm() }),
+            Kind::NotFound,
+        ),
+        (
+            io_kind(ChannelError::NameTaken {
+                object: shm(),
+                process: None,
+            }),
+            Kind::AlreadyExists,
+        ),
+        (
+            io_kind(AllocError::TooLarge { len: 2, max: 1 }),
+            Kind::InvalidInput,
+        ),
+        (
+            io_kind(AllocError::Exhausted {
+                len: 1,
+                max_bytes: 1,
+                in_use: 1,
+                idle: 0,
+                leased: 0,
+            }),
+            Kind::OutOfMemory,
+        ),
+        (io_kind(AttachError::Closed { provider }), Kind::BrokenPipe),
+        (
+            io_kind(AttachError::NoProvider {
+                provider,
+                object: shm(),
+            }),
+            Kind::NotFound,
+        ),
+        (
+            io_kind(ShareError::TooManyShared { max: 1 }),
+            Kind::WouldBlock,
+        ),
+        (io_kind(BuildError::Mode { mode: 0 }), Kind::InvalidInput),
+        (io_kind(BuildError::Os(os())), Kind::NotFound),
+        (io_kind(os()), Kind::NotFound),
+        (
+            io_kind(DescriptorError::Magic { found: 0 }),
+            Kind::InvalidData,
+        ),
+    ];
+    for (at, (found, expected)) in kinds.into_iter().enumerate() {
+        assert_eq!(found, expected, "error {at}");
+    }
+    assert_eq!(io::Error::from(os()).to_string(), os().to_string());
+}
+
+/// The system's own text is in the error's.
+#[test]
+fn cause_is_displayed() {
+    let text = "No such file or directory (os error 2)";
+    assert_says(&os(), &[text]);
+    assert_says(&BuildError::Os(os()), &[text]);
+    assert_says(&ChannelError::Os(os()), &[text]);
+}
+
+/// Each advice is worded for another language too, with nothing of Rust in it.
+#[test]
+fn advice_is_worded_elsewhere() {
+    let error = pair().0.alloc(usize::MAX).unwrap_err();
+    assert_eq!(error.advice(), Some(Advice::RaiseMaxAlloc));
+    assert!(error.to_string().contains("ProviderBuilder::max_alloc"));
+    let caused = AllocError::TimedOut {
+        timeout: Duration::from_secs(1),
+        source: Box::new(error),
+    };
+    let text = shm_pool::text_in(&caused, |_| "do something");
+    assert!(
+        text.ends_with("; do something") && !text.contains("::"),
+        "{text}"
+    );
 }

@@ -20,7 +20,7 @@ fn numa_node() {
         // A container may forbid the call, and a kernel may lack it.
         Err(BuildError::NumaNode { node: 0, source }) => {
             assert!(
-                matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)),
+                matches!(source.errno(), Some(libc::EPERM | libc::ENOSYS)),
                 "{source}"
             );
             return println!("SKIPPED: {source}");
@@ -61,7 +61,7 @@ fn unknown_numa_node() {
         };
         assert_eq!(*named, node);
         assert!(
-            source.raw_os_error().is_some() && error.to_string().contains("Mems_allowed_list"),
+            source.errno().is_some() && error.to_string().contains("Mems_allowed_list"),
             "{error}"
         );
     }

@@ -5,9 +5,7 @@ use crate::fixtures::{address, builder, holds, idle, write};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use shm_pool::{
-    AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, Tuning,
-};
+use shm_pool::{AllocError, AttachError, Client, Descriptor, PeerId, Provider, Tuning};
 use shm_pool::{ShareError, ShmBytes, ShmBytesMut, ShmView};
 use shm_pool_support::machine::page_size;
 use std::alloc::Layout;
@@ -183,13 +181,13 @@ impl World {
             Err(error) if error.is_exhausted() => {
                 let (in_use, leased) = (self.bytes(true), self.bytes(false));
                 let stats = self.provider.stats();
-                let AllocErrorKind::Exhausted {
+                let AllocError::Exhausted {
                     max_bytes,
                     in_use: told,
                     idle,
                     leased: lent,
                     ..
-                } = *error.kind()
+                } = error
                 else {
                     panic!("{error}")
                 };
@@ -211,7 +209,7 @@ impl World {
     fn reserve(&mut self, len: usize, count: usize) {
         match self.provider.reserve(len, count) {
             Ok(_) => assert!(len <= max_alloc_in_pages() && count <= self.max_idle),
-            Err(error) if matches!(error.kind(), AllocErrorKind::ReserveTooMany { .. }) => {
+            Err(error) if matches!(error, AllocError::ReserveTooMany { .. }) => {
                 assert!(count > self.max_idle);
             }
             Err(error) if error.is_exhausted() => assert!(count > 0, "no chunks do not fit"),
@@ -221,7 +219,7 @@ impl World {
 
     fn assert_too_large(error: &AllocError, len: usize) {
         assert!(
-            matches!(error.kind(), AllocErrorKind::TooLarge { .. }) && len > max_alloc_in_pages(),
+            matches!(error, AllocError::TooLarge { .. }) && len > max_alloc_in_pages(),
             "{len} bytes: {error}"
         );
     }

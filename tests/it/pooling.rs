@@ -3,8 +3,8 @@
 use crate::fixtures::{address, builder, idle, pair, provider, write};
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::{
-    AllocError, AllocErrorKind, Client, ClientBuilder, Descriptor, PeerId, Provider,
-    ProviderBuilder, ProviderId, ShmBytes, ShmBytesMut, ShmView, Stats, Tuning,
+    AllocError, Client, ClientBuilder, Descriptor, PeerId, Provider, ProviderBuilder, ProviderId,
+    ShmBytes, ShmBytesMut, ShmView, Stats, Tuning,
 };
 use shm_pool_support::machine::page_size;
 use std::alloc::Layout;
@@ -265,7 +265,7 @@ fn reserve_above_max_idle() {
         let provider = builder().max_idle_per_class(cap).build().unwrap();
         drop(provider.reserve(1000, cap).unwrap());
         let error = provider.reserve(1000, cap + 1).unwrap_err();
-        let AllocErrorKind::ReserveTooMany { count, max } = *error.kind() else {
+        let AllocError::ReserveTooMany { count, max } = error else {
             panic!("{error}")
         };
         assert_eq!((count, max), (cap + 1, cap));
@@ -426,17 +426,17 @@ fn every_length() {
             usize::MAX,
         ] {
             let error = provider.alloc(len).unwrap_err();
-            let AllocErrorKind::TooLarge { len: asked, max } = *error.kind() else {
+            let AllocError::TooLarge { len: asked, max } = error else {
                 panic!("{len} bytes: {error}")
             };
             assert_eq!((asked, max), (len, max_alloc));
             assert!(matches!(
-                provider.reserve(len, 1).unwrap_err().kind(),
-                AllocErrorKind::TooLarge { .. }
+                provider.reserve(len, 1).unwrap_err(),
+                AllocError::TooLarge { .. }
             ));
             assert!(matches!(
-                provider.alloc_zeroed(len).unwrap_err().kind(),
-                AllocErrorKind::TooLarge { .. }
+                provider.alloc_zeroed(len).unwrap_err(),
+                AllocError::TooLarge { .. }
             ));
         }
     }
@@ -497,7 +497,7 @@ fn alignment_above_page() {
             let error = provider
                 .alloc_layout(Layout::from_size_align(size, align).unwrap())
                 .unwrap_err();
-            let AllocErrorKind::UnsupportedAlignment { align: asked, max } = *error.kind() else {
+            let AllocError::UnsupportedAlignment { align: asked, max } = error else {
                 panic!("{error}")
             };
             assert_eq!((asked, max), (align, Provider::MAX_ALIGN));
@@ -505,8 +505,8 @@ fn alignment_above_page() {
     }
     let too_large = Layout::from_size_align(2 << 30, 4096).unwrap();
     assert!(matches!(
-        provider.alloc_layout(too_large).unwrap_err().kind(),
-        AllocErrorKind::TooLarge { .. }
+        provider.alloc_layout(too_large).unwrap_err(),
+        AllocError::TooLarge { .. }
     ));
 }
 

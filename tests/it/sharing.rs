@@ -518,7 +518,7 @@ fn unknown_provider() {
         };
         assert_eq!(
             (provider, object),
-            (nobody, format!("/dev/shm/shm_pool.{nobody}.ctl"))
+            (nobody, format!("/dev/shm/shm_pool.{nobody}.ctl").into())
         );
     }
 }
@@ -619,7 +619,7 @@ fn other_prefix_or_user() {
         (expected, object),
         (
             u32::MAX - 1,
-            format!("/dev/shm/shm_pool.{}.ctl", provider.id())
+            format!("/dev/shm/shm_pool.{}.ctl", provider.id()).into()
         )
     );
 }

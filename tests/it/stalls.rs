@@ -5,7 +5,7 @@ use crate::fixtures::{builder, holds, message, unique_prefix, FOR_EVER, NOW};
 use crate::threads::{assert_prompt, wake_waiter};
 use shm_pool::channel::{
     wait_any, ChannelError, Event, Missed, OnFull, OnStall, Publisher, PublisherBuilder, Receiver,
-    ReceiverBuilder, RecvError, SendErrorKind, Sent, WaitAnyError,
+    ReceiverBuilder, RecvError, SendErrorKind, Sent,
 };
 use shm_pool::{Client, Provider, ProviderBuilder};
 use shm_pool_support::tasks::{block_on, Woken};
@@ -141,12 +141,12 @@ fn limit_spans_calls() {
         while sent.is_none() && (limit < Duration::MAX || refused < 100) {
             assert!(start.elapsed() < FOR_EVER);
             sent = match scene.publisher.try_send_bytes(b"x") {
-                Err(SendErrorKind::Full { capacity: 1 }) => {
+                Err(error) if error.kind() == (SendErrorKind::Full { capacity: 1 }) => {
                     scene.publisher.send_bytes_timeout(b"x", NOW)
                 }
                 sent => sent,
             }
-            .map_err(|kind| assert_eq!(kind, SendErrorKind::TimedOut))
+            .map_err(|error| assert_eq!(error.kind(), SendErrorKind::TimedOut))
             .ok();
             refused += usize::from(sent.is_none());
         }
@@ -566,7 +566,10 @@ fn receiver_learns_of_its_limit() {
     let held = waited_for.try_recv().unwrap();
     assert_eq!(
         scene.try_send(6),
-        Err(SendErrorKind::TooManyBorrowed { max: 1 })
+        Err(SendErrorKind::TooManyBorrowed {
+            max: 1,
+            max_bytes: None
+        })
     );
     assert!(matches!(
         waited_for.try_recv(),
@@ -584,14 +587,14 @@ fn receiver_learns_of_its_limit() {
     let held = waited_for.try_recv().unwrap();
     assert_eq!(
         scene.try_send(8),
-        Err(SendErrorKind::TooManyBorrowed { max: 1 })
+        Err(SendErrorKind::TooManyBorrowed {
+            max: 1,
+            max_bytes: None
+        })
     );
     drop(held);
     let nothing = wait_any(&mut [&mut waited_for], NOW);
-    assert!(
-        matches!(nothing, Err(WaitAnyError::TimedOut { .. })),
-        "{nothing:?}"
-    );
+    assert!(matches!(nothing, Err(RecvError::TimedOut)), "{nothing:?}");
     assert!(matches!(waited_for.try_recv(), Err(RecvError::Empty)));
 }
 
@@ -608,7 +611,7 @@ fn past_limit_is_no_news() {
     drop((receiver.recv().unwrap(), quiet.recv().unwrap()));
     assert!(matches!(
         wait_any(&mut [&mut receiver, &mut quiet], NOW),
-        Err(WaitAnyError::TimedOut { .. })
+        Err(RecvError::TimedOut)
     ));
 }
 

@@ -7,7 +7,7 @@ use shm_pool::channel::{
     MAX_INLINE,
 };
 use shm_pool::inspect::Inspector;
-use shm_pool::{AllocErrorKind, Client, Provider};
+use shm_pool::{AllocError, Client, Provider};
 use shm_pool_support::tasks::block_on;
 use std::alloc::Layout;
 use std::fmt::Debug;
@@ -127,7 +127,7 @@ fn header_and_slice() {
         .err()
         .expect("more than there is memory");
     assert!(
-        matches!(too_many.kind(), AllocErrorKind::TooLarge { .. }),
+        matches!(too_many, AllocError::TooLarge { .. }),
         "{too_many}"
     );
     // Of no whole number of items, without a header, and one that is moved with its slot.
@@ -192,15 +192,17 @@ fn other_items_are_refused() {
 fn refused(opened: Result<Typed<Receiver, Sample>, ChannelError>) -> [Option<MessageType>; 2] {
     let error = opened.expect_err("a channel of another type was opened");
     let text = error.to_string();
-    let ChannelError::TypeMismatch { types, .. } = error else {
+    let ChannelError::TypeMismatch {
+        expected, found, ..
+    } = error
+    else {
         panic!("{error}")
     };
-    types
-        .0
-        .iter()
-        .chain(&types.1)
-        .for_each(|known| assert!(text.contains(&known.to_string()), "{text}"));
-    [types.0, types.1]
+    let found = found.map(|found| *found);
+    for known in std::iter::once(&*expected).chain(&found) {
+        assert!(text.contains(&known.to_string()), "{text}");
+    }
+    [Some(*expected), found]
 }
 
 /// A change that keeps name, size and alignment is noticed too.

@@ -3,7 +3,7 @@
 use crate::fixtures::{builder, fill, pair, Random, Waiting, FOR_EVER};
 use crate::threads::beside;
 use nix::unistd::{gettid, Pid};
-use shm_pool::{AllocErrorKind, Client, Provider, ShmBytesMut, Tuning};
+use shm_pool::{AllocError, Client, Provider, ShmBytesMut, Tuning};
 use shm_pool_support::tasks::{block_on, blocking_waker, panicking_waker, Woken};
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -58,15 +58,12 @@ fn view_drop_wakes() {
 fn hopeless_wait_fails() {
     let (provider, _held) = at_the_cap();
     let error = provider.alloc_timeout(CAP + 1, FOR_EVER).unwrap_err();
-    assert!(
-        matches!(error.kind(), AllocErrorKind::TooLarge { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, AllocError::TooLarge { .. }), "{error}");
     let error = provider.request(usize::MAX).wait().unwrap_err();
     assert!(
         matches!(
-            error.kind(),
-            AllocErrorKind::TooLarge {
+            error,
+            AllocError::TooLarge {
                 len: usize::MAX,
                 ..
             }
@@ -76,7 +73,7 @@ fn hopeless_wait_fails() {
     let layout = Layout::from_size_align(1, 8192).unwrap();
     let error = block_on(provider.request(0).layout(layout).wait_async()).unwrap_err();
     assert!(
-        matches!(error.kind(), AllocErrorKind::UnsupportedAlignment { .. }),
+        matches!(error, AllocError::UnsupportedAlignment { .. }),
         "{error}"
     );
 }
@@ -92,7 +89,7 @@ fn timeout() {
         let error = provider.alloc_timeout(64, timeout).unwrap_err();
         assert!(error.is_exhausted(), "{error}");
         assert!(
-            matches!(error.kind(), AllocErrorKind::TimedOut { timeout: t, source } if *t == timeout && source.is_exhausted()),
+            matches!(&error, AllocError::TimedOut { timeout: t, source } if *t == timeout && source.is_exhausted()),
             "{error}"
         );
     }
@@ -514,7 +511,7 @@ fn reservation_drop_wakes() {
 }
 
 fn is_ended(error: &shm_pool::AllocError) -> bool {
-    matches!(error.kind(), AllocErrorKind::Interrupted)
+    matches!(error, AllocError::Interrupted)
 }
 
 /// No thread of one provider keeps another's objects alive.

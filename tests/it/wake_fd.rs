@@ -400,7 +400,7 @@ fn sender_ready() {
     drop(receiver);
     let error =
         wait_until_ready(&mut ready, |context| sender.poll_ready_bytes(context)).unwrap_err();
-    assert_eq!(error, SendErrorKind::Disconnected);
+    assert_eq!(error.kind(), SendErrorKind::Disconnected);
 }
 
 /// Ready if no receiver is waited for: each has room, or is past the limit, whose clock runs. A

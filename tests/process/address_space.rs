@@ -5,7 +5,7 @@ use crate::child::{in_child, in_child_for};
 use crate::shm;
 use crate::sys::{with_address_space, with_heap_left, with_private_memory};
 use shm_pool::{
-    AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, ShareError, Tuning,
+    AllocError, AttachError, BuildError, OsError, Provider, ProviderBuilder, ShareError, Tuning,
 };
 
 /// How much more may be mapped: enough for the heap, too little for any object.
@@ -31,10 +31,10 @@ fn owner_cannot_map() {
         let built = state(prefix);
         for len in [LEN, LEN / 2].repeat(ROUNDS) {
             let error = with_address_space(LITTLE, || provider.alloc(len)).unwrap_err();
-            let AllocErrorKind::Os(error) = error.kind() else {
+            let AllocError::Os(error) = error else {
                 panic!("{error}")
             };
-            assert_no_space(error);
+            assert_no_space(&error);
             assert_eq!(
                 (state(prefix), provider.stats().bytes_held),
                 (built.clone(), 0)

@@ -6,7 +6,7 @@ use crate::child::{in_child, in_child_for, Child};
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
-use shm_pool::channel::{wait_any, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
+use shm_pool::channel::{wait_any, Receiver, RecvError, SendErrorKind, Sender};
 use shm_pool::{Client, Provider};
 use shm_pool_support::procfs;
 use shm_pool_support::tasks::{block_on, reporting_waker};
@@ -112,14 +112,14 @@ fn with_and_without_futex_waitv() {
             }
             assert!(matches!(
                 wait_any(&mut some, Duration::from_millis(1)),
-                Err(WaitAnyError::TimedOut { receivers: 3 })
+                Err(RecvError::TimedOut)
             ));
             let interrupter = some[1].interrupter();
             thread::scope(|scope| {
                 scope.spawn(|| interrupter.interrupt());
                 assert!(matches!(
                     wait_any(&mut some, FOR_EVER),
-                    Err(WaitAnyError::Interrupted { index: 1 })
+                    Err(RecvError::Interrupted)
                 ));
             });
 
@@ -268,11 +268,11 @@ fn forked_child_spares_tasks() {
                 ));
                 assert!(matches!(
                     wait_any(&mut [&mut receiver], FOR_EVER),
-                    Err(WaitAnyError::Forked { index: 0 })
+                    Err(RecvError::Forked)
                 ));
                 assert_eq!(
                     block_on(sender.send_bytes_async(b"x")),
-                    Err(SendErrorKind::Forked)
+                    Err(SendErrorKind::Forked.into())
                 );
                 drop(receiver);
                 // The child has no helper, and starts its own.

@@ -427,11 +427,11 @@ fn killed_receiver_wakes_sender() {
     let last = buffers.remove(0);
     assert_eq!(
         sender.try_send_bytes(b"x"),
-        Err(SendErrorKind::Full { capacity: 4 })
+        Err(SendErrorKind::Full { capacity: 4 }.into())
     );
     assert_eq!(
         sender.send_bytes_timeout(b"x", Duration::from_millis(1)),
-        Err(SendErrorKind::TimedOut)
+        Err(SendErrorKind::TimedOut.into())
     );
     let error = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| sender.send(last).unwrap_err());

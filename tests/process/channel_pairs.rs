@@ -265,7 +265,7 @@ fn killed_receiver_wakes_event_loop() {
                 let start = Instant::now();
                 let room = wait_until_ready(&mut ready, |context| sender.poll_ready_bytes(context));
                 time = start.elapsed();
-                assert_eq!(room, Err(SendErrorKind::Disconnected));
+                assert_eq!(room, Err(SendErrorKind::Disconnected.into()));
             }
             names.sweep();
             time

@@ -6,8 +6,8 @@ use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{ChannelError, Sender};
 use shm_pool::{
-    AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, ShareError,
-    ShmBytes, ShmBytesMut, ShmView, WakeFd,
+    AllocError, AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmBytes,
+    ShmBytesMut, ShmView, WakeFd,
 };
 use std::alloc::Layout;
 use std::os::fd::AsRawFd;
@@ -152,9 +152,8 @@ fn in_the_forked_child(handles: Handles, prefix: &str) {
         provider,
     } = handles;
     let layout = Layout::from_size_align(LARGE, 4096).unwrap();
-    let is_forked = |result: Result<(), AllocError>| {
-        matches!(result.unwrap_err().kind(), AllocErrorKind::Forked)
-    };
+    let is_forked =
+        |result: Result<(), AllocError>| matches!(result.unwrap_err(), AllocError::Forked);
     assert!(
         is_forked(provider.alloc(SMALL).map(drop)),
         "from idle memory of an arena"

@@ -9,8 +9,8 @@ use crate::sys::{self, mount};
 use crate::wire::{Link, Message};
 use shm_pool::backend::{Backend, Chunk, Collect, SegmentFile, SegmentSource};
 use shm_pool::{
-    AllocError, AllocErrorKind, BuildError, Client, OsError, Provider, ProviderBuilder, ShmBytes,
-    ShmBytesMut, Tuning,
+    AllocError, BuildError, Client, OsError, Provider, ProviderBuilder, ShmBytes, ShmBytesMut,
+    Tuning,
 };
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -63,7 +63,7 @@ fn enospc() {
         let BuildError::Os(error) = builder().max_shared(4096).build().unwrap_err() else {
             panic!("another error")
         };
-        assert_is_full(&error, error.bytes());
+        assert_is_full(&error, error.bytes().unwrap());
         assert_eq!(
             shm::objects(prefix),
             objects,
@@ -135,7 +135,7 @@ fn no_free_inodes() {
 fn assert_is_full(error: &OsError, bytes: usize) {
     assert_eq!(
         (error.errno(), error.bytes()),
-        (Some(libc::ENOSPC), bytes),
+        (Some(libc::ENOSPC), Some(bytes)),
         "{error}"
     );
     assert!(error.object().starts_with("/dev/shm/"), "{error}");
@@ -149,8 +149,8 @@ fn assert_is_full(error: &OsError, bytes: usize) {
 }
 
 fn os(error: &AllocError) -> &OsError {
-    match error.kind() {
-        AllocErrorKind::Os(error) => error,
+    match error {
+        AllocError::Os(error) => error,
         _ => panic!("{error}"),
     }
 }
@@ -451,7 +451,7 @@ fn fill(provider: &Provider, len: usize) -> Vec<ShmBytesMut> {
                 all.push(buffer);
             }
             Err(error) => {
-                let AllocErrorKind::Os(error) = error.kind() else {
+                let AllocError::Os(error) = error else {
                     panic!("{error}")
                 };
                 assert_eq!(
@@ -512,7 +512,7 @@ impl SegmentSource for Files {
             .write(true)
             .create_new(true)
             .open(&path);
-        let file = file.map_err(|error| OsError::new("open", &path, len, error, String::new()))?;
+        let file = file.map_err(|error| OsError::new("open", &path, error).with_bytes(len))?;
         Ok(SegmentFile {
             id,
             file,
@@ -582,7 +582,7 @@ fn full_directory() {
             buffers.len()
         );
         let error = provider.alloc(64 << 10).unwrap_err();
-        let AllocErrorKind::Os(os) = error.kind() else {
+        let AllocError::Os(os) = &error else {
             panic!("{error}")
         };
         assert!(os.object().starts_with(directory), "{error}");

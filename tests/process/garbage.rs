@@ -335,8 +335,11 @@ fn truncated_segment() {
                 scene.attach(),
             ] {
                 match result.expect_err("a message that is not all there") {
-                    AttachError::Damaged { what, .. } => {
-                        assert!(len > 0 && what.contains("outside"), "{len} bytes: {what}")
+                    AttachError::Damaged { reason, .. } => {
+                        assert!(
+                            len > 0 && reason.contains("outside"),
+                            "{len} bytes: {reason}"
+                        )
                     }
                     AttachError::NotAProvider { reason, .. } => {
                         assert!(len == 0 && reason.contains("empty"), "{reason}")
@@ -385,10 +388,7 @@ fn foreign_owner() {
                 else {
                     panic!("{path:?}: {result:?}")
                 };
-                assert_eq!(
-                    (found, expected, object),
-                    (STRANGER, 0, path.display().to_string())
-                );
+                assert_eq!((found, expected, object), (STRANGER, 0, path.clone()));
             }
             assert!(!scene.message.is_leased(), "a lease was kept");
         }

@@ -5,8 +5,7 @@ use crate::shm;
 use crate::sys;
 use crate::wire::FOR_EVER;
 use shm_pool::channel::{
-    wait_any, Interrupter, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender,
-    WaitAnyError, WatchError, Watcher,
+    wait_any, Interrupter, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, Watcher,
 };
 use shm_pool::{Client, Provider};
 use std::fs;
@@ -129,7 +128,7 @@ fn storm_any(scene: &Scene, receivers: usize, count: u64) {
     let mut all: Vec<_> = all.iter_mut().collect();
     storm(count, all[1].interrupter(), || {
         let found = wait_any(&mut all, Duration::MAX);
-        matches!(found, Err(WaitAnyError::Interrupted { index: 1 }))
+        matches!(found, Err(RecvError::Interrupted))
     });
 }
 
@@ -154,7 +153,7 @@ fn handler_ends_its_wait() {
             let mut sender = scene.sender(CHANNEL);
             let interrupter = sender.interrupter();
             storm(100_000, interrupter, || {
-                sender.wait_for_receiver(Duration::MAX) == Err(SendErrorKind::Interrupted)
+                sender.wait_for_receiver(Duration::MAX) == Err(SendErrorKind::Interrupted.into())
             });
         }),
         ("full", |scene, _| {
@@ -162,7 +161,7 @@ fn handler_ends_its_wait() {
             while sender.try_send_bytes(b"").is_ok() {}
             let interrupter = sender.interrupter();
             storm(100_000, interrupter, || {
-                sender.send_bytes(b"") == Err(SendErrorKind::Interrupted)
+                sender.send_bytes(b"") == Err(SendErrorKind::Interrupted.into())
             });
         }),
         ("publisher", |scene, _| {
@@ -171,7 +170,7 @@ fn handler_ends_its_wait() {
             let _receiver = scene.slow_receiver(&mut publisher);
             let interrupter = publisher.interrupter();
             storm(100_000, interrupter, || {
-                publisher.send_bytes(b"") == Err(SendErrorKind::Interrupted)
+                publisher.send_bytes(b"") == Err(SendErrorKind::Interrupted.into())
             });
         }),
         ("joins", |scene, _| {
@@ -179,7 +178,7 @@ fn handler_ends_its_wait() {
             let interrupter = publisher.interrupter();
             storm(100_000, interrupter, || {
                 let waited = publisher.wait_for_receivers(1, Duration::MAX);
-                waited == Err(SendErrorKind::Interrupted)
+                waited == Err(SendErrorKind::Interrupted.into())
             });
         }),
         ("subscriber", |scene, _| {
@@ -195,7 +194,7 @@ fn handler_ends_its_wait() {
             let client = Client::builder().directory(&directory).build().unwrap();
             let mut watcher = Watcher::new(&client);
             storm(50_000, watcher.interrupter(), || {
-                matches!(watcher.recv(), Err(WatchError::Interrupted))
+                matches!(watcher.recv(), Err(RecvError::Interrupted))
             });
             fs::remove_dir(&directory).unwrap();
         }),
@@ -236,7 +235,7 @@ fn handler_without_futex_waitv() {
                         let interrupter = publisher.interrupter();
                         storm(COUNT, interrupter, || {
                             let waited = publisher.wait_for_receivers(1, Duration::MAX);
-                            waited == Err(SendErrorKind::Interrupted)
+                            waited == Err(SendErrorKind::Interrupted.into())
                         });
                     }
                     "subscriber" => {
@@ -325,7 +324,7 @@ fn interrupt_is_no_join() {
             });
             assert_eq!(
                 publisher.wait_for_receivers(2, FOR_EVER),
-                Err(SendErrorKind::Interrupted)
+                Err(SendErrorKind::Interrupted.into())
             );
         });
         let mut joined = [0; 4];

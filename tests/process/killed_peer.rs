@@ -8,8 +8,8 @@ use crate::sys::{self, Ending};
 use crate::threads::SetOnDrop;
 use crate::wire::{Link, Message};
 use shm_pool::{
-    AllocErrorKind, AttachError, Client, PeerId, Provider, ProviderId, ShareError, ShmBytes,
-    ShmView, Tuning,
+    AllocError, AttachError, Client, PeerId, Provider, ProviderId, ShareError, ShmBytes, ShmView,
+    Tuning,
 };
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -114,7 +114,7 @@ impl Scene {
             .provider
             .alloc(self.len)
             .expect_err("the cap is reached");
-        let AllocErrorKind::Exhausted { leased, .. } = *error.kind() else {
+        let AllocError::Exhausted { leased, .. } = error else {
             panic!("{error}")
         };
         assert_eq!(leased, leased_messages * self.len);

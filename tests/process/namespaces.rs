@@ -291,7 +291,10 @@ fn channel_across_namespaces() {
     elsewhere.peer.child().expect_done();
     (0..2).for_each(|_| sender.send(shm::message(&provider, 100_000, 7)).unwrap());
     elsewhere.kill();
-    assert_eq!(sender.send_bytes(b"x"), Err(SendErrorKind::Disconnected));
+    assert_eq!(
+        sender.send_bytes(b"x"),
+        Err(SendErrorKind::Disconnected.into())
+    );
     provider.reclaim();
     assert_eq!(provider.stats().bytes_in_use, 0, "both messages came back");
 }

@@ -7,7 +7,7 @@ use crate::rlimits::with_only;
 use crate::shm::{self, Names};
 use crate::sys::{self, with_address_space};
 use crate::wire::FOR_EVER;
-use shm_pool::{AllocErrorKind, Provider, ShareError, Tuning};
+use shm_pool::{AllocError, Provider, ShareError, Tuning};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 
@@ -141,12 +141,12 @@ fn address_space_beside_reserve_and_wait() {
         for _ in 0..20 {
             let error = with_address_space(512 << 10, || provider.reserve(LEN, 2)).unwrap_err();
             assert!(
-                error.is_exhausted() && matches!(error.kind(), AllocErrorKind::Os(_)),
+                error.is_exhausted() && matches!(error, AllocError::Os(_)),
                 "{error}"
             );
             assert_eq!(state(), before);
             let error = with_only(0, || provider.alloc_timeout(LEN, FOR_EVER)).unwrap_err();
-            let AllocErrorKind::Os(error) = error.kind() else {
+            let AllocError::Os(error) = error else {
                 panic!("{error}")
             };
             assert_eq!(error.errno(), Some(libc::EMFILE), "{error}");

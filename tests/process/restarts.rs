@@ -12,7 +12,7 @@ use crate::users::STRANGER;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
     self, Change, ChannelError, ChannelInfo, Event, OnFull, Publisher, Receiver, RecvError, Sender,
-    Subscriber, WatchError, Watcher,
+    Subscriber, Watcher,
 };
 use shm_pool::{Client, ProviderId};
 use shm_pool_support::procfs;
@@ -268,7 +268,7 @@ fn garbage_under_the_name() {
     let mut subscriber = subscribe(names.prefix());
     let file = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
     assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
-    assert!(subscriber.last_error().unwrap().is_not_found());
+    assert!(subscriber.last_error().unwrap().is_retryable());
     for garbage in ["garbage", "more garbage"] {
         fs::write(&file, garbage).unwrap();
         let error = open_error(&mut subscriber);
@@ -685,7 +685,7 @@ fn discovery() {
         );
         assert!(matches!(
             watcher.recv_timeout(NOW),
-            Err(WatchError::TimedOut)
+            Err(RecvError::TimedOut)
         ));
         let kind = ["sender", "publisher"][process as usize % 2];
         if process == 3 {
@@ -755,7 +755,7 @@ fn only_channels_are_listed() {
     assert_eq!(channel::list(&client).unwrap_err().call(), "readdir");
     assert!(matches!(
         Watcher::new(&client).recv(),
-        Err(WatchError::Os(_))
+        Err(RecvError::List(_))
     ));
     drop(sender);
     assert_eq!(listed(), ["b"]);
@@ -771,17 +771,17 @@ fn watch_ends() {
         let mut watcher = Watcher::new(&shm::client(prefix));
         assert!(matches!(
             watcher.recv_timeout(Duration::from_millis(1)),
-            Err(WatchError::TimedOut)
+            Err(RecvError::TimedOut)
         ));
         let interrupter = watcher.interrupter();
         assert_prompt(|| {
             let (woken, took) = wake_waiter(|| watcher.recv(), || interrupter.interrupt());
-            assert!(matches!(woken, Err(WatchError::Interrupted)));
+            assert!(matches!(woken, Err(RecvError::Interrupted)));
             took
         });
         let Some(forked) = sys::fork() else {
             sys::end_with(|| {
-                assert!(matches!(watcher.recv(), Err(WatchError::Forked)));
+                assert!(matches!(watcher.recv(), Err(RecvError::Forked)));
                 drop(watcher);
             });
         };

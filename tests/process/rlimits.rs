@@ -8,7 +8,7 @@ use crate::wire::{Link, Message};
 use nix::sys::resource::Resource;
 use shm_pool::channel::{ChannelError, Sender};
 use shm_pool::{
-    AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning, WakeFd,
+    AllocError, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning, WakeFd,
 };
 use shm_pool_support::machine::page_size;
 use shm_pool_support::procfs::{mapped_memory, memory};
@@ -34,10 +34,10 @@ fn owner_descriptors() {
         let built = shm::open_descriptors();
         for len in [LEN, 64] {
             let error = with_only(0, || provider.alloc(len)).unwrap_err();
-            let AllocErrorKind::Os(error) = error.kind() else {
+            let AllocError::Os(error) = error else {
                 panic!("{error}")
             };
-            assert_no_descriptor_left(error);
+            assert_no_descriptor_left(&error);
             assert_eq!(
                 (provider.stats().bytes_held, provider.stats().segments),
                 (0, 0)
@@ -171,7 +171,7 @@ fn until_enough<T>(prefix: &str, mut attempt: impl FnMut() -> Result<T, OsError>
     let result = (0..=ENOUGH).find_map(|count| {
         let result = with_only(count, &mut attempt);
         if let Err(error) = &result {
-            assert_no_descriptor_left(error);
+            assert_no_descriptor_left(&error);
             assert_eq!(shm::state(prefix), before);
             failures += 1;
         }
@@ -230,10 +230,10 @@ fn file_size_limit_is_an_error() {
         let provider = builder().build().unwrap();
         let kept = provider.alloc(1000).unwrap();
         let error = provider.alloc(2 << 20).unwrap_err();
-        let AllocErrorKind::Os(error) = error.kind() else {
+        let AllocError::Os(error) = error else {
             panic!("{error}")
         };
-        assert_names_limit(error, 1 << 20);
+        assert_names_limit(&error, 1 << 20);
         let large = Sender::builder()
             .capacity(1 << 16)
             .create(&provider, "c")
@@ -406,12 +406,12 @@ fn segment_above_memlock(prefix: &str) {
         second.alloc(2 << 20).map(drop).unwrap_err(),
         second.reserve(2 << 20, 1).map(drop).unwrap_err(),
     ] {
-        let AllocErrorKind::Os(os) = error.kind() else {
+        let AllocError::Os(os) = &error else {
             panic!("{error}")
         };
         assert_eq!(
             (os.call(), os.errno(), os.bytes()),
-            ("mlock2", Some(libc::ENOMEM), 2 << 20),
+            ("mlock2", Some(libc::ENOMEM), Some(2 << 20)),
             "{error}"
         );
         let text = error.to_string();

@@ -7,7 +7,7 @@ use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
 use nix::unistd::gettid;
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AllocErrorKind, AllocFuture, BuildError, Provider, ShmBytes};
+use shm_pool::{AllocError, AllocFuture, BuildError, Provider, ShmBytes};
 use shm_pool_support::tasks::{blocking_waker, Woken};
 use std::fs;
 use std::future::Future;
@@ -220,9 +220,8 @@ fn fork_while_waiting() {
                 // SAFETY: the child uses what a forked child may, and ends without unwinding.
                 let pid = unsafe { libc::fork() };
                 if pid == 0 {
-                    let is_forked = |error: &shm_pool::AllocError| {
-                        matches!(error.kind(), AllocErrorKind::Forked)
-                    };
+                    let is_forked =
+                        |error: &shm_pool::AllocError| matches!(error, AllocError::Forked);
                     let refused = provider
                         .alloc_timeout(CAP, FOR_EVER)
                         .is_err_and(|error| is_forked(&error));
@@ -318,7 +317,7 @@ fn wait_for_full_shm() {
         let mut held: Vec<_> = std::iter::from_fn(|| first.alloc(1 << 20).ok()).collect();
         let error = second.alloc(LEN).unwrap_err();
         assert!(
-            error.is_exhausted() && matches!(error.kind(), AllocErrorKind::Os(_)),
+            error.is_exhausted() && matches!(error, AllocError::Os(_)),
             "{error}"
         );
         assert!(second.alloc_timeout(LEN, Duration::from_millis(1)).is_err());

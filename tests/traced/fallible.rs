@@ -13,12 +13,8 @@ use crate::sys;
 use crate::trace::{marked, this_thread};
 use crate::waits::{self, Giver};
 use crate::wire::{Link, Message};
-use shm_pool::channel::{
-    self, wait_any, ChannelError, Publisher, Receiver, RecvError, Sender, WaitAnyError,
-};
-use shm_pool::{
-    AllocError, AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning,
-};
+use shm_pool::channel::{self, wait_any, ChannelError, Publisher, Receiver, RecvError, Sender};
+use shm_pool::{AllocError, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning};
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::ops::RangeFrom;
@@ -312,7 +308,7 @@ fn role(link: &Link, arguments: &[&str]) {
             let [(_idle, mut receiver), (_too, mut other)] =
                 [0, 1].map(|number| pair(&provider, prefix, number));
             attempt.twice(|| match wait_any(&mut [&mut other, &mut receiver], WAIT) {
-                Err(WaitAnyError::TimedOut { .. }) => Ok(()),
+                Err(RecvError::TimedOut) => Ok(()),
                 other => other.map(drop).map_err(|error| variant(&error)),
             });
         }
@@ -429,8 +425,8 @@ fn build_error(error: BuildError) -> String {
 }
 
 fn alloc_error(error: AllocError) -> String {
-    match error.kind() {
-        AllocErrorKind::Os(error) => os_error(error),
+    match &error {
+        AllocError::Os(error) => os_error(error),
         other => variant(other),
     }
 }

@@ -145,17 +145,21 @@ impl Scene for Senders {
         }
         assert_eq!(
             other.send_bytes(b"x"),
-            Err(SendErrorKind::Disconnected),
+            Err(SendErrorKind::Disconnected.into()),
             "the channel that was not touched"
         );
-        match sender.wait_for_receiver(Duration::ZERO) {
+        let waited = sender.wait_for_receiver(Duration::ZERO);
+        match waited.map_err(|error| error.kind()) {
             // The victim had not joined, so another receiver can.
-            Err(SendErrorKind::TimedOut) => {
+            Err(SendErrorKind::NoReceiver { .. }) => {
                 assert_eq!(operation, "receiver: open");
                 assert_delivers(&self.names, &mut sender, &provider);
             }
             Err(SendErrorKind::Disconnected) => {
-                assert_eq!(sender.send_bytes(b"x"), Err(SendErrorKind::Disconnected));
+                assert_eq!(
+                    sender.send_bytes(b"x"),
+                    Err(SendErrorKind::Disconnected.into())
+                );
                 let buffer = provider.alloc(1).unwrap().freeze();
                 assert_eq!(
                     sender.send(buffer).unwrap_err().kind(),

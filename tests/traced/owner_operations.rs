@@ -6,7 +6,7 @@ use crate::shm;
 use crate::trace::marked;
 use crate::wire::{Link, Message};
 use shm_pool::{
-    AllocErrorKind, Descriptor, PeerId, Provider, ProviderBuilder, ShmBytes, ShmBytesMut, Tuning,
+    AllocError, Descriptor, PeerId, Provider, ProviderBuilder, ShmBytes, ShmBytesMut, Tuning,
 };
 use std::future::Future;
 use std::sync::{mpsc, Arc, Mutex};
@@ -167,10 +167,7 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBytes; 2], reader: 
         "wait, in vain" => {
             let _full = all(&provider);
             let error = marked(|| provider.alloc_timeout(LARGE, Duration::ZERO)).unwrap_err();
-            assert!(
-                matches!(error.kind(), AllocErrorKind::TimedOut { .. }),
-                "{error}"
-            );
+            assert!(matches!(error, AllocError::TimedOut { .. }), "{error}");
         }
         "drop, waited for" => {
             let mut full = all(&provider);

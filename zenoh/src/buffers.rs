@@ -13,7 +13,7 @@ use crate::whole::{Shared, Whole};
 use crate::{is_out_of_memory, PoolBackend, PoolProvider, MAP};
 use parking_lot::Mutex;
 use shm_pool::backend::SizeClass;
-use shm_pool::{AllocError, AllocErrorKind, OsError, Reservation};
+use shm_pool::{AllocError, OsError, Reservation};
 use std::fmt;
 use std::io;
 use std::mem;
@@ -130,9 +130,9 @@ impl BufferPool {
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TooLarge`] above the largest message; [`AllocErrorKind::Exhausted`] at the
-    /// cap; [`AllocErrorKind::Os`] if the system refuses memory, to the backend or for zenoh's
-    /// metadata; [`AllocErrorKind::Forked`] in a forked child.
+    /// [`AllocError::TooLarge`] above the largest message; [`AllocError::Exhausted`] at the
+    /// cap; [`AllocError::Os`] if the system refuses memory, to the backend or for zenoh's
+    /// metadata; [`AllocError::Forked`] in a forked child.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<Buffer, AllocError> {
         self.alloc_class(self.0.class(len, 1)?, len)
@@ -148,7 +148,7 @@ impl BufferPool {
     ///
     /// # Errors
     ///
-    /// Those of `alloc`; [`AllocErrorKind::TimedOut`] after `timeout`, with the last of them.
+    /// Those of `alloc`; [`AllocError::TimedOut`] after `timeout`, with the last of them.
     pub fn alloc_timeout(&self, len: usize, timeout: Duration) -> Result<Buffer, AllocError> {
         self.request(len).wait_timeout(timeout)
     }
@@ -273,7 +273,7 @@ impl Inner {
         // Before any lock: in a forked child, a thread that does not exist there may hold it.
         match self.is_ours() {
             true => Ok(class),
-            false => Err(AllocErrorKind::Forked.into()),
+            false => Err(AllocError::Forked.into()),
         }
     }
 
@@ -380,15 +380,10 @@ impl Inner {
             .map_err(|error| {
                 self.backend.free(&descriptor);
                 let advice =
-                    "; make room in /dev/shm, or raise the limits on mappings and descriptors"
+                    "make room in /dev/shm, or raise the limits on mappings and descriptors"
                         .to_owned();
-                OsError::new(
-                    MAP,
-                    "zenoh's metadata in /dev/shm",
-                    0,
-                    io::Error::other(error),
-                    advice,
-                )
+                OsError::new(MAP, "zenoh's metadata in /dev/shm", io::Error::other(error))
+                    .with_advice(advice)
             })?;
         let mut buffers = self.classes[class].lock();
         buffers.note_made();

@@ -33,6 +33,6 @@ pub enum BuildError {
         reason: String,
     },
     /// The operating system provided no random numbers for the ids of segments.
-    #[error("no random bits for the ids of segments: {0}")]
-    Random(io::Error),
+    #[error("no random bits for the ids of segments")]
+    Random(#[source] io::Error),
 }

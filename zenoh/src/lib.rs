@@ -143,7 +143,7 @@
 //!   this pool, of other pools and publishers, or of other programs.
 //! * If /dev/shm has no room for a whole segment and 2 MiB for zenoh's metadata, the pool creates a
 //!   shorter one. If there is no room for that either, the allocation is refused: with
-//!   [`AllocErrorKind::Os`] and the sizes by a [`BufferPool`], and with zenoh's `OutOfMemory` and
+//!   [`AllocError::Os`] and the sizes by a [`BufferPool`], and with zenoh's `OutOfMemory` and
 //!   an error in the log by a provider. [`AllocError::is_exhausted`] is then `true`.
 //! * A refusal takes nothing from the segments that exist. Idle memory in them is used as at the
 //!   cap, so a cap above the size of /dev/shm does no harm. Pools that share /dev/shm get its
@@ -251,7 +251,7 @@ pub use error::BuildError;
 pub use handle::Buffer;
 pub use provider::PoolProvider;
 pub use request::{BufferFuture, BufferRequest};
-pub use shm_pool::{AllocError, AllocErrorKind, CapacityError, OsError, Reservation, Stats};
+pub use shm_pool::{AllocError, CapacityError, OsError, Reservation, Stats};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
@@ -424,11 +424,11 @@ impl PoolBackend {
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TooLarge`] above the largest message; [`AllocErrorKind::ReserveTooMany`]
+    /// [`AllocError::TooLarge`] above the largest message; [`AllocError::ReserveTooMany`]
     /// if the class has more reserved than
     /// [`max_idle_per_class`](PoolBackendBuilder::max_idle_per_class);
-    /// [`AllocErrorKind::Exhausted`] at the cap; [`AllocErrorKind::Os`] if the system refuses;
-    /// [`AllocErrorKind::Forked`] in a forked child. After an error nothing is reserved or left
+    /// [`AllocError::Exhausted`] at the cap; [`AllocError::Os`] if the system refuses;
+    /// [`AllocError::Forked`] in a forked child. After an error nothing is reserved or left
     /// behind.
     ///
     /// ```
@@ -484,14 +484,14 @@ impl PoolBackend {
     fn refused(&self, layout: &MemoryLayout, error: &AllocError) -> ZAllocError {
         if matches!(
             error.kind(),
-            AllocErrorKind::TooLarge { .. } | AllocErrorKind::UnsupportedAlignment { .. }
+            AllocError::TooLarge { .. } | AllocError::UnsupportedAlignment { .. }
         ) {
             log_unfit(layout, error);
             return ZAllocError::Other;
         }
         // A policy that waits for memory tries a thousand times a second, so a refusal by the
         // system is logged once until there is memory again. Reaching the cap is nothing unusual.
-        let is_at_the_cap = matches!(error.kind(), AllocErrorKind::Exhausted { .. });
+        let is_at_the_cap = matches!(error, AllocError::Exhausted { .. });
         let Providers {
             refusals,
             is_logged,
@@ -580,8 +580,8 @@ impl ShmProviderBackend for PoolBackend {
 /// Returns `true` if memory that is released can help.
 fn is_out_of_memory(error: &AllocError) -> bool {
     match error.kind() {
-        AllocErrorKind::Exhausted { .. } => true,
-        AllocErrorKind::Os(os) => match os.errno() {
+        AllocError::Exhausted { .. } => true,
+        AllocError::Os(os) => match os.errno() {
             Some(errno) => matches!(
                 errno,
                 libc::ENOSPC | libc::ENOMEM | libc::EMFILE | libc::ENFILE

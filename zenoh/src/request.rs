@@ -6,7 +6,7 @@ use crate::buffers::BufferPool;
 use crate::handle::Buffer;
 use crate::is_out_of_memory;
 use crate::waiting::{NextLook, Place};
-use shm_pool::{AllocError, AllocErrorKind};
+use shm_pool::AllocError;
 use std::alloc::Layout;
 use std::fmt;
 use std::future::Future;
@@ -99,7 +99,7 @@ impl<'a> BufferRequest<'a> {
     ///
     /// # Errors
     ///
-    /// As [`BufferPool::alloc`]; [`AllocErrorKind::UnsupportedAlignment`] above a page.
+    /// As [`BufferPool::alloc`]; [`AllocError::UnsupportedAlignment`] above a page.
     pub fn alloc(self) -> Result<Buffer, AllocError> {
         let class = self.class()?;
         self.finish(self.pool.alloc_class(class, self.len))
@@ -110,7 +110,7 @@ impl<'a> BufferRequest<'a> {
     ///
     /// # Errors
     ///
-    /// As [`alloc`](Self::alloc); [`AllocErrorKind::TimedOut`] after `timeout`, with the last error. An
+    /// As [`alloc`](Self::alloc); [`AllocError::TimedOut`] after `timeout`, with the last error. An
     /// error that waiting cannot change is returned at once.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Buffer, AllocError> {
         let class = self.class()?;
@@ -136,7 +136,7 @@ impl<'a> BufferRequest<'a> {
                 }
             }
         }
-        Err(AllocErrorKind::TimedOut { timeout, source }.into())
+        Err(AllocError::TimedOut { timeout, source }.into())
     }
 
     /// Allocates, and blocks until there is memory.
@@ -171,7 +171,7 @@ impl<'a> BufferRequest<'a> {
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait); [`AllocErrorKind::Os`] if the system refuses the thread.
+    /// As [`wait`](Self::wait); [`AllocError::Os`] if the system refuses the thread.
     pub fn wait_async(self) -> BufferFuture<'a> {
         BufferFuture {
             request: self,

@@ -65,18 +65,14 @@ pub(crate) fn path(id: u32) -> PathBuf {
 fn failed(call: &'static str, id: u32, len: usize, error: io::Error) -> OsError {
     let advice = match error.raw_os_error() {
         Some(libc::ENOSPC) => {
-            "; make room in /dev/shm or enlarge it (docker run --shm-size), or lower max_bytes"
+            "make room in /dev/shm or enlarge it (docker run --shm-size), or lower max_bytes"
         }
-        Some(libc::EMFILE | libc::ENFILE) => "; the limit of open files is reached (ulimit -n)",
+        Some(libc::EMFILE | libc::ENFILE) => "the limit of open files is reached (ulimit -n)",
         _ => "",
     };
-    OsError::new(
-        call,
-        &path(id).to_string_lossy(),
-        len,
-        error,
-        advice.to_owned(),
-    )
+    OsError::new(call, path(id), error)
+        .with_bytes(len)
+        .with_advice(advice)
 }
 
 fn out_of_memory() -> io::Error {
@@ -160,14 +156,10 @@ impl SegmentSource for ZenohSegments {
                 break;
             };
             self.outstanding.enter(id, len).ok_or_else(|| {
-                let advice = "; the table of its chunks does not fit in private memory".to_owned();
-                OsError::new(
-                    "malloc",
-                    &path(id).to_string_lossy(),
-                    len,
-                    out_of_memory(),
-                    advice,
-                )
+                let advice = "the table of its chunks does not fit in private memory".to_owned();
+                OsError::new("malloc", path(id), out_of_memory())
+                    .with_bytes(len)
+                    .with_advice(advice)
             })?;
             let made = create(id, len);
             if !matches!(made, Ok(Some(_))) {
@@ -178,14 +170,10 @@ impl SegmentSource for ZenohSegments {
             }
         }
         let source = io::Error::other("no segment id is free");
-        let advice = format!("; the pool has created {SLOTS} segments, or their names are taken");
-        Err(OsError::new(
-            "open",
-            "/dev/shm/<id>.zenoh",
-            len,
-            source,
-            advice,
-        ))
+        let advice = format!("the pool has created {SLOTS} segments, or their names are taken");
+        Err(OsError::new("open", "/dev/shm/<id>.zenoh", source)
+            .with_bytes(len)
+            .with_advice(advice))
     }
 
     fn remove(&self, id: u64, file: File) {
@@ -210,12 +198,14 @@ impl SegmentSource for ZenohSegments {
             return Ok(());
         }
         let advice = format!(
-            "; {} of {} bytes are free, and {SPARE} of them are left to zenoh's metadata: make room, enlarge it \
+            "{} of {} bytes are free, and {SPARE} of them are left to zenoh's metadata: make room, enlarge it \
              (docker run --shm-size), or lower max_bytes",
             space.free, space.all
         );
         let full = io::Error::from_raw_os_error(libc::ENOSPC);
-        Err(OsError::new("statvfs", DIRECTORY, len, full, advice))
+        Err(OsError::new("statvfs", DIRECTORY, full)
+            .with_bytes(len)
+            .with_advice(advice))
     }
 }
 

@@ -27,7 +27,7 @@
 //! # Panics
 //!
 //! A look runs zenoh's code and the user's `tracing` subscriber. If it panics on the helper thread,
-//! the futures that wait get [`AllocErrorKind::Interrupted`], and the next one to join starts a new
+//! the futures that wait get [`AllocError::Interrupted`], and the next one to join starts a new
 //! helper.
 
 #![deny(unsafe_code)]
@@ -36,7 +36,7 @@ use crate::buffers::Inner;
 use crate::is_out_of_memory;
 use crate::whole::Whole;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use shm_pool::{AllocError, AllocErrorKind, OsError};
+use shm_pool::{AllocError, OsError};
 use std::collections::VecDeque;
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
@@ -182,7 +182,7 @@ impl WaitingRoom {
             .filter(|waiter| waiter.outcome.is_none());
         let failed: Vec<_> = waiting
             .filter_map(|waiter| {
-                waiter.outcome = Some(Err(AllocErrorKind::Interrupted.into()));
+                waiter.outcome = Some(Err(AllocError::Interrupted.into()));
                 waiter.waker.take()
             })
             .collect();
@@ -335,7 +335,9 @@ fn start_helper(room: Arc<WaitingRoom>) -> Result<(), AllocError> {
         Ok(_) => Ok(()),
         Err(error) => {
             let object = "a thread that looks for buffers";
-            Err(OsError::new("pthread_create", object, STACK, error, String::new()).into())
+            Err(AllocError::Os(
+                OsError::new("pthread_create", object, error).with_bytes(STACK),
+            ))
         }
     }
 }
@@ -391,7 +393,7 @@ mod tests {
                 let mut queue = room.queue.lock();
                 let request = queue.requests()[0];
                 assert!(queue
-                    .deliver(request, Err(AllocErrorKind::Forked.into()))
+                    .deliver(request, Err(AllocError::Forked.into()))
                     .is_ok());
             }
             room.fail();
@@ -401,11 +403,8 @@ mod tests {
                 panic!("{outcome:?}")
             };
             match is_served {
-                true => assert!(matches!(error.kind(), AllocErrorKind::Forked), "{error}"),
-                false => assert!(
-                    matches!(error.kind(), AllocErrorKind::Interrupted),
-                    "{error}"
-                ),
+                true => assert!(matches!(error, AllocError::Forked), "{error}"),
+                false => assert!(matches!(error, AllocError::Interrupted), "{error}"),
             }
             drop(held);
         }

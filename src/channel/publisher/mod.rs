@@ -238,7 +238,7 @@ impl Publisher {
     ///
     /// [`SendErrorKind::TooLong`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     #[inline]
-    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<Sent, SendErrorKind> {
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
         self.send_inline(bytes, Timeout::UNLIMITED)
     }
 
@@ -249,7 +249,7 @@ impl Publisher {
     /// [`SendErrorKind::Full`], as for [`try_send`](Self::try_send), and those of
     /// [`send_bytes`](Self::send_bytes).
     #[inline]
-    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<Sent, SendErrorKind> {
+    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
         self.send_inline(bytes, Timeout::None)
     }
 
@@ -263,15 +263,15 @@ impl Publisher {
         &mut self,
         bytes: &[u8],
         timeout: Duration,
-    ) -> Result<Sent, SendErrorKind> {
+    ) -> Result<Sent, SendError> {
         self.send_inline(bytes, Timeout::After(timeout))
     }
 
     #[inline]
-    fn send_inline(&mut self, bytes: &[u8], timeout: Timeout) -> Result<Sent, SendErrorKind> {
+    fn send_inline(&mut self, bytes: &[u8], timeout: Timeout) -> Result<Sent, SendError> {
         self.check_fork()?;
         // Here, where it inlines: callers mostly know the length.
-        self.send_words(&message::of_bytes(bytes)?, timeout)
+        Ok(self.send_words(&message::of_bytes(bytes)?, timeout)?)
     }
 
     fn send_words(&mut self, words: &Words, timeout: Timeout) -> Result<Sent, SendErrorKind> {
@@ -312,17 +312,17 @@ impl Publisher {
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
     /// [`SendErrorKind::Interrupted`].
-    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<Sent, SendErrorKind> {
+    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
         let try_send = |publisher: &mut Self, message| {
             publisher
                 .try_send_bytes(message)
-                .map_err(|kind| SendError { kind, message })
+                .map_err(|error| error.with(message))
         };
         connection::send(self, bytes, 0, try_send, |publisher, bytes| {
             publisher.fan_out.waited_for(bytes)
         })
         .await
-        .map_err(|error| error.kind)
+        .map_err(|error| error.with(()))
     }
 
     /// Returns ready if [`try_send`](Self::try_send) would not wait for a receiver, and otherwise
@@ -338,8 +338,9 @@ impl Publisher {
         &mut self,
         context: &mut Context<'_>,
         buffer: &ShmBytes,
-    ) -> Poll<Result<(), SendErrorKind>> {
+    ) -> Poll<Result<(), SendError>> {
         self.poll_room(context, buffer.capacity())
+            .map_err(SendError::from)
     }
 
     /// Like [`poll_ready`](Self::poll_ready), for [`try_send_bytes`](Self::try_send_bytes).
@@ -347,11 +348,8 @@ impl Publisher {
     /// # Errors
     ///
     /// Those of [`poll_ready`](Self::poll_ready).
-    pub fn poll_ready_bytes(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), SendErrorKind>> {
-        self.poll_room(context, 0)
+    pub fn poll_ready_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        self.poll_room(context, 0).map_err(SendError::from)
     }
 
     fn poll_room(
@@ -766,26 +764,30 @@ impl Publisher {
     /// # Errors
     ///
     /// [`SendErrorKind::TooManyReceivers`], at once, if `count` exceeds the number of
-    /// registrations; [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`],
+    /// registrations; [`SendErrorKind::NoReceiver`], [`SendErrorKind::Interrupted`],
     /// [`SendErrorKind::Forked`].
-    pub fn wait_for_receivers(
-        &mut self,
-        count: usize,
-        timeout: Duration,
-    ) -> Result<(), SendErrorKind> {
+    pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendError> {
         let deadline = Deadline::after(timeout);
         let max = self.rules.max_subscribers;
         if count > max {
             return Err(SendErrorKind::TooManyReceivers {
                 receivers: count,
                 max,
-            });
+            }
+            .into());
         }
         self.check_fork()?;
         self.fan_out.interrupts.begin_wait();
         let waited = self.wait_until_connected(count, deadline);
         self.fan_out.interrupts.end_wait();
-        waited
+        match waited {
+            Err(SendErrorKind::TimedOut) => Err(SendErrorKind::NoReceiver {
+                receivers: count,
+                timeout,
+            }
+            .into()),
+            waited => Ok(waited?),
+        }
     }
 
     fn wait_until_connected(
@@ -819,7 +821,7 @@ impl Publisher {
     /// # Errors
     ///
     /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
-    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
+    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendError> {
         self.check_fork()?;
         let deadline = Deadline::after(timeout);
         self.update_connections();

@@ -14,7 +14,7 @@ use crate::owner::arena::{Arenas, Room};
 use crate::owner::chunk::{Chunk, ChunkShelf, ClosedChunk, OwnedChunk, Registry, Whereabouts};
 use crate::owner::control::{OwnerControl, SegmentFactory};
 use crate::owner::limits::{Account, ClassShape, First, Grain, Limits, Need};
-use crate::owner::limits::{AllocError, AllocErrorKind, ShareError};
+use crate::owner::limits::{AllocError, Refusal, ShareError};
 use crate::owner::shelf::Queue;
 use crate::owner::waiting::{Notice, WaitingRoom};
 use crate::protocol::ids::ProviderId;
@@ -732,19 +732,19 @@ impl Pool {
     }
 
     pub(crate) fn has_less_in_use(&self, error: &AllocError) -> bool {
-        match *error.kind() {
-            AllocErrorKind::Exhausted { in_use, .. } => self.in_use_and_leased().0 < in_use,
+        match *error {
+            AllocError::Exhausted { in_use, .. } => self.in_use_and_leased().0 < in_use,
             _ => true,
         }
     }
 
     #[cold]
-    pub(super) fn exhausted(&self, need: Need) -> AllocError {
+    pub(super) fn exhausted(&self, need: Need) -> Refusal {
         // Not from `stats`: a caller that waits gets this error again and again.
         let (max_bytes, (in_use, leased)) = (self.limits.max_bytes, self.in_use_and_leased());
         let idle = max_bytes.saturating_sub(in_use + leased);
         event!(debug, provider = %self.id(), len = need.size, max_bytes, in_use, leased, "exhausted");
-        AllocErrorKind::Exhausted {
+        AllocError::Exhausted {
             len: need.size,
             max_bytes,
             in_use,

@@ -19,7 +19,7 @@ use super::{Pool, GROUP, RECURS_WITHIN};
 use crate::error::OsError;
 use crate::owner::arena::{Carved, Room};
 use crate::owner::chunk::{Chunk, ClosedChunk};
-use crate::owner::limits::{class_of, AllocError, AllocErrorKind, Grain, Need, COUNTED, MIN_SIZE};
+use crate::owner::limits::{class_of, AllocError, Grain, Need, Refusal, COUNTED, MIN_SIZE};
 use std::fmt;
 use std::io;
 use std::mem;
@@ -60,7 +60,7 @@ impl Pool {
 
     /// Makes a chunk that was just taken this thread's. A forked child loses it.
     #[inline]
-    pub(crate) fn adopt(&self, chunk: &Chunk) -> Result<(), AllocError> {
+    pub(crate) fn adopt(&self, chunk: &Chunk) -> Result<(), Refusal> {
         if Self::adopt_warm(chunk) {
             return Ok(());
         }
@@ -68,10 +68,10 @@ impl Pool {
     }
 
     #[inline(never)]
-    fn adopt_cold(&self, chunk: &Chunk) -> Result<(), AllocError> {
+    fn adopt_cold(&self, chunk: &Chunk) -> Result<(), Refusal> {
         if !chunk.was_taken_here() {
             if !self.is_ours() {
-                return Err(AllocErrorKind::Forked.into());
+                return Err(AllocError::Forked.into());
             }
             chunk.set_taker();
         }
@@ -86,7 +86,7 @@ impl Pool {
         self: &Arc<Self>,
         class: usize,
         len: usize,
-    ) -> Result<ClosedChunk, AllocError> {
+    ) -> Result<ClosedChunk, Refusal> {
         let taken = self.take_now(class, len);
         if taken
             .as_ref()
@@ -99,7 +99,7 @@ impl Pool {
 
     /// Returns `true` if only chunks that are released make room: at the cap, or where whole
     /// segments do not fit in the file system.
-    pub(crate) fn is_out_of_room(&self, error: &AllocError) -> bool {
+    pub(crate) fn is_out_of_room(&self, error: &Refusal) -> bool {
         error.is_at_the_cap() || self.arenas.are_whole() && error.is_exhausted()
     }
 
@@ -107,7 +107,7 @@ impl Pool {
         self: &Arc<Self>,
         class: usize,
         len: usize,
-    ) -> Result<ClosedChunk, AllocError> {
+    ) -> Result<ClosedChunk, Refusal> {
         let ready = self
             .take_own(class)
             .or_else(|| self.take_leased(class, self.leased_tries(class)));
@@ -259,16 +259,16 @@ enum NoMemory {
 
 fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
     let source = io::Error::from_raw_os_error(libc::ENOMEM);
-    let advice = "; private memory to keep account of it".to_owned();
-    NoMemory::Os(Box::new(OsError::new(
-        "malloc", object, bytes, source, advice,
-    )))
+    let error = OsError::new("malloc", object, source).with_bytes(bytes);
+    NoMemory::Os(Box::new(
+        error.with_advice("it is private memory, to keep account of the buffers"),
+    ))
 }
 
 impl Pool {
     /// Makes a chunk, and room for it.
     #[cold]
-    fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
+    fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, Refusal> {
         // Before there is a chunk of this class between them, for ever.
         if self.limits.is_planned(class) {
             self.evict_unplanned();
@@ -352,7 +352,7 @@ impl Pool {
     }
 
     #[cold]
-    fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
+    fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, Refusal> {
         // Bounded: garbage can make it look as if there were always more to reclaim, and other
         // threads may take the room.
         let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) =
@@ -426,7 +426,7 @@ impl Pool {
     }
 
     #[cold]
-    fn failed(&self, wanted: Wanted, failure: NoMemory) -> AllocError {
+    fn failed(&self, wanted: Wanted, failure: NoMemory) -> Refusal {
         match failure {
             NoMemory::Cap => self.exhausted(wanted.need),
             NoMemory::Os(error) => {
@@ -580,14 +580,12 @@ impl Pool {
                 Ok((payload, _)) if self.arenas.has_segment(payload.serial()) => {
                     let (serial, twice) =
                         (payload.serial(), io::Error::from_raw_os_error(libc::EEXIST));
-                    let advice = "; its source has given two segments one id".to_owned();
-                    return Err(refused(OsError::new(
-                        "create",
-                        &format!("segment {serial}"),
-                        arena,
-                        twice,
-                        advice,
-                    )));
+                    let error = OsError::new("create", format!("segment {serial}"), twice);
+                    return Err(refused(
+                        error
+                            .with_bytes(arena)
+                            .with_advice("its source has given two segments one id"),
+                    ));
                 }
                 Ok((mut payload, blank)) => {
                     if let Some(control) = self.control() {
@@ -658,13 +656,13 @@ impl Pool {
 impl Pool {
     /// A reservation is a number for a class, not a mark on chunks: that many exist, in use or
     /// idle, and all of the class have a record, and space in the leased queue.
-    pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), AllocError> {
+    pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), Refusal> {
         let _one_at_a_time = self.reserving.lock();
         let max = self.classes[class].shape.max_idle;
         let reserved = self.reserved(class);
         let wanted = reserved.saturating_add(count);
         if wanted > max {
-            return Err(AllocErrorKind::ReserveTooMany { count: wanted, max }.into());
+            return Err(AllocError::ReserveTooMany { count: wanted, max }.into());
         }
         let mut result = self.make_reserved(class, reserved, wanted);
         if result
@@ -685,7 +683,7 @@ impl Pool {
         class: usize,
         reserved: usize,
         wanted: usize,
-    ) -> Result<(), AllocError> {
+    ) -> Result<(), Refusal> {
         // A retired chunk is destroyed when it is dropped, and occupies the queue until then.
         self.evict_of(class, usize::MAX, Chunk::is_retired);
         // First, so that new chunks are not evicted at once.
@@ -711,7 +709,7 @@ impl Pool {
         class: usize,
         wanted: usize,
         taken: &mut Vec<ClosedChunk>,
-    ) -> Result<(), AllocError> {
+    ) -> Result<(), Refusal> {
         while self.registry.lock().count(class) < wanted {
             taken.push(self.make(Wanted {
                 may_be_larger: false,
@@ -720,7 +718,7 @@ impl Pool {
         }
         if self.control().is_some() {
             self.prepare_class(class)
-                .map_err(AllocErrorKind::ReserveShare)?;
+                .map_err(AllocError::ReserveShare)?;
         }
         Ok(())
     }

@@ -278,9 +278,9 @@ impl<'a> Ends<'a> {
             Step::OpenAgain { version } => {
                 let receiver = Receiver::builder().message_type(points(version.into()));
                 match receiver.open(&self.scene.client, CHANNEL) {
-                    Err(ChannelError::TypeMismatch { types, .. }) => {
-                        black_box(types.1.as_ref().map(ToString::to_string));
-                        assert!(version != 1 || self.is_damaged, "{types:?}");
+                    Err(ChannelError::TypeMismatch { found, .. }) => {
+                        black_box(found.as_ref().map(ToString::to_string));
+                        assert!(version != 1 || self.is_damaged, "{found:?}");
                     }
                     Err(_) => assert!(
                         version == 1 || self.sender.is_none() || self.is_damaged,
@@ -352,7 +352,7 @@ impl<'a> Ends<'a> {
         } else {
             sender.try_send_bytes(&payload)
         };
-        match sent {
+        match sent.map_err(|error| error.kind()) {
             Err(SendErrorKind::TooLong { .. }) => assert!(len > MAX_INLINE),
             sent => self.note_sent(sent, payload, wait),
         }

@@ -8,8 +8,8 @@ use super::layout::{OpenObject, Storm, Value, Word, Write, RECORDS};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::{
-    AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider, ProviderId,
-    ShareError, ShmBytes, ShmBytesMut, ShmView, Tuning,
+    AllocError, AttachError, Client, Descriptor, PeerId, Provider, ProviderId, ShareError,
+    ShmBytes, ShmBytesMut, ShmView, Tuning,
 };
 use std::fs::File;
 use std::hint::black_box;
@@ -386,12 +386,12 @@ impl Owner {
 
     fn check_error(error: &AllocError) {
         let is_typed = matches!(
-            error.kind(),
-            AllocErrorKind::Exhausted { .. }
-                | AllocErrorKind::TooLarge { .. }
-                | AllocErrorKind::ReserveTooMany { .. }
+            error,
+            AllocError::Exhausted { .. }
+                | AllocError::TooLarge { .. }
+                | AllocError::ReserveTooMany { .. }
                 // Garbage in the lanes keeps the records leased.
-                | AllocErrorKind::ReserveShare(ShareError::TooManyShared { .. })
+                | AllocError::ReserveShare(ShareError::TooManyShared { .. })
         );
         assert!(
             is_typed,

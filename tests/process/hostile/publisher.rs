@@ -279,7 +279,7 @@ impl World {
                     true => self.publisher.send_bytes_timeout(&bytes, SHORT),
                     false => self.publisher.try_send_bytes(&bytes),
                 };
-                self.note(sent);
+                self.note(sent.map_err(|error| error.kind()));
             }
             Step::Send { len, wait } => {
                 // The hostile receiver may hold all memory.

@@ -1,7 +1,7 @@
 //! Whose memory messages are in. To zenoh, and to whoever receives them, all kinds are the same.
 
 use crate::options::{Options, Whose};
-use shm_pool::AllocErrorKind;
+use shm_pool::AllocError;
 use shm_pool_support::units::Bytes;
 use shm_pool_support::Fallible;
 use shm_pool_zenoh::{Buffer, BufferPool, PoolBackend, PoolProvider};
@@ -99,7 +99,7 @@ impl Provide for BufferPool {
     fn alloc(&self, len: usize) -> Fallible<Option<Message>> {
         match self.alloc_timeout(len, PAUSE) {
             Ok(message) => Ok(Some(Message::OfPool(message))),
-            Err(error) if matches!(error.kind(), AllocErrorKind::TimedOut { .. }) => Ok(None),
+            Err(error) if matches!(error, AllocError::TimedOut { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

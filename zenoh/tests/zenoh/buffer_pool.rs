@@ -6,7 +6,7 @@ use crate::requests::poll_once;
 use crate::session;
 use crate::stream::{self, Reader, SHARED};
 use crate::support::{assert_all_back, backend, builder, CAP, LARGE, SMALL};
-use shm_pool::AllocErrorKind;
+use shm_pool::AllocError;
 use shm_pool_zenoh::{BufferPool, BufferStats, PoolBackend};
 use std::collections::VecDeque;
 use std::task::Poll;
@@ -330,7 +330,7 @@ fn cap() {
         let first = fill(lens[0]);
         assert!(first.len() >= count * 15 / 16, "{} of {count}", first.len());
         match pool.alloc(lens[1]).unwrap_err().kind() {
-            AllocErrorKind::Exhausted {
+            AllocError::Exhausted {
                 max_bytes, in_use, ..
             } => {
                 assert_eq!((*max_bytes, *in_use), (CAP, backend.stats().bytes_in_use));
@@ -348,10 +348,7 @@ fn cap() {
         assert!(pool.alloc(CAP / 2).is_ok(), "what nobody has makes way");
     }
     let error = pool.alloc(CAP + 1).unwrap_err();
-    assert!(
-        matches!(error.kind(), AllocErrorKind::TooLarge { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, AllocError::TooLarge { .. }), "{error}");
 }
 
 /// At the cap, buffers may be shorter than their class. They are not kept, so they do not get in
@@ -425,7 +422,7 @@ fn wait() {
         .alloc_timeout(LARGE, Duration::from_millis(2))
         .unwrap_err();
     assert!(
-        error.is_exhausted() && matches!(error.kind(), AllocErrorKind::TimedOut { .. }),
+        error.is_exhausted() && matches!(error, AllocError::TimedOut { .. }),
         "{error}"
     );
     let (unsent, sent) = (buffers.pop().unwrap(), ZBytes::from(buffers.pop().unwrap()));
@@ -440,7 +437,7 @@ fn wait() {
     });
     let error = pool.alloc_timeout(CAP + 1, MINUTE).unwrap_err();
     assert!(
-        matches!(error.kind(), AllocErrorKind::TooLarge { .. }),
+        matches!(error, AllocError::TooLarge { .. }),
         "no wait helps: {error}"
     );
 }
@@ -472,7 +469,7 @@ fn first_reserved_messages() {
     drop((small, reservation));
     assert!(matches!(
         pool.reserve(LARGE, CAP).unwrap_err().kind(),
-        AllocErrorKind::ReserveTooMany { .. }
+        AllocError::ReserveTooMany { .. }
     ));
 }
 
@@ -515,7 +512,7 @@ fn forked_child() {
     if child == 0 {
         let is_refused = pool
             .alloc(SMALL)
-            .is_err_and(|error| matches!(error.kind(), AllocErrorKind::Forked));
+            .is_err_and(|error| matches!(error, AllocError::Forked));
         let is_inert = pool.let_go() == 0 && pool.trim() == 0;
         let mut future = std::pin::pin!(pool.request(SMALL).wait_async());
         let is_told = matches!(poll_once(future.as_mut()), Poll::Ready(Err(_)));

@@ -4,7 +4,7 @@ use crate::child::{Child, Link};
 use crate::support::{alloc, backend, builder, Collecting, CAP, LARGE, SMALL};
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{raise, Signal};
-use shm_pool::AllocErrorKind;
+use shm_pool::AllocError;
 use shm_pool_zenoh::{Buffer, BufferPool, PoolBackend};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -200,7 +200,7 @@ pub(crate) fn without_metadata(link: &mut Link) {
         }
     };
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
-    let is_os = matches!(error.kind(), AllocErrorKind::Os(_));
+    let is_os = matches!(error, AllocError::Os(_));
     link.say(&format!("{is_os} {}", start.elapsed() < MINUTE));
     link.expect("end");
 }

@@ -1,7 +1,7 @@
 //! Requests to a buffer pool: aligned, typed, zeroed, and those that wait.
 
 use crate::support::{assert_all_back, backend, CAP, LARGE, SMALL};
-use shm_pool::{AllocErrorKind, Provider};
+use shm_pool::{AllocError, Provider};
 use shm_pool_support::tasks::block_on;
 use shm_pool_support::tasks::noop_waker;
 use shm_pool_zenoh::{Buffer, BufferPool};
@@ -60,7 +60,7 @@ fn alignments() {
         .layout(layout(64, 2 * Provider::MAX_ALIGN))
         .wait()
         .unwrap_err();
-    let AllocErrorKind::UnsupportedAlignment { align, max } = *error.kind() else {
+    let AllocError::UnsupportedAlignment { align, max } = error else {
         panic!("{error}")
     };
     assert_eq!((align, max), (8192, 4096));
@@ -139,7 +139,7 @@ fn wait_async() {
     assert_eq!(runtime.block_on(both).unwrap().len(), LARGE);
     let error = block_on(pool.request(CAP + 1).wait_async()).unwrap_err();
     assert!(
-        matches!(error.kind(), AllocErrorKind::TooLarge { .. }),
+        matches!(error, AllocError::TooLarge { .. }),
         "no wait helps: {error}"
     );
 }

@@ -4,7 +4,7 @@ use crate::heap::Cost;
 use crate::support::{
     alloc, backend, builder, is_out_of_memory, layout, Collecting, CAP, LARGE, SMALL,
 };
-use shm_pool::AllocErrorKind;
+use shm_pool::AllocError;
 use zenoh::shm::{AllocatedChunk, ShmProviderBackend};
 
 const SIZES: [usize; 3] = [100, SMALL, LARGE];
@@ -96,9 +96,9 @@ fn failed_reserve() {
         .build()
         .unwrap();
     let kind = |len, count| match backend.reserve(len, count).unwrap_err().kind() {
-        AllocErrorKind::TooLarge { .. } => "too large",
-        AllocErrorKind::ReserveTooMany { .. } => "too many",
-        AllocErrorKind::Exhausted { .. } => "exhausted",
+        AllocError::TooLarge { .. } => "too large",
+        AllocError::ReserveTooMany { .. } => "too many",
+        AllocError::Exhausted { .. } => "exhausted",
         other => panic!("{other}"),
     };
     assert_eq!(kind(LARGE + 4096, 1), "too large");

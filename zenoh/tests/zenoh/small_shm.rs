@@ -6,7 +6,7 @@ use crate::invalidated;
 use crate::own_shm::{give_shm, skip};
 use crate::session::{self, ANY_PORT, KEY};
 use crate::support::{alloc, is_out_of_memory, Collecting, Provider};
-use shm_pool_zenoh::{AllocErrorKind, BufferPool, PoolBackend};
+use shm_pool_zenoh::{AllocError, BufferPool, PoolBackend};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -154,8 +154,8 @@ impl Memory {
                 }
                 Err(error) => {
                     match error.kind() {
-                        AllocErrorKind::Exhausted { len: needed, .. } => assert!(*needed >= len),
-                        AllocErrorKind::Os(os) => {
+                        AllocError::Exhausted { len: needed, .. } => assert!(*needed >= len),
+                        AllocError::Os(os) => {
                             assert_eq!(os.errno(), Some(libc::ENOSPC), "{error}");
                             assert!(os.bytes() > 0, "{error}");
                         }

@@ -157,7 +157,11 @@ impl Publishes {
 
     /// Waits for a receiver. Returns `false` if another command is due.
     fn has_receivers(&mut self) -> bool {
-        match self.publisher.wait_for_receivers(1, DEADLINE) {
+        match self
+            .publisher
+            .wait_for_receivers(1, DEADLINE)
+            .map_err(|error| error.kind())
+        {
             Ok(()) => true,
             Err(SendErrorKind::Interrupted) => false,
             Err(error) => self.fail(&format!("no receiver came: {error}")),
@@ -171,7 +175,11 @@ impl Publishes {
     }
 
     fn wait_until_received(&mut self) {
-        match self.publisher.wait_until_received(DEADLINE) {
+        match self
+            .publisher
+            .wait_until_received(DEADLINE)
+            .map_err(|error| error.kind())
+        {
             Ok(()) | Err(SendErrorKind::Interrupted) => {}
             Err(error) => self.fail(&format!("a receiver does not receive: {error}")),
         }
@@ -225,7 +233,7 @@ impl Publishes {
             } else {
                 self.publisher.send_bytes(bytes)
             };
-            match sent {
+            match sent.map_err(|error| error.kind()) {
                 Ok(sent) => break sent,
                 Err(SendErrorKind::Interrupted) => {}
                 Err(error) => self.fail(&format!("cannot send bytes: {error}")),

@@ -248,7 +248,7 @@ impl Receives {
                 Err(RecvError::TooManyBorrowed { .. }) => {}
                 Err(RecvError::Disconnected) => break,
                 // The owner exited normally before this receiver had mapped the segment.
-                Err(RecvError::Closed { .. }) => heard.lost += 1,
+                Err(RecvError::MessageLost { .. }) => heard.lost += 1,
                 Err(error) => self.fail(&format!("cannot receive, {on_full:?}: {error}")),
             }
         }
