@@ -118,8 +118,9 @@
 //! # More
 //!
 //! See [`docs`] for [embedded and real-time publishers](docs::embedded),
-//! [guarantees](docs::guarantees), [limits](docs::limits), [formats](docs::format) and the
-//! [design](docs::design), and [`inspect`] for which process holds what.
+//! [guarantees](docs::guarantees) and [limits](docs::limits), and [`inspect`] for which process holds
+//! what. In the package and the repository, `docs/format.md` has the layout of shared memory, and
+//! `docs/design.md` the invariants.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at /dev/shm");
@@ -137,7 +138,7 @@ macro_rules! event {
     ($level:ident, $($event:tt)+) => {};
 }
 
-/// Returns the fields of a type with their offsets, for the test of `docs::format`.
+/// Returns the fields of a type with their offsets, for the test of `docs/format.md`.
 #[cfg(all(test, not(loom)))]
 macro_rules! offsets {
     ($type:ty: $($field:ident)+) => {
@@ -152,6 +153,8 @@ mod byte_types;
 pub mod channel;
 pub mod docs;
 mod error;
+#[cfg(all(test, not(loom)))]
+mod format_tests;
 pub mod inspect;
 mod os;
 mod owner;

@@ -2,7 +2,7 @@
 //!
 //! A *pair* is a whole channel of one sender and one receiver. At a publisher's *rendezvous*
 //! receivers join, each with a *connection* that it creates. See
-//! [`docs::format`](crate::docs::format).
+//! `docs/format.md`.
 //!
 //! The last words of an object's first page declare the type of its messages. The sender writes
 //! them before it opens the object, and they never change. `typed` checks each message.
@@ -235,6 +235,10 @@ pub(crate) mod format {
     use super::*;
 
     pub(crate) use super::VERSION;
+
+    pub(crate) fn number(rule: OnFull) -> u32 {
+        rule.number()
+    }
 
     pub(crate) fn offsets() -> Vec<(&'static str, usize)> {
         let what: &[_] = offsets!(What: magic version state provider slots max_borrowed kind max_subscribers on_full allow_blocking);

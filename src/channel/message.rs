@@ -1,5 +1,5 @@
 //! The content of a slot: a descriptor of a buffer, or some bytes; see
-//! [`docs::format`](crate::docs::format).
+//! `docs/format.md`.
 //!
 //! The check of a descriptor is a hash of its words and of the message's ticket. It keeps garbage
 //! and leftovers from naming bytes that were never sent; it is no secret.

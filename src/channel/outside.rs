@@ -1,7 +1,7 @@
 //! A channel's object as seen by any process that may read it: from a checked copy, without
 //! mapping, locking or writing it.
 //!
-//! The object has a word for each borrowed buffer (see [`docs::format`](crate::docs::format)),
+//! The object has a word for each borrowed buffer (see `docs/format.md`),
 //! which the sender writes and neither side reads, so they stay in its core's cache. The ledger's
 //! lock orders the writes of a word: 0 is written under it, and the sender gets the number under
 //! it.

@@ -72,7 +72,7 @@
 //!
 //! Shares are of the requested bytes. Repeating lengths fit better.
 //! [Reserved](crate::Provider::reserve) chunks have their place from the start. A range is set
-//! aside for a message that waits or retries: see [`design`](super::design#at-the-cap).
+//! aside for a message that waits or retries: see `docs/design.md`.
 //!
 //! A length is rounded up to its class: by less than 64 bytes up to 2 KiB, and by at most 3.2 %
 //! above that. No two messages share a cache line.
@@ -96,7 +96,7 @@
 //! [`ProviderBuilder::max_shared`]: crate::ProviderBuilder::max_shared
 //! [`PublisherBuilder::block_limit`]: crate::channel::PublisherBuilder::block_limit
 //! [`PublisherBuilder::max_borrowed`]: crate::channel::PublisherBuilder::max_borrowed
-//! [`PublisherBuilder::buffers`]: crate::channel::PublisherBuilder::buffers
+//! [`PublisherBuilder::share_among`]: crate::channel::PublisherBuilder::share_among
 //! [`PublisherBuilder::max_bytes_per_receiver`]: crate::channel::PublisherBuilder::max_bytes_per_receiver
 //! [`PublisherBuilder::max_subscribers`]: crate::channel::PublisherBuilder::max_subscribers
 //! [`SenderBuilder::max_borrowed`]: crate::channel::SenderBuilder::max_borrowed

@@ -342,7 +342,7 @@ impl std::fmt::Debug for Provider {
 ///
 /// Waiting requests are tried in order of arrival. One that fits is served before an earlier one
 /// that does not, and allocations that do not wait before all of them. So that a large message does
-/// not starve, one range is [set aside](crate::docs::design#at-the-cap) for a length that keeps
+/// not starve, one range is set aside for a length that keeps
 /// being refused, whether it waits or retries within 250 milliseconds.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a request does nothing until it is made by `alloc`, `wait`, `wait_timeout` or `wait_async`"]

@@ -1,5 +1,5 @@
 //! The 32 bytes that name a message: plain data and a codec (see
-//! [`docs::format`](crate::docs::format)). The checksum detects damage, not forgery: a descriptor
+//! `docs/format.md`). The checksum detects damage, not forgery: a descriptor
 //! is checked against the record that the owner wrote before a pointer is formed (I2).
 
 #![forbid(unsafe_code)]
