@@ -195,7 +195,7 @@ fn build_errors() {
     assert_says(&error, &["arena_size", "2097152", "1", "1048576", "bytes"]);
     assert_says(
         &builder().name_prefix("a/b").build().unwrap_err(),
-        &["a/b", "64", "A-Z"],
+        &["a/b", "60", "A-Z"],
     );
     assert_says(
         &builder().mode(0o777).build().unwrap_err(),
@@ -203,7 +203,7 @@ fn build_errors() {
     );
     assert_says(
         &shm_pool::Provider::sweep("a/b").unwrap_err(),
-        &["a/b", "64", "A-Z"],
+        &["a/b", "60", "A-Z"],
     );
 }
 
