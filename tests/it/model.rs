@@ -209,7 +209,7 @@ impl World {
     fn reserve(&mut self, len: usize, count: usize) {
         match self.provider.reserve(len, count) {
             Ok(_) => assert!(len <= max_alloc_in_pages() && count <= self.max_idle),
-            Err(error) if matches!(error, AllocError::ReserveTooMany { .. }) => {
+            Err(AllocError::ReserveTooMany { .. }) => {
                 assert!(count > self.max_idle);
             }
             Err(error) if error.is_exhausted() => assert!(count > 0, "no chunks do not fit"),

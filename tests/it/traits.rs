@@ -401,7 +401,6 @@ mod unwind_safe {
 
     assert_unwind_safe!(
         shm_pool::AllocError,
-        shm_pool::AllocErrorKind,
         shm_pool::AttachError,
         shm_pool::BuildError,
         shm_pool::CapacityError,
@@ -456,8 +455,6 @@ mod unwind_safe {
         channel::SenderBuilder,
         channel::Sent,
         channel::Subscriber,
-        channel::WaitAnyError,
-        channel::WatchError,
         channel::Watcher,
         inspect::ChannelReport,
         inspect::ClassReport,

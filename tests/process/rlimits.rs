@@ -171,7 +171,7 @@ fn until_enough<T>(prefix: &str, mut attempt: impl FnMut() -> Result<T, OsError>
     let result = (0..=ENOUGH).find_map(|count| {
         let result = with_only(count, &mut attempt);
         if let Err(error) = &result {
-            assert_no_descriptor_left(&error);
+            assert_no_descriptor_left(error);
             assert_eq!(shm::state(prefix), before);
             failures += 1;
         }

@@ -197,7 +197,7 @@ fn publisher_of_other_user() {
         };
         assert_eq!((*found, *expected), (STRANGER, 0), "{error}");
         assert!(
-            object.ends_with(&format!("{}.{CHANNEL}.channel", names.prefix())),
+            object.ends_with(format!("{}.{CHANNEL}.channel", names.prefix())),
             "{error}"
         );
     };
