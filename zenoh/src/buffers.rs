@@ -382,8 +382,10 @@ impl Inner {
                 let advice =
                     "make room in /dev/shm, or raise the limits on mappings and descriptors"
                         .to_owned();
-                OsError::new(MAP, "zenoh's metadata in /dev/shm", io::Error::other(error))
-                    .with_advice(advice)
+                AllocError::Os(
+                    OsError::new(MAP, "zenoh's metadata in /dev/shm", io::Error::other(error))
+                        .with_advice(advice),
+                )
             })?;
         let mut buffers = self.classes[class].lock();
         buffers.note_made();
