@@ -273,7 +273,7 @@ impl Inner {
         // Before any lock: in a forked child, a thread that does not exist there may hold it.
         match self.is_ours() {
             true => Ok(class),
-            false => Err(AllocError::Forked.into()),
+            false => Err(AllocError::Forked),
         }
     }
 
