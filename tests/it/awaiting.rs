@@ -616,7 +616,11 @@ fn interrupt_publisher() {
     );
     assert_eq!(
         publisher.wait_for_receivers(3, NOW),
-        Err(SendErrorKind::TimedOut.into()),
+        Err(SendErrorKind::NoReceiver {
+            receivers: 3,
+            timeout: NOW
+        }
+        .into()),
         "taken"
     );
     for slow in 0..2 {
@@ -843,12 +847,9 @@ fn assert_waits_for_borrowed<E: SendingEnd>(
     let buffer = || scene.provider.alloc(100).unwrap().freeze();
     end.send(buffer()).unwrap();
     let error = end.try_send(buffer()).unwrap_err();
-    assert_eq!(
-        error.kind(),
-        SendErrorKind::TooManyBorrowed {
-            max: 1,
-            max_bytes: None
-        }
+    assert!(
+        matches!(error.kind(), SendErrorKind::TooManyBorrowed { max: 1, .. }),
+        "{error}"
     );
     let error = end
         .send_timeout(buffer(), Duration::from_millis(1))

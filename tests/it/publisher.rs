@@ -116,7 +116,11 @@ fn no_receivers() {
     );
     assert_eq!(
         scene.publisher.wait_for_receivers(1, NOW),
-        Err(SendErrorKind::TimedOut.into())
+        Err(SendErrorKind::NoReceiver {
+            receivers: 1,
+            timeout: NOW
+        }
+        .into())
     );
     assert_eq!(scene.publisher.wait_until_received(NOW), Ok(()));
 }
@@ -337,7 +341,7 @@ fn receiver_at_borrowed_limit() {
         refused.kind(),
         SendErrorKind::TooManyBorrowed {
             max: 1,
-            max_bytes: None
+            max_bytes: Some(256 << 20)
         }
     );
     assert!(holds(&refused.into_message(), 1));

@@ -568,7 +568,7 @@ fn receiver_learns_of_its_limit() {
         scene.try_send(6),
         Err(SendErrorKind::TooManyBorrowed {
             max: 1,
-            max_bytes: None
+            max_bytes: Some(256 << 20)
         })
     );
     assert!(matches!(
@@ -589,7 +589,7 @@ fn receiver_learns_of_its_limit() {
         scene.try_send(8),
         Err(SendErrorKind::TooManyBorrowed {
             max: 1,
-            max_bytes: None
+            max_bytes: Some(256 << 20)
         })
     );
     drop(held);

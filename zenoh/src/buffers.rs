@@ -273,7 +273,7 @@ impl Inner {
         // Before any lock: in a forked child, a thread that does not exist there may hold it.
         match self.is_ours() {
             true => Ok(class),
-            false => Err(AllocError::Forked.into()),
+            false => Err(AllocError::Forked),
         }
     }
 
@@ -382,8 +382,10 @@ impl Inner {
                 let advice =
                     "make room in /dev/shm, or raise the limits on mappings and descriptors"
                         .to_owned();
-                OsError::new(MAP, "zenoh's metadata in /dev/shm", io::Error::other(error))
-                    .with_advice(advice)
+                AllocError::Os(
+                    OsError::new(MAP, "zenoh's metadata in /dev/shm", io::Error::other(error))
+                        .with_advice(advice),
+                )
             })?;
         let mut buffers = self.classes[class].lock();
         buffers.note_made();

@@ -483,7 +483,7 @@ impl PoolBackend {
     #[cold]
     fn refused(&self, layout: &MemoryLayout, error: &AllocError) -> ZAllocError {
         if matches!(
-            error.kind(),
+            error,
             AllocError::TooLarge { .. } | AllocError::UnsupportedAlignment { .. }
         ) {
             log_unfit(layout, error);
@@ -579,7 +579,7 @@ impl ShmProviderBackend for PoolBackend {
 
 /// Returns `true` if memory that is released can help.
 fn is_out_of_memory(error: &AllocError) -> bool {
-    match error.kind() {
+    match error {
         AllocError::Exhausted { .. } => true,
         AllocError::Os(os) => match os.errno() {
             Some(errno) => matches!(

@@ -136,7 +136,10 @@ impl<'a> BufferRequest<'a> {
                 }
             }
         }
-        Err(AllocError::TimedOut { timeout, source }.into())
+        Err(AllocError::TimedOut {
+            timeout,
+            source: Box::new(source),
+        })
     }
 
     /// Allocates, and blocks until there is memory.

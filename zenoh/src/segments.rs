@@ -253,7 +253,7 @@ mod tests {
         let (outstanding, segments) = segments();
         let next = segments.next.load(Ordering::Relaxed);
         let error = segments.create(1 << 50).err().unwrap();
-        assert_eq!((error.call(), error.bytes()), ("malloc", 1 << 50));
+        assert_eq!((error.call(), error.bytes()), ("malloc", Some(1 << 50)));
         let id = outstanding.next_id(next).expect("its slot is free");
         assert!(!path(id).exists());
     }
@@ -264,7 +264,7 @@ mod tests {
         let error = segments.check_room(1 << 50).unwrap_err();
         assert_eq!(
             (error.call(), error.bytes(), error.errno()),
-            ("statvfs", 1 << 50, Some(libc::ENOSPC))
+            ("statvfs", Some(1 << 50), Some(libc::ENOSPC))
         );
         assert!(error.to_string().contains("bytes are free"), "{error}");
     }

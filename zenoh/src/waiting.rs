@@ -182,7 +182,7 @@ impl WaitingRoom {
             .filter(|waiter| waiter.outcome.is_none());
         let failed: Vec<_> = waiting
             .filter_map(|waiter| {
-                waiter.outcome = Some(Err(AllocError::Interrupted.into()));
+                waiter.outcome = Some(Err(AllocError::Interrupted));
                 waiter.waker.take()
             })
             .collect();
@@ -392,9 +392,7 @@ mod tests {
             if is_served {
                 let mut queue = room.queue.lock();
                 let request = queue.requests()[0];
-                assert!(queue
-                    .deliver(request, Err(AllocError::Forked.into()))
-                    .is_ok());
+                assert!(queue.deliver(request, Err(AllocError::Forked)).is_ok());
             }
             room.fail();
             told.recv().unwrap();
