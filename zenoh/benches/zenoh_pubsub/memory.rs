@@ -99,7 +99,7 @@ impl Provide for BufferPool {
     fn alloc(&self, len: usize) -> Fallible<Option<Message>> {
         match self.alloc_timeout(len, PAUSE) {
             Ok(message) => Ok(Some(Message::OfPool(message))),
-            Err(error) if matches!(error, AllocError::TimedOut { .. }) => Ok(None),
+            Err(AllocError::TimedOut { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -329,11 +329,11 @@ fn cap() {
         let fill = |len| -> Vec<_> { std::iter::from_fn(|| pool.alloc(len).ok()).collect() };
         let first = fill(lens[0]);
         assert!(first.len() >= count * 15 / 16, "{} of {count}", first.len());
-        match pool.alloc(lens[1]).unwrap_err().kind() {
+        match pool.alloc(lens[1]).unwrap_err() {
             AllocError::Exhausted {
                 max_bytes, in_use, ..
             } => {
-                assert_eq!((*max_bytes, *in_use), (CAP, backend.stats().bytes_in_use));
+                assert_eq!((max_bytes, in_use), (CAP, backend.stats().bytes_in_use));
             }
             other => panic!("{other}"),
         }
@@ -468,7 +468,7 @@ fn first_reserved_messages() {
     let small: Vec<_> = (0..8).map(|_| pool.alloc(SMALL).unwrap()).collect();
     drop((small, reservation));
     assert!(matches!(
-        pool.reserve(LARGE, CAP).unwrap_err().kind(),
+        pool.reserve(LARGE, CAP).unwrap_err(),
         AllocError::ReserveTooMany { .. }
     ));
 }

@@ -95,7 +95,7 @@ fn failed_reserve() {
         .max_alloc(LARGE)
         .build()
         .unwrap();
-    let kind = |len, count| match backend.reserve(len, count).unwrap_err().kind() {
+    let kind = |len, count| match backend.reserve(len, count).unwrap_err() {
         AllocError::TooLarge { .. } => "too large",
         AllocError::ReserveTooMany { .. } => "too many",
         AllocError::Exhausted { .. } => "exhausted",

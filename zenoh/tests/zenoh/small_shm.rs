@@ -153,11 +153,11 @@ impl Memory {
                     Some(message.into())
                 }
                 Err(error) => {
-                    match error.kind() {
+                    match &error {
                         AllocError::Exhausted { len: needed, .. } => assert!(*needed >= len),
                         AllocError::Os(os) => {
                             assert_eq!(os.errno(), Some(libc::ENOSPC), "{error}");
-                            assert!(os.bytes() > 0, "{error}");
+                            assert!(os.bytes() > Some(0), "{error}");
                         }
                         _ => panic!("{error}"),
                     }
