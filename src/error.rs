@@ -94,7 +94,8 @@ impl OsError {
     }
 }
 
-/// An error from [`ProviderBuilder::build`](crate::ProviderBuilder::build).
+/// An error from [`ProviderBuilder::build`](crate::ProviderBuilder::build), or a
+/// [`Namespace`](crate::Namespace) that no object can have.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -113,7 +114,7 @@ pub enum BuildError {
         unit: &'static str,
     },
     /// The name prefix cannot be part of a file name.
-    #[error("name_prefix {prefix:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ -")]
+    #[error("prefix {prefix:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ -")]
     Prefix {
         /// The prefix given.
         prefix: String,
@@ -127,6 +128,14 @@ pub enum BuildError {
         directory: PathBuf,
         /// What is wrong with it.
         reason: &'static str,
+    },
+    /// The namespace is another user's: a provider creates the objects of this process's user.
+    #[error("the namespace is that of uid {uid}, but this process creates objects of uid {user}")]
+    OtherUser {
+        /// The namespace's user.
+        uid: u32,
+        /// The effective user of this process.
+        user: u32,
     },
     /// The file mode locks out the owner, or has bits without a meaning for shared memory.
     #[error("mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and write to anyone")]

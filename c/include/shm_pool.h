@@ -67,6 +67,12 @@
 // In options: a receiver that makes no room in time is disconnected.
 #define SHM_POOL_DISCONNECT 2
 
+// In options: a receiver returns `DISCONNECTED` when the other side has ended.
+#define SHM_POOL_RETURN 1
+
+// In options: a receiver waits for the successor when the other side has ended.
+#define SHM_POOL_WAIT 2
+
 // The result of a call. Numbers keep their meaning in later versions, which may add some.
 typedef enum shm_pool_status {
     // The call succeeded.
@@ -149,7 +155,7 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_TOO_MANY_RECEIVERS = 68,
     // The publisher does not wait for receivers.
     SHM_POOL_STATUS_BLOCKING_NOT_ALLOWED = 69,
-    // The channel's sender fixes the options that this receiver sets.
+    // The channel is a sender's: open it with `shm_pool_receiver_open`.
     SHM_POOL_STATUS_NOT_A_PUBLISHER = 70,
     // This process has as many ends of channels as it may have.
     SHM_POOL_STATUS_TOO_MANY_ENDS = 71,
@@ -157,10 +163,13 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_NOT_CONNECTED = 72,
     // The thread that watches channels for descriptors could not be started.
     SHM_POOL_STATUS_NO_HELPER = 73,
-    // The publisher has disconnected this receiver. Drop it and what it has received to join again.
+    // The publisher has disconnected this receiver. Drop it and what it has received to join
+    // again.
     SHM_POOL_STATUS_EVICTED = 74,
     // The channel, or the message, is not of the type that the receiver expects.
     SHM_POOL_STATUS_TYPE_MISMATCH = 75,
+    // The channel is a publisher's: open it with `shm_pool_subscriber_open`.
+    SHM_POOL_STATUS_NOT_A_SENDER = 76,
 } shm_pool_status;
 
 // Reads messages of other processes in place. Create one per process: it takes one of the 64 peer
@@ -171,8 +180,8 @@ typedef struct shm_pool_client shm_pool_client;
 
 // Ends the blocking calls of one end of a channel.
 //
-// Thread safety: any number of threads may use it at a time, except to destroy it; also while the end
-// is being destroyed, and afterwards.
+// Thread safety: any number of threads may use it at a time, except to destroy it; also while the
+// end is being destroyed, and afterwards.
 typedef struct shm_pool_interrupter shm_pool_interrupter;
 
 // Allocates messages in shared memory.
@@ -186,7 +195,8 @@ typedef struct shm_pool_provider shm_pool_provider;
 // and from signal handlers.
 typedef struct shm_pool_publisher shm_pool_publisher;
 
-// Receives the messages of a sender or a publisher.
+// Receives the messages of a sender, if `shm_pool_receiver_open` has opened it, or of a publisher, if
+// `shm_pool_subscriber_open` has.
 //
 // Thread safety: any thread may use it, one at a time. An interrupter works from other threads
 // and from signal handlers.
@@ -214,15 +224,17 @@ typedef struct shm_pool_provider_options {
     uint64_t max_shared;
     // The most bytes of messages that one peer may read at a time; default: no limit.
     uint64_t max_bytes_per_peer;
-    // The permission bits of the objects under /dev/shm; default 0600. With 0660, peers of the same
-    // group may attach too.
+    // The permission bits of the objects under /dev/shm; default 0600. With 0660, peers of the
+    // same group may attach too.
     uint64_t mode;
-    // Rarely needed, as are the next two and `huge_pages`. The length of the first segment in bytes; default: a 32nd of `max_bytes`.
+    // Rarely needed, as are the next two and `huge_pages`. The length of the first segment in
+    // bytes; default: a 32nd of `max_bytes`.
     uint64_t arena_size;
     // The number of allocations after which memory that was idle throughout is returned to the
     // system; default 32,768. `SHM_POOL_ZERO`: never.
     uint64_t idle_window;
-    // The NUMA node to prefer for payload memory; default: that of the thread that allocates first.
+    // The NUMA node to prefer for payload memory; default: that of the thread that allocates
+    // first.
     uint64_t numa_node;
     // Locks the pool and the control object into RAM; see `RLIMIT_MEMLOCK`.
     bool lock_memory;
@@ -281,8 +293,8 @@ typedef struct shm_pool_counters {
     uint64_t bytes_held;
     // The highest `bytes_held` so far.
     uint64_t peak_bytes_held;
-    // Chunks that are not idle: in use, leased, borrowed, or returned by a peer or a receiver and not
-    // found since.
+    // Chunks that are not idle: in use, leased, borrowed, or returned by a peer or a receiver and
+    // not found since.
     uint64_t bytes_out;
     // How many allocations and reservations made a chunk.
     uint64_t misses;
@@ -371,7 +383,8 @@ typedef struct shm_pool_view {
     uint64_t opaque[5];
 } shm_pool_view;
 
-// Options of a sender. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number 0.
+// Options of a sender. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the
+// number 0.
 typedef struct shm_pool_sender_options {
     // How many unreceived messages the channel holds, 2 to 65,536; default 256.
     uint64_t capacity;
@@ -379,8 +392,8 @@ typedef struct shm_pool_sender_options {
     uint64_t max_borrowed;
     // The permission bits of the object; default 0600.
     uint64_t mode;
-    // How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000, where
-    // that pays.
+    // How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000,
+    // where that pays.
     uint64_t spin_ns;
     // Must be 0.
     uint64_t reserved[4];
@@ -400,25 +413,27 @@ typedef struct shm_pool_publisher_options {
     // The rule for receivers that do not choose one: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
     // `SHM_POOL_DROP_OLDEST`, the default.
     uint64_t on_full;
-    // How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000, where
-    // that pays.
+    // How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000,
+    // where that pays.
     uint64_t spin_ns;
     // How long a message waits for receivers with `SHM_POOL_BLOCK`, all together, in nanoseconds;
-    // default 5 seconds. A receiver that has had no room for that long, over however many calls, is
-    // stalled: messages are sent to the others without waiting for it. With `SHM_POOL_FOREVER`, a
-    // stopped receiver stops the others.
+    // default 5 seconds. A receiver that has had no room for that long, over however many calls,
+    // is stalled: messages are sent to the others without waiting for it. With `SHM_POOL_FOREVER`,
+    // a stopped receiver stops the others.
     uint64_t block_limit_ns;
-    // What happens with a stalled receiver: `SHM_POOL_SKIP`, the default, or `SHM_POOL_DISCONNECT`.
+    // What happens with a stalled receiver: `SHM_POOL_SKIP`, the default, or
+    // `SHM_POOL_DISCONNECT`.
     uint64_t on_stall;
-    // How many bytes of buffers a receiver may hold at a time, received or not; default: a quarter of
-    // the provider's `max_bytes`. Two buffers are always allowed.
+    // How many bytes of buffers a receiver may hold at a time, received or not; default: a quarter
+    // of the provider's `max_bytes`. Two buffers are always allowed.
     uint64_t max_bytes_per_receiver;
     // The permission bits of the object, and of those that its receivers create; default 0600.
     uint64_t mode;
     // Refuses receivers with `SHM_POOL_BLOCK`, so that sends never wait.
     bool refuse_blocking;
-    // Leaves receivers that have joined, closed or died to `shm_pool_publisher_serve_joins`, so that a
-    // send makes no system call for them; by default each send connects and disconnects them.
+    // Leaves receivers that have joined, closed or died to `shm_pool_publisher_serve_joins`, so
+    // that a send makes no system call for them; by default each send connects and disconnects
+    // them.
     bool defer_joins;
     // Must be 0.
     uint64_t reserved[4];
@@ -474,22 +489,38 @@ typedef struct shm_pool_receiver_state {
     bool is_stalled;
 } shm_pool_receiver_state;
 
-// Options of a receiver. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number
-// 0. All but `spin_ns` are for receivers of a publisher, whose options are the defaults and the limits.
+// Options of a sender's receiver. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO`
+// the number 0.
 typedef struct shm_pool_receiver_options {
-    // How many messages this receiver may be behind.
+    // How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where
+    // that pays.
+    uint64_t spin_ns;
+    // What happens when the sender has ended: `SHM_POOL_RETURN`, the default, or `SHM_POOL_WAIT`.
+    // With the latter, the channel may also be opened before there is a sender.
+    uint64_t on_end;
+    // Must be 0.
+    uint64_t reserved[4];
+} shm_pool_receiver_options;
+
+// Options of a publisher's subscriber, whose defaults and limits are the publisher's options.
+// Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number 0.
+typedef struct SubscriberOptions {
+    // How many messages this subscriber may be behind.
     uint64_t capacity;
     // How many buffers it may hold at a time, received or not.
     uint64_t max_borrowed;
     // What happens when it is behind: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
     // `SHM_POOL_DROP_OLDEST`.
     uint64_t on_full;
-    // How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where that
-    // pays.
+    // How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where
+    // that pays.
     uint64_t spin_ns;
+    // What happens when the publisher has ended: `SHM_POOL_WAIT`, the default, or
+    // `SHM_POOL_RETURN`.
+    uint64_t on_end;
     // Must be 0.
     uint64_t reserved[4];
-} shm_pool_receiver_options;
+} SubscriberOptions;
 
 // A received message: a buffer of the sender, read in place, or the bytes of a slot. A value, as
 // `shm_pool_buf_mut` is.
@@ -511,7 +542,8 @@ extern "C" {
 // Owner: the library. Valid until the next call of this thread that fails.
 const char *shm_pool_last_error(void);
 
-// Returns the status of the last call of this thread that failed; `SHM_POOL_STATUS_OK` if none has.
+// Returns the status of the last call of this thread that failed; `SHM_POOL_STATUS_OK` if none
+// has.
 enum shm_pool_status shm_pool_last_status(void);
 
 // Returns the `errno` of the last call of this thread that failed, if a system call was the cause;
@@ -540,8 +572,8 @@ void shm_pool_provider_destroy(struct shm_pool_provider *provider);
 // Returns the provider's id, for `shm_pool_client_connect`; 0 if `provider` is NULL.
 uint64_t shm_pool_provider_id(const struct shm_pool_provider *provider);
 
-// Allocates a buffer of `len` bytes, aligned to at least 64. Never waits. The bytes are those of an
-// earlier message, or zero. Once the pool is warm, this makes no system call, takes no lock and
+// Allocates a buffer of `len` bytes, aligned to at least 64. Never waits. The bytes are those of
+// an earlier message, or zero. Once the pool is warm, this makes no system call, takes no lock and
 // does not touch the heap.
 //
 // `buf`: overwritten. The caller owns the buffer, and drops, freezes or sends it. Empty after an
@@ -552,8 +584,8 @@ enum shm_pool_status shm_pool_provider_alloc(const struct shm_pool_provider *pro
                                              size_t len,
                                              struct shm_pool_buf_mut *buf);
 
-// Allocates a buffer of `len` bytes, aligned to `align`, and waits until any process releases enough
-// memory. Requests are served in their order.
+// Allocates a buffer of `len` bytes, aligned to `align`, and waits until any process releases
+// enough memory. Requests are served in their order.
 //
 // `align`: a power of two up to 4096; 0 means 64.
 // `timeout_ns`: how long to wait, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
@@ -596,8 +628,8 @@ void shm_pool_reservation_destroy(struct shm_pool_reservation *reservation);
 enum shm_pool_status shm_pool_provider_stats(const struct shm_pool_provider *provider,
                                              struct shm_pool_stats *stats);
 
-// Reads the figures that a real-time thread may read; all zero in a forked child. Takes no lock, makes
-// no system call and uses no heap. Costs about a microsecond.
+// Reads the figures that a real-time thread may read; all zero in a forked child. Takes no lock,
+// makes no system call and uses no heap. Costs about a microsecond.
 //
 // `counters`: overwritten.
 //
@@ -623,8 +655,8 @@ enum shm_pool_status shm_pool_provider_class_stats(const struct shm_pool_provide
 // Returns the number of bytes returned; 0 if `provider` is NULL.
 size_t shm_pool_provider_trim_to(const struct shm_pool_provider *provider, size_t bytes);
 
-// Reclaims the leases of dead peers now, rather than when memory runs out. Returns how many messages
-// they still held; 0 if `provider` is NULL.
+// Reclaims the leases of dead peers now, rather than when memory runs out. Returns how many
+// messages they still held; 0 if `provider` is NULL.
 size_t shm_pool_provider_reclaim(const struct shm_pool_provider *provider);
 
 // Disconnects a peer that keeps too much: it attaches to no further messages, and its grants are
@@ -635,8 +667,8 @@ size_t shm_pool_provider_reclaim(const struct shm_pool_provider *provider);
 enum shm_pool_status shm_pool_provider_disconnect(const struct shm_pool_provider *provider,
                                                   const struct shm_pool_peer_id *peer);
 
-// Removes the objects that killed providers of a directory and prefix have left. Creating a provider
-// does this too.
+// Removes the objects that killed providers of a directory and prefix have left. Creating a
+// provider does this too.
 //
 // `directory`, `name_prefix`: NULL for "/dev/shm" and "shm_pool".
 // `swept`: overwritten. May be NULL.
@@ -854,8 +886,8 @@ void shm_pool_sender_destroy(struct shm_pool_sender *sender);
 // `timeout_ns`: how long to wait for room, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no
 // limit.
 //
-// Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_BORROWED` without a
-// wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
+// Errors: `DISCONNECTED` if the receiver has closed or died; `FULL` and `TOO_MANY_BORROWED`
+// without a wait; `TIMED_OUT`, `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_sender_send(struct shm_pool_sender *sender,
                                           struct shm_pool_buf *buf,
                                           uint64_t timeout_ns);
@@ -879,8 +911,8 @@ enum shm_pool_status shm_pool_sender_send_bytes(struct shm_pool_sender *sender,
 enum shm_pool_status shm_pool_sender_wait_for_receiver(struct shm_pool_sender *sender,
                                                        uint64_t timeout_ns);
 
-// Waits until the receiver has received everything and asked for more. What was sent arrives without
-// this call, too, also if the process exits without destroying the sender.
+// Waits until the receiver has received everything and asked for more. What was sent arrives
+// without this call, too, also if the process exits without destroying the sender.
 //
 // Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_sender_wait_until_received(struct shm_pool_sender *sender,
@@ -898,8 +930,9 @@ enum shm_pool_status shm_pool_sender_interrupter(const struct shm_pool_sender *s
 // Ends the current wait of its end with `INTERRUPTED`; without one, the next wait. At once; before
 // Linux 5.16, or where a filter forbids `futex_waitv`, within 10 milliseconds.
 //
-// Safe in a signal handler, also in the thread whose wait it ends: it takes no lock, allocates nothing,
-// makes at most one system call and keeps `errno`. In a forked child it does nothing to the parent.
+// Safe in a signal handler, also in the thread whose wait it ends: it takes no lock, allocates
+// nothing, makes at most one system call and keeps `errno`. In a forked child it does nothing to
+// the parent.
 void shm_pool_interrupter_interrupt(const struct shm_pool_interrupter *interrupter);
 
 // Destroys an interrupter.
@@ -907,8 +940,8 @@ void shm_pool_interrupter_interrupt(const struct shm_pool_interrupter *interrupt
 // `interrupter`: consumed. NULL is allowed.
 void shm_pool_interrupter_destroy(struct shm_pool_interrupter *interrupter);
 
-// Creates the channel `name`, for buffers of one provider and up to 64 receivers; see the option `mode`
-// for those of other users.
+// Creates the channel `name`, for buffers of one provider and up to 64 receivers; see the option
+// `mode` for those of other users.
 //
 // `provider`: may be destroyed before the publisher.
 // `name`: 1 to 64 of `A-Z a-z 0-9 _ -`.
@@ -932,8 +965,8 @@ enum shm_pool_status shm_pool_publisher_create(const struct shm_pool_provider *p
 // `publisher`: consumed. NULL is allowed.
 void shm_pool_publisher_destroy(struct shm_pool_publisher *publisher);
 
-// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`, and at
-// most for the option `block_limit_ns`.
+// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`, and
+// at most for the option `block_limit_ns`.
 //
 // `buf`: emptied; its memory is free again when all its handles and the receivers' messages are
 // dropped. On an error it stays as it is, and no receiver gets it.
@@ -941,8 +974,8 @@ void shm_pool_publisher_destroy(struct shm_pool_publisher *publisher);
 // limit.
 // `sent`: set to what became of the message; not after an error. May be NULL.
 //
-// Errors: `FULL` and `TOO_MANY_BORROWED` without a wait, and `TIMED_OUT`, before `block_limit_ns` has
-// passed; `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
+// Errors: `FULL` and `TOO_MANY_BORROWED` without a wait, and `TIMED_OUT`, before `block_limit_ns`
+// has passed; `INTERRUPTED`, `OTHER_PROVIDER`, `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_publisher_send(struct shm_pool_publisher *publisher,
                                              struct shm_pool_buf *buf,
                                              uint64_t timeout_ns,
@@ -978,14 +1011,15 @@ enum shm_pool_status shm_pool_publisher_wait_until_received(struct shm_pool_publ
                                                             uint64_t timeout_ns);
 
 // Connects one receiver that has joined, or disconnects those that have closed or died, at some 20
-// system calls. Returns `true` if it did: call it again, when there is time, until it returns `false`.
-// A send does the same for all of them, unless the option `defer_joins` is set.
+// system calls. Returns `true` if it did: call it again, when there is time, until it returns
+// `false`. A send does the same for all of them, unless the option `defer_joins` is set.
 //
 // Returns `false` if `publisher` is NULL, and in a forked child.
 bool shm_pool_publisher_serve_joins(struct shm_pool_publisher *publisher);
 
-// Disconnects a receiver, which need not cooperate: one that is stopped, for example. Its messages that
-// it has not received are withdrawn. It may read on what it has received; its next receive returns
+// Disconnects a receiver, which need not cooperate: one that is stopped, for example. Its messages
+// that it has not received are withdrawn. It may read on what it has received; its next receive
+// returns
 // `EVICTED`. It keeps its registration until it and what it has received are dropped, and may then join again.
 //
 // `id`: from `shm_pool_publisher_receivers`.
@@ -1016,19 +1050,18 @@ enum shm_pool_status shm_pool_publisher_receivers(struct shm_pool_publisher *pub
 enum shm_pool_status shm_pool_publisher_interrupter(const struct shm_pool_publisher *publisher,
                                                     struct shm_pool_interrupter **interrupter);
 
-// Opens the channel `name` of a sender or a publisher.
+// Opens the channel `name` of a sender.
 //
 // `client`: says where to look, and which user to trust. May be destroyed before the receiver.
 // `name`: the channel's name.
 // `options`: NULL for the defaults. Not kept.
-// `timeout_ns`: how long to wait for the channel to appear and to have room, in nanoseconds: 0 does not
-// wait, `SHM_POOL_FOREVER` has no limit.
+// `timeout_ns`: how long to wait for the channel to appear, in nanoseconds: 0 does not wait,
+// `SHM_POOL_FOREVER` has no limit.
 // `receiver`: set to the new receiver, which the caller owns and destroys with
 // `shm_pool_receiver_destroy`; NULL after an error.
 //
-// Errors: `NOT_FOUND`, `NOT_READY`, `CLOSED`, `HAS_RECEIVER`, `TOO_MANY_RECEIVERS`,
-// `BLOCKING_NOT_ALLOWED`, `NOT_A_PUBLISHER`, `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `OS`,
-// `INVALID_ARGUMENT`.
+// Errors: `NOT_FOUND`, `NOT_READY`, `CLOSED`, `HAS_RECEIVER`; `NOT_A_SENDER` if it is a publisher's;
+// `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `OS`, `INVALID_ARGUMENT`.
 //
 // Requires: `name` is NULL, or ends with a NUL.
 enum shm_pool_status shm_pool_receiver_open(const struct shm_pool_client *client,
@@ -1036,6 +1069,26 @@ enum shm_pool_status shm_pool_receiver_open(const struct shm_pool_client *client
                                             const struct shm_pool_receiver_options *options,
                                             uint64_t timeout_ns,
                                             struct shm_pool_receiver **receiver);
+
+// Opens the channel `name` of a publisher. Without a timeout, there need not be a publisher yet: the
+// subscriber then joins it while it receives.
+//
+// `client`, `name`, `options`: as for `shm_pool_receiver_open`.
+// `timeout_ns`: how long to wait for a publisher with room for it, in nanoseconds; with 0, this
+// succeeds without one. `SHM_POOL_FOREVER` has no limit.
+// `subscriber`: set to the new receiver, which the caller owns and destroys with
+// `shm_pool_receiver_destroy`; NULL after an error.
+//
+// Errors: after a timeout, `NOT_FOUND`, `NOT_READY`, `CLOSED`, `TOO_MANY_RECEIVERS`;
+// `BLOCKING_NOT_ALLOWED`; `NOT_A_PUBLISHER` if it is a sender's; `NOT_USABLE`, `WRONG_UID`,
+// `TOO_MANY_ENDS`, `OS`, `INVALID_ARGUMENT`.
+//
+// Requires: `name` is NULL, or ends with a NUL.
+enum shm_pool_status shm_pool_subscriber_open(const struct shm_pool_client *client,
+                                              const char *name,
+                                              const struct SubscriberOptions *options,
+                                              uint64_t timeout_ns,
+                                              struct shm_pool_receiver **subscriber);
 
 // Destroys a receiver. Messages that it has received stay valid.
 //
@@ -1048,22 +1101,24 @@ void shm_pool_receiver_destroy(struct shm_pool_receiver *receiver);
 // `timeout_ns`: how long to wait, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
 // `message`: overwritten. The caller owns it, and drops it. Empty after an error.
 //
-// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; `DISCONNECTED` if the sender has closed or
-// died, and everything it sent has been received; `EVICTED` if the publisher has disconnected this
-// receiver; `TOO_MANY_BORROWED`, once for each message that was skipped, or waits, because this receiver
-// holds as many buffers, or bytes, as it may: drop some; `OS` if a resource has run out: the message stays
-// queued; `CLOSED` and `DAMAGED`: this message is lost, the next one may be good; `NOT_CONNECTED`;
-// `NO_HELPER`; `FORKED`; `INVALID_ARGUMENT`.
+// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`; `DISCONNECTED` if the sender has
+// closed or died, and everything it sent has been received; `EVICTED` if the publisher has
+// disconnected this receiver; `TOO_MANY_BORROWED`, once for each message that was skipped, or
+// waits, because this receiver holds as many buffers, or bytes, as it may: drop some; `OS` if a
+// resource has run out: the message stays queued; `CLOSED` and `DAMAGED`: this message is lost,
+// the next one may be good; `NOT_CONNECTED`;
+// with `SHM_POOL_WAIT`, the errors of opening a successor's channel; `NO_HELPER`; `FORKED`;
+// `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_receiver_recv(struct shm_pool_receiver *receiver,
                                             uint64_t timeout_ns,
                                             struct shm_pool_message *message);
 
-// Returns a descriptor for event loops (`poll`, `epoll`, `select`). It is readable when a message may
-// have arrived, or the sender has closed or died; sometimes also without a reason.
+// Returns a descriptor for event loops (`poll`, `epoll`, `select`). It is readable when a message
+// may have arrived, or the sender has closed or died; sometimes also without a reason.
 //
-// Wait for it only after `shm_pool_receiver_recv` with a timeout of 0 has returned `EMPTY`: that call,
-// from the first call of this function on, makes the descriptor unreadable until there is something to
-// receive. At first it is readable. So an event loop is:
+// Wait for it only after `shm_pool_receiver_recv` with a timeout of 0 has returned `EMPTY`: that
+// call, from the first call of this function on, makes the descriptor unreadable until there is
+// something to receive. At first it is readable. So an event loop is:
 //
 // ```c
 // shm_pool_receiver_fd(receiver, &fd);
@@ -1098,14 +1153,13 @@ enum shm_pool_status shm_pool_wait_any(struct shm_pool_receiver *const *receiver
                                        uint64_t timeout_ns,
                                        size_t *index);
 
-// Maps and faults in all memory that the sender's provider has now, so that the first read of a buffer
-// costs no system call and no page fault.
+// Maps and faults in all memory that the sender's provider has now, so that the first read of a
+// buffer costs no system call and no page fault.
 //
 // `bytes`: set to the number of payload bytes present; not after an error. May be NULL.
 //
 // Errors: `OS`, `FORKED`, `CLOSED`, `NOT_USABLE`, `INVALID_ARGUMENT`.
-enum shm_pool_status shm_pool_receiver_warm(struct shm_pool_receiver *receiver,
-                                            size_t *bytes);
+enum shm_pool_status shm_pool_receiver_warm(struct shm_pool_receiver *receiver, size_t *bytes);
 
 // Creates a handle that ends this receiver's waits.
 //
@@ -1118,13 +1172,15 @@ enum shm_pool_status shm_pool_receiver_interrupter(const struct shm_pool_receive
 // Returns the first byte of a message, for reading; NULL if it is empty. Aligned to at least 8, a
 // buffer to 64.
 //
-// Owner: the message. Valid until it is dropped, or moved: the bytes of a slot are in the struct itself.
+// Owner: the message. Valid until it is dropped, or moved: the bytes of a slot are in the struct
+// itself.
 const uint8_t *shm_pool_message_data(const struct shm_pool_message *message);
 
 // Returns the length of a message in bytes; 0 if it is empty.
 size_t shm_pool_message_len(const struct shm_pool_message *message);
 
-// Returns how many messages this receiver has missed just before this one; wraps around above 2^32 - 1.
+// Returns how many messages this receiver has missed just before this one; wraps around above 2^32
+// - 1.
 uint32_t shm_pool_message_missed(const struct shm_pool_message *message);
 
 // Drops a message. Allowed in any thread, and after the receiver is destroyed.

@@ -96,7 +96,7 @@ pub enum Status {
     TooManyReceivers = 68,
     /// The publisher does not wait for receivers.
     BlockingNotAllowed = 69,
-    /// The channel's sender fixes the options that this receiver sets.
+    /// The channel is a sender's: open it with `shm_pool_receiver_open`.
     NotAPublisher = 70,
     /// This process has as many ends of channels as it may have.
     TooManyEnds = 71,
@@ -109,6 +109,8 @@ pub enum Status {
     Evicted = 74,
     /// The channel, or the message, is not of the type that the receiver expects.
     TypeMismatch = 75,
+    /// The channel is a publisher's: open it with `shm_pool_subscriber_open`.
+    NotASender = 76,
 }
 
 enum Text {
@@ -370,6 +372,7 @@ fn of_channel(error: &ChannelError) -> Status {
         ChannelError::HasReceiver { .. } => Status::HasReceiver,
         ChannelError::TooManyReceivers { .. } => Status::TooManyReceivers,
         ChannelError::BlockingNotAllowed { .. } => Status::BlockingNotAllowed,
+        ChannelError::NotASender { .. } => Status::NotASender,
         ChannelError::NotAPublisher { .. } => Status::NotAPublisher,
         ChannelError::TypeMismatch { .. } => Status::TypeMismatch,
         ChannelError::NotAChannel { .. } | ChannelError::OtherVersion { .. } => Status::NotUsable,

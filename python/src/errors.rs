@@ -138,6 +138,7 @@ impl IntoPyErr for ChannelError {
             Self::Name { .. }
             | Self::Mode { .. }
             | Self::OutOfRange { .. }
+            | Self::NotASender { .. }
             | Self::NotAPublisher { .. }
             | Self::TypeMismatch { .. } => invalid(&self),
             Self::Forked => forked(&self),

@@ -50,7 +50,7 @@ pub enum ChannelError {
     /// No channel of this name exists.
     #[error(
         "{object} does not exist: its sender has not created it yet, has closed it, or uses \
-         another name_prefix than the client"
+         another namespace"
     )]
     NotFound {
         /// The object's path.
@@ -65,7 +65,7 @@ pub enum ChannelError {
     /// The sender is still creating the channel, or a dead sender's object is being removed: try
     /// again. The object of a sender killed at that moment looks the same until a sweep, or until a
     /// channel of that name is created.
-    #[error("{object} is being created; try again, as ReceiverBuilder::open_timeout does")]
+    #[error("{object} is being created; try again, as `open_timeout` does")]
     NotReady {
         /// The object's path.
         object: String,
@@ -96,12 +96,16 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
-    /// The receiver sets its own capacity, limit of borrowed buffers or rule, which the channel's
-    /// [`Sender`](super::Sender) has fixed.
-    #[error(
-        "{object} is the channel of a Sender, which fixes capacity, max_borrowed and OnFull::Block; \
-         set none of them, or create the channel with a Publisher"
-    )]
+    /// A [`Receiver`](super::Receiver) was to open the channel of a
+    /// [`Publisher`](super::Publisher).
+    #[error("{object} is the channel of a Publisher; open it with a Subscriber")]
+    NotASender {
+        /// The object's path.
+        object: String,
+    },
+    /// A [`Subscriber`](super::Subscriber) was to open the channel of a
+    /// [`Sender`](super::Sender).
+    #[error("{object} is the channel of a Sender; open it with a Receiver")]
     NotAPublisher {
         /// The object's path.
         object: String,
@@ -141,7 +145,7 @@ pub enum ChannelError {
     /// The object of that name belongs to another user.
     #[error(
         "{object} belongs to user {found} and not to user {expected}; see \
-         ClientBuilder::owner_uid and PublisherBuilder::mode, or choose another name"
+         Namespace::of_user and PublisherBuilder::mode, or choose another name"
     )]
     WrongUid {
         /// The object's path.
@@ -437,7 +441,7 @@ pub enum RecvError {
     /// This process is a forked child of the process that owns the channel.
     #[error("the channel belongs to the parent of this forked process")]
     Forked,
-    /// A [`Subscriber`](super::Subscriber) could not open the channel. Its next call tries again.
+    /// The channel, or that of a successor, could not be opened. The next call tries again.
     #[error("the channel cannot be opened")]
     Open(#[source] Box<ChannelError>),
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.

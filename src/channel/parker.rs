@@ -455,7 +455,7 @@ impl Helper {
 mod tests {
     use super::*;
     use crate::channel::{Receiver, Sender};
-    use crate::{Client, Provider};
+    use crate::Provider;
     use nix::unistd::{gettid, Pid};
     use std::fs;
     use std::sync::mpsc;
@@ -482,8 +482,8 @@ mod tests {
         let name = format!("unit-helper-{}", std::process::id());
         let provider = Provider::builder().build().unwrap();
         let _sender = Sender::create(&provider, &name).unwrap();
-        let receiver = Receiver::open(&Client::new(), &name).unwrap();
-        let end = receiver.parker.end.clone();
+        let receiver = Receiver::open(&name).unwrap();
+        let end = receiver.end.open.as_ref().unwrap().parker.end.clone();
         let word = end.doorbell().announce_wait().unwrap();
 
         let (tell, threads) = mpsc::channel();

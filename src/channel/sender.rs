@@ -84,9 +84,8 @@ impl SenderBuilder {
     }
 
     /// Creates the channel `name`, for buffers of `provider`: 1 to 64 characters of `A-Z a-z 0-9 _
-    /// -`, unique among the living senders whose providers have the same
-    /// [`directory`](crate::ProviderBuilder::directory) and
-    /// [`name_prefix`](crate::ProviderBuilder::name_prefix).
+    /// -`, unique among the living senders and publishers of the provider's
+    /// [namespace](crate::Namespace).
     ///
     /// A killed sender's name is free again once the kernel has torn down its process: some
     /// milliseconds per 100 MB of its memory.
@@ -99,7 +98,7 @@ impl SenderBuilder {
     /// [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
         let object = layout::name(provider.names(), name)?;
-        self.try_create(provider, &object)
+        self.try_create(provider, &object, name)
             .map_err(|error| name_process(error, &object))
     }
 
@@ -118,12 +117,17 @@ impl SenderBuilder {
         let object = layout::name(provider.names(), name)?;
         let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
         let made = Attempts::run(object.clone(), timeout, is_taken, || {
-            self.try_create(provider, &object)
+            self.try_create(provider, &object, name)
         });
         made.map_err(|error| name_process(error, &object))
     }
 
-    fn try_create(&self, provider: &Provider, name: &Name) -> Result<Sender, ChannelError> {
+    fn try_create(
+        &self,
+        provider: &Provider,
+        name: &Name,
+        channel: &str,
+    ) -> Result<Sender, ChannelError> {
         ChannelError::check("capacity", self.slots, MIN_SLOTS, MAX_SLOTS)?;
         ChannelError::check("max_borrowed", self.max_borrowed, 1, MAX_BORROWED)?;
         MessageType::check(&self.message_type)?;
@@ -153,6 +157,7 @@ impl SenderBuilder {
         provider.pool().add_ledger(ledger.clone());
         Ok(Sender {
             connection,
+            channel: channel.to_owned(),
             ledger,
             _guard: provider.guard().clone(),
             provider: provider.id(),
@@ -164,6 +169,7 @@ impl SenderBuilder {
 /// Sends messages to one receiver; see the [module](super).
 pub struct Sender {
     connection: Connection,
+    channel: String,
     ledger: Arc<Ledger>,
     /// Dropped after the connection and the ledger.
     _guard: Arc<PoolGuard>,
@@ -226,6 +232,11 @@ impl Sender {
             return Err(SendErrorKind::Disconnected);
         }
         Ok(())
+    }
+
+    /// Returns the channel's name.
+    pub fn name(&self) -> &str {
+        &self.channel
     }
 
     /// Returns a handle that can interrupt this sender's waits.
@@ -536,6 +547,7 @@ impl Drop for Sender {
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender")
+            .field("name", &self.channel)
             .field("capacity", &self.capacity())
             .field("provider", &self.provider)
             .finish()

@@ -79,7 +79,7 @@ pub enum AttachError {
     /// No such provider exists: it never existed, has closed, or has another name prefix.
     #[error(
         "no provider {provider}: {object} does not exist; \
-         it has closed, or uses another name_prefix"
+         it has closed, or uses another namespace"
     )]
     NoProvider {
         /// The provider.
@@ -114,7 +114,7 @@ pub enum AttachError {
         reason: &'static str,
     },
     /// The object belongs to another user.
-    #[error("{object} belongs to uid {found}, not to {expected}; see ClientBuilder::owner_uid")]
+    #[error("{object} belongs to uid {found}, not to {expected}; see Namespace::of_user")]
     WrongUid {
         /// The object's path.
         object: String,

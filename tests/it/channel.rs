@@ -2,7 +2,7 @@
 
 use crate::fixtures::{builder, open_files, segment, unique_prefix, FOR_EVER, NOW};
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender};
-use shm_pool::{AttachError, Client, Provider};
+use shm_pool::{AttachError, Client, Namespace, Provider};
 use std::alloc::Layout;
 use std::fs;
 use std::time::Duration;
@@ -13,7 +13,10 @@ fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, 
         .capacity(slots)
         .create(provider, &name)
         .unwrap();
-    let receiver = Receiver::open(&client, &name).unwrap();
+    let receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open(&name)
+        .unwrap();
     (sender, receiver, client)
 }
 
@@ -108,15 +111,17 @@ fn buffer_in_several_channels() {
 fn unmappable_message() {
     let prefix = unique_prefix("chan-never");
     let provider = Provider::builder()
-        .name_prefix(prefix.clone())
+        .namespace(&Namespace::new(&prefix).unwrap())
         .build()
         .unwrap();
     let client = Client::builder()
-        .name_prefix(prefix.clone())
-        .build()
-        .unwrap();
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build();
     let mut sender = Sender::create(&provider, "never").unwrap();
-    let mut receiver = Receiver::open(&client, "never").unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open("never")
+        .unwrap();
     let buffer = provider.alloc(5000).unwrap().freeze();
     // Links are not followed, so this can never be opened.
     let segment = format!("/dev/shm/{prefix}{}", segment(&provider, 1));
@@ -197,7 +202,7 @@ fn max_borrowed() {
         .max_borrowed(32)
         .create(&provider, &name)
         .unwrap();
-    let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
+    let mut receiver = Receiver::open(&name).unwrap();
     let message = provider.alloc_zeroed(10).unwrap().freeze();
     let held: Vec<_> = (0..32)
         .map(|_| {
@@ -302,18 +307,27 @@ fn channel_modes() {
 #[test]
 fn unfinished_object() {
     let prefix = unique_prefix("ch-unfinished");
-    let provider = builder().name_prefix(&prefix).build().unwrap();
-    let client = Client::builder().name_prefix(&prefix).build().unwrap();
+    let provider = builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build()
+        .unwrap();
+    let client = Client::builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build();
     let path = format!("/dev/shm/{prefix}.c.channel");
     // Whole pages of any system.
     for content in [64 << 10, 3 * (64 << 10)].map(|len| vec![0; len]) {
         std::fs::write(&path, &content).unwrap();
-        let error = Receiver::open(&client, "c").unwrap_err();
+        let error = Receiver::builder()
+            .namespace(client.namespace())
+            .open("c")
+            .unwrap_err();
         assert!(matches!(error, ChannelError::Closed { .. }), "{error}");
         let sender = Sender::create(&provider, "c").unwrap();
         drop(
             Receiver::builder()
-                .open_timeout(&client, "c", Duration::ZERO)
+                .namespace(client.namespace())
+                .open_timeout("c", Duration::ZERO)
                 .unwrap(),
         );
         drop(sender);

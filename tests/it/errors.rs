@@ -4,7 +4,7 @@ use crate::fixtures::{builder, files, message, pair, unique_prefix, NONE};
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
 use shm_pool::inspect::Inspector;
 use shm_pool::{
-    AllocErrorKind, AttachError, BuildError, Client, DescriptorError, OsError, Provider,
+    AllocErrorKind, AttachError, BuildError, Client, DescriptorError, Namespace, OsError, Provider,
     ShareError, Tuning,
 };
 use std::error::Error;
@@ -151,15 +151,19 @@ fn attach_errors() {
     assert!(matches!(stale, AttachError::Stale) && stale.source().is_none());
     assert_says(&stale, &["stale", "grant", "keep"]);
     let object = format!("/dev/shm/it-nobody.{}.ctl", provider.id());
-    let stranger = Client::builder().name_prefix("it-nobody").build().unwrap();
+    let stranger = Client::builder()
+        .namespace(&Namespace::new("it-nobody").unwrap())
+        .build();
     assert_says(
         &stranger.attach(&descriptor).unwrap_err(),
-        &[&object, &provider.id().to_string(), "name_prefix"],
+        &[&object, &provider.id().to_string(), "another namespace"],
     );
-    let uid = Client::builder().owner_uid(12345).build().unwrap();
+    let uid = Client::builder()
+        .namespace(&Namespace::default().of_user(12345))
+        .build();
     assert_says(
         &uid.attach(&descriptor).unwrap_err(),
-        &["12345", "owner_uid", ".ctl"],
+        &["12345", "Namespace::of_user", ".ctl"],
     );
 }
 
@@ -192,17 +196,15 @@ fn build_errors() {
         .build()
         .unwrap_err();
     assert_says(&error, &["arena_size", "2097152", "1", "1048576", "bytes"]);
-    assert_says(
-        &builder().name_prefix("a/b").build().unwrap_err(),
-        &["a/b", "64", "A-Z"],
-    );
+    assert_says(&Namespace::new("a/b").unwrap_err(), &["a/b", "64", "A-Z"]);
     assert_says(
         &builder().mode(0o777).build().unwrap_err(),
         &["0o777", "0o600"],
     );
+    let stranger = Namespace::default().of_user(12345);
     assert_says(
-        &shm_pool::Provider::sweep("a/b").unwrap_err(),
-        &["a/b", "64", "A-Z"],
+        &builder().namespace(&stranger).build().unwrap_err(),
+        &["12345", "the namespace"],
     );
 }
 
@@ -342,14 +344,21 @@ fn predicates() {
         Client::new(),
         unique_prefix("predicates"),
     );
-    assert!(Receiver::open(&client, &name).unwrap_err().is_not_found());
+    assert!(Receiver::builder()
+        .namespace(client.namespace())
+        .open(&name)
+        .unwrap_err()
+        .is_not_found());
     let mut sender = Sender::builder()
         .capacity(2)
         .max_borrowed(1)
         .create(&provider, &name)
         .unwrap();
     assert!(!Sender::create(&provider, &name).unwrap_err().is_not_found());
-    let mut receiver = Receiver::open(&client, &name).unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open(&name)
+        .unwrap();
     let error = receiver.try_recv().unwrap_err();
     assert!(error.is_empty() && !error.is_disconnected(), "{error}");
     assert!(receiver
@@ -374,7 +383,10 @@ fn predicates() {
     drop(sender);
 
     let successor = Sender::create(&provider, &name).unwrap();
-    let mut receiver = Receiver::open(&client, &name).unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open(&name)
+        .unwrap();
     drop(successor);
     let error = receiver.recv().unwrap_err();
     assert!(error.is_disconnected() && !error.is_empty(), "{error}");

@@ -91,7 +91,7 @@ fn channels() {
         .capacity(4)
         .create(&provider, "many")
         .unwrap();
-    let receiver = Child::start(&Task::Receiver {
+    let receiver = Child::start(&Task::ChannelSubscriber {
         prefix: names.prefix.clone(),
         channel: "many".to_owned(),
     });
@@ -160,7 +160,7 @@ fn receiver_borrowed() {
         .capacity(4)
         .create(&provider, "frames")
         .unwrap();
-    let receiver = Child::start(&Task::Receiver {
+    let receiver = Child::start(&Task::ChannelSubscriber {
         prefix: names.prefix.clone(),
         channel: "frames".to_owned(),
     });
@@ -316,7 +316,11 @@ fn broken_pipe() {
 fn invalid_prefixes() {
     for prefix in ["", "a.b", "a b"] {
         let said = run(&["--prefix", prefix, "sweep", "--yes"]);
-        let library = shm_pool::Provider::sweep(prefix).unwrap_err().to_string();
+        let library = shm_pool::Namespace::new(prefix)
+            .unwrap()
+            .sweep()
+            .unwrap_err()
+            .to_string();
         assert!(said.code == 2 && said.errors.contains(&library), "{said:?}");
     }
 }

@@ -10,8 +10,8 @@ use crate::channel::layout::{
 };
 use crate::channel::ledger::Ledger;
 use crate::channel::object::{name_process, Rendezvous};
-use crate::channel::receiver::ReceiverBuilder;
 use crate::channel::ring::OnFull;
+use crate::channel::subscriber::SubscriberBuilder;
 use crate::channel::watch::Attempts;
 use crate::os::name::Name;
 use crate::os::posix::{admits_others, is_object_mode};
@@ -87,7 +87,7 @@ impl PublisherBuilder {
     }
 
     /// Sets how many messages a receiver may be behind, from 1 to 65,536; default 256. A receiver
-    /// may [choose less](crate::channel::ReceiverBuilder::capacity).
+    /// may [choose less](crate::channel::SubscriberBuilder::capacity).
     pub fn capacity(mut self, messages: usize) -> Self {
         self.slots = messages;
         self
@@ -158,7 +158,7 @@ impl PublisherBuilder {
     /// Sets the permission bits of the channel's objects, regardless of the umask; default `0o600`,
     /// for receivers of the same user. Other users also need the provider's
     /// [`mode`](crate::ProviderBuilder::mode) and
-    /// [`ClientBuilder::owner_uid`](crate::ClientBuilder::owner_uid). See the [threat
+    /// [`Namespace::of_user`](crate::Namespace::of_user). See the [threat
     /// model](crate::docs::guarantees#threat-model).
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
@@ -207,7 +207,7 @@ impl PublisherBuilder {
     /// * the messages received and not yet dropped.
     pub fn buffers<'a>(
         &mut self,
-        receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>,
+        receivers: impl IntoIterator<Item = (&'a SubscriberBuilder, usize)>,
     ) -> usize {
         let (mut newest, mut others, mut largest) = (self.history.min(self.slots), 0_usize, 0);
         for (receiver, views) in receivers {
