@@ -858,7 +858,7 @@ fn open_garbage() {
             let error = Subscriber::builder()
                 .on_end(OnEnd::Return)
                 .namespace(&shm::namespace(prefix))
-                .open("dead")
+                .open_timeout("dead", Duration::ZERO)
                 .unwrap_err();
             use ChannelError::{Closed, NotAChannel, NotReady};
             assert!(

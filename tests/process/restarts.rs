@@ -461,7 +461,7 @@ fn receiver_restarts_too() {
     let names = Names::new("restart-receiver");
     let provider = provider(names.prefix());
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();
-    let killed = Child::start_ready("subscribing", &[names.prefix()]);
+    let killed = Child::start_ready("following", &[names.prefix()]);
     assert_eq!(killed.ask(&Message::Go), Message::Done);
     killed.kill();
     let mut subscriber = follow(names.prefix());
@@ -482,14 +482,23 @@ fn receiver_restarts_too() {
     assert_eq!(message(&mut subscriber)[..], *b"b");
 }
 
+role!("following", following_role);
+
+fn following_role(link: &Link, arguments: &[&str]) {
+    tell_of_connections(link, &mut follow(arguments[0]));
+}
+
 role!("subscribing", subscribing_role);
 
-/// The role of a subscriber that tells when it is connected.
 fn subscribing_role(link: &Link, arguments: &[&str]) {
-    let mut subscriber = follow(arguments[0]);
+    tell_of_connections(link, &mut subscribe(arguments[0]));
+}
+
+/// Tells when it is connected, each time that it is asked.
+fn tell_of_connections(link: &Link, follower: &mut dyn Follower) {
     link.send(&Message::Done);
     while link.receive().unwrap().is_some() {
-        connected(&mut subscriber);
+        connected(follower);
         link.send(&Message::Done);
     }
 }
