@@ -96,7 +96,8 @@ impl SubscriberBuilder {
 ///
 /// // Another process:
 /// let provider = Provider::builder().build()?;
-/// let mut publisher = Publisher::builder().history(1).create(&provider, &name)?;
+/// let mut publisher = Publisher::create(&provider, &name)?;
+/// # assert!(subscriber.try_recv().is_err()); // joins, as its process does while it waits
 /// publisher.send_bytes(b"a sample")?;
 ///
 /// assert_eq!(subscriber.recv()?[..], *b"a sample");

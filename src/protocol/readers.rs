@@ -70,13 +70,15 @@ pub(crate) fn remove(reader: *const ()) {
 /// `main` if it is held as an `Option`:
 ///
 /// ```
-/// use shm_pool::Provider;
+/// use shm_pool::{Namespace, Provider};
 /// use std::sync::Mutex;
 ///
 /// static PROVIDER: Mutex<Option<Provider>> = Mutex::new(None);
 ///
 /// fn main() -> Result<(), shm_pool::BuildError> {
-///     *PROVIDER.lock().unwrap() = Some(Provider::builder().namespace(&Namespace::new("docs-static")?).build()?);
+///     let namespace = Namespace::new("docs-static")?;
+///     let provider = Provider::builder().namespace(&namespace).build()?;
+///     *PROVIDER.lock().unwrap() = Some(provider);
 ///     // …
 ///     drop(PROVIDER.lock().unwrap().take());
 ///     shm_pool::finish_reading();

@@ -187,10 +187,10 @@ impl PublisherBuilder {
     /// what the largest of them needs. Set the other options first.
     ///
     /// ```
-    /// use shm_pool::channel::{OnFull, Publisher, Receiver};
+    /// use shm_pool::channel::{OnFull, Publisher, Subscriber};
     ///
     /// let mut camera = Publisher::builder().capacity(2);
-    /// let (display, logger) = (Receiver::builder(), Receiver::builder().on_full(OnFull::Block));
+    /// let (display, logger) = (Subscriber::builder(), Subscriber::builder().on_full(OnFull::Block));
     /// // One being filled, three waiting for the logger, the newest two of them also for the display,
     /// // one being displayed, and four being written. The logger's share is 3 + 4 of 9.
     /// assert_eq!(camera.buffers([(&display, 1), (&logger, 4)]), 1 + 3 + 1 + 4);
