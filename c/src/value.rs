@@ -266,6 +266,27 @@ pub(crate) unsafe fn copy_out<T>(
     count
 }
 
+/// Returns the namespace of options.
+///
+/// # Safety
+///
+/// The strings are NULL, or end with a NUL.
+pub(crate) unsafe fn namespace(
+    directory: *const c_char,
+    name_prefix: *const c_char,
+) -> Result<Namespace, Failure> {
+    let mut namespace = Namespace::default();
+    // SAFETY: by this function's contract.
+    if let Some(prefix) = unsafe { text(name_prefix, "name_prefix")? } {
+        namespace = Namespace::new(prefix)?;
+    }
+    // SAFETY: by this function's contract.
+    if let Some(directory) = unsafe { text(directory, "directory")? } {
+        namespace = namespace.in_directory(directory)?;
+    }
+    Ok(namespace)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,25 +324,4 @@ mod tests {
         assert!(u32_option(1 << 32, "mode").is_err());
         assert!(check_reserved(&[0, 1]).is_err());
     }
-}
-
-/// Returns the namespace of options.
-///
-/// # Safety
-///
-/// The strings are NULL, or end with a NUL.
-pub(crate) unsafe fn namespace(
-    directory: *const c_char,
-    name_prefix: *const c_char,
-) -> Result<Namespace, Failure> {
-    let mut namespace = Namespace::default();
-    // SAFETY: by this function's contract.
-    if let Some(prefix) = unsafe { text(name_prefix, "name_prefix")? } {
-        namespace = Namespace::new(prefix)?;
-    }
-    // SAFETY: by this function's contract.
-    if let Some(directory) = unsafe { text(directory, "directory")? } {
-        namespace = namespace.in_directory(directory)?;
-    }
-    Ok(namespace)
 }
