@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use shm_pool::channel::{Receiver, RecvError, Sender};
-use shm_pool::{Client, Provider};
+use shm_pool::Provider;
 use std::error::Error;
 use std::thread;
 
@@ -20,9 +20,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let provider = Provider::builder().max_bytes(4 * LEN).build()?;
     let mut frames_out = Sender::builder().capacity(2).create(&provider, &names[0])?;
     let mut commands_out = Sender::create(&provider, &names[1])?;
-    let client = Client::new();
-    let mut frames = Receiver::open(&client, &names[0])?;
-    let mut commands = Receiver::open(&client, &names[1])?;
+    let mut frames = Receiver::open(&names[0])?;
+    let mut commands = Receiver::open(&names[1])?;
 
     let publishing = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -49,7 +48,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let (mut received, mut kept, mut is_commanded) = (0, 0, true);
     while received < FRAMES || is_commanded {
-        // The connection that is not taken loses no message: its future can be dropped at any time.
+        // The branch that is not taken loses no message: its future can be dropped at any time.
         tokio::select! {
             frame = frames.recv_async(), if received < FRAMES => {
                 assert!(frame?[..] == [received; LEN], "frame {received} is not what was sent");

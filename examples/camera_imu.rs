@@ -11,8 +11,10 @@
 
 #![forbid(unsafe_code)]
 
-use shm_pool::channel::{typed, Message, OnFull, Publisher, Receiver, ReceiverBuilder, RecvError};
-use shm_pool::{Client, Provider};
+use shm_pool::channel::{
+    typed, Message, OnEnd, OnFull, Publisher, RecvError, Subscriber, SubscriberBuilder,
+};
+use shm_pool::{Namespace, Provider};
 use std::error::Error;
 use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +29,10 @@ const TIMEOUT: Duration = Duration::from_secs(60); // for a busy machine to star
 
 fn main() -> Fallible {
     // The program starts itself again for each receiver, with its role.
-    let (arguments, how) = (env::args().skip(1).collect::<Vec<_>>(), Receiver::builder());
+    let (arguments, how) = (
+        env::args().skip(1).collect::<Vec<_>>(),
+        Subscriber::builder().on_end(OnEnd::Return),
+    );
     let mut in_hand = None; // one frame of the monitor's
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => publish(),
@@ -48,7 +53,7 @@ fn publish() -> Fallible {
     // Two frames wait for a receiver, and a monitor has two in hand as it replaces one by the next.
     let camera = Publisher::builder().capacity(2);
     // The display, a monitor, and one that may just have been killed.
-    let how = Receiver::builder();
+    let how = Subscriber::builder().on_end(OnEnd::Return);
     let receivers = [(&how, 1), (&how, 2), (&how, 2)];
     let provider = Provider::builder()
         .room_for(size_of::<Frame>(), camera.buffers(receivers))
@@ -98,7 +103,7 @@ fn publish() -> Fallible {
         [true; 2]
     );
     provider.reclaim(); // now, as later when memory is needed
-    Provider::sweep("shm_pool")?; // removes what dead monitors left, as the next provider would
+    Namespace::default().sweep()?; // removes what dead monitors left, as the next provider would
     assert_eq!(
         provider.stats().bytes_in_use,
         0,
@@ -132,14 +137,14 @@ fn at_a_rate(
 /// Receives up to `most` messages, until the publisher leaves.
 fn receive<T>(
     name: &str,
-    how: ReceiverBuilder,
+    how: SubscriberBuilder,
     most: u64,
     mut then: impl FnMut(typed::Value<Message, T>),
 ) -> Fallible
 where
     T: typed::Schema + AsRef<[u64]>,
 {
-    let mut receiver = how.typed::<T>().open(&Client::new(), name)?;
+    let mut receiver = how.typed::<T>().open(name)?;
     let (mut next, mut count, mut missed) = (None, 0, 0);
     while count < most {
         let message = match receiver.recv() {

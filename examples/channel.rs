@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{Client, Provider};
+use shm_pool::Provider;
 use std::error::Error;
 use std::process::Command;
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn send(name: &str) -> Result<(), Box<dyn Error>> {
 }
 
 fn receive(name: &str) -> Result<(), Box<dyn Error>> {
-    let mut receiver = Receiver::open(&Client::new(), name)?;
+    let mut receiver = Receiver::open(name)?;
     for number in 0..MESSAGES {
         let message = receiver.recv()?; // blocks while there is none
         assert!(

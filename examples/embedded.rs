@@ -9,7 +9,7 @@
 
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{Client, Provider};
+use shm_pool::Provider;
 use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     provider.reserve(LEN, options.buffers(1))?.keep();
     let name = format!("example-{}", std::process::id());
     let mut sender = options.create(&provider, &name)?;
-    let mut receiver = Receiver::open(&Client::new(), &name)?;
+    let mut receiver = Receiver::open(&name)?;
     receiver.warm()?; // maps the reserved memory, and pages it in
     let receiving = thread::spawn(move || {
         // Ends when the sender disconnects.

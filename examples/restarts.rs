@@ -4,8 +4,8 @@
 
 #![forbid(unsafe_code)]
 
-use shm_pool::channel::{self, Event, Publisher, Receiver};
-use shm_pool::{Client, Provider};
+use shm_pool::channel::{ChannelEvent, Publisher, Subscriber};
+use shm_pool::{Namespace, Provider};
 use std::error::Error;
 use std::process::Command;
 use std::time::Duration;
@@ -23,7 +23,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn publish(prefix: &str) -> Result<(), Box<dyn Error>> {
-    let provider = Provider::builder().name_prefix(prefix).build()?;
+    let provider = Provider::builder()
+        .namespace(&Namespace::new(prefix)?)
+        .build()?;
     let mut publisher = Publisher::builder().create_timeout(&provider, NAME, TIMEOUT)?;
     publisher.wait_for_receivers(1, TIMEOUT)?;
     for number in 0_u64.. {
@@ -33,22 +35,21 @@ fn publish(prefix: &str) -> Result<(), Box<dyn Error>> {
 }
 
 fn subscribe(prefix: &str) -> Result<(), Box<dyn Error>> {
-    let client = Client::builder().name_prefix(prefix).build()?;
-    let mut subscriber = Receiver::builder().subscribe(&client, NAME)?;
+    let namespace = Namespace::new(prefix)?;
+    let mut subscriber = Subscriber::builder().namespace(&namespace).open(NAME)?;
     for _ in 0..3 {
         let mut publisher = Command::new(std::env::current_exe()?).arg(prefix).spawn()?;
         let mut received = 0;
         loop {
-            match subscriber.recv()? {
-                Event::Connected { provider } => {
-                    let process = channel::list(&client)?
-                        .first()
-                        .and_then(|channel| channel.process());
+            match subscriber.recv_event()? {
+                ChannelEvent::Connected { provider } => {
+                    let channels = namespace.channels()?;
+                    let process = channels.first().and_then(|channel| channel.process());
                     println!("provider {provider}, in {process:?}");
                 }
-                Event::Message(_) if received < 1000 => received += 1,
-                Event::Message(_) => publisher.kill()?, // by SIGKILL; more messages may follow
-                Event::Disconnected => break,
+                ChannelEvent::Message(_) if received < 1000 => received += 1,
+                ChannelEvent::Message(_) => publisher.kill()?, // by SIGKILL; more messages may follow
+                ChannelEvent::Disconnected => break,
                 other => println!("{other:?}"), // later versions may have more events
             }
         }
@@ -56,7 +57,7 @@ fn subscribe(prefix: &str) -> Result<(), Box<dyn Error>> {
     }
     println!(
         "three publishers, one subscriber; {} objects swept",
-        Provider::sweep(prefix)?.objects
+        namespace.sweep()?.objects
     );
     Ok(())
 }

@@ -6,8 +6,8 @@
 
 #![forbid(unsafe_code)]
 
-use shm_pool::channel::{ChannelError, Publisher, Receiver};
-use shm_pool::{message_type, Client, Provider};
+use shm_pool::channel::{ChannelError, OnEnd, Publisher, Subscriber};
+use shm_pool::{message_type, Provider};
 use std::error::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -26,12 +26,15 @@ message_type! {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (provider, client) = (Provider::builder().build()?, Client::new());
+    let provider = Provider::builder().build()?;
     let name = format!("scan-{}", std::process::id());
     let mut publisher = Publisher::builder()
         .typed::<Scan>()
         .create(&provider, &name)?;
-    let mut receiver = Receiver::builder().typed::<Scan>().open(&client, &name)?;
+    let mut receiver = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .typed::<Scan>()
+        .open(&name)?;
     for stamp_ns in 0..10 {
         let mut scan = provider.alloc_value::<Scan>()?; // an earlier message: fill in every field
         scan.stamp_ns = stamp_ns;
@@ -42,7 +45,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         assert!(scan.stamp_ns == stamp_ns && scan.ranges == [stamp_ns as f32; 1024]);
     }
     // A program with another definition is refused when it opens the channel.
-    let other = Receiver::builder().typed::<u64>().open(&client, &name);
+    let other = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .typed::<u64>()
+        .open(&name);
     assert!(matches!(&other, Err(ChannelError::TypeMismatch { .. })));
     println!(
         "10 scans written and read in place; {}",

@@ -89,8 +89,10 @@ pub enum Advice {
     RaiseReceivers,
     /// Choose a rule for a full channel that does not block.
     DoNotBlock,
-    /// Set no option that the channel's sender fixes, or create the channel with a publisher.
-    UsePublisher,
+    /// Open the channel with a subscriber.
+    UseSubscriber,
+    /// Open the channel with a receiver.
+    UseReceiver,
     /// Build both sides with one definition of the type.
     SameType,
     /// Build both sides with one version of this library.
@@ -147,26 +149,26 @@ impl Advice {
             Self::GrantOrKeep => "grant it to the receiver, or keep it until confirmed",
             Self::ShareView => "clone one of them instead",
             Self::CheckProvider => {
-                "it has closed, or uses another ProviderBuilder::name_prefix than the client"
+                "it has closed, or uses another namespace"
             }
             Self::ConnectToSuccessor => "connect to its successor",
             Self::WaitForPeerSlot => "wait until one of them ends",
             Self::CreateClient => "create a new client",
-            Self::SetOwnerUid => "see ClientBuilder::owner_uid",
+            Self::SetOwnerUid => "see Namespace::of_user",
             Self::OtherNameOrWait => "choose another name, or wait with create_timeout",
             Self::CheckSender => {
-                "its sender has not created it yet, has closed it, or uses another name_prefix \
-                 than the client"
+                "its sender has not created it yet, has closed it, or uses another namespace"
             }
             Self::OpenSuccessor => "open the channel of its successor",
-            Self::OpenLater => "try again, as ReceiverBuilder::open_timeout does",
-            Self::RaiseReceivers => "close one, or raise PublisherBuilder::receivers",
+            Self::OpenLater => "try again, as open_timeout does",
+            Self::RaiseReceivers => "close one, or raise PublisherBuilder::max_subscribers",
             Self::DoNotBlock => "choose OnFull::DropNewest or OnFull::DropOldest",
-            Self::UsePublisher => "set none of them, or create the channel with a Publisher",
+            Self::UseSubscriber => "open it with a Subscriber",
+            Self::UseReceiver => "open it with a Receiver",
             Self::SameType => "build both sides with one definition",
             Self::SameVersion => "build both sides with one version of shm-pool",
             Self::SetOwnerUidOrMode => {
-                "see ClientBuilder::owner_uid and PublisherBuilder::mode, or choose another name"
+                "see Namespace::of_user and PublisherBuilder::mode, or choose another name"
             }
             Self::RaiseCapacity => "wait, drop the message, or raise the channel's capacity",
             Self::RaiseMaxBorrowed => {
@@ -472,7 +474,8 @@ fn unit(option: &str) -> &'static str {
     }
 }
 
-/// An error from [`ProviderBuilder::build`](crate::ProviderBuilder::build).
+/// An error from [`ProviderBuilder::build`](crate::ProviderBuilder::build), or a
+/// [`Namespace`](crate::Namespace) that no object can have.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -500,6 +503,13 @@ pub enum BuildError {
         directory: PathBuf,
         /// What is wrong with it.
         reason: &'static str,
+    },
+    /// The namespace is another user's: a provider creates the objects of this process's user.
+    OtherUser {
+        /// The namespace's user.
+        uid: u32,
+        /// The effective user of this process.
+        user: u32,
     },
     /// The file mode locks out the owner, or has bits without a meaning for shared memory.
     Mode {
@@ -559,10 +569,14 @@ impl Explain for BuildError {
             ),
             Self::Prefix { prefix, max } => write!(
                 f,
-                "name_prefix {prefix:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ - and, between \
+                "prefix {prefix:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ - and, between \
                  others, single dots"
             ),
             Self::Directory { directory, reason } => write!(f, "directory {directory:?} {reason}"),
+            Self::OtherUser { uid, user } => write!(
+                f,
+                "the namespace is that of uid {uid}, but this process creates objects of uid {user}"
+            ),
             Self::Mode { mode } => write_mode(*mode, f),
             Self::Swept { object, tries } => write!(
                 f,

@@ -41,7 +41,7 @@
 //! | **keep**: hold the [`ShmBytes`] until the receivers of its [`descriptor`](ShmBytes::descriptor) confirm | any transport and receivers | you track confirmations | its leases are reclaimed |
 //! | **grant**: send [`grant`](ShmBytes::grant), drop the [`ShmBytes`] at once | any transport; receivers whose [`PeerId`] you know ([`Client::connect`]) | one lease and one descriptor per receiver; [`revoke`](ShmBytes::revoke) if the transport fails | its grants and leases are reclaimed |
 //! | [`channel`] | one receiver on this machine, and no transport yet | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`; its borrowed buffers are reclaimed |
-//! | [`channel::Publisher`] | up to 64 receivers on this machine that join and leave, each with its own rule for falling behind | the same, and one shared object per receiver | the others are not affected; its borrowed buffers are reclaimed |
+//! | [`channel::Publisher`] | up to 64 [`channel::Subscriber`]s on this machine that join and leave, each with its own rule for falling behind | the same, and one shared object per receiver | the others are not affected; its borrowed buffers are reclaimed |
 //! | the crate `shm-pool-zenoh` | you publish with zenoh; stock receivers | receivers never unmap a segment | its buffers stay in use until you call `garbage_collect_unsafe` |
 //!
 //! Middleware with reader counts of its own allocates from a [`backend`].
@@ -73,7 +73,7 @@
 //! |---|---|---|---|---|
 //! | send | `try_send` | `send` | `send_timeout` | `send_async` |
 //! | receive | `try_recv` | `recv` | `recv_timeout` | `recv_async` |
-//! | open | `open` | `subscribe`, then `recv` | `open_timeout` | `open_async` |
+//! | open | `open` | | `open_timeout` | `open_async` |
 //! | create, after a predecessor | `create` | | `create_timeout` | |
 //! | allocate | `alloc` | `request(len).wait` | `alloc_timeout` | `request(len).wait_async` |
 //! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` | |
@@ -167,6 +167,7 @@ pub use byte_types::ShmSlice;
 #[doc(hidden)]
 pub use error::text_in;
 pub use error::{Advice, BuildError, OsError};
+pub use os::name::Namespace;
 pub use os::wake_fd::WakeFd;
 pub use owner::buf::{ShmBytes, ShmBytesMut};
 pub use owner::limits::{AllocError, CapacityError, ShareError, Tuning};

@@ -2,7 +2,7 @@
 //! holds the process's doorbells.
 
 use shm_pool::channel::{Publisher, Receiver, Sender};
-use shm_pool::{Client, Provider};
+use shm_pool::{Client, Namespace, Provider};
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -15,17 +15,25 @@ fn channels() {
     LARGE.with(|large| assert_eq!(large.get()[1], 0));
     let prefix = format!("shm-pool-large-tls-{}", std::process::id());
     let provider = Provider::builder()
-        .name_prefix(&prefix)
+        .namespace(&Namespace::new(&prefix).unwrap())
         .max_bytes(1 << 20)
         .build()
         .unwrap();
-    let client = Client::builder().name_prefix(&prefix).build().unwrap();
+    let client = Client::builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build();
     let mut sender = Sender::create(&provider, "pair").unwrap();
-    let mut pair = Receiver::open(&client, "pair").unwrap();
+    let mut pair = Receiver::builder()
+        .namespace(client.namespace())
+        .open("pair")
+        .unwrap();
     sender.send_bytes(b"one").unwrap();
     assert_eq!(&pair.recv().unwrap()[..], b"one");
     let mut publisher = Publisher::create(&provider, "many").unwrap();
-    let mut one = Receiver::open(&client, "many").unwrap();
+    let mut one = Receiver::builder()
+        .namespace(client.namespace())
+        .open("many")
+        .unwrap();
     publisher
         .wait_for_receivers(1, Duration::from_secs(60))
         .unwrap();

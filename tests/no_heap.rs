@@ -5,7 +5,7 @@
 //! pool's own lists grow with use, not with the limits.
 
 use heap::{bytes_of, Cost};
-use shm_pool::channel::{Event, OnFull, Publisher, Receiver, Sender};
+use shm_pool::channel::{ChannelEvent, OnEnd, OnFull, Publisher, Receiver, Sender, Subscriber};
 use shm_pool::{Client, PeerId, Provider, ShmBytes, ShmBytesMut, ShmView};
 use shm_pool_support::tasks::noop_waker;
 use std::future::Future;
@@ -145,7 +145,7 @@ fn grant_and_accept() {
 fn channel_messages() {
     let (provider, name) = (provider(), format!("no-heap-{}", std::process::id()));
     let mut sender = Sender::create(&provider, &name).unwrap();
-    let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
+    let mut receiver = Receiver::open(&name).unwrap();
     for len in SIZES {
         assert_no_heap("send a buffer, receive it", 20_000, || {
             sender.send(provider.alloc(len).unwrap().freeze()).unwrap();
@@ -160,16 +160,17 @@ fn channel_messages() {
 }
 
 #[test]
-fn subscriber_messages() {
+fn receiver_that_follows_messages() {
     let (provider, name) = (
         provider(),
         format!("no-heap-subscribe-{}", std::process::id()),
     );
-    let mut subscriber = Receiver::builder()
-        .subscribe(&Client::new(), &name)
-        .unwrap();
+    let mut receiver = Receiver::builder().on_end(OnEnd::Wait).open(&name).unwrap();
     let mut sender = Sender::create(&provider, &name).unwrap();
-    assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
+    assert!(matches!(
+        receiver.recv_event(),
+        Ok(ChannelEvent::Connected { .. })
+    ));
     for len in SIZES {
         assert_no_heap(
             "send a buffer, receive it; and find nothing",
@@ -177,9 +178,9 @@ fn subscriber_messages() {
             || {
                 sender.send(provider.alloc(len).unwrap().freeze()).unwrap();
                 assert!(
-                    matches!(subscriber.recv(), Ok(Event::Message(message)) if message.len() == len)
+                    matches!(receiver.recv_event(), Ok(ChannelEvent::Message(message)) if message.len() == len)
                 );
-                assert!(subscriber.try_recv().is_err());
+                assert!(receiver.try_recv().is_err());
             },
         );
     }
@@ -192,13 +193,13 @@ fn publisher_messages() {
         .history(2)
         .create(&provider, &name)
         .unwrap();
-    let (client, open) = (Client::new(), Receiver::builder);
-    let mut waited_for = open().on_full(OnFull::Block).open(&client, &name).unwrap();
-    let mut latest = open().capacity(1).open(&client, &name).unwrap();
+    let open = || Subscriber::builder().on_end(OnEnd::Return);
+    let mut waited_for = open().on_full(OnFull::Block).open(&name).unwrap();
+    let mut latest = open().capacity(1).open(&name).unwrap();
     let mut oldest = open()
         .on_full(OnFull::DropNewest)
         .capacity(1)
-        .open(&client, &name)
+        .open(&name)
         .unwrap();
     for len in SIZES {
         assert_no_heap(
@@ -258,7 +259,7 @@ impl Prepared {
             .capacity(CAPACITY)
             .create(&provider, &name)
             .unwrap();
-        let mut receiver = Receiver::open(&client, &name).unwrap();
+        let mut receiver = Receiver::open(&name).unwrap();
         let peer = client.connect(provider.id()).unwrap();
         provider.reserve(OTHER, OTHERS).unwrap().keep();
         provider.reserve(SINGLE, 1).unwrap().keep();
@@ -444,7 +445,6 @@ fn sends_beside_joins() {
         .joins_in_send(false)
         .create(&provider, &name)
         .unwrap();
-    let client = Client::new();
     // All are borrowed at the same time, and two of them are of one class.
     SIZES
         .iter()
@@ -469,9 +469,10 @@ fn sends_beside_joins() {
             assert_eq!((cost.allocations, cost.frees), (0, 0));
             faults.push(cost.faults);
         };
-        let mut receiver = Receiver::builder()
+        let mut receiver = Subscriber::builder()
+            .on_end(OnEnd::Return)
             .on_full(on_full)
-            .open(&client, &name)
+            .open(&name)
             .unwrap();
         cost(&mut publisher, 0);
         assert!(publisher.serve_joins());
@@ -498,7 +499,7 @@ fn provider_drops_without_heap() {
     assert_drops_free("unused", provider());
     let (provider, name) = (provider(), format!("no-heap-drop-{}", std::process::id()));
     let mut sender = Sender::create(&provider, &name).unwrap();
-    let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
+    let mut receiver = Receiver::open(&name).unwrap();
     sender.send(provider.alloc(1000).unwrap().freeze()).unwrap();
     let received = receiver.recv().unwrap();
     assert_drops_free("with a borrowed buffer", provider);

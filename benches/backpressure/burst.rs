@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use crate::PREFIX;
-use shm_pool::{Provider, ShmBytes};
+use shm_pool::{Namespace, Provider, ShmBytes};
 use shm_pool_support::procfs::{self, OBJECTS};
 use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::units::{grouped, Bytes};
@@ -99,7 +99,7 @@ pub(crate) fn measure() -> Fallible {
 /// Returns what is held at several moments.
 fn run(burst: usize) -> Fallible<Vec<(String, Held)>> {
     let provider = Provider::builder()
-        .name_prefix(PREFIX)
+        .namespace(&Namespace::new(PREFIX).unwrap())
         .max_bytes(2 * burst)
         .build()?;
     let mut in_use = VecDeque::with_capacity(IN_USE);

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::PREFIX;
-use shm_pool::{Client, Provider, ShmBytes, ShmBytesMut, ShmView};
+use shm_pool::{Client, Namespace, Provider, ShmBytes, ShmBytesMut, ShmView};
 use shm_pool_support::latency::Spread;
 use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::units::{Bytes, Nanoseconds};
@@ -53,11 +53,13 @@ struct Full {
 impl Full {
     fn new(filled: Filled) -> Fallible<Self> {
         let provider = Provider::builder()
-            .name_prefix(PREFIX)
+            .namespace(&Namespace::new(PREFIX).unwrap())
             .max_bytes(CAP)
             .max_shared(4096)
             .build()?;
-        let client = Client::builder().name_prefix(PREFIX).build()?;
+        let client = Client::builder()
+            .namespace(&Namespace::new(PREFIX).unwrap())
+            .build();
         let (mut held, mut leased) = (Vec::new(), Vec::new());
         match filled {
             Filled::Held(len) => held.extend((0..).map_while(|_| provider.alloc(len).ok())),

@@ -9,7 +9,7 @@ use crate::line::{self, Line};
 use crate::PREFIX;
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{Client, Descriptor, Provider, ShmBytes};
+use shm_pool::{Client, Descriptor, Namespace, Provider, ShmBytes};
 use shm_pool_support::latency::{self, Latencies};
 use shm_pool_support::machine::{pin, Cores};
 use shm_pool_support::process::{inherited_input, inherited_output, this_program, Child};
@@ -112,7 +112,7 @@ fn run(way: Way, count: u64, cores: Cores) -> Fallible<hdrhistogram::Histogram<u
     let (line, fd) = line::create()?;
     let (mut socket, theirs) = UnixStream::pair()?;
     let provider = Provider::builder()
-        .name_prefix(PREFIX)
+        .namespace(&Namespace::new(PREFIX).unwrap())
         .max_bytes(CAP)
         .build()?;
     let name = std::process::id().to_string();
@@ -159,8 +159,12 @@ impl Task {
         pin(self.core)?;
         let line = Line::map(&File::from(inherited_input()?))?;
         let mut socket = UnixStream::from(inherited_output()?);
-        let client = Client::builder().name_prefix(PREFIX).build()?;
-        let mut receiver = Receiver::open(&client, &self.name)?;
+        let client = Client::builder()
+            .namespace(&Namespace::new(PREFIX).unwrap())
+            .build();
+        let mut receiver = Receiver::builder()
+            .namespace(client.namespace())
+            .open(&self.name)?;
         for number in 0..self.count {
             let (mut view, mut message) = (None, None);
             match self.way {

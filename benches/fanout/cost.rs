@@ -6,10 +6,10 @@
 //! publisher's own work for any number of receivers. *Live* ones are processes with one core
 //! each, and receive meanwhile. Where there are too few cores for that, there is no such row.
 
-use crate::{channel_name, open, Part, FOR_EVER};
+use crate::{channel_name, subscribe, Part, FOR_EVER, PREFIX};
 use serde::{Deserialize, Serialize};
-use shm_pool::channel::{Message, OnFull, Publisher, Receiver, RecvError, Sender};
-use shm_pool::{Provider, ShmBytes};
+use shm_pool::channel::{Message, OnFull, Publisher, Receiver, RecvError, Sender, Subscriber};
+use shm_pool::{Namespace, Provider, ShmBytes};
 use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::pin;
 use shm_pool_support::process::{say_ready, this_program, Child};
@@ -125,12 +125,44 @@ impl Sends for Fanout {
     }
 }
 
+/// The receiving end of either.
+enum ReceivingEnd {
+    Receiver(Receiver),
+    Subscriber(Subscriber),
+}
+
+impl ReceivingEnd {
+    fn open(is_pair: bool, channel: &str) -> Fallible<Self> {
+        if !is_pair {
+            return Ok(Self::Subscriber(subscribe(Subscriber::builder(), channel)?));
+        }
+        let options = Receiver::builder().namespace(&Namespace::new(PREFIX)?);
+        Ok(Self::Receiver(options.open_timeout(channel, FOR_EVER)?))
+    }
+
+    #[inline]
+    fn recv(&mut self) -> Result<Message, RecvError> {
+        match self {
+            Self::Receiver(receiver) => receiver.recv(),
+            Self::Subscriber(subscriber) => subscriber.recv(),
+        }
+    }
+
+    #[inline]
+    fn try_recv(&mut self) -> Result<Message, RecvError> {
+        match self {
+            Self::Receiver(receiver) => receiver.try_recv(),
+            Self::Subscriber(subscriber) => subscriber.try_recv(),
+        }
+    }
+}
+
 /// A sender and its receivers.
 struct Subject<S> {
     sends: S,
     provider: Provider,
     /// The quiet ones.
-    receivers: Vec<Receiver>,
+    receivers: Vec<ReceivingEnd>,
     kind: Kind,
     sent: u64,
     is_thorough: bool,
@@ -253,6 +285,7 @@ impl Row {
                 if is_live {
                     let task = Task {
                         channel: channel.clone(),
+                        is_pair: self.receivers.is_none(),
                         kind,
                         is_thorough,
                         core,
@@ -262,7 +295,7 @@ impl Row {
                     child.wait_until_ready()?;
                     children.push(child);
                 } else {
-                    receivers.push(open(Receiver::builder(), &channel)?);
+                    receivers.push(ReceivingEnd::open(self.receivers.is_none(), &channel)?);
                 }
             }
             Ok(())
@@ -311,6 +344,8 @@ impl Row {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Task {
     channel: String,
+    /// It has a sender and not a publisher.
+    is_pair: bool,
     kind: Kind,
     is_thorough: bool,
     core: Option<usize>,
@@ -320,7 +355,7 @@ impl Task {
     /// Runs the process: receives and checks, until the sender leaves.
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
-        let mut receiver = open(Receiver::builder(), &self.channel)?;
+        let mut receiver = ReceivingEnd::open(self.is_pair, &self.channel)?;
         say_ready()?;
         for number in 0.. {
             match receiver.recv() {

@@ -6,10 +6,10 @@
 //! frames are as old as the transport makes them. All frames, every byte of them, and all gaps are
 //! checked.
 
-use crate::{channel_name, open, Part, FOR_EVER};
+use crate::{channel_name, subscribe, Part, FOR_EVER};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use shm_pool::channel::{OnFull, Publisher, Receiver, RecvError};
+use shm_pool::channel::{OnFull, Publisher, RecvError, Subscriber};
 use shm_pool_support::latency::{self, at};
 use shm_pool_support::machine::{pin, Cores};
 use shm_pool_support::process::{this_program, Child};
@@ -103,10 +103,10 @@ struct Told {
 impl Task {
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
-        let options = Receiver::builder()
+        let options = Subscriber::builder()
             .spin(Duration::ZERO)
             .on_full(OnFull::DropOldest);
-        let mut receiver = open(options.capacity(self.who.capacity), &self.channel)?;
+        let mut receiver = subscribe(options.capacity(self.who.capacity), &self.channel)?;
         let mut told = Told {
             tally: Tally::default(),
             ages: Vec::new(),

@@ -15,8 +15,8 @@ mod latest;
 
 use clap::Parser;
 use serde::{Deserialize, Serialize};
-use shm_pool::channel::{Receiver, ReceiverBuilder};
-use shm_pool::{Client, Provider};
+use shm_pool::channel::{OnEnd, Subscriber, SubscriberBuilder};
+use shm_pool::{Namespace, Provider};
 use shm_pool_support::machine::{pin, Machine};
 use shm_pool_support::options::Common;
 use shm_pool_support::{process, Fallible};
@@ -71,14 +71,16 @@ fn main() -> Fallible {
 /// A provider whose objects' names start with [`PREFIX`].
 fn provider(max_bytes: usize) -> Fallible<Provider> {
     Ok(Provider::builder()
-        .name_prefix(PREFIX)
+        .namespace(&Namespace::new(PREFIX).unwrap())
         .max_bytes(max_bytes)
         .build()?)
 }
 
-fn open(receiver: ReceiverBuilder, channel: &str) -> Fallible<Receiver> {
-    let client = Client::builder().name_prefix(PREFIX).build()?;
-    Ok(receiver.open_timeout(&client, channel, FOR_EVER)?)
+fn subscribe(options: SubscriberBuilder, channel: &str) -> Fallible<Subscriber> {
+    Ok(options
+        .on_end(OnEnd::Return)
+        .namespace(&Namespace::new(PREFIX)?)
+        .open_timeout(channel, FOR_EVER)?)
 }
 
 /// Returns a channel name that is unique across all runs of this program.

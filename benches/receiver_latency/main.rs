@@ -21,7 +21,7 @@ mod ways;
 use clap::Parser;
 use link::{Columns, Link};
 use publisher::Order;
-use shm_pool::Provider;
+use shm_pool::Namespace;
 use shm_pool_support::latency::Latencies;
 use shm_pool_support::machine::{pin, Cores, Machine};
 use shm_pool_support::options::Common;
@@ -62,7 +62,7 @@ fn main() -> Fallible {
         measure(&options, cores)
     };
     // Removes what a killed publisher left. All have exited.
-    Provider::sweep(PREFIX)?;
+    Namespace::new(PREFIX).unwrap().sweep()?;
     outcome
 }
 

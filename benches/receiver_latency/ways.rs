@@ -6,7 +6,7 @@ use crate::awaiting::bridge;
 use crate::publisher::{publish, Message};
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{self, Receiver, RecvError, Sender};
-use shm_pool::{Client, Provider};
+use shm_pool::{Client, Namespace, Provider};
 use shm_pool_support::machine::pin;
 use shm_pool_support::process::{
     inherited_input, inherited_output, say_ready, this_program, Child,
@@ -106,7 +106,9 @@ impl Task {
         let orders = UnixStream::from(inherited_input()?);
         match self.way {
             Way::Channel { spin, .. } => {
-                let provider = Provider::builder().name_prefix(PREFIX).build()?;
+                let provider = Provider::builder()
+                    .namespace(&Namespace::new(PREFIX).unwrap())
+                    .build()?;
                 let mut builder = Sender::builder().capacity(self.slots);
                 if let Some(spin) = spin {
                     builder = builder.spin(spin);
@@ -164,12 +166,14 @@ impl Publisher {
                 let name = format!("{}-{slots}-{ends}", std::process::id());
                 let mut publisher = process(given, &name, Stdio::piped())?;
                 publisher.wait_until_ready()?;
-                let client = Client::builder().name_prefix(PREFIX).build()?;
+                let client = Client::builder()
+                    .namespace(&Namespace::new(PREFIX).unwrap())
+                    .build();
                 let mut builder = Receiver::builder();
                 if let Some(spin) = spin {
                     builder = builder.spin(spin);
                 }
-                let mut receiver = builder.open(&client, &name)?;
+                let mut receiver = builder.namespace(client.namespace()).open(&name)?;
                 let receive: Receive = match taken {
                     TakenBy::Thread => Box::new(move || from_channel(receiver.recv())),
                     TakenBy::Interruptible => {

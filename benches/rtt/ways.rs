@@ -8,7 +8,7 @@ use crate::segment::{self, Segments};
 use crate::slot::Slot;
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Message, Receiver, Sender};
-use shm_pool::{Client, Provider};
+use shm_pool::{Client, Namespace, Provider};
 use shm_pool_support::machine::pin;
 use shm_pool_support::process::{
     end_with_parent, inherited_input, inherited_output, say_ready, this_program, Child,
@@ -333,7 +333,9 @@ impl Channel {
         spin: Option<Duration>,
         len: Option<usize>,
     ) -> Fallible<Self> {
-        let provider = Provider::builder().name_prefix(PREFIX).build()?;
+        let provider = Provider::builder()
+            .namespace(&Namespace::new(PREFIX).unwrap())
+            .build()?;
         let mut builder = Sender::builder();
         if let Some(spin) = spin {
             builder = builder.spin(spin);
@@ -350,12 +352,18 @@ impl Channel {
 
     /// Opens the channel that the other process has created.
     fn open(&mut self, names: &str, way: &str, spin: Option<Duration>) -> Fallible {
-        let client = Client::builder().name_prefix(PREFIX).build()?;
+        let client = Client::builder()
+            .namespace(&Namespace::new(PREFIX).unwrap())
+            .build();
         let mut builder = Receiver::builder();
         if let Some(spin) = spin {
             builder = builder.spin(spin);
         }
-        self.receiver = Some(builder.open(&client, &format!("{names}-{way}"))?);
+        self.receiver = Some(
+            builder
+                .namespace(client.namespace())
+                .open(&format!("{names}-{way}"))?,
+        );
         Ok(())
     }
 }

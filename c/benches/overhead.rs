@@ -6,7 +6,7 @@ mod common;
 
 use common::Compiler;
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{Client, Provider, ShmBytes};
+use shm_pool::{Provider, ShmBytes};
 use std::hint::black_box;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -89,7 +89,7 @@ fn alloc_and_drop(provider: &Provider, count: usize) -> f64 {
 
 fn send(provider: &Provider, name: &str, batches: usize) -> f64 {
     let mut sender = Sender::create(provider, name).expect("a channel");
-    let mut receiver = Receiver::open(&Client::new(), name).expect("its receiver");
+    let mut receiver = Receiver::open(name).expect("its receiver");
     let mut elapsed = Duration::ZERO;
     let mut buffers: Vec<ShmBytes> = Vec::with_capacity(BATCH);
     for _ in 0..batches {

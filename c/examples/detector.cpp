@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 class channel {
 public:
     channel(const shm_pool::client &client, const char *name)
-        : name_(name), receiver_(client, name, {}, 60s), fd_(receiver_.fd()) {}
+        : name_(name), receiver_(client, name, options(), 60s), fd_(receiver_.fd()) {}
 
     int fd() const { return is_open_ ? fd_ : -1; }
     bool is_open() const { return is_open_; }
@@ -51,8 +51,15 @@ private:
         count_++;
     }
 
+    // The program ends with its publishers.
+    static shm_pool_subscriber_options options() {
+        shm_pool_subscriber_options options{};
+        options.on_end = SHM_POOL_RETURN;
+        return options;
+    }
+
     const char *name_;
-    shm_pool::receiver receiver_;
+    shm_pool::subscriber receiver_;
     int fd_;
     bool is_open_ = true;
     std::optional<std::uint64_t> next_;

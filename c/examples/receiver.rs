@@ -4,8 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use shm_pool::channel::{OnFull, Receiver, RecvError};
-use shm_pool::Client;
+use shm_pool::channel::{OnEnd, OnFull, RecvError, Subscriber};
 use std::error::Error;
 use std::time::Duration;
 use std::{env, thread};
@@ -17,17 +16,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (name, how, delay) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["display", name] => (
             name,
-            Receiver::builder().capacity(2),
+            Subscriber::builder().on_end(OnEnd::Return).capacity(2),
             Duration::from_millis(30),
         ),
         ["logger", name] => (
             name,
-            Receiver::builder().on_full(OnFull::Block),
+            Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .on_full(OnFull::Block),
             Duration::ZERO,
         ),
         _ => return Err("usage: receiver display CAMERA | receiver logger IMU".into()),
     };
-    let mut receiver = how.open_timeout(&Client::new(), name, TIMEOUT)?;
+    let mut receiver = how.open_timeout(name, TIMEOUT)?;
     let (mut next, mut count, mut missed) = (None, 0_u64, 0);
     loop {
         let message = match receiver.recv() {

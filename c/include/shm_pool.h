@@ -67,6 +67,12 @@
 // In options: a receiver that makes no room in time is disconnected.
 #define SHM_POOL_DISCONNECT 2
 
+// In options: a receiver returns `DISCONNECTED` when the other side has ended.
+#define SHM_POOL_RETURN 1
+
+// In options: a receiver waits for the successor when the other side has ended.
+#define SHM_POOL_WAIT 2
+
 // The result of a call. Numbers keep their meaning in later versions, which may add some.
 typedef enum shm_pool_status {
     // The call succeeded.
@@ -149,7 +155,7 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_TOO_MANY_RECEIVERS = 68,
     // The publisher does not wait for receivers.
     SHM_POOL_STATUS_BLOCKING_NOT_ALLOWED = 69,
-    // The channel's sender fixes the options that this receiver sets.
+    // The channel is a sender's: open it with `shm_pool_receiver_open`.
     SHM_POOL_STATUS_NOT_A_PUBLISHER = 70,
     // This process has as many ends of channels as it may have.
     SHM_POOL_STATUS_TOO_MANY_ENDS = 71,
@@ -162,6 +168,8 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_EVICTED = 74,
     // The channel, or the message, is not of the type that the receiver expects.
     SHM_POOL_STATUS_TYPE_MISMATCH = 75,
+    // The channel is a publisher's: open it with `shm_pool_subscriber_open`.
+    SHM_POOL_STATUS_NOT_A_SENDER = 76,
 } shm_pool_status;
 
 // Reads messages of other processes in place. Create one per process: it takes one of the 64 peer
@@ -187,7 +195,8 @@ typedef struct shm_pool_provider shm_pool_provider;
 // and from signal handlers.
 typedef struct shm_pool_publisher shm_pool_publisher;
 
-// Receives the messages of a sender or a publisher.
+// Receives the messages of a sender, if `shm_pool_receiver_open` has opened it, or of a publisher, if
+// `shm_pool_subscriber_open` has.
 //
 // Thread safety: any thread may use it, one at a time. An interrupter works from other threads
 // and from signal handlers.
@@ -481,12 +490,23 @@ typedef struct shm_pool_receiver_state {
     bool is_stalled;
 } shm_pool_receiver_state;
 
-// Options of a receiver. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the
-// number
-// 0. All but `spin_ns` are for receivers of a publisher, whose options are the defaults and the
-//    limits.
+// Options of a sender's receiver. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO`
+// the number 0.
 typedef struct shm_pool_receiver_options {
-    // How many messages this receiver may be behind.
+    // How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where
+    // that pays.
+    uint64_t spin_ns;
+    // What happens when the sender has ended: `SHM_POOL_RETURN`, the default, or `SHM_POOL_WAIT`.
+    // With the latter, the channel may also be opened before there is a sender.
+    uint64_t on_end;
+    // Must be 0.
+    uint64_t reserved[4];
+} shm_pool_receiver_options;
+
+// Options of a publisher's subscriber, whose defaults and limits are the publisher's options.
+// Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number 0.
+typedef struct SubscriberOptions {
+    // How many messages this subscriber may be behind.
     uint64_t capacity;
     // How many buffers it may hold at a time, received or not.
     uint64_t max_borrowed;
@@ -496,9 +516,12 @@ typedef struct shm_pool_receiver_options {
     // How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where
     // that pays.
     uint64_t spin_ns;
+    // What happens when the publisher has ended: `SHM_POOL_WAIT`, the default, or
+    // `SHM_POOL_RETURN`.
+    uint64_t on_end;
     // Must be 0.
     uint64_t reserved[4];
-} shm_pool_receiver_options;
+} SubscriberOptions;
 
 // A received message: a buffer of the sender, read in place, or the bytes of a slot. A value, as
 // `shm_pool_buf_mut` is.
@@ -1030,19 +1053,18 @@ enum shm_pool_status shm_pool_publisher_receivers(struct shm_pool_publisher *pub
 enum shm_pool_status shm_pool_publisher_interrupter(const struct shm_pool_publisher *publisher,
                                                     struct shm_pool_interrupter **interrupter);
 
-// Opens the channel `name` of a sender or a publisher.
+// Opens the channel `name` of a sender.
 //
 // `client`: says where to look, and which user to trust. May be destroyed before the receiver.
 // `name`: the channel's name.
 // `options`: NULL for the defaults. Not kept.
-// `timeout_ns`: how long to wait for the channel to appear and to have room, in nanoseconds: 0 does not
-// wait, `SHM_POOL_FOREVER` has no limit.
+// `timeout_ns`: how long to wait for the channel to appear, in nanoseconds: 0 does not wait,
+// `SHM_POOL_FOREVER` has no limit.
 // `receiver`: set to the new receiver, which the caller owns and destroys with
 // `shm_pool_receiver_destroy`; NULL after an error.
 //
-// Errors: `NOT_FOUND`, `NOT_READY`, `CLOSED`, `HAS_RECEIVER`, `TOO_MANY_RECEIVERS`,
-// `BLOCKING_NOT_ALLOWED`, `NOT_A_PUBLISHER`, `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `OS`,
-// `INVALID_ARGUMENT`.
+// Errors: `NOT_FOUND`, `NOT_READY`, `CLOSED`, `HAS_RECEIVER`; `NOT_A_SENDER` if it is a publisher's;
+// `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `OS`, `INVALID_ARGUMENT`.
 //
 // Requires: `name` is NULL, or ends with a NUL.
 enum shm_pool_status shm_pool_receiver_open(const struct shm_pool_client *client,
@@ -1050,6 +1072,26 @@ enum shm_pool_status shm_pool_receiver_open(const struct shm_pool_client *client
                                             const struct shm_pool_receiver_options *options,
                                             uint64_t timeout_ns,
                                             struct shm_pool_receiver **receiver);
+
+// Opens the channel `name` of a publisher. Without a timeout, there need not be a publisher yet: the
+// subscriber then joins it while it receives.
+//
+// `client`, `name`, `options`: as for `shm_pool_receiver_open`.
+// `timeout_ns`: how long to wait for a publisher with room for it, in nanoseconds; with 0, this
+// succeeds without one. `SHM_POOL_FOREVER` has no limit.
+// `subscriber`: set to the new receiver, which the caller owns and destroys with
+// `shm_pool_receiver_destroy`; NULL after an error.
+//
+// Errors: after a timeout, `NOT_FOUND`, `NOT_READY`, `CLOSED`, `TOO_MANY_RECEIVERS`;
+// `BLOCKING_NOT_ALLOWED`; `NOT_A_PUBLISHER` if it is a sender's; `NOT_USABLE`, `WRONG_UID`,
+// `TOO_MANY_ENDS`, `OS`, `INVALID_ARGUMENT`.
+//
+// Requires: `name` is NULL, or ends with a NUL.
+enum shm_pool_status shm_pool_subscriber_open(const struct shm_pool_client *client,
+                                              const char *name,
+                                              const struct SubscriberOptions *options,
+                                              uint64_t timeout_ns,
+                                              struct shm_pool_receiver **subscriber);
 
 // Destroys a receiver. Messages that it has received stay valid.
 //
@@ -1068,7 +1110,8 @@ void shm_pool_receiver_destroy(struct shm_pool_receiver *receiver);
 // waits, because this receiver holds as many buffers, or bytes, as it may: drop some; `OS` if a
 // resource has run out: the message stays queued; `CLOSED` and `DAMAGED`: this message is lost,
 // the next one may be good; `NOT_CONNECTED`;
-// `NO_HELPER`; `FORKED`; `INVALID_ARGUMENT`.
+// with `SHM_POOL_WAIT`, the errors of opening a successor's channel; `NO_HELPER`; `FORKED`;
+// `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_receiver_recv(struct shm_pool_receiver *receiver,
                                             uint64_t timeout_ns,
                                             struct shm_pool_message *message);

@@ -260,6 +260,7 @@ public:
     std::uint32_t missed() const noexcept { return shm_pool_message_missed(get()); }
 };
 
+// Receives from a sender; see subscriber for a publisher.
 class receiver : public detail::object<shm_pool_receiver, shm_pool_receiver_destroy> {
 public:
     // Waits until the channel exists, for at most `timeout`.
@@ -280,6 +281,19 @@ public:
     int fd() { return detail::result<int>(shm_pool_receiver_fd, get()); }
     std::size_t warm() { return detail::result<std::size_t>(shm_pool_receiver_warm, get()); }
     interrupter make_interrupter() const { return {shm_pool_receiver_interrupter, get()}; }
+
+protected:
+    template <class F, class... Args>
+    explicit receiver(F open, const client &of, const Args &...args) : object(open, of.get(), args...) {}
+};
+
+// Receives from a publisher, and by default from each later one of that name.
+class subscriber : public receiver {
+public:
+    // Without a timeout, there need not be a publisher yet.
+    subscriber(const client &of, const std::string &name, const shm_pool_subscriber_options &options = {},
+               nanoseconds timeout = nanoseconds::zero())
+        : receiver(shm_pool_subscriber_open, of, name.c_str(), &options, detail::ns(timeout)) {}
 };
 
 // Ends all objects that exist. Destructors that run later have no other effect.

@@ -4,7 +4,7 @@ use crate::buf::Descriptor;
 use crate::finalize::destroy;
 use crate::provider::PeerId;
 use crate::status::{guard, guard_value, Status};
-use crate::value::{check_reserved, create_listed, text, u32_option, value, Required, Value};
+use crate::value::{check_reserved, create_listed, namespace, u32_option, value, Required, Value};
 use shm_pool::{Client as Peer, ProviderId, ShmView};
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
@@ -62,18 +62,13 @@ pub unsafe extern "C" fn shm_pool_client_create(
             if let Some(options) = options {
                 check_reserved(&options.reserved)?;
                 // SAFETY: by this function's contract.
-                if let Some(directory) = unsafe { text(options.directory, "directory")? } {
-                    builder = builder.directory(directory);
-                }
-                // SAFETY: by this function's contract.
-                if let Some(prefix) = unsafe { text(options.name_prefix, "name_prefix")? } {
-                    builder = builder.name_prefix(prefix);
-                }
+                let mut namespace = unsafe { namespace(options.directory, options.name_prefix)? };
                 if let Some(uid) = u32_option(options.owner_uid, "owner_uid")? {
-                    builder = builder.owner_uid(uid);
+                    namespace = namespace.of_user(uid);
                 }
+                builder = builder.namespace(&namespace);
             }
-            Ok(Client(builder.build()?))
+            Ok(Client(builder.build()))
         })
     })
 }

@@ -4,7 +4,7 @@ use crate::buf::BufMut;
 use crate::finalize::destroy;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
-    check_reserved, copy_out, create_listed, option, size_option, text, timeout, u32_option,
+    check_reserved, copy_out, create_listed, namespace, option, size_option, timeout, u32_option,
     Required, Value,
 };
 use shm_pool::{PeerId as Peer, Provider as Pool, ProviderBuilder, Reservation as Chunks, Tuning};
@@ -158,10 +158,10 @@ pub struct Swept {
 unsafe fn builder(options: &ProviderOptions) -> Result<ProviderBuilder, Failure> {
     check_reserved(&options.reserved)?;
     // SAFETY: by this function's contract.
-    let directory = unsafe { text(options.directory, "directory")? };
-    // SAFETY: as above.
-    let prefix = unsafe { text(options.name_prefix, "name_prefix")? };
-    let mut builder = Pool::builder().lock_memory(options.lock_memory);
+    let namespace = unsafe { namespace(options.directory, options.name_prefix)? };
+    let mut builder = Pool::builder()
+        .namespace(&namespace)
+        .lock_memory(options.lock_memory);
     let mut tuning = Tuning::new().huge_pages(options.huge_pages);
     macro_rules! set {
         ($builder:ident: $($option:ident = $value:expr;)*) => {
@@ -175,8 +175,6 @@ unsafe fn builder(options: &ProviderOptions) -> Result<ProviderBuilder, Failure>
         max_shared = size_option(options.max_shared);
         max_bytes_per_peer = size_option(options.max_bytes_per_peer);
         mode = u32_option(options.mode, "mode")?;
-        directory = directory;
-        name_prefix = prefix;
     }
     set! { tuning:
         arena_size = size_option(options.arena_size);
@@ -486,10 +484,8 @@ pub unsafe extern "C" fn shm_pool_sweep(
             })
         });
         // SAFETY: by this function's contract.
-        let directory = unsafe { text(directory, "directory")? }.unwrap_or("/dev/shm");
-        // SAFETY: as above.
-        let prefix = unsafe { text(name_prefix, "name_prefix")? }.unwrap_or("shm_pool");
-        let swept = Pool::sweep_in(directory, prefix)?;
+        let namespace = unsafe { namespace(directory, name_prefix)? };
+        let swept = namespace.sweep()?;
         if let Some(out) = out {
             *out = Swept {
                 objects: swept.objects as u64,

@@ -8,7 +8,7 @@ use crate::value::{
     check_reserved, create, create_listed, size_option, text, time_option, timeout, value,
     Required, Value, SHM_POOL_FOREVER,
 };
-use shm_pool::channel::{self, RecvError};
+use shm_pool::channel::{self, OnEnd, RecvError, Source};
 use shm_pool::WakeFd;
 use std::ffi::{c_char, c_int};
 use std::mem::MaybeUninit;
@@ -16,23 +16,70 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::task::Poll;
 
-/// Receives the messages of a sender or a publisher.
+/// In options: a receiver returns `DISCONNECTED` when the other side has ended.
+pub const SHM_POOL_RETURN: u64 = 1;
+
+/// In options: a receiver waits for the successor when the other side has ended.
+pub const SHM_POOL_WAIT: u64 = 2;
+
+/// Receives the messages of a sender, if `shm_pool_receiver_open` has opened it, or of a publisher, if
+/// `shm_pool_subscriber_open` has.
 ///
 /// Thread safety: any thread may use it, one at a time. An interrupter works from other threads
 /// and from signal handlers.
 pub struct Receiver {
-    end: channel::Receiver,
+    end: End,
     /// Made when the descriptor is first asked for.
     ready: Option<WakeFd>,
 }
 
-/// Options of a receiver. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the
-/// number
-/// 0. All but `spin_ns` are for receivers of a publisher, whose options are the defaults and the
-///    limits.
+enum End {
+    Receiver(channel::Receiver),
+    Subscriber(channel::Subscriber),
+}
+
+macro_rules! each {
+    ($end:expr, $inner:ident => $call:expr) => {
+        match $end {
+            End::Receiver($inner) => $call,
+            End::Subscriber($inner) => $call,
+        }
+    };
+}
+
+fn on_end(value: u64) -> Result<Option<OnEnd>, Failure> {
+    Ok(Some(match value {
+        0 => return Ok(None),
+        SHM_POOL_RETURN => OnEnd::Return,
+        SHM_POOL_WAIT => OnEnd::Wait,
+        _ => {
+            return Err(Failure::new(
+                Status::InvalidArgument,
+                format!("option on_end is {value}, which is no rule"),
+            ))
+        }
+    }))
+}
+
+/// Options of a sender's receiver. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO`
+/// the number 0.
 #[repr(C)]
 pub struct ReceiverOptions {
-    /// How many messages this receiver may be behind.
+    /// How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where
+    /// that pays.
+    pub spin_ns: u64,
+    /// What happens when the sender has ended: `SHM_POOL_RETURN`, the default, or `SHM_POOL_WAIT`.
+    /// With the latter, the channel may also be opened before there is a sender.
+    pub on_end: u64,
+    /// Must be 0.
+    pub reserved: [u64; 4],
+}
+
+/// Options of a publisher's subscriber, whose defaults and limits are the publisher's options.
+/// Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number 0.
+#[repr(C)]
+pub struct SubscriberOptions {
+    /// How many messages this subscriber may be behind.
     pub capacity: u64,
     /// How many buffers it may hold at a time, received or not.
     pub max_borrowed: u64,
@@ -42,6 +89,9 @@ pub struct ReceiverOptions {
     /// How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where
     /// that pays.
     pub spin_ns: u64,
+    /// What happens when the publisher has ended: `SHM_POOL_WAIT`, the default, or
+    /// `SHM_POOL_RETURN`.
+    pub on_end: u64,
     /// Must be 0.
     pub reserved: [u64; 4],
 }
@@ -58,19 +108,18 @@ pub struct Message {
 }
 value!(Message: channel::Message);
 
-/// Opens the channel `name` of a sender or a publisher.
+/// Opens the channel `name` of a sender.
 ///
 /// `client`: says where to look, and which user to trust. May be destroyed before the receiver.
 /// `name`: the channel's name.
 /// `options`: NULL for the defaults. Not kept.
-/// `timeout_ns`: how long to wait for the channel to appear and to have room, in nanoseconds: 0 does not
-/// wait, `SHM_POOL_FOREVER` has no limit.
+/// `timeout_ns`: how long to wait for the channel to appear, in nanoseconds: 0 does not wait,
+/// `SHM_POOL_FOREVER` has no limit.
 /// `receiver`: set to the new receiver, which the caller owns and destroys with
 /// `shm_pool_receiver_destroy`; NULL after an error.
 ///
-/// Errors: `NOT_FOUND`, `NOT_READY`, `CLOSED`, `HAS_RECEIVER`, `TOO_MANY_RECEIVERS`,
-/// `BLOCKING_NOT_ALLOWED`, `NOT_A_PUBLISHER`, `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `OS`,
-/// `INVALID_ARGUMENT`.
+/// Errors: `NOT_FOUND`, `NOT_READY`, `CLOSED`, `HAS_RECEIVER`; `NOT_A_SENDER` if it is a publisher's;
+/// `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `OS`, `INVALID_ARGUMENT`.
 ///
 /// # Safety
 ///
@@ -90,6 +139,57 @@ pub unsafe extern "C" fn shm_pool_receiver_open(
             let mut builder = channel::Receiver::builder();
             if let Some(options) = options {
                 check_reserved(&options.reserved)?;
+                if let Some(spin) = time_option(options.spin_ns) {
+                    builder = builder.spin(spin);
+                }
+                if let Some(on_end) = on_end(options.on_end)? {
+                    builder = builder.on_end(on_end);
+                }
+            }
+            let builder = builder.namespace(client.required("client")?.0.namespace());
+            let end = match timeout_ns {
+                0 => builder.open(name)?,
+                _ => builder.open_timeout(name, timeout(timeout_ns))?,
+            };
+            Ok(Receiver {
+                end: End::Receiver(end),
+                ready: None,
+            })
+        })
+    })
+}
+
+/// Opens the channel `name` of a publisher. Without a timeout, there need not be a publisher yet: the
+/// subscriber then joins it while it receives.
+///
+/// `client`, `name`, `options`: as for `shm_pool_receiver_open`.
+/// `timeout_ns`: how long to wait for a publisher with room for it, in nanoseconds; with 0, this
+/// succeeds without one. `SHM_POOL_FOREVER` has no limit.
+/// `subscriber`: set to the new receiver, which the caller owns and destroys with
+/// `shm_pool_receiver_destroy`; NULL after an error.
+///
+/// Errors: after a timeout, `NOT_FOUND`, `NOT_READY`, `CLOSED`, `TOO_MANY_RECEIVERS`;
+/// `BLOCKING_NOT_ALLOWED`; `NOT_A_PUBLISHER` if it is a sender's; `NOT_USABLE`, `WRONG_UID`,
+/// `TOO_MANY_ENDS`, `OS`, `INVALID_ARGUMENT`.
+///
+/// # Safety
+///
+/// `name` is NULL, or ends with a NUL.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_subscriber_open(
+    client: Option<&Client>,
+    name: *const c_char,
+    options: Option<&SubscriberOptions>,
+    timeout_ns: u64,
+    subscriber: Option<&mut MaybeUninit<Option<Box<Receiver>>>>,
+) -> Status {
+    guard(|| {
+        create_listed(subscriber, "subscriber", || {
+            // SAFETY: by this function's contract.
+            let name = unsafe { text(name, "name")? }.required("name")?;
+            let mut builder = channel::Subscriber::builder();
+            if let Some(options) = options {
+                check_reserved(&options.reserved)?;
                 if let Some(capacity) = size_option(options.capacity) {
                     builder = builder.capacity(capacity);
                 }
@@ -102,13 +202,19 @@ pub unsafe extern "C" fn shm_pool_receiver_open(
                 if let Some(spin) = time_option(options.spin_ns) {
                     builder = builder.spin(spin);
                 }
+                if let Some(on_end) = on_end(options.on_end)? {
+                    builder = builder.on_end(on_end);
+                }
             }
-            let client = &client.required("client")?.0;
+            let builder = builder.namespace(client.required("client")?.0.namespace());
             let end = match timeout_ns {
-                0 => builder.open(client, name)?,
-                _ => builder.open_timeout(client, name, timeout(timeout_ns))?,
+                0 => builder.open(name)?,
+                _ => builder.open_timeout(name, timeout(timeout_ns))?,
             };
-            Ok(Receiver { end, ready: None })
+            Ok(Receiver {
+                end: End::Subscriber(end),
+                ready: None,
+            })
         })
     })
 }
@@ -133,7 +239,8 @@ pub extern "C" fn shm_pool_receiver_destroy(receiver: Option<Box<Receiver>>) {
 /// waits, because this receiver holds as many buffers, or bytes, as it may: drop some; `OS` if a
 /// resource has run out: the message stays queued; `CLOSED` and `DAMAGED`: this message is lost,
 /// the next one may be good; `NOT_CONNECTED`;
-/// `NO_HELPER`; `FORKED`; `INVALID_ARGUMENT`.
+/// with `SHM_POOL_WAIT`, the errors of opening a successor's channel; `NO_HELPER`; `FORKED`;
+/// `INVALID_ARGUMENT`.
 #[no_mangle]
 pub extern "C" fn shm_pool_receiver_recv(
     receiver: Option<&mut Receiver>,
@@ -143,7 +250,7 @@ pub extern "C" fn shm_pool_receiver_recv(
     guard(|| {
         Message::fill(message, "message", || {
             let Receiver { end, ready } = receiver.required("receiver")?;
-            Ok(match (timeout_ns, ready) {
+            Ok(each!(end, end => match (timeout_ns, ready) {
                 (0, None) => end.try_recv()?,
                 (0, Some(ready)) => match ready.poll(|context| end.poll_recv(context)) {
                     Poll::Ready(received) => received?,
@@ -151,7 +258,7 @@ pub extern "C" fn shm_pool_receiver_recv(
                 },
                 (SHM_POOL_FOREVER, _) => end.recv()?,
                 _ => end.recv_timeout(timeout(timeout_ns))?,
-            })
+            }))
         })
     })
 }
@@ -227,14 +334,15 @@ pub unsafe extern "C" fn shm_pool_wait_any(
         }
         // SAFETY: by this function's contract.
         let receivers = unsafe { std::slice::from_raw_parts(receivers, count) };
-        let mut ends = Vec::with_capacity(count);
+        let mut ends: Vec<&mut dyn Source> = Vec::with_capacity(count);
         for (at, &receiver) in receivers.iter().enumerate() {
             if receiver.is_null() || receivers[..at].contains(&receiver) {
                 let text = format!("receivers[{at}] is NULL, or one of the receivers before it");
                 return Err(Failure::new(Status::InvalidArgument, text));
             }
             // SAFETY: by this function's contract, and no receiver is in the array twice.
-            ends.push(unsafe { &mut (*receiver).end });
+            let end = unsafe { &mut (*receiver).end };
+            ends.push(each!(end, end => end));
         }
         index.write(channel::wait_any(&mut ends, timeout(timeout_ns))?);
         Ok(())
@@ -253,7 +361,8 @@ pub extern "C" fn shm_pool_receiver_warm(
     bytes: Option<&mut MaybeUninit<usize>>,
 ) -> Status {
     guard(|| {
-        let present = receiver.required("receiver")?.end.warm()?;
+        let end = &mut receiver.required("receiver")?.end;
+        let present = each!(end, end => end.warm()?);
         bytes
             .into_iter()
             .for_each(|bytes| *bytes = MaybeUninit::new(present));
@@ -273,9 +382,8 @@ pub extern "C" fn shm_pool_receiver_interrupter(
 ) -> Status {
     guard(|| {
         create(interrupter, "interrupter", || {
-            Ok(Interrupter(
-                receiver.required("receiver")?.end.interrupter(),
-            ))
+            let end = &receiver.required("receiver")?.end;
+            Ok(Interrupter(each!(end, end => end.interrupter())))
         })
     })
 }

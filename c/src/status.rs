@@ -96,7 +96,7 @@ pub enum Status {
     TooManyReceivers = 68,
     /// The publisher does not wait for receivers.
     BlockingNotAllowed = 69,
-    /// The channel's sender fixes the options that this receiver sets.
+    /// The channel is a sender's: open it with `shm_pool_receiver_open`.
     NotAPublisher = 70,
     /// This process has as many ends of channels as it may have.
     TooManyEnds = 71,
@@ -109,6 +109,8 @@ pub enum Status {
     Evicted = 74,
     /// The channel, or the message, is not of the type that the receiver expects.
     TypeMismatch = 75,
+    /// The channel is a publisher's: open it with `shm_pool_subscriber_open`.
+    NotASender = 76,
 }
 
 /// Returns the name of a status, such as `SHM_POOL_STATUS_NOT_FOUND`; for a number that is none,
@@ -206,7 +208,8 @@ fn words(advice: Advice) -> &'static str {
         Advice::OpenLater => "try again, or open with a timeout_ns",
         Advice::RaiseReceivers => "destroy one, or raise the option receivers of the publisher",
         Advice::DoNotBlock => "choose an on_full that drops messages",
-        Advice::UsePublisher => "set none of them, or create the channel with a publisher",
+        Advice::UseSubscriber => "open it as a subscriber",
+        Advice::UseReceiver => "open it as a receiver",
         Advice::SameType => "build both sides with one definition",
         Advice::SameVersion => "build both sides with one version of shm-pool",
         Advice::SetOwnerUidOrMode => {
@@ -507,6 +510,7 @@ fn of_channel(error: &ChannelError) -> Status {
         ChannelError::HasReceiver { .. } => Status::HasReceiver,
         ChannelError::TooManyReceivers { .. } => Status::TooManyReceivers,
         ChannelError::BlockingNotAllowed { .. } => Status::BlockingNotAllowed,
+        ChannelError::NotASender { .. } => Status::NotASender,
         ChannelError::NotAPublisher { .. } => Status::NotAPublisher,
         ChannelError::TypeMismatch { .. } => Status::TypeMismatch,
         ChannelError::NotAChannel { .. } | ChannelError::OtherVersion { .. } => Status::NotUsable,

@@ -2,6 +2,7 @@
 
 use crate::finalize;
 use crate::status::{Failure, Status};
+use shm_pool::Namespace;
 use std::ffi::{c_char, c_void, CStr};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -263,6 +264,27 @@ pub(crate) unsafe fn copy_out<T>(
         count += 1;
     }
     count
+}
+
+/// Returns the namespace of options.
+///
+/// # Safety
+///
+/// The strings are NULL, or end with a NUL.
+pub(crate) unsafe fn namespace(
+    directory: *const c_char,
+    name_prefix: *const c_char,
+) -> Result<Namespace, Failure> {
+    let mut namespace = Namespace::default();
+    // SAFETY: by this function's contract.
+    if let Some(prefix) = unsafe { text(name_prefix, "name_prefix")? } {
+        namespace = Namespace::new(prefix)?;
+    }
+    // SAFETY: by this function's contract.
+    if let Some(directory) = unsafe { text(directory, "directory")? } {
+        namespace = namespace.in_directory(directory)?;
+    }
+    Ok(namespace)
 }
 
 #[cfg(test)]

@@ -212,8 +212,9 @@ static void channel(void) {
     shm_pool_receiver_destroy(receiver);
     shm_pool_sender_destroy(second);
     FAILS(shm_pool_sender_wait_for_receiver(sender, 1), TIMED_OUT);
-    shm_pool_receiver_options rule = {.on_full = SHM_POOL_DROP_NEWEST};
-    FAILS(shm_pool_receiver_open(client, "pair", &rule, 0, &receiver), NOT_A_PUBLISHER);
+    FAILS(shm_pool_subscriber_open(client, "pair", NULL, 0, &receiver), NOT_A_PUBLISHER);
+    shm_pool_receiver_options rule = {.on_end = 9};
+    FAILS(shm_pool_receiver_open(client, "pair", &rule, 0, &receiver), INVALID_ARGUMENT);
     OK(shm_pool_receiver_open(client, "pair", NULL, 0, &receiver));
     OK(shm_pool_sender_wait_for_receiver(sender, 0));
 
@@ -275,12 +276,15 @@ static void publisher(void) {
     shm_pool_publisher_options options = {.max_subscribers = 2, .capacity = 4, .refuse_blocking = true};
     OK(shm_pool_publisher_create(provider, "many", &options, 0, &publisher));
     shm_pool_receiver *slow, *all, *refused;
-    shm_pool_receiver_options two = {.capacity = 2}, block = {.on_full = SHM_POOL_BLOCK}, unknown = {.on_full = 9};
-    FAILS(shm_pool_receiver_open(client, "many", &block, 0, &refused), BLOCKING_NOT_ALLOWED);
-    FAILS(shm_pool_receiver_open(client, "many", &unknown, 0, &refused), INVALID_ARGUMENT);
-    OK(shm_pool_receiver_open(client, "many", &two, 0, &slow));
-    OK(shm_pool_receiver_open(client, "many", NULL, 0, &all));
-    FAILS(shm_pool_receiver_open(client, "many", NULL, 0, &refused), TOO_MANY_RECEIVERS);
+    shm_pool_subscriber_options two = {.capacity = 2, .on_end = SHM_POOL_RETURN};
+    shm_pool_subscriber_options block = {.on_full = SHM_POOL_BLOCK}, unknown = {.on_full = 9};
+    FAILS(shm_pool_receiver_open(client, "many", NULL, 0, &refused), NOT_A_SENDER);
+    FAILS(shm_pool_subscriber_open(client, "many", &block, 0, &refused), BLOCKING_NOT_ALLOWED);
+    FAILS(shm_pool_subscriber_open(client, "many", &unknown, 0, &refused), INVALID_ARGUMENT);
+    OK(shm_pool_subscriber_open(client, "many", &two, 0, &slow));
+    shm_pool_subscriber_options ends = {.on_end = SHM_POOL_RETURN};
+    OK(shm_pool_subscriber_open(client, "many", &ends, 0, &all));
+    FAILS(shm_pool_subscriber_open(client, "many", NULL, 1, &refused), TOO_MANY_RECEIVERS);
     OK(shm_pool_publisher_wait_for_receivers(publisher, 2, SHM_POOL_FOREVER));
     FAILS(shm_pool_publisher_wait_for_receivers(publisher, 3, SHM_POOL_FOREVER), INVALID_ARGUMENT);
     for (uint8_t at = 0; at < 4; at++) {
@@ -336,7 +340,7 @@ static shm_pool_publisher *make_publisher(const shm_pool_provider *provider, con
 
 static shm_pool_receiver *join(const shm_pool_client *client, const char *name, shm_pool_publisher *publisher) {
     shm_pool_receiver *receiver;
-    OK(shm_pool_receiver_open(client, name, NULL, 0, &receiver));
+    OK(shm_pool_subscriber_open(client, name, NULL, 0, &receiver));
     OK(shm_pool_publisher_wait_for_receivers(publisher, 1, 60 * SECOND));
     return receiver;
 }
@@ -415,7 +419,7 @@ static void disconnects(void) {
     FAILS(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &none), EVICTED);
     shm_pool_receiver_destroy(receiver);
     CHECK(has(shm_pool_message_data(&held), shm_pool_message_len(&held), "a frame"));
-    FAILS(shm_pool_receiver_open(client, "disconnects", NULL, 0, &again), TOO_MANY_RECEIVERS);
+    FAILS(shm_pool_subscriber_open(client, "disconnects", NULL, 1, &again), TOO_MANY_RECEIVERS);
     shm_pool_message_drop(&held);
     again = join(client, "disconnects", publisher);
     CHECK(send_frame(publisher, provider).receivers == 1);
@@ -455,7 +459,7 @@ static void deferred_joins(void) {
     shm_pool_publisher_options options = {.defer_joins = true};
     shm_pool_publisher *publisher = make_publisher(provider, "joins", &options);
     shm_pool_receiver *receiver;
-    OK(shm_pool_receiver_open(client, "joins", NULL, 0, &receiver));
+    OK(shm_pool_subscriber_open(client, "joins", NULL, 0, &receiver));
     CHECK(send_frame(publisher, provider).receivers == 0);
     CHECK(shm_pool_publisher_serve_joins(publisher) && !shm_pool_publisher_serve_joins(publisher));
     CHECK(send_frame(publisher, provider).receivers == 1);

@@ -150,9 +150,9 @@ static void publisher() {
     auto client = make_client();
     shm_pool::publisher publisher(provider, "many");
     CHECK(!publisher.wait_for_receivers(1, 1ms));
-    shm_pool_receiver_options options{};
+    shm_pool_subscriber_options options{};
     options.capacity = 1;
-    shm_pool::receiver first(client, "many"), second(client, "many", options);
+    shm_pool::subscriber first(client, "many"), second(client, "many", options);
     CHECK(publisher.wait_for_receivers(2, 60s));
     auto buf = make_buf(provider, "a frame");
     shm_pool_sent sent;
@@ -171,7 +171,7 @@ static void disconnected() {
     options.on_full = SHM_POOL_DROP_NEWEST;
     shm_pool::publisher publisher(provider, "evicts", options, 1s);
     throws(SHM_POOL_STATUS_NAME_TAKEN, [&] { shm_pool::sender(provider, "evicts", {}, 1ns); });
-    shm_pool::receiver receiver(client, "evicts");
+    shm_pool::subscriber receiver(client, "evicts");
     CHECK(publisher.serve_joins() && !publisher.serve_joins());
     shm_pool_sent sent;
     for (std::uint64_t at = 0; at < 3; at++) {

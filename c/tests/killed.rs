@@ -8,8 +8,8 @@ mod common;
 
 use common::{run, Compiler};
 use serde::{Deserialize, Serialize};
-use shm_pool::channel::{Receiver, RecvError, Sender};
-use shm_pool::{Client, Descriptor, Provider, ShmBytes};
+use shm_pool::channel::{Message, OnEnd, Receiver, RecvError, Sender, Subscriber};
+use shm_pool::{Client, Descriptor, Namespace, Provider, ShmBytes};
 use shm_pool_support::process::{inherited_input, task, this_test, Child};
 use std::ffi::OsString;
 use std::fs;
@@ -122,7 +122,7 @@ fn kill(killed: (Language, Role), survivor: (Language, Role)) {
     killed.process.wait().expect("it is dead");
     survivor.tell(b".");
     survivor.process.finish().expect("the survivor is content");
-    Provider::sweep(&prefix).expect("a sweep");
+    Namespace::new(&prefix).unwrap().sweep().expect("a sweep");
     let left = fs::read_dir("/dev/shm")
         .expect("a directory")
         .flatten()
@@ -183,15 +183,14 @@ fn rust() {
     let provider = || {
         Provider::builder()
             .max_bytes(8 << 20)
-            .name_prefix(&prefix)
+            .namespace(&Namespace::new(&prefix).unwrap())
             .build()
             .expect("a provider")
     };
     let client = || {
         Client::builder()
-            .name_prefix(&prefix)
+            .namespace(&Namespace::new(&prefix).unwrap())
             .build()
-            .expect("a client")
     };
     match role {
         Send => {
@@ -208,7 +207,8 @@ fn rust() {
         }
         Receive => {
             let mut receiver = Receiver::builder()
-                .open_timeout(&client(), "channel", TIMEOUT)
+                .namespace(client().namespace())
+                .open_timeout("channel", TIMEOUT)
                 .expect("the channel");
             let mut receive = |_| receiver.recv_timeout(TIMEOUT).expect("a message");
             let mut messages: Vec<_> = (0..HELD).map(&mut receive).collect();
@@ -279,18 +279,32 @@ fn ends() {
                 let mut command = run(program);
                 command.args([&prefix, kind, how]).stdin(Stdio::null());
                 let mut process = Child::start(&*prefix, &mut command).expect("a process");
-                let client = Client::builder().name_prefix(&*prefix).build();
-                let mut receiver = Receiver::builder()
-                    .open_timeout(&client.expect("a client"), "channel", TIMEOUT)
-                    .expect("the channel");
+                let namespace = Namespace::new(&prefix).expect("a prefix that names allow");
+                let mut receive: Box<dyn FnMut() -> Result<Message, RecvError>> = match kind {
+                    "sender" => {
+                        let mut receiver = Receiver::builder()
+                            .namespace(&namespace)
+                            .open_timeout("channel", TIMEOUT)
+                            .expect("the channel");
+                        Box::new(move || receiver.recv_timeout(TIMEOUT))
+                    }
+                    _ => {
+                        let mut subscriber = Subscriber::builder()
+                            .on_end(OnEnd::Return)
+                            .namespace(&namespace)
+                            .open_timeout("channel", TIMEOUT)
+                            .expect("the channel");
+                        Box::new(move || subscriber.recv_timeout(TIMEOUT))
+                    }
+                };
                 process.wait().expect("it ends by itself");
                 for number in 0..MESSAGES {
-                    let message = receiver.recv_timeout(TIMEOUT).expect("a message");
+                    let message = receive().expect("a message");
                     assert!(is_filled(&message, number), "{prefix}");
                 }
-                let end = receiver.recv_timeout(TIMEOUT);
+                let end = receive();
                 assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
-                drop(receiver);
+                drop(receive);
                 let left = fs::read_dir("/dev/shm").expect("a directory").flatten();
                 let left: Vec<_> = left
                     .map(|entry| entry.file_name())
@@ -320,9 +334,12 @@ fn statics_of_an_owner() {
         let mut command = run(&program);
         command.args([&*prefix, "own", how]).stdin(Stdio::null());
         let mut process = Child::start(&*prefix, &mut command).expect("a process");
-        let client = Client::builder().name_prefix(&*prefix).build();
+        let client = Client::builder()
+            .namespace(&Namespace::new(&prefix).unwrap())
+            .build();
         let mut receiver = Receiver::builder()
-            .open_timeout(&client.expect("a client"), "channel", TIMEOUT)
+            .namespace(client.namespace())
+            .open_timeout("channel", TIMEOUT)
             .expect("the channel");
         assert!(process.wait().expect("it ends by itself").success());
         let unheard: Vec<_> = objects(&prefix)
@@ -349,7 +366,9 @@ fn statics_of_a_reader() {
     let program = Compiler::c().compile("statics-reader", &["tests/statics.c"]);
     for how in ["call", "atexit", "nothing", "fork"] {
         let prefix = format!("statics-{}-read-{how}", std::process::id());
-        let provider = Provider::builder().max_bytes(8 << 20).name_prefix(&*prefix);
+        let provider = Provider::builder()
+            .max_bytes(8 << 20)
+            .namespace(&Namespace::new(&prefix).unwrap());
         let provider = provider.build().expect("a provider");
         let mut sender = Sender::create(&provider, "channel").expect("a channel");
         let mut command = run(&program);
@@ -365,7 +384,7 @@ fn statics_of_a_reader() {
         process.finish().expect("the reader is content");
         let is_finalized = ["call", "atexit"].contains(&how);
         assert_eq!(objects(&prefix).is_empty(), is_finalized, "{how}");
-        Provider::sweep(&prefix).expect("a sweep");
+        Namespace::new(&prefix).unwrap().sweep().expect("a sweep");
         assert_eq!(objects(&prefix), [""; 0]);
     }
 }

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use shm_pool::inspect::Inspector;
-use shm_pool::{BuildError, Client};
+use shm_pool::{BuildError, Namespace};
 use std::io;
 use std::path::{self, PathBuf};
 use std::process::ExitCode;
@@ -112,20 +112,24 @@ impl From<Code> for ExitCode {
 
 impl Scope {
     pub(crate) fn inspector(&self) -> Inspector {
-        let all = Inspector::in_directory(&self.directory);
         match &self.prefix {
-            Some(prefix) => all.prefix(prefix),
-            None => all,
+            // `prefix` and `absolute` have checked them.
+            Some(prefix) => match self.namespace(prefix) {
+                Ok(namespace) => Inspector::new().namespace(&namespace),
+                Err(_) => Inspector::in_directory(&self.directory),
+            },
+            None => Inspector::in_directory(&self.directory),
         }
+    }
+
+    pub(crate) fn namespace(&self, prefix: &str) -> Result<Namespace, BuildError> {
+        Namespace::new(prefix)?.in_directory(&self.directory)
     }
 }
 
 /// Accepts the prefixes that the library accepts: no object has any other.
 fn prefix(text: &str) -> Result<String, BuildError> {
-    Client::builder()
-        .name_prefix(text)
-        .build()
-        .map(|_| text.to_owned())
+    Namespace::new(text).map(|_| text.to_owned())
 }
 
 /// Makes a path absolute, as providers require; a relative one starts at the working directory.

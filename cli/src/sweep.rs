@@ -5,7 +5,7 @@ use crate::json::Orphans;
 use crate::{json, text, Answer, Fallible};
 use serde::Serialize;
 use shm_pool::inspect::{Report, State};
-use shm_pool::{Provider, Swept};
+use shm_pool::Swept;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) fn run(scope: &Scope, options: &Sweep) -> Fallible<Answer> {
@@ -17,7 +17,10 @@ pub(crate) fn run(scope: &Scope, options: &Sweep) -> Fallible<Answer> {
     };
     if options.yes {
         removal.carry_out(|prefix| {
-            Provider::sweep_in(&scope.directory, prefix).map_err(|error| text::with_causes(&error))
+            let namespace = scope
+                .namespace(prefix)
+                .map_err(|error| text::with_causes(&error))?;
+            namespace.sweep().map_err(|error| text::with_causes(&error))
         });
         // A sweep skips what it is not permitted to remove.
         removal.note_left(&still_there(&report, &scope.inspector().report()?));

@@ -1,4 +1,4 @@
-//! `Sender`, `Publisher` and `Receiver`.
+//! `Sender`, `Publisher`, `Receiver` and `Subscriber`.
 //!
 //! One thread at a time uses an end: a call in another thread raises `InUse`, and never waits for
 //! the first, which may wait for a message. An end is locked anew for each slice of a wait, so that
@@ -400,7 +400,7 @@ impl From<channel::OnFull> for OnFull {
     }
 }
 
-/// Sends messages to up to ``max_subscribers`` (default 16, at most 64) :class:`Receiver` objects, which
+/// Sends messages to up to ``max_subscribers`` (default 16, at most 64) :class:`Subscriber` objects, which
 /// may join, leave and die at any time.
 ///
 /// ``on_full`` is what happens when a receiver is behind by ``capacity`` messages (default 256), for those that
@@ -666,28 +666,43 @@ impl From<channel::ReceiverState> for ReceiverState {
 
 // ---- receiving ----------------------------------------------------------------------------------
 
-/// A receiver, and the descriptor by which an event loop waits for it.
+enum Ends {
+    Receiver(channel::Receiver),
+    Subscriber(channel::Subscriber),
+}
+
+macro_rules! each {
+    ($ends:expr, $end:ident => $call:expr) => {
+        match $ends {
+            Ends::Receiver($end) => $call,
+            Ends::Subscriber($end) => $call,
+        }
+    };
+}
+
+/// A receiving end, and the descriptor by which an event loop waits for it.
 struct Input {
-    receiver: channel::Receiver,
+    ends: Ends,
     wake: Option<WakeFd>,
 }
 
 impl Input {
     fn receive(&mut self, timeout: Duration) -> Result<channel::Message, RecvError> {
-        let Self { receiver, wake } = self;
+        let Self { ends, wake } = self;
         let Some(wake) = wake else {
-            return match timeout.is_zero() {
-                true => receiver.try_recv(),
-                false => receiver.recv_timeout(timeout),
-            };
+            return each!(ends, end => match timeout.is_zero() {
+                true => end.try_recv(),
+                false => end.recv_timeout(timeout),
+            });
         };
         if timeout.is_zero() {
-            return match wake.poll(|context| receiver.poll_recv(context)) {
+            let polled = wake.poll(|context| each!(ends, end => end.poll_recv(context)));
+            return match polled {
                 Poll::Ready(received) => received,
                 Poll::Pending => Err(RecvError::Empty),
             };
         }
-        let received = receiver.recv_timeout(timeout);
+        let received = each!(ends, end => end.recv_timeout(timeout));
         // The wait has dropped the waker. An event loop has to call again, to register another one.
         let _pending: Poll<()> = wake.poll(|context| {
             context.waker().wake_by_ref();
@@ -697,16 +712,84 @@ impl Input {
     }
 }
 
+/// What a channel's end does when the other side has closed or died, and all its messages were
+/// received.
+#[pyclass(
+    frozen,
+    eq,
+    hash,
+    module = "shm_pool",
+    rename_all = "SCREAMING_SNAKE_CASE"
+)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum OnEnd {
+    /// It waits for the successor of that name.
+    Wait,
+    /// It raises :class:`Disconnected`.
+    Return,
+}
+
+impl From<OnEnd> for channel::OnEnd {
+    fn from(on_end: OnEnd) -> Self {
+        match on_end {
+            OnEnd::Wait => Self::Wait,
+            OnEnd::Return => Self::Return,
+        }
+    }
+}
+
 /// The part of `shm_pool.Receiver` that needs no event loop.
-#[pyclass(frozen, subclass, module = "shm_pool._native")]
-pub(crate) struct Receiver(Arc<End<Input>>);
+#[pyclass(frozen, subclass, extends = ReceivingEnd, module = "shm_pool._native")]
+pub(crate) struct Receiver;
 
 #[pymethods]
 impl Receiver {
     #[new]
     #[pyo3(
-        signature = (name, client=None, *, timeout=Some(0.0), capacity=None, max_borrowed=None, on_full=None, spin=None),
-        text_signature = "(name, client=None, *, timeout=0.0, capacity=None, max_borrowed=None, on_full=None, spin=None)"
+        signature = (name, client=None, *, timeout=Some(0.0), on_end=None, spin=None),
+        text_signature = "(name, client=None, *, timeout=0.0, on_end=None, spin=None)"
+    )]
+    fn new(
+        py: Python<'_>,
+        name: &str,
+        client: Option<&Client>,
+        timeout: Option<f64>,
+        on_end: Option<OnEnd>,
+        spin: Option<f64>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let deadline = Deadline::after(timeout)?;
+        let mut builder = channel::Receiver::builder();
+        if let Some(on_end) = on_end {
+            builder = builder.on_end(on_end.into());
+        }
+        if let Some(seconds) = spin {
+            builder = builder.spin(wait::duration("spin", seconds)?);
+        }
+        let client = client.map_or_else(|| Ok(Arc::default()), Client::get)?;
+        builder = builder.namespace(client.namespace());
+        let receiver = if deadline.is_now() {
+            detach(py, || builder.open(name)).map_err(IntoPyErr::into_py)?
+        } else {
+            open(py, deadline, |time| {
+                builder.clone().open_timeout(name, time)
+            })?
+        };
+        let interrupter = receiver.interrupter();
+        let end = ReceivingEnd::new(Ends::Receiver(receiver), interrupter, "receiver");
+        Ok(PyClassInitializer::from(end).add_subclass(Self))
+    }
+}
+
+/// The part of `shm_pool.Subscriber` that needs no event loop.
+#[pyclass(frozen, subclass, extends = ReceivingEnd, module = "shm_pool._native")]
+pub(crate) struct Subscriber;
+
+#[pymethods]
+impl Subscriber {
+    #[new]
+    #[pyo3(
+        signature = (name, client=None, *, timeout=Some(0.0), capacity=None, max_borrowed=None, on_full=None, on_end=None, spin=None),
+        text_signature = "(name, client=None, *, timeout=0.0, capacity=None, max_borrowed=None, on_full=None, on_end=None, spin=None)"
     )]
     #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
     fn new(
@@ -717,10 +800,11 @@ impl Receiver {
         capacity: Option<usize>,
         max_borrowed: Option<usize>,
         on_full: Option<OnFull>,
+        on_end: Option<OnEnd>,
         spin: Option<f64>,
-    ) -> PyResult<Self> {
+    ) -> PyResult<PyClassInitializer<Self>> {
         let deadline = Deadline::after(timeout)?;
-        let mut builder = channel::Receiver::builder();
+        let mut builder = channel::Subscriber::builder();
         if let Some(messages) = capacity {
             builder = builder.capacity(messages);
         }
@@ -730,31 +814,57 @@ impl Receiver {
         if let Some(on_full) = on_full {
             builder = builder.on_full(on_full.into());
         }
+        if let Some(on_end) = on_end {
+            builder = builder.on_end(on_end.into());
+        }
         if let Some(seconds) = spin {
             builder = builder.spin(wait::duration("spin", seconds)?);
         }
         let client = client.map_or_else(|| Ok(Arc::default()), Client::get)?;
-        let receiver = wait::until(py, deadline, |time, is_last| {
-            match detach(py, || builder.clone().open_timeout(&client, name, time)) {
-                Err(error) if may_open_later(&error) && !is_last => Ok(None),
-                opened => opened.map(Some).map_err(IntoPyErr::into_py),
-            }
-        })?;
-        let interrupter = receiver.interrupter();
-        Ok(Self(End::new(
-            Input {
-                receiver,
-                wake: None,
-            },
-            interrupter,
-            "receiver",
-        )))
+        builder = builder.namespace(client.namespace());
+        let subscriber = if deadline.is_now() {
+            detach(py, || builder.open(name)).map_err(IntoPyErr::into_py)?
+        } else {
+            open(py, deadline, |time| {
+                builder.clone().open_timeout(name, time)
+            })?
+        };
+        let interrupter = subscriber.interrupter();
+        let end = ReceivingEnd::new(Ends::Subscriber(subscriber), interrupter, "subscriber");
+        Ok(PyClassInitializer::from(end).add_subclass(Self))
     }
+}
 
+/// Opens a channel, waiting for it until the deadline.
+fn open<T: Send>(
+    py: Python<'_>,
+    deadline: Deadline,
+    attempt: impl Fn(Duration) -> Result<T, ChannelError> + Sync,
+) -> PyResult<T> {
+    wait::until(py, deadline, |time, is_last| {
+        match detach(py, || attempt(time)) {
+            Err(error) if may_open_later(&error) && !is_last => Ok(None),
+            opened => opened.map(Some).map_err(IntoPyErr::into_py),
+        }
+    })
+}
+
+/// What a receiver and a subscriber have in common.
+#[pyclass(frozen, subclass, name = "_ReceivingEnd", module = "shm_pool._native")]
+pub(crate) struct ReceivingEnd(Arc<End<Input>>);
+
+impl ReceivingEnd {
+    fn new(ends: Ends, interrupter: channel::Interrupter, what: &'static str) -> Self {
+        Self(End::new(Input { ends, wake: None }, interrupter, what))
+    }
+}
+
+#[pymethods]
+impl ReceivingEnd {
     /// Receives the next message, waiting at most ``timeout`` seconds, by default without limit.
     ///
-    /// Raises :class:`Timeout`, :class:`Disconnected` if the other side has closed or died and all
-    /// its messages were received, :class:`Evicted`, :class:`TooManyBorrowed`,
+    /// Raises :class:`Timeout`, :class:`Disconnected` if the other side has closed or died, all its
+    /// messages were received, and the end does not wait for the next one, :class:`Evicted`, :class:`TooManyBorrowed`,
     /// :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`.
     #[pyo3(signature = (*, timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
@@ -788,26 +898,42 @@ impl Receiver {
     /// Maps all memory of the sender's provider now. Returns its bytes.
     fn warm(&self, py: Python<'_>) -> PyResult<usize> {
         self.0
-            .with(|end| detach(py, || end.receiver.warm()))?
+            .with(|end| detach(py, || each!(&mut end.ends, end => end.warm())))?
             .map_err(IntoPyErr::into_py)
     }
 
     /// How many messages may wait to be received.
     #[getter]
     fn capacity(&self) -> PyResult<usize> {
-        self.0.with(|end| end.receiver.capacity())
+        self.0.with(|end| each!(&end.ends, end => end.capacity()))
     }
 
     /// How many buffers a receiver may hold, received or not.
     #[getter]
     fn max_borrowed(&self) -> PyResult<usize> {
-        self.0.with(|end| end.receiver.max_borrowed())
+        self.0
+            .with(|end| each!(&end.ends, end => end.max_borrowed()))
     }
 
-    /// What happens when ``capacity`` messages wait for this receiver.
+    /// What happens when ``capacity`` messages wait; ``None`` while there is no publisher.
     #[getter]
-    fn on_full(&self) -> PyResult<OnFull> {
-        self.0.with(|end| end.receiver.on_full().into())
+    fn on_full(&self) -> PyResult<Option<OnFull>> {
+        self.0
+            .with(|end| each!(&end.ends, end => end.on_full().map(OnFull::from)))
+    }
+
+    /// The channel's name.
+    #[getter]
+    fn name(&self) -> PyResult<String> {
+        self.0
+            .with(|end| each!(&end.ends, end => end.name().to_owned()))
+    }
+
+    /// Whether the channel is open, and the other side knows this end.
+    #[getter]
+    fn is_connected(&self) -> PyResult<bool> {
+        self.0
+            .with(|end| each!(&end.ends, end => end.is_connected()))
     }
 
     /// Ends the current wait, or the next one, with :class:`Interrupted`. For other threads.

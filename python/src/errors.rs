@@ -66,7 +66,8 @@ fn words(advice: Advice) -> &'static str {
         Advice::OpenLater => "try again, or open it with a timeout",
         Advice::RaiseReceivers => "close one, or raise Publisher(receivers=)",
         Advice::DoNotBlock => "choose an on_full that drops messages",
-        Advice::UsePublisher => "set none of them, or create the channel with a Publisher",
+        Advice::UseSubscriber => "open it with a Subscriber",
+        Advice::UseReceiver => "open it with a Receiver",
         Advice::SameType => "use one definition of the message on both sides",
         Advice::SameVersion => "install one version of shm-pool on both sides",
         Advice::SetOwnerUidOrMode => "see owner_uid and mode, or choose another name",
@@ -200,6 +201,7 @@ impl IntoPyErr for ChannelError {
             Self::Name { .. }
             | Self::Mode { .. }
             | Self::OutOfRange { .. }
+            | Self::NotASender { .. }
             | Self::NotAPublisher { .. }
             | Self::TypeMismatch { .. } => invalid(&self),
             Self::Forked => forked(&self),

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `memory.rs` | `Buffer` and `Message`: shared memory by the buffer protocol |
 //! | `provider.rs` | `Provider`, `Reservation`, `Stats`; `Client` |
-//! | `channel.rs` | `Sender`, `Publisher`, `Receiver` |
+//! | `channel.rs` | `Sender`, `Publisher`, `Receiver`, `Subscriber` |
 //! | `wait.rs` | waiting without the GIL, and signals |
 //! | `exit.rs` | threads that wait when Python exits |
 //! | `fork.rs` | inherited handles |
@@ -39,5 +39,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<channel::Publisher>()?;
     module.add_class::<channel::Sent>()?;
     module.add_class::<channel::ReceiverState>()?;
-    module.add_class::<channel::Receiver>()
+    module.add_class::<channel::OnEnd>()?;
+    module.add_class::<channel::ReceivingEnd>()?;
+    module.add_class::<channel::Receiver>()?;
+    module.add_class::<channel::Subscriber>()
 }

@@ -7,7 +7,7 @@ use crate::memory::{Buffer, Bytes, Message};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use shm_pool::{AllocError, Descriptor, PeerId, ProviderId};
+use shm_pool::{AllocError, BuildError, Descriptor, Namespace, PeerId, ProviderId};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -166,12 +166,7 @@ impl Provider {
         if let Some(bytes) = max_bytes_per_peer {
             builder = builder.max_bytes_per_peer(bytes);
         }
-        if let Some(prefix) = name_prefix {
-            builder = builder.name_prefix(prefix);
-        }
-        if let Some(directory) = directory {
-            builder = builder.directory(directory);
-        }
+        builder = builder.namespace(&namespace(name_prefix.as_deref(), directory)?);
         if let Some(mode) = mode {
             builder = builder.mode(mode);
         }
@@ -279,11 +274,9 @@ impl Provider {
         name_prefix: &str,
         directory: Option<PathBuf>,
     ) -> PyResult<(u64, u64)> {
-        let sweep = || match directory {
-            Some(directory) => shm_pool::Provider::sweep_in(directory, name_prefix),
-            None => shm_pool::Provider::sweep(name_prefix),
-        };
-        let swept = detach(py, sweep).map_err(IntoPyErr::into_py)?;
+        let namespace = namespace(Some(name_prefix), directory)?;
+        let swept =
+            detach(py, || namespace.sweep()).map_err(|error| BuildError::from(error).into_py())?;
         Ok((swept.objects as u64, swept.bytes))
     }
 
@@ -372,6 +365,20 @@ impl Stats {
     }
 }
 
+/// Returns the namespace of these options.
+fn namespace(name_prefix: Option<&str>, directory: Option<PathBuf>) -> PyResult<Namespace> {
+    let mut namespace = Namespace::default();
+    if let Some(prefix) = name_prefix {
+        namespace = Namespace::new(prefix).map_err(IntoPyErr::into_py)?;
+    }
+    if let Some(directory) = directory {
+        namespace = namespace
+            .in_directory(directory)
+            .map_err(IntoPyErr::into_py)?;
+    }
+    Ok(namespace)
+}
+
 /// Reads messages of other processes by their descriptors. One for each process is enough.
 ///
 /// The providers have its ``name_prefix``, ``directory`` and user (``owner_uid``, by default this one).
@@ -397,17 +404,11 @@ impl Client {
         directory: Option<PathBuf>,
         owner_uid: Option<u32>,
     ) -> PyResult<shm_pool::Client> {
-        let mut builder = shm_pool::Client::builder();
-        if let Some(prefix) = name_prefix {
-            builder = builder.name_prefix(prefix);
-        }
-        if let Some(directory) = directory {
-            builder = builder.directory(directory);
-        }
+        let mut namespace = namespace(name_prefix.as_deref(), directory)?;
         if let Some(uid) = owner_uid {
-            builder = builder.owner_uid(uid);
+            namespace = namespace.of_user(uid);
         }
-        builder.build().map_err(IntoPyErr::into_py)
+        Ok(shm_pool::Client::builder().namespace(&namespace).build())
     }
 }
 

@@ -6,8 +6,8 @@
 
 #![forbid(unsafe_code)]
 
-use shm_pool::channel::{Publisher, Receiver};
-use shm_pool::{Client, Provider};
+use shm_pool::channel::{OnEnd, Publisher, Subscriber};
+use shm_pool::{Client, Namespace, Provider};
 use std::error::Error;
 use std::io::{stdin, Read};
 use std::process::exit;
@@ -34,7 +34,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Publishes messages of `len` times the same byte: 0, 1, 2 and so on.
 fn publish(prefix: &str, channel: &str, len: usize) -> Result<(), Box<dyn Error>> {
-    let provider = Provider::builder().name_prefix(prefix).build()?;
+    let provider = Provider::builder()
+        .namespace(&Namespace::new(prefix).unwrap())
+        .build()?;
     let mut publisher = Publisher::builder().history(1).create(&provider, channel)?;
     println!("ready");
     publisher.wait_for_receivers(1, TIMEOUT)?;
@@ -48,8 +50,13 @@ fn publish(prefix: &str, channel: &str, len: usize) -> Result<(), Box<dyn Error>
 
 /// Receives messages of `len` times the same byte.
 fn receive(prefix: &str, channel: &str, len: usize) -> Result<(), Box<dyn Error>> {
-    let client = Client::builder().name_prefix(prefix).build()?;
-    let mut receiver = Receiver::builder().open_timeout(&client, channel, TIMEOUT)?;
+    let client = Client::builder()
+        .namespace(&Namespace::new(prefix).unwrap())
+        .build();
+    let mut receiver = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(client.namespace())
+        .open_timeout(channel, TIMEOUT)?;
     println!("ready");
     let mut kept = Vec::new();
     loop {

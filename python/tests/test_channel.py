@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import shm_pool
-from shm_pool import OnFull, Publisher, Receiver, Sender
+from shm_pool import OnEnd, OnFull, Publisher, Receiver, Sender, Subscriber
 
 
 def test_iteration_ends_with_sender(provider, client):
@@ -57,7 +57,7 @@ def test_spin(provider, client, spin):
     with Sender(provider, "pair", spin=spin) as sender, Receiver("pair", client, spin=spin) as receiver:
         sender.send(b"one")
         assert bytes(receiver.recv()) == b"one"
-    with Publisher(provider, "pair", spin=spin) as publisher, Receiver("pair", client, spin=spin) as receiver:
+    with Publisher(provider, "pair", spin=spin) as publisher, Subscriber("pair", client, spin=spin) as receiver:
         publisher.send(b"two")
         assert bytes(receiver.recv()) == b"two"
 
@@ -109,8 +109,8 @@ def test_other_provider(provider, prefix):
 def test_publisher(provider, client):
     with Publisher(provider, "one-to-many") as publisher:
         assert publisher.send(bytes(100)).receivers == 0
-        logger = Receiver("one-to-many", client, on_full=OnFull.BLOCK)
-        display = Receiver("one-to-many", client, capacity=1)
+        logger = Subscriber("one-to-many", client, on_full=OnFull.BLOCK)
+        display = Subscriber("one-to-many", client, capacity=1)
         publisher.wait_for_receivers(2, timeout=10)
         for number in range(5):
             sent = publisher.send(np.full(1000, number, np.uint8))
@@ -130,7 +130,7 @@ def test_publisher(provider, client):
 
 def test_holds_too_much(provider, client):
     with Publisher(provider, "one-to-many", max_borrowed=2) as publisher:
-        with Receiver("one-to-many", client, on_full=OnFull.DROP_NEWEST) as receiver:
+        with Subscriber("one-to-many", client, on_full=OnFull.DROP_NEWEST) as receiver:
             for _ in range(2):
                 publisher.send(bytes(100))
             kept = [receiver.recv(timeout=10) for _ in range(2)]
@@ -148,24 +148,65 @@ def test_history(provider, client):
     with Publisher(provider, "one-to-many", history=2) as publisher:
         for number in range(5):
             publisher.send(bytes([number]))
-        with Receiver("one-to-many", client) as receiver:
+        with Subscriber("one-to-many", client) as receiver:
             publisher.wait_for_receivers(timeout=10)
             assert [bytes(receiver.recv(timeout=10)) for _ in range(2)] == [b"\3", b"\4"]
+
+
+def test_subscriber_outlives_publishers(provider, client):
+    with Subscriber("one-to-many", client) as subscriber:
+        assert subscriber.try_recv() is None and subscriber.on_full is None and not subscriber.is_connected
+        for number in range(3):
+            with Publisher(provider, "one-to-many") as publisher:
+                assert subscriber.try_recv() is None
+                publisher.wait_for_receivers(timeout=10)
+                publisher.send(bytes([number]))
+                assert bytes(subscriber.recv(timeout=10)) == bytes([number])
+        assert subscriber.try_recv() is None
+
+
+def test_ends_with_its_publisher(provider, client):
+    with pytest.raises(shm_pool.NotFound):
+        Subscriber("one-to-many", client, timeout=0.01)
+    publisher = Publisher(provider, "one-to-many")
+    with Subscriber("one-to-many", client, on_end=OnEnd.RETURN) as subscriber:
+        publisher.wait_for_receivers(timeout=10)
+        publisher.send(b"last")
+        publisher.close()
+        assert [bytes(message) for message in subscriber] == [b"last"]
+        with pytest.raises(shm_pool.Disconnected):
+            subscriber.recv()
+
+
+def test_receiver_follows_senders(provider, client):
+    with Receiver("pair", client, on_end=OnEnd.WAIT) as receiver:
+        for number in range(3):
+            with Sender(provider, "pair") as sender:
+                sender.send(bytes([number]))
+                assert bytes(receiver.recv(timeout=10)) == bytes([number])
+
+
+def test_channel_of_other_kind(provider, client):
+    with Sender(provider, "pair"), Publisher(provider, "one-to-many"):
+        with pytest.raises(shm_pool.InvalidArgument, match="Subscriber"):
+            Receiver("one-to-many", client)
+        with pytest.raises(shm_pool.InvalidArgument, match="Receiver"):
+            Subscriber("pair", client)
 
 
 def test_blocking_refused(provider, client):
     with Publisher(provider, "one-to-many", allow_blocking=False, on_full=OnFull.DROP_NEWEST):
         with pytest.raises(shm_pool.Error, match="Block"):
-            Receiver("one-to-many", client, on_full=OnFull.BLOCK)
-        with Receiver("one-to-many", client) as receiver:
+            Subscriber("one-to-many", client, on_full=OnFull.BLOCK)
+        with Subscriber("one-to-many", client) as receiver:
             assert receiver.on_full == OnFull.DROP_NEWEST
 
 
 def test_many_receivers_wait(provider, client):
     with Publisher(provider, "one-to-many", max_subscribers=1) as publisher:
-        with Receiver("one-to-many", client):
+        with Subscriber("one-to-many", client):
             with pytest.raises(shm_pool.Error, match="1"):
-                Receiver("one-to-many", client)
+                Subscriber("one-to-many", client, timeout=0.01)
             with pytest.raises(shm_pool.InvalidArgument, match="2 receivers"):
                 publisher.wait_for_receivers(2)
 

@@ -15,9 +15,15 @@ import pytest
 
 import shm_pool
 from conftest import TIMEOUT
-from shm_pool import Publisher, Receiver, Sender
+from shm_pool import OnEnd, Publisher, Receiver, Sender, Subscriber
 
 LEN = 1_000_000
+
+
+def receiver_of(kind, client):
+    if kind == "sender":
+        return Receiver("ends", client, timeout=TIMEOUT)
+    return Subscriber("ends", client, timeout=TIMEOUT, on_end=OnEnd.RETURN)
 
 
 def is_uniform(message):
@@ -28,7 +34,7 @@ def is_uniform(message):
 def test_rust_publisher_killed(peer, start, prefix, client):
     publisher = start(peer, "publish", prefix, "killed", str(LEN))
     publisher.line()
-    receiver = Receiver("killed", client, timeout=TIMEOUT)
+    receiver = Subscriber("killed", client, timeout=TIMEOUT, on_end=OnEnd.RETURN)
     kept = [receiver.recv(timeout=TIMEOUT) for _ in range(5)]
     assert all(map(is_uniform, kept))
     publisher.kill()
@@ -93,7 +99,7 @@ RECEIVE = """if True:
     import shm_pool, sys
     client = shm_pool.Client(name_prefix=sys.argv[1])
     kept = []
-    for message in shm_pool.Receiver("killed", client, timeout=60):
+    for message in shm_pool.Subscriber("killed", client, timeout=60, on_end=shm_pool.OnEnd.RETURN):
         kept.append(message)
         print(memoryview(message)[0])
 """
@@ -143,7 +149,7 @@ END = """if True:
 @pytest.mark.parametrize("how", ["close", "return", "sys.exit", "os._exit", "abort"])
 def test_what_was_sent_arrives(kind, how, python, prefix, client):
     child = python(END, prefix, kind, how)
-    with Receiver("ends", client, timeout=TIMEOUT) as receiver:
+    with receiver_of(kind, client) as receiver:
         child.process.wait(TIMEOUT)
         for number in range(10):
             with receiver.recv(timeout=TIMEOUT) as message:
@@ -161,7 +167,7 @@ def test_python_receiver_killed(peer, start, python, prefix, client):
         killed = python(RECEIVE, prefix)
         killed.line()
         killed.kill()
-    with Receiver("killed", client, timeout=TIMEOUT) as receiver:
+    with Subscriber("killed", client, timeout=TIMEOUT, on_end=OnEnd.RETURN) as receiver:
         assert all(is_uniform(receiver.recv(timeout=TIMEOUT)) for _ in range(5))
     assert publisher.end() == 0
 
@@ -219,7 +225,7 @@ def test_keyboard_interrupt(wait, python, prefix):
         except shm_pool.Timeout:
             pass
         publisher = shm_pool.Publisher(provider, "publisher")
-        receiver = shm_pool.Receiver("publisher", client)
+        receiver = shm_pool.Subscriber("publisher", client)
         held = provider.alloc((1 << 20) - (0 if "alloc" in {wait!r} else 8192))
         try:
             print("ready")
@@ -280,7 +286,7 @@ def test_exit_while_threads_wait(busy, python, prefix):
         client = shm_pool.Client(name_prefix=prefix)
         sender, receiver = shm_pool.Sender(provider, "idle"), shm_pool.Receiver("idle", client)
         publisher = shm_pool.Publisher(provider, "busy")
-        readers = [shm_pool.Receiver("busy", client) for _ in range(2)]
+        readers = [shm_pool.Subscriber("busy", client) for _ in range(2)]
         threading.Thread(target=receiver.recv, daemon=True).start()
 
         def read(reader):
@@ -378,7 +384,7 @@ def thread(prefix, kind):
 def read(prefix, kind):
     global receiver, message, array
     client = shm_pool.Client(name_prefix=prefix)
-    receiver = shm_pool.Receiver("ends", client, timeout=60)
+    receiver = shm_pool.Receiver("ends", client, timeout=60) if kind == "sender" else shm_pool.Subscriber("ends", client, timeout=60)
     message = receiver.recv()
     array = np.frombuffer(message, np.uint8)
     print("read", flush=True)
@@ -451,7 +457,7 @@ def test_owner_is_a_child(kind, method, how, child_of, prefix, client):
     assert child_of(method, how, "unheard", prefix, kind).end() == 0
     assert objects(prefix) == [], "the owner removes them: it has no readers"
     owner = child_of(method, how, "unread", prefix, kind)
-    with Receiver("ends", client, timeout=TIMEOUT) as receiver:
+    with receiver_of(kind, client) as receiver:
         assert owner.end() == 0
         for number in range(10):
             with receiver.recv(timeout=TIMEOUT) as message:
@@ -463,7 +469,7 @@ def test_owner_is_a_child(kind, method, how, child_of, prefix, client):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_thread_of_a_child_sends_on(method, child_of, prefix, client):
     owner = child_of(method, "return", "thread", prefix, "publisher")
-    with Receiver("ends", client, timeout=TIMEOUT) as receiver:
+    with Subscriber("ends", client, timeout=TIMEOUT) as receiver:
         for _ in range(10):
             with receiver.recv(timeout=TIMEOUT) as message:
                 assert is_uniform(message)
@@ -513,7 +519,7 @@ def test_inherited_handles(provider, client):
             lambda: receiver.fileno(),
             lambda: client.attach(bytes(32)),
             lambda: client.connect(1),
-            lambda: Receiver("fork-publisher", client),
+            lambda: Subscriber("fork-publisher", client),
             lambda: reservation.count,
         ]
         for number, use in enumerate(uses):
@@ -589,7 +595,7 @@ def test_descriptors_are_not_leaked(provider, client):
         return len(os.listdir("/proc/self/fd"))
 
     def once():
-        with Publisher(provider, "leak") as publisher, Receiver("leak", client) as receiver:
+        with Publisher(provider, "leak") as publisher, Subscriber("leak", client) as receiver:
             receiver.fileno()
             publisher.wait_for_receivers()
             publisher.send(bytes(1000))

@@ -15,7 +15,7 @@ def publish(frame: npt.NDArray[np.uint8]) -> int:
 
 
 def receive() -> npt.NDArray[np.float32]:
-    with shm_pool.Receiver("typed", timeout=None, on_full=shm_pool.OnFull.DROP_OLDEST) as receiver:
+    with shm_pool.Subscriber("typed", timeout=None, on_full=shm_pool.OnFull.DROP_OLDEST) as receiver:
         for message in receiver:
             missed: int = message.missed
             print(missed)

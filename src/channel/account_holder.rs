@@ -136,9 +136,9 @@ mod tests {
     use super::super::object::Object;
     use super::super::ring::{self, tests::LOOKS};
     use super::*;
-    use crate::channel::{OnFull, Publisher, PublisherBuilder, Receiver};
+    use crate::channel::{OnFull, Publisher, PublisherBuilder, Subscriber};
     use crate::owner::pool::Lends;
-    use crate::{Client, Provider};
+    use crate::{Namespace, Provider};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const MAX_BORROWED: usize = 16;
@@ -157,7 +157,10 @@ mod tests {
     impl Scene {
         fn new(test: &str) -> Self {
             let prefix = format!("shm_pool-unit-{}-{test}", std::process::id());
-            let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
+            let provider = Provider::builder()
+                .namespace(&Namespace::new(&prefix).unwrap())
+                .build()
+                .unwrap();
             Self { provider }
         }
 
@@ -321,17 +324,20 @@ mod tests {
         test: &str,
         on_full: OnFull,
         options: PublisherBuilder,
-    ) -> (Provider, Publisher, Receiver) {
+    ) -> (Provider, Publisher, Subscriber) {
         let name = format!("shm_pool-unit-{}-{test}", std::process::id());
-        let provider = Provider::builder().name_prefix(&name).build().unwrap();
+        let provider = Provider::builder()
+            .namespace(&Namespace::new(&name).unwrap())
+            .build()
+            .unwrap();
         let mut publisher = options
             .capacity(MAX_SLOTS)
             .create(&provider, &name)
             .unwrap();
-        let client = Client::builder().name_prefix(&name).build().unwrap();
-        let receiver = Receiver::builder()
+        let receiver = Subscriber::builder()
             .on_full(on_full)
-            .open(&client, &name)
+            .namespace(provider.namespace())
+            .open(&name)
             .unwrap();
         assert!(publisher.has_receivers());
         (provider, publisher, receiver)

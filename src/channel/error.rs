@@ -79,8 +79,14 @@ pub enum ChannelError {
         /// The object's path.
         object: PathBuf,
     },
-    /// The receiver sets its own capacity, limit of borrowed buffers or rule, which the channel's
-    /// [`Sender`](super::Sender) has fixed.
+    /// A [`Receiver`](super::Receiver) was to open the channel of a
+    /// [`Publisher`](super::Publisher).
+    NotASender {
+        /// The object's path.
+        object: PathBuf,
+    },
+    /// A [`Subscriber`](super::Subscriber) was to open the channel of a
+    /// [`Sender`](super::Sender).
     NotAPublisher {
         /// The object's path.
         object: PathBuf,
@@ -183,11 +189,12 @@ impl Explain for ChannelError {
                 "the publisher of {} waits for no receiver",
                 object.display()
             ),
-            Self::NotAPublisher { object } => write!(
-                f,
-                "the sender of {} fixes its capacity, max_borrowed and rule for a full channel",
-                object.display()
-            ),
+            Self::NotASender { object } => {
+                write!(f, "{} is the channel of a publisher", object.display())
+            }
+            Self::NotAPublisher { object } => {
+                write!(f, "{} is the channel of a sender", object.display())
+            }
             Self::TypeMismatch {
                 object,
                 expected,
@@ -241,7 +248,8 @@ impl Explain for ChannelError {
             Self::NotReady { .. } => Some(Advice::OpenLater),
             Self::TooManyReceivers { .. } => Some(Advice::RaiseReceivers),
             Self::BlockingNotAllowed { .. } => Some(Advice::DoNotBlock),
-            Self::NotAPublisher { .. } => Some(Advice::UsePublisher),
+            Self::NotASender { .. } => Some(Advice::UseSubscriber),
+            Self::NotAPublisher { .. } => Some(Advice::UseReceiver),
             Self::TypeMismatch { .. } => Some(Advice::SameType),
             Self::OtherVersion { .. } => Some(Advice::SameVersion),
             Self::WrongUid { .. } => Some(Advice::SetOwnerUidOrMode),
@@ -287,6 +295,7 @@ impl ChannelError {
             | Self::OutOfRange { .. }
             | Self::Mode { .. }
             | Self::BlockingNotAllowed { .. }
+            | Self::NotASender { .. }
             | Self::NotAPublisher { .. } => io::ErrorKind::InvalidInput,
             Self::TypeMismatch { .. } | Self::OtherVersion { .. } | Self::NotAChannel { .. } => {
                 io::ErrorKind::InvalidData
@@ -628,7 +637,7 @@ pub enum RecvError {
     },
     /// This process is a forked child of the process that owns the channel.
     Forked,
-    /// A [`Subscriber`](super::Subscriber) could not open the channel. Its next call tries again.
+    /// The channel, or that of a successor, could not be opened. The next call tries again.
     Open(#[source] Box<ChannelError>),
     /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
     Interrupted,

@@ -191,12 +191,12 @@ impl Wake for ThreadWaker {
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use shm_pool::channel::{Receiver, RecvError, Sender};
-/// use shm_pool::{Client, Provider};
+/// use shm_pool::Provider;
 ///
 /// # let name = format!("doc-interrupt-{}", std::process::id());
 /// let provider = Provider::builder().build()?;
 /// let sender = Sender::create(&provider, &name)?;
-/// let mut receiver = Receiver::open(&Client::new(), &name)?;
+/// let mut receiver = Receiver::open(&name)?;
 /// let interrupter = receiver.interrupter();
 /// let receiving = std::thread::spawn(move || receiver.recv().map(drop));
 /// interrupter.interrupt(); // before or during the wait
@@ -214,7 +214,6 @@ impl Wake for ThreadWaker {
 ///
 /// ```no_run
 /// # use shm_pool::channel::{Interrupter, Receiver, RecvError};
-/// # use shm_pool::Client;
 /// # use std::sync::OnceLock;
 /// static INTERRUPTER: OnceLock<Interrupter> = OnceLock::new();
 ///
@@ -225,7 +224,7 @@ impl Wake for ThreadWaker {
 /// }
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let mut receiver = Receiver::open(&Client::new(), "frames")?;
+/// let mut receiver = Receiver::open("frames")?;
 /// INTERRUPTER.get_or_init(|| receiver.interrupter());
 /// // SAFETY: the handler is async-signal-safe.
 /// unsafe { libc::signal(libc::SIGTERM, on_signal as libc::sighandler_t) };

@@ -3,7 +3,7 @@
 //! | | sender | receiver |
 //! |---|---|---|
 //! | one to one | a [`Sender`] | a [`Receiver`]; messages sent before it opens the channel wait for it |
-//! | one to many | a [`Publisher`] | up to 64 [`Receiver`]s, which may join, leave, die and rejoin at any time |
+//! | one to many | a [`Publisher`] | up to 64 [`Subscriber`]s, which may join, leave, die and rejoin at any time |
 //!
 //! A message is one cache line: the descriptor of a buffer, or up to [`MAX_INLINE`] bytes. A
 //! [`Sender`] loses, duplicates or reorders nothing. With a [`Publisher`], a slow receiver loses
@@ -18,12 +18,12 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use shm_pool::channel::{Receiver, Sender};
-//! use shm_pool::{Client, Provider};
+//! use shm_pool::Provider;
 //!
 //! # let name = format!("doc-{}", std::process::id());
 //! let provider = Provider::builder().build()?;
 //! let mut sender = Sender::create(&provider, &name)?;
-//! let mut receiver = Receiver::open(&Client::new(), &name)?; // in another process
+//! let mut receiver = Receiver::open(&name)?; // in another process
 //!
 //! let mut buffer = provider.alloc(7)?;
 //! buffer.copy_from_slice(b"a frame");
@@ -37,7 +37,7 @@
 //!
 //! # One to many
 //!
-//! Each receiver of a [`Publisher`] creates its own ring when it joins; a message's payload is
+//! Each [`Subscriber`] of a [`Publisher`] creates its own ring when it joins; a message's payload is
 //! never copied. It gets the messages sent after it joins, and optionally the last few before
 //! ([`PublisherBuilder::history`]).
 //!
@@ -57,7 +57,7 @@
 //! | zenoh 1.10, `CongestionControl::Drop`, its default | the publisher, 1 ms | the new message | nothing | nothing |
 //! | zenoh, `Block` | the publisher, 5 s | then the session with that peer | nothing | that the session closed |
 //!
-//! [`Publisher::receivers`], [`Receiver::missed`] and [`inspect`](crate::inspect) count what each
+//! [`Publisher::receivers`], [`Subscriber::missed`] and [`inspect`](crate::inspect) count what each
 //! receiver has missed by the same reasons. [`Publisher::disconnect`] disconnects a receiver,
 //! stopped or not, and frees what it has not received.
 //!
@@ -89,8 +89,8 @@
 //! after the core dump if there is one; a receiver that its publisher has not connected yet, within
 //! a second. A receiver first gets the messages sent before.
 //!
-//! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel; a
-//! [`Subscriber`] opens it. A [`Publisher`] goes on: a receiver's registration is free again once
+//! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel, which
+//! a receiver with [`OnEnd::Wait`] opens. A [`Publisher`] goes on: a receiver's registration is free again once
 //! its process is dead, or the receiver and the last message that it received are dropped.
 //!
 //! | killed | held | remains until |
@@ -117,19 +117,22 @@
 //! * A wait that slept shows whether a spin would have paid. So the first of several quick messages
 //!   after a pause costs a wake-up, and the others do not.
 //!
-//! [`ReceiverBuilder::spin`], [`SenderBuilder::spin`] and [`PublisherBuilder::spin`] set a fixed
+//! [`ReceiverBuilder::spin`], [`SubscriberBuilder::spin`], [`SenderBuilder::spin`] and
+//! [`PublisherBuilder::spin`] set a fixed
 //! time instead: none to save CPU time, [`Duration::MAX`](std::time::Duration::MAX) on a CPU that
 //! has nothing else to do.
 //!
 //! # Restarts
 //!
-//! A [`Subscriber`] receives from each sender or publisher of a name, one after the other, and
-//! reports the boundary between two as [`Event::Disconnected`] and [`Event::Connected`].
+//! A [`Subscriber`] may be opened before its publisher, and receives from each publisher of a name,
+//! one after the other. So does a [`Receiver`] with [`OnEnd::Wait`] from each sender. `recv` returns
+//! the messages of all; [`Subscriber::recv_event`] also reports the boundary between two, as
+//! [`ChannelEvent::Disconnected`] and [`ChannelEvent::Connected`].
 //!
 //! A restarted sender creates its channel with [`SenderBuilder::create_timeout`] or
 //! [`PublisherBuilder::create_timeout`], which waits until its predecessor has ended.
 //!
-//! [`list`] returns the channels that there are; a [`Watcher`] also reports changes.
+//! [`Namespace::channels`](crate::Namespace::channels) returns the channels that there are; a [`Watcher`] also reports changes.
 //!
 //! # Resources
 //!
@@ -147,7 +150,7 @@
 //! # Awaiting
 //!
 //! [`Receiver::recv_async`], [`Sender::send_async`] and [`Publisher::send_async`] return futures
-//! for any executor; with the feature `stream`, [`Receiver`] is a `Stream`. They can be dropped at
+//! for any executor; with the feature `stream`, [`Receiver`] and [`Subscriber`] are `Stream`s. They can be dropped at
 //! any time without loss. A task waits for several channels with its executor's `select!`, a thread
 //! with [`wait_any`], an event loop with a [`WakeFd`](crate::WakeFd) for each end
 //! ([`Receiver::poll_recv`], [`Sender::poll_ready`], [`Publisher::poll_ready`]).
@@ -182,6 +185,7 @@ pub(crate) mod outside;
 mod parker;
 mod publisher;
 mod receiver;
+mod receiving_end;
 mod recipient;
 mod return_queue;
 mod ring;
@@ -205,10 +209,11 @@ pub use interrupt::Interrupter;
 pub use layout::MessageType;
 pub use message::{Missed, Sent, MAX_INLINE};
 pub use publisher::{OnStall, Publisher, PublisherBuilder};
-pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
+pub use receiver::{Message, Receiver, ReceiverBuilder};
+pub use receiving_end::{ChannelEvent, IntoIter, Iter, OnEnd, RecvFuture, TryIter};
 pub use recipient::ReceiverState;
 pub use ring::OnFull;
 pub use sender::{Sender, SenderBuilder};
-pub use subscriber::{Event, Subscriber};
-pub use wait_any::wait_any;
-pub use watch::{list, Change, ChannelInfo, Watcher};
+pub use subscriber::{Subscriber, SubscriberBuilder};
+pub use wait_any::{wait_any, Source};
+pub use watch::{ChannelChange, ChannelInfo, Watcher};

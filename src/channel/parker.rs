@@ -94,10 +94,6 @@ impl Parker {
         }
     }
 
-    pub(super) fn interrupts(&self) -> &Arc<Interrupts> {
-        &self.interrupts
-    }
-
     #[inline]
     pub(super) fn doorbell(&self) -> &Doorbell {
         self.end.doorbell()
@@ -466,7 +462,7 @@ impl Helper {
 mod tests {
     use super::*;
     use crate::channel::{Receiver, Sender};
-    use crate::{Client, Provider};
+    use crate::Provider;
     use nix::unistd::{gettid, Pid};
     use std::fs;
     use std::sync::mpsc;
@@ -493,8 +489,8 @@ mod tests {
         let name = format!("unit-helper-{}", std::process::id());
         let provider = Provider::builder().build().unwrap();
         let _sender = Sender::create(&provider, &name).unwrap();
-        let receiver = Receiver::open(&Client::new(), &name).unwrap();
-        let end = receiver.parker.end.clone();
+        let receiver = Receiver::open(&name).unwrap();
+        let end = receiver.end.open.as_ref().unwrap().parker.end.clone();
         let word = end.doorbell().announce_wait().unwrap();
 
         let (tell, threads) = mpsc::channel();

@@ -1,10 +1,10 @@
-//! The receiving end of a channel.
+//! The receiving side of one open channel.
 
 #![forbid(unsafe_code)]
 
 use super::doorbell::WakeReason;
 use super::error::{ChannelError, RecvError};
-use super::interrupt::{Interrupter, Interrupts};
+use super::interrupt::Interrupts;
 use super::layout::{
     self, not_a_channel, Facts, Found, Kind, MessageType, Shared, EXTRA_SLOTS, MAX_BORROWED,
     MAX_SLOTS,
@@ -12,24 +12,21 @@ use super::layout::{
 use super::message::{self, Carried, Inline, Missed};
 use super::object::{Object, Rendezvous};
 use super::parker::Parker;
+use super::receiving_end::{receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
 use super::return_queue::{memory_doorbell, BorrowedBuffer, MappedSegments, ReturnQueue};
 use super::ring::{self, OnFull, Ticket, Words};
-use super::watch::Attempts;
 use crate::error::OsError;
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{admits_others, effective_uid};
-use crate::peer::client::Client;
 use crate::peer::error::AttachError;
 use crate::protocol::control::CHANNEL_MAGIC;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::fmt;
-use std::future::{poll_fn, Future};
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -110,19 +107,12 @@ impl fmt::Debug for Message {
     }
 }
 
-pub(super) fn may_open_later(error: &ChannelError) -> bool {
-    error.is_not_found() || matches!(error, ChannelError::TooManyReceivers { .. })
-}
-
 /// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `open` is called"]
 pub struct ReceiverBuilder {
-    spin: Option<Duration>,
-    capacity: Option<usize>,
-    max_borrowed: Option<usize>,
-    on_full: Option<OnFull>,
-    message_type: Option<MessageType>,
+    options: Options,
+    on_end: OnEnd,
 }
 
 impl Default for ReceiverBuilder {
@@ -131,79 +121,113 @@ impl Default for ReceiverBuilder {
     }
 }
 
+receiving_end_builder!(
+    ReceiverBuilder,
+    Receiver,
+    "sender",
+    "[`OnEnd::Return`]. With [`OnEnd::Wait`], the receiver follows the restarts of its sender, and \
+     `open` succeeds even before there is one"
+);
+
 impl ReceiverBuilder {
-    /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind,
-    /// from 1 to the publisher's maximum, which is the default. Each takes 64 bytes of /dev/shm.
-    /// One more fits, except with [`OnFull::DropOldest`].
-    pub fn capacity(mut self, messages: usize) -> Self {
-        self.capacity = Some(messages);
-        self
-    }
-
-    /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may hold at a time,
-    /// including those not received: from 1 to the publisher's maximum, which is the default,
-    /// rounded up to a power of two. Each takes 24 bytes of /dev/shm.
-    pub fn max_borrowed(mut self, max_borrowed: usize) -> Self {
-        self.max_borrowed = Some(max_borrowed);
-        self
-    }
-
-    pub(super) fn behind(&self, most: usize, on_full: OnFull) -> (usize, OnFull) {
-        (
-            self.capacity.unwrap_or(most),
-            self.on_full.unwrap_or(on_full),
-        )
-    }
-
-    /// Sets what happens when this receiver of a [`Publisher`](super::Publisher) is behind by its
-    /// [`capacity`](Self::capacity); default: the publisher's rule.
-    pub fn on_full(mut self, on_full: OnFull) -> Self {
-        self.on_full = Some(on_full);
-        self
-    }
-
-    /// Sets how long [`recv`](Receiver::recv) spins for a message before it sleeps; by default up
-    /// to 20 µs, [where that pays](super#spinning). With [`Duration::MAX`] it never sleeps.
-    pub fn spin(mut self, spin: Duration) -> Self {
-        self.spin = Some(spin);
-        self
-    }
-
-    /// Sets the type that the channel's messages must have, as its sender has
-    /// [declared](super::SenderBuilder::message_type) it; by default any, or none.
-    pub fn message_type(mut self, message_type: MessageType) -> Self {
-        self.message_type = Some(message_type);
-        self
-    }
-
-    /// Opens the channel `name` of a [`Sender`](super::Sender) or a [`Publisher`](super::Publisher)
-    /// whose provider has the client's directory, name prefix and user (see
-    /// [`ClientBuilder`](crate::ClientBuilder)). One of another user must admit this one:
-    /// [`SenderBuilder::mode`](super::SenderBuilder::mode),
-    /// [`PublisherBuilder::mode`](super::PublisherBuilder::mode).
+    /// Opens the channel `name` of a [`Sender`](super::Sender). One of another user must admit this
+    /// one: [`SenderBuilder::mode`](super::SenderBuilder::mode).
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Name`], [`ChannelError::NotFound`], [`ChannelError::NotReady`],
-    /// [`ChannelError::Closed`], [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`],
-    /// [`ChannelError::OtherVersion`], [`ChannelError::WrongUid`], [`ChannelError::TypeMismatch`],
-    /// [`ChannelError::TooManyEnds`], [`ChannelError::Os`]; of a sender:
-    /// [`ChannelError::NotAPublisher`]; of a publisher: [`ChannelError::TooManyReceivers`],
-    /// [`ChannelError::OutOfRange`], [`ChannelError::BlockingNotAllowed`].
-    pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
-        let (names, uid) = client.trusted();
-        self.open_in(names, uid, name, Interrupts::new())
+    /// * [`ChannelError::NotFound`], [`ChannelError::NotReady`], [`ChannelError::Closed`],
+    ///   [`ChannelError::HasReceiver`]; not with [`OnEnd::Wait`], with which the receiver opens the
+    ///   channel later.
+    /// * [`ChannelError::NotASender`] if the channel is a publisher's: open it with a
+    ///   [`Subscriber`](super::Subscriber).
+    /// * [`ChannelError::Name`], [`ChannelError::NotAChannel`], [`ChannelError::OtherVersion`],
+    ///   [`ChannelError::WrongUid`], [`ChannelError::TypeMismatch`],
+    ///   [`ChannelError::TooManyEnds`], [`ChannelError::Os`].
+    pub fn open(self, name: &str) -> Result<Receiver, ChannelError> {
+        let may_open_later = self.on_end == OnEnd::Wait;
+        let mut end = ReceivingEnd::new(self.options, self.on_end, name)?;
+        end.open(may_open_later)?;
+        Ok(Receiver { end })
+    }
+}
+
+/// Receives the messages of one [`Sender`](super::Sender), none of which is lost.
+///
+/// By default it ends with its sender: then it returns [`RecvError::Disconnected`]. With
+/// [`OnEnd::Wait`] it waits for the sender's successor.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::channel::{Receiver, Sender};
+/// use shm_pool::Provider;
+///
+/// # let name = format!("doc-receiver-{}", std::process::id());
+/// let provider = Provider::builder().build()?;
+/// let mut sender = Sender::create(&provider, &name)?;
+/// let mut receiver = Receiver::open(&name)?; // in another process
+///
+/// sender.send_bytes(b"a sample")?;
+/// drop(sender);
+/// for message in receiver.iter() {
+///     assert_eq!(message?[..], *b"a sample");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Receiver {
+    pub(super) end: ReceivingEnd,
+}
+
+receiving_end!(Receiver, ReceiverBuilder, "sender");
+
+impl Receiver {
+    /// Returns a builder with the default options.
+    pub fn builder() -> ReceiverBuilder {
+        ReceiverBuilder {
+            options: Options::new(Kind::Pair),
+            on_end: OnEnd::Return,
+        }
+    }
+}
+
+/// What a [`Receiver`](super::Receiver) or [`Subscriber`](super::Subscriber) opens, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) names: Namespace,
+    /// The kind of channel that it opens.
+    pub(super) kind: Kind,
+    pub(super) spin: Option<Duration>,
+    pub(super) message_type: Option<MessageType>,
+    /// Only of a subscriber, as the next two.
+    pub(super) capacity: Option<usize>,
+    pub(super) max_borrowed: Option<usize>,
+    pub(super) on_full: Option<OnFull>,
+}
+
+impl Options {
+    pub(super) fn new(kind: Kind) -> Self {
+        Self {
+            names: Namespace::default(),
+            kind,
+            spin: None,
+            message_type: None,
+            capacity: None,
+            max_borrowed: None,
+            on_full: None,
+        }
     }
 
-    pub(super) fn open_in(
+    /// Opens the channel `name`, once.
+    pub(super) fn open(
         &self,
-        names: &Namespace,
-        uid: u32,
         name: &str,
-        interrupts: Arc<Interrupts>,
-    ) -> Result<Receiver, ChannelError> {
+        interrupts: &Arc<Interrupts>,
+    ) -> Result<OpenChannel, ChannelError> {
+        let names = &self.names;
+        let uid = names.uid();
         let object = layout::name(names, name)?;
         let mut found = layout::open(&object, uid)?;
+        self.check_kind(found.facts.kind, &object)?;
         let message_type =
             MessageType::expect(&self.message_type, found.message_type.take(), || {
                 object.path()
@@ -211,38 +235,36 @@ impl ReceiverBuilder {
         let provider = found.facts.provider;
         // Before joining, which could not be undone.
         let memory = memory_doorbell(names, provider, uid).map_err(not_a_channel)?;
-        let (object, on_full) = match found.facts.kind {
-            Kind::Pair => (self.join(found, &object)?, OnFull::Block),
-            Kind::Rendezvous => self.take_a_registration(found, &object, |connection| {
+        let (object, on_full) = if found.facts.kind == Kind::Rendezvous {
+            self.take_a_registration(found, &object, |connection| {
                 layout::connection_name(names, name, connection)
-            })?,
-            Kind::Connection => {
-                let reason = "it is one receiver's part of a channel";
-                return Err(ChannelError::NotAChannel {
-                    object: object.path(),
-                    reason,
-                });
-            }
+            })?
+        } else {
+            (Object::of_receiver(found).join(&object)?, OnFull::Block)
         };
         let return_queue = ReturnQueue::new(&object, names, memory);
         let segments = MappedSegments::new(names, uid, provider, return_queue);
-        Ok(Receiver::new(
+        Ok(OpenChannel::new(
             object,
             segments,
             on_full,
             message_type,
             self.spin,
-            interrupts,
+            interrupts.clone(),
         ))
     }
 
-    fn join(&self, found: Found, name: &Name) -> Result<Object, ChannelError> {
-        if self.capacity.is_some() || self.max_borrowed.is_some() || self.on_full.is_some() {
-            return Err(ChannelError::NotAPublisher {
-                object: name.path(),
-            });
+    fn check_kind(&self, found: Kind, name: &Name) -> Result<(), ChannelError> {
+        let object = name.path();
+        match found {
+            Kind::Connection => Err(ChannelError::NotAChannel {
+                object,
+                reason: "it is one receiver's part of a channel",
+            }),
+            found if found == self.kind => Ok(()),
+            Kind::Rendezvous => Err(ChannelError::NotASender { object }),
+            Kind::Pair => Err(ChannelError::NotAPublisher { object }),
         }
-        Object::of_receiver(found).join(name)
     }
 
     /// Takes a registration of a publisher (R1 to R5 of `object`).
@@ -332,48 +354,10 @@ impl ReceiverBuilder {
         connection.shared().to_sender().leave();
         Err(gone())
     }
-
-    /// Like [`open`](Self::open), but waits, for at most `timeout`, while there is no sender, it is
-    /// still creating the channel, it has died and has no successor yet, or all of a publisher's
-    /// registrations are taken. See [waiting for a name](super#waiting-for-a-name).
-    ///
-    /// # Errors
-    ///
-    /// See [`open`](Self::open).
-    pub fn open_timeout(
-        self,
-        client: &Client,
-        name: &str,
-        timeout: Duration,
-    ) -> Result<Receiver, ChannelError> {
-        let object = layout::name(client.trusted().0, name)?;
-        Attempts::run(object, timeout, may_open_later, || {
-            self.clone().open(client, name)
-        })
-    }
-
-    /// Like [`open_timeout`](Self::open_timeout), without a timeout and without blocking the
-    /// thread, with any executor.
-    ///
-    /// # Errors
-    ///
-    /// See [`open`](Self::open), and [`ChannelError::Os`] if the thread that waits for names cannot
-    /// be started.
-    pub async fn open_async(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
-        let mut attempts = Attempts::new(layout::name(client.trusted().0, name)?);
-        loop {
-            match attempts.attempt(|| self.clone().open(client, name)) {
-                Some(Err(error)) if may_open_later(&error) => {}
-                None => {}
-                Some(result) => return result,
-            }
-            poll_fn(|context| attempts.poll(context)).await?;
-        }
-    }
 }
 
-/// Receives the messages of one sender; see the [module](super).
-pub struct Receiver {
+/// The receiving side of a channel that is open.
+pub(super) struct OpenChannel {
     /// Not touched by a receive that does not wait.
     pub(super) parker: Box<Parker>,
     object: Object,
@@ -390,31 +374,9 @@ pub struct Receiver {
     /// How many buffers it has borrowed.
     borrowed: u64,
     pub(super) spin: Option<Duration>,
-    /// When [`wait_any`](super::wait_any) last returned this receiver; larger is later.
-    pub(super) turn: u64,
 }
 
-impl Receiver {
-    /// Returns a builder with the default options.
-    pub fn builder() -> ReceiverBuilder {
-        ReceiverBuilder {
-            spin: None,
-            capacity: None,
-            max_borrowed: None,
-            on_full: None,
-            message_type: None,
-        }
-    }
-
-    /// Opens a channel with the default options.
-    ///
-    /// # Errors
-    ///
-    /// See [`ReceiverBuilder::open`].
-    pub fn open(client: &Client, name: &str) -> Result<Self, ChannelError> {
-        Self::builder().open(client, name)
-    }
-
+impl OpenChannel {
     pub(super) fn new(
         object: Object,
         segments: MappedSegments,
@@ -429,7 +391,7 @@ impl Receiver {
             interrupts,
         ));
         let (ticket, expected, read) = (Ticket::default(), 0, None);
-        let (limit_seen, borrowed, turn) = (0, 0, 0);
+        let (limit_seen, borrowed) = (0, 0);
         Self {
             parker,
             object,
@@ -442,39 +404,11 @@ impl Receiver {
             limit_seen,
             borrowed,
             spin,
-            turn,
         }
     }
 
-    /// Receives the next message, blocking until one arrives.
-    ///
-    /// # Errors
-    ///
-    /// * [`RecvError::Disconnected`] if the sender has been dropped or has died, and everything it
-    ///   sent has been received.
-    /// * [`RecvError::Evicted`] if the publisher has disconnected this receiver.
-    /// * [`RecvError::Map`]: try again for the same message.
-    /// * [`RecvError::NotConnected`]: if descriptors or memory were short, the publisher retries
-    ///   within a second; messages are lost until then.
-    /// * [`RecvError::TooManyBorrowed`]: drop messages; others are skipped or wait until then.
-    /// * [`RecvError::MessageLost`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this message is
-    ///   lost; the next one may be good.
-    /// * [`RecvError::Interrupted`] if an [`Interrupter`] ended the wait.
-    /// * [`RecvError::Forked`] in a forked child.
     #[inline]
-    pub fn recv(&mut self) -> Result<Message, RecvError> {
-        self.receive(None)
-    }
-
-    /// Like [`recv`](Self::recv), but blocks for at most `timeout`.
-    #[inline]
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Message, RecvError> {
-        self.receive(Deadline::after(timeout))
-    }
-
-    /// Like [`recv`](Self::recv), but never blocks.
-    #[inline]
-    pub fn try_recv(&mut self) -> Result<Message, RecvError> {
+    pub(super) fn try_recv(&mut self) -> Result<Message, RecvError> {
         self.ask()?;
         // Before the messages: those sent before the sender left precede `Disconnected`.
         let is_disconnected = self.object.is_sender_disconnected();
@@ -507,24 +441,10 @@ impl Receiver {
         }
     }
 
-    /// Receives the next message without blocking the thread, with any executor. Cancel safe:
-    /// dropping the future loses no message.
-    ///
-    /// # Errors
-    ///
-    /// [`RecvError::NoHelper`], and those of [`recv`](Self::recv) except
-    /// [`RecvError::Interrupted`].
-    pub fn recv_async(&mut self) -> RecvFuture<'_> {
-        RecvFuture(self)
-    }
-
-    /// Receives the next message if it has arrived; otherwise registers the task to be woken when
-    /// one may have. Only the waker of the last call is kept.
-    ///
-    /// # Errors
-    ///
-    /// As [`recv_async`](Self::recv_async).
-    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, RecvError>> {
+    pub(super) fn poll_recv(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Message, RecvError>> {
         self.ask()?;
         loop {
             if let Some(taken) = self.take() {
@@ -539,25 +459,7 @@ impl Receiver {
         }
     }
 
-    /// Returns a handle that can interrupt this receiver's blocking waits, including
-    /// [`wait_any`](super::wait_any).
-    pub fn interrupter(&self) -> Interrupter {
-        Interrupter::new(self.parker.interrupts())
-    }
-
-    /// Maps and faults in all segments that the sender's provider has now, so that the first read
-    /// of a buffer in them costs no system call and no page fault. Returns the number of payload
-    /// bytes present.
-    ///
-    /// For memory that the provider takes later, call this again, or let it
-    /// [`reserve`](crate::Provider::reserve) first. The result is 0 if the provider has closed, or
-    /// does not admit this user, and before Linux 5.14.
-    ///
-    /// # Errors
-    ///
-    /// [`RecvError::Map`] if descriptors or memory run out; [`RecvError::Attach`] if a segment is
-    /// not the provider's; [`RecvError::Forked`] in a forked child.
-    pub fn warm(&mut self) -> Result<usize, RecvError> {
+    pub(super) fn warm(&mut self) -> Result<usize, RecvError> {
         self.check_fork()?;
         let Self {
             object, segments, ..
@@ -570,48 +472,49 @@ impl Receiver {
             })
     }
 
-    /// Returns how many unreceived messages the channel can hold.
-    pub fn capacity(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.object.shared().capacity()
     }
 
-    /// Returns how many buffers this receiver may hold at a time.
-    pub fn max_borrowed(&self) -> usize {
+    pub(super) fn max_borrowed(&self) -> usize {
         self.object.shared().max_borrowed()
     }
 
-    /// Returns what happens when that many messages are waiting. A [`Sender`](super::Sender)
-    /// blocks.
-    pub fn on_full(&self) -> OnFull {
+    pub(super) fn on_full(&self) -> OnFull {
         self.on_full
     }
 
-    /// Returns the type of the messages, if the sender has declared one.
-    pub fn message_type(&self) -> Option<&MessageType> {
+    pub(super) fn message_type(&self) -> Option<&MessageType> {
         self.message_type.as_ref()
     }
 
-    /// Returns how many messages of a [`Publisher`](super::Publisher) this receiver has missed
-    /// since it joined, by reason.
-    pub fn missed(&self) -> Missed {
+    pub(super) fn missed(&self) -> Missed {
         self.object.shared().missed().load()
     }
 
-    /// Returns `true` if the sender's end has found this receiver: always, for a
-    /// [`Sender`](super::Sender); a [`Publisher`](super::Publisher) does when it next sends, or is
-    /// asked for its receivers.
-    pub fn is_connected(&self) -> bool {
+    pub(super) fn is_connected(&self) -> bool {
         self.object.is_connected() && !self.object.is_sender_disconnected()
     }
 
-    /// Returns the id of the provider whose buffers this receiver receives.
-    pub fn provider(&self) -> ProviderId {
+    pub(super) fn provider(&self) -> ProviderId {
         self.object.provider()
     }
 
-    /// Returns how many segments of the sender's provider are mapped.
-    pub fn mapped_segments(&self) -> usize {
+    pub(super) fn mapped_segments(&self) -> usize {
         self.segments.count()
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        self.object.shared().clone()
+    }
+
+    pub(super) fn is_disconnected(&self) -> bool {
+        self.object.is_sender_disconnected()
+    }
+
+    pub(super) fn is_evicted(&self) -> bool {
+        self.object.is_evicted()
     }
 
     /// Not inlined, so that a received message stays in registers on its way to the caller.
@@ -654,10 +557,6 @@ impl Receiver {
             self.limit_seen,
             self.borrowed,
         )
-    }
-
-    pub(super) fn object(&self) -> &Object {
-        &self.object
     }
 
     /// Registers `waker` for [`has_next`](Self::has_next); see [`Parker::arm`].
@@ -827,7 +726,7 @@ fn may_work_later(error: &OsError) -> bool {
     )
 }
 
-impl Drop for Receiver {
+impl Drop for OpenChannel {
     fn drop(&mut self) {
         // In a forked child the channel belongs to the parent.
         if !self.object.is_ours() {
@@ -847,52 +746,5 @@ impl Drop for Receiver {
                 self.segments.return_queue().give_back(place.number);
             }
         }
-    }
-}
-
-impl fmt::Debug for Receiver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver")
-            .field("provider", &self.object.provider())
-            .finish()
-    }
-}
-
-/// A future that receives the next message of a [`Receiver`]. Created by [`Receiver::recv_async`].
-#[must_use = "a future does nothing until it is polled"]
-pub struct RecvFuture<'a>(&'a mut Receiver);
-
-impl Future for RecvFuture<'_> {
-    type Output = Result<Message, RecvError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll_recv(context)
-    }
-}
-
-impl Drop for RecvFuture<'_> {
-    /// A message that has arrived by now stays queued for the next call.
-    fn drop(&mut self) {
-        self.0.parker.disarm();
-    }
-}
-
-impl fmt::Debug for RecvFuture<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RecvFuture").field(&self.0).finish()
-    }
-}
-
-/// A stream of the sender's messages (feature `stream`), which ends at an error that
-/// [`is_disconnected`](RecvError::is_disconnected). Other errors are items.
-#[cfg(feature = "stream")]
-impl futures_core::Stream for Receiver {
-    type Item = Result<Message, RecvError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_recv(context).map(|received| match received {
-            Err(RecvError::Disconnected | RecvError::Evicted) => None,
-            received => Some(received),
-        })
     }
 }

@@ -83,9 +83,8 @@ impl SenderBuilder {
 
     /// Creates the channel `name`, for buffers of `provider`. The name is any text that is not
     /// empty and has no NUL, such as `/front/image_raw` or `robot/*/pose`. It is unique among the
-    /// living senders whose providers have the same
-    /// [`directory`](crate::ProviderBuilder::directory) and
-    /// [`name_prefix`](crate::ProviderBuilder::name_prefix).
+    /// living senders and publishers of the provider's
+    /// [namespace](crate::Namespace).
     ///
     /// It has to fit the name of a file: the characters `A-Z a-z 0-9 _ -` take one byte, and all
     /// others three for each byte of UTF-8. 166 bytes fit with every prefix, and 218 with the
@@ -101,7 +100,9 @@ impl SenderBuilder {
     /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`],
     /// [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
-        options::create(provider, name, |object| self.try_create(provider, object))
+        options::create(provider, name, |object| {
+            self.try_create(provider, object, name)
+        })
     }
 
     /// Like [`create`](Self::create), but waits, for at most `timeout`, while a live sender has the
@@ -117,11 +118,16 @@ impl SenderBuilder {
         timeout: Duration,
     ) -> Result<Sender, ChannelError> {
         options::create_timeout(provider, name, timeout, |object| {
-            self.try_create(provider, object)
+            self.try_create(provider, object, name)
         })
     }
 
-    fn try_create(&self, provider: &Provider, name: &Name) -> Result<Sender, ChannelError> {
+    fn try_create(
+        &self,
+        provider: &Provider,
+        name: &Name,
+        channel: &str,
+    ) -> Result<Sender, ChannelError> {
         let options = &self.options;
         options.check(MIN_SLOTS, provider)?;
         let facts = Facts::of_pair(
@@ -153,6 +159,7 @@ impl SenderBuilder {
         };
         Ok(Sender {
             fan_out,
+            channel: channel.to_owned(),
             provider: provider.clone(),
         })
     }
@@ -161,6 +168,7 @@ impl SenderBuilder {
 /// Sends messages to one receiver; see the [module](super).
 pub struct Sender {
     fan_out: FanOut<[Recipient; 1]>,
+    channel: String,
     /// Dropped after the connection and the ledger.
     provider: Provider,
 }
@@ -221,6 +229,11 @@ impl Sender {
         self.connection_mut().wait_until_received(deadline)?;
         // A closing receiver marks unreceived messages as received.
         Ok(self.check_receiver()?)
+    }
+
+    /// Returns the channel's name.
+    pub fn name(&self) -> &str {
+        &self.channel
     }
 
     /// Returns a handle that can interrupt this sender's waits.
@@ -511,6 +524,7 @@ impl Drop for Sender {
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender")
+            .field("name", &self.channel)
             .field("capacity", &self.capacity())
             .field("provider", &self.provider.id())
             .finish()

@@ -206,8 +206,8 @@ pub(super) fn is_over(budget: Duration, began: &mut Option<u64>) -> bool {
 mod tests {
     use super::*;
     use crate::channel::{Receiver, Sender};
+    use crate::os::name::Namespace;
     use crate::owner::provider::Provider;
-    use crate::peer::client::Client;
     use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
     use nix::unistd::Pid;
     use std::cell::Cell;
@@ -372,11 +372,11 @@ mod tests {
         mut received: impl FnMut(u64) -> bool + Send + 'static,
     ) {
         let name = format!("spin-{}-{there}-{here}", std::process::id());
-        let provider = Provider::builder().name_prefix(&name).build().unwrap();
+        let namespace = Namespace::new(&name).unwrap();
+        let provider = Provider::builder().namespace(&namespace).build().unwrap();
         let mut sender = Sender::create(&provider, "c").unwrap();
-        let client = Client::builder().name_prefix(&name).build().unwrap();
-        let mut receiver = Receiver::open(&client, "c").unwrap();
-        let shared = receiver.object().shared().clone();
+        let mut receiver = Receiver::builder().namespace(&namespace).open("c").unwrap();
+        let shared = receiver.end.open.as_ref().unwrap().shared();
         let sending = thread::spawn(move || {
             pin(there);
             loop {
@@ -393,7 +393,8 @@ mod tests {
             pin(here);
             loop {
                 receiver.recv().unwrap();
-                if received(receiver.parker.adaptive.budget) {
+                let open = receiver.end.open.as_ref().unwrap();
+                if received(open.parker.adaptive.budget) {
                     return;
                 }
             }

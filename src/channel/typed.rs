@@ -3,8 +3,8 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use shm_pool::channel::{Publisher, Receiver};
-//! use shm_pool::{Client, Provider};
+//! use shm_pool::channel::{Publisher, Subscriber};
+//! use shm_pool::Provider;
 //! use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 //!
 //! shm_pool::message_type! {
@@ -19,14 +19,14 @@
 //! # let name = format!("doc-typed-{}", std::process::id());
 //! let provider = Provider::builder().build()?;
 //! let mut publisher = Publisher::builder().typed::<Scan>().create(&provider, &name)?;
-//! let mut receiver = Receiver::builder().typed::<Scan>().open(&Client::new(), &name)?;
+//! let mut subscriber = Subscriber::builder().typed::<Scan>().open(&name)?;
 //!
 //! let mut scan = provider.alloc_value::<Scan>()?; // an earlier message: fill in every field
 //! scan.stamp_ns = 7;
 //! scan.ranges.fill(0.5);
 //! publisher.send(scan.freeze())?;
 //!
-//! let scan = receiver.recv()?;
+//! let scan = subscriber.recv()?;
 //! assert_eq!((scan.stamp_ns, scan.ranges[1023]), (7, 0.5));
 //! # Ok(())
 //! # }
@@ -36,8 +36,8 @@
 //! type, or one where none was declared, is refused when it opens the channel
 //! ([`ChannelError::TypeMismatch`]). Each message is checked when it is received: one that is no
 //! `T`, because of its length, is an error ([`RecvError::WrongType`]) and never undefined
-//! behaviour. A typed [`Subscriber`] reports a sender of another type as [`RecvError::Open`], and
-//! waits for the next one.
+//! behaviour. A typed [`Subscriber`] reports a later publisher of another type as
+//! [`RecvError::Open`], and waits for the next one.
 //!
 //! # A header and a slice
 //!
@@ -52,12 +52,13 @@ use super::layout::MessageType;
 use super::message::{Sent, MAX_INLINE};
 use super::publisher::{Publisher, PublisherBuilder};
 use super::receiver::{Message, Receiver, ReceiverBuilder};
+use super::receiving_end::{ChannelEvent, ReceivingEnd};
 use super::sender::{Sender, SenderBuilder};
-use super::subscriber::{Event, Subscriber};
+use super::subscriber::{Subscriber, SubscriberBuilder};
+use super::wait_any::{HasEnd, Source};
 use crate::owner::buf::{ShmBytes, ShmBytesMut};
 use crate::owner::limits::AllocError;
 use crate::owner::provider::Provider;
-use crate::peer::client::Client;
 use crate::peer::view::ShmView;
 use std::alloc::Layout;
 use std::fmt;
@@ -449,7 +450,7 @@ macro_rules! builders {
     )+ };
 }
 
-builders!(SenderBuilder PublisherBuilder ReceiverBuilder);
+builders!(SenderBuilder PublisherBuilder ReceiverBuilder SubscriberBuilder);
 
 struct Fits<T>(PhantomData<T>);
 
@@ -603,64 +604,73 @@ impl SendError<ShmBytes> {
     }
 }
 
-impl<T: Carried> Typed<ReceiverBuilder, T> {
-    /// Opens the channel; see [`ReceiverBuilder::open`].
-    ///
-    /// # Errors
-    ///
-    /// [`ChannelError::TypeMismatch`], and those of [`ReceiverBuilder::open`].
-    pub fn open(self, client: &Client, name: &str) -> Result<Typed<Receiver, T>, ChannelError> {
-        let end = self.end.open(client, name)?;
-        Ok(Typed::of(end))
+macro_rules! opens {
+    ($builder:ident $end:ident) => {
+        impl<T: Carried> Typed<$builder, T> {
+            #[doc = concat!("Opens the channel; see [`", stringify!($builder), "::open`].")]
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!(
+                "[`ChannelError::TypeMismatch`], and those of [`", stringify!($builder), "::open`]."
+            )]
+            pub fn open(self, name: &str) -> Result<Typed<$end, T>, ChannelError> {
+                let end = self.end.open(name)?;
+                Ok(Typed::of(end))
+            }
+
+            #[doc = concat!(
+                "Like [`open`](Self::open), but waits for the other side; see [`",
+                stringify!($builder), "::open_timeout`]."
+            )]
+            ///
+            /// # Errors
+            ///
+            /// See [`open`](Self::open).
+            pub fn open_timeout(
+                self,
+                name: &str,
+                timeout: Duration,
+            ) -> Result<Typed<$end, T>, ChannelError> {
+                let end = self.end.open_timeout(name, timeout)?;
+                Ok(Typed::of(end))
+            }
+
+            #[doc = concat!(
+                "Like [`open_timeout`](Self::open_timeout), without blocking the thread; see [`",
+                stringify!($builder), "::open_async`]."
+            )]
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!(
+                "Those of [`open`](Self::open) and of [`", stringify!($builder), "::open_async`]."
+            )]
+            pub async fn open_async(self, name: &str) -> Result<Typed<$end, T>, ChannelError> {
+                let end = self.end.open_async(name).await?;
+                Ok(Typed::of(end))
+            }
+        }
+    };
+}
+
+opens!(ReceiverBuilder Receiver);
+opens!(SubscriberBuilder Subscriber);
+
+impl<E: Source, T> Source for Typed<E, T> {}
+
+impl<E: Source, T> HasEnd for Typed<E, T> {
+    fn end(&self) -> &ReceivingEnd {
+        self.end.end()
     }
 
-    /// Like [`open`](Self::open), but waits for the sender; see [`ReceiverBuilder::open_timeout`].
-    ///
-    /// # Errors
-    ///
-    /// See [`open`](Self::open).
-    pub fn open_timeout(
-        self,
-        client: &Client,
-        name: &str,
-        timeout: Duration,
-    ) -> Result<Typed<Receiver, T>, ChannelError> {
-        let end = self.end.open_timeout(client, name, timeout)?;
-        Ok(Typed::of(end))
-    }
-
-    /// Waits for the sender without blocking the thread, and opens the channel; see
-    /// [`ReceiverBuilder::open_async`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`open`](Self::open) and of [`ReceiverBuilder::open_async`].
-    pub async fn open_async(
-        self,
-        client: &Client,
-        name: &str,
-    ) -> Result<Typed<Receiver, T>, ChannelError> {
-        let end = self.end.open_async(client, name).await?;
-        Ok(Typed::of(end))
-    }
-
-    /// Subscribes to the channel `name`; see [`ReceiverBuilder::subscribe`].
-    ///
-    /// # Errors
-    ///
-    /// [`ChannelError::Name`].
-    pub fn subscribe(
-        self,
-        client: &Client,
-        name: &str,
-    ) -> Result<Typed<Subscriber, T>, ChannelError> {
-        let end = self.end.subscribe(client, name)?;
-        Ok(Typed::of(end))
+    fn end_mut(&mut self) -> &mut ReceivingEnd {
+        self.end.end_mut()
     }
 }
 
 macro_rules! receives {
-    ($end:ident $received:ty, $typed:path) => {
+    ($end:ident) => {
         impl<T: Carried> Typed<$end, T> {
             #[doc = concat!(
                                 "Receives, blocking until there is something; see [`",
@@ -673,8 +683,8 @@ macro_rules! receives {
             /// [`RecvError::WrongType`] if a message is no `T`: it is lost, and the next one may be
             #[doc = concat!("good; and those of [`", stringify!($end), "::recv`].")]
             #[inline]
-            pub fn recv(&mut self) -> Result<$received, RecvError> {
-                $typed(self.end.recv()?)
+            pub fn recv(&mut self) -> Result<Value<Message, T>, RecvError> {
+                value(self.end.recv()?)
             }
 
             /// Like [`recv`](Self::recv), but blocks for at most `timeout`.
@@ -683,8 +693,8 @@ macro_rules! receives {
             ///
             /// [`RecvError::TimedOut`], and those of [`recv`](Self::recv).
             #[inline]
-            pub fn recv_timeout(&mut self, timeout: Duration) -> Result<$received, RecvError> {
-                $typed(self.end.recv_timeout(timeout)?)
+            pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Value<Message, T>, RecvError> {
+                value(self.end.recv_timeout(timeout)?)
             }
 
             /// Like [`recv`](Self::recv), but never blocks.
@@ -693,8 +703,8 @@ macro_rules! receives {
             ///
             /// [`RecvError::Empty`], and those of [`recv`](Self::recv).
             #[inline]
-            pub fn try_recv(&mut self) -> Result<$received, RecvError> {
-                $typed(self.end.try_recv()?)
+            pub fn try_recv(&mut self) -> Result<Value<Message, T>, RecvError> {
+                value(self.end.try_recv()?)
             }
 
             #[doc = concat!(
@@ -710,8 +720,8 @@ macro_rules! receives {
                                 stringify!($end),
                                 "::recv_async`]."
                             )]
-            pub async fn recv_async(&mut self) -> Result<$received, RecvError> {
-                $typed(self.end.recv_async().await?)
+            pub async fn recv_async(&mut self) -> Result<Value<Message, T>, RecvError> {
+                value(self.end.recv_async().await?)
             }
 
             #[doc = concat!(
@@ -726,17 +736,47 @@ macro_rules! receives {
             pub fn poll_recv(
                 &mut self,
                 context: &mut Context<'_>,
-            ) -> Poll<Result<$received, RecvError>> {
+            ) -> Poll<Result<Value<Message, T>, RecvError>> {
                 self.end
                     .poll_recv(context)
-                    .map(|received| $typed(received?))
+                    .map(|received| value(received?))
+            }
+
+            #[doc = concat!(
+                "Receives the next event; see [`", stringify!($end), "::recv_event`]."
+            )]
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!(
+                "[`RecvError::WrongType`], and those of [`", stringify!($end), "::recv_event`]."
+            )]
+            pub fn recv_event(&mut self) -> Result<ChannelEvent<Value<Message, T>>, RecvError> {
+                event(self.end.recv_event()?)
+            }
+
+            #[doc = concat!(
+                "Receives the next event if there is one; see [`", stringify!($end),
+                "::poll_recv_event`]."
+            )]
+            ///
+            /// # Errors
+            ///
+            /// As [`recv_async`](Self::recv_async).
+            pub fn poll_recv_event(
+                &mut self,
+                context: &mut Context<'_>,
+            ) -> Poll<Result<ChannelEvent<Value<Message, T>>, RecvError>> {
+                self.end
+                    .poll_recv_event(context)
+                    .map(|received| event(received?))
             }
         }
     };
 }
 
-receives!(Receiver Value<Message, T>, value);
-receives!(Subscriber Event<Value<Message, T>>, event);
+receives!(Receiver);
+receives!(Subscriber);
 
 #[inline]
 fn value<T: Carried>(message: Message) -> Result<Value<Message, T>, RecvError> {
@@ -747,10 +787,10 @@ fn value<T: Carried>(message: Message) -> Result<Value<Message, T>, RecvError> {
 }
 
 #[inline]
-fn event<T: Carried>(event: Event) -> Result<Event<Value<Message, T>>, RecvError> {
+fn event<T: Carried>(event: ChannelEvent) -> Result<ChannelEvent<Value<Message, T>>, RecvError> {
     Ok(match event {
-        Event::Connected { provider } => Event::Connected { provider },
-        Event::Message(message) => Event::Message(value(message)?),
-        Event::Disconnected => Event::Disconnected,
+        ChannelEvent::Connected { provider } => ChannelEvent::Connected { provider },
+        ChannelEvent::Message(message) => ChannelEvent::Message(value(message)?),
+        ChannelEvent::Disconnected => ChannelEvent::Disconnected,
     })
 }

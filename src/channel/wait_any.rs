@@ -5,40 +5,52 @@
 use super::doorbell::{WakeReason, LOOKS};
 use super::error::RecvError;
 use super::interrupt::ThreadWaker;
-use super::receiver::Receiver;
+use super::receiving_end::ReceivingEnd;
 use super::spin::is_over;
 use crate::error::OsError;
 use crate::os::futex::{can_sleep_on_many, monotonic_nanos, Deadline, Words, MOST_WORDS};
 use std::task::Waker;
 use std::time::Duration;
 
-/// Blocks until one of several receivers has a message, for at most `timeout`; [`Duration::MAX`]
-/// means no timeout. Returns that receiver's index: its next [`try_recv`](Receiver::try_recv) does
-/// not return `Empty`, unless the message is withdrawn, or the last message that it holds is
-/// dropped, in the meantime. A receiver that is to report
-/// [`TooManyBorrowed`](super::RecvError::TooManyBorrowed), or whose sender has closed, counts as
-/// ready too; leave the latter out of later calls.
+/// What [`wait_any`] waits for: a [`Receiver`](super::Receiver) or a
+/// [`Subscriber`](super::Subscriber), typed or not. No other type can implement it.
+pub trait Source: HasEnd {}
+
+/// Not nameable outside of the crate.
+pub trait HasEnd {
+    fn end(&self) -> &ReceivingEnd;
+    fn end_mut(&mut self) -> &mut ReceivingEnd;
+}
+
+/// Blocks until one of several receivers and subscribers has a message, for at most `timeout`;
+/// [`Duration::MAX`] means no timeout. Returns the index of that one: its next
+/// [`try_recv`](super::Receiver::try_recv) does not return `Empty`, unless the message is
+/// withdrawn, or the last message that it holds is dropped, in the meantime. One that is to report
+/// an error, such as [`TooManyBorrowed`](super::RecvError::TooManyBorrowed), counts as ready too.
+/// So does one with [`OnEnd::Return`](super::OnEnd::Return) whose sender has closed; leave it out
+/// of later calls. One with [`OnEnd::Wait`](super::OnEnd::Wait) need not have a sender yet, and
+/// waits for the next one.
 ///
-/// If several receivers have messages, returns the one returned least recently; of those never
-/// returned, the first.
+/// If several have messages, returns the one returned least recently; of those never returned, the
+/// first.
 ///
 /// Spins before it sleeps, for the shortest [`spin`](super::ReceiverBuilder::spin) that is set for
-/// one of the receivers, or by default as [one of them](super#spinning) would. With more than 128
-/// receivers, where each one that has an [`Interrupter`] counts as two, or before Linux 5.16, the
-/// helper threads of the [module](super#awaiting) wake it.
+/// one of them, or by default as [one of them](super#spinning) would. While one has no sender, with
+/// more than 128 of them, where each one that has an [`Interrupter`] counts as two, or before Linux
+/// 5.16, the helper threads of the [module](super#awaiting) wake it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use shm_pool::channel::{wait_any, Receiver, Sender};
-/// use shm_pool::{Client, Provider};
+/// use shm_pool::Provider;
 /// use std::time::Duration;
 ///
 /// # let name = |of| format!("doc-any-{of}-{}", std::process::id());
-/// let (provider, client) = (Provider::builder().build()?, Client::new());
+/// let provider = Provider::builder().build()?;
 /// let mut frames_out = Sender::create(&provider, &name("frames"))?;
 /// let samples_out = Sender::create(&provider, &name("samples"))?;
-/// let mut frames = Receiver::open(&client, &name("frames"))?;
-/// let mut samples = Receiver::open(&client, &name("samples"))?;
+/// let mut frames = Receiver::open(&name("frames"))?;
+/// let mut samples = Receiver::open(&name("samples"))?;
 /// frames_out.send_bytes(b"a frame")?;
 /// match wait_any(&mut [&mut samples, &mut frames], Duration::from_secs(10))? {
 ///     0 => println!("sample: {:?}", samples.try_recv()?),
@@ -55,99 +67,117 @@ use std::time::Duration;
 /// [`RecvError::NoReceivers`]; [`RecvError::NoHelper`]; [`RecvError::Forked`].
 ///
 /// [`Interrupter`]: super::Interrupter
-pub fn wait_any(receivers: &mut [&mut Receiver], timeout: Duration) -> Result<usize, RecvError> {
+pub fn wait_any(sources: &mut [&mut dyn Source], timeout: Duration) -> Result<usize, RecvError> {
     let deadline = Deadline::after(timeout);
-    if receivers.is_empty() {
+    if sources.is_empty() {
         return Err(RecvError::NoReceivers);
     }
-    for receiver in receivers.iter_mut() {
-        // The only error that `ask` returns.
-        if receiver.ask().is_err() {
+    for source in sources.iter_mut() {
+        // The only error that it returns.
+        if source.end_mut().begin_wait().is_err() {
             return Err(RecvError::Forked);
         }
     }
-    let budget = budget(receivers);
+    let budget = budget(sources);
     let mut began = None;
-    let found = match spin(receivers, budget, &mut began, deadline) {
-        Some(found) => {
+    let found = match spin(sources, budget, &mut began, deadline) {
+        Some(found) if !matches!(found, Found::Ended) => {
             if !budget.is_zero() {
-                note_spin(receivers, &found);
+                note_spin(sources, &found);
             }
             found
         }
-        None => {
+        _ => {
             let began = match began {
                 Some(began) => began,
                 None => monotonic_nanos(),
             };
-            let found = wait(receivers, deadline)?;
-            note_sleep(receivers, &found, began);
+            let found = wait(sources, deadline)?;
+            note_sleep(sources, &found, began);
             found
         }
     };
     match found {
         Found::Ready(index) => {
             let mut last = 0;
-            for receiver in receivers.iter() {
-                last = last.max(receiver.turn);
+            for source in sources.iter() {
+                last = last.max(source.end().turn);
             }
-            receivers[index].turn = last + 1;
+            sources[index].end_mut().turn = last + 1;
             Ok(index)
         }
         Found::Interrupted(index) => {
-            receivers[index].parker.interrupts().take();
+            sources[index].end().interrupts.take();
             Err(RecvError::Interrupted)
         }
-        Found::TimedOut => Err(RecvError::TimedOut),
+        Found::TimedOut | Found::Ended => Err(RecvError::TimedOut),
     }
 }
 
-/// What ends a wait. Indices are within the slice.
+/// What ends a wait, or a part of it. Indices are within the slice.
 enum Found {
     Ready(usize),
     Interrupted(usize),
     TimedOut,
+    /// A sender has ended, and its receiver waits for the next one.
+    Ended,
 }
 
-/// Returns the ready receiver whose turn it is, or else one that was interrupted.
-fn find(receivers: &[&mut Receiver]) -> Option<Found> {
-    let mut ready: Option<usize> = None;
-    for (index, receiver) in receivers.iter().enumerate() {
-        if !receiver.has_next() && !receiver.object().is_sender_disconnected() {
+/// Returns the ready end whose turn it is, or else one that was interrupted.
+fn find(sources: &[&mut dyn Source]) -> Option<Found> {
+    let mut ready: Option<(usize, u64)> = None;
+    for (index, source) in sources.iter().enumerate() {
+        let end = source.end();
+        if !end.is_ready() {
             continue;
         }
         match ready {
-            Some(other) if receivers[other].turn <= receiver.turn => {}
-            _ => ready = Some(index),
+            Some((_, turn)) if turn <= end.turn => {}
+            _ => ready = Some((index, end.turn)),
         }
     }
-    if let Some(index) = ready {
+    if let Some((index, _)) = ready {
         return Some(Found::Ready(index));
     }
-    for (index, receiver) in receivers.iter().enumerate() {
-        if receiver.parker.interrupts().is_set() {
+    for (index, source) in sources.iter().enumerate() {
+        if source.end().interrupts.is_set() {
             return Some(Found::Interrupted(index));
+        }
+    }
+    for source in sources {
+        if source.end().must_follow() {
+            return Some(Found::Ended);
         }
     }
     None
 }
 
 /// Closes the channel on behalf of each dead sender for which a check is due.
-fn look_for_senders(receivers: &mut [&mut Receiver]) {
-    for receiver in receivers {
-        receiver.look_for_sender();
+fn look_for_senders(sources: &mut [&mut dyn Source]) {
+    for source in sources {
+        if let Some(open) = &mut source.end_mut().open {
+            open.look_for_sender();
+        }
     }
 }
 
+/// Returns `true` if each end has a sender.
+fn are_open(sources: &[&mut dyn Source]) -> bool {
+    sources.iter().all(|source| source.end().open.is_some())
+}
+
 /// Returns how long to spin: one channel of which messages come at once is enough for a spin to
-/// pay.
-fn budget(receivers: &[&mut Receiver]) -> Duration {
+/// pay. None if one has no sender: waiting for a name takes system calls.
+fn budget(sources: &[&mut dyn Source]) -> Duration {
     let mut shortest: Option<Duration> = None;
     let mut longest_adaptive = Duration::ZERO;
-    for receiver in receivers {
-        match (receiver.spin, shortest) {
+    for source in sources {
+        let Some(open) = &source.end().open else {
+            return Duration::ZERO;
+        };
+        match (open.spin, shortest) {
             (None, _) => {
-                longest_adaptive = longest_adaptive.max(receiver.parker.adaptive.budget());
+                longest_adaptive = longest_adaptive.max(open.parker.adaptive.budget());
             }
             (Some(spin), None) => shortest = Some(spin),
             (Some(spin), Some(other)) => shortest = Some(spin.min(other)),
@@ -160,109 +190,132 @@ fn budget(receivers: &[&mut Receiver]) -> Duration {
 }
 
 /// The wait ended during its spin.
-fn note_spin(receivers: &mut [&mut Receiver], found: &Found) {
+fn note_spin(sources: &mut [&mut dyn Source], found: &Found) {
     if let Found::Ready(index) = found {
-        receivers[*index].parker.adaptive.grow();
+        if let Some(open) = &mut sources[*index].end_mut().open {
+            open.parker.adaptive.grow();
+        }
     }
 }
 
-/// The wait slept. Its spin was in vain for all receivers but the one that was ready.
-fn note_sleep(receivers: &mut [&mut Receiver], found: &Found, began: u64) {
-    for (index, receiver) in receivers.iter_mut().enumerate() {
+/// The wait slept. Its spin was in vain for all ends but the one that was ready.
+fn note_sleep(sources: &mut [&mut dyn Source], found: &Found, began: u64) {
+    for (index, source) in sources.iter_mut().enumerate() {
+        let Some(open) = &mut source.end_mut().open else {
+            continue;
+        };
         if matches!(found, Found::Ready(ready) if *ready == index) {
-            receiver.parker.learn(began, WakeReason::Ready);
+            open.parker.learn(began, WakeReason::Ready);
         } else {
-            receiver.parker.adaptive.shrink();
+            open.parker.adaptive.shrink();
         }
     }
 }
 
 /// Checks repeatedly, for at most `budget`, and notes in `began` when it began.
 fn spin(
-    receivers: &mut [&mut Receiver],
+    sources: &mut [&mut dyn Source],
     budget: Duration,
     began: &mut Option<u64>,
     deadline: Option<Deadline>,
 ) -> Option<Found> {
     if budget.is_zero() {
-        return find(receivers);
+        return find(sources);
     }
     loop {
-        for _ in 0..LOOKS / receivers.len() + 1 {
+        for _ in 0..LOOKS / sources.len() + 1 {
             std::hint::spin_loop();
-            if let Some(found) = find(receivers) {
+            if let Some(found) = find(sources) {
                 return Some(found);
             }
         }
         if is_over(budget, began) || Deadline::is_past(deadline) {
             return None;
         }
-        look_for_senders(receivers);
+        look_for_senders(sources);
     }
 }
 
 /// Sleeps until one is ready or interrupted. The steps I are those of `interrupt`.
-fn wait(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Result<Found, RecvError> {
+fn wait(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Result<Found, RecvError> {
     let mut words = 0;
-    for receiver in receivers.iter() {
-        let interrupts = receiver.parker.interrupts();
+    for source in sources.iter() {
+        let interrupts = &source.end().interrupts;
         interrupts.begin_wait(); // I1
         words += 1 + usize::from(interrupts.has_interrupter());
     }
-    let found = if words <= MOST_WORDS && can_sleep_on_many() {
-        Ok(sleep(receivers, deadline))
-    } else {
-        sleep_by_helpers(receivers, deadline)
+    let found = loop {
+        let is_fit = words <= MOST_WORDS && can_sleep_on_many();
+        let found = if is_fit && are_open(sources) {
+            Ok(sleep(sources, deadline))
+        } else {
+            sleep_by_helpers(sources, deadline)
+        };
+        if !matches!(found, Ok(Found::Ended)) {
+            break found;
+        }
+        for source in sources.iter_mut() {
+            source.end_mut().follow();
+        }
     };
-    for receiver in receivers.iter() {
-        receiver.parker.interrupts().end_wait(); // I5
+    for source in sources.iter() {
+        source.end().interrupts.end_wait(); // I5
     }
     found
 }
 
 /// Sleeps in this thread on all doorbells at once. The steps S are those of `doorbell`.
-fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
-    for receiver in receivers.iter_mut() {
-        receiver.parker.leave_helper();
+fn sleep(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Found {
+    for source in sources.iter_mut() {
+        if let Some(open) = &mut source.end_mut().open {
+            open.parker.leave_helper();
+        }
     }
     let found = loop {
-        look_for_senders(receivers);
+        look_for_senders(sources);
         let mut words = Words::new();
-        for receiver in receivers.iter() {
-            let doorbell = receiver.parker.doorbell();
-            // `find` below handles a receiver whose sender has left.
-            let word = doorbell.announce_wait(); // S1, S2
-            receiver.parker.interrupts().add_to(&mut words);
-            if let Some(word) = word {
-                words.push(doorbell.word(), word);
+        for source in sources.iter() {
+            let end = source.end();
+            end.interrupts.add_to(&mut words);
+            let Some(open) = &end.open else {
+                continue;
+            };
+            let doorbell = open.parker.doorbell();
+            // `find` below handles one whose sender has left.
+            if let Some(word) = doorbell.announce_wait() {
+                words.push(doorbell.word(), word); // S1, S2
             }
         }
-        if let Some(found) = find(receivers) {
+        if let Some(found) = find(sources) {
             break found; // S3, I2, I3
         }
         if Deadline::is_past(deadline) {
             break Found::TimedOut;
         }
         let mut until = deadline;
-        for receiver in receivers.iter() {
-            until = Deadline::first(until, receiver.parker.check.time());
+        for source in sources.iter() {
+            if let Some(open) = &source.end().open {
+                until = Deadline::first(until, open.parker.check.time());
+            }
         }
         words.sleep(until); // S4, I4
 
         // Before S1 clears the bits that the ringers have set.
-        if let Some(found) = find(receivers) {
+        if let Some(found) = find(sources) {
             break found;
         }
     };
-    for receiver in receivers.iter() {
-        receiver.parker.doorbell().end_wait();
+    for source in sources.iter() {
+        if let Some(open) = &source.end().open {
+            open.parker.doorbell().end_wait();
+        }
     }
     found
 }
 
-/// Sleeps until a helper thread, which sleeps on the doorbells, wakes this one.
+/// Sleeps until a helper thread, which sleeps on the doorbells, or the name watcher wakes this one.
 fn sleep_by_helpers(
-    receivers: &mut [&mut Receiver],
+    sources: &mut [&mut dyn Source],
     deadline: Option<Deadline>,
 ) -> Result<Found, RecvError> {
     let thread = ThreadWaker::new();
@@ -270,29 +323,30 @@ fn sleep_by_helpers(
     let found = loop {
         let count = thread.count();
         // `find` below handles one that is ready already.
-        if let Err(error) = arm_all(receivers, &waker) {
-            break Err(RecvError::NoHelper(error));
+        if let Err(source) = arm_all(sources, &waker) {
+            break Err(RecvError::NoHelper(source));
         }
-        if let Some(found) = find(receivers) {
-            break Ok(found);
+        match find(sources) {
+            // It is followed when it is armed.
+            Some(Found::Ended) => continue,
+            Some(found) => break Ok(found),
+            None => {}
         }
         if Deadline::is_past(deadline) {
             break Ok(Found::TimedOut);
         }
-        let interrupts = receivers
-            .iter()
-            .map(|receiver| &**receiver.parker.interrupts());
+        let interrupts = sources.iter().map(|source| &*source.end().interrupts);
         thread.park(count, interrupts, deadline);
     };
-    for receiver in receivers.iter_mut() {
-        receiver.parker.disarm();
+    for source in sources.iter_mut() {
+        source.end_mut().disarm();
     }
     found
 }
 
-fn arm_all(receivers: &mut [&mut Receiver], waker: &Waker) -> Result<(), OsError> {
-    for receiver in receivers {
-        let _: Option<WakeReason> = receiver.arm(waker)?;
+fn arm_all(sources: &mut [&mut dyn Source], waker: &Waker) -> Result<(), OsError> {
+    for source in sources {
+        source.end_mut().arm(waker)?;
     }
     Ok(())
 }

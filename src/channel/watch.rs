@@ -41,7 +41,6 @@ use crate::os::posix::{start_thread, PAGE};
 use crate::os::process::{Process, Seen};
 use crate::os::segment::check_metadata;
 use crate::owner::waiting::wake;
-use crate::peer::client::Client;
 use crate::protocol::control::{OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::{parse, Object, ProviderId};
 use crate::sync::{AtomicU32, Mutex, Ordering};
@@ -420,6 +419,7 @@ impl Snapshot {
             | ChannelError::TypeMismatch { .. }
             | ChannelError::OutOfRange { .. }
             | ChannelError::BlockingNotAllowed { .. }
+            | ChannelError::NotASender { .. }
             | ChannelError::NotAPublisher { .. } => self.file.is_some(),
             _ => false,
         }
@@ -501,29 +501,60 @@ impl Attempts {
         self.watch()?.poll(context).map(Ok)
     }
 
-    /// Attempts it while `is_to_wait`, until `timeout` is over; then once more.
+    /// Attempts it, and calls `wait` after each attempt that failed with an error to wait for, which
+    /// is kept in `last_error`. Returns what `wait` returns, unless that is `Ok`.
+    pub(super) fn repeat<T, E>(
+        &mut self,
+        is_to_wait: fn(&ChannelError) -> bool,
+        last_error: &mut Option<ChannelError>,
+        mut attempt: impl FnMut() -> Result<T, ChannelError>,
+        mut wait: impl FnMut(&mut Self) -> Poll<Result<(), E>>,
+    ) -> Poll<Result<Result<T, ChannelError>, E>> {
+        loop {
+            match self.attempt(&mut attempt) {
+                Some(Err(error)) if is_to_wait(&error) => *last_error = Some(error),
+                Some(result) => return Poll::Ready(Ok(result)),
+                // None is due.
+                None => {}
+            }
+            ready!(wait(self))?;
+        }
+    }
+
+    /// Attempts it while `is_to_wait`, until the deadline; then once more.
+    pub(super) fn repeat_until<T>(
+        &mut self,
+        is_to_wait: fn(&ChannelError) -> bool,
+        deadline: Option<Deadline>,
+        mut attempt: impl FnMut() -> Result<T, ChannelError>,
+    ) -> Result<T, ChannelError> {
+        let wait = |attempts: &mut Self| {
+            if Deadline::is_past(deadline) || attempts.wait(deadline, None) == WakeReason::TimedOut
+            {
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok::<(), ChannelError>(()))
+        };
+        match self.repeat(is_to_wait, &mut None, &mut attempt, wait) {
+            Poll::Ready(Ok(result)) => result,
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Pending => attempt(),
+        }
+    }
+
+    /// As [`repeat_until`](Self::repeat_until), for one call.
     pub(super) fn run<T>(
         name: Name,
         timeout: Duration,
         is_to_wait: fn(&ChannelError) -> bool,
         attempt: impl Fn() -> Result<T, ChannelError>,
     ) -> Result<T, ChannelError> {
-        let mut this = Self::new(name);
-        let deadline = Deadline::after(timeout);
-        loop {
-            match this.attempt(&attempt) {
-                Some(Err(error)) if is_to_wait(&error) => {}
-                None => {}
-                Some(result) => return result,
-            }
-            if Deadline::is_past(deadline) || this.wait(deadline, None) == WakeReason::TimedOut {
-                return attempt();
-            }
-        }
+        Self::new(name).repeat_until(is_to_wait, Deadline::after(timeout), attempt)
     }
 }
 
-/// A channel whose sender or publisher is alive. Created by [`list`] and [`Watcher`].
+/// A channel whose sender or publisher is alive. Created by
+/// [`Namespace::channels`] and [`Watcher`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct ChannelInfo {
@@ -539,7 +570,7 @@ pub struct ChannelInfo {
 
 impl ChannelInfo {
     /// Returns the channel of a file, if it is one that can be opened now.
-    fn of(names: &Namespace, uid: u32, file: &str) -> Result<Option<Self>, OsError> {
+    fn of(names: &Namespace, file: &str) -> Result<Option<Self>, OsError> {
         let Some((prefix, Object::Channel(name))) = parse(file) else {
             return Ok(None);
         };
@@ -554,7 +585,7 @@ impl ChannelInfo {
             .file()
             .metadata()
             .map_err(|error| object.error("fstat", 0, error))?;
-        if !check_metadata(&metadata, &object, uid).is_ok_and(|len| len >= PAGE) {
+        if !check_metadata(&metadata, &object, names.uid()).is_ok_and(|len| len >= PAGE) {
             return Ok(None);
         }
         let copy = Mapping::copy_of(opened.file(), &object, PAGE)?;
@@ -580,21 +611,21 @@ impl ChannelInfo {
     }
 }
 
-/// Returns the channels whose senders and publishers are alive, by name: those with the client's
-/// directory, name prefix and user.
-///
-/// # Errors
-///
-/// [`OsError`] if the directory cannot be read, or descriptors or memory run out.
-pub fn list(client: &Client) -> Result<Vec<ChannelInfo>, OsError> {
-    let (names, uid) = client.trusted();
-    Ok(scan(names, uid)?.into_values().collect())
+impl Namespace {
+    /// Returns the channels whose senders and publishers are alive, by name.
+    ///
+    /// # Errors
+    ///
+    /// [`OsError`] if the directory cannot be read, or descriptors or memory run out.
+    pub fn channels(&self) -> Result<Vec<ChannelInfo>, OsError> {
+        Ok(scan(self)?.into_values().collect())
+    }
 }
 
-fn scan(names: &Namespace, uid: u32) -> Result<BTreeMap<String, ChannelInfo>, OsError> {
+fn scan(names: &Namespace) -> Result<BTreeMap<String, ChannelInfo>, OsError> {
     let mut channels = BTreeMap::new();
     for file in names.files()? {
-        match ChannelInfo::of(names, uid, &file) {
+        match ChannelInfo::of(names, &file) {
             Ok(Some(channel)) => {
                 channels.insert(channel.name.clone(), channel);
             }
@@ -614,50 +645,47 @@ fn scan(names: &Namespace, uid: u32) -> Result<BTreeMap<String, ChannelInfo>, Os
 /// What a [`Watcher`] reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Change {
+pub enum ChannelChange {
     /// A sender or publisher has created this channel.
     Created(ChannelInfo),
     /// The sender or publisher of this channel has closed or died.
     Closed(ChannelInfo),
 }
 
-/// Reports the channels that [`list`] returns, and then each one that is created or ends. A restart
+/// Reports the channels that [`Namespace::channels`] returns, and then each one that is created or ends. A restart
 /// is reported as `Closed` and `Created`. A channel that ends before the watcher has looked at it
 /// is not reported.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use shm_pool::channel::{Change, Sender, Watcher};
-/// use shm_pool::{Client, Provider};
+/// use shm_pool::channel::{ChannelChange, Sender, Watcher};
+/// use shm_pool::{Namespace, Provider};
 ///
 /// # let prefix = format!("doc-watch-{}", std::process::id());
-/// # let client = Client::builder().name_prefix(&prefix).build()?;
-/// # let provider = Provider::builder().name_prefix(&prefix).build()?;
-/// let mut watcher = Watcher::new(&client);
+/// # let namespace = Namespace::new(&prefix)?;
+/// # let provider = Provider::builder().namespace(&namespace).build()?;
+/// let mut watcher = Watcher::new(&namespace);
 /// let camera = Sender::create(&provider, "camera")?; // in another process
-/// assert!(matches!(watcher.recv()?, Change::Created(channel) if channel.name == "camera"));
+/// assert!(matches!(watcher.recv()?, ChannelChange::Created(channel) if channel.name == "camera"));
 /// drop(camera);
-/// assert!(matches!(watcher.recv()?, Change::Closed(channel) if channel.name == "camera"));
+/// assert!(matches!(watcher.recv()?, ChannelChange::Closed(channel) if channel.name == "camera"));
 /// # Ok(())
 /// # }
 /// ```
 pub struct Watcher {
     names: Namespace,
-    uid: u32,
     known: BTreeMap<String, ChannelInfo>,
-    changes: VecDeque<Change>,
+    changes: VecDeque<ChannelChange>,
     watch: Option<Watch>,
     interrupts: Arc<Interrupts>,
     fork: ForkGuard,
 }
 
 impl Watcher {
-    /// Creates a watcher of the channels that [`list`] returns.
-    pub fn new(client: &Client) -> Self {
-        let (names, uid) = client.trusted();
+    /// Creates a watcher of the channels that [`Namespace::channels`] returns.
+    pub fn new(namespace: &Namespace) -> Self {
         Self {
-            names: names.clone(),
-            uid,
+            names: namespace.clone(),
             known: BTreeMap::new(),
             changes: VecDeque::new(),
             watch: None,
@@ -670,9 +698,9 @@ impl Watcher {
     ///
     /// # Errors
     ///
-    /// [`RecvError::List`], as from [`list`]; [`RecvError::Interrupted`];
+    /// [`RecvError::List`], as from [`Namespace::channels`]; [`RecvError::Interrupted`];
     /// [`RecvError::Forked`].
-    pub fn recv(&mut self) -> Result<Change, RecvError> {
+    pub fn recv(&mut self) -> Result<ChannelChange, RecvError> {
         self.receive(None)
     }
 
@@ -681,11 +709,11 @@ impl Watcher {
     /// # Errors
     ///
     /// [`RecvError::TimedOut`], and those of [`recv`](Self::recv).
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Change, RecvError> {
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<ChannelChange, RecvError> {
         self.receive(Deadline::after(timeout))
     }
 
-    fn receive(&mut self, deadline: Option<Deadline>) -> Result<Change, RecvError> {
+    fn receive(&mut self, deadline: Option<Deadline>) -> Result<ChannelChange, RecvError> {
         loop {
             if let Some(change) = self.next()? {
                 return Ok(change);
@@ -710,7 +738,7 @@ impl Watcher {
     ///
     /// [`RecvError::NoHelper`], and those of [`recv`](Self::recv) except
     /// [`RecvError::Interrupted`].
-    pub async fn recv_async(&mut self) -> Result<Change, RecvError> {
+    pub async fn recv_async(&mut self) -> Result<ChannelChange, RecvError> {
         poll_fn(|context| self.poll_recv(context)).await
     }
 
@@ -720,13 +748,21 @@ impl Watcher {
     /// # Errors
     ///
     /// As [`recv_async`](Self::recv_async).
-    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Change, RecvError>> {
+    pub fn poll_recv(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<ChannelChange, RecvError>> {
         loop {
             if let Some(change) = self.next()? {
                 return Poll::Ready(Ok(change));
             }
             ready!(self.watch().map_err(RecvError::NoHelper)?.poll(context));
         }
+    }
+
+    /// Returns the namespace that it watches.
+    pub fn namespace(&self) -> &Namespace {
+        &self.names
     }
 
     /// Returns a handle that can interrupt this watcher's blocking waits.
@@ -742,7 +778,7 @@ impl Watcher {
         Ok(self.watch.insert(watch))
     }
 
-    fn next(&mut self) -> Result<Option<Change>, RecvError> {
+    fn next(&mut self) -> Result<Option<ChannelChange>, RecvError> {
         if !self.fork.is_ours() {
             return Err(RecvError::Forked);
         }
@@ -754,16 +790,18 @@ impl Watcher {
 
     /// Adds all changes since the last scan.
     fn scan(&mut self) -> Result<(), RecvError> {
-        let found = scan(&self.names, self.uid).map_err(RecvError::List)?;
+        let found = scan(&self.names).map_err(RecvError::List)?;
         // Those that ended come first: a name has one channel at a time.
         for channel in self.known.values() {
             if found.get(&channel.name) != Some(channel) {
-                self.changes.push_back(Change::Closed(channel.clone()));
+                self.changes
+                    .push_back(ChannelChange::Closed(channel.clone()));
             }
         }
         for channel in found.values() {
             if self.known.get(&channel.name) != Some(channel) {
-                self.changes.push_back(Change::Created(channel.clone()));
+                self.changes
+                    .push_back(ChannelChange::Created(channel.clone()));
             }
         }
         self.known = found;
@@ -783,7 +821,7 @@ impl fmt::Debug for Watcher {
 /// A stream of the watcher's changes (feature `stream`), which never ends. Errors are items.
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Watcher {
-    type Item = Result<Change, RecvError>;
+    type Item = Result<ChannelChange, RecvError>;
 
     fn poll_next(
         mut self: std::pin::Pin<&mut Self>,
@@ -838,9 +876,10 @@ mod tests {
             locks.unlock(byte).unwrap();
             assert_eq!(attempt(), (true, true));
         }
-        let for_good: [Error; 4] = [
+        let for_good: [Error; 5] = [
             |object| ChannelError::Closed { object },
             |object| ChannelError::NotAPublisher { object },
+            |object| ChannelError::NotASender { object },
             |object| ChannelError::BlockingNotAllowed { object },
             |object| ChannelError::TypeMismatch {
                 object,

@@ -10,7 +10,7 @@
 //! | payload segments, all together | [`max_bytes`](crate::ProviderBuilder::max_bytes) |
 //! | control object, one | 4096 + 128 × [`max_shared`](crate::ProviderBuilder::max_shared) |
 //! | [`channel`](crate::channel), each | 4096 + 64 × ([`capacity`](crate::channel::SenderBuilder::capacity) + 1) + 16 × [`max_borrowed`](crate::channel::SenderBuilder::max_borrowed), rounded up to a power of two, at least 8 |
-//! | [`channel::Publisher`](crate::channel::Publisher), each | 4096, and for each receiver the size of a channel with [its capacity and borrowed buffers](crate::channel::ReceiverBuilder::capacity) |
+//! | [`channel::Publisher`](crate::channel::Publisher), each | 4096, and for each receiver the size of a channel with [its capacity and borrowed buffers](crate::channel::SubscriberBuilder::capacity) |
 //!
 //! [`SenderBuilder::buffers`](crate::channel::SenderBuilder::buffers) and
 //! [`PublisherBuilder::buffers`](crate::channel::PublisherBuilder::buffers) count the messages that
@@ -24,7 +24,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use shm_pool::{BuildError, Provider, Tuning};
 //!
-//! // 1. mount -t tmpfs -o size=1m,mode=0700 none /run/frames, and `.directory("/run/frames")`
+//! // 1. mount -t tmpfs -o size=1m,mode=0700 none /run/frames, and `Namespace::in_directory("/run/frames")`
 //! let builder = Provider::builder().max_bytes(256 << 10).max_shared(16).max_idle_per_class(16);
 //! let builder = builder.tuning(Tuning::new().idle_window(0)); // what is idle stays
 //! // 2.

@@ -55,7 +55,7 @@ pub use report::{
 };
 
 use crate::error::OsError;
-use crate::os::name::DIRECTORY;
+use crate::os::name::{Namespace, DIRECTORY};
 use crate::os::posix::free_bytes;
 use crate::os::process::{Seen, Wanted};
 use crate::owner::provider::Provider;
@@ -82,12 +82,12 @@ impl Default for Inspector {
 }
 
 impl Inspector {
-    /// Creates an inspector of /dev/shm.
+    /// Creates an inspector of all namespaces in /dev/shm.
     pub fn new() -> Self {
         Self::in_directory(DIRECTORY)
     }
 
-    /// Creates an inspector of another [directory](crate::ProviderBuilder::directory).
+    /// Creates an inspector of all namespaces in another directory.
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
@@ -97,10 +97,11 @@ impl Inspector {
         }
     }
 
-    /// Restricts the inspector to one [name prefix](crate::ProviderBuilder::name_prefix); by
-    /// default it covers all.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = Some(prefix.into());
+    /// Restricts the inspector to one [`Namespace`], or what of it belongs to this process's user;
+    /// by default it covers all in /dev/shm.
+    pub fn namespace(mut self, namespace: &Namespace) -> Self {
+        self.directory = namespace.directory().to_owned();
+        self.prefix = Some(namespace.prefix().to_owned());
         self
     }
 
@@ -153,9 +154,7 @@ impl Provider {
     /// child, `owner` is the parent.
     pub fn report(&self) -> Result<ProviderReport, OsError> {
         let names = self.names();
-        let report = Inspector::in_directory(names.directory())
-            .prefix(names.prefix())
-            .report()?;
+        let report = Inspector::new().namespace(names).report()?;
         let own = report
             .providers
             .into_iter()

@@ -3,7 +3,8 @@
 use crate::error::{BuildError, OsError};
 use crate::os::fork::ForkGuard;
 use crate::os::posix::{
-    check, file_size_limit, free_inodes, free_space, lock_limit, retry, EINTR_RETRIES, LOCK_MEMORY,
+    check, effective_uid, file_size_limit, free_inodes, free_space, lock_limit, retry,
+    EINTR_RETRIES, LOCK_MEMORY,
 };
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
@@ -32,16 +33,76 @@ pub(crate) fn is_prefix(text: &str) -> bool {
     text.len() <= MAX_PREFIX && text.split('.').all(is_part)
 }
 
-/// The objects in a directory that have the same prefix.
-#[derive(Clone, Debug)]
-pub(crate) struct Namespace {
+/// Where objects are and whose they are: a directory, a prefix of file names, and a user.
+///
+/// A provider creates its objects and channels in its namespace, and clients, receivers and
+/// subscribers find those of theirs. The default is /dev/shm, `shm_pool` and the effective user of
+/// this process. Programs that use different prefixes or directories do not see each other.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::channel::{Receiver, Sender};
+/// use shm_pool::{Namespace, Provider};
+///
+/// # let prefix = format!("doc-namespace-{}", std::process::id());
+/// # let robot7 = Namespace::new(&prefix)?;
+/// # /*
+/// let robot7 = Namespace::new("robot7")?;
+/// # */
+/// let provider = Provider::builder().namespace(&robot7).build()?;
+/// let _sender = Sender::create(&provider, "camera")?;
+///
+/// let receiver = Receiver::builder().namespace(&robot7).open("camera")?; // in another process
+/// assert_eq!(robot7.channels()?.len(), 1);
+/// # drop(receiver);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Namespace {
     directory: Arc<Path>,
     prefix: Arc<str>,
+    uid: u32,
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self::in_shm(DEFAULT_PREFIX)
+    }
 }
 
 impl Namespace {
-    /// Checks the directory's path and the prefix. Does not access the file system.
-    pub(crate) fn new(directory: &Path, prefix: &str) -> Result<Self, BuildError> {
+    /// Returns the namespace with this prefix of names in /dev/shm, of the effective user of this
+    /// process: 1 to 60 of `A-Z a-z 0-9 _ -` and, between others, single dots.
+    ///
+    /// A confined snap may only use prefixes that begin with `snap.` and its name:
+    /// `snap.robot.topics`.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Prefix`].
+    pub fn new(prefix: &str) -> Result<Self, BuildError> {
+        if !is_prefix(prefix) {
+            return Err(BuildError::Prefix {
+                prefix: prefix.to_owned(),
+                max: MAX_PREFIX,
+            });
+        }
+        Ok(Self::in_shm(prefix))
+    }
+
+    /// Returns this namespace in another directory, an absolute path. Does not access the file
+    /// system.
+    ///
+    /// Choose a tmpfs. Another local file system writes messages to the disk now and then. A
+    /// network file system does not work, because locks show which processes are alive. hugetlbfs
+    /// is refused when a provider is built.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Directory`] if the path is not absolute, or contains a NUL byte.
+    pub fn in_directory(self, directory: impl AsRef<Path>) -> Result<Self, BuildError> {
+        let directory = directory.as_ref();
         let unfit = |reason| {
             Err(BuildError::Directory {
                 directory: directory.to_owned(),
@@ -54,16 +115,16 @@ impl Namespace {
         if directory.as_os_str().as_bytes().contains(&0) {
             return unfit("contains a NUL byte");
         }
-        if !is_prefix(prefix) {
-            return Err(BuildError::Prefix {
-                prefix: prefix.to_owned(),
-                max: MAX_PREFIX,
-            });
-        }
         Ok(Self {
             directory: directory.into(),
-            prefix: prefix.into(),
+            ..self
         })
+    }
+
+    /// Returns this namespace with the objects of another user, who is trusted. That user's
+    /// provider must admit this one ([`ProviderBuilder::mode`](crate::ProviderBuilder::mode)).
+    pub fn of_user(self, uid: u32) -> Self {
+        Self { uid, ..self }
     }
 
     pub(crate) fn in_shm(prefix: &str) -> Self {
@@ -71,15 +132,23 @@ impl Namespace {
         Self {
             directory: Path::new(DIRECTORY).into(),
             prefix: prefix.into(),
+            uid: effective_uid(),
         }
     }
 
-    pub(crate) fn directory(&self) -> &Path {
+    /// Returns the directory of the objects.
+    pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    pub(crate) fn prefix(&self) -> &str {
+    /// Returns the prefix of the objects' names.
+    pub fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    /// Returns the id of the user who owns the objects.
+    pub fn uid(&self) -> u32 {
+        self.uid
     }
 
     pub(crate) fn files(&self) -> Result<Vec<String>, OsError> {

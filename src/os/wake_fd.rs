@@ -39,14 +39,14 @@ mod models;
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use shm_pool::channel::{Receiver, Sender};
-/// use shm_pool::{Client, Provider, WakeFd};
+/// use shm_pool::{Provider, WakeFd};
 /// use std::os::fd::{AsFd, AsRawFd};
 /// use std::task::Poll;
 ///
 /// # let name = format!("doc-wake-fd-{}", std::process::id());
 /// # let provider = Provider::builder().build()?;
 /// # let mut sender = Sender::create(&provider, &name)?;
-/// let mut receiver = Receiver::open(&Client::new(), &name)?;
+/// let mut receiver = Receiver::open(&name)?;
 /// let mut ready = WakeFd::new()?;
 /// # sender.send_bytes(b"a sample")?;
 /// let mut events = [libc::pollfd {

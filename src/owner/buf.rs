@@ -476,7 +476,7 @@ impl fmt::Debug for ShmBytes {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use crate::owner::chunk::MAX_HANDLES;
-    use crate::{Client, Provider};
+    use crate::{Client, Namespace, Provider};
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
@@ -495,7 +495,7 @@ mod tests {
             .env(VARIABLE, &prefix)
             .output()
             .unwrap();
-        let swept = Provider::sweep(&prefix).unwrap();
+        let swept = Namespace::new(&prefix).unwrap().sweep().unwrap();
         assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
         assert!(
             String::from_utf8_lossy(&output.stderr).contains("the last one"),
@@ -515,7 +515,7 @@ mod tests {
         // SAFETY: the pointer is to a valid structure.
         unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
         let provider = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_shared(1)
             .build()
             .unwrap();

@@ -682,13 +682,16 @@ impl Registered {
 #[cfg(all(test, not(loom), not(shm_pool_asan)))]
 mod tests {
     use super::{Chunk, SHORTEST};
-    use crate::Provider;
+    use crate::{Namespace, Provider};
 
     #[test]
     fn homes_are_reused_and_released() {
         assert_eq!(std::mem::size_of::<Chunk>(), 128, "see `docs::limits`");
         let name = format!("shm_pool-unit-{}-homes", std::process::id());
-        let provider = Provider::builder().name_prefix(name).build().unwrap();
+        let provider = Provider::builder()
+            .namespace(&Namespace::new(&name).unwrap())
+            .build()
+            .unwrap();
         let blocks = || provider.pool().registry.lock().blocks.len();
         for _ in 0..3 {
             let held: Vec<_> = (0..20 * SHORTEST)

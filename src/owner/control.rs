@@ -442,7 +442,7 @@ impl SegmentFactory for Numbered {
     }
 
     fn sweep(&self) -> u64 {
-        sweep::sweep(&self.names).map_or(0, |swept| swept.bytes)
+        self.names.sweep().map_or(0, |swept| swept.bytes)
     }
 }
 

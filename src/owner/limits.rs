@@ -189,7 +189,7 @@ impl Tuning {
     ///
     /// A huge page is made when the last of its small pages is reserved, so it takes no more
     /// memory. Reserving takes about twice as long: [`reserve`](crate::Provider::reserve) at the
-    /// start. A tmpfs mounted with `huge=always` ([`directory`](crate::ProviderBuilder::directory))
+    /// start. A tmpfs mounted with `huge=always` ([`directory`](crate::Namespace::in_directory))
     /// has huge pages without this option, faster, but takes up to one more for each piece.
     pub const fn huge_pages(mut self, advise: bool) -> Self {
         self.huge_pages = advise;

@@ -5,8 +5,10 @@
 use crate::error::{BuildError, OsError};
 use crate::os::futex::Deadline;
 use crate::os::mapping::may_lock;
-use crate::os::name::{Namespace, DEFAULT_PREFIX, DIRECTORY};
-use crate::os::posix::{is_object_mode, is_on_hugetlbfs, lock_limit, round_to_pages, PAGE};
+use crate::os::name::Namespace;
+use crate::os::posix::{
+    effective_uid, is_object_mode, is_on_hugetlbfs, lock_limit, round_to_pages, PAGE,
+};
 use crate::owner::buf::ShmBytesMut;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::control::{Numbered, OwnerControl};
@@ -18,11 +20,9 @@ use crate::owner::waiting::{Delivery, Ticket};
 use crate::protocol::control::{control_size, MAX_RECORDS};
 use crate::protocol::descriptor::MAX_LEN;
 use crate::protocol::ids::{control_name, PeerId, ProviderId};
-use crate::protocol::sweep::{self, Swept};
 use std::alloc::Layout;
 use std::fmt;
 use std::future::Future;
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -35,7 +35,7 @@ use std::time::Duration;
 /// system.
 /// Buffers and peers' mappings stay valid. What was sent or granted still arrives, as after the
 /// death of the process: the segments stay until the last reader has finished. If that reader
-/// belongs to another user, a [sweep](Self::sweep) by this user removes them.
+/// belongs to another user, a [sweep](Namespace::sweep) by this user removes them.
 #[derive(Clone)]
 pub struct Provider {
     /// Waits end with the last clone of it; dropped before the pool's guard.
@@ -56,6 +56,11 @@ impl Provider {
             _waits: Arc::new(WaitsGuard(pool.clone())),
             pool,
         }
+    }
+
+    /// Returns the namespace of this provider, which its channels share.
+    pub fn namespace(&self) -> &Namespace {
+        &self.names
     }
 
     pub(crate) fn names(&self) -> &Namespace {
@@ -94,7 +99,7 @@ impl Provider {
     /// heap. Otherwise it takes microseconds, plus in the worst case 50 ns for each chunk that
     /// peers leased when it was dropped, 0.4 ms per MiB of new memory and, at the cap, 0.2 µs for
     /// each idle chunk and 1 µs for each peer. If the system has no memory, it
-    /// [sweeps](Self::sweep).
+    /// [sweeps](Namespace::sweep).
     ///
     /// # Errors
     ///
@@ -248,38 +253,6 @@ impl Provider {
             .map_or(Err(other), |control| control.disconnect(peer))?;
         pool.memory_doorbell().notify();
         Ok(())
-    }
-
-    /// Removes the objects in /dev/shm that killed providers of this
-    /// [`name_prefix`](crate::ProviderBuilder::name_prefix) and this user have left. Bytes that
-    /// peers have mapped stay.
-    ///
-    /// A file is removed only if it looks like an object and has no hard link. Do not remove a
-    /// living provider's control object by hand: its segments would be removed.
-    ///
-    /// You seldom need to call this: the last reader of a dead provider removes its objects, and
-    /// [`ProviderBuilder::build`](crate::ProviderBuilder::build) sweeps, as do allocations and new
-    /// channels if the system is out of memory.
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError::Prefix`] for a prefix that no provider can have, [`BuildError::Os`] if
-    /// /dev/shm cannot be read. An object that cannot be removed is left for the next sweep.
-    pub fn sweep(name_prefix: &str) -> Result<Swept, BuildError> {
-        Self::sweep_in(DIRECTORY, name_prefix)
-    }
-
-    /// Like [`sweep`](Self::sweep), in another [`directory`](crate::ProviderBuilder::directory).
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError::Directory`] if it is not an absolute path, and those of
-    /// [`sweep`](Self::sweep).
-    pub fn sweep_in(directory: impl AsRef<Path>, name_prefix: &str) -> Result<Swept, BuildError> {
-        Ok(sweep::sweep(&Namespace::new(
-            directory.as_ref(),
-            name_prefix,
-        )?)?)
     }
 
     /// Returns statistics, all zero in a forked child. Takes a lock that creating and destroying
@@ -542,8 +515,7 @@ pub struct ProviderBuilder {
     mode: u32,
     lock_memory: bool,
     tuning: Tuning,
-    directory: PathBuf,
-    name_prefix: String,
+    names: Namespace,
 }
 
 impl Provider {
@@ -566,8 +538,7 @@ impl Default for ProviderBuilder {
             mode: 0o600,
             lock_memory: false,
             tuning: Tuning::new(),
-            directory: PathBuf::from(DIRECTORY),
-            name_prefix: DEFAULT_PREFIX.to_owned(),
+            names: Namespace::default(),
         }
     }
 }
@@ -667,25 +638,11 @@ impl ProviderBuilder {
         self
     }
 
-    /// Sets the prefix of the names under /dev/shm: 1 to 60 of `A-Z a-z 0-9 _ -` and, between
-    /// others, single dots; default `shm_pool`. Clients need
-    /// [the same](crate::ClientBuilder::name_prefix).
-    ///
-    /// A confined snap may only use prefixes that begin with `snap.` and its name:
-    /// `snap.robot.topics`.
-    pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.name_prefix = prefix.into();
-        self
-    }
-
-    /// Sets the directory of the objects, an absolute path that exists; default /dev/shm. Clients
-    /// need [the same](crate::ClientBuilder::directory), and each directory is swept separately.
-    ///
-    /// Choose a tmpfs. Another local file system writes messages to the disk now and then. A
-    /// network file system does not work, because locks show which processes are alive. hugetlbfs
-    /// is refused.
-    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.directory = directory.into();
+    /// Sets the namespace of the provider's objects and channels; default:
+    /// [`Namespace::default`]. Its directory must exist. Clients, receivers and subscribers need
+    /// the same one.
+    pub fn namespace(mut self, namespace: &Namespace) -> Self {
+        self.names = namespace.clone();
         self
     }
 
@@ -707,7 +664,7 @@ impl ProviderBuilder {
     }
 
     /// Creates the provider and its control object, but no payload memory yet. First
-    /// [sweeps](Provider::sweep_in) this directory and prefix, as far as possible.
+    /// [sweeps](Namespace::sweep) the namespace, as far as possible.
     ///
     /// # Errors
     ///
@@ -732,29 +689,40 @@ impl ProviderBuilder {
         if let Some(quota) = self.quota {
             range("max_bytes_per_peer", quota, 1, MAX_LEN)?;
         }
-        let names = Namespace::new(&self.directory, &self.name_prefix)?;
+        self.check_user()?;
         self.check_directory()?;
         let memory = self.tuning.memory(self.lock_memory)?;
         self.check_lock_limit(&limits)?;
-        let _ = sweep::sweep(&names);
-        let control = self.create_control(&names)?;
+        let _ = self.names.sweep();
+        let control = self.create_control()?;
         if self.lock_memory {
             control.lock_memory()?;
         }
-        event!(info, provider = %control.id(), prefix = names.prefix(), max_bytes, "provider made");
-        let segments = Numbered::new(names.clone(), control.id(), self.mode & 0o644, memory);
+        event!(info, provider = %control.id(), prefix = self.names.prefix(), max_bytes, "provider made");
+        let segments = Numbered::new(self.names.clone(), control.id(), self.mode & 0o644, memory);
         Ok(Provider::new(
             Pool::new(limits, Box::new(segments), Some(control)),
-            names,
+            self.names,
         ))
     }
 
+    fn check_user(&self) -> Result<(), BuildError> {
+        let user = effective_uid();
+        if self.names.uid() == user {
+            return Ok(());
+        }
+        Err(BuildError::OtherUser {
+            uid: self.names.uid(),
+            user,
+        })
+    }
+
     fn check_directory(&self) -> Result<(), BuildError> {
-        let directory = &self.directory;
+        let directory = self.names.directory();
         let failed = |error| OsError::new("stat", directory, error);
         let unfit = |reason| {
             Err(BuildError::Directory {
-                directory: directory.clone(),
+                directory: directory.to_owned(),
                 reason,
             })
         };
@@ -780,7 +748,7 @@ impl ProviderBuilder {
         Ok(())
     }
 
-    fn create_control(&self, names: &Namespace) -> Result<OwnerControl, BuildError> {
+    fn create_control(&self) -> Result<OwnerControl, BuildError> {
         let random = || {
             getrandom::u64()
                 .map_err(|error| OsError::new("getrandom", "the provider's id", error.into()))
@@ -789,14 +757,19 @@ impl ProviderBuilder {
         for _ in 0..SWEPT_TRIES {
             id = ProviderId(random()?);
             let quota = self.quota.unwrap_or(0) as u64;
-            if let Some(control) =
-                OwnerControl::create(names, id, self.max_shared, self.mode, quota, random()?)?
-            {
+            if let Some(control) = OwnerControl::create(
+                &self.names,
+                id,
+                self.max_shared,
+                self.mode,
+                quota,
+                random()?,
+            )? {
                 return Ok(control);
             }
         }
         Err(BuildError::Swept {
-            object: control_name(names, id).path(),
+            object: control_name(&self.names, id).path(),
             tries: SWEPT_TRIES,
         })
     }

@@ -4,13 +4,11 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::BuildError;
 use crate::os::fork::ForkGuard;
 use crate::os::futex::barrier;
 use crate::os::locks;
 use crate::os::mapping::Access;
-use crate::os::name::{Namespace, DEFAULT_PREFIX, DIRECTORY};
-use crate::os::posix::effective_uid;
+use crate::os::name::Namespace;
 use crate::os::segment::Foreign;
 use crate::peer::control::{Cached, Lease, PeerControl, ProviderEntry, Remote, Table};
 use crate::peer::error::AttachError;
@@ -20,16 +18,13 @@ use crate::protocol::ids::{segment_name, PeerId, ProviderId};
 use crate::protocol::record::Place;
 use parking_lot::RwLock;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Options of a [`Client`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct ClientBuilder {
-    directory: PathBuf,
-    name_prefix: String,
-    owner_uid: Option<u32>,
+    names: Namespace,
 }
 
 impl Default for ClientBuilder {
@@ -39,38 +34,21 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Sets the providers' [directory](crate::ProviderBuilder::directory); default /dev/shm.
-    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.directory = directory.into();
-        self
-    }
-
-    /// Sets the providers' [prefix](crate::ProviderBuilder::name_prefix); default `shm_pool`.
-    pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.name_prefix = prefix.into();
-        self
-    }
-
-    /// Sets the user whose providers are trusted; default: the effective user of this process.
-    pub fn owner_uid(mut self, uid: u32) -> Self {
-        self.owner_uid = Some(uid);
+    /// Sets the [`Namespace`] of the providers, whose user is trusted; default: that of
+    /// [`Namespace::default`].
+    pub fn namespace(mut self, namespace: &Namespace) -> Self {
+        self.names = namespace.clone();
         self
     }
 
     /// Builds the client. Creates no system object yet.
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError::Directory`] if the directory is not an absolute path, [`BuildError::Prefix`].
-    pub fn build(self) -> Result<Client, BuildError> {
-        let names = Namespace::new(&self.directory, &self.name_prefix)?;
+    pub fn build(self) -> Client {
         prepare();
-        Ok(Client {
-            names,
-            uid: self.owner_uid.unwrap_or_else(effective_uid),
+        Client {
+            names: self.names,
             fork: ForkGuard::new(),
             table: Arc::default(),
-        })
+        }
     }
 }
 
@@ -79,7 +57,6 @@ impl ClientBuilder {
 /// provider that it attaches to, until the client and its last view of that provider are dropped.
 pub struct Client {
     names: Namespace,
-    uid: u32,
     fork: ForkGuard,
     table: Arc<RwLock<Table>>,
 }
@@ -93,26 +70,19 @@ impl Default for Client {
 impl Client {
     /// Creates a client with the default options.
     pub fn new() -> Self {
-        prepare();
-        Self {
-            names: Namespace::in_shm(DEFAULT_PREFIX),
-            uid: effective_uid(),
-            fork: ForkGuard::new(),
-            table: Arc::default(),
-        }
-    }
-
-    pub(crate) fn trusted(&self) -> (&Namespace, u32) {
-        (&self.names, self.uid)
+        Self::builder().build()
     }
 
     /// Returns a builder with the default options.
     pub fn builder() -> ClientBuilder {
         ClientBuilder {
-            directory: PathBuf::from(DIRECTORY),
-            name_prefix: DEFAULT_PREFIX.to_owned(),
-            owner_uid: None,
+            names: Namespace::default(),
         }
+    }
+
+    /// Returns the namespace of the providers.
+    pub fn namespace(&self) -> &Namespace {
+        &self.names
     }
 
     /// Connects to a provider before its first message arrives. Returns this client's id there, for
@@ -128,7 +98,7 @@ impl Client {
         if let Some(entry) = self.table.read().find(provider) {
             return Ok(entry.remote.control.id());
         }
-        let control = match PeerControl::connect(&self.names, provider, self.uid) {
+        let control = match PeerControl::connect(&self.names, provider, self.names.uid()) {
             Ok(control) => control,
             Err(error) => {
                 // Another thread of this client may have taken the last slot.
@@ -245,7 +215,7 @@ impl Client {
     /// Returns `None` if the segment does not exist.
     fn open(&self, remote: &Remote, serial: u64) -> Result<Option<Foreign>, AttachError> {
         let name = segment_name(&self.names, remote.control.id().provider, serial);
-        match Foreign::open(name, Access::Read, self.uid) {
+        match Foreign::open(name, Access::Read, self.names.uid()) {
             Ok(foreign) => Ok(Some(foreign)),
             Err(missing) if missing.is_missing() => Ok(None),
             Err(error) => Err(error.into()),

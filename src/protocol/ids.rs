@@ -372,7 +372,8 @@ pub(crate) fn connection_name(names: &Namespace, channel: &str, id: u64) -> Name
 pub(crate) fn namespace(object: &Name) -> Option<Namespace> {
     let file = object.as_path().file_name()?.to_str()?;
     let (prefix, _) = parse(file)?;
-    Namespace::new(object.directory(), prefix).ok()
+    let names = Namespace::new(prefix).ok()?;
+    names.in_directory(object.directory()).ok()
 }
 
 /// Returns a new name for a channel's object, by which sweeps find its receiver while another

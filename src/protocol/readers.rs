@@ -57,7 +57,7 @@ pub(crate) fn remove(reader: *const ()) {
 /// A receiver, or a client's connection, removes an ended owner's objects from /dev/shm when it is
 /// dropped along with all its messages or views. A program that exits while it holds some of them,
 /// for example in a `static`, leaves those objects until the next
-/// [`build`](crate::ProviderBuilder::build) of the prefix or [`sweep`](crate::Provider::sweep). It
+/// [`build`](crate::ProviderBuilder::build) of the prefix or [`sweep`](crate::Namespace::sweep). It
 /// calls this instead, at the end of `main`.
 ///
 /// Messages and views that the process holds stay valid. A message that was not received yet, or a
@@ -70,13 +70,15 @@ pub(crate) fn remove(reader: *const ()) {
 /// `main` if it is held as an `Option`:
 ///
 /// ```
-/// use shm_pool::Provider;
+/// use shm_pool::{Namespace, Provider};
 /// use std::sync::Mutex;
 ///
 /// static PROVIDER: Mutex<Option<Provider>> = Mutex::new(None);
 ///
 /// fn main() -> Result<(), shm_pool::BuildError> {
-///     *PROVIDER.lock().unwrap() = Some(Provider::builder().name_prefix("docs-static").build()?);
+///     let namespace = Namespace::new("docs-static")?;
+///     let provider = Provider::builder().namespace(&namespace).build()?;
+///     *PROVIDER.lock().unwrap() = Some(provider);
 ///     // …
 ///     drop(PROVIDER.lock().unwrap().take());
 ///     shm_pool::finish_reading();

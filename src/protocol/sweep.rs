@@ -112,7 +112,7 @@ const MAX_WAITING: usize = 4;
 /// Enough heap for a sweep, unless there are thousands of names.
 const HEAP: usize = 96 << 10;
 
-/// The objects removed by a [`sweep`](crate::Provider::sweep).
+/// The objects removed by a [`sweep`](Namespace::sweep).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -168,8 +168,24 @@ enum Scope {
     WithoutPeers(ProviderId),
 }
 
-pub(crate) fn sweep(names: &Namespace) -> Result<Swept, OsError> {
-    sweep_of(names, Scope::All)
+impl Namespace {
+    /// Removes the objects that killed providers of this namespace have left, if they belong to
+    /// this process's user. Bytes that peers have mapped stay.
+    ///
+    /// A file is removed only if it looks like an object and has no hard link. Do not remove a
+    /// living provider's control object by hand: its segments would be removed.
+    ///
+    /// You seldom need to call this: the last reader of a dead provider removes its objects, and
+    /// [`ProviderBuilder::build`](crate::ProviderBuilder::build) sweeps, as do allocations and new
+    /// channels if the system is out of memory.
+    ///
+    /// # Errors
+    ///
+    /// [`OsError`] if the directory cannot be read. An object that cannot be removed is left for
+    /// the next sweep.
+    pub fn sweep(&self) -> Result<Swept, OsError> {
+        sweep_of(self, Scope::All)
+    }
 }
 
 /// The caller is an owner that has ended, and has released its lock. Runs in drops, like
@@ -290,7 +306,7 @@ pub(crate) fn create_locked(
     let Some(names) = namespace(&name) else {
         return Err(error);
     };
-    match sweep(&names) {
+    match names.sweep() {
         Ok(swept) if swept.objects > 0 => create(),
         Ok(_) | Err(_) => Err(error),
     }

@@ -2,8 +2,11 @@
 
 #![allow(dead_code)] // not all of it by every test program
 
-use shm_pool::channel::{Publisher, SendError, Sender, Sent};
-use shm_pool::ShmBytes;
+use shm_pool::channel::{
+    ChannelError, Message, OnEnd, Publisher, Receiver, RecvError, SendError, Sender, Sent, Source,
+    Subscriber,
+};
+use shm_pool::{Namespace, ShmBytes};
 use std::fmt::Debug;
 use std::future::Future;
 use std::time::Duration;
@@ -69,3 +72,68 @@ macro_rules! sending_end {
 
 sending_end!(Sender, (), |sent| sent);
 sending_end!(Publisher, usize, |sent: Sent| sent.receivers);
+
+/// A receiver of either kind, which ends with its sender or publisher.
+pub(crate) enum AnyReceiver {
+    Receiver(Receiver),
+    Subscriber(Subscriber),
+}
+
+macro_rules! either {
+    ($any:expr, $end:ident => $call:expr) => {
+        match $any {
+            Self::Receiver($end) => $call,
+            Self::Subscriber($end) => $call,
+        }
+    };
+}
+
+impl AnyReceiver {
+    /// Opens the channel, whichever kind it is of.
+    pub(crate) fn open(namespace: &Namespace, name: &str) -> Result<Self, ChannelError> {
+        Self::open_spinning(namespace, name, None)
+    }
+
+    pub(crate) fn open_spinning(
+        namespace: &Namespace,
+        name: &str,
+        spin: Option<Duration>,
+    ) -> Result<Self, ChannelError> {
+        let mut receiver = Receiver::builder().namespace(namespace);
+        let mut subscriber = Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .namespace(namespace);
+        if let Some(spin) = spin {
+            receiver = receiver.spin(spin);
+            subscriber = subscriber.spin(spin);
+        }
+        match receiver.open(name) {
+            Err(ChannelError::NotASender { .. }) => {
+                let subscriber = subscriber.open_timeout(name, Duration::ZERO)?;
+                Ok(Self::Subscriber(subscriber))
+            }
+            opened => Ok(Self::Receiver(opened?)),
+        }
+    }
+
+    pub(crate) fn recv(&mut self) -> Result<Message, RecvError> {
+        either!(self, end => end.recv())
+    }
+
+    pub(crate) fn try_recv(&mut self) -> Result<Message, RecvError> {
+        either!(self, end => end.try_recv())
+    }
+
+    pub(crate) fn recv_timeout(&mut self, timeout: Duration) -> Result<Message, RecvError> {
+        either!(self, end => end.recv_timeout(timeout))
+    }
+
+    pub(crate) fn mapped_segments(&self) -> usize {
+        either!(self, end => end.mapped_segments())
+    }
+
+    /// For `wait_any`.
+    pub(crate) fn source(&mut self) -> &mut dyn Source {
+        either!(self, end => end)
+    }
+}

@@ -4,10 +4,10 @@ use crate::ends::SendingEnd;
 use crate::fixtures::{mappings, unique_prefix, FOR_EVER, NOW};
 use crate::threads::{assert_prompt, wait_until_asleep, wake_waiter, wake_waiter_after};
 use shm_pool::channel::{
-    wait_any, Interrupter, Message, OnFull, Publisher, Receiver, RecvError, SendError,
-    SendErrorKind, Sender,
+    wait_any, Interrupter, Message, OnEnd, OnFull, Publisher, Receiver, RecvError, SendErrorKind,
+    Sender, Source, Subscriber,
 };
-use shm_pool::{Client, Provider};
+use shm_pool::Provider;
 use shm_pool_support::tasks::{
     block_on, noop_waker, panicking_waker, poll_once, reporting_waker, Woken,
 };
@@ -24,7 +24,6 @@ use std::time::Duration;
 /// Channels that do not spin, so that each wait sleeps.
 struct Scene {
     provider: Provider,
-    client: Client,
     test: String,
 }
 
@@ -33,7 +32,6 @@ impl Scene {
         let provider = Provider::builder().max_bytes(8 << 20).build().unwrap();
         Self {
             provider,
-            client: Client::new(),
             test: unique_prefix(test),
         }
     }
@@ -46,28 +44,23 @@ impl Scene {
             .spin(NOW)
             .create(&self.provider, &name)
             .unwrap();
-        (
-            sender,
-            Receiver::builder()
-                .spin(NOW)
-                .open(&self.client, &name)
-                .unwrap(),
-        )
+        (sender, Receiver::builder().spin(NOW).open(&name).unwrap())
     }
 
     /// Creates a publisher and two receivers that it waits for.
-    fn publisher(&self) -> (Publisher, [Receiver; 2]) {
+    fn publisher(&self) -> (Publisher, [Subscriber; 2]) {
         let publisher = Publisher::builder()
             .spin(NOW)
             .create(&self.provider, &self.test)
             .unwrap();
-        let options = Receiver::builder()
+        let options = Subscriber::builder()
+            .on_end(OnEnd::Return)
             .on_full(OnFull::Block)
             .capacity(1)
             .spin(NOW);
         (
             publisher,
-            [(); 2].map(|()| options.clone().open(&self.client, &self.test).unwrap()),
+            [(); 2].map(|()| options.clone().open(&self.test).unwrap()),
         )
     }
 
@@ -332,7 +325,11 @@ fn wait_any_is_fair() {
 }
 
 fn any(receivers: &mut [Receiver], timeout: Duration) -> Result<usize, RecvError> {
-    wait_any(&mut receivers.iter_mut().collect::<Vec<_>>(), timeout)
+    let mut sources: Vec<&mut dyn Source> = Vec::new();
+    for receiver in receivers {
+        sources.push(receiver);
+    }
+    wait_any(&mut sources, timeout)
 }
 
 #[test]
@@ -441,7 +438,7 @@ fn interrupt_ends_one_wait() {
 fn assert_interrupted(
     count: usize,
     by: &Interrupter,
-    mut wait: impl FnMut() -> Result<(), SendError>,
+    mut wait: impl FnMut() -> Result<(), shm_pool::channel::SendError>,
 ) {
     for _ in 0..count {
         thread::scope(|scope| {
@@ -463,7 +460,7 @@ fn interrupt_sender() {
     let interrupter = alone.interrupter();
     assert_interrupted(200, &interrupter, || alone.wait_for_receiver(FOR_EVER));
     // While no receiver is connected, an interrupt must not be reported as a disconnect.
-    let receiver = Receiver::open(&scene.client, &name).unwrap();
+    let receiver = Receiver::open(&name).unwrap();
     alone.wait_for_receiver(FOR_EVER).unwrap();
     while alone.try_send_bytes(b"full").is_ok() {}
     assert_interrupted(200, &interrupter, || alone.wait_until_received(FOR_EVER));
@@ -642,10 +639,11 @@ fn wait_any_of_publishers() {
     let scene = Scene::new("any-pub");
     let mut publisher = Publisher::create(&scene.provider, &scene.test).unwrap();
     let open = || {
-        Receiver::builder()
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
             .capacity(1)
             .spin(NOW)
-            .open(&scene.client, &scene.test)
+            .open(&scene.test)
             .unwrap()
     };
     let (mut one, mut other, mut pair) = (open(), open(), scene.channel(0, 2));
@@ -665,11 +663,12 @@ fn wait_any_of_publishers() {
     let (mut next, mut is_over) = ([0, 0], false);
     while !is_over || next != [20_000; 2] {
         let found = wait_any(&mut [&mut one, &mut other, &mut pair.1], FOR_EVER).unwrap();
-        let receiver = [&mut one, &mut other, &mut pair.1]
-            .into_iter()
-            .nth(found)
-            .unwrap();
-        match receiver.try_recv() {
+        let received = match found {
+            0 => one.try_recv(),
+            1 => other.try_recv(),
+            _ => pair.1.try_recv(),
+        };
+        match received {
             Ok(message) if found == 2 => is_over = &message[..] == b"over",
             Ok(message) => {
                 assert_eq!(number(&message), next[found] + u64::from(message.missed()));
@@ -686,7 +685,7 @@ fn wait_any_of_publishers() {
 /// A receiver cannot end another's channel by a word that all of them can write.
 #[test]
 fn connected_receiver_ignores_registration() {
-    type Way = fn(&mut Receiver) -> Result<Message, RecvError>;
+    type Way = fn(&mut Subscriber) -> Result<Message, RecvError>;
     const REFUSED: u32 = 1 << 30;
     let scene = Scene::new("await-max_subscribers");
     let mut publisher = Publisher::builder()
@@ -710,9 +709,10 @@ fn connected_receiver_ignores_registration() {
     ];
     let (tell, received) = mpsc::channel();
     let threads = ways.map(|receive| {
-        let mut receiver = Receiver::builder()
+        let mut receiver = Subscriber::builder()
+            .on_end(OnEnd::Return)
             .spin(NOW)
-            .open(&scene.client, &scene.test)
+            .open(&scene.test)
             .unwrap();
         let tell = tell.clone();
         thread::spawn(move || loop {
@@ -763,7 +763,7 @@ const RENDEZVOUS: [Rendezvous; 3] = [Rendezvous::History, Rendezvous::Message, R
 /// At once, by whichever call the receiver sleeps.
 #[test]
 fn first_message_wakes_unconnected() {
-    type Way = fn(&mut Receiver, &mut [Receiver]) -> Result<Message, RecvError>;
+    type Way = fn(&mut Subscriber, &mut [Receiver]) -> Result<Message, RecvError>;
     let ways: [Way; 4] = [
         |receiver, _| receiver.recv(),
         |receiver, _| block_on(receiver.recv_async()),
@@ -773,11 +773,13 @@ fn first_message_wakes_unconnected() {
                 .unwrap()
         },
         |receiver, others| {
-            let mut all: Vec<_> = others.iter_mut().collect();
+            let mut all: Vec<&mut dyn Source> = Vec::new();
+            for other in others {
+                all.push(other);
+            }
             all.push(receiver);
-            wait_any(&mut all, FOR_EVER)
-                .map(|at| all[at].try_recv())
-                .unwrap()
+            assert_eq!(wait_any(&mut all, FOR_EVER).unwrap(), all.len() - 1);
+            receiver.try_recv()
         },
     ];
     let scene = Scene::new("await-rendezvous");
@@ -794,9 +796,10 @@ fn first_message_wakes_unconnected() {
             let publisher = publisher.create(&scene.provider, &scene.test).unwrap();
             let publisher = RefCell::new(publisher);
             publisher.borrow_mut().send_bytes(b"before").unwrap();
-            let mut receiver = Receiver::builder()
+            let mut receiver = Subscriber::builder()
+                .on_end(OnEnd::Return)
                 .spin(NOW)
-                .open(&scene.client, &scene.test)
+                .open(&scene.test)
                 .unwrap();
             let connect = |thread| {
                 if rendezvous == Rendezvous::Before {
@@ -829,9 +832,9 @@ fn first_message_wakes_unconnected() {
 }
 
 /// Checks that a thread that sleeps in `send` is woken by the drop of the message that is held.
-fn assert_woken_by_drop(receiver: &mut Receiver, mut send: impl FnMut() + Send) {
+fn assert_woken_by_drop(mut recv: impl FnMut() -> Message, mut send: impl FnMut() + Send) {
     assert_prompt(|| {
-        let held = receiver.recv().unwrap();
+        let held = recv();
         wake_waiter(&mut send, || drop(held)).1
     });
 }
@@ -841,7 +844,7 @@ fn assert_woken_by_drop(receiver: &mut Receiver, mut send: impl FnMut() + Send) 
 fn assert_waits_for_borrowed<E: SendingEnd>(
     scene: &Scene,
     mut end: E,
-    mut receiver: Receiver,
+    mut recv: impl FnMut() -> Message,
     sent: E::Sent,
 ) {
     let buffer = || scene.provider.alloc(100).unwrap().freeze();
@@ -855,10 +858,8 @@ fn assert_waits_for_borrowed<E: SendingEnd>(
         .send_timeout(buffer(), Duration::from_millis(1))
         .unwrap_err();
     assert_eq!(error.kind(), SendErrorKind::TimedOut);
-    assert_woken_by_drop(&mut receiver, || {
-        assert_eq!(end.send(buffer()).unwrap(), sent)
-    });
-    let held = receiver.recv().unwrap();
+    assert_woken_by_drop(&mut recv, || assert_eq!(end.send(buffer()).unwrap(), sent));
+    let held = recv();
     let (waker, woken) = reporting_waker();
     let mut sending = pin!(end.send_async(buffer()));
     assert!(poll_once(sending.as_mut(), &waker).is_none());
@@ -879,8 +880,8 @@ fn send_waits_for_borrowed() {
         .spin(NOW)
         .create(&scene.provider, &scene.test)
         .unwrap();
-    let receiver = Receiver::open(&scene.client, &scene.test).unwrap();
-    assert_waits_for_borrowed(&scene, sender, receiver, ());
+    let mut receiver = Receiver::open(&scene.test).unwrap();
+    assert_waits_for_borrowed(&scene, sender, || receiver.recv().unwrap(), ());
 }
 
 #[test]
@@ -890,9 +891,12 @@ fn publisher_waits_for_borrowed() {
         .spin(NOW)
         .create(&scene.provider, &scene.test)
         .unwrap();
-    let options = Receiver::builder().on_full(OnFull::Block).max_borrowed(1);
-    let receiver = options.open(&scene.client, &scene.test).unwrap();
-    assert_waits_for_borrowed(&scene, publisher, receiver, 1);
+    let options = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .on_full(OnFull::Block)
+        .max_borrowed(1);
+    let mut receiver = options.open(&scene.test).unwrap();
+    assert_waits_for_borrowed(&scene, publisher, || receiver.recv().unwrap(), 1);
 }
 
 /// Polling a sender's future after completion panics, as with those of std, and sends no message.

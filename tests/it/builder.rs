@@ -3,7 +3,7 @@
 
 use crate::fixtures::{builder, files, holds, message, segment, unique_prefix, write, NONE};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AttachError, BuildError, Client, Provider, ProviderBuilder, Tuning};
+use shm_pool::{AttachError, BuildError, Client, Namespace, Provider, ProviderBuilder, Tuning};
 use shm_pool_support::machine::page_size;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -39,7 +39,7 @@ fn quota_of_zero() {
 #[test]
 fn numbers_out_of_range() {
     let prefix = unique_prefix("out-of-range");
-    let builder = || small().name_prefix(prefix.as_str());
+    let builder = || small().namespace(&Namespace::new(prefix.as_str()).unwrap());
     let bad = [
         ("max_bytes", builder().max_bytes(0)),
         ("max_bytes", builder().max_bytes(MAX_LEN + 1)),
@@ -175,11 +175,8 @@ fn invalid_prefixes_of_both_sides() {
         "ä",
         "a\n",
     ] {
-        let errors = [
-            small().name_prefix(prefix).build().err(),
-            Client::builder().name_prefix(prefix).build().err(),
-        ];
-        for error in errors {
+        {
+            let error = Namespace::new(prefix).err();
             let Some(BuildError::Prefix {
                 prefix: named,
                 max: 60,
@@ -207,7 +204,10 @@ fn prefix() {
             .chain(fill.chars())
             .take(60.min(unique.len() + fill.len()))
             .collect();
-        let provider = small().name_prefix(prefix.as_str()).build().unwrap();
+        let provider = small()
+            .namespace(&Namespace::new(prefix.as_str()).unwrap())
+            .build()
+            .unwrap();
         let messages = [100, 1 << 20].map(|len| provider.alloc(len).unwrap().freeze());
         let names = files(&provider.id().to_string());
         assert_eq!(names.len(), 2);
@@ -218,7 +218,9 @@ fn prefix() {
             "{names:?}"
         );
         let descriptor = messages[0].descriptor().unwrap();
-        let client = Client::builder().name_prefix(prefix).build().unwrap();
+        let client = Client::builder()
+            .namespace(&Namespace::new(&prefix).unwrap())
+            .build();
         assert!(client.attach(&descriptor).is_ok());
         assert!(matches!(
             Client::new().attach(&descriptor),
@@ -245,7 +247,7 @@ fn invalid_modes() {
         u32::MAX,
     ] {
         let error = small()
-            .name_prefix(prefix.as_str())
+            .namespace(&Namespace::new(prefix.as_str()).unwrap())
             .mode(mode)
             .build()
             .err();
@@ -327,11 +329,20 @@ impl Directory {
     }
 
     fn provider(&self) -> ProviderBuilder {
-        builder().directory(&self.0)
+        builder().namespace(&self.namespace())
     }
 
     fn client(&self) -> Client {
-        Client::builder().directory(&self.0).build().unwrap()
+        Client::builder().namespace(&self.namespace()).build()
+    }
+
+    fn namespace(&self) -> Namespace {
+        Namespace::default().in_directory(&self.0).unwrap()
+    }
+
+    fn with_prefix(&self, prefix: &str) -> Namespace {
+        let namespace = Namespace::new(prefix).unwrap();
+        namespace.in_directory(&self.0).unwrap()
     }
 
     fn count(&self) -> usize {
@@ -361,7 +372,10 @@ fn directory() {
     let provider = directory.provider().build().unwrap();
     let mut sender = Sender::create(&provider, "it").unwrap();
     let client = directory.client();
-    let mut receiver = Receiver::open(&client, "it").unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open("it")
+        .unwrap();
     let mut buffer = provider.alloc(100_000).unwrap();
     write(&mut buffer, 5);
     let message = buffer.freeze();
@@ -399,16 +413,16 @@ fn sweep_of_directory() {
     };
     leave();
     assert_eq!(
-        Provider::sweep(&prefix).unwrap().objects,
+        Namespace::new(&prefix).unwrap().sweep().unwrap().objects,
         0,
         "another directory"
     );
-    let swept = Provider::sweep_in(&directory.0, &prefix).unwrap();
+    let swept = directory.with_prefix(&prefix).sweep().unwrap();
     assert_eq!((swept.objects, swept.bytes), (1, LEN as u64));
     leave();
     let provider = directory
         .provider()
-        .name_prefix(prefix.as_str())
+        .namespace(&directory.with_prefix(&prefix))
         .build()
         .unwrap();
     assert_eq!(directory.count(), 1, "the next provider has removed it");
@@ -432,10 +446,8 @@ fn symbolic_link() {
     let link = directory.0.join(format!("{other}.{}.ctl", provider.id()));
     symlink(control, &link).unwrap();
     let client = Client::builder()
-        .directory(&directory.0)
-        .name_prefix(other)
-        .build()
-        .unwrap();
+        .namespace(&directory.with_prefix(&other))
+        .build();
     let error = client.connect(provider.id()).unwrap_err();
     let AttachError::Os(error) = error else {
         panic!("{error}")
@@ -451,27 +463,23 @@ fn symbolic_link() {
 fn invalid_directory() {
     for path in ["", "tmp", "./tmp", "../dev/shm", "/dev/shm\0/x"] {
         let path = PathBuf::from(path);
-        let errors = [
-            builder().directory(&path).build().err(),
-            Client::builder().directory(&path).build().err(),
-            Provider::sweep_in(&path, "it").err(),
-        ];
-        for error in errors {
-            let Some(BuildError::Directory { directory, .. }) = error else {
-                panic!("{path:?}: {error:?}")
-            };
-            assert_eq!(directory, path);
-        }
+        let error = Namespace::default().in_directory(&path).err();
+        let Some(BuildError::Directory { directory, .. }) = error else {
+            panic!("{path:?}: {error:?}")
+        };
+        assert_eq!(directory, path);
     }
+    let in_directory =
+        |path: &str| builder().namespace(&Namespace::default().in_directory(path).unwrap());
     let missing = format!("/dev/shm/{}", unique_prefix("missing"));
-    let Err(BuildError::Os(error)) = builder().directory(&missing).build() else {
+    let Err(BuildError::Os(error)) = in_directory(&missing).build() else {
         panic!("there is none")
     };
     assert_eq!(
         (error.object(), error.errno()),
         (Path::new(&missing), Some(libc::ENOENT))
     );
-    let file = builder().directory("/proc/self/status").build().err();
+    let file = in_directory("/proc/self/status").build().err();
     assert!(
         matches!(&file, Some(BuildError::Directory { .. })),
         "{file:?}"
@@ -528,10 +536,15 @@ impl Drop for Foreign {
 fn name_in_use() {
     for len in [100, 1 << 20] {
         let prefix = unique_prefix(&format!("taken-{len}"));
-        let provider = builder().name_prefix(&prefix).build().unwrap();
+        let provider = builder()
+            .namespace(&Namespace::new(&prefix).unwrap())
+            .build()
+            .unwrap();
         let foreign = Foreign::new(&prefix, &provider);
         let sent = message(&provider, len, 1);
-        let client = Client::builder().name_prefix(&prefix).build().unwrap();
+        let client = Client::builder()
+            .namespace(&Namespace::new(&prefix).unwrap())
+            .build();
         let view = client.attach(&sent.descriptor().unwrap()).unwrap();
         assert!(holds(&view, 1));
         let stats = provider.stats();

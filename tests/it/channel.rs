@@ -4,10 +4,10 @@ use crate::fixtures::{
     builder, files, open_files, provider, segment, unique_prefix, FOR_EVER, NONE, NOW,
 };
 use shm_pool::channel::{
-    list, ChannelError, Publisher, Receiver, RecvError, SendErrorKind, Sender,
+    ChannelError, Publisher, Receiver, RecvError, SendErrorKind, Sender, Subscriber,
 };
 use shm_pool::inspect::Inspector;
-use shm_pool::{AttachError, Client, Provider};
+use shm_pool::{AttachError, Client, Namespace, Provider};
 use std::alloc::Layout;
 use std::fs;
 use std::time::Duration;
@@ -18,7 +18,10 @@ fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, 
         .capacity(slots)
         .create(provider, &name)
         .unwrap();
-    let receiver = Receiver::open(&client, &name).unwrap();
+    let receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open(&name)
+        .unwrap();
     (sender, receiver, client)
 }
 
@@ -83,7 +86,7 @@ fn invalid_names() {
         assert!(text.contains(&format!("takes {escaped} bytes")), "{text}");
         assert!(text.contains("1 to 218"), "{text}");
         assert!(matches!(
-            Receiver::open(&Client::new(), &name),
+            Receiver::open(&name),
             Err(ChannelError::Name { .. })
         ));
     }
@@ -111,13 +114,14 @@ fn any_name() {
     let unique = unique_prefix("any-name");
     let longest = format!("{unique}.{}", "p".repeat(59 - unique.len()));
     for prefix in [&unique, &format!("{unique}.dots"), &longest] {
-        let provider = builder().name_prefix(prefix).build().unwrap();
-        let client = Client::builder().name_prefix(prefix).build().unwrap();
+        let names_here = Namespace::new(prefix).unwrap();
+        let provider = builder().namespace(&names_here).build().unwrap();
         let mut publishers = Vec::new();
         let mut receivers = Vec::new();
         for (number, name) in names.iter().enumerate() {
             let mut publisher = Publisher::create(&provider, name).unwrap();
-            receivers.push(Receiver::open(&client, name).unwrap());
+            let subscriber = Subscriber::builder().namespace(&names_here).open(name);
+            receivers.push(subscriber.unwrap());
             let sent = publisher.try_send_bytes(&[number as u8]).unwrap();
             assert_eq!(sent.receivers, 1, "{name}");
             publishers.push(publisher);
@@ -128,11 +132,11 @@ fn any_name() {
 
         let mut expected = names.map(str::to_owned).to_vec();
         expected.sort();
-        let mut listed: Vec<_> = list(&client).unwrap();
+        let mut listed: Vec<_> = names_here.channels().unwrap();
         listed.sort_by(|a, b| a.name.cmp(&b.name));
         let listed: Vec<_> = listed.into_iter().map(|channel| channel.name).collect();
         assert_eq!(listed, expected);
-        let report = Inspector::new().prefix(prefix).report().unwrap();
+        let report = Inspector::new().namespace(&names_here).report().unwrap();
         let mut inspected = Vec::new();
         for channel in &report.channels {
             assert_eq!(channel.receivers.len(), 1, "{}", channel.name);
@@ -155,15 +159,17 @@ fn any_name() {
 fn nested_prefixes() {
     let outer = unique_prefix("nested");
     let inner = format!("{outer}.0123456789abcdef");
-    let provider = builder().name_prefix(&inner).build().unwrap();
+    let inner_names = Namespace::new(&inner).unwrap();
+    let outer_names = Namespace::new(&outer).unwrap();
+    let provider = builder().namespace(&inner_names).build().unwrap();
     let message = provider.alloc(100).unwrap().freeze();
     let mut sender = Sender::create(&provider, "channel").unwrap();
     sender.send(message).unwrap();
 
-    let swept = Provider::sweep(&outer).unwrap();
+    let swept = outer_names.sweep().unwrap();
     assert_eq!(swept.objects, 0);
     assert_eq!(files(&format!("{outer}.")).len(), 3);
-    let report = Inspector::new().prefix(&outer).report().unwrap();
+    let report = Inspector::new().namespace(&outer_names).report().unwrap();
     assert!(report.providers.is_empty() && report.channels.is_empty());
     let report = Inspector::new().report().unwrap();
     let its: Vec<_> = report
@@ -202,7 +208,7 @@ fn files_of_others() {
     // By its content, it is an object whose creator was killed.
     let ours = format!("/dev/shm/{prefix}.a%2Fb.channel");
     fs::write(&ours, "").unwrap();
-    let swept = Provider::sweep(&prefix).unwrap();
+    let swept = Namespace::new(&prefix).unwrap().sweep().unwrap();
     let left: Vec<_> = paths
         .iter()
         .filter(|path| fs::metadata(path).is_ok())
@@ -259,15 +265,17 @@ fn buffer_in_several_channels() {
 fn unmappable_message() {
     let prefix = unique_prefix("chan-never");
     let provider = Provider::builder()
-        .name_prefix(prefix.clone())
+        .namespace(&Namespace::new(&prefix).unwrap())
         .build()
         .unwrap();
     let client = Client::builder()
-        .name_prefix(prefix.clone())
-        .build()
-        .unwrap();
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build();
     let mut sender = Sender::create(&provider, "never").unwrap();
-    let mut receiver = Receiver::open(&client, "never").unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open("never")
+        .unwrap();
     let buffer = provider.alloc(5000).unwrap().freeze();
     // Links are not followed, so this can never be opened.
     let segment = format!("/dev/shm/{prefix}{}", segment(&provider, 1));
@@ -348,7 +356,7 @@ fn max_borrowed() {
         .max_borrowed(32)
         .create(&provider, &name)
         .unwrap();
-    let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
+    let mut receiver = Receiver::open(&name).unwrap();
     let message = provider.alloc_zeroed(10).unwrap().freeze();
     let held: Vec<_> = (0..32)
         .map(|_| {
@@ -459,18 +467,27 @@ fn channel_modes() {
 #[test]
 fn unfinished_object() {
     let prefix = unique_prefix("ch-unfinished");
-    let provider = builder().name_prefix(&prefix).build().unwrap();
-    let client = Client::builder().name_prefix(&prefix).build().unwrap();
+    let provider = builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build()
+        .unwrap();
+    let client = Client::builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build();
     let path = format!("/dev/shm/{prefix}.c.channel");
     // Whole pages of any system.
     for content in [64 << 10, 3 * (64 << 10)].map(|len| vec![0; len]) {
         std::fs::write(&path, &content).unwrap();
-        let error = Receiver::open(&client, "c").unwrap_err();
+        let error = Receiver::builder()
+            .namespace(client.namespace())
+            .open("c")
+            .unwrap_err();
         assert!(matches!(error, ChannelError::Closed { .. }), "{error}");
         let sender = Sender::create(&provider, "c").unwrap();
         drop(
             Receiver::builder()
-                .open_timeout(&client, "c", Duration::ZERO)
+                .namespace(client.namespace())
+                .open_timeout("c", Duration::ZERO)
                 .unwrap(),
         );
         drop(sender);

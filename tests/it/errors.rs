@@ -6,7 +6,7 @@ use shm_pool::channel::{
 };
 use shm_pool::inspect::Inspector;
 use shm_pool::{
-    Advice, AllocError, AttachError, BuildError, Client, DescriptorError, OsError, Provider,
+    AllocError, AttachError, BuildError, Client, DescriptorError, Namespace, OsError, Provider,
     ShareError, Tuning,
 };
 use std::error::Error;
@@ -152,15 +152,19 @@ fn attach_errors() {
     assert!(matches!(stale, AttachError::Stale) && stale.source().is_none());
     assert_says(&stale, &["stale", "grant", "keep"]);
     let object = format!("/dev/shm/it-nobody.{}.ctl", provider.id());
-    let stranger = Client::builder().name_prefix("it-nobody").build().unwrap();
+    let stranger = Client::builder()
+        .namespace(&Namespace::new("it-nobody").unwrap())
+        .build();
     assert_says(
         &stranger.attach(&descriptor).unwrap_err(),
-        &[&object, &provider.id().to_string(), "name_prefix"],
+        &[&object, &provider.id().to_string(), "another namespace"],
     );
-    let uid = Client::builder().owner_uid(12345).build().unwrap();
+    let uid = Client::builder()
+        .namespace(&Namespace::default().of_user(12345))
+        .build();
     assert_says(
         &uid.attach(&descriptor).unwrap_err(),
-        &["12345", "owner_uid", ".ctl"],
+        &["12345", "Namespace::of_user", ".ctl"],
     );
 }
 
@@ -193,17 +197,15 @@ fn build_errors() {
         .build()
         .unwrap_err();
     assert_says(&error, &["arena_size", "2097152", "1", "1048576", "bytes"]);
-    assert_says(
-        &builder().name_prefix("a/b").build().unwrap_err(),
-        &["a/b", "60", "A-Z"],
-    );
+    assert_says(&Namespace::new("a/b").unwrap_err(), &["a/b", "64", "A-Z"]);
     assert_says(
         &builder().mode(0o777).build().unwrap_err(),
         &["0o777", "0o600"],
     );
+    let stranger = Namespace::default().of_user(12345);
     assert_says(
-        &shm_pool::Provider::sweep("a/b").unwrap_err(),
-        &["a/b", "60", "A-Z"],
+        &builder().namespace(&stranger).build().unwrap_err(),
+        &["12345", "the namespace"],
     );
 }
 
@@ -332,14 +334,21 @@ fn predicates() {
         Client::new(),
         unique_prefix("predicates"),
     );
-    assert!(Receiver::open(&client, &name).unwrap_err().is_retryable());
+    assert!(Receiver::builder()
+        .namespace(client.namespace())
+        .open(&name)
+        .unwrap_err()
+        .is_retryable());
     let mut sender = Sender::builder()
         .capacity(2)
         .max_borrowed(1)
         .create(&provider, &name)
         .unwrap();
-    assert!(Sender::create(&provider, &name).unwrap_err().is_retryable());
-    let mut receiver = Receiver::open(&client, &name).unwrap();
+    assert!(!Sender::create(&provider, &name).unwrap_err().is_retryable());
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open(&name)
+        .unwrap();
     let error = receiver.try_recv().unwrap_err();
     assert!(error.is_retryable() && !error.is_timeout(), "{error}");
     let error = receiver.recv_timeout(Duration::from_millis(1)).unwrap_err();
@@ -363,7 +372,10 @@ fn predicates() {
     drop(sender);
 
     let successor = Sender::create(&provider, &name).unwrap();
-    let mut receiver = Receiver::open(&client, &name).unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open(&name)
+        .unwrap();
     drop(successor);
     let error = receiver.recv().unwrap_err();
     assert!(error.is_disconnected() && !error.is_retryable(), "{error}");
@@ -386,14 +398,14 @@ fn no_receiver() {
 /// A limit of bytes is in the text of an error that it causes.
 #[test]
 fn both_limits() {
-    let (provider, client) = pair();
+    let (provider, _) = pair();
     let name = unique_prefix("both-limits");
     let publisher = Publisher::builder().max_bytes_per_receiver(128);
     let mut publisher = publisher
         .on_full(OnFull::Block)
         .create(&provider, &name)
         .unwrap();
-    let _receiver = Receiver::open(&client, &name).unwrap();
+    let _receiver = Receiver::open(&name).unwrap();
     publisher.wait_for_receivers(1, Duration::MAX).unwrap();
     let refused = std::iter::repeat_with(|| publisher.try_send(message(&provider, 64, 1)))
         .take(100)
@@ -495,7 +507,7 @@ fn cause_is_displayed() {
 #[test]
 fn advice_is_worded_elsewhere() {
     let error = pair().0.alloc(usize::MAX).unwrap_err();
-    assert_eq!(error.advice(), Some(Advice::RaiseMaxAlloc));
+    assert_eq!(error.advice(), Some(shm_pool::Advice::RaiseMaxAlloc));
     assert!(error.to_string().contains("ProviderBuilder::max_alloc"));
     let caused = AllocError::TimedOut {
         timeout: Duration::from_secs(1),

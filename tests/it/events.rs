@@ -3,8 +3,8 @@
 
 use crate::fixtures::{builder, fill, message, unique_prefix};
 use crate::log::{self, Log};
-use shm_pool::channel::{Publisher, Receiver};
-use shm_pool::Client;
+use shm_pool::channel::{OnEnd, Publisher, Subscriber};
+use shm_pool::{Client, Namespace};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ fn events_on_cold_paths() {
     };
     let prefix = unique_prefix("events");
     let provider = builder()
-        .name_prefix(&prefix)
+        .namespace(&Namespace::new(&prefix).unwrap())
         .max_bytes(1 << 20)
         .build()
         .unwrap();
@@ -34,8 +34,14 @@ fn events_on_cold_paths() {
     drop(message(&provider, 1_000, 1));
     told(&["INFO, segment made, segment=1"]);
     let mut publisher = Publisher::builder().create(&provider, "c").unwrap();
-    let client = Client::builder().name_prefix(&prefix).build().unwrap();
-    let mut receiver = Receiver::open(&client, "c").unwrap();
+    let client = Client::builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build();
+    let mut receiver = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(client.namespace())
+        .open("c")
+        .unwrap();
     assert!(publisher.has_receivers());
     told(&["INFO, receiver connected, channel=\"c\", DropOldest"]);
     for stamp in 0..1_000 {
@@ -72,13 +78,24 @@ fn events_on_cold_paths() {
 #[test]
 fn newcomer_gets_first_message() {
     let prefix = unique_prefix("events-newcomer");
-    let provider = builder().name_prefix(&prefix).build().unwrap();
-    let client = Client::builder().name_prefix(&prefix).build().unwrap();
+    let provider = builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build()
+        .unwrap();
+    let client = Client::builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build();
     let mut publisher = Publisher::builder()
         .max_subscribers(3)
         .create(&provider, "c")
         .unwrap();
-    let open = |client: &Client| Receiver::open(client, "c").unwrap();
+    let open = |client: &Client| {
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .namespace(client.namespace())
+            .open("c")
+            .unwrap()
+    };
     let [first, _second, third] = [(); 3].map(|()| open(&client));
     assert_eq!(publisher.send_bytes(b"a").map(|sent| sent.receivers), Ok(3));
     drop(third);

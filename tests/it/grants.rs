@@ -1,7 +1,7 @@
 //! A grant keeps a message in flight to one known receiver only.
 
 use crate::fixtures::{address, builder, forge, holds, message, pair, provider, unique_prefix};
-use shm_pool::{AttachError, Client, PeerId, Provider, ShareError};
+use shm_pool::{AttachError, Client, Namespace, PeerId, Provider, ShareError};
 
 /// The lengths of a chunk carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [100, 1 << 20];
@@ -314,8 +314,15 @@ fn failed_attach_keeps_grant() {
 #[test]
 fn disconnect() {
     let prefix = unique_prefix("disconnect");
-    let provider = builder().name_prefix(&prefix).build().unwrap();
-    let client = || Client::builder().name_prefix(&prefix).build().unwrap();
+    let provider = builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build()
+        .unwrap();
+    let client = || {
+        Client::builder()
+            .namespace(&Namespace::new(&prefix).unwrap())
+            .build()
+    };
     let (greedy, other) = (client(), client());
     let [peer, good] = [&greedy, &other].map(|client| client.connect(provider.id()).unwrap());
     let (read, granted, open) = (

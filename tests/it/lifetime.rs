@@ -6,7 +6,7 @@ use crate::fixtures::{
     unique_prefix, write, Random, NONE,
 };
 use shm_pool::channel::{Publisher, Receiver, Sender};
-use shm_pool::{AttachError, Client, PeerId, Provider, ShmBytesMut, Tuning};
+use shm_pool::{AttachError, Client, Namespace, PeerId, Provider, ShmBytesMut, Tuning};
 use std::fs;
 use std::hint::spin_loop;
 use std::path::Path;
@@ -228,7 +228,7 @@ fn object_names() {
     let prefix = unique_prefix("names");
     let provider = Provider::builder()
         .max_shared(1)
-        .name_prefix(prefix.as_str())
+        .namespace(&Namespace::new(prefix.as_str()).unwrap())
         .build()
         .unwrap();
     let buffers = [100, 1 << 20].map(|len| provider.alloc(len).unwrap());
@@ -250,7 +250,10 @@ fn named(prefix: &str) -> Provider {
         .max_bytes(1 << 20)
         .tuning(Tuning::new().arena_size(64 << 10))
         .max_idle_per_class(2);
-    builder.name_prefix(prefix).build().unwrap()
+    builder
+        .namespace(&Namespace::new(prefix).unwrap())
+        .build()
+        .unwrap()
 }
 
 /// Returns two handles to one buffer.
@@ -321,9 +324,8 @@ fn assert_nothing_left(prefix: &str) {
 fn close_under_buffers() {
     let prefix = unique_prefix("closing");
     let client = Client::builder()
-        .name_prefix(prefix.as_str())
-        .build()
-        .unwrap();
+        .namespace(&Namespace::new(prefix.as_str()).unwrap())
+        .build();
     let mut random = Random(7);
     for round in 0..2000 {
         let provider = named(&prefix);
@@ -580,18 +582,20 @@ fn client_drop_unmaps() {
 #[test]
 fn end_leaves_successors_objects() {
     let prefix = unique_prefix("removed-name");
-    let builder = Provider::builder().name_prefix(prefix.clone());
+    let builder = Provider::builder().namespace(&Namespace::new(&prefix).unwrap());
     let provider = builder.build().unwrap();
     let client = Client::builder()
-        .name_prefix(prefix.clone())
-        .build()
-        .unwrap();
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build();
     let object = format!("/dev/shm/{prefix}.c.channel");
     let publisher = Publisher::create(&provider, "c").unwrap();
     fs::remove_file(&object).unwrap();
     let sender = Sender::create(&provider, "c").unwrap();
     drop(publisher);
-    let receiver = Receiver::open(&client, "c").expect("the successor's object");
+    let receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open("c")
+        .expect("the successor's object");
     drop((sender, receiver));
     assert!(!Path::new(&object).exists());
 }
@@ -602,16 +606,18 @@ fn end_leaves_successors_objects() {
 fn removed_names_lose_no_message() {
     let prefix = unique_prefix("removed-segment");
     let provider = Provider::builder()
-        .name_prefix(prefix.clone())
+        .namespace(&Namespace::new(&prefix).unwrap())
         .tuning(Tuning::new().arena_size(64 << 10))
         .build()
         .unwrap();
     let client = Client::builder()
-        .name_prefix(prefix.clone())
-        .build()
-        .unwrap();
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build();
     let mut sender = Sender::create(&provider, "c").unwrap();
-    let mut receiver = Receiver::open(&client, "c").unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open("c")
+        .unwrap();
     let early = provider.alloc(5000).unwrap().freeze();
     sender.send(early.clone()).unwrap();
     drop(receiver.recv().unwrap());
@@ -634,7 +640,7 @@ fn removed_names_lose_no_message() {
 #[test]
 fn end_removes_unannounced_connections() {
     let prefix = unique_prefix("unannounced");
-    let builder = Provider::builder().name_prefix(prefix.clone());
+    let builder = Provider::builder().namespace(&Namespace::new(&prefix).unwrap());
     let provider = builder.build().unwrap();
     let publisher = Publisher::create(&provider, "c").unwrap();
     // As it is before it is locked, and of another channel.
@@ -651,7 +657,10 @@ fn end_removes_unannounced_connections() {
 #[test]
 fn pool_ends_with_last_clone() {
     let prefix = unique_prefix("clones");
-    let provider = builder().name_prefix(&prefix).build().unwrap();
+    let provider = builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build()
+        .unwrap();
     let clone = provider.clone();
     assert_eq!(clone.id(), provider.id());
     let control = format!("{prefix}.{}.ctl", provider.id());

@@ -4,7 +4,9 @@ use crate::fixtures::{
     builder, files, holds, mappings, message, pair, segment, unique_prefix, write, NONE,
 };
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AttachError, BuildError, Client, Provider, ProviderId, ShmBytesMut, Tuning};
+use shm_pool::{
+    AttachError, BuildError, Client, Namespace, Provider, ProviderId, ShmBytesMut, Tuning,
+};
 use shm_pool_support::procfs::mapped_memory;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 fn numa_node() {
     let prefix = unique_prefix("node");
     let provider = match builder()
-        .name_prefix(prefix.as_str())
+        .namespace(&Namespace::new(prefix.as_str()).unwrap())
         .tuning(Tuning::new().numa_node(0))
         .build()
     {
@@ -48,7 +50,7 @@ fn unknown_numa_node() {
     // Linux has 1024 at most.
     for node in [1023, 1024, 1025, 4096, u32::MAX] {
         let error = builder()
-            .name_prefix(prefix.as_str())
+            .namespace(&Namespace::new(prefix.as_str()).unwrap())
             .tuning(Tuning::new().numa_node(node))
             .build()
             .unwrap_err();
@@ -83,7 +85,7 @@ fn taken(prefix: &str) -> usize {
 fn huge_pages() {
     let prefix = unique_prefix("huge-anywhere");
     let provider = Provider::builder()
-        .name_prefix(prefix.as_str())
+        .namespace(&Namespace::new(prefix.as_str()).unwrap())
         .max_shared(64)
         .max_bytes(12 * HUGE);
     let provider = provider
@@ -157,7 +159,7 @@ fn huge_pages() {
 fn huge_pages_of_reservation() {
     let prefix = unique_prefix("huge-shared");
     let provider = Provider::builder()
-        .name_prefix(prefix.as_str())
+        .namespace(&Namespace::new(prefix.as_str()).unwrap())
         .max_shared(64)
         .max_bytes(8 * HUGE);
     let provider = provider
@@ -251,7 +253,10 @@ fn memory(provider: &Provider) -> u64 {
 fn warm_populates() {
     let (provider, client) = (spread(), Client::new());
     let mut sender = Sender::create(&provider, &unique_prefix("warm-memory")).unwrap();
-    let mut receiver = Receiver::open(&client, &unique_prefix("warm-memory")).unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open(&unique_prefix("warm-memory"))
+        .unwrap();
     let held = provider.stats().bytes_held;
     assert_eq!(memory(&provider), held as u64);
     for _ in 0..2 {
@@ -324,7 +329,10 @@ fn warm_unmaps_destroyed() {
     let provider = builder().max_idle_per_class(0).build().unwrap();
     let (client, name) = (Client::new(), unique_prefix("warm-gone"));
     let _sender = Sender::create(&provider, &name).unwrap();
-    let mut receiver = Receiver::open(&client, &name).unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open(&name)
+        .unwrap();
     for serial in 1..5 {
         let buffer = provider.alloc(1000).unwrap();
         assert!(client.warm(provider.id()).unwrap() > 0);
@@ -379,7 +387,10 @@ fn reserved_behind_leased() {
         if in_channel {
             let name = unique_prefix("warm-leased");
             let mut sender = Sender::create(&provider, &name).unwrap();
-            let mut receiver = Receiver::open(&client, &name).unwrap();
+            let mut receiver = Receiver::builder()
+                .namespace(client.namespace())
+                .open(&name)
+                .unwrap();
             all.into_iter()
                 .for_each(|message| sender.send(message).unwrap());
             let mut received: Vec<_> = (0..COUNT).map(|_| receiver.recv().unwrap()).collect();

@@ -97,7 +97,7 @@ fn windows_pass_leases_and_borrowed() {
         .unwrap();
     let (client, name) = (Client::new(), unique_prefix("windows"));
     let mut sender = Sender::create(&provider, &name).unwrap();
-    let mut receiver = Receiver::open(&client, &name).unwrap();
+    let mut receiver = Receiver::open(&name).unwrap();
     let all: Vec<_> = (0..8).map(|stamp| message(&provider, MIB, stamp)).collect();
     let view = client.attach(&all[1].descriptor().unwrap()).unwrap();
     sender.send(all[2].clone()).unwrap();
@@ -124,9 +124,9 @@ fn eviction_passes_borrowed() {
         .tuning(Tuning::new().idle_window(0))
         .build()
         .unwrap();
-    let (client, name) = (Client::new(), unique_prefix("evicted"));
+    let name = unique_prefix("evicted");
     let mut sender = Sender::create(&provider, &name).unwrap();
-    let mut receiver = Receiver::open(&client, &name).unwrap();
+    let mut receiver = Receiver::open(&name).unwrap();
     let all: Vec<_> = (0..8)
         .map(|stamp| message(&provider, MIB / 2, stamp))
         .collect();

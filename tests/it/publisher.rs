@@ -5,10 +5,10 @@ use crate::fixtures::{
     address, builder, files, holds, mappings, message, provider, unique_prefix, FOR_EVER, NONE, NOW,
 };
 use shm_pool::channel::{
-    ChannelError, Message, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder,
-    RecvError, SendErrorKind,
+    ChannelError, Message, OnEnd, OnFull, Publisher, PublisherBuilder, RecvError, SendErrorKind,
+    Subscriber, SubscriberBuilder,
 };
-use shm_pool::{Client, Provider};
+use shm_pool::{Client, Namespace, Provider};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -32,12 +32,20 @@ impl Scene {
         }
     }
 
-    fn receiver(&self, options: ReceiverBuilder) -> Receiver {
-        options.open(&self.client, &self.name).unwrap()
+    fn receiver(&self, options: SubscriberBuilder) -> Subscriber {
+        options
+            .namespace(self.client.namespace())
+            .open(&self.name)
+            .unwrap()
     }
 
-    fn behind(&self, on_full: OnFull, capacity: usize) -> Receiver {
-        self.receiver(Receiver::builder().on_full(on_full).capacity(capacity))
+    fn behind(&self, on_full: OnFull, capacity: usize) -> Subscriber {
+        self.receiver(
+            Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .on_full(on_full)
+                .capacity(capacity),
+        )
     }
 
     /// Sends a buffer of a thousand bytes, stamped.
@@ -68,7 +76,7 @@ fn is(message: &Message, stamp: u64) -> bool {
 
 /// Returns all messages that `receiver` gets without waiting, as their stamp and the number missed
 /// before.
-fn all(receiver: &mut Receiver) -> Vec<(u64, u32)> {
+fn all(receiver: &mut Subscriber) -> Vec<(u64, u32)> {
     std::iter::from_fn(|| receiver.try_recv().ok())
         .map(|message| {
             (
@@ -84,7 +92,7 @@ fn all(receiver: &mut Receiver) -> Vec<(u64, u32)> {
 fn sixty_four_receivers() {
     let mut scene = Scene::new("pub-same", Publisher::builder().max_subscribers(64));
     let mut receivers: Vec<_> = (0..64)
-        .map(|_| scene.receiver(Receiver::builder()))
+        .map(|_| scene.receiver(Subscriber::builder().on_end(OnEnd::Return)))
         .collect();
     assert_eq!(scene.send(7), 64);
     let messages: Vec<_> = receivers
@@ -129,9 +137,9 @@ fn no_receivers() {
 #[test]
 fn late_receiver() {
     let mut scene = Scene::new("pub-late", Publisher::builder());
-    let mut first = scene.receiver(Receiver::builder());
+    let mut first = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
     assert_eq!(scene.send(0), 1);
-    let mut second = scene.receiver(Receiver::builder());
+    let mut second = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
     assert_eq!(scene.send(1), 2);
     assert_eq!(all(&mut first), [(0, 0), (1, 0)]);
     assert_eq!(all(&mut second), [(1, 0)]);
@@ -141,13 +149,13 @@ fn late_receiver() {
 #[test]
 fn history() {
     let mut scene = Scene::new("pub-history", Publisher::builder().history(3));
-    let mut first = scene.receiver(Receiver::builder());
+    let mut first = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
     for number in 0..5 {
         scene.send(number);
     }
     assert_eq!(all(&mut first).len(), 5);
     assert_eq!(scene.in_use(), 3 * 1_024, "what is kept is in use");
-    let mut late = scene.receiver(Receiver::builder());
+    let mut late = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
     let mut small = scene.behind(OnFull::DropNewest, 1);
     assert!(matches!(late.try_recv(), Err(RecvError::Empty)));
     assert_eq!(scene.publisher.receivers().count(), 3, "asking is enough");
@@ -160,7 +168,7 @@ fn history() {
             .map(|sent| sent.receivers),
         Ok(3)
     );
-    let mut later = scene.receiver(Receiver::builder());
+    let mut later = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
     scene.send(6);
     assert_eq!(all(&mut later), [(3, 0), (4, 0), (5, 0), (6, 0)]);
     for receiver in [&mut first, &mut late, &mut small] {
@@ -252,7 +260,12 @@ fn withdrawn_buffer_hides_no_older_message() {
     for behind in 1..20 {
         let name = format!("pub-older-{behind}");
         let mut scene = Scene::new(&name, Publisher::builder());
-        let mut receiver = scene.receiver(Receiver::builder().capacity(3).max_borrowed(2));
+        let mut receiver = scene.receiver(
+            Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .capacity(3)
+                .max_borrowed(2),
+        );
         scene.send(0);
         let held = receiver.try_recv().unwrap();
         let mut next = 1;
@@ -307,8 +320,13 @@ fn drop_new() {
 fn receiver_at_borrowed_limit() {
     for on_full in [OnFull::DropOldest, OnFull::DropNewest] {
         let mut scene = Scene::new(&format!("pub-holds-{on_full:?}"), Publisher::builder());
-        let mut receiver = scene.receiver(Receiver::builder().on_full(on_full).max_borrowed(2));
-        let mut other = scene.receiver(Receiver::builder());
+        let mut receiver = scene.receiver(
+            Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .on_full(on_full)
+                .max_borrowed(2),
+        );
+        let mut other = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
         let held: Vec<_> = (0..2)
             .map(|number| {
                 scene.send(number);
@@ -330,7 +348,12 @@ fn receiver_at_borrowed_limit() {
         assert_eq!(all(&mut receiver), [(5, 0)]);
     }
     let mut scene = Scene::new("pub-holds-wait", Publisher::builder());
-    let mut receiver = scene.receiver(Receiver::builder().on_full(OnFull::Block).max_borrowed(1));
+    let mut receiver = scene.receiver(
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .on_full(OnFull::Block)
+            .max_borrowed(1),
+    );
     scene.send(0);
     let held = receiver.try_recv().unwrap();
     let refused = scene
@@ -396,8 +419,12 @@ fn receivers_rejoin() {
     let mut scene = Scene::new("pub-come", Publisher::builder().max_subscribers(2));
     let mut stays = scene.behind(OnFull::Block, 64);
     for round in 0..40 {
-        let mut guest = scene.receiver(Receiver::builder());
-        let error = Receiver::open(&scene.client, &scene.name).unwrap_err();
+        let mut guest = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
+        let error = Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .namespace(scene.client.namespace())
+            .open_timeout(&scene.name, NOW)
+            .unwrap_err();
         assert!(
             matches!(error, ChannelError::TooManyReceivers { max: 2, .. }),
             "{error}"
@@ -420,9 +447,9 @@ fn receivers_rejoin() {
 #[test]
 fn publisher_drop() {
     let mut scene = Scene::new("pub-goes", Publisher::builder());
-    let mut known = scene.receiver(Receiver::builder());
+    let mut known = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
     scene.send(0);
-    let mut never_met = scene.receiver(Receiver::builder());
+    let mut never_met = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
     let waiting = thread::spawn(move || never_met.recv_timeout(FOR_EVER).map(|_| ()));
     let Scene {
         publisher,
@@ -438,7 +465,10 @@ fn publisher_drop() {
     assert_eq!(all(&mut known), [(0, 0)]);
     assert!(matches!(known.recv(), Err(RecvError::Disconnected)));
     assert!(matches!(
-        Receiver::open(&client, &name),
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .namespace(client.namespace())
+            .open_timeout(&name, NOW),
         Err(ChannelError::NotFound { .. })
     ));
     let again = Publisher::create(&provider, &name).unwrap();
@@ -476,8 +506,13 @@ fn refusals() {
         .allow_blocking(false);
     let publisher = options.create(&provider, &name).unwrap();
     assert_eq!((publisher.capacity(), publisher.max_borrowed()), (8, 16));
-    let refused = |options: ReceiverBuilder| options.open(&client, &name).unwrap_err();
-    let error = refused(Receiver::builder().capacity(9));
+    let refused = |options: SubscriberBuilder| {
+        options
+            .namespace(client.namespace())
+            .open(&name)
+            .unwrap_err()
+    };
+    let error = refused(Subscriber::builder().on_end(OnEnd::Return).capacity(9));
     assert!(
         matches!(
             error,
@@ -490,7 +525,7 @@ fn refusals() {
         ),
         "{error}"
     );
-    let error = refused(Receiver::builder().capacity(0));
+    let error = refused(Subscriber::builder().on_end(OnEnd::Return).capacity(0));
     assert!(
         matches!(
             error,
@@ -502,7 +537,7 @@ fn refusals() {
         ),
         "{error}"
     );
-    let error = refused(Receiver::builder().max_borrowed(17));
+    let error = refused(Subscriber::builder().on_end(OnEnd::Return).max_borrowed(17));
     assert!(
         matches!(
             error,
@@ -515,16 +550,22 @@ fn refusals() {
         ),
         "{error}"
     );
-    let error = refused(Receiver::builder().on_full(OnFull::Block));
+    let error = refused(
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .on_full(OnFull::Block),
+    );
     assert!(
         matches!(error, ChannelError::BlockingNotAllowed { .. }),
         "{error}"
     );
     let pair = unique_prefix("pub-no-pair");
     let _sender = shm_pool::channel::Sender::create(&provider, &pair).unwrap();
-    let error = Receiver::builder()
+    let error = Subscriber::builder()
+        .on_end(OnEnd::Return)
         .capacity(4)
-        .open(&client, &pair)
+        .namespace(client.namespace())
+        .open(&pair)
         .unwrap_err();
     assert!(
         matches!(error, ChannelError::NotAPublisher { .. }),
@@ -538,10 +579,19 @@ fn refusals() {
 #[test]
 fn publisher_outlives_provider() {
     let prefix = unique_prefix("pub-outlives");
-    let provider = builder().name_prefix(&prefix).build().unwrap();
-    let client = Client::builder().name_prefix(&prefix).build().unwrap();
+    let provider = builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build()
+        .unwrap();
+    let client = Client::builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build();
     let mut publisher = Publisher::create(&provider, "c").unwrap();
-    let mut before = Receiver::open(&client, "c").unwrap();
+    let mut before = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(client.namespace())
+        .open("c")
+        .unwrap();
     let [one, two] = [1, 2].map(|stamp| message(&provider, 1_000, stamp));
     assert_eq!(publisher.send(one).unwrap().receivers, 1);
     assert!(is(&before.recv().unwrap(), 1), "its segment is mapped");
@@ -564,8 +614,12 @@ const HISTORY: usize = 3;
 
 /// A publisher, sized for them, with the documented number of chunks and no more.
 fn sized_scene(test: &str) -> (Scene, usize) {
-    let how = RECEIVERS
-        .map(|(on_full, capacity, _)| Receiver::builder().on_full(on_full).capacity(capacity));
+    let how = RECEIVERS.map(|(on_full, capacity, _)| {
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .on_full(on_full)
+            .capacity(capacity)
+    });
     let options = Publisher::builder().history(HISTORY);
     let receivers = || how.iter().zip(RECEIVERS.map(|(.., views)| views));
     let chunks = options.buffers(receivers());
@@ -651,7 +705,12 @@ fn sizing_rule_is_tight() {
 #[test]
 fn missed_survives_withdrawal() {
     let mut scene = Scene::new("pub-gaps", Publisher::builder());
-    let mut receiver = scene.receiver(Receiver::builder().capacity(1).max_borrowed(1));
+    let mut receiver = scene.receiver(
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .capacity(1)
+            .max_borrowed(1),
+    );
     scene.send(0);
     let held = receiver.try_recv().unwrap();
     assert_eq!(
@@ -679,8 +738,13 @@ fn missed_survives_withdrawal() {
 #[test]
 fn registration_reuse_removes_dead_connection() {
     let prefix = unique_prefix("pub-dead");
-    let provider = builder().name_prefix(&prefix).build().unwrap();
-    let client = Client::builder().name_prefix(&prefix).build().unwrap();
+    let provider = builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build()
+        .unwrap();
+    let client = Client::builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build();
     let mut publisher = Publisher::builder()
         .max_subscribers(2)
         .create(&provider, "c")
@@ -691,8 +755,16 @@ fn registration_reuse_removes_dead_connection() {
             .filter(|name| name.ends_with(".connection"))
             .collect::<Vec<_>>()
     };
-    let mut stays = Receiver::open(&client, "c").unwrap();
-    let guest = Receiver::open(&client, "c").unwrap();
+    let mut stays = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(client.namespace())
+        .open("c")
+        .unwrap();
+    let guest = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(client.namespace())
+        .open("c")
+        .unwrap();
     let [one, other] = &connections()[..] else {
         panic!("two connections")
     };
@@ -706,7 +778,11 @@ fn registration_reuse_removes_dead_connection() {
     assert_eq!(connections().len(), 1);
     // Simulates a killed receiver: its object exists, without locks.
     std::fs::write(format!("/dev/shm/{guests}"), 0_u64.to_ne_bytes()).unwrap();
-    let _next = Receiver::open(&client, "c").unwrap();
+    let _next = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(client.namespace())
+        .open("c")
+        .unwrap();
     assert_eq!(connections().len(), 2);
     assert!(!connections().contains(&guests), "the dead one's");
     assert_eq!(publisher.send_bytes(b"x").map(|sent| sent.receivers), Ok(2));
@@ -717,19 +793,24 @@ fn registration_reuse_removes_dead_connection() {
 #[test]
 fn keep_latest_out_of_borrowed_or_slots() {
     let mut scene = Scene::new("pub-max_borrowed", Publisher::builder().history(8));
-    let mut receiver = scene.receiver(Receiver::builder().max_borrowed(2));
+    let mut receiver = scene.receiver(Subscriber::builder().on_end(OnEnd::Return).max_borrowed(2));
     for number in 0..10 {
         assert_eq!(scene.send(number), 1);
     }
     assert_eq!(all(&mut receiver), [(8, 8), (9, 0)]);
-    let mut late = scene.receiver(Receiver::builder().max_borrowed(2));
+    let mut late = scene.receiver(Subscriber::builder().on_end(OnEnd::Return).max_borrowed(2));
     assert!(scene.publisher.has_receivers());
     assert_eq!(all(&mut late), [(8, 0), (9, 0)], "the history, too");
     drop(late);
 
     // It holds all its borrowed buffers, and bytes fill its slots: they are not dropped for a
     // buffer for which none may be borrowed.
-    let mut full = scene.receiver(Receiver::builder().max_borrowed(1).capacity(2));
+    let mut full = scene.receiver(
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .max_borrowed(1)
+            .capacity(2),
+    );
     scene.send(10);
     let held = full.try_recv().unwrap();
     for number in 11..13_u64 {
@@ -746,7 +827,12 @@ fn keep_latest_out_of_borrowed_or_slots() {
     assert_eq!(all(&mut full), [(14, 1)]);
 
     // A buffer in the middle is withdrawn, and its neighbours stay.
-    let mut mixed = scene.receiver(Receiver::builder().max_borrowed(1).capacity(4));
+    let mut mixed = scene.receiver(
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .max_borrowed(1)
+            .capacity(4),
+    );
     assert!(scene.publisher.has_receivers());
     while mixed.try_recv().is_ok() {}
     let bytes =
@@ -816,7 +902,10 @@ const ARRIVALS: u64 = 64;
 #[test]
 fn announced_garbage() {
     let prefix = unique_prefix("pub-no-connection");
-    let provider = builder().name_prefix(&prefix).build().unwrap();
+    let provider = builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build()
+        .unwrap();
     let mut publisher = Publisher::create(&provider, "c").unwrap();
     let rendezvous = File::options()
         .write(true)

@@ -5,8 +5,8 @@ use crate::fixtures::{
 };
 use bytes::Bytes;
 use shm_pool::{
-    AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ProviderId, ShareError,
-    ShmBytes, ShmView, Tuning,
+    AttachError, Client, Descriptor, DescriptorError, Namespace, PeerId, Provider, ProviderId,
+    ShareError, ShmBytes, ShmView, Tuning,
 };
 use std::collections::{BTreeMap, HashSet};
 
@@ -603,12 +603,16 @@ fn changed_field_is_refused() {
 fn other_prefix_or_user() {
     let (provider, _) = pair();
     let descriptor = message(&provider, 100, 1).descriptor().unwrap();
-    let stranger = Client::builder().name_prefix("it-other").build().unwrap();
+    let stranger = Client::builder()
+        .namespace(&Namespace::new("it-other").unwrap())
+        .build();
     assert!(matches!(
         stranger.attach(&descriptor),
         Err(AttachError::NoProvider { .. })
     ));
-    let uid = Client::builder().owner_uid(u32::MAX - 1).build().unwrap();
+    let uid = Client::builder()
+        .namespace(&Namespace::default().of_user(u32::MAX - 1))
+        .build();
     let Err(AttachError::WrongUid {
         expected, object, ..
     }) = uid.attach(&descriptor)

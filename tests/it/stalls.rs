@@ -4,10 +4,10 @@
 use crate::fixtures::{builder, holds, message, unique_prefix, FOR_EVER, NOW};
 use crate::threads::{assert_prompt, wake_waiter};
 use shm_pool::channel::{
-    wait_any, ChannelError, Event, Missed, OnFull, OnStall, Publisher, PublisherBuilder, Receiver,
-    ReceiverBuilder, RecvError, SendErrorKind, Sent,
+    wait_any, ChannelError, ChannelEvent, Missed, OnEnd, OnFull, OnStall, Publisher,
+    PublisherBuilder, RecvError, SendErrorKind, Sent, Subscriber, SubscriberBuilder,
 };
-use shm_pool::{Client, Provider, ProviderBuilder};
+use shm_pool::{Provider, ProviderBuilder};
 use shm_pool_support::tasks::{block_on, Woken};
 use std::future::Future;
 use std::sync::Arc;
@@ -37,13 +37,18 @@ impl Scene {
         }
     }
 
-    fn try_open(&self, options: ReceiverBuilder) -> Result<Receiver, ChannelError> {
-        options.open(&Client::new(), &self.name)
+    fn try_open(&self, options: SubscriberBuilder) -> Result<Subscriber, ChannelError> {
+        options.open_timeout(&self.name, NOW)
     }
 
-    fn open(&self, on_full: OnFull, capacity: usize) -> Receiver {
-        self.try_open(Receiver::builder().on_full(on_full).capacity(capacity))
-            .unwrap()
+    fn open(&self, on_full: OnFull, capacity: usize) -> Subscriber {
+        self.try_open(
+            Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .on_full(on_full)
+                .capacity(capacity),
+        )
+        .unwrap()
     }
 
     fn try_send(&mut self, stamp: u64) -> Result<Sent, SendErrorKind> {
@@ -327,7 +332,7 @@ fn disconnect() {
         drop(leaves);
         assert!(holds(&held, 0), "nothing has overwritten it");
         assert!(matches!(
-            scene.try_open(Receiver::builder()),
+            scene.try_open(Subscriber::builder().on_end(OnEnd::Return)),
             Err(ChannelError::TooManyReceivers { .. })
         ));
         drop(held);
@@ -358,15 +363,16 @@ fn disconnect_wakes() {
 #[test]
 fn disconnected_subscriber() {
     let mut scene = Scene::new("subscriber", Publisher::builder());
-    let mut subscriber = Receiver::builder()
-        .subscribe(&Client::new(), &scene.name)
-        .unwrap();
+    let mut subscriber = Subscriber::builder().open(&scene.name).unwrap();
     for stamp in 0..3 {
-        assert!(matches!(subscriber.try_recv(), Ok(Event::Connected { .. })));
+        assert!(matches!(
+            subscriber.try_recv_event(),
+            Ok(ChannelEvent::Connected { .. })
+        ));
         let id = scene.publisher.receivers().next().unwrap().id;
         assert_eq!(scene.send(stamp).receivers, 1);
         assert!(
-            matches!(subscriber.try_recv(), Ok(Event::Message(message)) if holds(&message, stamp))
+            matches!(subscriber.try_recv_event(), Ok(ChannelEvent::Message(message)) if holds(&message, stamp))
         );
         assert!(scene.publisher.disconnect(id));
         assert!(matches!(subscriber.recv(), Err(RecvError::Evicted)));
@@ -379,7 +385,9 @@ fn disconnected_subscriber() {
 fn default_share() {
     for drops in [None, Some(false), Some(true)] {
         let mut scene = Scene::with("share", builder().max_bytes(20 * LEN), Publisher::builder());
-        let mut receiver = scene.try_open(Receiver::builder()).unwrap();
+        let mut receiver = scene
+            .try_open(Subscriber::builder().on_end(OnEnd::Return))
+            .unwrap();
         let mut kept = Vec::new();
         for stamp in 0..100 {
             let sent = scene.send(stamp);
@@ -420,7 +428,7 @@ fn default_share() {
 /// precedence.
 #[test]
 fn share_of_sizes() {
-    let how = Receiver::builder();
+    let how = Subscriber::builder().on_end(OnEnd::Return);
     for (scale, limit, expected) in [(1, None, 10), (3, None, 30), (1, Some(4 * LEN), 4)] {
         let options = Publisher::builder().capacity(3);
         let options = limit
@@ -528,7 +536,9 @@ fn share_of_bytes() {
 #[test]
 fn receiver_learns_of_its_limit() {
     let mut scene = Scene::new("limit", Publisher::builder());
-    let mut receiver = scene.try_open(Receiver::builder().max_borrowed(2)).unwrap();
+    let mut receiver = scene
+        .try_open(Subscriber::builder().on_end(OnEnd::Return).max_borrowed(2))
+        .unwrap();
     (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 1));
     let held = [receiver.try_recv().unwrap(), receiver.try_recv().unwrap()];
     assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
@@ -560,7 +570,12 @@ fn receiver_learns_of_its_limit() {
     );
 
     let mut waited_for = scene
-        .try_open(Receiver::builder().on_full(OnFull::Block).max_borrowed(1))
+        .try_open(
+            Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .on_full(OnFull::Block)
+                .max_borrowed(1),
+        )
         .unwrap();
     assert_eq!(scene.send(5).receivers, 2);
     let held = waited_for.try_recv().unwrap();
@@ -708,7 +723,7 @@ fn reasons() {
         .collect::<Vec<_>>();
     assert_eq!(reasons, [[2, 0, 0], [0, 2, 0], [0, 0, 3]]);
     assert_eq!(
-        receivers.iter().map(Receiver::missed).collect::<Vec<_>>(),
+        receivers.iter().map(Subscriber::missed).collect::<Vec<_>>(),
         scene.missed()
     );
 }
@@ -748,18 +763,19 @@ fn serve_joins() {
 fn restarts_with_joins_apart() {
     let options = || Publisher::builder().joins_in_send(false).max_borrowed(1);
     let mut scene = Scene::new("joins-restart", options());
-    let mut subscriber = Receiver::builder()
-        .subscribe(&Client::new(), &scene.name)
-        .unwrap();
+    let mut subscriber = Subscriber::builder().open(&scene.name).unwrap();
     let mut kept = Vec::new();
     for stamp in 0..4 {
-        assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
+        assert!(matches!(
+            subscriber.recv_event(),
+            Ok(ChannelEvent::Connected { .. })
+        ));
         assert_eq!(scene.send(stamp).receivers, 0);
         if stamp != 2 {
             assert!(scene.publisher.serve_joins());
             assert_eq!(scene.send(stamp).receivers, 1);
-            let event = subscriber.recv().unwrap();
-            let Event::Message(message) = event else {
+            let event = subscriber.recv_event().unwrap();
+            let ChannelEvent::Message(message) = event else {
                 panic!("{event:?}")
             };
             kept.push((message, stamp));
@@ -770,7 +786,10 @@ fn restarts_with_joins_apart() {
             name,
         } = scene;
         drop(publisher);
-        assert!(matches!(subscriber.recv(), Ok(Event::Disconnected)));
+        assert!(matches!(
+            subscriber.recv_event(),
+            Ok(ChannelEvent::Disconnected)
+        ));
         scene = Scene {
             publisher: options().create(&provider, &name).unwrap(),
             provider,

@@ -5,6 +5,7 @@ use crate::fixtures::{pair, provider};
 use shm_pool::backend::Backend;
 use shm_pool::channel::{
     Message, MessageType, OnFull, OnStall, Publisher, Receiver, ReceiverId, RecvError, Sender,
+    Subscriber,
 };
 use shm_pool::inspect::State;
 use shm_pool::{
@@ -39,7 +40,7 @@ fn filled(provider: &Provider, content: &[u8]) -> ShmBytesMut {
 fn channel(test: &str, provider: &Provider) -> (Sender, Receiver) {
     let name = format!("traits-{test}-{}", std::process::id());
     let sender = Sender::create(provider, &name).unwrap();
-    let receiver = Receiver::open(&Client::new(), &name).unwrap();
+    let receiver = Receiver::open(&name).unwrap();
     (sender, receiver)
 }
 
@@ -286,7 +287,7 @@ fn clones_count_once() {
         .max_borrowed(1)
         .create(&provider, &name)
         .unwrap();
-    let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
+    let mut receiver = Receiver::open(&name).unwrap();
     sender
         .try_send(filled(&provider, b"first").freeze())
         .unwrap();
@@ -432,10 +433,10 @@ mod unwind_safe {
         backend::Chunk,
         backend::SegmentFile,
         backend::SizeClass,
-        channel::Change,
+        channel::ChannelChange,
         channel::ChannelError,
         channel::ChannelInfo,
-        channel::Event,
+        channel::ChannelEvent,
         channel::Interrupter,
         channel::Message,
         channel::MessageType,
@@ -583,9 +584,9 @@ fn disconnect_where() {
     let name = format!("traits-where-{}", std::process::id());
     let mut publisher = Publisher::create(&provider, &name).unwrap();
     let open = |capacity| {
-        Receiver::builder()
+        Subscriber::builder()
             .capacity(capacity)
-            .open(&Client::new(), &name)
+            .open(&name)
             .unwrap()
     };
     let mut kept = open(8);
@@ -748,9 +749,15 @@ mod with_serde {
     #[test]
     fn reports() {
         let prefix = unique_prefix("serde");
-        let provider = builder().name_prefix(&prefix).build().unwrap();
+        let provider = builder()
+            .namespace(&shm_pool::Namespace::new(&prefix).unwrap())
+            .build()
+            .unwrap();
         let _buffer = provider.alloc(100).unwrap();
-        let report = Inspector::new().prefix(&prefix).report().unwrap();
+        let report = Inspector::new()
+            .namespace(&shm_pool::Namespace::new(&prefix).unwrap())
+            .report()
+            .unwrap();
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["directory"], "/dev/shm");
         assert_eq!(json["providers"][0]["id"], provider.id().to_string());

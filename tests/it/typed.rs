@@ -3,8 +3,8 @@
 use crate::fixtures::{pair, unique_prefix, FOR_EVER, NOW};
 use shm_pool::channel::typed::{Carried, Schema, Slice, Typed, Value};
 use shm_pool::channel::{
-    ChannelError, Event, MessageType, OnFull, Publisher, Receiver, RecvError, Sender, Subscriber,
-    MAX_INLINE,
+    ChannelError, ChannelEvent, Message, MessageType, OnEnd, OnFull, Publisher, Receiver,
+    RecvError, Sender, Subscriber, MAX_INLINE,
 };
 use shm_pool::inspect::Inspector;
 use shm_pool::{AllocError, Client, Provider};
@@ -57,13 +57,17 @@ impl Schema for Wide {
     const VERSION: u64 = 1;
 }
 
-fn ends<T: Carried>(test: &str) -> (Provider, Typed<Publisher, T>, Typed<Receiver, T>) {
-    let ((provider, client), name) = (pair(), unique_prefix(test));
+fn ends<T: Carried>(test: &str) -> (Provider, Typed<Publisher, T>, Typed<Subscriber, T>) {
+    let ((provider, _), name) = (pair(), unique_prefix(test));
     let publisher = Publisher::builder()
         .typed()
         .create(&provider, &name)
         .unwrap();
-    let receiver = Receiver::builder().typed().open(&client, &name).unwrap();
+    let receiver = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .typed()
+        .open(&name)
+        .unwrap();
     (provider, publisher, receiver)
 }
 
@@ -164,7 +168,7 @@ fn large_alignment() {
 /// Items of another type are noticed, too.
 #[test]
 fn other_items_are_refused() {
-    let ((provider, client), name) = (pair(), unique_prefix("items"));
+    let ((provider, _), name) = (pair(), unique_prefix("items"));
     let _sender = Sender::builder()
         .typed::<Slice<Cloud, [f32; 2]>>()
         .create(&provider, &name)
@@ -172,24 +176,24 @@ fn other_items_are_refused() {
     let mismatch = |error| matches!(error, ChannelError::TypeMismatch { .. });
     let other = Receiver::builder()
         .typed::<Slice<Cloud, [u32; 2]>>()
-        .open(&client, &name);
+        .open(&name);
     assert!(other.is_err_and(mismatch));
     assert!(Receiver::builder()
         .typed::<Slice<Cloud, [[f32; 1]; 2]>>()
-        .open(&client, &name)
+        .open(&name)
         .is_err_and(mismatch));
     assert!(Receiver::builder()
         .typed::<Cloud>()
-        .open(&client, &name)
+        .open(&name)
         .is_err_and(mismatch));
     assert!(Receiver::builder()
         .typed::<Slice<Cloud, [f32; 2]>>()
-        .open(&client, &name)
+        .open(&name)
         .is_ok());
 }
 
 /// Returns the types that the error tells of.
-fn refused(opened: Result<Typed<Receiver, Sample>, ChannelError>) -> [Option<MessageType>; 2] {
+fn refused<E: Debug>(opened: Result<E, ChannelError>) -> [Option<MessageType>; 2] {
     let error = opened.expect_err("a channel of another type was opened");
     let text = error.to_string();
     let ChannelError::TypeMismatch {
@@ -208,8 +212,13 @@ fn refused(opened: Result<Typed<Receiver, Sample>, ChannelError>) -> [Option<Mes
 /// A change that keeps name, size and alignment is noticed too.
 #[test]
 fn other_version_is_refused() {
-    let ((provider, client), name) = (pair(), unique_prefix("version"));
-    let open = || Receiver::builder().typed::<Sample>().open(&client, &name);
+    let ((provider, _), name) = (pair(), unique_prefix("version"));
+    let open = || {
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .typed::<Sample>()
+            .open(&name)
+    };
     let _publisher = Publisher::builder()
         .typed::<swapped::Sample>()
         .create(&provider, &name)
@@ -227,14 +236,17 @@ fn other_version_is_refused() {
     assert_eq!(layout(&expected), layout(&found));
     assert_eq!(layout(&found), ("Sample".to_owned(), 48, 8, 0));
     assert!(
-        Receiver::open(&client, &name).is_ok(),
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .open(&name)
+            .is_ok(),
         "an untyped receiver may open any channel"
     );
 }
 
 #[test]
 fn every_difference_is_refused() {
-    let ((provider, client), name) = (pair(), unique_prefix("differences"));
+    let ((provider, _), name) = (pair(), unique_prefix("differences"));
     let sample = || MessageType::new("Sample", Sample::VERSION, Layout::new::<Sample>());
     let layout = |size, align| Layout::from_size_align(size, align).unwrap();
     let others = [
@@ -245,7 +257,7 @@ fn every_difference_is_refused() {
         MessageType::new("Sample", Sample::VERSION, layout(48, 16)),
         sample().with_elements(1),
     ];
-    let open = || Receiver::builder().typed::<Sample>().open(&client, &name);
+    let open = || Receiver::builder().typed::<Sample>().open(&name);
     for other in others.map(Some).into_iter().chain([None]) {
         let (sender, publisher) = (Sender::builder(), Publisher::builder());
         let sender = match &other {
@@ -260,9 +272,10 @@ fn every_difference_is_refused() {
             None => publisher,
         };
         let _publisher = publisher.create(&provider, &name).unwrap();
-        assert_eq!(refused(open()), [Some(sample()), other.clone()]);
+        let opened = Subscriber::builder().typed::<Sample>().open(&name);
+        assert_eq!(refused(opened), [Some(sample()), other.clone()]);
         assert_eq!(
-            Receiver::open(&client, &name).unwrap().message_type(),
+            Subscriber::open(&name).unwrap().message_type(),
             other.as_ref()
         );
         let report = Inspector::new().report().unwrap();
@@ -282,7 +295,7 @@ fn every_difference_is_refused() {
 
 #[test]
 fn name_of_type() {
-    let ((provider, client), name) = (pair(), unique_prefix("type-name"));
+    let ((provider, _), name) = (pair(), unique_prefix("type-name"));
     let named = |name| MessageType::new(name, 1, Layout::new::<u64>());
     let longest: &str = Box::leak("ü".repeat(48).into_boxed_str());
     let too_long: &str = Box::leak("x".repeat(97).into_boxed_str());
@@ -305,7 +318,7 @@ fn name_of_type() {
         .unwrap();
     assert!(Receiver::builder()
         .message_type(named(longest))
-        .open(&client, &name)
+        .open(&name)
         .is_ok());
 }
 
@@ -399,25 +412,26 @@ async fn awaited_value() {
     assert_eq!(receiver.recv_async().await.unwrap().stamp, 7);
 }
 
-fn subscribe<T: Carried>(name: &str) -> Typed<Subscriber, T> {
+fn follow<T: Carried>(name: &str) -> Typed<Receiver, T> {
     Receiver::builder()
+        .on_end(OnEnd::Wait)
         .typed()
-        .subscribe(&Client::new(), name)
+        .open(name)
         .unwrap()
 }
 
-/// Returns the types of the sender that the subscriber has refused.
-fn open_error<T: Debug>(received: Result<Event<T>, RecvError>) -> [Option<MessageType>; 2] {
+/// Returns the types of the sender that the receiver has refused.
+fn open_error<T: Debug>(received: Result<T, RecvError>) -> [Option<MessageType>; 2] {
     let Err(RecvError::Open(error)) = received else {
         panic!("{received:?}")
     };
-    refused(Err(*error))
+    refused::<()>(Err(*error))
 }
 
 /// Returns the stamp of the next event, which must be a message.
-fn stamp(subscriber: &mut Typed<Subscriber, Sample>) -> u64 {
-    match subscriber.recv_timeout(FOR_EVER) {
-        Ok(Event::Message(sample)) => sample.stamp,
+fn stamp(event: Result<ChannelEvent<Value<Message, Sample>>, RecvError>) -> u64 {
+    match event {
+        Ok(ChannelEvent::Message(sample)) => sample.stamp,
         other => panic!("{other:?}"),
     }
 }
@@ -425,87 +439,122 @@ fn stamp(subscriber: &mut Typed<Subscriber, Sample>) -> u64 {
 #[test]
 fn restart_with_same_type() {
     let ((provider, _), name) = (pair(), unique_prefix("restart-same"));
-    let mut subscriber = subscribe::<Sample>(&name);
-    assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
+    let mut receiver = follow::<Sample>(&name);
+    let options = Subscriber::builder().typed::<Sample>();
+    let channel = unique_prefix("restart-same-many");
+    let mut subscriber = options.open(&channel).unwrap();
+    assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
     for number in 0..4 {
         let mut sample = provider.alloc_value::<Sample>().unwrap();
         sample.stamp = number;
-        if number % 2 == 0 {
-            let mut sender = Sender::builder().typed().create(&provider, &name).unwrap();
-            sender.send(sample.freeze()).unwrap();
-            assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
-        } else {
-            let mut publisher = Publisher::builder()
-                .typed()
-                .create(&provider, &name)
-                .unwrap();
-            assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
-            publisher.send(sample.freeze()).unwrap();
-        }
-        assert_eq!(stamp(&mut subscriber), number);
-        assert!(matches!(subscriber.recv(), Ok(Event::Disconnected)));
+        let sample = sample.freeze();
+        let mut sender = Sender::builder().typed().create(&provider, &name).unwrap();
+        sender.send(sample.clone()).unwrap();
+        assert!(matches!(
+            receiver.recv_event(),
+            Ok(ChannelEvent::Connected { .. })
+        ));
+        assert_eq!(stamp(receiver.recv_event()), number);
+        drop(sender);
+        assert!(matches!(
+            receiver.recv_event(),
+            Ok(ChannelEvent::Disconnected)
+        ));
+
+        let mut publisher = Publisher::builder()
+            .typed()
+            .create(&provider, &channel)
+            .unwrap();
+        assert!(matches!(
+            subscriber.recv_event(),
+            Ok(ChannelEvent::Connected { .. })
+        ));
+        publisher.send(sample).unwrap();
+        assert_eq!(stamp(subscriber.recv_event()), number);
+        drop(publisher);
+        assert!(matches!(
+            subscriber.recv_event(),
+            Ok(ChannelEvent::Disconnected)
+        ));
     }
 }
 
 /// A sender of another type, or of none, is an error, once; then the next one is awaited, also by a
-/// subscriber that sleeps.
+/// receiver that sleeps.
 #[test]
 fn restart_with_other_type() {
     let ((provider, _), name) = (pair(), unique_prefix("restart-other"));
-    let mut subscriber = subscribe::<Sample>(&name);
+    let mut receiver = follow::<Sample>(&name);
     for number in 0..3 {
-        let other = Publisher::builder()
+        let other = Sender::builder()
             .typed::<swapped::Sample>()
             .create(&provider, &name)
             .unwrap();
-        let [expected, found] = open_error(subscriber.recv_timeout(FOR_EVER)).map(Option::unwrap);
+        let [expected, found] = open_error(receiver.recv_timeout(FOR_EVER)).map(Option::unwrap);
         assert_ne!(expected.version(), found.version());
         assert!(
-            matches!(subscriber.try_recv(), Err(RecvError::Empty)),
+            matches!(receiver.try_recv(), Err(RecvError::Empty)),
             "reported once"
         );
-        assert!(subscriber.receiver().is_none() && subscriber.last_error().is_none());
+        assert!(receiver.provider().is_none() && receiver.last_error().is_none());
         drop(other);
         let untyped = Sender::create(&provider, &name).unwrap();
-        assert_eq!(open_error(subscriber.try_recv())[1], None);
+        assert_eq!(open_error(receiver.try_recv())[1], None);
         let receiving = thread::spawn(move || {
-            let event = match number {
-                0 => subscriber.recv(),
-                1 => subscriber.recv_timeout(FOR_EVER),
-                _ => block_on(subscriber.recv_async()),
+            let received = match number {
+                0 => receiver.recv(),
+                1 => receiver.recv_timeout(FOR_EVER),
+                _ => block_on(receiver.recv_async()),
             };
-            assert!(matches!(event, Ok(Event::Connected { .. })), "{event:?}");
-            subscriber
+            assert_eq!(received.unwrap().stamp, number);
+            receiver
         });
         drop(untyped);
         let mut sender = Sender::builder()
             .typed::<Sample>()
             .create(&provider, &name)
             .unwrap();
-        subscriber = receiving.join().unwrap();
         sender
             .send_copy(&Sample {
                 stamp: number,
                 axes: [0.0; 10],
             })
             .unwrap();
-        assert_eq!(stamp(&mut subscriber), number);
+        receiver = receiving.join().unwrap();
         drop(sender);
-        assert!(matches!(subscriber.recv(), Ok(Event::Disconnected)));
+        assert!(matches!(
+            receiver.recv_event(),
+            Ok(ChannelEvent::Disconnected)
+        ));
     }
 }
 
-/// An option that the publisher does not allow is reported once, too.
+/// An option that the publisher does not allow is refused when the channel is opened, and reported
+/// once if a later publisher does not allow it.
 #[test]
 fn subscriber_of_wrong_messages() {
     let ((provider, _), name) = (pair(), unique_prefix("subscribed-length"));
-    let impatient = Publisher::builder()
-        .allow_blocking(false)
-        .typed::<Sample>()
-        .create(&provider, &name)
-        .unwrap();
-    let blocking = Receiver::builder().on_full(OnFull::Block).typed::<Sample>();
-    let mut subscriber = blocking.subscribe(&Client::new(), &name).unwrap();
+    let impatient = || {
+        Publisher::builder()
+            .allow_blocking(false)
+            .typed::<Sample>()
+            .create(&provider, &name)
+            .unwrap()
+    };
+    let blocking = || {
+        Subscriber::builder()
+            .on_full(OnFull::Block)
+            .typed::<Sample>()
+            .open(&name)
+    };
+    let publisher = impatient();
+    assert!(matches!(
+        blocking(),
+        Err(ChannelError::BlockingNotAllowed { .. })
+    ));
+    drop(publisher);
+    let mut subscriber = blocking().unwrap();
+    let publisher = impatient();
     let Err(RecvError::Open(error)) = subscriber.recv() else {
         panic!("it was opened")
     };
@@ -517,12 +566,15 @@ fn subscriber_of_wrong_messages() {
         subscriber.recv_timeout(NOW),
         Err(RecvError::TimedOut)
     ));
-    drop(impatient);
+    drop(publisher);
     let mut publisher = Publisher::builder()
         .typed::<Sample>()
         .create(&provider, &name)
         .unwrap();
-    assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
+    assert!(matches!(
+        subscriber.recv_event(),
+        Ok(ChannelEvent::Connected { .. })
+    ));
     publisher.send_bytes(&[0; 47]).unwrap();
     publisher
         .send_copy(&Sample {
@@ -541,13 +593,13 @@ fn subscriber_of_wrong_messages() {
         ),
         "{error}"
     );
-    assert_eq!(stamp(&mut subscriber), 7);
+    assert_eq!(stamp(subscriber.recv_event()), 7);
 }
 
 /// Any bytes in the words of the type are refused as another one.
 #[test]
 fn garbage_in_type() {
-    let ((provider, client), name) = (pair(), unique_prefix("garbage-type"));
+    let ((provider, _), name) = (pair(), unique_prefix("garbage-type"));
     let _publisher = Publisher::builder()
         .typed::<Sample>()
         .create(&provider, &name)
@@ -560,7 +612,12 @@ fn garbage_in_type() {
         .unwrap();
     let mut genuine = [0; 128];
     object.read_exact_at(&mut genuine, 3968).unwrap();
-    let open = || Receiver::builder().typed::<Sample>().open(&client, &name);
+    let open = || {
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .typed::<Sample>()
+            .open(&name)
+    };
     let mut random = fastrand::Rng::with_seed(7);
     let used = [0, 1, 2, 3, 4, 8, 15, 16, 23, 24, 31, 32, 37]; // of each field; the name has 6 bytes
     for at in (0..used.len() * 40).map(|at| used[at % used.len()]) {

@@ -2,8 +2,10 @@
 
 use crate::fixtures::{holds, message, unique_prefix, FOR_EVER, NOW};
 use crate::threads::assert_prompt;
-use shm_pool::channel::{OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender};
-use shm_pool::{Client, Provider, WakeFd};
+use shm_pool::channel::{
+    OnEnd, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, Subscriber,
+};
+use shm_pool::{Provider, WakeFd};
 use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::pin::pin;
@@ -43,10 +45,7 @@ fn channel(provider: &Provider, name: &str) -> (Sender, Receiver) {
         .unwrap();
     (
         sender,
-        Receiver::builder()
-            .spin(Duration::ZERO)
-            .open(&Client::new(), name)
-            .unwrap(),
+        Receiver::builder().spin(Duration::ZERO).open(name).unwrap(),
     )
 }
 
@@ -241,9 +240,8 @@ fn wait_until_ready<T>(ready: &mut WakeFd, mut poll: impl FnMut(&mut Context<'_>
 #[test]
 fn epoll_of_sends() {
     const MESSAGES: u64 = 5_000;
-    let (provider, client, name) = (
+    let (provider, name) = (
         Provider::builder().build().unwrap(),
-        Client::new(),
         unique_prefix("wake-fd-send"),
     );
     let [to_echo, to_check, echo] =
@@ -257,16 +255,14 @@ fn epoll_of_sends() {
         .create(&provider, &to_check)
         .unwrap();
     let (mut answers, mut answer) = channel(&provider, &echo);
-    let mut echoing = Receiver::builder()
-        .spin(NOW)
-        .open(&client, &to_echo)
-        .unwrap();
-    let blocking = Receiver::builder()
+    let mut echoing = Receiver::builder().spin(NOW).open(&to_echo).unwrap();
+    let blocking = Subscriber::builder()
+        .on_end(OnEnd::Return)
         .spin(NOW)
         .on_full(OnFull::Block)
         .capacity(8)
         .max_borrowed(2);
-    let mut checking = blocking.open(&client, &to_check).unwrap();
+    let mut checking = blocking.open(&to_check).unwrap();
     assert!(publisher.has_receivers());
     // Moved, so that a failure ends the other threads, too.
     thread::scope(move |scope| {
@@ -350,7 +346,7 @@ fn sender_ready() {
         .capacity(4)
         .create(&provider, &name)
         .unwrap();
-    let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
+    let mut receiver = Receiver::open(&name).unwrap();
     let mut ready = WakeFd::new().unwrap();
     let buffers = [0, 1, 2].map(|stamp| message(&provider, 1_000, stamp));
     for buffer in &buffers[..2] {
@@ -407,7 +403,7 @@ fn sender_ready() {
 /// receiver at its own limit is told so.
 #[test]
 fn publisher_ready() {
-    let (provider, client) = (Provider::builder().build().unwrap(), Client::new());
+    let provider = Provider::builder().build().unwrap();
     let name = unique_prefix("wake-fd-publisher");
     let mut ready = WakeFd::new().unwrap();
     for (limit, serves) in [
@@ -420,16 +416,18 @@ fn publisher_ready() {
             .joins_in_send(serves);
         let mut publisher = options.create(&provider, &name).unwrap();
         let blocking = |max_borrowed| {
-            Receiver::builder()
+            Subscriber::builder()
+                .on_end(OnEnd::Return)
                 .on_full(OnFull::Block)
                 .capacity(1)
                 .max_borrowed(max_borrowed)
-                .open(&client, &name)
+                .open(&name)
         };
         let mut receivers = [blocking(1).unwrap(), blocking(4).unwrap()];
-        let _stopped = Receiver::builder()
+        let _stopped = Subscriber::builder()
+            .on_end(OnEnd::Return)
             .capacity(1)
-            .open(&client, &name)
+            .open(&name)
             .unwrap();
         publisher.wait_for_receivers(3, FOR_EVER).unwrap();
         let next = message(&provider, 1_000, 0);
@@ -499,10 +497,7 @@ fn tokio_async_fd_of_sender() {
         .capacity(2)
         .create(&provider, &name)
         .unwrap();
-    let mut receiver = Receiver::builder()
-        .spin(NOW)
-        .open(&Client::new(), &name)
-        .unwrap();
+    let mut receiver = Receiver::builder().spin(NOW).open(&name).unwrap();
     runtime.block_on(async {
         // SAFETY: a `WakeFd` has one descriptor, which stays open as long as it lives.
         let ready =

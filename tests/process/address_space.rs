@@ -5,7 +5,8 @@ use crate::child::{in_child, in_child_for};
 use crate::shm;
 use crate::sys::{with_address_space, with_heap_left, with_private_memory};
 use shm_pool::{
-    AllocError, AttachError, BuildError, OsError, Provider, ProviderBuilder, ShareError, Tuning,
+    AllocError, AttachError, BuildError, Namespace, OsError, Provider, ProviderBuilder, ShareError,
+    Tuning,
 };
 
 /// How much more may be mapped: enough for the heap, too little for any object.
@@ -117,7 +118,7 @@ fn peer_cannot_map() {
 /// The control object takes 2 MiB, and the first arena 4 MiB.
 fn builder(prefix: &str) -> ProviderBuilder {
     Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(32 << 20)
         .tuning(Tuning::new().arena_size(LEN))
         .max_shared(16 << 10)
@@ -142,7 +143,7 @@ fn first_descriptor_without_memory() {
     in_child(|prefix| {
         // The queue takes 16 bytes per entry: 4 MiB.
         let provider = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_shared(256 << 10)
             .build()
             .unwrap();

@@ -6,8 +6,8 @@ use crate::child::{in_child, in_child_for, Child};
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
-use shm_pool::channel::{wait_any, Receiver, RecvError, SendErrorKind, Sender};
-use shm_pool::{Client, Provider};
+use shm_pool::channel::{wait_any, Receiver, RecvError, SendErrorKind, Sender, Source};
+use shm_pool::{Client, Namespace, Provider};
 use shm_pool_support::procfs;
 use shm_pool_support::tasks::{block_on, reporting_waker};
 use std::future::Future;
@@ -42,7 +42,7 @@ fn helpers() -> usize {
 
 fn provider(prefix: &str) -> Provider {
     Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(8 << 20)
         .build()
         .unwrap()
@@ -59,7 +59,8 @@ fn channel(provider: &Provider, client: &Client, name: &str) -> (Sender, Receive
         sender,
         Receiver::builder()
             .spin(Duration::ZERO)
-            .open(client, name)
+            .namespace(client.namespace())
+            .open(name)
             .unwrap(),
     )
 }
@@ -101,24 +102,31 @@ fn with_and_without_futex_waitv() {
             // A thread waits for any of several receivers: without helpers, or with one helper
             // each.
             let mut some: Vec<&mut Receiver> = receivers.iter_mut().take(3).collect();
+            let any = |some: &mut Vec<&mut Receiver>, timeout| {
+                let mut sources: Vec<&mut dyn Source> = Vec::new();
+                for receiver in some.iter_mut() {
+                    sources.push(*receiver);
+                }
+                wait_any(&mut sources, timeout)
+            };
             for number in 0..count as usize / 5 {
                 let sender = &mut senders[number % 3];
                 thread::scope(|scope| {
                     let sending = scope.spawn(|| sender.send_bytes(b"any").unwrap());
-                    assert_eq!(wait_any(&mut some, FOR_EVER).unwrap(), number % 3);
+                    assert_eq!(any(&mut some, FOR_EVER).unwrap(), number % 3);
                     sending.join().unwrap();
                 });
                 some[number % 3].try_recv().unwrap();
             }
             assert!(matches!(
-                wait_any(&mut some, Duration::from_millis(1)),
+                any(&mut some, Duration::from_millis(1)),
                 Err(RecvError::TimedOut)
             ));
             let interrupter = some[1].interrupter();
             thread::scope(|scope| {
                 scope.spawn(|| interrupter.interrupt());
                 assert!(matches!(
-                    wait_any(&mut some, FOR_EVER),
+                    any(&mut some, FOR_EVER),
                     Err(RecvError::Interrupted)
                 ));
             });
@@ -182,7 +190,10 @@ fn receiving_role(link: &Link, arguments: &[&str]) {
         panic!("a prefix and a way")
     };
     go(way, prefix);
-    let mut receiver = Receiver::open(&shm::client(prefix), "c").unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(&shm::namespace(prefix))
+        .open("c")
+        .unwrap();
     (0..2).for_each(|_| drop(block_on(receiver.recv_async()).unwrap()));
     let (waker, woken) = reporting_waker();
     assert!(receiver

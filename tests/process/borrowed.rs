@@ -10,7 +10,7 @@ use crate::wire::{Link, Message, FOR_EVER};
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
 use shm_pool::channel::{self, ChannelError, Receiver, SendErrorKind, Sender};
-use shm_pool::{Descriptor, Provider, ShmBytes, Tuning};
+use shm_pool::{Descriptor, Namespace, Provider, ShmBytes, Tuning};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ const LENGTHS: [usize; 4] = [100, 5000, 20_000, 1 << 20];
 
 fn provider(prefix: &str) -> Provider {
     Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(1 << 30)
         .build()
         .unwrap()
@@ -43,7 +43,12 @@ fn send(sender: &mut Sender, provider: &Provider, number: usize) {
 fn receivers(prefix: &str) -> Vec<Receiver> {
     let client = shm::client(prefix);
     (0..CHANNELS)
-        .map(|number| Receiver::open(&client, &name(number)).unwrap())
+        .map(|number| {
+            Receiver::builder()
+                .namespace(client.namespace())
+                .open(&name(number))
+                .unwrap()
+        })
         .collect()
 }
 
@@ -192,7 +197,10 @@ fn keeper_role(link: &Link, arguments: &[&str]) {
         panic!("a prefix and a number")
     };
     let prefix = format!("{prefix}-{space}");
-    let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
+    let provider = Provider::builder()
+        .namespace(&Namespace::new(&prefix).unwrap())
+        .build()
+        .unwrap();
     let before = shm::state(&prefix);
     let made = with_address_space(space.parse::<u64>().unwrap() << 10, || {
         Sender::create(&provider, "c")
@@ -436,7 +444,7 @@ role!("race-sender", sender_role);
 fn sender_role(link: &Link, arguments: &[&str]) {
     stay_on(SENDERS);
     let provider = Provider::builder()
-        .name_prefix(arguments[0])
+        .namespace(&Namespace::new(arguments[0]).unwrap())
         .max_bytes(2 << 20)
         .build()
         .unwrap();
@@ -506,7 +514,10 @@ fn reader_role(link: &Link, arguments: &[&str]) {
         }
         let first = shm::client(prefix);
         first.connect(descriptors[0].provider()).unwrap();
-        let mut receiver = Receiver::open(&first, &channel(number)).unwrap();
+        let mut receiver = Receiver::builder()
+            .namespace(first.namespace())
+            .open(&channel(number))
+            .unwrap();
         drop(receiver.recv().unwrap());
         link.send(&Message::Done);
         // Lets the sender find room, so that it is at any point of sending when its receiver

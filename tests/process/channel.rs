@@ -11,7 +11,7 @@ use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
     wait_any, ChannelError, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE,
 };
-use shm_pool::{Client, Provider, Tuning};
+use shm_pool::{Client, Namespace, Provider, Tuning};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
@@ -26,7 +26,7 @@ const CHANNEL: &str = "c";
 
 pub(crate) fn provider(prefix: &str) -> Provider {
     Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(8 << 20)
         .tuning(Tuning::new().arena_size(256 << 10))
         .build()
@@ -45,7 +45,10 @@ fn client(prefix: &str) -> Arc<Client> {
 }
 
 pub(crate) fn receiver(prefix: &str) -> Receiver {
-    Receiver::builder().open(&client(prefix), CHANNEL).unwrap()
+    Receiver::builder()
+        .namespace(&shm::namespace(prefix))
+        .open(CHANNEL)
+        .unwrap()
 }
 
 /// The lengths of messages, in turn: two that fit a slot, a small buffer and a large one.
@@ -165,7 +168,8 @@ fn sleeping_sender(provider: &Provider, name: &str) -> Sender {
 fn sleeping_receiver(prefix: &str, name: &str) -> Receiver {
     Receiver::builder()
         .spin(Duration::ZERO)
-        .open(&client(prefix), name)
+        .namespace(&shm::namespace(prefix))
+        .open(name)
         .unwrap()
 }
 
@@ -206,7 +210,10 @@ fn damaged_bell_hides_no_death() {
             "{garbage:#x}"
         );
         // The sender reclaims nothing that another receiver could still get.
-        let opened = Receiver::open(&client(names.prefix()), CHANNEL).unwrap_err();
+        let opened = Receiver::builder()
+            .namespace(&shm::namespace(names.prefix()))
+            .open(CHANNEL)
+            .unwrap_err();
         assert!(
             matches!(opened, ChannelError::HasReceiver { .. }),
             "{opened}"
@@ -460,7 +467,10 @@ fn unreceived_returns() {
     let provider = provider(names.prefix());
     let mut sender = sender(&provider, 8);
     let client = client(names.prefix());
-    let receiver = Receiver::builder().open(&client, CHANNEL).unwrap();
+    let receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open(CHANNEL)
+        .unwrap();
     (0..4).for_each(|_| {
         sender
             .send(provider.alloc(200_000).unwrap().freeze())
@@ -482,7 +492,11 @@ fn unreceived_returns() {
 #[test]
 fn one_sender_one_receiver() {
     let names = Names::new("chan-names");
-    let open = || Receiver::builder().open(&client(names.prefix()), CHANNEL);
+    let open = || {
+        Receiver::builder()
+            .namespace(&shm::namespace(names.prefix()))
+            .open(CHANNEL)
+    };
     assert!(matches!(open(), Err(ChannelError::NotFound { .. })));
     let owner = Child::start_ready("channel-sender", &[names.prefix(), "0"]);
     let provider = provider(names.prefix());
@@ -515,7 +529,11 @@ fn one_sender_one_receiver() {
 fn garbage_is_refused() {
     let names = Names::new("chan-garbage");
     let path = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
-    let open = || Receiver::builder().open(&client(names.prefix()), CHANNEL);
+    let open = || {
+        Receiver::builder()
+            .namespace(&shm::namespace(names.prefix()))
+            .open(CHANNEL)
+    };
     // Whole pages of any system.
     const LEN: usize = 64 << 10;
     for content in [vec![], vec![0; 100], vec![0; LEN], vec![1; LEN]] {
@@ -651,8 +669,10 @@ fn concurrent_create() {
                 "another one has the name, too"
             );
             made.fetch_add(1, Ordering::SeqCst);
-            let mut receiver =
-                Receiver::open(&names.client(), CHANNEL).expect("the name leads to the sender");
+            let mut receiver = Receiver::builder()
+                .namespace(&names.namespace())
+                .open(CHANNEL)
+                .expect("the name leads to the sender");
             assert_eq!(sender.capacity(), slots);
             (0..slots.min(100)).for_each(|_| sender.try_send_bytes(&slots.to_ne_bytes()).unwrap());
             assert_eq!(&receiver.try_recv().unwrap()[..], slots.to_ne_bytes());
@@ -696,7 +716,9 @@ fn concurrent_open() {
         let start = Barrier::new(2);
         let open = |client: &Arc<shm_pool::Client>| {
             start.wait();
-            Receiver::open(client, CHANNEL)
+            Receiver::builder()
+                .namespace(client.namespace())
+                .open(CHANNEL)
         };
         let opened = thread::scope(|scope| {
             let [first, second] = &clients;
@@ -740,7 +762,10 @@ const CHANNELS: usize = 3;
 fn robust_list_is_private() {
     in_child(|prefix| {
         let (provider, client) = (
-            Provider::builder().name_prefix(prefix).build().unwrap(),
+            Provider::builder()
+                .namespace(&Namespace::new(prefix).unwrap())
+                .build()
+                .unwrap(),
             shm::client(prefix),
         );
         let ends: Vec<_> = (0..CHANNELS)
@@ -748,7 +773,10 @@ fn robust_list_is_private() {
                 let name = format!("c{number}");
                 (
                     Sender::create(&provider, &name).unwrap(),
-                    Receiver::open(&client, &name).unwrap(),
+                    Receiver::builder()
+                        .namespace(client.namespace())
+                        .open(&name)
+                        .unwrap(),
                 )
             })
             .collect();

@@ -3,13 +3,14 @@
 
 use crate::channel::provider;
 use crate::child::{in_child, Child};
+use crate::ends::AnyReceiver;
 use crate::rlimits::with_only;
 use crate::shm::{self, Names};
 use crate::threads::assert_prompt;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
-    ChannelError, Event, MessageType, OnFull, Publisher, Receiver, RecvError, SendErrorKind,
-    Sender, Subscriber,
+    ChannelError, ChannelEvent, MessageType, OnEnd, OnFull, Publisher, Receiver, RecvError,
+    SendErrorKind, Sender, Subscriber,
 };
 use shm_pool::{Provider, WakeFd};
 use std::alloc::Layout;
@@ -52,7 +53,7 @@ role!("idle-receiver", idle_role);
 
 /// The role of a receiver that receives nothing.
 fn idle_role(link: &Link, arguments: &[&str]) {
-    let _receiver = Receiver::open(&shm::client(arguments[0]), CHANNEL).unwrap();
+    let _receiver = AnyReceiver::open(&shm::namespace(arguments[0]), CHANNEL).unwrap();
     link.send(&Message::Done);
     let _ = link.receive();
 }
@@ -79,9 +80,11 @@ fn killed_while_stalled() {
             .create(&provider, CHANNEL)
             .unwrap();
         let victim = idle(&names);
-        let mut other = Receiver::builder()
+        let mut other = Subscriber::builder()
+            .on_end(OnEnd::Return)
             .on_full(OnFull::DropOldest)
-            .open(&names.client(), CHANNEL)
+            .namespace(&names.namespace())
+            .open(CHANNEL)
             .unwrap();
         publisher.wait_for_receivers(2, FOR_EVER).unwrap();
         assert_eq!(
@@ -126,7 +129,11 @@ fn joins_apart_at_descriptor_limit() {
             .joins_in_send(false)
             .create(&provider, CHANNEL)
             .unwrap();
-        let mut receiver = Receiver::open(&shm::client(prefix), CHANNEL).unwrap();
+        let mut receiver = Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .namespace(&shm::namespace(prefix))
+            .open(CHANNEL)
+            .unwrap();
         drop(provider.alloc(LEN).unwrap()); // its segment is open
         let before = shm::open_descriptors();
         for _ in 0..2 {
@@ -181,20 +188,21 @@ fn typed_role(link: &Link, arguments: &[&str]) {
     }
 }
 
-/// An event loop subscribes to senders that are killed and restarted, in two versions.
+/// The receiver of an event loop follows senders that are killed and restarted, in two versions.
 #[test]
 fn killed_sender_of_other_type() {
     let names = Names::new("pairs-typed");
     let options = Receiver::builder().message_type(number_type(1));
-    let mut subscriber = options.subscribe(&names.client(), CHANNEL).unwrap();
+    let options = options.on_end(OnEnd::Wait).namespace(&names.namespace());
+    let mut receiver = options.open(CHANNEL).unwrap();
     let mut ready = WakeFd::new().unwrap();
-    let mut next = |subscriber: &mut Subscriber| {
-        wait_until_ready(&mut ready, |context| subscriber.poll_recv(context))
+    let mut next = |receiver: &mut Receiver| {
+        wait_until_ready(&mut ready, |context| receiver.poll_recv_event(context))
     };
     for (number, version) in [1, 2, 2, 1, 1].into_iter().enumerate() {
         let sender = Child::start_ready("typed-sender", &[names.prefix(), &version.to_string()]);
         if version == 2 {
-            let error = next(&mut subscriber).unwrap_err();
+            let error = next(&mut receiver).unwrap_err();
             let RecvError::Open(error) = error else {
                 panic!("{error}")
             };
@@ -203,23 +211,29 @@ fn killed_sender_of_other_type() {
                 "{error}"
             );
             assert!(
-                matches!(subscriber.try_recv(), Err(RecvError::Empty)),
+                matches!(receiver.try_recv(), Err(RecvError::Empty)),
                 "reported once"
             );
             sender.kill();
             continue;
         }
-        assert!(matches!(next(&mut subscriber), Ok(Event::Connected { .. })));
+        assert!(matches!(
+            next(&mut receiver),
+            Ok(ChannelEvent::Connected { .. })
+        ));
         assert_eq!(sender.ask(&Message::Number(number as u64)), Message::Done);
-        let event = next(&mut subscriber).unwrap();
-        let Event::Message(message) = event else {
+        let event = next(&mut receiver).unwrap();
+        let ChannelEvent::Message(message) = event else {
             panic!("{event:?}")
         };
         assert_eq!(message[..], (number as u64).to_ne_bytes());
         sender.kill();
-        assert!(matches!(next(&mut subscriber), Ok(Event::Disconnected)));
+        assert!(matches!(
+            next(&mut receiver),
+            Ok(ChannelEvent::Disconnected)
+        ));
     }
-    drop(subscriber);
+    drop(receiver);
     names.sweep();
 }
 

@@ -6,7 +6,7 @@ use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{ChannelError, Sender};
 use shm_pool::{
-    AllocError, AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmBytes,
+    AllocError, AttachError, Client, Descriptor, Namespace, PeerId, Provider, ShareError, ShmBytes,
     ShmBytesMut, ShmView, WakeFd,
 };
 use std::alloc::Layout;
@@ -108,7 +108,10 @@ fn message(provider: &Provider, len: usize, seed: u64) -> ShmBytesMut {
 
 impl Handles {
     fn new(prefix: &str) -> Self {
-        let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+        let provider = Provider::builder()
+            .namespace(&Namespace::new(prefix).unwrap())
+            .build()
+            .unwrap();
         let client = shm::client(prefix);
         drop(provider.reserve(LARGE, 6).unwrap()); // some stay idle
         let writable = [message(&provider, LARGE, 1), message(&provider, SMALL, 2)];
@@ -285,7 +288,10 @@ fn killed_peer_with_forked_child() {
 #[test]
 fn dropped_client_with_forked_child() {
     in_child(|prefix| {
-        let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+        let provider = Provider::builder()
+            .namespace(&Namespace::new(prefix).unwrap())
+            .build()
+            .unwrap();
         let connect = |client: &Client| client.connect(provider.id()).unwrap();
         let client = shm::client(prefix);
         let first = connect(&client);

@@ -9,8 +9,8 @@ use crate::sys::{self, mount};
 use crate::wire::{Link, Message};
 use shm_pool::backend::{Backend, Chunk, Collect, SegmentFile, SegmentSource};
 use shm_pool::{
-    AllocError, BuildError, Client, OsError, Provider, ProviderBuilder, ShmBytes, ShmBytesMut,
-    Tuning,
+    AllocError, BuildError, Client, Namespace, OsError, Provider, ProviderBuilder, ShmBytes,
+    ShmBytesMut, Tuning,
 };
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -26,7 +26,7 @@ fn enospc() {
     in_small_shm(|prefix| {
         let builder = || {
             Provider::builder()
-                .name_prefix(prefix)
+                .namespace(&Namespace::new(prefix).unwrap())
                 .max_bytes(1 << 30)
                 .tuning(Tuning::new().arena_size(64 << 10))
         };
@@ -105,12 +105,18 @@ fn no_free_inodes() {
     let few = |command: &mut _| give_shm(command, b"size=4m,nr_inodes=8,mode=1777\0");
     let started = try_in_child("", few, |prefix| {
         let file = |number| shm::path(&format!("{prefix}.file{number}"));
-        let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+        let provider = Provider::builder()
+            .namespace(&Namespace::new(prefix).unwrap())
+            .build()
+            .unwrap();
         let made = (0..8)
             .take_while(|&number| File::create(file(number)).is_ok())
             .count();
         assert!(made < 8);
-        let BuildError::Os(built) = Provider::builder().name_prefix(prefix).build().unwrap_err()
+        let BuildError::Os(built) = Provider::builder()
+            .namespace(&Namespace::new(prefix).unwrap())
+            .build()
+            .unwrap_err()
         else {
             panic!()
         };
@@ -434,7 +440,7 @@ impl Drop for Leftovers<'_> {
 
 fn builder(prefix: &str) -> ProviderBuilder {
     Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(1 << 30)
         .tuning(Tuning::new().arena_size(64 << 10))
         .max_shared(64)
@@ -632,10 +638,8 @@ fn huge_pages_by_mount() {
                 .build()
                 .unwrap();
             let client = Client::builder()
-                .name_prefix(prefix)
-                .directory(&directory)
-                .build()
-                .unwrap();
+                .namespace(&namespace_in(prefix, &directory))
+                .build();
             let mut messages = Vec::new();
             for round in 0..3 {
                 let lens = [3 * HUGE, HUGE / 2, 100, HUGE, 80_000, HUGE + 4096];
@@ -687,10 +691,13 @@ fn has_mounted(kind: &str, directory: &str, options: &str) -> bool {
     mount(&kind, &directory, 0, &options).is_ok()
 }
 
+fn namespace_in(prefix: &str, directory: &str) -> Namespace {
+    shm::namespace(prefix).in_directory(directory).unwrap()
+}
+
 fn builder_in(prefix: &str, directory: &str) -> ProviderBuilder {
     Provider::builder()
-        .name_prefix(prefix)
-        .directory(directory)
+        .namespace(&namespace_in(prefix, directory))
         .max_shared(64)
 }
 
@@ -830,7 +837,7 @@ fn view_keeps_memory() {
 fn mapped_segment_makes_room() {
     in_small_shm(|prefix| {
         let provider = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(1 << 30)
             .max_shared(64)
             .build()

@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShmBytes, Tuning};
+use shm_pool::{AttachError, Descriptor, Namespace, Provider, ProviderId, ShmBytes, Tuning};
 use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
@@ -26,7 +26,7 @@ use std::thread;
 fn garbage_control_objects() {
     in_child(|prefix| {
         let provider = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_shared(8)
             .build()
             .unwrap();
@@ -408,7 +408,7 @@ struct Scene<'a> {
 impl Scene<'_> {
     fn new(prefix: &str) -> Scene<'_> {
         let builder = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(4 << 20)
             .max_shared(8)
             .tuning(Tuning::new().arena_size(64 << 10));
@@ -561,7 +561,10 @@ const CHANNEL: &str = "c";
 fn mapped_segments_are_bounded() {
     let names = Names::new("hostile-files");
     let sender = Child::start_ready("hostile-segments", &[names.prefix()]);
-    let mut receiver = Receiver::open(&names.client(), CHANNEL).unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(&names.namespace())
+        .open(CHANNEL)
+        .unwrap();
     let mapped = || shm::mappings(names.prefix());
     let first = receiver.recv().unwrap();
     let before = mapped();
@@ -592,7 +595,10 @@ role!("hostile-segments", files_role);
 /// The role: sends buffers, and writes other places into the slots, each in a file of its own.
 fn files_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
-    let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+    let provider = Provider::builder()
+        .namespace(&Namespace::new(prefix).unwrap())
+        .build()
+        .unwrap();
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();
     let channel = shm::channel_object(prefix, CHANNEL);
     let files: Vec<_> = (0..FILES)
@@ -666,7 +672,7 @@ const DEAD: std::ops::Range<u8> = 1..64;
 fn forged_leases_of_dead_peers() {
     in_child(|prefix| {
         let builder = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_shared(SHARED + 1)
             .max_bytes(704 << 10);
         let provider = builder.build().unwrap();

@@ -2,6 +2,7 @@
 //! objects.
 
 use crate::child::Child;
+use crate::ends::AnyReceiver;
 use crate::killed_owner;
 use crate::peer::Peer;
 use crate::rlimits::with_only;
@@ -9,9 +10,9 @@ use crate::shm::{self, Names};
 use crate::threads::beside;
 use crate::users;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
+use shm_pool::channel::{OnEnd, OnFull, Publisher, Receiver, Sender, Subscriber};
 use shm_pool::inspect::{ChannelReport, Inspector, ProviderReport, State};
-use shm_pool::{Provider, Swept};
+use shm_pool::{Namespace, Provider, Swept};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -23,7 +24,7 @@ fn look(names: &Names) -> (Vec<ProviderReport>, Vec<ChannelReport>) {
 
 /// Inspects only this test's objects: other tests count their process's descriptors.
 fn inspector(names: &Names) -> Inspector {
-    Inspector::new().prefix(names.prefix())
+    Inspector::new().namespace(&names.namespace())
 }
 
 fn provider_of(names: &Names) -> ProviderReport {
@@ -151,7 +152,10 @@ fn orphans() {
         .any(|provider| provider.id == living.id() && !provider.is_orphan));
     let promised = report.orphans();
     assert!(promised.bytes >= 1 << 20, "{promised:?}");
-    assert_eq!(Provider::sweep(names.prefix()).unwrap(), promised);
+    assert_eq!(
+        Namespace::new(names.prefix()).unwrap().sweep().unwrap(),
+        promised
+    );
     assert_eq!(provider_of(&names).id, living.id());
     drop(message);
 }
@@ -198,7 +202,7 @@ fn half_made_objects() {
     assert_eq!(
         (
             report.orphans().objects,
-            Provider::sweep(names.prefix()).unwrap()
+            Namespace::new(names.prefix()).unwrap().sweep().unwrap()
         ),
         (4, report.orphans())
     );
@@ -214,7 +218,7 @@ fn half_made_objects() {
 role!("receiver-that-stays", staying_role);
 
 fn staying_role(link: &Link, arguments: &[&str]) {
-    let receiver = Receiver::open(&shm::client(arguments[0]), arguments[1]).unwrap();
+    let receiver = AnyReceiver::open(&shm::namespace(arguments[0]), arguments[1]).unwrap();
     link.send(&Message::Done);
     while link.receive().unwrap().is_some() {}
     drop(receiver);
@@ -236,8 +240,11 @@ fn channels() {
         .capacity(4)
         .create(&provider, "many")
         .unwrap();
-    let options = Receiver::builder().on_full(OnFull::DropNewest).capacity(2);
-    let mut receiver = options.open(&names.client(), "many").unwrap();
+    let options = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .on_full(OnFull::DropNewest)
+        .capacity(2);
+    let mut receiver = options.namespace(&names.namespace()).open("many").unwrap();
     let keeper = Child::start_ready("receiver-that-stays", &[names.prefix(), "many"]);
     for number in 0..5_u8 {
         publisher.try_send_bytes(&[number]).unwrap();
@@ -332,7 +339,7 @@ role!("receiver-that-borrows", borrowers_role);
 
 /// The role of a receiver that gets three messages and drops the first.
 fn borrowers_role(link: &Link, arguments: &[&str]) {
-    let mut receiver = Receiver::open(&shm::client(arguments[0]), arguments[1]).unwrap();
+    let mut receiver = AnyReceiver::open(&shm::namespace(arguments[0]), arguments[1]).unwrap();
     let mut messages: Vec<_> = (0..3).map(|_| receiver.recv().unwrap()).collect();
     messages.remove(0);
     link.send(&Message::Done);
@@ -435,7 +442,10 @@ fn age_of_borrowed() {
         .max_borrowed(1)
         .create(&provider, "c")
         .unwrap();
-    let mut receiver = Receiver::open(&names.client(), "c").unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(&names.namespace())
+        .open("c")
+        .unwrap();
     let mut inspector = inspector(&names);
     let mut age = || inspector.report().unwrap().channels[0].receivers[0].oldest_borrowed;
     assert_eq!(age(), None);
@@ -457,7 +467,11 @@ fn borrowed_without_publisher() {
     let names = Names::new("inspect-borrowed-still");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::create(&provider, "c").unwrap();
-    let mut receiver = Receiver::open(&names.client(), "c").unwrap();
+    let mut receiver = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(&names.namespace())
+        .open("c")
+        .unwrap();
     for len in [1_000, 2_000] {
         publisher
             .send(provider.alloc(len).unwrap().freeze())
@@ -483,9 +497,11 @@ fn loans_by_receiver() {
         .create(&provider, "c")
         .unwrap();
     let open = |rule| {
-        Receiver::builder()
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
             .on_full(rule)
-            .open(&names.client(), "c")
+            .namespace(&names.namespace())
+            .open("c")
             .unwrap()
     };
     let mut receivers =
@@ -579,7 +595,11 @@ fn damaged_objects_are_reported() {
         .max_borrowed(2)
         .create(&provider, "p")
         .unwrap();
-    let receiver = Receiver::open(&names.client(), "p").unwrap();
+    let receiver = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(&names.namespace())
+        .open("p")
+        .unwrap();
     let genuine: Vec<_> = shm::objects(names.prefix())
         .iter()
         .map(|file| fs::read(shm::path(file)).unwrap())
@@ -653,7 +673,11 @@ fn damaged_connections_are_listed() {
     fs::write(&garbage, [0x5a; 8_192]).unwrap();
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::create(&provider, "p").unwrap();
-    let receiver = Receiver::open(&names.client(), "p").unwrap();
+    let receiver = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(&names.namespace())
+        .open("p")
+        .unwrap();
     assert_eq!(publisher.receivers().count(), 1);
     let is_connection = |name: &String| name.contains(".p.") && name.ends_with(".connection");
     let connection = shm::path(
@@ -721,7 +745,10 @@ role!("stranger-looks", strangers_role);
 fn strangers_role(link: &Link, arguments: &[&str]) {
     users::be_stranger(link);
     link.send(&Message::Done);
-    let report = Inspector::new().prefix(arguments[0]).report().unwrap();
+    let report = Inspector::new()
+        .namespace(&shm::namespace(arguments[0]))
+        .report()
+        .unwrap();
     assert_eq!(report.others.to_string(), arguments[1]);
     assert!(
         report.providers.is_empty() && report.channels.is_empty(),
@@ -790,7 +817,7 @@ role!("looks-with-few-descriptors", poor_role);
 
 /// The role of an inspector with few descriptors.
 fn poor_role(link: &Link, arguments: &[&str]) {
-    let mut inspector = Inspector::new().prefix(arguments[0]);
+    let mut inspector = Inspector::new().namespace(&shm::namespace(arguments[0]));
     let report = with_only(6, || inspector.report()).unwrap();
     let alive = report
         .channels
@@ -837,7 +864,11 @@ fn no_trace() {
             for client in &clients {
                 client.connect(provider.id()).unwrap();
             }
-            let receiver = Receiver::open(&clients[0], "c").unwrap();
+            let receiver = Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .namespace(clients[0].namespace())
+                .open("c")
+                .unwrap();
             assert!(publisher.has_receivers());
             drop(receiver);
         }

@@ -5,9 +5,10 @@ use crate::shm;
 use crate::sys;
 use crate::wire::FOR_EVER;
 use shm_pool::channel::{
-    wait_any, Interrupter, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, Watcher,
+    wait_any, Interrupter, OnEnd, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender,
+    Source, Subscriber, Watcher,
 };
-use shm_pool::{Client, Provider};
+use shm_pool::{Client, Namespace, Provider};
 use std::fs;
 use std::hint;
 use std::os::unix::fs::FileExt;
@@ -85,7 +86,9 @@ struct Scene {
 
 impl Scene {
     fn new(prefix: &str) -> Self {
-        let provider = Provider::builder().name_prefix(prefix).max_bytes(8 << 20);
+        let provider = Provider::builder()
+            .namespace(&Namespace::new(prefix).unwrap())
+            .max_bytes(8 << 20);
         Self {
             provider: provider.build().unwrap(),
             client: shm::client(prefix),
@@ -99,7 +102,10 @@ impl Scene {
 
     fn receiver(&self, name: &str) -> Receiver {
         let options = Receiver::builder().spin(NOW);
-        options.open(&self.client, name).unwrap()
+        options
+            .namespace(self.client.namespace())
+            .open(name)
+            .unwrap()
     }
 
     fn publisher(&self) -> Publisher {
@@ -108,9 +114,15 @@ impl Scene {
     }
 
     /// A receiver that the publisher waits for, and that has no room for another message.
-    fn slow_receiver(&self, publisher: &mut Publisher) -> Receiver {
-        let options = Receiver::builder().on_full(OnFull::Block).capacity(1);
-        let receiver = options.open(&self.client, CHANNEL).unwrap();
+    fn slow_receiver(&self, publisher: &mut Publisher) -> Subscriber {
+        let options = Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .on_full(OnFull::Block)
+            .capacity(1);
+        let receiver = options
+            .namespace(self.client.namespace())
+            .open(CHANNEL)
+            .unwrap();
         assert!(publisher.has_receivers());
         while publisher.try_send_bytes(b"").is_ok() {}
         receiver
@@ -121,12 +133,21 @@ fn is_interrupted<T>(received: Result<T, RecvError>) -> bool {
     matches!(received, Err(RecvError::Interrupted))
 }
 
+fn sources(receivers: &mut [Receiver]) -> Vec<&mut dyn Source> {
+    let mut sources: Vec<&mut dyn Source> = Vec::new();
+    for receiver in receivers {
+        sources.push(receiver);
+    }
+    sources
+}
+
 fn storm_any(scene: &Scene, receivers: usize, count: u64) {
     let names: Vec<_> = (0..receivers).map(|at| at.to_string()).collect();
     let _senders: Vec<_> = names.iter().map(|name| scene.sender(name)).collect();
     let mut all: Vec<_> = names.iter().map(|name| scene.receiver(name)).collect();
-    let mut all: Vec<_> = all.iter_mut().collect();
-    storm(count, all[1].interrupter(), || {
+    let interrupter = all[1].interrupter();
+    let mut all: Vec<&mut dyn Source> = sources(&mut all);
+    storm(count, interrupter, || {
         let found = wait_any(&mut all, Duration::MAX);
         matches!(found, Err(RecvError::Interrupted))
     });
@@ -145,7 +166,10 @@ fn handler_ends_its_wait() {
         }),
         ("spinning", |scene, _| {
             let _sender = scene.sender(CHANNEL);
-            let mut receiver = Receiver::open(&scene.client, CHANNEL).unwrap();
+            let mut receiver = Receiver::builder()
+                .namespace(scene.client.namespace())
+                .open(CHANNEL)
+                .unwrap();
             let interrupter = receiver.interrupter();
             storm(80_000, interrupter, || is_interrupted(receiver.recv()));
         }),
@@ -182,8 +206,9 @@ fn handler_ends_its_wait() {
             });
         }),
         ("subscriber", |scene, _| {
-            let options = Receiver::builder().spin(NOW);
-            let mut subscriber = options.subscribe(&scene.client, CHANNEL).unwrap();
+            let options = Subscriber::builder().spin(NOW);
+            let options = options.namespace(scene.client.namespace());
+            let mut subscriber = options.open(CHANNEL).unwrap();
             let interrupter = subscriber.interrupter();
             storm(50_000, interrupter, || is_interrupted(subscriber.recv()));
         }),
@@ -191,8 +216,8 @@ fn handler_ends_its_wait() {
             // Each wait reads the directory.
             let directory = format!("/dev/shm/{prefix}.d");
             fs::create_dir(&directory).unwrap();
-            let client = Client::builder().directory(&directory).build().unwrap();
-            let mut watcher = Watcher::new(&client);
+            let namespace = Namespace::default().in_directory(&directory).unwrap();
+            let mut watcher = Watcher::new(&namespace);
             storm(50_000, watcher.interrupter(), || {
                 matches!(watcher.recv(), Err(RecvError::Interrupted))
             });
@@ -239,8 +264,9 @@ fn handler_without_futex_waitv() {
                         });
                     }
                     "subscriber" => {
-                        let options = Receiver::builder().spin(NOW);
-                        let mut subscriber = options.subscribe(&scene.client, CHANNEL).unwrap();
+                        let options = Subscriber::builder().spin(NOW);
+                        let options = options.namespace(scene.client.namespace());
+                        let mut subscriber = options.open(CHANNEL).unwrap();
                         let interrupter = subscriber.interrupter();
                         storm(COUNT, interrupter, || is_interrupted(subscriber.recv()));
                     }
@@ -313,7 +339,10 @@ fn interrupt_is_no_join() {
     in_child(|prefix| {
         let scene = Scene::new(prefix);
         let mut publisher = scene.publisher();
-        let _receiver = scene.receiver(CHANNEL);
+        let _subscriber = Subscriber::builder()
+            .namespace(scene.client.namespace())
+            .open(CHANNEL)
+            .unwrap();
         let interrupter = publisher.interrupter();
         publisher.wait_for_receivers(1, FOR_EVER).unwrap();
         thread::scope(|scope| {

@@ -2,13 +2,16 @@
 //! are removed by the next owner, a sweep, or the last reader.
 
 use crate::child::{in_small_shm_for, Child};
+use crate::ends::AnyReceiver;
 use crate::peer::Peer;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::threads::beside;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
-use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderBuilder, ProviderId, Tuning};
+use shm_pool::channel::{OnFull, Publisher, Sender};
+use shm_pool::{
+    AttachError, Client, Descriptor, Namespace, Provider, ProviderBuilder, ProviderId, Tuning,
+};
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -22,7 +25,7 @@ role!("owner", role);
 /// them.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let provider = Provider::builder()
-        .name_prefix(arguments[0])
+        .namespace(&Namespace::new(arguments[0]).unwrap())
         .build()
         .unwrap();
     link.send(&Message::Provider(provider.id()));
@@ -92,7 +95,7 @@ fn trim_spares_views_of_killed_owner() {
     assert_eq!(peer.unmap_unused(), 2);
     assert_eq!(peer.segments(), 0);
     views.iter().for_each(|&view| peer.check(view));
-    let swept = Provider::sweep(names.prefix()).unwrap();
+    let swept = Namespace::new(names.prefix()).unwrap().sweep().unwrap();
     assert_eq!(
         swept.objects, 2,
         "a swept object stays mapped where it is read"
@@ -185,7 +188,7 @@ const OBJECTS: usize = 3;
 
 fn small_builder(prefix: &str) -> ProviderBuilder {
     Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(1 << 20)
         .tuning(Tuning::new().arena_size(64 << 10))
         .max_shared(64)
@@ -241,16 +244,24 @@ fn sweep_spares_readers() {
     let peer = Peer::start(names.prefix());
     let view = peer.attach(descriptor, 100_000).unwrap();
     assert_eq!(
-        Provider::sweep(names.prefix()).unwrap().objects,
+        Namespace::new(names.prefix())
+            .unwrap()
+            .sweep()
+            .unwrap()
+            .objects,
         0,
         "all owners live"
     );
     owner.kill();
-    let swept = Provider::sweep(names.prefix()).unwrap();
+    let swept = Namespace::new(names.prefix()).unwrap().sweep().unwrap();
     assert_eq!(swept.objects, OBJECTS);
     assert!(swept.bytes >= 100_000 * 2 + 200_000 + 1_000, "{swept:?}");
     assert_eq!(
-        Provider::sweep(names.prefix()).unwrap().objects,
+        Namespace::new(names.prefix())
+            .unwrap()
+            .sweep()
+            .unwrap()
+            .objects,
         0,
         "all is swept"
     );
@@ -410,7 +421,7 @@ fn concurrent_sweeps() {
     let names = Names::new("sweep-many");
     for _ in 0..4 {
         killed_owner(&names);
-        let sweep = || Provider::sweep(names.prefix()).unwrap();
+        let sweep = || Namespace::new(names.prefix()).unwrap().sweep().unwrap();
         let start_two = || {
             thread::scope(|scope| {
                 [(); 2]
@@ -518,13 +529,13 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn builder(prefix: &str) -> ProviderBuilder {
     Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(16 << 20)
         .max_shared(64)
 }
 
-fn open(prefix: &str) -> Receiver {
-    Receiver::open(&shm::client(prefix), CHANNEL).unwrap()
+fn open(prefix: &str) -> AnyReceiver {
+    AnyReceiver::open(&shm::namespace(prefix), CHANNEL).unwrap()
 }
 
 role!("last-reader-owner", owner_role);
@@ -798,7 +809,7 @@ fn shortage_sweeps() {
                         .capacity(32 << 10)
                         .create(&provider, "large")
                         .unwrap();
-                    drop(Receiver::open(&shm::client(prefix), "large").unwrap());
+                    drop(AnyReceiver::open(&shm::namespace(prefix), "large").unwrap());
                     drop(publisher);
                 }
             }

@@ -8,8 +8,8 @@ use crate::sys::{self, Ending};
 use crate::threads::SetOnDrop;
 use crate::wire::{Link, Message};
 use shm_pool::{
-    AllocError, AttachError, Client, PeerId, Provider, ProviderId, ShareError, ShmBytes, ShmView,
-    Tuning,
+    AllocError, AttachError, Client, Namespace, PeerId, Provider, ProviderId, ShareError, ShmBytes,
+    ShmView, Tuning,
 };
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -624,7 +624,7 @@ const MESSAGES: usize = 8_000;
 fn slot_reuse_during_reclaims() {
     in_child(|prefix| {
         let provider = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_shared(MESSAGES)
             .build()
             .unwrap();

@@ -9,7 +9,7 @@ use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{RecvError, SendErrorKind};
-use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShareError};
+use shm_pool::{AttachError, Descriptor, Namespace, Provider, ProviderId, ShareError};
 
 /// An owner's objects: a control object and a segment.
 const OBJECTS: u64 = 2;
@@ -48,7 +48,9 @@ fn observe(link: &Link, prefix: &str) {
     let (client, mut views) = (shm::client(prefix), Views::new());
     while let Some(question) = link.receive().unwrap() {
         link.send(&match question {
-            Message::Go => Message::Number(Provider::sweep(prefix).unwrap().objects as u64),
+            Message::Go => {
+                Message::Number(Namespace::new(prefix).unwrap().sweep().unwrap().objects as u64)
+            }
             question => peer::answer(&question, &client, prefix, &mut views),
         });
     }
@@ -56,7 +58,10 @@ fn observe(link: &Link, prefix: &str) {
 
 /// An owner that publishes a message and looks for dead peers at each `Go`.
 fn reclaim(link: &Link, prefix: &str) {
-    let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+    let provider = Provider::builder()
+        .namespace(&Namespace::new(prefix).unwrap())
+        .build()
+        .unwrap();
     let message = shm::message(&provider, 100_000, 5);
     link.send(&Message::Sent(message.descriptor().unwrap()));
     while let Some(question) = link.receive().unwrap() {

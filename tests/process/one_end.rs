@@ -2,12 +2,13 @@
 //! successor has taken the channel's name. Afterwards nothing is left.
 
 use crate::child::{in_small_shm_for, Child};
+use crate::ends::AnyReceiver;
 use crate::shm::{self, Names};
 use crate::sys::{self, Ending};
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{ChannelError, Publisher, Receiver, RecvError, Sender};
 use shm_pool::inspect::Inspector;
-use shm_pool::{AttachError, Client, Descriptor, Provider, ShmView, Tuning};
+use shm_pool::{AttachError, Client, Descriptor, Namespace, Provider, ShmView, Tuning};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,7 @@ const ENDS: [Option<Ending>; 4] = [
 
 fn provider(prefix: &str, len: usize) -> Provider {
     Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(16 * len.next_power_of_two())
         .tuning(Tuning::new().arena_size(len.next_power_of_two()))
         .build()
@@ -94,7 +95,7 @@ fn ending(link: &Link, arguments: &[&str]) {
 
 /// The other side of an owner.
 enum Reader {
-    Channel(Box<Receiver>),
+    Channel(Box<AnyReceiver>),
     Grants(Client, Vec<Descriptor>),
 }
 
@@ -113,7 +114,7 @@ impl Reader {
         } else {
             owner.expect_done();
             Self::Channel(Box::new(
-                Receiver::open(&shm::client(prefix), channel).unwrap(),
+                AnyReceiver::open(&shm::namespace(prefix), channel).unwrap(),
             ))
         };
         owner.expect_done();
@@ -196,7 +197,10 @@ fn every_case(kind: &str) {
                 let names = Names::new(&format!("one-end-{kind}"));
                 let (owner, mut reader) = Reader::of_new_owner(names.prefix(), kind, CHANNEL, LEN);
                 end(owner, how);
-                let report = Inspector::new().prefix(names.prefix()).report().unwrap();
+                let report = Inspector::new()
+                    .namespace(&names.namespace())
+                    .report()
+                    .unwrap();
                 assert!(!report.providers.is_empty());
                 let is_orphan = report.providers.iter().any(|provider| provider.is_orphan);
                 assert!(!is_orphan, "an inspection agrees with the sweeps");
@@ -244,7 +248,7 @@ fn reading(link: &Link, arguments: &[&str]) {
     let [prefix] = arguments else {
         panic!("{arguments:?}")
     };
-    let receiver = Receiver::open(&shm::client(prefix), CHANNEL).unwrap();
+    let receiver = AnyReceiver::open(&shm::namespace(prefix), CHANNEL).unwrap();
     link.send(&Message::Done);
     if link.receive().unwrap() == Some(Message::Go) {
         Reader::Channel(Box::new(receiver)).check();
@@ -291,7 +295,7 @@ fn shortage_takes_no_message() {
             let (owner, mut reader) = Reader::of_new_owner(prefix, kind, CHANNEL, 100_000);
             end(owner, None);
             let successor = Provider::builder()
-                .name_prefix(prefix)
+                .namespace(&Namespace::new(prefix).unwrap())
                 .max_bytes(64 << 20)
                 .build()
                 .unwrap();
@@ -312,7 +316,9 @@ fn unopened_pair_is_discarded() {
     let len = LEN.to_string();
     let owner = Child::start_ready("ending", &[names.prefix(), "sender", CHANNEL, &len]);
     owner.kill();
-    let opened = Receiver::open(&names.client(), CHANNEL);
+    let opened = Receiver::builder()
+        .namespace(&names.namespace())
+        .open(CHANNEL);
     assert!(
         matches!(opened, Err(ChannelError::Closed { .. })),
         "{opened:?}"
@@ -355,7 +361,10 @@ fn heavy(link: &Link, arguments: &[&str]) {
 fn last_reader_of_a_heavy_owner() {
     let names = Names::new("one-end-heavy");
     let owner = Child::start_ready("heavy-owner", &[names.prefix()]);
-    let mut receiver = Receiver::open(&names.client(), CHANNEL).unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(&names.namespace())
+        .open(CHANNEL)
+        .unwrap();
     owner.expect_done();
     owner.signal(libc::SIGKILL);
     let message = receiver.recv_timeout(FOR_EVER).unwrap();
@@ -381,7 +390,10 @@ fn sender_outlives_its_provider() {
         .map(|number| shm::message(&provider, LEN, number))
         .collect();
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();
-    let mut receiver = Receiver::open(&names.client(), CHANNEL).unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(&names.namespace())
+        .open(CHANNEL)
+        .unwrap();
     drop(provider);
     for buffer in buffers {
         sender.send(buffer).unwrap();
@@ -419,7 +431,7 @@ fn static_reader(link: &Link, arguments: &[&str]) {
         };
         descriptor = Some(first);
     } else {
-        receiver = Some(Receiver::open(&client, CHANNEL).unwrap());
+        receiver = Some(AnyReceiver::open(client.namespace(), CHANNEL).unwrap());
         link.send(&Message::Done);
     }
     // The owner has sent everything, and has ended or not.
@@ -540,7 +552,7 @@ fn finished_reader_beside_others() {
     first.expect_done();
     owner.expect_done();
     // It joins when everything was sent, and keeps the objects all the same.
-    let second = Receiver::open(&names.client(), CHANNEL).unwrap();
+    let second = AnyReceiver::open(&names.namespace(), CHANNEL).unwrap();
     end(owner, None);
     for _ in 0..2 {
         first.tell(&Message::Go);

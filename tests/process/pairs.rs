@@ -7,7 +7,7 @@ use crate::rlimits::with_only;
 use crate::shm::{self, Names};
 use crate::sys::{self, with_address_space};
 use crate::wire::FOR_EVER;
-use shm_pool::{AllocError, Provider, ShareError, Tuning};
+use shm_pool::{AllocError, Namespace, Provider, ShareError, Tuning};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 
@@ -18,7 +18,7 @@ const MIB: usize = 1 << 20;
 fn fork_beside_reservation_and_trim() {
     in_child(|prefix| {
         let provider = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(4 * MIB)
             .build()
             .unwrap();
@@ -125,7 +125,7 @@ fn address_space_beside_reserve_and_wait() {
     in_child(|prefix| {
         const LEN: usize = 4 * MIB;
         let provider = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(32 * MIB)
             .tuning(Tuning::new().arena_size(LEN))
             .build()
@@ -162,7 +162,7 @@ fn address_space_beside_reserve_and_wait() {
 fn address_space_beside_killed_peer() {
     in_child(|prefix| {
         let provider = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(MIB)
             .build()
             .unwrap();
@@ -187,7 +187,7 @@ fn window_makes_room_in_small_shm() {
     in_small_shm(|prefix| {
         let builder = || {
             Provider::builder()
-                .name_prefix(prefix)
+                .namespace(&Namespace::new(prefix).unwrap())
                 .max_bytes(16 * MIB)
                 .max_shared(64)
                 .tuning(Tuning::new().idle_window(64))

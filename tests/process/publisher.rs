@@ -10,10 +10,10 @@ use crate::sys;
 use crate::threads::{assert_prompt, beside, wait_until_asleep, wake_waiter};
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
-    wait_any, ChannelError, Message as Received, OnFull, Publisher, PublisherBuilder, Receiver,
-    ReceiverBuilder, RecvError, SendErrorKind, MAX_INLINE,
+    wait_any, ChannelError, Message as Received, OnEnd, OnFull, Publisher, PublisherBuilder,
+    RecvError, SendErrorKind, Source, Subscriber, SubscriberBuilder, MAX_INLINE,
 };
-use shm_pool::{Provider, Tuning};
+use shm_pool::{Namespace, Provider, Tuning};
 use shm_pool_support::procfs;
 use shm_pool_support::tasks::noop_waker;
 use std::fs;
@@ -60,8 +60,11 @@ fn send(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize {
     )
 }
 
-fn open(prefix: &str, options: ReceiverBuilder) -> Receiver {
-    options.open(&shm::client(prefix), CHANNEL).unwrap()
+fn open(prefix: &str, options: SubscriberBuilder) -> Subscriber {
+    options
+        .namespace(&shm::namespace(prefix))
+        .open(CHANNEL)
+        .unwrap()
 }
 
 /// Returns the number of bytes that cannot be reused now.
@@ -85,7 +88,10 @@ role!("publisher-keeper", keeper_role);
 fn keeper_role(link: &Link, arguments: &[&str]) {
     let mut receiver = open(
         arguments[0],
-        Receiver::builder().on_full(OnFull::Block).spin(NOW),
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .on_full(OnFull::Block)
+            .spin(NOW),
     );
     link.send(&Message::Done);
     let mut kept = Vec::new();
@@ -143,7 +149,9 @@ fn stopped_receiver_is_disconnected() {
         keeper(&names),
         open(
             names.prefix(),
-            Receiver::builder().on_full(OnFull::DropNewest),
+            Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .on_full(OnFull::DropNewest),
         ),
     );
     publisher.wait_for_receivers(2, FOR_EVER).unwrap();
@@ -239,7 +247,7 @@ fn idle_restarts() {
         .max_subscribers(2)
         .create(&provider, CHANNEL)
         .unwrap();
-    let mut stays = open(names.prefix(), Receiver::builder());
+    let mut stays = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
     assert_eq!(publisher.receivers().count(), 1);
     let before = shm::open_objects(names.prefix(), ".connection");
     (0..64).for_each(|_| keeper(&names).kill());
@@ -264,12 +272,23 @@ fn killed_publisher() {
     let names = Names::new("pub-dies");
     assert_prompt(|| {
         let publisher = publishing(&names);
-        let mut behind = open(names.prefix(), Receiver::builder());
-        let mut asleep = open(names.prefix(), Receiver::builder().spin(NOW));
+        let mut behind = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
+        let mut asleep = open(
+            names.prefix(),
+            Subscriber::builder().on_end(OnEnd::Return).spin(NOW),
+        );
         assert_eq!(publisher.ask(&Message::Number(SENT)), Message::Number(2));
-        let mut never_met = open(names.prefix(), Receiver::builder());
-        let never_met_and_asleep = open(names.prefix(), Receiver::builder().spin(NOW));
-        let mut never_met_and_spins = open(names.prefix(), Receiver::builder().spin(Duration::MAX));
+        let mut never_met = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
+        let never_met_and_asleep = open(
+            names.prefix(),
+            Subscriber::builder().on_end(OnEnd::Return).spin(NOW),
+        );
+        let mut never_met_and_spins = open(
+            names.prefix(),
+            Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .spin(Duration::MAX),
+        );
         assert_eq!(behind.mapped_segments(), 0);
         (0..SENT).for_each(|number| assert_eq!(number_of(&asleep.recv().unwrap()), number));
         let (tell, threads) = mpsc::channel();
@@ -321,7 +340,7 @@ fn interrupt_is_immediate() {
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     let interrupter = publisher.interrupter();
     assert_prompt(|| {
-        let receiver = open(names.prefix(), Receiver::builder());
+        let receiver = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
         assert_eq!(publisher.receivers().count(), 1);
         drop(receiver);
         let (waited, time) = wake_waiter(
@@ -349,17 +368,29 @@ fn interrupt_is_immediate_with_helpers() {
             .unwrap()
     });
     let client = shm::client(names.prefix());
-    let options = || Receiver::builder().capacity(1).max_borrowed(1).spin(NOW);
+    let options = || {
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .capacity(1)
+            .max_borrowed(1)
+            .spin(NOW)
+    };
     // More than one thread can wait for without helpers.
     let all = [CHANNEL, "d", "e"]
         .into_iter()
         .flat_map(|name| (0..43).map(move |_| name));
     let mut all: Vec<_> = all
-        .map(|name| options().open(&client, name).unwrap())
+        .map(|name| options().namespace(client.namespace()).open(name).unwrap())
         .collect();
     let interrupter = all[7].interrupter();
     assert_prompt(|| {
-        let wait = || wait_any(&mut all.iter_mut().collect::<Vec<_>>(), FOR_EVER).unwrap_err();
+        let wait = || {
+            let mut sources: Vec<&mut dyn Source> = Vec::new();
+            for subscriber in &mut all {
+                sources.push(subscriber);
+            }
+            wait_any(&mut sources, FOR_EVER).unwrap_err()
+        };
         let (error, time) = wake_waiter(wait, || interrupter.interrupt());
         assert!(matches!(error, RecvError::Interrupted), "{error}");
         time
@@ -370,7 +401,7 @@ fn interrupt_is_immediate_with_helpers() {
 fn sweep_of_connections_and_meetings() {
     let names = Names::new("pub-swept");
     let publisher = publishing(&names);
-    let mut lives = open(names.prefix(), Receiver::builder());
+    let mut lives = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
     let (met, never_met) = (keeper(&names), {
         assert_eq!(publisher.ask(&Message::Number(4)), Message::Number(2));
         keeper(&names)
@@ -413,7 +444,7 @@ fn one_publisher() {
     let own = provider(names.prefix());
     let error = Publisher::create(&own, CHANNEL).unwrap_err();
     assert!(matches!(error, ChannelError::NameTaken { .. }), "{error}");
-    let mut receiver = open(names.prefix(), Receiver::builder());
+    let mut receiver = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
     assert_eq!(first.ask(&Message::Number(1)), Message::Number(1));
     first.kill();
     let mut second = Publisher::create(&own, CHANNEL).unwrap();
@@ -425,7 +456,7 @@ fn one_publisher() {
     assert_eq!(number_of(&receiver.recv().unwrap()), 0);
     assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
     drop(receiver);
-    let mut receiver = open(names.prefix(), Receiver::builder());
+    let mut receiver = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
     assert_eq!(send(&mut second, &own, 2), 1);
     assert_eq!(number_of(&receiver.recv().unwrap()), 2);
     drop((receiver, second, own));
@@ -445,7 +476,8 @@ fn joining_role(link: &Link, arguments: &[&str]) {
     link.expect_go();
     for round in 0..arguments[1].parse().unwrap() {
         let on_full = [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest][round % 3];
-        let options = Receiver::builder()
+        let options = Subscriber::builder()
+            .on_end(OnEnd::Return)
             .on_full(on_full)
             .capacity(1 + round % 4)
             .spin(Duration::from_micros(1));
@@ -511,7 +543,7 @@ fn forked_child_has_no_ends() {
             .history(2)
             .create(&provider, CHANNEL)
             .unwrap();
-        let mut receiver = open(prefix, Receiver::builder());
+        let mut receiver = open(prefix, Subscriber::builder().on_end(OnEnd::Return));
         (0..4).for_each(|number| assert_eq!(send(&mut publisher, &provider, number), 1));
         assert_eq!(number_of(&receiver.recv().unwrap()), 0);
         let held = receiver.recv().unwrap();
@@ -574,13 +606,16 @@ fn join_at_descriptor_limit() {
     in_child(|prefix| {
         let provider = provider(prefix);
         let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
-        let mut known = open(prefix, Receiver::builder());
+        let mut known = open(prefix, Subscriber::builder().on_end(OnEnd::Return));
         assert_eq!(send(&mut publisher, &provider, 0), 1);
         let mut sent = 1;
         #[cfg(feature = "tracing")]
         let log = crate::log::Log::start();
         let mut comes = loop {
-            let mut comes = open(prefix, Receiver::builder().spin(NOW));
+            let mut comes = open(
+                prefix,
+                Subscriber::builder().on_end(OnEnd::Return).spin(NOW),
+            );
             let before = (shm::open_descriptors(), shm::mappings(prefix));
             let takers = with_only(sent - 1, || send(&mut publisher, &provider, 4 * sent));
             sent += 1;
@@ -631,7 +666,7 @@ fn join_at_descriptor_limit() {
         };
         assert!(sent > 2, "the limit was felt");
         assert_eq!(number_of(&comes.recv().unwrap()), 4 * (sent - 1));
-        let mut late = open(prefix, Receiver::builder());
+        let mut late = open(prefix, Subscriber::builder().on_end(OnEnd::Return));
         for number in 0..3 {
             assert_eq!(
                 with_only(1, || send(&mut publisher, &provider, number)),
@@ -669,7 +704,7 @@ fn join_at_descriptor_limit() {
 fn join_at_full_shm() {
     in_small_shm(|prefix| {
         let builder = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(64 << 20)
             .tuning(Tuning::new().arena_size(64 << 10))
             .max_shared(64);
@@ -683,7 +718,11 @@ fn join_at_full_shm() {
             shm::mappings(prefix),
         );
         for _ in 0..3 {
-            let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
+            let error = Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .namespace(&shm::namespace(prefix))
+                .open(CHANNEL)
+                .unwrap_err();
             let ChannelError::Os(error) = &error else {
                 panic!("{error}")
             };
@@ -701,7 +740,7 @@ fn join_at_full_shm() {
         assert_eq!(publisher.receivers().count(), 0);
         drop(hoard);
         provider.trim();
-        let mut receiver = open(prefix, Receiver::builder());
+        let mut receiver = open(prefix, Subscriber::builder().on_end(OnEnd::Return));
         assert_eq!(publisher.send_bytes(b"x").map(|sent| sent.receivers), Ok(1));
         assert_eq!(&receiver.recv().unwrap()[..], b"x");
     });
@@ -726,7 +765,7 @@ fn open_garbage() {
             .max_borrowed(8)
             .create(&provider, CHANNEL)
             .unwrap();
-        let mut known = open(prefix, Receiver::builder());
+        let mut known = open(prefix, Subscriber::builder().on_end(OnEnd::Return));
         assert!(publisher.has_receivers());
         let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
         let genuine = fs::read(&path).unwrap();
@@ -763,9 +802,11 @@ fn open_garbage() {
                     .unwrap()
                     .write_all_at(&content, 0)
                     .unwrap();
-                match Receiver::builder()
+                match Subscriber::builder()
+                    .on_end(OnEnd::Return)
                     .spin(NOW)
-                    .open(&shm::client(prefix), name)
+                    .namespace(&shm::namespace(prefix))
+                    .open(name)
                 {
                     Ok(mut receiver) => {
                         let error = receiver
@@ -793,8 +834,14 @@ fn open_garbage() {
         object.write_all_at(&genuine, 0).unwrap();
         // More registrations than there are.
         object.write_all_at(&1_000_u32.to_ne_bytes(), 36).unwrap();
-        let all: Vec<_> = (1..64).map(|_| open(prefix, Receiver::builder())).collect();
-        let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
+        let all: Vec<_> = (1..64)
+            .map(|_| open(prefix, Subscriber::builder().on_end(OnEnd::Return)))
+            .collect();
+        let error = Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .namespace(&shm::namespace(prefix))
+            .open_timeout(CHANNEL, Duration::ZERO)
+            .unwrap_err();
         assert!(
             matches!(error, ChannelError::TooManyReceivers { .. }),
             "{error}"
@@ -809,7 +856,11 @@ fn open_garbage() {
         ] {
             let object = shm::path(&format!("{prefix}.dead.channel"));
             fs::write(&object, content).unwrap();
-            let error = Receiver::open(&shm::client(prefix), "dead").unwrap_err();
+            let error = Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .namespace(&shm::namespace(prefix))
+                .open_timeout("dead", Duration::ZERO)
+                .unwrap_err();
             use ChannelError::{Closed, NotAChannel, NotReady};
             assert!(
                 matches!(error, NotAChannel { .. } | Closed { .. } | NotReady { .. }),
@@ -829,7 +880,7 @@ fn doorbell_limit() {
             .max_subscribers(1)
             .create(&provider, CHANNEL)
             .unwrap();
-        let mut receiver = open(prefix, Receiver::builder());
+        let mut receiver = open(prefix, Subscriber::builder().on_end(OnEnd::Return));
         // Others take all remaining doorbells, as many at a time as possible.
         let (mut others, mut max_subscribers, mut ends) = (Vec::new(), 64, 2);
         while max_subscribers > 0 {
@@ -933,7 +984,12 @@ fn drop_notifies_unconnected_receivers() {
     let provider = provider(names.prefix());
     for _ in 0..3 {
         let publisher = Publisher::create(&provider, CHANNEL).unwrap();
-        let mut receivers = [(); 2].map(|()| open(names.prefix(), Receiver::builder().spin(NOW)));
+        let mut receivers = [(); 2].map(|()| {
+            open(
+                names.prefix(),
+                Subscriber::builder().on_end(OnEnd::Return).spin(NOW),
+            )
+        });
         drop(publisher);
         for receiver in &mut receivers {
             // No look is due yet.
@@ -955,12 +1011,16 @@ fn kept_messages_keep_the_registration() {
         .create(&provider, CHANNEL)
         .unwrap();
     let mut receive = || {
-        let mut receiver = open(names.prefix(), Receiver::builder());
+        let mut receiver = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
         assert_eq!(send(&mut publisher, &provider, 2), 1);
         receiver.recv().unwrap()
     };
     let kept = [receive(), receive()];
-    let error = Receiver::open(&shm::client(names.prefix()), CHANNEL).unwrap_err();
+    let error = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(&shm::namespace(names.prefix()))
+        .open_timeout(CHANNEL, Duration::ZERO)
+        .unwrap_err();
     assert!(
         matches!(error, ChannelError::TooManyReceivers { max: 2, .. }),
         "{error}"
@@ -988,7 +1048,8 @@ fn damaged_registrations_lock_no_newcomer_out() {
         object
             .write_all_at(&[byte; 4096 - MAX_SUBSCRIBERS], MAX_SUBSCRIBERS as u64)
             .unwrap();
-        let mut receivers = [(); 2].map(|()| open(names.prefix(), Receiver::builder()));
+        let mut receivers =
+            [(); 2].map(|()| open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return)));
         assert_eq!(send(&mut publisher, &provider, 2), 2);
         for receiver in &mut receivers {
             assert_eq!(number_of(&receiver.recv().unwrap()), 2);
@@ -1002,7 +1063,10 @@ fn damaged_registration_disconnects_no_receiver() {
     let names = Names::new("pub-registration");
     let provider = provider(names.prefix());
     let _publisher = Publisher::create(&provider, CHANNEL).unwrap();
-    let mut receiver = open(names.prefix(), Receiver::builder().spin(NOW));
+    let mut receiver = open(
+        names.prefix(),
+        Subscriber::builder().on_end(OnEnd::Return).spin(NOW),
+    );
     let object = shm::channel_object(names.prefix(), CHANNEL);
     let gone = 0x4000_0000_u32.to_ne_bytes();
     (MAX_SUBSCRIBERS..4096)
@@ -1018,7 +1082,7 @@ role!("publisher-maps", mapping_role);
 
 /// The role of a receiver that reports how much of the control object it maps.
 fn mapping_role(link: &Link, arguments: &[&str]) {
-    let mut receiver = open(arguments[0], Receiver::builder());
+    let mut receiver = open(arguments[0], Subscriber::builder().on_end(OnEnd::Return));
     link.send(&Message::Done);
     let message = receiver.recv().unwrap();
     let mappings = procfs::shared_mappings().unwrap().into_iter();

@@ -11,10 +11,10 @@ use crate::threads::{assert_prompt, wake_waiter};
 use crate::users::STRANGER;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
-    self, Change, ChannelError, ChannelInfo, Event, OnFull, Publisher, Receiver, RecvError, Sender,
-    Subscriber, Watcher,
+    wait_any, ChannelChange, ChannelError, ChannelEvent, ChannelInfo, OnEnd, OnFull, Publisher,
+    Receiver, RecvError, Sender, Subscriber, Watcher,
 };
-use shm_pool::{Client, ProviderId};
+use shm_pool::{Namespace, ProviderId};
 use shm_pool_support::procfs;
 use shm_pool_support::tasks::block_on;
 use std::fs;
@@ -89,33 +89,70 @@ fn start(names: &Names, kind: &str, process: u64) -> Child {
 }
 
 fn subscribe(prefix: &str) -> Subscriber {
-    Receiver::builder()
+    Subscriber::builder()
         .spin(NOW)
-        .subscribe(&shm::client(prefix), CHANNEL)
+        .namespace(&shm::namespace(prefix))
+        .open(CHANNEL)
         .unwrap()
 }
 
-fn connected(subscriber: &mut Subscriber) -> ProviderId {
-    match subscriber.recv_timeout(FOR_EVER).unwrap() {
-        Event::Connected { provider } => provider,
+/// A receiver that follows the senders of the name.
+fn follow(prefix: &str) -> Receiver {
+    Receiver::builder()
+        .on_end(OnEnd::Wait)
+        .spin(NOW)
+        .namespace(&shm::namespace(prefix))
+        .open(CHANNEL)
+        .unwrap()
+}
+
+/// A receiver or a subscriber.
+trait Follower {
+    fn event(&mut self, timeout: Duration) -> Result<ChannelEvent, RecvError>;
+    fn is_empty(&mut self) -> bool;
+}
+
+impl Follower for Receiver {
+    fn event(&mut self, timeout: Duration) -> Result<ChannelEvent, RecvError> {
+        self.recv_event_timeout(timeout)
+    }
+
+    fn is_empty(&mut self) -> bool {
+        matches!(self.try_recv(), Err(RecvError::Empty))
+    }
+}
+
+impl Follower for Subscriber {
+    fn event(&mut self, timeout: Duration) -> Result<ChannelEvent, RecvError> {
+        self.recv_event_timeout(timeout)
+    }
+
+    fn is_empty(&mut self) -> bool {
+        matches!(self.try_recv(), Err(RecvError::Empty))
+    }
+}
+
+fn connected(follower: &mut dyn Follower) -> ProviderId {
+    match follower.event(FOR_EVER).unwrap() {
+        ChannelEvent::Connected { provider } => provider,
         other => panic!("{other:?}"),
     }
 }
 
-fn message(subscriber: &mut Subscriber) -> shm_pool::channel::Message {
-    match subscriber.recv_timeout(FOR_EVER).unwrap() {
-        Event::Message(message) => message,
+fn message(follower: &mut dyn Follower) -> shm_pool::channel::Message {
+    match follower.event(FOR_EVER).unwrap() {
+        ChannelEvent::Message(message) => message,
         other => panic!("{other:?}"),
     }
 }
 
-fn disconnected(subscriber: &mut Subscriber) {
-    let event = subscriber.recv_timeout(FOR_EVER).unwrap();
-    assert!(matches!(event, Event::Disconnected), "{event:?}");
+fn disconnected(follower: &mut dyn Follower) {
+    let event = follower.event(FOR_EVER).unwrap();
+    assert!(matches!(event, ChannelEvent::Disconnected), "{event:?}");
 }
 
-fn open_error(subscriber: &mut Subscriber) -> ChannelError {
-    match subscriber.recv_timeout(FOR_EVER) {
+fn open_error(follower: &mut dyn Follower) -> ChannelError {
+    match follower.event(FOR_EVER) {
         Err(RecvError::Open(error)) => *error,
         other => panic!("{other:?}"),
     }
@@ -125,43 +162,176 @@ fn is_taken(error: &ChannelError) -> bool {
     matches!(error, ChannelError::NameTaken { .. })
 }
 
-/// After each kind, killed or not, follows each kind: messages precede the boundary, and stay
-/// valid.
+/// Killed or not, a sender and a publisher are followed by the next: messages precede the boundary,
+/// and stay valid.
 #[test]
 fn boundary_of_restart() {
-    for (old, new) in [
-        ("sender", "sender"),
-        ("sender", "publisher"),
-        ("publisher", "sender"),
-        ("publisher", "publisher"),
-    ] {
+    for kind in ["sender", "publisher"] {
         for is_killed in [true, false] {
-            let names = Names::new(&format!("restart-{old}-{new}-{is_killed}"));
-            let mut subscriber = subscribe(names.prefix());
-            assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
-            let first = start(&names, old, 1);
-            let before = connected(&mut subscriber);
+            let names = Names::new(&format!("restart-{kind}-{is_killed}"));
+            let mut follower: Box<dyn Follower> = match kind {
+                "sender" => Box::new(follow(names.prefix())),
+                _ => Box::new(subscribe(names.prefix())),
+            };
+            let follower = &mut *follower;
+            assert!(follower.is_empty());
+            let first = start(&names, kind, 1);
+            let before = connected(follower);
             assert_eq!(first.ask(&Message::Number(3)), Message::Done);
-            let kept = message(&mut subscriber);
+            let kept = message(follower);
             if is_killed {
                 first.kill();
             } else {
                 first.shut_down();
             }
-            let second = start(&names, new, 2);
+            let second = start(&names, kind, 2);
             for number in 1..3 {
-                shm::check(&message(&mut subscriber), (1 << 32) + number).unwrap();
+                shm::check(&message(follower), (1 << 32) + number).unwrap();
             }
-            disconnected(&mut subscriber);
-            assert_ne!(connected(&mut subscriber), before);
+            disconnected(follower);
+            assert_ne!(connected(follower), before);
             assert_eq!(second.ask(&Message::Number(1)), Message::Done);
-            shm::check(&message(&mut subscriber), 2 << 32).unwrap();
+            shm::check(&message(follower), 2 << 32).unwrap();
             shm::check(&kept, 1 << 32).unwrap();
             second.kill();
-            drop((kept, subscriber));
+            drop(kept);
             names.sweep();
         }
     }
+}
+
+/// `recv` passes over the boundaries, and with [`OnEnd::Return`] ends with the first publisher.
+#[test]
+fn messages_across_restarts() {
+    let names = Names::new("restart-messages");
+    let mut subscriber = subscribe(names.prefix());
+    let mut ends = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(&names.namespace())
+        .open(CHANNEL)
+        .unwrap();
+    for process in 1..3 {
+        let child = start(&names, "publisher", process);
+        // Both join before it sends.
+        assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
+        let ended = ends.try_recv().unwrap_err();
+        assert_eq!(ended.is_disconnected(), process == 2, "{ended}");
+        assert_eq!(child.ask(&Message::Number(2)), Message::Done);
+        for number in 0..2 {
+            shm::check(&subscriber.recv().unwrap(), (process << 32) + number).unwrap();
+        }
+        if process == 1 {
+            for number in 0..2 {
+                shm::check(&ends.recv().unwrap(), (process << 32) + number).unwrap();
+            }
+        }
+        child.kill();
+        assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
+        assert!(matches!(ends.recv(), Err(RecvError::Disconnected)));
+    }
+    assert!(ends.iter().next().is_none());
+    drop((subscriber, ends));
+    names.sweep();
+}
+
+/// A receiver opens no publisher's channel, and a subscriber no sender's. One that follows a name
+/// says so once, and opens the next channel.
+#[test]
+fn channel_of_other_kind() {
+    let names = Names::new("restart-kind");
+    let provider = provider(names.prefix());
+    let mut receiver = follow(names.prefix());
+    let mut subscriber = subscribe(names.prefix());
+
+    let publisher = Publisher::create(&provider, CHANNEL).unwrap();
+    assert!(matches!(
+        open_error(&mut receiver),
+        ChannelError::NotASender { .. }
+    ));
+    assert!(receiver.is_empty(), "said once");
+    connected(&mut subscriber);
+    let opened = Receiver::builder()
+        .namespace(&names.namespace())
+        .open(CHANNEL);
+    assert!(matches!(opened, Err(ChannelError::NotASender { .. })));
+    drop(publisher);
+    disconnected(&mut subscriber);
+
+    let sender = Sender::create(&provider, CHANNEL).unwrap();
+    assert!(matches!(
+        open_error(&mut subscriber),
+        ChannelError::NotAPublisher { .. }
+    ));
+    assert!(subscriber.is_empty(), "said once");
+    connected(&mut receiver);
+    let opened = Subscriber::builder()
+        .namespace(&names.namespace())
+        .open(CHANNEL);
+    assert!(matches!(opened, Err(ChannelError::NotAPublisher { .. })));
+    drop(sender);
+    disconnected(&mut receiver);
+}
+
+/// One wait for a receiver, and for subscribers whose publishers come and go.
+#[test]
+fn wait_for_any_end() {
+    let names = Names::new("restart-any");
+    let provider = provider(names.prefix());
+    let mut sender = Sender::create(&provider, "pair").unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(&names.namespace())
+        .open("pair")
+        .unwrap();
+    let mut subscriber = subscribe(names.prefix());
+    let any = |receiver: &mut Receiver, subscriber: &mut Subscriber| {
+        wait_any(&mut [receiver, subscriber], FOR_EVER).unwrap()
+    };
+    for process in 1..3 {
+        // There is no publisher.
+        sender.send_bytes(b"pair").unwrap();
+        assert_eq!(any(&mut receiver, &mut subscriber), 0);
+        receiver.try_recv().unwrap();
+
+        let prefix = names.prefix().to_owned();
+        let publishing = thread::spawn(move || {
+            let arguments = [&prefix, "publisher", "8", &process.to_string()];
+            let child = Child::start_ready("restarting", &arguments.map(|it| it as &str));
+            child.tell(&Message::Number(1));
+            child
+        });
+        // The message that a publisher sends before it is joined is lost.
+        let child = loop {
+            if publishing.is_finished() {
+                break publishing.join().unwrap();
+            }
+            thread::yield_now();
+        };
+        child.expect_done();
+        assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
+        child.tell(&Message::Number(1));
+        assert_eq!(any(&mut receiver, &mut subscriber), 1);
+        shm::check(&subscriber.try_recv().unwrap(), (process << 32) + 1).unwrap();
+        child.expect_done();
+        child.kill();
+    }
+    // A publisher that starts during the wait, and one of another type.
+    let prefix = names.prefix().to_owned();
+    let waiting = thread::spawn(move || {
+        let mut subscriber = subscribe(&prefix);
+        let found = wait_any(&mut [&mut subscriber], FOR_EVER).unwrap();
+        (found, subscriber.try_recv().map(|message| message.to_vec()))
+    });
+    let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
+    publisher.wait_for_receivers(1, FOR_EVER).unwrap();
+    publisher.send_bytes(b"late").unwrap();
+    let (found, received) = waiting.join().unwrap();
+    assert_eq!((found, &received.unwrap()[..]), (0, &b"late"[..]));
+    drop(publisher);
+    let _other = Sender::create(&provider, CHANNEL).unwrap();
+    assert_eq!(any(&mut receiver, &mut subscriber), 1);
+    assert!(matches!(subscriber.try_recv(), Err(RecvError::Open(_))));
+    drop((receiver, subscriber));
+    names.sweep();
 }
 
 /// A publisher is killed while it sends, and restarts at once, many times. Its successor starts
@@ -172,13 +342,13 @@ fn killed_again_and_again() {
     let names = Names::new("restart-again");
     let (prefix, (to_kill, killed)) = (names.prefix().to_owned(), std::sync::mpsc::channel());
     let receiving = thread::spawn(move || {
-        let mut subscriber = subscribe(&prefix);
+        let mut receiver = follow(&prefix);
         for process in 0..RESTARTS {
-            connected(&mut subscriber);
+            connected(&mut receiver);
             let mut next = process << 32;
             loop {
-                match subscriber.recv_timeout(FOR_EVER).unwrap() {
-                    Event::Message(message) => {
+                match receiver.recv_event_timeout(FOR_EVER).unwrap() {
+                    ChannelEvent::Message(message) => {
                         shm::check(&message, next).unwrap();
                         next += 1;
                         // Once: a process that is not killed in time sends more than 256.
@@ -186,7 +356,7 @@ fn killed_again_and_again() {
                             to_kill.send(process).unwrap();
                         }
                     }
-                    Event::Disconnected => break,
+                    ChannelEvent::Disconnected => break,
                     other => panic!("{other:?}"),
                 }
             }
@@ -212,11 +382,12 @@ fn killed_again_and_again() {
 #[test]
 fn successor_with_other_options() {
     let names = Names::new("restart-options");
-    let builder = Receiver::builder()
+    let builder = Subscriber::builder()
         .capacity(8)
         .on_full(OnFull::Block)
-        .spin(NOW);
-    let mut subscriber = builder.subscribe(&names.client(), CHANNEL).unwrap();
+        .spin(NOW)
+        .namespace(&names.namespace());
+    let mut subscriber = builder.open(CHANNEL).unwrap();
     let first = start(&names, "publisher", 1);
     connected(&mut subscriber);
     first.kill();
@@ -258,14 +429,14 @@ fn successor_with_other_options() {
     drop(sender);
     let _publisher = publisher().capacity(9).create(&provider, CHANNEL).unwrap();
     connected(&mut subscriber);
-    assert_eq!(subscriber.receiver().unwrap().capacity(), 8);
+    assert_eq!(subscriber.capacity(), 8);
 }
 
 /// A file that is no channel is an error, again whenever the file changes; the name is then usable.
 #[test]
 fn garbage_under_the_name() {
     let names = Names::new("restart-garbage");
-    let mut subscriber = subscribe(names.prefix());
+    let mut subscriber = follow(names.prefix());
     let file = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
     assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
     assert!(subscriber.last_error().unwrap().is_retryable());
@@ -290,10 +461,10 @@ fn receiver_restarts_too() {
     let names = Names::new("restart-receiver");
     let provider = provider(names.prefix());
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();
-    let killed = Child::start_ready("subscribing", &[names.prefix()]);
+    let killed = Child::start_ready("following", &[names.prefix()]);
     assert_eq!(killed.ask(&Message::Go), Message::Done);
     killed.kill();
-    let mut subscriber = subscribe(names.prefix());
+    let mut subscriber = follow(names.prefix());
     assert!(matches!(
         subscriber.recv_timeout(Duration::from_millis(1)),
         Err(RecvError::TimedOut)
@@ -311,14 +482,23 @@ fn receiver_restarts_too() {
     assert_eq!(message(&mut subscriber)[..], *b"b");
 }
 
+role!("following", following_role);
+
+fn following_role(link: &Link, arguments: &[&str]) {
+    tell_of_connections(link, &mut follow(arguments[0]));
+}
+
 role!("subscribing", subscribing_role);
 
-/// The role of a subscriber that tells when it is connected.
 fn subscribing_role(link: &Link, arguments: &[&str]) {
-    let mut subscriber = subscribe(arguments[0]);
+    tell_of_connections(link, &mut subscribe(arguments[0]));
+}
+
+/// Tells when it is connected, each time that it is asked.
+fn tell_of_connections(link: &Link, follower: &mut dyn Follower) {
     link.send(&Message::Done);
     while link.receive().unwrap().is_some() {
-        connected(&mut subscriber);
+        connected(follower);
         link.send(&Message::Done);
     }
 }
@@ -343,8 +523,10 @@ fn registration_of_killed_receiver() {
             Some(ChannelError::TooManyReceivers { max: 1, .. })
         ));
         let open = || {
-            Receiver::builder()
-                .open_timeout(&client, CHANNEL, FOR_EVER)
+            Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .namespace(client.namespace())
+                .open_timeout(CHANNEL, FOR_EVER)
                 .unwrap()
         };
         let victim = std::mem::replace(&mut victim, next);
@@ -428,13 +610,15 @@ fn predecessor_in_one_process() {
 #[test]
 fn wait_ends() {
     let names = Names::new("restart-ends");
-    let mut subscriber = subscribe(names.prefix());
+    let mut subscriber = follow(names.prefix());
     for timeout in [NOW, Duration::from_millis(1)] {
         assert!(matches!(
             subscriber.recv_timeout(timeout),
             Err(RecvError::TimedOut)
         ));
-        let opened = Receiver::builder().open_timeout(&names.client(), CHANNEL, timeout);
+        let opened = Receiver::builder()
+            .namespace(&names.namespace())
+            .open_timeout(CHANNEL, timeout);
         assert!(matches!(opened, Err(ChannelError::NotFound { .. })));
     }
     let interrupter = subscriber.interrupter();
@@ -483,7 +667,7 @@ fn descriptors_for_name_watcher() {
         }
     }
     in_child(|prefix| {
-        let mut subscriber = subscribe(prefix);
+        let mut subscriber = follow(prefix);
         assert!(matches!(subscriber.try_recv(), Err(RecvError::Empty)));
         with_only(0, || {
             let flag = Arc::new(Flag(AtomicBool::new(false)));
@@ -525,9 +709,15 @@ fn ways_to_wait() {
                     let client = &client;
                     scope.spawn(move || match name.as_bytes()[0] % 2 {
                         0 => Receiver::builder()
-                            .open_timeout(client, name, FOR_EVER)
+                            .namespace(client.namespace())
+                            .open_timeout(name, FOR_EVER)
                             .unwrap(),
-                        _ => block_on(Receiver::builder().open_async(client, name)).unwrap(),
+                        _ => block_on(
+                            Receiver::builder()
+                                .namespace(client.namespace())
+                                .open_async(name),
+                        )
+                        .unwrap(),
                     })
                 });
                 let opening: Vec<_> = opening.collect();
@@ -561,16 +751,22 @@ fn without_name_watcher() {
             for call in [libc::SYS_clone, libc::SYS_clone3] {
                 sys::forbid_call(call, libc::EAGAIN).unwrap();
             }
-            let future = Receiver::builder().open_async(&client, "d");
+            let future = Receiver::builder()
+                .namespace(client.namespace())
+                .open_async("d");
             assert!(
                 matches!(block_on(future), Err(ChannelError::Os(error)) if error.call() == "pthread_create")
             );
             Receiver::builder()
-                .open_timeout(&client, CHANNEL, FOR_EVER)
+                .namespace(client.namespace())
+                .open_timeout(CHANNEL, FOR_EVER)
                 .unwrap();
             sending.join().unwrap()
         });
-        let mut subscriber = Receiver::builder().subscribe(&client, "d").unwrap();
+        let mut subscriber = Subscriber::builder()
+            .namespace(client.namespace())
+            .open("d")
+            .unwrap();
         assert!(matches!(
             block_on(subscriber.recv_async()),
             Err(RecvError::NoHelper(_))
@@ -584,7 +780,7 @@ fn without_name_watcher() {
 fn awaited_restart() {
     let names = Names::new("restart-await");
     let mut subscriber = subscribe(names.prefix());
-    let next = |subscriber: &mut Subscriber| block_on(subscriber.recv_async()).unwrap();
+    let next = |subscriber: &mut Subscriber| block_on(subscriber.recv_event_async()).unwrap();
     for process in 0..2 {
         let prefix = names.prefix().to_owned();
         let starting = thread::spawn(move || {
@@ -592,11 +788,11 @@ fn awaited_restart() {
             Child::start_ready("restarting", &arguments.map(|it| it as &str))
         });
         let event = next(&mut subscriber);
-        assert!(matches!(event, Event::Connected { .. }), "{event:?}");
+        assert!(matches!(event, ChannelEvent::Connected { .. }), "{event:?}");
         let child = starting.join().unwrap();
         child.tell(&Message::Number(1));
         let event = next(&mut subscriber);
-        let Event::Message(message) = event else {
+        let ChannelEvent::Message(message) = event else {
             panic!("{event:?}")
         };
         shm::check(&message, process << 32).unwrap();
@@ -605,7 +801,7 @@ fn awaited_restart() {
         let event = next(&mut subscriber);
         assert_eq!(
             discriminant(&event),
-            discriminant(&Event::Disconnected),
+            discriminant(&ChannelEvent::Disconnected),
             "{event:?}"
         );
     }
@@ -617,7 +813,7 @@ fn awaited_restart() {
 #[test]
 fn forked_while_waiting() {
     in_child(|prefix| {
-        let mut subscriber = subscribe(prefix);
+        let mut subscriber = follow(prefix);
         assert!(matches!(
             subscriber.recv_timeout(Duration::from_millis(1)),
             Err(RecvError::TimedOut)
@@ -639,7 +835,7 @@ fn forked_while_waiting() {
                 ));
                 drop(subscriber);
                 // It can wait on its own.
-                let mut own = subscribe(prefix);
+                let mut own = follow(prefix);
                 assert!(matches!(
                     own.recv_timeout(Duration::from_millis(1)),
                     Err(RecvError::TimedOut)
@@ -652,16 +848,16 @@ fn forked_while_waiting() {
     });
 }
 
-fn created(change: Change) -> ChannelInfo {
+fn created(change: ChannelChange) -> ChannelInfo {
     match change {
-        Change::Created(channel) => channel,
+        ChannelChange::Created(channel) => channel,
         other => panic!("{other:?}"),
     }
 }
 
-fn closed(change: Change) -> ChannelInfo {
+fn closed(change: ChannelChange) -> ChannelInfo {
     match change {
-        Change::Closed(channel) => channel,
+        ChannelChange::Closed(channel) => channel,
         other => panic!("{other:?}"),
     }
 }
@@ -670,7 +866,7 @@ fn closed(change: Change) -> ChannelInfo {
 #[test]
 fn discovery() {
     let names = Names::new("restart-discovery");
-    let mut watcher = Watcher::new(&names.client());
+    let mut watcher = Watcher::new(&names.namespace());
     let mut kept = start(&names, "sender", 0);
     for process in 1..4 {
         let channel = created(watcher.recv_timeout(FOR_EVER).unwrap());
@@ -680,7 +876,7 @@ fn discovery() {
         );
         assert_eq!(channel.process().unwrap().id, kept.id());
         assert_eq!(
-            channel::list(&names.client()).unwrap(),
+            names.namespace().channels().unwrap(),
             std::slice::from_ref(&channel)
         );
         assert!(matches!(
@@ -724,7 +920,10 @@ fn only_channels_are_listed() {
     let names = Names::new("restart-listed");
     let provider = provider(names.prefix());
     let publisher = Publisher::create(&provider, "b").unwrap();
-    let _receiver = Receiver::open(&names.client(), "b").unwrap();
+    let _subscriber = Subscriber::builder()
+        .namespace(&names.namespace())
+        .open("b")
+        .unwrap();
     let sender = Sender::create(&provider, "a").unwrap();
     let files =
         ["g", "e", "z"].map(|name| shm::path(&format!("{}.{name}.channel", names.prefix())));
@@ -732,29 +931,25 @@ fn only_channels_are_listed() {
         fs::write(file, content).unwrap();
     }
     let listed = || -> Vec<String> {
-        channel::list(&names.client())
+        names
+            .namespace()
+            .channels()
             .unwrap()
             .into_iter()
             .map(|channel| channel.name)
             .collect()
     };
     assert_eq!(listed(), ["a", "b"]);
-    let builder = || Client::builder().name_prefix(names.prefix());
-    for client in [
-        builder().owner_uid(STRANGER),
-        builder().name_prefix("restart"),
-    ]
-    .map(|it| it.build().unwrap())
-    {
-        assert!(channel::list(&client).unwrap().is_empty());
+    for namespace in [
+        names.namespace().of_user(STRANGER),
+        Namespace::new("restart").unwrap(),
+    ] {
+        assert!(namespace.channels().unwrap().is_empty());
     }
-    let client = Client::builder()
-        .directory("/dev/shm/none")
-        .build()
-        .unwrap();
-    assert_eq!(channel::list(&client).unwrap_err().call(), "readdir");
+    let nowhere = Namespace::default().in_directory("/dev/shm/none").unwrap();
+    assert_eq!(nowhere.channels().unwrap_err().call(), "readdir");
     assert!(matches!(
-        Watcher::new(&client).recv(),
+        Watcher::new(&nowhere).recv(),
         Err(RecvError::List(_))
     ));
     drop(sender);
@@ -768,7 +963,7 @@ fn only_channels_are_listed() {
 #[test]
 fn watch_ends() {
     in_child(|prefix| {
-        let mut watcher = Watcher::new(&shm::client(prefix));
+        let mut watcher = Watcher::new(&shm::namespace(prefix));
         assert!(matches!(
             watcher.recv_timeout(Duration::from_millis(1)),
             Err(RecvError::TimedOut)

@@ -8,7 +8,8 @@ use crate::wire::{Link, Message};
 use nix::sys::resource::Resource;
 use shm_pool::channel::{ChannelError, Sender};
 use shm_pool::{
-    AllocError, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning, WakeFd,
+    AllocError, AttachError, BuildError, Namespace, OsError, Provider, ProviderBuilder, Tuning,
+    WakeFd,
 };
 use shm_pool_support::machine::page_size;
 use shm_pool_support::procfs::{mapped_memory, memory};
@@ -150,7 +151,7 @@ fn grant_survives_descriptor_limit() {
 
 fn builder(prefix: &str) -> shm_pool::ProviderBuilder {
     Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(8 << 20)
         .tuning(Tuning::new().arena_size(64 << 10))
         .max_idle_per_class(SEGMENTS)
@@ -210,7 +211,7 @@ fn file_size_limit_is_an_error() {
     in_child(|prefix| {
         let builder = || {
             Provider::builder()
-                .name_prefix(prefix)
+                .namespace(&Namespace::new(prefix).unwrap())
                 .max_shared(64)
                 .tuning(Tuning::new().arena_size(64 << 10))
         };
@@ -253,7 +254,7 @@ fn file_size_limit_is_an_error() {
         dead.hear();
         dead.kill();
         limit(0);
-        assert_eq!(Provider::sweep(prefix).unwrap().objects, 3);
+        assert_eq!(Namespace::new(prefix).unwrap().sweep().unwrap().objects, 3);
         drop((kept, provider));
     });
 }
@@ -312,7 +313,7 @@ fn role(link: &Link, arguments: &[&str]) {
 
 fn locked(prefix: &str) -> ProviderBuilder {
     Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_shared(RECORDS)
         .lock_memory(true)
 }

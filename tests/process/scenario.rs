@@ -24,10 +24,10 @@ use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
 use nix::sys::socket::{shutdown, Shutdown};
 use shm_pool::channel::{
-    Event, Message as Received, OnFull, Publisher, Receiver, RecvError, Subscriber,
+    ChannelEvent, Message as Received, OnFull, Publisher, RecvError, Subscriber,
 };
 use shm_pool::inspect::{Inspector, Process, State};
-use shm_pool::{Descriptor, PeerId, Provider, ProviderId, ShmView, Tuning};
+use shm_pool::{Descriptor, Namespace, PeerId, Provider, ProviderId, ShmView, Tuning};
 use shm_pool_support::tasks::block_on;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -173,7 +173,10 @@ fn catches_up(receiver: &Child, sensor: &Child) {
 
 /// The publisher has counted what each stopped receiver has missed, by its rule.
 fn assert_misses_are_known(prefix: &str) {
-    let report = Inspector::new().prefix(prefix).report().unwrap();
+    let report = Inspector::new()
+        .namespace(&Namespace::new(prefix).unwrap())
+        .report()
+        .unwrap();
     let camera = report
         .channels
         .iter()
@@ -201,7 +204,10 @@ fn assert_misses_are_known(prefix: &str) {
 
 /// Every object belongs to a living process, and a sweep finds none to remove.
 fn assert_only_the_living_own(prefix: &str) {
-    let report = Inspector::new().prefix(prefix).report().unwrap();
+    let report = Inspector::new()
+        .namespace(&Namespace::new(prefix).unwrap())
+        .report()
+        .unwrap();
     let (providers, channels) = (&report.providers, &report.channels);
     assert!(
         providers.len() == 3
@@ -219,7 +225,11 @@ fn assert_only_the_living_own(prefix: &str) {
         receivers.flatten().all(|receiver| receiver.is_alive),
         "{report:?}"
     );
-    assert_eq!(Provider::sweep(prefix).unwrap().objects, 0, "{report:?}");
+    assert_eq!(
+        Namespace::new(prefix).unwrap().sweep().unwrap().objects,
+        0,
+        "{report:?}"
+    );
 }
 
 // ---- sensors ------------------------------------------------------------------------------------
@@ -264,7 +274,7 @@ fn sensor_role(link: &Link, arguments: &[&str]) {
 fn provider(prefix: &str, max_bytes: usize) -> Provider {
     let one_segment = Tuning::new().arena_size(max_bytes);
     Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(max_bytes)
         .tuning(one_segment)
         .build()
@@ -335,9 +345,10 @@ fn receiver_role(link: &Link, arguments: &[&str]) {
             "oldest" => OnFull::DropOldest,
             _ => OnFull::Block,
         };
-        let mut subscriber = Receiver::builder()
+        let mut subscriber = Subscriber::builder()
             .on_full(on_full)
-            .subscribe(&shm::client(prefix), channel)
+            .namespace(&shm::namespace(prefix))
+            .open(channel)
             .unwrap();
         let (gets_everything, awaits, progress) =
             (rule == "everything", rule == "oldest", progress.clone());
@@ -345,9 +356,9 @@ fn receiver_role(link: &Link, arguments: &[&str]) {
             let mut account = Account::new(gets_everything);
             loop {
                 let event = if awaits {
-                    block_on(subscriber.recv_async())
+                    block_on(subscriber.recv_event_async())
                 } else {
-                    subscriber.recv()
+                    subscriber.recv_event()
                 };
                 if let Some(message) = account.event(event) {
                     progress.note(number_of(&message));
@@ -377,7 +388,7 @@ impl Account {
     }
 
     /// Checks that messages are between their boundaries, and that none is missing but those missed.
-    fn event(&mut self, event: Result<Event, RecvError>) -> Option<Received> {
+    fn event(&mut self, event: Result<ChannelEvent, RecvError>) -> Option<Received> {
         // Until the camera has noticed that other receivers are dead, it may have no descriptor left.
         if matches!(
             event,
@@ -388,15 +399,15 @@ impl Account {
             return None;
         }
         match event.unwrap() {
-            Event::Connected { .. } => {
+            ChannelEvent::Connected { .. } => {
                 self.connections += 1;
                 None
             }
-            Event::Disconnected => {
+            ChannelEvent::Disconnected => {
                 self.next = None;
                 None
             }
-            Event::Message(message) => {
+            ChannelEvent::Message(message) => {
                 let (number, missed) = (number_of(&message), u64::from(message.missed()));
                 match self.next {
                     Some(next) if self.gets_everything => assert_eq!((number, missed), (next, 0)),
@@ -440,8 +451,9 @@ fn gateway_role(link: &Link, arguments: &[&str]) {
     limit_descriptors();
     let listener = UnixListener::bind_addr(&address(&prefix)).unwrap();
     let provider = provider(&prefix, 32 << 20);
-    let mut camera = Receiver::builder()
-        .subscribe(&shm::client(&prefix), "camera")
+    let mut camera = Subscriber::builder()
+        .namespace(&shm::namespace(&prefix))
+        .open("camera")
         .unwrap();
     let interrupter = camera.interrupter();
     let listening = listener.as_raw_fd();
@@ -483,7 +495,7 @@ fn serve(
     let mut grant_all = || {
         let mut granted = 0;
         loop {
-            let event = camera.recv();
+            let event = camera.recv_event();
             if matches!(event, Err(RecvError::Interrupted)) {
                 return Ok(());
             }

@@ -1,6 +1,6 @@
 //! The contents of /dev/shm, of this process's mappings and of messages.
 
-use shm_pool::{Client, Provider, ProviderBuilder, ShmBytes};
+use shm_pool::{Client, Namespace, Provider, ProviderBuilder, ShmBytes};
 pub(crate) use shm_pool_support::payload::{check_pattern as check, fill_pattern as fill};
 use shm_pool_support::procfs;
 use std::fs::{self, File};
@@ -26,7 +26,11 @@ impl Names {
 
     /// A builder of a provider with this prefix.
     pub(crate) fn provider(&self) -> ProviderBuilder {
-        Provider::builder().name_prefix(&self.prefix)
+        Provider::builder().namespace(&self.namespace())
+    }
+
+    pub(crate) fn namespace(&self) -> Namespace {
+        namespace(&self.prefix)
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -35,7 +39,8 @@ impl Names {
 
     /// Removes what killed owners left, and returns the number of objects.
     pub(crate) fn sweep(&self) -> usize {
-        Provider::sweep(self.prefix())
+        self.namespace()
+            .sweep()
             .expect("/dev/shm can be read")
             .objects
     }
@@ -66,12 +71,14 @@ impl Drop for Names {
     }
 }
 
+/// The namespace with this prefix.
+pub(crate) fn namespace(prefix: &str) -> Namespace {
+    Namespace::new(prefix).expect("a prefix that names allow")
+}
+
 /// A client with this prefix.
 pub(crate) fn client(prefix: &str) -> Client {
-    Client::builder()
-        .name_prefix(prefix)
-        .build()
-        .expect("a prefix that names allow")
+    Client::builder().namespace(&namespace(prefix)).build()
 }
 
 /// A message with the pattern of this seed.

@@ -2,10 +2,11 @@
 //! both ends share a CPU, and for as long as the program has set.
 
 use crate::child::Child;
+use crate::ends::AnyReceiver;
 use crate::shm::{self, Names};
 use crate::wire::{Link, Message, FOR_EVER};
-use shm_pool::channel::{wait_any, OnFull, Publisher, Receiver, Sender};
-use shm_pool::Provider;
+use shm_pool::channel::{wait_any, OnFull, Publisher, Sender};
+use shm_pool::{Namespace, Provider};
 use shm_pool_support::clock::thread_cpu;
 use shm_pool_support::machine::{pin, usable};
 use std::time::Duration;
@@ -49,12 +50,8 @@ fn publisher(provider: &Provider, spin: Spin) -> Publisher {
     builder.create(provider, THERE).unwrap()
 }
 
-fn receiver(prefix: &str, name: &str, spin: Spin) -> Receiver {
-    let mut builder = Receiver::builder();
-    if let Some(spin) = spin {
-        builder = builder.spin(spin);
-    }
-    builder.open(&shm::client(prefix), name).unwrap()
+fn receiver(prefix: &str, name: &str, spin: Spin) -> AnyReceiver {
+    AnyReceiver::open_spinning(&shm::namespace(prefix), name, spin).unwrap()
 }
 
 role!("spin-echo", echo_role);
@@ -63,7 +60,10 @@ role!("spin-echo", echo_role);
 fn echo_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let spin = spin_of(arguments[1]);
-    let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+    let provider = Provider::builder()
+        .namespace(&Namespace::new(prefix).unwrap())
+        .build()
+        .unwrap();
     let mut receiver = receiver(prefix, THERE, spin);
     let mut sender = sender(&provider, BACK, spin);
     link.send(&Message::Done);
@@ -101,7 +101,7 @@ fn share_a_cpu() {
 }
 
 /// Returns the cost of a round trip. `wait` returns when there is a message.
-fn round_trip(test: &str, spin: Spin, wait: fn(&mut Receiver)) -> u64 {
+fn round_trip(test: &str, spin: Spin, wait: fn(&mut AnyReceiver)) -> u64 {
     let names = Names::new(test);
     let provider = names.provider().build().unwrap();
     let mut sender = sender(&provider, THERE, spin);
@@ -145,12 +145,12 @@ fn burst(test: &str, spin: Spin, is_publisher: bool) -> u64 {
     cost
 }
 
-fn by_recv(receiver: &mut Receiver) {
+fn by_recv(receiver: &mut AnyReceiver) {
     receiver.recv().unwrap();
 }
 
-fn by_wait_any(receiver: &mut Receiver) {
-    wait_any(&mut [&mut *receiver], FOR_EVER).unwrap();
+fn by_wait_any(receiver: &mut AnyReceiver) {
+    wait_any(&mut [receiver.source()], FOR_EVER).unwrap();
     receiver.try_recv().unwrap();
 }
 

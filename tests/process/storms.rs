@@ -4,7 +4,9 @@
 use crate::child::Child;
 use crate::shm::{self, Names};
 use crate::wire::{Link, Message};
-use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderId, ShmBytes, ShmView, Tuning};
+use shm_pool::{
+    Client, Descriptor, Namespace, PeerId, Provider, ProviderId, ShmBytes, ShmView, Tuning,
+};
 use std::fs;
 
 /// A message of whole pages, and a small one.
@@ -108,7 +110,7 @@ role!("storm-publisher", publisher);
 /// until the next. Between a `Peer` and the following `Done`, it grants its messages to that peer.
 fn publisher(link: &Link, arguments: &[&str]) {
     let builder = Provider::builder()
-        .name_prefix(arguments[0])
+        .namespace(&Namespace::new(arguments[0]).unwrap())
         .tuning(Tuning::new().arena_size(256 << 10))
         .max_shared(16);
     let provider = builder.max_bytes(1 << 20).build().unwrap();

@@ -1,13 +1,14 @@
 //! Peers of another user: denied by default, admitted when both sides say so (D10).
 
 use crate::child::{self, Child};
+use crate::ends::AnyReceiver;
 use crate::own_shm;
 use crate::peer::{self, Peer};
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
-use shm_pool::channel::{self, ChannelError, OnFull, Publisher, Receiver, Sender};
-use shm_pool::{Client, Provider};
+use shm_pool::channel::{ChannelError, OnEnd, OnFull, Publisher, Sender, Subscriber};
+use shm_pool::{Client, Namespace, Provider};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -18,13 +19,14 @@ role!("stranger", role);
 
 /// The role. The arguments are the prefix and the user whose providers it trusts, or "".
 fn role(link: &Link, arguments: &[&str]) {
-    let builder = Client::builder().name_prefix(arguments[0]);
     be_stranger(link);
     link.send(&Message::Done);
-    let builder = arguments[1]
-        .parse()
-        .map_or(builder.clone(), |uid| builder.owner_uid(uid));
-    peer::serve(link, &builder.build().unwrap(), arguments[0]);
+    let mut namespace = shm::namespace(arguments[0]);
+    if let Ok(uid) = arguments[1].parse() {
+        namespace = namespace.of_user(uid);
+    }
+    let client = Client::builder().namespace(&namespace).build();
+    peer::serve(link, &client, arguments[0]);
 }
 
 /// Makes this child another user's. If that is not possible, reports why, and exits.
@@ -132,7 +134,7 @@ role!("stranger-publishes", publishing_role);
 fn publishing_role(link: &Link, arguments: &[&str]) {
     be_stranger(link);
     let provider = Provider::builder()
-        .name_prefix(arguments[0])
+        .namespace(&Namespace::new(arguments[0]).unwrap())
         .build()
         .unwrap();
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
@@ -148,13 +150,12 @@ role!("stranger-opens", opening_role);
 fn opening_role(link: &Link, arguments: &[&str]) {
     be_stranger(link);
     link.send(&Message::Done);
-    let client = Client::builder()
-        .name_prefix(arguments[0])
-        .owner_uid(0)
-        .build()
-        .unwrap();
+    let namespace = shm::namespace(arguments[0]).of_user(0);
     link.send(&Message::Refused(
-        Receiver::open(&client, CHANNEL).unwrap_err().to_string(),
+        AnyReceiver::open(&namespace, CHANNEL)
+            .err()
+            .expect("an error")
+            .to_string(),
     ));
 }
 
@@ -201,11 +202,14 @@ fn publisher_of_other_user() {
             "{error}"
         );
     };
-    let builder = Client::builder().name_prefix(names.prefix());
-    for client in
-        [builder.clone(), builder.owner_uid(STRANGER)].map(|builder| builder.build().unwrap())
-    {
-        is_refused(Receiver::open(&client, CHANNEL).unwrap_err());
+    for namespace in [names.namespace(), names.namespace().of_user(STRANGER)] {
+        is_refused(
+            Subscriber::builder()
+                .on_end(OnEnd::Return)
+                .namespace(&namespace)
+                .open(CHANNEL)
+                .unwrap_err(),
+        );
     }
     let provider = names.provider().build().unwrap();
     is_refused(Publisher::create(&provider, CHANNEL).unwrap_err());
@@ -230,7 +234,7 @@ fn publishing_with_mode(link: &Link, arguments: &[&str]) {
     be_user(link, arguments[1].parse().unwrap(), &[]);
     let mode = u32::from_str_radix(arguments[2], 8).unwrap();
     let provider = Provider::builder()
-        .name_prefix(arguments[0])
+        .namespace(&Namespace::new(arguments[0]).unwrap())
         .mode(mode)
         .build()
         .unwrap();
@@ -255,15 +259,11 @@ fn receiving_role(link: &Link, arguments: &[&str]) {
     let [user, group, trusted] = [1, 2, 3].map(|at| arguments[at].parse::<u32>().unwrap());
     be_user(link, user, &[group]);
     link.send(&Message::Done);
-    let client = Client::builder()
-        .name_prefix(arguments[0])
-        .owner_uid(trusted)
-        .build()
-        .unwrap();
+    let namespace = shm::namespace(arguments[0]).of_user(trusted);
     let mut receiver = None;
     while let Some(Message::Go) = link.receive().unwrap() {
         let Some(receiver) = &mut receiver else {
-            match Receiver::open(&client, CHANNEL) {
+            match AnyReceiver::open(&namespace, CHANNEL) {
                 Ok(opened) => receiver = Some(opened),
                 Err(error) => return link.send(&Message::Refused(error.to_string())),
             }
@@ -357,7 +357,7 @@ role!("user-sweeps", sweeping_role);
 fn sweeping_role(link: &Link, arguments: &[&str]) {
     be_user(link, arguments[1].parse().unwrap(), &[]);
     link.send(&Message::Done);
-    Provider::sweep(arguments[0]).unwrap();
+    Namespace::new(arguments[0]).unwrap().sweep().unwrap();
 }
 
 fn sweep_as(names: &Names, user: u32) {
@@ -385,7 +385,7 @@ fn leased_name() {
     let Some(stranger) = start("stranger-leases", &[names.prefix()]) else {
         return;
     };
-    let found = channel::list(&names.client()).unwrap();
+    let found = names.namespace().channels().unwrap();
     assert_eq!(
         found
             .iter()

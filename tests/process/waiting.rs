@@ -7,7 +7,7 @@ use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
 use nix::unistd::gettid;
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AllocError, AllocFuture, BuildError, Provider, ShmBytes};
+use shm_pool::{AllocError, AllocFuture, BuildError, Namespace, Provider, ShmBytes};
 use shm_pool_support::tasks::{blocking_waker, Woken};
 use std::fs;
 use std::future::Future;
@@ -23,7 +23,7 @@ const ROUNDS: usize = 300;
 
 fn provider(prefix: &str) -> Provider {
     Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(CAP)
         .build()
         .unwrap()
@@ -142,7 +142,10 @@ role!("waiting-receiver", receiver_role);
 
 /// The role: receives a message, and drops it on request.
 fn receiver_role(link: &Link, arguments: &[&str]) {
-    let mut receiver = Receiver::open(&shm::client(arguments[0]), "max_borrowed").unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(&shm::namespace(arguments[0]))
+        .open("max_borrowed")
+        .unwrap();
     link.send(&Message::Done);
     for _ in 0..ROUNDS {
         let message = receiver.recv().unwrap();
@@ -336,7 +339,7 @@ const MOST: usize = 5 << 19;
 fn of_small_shm(prefix: &str) -> Provider {
     loop {
         match Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(16 << 20)
             .max_shared(64)
             .build()
@@ -383,7 +386,7 @@ fn two_processes_in_full_shm() {
         other.shut_down();
         // The control object of the last one that was killed, and a segment if it was just creating
         // one, unless the last waiter has removed them.
-        let left = Provider::sweep(prefix).unwrap().objects;
+        let left = Namespace::new(prefix).unwrap().sweep().unwrap().objects;
         assert!(left <= 2, "{left} objects");
         drop((held, provider));
         assert_eq!(shm::objects(prefix), [""; 0]);

@@ -7,8 +7,10 @@ use crate::sys;
 use crate::wire::{Link, Message};
 use crossbeam_queue::ArrayQueue;
 use nix::sys::resource::{getrusage, UsageWho};
-use shm_pool::channel::{Event, OnFull, Publisher, Receiver, Sender};
-use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderBuilder, ShmBytes, ShmView, Tuning};
+use shm_pool::channel::{ChannelEvent, OnEnd, OnFull, Publisher, Receiver, Sender, Subscriber};
+use shm_pool::{
+    Client, Descriptor, Namespace, PeerId, Provider, ProviderBuilder, ShmBytes, ShmView, Tuning,
+};
 use shm_pool_support::tasks::noop_waker;
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -43,7 +45,7 @@ fn million_published_messages() {
 /// A subscriber that is connected costs no more than a receiver.
 #[test]
 fn million_subscribed_messages() {
-    assert!(run_without_calls("warm-path-to-a-subscriber", 1) > 0);
+    assert!(run_without_calls("warm-path-to-a-follower", 1) > 0);
 }
 
 /// One pool that is short of memory does not make every publisher of the process call the kernel.
@@ -87,7 +89,10 @@ role!("warm-path-beside-joins", beside_joins_role);
 fn beside_joins_role(link: &Link, arguments: &[&str]) {
     const JOINS: usize = 100;
     let prefix = arguments[0];
-    let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+    let provider = Provider::builder()
+        .namespace(&Namespace::new(prefix).unwrap())
+        .build()
+        .unwrap();
     let publisher = Publisher::builder()
         .joins_in_send(false)
         .create(&provider, "warm")
@@ -106,10 +111,12 @@ fn beside_joins_role(link: &Link, arguments: &[&str]) {
                 {}
             };
             for _ in 0..JOINS {
-                let mut receiver = Receiver::builder()
+                let mut receiver = Subscriber::builder()
+                    .on_end(OnEnd::Return)
                     .capacity(1)
                     .spin(Duration::MAX)
-                    .open(&client, "warm")
+                    .namespace(client.namespace())
+                    .open("warm")
                     .unwrap();
                 serve();
                 (0..3).for_each(|_| assert_eq!(receiver.recv().unwrap().len(), 4096));
@@ -141,7 +148,7 @@ role!("warm-path-beside-a-waiter", beside_a_waiter_role);
 
 fn beside_a_waiter_role(link: &Link, arguments: &[&str]) {
     let other = Provider::builder()
-        .name_prefix(arguments[0])
+        .namespace(&Namespace::new(arguments[0]).unwrap())
         .max_bytes(1 << 20)
         .build()
         .unwrap();
@@ -165,23 +172,27 @@ fn control_role(link: &Link, arguments: &[&str]) {
     );
 }
 
-role!("warm-path-to-a-subscriber", subscriber_role);
+role!("warm-path-to-a-follower", following_role);
 
-fn subscriber_role(link: &Link, arguments: &[&str]) {
+fn following_role(link: &Link, arguments: &[&str]) {
     let provider = Provider::builder()
-        .name_prefix(arguments[0])
+        .namespace(&Namespace::new(arguments[0]).unwrap())
         .build()
         .unwrap();
-    let mut subscriber = Receiver::builder()
-        .subscribe(&shm::client(arguments[0]), "warm")
+    let mut receiver = Receiver::builder()
+        .on_end(OnEnd::Wait)
+        .namespace(&shm::namespace(arguments[0]))
+        .open("warm")
         .unwrap();
     let mut sender = Sender::create(&provider, "warm").unwrap();
-    assert!(matches!(subscriber.recv(), Ok(Event::Connected { .. })));
+    assert!(matches!(
+        receiver.recv_event(),
+        Ok(ChannelEvent::Connected { .. })
+    ));
     cycle(link, 1000, || {
         sender.send(provider.alloc(SIZES[0]).ok()?.freeze()).ok()?;
-        let received =
-            matches!(subscriber.recv(), Ok(Event::Message(message)) if message.len() == SIZES[0]);
-        (received && subscriber.try_recv().is_err()).then_some(1)
+        let received = matches!(receiver.recv_event(), Ok(ChannelEvent::Message(message)) if message.len() == SIZES[0]);
+        (received && receiver.try_recv().is_err()).then_some(1)
     });
 }
 
@@ -189,7 +200,7 @@ role!("warm-path-to-many", many_role);
 
 fn many_role(link: &Link, arguments: &[&str]) {
     let provider = Provider::builder()
-        .name_prefix(arguments[0])
+        .namespace(&Namespace::new(arguments[0]).unwrap())
         .build()
         .unwrap();
     let mut many = many(arguments[0], &provider);
@@ -202,7 +213,10 @@ fn many_role(link: &Link, arguments: &[&str]) {
 }
 
 fn run(link: &Link, prefix: &str, builder: ProviderBuilder, warm_up: usize) {
-    let provider = builder.name_prefix(prefix).build().unwrap();
+    let provider = builder
+        .namespace(&Namespace::new(prefix).unwrap())
+        .build()
+        .unwrap();
     let client = shm::client(prefix);
     let peer = client.connect(provider.id()).unwrap();
     let mut channel = channel(prefix, &provider);
@@ -266,7 +280,13 @@ fn channel(prefix: &str, provider: &Provider) -> (Sender, Receiver) {
         .create(provider, "warm")
         .unwrap();
     let client = Arc::new(shm::client(prefix));
-    (sender, Receiver::builder().open(&client, "warm").unwrap())
+    (
+        sender,
+        Receiver::builder()
+            .namespace(client.namespace())
+            .open("warm")
+            .unwrap(),
+    )
 }
 
 fn through(
@@ -281,16 +301,18 @@ fn through(
     (buffer.len() == size && &bytes[..] == b"bytes").then_some(())
 }
 
-fn many(prefix: &str, provider: &Provider) -> (Publisher, [Receiver; 3]) {
+fn many(prefix: &str, provider: &Provider) -> (Publisher, [Subscriber; 3]) {
     let mut publisher = Publisher::create(provider, "warm").unwrap();
     let client = shm::client(prefix);
     let receivers = [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest].map(|on_full| {
         // Only the first one has room for two messages.
         let capacity = if on_full == OnFull::Block { 2 } else { 1 };
-        Receiver::builder()
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
             .on_full(on_full)
             .capacity(capacity)
-            .open(&client, "warm")
+            .namespace(client.namespace())
+            .open("warm")
             .unwrap()
     });
     assert!(publisher.has_receivers());
@@ -301,7 +323,7 @@ fn many(prefix: &str, provider: &Provider) -> (Publisher, [Receiver; 3]) {
 /// the third the bytes, for which the buffer is withdrawn. Returns the number of these messages.
 fn to_many(
     provider: &Provider,
-    (publisher, [all, oldest, latest]): &mut (Publisher, [Receiver; 3]),
+    (publisher, [all, oldest, latest]): &mut (Publisher, [Subscriber; 3]),
     size: usize,
 ) -> Option<usize> {
     publisher.send(provider.alloc(size).ok()?.freeze()).ok()?;
@@ -357,7 +379,7 @@ role!("warm-threads", threads_role);
 fn threads_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let builder = Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(64 << 20)
         .max_idle_per_class(2 * CHUNKS);
     let builder = builder.tuning(Tuning::new().idle_window(0));
@@ -466,10 +488,16 @@ role!("reserved", reserved_role);
 
 fn reserved_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
-    let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+    let provider = Provider::builder()
+        .namespace(&Namespace::new(prefix).unwrap())
+        .build()
+        .unwrap();
     let client = shm::client(prefix);
     let mut sender = Sender::create(&provider, "reserved").unwrap();
-    let mut receiver = Receiver::open(&client, "reserved").unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open("reserved")
+        .unwrap();
     RESERVED_SIZES
         .iter()
         .for_each(|&len| provider.reserve(len, RESERVED).unwrap().keep());
@@ -565,7 +593,10 @@ fn warmed_role(link: &Link, arguments: &[&str]) {
         shm_pool::ProviderId::from_u64(arguments[1].parse().unwrap()),
     );
     let client = shm::client(prefix);
-    let mut receiver = Receiver::open(&client, "warmed").unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open("warmed")
+        .unwrap();
     link.send(&Message::Peer(client.connect(id).unwrap()));
     let descriptors = [(); 2 * RESERVED_SIZES.len()].map(|()| link.sent());
     rehearse(prefix);
@@ -592,10 +623,16 @@ fn warmed_role(link: &Link, arguments: &[&str]) {
 
 /// Reads other messages in the same way, so that the code is present, too.
 fn rehearse(prefix: &str) {
-    let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+    let provider = Provider::builder()
+        .namespace(&Namespace::new(prefix).unwrap())
+        .build()
+        .unwrap();
     let client = shm::client(prefix);
     let mut sender = Sender::create(&provider, "rehearsal").unwrap();
-    let mut receiver = Receiver::open(&client, "rehearsal").unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(client.namespace())
+        .open("rehearsal")
+        .unwrap();
     let message = provider.alloc_zeroed(1).unwrap().freeze();
     let granted = message
         .grant(client.connect(provider.id()).unwrap())
@@ -656,7 +693,7 @@ role!("at-the-cap", cap_role);
 fn cap_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(CAP)
         .build()
         .unwrap();

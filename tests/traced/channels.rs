@@ -7,7 +7,7 @@ use crate::owner_operations::{builder, SMALL};
 use crate::shm;
 use crate::trace::marked;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{ChannelError, Receiver, Sender};
+use shm_pool::channel::{ChannelError, OnEnd, Receiver, Sender, Subscriber};
 use shm_pool::{Client, Provider};
 use shm_pool_support::tasks::noop_waker;
 use std::sync::Arc;
@@ -32,7 +32,14 @@ pub(crate) fn sender(provider: &Provider, name: &str) -> Result<Sender, ChannelE
 }
 
 pub(crate) fn receiver(client: &Arc<Client>, name: &str) -> Result<Receiver, ChannelError> {
-    Receiver::builder().open(client, name)
+    Receiver::builder().namespace(client.namespace()).open(name)
+}
+
+pub(crate) fn subscriber(client: &Arc<Client>, name: &str) -> Result<Subscriber, ChannelError> {
+    Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(client.namespace())
+        .open(name)
 }
 
 /// Sends the first `count` messages.

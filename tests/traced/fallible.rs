@@ -13,7 +13,7 @@ use crate::sys;
 use crate::trace::{marked, this_thread};
 use crate::waits::{self, Giver};
 use crate::wire::{Link, Message};
-use shm_pool::channel::{self, wait_any, ChannelError, Publisher, Receiver, RecvError, Sender};
+use shm_pool::channel::{wait_any, ChannelError, OnEnd, Publisher, RecvError, Sender, Subscriber};
 use shm_pool::{AllocError, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning};
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -85,7 +85,11 @@ fn role(link: &Link, arguments: &[&str]) {
             let provider = with_options(prefix).build().unwrap();
             attempt.twice(|| provider.alloc(LARGE).map_err(alloc_error));
         }
-        "sweep" => attempt.twice(|| shm_pool::Provider::sweep(prefix).map_err(build_error)),
+        "sweep" => attempt.twice(|| {
+            shm::namespace(prefix)
+                .sweep()
+                .map_err(|error| os_error(&error))
+        }),
         "alloc, a run" | "alloc, a heap" => {
             let (provider, len) = (
                 provider(),
@@ -199,14 +203,15 @@ fn role(link: &Link, arguments: &[&str]) {
             let (client, descriptor) = (Arc::new(shm::client(prefix)), link.sent());
             client.connect(descriptor.provider()).unwrap();
             let _other = channels::receiver(&client, channels::OTHER).unwrap();
-            attempt.twice(|| channels::receiver(&client, PUBLISHED).map_err(channel_error));
+            attempt.twice(|| channels::subscriber(&client, PUBLISHED).map_err(channel_error));
         }
         "list channels" => {
             let provider = provider();
             let _other = channels::sender(&provider, channels::OTHER).unwrap();
-            let client = shm::client(prefix);
+            let namespace = shm::namespace(prefix);
             attempt.twice(|| {
-                channel::list(&client)
+                namespace
+                    .channels()
                     .map(drop)
                     .map_err(|error| os_error(&error))
             });
@@ -214,7 +219,11 @@ fn role(link: &Link, arguments: &[&str]) {
         "look for a name" => {
             let client = shm::client(prefix);
             attempt.twice(|| {
-                match Receiver::builder().open_timeout(&client, channels::CHANNEL, Duration::ZERO) {
+                match Subscriber::builder()
+                    .on_end(OnEnd::Return)
+                    .namespace(client.namespace())
+                    .open_timeout(channels::CHANNEL, Duration::ZERO)
+                {
                     Err(ChannelError::NotFound { .. }) => Ok(()),
                     other => other.map(drop).map_err(channel_error),
                 }
@@ -230,7 +239,7 @@ fn role(link: &Link, arguments: &[&str]) {
                     .unwrap(),
             );
             let client = Arc::new(shm::client(prefix));
-            let open = || channels::receiver(&client, PUBLISHED).unwrap();
+            let open = || channels::subscriber(&client, PUBLISHED).unwrap();
             let receivers = RefCell::new(vec![open()]);
             let has_tried = Cell::new(false);
             attempt.twice(|| {
@@ -327,15 +336,17 @@ pub(crate) const AWAITS: [&str; 4] = [
 ];
 
 /// Both ends of a channel.
-fn pair(provider: &Provider, prefix: &str, number: usize) -> (Sender, Receiver) {
+fn pair(provider: &Provider, prefix: &str, number: usize) -> (Sender, Subscriber) {
     let name = channel(number);
     let sender = channels::sender(provider, &name).unwrap();
     // So that a wait sleeps, however long the tracer takes for its calls.
     (
         sender,
-        Receiver::builder()
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
             .spin(Duration::ZERO)
-            .open(&shm::client(prefix), &name)
+            .namespace(&shm::namespace(prefix))
+            .open(&name)
             .unwrap(),
     )
 }

@@ -8,7 +8,7 @@ use crate::owner_operations::builder;
 use crate::shm::{self, Names};
 use crate::trace::{marked, Pace, Stop};
 use crate::wire::{Link, Message};
-use shm_pool::channel::{Publisher, Receiver, RecvError};
+use shm_pool::channel::{OnEnd, Publisher, RecvError, Subscriber};
 
 const CHANNEL: &str = "c";
 const MESSAGES: u8 = 3;
@@ -19,7 +19,12 @@ role!("joining", role);
 fn role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let client = shm::client(arguments[0]);
-    let opened = marked(|| Receiver::open(&client, CHANNEL));
+    let opened = marked(|| {
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .namespace(client.namespace())
+            .open(CHANNEL)
+    });
     let mut receiver = opened.expect("a receiver with messages");
     for number in 0..MESSAGES {
         assert_eq!(receiver.recv().unwrap()[..], [number]);

@@ -12,7 +12,7 @@ use crate::trace::marked;
 use crate::waits::Wait;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{
-    ChannelError, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender,
+    ChannelError, OnEnd, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, Subscriber,
 };
 use shm_pool::{Client, Provider};
 use std::fs;
@@ -299,8 +299,12 @@ fn publisher(provider: &Provider) -> Result<Publisher, ChannelError> {
     options.create(provider, CHANNEL)
 }
 
-fn join(client: &Client, on_full: OnFull) -> Result<Receiver, ChannelError> {
-    Receiver::builder().on_full(on_full).open(client, CHANNEL)
+fn join(client: &Client, on_full: OnFull) -> Result<Subscriber, ChannelError> {
+    Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .on_full(on_full)
+        .namespace(client.namespace())
+        .open(CHANNEL)
 }
 
 /// Sends one message. Returns how many receivers got it.
@@ -355,7 +359,7 @@ fn subscriber_role(link: &Link, arguments: &[&str]) {
 /// The other side of a receiver: a publisher, and another of its receivers.
 struct Publishers {
     names: Names,
-    round: Option<(Provider, Sender, Publisher, Receiver)>,
+    round: Option<(Provider, Sender, Publisher, Subscriber)>,
 }
 
 impl Scene for Publishers {
@@ -476,7 +480,7 @@ fn publisher_role(link: &Link, arguments: &[&str]) {
 /// The other side of a publisher: two receivers, and another owner, which stays alive.
 struct Subscribers {
     neighbour: Provider,
-    round: Option<(Client, Vec<Receiver>)>,
+    round: Option<(Client, Vec<Subscriber>)>,
     names: Names,
 }
 

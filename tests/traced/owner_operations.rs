@@ -6,7 +6,8 @@ use crate::shm;
 use crate::trace::marked;
 use crate::wire::{Link, Message};
 use shm_pool::{
-    AllocError, Descriptor, PeerId, Provider, ProviderBuilder, ShmBytes, ShmBytesMut, Tuning,
+    AllocError, Descriptor, Namespace, PeerId, Provider, ProviderBuilder, ShmBytes, ShmBytesMut,
+    Tuning,
 };
 use std::future::Future;
 use std::sync::{mpsc, Arc, Mutex};
@@ -31,7 +32,7 @@ pub(crate) fn builder(prefix: &str) -> ProviderBuilder {
     // As few size classes as possible: operations that look at all of them are shorter.
     Provider::builder()
         .max_bytes_per_peer(1 << 30)
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(CAP)
         .max_alloc(LONGEST)
         .tuning(Tuning::new().arena_size(ARENA))
@@ -53,7 +54,7 @@ pub(crate) fn operate(link: &Link, operation: &str, prefix: &str) {
             return;
         }
         "sweep" => {
-            marked(|| Provider::sweep(prefix)).unwrap();
+            marked(|| Namespace::new(prefix).unwrap().sweep()).unwrap();
             return;
         }
         _ => {}

@@ -11,7 +11,7 @@ use crate::sys;
 use crate::trace::{marked, stay_on_one_processor, Pace, Stop};
 use crate::wire::Link;
 use libc::c_long;
-use shm_pool::channel::{Publisher, Receiver};
+use shm_pool::channel::{OnEnd, Publisher, Subscriber};
 use shm_pool::Provider;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -49,7 +49,13 @@ fn role(link: &Link, arguments: &[&str]) {
         .max_borrowed(4)
         .create(&provider, CHANNEL)
         .unwrap();
-    let open = || Receiver::builder().open(&client, CHANNEL).unwrap();
+    let open = || {
+        Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .namespace(client.namespace())
+            .open(CHANNEL)
+            .unwrap()
+    };
     let mut receivers = Vec::new();
     for _ in 0..count {
         receivers.push(open());

@@ -7,7 +7,7 @@
 use crate::contenders::Effort;
 use crate::iceoryx;
 use crate::source::{pool, text, Made};
-use shm_pool::channel::{Publisher, Receiver};
+use shm_pool::channel::{OnEnd, Publisher, Subscriber};
 use shm_pool::Client;
 use shm_pool_support::latency::Spread;
 use shm_pool_support::payload::has_ends;
@@ -42,7 +42,7 @@ pub(crate) trait Fanout: 'static {
 struct Ours {
     publisher: Publisher,
     provider: shm_pool::Provider,
-    receivers: Vec<Receiver>,
+    receivers: Vec<Subscriber>,
 }
 
 fn ours(number: usize, subscribers: usize) -> Made<Ours> {
@@ -53,7 +53,7 @@ fn ours(number: usize, subscribers: usize) -> Made<Ours> {
         .capacity(CAPACITY);
     let mut publisher = options.create(&provider, &name).map_err(text)?;
     let receivers: Result<_, _> = (0..subscribers)
-        .map(|_| Receiver::open(&client, &name))
+        .map(|_| Subscriber::builder().on_end(OnEnd::Return).open(&name))
         .collect();
     publisher
         .wait_for_receivers(subscribers, Duration::ZERO)

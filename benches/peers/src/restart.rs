@@ -6,7 +6,7 @@
 use crate::contenders::Effort;
 use crate::iceoryx;
 use crate::source::{pool, text, Made};
-use shm_pool::channel::{Event, Publisher, Receiver};
+use shm_pool::channel::{ChannelEvent, Publisher, Receiver};
 use shm_pool::Client;
 use shm_pool_support::clock::now;
 use shm_pool_support::latency::{at, histogram};
@@ -74,7 +74,7 @@ pub(crate) fn measure(scratch: &Path, effort: Effort) -> Fallible {
     let mut subscriber = Receiver::builder().subscribe(&Client::new(), &name)?;
     let ours = row(OURS, (scratch, &name), effort, || {
         match subscriber.recv_timeout(TIMEOUT).map_err(text)? {
-            Event::Message(message) => Ok(Some(u64::from_le_bytes(
+            ChannelEvent::Message(message) => Ok(Some(u64::from_le_bytes(
                 message[..].try_into().map_err(text)?,
             ))),
             _ => Ok(None),

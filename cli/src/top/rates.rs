@@ -84,16 +84,21 @@ fn sent(report: &Report) -> Sent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shm_pool::channel::{Publisher, Receiver};
-    use shm_pool::{Client, Provider};
+    use shm_pool::channel::{OnEnd, Publisher, Subscriber};
+    use shm_pool::{Client, Namespace, Provider};
 
     /// The rate covers the last two looks only: it drops when a channel goes idle, and excludes
     /// messages sent before the first look.
     #[test]
     fn rate_of_last_two_looks() {
         let prefix = format!("cli-{}-rates", std::process::id());
-        let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
-        let client = Client::builder().name_prefix(&prefix).build().unwrap();
+        let provider = Provider::builder()
+            .namespace(&Namespace::new(&prefix).unwrap())
+            .build()
+            .unwrap();
+        let client = Client::builder()
+            .namespace(&Namespace::new(&prefix).unwrap())
+            .build();
         let mut publisher = Publisher::builder()
             .max_subscribers(2)
             .capacity(16)
@@ -101,9 +106,14 @@ mod tests {
             .unwrap();
         let mut send =
             |count| (0..count).for_each(|_| assert!(publisher.try_send_bytes(b"message").is_ok()));
-        let _one = Receiver::open(&client, "c").unwrap();
+        let _one = Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .namespace(client.namespace())
+            .open("c")
+            .unwrap();
         send(3);
-        let mut watch = Watch::new(Inspector::new().prefix(&prefix)).unwrap();
+        let mut watch =
+            Watch::new(Inspector::new().namespace(&Namespace::new(&prefix).unwrap())).unwrap();
         let sent =
             |watch: &Watch| (watch.rate(&watch.report().channels[0]) * watch.seconds).round();
         assert_eq!(sent(&watch), 0.0);
@@ -114,7 +124,11 @@ mod tests {
         assert_eq!(sent(&watch), 0.0);
         // A receiver that joins counts from the next look on, and a message to two receivers counts
         // once.
-        let _other = Receiver::open(&client, "c").unwrap();
+        let _other = Subscriber::builder()
+            .on_end(OnEnd::Return)
+            .namespace(client.namespace())
+            .open("c")
+            .unwrap();
         send(2);
         watch.look().unwrap();
         assert_eq!(sent(&watch), 2.0);

@@ -7,8 +7,8 @@ use nix::sys::signal::{kill, Signal};
 use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
 use nix::unistd::Pid;
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
-use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{Client, Descriptor, Provider, ProviderId};
+use shm_pool::channel::{Receiver, Sender, Subscriber as ChannelSubscriber};
+use shm_pool::{Client, Descriptor, Namespace, Provider, ProviderId};
 use shm_pool_support::process::{self, end_with_parent, inherited_input, this_test};
 use shm_pool_support::wire;
 use std::io;
@@ -33,6 +33,8 @@ pub(crate) enum Task {
     },
     /// Opens a channel, answers, and receives nothing.
     Receiver { prefix: String, channel: String },
+    /// The same for a publisher's channel.
+    ChannelSubscriber { prefix: String, channel: String },
     /// Sends a message, answers, and stays until the socket closes.
     Sender { prefix: String, channel: String },
     /// Runs the whole session in a /dev/shm of its own.
@@ -164,12 +166,27 @@ fn entry() {
         Task::Owner { prefix, max_bytes } => owner(&link, &prefix, max_bytes),
         Task::Subscriber { prefix, messages } => subscriber(&link, &prefix, &messages),
         Task::Receiver { prefix, channel } => {
-            let client = Client::builder().name_prefix(&prefix).build().unwrap();
-            let _receiver = Receiver::open(&client, &channel).unwrap();
+            let client = Client::builder()
+                .namespace(&Namespace::new(&prefix).unwrap())
+                .build();
+            let _receiver = Receiver::builder()
+                .namespace(client.namespace())
+                .open(&channel)
+                .unwrap();
+            say_and_stay(&link);
+        }
+        Task::ChannelSubscriber { prefix, channel } => {
+            let _subscriber = ChannelSubscriber::builder()
+                .namespace(&Namespace::new(&prefix).unwrap())
+                .open_timeout(&channel, Duration::ZERO)
+                .unwrap();
             say_and_stay(&link);
         }
         Task::Sender { prefix, channel } => {
-            let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
+            let provider = Provider::builder()
+                .namespace(&Namespace::new(&prefix).unwrap())
+                .build()
+                .unwrap();
             let mut sender = Sender::create(&provider, &channel).unwrap();
             sender.send_bytes(b"last words").unwrap();
             say_and_stay(&link);
@@ -180,7 +197,7 @@ fn entry() {
 
 fn owner(link: &UnixStream, prefix: &str, max_bytes: usize) {
     let provider = Provider::builder()
-        .name_prefix(prefix)
+        .namespace(&Namespace::new(prefix).unwrap())
         .max_bytes(max_bytes)
         .max_shared(64)
         .build()
@@ -211,7 +228,9 @@ fn owner(link: &UnixStream, prefix: &str, max_bytes: usize) {
 }
 
 fn subscriber(link: &UnixStream, prefix: &str, messages: &[[u8; Descriptor::SIZE]]) {
-    let client = Client::builder().name_prefix(prefix).build().unwrap();
+    let client = Client::builder()
+        .namespace(&Namespace::new(prefix).unwrap())
+        .build();
     let attach = |bytes: &[u8; Descriptor::SIZE]| {
         client
             .attach(&Descriptor::from_bytes(*bytes).unwrap())

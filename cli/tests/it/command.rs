@@ -1,7 +1,7 @@
 //! The built command, and the name prefixes of tests.
 
 use serde_json::Value;
-use shm_pool::{Client, Provider, ProviderBuilder};
+use shm_pool::{Namespace, Provider, ProviderBuilder};
 use shm_pool_support::procfs;
 use std::fs;
 use std::path::PathBuf;
@@ -82,11 +82,11 @@ impl Names {
     }
 
     pub(crate) fn provider(&self) -> ProviderBuilder {
-        Provider::builder().name_prefix(&self.prefix)
+        Provider::builder().namespace(&self.namespace())
     }
 
-    pub(crate) fn client(&self) -> Client {
-        Client::builder().name_prefix(&self.prefix).build().unwrap()
+    pub(crate) fn namespace(&self) -> Namespace {
+        Namespace::new(&self.prefix).unwrap()
     }
 
     /// Returns the names of the prefix's objects.

@@ -3,7 +3,7 @@
 use crate::child::{Ask, Child, Published};
 use crate::command::Names;
 use serde_json::Value;
-use shm_pool::channel::{Publisher, Receiver};
+use shm_pool::channel::{OnEnd, Publisher, Subscriber};
 use std::collections::BTreeSet;
 
 /// Every field is documented, and every documented field exists.
@@ -16,7 +16,11 @@ fn readme_lists_every_field() {
     Child::owner(&names.prefix, 4 << 20).0.kill();
     let provider = names.provider().build().unwrap();
     let _publisher = Publisher::create(&provider, "c").unwrap();
-    let _receiver = Receiver::open(&names.client(), "c").unwrap();
+    let _receiver = Subscriber::builder()
+        .on_end(OnEnd::Return)
+        .namespace(&names.namespace())
+        .open("c")
+        .unwrap();
     let mut fields = BTreeSet::new();
     for command in [
         &["ls"][..],

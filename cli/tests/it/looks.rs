@@ -92,7 +92,7 @@ fn channels() {
         .capacity(4)
         .create(&provider, "many")
         .unwrap();
-    let receiver = Child::start(&Task::Receiver {
+    let receiver = Child::start(&Task::ChannelSubscriber {
         prefix: names.prefix.clone(),
         channel: "many".to_owned(),
     });
@@ -161,7 +161,7 @@ fn receiver_borrowed() {
         .capacity(4)
         .create(&provider, "frames")
         .unwrap();
-    let receiver = Child::start(&Task::Receiver {
+    let receiver = Child::start(&Task::ChannelSubscriber {
         prefix: names.prefix.clone(),
         channel: "frames".to_owned(),
     });
@@ -241,7 +241,10 @@ fn receiver_borrowed() {
 fn any_name() {
     let names = Names::new("any-name");
     let dotted = format!("{}.dotted", names.prefix);
-    let provider = Provider::builder().name_prefix(&dotted).build().unwrap();
+    let provider = Provider::builder()
+        .namespace(&shm_pool::Namespace::new(&dotted).unwrap())
+        .build()
+        .unwrap();
     let topics = ["/front/image.raw", "line\nbreak \u{1b}[2J", "c"];
     let senders = topics.map(|topic| Sender::create(&provider, topic).unwrap());
     let names_of = |what: &str| {
@@ -352,7 +355,11 @@ fn broken_pipe() {
 fn invalid_prefixes() {
     for prefix in ["", "a..b", "a b"] {
         let said = run(&["--prefix", prefix, "sweep", "--yes"]);
-        let library = shm_pool::Provider::sweep(prefix).unwrap_err().to_string();
+        let library = shm_pool::Namespace::new(prefix)
+            .unwrap()
+            .sweep()
+            .unwrap_err()
+            .to_string();
         assert!(said.code == 2 && said.errors.contains(&library), "{said:?}");
     }
 }

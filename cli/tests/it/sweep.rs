@@ -119,7 +119,10 @@ fn sweep_keeps_read_segments() {
         channel: "c".to_owned(),
     });
     sender.hear::<()>();
-    let mut receiver = Receiver::open(&names.client(), "c").unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(&names.namespace())
+        .open("c")
+        .unwrap();
     sender.kill();
     let (before, kept) = (
         state(&names),

@@ -5,7 +5,7 @@ A publishing process fills a buffer, which is an array without a copy, and sends
 >>> import numpy as np, shm_pool
 >>> provider = shm_pool.Provider(max_bytes=64 << 20)
 >>> camera = shm_pool.Publisher(provider, "docs-camera")
->>> receiver = shm_pool.Receiver("docs-camera")  # as a rule in another process
+>>> subscriber = shm_pool.Subscriber("docs-camera")  # as a rule in another process
 
 >>> with provider.alloc(640 * 480 * 3) as buffer:
 ...     np.asarray(buffer).reshape(480, 640, 3)[:] = 7
@@ -14,7 +14,7 @@ A publishing process fills a buffer, which is an array without a copy, and sends
 
 A receiving process reads the same memory:
 
->>> with receiver.recv(timeout=1) as message:
+>>> with subscriber.recv(timeout=1) as message:
 ...     frame = np.frombuffer(message, np.uint8).reshape(480, 640, 3)
 ...     int(frame.max())
 7
@@ -23,7 +23,7 @@ The message stays borrowed, and its memory in use, while an array refers to it: 
 is deleted.
 
 >>> del frame
->>> receiver.close(), camera.close(), provider.close()
+>>> subscriber.close(), camera.close(), provider.close()
 (None, None, None)
 
 **Timeouts** are seconds: 0 never waits, and None waits without limit. While a call waits, it holds
@@ -51,6 +51,7 @@ from ._native import (
     Buffer,
     Client,
     Message,
+    OnEnd,
     OnFull,
     Provider,
     Publisher,
@@ -100,6 +101,7 @@ __all__ = [
     "MessageLost",
     "NameTaken",
     "NotFound",
+    "OnEnd",
     "OnFull",
     "PoolExhausted",
     "Provider",
@@ -111,6 +113,7 @@ __all__ = [
     "Sent",
     "Stale",
     "Stats",
+    "Subscriber",
     "SystemCallFailed",
     "Timeout",
     "TooManyBorrowed",
@@ -119,30 +122,8 @@ __all__ = [
 ]
 
 
-class Receiver(_native.Receiver):
-    """Receiver(name, client=None, *, timeout=0, capacity=None, max_borrowed=None, on_full=None, spin=None)
-
-    Receives the messages of one :class:`Sender` or :class:`Publisher`.
-
-    Opens the channel ``name``, waiting at most ``timeout`` for it to exist. Its provider has the name
-    prefix and directory of ``client``, by default the defaults. ``capacity``, ``max_borrowed`` and ``on_full``
-    are for receivers of a publisher: how many messages it may be behind, how many buffers it may hold,
-    and what happens when it falls behind. A wait spins for ``spin`` seconds before it sleeps, by default
-    for up to 20 µs, where that pays.
-
-    A receiver is an iterator, and an asynchronous iterator under asyncio, that ends when the other side
-    has closed or died:
-
-    >>> provider = Provider()
-    >>> sender = Sender(provider, "docs-receiver")
-    >>> receiver = Receiver("docs-receiver")
-    >>> sender.send(b"first"), sender.send(b"second"), sender.close()
-    (None, None, None)
-    >>> [bytes(message) for message in receiver]
-    [b'first', b'second']
-
-    Raises :class:`NotFound`, :class:`NameTaken`, :class:`InvalidArgument`, :class:`SystemCallFailed`.
-    """
+class _Receiving(_native._ReceivingEnd):
+    """What a :class:`Receiver` and a :class:`Subscriber` have in common under asyncio, and as iterators."""
 
     _waiting: tuple[asyncio.AbstractEventLoop, int, asyncio.Future[None]] | None = None
 
@@ -210,6 +191,61 @@ class Receiver(_native.Receiver):
             return await self.recv_async()
         except Disconnected:
             raise StopAsyncIteration from None
+
+
+class Receiver(_Receiving, _native.Receiver):
+    """Receiver(name, client=None, *, timeout=0, on_end=None, spin=None)
+
+    Receives the messages of a :class:`Sender`.
+
+    Opens the channel ``name``, waiting at most ``timeout`` for it to exist. Its provider has the name
+    prefix and directory of ``client``, by default the defaults. With ``on_end``, by default
+    :attr:`OnEnd.RETURN`, it may wait for the next sender when one has ended, and be made before there is
+    one. A wait spins for ``spin`` seconds before it sleeps, by default for up to 20 µs, where that pays.
+
+    A receiver is an iterator, and an asynchronous iterator under asyncio, that ends when the sender has
+    closed or died:
+
+    >>> provider = Provider()
+    >>> sender = Sender(provider, "docs-receiver")
+    >>> receiver = Receiver("docs-receiver")
+    >>> sender.send(b"first"), sender.send(b"second"), sender.close()
+    (None, None, None)
+    >>> [bytes(message) for message in receiver]
+    [b'first', b'second']
+
+    Raises :class:`NotFound`, :class:`NameTaken`, :class:`InvalidArgument` (also for the channel of a
+    publisher), :class:`SystemCallFailed`.
+    """
+
+
+class Subscriber(_Receiving, _native.Subscriber):
+    """Subscriber(name, client=None, *, timeout=0, capacity=None, max_borrowed=None, on_full=None,
+    on_end=None, spin=None)
+
+    Receives the messages of a :class:`Publisher`, and by default of each later one of that name.
+
+    Without a ``timeout``, there need not be a publisher yet: the subscriber joins it while it receives.
+    With one, it waits at most so long for a publisher. ``capacity``, ``max_borrowed`` and ``on_full`` are how
+    many messages it may be behind, how many buffers it may hold, and what happens when it falls behind;
+    by default as the publisher says. When a publisher has ended, it waits for the next one; with
+    :attr:`OnEnd.RETURN` it raises :class:`Disconnected`, and iterators end. ``client`` and ``spin`` are those
+    of a :class:`Receiver`.
+
+    >>> subscriber = Subscriber("docs-subscriber")
+    >>> subscriber.try_recv()
+    >>> provider = Provider()
+    >>> publisher = Publisher(provider, "docs-subscriber", history=1)
+    >>> publisher.send(b"a sample").receivers
+    0
+    >>> subscriber.try_recv()
+    >>> publisher.wait_for_receivers()
+    >>> bytes(subscriber.recv())
+    b'a sample'
+
+    Raises :class:`NotFound`, :class:`InvalidArgument` (also for the channel of a sender),
+    :class:`SystemCallFailed`.
+    """
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -10,8 +10,8 @@ use crate::channel::layout::{Facts, Kind, MessageType, EXTRA_SLOTS, MAX_SUBSCRIB
 use crate::channel::ledger::Ledger;
 use crate::channel::object::Rendezvous;
 use crate::channel::options::{self, Options};
-use crate::channel::receiver::ReceiverBuilder;
 use crate::channel::ring::OnFull;
+use crate::channel::subscriber::SubscriberBuilder;
 use crate::os::name::Name;
 use crate::os::posix::admits_others;
 use crate::owner::provider::Provider;
@@ -78,7 +78,7 @@ pub struct PublisherBuilder {
     block_limit: Duration,
     on_stall: OnStall,
     max_bytes: Option<usize>,
-    expected: Vec<(ReceiverBuilder, usize)>,
+    expected: Vec<(SubscriberBuilder, usize)>,
     serves_joins: bool,
 }
 
@@ -112,7 +112,7 @@ impl PublisherBuilder {
     }
 
     /// Sets how many messages a receiver may be behind, from 1 to 65,536; default 256. A receiver
-    /// may [choose less](crate::channel::ReceiverBuilder::capacity).
+    /// may [choose less](crate::channel::SubscriberBuilder::capacity).
     pub fn capacity(mut self, messages: usize) -> Self {
         self.options.capacity = messages;
         self
@@ -183,7 +183,7 @@ impl PublisherBuilder {
     /// Sets the permission bits of the channel's objects, regardless of the umask; default `0o600`,
     /// for receivers of the same user. Other users also need the provider's
     /// [`mode`](crate::ProviderBuilder::mode) and
-    /// [`ClientBuilder::owner_uid`](crate::ClientBuilder::owner_uid). See the [threat
+    /// [`Namespace::of_user`](crate::Namespace::of_user). See the [threat
     /// model](crate::docs::guarantees#threat-model).
     pub fn mode(mut self, mode: u32) -> Self {
         self.options.mode = mode;
@@ -198,7 +198,7 @@ impl PublisherBuilder {
     }
 
     /// Declares the type of the messages, for receivers that
-    /// [expect](crate::channel::ReceiverBuilder::message_type) one; by default none. Neither side
+    /// [expect](crate::channel::SubscriberBuilder::message_type) one; by default none. Neither side
     /// checks a message.
     pub fn message_type(mut self, message_type: MessageType) -> Self {
         self.options.message_type = Some(message_type);
@@ -212,10 +212,10 @@ impl PublisherBuilder {
     /// [`share_among`](Self::share_among) the same receivers as well.
     ///
     /// ```
-    /// use shm_pool::channel::{OnFull, Publisher, Receiver};
+    /// use shm_pool::channel::{OnFull, Publisher, Subscriber};
     ///
     /// let camera = Publisher::builder().capacity(2);
-    /// let (display, logger) = (Receiver::builder(), Receiver::builder().on_full(OnFull::Block));
+    /// let (display, logger) = (Subscriber::builder(), Subscriber::builder().on_full(OnFull::Block));
     /// // One being filled, three waiting for the logger, the newest two of them also for the display,
     /// // one being displayed, and four being written.
     /// assert_eq!(camera.buffers([(&display, 1), (&logger, 4)]), 1 + 3 + 1 + 4);
@@ -232,7 +232,7 @@ impl PublisherBuilder {
     /// * the messages received and not yet dropped.
     pub fn buffers<'a>(
         &self,
-        receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>,
+        receivers: impl IntoIterator<Item = (&'a SubscriberBuilder, usize)>,
     ) -> usize {
         let (buffers, _) = self.needs(receivers);
         buffers
@@ -243,15 +243,15 @@ impl PublisherBuilder {
     /// the [`buffers`](Self::buffers) that all of them need. Without receivers, it is a quarter.
     ///
     /// ```
-    /// # use shm_pool::channel::{OnFull, Publisher, Receiver};
-    /// let (display, logger) = (Receiver::builder(), Receiver::builder().on_full(OnFull::Block));
+    /// # use shm_pool::channel::{OnFull, Publisher, Subscriber};
+    /// let (display, logger) = (Subscriber::builder(), Subscriber::builder().on_full(OnFull::Block));
     /// let receivers = [(&display, 1), (&logger, 4)];
     /// // The logger's share is 3 + 4 of 9 buffers.
     /// let camera = Publisher::builder().capacity(2).share_among(receivers);
     /// ```
     pub fn share_among<'a>(
         mut self,
-        receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>,
+        receivers: impl IntoIterator<Item = (&'a SubscriberBuilder, usize)>,
     ) -> Self {
         self.expected = receivers
             .into_iter()
@@ -264,7 +264,7 @@ impl PublisherBuilder {
     /// number that one of them may hold.
     fn needs<'a>(
         &self,
-        receivers: impl IntoIterator<Item = (&'a ReceiverBuilder, usize)>,
+        receivers: impl IntoIterator<Item = (&'a SubscriberBuilder, usize)>,
     ) -> (usize, usize) {
         let mut newest = self.history.min(self.options.capacity);
         let mut others = 0_usize;

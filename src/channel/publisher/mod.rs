@@ -65,8 +65,8 @@ const HEAP: usize = 32 << 10;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use shm_pool::channel::{OnFull, Publisher, Receiver};
-/// use shm_pool::{Client, Provider};
+/// use shm_pool::channel::{OnFull, Publisher, Subscriber};
+/// use shm_pool::Provider;
 /// use std::time::Duration;
 ///
 /// # let name = format!("doc-{}", std::process::id());
@@ -74,9 +74,8 @@ const HEAP: usize = 32 << 10;
 /// let mut publisher = Publisher::create(&provider, &name)?;
 ///
 /// // Each of these would be a process of its own.
-/// let client = Client::new();
-/// let mut logger = Receiver::builder().on_full(OnFull::Block).open(&client, &name)?;
-/// let mut display = Receiver::builder().capacity(2).open(&client, &name)?;
+/// let mut logger = Subscriber::builder().on_full(OnFull::Block).open(&name)?;
+/// let mut display = Subscriber::builder().capacity(2).open(&name)?;
 ///
 /// publisher.wait_for_receivers(2, Duration::from_secs(10))?;
 /// for number in 0..5_u8 {
@@ -834,6 +833,11 @@ impl Publisher {
         Ok(())
     }
 
+    /// Returns the channel's name.
+    pub fn name(&self) -> &str {
+        &self.channel
+    }
+
     /// Returns a handle with which any thread can end a wait of this publisher.
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(&self.fan_out.interrupts)
@@ -901,6 +905,7 @@ impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let receivers = self.fan_out.recipients.len();
         f.debug_struct("Publisher")
+            .field("name", &self.channel)
             .field("provider", &self.provider.id())
             .field("receivers", &receivers)
             .finish()

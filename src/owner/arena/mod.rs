@@ -813,7 +813,7 @@ impl Holes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Provider;
+    use crate::{Namespace, Provider};
     use proptest::prelude::*;
 
     const PAGES: usize = 150;
@@ -840,7 +840,7 @@ mod tests {
     fn heaps_are_counted() {
         let name = format!("shm_pool-unit-{}-heaps", std::process::id());
         let builder = Provider::builder()
-            .name_prefix(name)
+            .namespace(&Namespace::new(&name).unwrap())
             .max_bytes(1 << 20)
             .max_idle_per_class(4);
         let provider = builder.build().unwrap();

@@ -345,7 +345,7 @@ impl ArenaState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Provider, Tuning};
+    use crate::{Namespace, Provider, Tuning};
 
     const MIB: usize = 1 << 20;
 
@@ -354,7 +354,9 @@ mod tests {
     #[test]
     fn lapsed_region_is_in_no_way() {
         let name = format!("shm_pool-unit-{}-lapsed", std::process::id());
-        let builder = Provider::builder().name_prefix(name).max_bytes(4 * MIB);
+        let builder = Provider::builder()
+            .namespace(&Namespace::new(&name).unwrap())
+            .max_bytes(4 * MIB);
         let provider = builder
             .tuning(Tuning::new().arena_size(MIB))
             .build()

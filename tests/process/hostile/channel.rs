@@ -10,7 +10,7 @@ use arbitrary::Arbitrary;
 use shm_pool::channel::{
     ChannelError, Message, MessageType, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE,
 };
-use shm_pool::{Client, Descriptor, Provider, Tuning};
+use shm_pool::{Client, Descriptor, Namespace, Provider, Tuning};
 use std::alloc::Layout;
 use std::collections::{HashSet, VecDeque};
 use std::hint::black_box;
@@ -189,13 +189,12 @@ struct Scene<'p> {
 impl<'p> Scene<'p> {
     fn new(prefix: &'p str) -> Self {
         let builder = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(1 << 20)
             .tuning(Tuning::new().arena_size(64 << 10));
         let client = Client::builder()
-            .name_prefix(prefix)
-            .build()
-            .expect("a client");
+            .namespace(&Namespace::new(prefix).unwrap())
+            .build();
         Self {
             prefix,
             path: PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel")),
@@ -240,7 +239,8 @@ impl<'a> Ends<'a> {
             .expect("a name that nobody has");
         let receiver = Receiver::builder().message_type(points(1));
         let receiver = receiver
-            .open(&scene.client, CHANNEL)
+            .namespace(scene.client.namespace())
+            .open(CHANNEL)
             .expect("a sender that lives");
         Self {
             scene,
@@ -277,7 +277,10 @@ impl<'a> Ends<'a> {
             Step::WaitUntilReceived => self.wait_until_received(),
             Step::OpenAgain { version } => {
                 let receiver = Receiver::builder().message_type(points(version.into()));
-                match receiver.open(&self.scene.client, CHANNEL) {
+                match receiver
+                    .namespace(self.scene.client.namespace())
+                    .open(CHANNEL)
+                {
                     Err(ChannelError::TypeMismatch { found, .. }) => {
                         black_box(found.as_ref().map(ToString::to_string));
                         assert!(version != 1 || self.is_damaged, "{found:?}");

@@ -8,8 +8,8 @@ use super::layout::{OpenObject, Storm, Value, Word, Write, RECORDS};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::{
-    AllocError, AttachError, Client, Descriptor, PeerId, Provider, ProviderId, ShareError,
-    ShmBytes, ShmBytesMut, ShmView, Tuning,
+    AllocError, AttachError, Client, Descriptor, Namespace, PeerId, Provider, ProviderId,
+    ShareError, ShmBytes, ShmBytesMut, ShmView, Tuning,
 };
 use std::fs::File;
 use std::hint::black_box;
@@ -345,7 +345,7 @@ fn stamp(message: u64) -> u8 {
 impl Owner {
     fn new(prefix: &str, max_idle: u8) -> Self {
         let builder = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(MAX_BYTES)
             .max_bytes_per_peer(MAX_BYTES)
             .tuning(Tuning::new().arena_size(ARENA));
@@ -582,9 +582,8 @@ impl Peers {
         if self.clients.len() < MAX_CLIENTS {
             self.clients.push(
                 Client::builder()
-                    .name_prefix(&self.prefix)
-                    .build()
-                    .expect("a client"),
+                    .namespace(&Namespace::new(&self.prefix).unwrap())
+                    .build(),
             );
         }
     }

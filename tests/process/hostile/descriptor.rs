@@ -5,8 +5,8 @@ use super::layout::RECORDS;
 use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::{
-    AttachError, Client, Descriptor, DescriptorError, PeerId, Provider, ShareError, ShmBytes,
-    Tuning,
+    AttachError, Client, Descriptor, DescriptorError, Namespace, PeerId, Provider, ShareError,
+    ShmBytes, Tuning,
 };
 use std::hint::black_box;
 
@@ -52,7 +52,7 @@ impl Forgeries {
 impl Scene {
     fn new(prefix: &str) -> Self {
         let builder = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(1 << 20)
             .tuning(Tuning::new().arena_size(64 << 10));
         let provider = builder
@@ -70,9 +70,8 @@ impl Scene {
             .map(|message| message.descriptor().expect("a record"))
             .collect();
         let client = Client::builder()
-            .name_prefix(prefix)
-            .build()
-            .expect("a client");
+            .namespace(&Namespace::new(prefix).unwrap())
+            .build();
         let peer = client.connect(provider.id()).expect("a slot");
         Self {
             provider,

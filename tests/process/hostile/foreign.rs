@@ -4,7 +4,9 @@
 use super::layout::{OpenObject, Write, RECORDS};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
-use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderId, ShmBytes, Tuning};
+use shm_pool::{
+    AttachError, Client, Descriptor, Namespace, Provider, ProviderId, ShmBytes, Tuning,
+};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -76,9 +78,8 @@ impl Objects {
             scene.sweep();
         }
         let client = Client::builder()
-            .name_prefix(prefix)
-            .build()
-            .expect("a client");
+            .namespace(&Namespace::new(prefix).unwrap())
+            .build();
         for object in &self.objects.0 {
             if let Name::Control(id) | Name::Segment(id, _) = &object.name {
                 self.visit(&client, id.number(&scene.provider));
@@ -90,7 +91,7 @@ impl Objects {
         // `build` sweeps first.
         drop(
             Provider::builder()
-                .name_prefix(prefix)
+                .namespace(&Namespace::new(prefix).unwrap())
                 .max_shared(1)
                 .build()
                 .expect("another provider"),
@@ -145,7 +146,7 @@ impl Id {
 impl<'a> Scene<'a> {
     fn new(prefix: &'a str) -> Self {
         let builder = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(256 << 10)
             .tuning(Tuning::new().arena_size(64 << 10));
         let provider = builder
@@ -218,15 +219,17 @@ impl<'a> Scene<'a> {
     }
 
     fn sweep(&self) {
-        Provider::sweep(self.prefix).expect("/dev/shm can be read");
+        Namespace::new(self.prefix)
+            .unwrap()
+            .sweep()
+            .expect("/dev/shm can be read");
     }
 
     /// The owner works as before, and its message is intact.
     fn check(&self) {
         let client = Client::builder()
-            .name_prefix(self.prefix)
-            .build()
-            .expect("a client");
+            .namespace(&Namespace::new(self.prefix).unwrap())
+            .build();
         let view = client.attach(&self.sent);
         let is_right =
             matches!(&view, Ok(view) if view.iter().all(|&byte| byte == 1) && view.len() == 1000);

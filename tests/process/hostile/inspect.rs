@@ -5,9 +5,9 @@
 use super::layout::{OpenObject, Write, RECORDS};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
-use shm_pool::channel::{self, Publisher, Receiver, Sender};
+use shm_pool::channel::{Publisher, Sender, Subscriber};
 use shm_pool::inspect::{Inspector, State};
-use shm_pool::{Client, Provider, ShmView, Swept, Tuning};
+use shm_pool::{Client, Namespace, Provider, ShmView, Swept, Tuning};
 use std::fs::{self, File};
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ struct Scene<'a> {
     genuine: Vec<Vec<u8>>,
     provider: Provider,
     _leased: ShmView,
-    _ends: (Sender, Publisher, Receiver),
+    _ends: (Sender, Publisher, Subscriber),
 }
 
 impl Program {
@@ -61,7 +61,10 @@ impl Program {
             scene.check();
         }
         // A sweep leaves the living objects alone.
-        Provider::sweep(prefix).expect("/dev/shm can be read");
+        Namespace::new(prefix)
+            .unwrap()
+            .sweep()
+            .expect("/dev/shm can be read");
         scene.check();
         drop(scene);
         outside::files(prefix)
@@ -74,7 +77,7 @@ impl Program {
 impl<'a> Scene<'a> {
     fn new(prefix: &'a str) -> Self {
         let builder = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(256 << 10)
             .tuning(Tuning::new().arena_size(64 << 10));
         let provider = builder
@@ -82,9 +85,8 @@ impl<'a> Scene<'a> {
             .build()
             .expect("a provider");
         let client = Client::builder()
-            .name_prefix(prefix)
-            .build()
-            .expect("a client");
+            .namespace(&Namespace::new(prefix).unwrap())
+            .build();
         let message = provider.alloc(LEN).expect("room").freeze();
         let leased = client
             .attach(&message.descriptor().expect("a record"))
@@ -100,7 +102,10 @@ impl<'a> Scene<'a> {
             .capacity(2)
             .max_borrowed(2);
         let mut publisher = builder.create(&provider, "many").expect("a publisher");
-        let receiver = Receiver::open(&client, "many").expect("a place");
+        let receiver = Subscriber::builder()
+            .namespace(client.namespace())
+            .open("many")
+            .expect("a place");
         publisher.try_send_bytes(b"message").expect("room");
         // Sorted, so that a program is deterministic.
         let mut files = outside::files(prefix);
@@ -109,7 +114,7 @@ impl<'a> Scene<'a> {
             .iter()
             .map(|path| fs::read(path).expect("an object"))
             .collect();
-        let inspector = Inspector::new().prefix(prefix);
+        let inspector = Inspector::new().namespace(&Namespace::new(prefix).unwrap());
         Self {
             prefix,
             inspector,
@@ -188,7 +193,11 @@ impl<'a> Scene<'a> {
             (stats.bytes_held as u64, stats.bytes_mapped as u64)
         );
         // No process holds the lock of a copy.
-        let listed = channel::list(&self.client).expect("/dev/shm can be read");
+        let listed = self
+            .client
+            .namespace()
+            .channels()
+            .expect("/dev/shm can be read");
         let names: Vec<_> = listed
             .iter()
             .map(|channel| (channel.name.as_str(), channel.is_publisher))

@@ -59,7 +59,10 @@ pub(crate) fn assert_swept(prefix: &str) {
                 .expect("an object");
         }
     }
-    shm_pool::Provider::sweep(prefix).expect("/dev/shm can be read");
+    shm_pool::Namespace::new(prefix)
+        .unwrap()
+        .sweep()
+        .expect("/dev/shm can be read");
     assert_nothing_left(prefix);
 }
 

@@ -7,9 +7,9 @@ use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::channel::{
-    Message, OnFull, Publisher, Receiver, ReceiverId, RecvError, SendErrorKind, Sent,
+    Message, OnEnd, OnFull, Publisher, RecvError, SendErrorKind, Sent, Subscriber,
 };
-use shm_pool::{Client, Provider, Tuning};
+use shm_pool::{Client, Namespace, Provider, Tuning};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -124,7 +124,7 @@ impl Program {
 
 /// A receiver that follows the protocol.
 struct Good {
-    receiver: Receiver,
+    receiver: Subscriber,
     /// Whether it was connected before any damage. If so, it never gets `NotConnected`.
     is_met: bool,
     /// The number of the message received last.
@@ -179,7 +179,7 @@ struct World {
     /// Two that were connected before any damage, followed by the guests.
     goods: Vec<Good>,
     guests: Vec<Good>,
-    hostile: Receiver,
+    hostile: Subscriber,
     held: Vec<Message>,
     publisher: Publisher,
     hostile_id: u64,
@@ -196,14 +196,13 @@ struct World {
 impl World {
     fn new(prefix: &str, program: &Program) -> Self {
         let provider = Provider::builder()
-            .name_prefix(prefix)
+            .namespace(&Namespace::new(prefix).unwrap())
             .max_bytes(1 << 20)
             .tuning(Tuning::new().arena_size(64 << 10));
         let provider = provider.build().expect("a provider");
         let client = Client::builder()
-            .name_prefix(prefix)
-            .build()
-            .expect("a client");
+            .namespace(&Namespace::new(prefix).unwrap())
+            .build();
         let options = Publisher::builder()
             .max_subscribers(MAX_SUBSCRIBERS.into())
             .capacity(CAPACITY)
@@ -213,9 +212,11 @@ impl World {
             .create(&provider, CHANNEL)
             .expect("a free name");
         let open = |on_full: OnFull| {
-            Receiver::builder()
+            Subscriber::builder()
+                .on_end(OnEnd::Return)
                 .on_full(on_full)
-                .open(&client, CHANNEL)
+                .namespace(client.namespace())
+                .open(CHANNEL)
                 .expect("a registration")
         };
         let connections = || {
@@ -313,12 +314,14 @@ impl World {
             },
             Step::Come { rule: number } => {
                 // It is refused if there is no free registration, or if the object is damaged.
-                let options = Receiver::builder()
+                let options = Subscriber::builder()
+                    .on_end(OnEnd::Return)
                     .capacity(1 + usize::from(number) % CAPACITY)
                     .max_borrowed(16);
                 match options
                     .on_full(rule(number / 3))
-                    .open(&self.client, CHANNEL)
+                    .namespace(self.client.namespace())
+                    .open_timeout(CHANNEL, Duration::ZERO)
                 {
                     Ok(receiver) => self.guests.push(Good {
                         receiver,
@@ -339,7 +342,7 @@ impl World {
             }
             Step::Evict => drop(black_box(
                 self.publisher
-                    .disconnect(ReceiverId::from_u64(self.hostile_id)),
+                    .disconnect(shm_pool::channel::ReceiverId::from_u64(self.hostile_id)),
             )),
             Step::Connection(place, value) => {
                 self.connection.apply(&Write::Word(place.word(), value))

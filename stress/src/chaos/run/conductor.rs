@@ -6,7 +6,7 @@ use super::crew::Crew;
 use super::tally::Tally;
 use super::worker::{Command, Exit, Footprint, Kind, Post, Remains};
 use super::Plan;
-use shm_pool::Provider;
+use shm_pool::Namespace;
 use shm_pool_support::{procfs, Fallible};
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ pub(crate) fn run(plan: &Plan) -> Tally {
         },
     };
     tally.elapsed = start.elapsed();
-    match Provider::sweep(&prefix) {
+    match Namespace::new(&prefix).unwrap().sweep() {
         Ok(swept) => tally.swept = swept.objects,
         Err(error) => tally
             .problems
@@ -228,7 +228,7 @@ impl Conductor {
 
     fn sweep(&mut self) -> Fallible {
         self.crew.tally.sweeps += 1;
-        Provider::sweep(&self.crew.prefix)?;
+        Namespace::new(&self.crew.prefix).unwrap().sweep()?;
         Ok(())
     }
 

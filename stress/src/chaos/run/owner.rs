@@ -8,7 +8,9 @@
 use super::peer::{Sent, Way};
 use super::publisher::Publishing;
 use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Role, Word, DEADLINE};
-use shm_pool::{PeerId, Provider, ProviderId, ShareError, ShmBytes, ShmBytesMut, Tuning};
+use shm_pool::{
+    Namespace, PeerId, Provider, ProviderId, ShareError, ShmBytes, ShmBytesMut, Tuning,
+};
 use shm_pool_support::payload::{check_pattern, fill_pattern, seed};
 use shm_pool_support::wire;
 use std::collections::VecDeque;
@@ -86,7 +88,7 @@ enum Stage {
 
 pub(crate) fn run(role: &Role, control: &Arc<Control>) {
     let builder = Provider::builder()
-        .name_prefix(&role.prefix)
+        .namespace(&Namespace::new(&role.prefix).unwrap())
         .max_bytes(role.plan.max_bytes());
     let built = builder
         .max_shared(MAX_SHARED)
@@ -379,7 +381,7 @@ impl Owner {
             0..=4 => drop(self.provider.trim()),
             5..=19 => drop(self.provider.reclaim()),
             20..=21 => {
-                let swept = Provider::sweep(&self.role.prefix);
+                let swept = Namespace::new(&self.role.prefix).unwrap().sweep();
                 swept
                     .map(drop)
                     .unwrap_or_else(|error| self.control.fail(&format!("cannot sweep: {error}")));

@@ -11,7 +11,7 @@ use super::receiver::Receiving;
 use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Role, Word, DEADLINE};
 use super::OWNERS;
 use serde::{Deserialize, Serialize};
-use shm_pool::{AttachError, Client, Descriptor, ProviderId, ShmView};
+use shm_pool::{AttachError, Client, Descriptor, Namespace, ProviderId, ShmView};
 use shm_pool_support::payload::{check_pattern, seed};
 use shm_pool_support::wire;
 use std::collections::VecDeque;
@@ -91,8 +91,10 @@ impl Shared {
 
 pub(crate) fn run(role: &Role, control: &Arc<Control>) {
     let new_client = || {
-        let client = Client::builder().name_prefix(&role.prefix).build();
-        Some(Arc::new(client.expect("a prefix that names allow")))
+        let client = Client::builder()
+            .namespace(&Namespace::new(&role.prefix).unwrap())
+            .build();
+        Some(Arc::new(client))
     };
     let shared = Arc::new(Mutex::new(Shared {
         client: new_client(),

@@ -10,7 +10,7 @@ use super::receiver::{channel, len, number, What, CAPACITY};
 use super::worker::{Control, Counts, Remains, Role, Word, DEADLINE};
 use super::PEERS;
 use shm_pool::channel::{Interrupter, Publisher, SendErrorKind, Sent, MAX_INLINE};
-use shm_pool::{Provider, ShmBytes, Tuning};
+use shm_pool::{Namespace, Provider, ShmBytes, Tuning};
 use shm_pool_support::numbered;
 use shm_pool_support::tasks::block_on;
 use std::mem;
@@ -48,7 +48,7 @@ pub(crate) struct Publishing {
 impl Publishing {
     pub(crate) fn start(role: &Role, control: &Arc<Control>) -> Self {
         let provider = Provider::builder()
-            .name_prefix(&role.prefix)
+            .namespace(&Namespace::new(&role.prefix).unwrap())
             .max_bytes(MAX_BYTES)
             .tuning(Tuning::new().arena_size(MAX_BYTES / 4));
         let provider = provider

@@ -10,7 +10,7 @@
 use super::worker::{Control, Counts, Role, Word, DEADLINE};
 use nix::errno::Errno;
 use shm_pool::channel::{
-    ChannelError, Interrupter, Message, OnFull, Receiver, RecvError, MAX_INLINE,
+    ChannelError, Interrupter, Message, OnEnd, OnFull, RecvError, Subscriber, MAX_INLINE,
 };
 use shm_pool::Client;
 use shm_pool_support::numbered;
@@ -188,11 +188,12 @@ impl Receives {
         self.shared.lock().is_over
     }
 
-    fn come(&mut self) -> Option<(Receiver, OnFull)> {
+    fn come(&mut self) -> Option<(Subscriber, OnFull)> {
         let on_full =
             [OnFull::Block, OnFull::DropNewest, OnFull::DropOldest][self.random.usize(..3)];
         let spin = Duration::from_micros(self.random.u64(..2) * 20);
-        let mut options = Receiver::builder()
+        let mut options = Subscriber::builder()
+            .on_end(OnEnd::Return)
             .on_full(on_full)
             .capacity(self.random.usize(1..=CAPACITY))
             .spin(spin);
@@ -203,7 +204,8 @@ impl Receives {
         while !self.is_over() {
             match options
                 .clone()
-                .open_timeout(&self.client, &channel(self.owner), TIMEOUT)
+                .namespace(self.client.namespace())
+                .open_timeout(&channel(self.owner), TIMEOUT)
             {
                 Ok(receiver) => {
                     self.counts.came += 1;
@@ -230,7 +232,7 @@ impl Receives {
 
     /// Receives until the publisher closes or makes it rest, this is to end, or it has received
     /// enough.
-    fn receive_some(&mut self, mut receiver: Receiver, on_full: OnFull) -> What {
+    fn receive_some(&mut self, mut receiver: Subscriber, on_full: OnFull) -> What {
         let mut heard = Heard {
             on_full,
             last: None,
@@ -261,7 +263,7 @@ impl Receives {
         what
     }
 
-    fn receive(&self, receiver: &mut Receiver, is_task: bool) -> Result<Message, RecvError> {
+    fn receive(&self, receiver: &mut Subscriber, is_task: bool) -> Result<Message, RecvError> {
         if !is_task {
             return receiver.recv();
         }
