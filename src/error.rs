@@ -337,7 +337,8 @@ impl fmt::Debug for OsError {
             .field("object", &self.0.object)
             .field("bytes", &self.0.bytes)
             .field("error", &self.0.error)
-            .finish_non_exhaustive()
+            .field("advice", &self.0.advice)
+            .finish()
     }
 }
 

@@ -291,7 +291,7 @@ impl Name {
                 file_size_limit()
             ),
             Some(libc::EINTR) => format!("signals interrupted it {EINTR_RETRIES} times in a row"),
-            Some(libc::ELOOP) => "; the name is a symbolic link, which is not followed".to_owned(),
+            Some(libc::ELOOP) => "the name is a symbolic link, which is not followed".to_owned(),
             _ => String::new(),
         };
         let error = OsError::new(call, self.path(), source).with_advice(advice);

@@ -197,7 +197,7 @@ fn build_errors() {
         .build()
         .unwrap_err();
     assert_says(&error, &["arena_size", "2097152", "1", "1048576", "bytes"]);
-    assert_says(&Namespace::new("a/b").unwrap_err(), &["a/b", "64", "A-Z"]);
+    assert_says(&Namespace::new("a/b").unwrap_err(), &["a/b", "60", "A-Z"]);
     assert_says(
         &builder().mode(0o777).build().unwrap_err(),
         &["0o777", "0o600"],
@@ -344,7 +344,7 @@ fn predicates() {
         .max_borrowed(1)
         .create(&provider, &name)
         .unwrap();
-    assert!(!Sender::create(&provider, &name).unwrap_err().is_retryable());
+    assert!(Sender::create(&provider, &name).unwrap_err().is_retryable());
     let mut receiver = Receiver::builder()
         .namespace(client.namespace())
         .open(&name)
@@ -405,7 +405,7 @@ fn both_limits() {
         .on_full(OnFull::Block)
         .create(&provider, &name)
         .unwrap();
-    let _receiver = Receiver::open(&name).unwrap();
+    let _subscriber = shm_pool::channel::Subscriber::open(&name).unwrap();
     publisher.wait_for_receivers(1, Duration::MAX).unwrap();
     let refused = std::iter::repeat_with(|| publisher.try_send(message(&provider, 64, 1)))
         .take(100)

@@ -39,7 +39,7 @@ pub(crate) fn subscriber(client: &Arc<Client>, name: &str) -> Result<Subscriber,
     Subscriber::builder()
         .on_end(OnEnd::Return)
         .namespace(client.namespace())
-        .open(name)
+        .open_timeout(name, std::time::Duration::ZERO)
 }
 
 /// Sends the first `count` messages.

@@ -13,7 +13,9 @@ use crate::sys;
 use crate::trace::{marked, this_thread};
 use crate::waits::{self, Giver};
 use crate::wire::{Link, Message};
-use shm_pool::channel::{wait_any, ChannelError, OnEnd, Publisher, RecvError, Sender, Subscriber};
+use shm_pool::channel::{
+    wait_any, ChannelError, OnEnd, Publisher, Receiver, RecvError, Sender, Subscriber,
+};
 use shm_pool::{AllocError, AttachError, BuildError, OsError, Provider, ProviderBuilder, Tuning};
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -284,7 +286,7 @@ fn role(link: &Link, arguments: &[&str]) {
                 let take = || (0..2).for_each(|_| drop(receiver.borrow_mut().try_recv().unwrap()));
                 let mut sender = sender.borrow_mut();
                 waits::block_on(sender.send_bytes_async(channels::BYTES), take)
-                    .map_err(|error| variant(&error))
+                    .map_err(|error| variant(&error.kind()))
             });
         }
         "wait for any" => {
@@ -336,14 +338,13 @@ pub(crate) const AWAITS: [&str; 4] = [
 ];
 
 /// Both ends of a channel.
-fn pair(provider: &Provider, prefix: &str, number: usize) -> (Sender, Subscriber) {
+fn pair(provider: &Provider, prefix: &str, number: usize) -> (Sender, Receiver) {
     let name = channel(number);
     let sender = channels::sender(provider, &name).unwrap();
     // So that a wait sleeps, however long the tracer takes for its calls.
     (
         sender,
-        Subscriber::builder()
-            .on_end(OnEnd::Return)
+        Receiver::builder()
             .spin(Duration::ZERO)
             .namespace(&shm::namespace(prefix))
             .open(&name)

@@ -304,7 +304,7 @@ fn join(client: &Client, on_full: OnFull) -> Result<Subscriber, ChannelError> {
         .on_end(OnEnd::Return)
         .on_full(on_full)
         .namespace(client.namespace())
-        .open(CHANNEL)
+        .open_timeout(CHANNEL, Duration::ZERO)
 }
 
 /// Sends one message. Returns how many receivers got it.
