@@ -1,7 +1,7 @@
 //! Channels in a program whose thread-local variables take more than the stack of the thread that
 //! holds the process's doorbells.
 
-use shm_pool::channel::{Publisher, Receiver, Sender};
+use shm_pool::channel::{Publisher, Receiver, Sender, Subscriber};
 use shm_pool::{Client, Namespace, Provider};
 use std::cell::Cell;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn channels() {
     sender.send_bytes(b"one").unwrap();
     assert_eq!(&pair.recv().unwrap()[..], b"one");
     let mut publisher = Publisher::create(&provider, "many").unwrap();
-    let mut one = Receiver::builder()
+    let mut one = Subscriber::builder()
         .namespace(client.namespace())
         .open("many")
         .unwrap();
