@@ -75,7 +75,7 @@ fn message_rates() {
     let [mut busy, mut quiet] =
         ["busy", "quiet"].map(|name| Publisher::create(&provider, name).unwrap());
     let receivers = ["busy", "quiet"].map(|channel| {
-        let receiver = Child::start(&Task::Receiver {
+        let receiver = Child::start(&Task::ChannelSubscriber {
             prefix: names.prefix.clone(),
             channel: channel.to_owned(),
         });
