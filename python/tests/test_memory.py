@@ -127,7 +127,7 @@ def test_with_ends_with_last_array(provider):
 def test_nothing_writes_what_was_sent(provider, receive):
     buffer = provider.alloc(100, zeroed=True)
     array = np.asarray(buffer)
-    with pytest.raises(BufferError, match="delete them before it is frozen or sent"):
+    with pytest.raises(BufferError, match="delete it before it is frozen or sent"):
         receive(buffer)
     array[0] = 1
     del array
