@@ -505,7 +505,7 @@ typedef struct shm_pool_receiver_options {
 
 // Options of a publisher's subscriber, whose defaults and limits are the publisher's options.
 // Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number 0.
-typedef struct SubscriberOptions {
+typedef struct shm_pool_subscriber_options {
     // How many messages this subscriber may be behind.
     uint64_t capacity;
     // How many buffers it may hold at a time, received or not.
@@ -521,7 +521,7 @@ typedef struct SubscriberOptions {
     uint64_t on_end;
     // Must be 0.
     uint64_t reserved[4];
-} SubscriberOptions;
+} shm_pool_subscriber_options;
 
 // A received message: a buffer of the sender, read in place, or the bytes of a slot. A value, as
 // `shm_pool_buf_mut` is.
@@ -536,6 +536,12 @@ typedef struct shm_pool_message {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Returns the name of a status, such as `SHM_POOL_STATUS_NOT_FOUND`; for a number that is none,
+// `SHM_POOL_STATUS_OTHER`.
+//
+// Owner: the library. Valid for ever.
+const char *shm_pool_status_name(int status);
 
 // Returns the message of the last call of this thread that failed, in English and without a line
 // end; an empty string if none has. Successful calls do not change it.
@@ -1089,7 +1095,7 @@ enum shm_pool_status shm_pool_receiver_open(const struct shm_pool_client *client
 // Requires: `name` is NULL, or ends with a NUL.
 enum shm_pool_status shm_pool_subscriber_open(const struct shm_pool_client *client,
                                               const char *name,
-                                              const struct SubscriberOptions *options,
+                                              const struct shm_pool_subscriber_options *options,
                                               uint64_t timeout_ns,
                                               struct shm_pool_receiver **subscriber);
 

@@ -10,7 +10,7 @@ import shm_pool
 def test_options(prefix):
     with pytest.raises(shm_pool.InvalidArgument, match="max_bytes is 0"):
         shm_pool.Provider(name_prefix=prefix, max_bytes=0)
-    with pytest.raises(ValueError, match="name_prefix"):
+    with pytest.raises(ValueError, match="prefix"):
         shm_pool.Provider(name_prefix="no/slash")
     with pytest.raises(shm_pool.InvalidArgument):
         shm_pool.Provider(name_prefix=prefix, mode=0o777)

@@ -193,7 +193,7 @@ class _Receiving(_native._ReceivingEnd):
             raise StopAsyncIteration from None
 
 
-class Receiver(_Receiving, _native.Receiver):
+class Receiver(_native.Receiver, _Receiving):
     """Receiver(name, client=None, *, timeout=0, on_end=None, spin=None)
 
     Receives the messages of a :class:`Sender`.
@@ -219,7 +219,7 @@ class Receiver(_Receiving, _native.Receiver):
     """
 
 
-class Subscriber(_Receiving, _native.Subscriber):
+class Subscriber(_native.Subscriber, _Receiving):
     """Subscriber(name, client=None, *, timeout=0, capacity=None, max_borrowed=None, on_full=None,
     on_end=None, spin=None)
 
