@@ -413,8 +413,8 @@ impl From<channel::OnFull> for OnFull {
 /// >>> import shm_pool
 /// >>> provider = shm_pool.Provider()
 /// >>> publisher = shm_pool.Publisher(provider, "docs-publisher")
-/// >>> logger = shm_pool.Receiver("docs-publisher", on_full=shm_pool.OnFull.BLOCK)
-/// >>> display = shm_pool.Receiver("docs-publisher", capacity=1)
+/// >>> logger = shm_pool.Subscriber("docs-publisher", on_full=shm_pool.OnFull.BLOCK)
+/// >>> display = shm_pool.Subscriber("docs-publisher", capacity=1)
 /// >>> for number in range(3):
 /// ...     buffer = provider.alloc(1000)
 /// ...     memoryview(buffer)[0] = number

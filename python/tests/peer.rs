@@ -1,13 +1,13 @@
 //! The Rust side of the tests between languages: publishes or receives until it is killed, or its
 //! standard input ends.
 //!
-//! Usage: `peer publish|receive PREFIX CHANNEL LEN`. It prints a line when it is ready, and a
+//! Usage: `peer publish|subscribe|receive PREFIX CHANNEL LEN`. It prints a line when it is ready, and a
 //! receiver one for each message, which it keeps: the message's first byte.
 
 #![forbid(unsafe_code)]
 
-use shm_pool::channel::{OnEnd, Publisher, Subscriber};
-use shm_pool::{Client, Namespace, Provider};
+use shm_pool::channel::{Message, OnEnd, Publisher, Receiver, RecvError, Subscriber};
+use shm_pool::{Namespace, Provider};
 use std::error::Error;
 use std::io::{stdin, Read};
 use std::process::exit;
@@ -23,10 +23,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [role, prefix, channel, len] = arguments.as_slice() else {
-        return Err("usage: peer publish|receive PREFIX CHANNEL LEN".into());
+        return Err("usage: peer publish|subscribe|receive PREFIX CHANNEL LEN".into());
     };
     match role.as_str() {
         "publish" => publish(prefix, channel, len.parse()?),
+        "subscribe" => subscribe(prefix, channel, len.parse()?),
         "receive" => receive(prefix, channel, len.parse()?),
         role => Err(format!("no role {role}").into()),
     }
@@ -48,19 +49,31 @@ fn publish(prefix: &str, channel: &str, len: usize) -> Result<(), Box<dyn Error>
     Ok(())
 }
 
-/// Receives messages of `len` times the same byte.
-fn receive(prefix: &str, channel: &str, len: usize) -> Result<(), Box<dyn Error>> {
-    let client = Client::builder()
-        .namespace(&Namespace::new(prefix).unwrap())
-        .build();
-    let mut receiver = Subscriber::builder()
+/// Receives a publisher's messages of `len` times the same byte.
+fn subscribe(prefix: &str, channel: &str, len: usize) -> Result<(), Box<dyn Error>> {
+    let mut subscriber = Subscriber::builder()
         .on_end(OnEnd::Return)
-        .namespace(client.namespace())
+        .namespace(&Namespace::new(prefix)?)
         .open_timeout(channel, TIMEOUT)?;
+    keep_all(len, || subscriber.recv())
+}
+
+/// Receives a sender's messages of `len` times the same byte.
+fn receive(prefix: &str, channel: &str, len: usize) -> Result<(), Box<dyn Error>> {
+    let mut receiver = Receiver::builder()
+        .namespace(&Namespace::new(prefix)?)
+        .open_timeout(channel, TIMEOUT)?;
+    keep_all(len, || receiver.recv())
+}
+
+fn keep_all(
+    len: usize,
+    mut recv: impl FnMut() -> Result<Message, RecvError>,
+) -> Result<(), Box<dyn Error>> {
     println!("ready");
     let mut kept = Vec::new();
     loop {
-        let message = receiver.recv()?;
+        let message = recv()?;
         let first = message.first().copied().unwrap_or_default();
         assert!(message.len() == len && message.iter().all(|&byte| byte == first));
         println!("{first}");

@@ -87,9 +87,9 @@ def test_names(provider, client):
 
 @pytest.mark.parametrize("name", ["/front/image_raw", "robot/*/pose", "a.b", "Zürich"])
 def test_any_name(provider, client, name):
-    with Publisher(provider, name) as publisher, Receiver(name, client) as receiver:
+    with Publisher(provider, name) as publisher, Subscriber(name, client) as subscriber:
         publisher.send(b"message")
-        assert bytes(receiver.recv()) == b"message"
+        assert bytes(subscriber.recv()) == b"message"
 
 
 def test_waits_for_channel(provider, client):

@@ -53,7 +53,7 @@ def test_rust_publisher_killed(peer, start, prefix, client):
 
 
 def test_rust_receiver_killed(peer, start, prefix):
-    receiver = start(peer, "receive", prefix, "killed", str(LEN))
+    receiver = start(peer, "subscribe", prefix, "killed", str(LEN))
     with (
         shm_pool.Provider(name_prefix=prefix, max_bytes=8 << 20) as provider,
         Publisher(provider, "killed", max_bytes_per_receiver=8 << 20) as publisher,
@@ -108,7 +108,7 @@ RECEIVE = """if True:
 def test_python_publisher_killed(peer, start, python, prefix):
     publisher = python(PUBLISH, prefix, str(LEN))
     publisher.line()
-    receiver = start(peer, "receive", prefix, "killed", str(LEN))
+    receiver = start(peer, "subscribe", prefix, "killed", str(LEN))
     assert receiver.line() == "ready"
     receiver.line()
     publisher.kill()

@@ -10,6 +10,7 @@ __all__ = [
     "Buffer",
     "Client",
     "Message",
+    "OnEnd",
     "OnFull",
     "Provider",
     "Publisher",
@@ -19,8 +20,10 @@ __all__ = [
     "Sender",
     "Sent",
     "Stats",
-    "__version__",
+    "Subscriber",
     "finalize",
+    "_ReceivingEnd",
+    "__version__",
 ]
 
 MAX_INLINE: int
@@ -269,7 +272,6 @@ class _ReceivingEnd:
     def try_recv(self) -> Message | None: ...
     def warm(self) -> int: ...
 
-@disjoint_base
 class Receiver(_ReceivingEnd):
     def __new__(
         cls,
@@ -281,7 +283,6 @@ class Receiver(_ReceivingEnd):
         spin: float | None = None,
     ) -> Self: ...
 
-@disjoint_base
 class Subscriber(_ReceivingEnd):
     def __new__(
         cls,
