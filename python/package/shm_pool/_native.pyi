@@ -21,9 +21,9 @@ __all__ = [
     "Sent",
     "Stats",
     "Subscriber",
-    "finalize",
     "_ReceivingEnd",
     "__version__",
+    "finalize",
 ]
 
 MAX_INLINE: int
