@@ -514,6 +514,12 @@ typedef struct shm_pool_message {
 extern "C" {
 #endif // __cplusplus
 
+// Returns the name of a status, such as `SHM_POOL_STATUS_NOT_FOUND`; for a number that is none,
+// `SHM_POOL_STATUS_OTHER`.
+//
+// Owner: the library. Valid for ever.
+const char *shm_pool_status_name(int status);
+
 // Returns the message of the last call of this thread that failed, in English and without a line
 // end; an empty string if none has. Successful calls do not change it.
 //
