@@ -626,7 +626,7 @@ mod tests {
         );
         assert_eq!(
             (
-                last().contains("full with 3 messages"),
+                last().contains("it holds 3 messages"),
                 shm_pool_last_errno()
             ),
             (true, 0)
