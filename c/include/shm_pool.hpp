@@ -32,6 +32,8 @@ public:
     error(shm_pool_status status, int number, const char *text)
         : std::runtime_error(text), status_(status), errno_(number) {}
     shm_pool_status status() const noexcept { return status_; }
+    // The name of the status, such as SHM_POOL_STATUS_FULL.
+    const char *name() const noexcept { return shm_pool_status_name(status_); }
     // The errno of a failed system call, or 0.
     int number() const noexcept { return errno_; }
 

@@ -629,7 +629,10 @@ mod tests {
             Status::Full
         );
         assert_eq!(
-            (last().contains("3 messages"), shm_pool_last_errno()),
+            (
+                last().contains("it holds 3 messages"),
+                shm_pool_last_errno()
+            ),
             (true, 0)
         );
         assert_eq!(guard(|| Ok(())), Status::Ok);

@@ -666,6 +666,11 @@ static void *has_no_error(void *argument) {
     return argument;
 }
 
+static void statuses_have_names(void) {
+    CHECK(strcmp(shm_pool_status_name(SHM_POOL_STATUS_NOT_FOUND), "SHM_POOL_STATUS_NOT_FOUND") == 0);
+    CHECK(strcmp(shm_pool_status_name(-1), "SHM_POOL_STATUS_OTHER") == 0);
+}
+
 static void errors_are_per_thread(void) {
     pthread_t thread;
     FAILS(shm_pool_client_create(NULL, NULL), INVALID_ARGUMENT);
@@ -717,6 +722,7 @@ int main(void) {
     interrupts();
     interrupts_from_a_handler();
     errors_are_per_thread();
+    statuses_have_names();
     forked_child();
     shm_pool_swept swept;
     OK(shm_pool_sweep(NULL, prefix, &swept));

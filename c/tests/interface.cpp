@@ -49,6 +49,7 @@ static void throws(shm_pool_status status, F function) {
         function();
     } catch (const shm_pool::error &error) {
         CHECK(error.status() == status && std::strlen(error.what()) > 0);
+        CHECK(std::strcmp(error.name(), shm_pool_status_name(status)) == 0);
         return;
     }
     CHECK(!"an exception");
