@@ -5,14 +5,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::channel::{ChannelError, RecvError, SendError, SendErrorKind};
-use crate::owner::limits::{AllocError, CapacityError, ShareError};
-use crate::peer::error::AttachError;
-use crate::protocol::descriptor::DescriptorError;
-use std::error::Error as StdError;
 use std::fmt;
 use std::io;
-use std::iter;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -190,7 +184,7 @@ impl Advice {
 }
 
 /// The parts of which an error's text is made.
-pub(crate) trait Explain: StdError {
+pub(crate) trait Explain: std::error::Error {
     /// Writes what failed, without advice.
     fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 
@@ -213,91 +207,34 @@ macro_rules! explained {
     ($($error:ident)+) => {$(
         impl $error {
             /// Returns the key of what to do about the error; `None` if the text says all.
-            pub fn advice(&self) -> Option<Advice> {
-                self.find_advice()
+            pub fn advice(&self) -> Option<$crate::error::Advice> {
+                $crate::error::Explain::find_advice(self)
             }
         }
 
-        impl fmt::Display for $error {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                display(self, f)
+        impl std::fmt::Display for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                $crate::error::display(self, f)
             }
         }
 
         /// The kind is kept, and the text.
-        impl From<$error> for io::Error {
+        impl From<$error> for std::io::Error {
             fn from(error: $error) -> Self {
-                io::Error::new(error.io_kind(), error)
+                std::io::Error::new(error.io_kind(), error)
             }
         }
     )+};
 }
+pub(crate) use explained;
 
-explained! {
-    BuildError AllocError ShareError AttachError ChannelError SendErrorKind RecvError
-    CapacityError DescriptorError
-}
-
-/// The kind is kept, and the text. The message is dropped.
-impl<M> From<SendError<M>> for io::Error {
-    fn from(error: SendError<M>) -> Self {
-        error.kind().into()
-    }
-}
+explained!(BuildError);
 
 /// The kind is kept, and the text.
 impl From<OsError> for io::Error {
     fn from(error: OsError) -> Self {
         io::Error::new(error.io_kind(), error)
     }
-}
-
-/// The texts of an error and of its causes in one line, with advice in the words of a binding.
-#[doc(hidden)]
-pub fn text_in(error: &(dyn StdError + 'static), words: fn(Advice) -> &'static str) -> String {
-    let causes = iter::successors(Some(error), |&cause| cause.source());
-    let texts: Vec<String> = causes
-        .map(|error| Worded(error, words).to_string())
-        .collect();
-    texts.join(": ")
-}
-
-struct Worded<'a>(&'a (dyn StdError + 'static), fn(Advice) -> &'static str);
-
-impl fmt::Display for Worded<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(error) = explain(self.0) else {
-            return write!(f, "{}", self.0);
-        };
-        error.write_facts(f)?;
-        match error.find_advice() {
-            Some(advice) => write!(f, "; {}", self.1(advice)),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Returns the parts of an error, if it is one of this crate that has advice.
-fn explain<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a dyn Explain> {
-    macro_rules! first_of {
-        ($($kind:ty)+) => {$(
-            if let Some(error) = error.downcast_ref::<$kind>() {
-                return Some(error);
-            }
-        )+};
-    }
-    // The boxed causes of other errors.
-    if let Some(error) = error.downcast_ref::<Box<ChannelError>>() {
-        return Some(&**error);
-    }
-    if let Some(error) = error.downcast_ref::<Box<AllocError>>() {
-        return Some(&**error);
-    }
-    first_of! {
-        BuildError AllocError ShareError AttachError ChannelError SendErrorKind RecvError
-        CapacityError DescriptorError
-    }
-    None
 }
 
 /// A system call that failed, and the system's own error. Earlier steps of the operation have been

@@ -162,10 +162,9 @@ mod peer;
 mod protocol;
 mod sync;
 mod unwind_safe;
+mod wording;
 
 pub use byte_types::ShmSlice;
-#[doc(hidden)]
-pub use error::text_in;
 pub use error::{Advice, BuildError, OsError};
 pub use os::name::Namespace;
 pub use os::wake_fd::WakeFd;
@@ -180,6 +179,8 @@ pub use protocol::descriptor::{Descriptor, DescriptorError};
 pub use protocol::ids::{ParseError, PeerId, ProviderId};
 pub use protocol::readers::finish_reading;
 pub use protocol::sweep::Swept;
+#[doc(hidden)]
+pub use wording::text_in;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::layout::MessageType;
-use crate::error::{write_mode, Advice, Explain, OsError};
+use crate::error::{explained, write_mode, Advice, Explain, OsError};
 use crate::os::process::Process;
 use crate::peer::error::AttachError;
 use crate::protocol::ids::ProviderId;
@@ -12,6 +12,15 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
+
+explained!(ChannelError SendErrorKind RecvError);
+
+/// The kind is kept, and the text. The message is dropped.
+impl<M> From<SendError<M>> for io::Error {
+    fn from(error: SendError<M>) -> Self {
+        error.kind().into()
+    }
+}
 
 /// The error returned when a channel could not be created or opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

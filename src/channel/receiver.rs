@@ -43,7 +43,7 @@ use std::time::Duration;
 /// other processes following the protocol.
 ///
 /// A message can be cloned. A buffer goes back to the sender when its last clone is dropped, and
-/// counts once for [`max_borrowed`](ReceiverBuilder::max_borrowed). The first clone of a buffer
+/// counts once for [`max_borrowed`](super::SubscriberBuilder::max_borrowed). The first clone of a buffer
 /// allocates a count; a message that is not cloned costs nothing for it.
 #[derive(Clone)]
 pub struct Message(Content);

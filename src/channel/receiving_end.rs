@@ -574,10 +574,10 @@ macro_rules! receiving_end_builder {
     ($builder:ident, $end:ident, $other:literal, $on_end:literal) => {
         impl $builder {
             #[doc = concat!(
-                "Sets the [`Namespace`](crate::Namespace) of the ", $other, "'s provider, whose user \
-                 is trusted; default: that of [`Namespace::default`](crate::Namespace::default)."
+                "Sets the [`Namespace`] of the ", $other, "'s provider, whose user \
+                 is trusted; default: that of [`Namespace::default`]."
             )]
-            pub fn namespace(mut self, namespace: &crate::Namespace) -> Self {
+            pub fn namespace(mut self, namespace: &Namespace) -> Self {
                 self.options.names = namespace.clone();
                 self
             }
@@ -684,7 +684,7 @@ macro_rules! receiving_end {
             ///   retries within a second; messages are lost until then.
             /// * [`RecvError::TooManyBorrowed`]: drop messages; others are skipped or wait until
             ///   then.
-            /// * [`RecvError::Closed`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this
+            /// * [`RecvError::MessageLost`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this
             ///   message is lost; the next one may be good.
             /// * [`RecvError::Interrupted`] if an [`Interrupter`] ended the wait.
             /// * [`RecvError::Forked`] in a forked child.
@@ -698,7 +698,7 @@ macro_rules! receiving_end {
             /// [`RecvError::Map`]: crate::channel::RecvError::Map
             /// [`RecvError::NotConnected`]: crate::channel::RecvError::NotConnected
             /// [`RecvError::TooManyBorrowed`]: crate::channel::RecvError::TooManyBorrowed
-            /// [`RecvError::Closed`]: crate::channel::RecvError::Closed
+            /// [`RecvError::MessageLost`]: crate::channel::RecvError::MessageLost
             /// [`RecvError::Attach`]: crate::channel::RecvError::Attach
             /// [`RecvError::Damaged`]: crate::channel::RecvError::Damaged
             /// [`RecvError::Interrupted`]: crate::channel::RecvError::Interrupted
@@ -854,7 +854,7 @@ macro_rules! receiving_end {
             }
 
             /// Returns the namespace in which the channel is looked for.
-            pub fn namespace(&self) -> &crate::Namespace {
+            pub fn namespace(&self) -> &Namespace {
                 &self.end.options().names
             }
 
@@ -873,7 +873,7 @@ macro_rules! receiving_end {
                 "Returns the id of the provider of the messages; `None` while there is no ", $other,
                 "."
             )]
-            pub fn provider(&self) -> Option<crate::ProviderId> {
+            pub fn provider(&self) -> Option<ProviderId> {
                 self.end.provider()
             }
 

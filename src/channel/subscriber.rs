@@ -7,6 +7,8 @@ use super::layout::Kind;
 use super::receiver::Options;
 use super::receiving_end::{receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
 use super::ring::OnFull;
+use crate::os::name::Namespace;
+use crate::protocol::ids::ProviderId;
 
 /// Options of a [`Subscriber`]. Start with [`Subscriber::builder`]; every option has a default.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::{Advice, BuildError, Explain, OsError};
+use crate::error::{explained, Advice, BuildError, Explain, OsError};
 use crate::os::mapping::can_prefer_node;
 use crate::os::posix::{has_heap, huge_page_size, page_size, round_to_pages, PAGE};
 use crate::os::segment::Memory;
@@ -20,6 +20,8 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use thiserror::Error;
+
+explained!(AllocError CapacityError ShareError);
 
 /// The smallest class, and the alignment of every chunk: a cache line, so that no two messages
 /// share one.

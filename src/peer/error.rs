@@ -1,12 +1,14 @@
 #![forbid(unsafe_code)]
 
-use crate::error::{Advice, Explain, OsError};
+use crate::error::{explained, Advice, Explain, OsError};
 use crate::os::segment::ObjectError;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
+
+explained!(AttachError);
 
 /// An error from connecting to a provider or attaching to a message.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -4,11 +4,13 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::{Advice, Explain};
+use crate::error::{explained, Advice, Explain};
 use crate::protocol::ids::{put_word, word, ProviderId};
 use std::fmt;
 use std::io;
 use thiserror::Error;
+
+explained!(DescriptorError);
 
 const MAGIC: u16 = 0x5bd7;
 const VERSION: u8 = 1;
