@@ -155,7 +155,7 @@ def test_history(provider, client):
 
 def test_blocking_refused(provider, client):
     with Publisher(provider, "one-to-many", allow_blocking=False, on_full=OnFull.DROP_NEWEST):
-        with pytest.raises(shm_pool.Error, match="waits for no receiver"):
+        with pytest.raises(shm_pool.InvalidArgument, match="waits for no receiver"):
             Receiver("one-to-many", client, on_full=OnFull.BLOCK)
         with Receiver("one-to-many", client) as receiver:
             assert receiver.on_full == OnFull.DROP_NEWEST

@@ -184,7 +184,7 @@ def test_descriptor(provider, client):
         client.attach(descriptor)
     with pytest.raises(shm_pool.InvalidArgument):
         client.attach(bytes(32))
-    with pytest.raises(ValueError):
+    with pytest.raises(shm_pool.InvalidArgument, match="32 bytes, but 5 were given"):
         client.attach(b"short")
 
 
@@ -199,3 +199,11 @@ def test_grant(provider, client):
     provider.disconnect(peer)
     with pytest.raises(shm_pool.Disconnected):
         provider.alloc(1).grant(peer)
+
+
+def test_no_peer(provider):
+    buffer = provider.alloc(1)
+    for call in (buffer.grant, buffer.revoke, provider.disconnect):
+        with pytest.raises(shm_pool.InvalidArgument, match="24 bytes, but 3 were given"):
+            call(b"123")
+    assert not buffer.readonly
