@@ -182,6 +182,9 @@ fn attach_error(error: &AttachError, whole: &(dyn StdError + 'static)) -> PyErr 
         AttachError::Closed { .. }
         | AttachError::ProviderDied { .. }
         | AttachError::Disconnected { .. } => closed(whole),
+        AttachError::OverQuota { .. } | AttachError::TooManyLeases { .. } => {
+            TooManyBorrowed::new_err(chain(whole))
+        }
         AttachError::Forked => forked(whole),
         AttachError::Os(error) => system(error, whole),
         _ => other(whole),

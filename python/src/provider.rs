@@ -428,7 +428,8 @@ impl Client {
     /// Returns the message that the 32 bytes of a descriptor name.
     ///
     /// Raises :class:`Stale` if its memory was used again, :class:`NotFound` and :class:`Disconnected` if
-    /// its provider has closed or died, :class:`InvalidArgument` if the bytes are no descriptor.
+    /// its provider has closed or died, :class:`TooManyBorrowed` if this client holds as much as it may,
+    /// :class:`InvalidArgument` if the bytes are no descriptor.
     fn attach(&self, py: Python<'_>, descriptor: Vec<u8>) -> PyResult<Message> {
         let client = self.get()?;
         let descriptor = Descriptor::try_from(&*descriptor).map_err(IntoPyErr::into_py)?;

@@ -207,3 +207,13 @@ def test_no_peer(provider):
         with pytest.raises(shm_pool.InvalidArgument, match="24 bytes, but 3 were given"):
             call(b"123")
     assert not buffer.readonly
+
+
+def test_quota_of_a_client(prefix, client):
+    with shm_pool.Provider(name_prefix=prefix, max_bytes_per_peer=1 << 16) as provider:
+        buffers = [provider.alloc(1 << 15) for _ in range(3)]
+        held = [client.attach(buffer.descriptor()) for buffer in buffers[:2]]
+        with pytest.raises(shm_pool.TooManyBorrowed, match="over the quota"):
+            client.attach(buffers[2].descriptor())
+        held.pop().release()
+        assert len(client.attach(buffers[2].descriptor())) == 1 << 15
