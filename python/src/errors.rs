@@ -1,7 +1,8 @@
 //! The crate's errors as exceptions. Their classes are written in Python, in `shm_pool/errors.py`:
 //! most have a built-in class as a second base.
 //!
-//! An exception's text is that of the Rust error and of its causes.
+//! An exception's text is that of the Rust error and of its causes, with advice that has the names
+//! of this package.
 
 use pyo3::PyErr;
 use shm_pool::channel::{ChannelError, RecvError, SendError, SendErrorKind};
@@ -37,9 +38,9 @@ fn words(advice: Advice) -> &'static str {
             "release buffers and messages, let the receivers release theirs, or raise \
              Provider(max_bytes=)"
         }
-        Advice::RaiseMaxIdle => "raise Provider(max_idle_per_class=)",
-        Advice::RaiseMaxShared => "release shared buffers, or raise Provider(max_shared=)",
-        Advice::LowerMaxShared => "lower Provider(max_shared=)",
+        Advice::RaiseMaxIdle => "reserve fewer",
+        Advice::RaiseMaxShared => "release shared buffers",
+        Advice::LowerMaxShared => "raise the limit (ulimit -v, cgroup memory)",
         Advice::RaiseLockLimit => {
             "raise the limit (ulimit -l; LimitMEMLOCK of systemd; docker run --ulimit memlock), or \
              lower Provider(max_bytes=)"
@@ -49,7 +50,7 @@ fn words(advice: Advice) -> &'static str {
         Advice::CreateInThisProcess => "create a new one in this process",
         Advice::SkipPeer => "send to the remaining peers",
         Advice::WaitForAttach => "wait until it attaches",
-        Advice::WaitForViews => "wait until it releases messages, or release grants",
+        Advice::WaitForViews => "wait until it releases messages, or revoke grants",
         Advice::DropViews => "release messages, or take up grants",
         Advice::GrantOrKeep => "grant it to the receiver, or keep it until confirmed",
         Advice::ShareView => "use one of them instead",
@@ -57,20 +58,22 @@ fn words(advice: Advice) -> &'static str {
         Advice::ConnectToSuccessor => "connect to its successor",
         Advice::WaitForPeerSlot => "wait until one of them ends",
         Advice::CreateClient => "create a new client",
-        Advice::SetOwnerUid => "see owner_uid of the client",
+        Advice::SetOwnerUid => "see Client(owner_uid=)",
         Advice::OtherNameOrWait => "choose another name, or wait until the other sender closes",
         Advice::CheckSender => {
             "its sender has not created it yet, has closed it, or uses another name_prefix"
         }
         Advice::OpenSuccessor => "open the channel of its successor",
         Advice::OpenLater => "try again, or open it with a timeout",
-        Advice::RaiseReceivers => "close one, or raise Publisher(receivers=)",
+        Advice::RaiseReceivers => "close one, or raise Publisher(max_subscribers=)",
         Advice::DoNotBlock => "choose an on_full that drops messages",
         Advice::UseSubscriber => "open it with a Subscriber",
         Advice::UseReceiver => "open it with a Receiver",
         Advice::SameType => "use one definition of the message on both sides",
         Advice::SameVersion => "install one version of shm-pool on both sides",
-        Advice::SetOwnerUidOrMode => "see owner_uid and mode, or choose another name",
+        Advice::SetOwnerUidOrMode => {
+            "see Client(owner_uid=) and Sender(mode=), or choose another name"
+        }
         Advice::RaiseCapacity => "wait, drop the message, or raise capacity",
         Advice::RaiseMaxBorrowed => {
             "wait until it releases some, or raise max_borrowed or \
@@ -180,6 +183,9 @@ fn attach_error(error: &AttachError, whole: &(dyn StdError + 'static)) -> PyErr 
         AttachError::Closed { .. }
         | AttachError::ProviderDied { .. }
         | AttachError::Disconnected { .. } => closed(whole),
+        AttachError::OverQuota { .. } | AttachError::TooManyLeases { .. } => {
+            TooManyBorrowed::new_err(chain(whole))
+        }
         AttachError::Forked => forked(whole),
         AttachError::Os(error) => system(error, whole),
         _ => other(whole),
@@ -202,6 +208,7 @@ impl IntoPyErr for ChannelError {
             | Self::Mode { .. }
             | Self::OutOfRange { .. }
             | Self::NotASender { .. }
+            | Self::BlockingNotAllowed { .. }
             | Self::NotAPublisher { .. }
             | Self::TypeMismatch { .. } => invalid(&self),
             Self::Forked => forked(&self),
@@ -225,6 +232,7 @@ impl IntoPyErr for RecvError {
             Self::Forked => forked(&self),
             Self::Interrupted => Interrupted::new_err(chain(&self)),
             Self::Map(error) | Self::NoHelper(error) | Self::List(error) => system(error, &self),
+            Self::NotConnected { errno } => SystemCallFailed::new_err((*errno, chain(&self))),
             _ => other(&self),
         }
     }
@@ -232,7 +240,7 @@ impl IntoPyErr for RecvError {
 
 impl IntoPyErr for SendErrorKind {
     fn into_py(self) -> PyErr {
-        match self {
+        match &self {
             _ if is_full(&self) => Timeout::new_err((libc::ETIMEDOUT, chain(&self))),
             Self::Disconnected => closed(&self),
             Self::TooManyReceivers { .. } | Self::TooLong { .. } | Self::OtherProvider { .. } => {
@@ -240,6 +248,7 @@ impl IntoPyErr for SendErrorKind {
             }
             Self::Forked => forked(&self),
             Self::Interrupted => Interrupted::new_err(chain(&self)),
+            Self::NoHelper { errno } => SystemCallFailed::new_err((*errno, chain(&self))),
             _ => other(&self),
         }
     }

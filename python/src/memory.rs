@@ -83,6 +83,17 @@ fn released(object: &str) -> PyErr {
     errors::Closed::new_err(format!("this {object} was released"))
 }
 
+/// Reads what `Client.connect` has returned.
+pub(crate) fn peer_id(bytes: &[u8]) -> PyResult<PeerId> {
+    PeerId::try_from(bytes).map_err(|_| {
+        errors::InvalidArgument::new_err(format!(
+            "a peer has {} bytes, but {} were given",
+            PeerId::SIZE,
+            bytes.len()
+        ))
+    })
+}
+
 /// Locks the content. A panic under the lock leaves it whole.
 fn lock<T>(exported: &Mutex<Exported<T>>) -> MutexGuard<'_, Exported<T>> {
     exported.lock().unwrap_or_else(PoisonError::into_inner)
@@ -260,22 +271,18 @@ impl Buffer {
     /// Freezes the buffer, and returns a descriptor for one peer, which may attach to it once. The
     /// buffer may be released at once. ``peer`` is what the peer got from :meth:`Client.connect`.
     ///
-    /// Raises :class:`Disconnected` if the peer has closed or died, and as :meth:`descriptor`.
-    fn grant<'py>(
-        &self,
-        py: Python<'py>,
-        peer: [u8; PeerId::SIZE],
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let descriptor = self
-            .message()?
-            .grant(PeerId::from_bytes(peer))
-            .map_err(IntoPyErr::into_py)?;
+    /// Raises :class:`Disconnected` if the peer has closed or died, :class:`InvalidArgument` if the
+    /// bytes are no peer of this provider, and as :meth:`descriptor`.
+    fn grant<'py>(&self, py: Python<'py>, peer: Vec<u8>) -> PyResult<Bound<'py, PyBytes>> {
+        let peer = peer_id(&peer)?;
+        let descriptor = self.message()?.grant(peer).map_err(IntoPyErr::into_py)?;
         Ok(PyBytes::new(py, &descriptor.to_bytes()))
     }
 
     /// Takes back a grant that could not be delivered. Returns ``False`` if none is left.
-    fn revoke(&self, peer: [u8; PeerId::SIZE]) -> PyResult<bool> {
-        Ok(self.message()?.revoke(PeerId::from_bytes(peer)))
+    fn revoke(&self, peer: Vec<u8>) -> PyResult<bool> {
+        let peer = peer_id(&peer)?;
+        Ok(self.message()?.revoke(peer))
     }
 
     /// ``True`` if a receiver reads the message, or has not received it yet.

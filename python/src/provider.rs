@@ -3,11 +3,11 @@
 use crate::errors::{self, IntoPyErr};
 use crate::exit::{self, detach, Closes};
 use crate::fork::Process;
-use crate::memory::{Buffer, Bytes, Message};
+use crate::memory::{self, Buffer, Bytes, Message};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use shm_pool::{AllocError, BuildError, Descriptor, Namespace, PeerId, ProviderId};
+use shm_pool::{AllocError, BuildError, Descriptor, Namespace, ProviderId};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -233,10 +233,9 @@ impl Provider {
     }
 
     /// Refuses a client of this id from now on. It may keep what it has.
-    fn disconnect(&self, peer: [u8; PeerId::SIZE]) -> PyResult<()> {
-        self.get()?
-            .disconnect(PeerId::from_bytes(peer))
-            .map_err(IntoPyErr::into_py)
+    fn disconnect(&self, peer: Vec<u8>) -> PyResult<()> {
+        let peer = memory::peer_id(&peer)?;
+        self.get()?.disconnect(peer).map_err(IntoPyErr::into_py)
     }
 
     /// Returns how much memory is held, in use and leased.
@@ -430,10 +429,11 @@ impl Client {
     /// Returns the message that the 32 bytes of a descriptor name.
     ///
     /// Raises :class:`Stale` if its memory was used again, :class:`NotFound` and :class:`Disconnected` if
-    /// its provider has closed or died, :class:`InvalidArgument` if the bytes are no descriptor.
-    fn attach(&self, py: Python<'_>, descriptor: [u8; Descriptor::SIZE]) -> PyResult<Message> {
+    /// its provider has closed or died, :class:`TooManyBorrowed` if this client holds as much as it may,
+    /// :class:`InvalidArgument` if the bytes are no descriptor.
+    fn attach(&self, py: Python<'_>, descriptor: Vec<u8>) -> PyResult<Message> {
         let client = self.get()?;
-        let descriptor = Descriptor::from_bytes(descriptor).map_err(IntoPyErr::into_py)?;
+        let descriptor = Descriptor::try_from(&*descriptor).map_err(IntoPyErr::into_py)?;
         // Without the GIL: the first attach to a provider maps its memory.
         let view = detach(py, || client.attach(&descriptor)).map_err(IntoPyErr::into_py)?;
         Ok(Message::of_client(view))

@@ -2,6 +2,7 @@
 
 import asyncio
 import doctest
+import inspect
 import os
 import re
 import subprocess
@@ -52,3 +53,15 @@ def test_types_of_users():
     # numpy's types know other buffers than its own from Python 3.12 on.
     command = [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.12", str(HERE / "typed.py")]
     subprocess.run(command, check=True)
+
+
+def test_advice_names_what_exists():
+    """The advice of errors, by the names of Python's interface."""
+    source = (HERE.parent / "src" / "errors.rs").read_text()
+    [words] = re.findall(r"fn words\(.*?\n}\n", source, flags=re.S)
+    advice = re.findall(r'"([^"]*)"', words)
+    assert [text for text in advice if "::" in text or "Builder" in text] == []
+    options = re.findall(r"([A-Z]\w+)\((\w+)=\)", " ".join(advice))
+    assert options
+    for name, option in options:
+        assert option in inspect.signature(getattr(shm_pool, name)).parameters, f"{name}({option}=)"

@@ -184,7 +184,7 @@ def test_descriptor(provider, client):
         client.attach(descriptor)
     with pytest.raises(shm_pool.InvalidArgument):
         client.attach(bytes(32))
-    with pytest.raises(ValueError):
+    with pytest.raises(shm_pool.InvalidArgument, match="32 bytes, but 5 were given"):
         client.attach(b"short")
 
 
@@ -199,3 +199,21 @@ def test_grant(provider, client):
     provider.disconnect(peer)
     with pytest.raises(shm_pool.Disconnected):
         provider.alloc(1).grant(peer)
+
+
+def test_no_peer(provider):
+    buffer = provider.alloc(1)
+    for call in (buffer.grant, buffer.revoke, provider.disconnect):
+        with pytest.raises(shm_pool.InvalidArgument, match="24 bytes, but 3 were given"):
+            call(b"123")
+    assert not buffer.readonly
+
+
+def test_quota_of_a_client(prefix, client):
+    with shm_pool.Provider(name_prefix=prefix, max_bytes_per_peer=1 << 16) as provider:
+        buffers = [provider.alloc(1 << 15) for _ in range(3)]
+        held = [client.attach(buffer.descriptor()) for buffer in buffers[:2]]
+        with pytest.raises(shm_pool.TooManyBorrowed, match="over the quota"):
+            client.attach(buffers[2].descriptor())
+        held.pop().release()
+        assert len(client.attach(buffers[2].descriptor())) == 1 << 15

@@ -567,7 +567,7 @@ impl Explain for AllocError {
             Self::Interrupted => write!(f, "this provider's waits for memory were ended"),
             Self::ReserveTooMany { count, max } => write!(
                 f,
-                "cannot reserve {count} buffers: max_idle_per_class keeps {max} of a size"
+                "cannot reserve {count} buffers: at most {max} of a size are kept idle"
             ),
             Self::ReserveShare(_) => write!(f, "a reserved buffer cannot be prepared for sharing"),
             Self::Forked => write!(
@@ -710,7 +710,7 @@ impl Explain for ShareError {
     fn write_facts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooManyShared { max } => {
-                write!(f, "{max} buffers are shared, the maximum (max_shared)")
+                write!(f, "{max} buffers are shared, the maximum")
             }
             Self::PeerDisconnected(peer) => write!(f, "peer {peer} has disconnected or died"),
             Self::OtherProvider { peer, provider } => {
