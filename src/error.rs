@@ -160,7 +160,7 @@ impl Advice {
             }
             Self::OpenSuccessor => "open the channel of its successor",
             Self::OpenLater => "try again, as ReceiverBuilder::open_timeout does",
-            Self::RaiseReceivers => "close one, or raise PublisherBuilder::receivers",
+            Self::RaiseReceivers => "close one, or raise PublisherBuilder::max_subscribers",
             Self::DoNotBlock => "choose OnFull::DropNewest or OnFull::DropOldest",
             Self::UsePublisher => "set none of them, or create the channel with a Publisher",
             Self::SameType => "build both sides with one definition",

@@ -204,7 +204,9 @@ fn words(advice: Advice) -> &'static str {
         }
         Advice::OpenSuccessor => "open the channel of its successor",
         Advice::OpenLater => "try again, or open with a timeout_ns",
-        Advice::RaiseReceivers => "destroy one, or raise the option receivers of the publisher",
+        Advice::RaiseReceivers => {
+            "destroy one, or raise the option max_subscribers of the publisher"
+        }
         Advice::DoNotBlock => "choose an on_full that drops messages",
         Advice::UsePublisher => "set none of them, or create the channel with a publisher",
         Advice::SameType => "build both sides with one definition",

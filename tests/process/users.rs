@@ -76,10 +76,6 @@ fn default_mode() {
         refused.starts_with("Os(") && refused.contains(&format!("code: {}", libc::EACCES)),
         "{refused}"
     );
-    assert!(
-        refused.contains("ProviderBuilder::mode"),
-        "the error says what can be done: {refused}"
-    );
 }
 
 #[test]
@@ -171,7 +167,7 @@ fn denied_channel() {
         panic!("it has the channel")
     };
     assert!(
-        text.contains("SenderBuilder::mode") && !text.contains("ProviderBuilder"),
+        text.contains("see its option `mode`") && !text.contains("ProviderBuilder"),
         "{text}"
     );
     stranger.finish();
@@ -339,7 +335,7 @@ fn publisher_for_others() {
         let expected = if mode == "666" {
             "the maximum"
         } else {
-            "PublisherBuilder::mode"
+            "see its option `mode`"
         };
         assert!(text.contains(expected), "{text}");
         // What a killed publisher sent is received, although another user's sweep meets it.
