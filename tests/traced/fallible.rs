@@ -484,7 +484,9 @@ pub(crate) fn channel(number: usize) -> String {
 /// Returns the name of an error's variant.
 fn variant(error: &dyn std::fmt::Debug) -> String {
     let text = format!("{error:?}");
-    text.split([' ', '(', '{'])
+    // What is wrong with a message is in the error of sending it.
+    let kind = text.strip_prefix("SendError(").unwrap_or(&text);
+    kind.split([' ', '(', '{'])
         .next()
         .unwrap_or_default()
         .to_owned()
