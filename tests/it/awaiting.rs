@@ -16,6 +16,7 @@ use std::fs::File;
 use std::future::{poll_fn, Future};
 use std::os::unix::fs::FileExt;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
@@ -249,22 +250,42 @@ fn waker_panics() {
 /// Neither deadlocks on the helper that called it, nor lets the helper read an unmapped doorbell.
 #[test]
 fn waker_drops_its_end() {
-    struct Drops(std::sync::Mutex<Option<Receiver>>, mpsc::SyncSender<()>);
+    struct Drops {
+        place: std::sync::Mutex<Option<Receiver>>,
+        told: mpsc::SyncSender<()>,
+        polling: thread::ThreadId,
+        is_woken_in_poll: AtomicBool,
+    }
     impl Wake for Drops {
         fn wake(self: Arc<Self>) {
-            drop(self.0.lock().unwrap().take());
-            self.1.send(()).unwrap();
+            // A poll that races with the helper calls the waker itself, and the test has the lock.
+            if thread::current().id() == self.polling {
+                self.is_woken_in_poll.store(true, Ordering::Relaxed);
+                return;
+            }
+            drop(self.place.lock().unwrap().take());
+            self.told.send(()).unwrap();
         }
     }
     let scene = Scene::new("await-drops");
     let (mut sender, mut receiver) = scene.channel(0, 2);
     let (told, heard) = mpsc::sync_channel(1);
-    let drops = Arc::new(Drops(Default::default(), told));
-    // The waker, which may be called at any time, finds the receiver.
-    let mut place = drops.0.lock().unwrap();
-    assert!(receiver
-        .poll_recv(&mut Context::from_waker(&Waker::from(drops.clone())))
-        .is_pending());
+    let drops = Arc::new(Drops {
+        place: std::sync::Mutex::default(),
+        told,
+        polling: thread::current().id(),
+        is_woken_in_poll: AtomicBool::new(false),
+    });
+    let waker = Waker::from(drops.clone());
+    // The waker, which the helper may call at any time, finds the receiver.
+    let mut place = drops.place.lock().unwrap();
+    loop {
+        let polled = receiver.poll_recv(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        if !drops.is_woken_in_poll.swap(false, Ordering::Relaxed) {
+            break;
+        }
+    }
     *place = Some(receiver);
     drop(place);
     let _early_call = sender.send_bytes(b"drop it");
