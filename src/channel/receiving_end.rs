@@ -208,7 +208,8 @@ impl ReceivingEnd {
         };
         match self.next(receive, wait) {
             Poll::Ready(event) => event,
-            Poll::Pending => unreachable!("a wait that blocks is never pending"),
+            // Never: `wait` blocks.
+            Poll::Pending => Err(RecvError::TimedOut),
         }
     }
 
