@@ -1,10 +1,39 @@
-//! A pooled POSIX shared-memory allocator. A process publishes each message in its own allocation,
-//! and other processes read it in place. The pool never reuses memory that is still being read.
-//! Once warm, it makes no system call, takes no lock and does not touch the heap.
+//! Zero-copy messaging between Linux processes, on a pooled POSIX shared-memory allocator.
 //!
-//! Linux only, 64-bit.
+//! A publisher fills a message in shared memory, and subscribers in other processes read it in
+//! place. The pool never reuses memory that is still being read. After the first message of a
+//! length, sending another one needs no system call, lock or heap allocation, except to wake a
+//! process that sleeps. Linux only, 64-bit.
 //!
 //! # Quickstart
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use shm_pool::channel::{Publisher, Subscriber};
+//! use shm_pool::Provider;
+//!
+//! # let name = format!("camera/front/{}", std::process::id());
+//! # /*
+//! let name = "camera/front";
+//! # */
+//! // The publishing process.
+//! let provider = Provider::builder().max_bytes(256 << 20).build()?;
+//! let mut publisher = Publisher::create(&provider, &name)?;
+//!
+//! // A subscribing process. It may be started first.
+//! let mut subscriber = Subscriber::open(&name)?;
+//!
+//! let mut frame = publisher.alloc(1 << 20)?;
+//! frame.fill(7); // a plain &mut [u8]
+//! publisher.send(frame)?; // without a copy
+//!
+//! let message = subscriber.recv()?; // a plain &[u8], read in place
+//! assert!(message.iter().all(|&byte| byte == 7));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Your own transport
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,14 +42,14 @@
 //! // The publishing process.
 //! let provider = Provider::builder().max_bytes(256 << 20).build()?;
 //! let mut buffer = provider.alloc(1 << 20)?;
-//! buffer.fill(7); // a plain &mut [u8]
+//! buffer.fill(7);
 //! let message = buffer.freeze();
 //! let bytes: [u8; 32] = message.descriptor()?.to_bytes(); // send these by any transport
 //!
 //! // A receiving process.
 //! let client = Client::new();
 //! let view = client.attach(&Descriptor::from_bytes(bytes)?)?;
-//! assert!(view.iter().all(|&byte| byte == 7)); // a plain &[u8], read in place
+//! assert!(view.iter().all(|&byte| byte == 7));
 //! drop(message); // the view still holds the memory
 //! drop(view); // from now on the pool may reuse it
 //! # Ok(())
@@ -28,7 +57,8 @@
 //! ```
 //!
 //! A [`ShmBytes`] is cheap to clone, `Send` and `Sync`, compares and hashes as its bytes, and outlives
-//! its provider. A [`ShmView`] outlives its client, and its content the publisher.
+//! its provider. A [`ShmView`] stays valid after its client is dropped and after the publisher has
+//! exited.
 //!
 //! # Ways to send
 //!
