@@ -217,13 +217,15 @@ impl FromStr for PeerId {
         let error = ParseError {
             expected: "a peer's id, such as 0123456789abcdef-3-17",
         };
-        let mut parts = text.split('-');
-        let provider = parts.next().and_then(hex_digits).ok_or(error)?;
-        let slot = parts.next().and_then(decimal).ok_or(error)?;
-        let epoch = parts.next().and_then(decimal).ok_or(error)?;
-        if parts.next().is_some() {
+        let parts: Vec<&str> = text.split('-').collect();
+        let [provider, slot, epoch] = parts[..] else {
             return Err(error);
-        }
+        };
+        let (Some(provider), Some(slot), Some(epoch)) =
+            (hex_digits(provider), decimal(slot), decimal(epoch))
+        else {
+            return Err(error);
+        };
         Ok(Self {
             provider: ProviderId(provider),
             slot,
