@@ -53,7 +53,9 @@ def plot(file: str | None) -> None:
 
     figure, axes = pyplot.subplots(2, 3, figsize=(10, 5.4), layout="constrained")
     # It misses no frame: the publisher waits for it.
-    with shm_pool.Subscriber(CHANNEL, timeout=60, on_full=shm_pool.OnFull.BLOCK) as receiver:
+    with shm_pool.Subscriber(
+        CHANNEL, timeout=60, on_full=shm_pool.OnFull.BLOCK, on_end=shm_pool.OnEnd.RETURN
+    ) as receiver:
         for number, message in enumerate(receiver):
             with message:
                 if number in PLOTTED:

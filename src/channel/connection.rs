@@ -33,6 +33,8 @@ pub(super) struct Connection {
     pub(super) account: AccountHolder,
     ticket: Ticket,
     has_room: bool,
+    /// The number of the buffer lent last.
+    last_lent: Option<u32>,
     backlog: Backlog,
     pub(super) on_full: OnFull,
 }
@@ -133,6 +135,7 @@ impl Connection {
             account,
             ticket: Ticket::default(),
             has_room: true,
+            last_lent: None,
             backlog: tables.backlog,
             on_full,
         }
@@ -364,6 +367,7 @@ impl Connection {
         let ticket = self.count();
         // No read-modify-write until the message is in its slot (see `borrowed`).
         let number = self.account.lend(ticket, bytes, buffer)?;
+        self.last_lent = Some(number);
         let words = message::of_buffer(ticket, number, located, skipped);
         self.put(&words, bytes);
         Ok(number)
@@ -431,12 +435,13 @@ impl Connection {
         ring::claim(self.object.shared().slots(), &mut self.sent()?)
     }
 
-    /// Takes back the buffer of a [claimed](Self::claim_unread) message of length `len`. Returns
-    /// `None` if it was no buffer, a hostile receiver returned it, or another thread reclaimed it:
-    /// then it counts as sent, and the next one fails.
-    pub(super) fn take_back(&self, words: &Words, len: usize) -> Option<ShmBytes> {
-        let number = message::borrowed_number(words)?;
-        let buffer = self.account.take_back(number)?;
+    /// Takes back the buffer lent last, of length `len`, whose message was
+    /// [claimed](Self::claim_unread). Returns `None` if a hostile receiver returned it, or another
+    /// thread reclaimed it: then it counts as sent, and the next one fails.
+    ///
+    /// The number is the sender's own: the one in the slot may be that of another buffer.
+    pub(super) fn take_back(&self, len: usize) -> Option<ShmBytes> {
+        let buffer = self.account.take_back(self.last_lent?)?;
         Some(buffer.with_len(len))
     }
 

@@ -336,10 +336,10 @@ impl Sender {
     #[cold]
     fn take_back_unread(&mut self, len: usize) -> Result<(), SendError<ShmBytes>> {
         let connection = self.connection();
-        let Some(words) = connection.claim_unread() else {
+        if connection.claim_unread().is_none() {
             return Ok(());
-        };
-        match connection.take_back(&words, len) {
+        }
+        match connection.take_back(len) {
             Some(message) => Err(SendError {
                 kind: SendErrorKind::Disconnected,
                 message,
