@@ -508,7 +508,8 @@ pub(super) fn poll_next_message(
 /// An iterator that blocks for each message of a [`Receiver`](super::Receiver) or
 /// [`Subscriber`](super::Subscriber). Created by their `iter`.
 ///
-/// With [`OnEnd::Return`] it ends with the sender or publisher. Other errors are items.
+/// With [`OnEnd::Return`] it ends with the sender or publisher, or when that disconnects this end.
+/// Other errors are items.
 pub struct Iter<'a>(pub(super) &'a mut ReceivingEnd);
 
 impl Iterator for Iter<'_> {
@@ -838,7 +839,7 @@ macro_rules! receiving_end {
 
             /// Returns an iterator that blocks for each message. With
             /// [`OnEnd::Return`](crate::channel::OnEnd::Return) it ends with the
-            #[doc = concat!($other, ". Other errors are items.")]
+            #[doc = concat!($other, ", or when that disconnects this end. Other errors are items.")]
             pub fn iter(&mut self) -> crate::channel::Iter<'_> {
                 crate::channel::receiving_end::Iter(&mut self.end)
             }

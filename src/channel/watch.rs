@@ -538,7 +538,12 @@ impl Attempts {
         match self.repeat(is_to_wait, &mut None, &mut attempt, wait) {
             Poll::Ready(Ok(result)) => result,
             Poll::Ready(Err(error)) => Err(error),
-            Poll::Pending => attempt(),
+            Poll::Pending => {
+                // This is the last attempt: the name is watched no longer.
+                self.last = None;
+                self.watch = None;
+                attempt()
+            }
         }
     }
 

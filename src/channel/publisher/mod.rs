@@ -530,6 +530,7 @@ impl Publisher {
     fn disconnect_if(&mut self, is_disconnected: impl Fn(&Recipient) -> bool) {
         while let Some(at) = self.fan_out.recipients.iter().position(&is_disconnected) {
             let recipient = self.fan_out.recipients.remove(at);
+            recipient.connection.close();
             event!(
                 info,
                 channel = self.channel,
@@ -537,7 +538,6 @@ impl Publisher {
                 borrowed = recipient.connection.borrowed(),
                 "receiver disconnected"
             );
-            recipient.connection.close();
         }
         self.fan_out.ledger.settle_closed();
     }

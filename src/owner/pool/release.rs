@@ -333,8 +333,14 @@ impl Pool {
         self.searched();
     }
 
-    /// Evicts all idle chunks of lengths that nobody has planned room for.
-    pub(super) fn evict_unplanned(&self) {
+    /// Evicts all idle chunks of lengths without planned room, if a chunk of `need` may fit then.
+    pub(super) fn evict_unplanned(&self, need: Need) {
+        let _one_at_a_time = self.making_room.lock();
+        let (_, spanned) = self.arenas.count_and_len();
+        let unspanned = self.limits.max_bytes - spanned;
+        if self.arenas.free_bytes() + self.most_to_evict() + unspanned < need.size {
+            return;
+        }
         self.return_leased();
         for class in self.used_classes() {
             if !self.limits.is_planned(class) && self.evictable(class) > 0 {

@@ -271,7 +271,7 @@ impl Pool {
     fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, Refusal> {
         // Before there is a chunk of this class between them, for ever.
         if self.limits.is_planned(class) {
-            self.evict_unplanned();
+            self.evict_unplanned(self.demand(class, len));
         }
         let (need, wanted) = (self.demand(class, len), self.wanted(class, len));
         let mut made = self.make(wanted);
