@@ -8,7 +8,6 @@ use crate::contenders::Effort;
 use crate::iceoryx;
 use crate::source::{pool, text, Made};
 use shm_pool::channel::{OnEnd, Publisher, Subscriber};
-use shm_pool::Client;
 use shm_pool_support::latency::Spread;
 use shm_pool_support::payload::has_ends;
 use shm_pool_support::table::{show, table, Goal};
@@ -46,7 +45,7 @@ struct Ours {
 }
 
 fn ours(number: usize, subscribers: usize) -> Made<Ours> {
-    let (provider, client) = (pool()?, Client::new());
+    let provider = pool()?;
     let name = format!("peers-{}-{number}", process::id());
     let options = Publisher::builder()
         .max_subscribers(subscribers)

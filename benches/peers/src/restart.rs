@@ -6,8 +6,7 @@
 use crate::contenders::Effort;
 use crate::iceoryx;
 use crate::source::{pool, text, Made};
-use shm_pool::channel::{ChannelEvent, Publisher, Receiver};
-use shm_pool::Client;
+use shm_pool::channel::{Publisher, Subscriber};
 use shm_pool_support::clock::now;
 use shm_pool_support::latency::{at, histogram};
 use shm_pool_support::process::{end_with_parent, this_program, Child};
@@ -71,14 +70,11 @@ fn row(
 /// Prints a row for each library. A peer that cannot restart is no error.
 pub(crate) fn measure(scratch: &Path, effort: Effort) -> Fallible {
     let name = format!("restart-{}", std::process::id());
-    let mut subscriber = Receiver::builder().subscribe(&Client::new(), &name)?;
+    let mut subscriber = Subscriber::open(&name)?;
     let ours = row(OURS, (scratch, &name), effort, || {
-        match subscriber.recv_timeout(TIMEOUT).map_err(text)? {
-            ChannelEvent::Message(message) => Ok(Some(u64::from_le_bytes(
-                message[..].try_into().map_err(text)?,
-            ))),
-            _ => Ok(None),
-        }
+        let message = subscriber.recv_timeout(TIMEOUT).map_err(text)?;
+        let sent = message[..].try_into().map_err(text)?;
+        Ok(Some(u64::from_le_bytes(sent)))
     })?;
     let theirs = iceoryx::first_of("restart")
         .and_then(|receive| row("iceoryx2", (scratch, "restart"), effort, receive));
