@@ -414,17 +414,14 @@ impl Connection {
         is_withdrawn
     }
 
-    /// If the receiver closed or died before it took the message just sent, claims that message
-    /// and returns it.
+    /// If the receiver closed or died before it took the message just sent, claims that message.
+    /// Returns `true` if it did.
     #[inline]
-    pub(super) fn claim_unread(&self) -> Option<Words> {
+    pub(super) fn claim_unread(&self) -> bool {
         // The full fence before a notification pairs with the one in `Receiver::drop`: a closing
         // receiver takes this message, or is seen to be closed. A dying process's doorbell may be
         // notified before its last thread stops, so its lock must be free too.
-        if !self.is_disconnected() || self.object.is_receiver_locked() {
-            return None;
-        }
-        self.claim_sent()
+        self.is_disconnected() && !self.object.is_receiver_locked() && self.claim_sent().is_some()
     }
 
     fn sent(&self) -> Option<Ticket> {

@@ -336,7 +336,7 @@ impl Sender {
     #[cold]
     fn take_back_unread(&mut self, len: usize) -> Result<(), SendError<ShmBytes>> {
         let connection = self.connection();
-        if connection.claim_unread().is_none() {
+        if !connection.claim_unread() {
             return Ok(());
         }
         match connection.take_back(len) {
@@ -386,7 +386,7 @@ impl Sender {
         self.check_fork()?;
         let mut sent = self.reserve(0, timeout)?;
         self.fan_out.send_words(&words, &mut sent);
-        if self.connection().claim_unread().is_some() {
+        if self.connection().claim_unread() {
             return Err(SendErrorKind::Disconnected.into());
         }
         Ok(())
