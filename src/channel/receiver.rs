@@ -421,8 +421,7 @@ impl OpenChannel {
 
     #[inline]
     pub(super) fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
-        self.check_fork()?;
-        self.free_read();
+        self.begin()?;
         let mut was_ready = false;
         loop {
             if let Some(taken) = self.take() {
@@ -540,10 +539,18 @@ impl OpenChannel {
         parker.check_notifier(|| object.has_sender());
     }
 
+    /// Begins a receive: frees the slot of the message received last.
     #[inline]
-    pub(super) fn ask(&mut self) -> Result<(), RecvError> {
+    pub(super) fn begin(&mut self) -> Result<(), RecvError> {
         self.check_fork()?;
         self.free_read();
+        Ok(())
+    }
+
+    /// Begins a receive that does not wait.
+    #[inline]
+    pub(super) fn ask(&mut self) -> Result<(), RecvError> {
+        self.begin()?;
         self.object.check_publisher();
         Ok(())
     }
@@ -576,7 +583,7 @@ impl OpenChannel {
 
     /// Receives the next message if it has arrived, or the reason why none can.
     #[inline]
-    fn take(&mut self) -> Option<Result<Message, RecvError>> {
+    pub(super) fn take(&mut self) -> Option<Result<Message, RecvError>> {
         // Mapped before the claim: the sender counts a claimed message as received.
         let Self {
             object,

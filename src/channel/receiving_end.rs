@@ -177,9 +177,9 @@ impl ReceivingEnd {
     #[inline]
     pub(super) fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
         if let Some(open) = &mut self.open {
-            let received = open.receive(deadline);
-            if !is_end(&received) {
-                return received;
+            open.begin()?;
+            if let Some(taken) = open.take() {
+                return taken;
             }
         }
         self.receive_later(deadline)
@@ -216,9 +216,14 @@ impl ReceivingEnd {
     #[inline]
     pub(super) fn try_recv(&mut self) -> Result<Message, RecvError> {
         if let Some(open) = &mut self.open {
-            let received = open.try_recv();
-            if !is_end(&received) {
-                return received;
+            open.ask()?;
+            // Before the messages: those sent before the sender left precede its end.
+            let is_disconnected = open.is_disconnected();
+            if let Some(taken) = open.take() {
+                return taken;
+            }
+            if !is_disconnected {
+                return Err(RecvError::Empty);
             }
         }
         self.try_recv_later()
