@@ -70,8 +70,8 @@ impl Message {
         }
     }
 
-    /// Returns `true` if the bytes were sent in the slot itself, by
-    /// [`send_bytes`](super::Sender::send_bytes).
+    /// Returns `true` if the bytes were sent in the slot itself, as
+    /// [`send_copy`](super::Sender::send_copy) does with few.
     #[inline]
     pub fn is_inline(&self) -> bool {
         matches!(self.0, Content::Bytes(_))
@@ -166,7 +166,7 @@ impl ReceiverBuilder {
 /// let mut sender = Sender::create(&provider, &name)?;
 /// let mut receiver = Receiver::open(&name)?; // in another process
 ///
-/// sender.send_bytes(b"a sample")?;
+/// sender.send_copy(b"a sample")?;
 /// drop(sender);
 /// for message in receiver.iter() {
 ///     assert_eq!(message?[..], *b"a sample");

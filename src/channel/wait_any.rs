@@ -51,7 +51,7 @@ pub trait HasEnd {
 /// let samples_out = Sender::create(&provider, &name("samples"))?;
 /// let mut frames = Receiver::open(&name("frames"))?;
 /// let mut samples = Receiver::open(&name("samples"))?;
-/// frames_out.send_bytes(b"a frame")?;
+/// frames_out.send_copy(b"a frame")?;
 /// match wait_any(&mut [&mut samples, &mut frames], Duration::from_secs(10))? {
 ///     0 => println!("sample: {:?}", samples.try_recv()?),
 ///     _ => println!("frame: {:?}", frames.try_recv()?),

@@ -156,6 +156,11 @@ impl Provider {
         )
     }
 
+    /// Returns the capacity of the buffer that [`alloc`](Self::alloc) returns for `len` bytes.
+    pub(crate) fn chunk_for(&self, len: usize) -> usize {
+        limits::chunk_size(len).min(self.max_alloc)
+    }
+
     /// Creates a request for `len` bytes, which may wait for memory.
     pub fn request(&self, len: usize) -> Request<'_> {
         Request::new(self, len)
