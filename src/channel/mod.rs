@@ -102,7 +102,8 @@
 //!
 //! Dropping the last receiver or message removes what the dead sender left. If the kernel has not
 //! torn down the sender's process yet, which takes about a second for 4 GB of private memory, the
-//! drop waits for up to 100 milliseconds, and then leaves the rest to a thread.
+//! drop waits for up to 100 milliseconds, and then leaves the rest to a thread. A receiving end that
+//! goes on to a successor does not wait for that.
 //!
 //! # Spinning
 //!

@@ -512,6 +512,11 @@ impl OpenChannel {
         self.object.is_sender_disconnected()
     }
 
+    /// Closes this end within a receive, which goes on to the sender's successor.
+    pub(super) fn leave(self) {
+        self.segments.return_queue().leave();
+    }
+
     pub(super) fn is_evicted(&self) -> bool {
         self.object.is_evicted()
     }

@@ -56,7 +56,7 @@ use super::receiving_end::{ChannelEvent, ReceivingEnd};
 use super::send_options::SendOptions;
 use super::sender::{Sender, SenderBuilder};
 use super::subscriber::{Subscriber, SubscriberBuilder};
-use super::wait_any::{HasEnd, Source};
+use super::wait_any::{HasEnd, Seal, Source};
 use crate::owner::buf::{ShmBytes, ShmBytesMut};
 use crate::owner::limits::AllocError;
 use crate::owner::provider::Provider;
@@ -649,12 +649,12 @@ opens!(SubscriberBuilder Subscriber);
 impl<E: Source, T> Source for Typed<E, T> {}
 
 impl<E: Source, T> HasEnd for Typed<E, T> {
-    fn end(&self) -> &ReceivingEnd {
-        self.end.end()
+    fn end(&self, seal: Seal) -> &ReceivingEnd {
+        self.end.end(seal)
     }
 
-    fn end_mut(&mut self) -> &mut ReceivingEnd {
-        self.end.end_mut()
+    fn end_mut(&mut self, seal: Seal) -> &mut ReceivingEnd {
+        self.end.end_mut(seal)
     }
 }
 

@@ -520,6 +520,7 @@ fn ids_as_text() {
     bytes[16] = 3;
     let peer = PeerId::from_bytes(bytes);
     assert_eq!(peer.to_string(), "00000000000000ab-3-17");
+    assert_eq!(format!("{peer:?}"), "PeerId(00000000000000ab-3-17)");
     assert_eq!(peer.to_string().parse(), Ok(peer));
     for text in [
         "",
