@@ -1151,7 +1151,7 @@ mod tests {
         let (provider, namespace) = provider_and_name("last-attempt");
         let mut receiver = follower(&namespace);
         let mut sender = Sender::create(&provider, "camera").unwrap();
-        sender.send_bytes(b"a sample").unwrap();
+        sender.send_copy(b"a sample").unwrap();
         // As if the name had changed after the last look at it, and the name watcher had not
         // reported it yet.
         receiver.end.attempts.look_only();
