@@ -56,6 +56,8 @@ const TAGGED: u64 = 0x80;
 
 const BYTES: u64 = 1;
 const BUFFER: u64 = 2;
+const TAGGED_BYTES: u64 = BYTES | TAGGED;
+const TAGGED_BUFFER: u64 = BUFFER | TAGGED;
 
 #[inline]
 fn kind(words: &Words) -> u64 {
@@ -193,11 +195,11 @@ impl Located {
         let (segment, offset, len) = buffer.place();
         match tag {
             None => Self::at(BUFFER, segment, offset, len, [0; 2]),
-            Some(tag) => Self::at(BUFFER | TAGGED, segment, offset, len, tag_words(&tag)),
+            Some(tag) => Self::at(TAGGED_BUFFER, segment, offset, len, tag_words(&tag)),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(kind: u64, segment: u64, offset: u64, len: u64, tag: [u64; 2]) -> Self {
         let mut hash = mix(mix(mix(0, segment), offset), len);
         if kind & TAGGED != 0 {
@@ -270,43 +272,51 @@ fn words(head: u64, bytes: &[u8]) -> Words {
 #[inline]
 pub(super) fn read(ticket: u64, words: &Words, missed: u32) -> Result<Carried, RecvError> {
     let rest = words[0] >> 8 & NUMBERS;
-    let is_tagged = words[0] & TAGGED != 0;
-    let room = if is_tagged { TAG_AT } else { MAX_INLINE };
-    match kind(words) {
-        BUFFER => {
-            let [head, segment, offset, len, found, tag @ ..] = *words;
-            let located = Located::at(head & (KIND | TAGGED), segment, offset, len, tag);
-            if located.check(ticket, head) != found {
-                return Err(RecvError::Damaged {
-                    reason: "its check is wrong",
-                });
-            }
-            Ok(Carried::Buffer(SentBuffer {
-                number: rest as u32,
-                segment,
-                offset,
-                len,
-            }))
-        }
-        BYTES if rest <= room as u64 => {
-            let mut bytes = [0; MAX_INLINE];
-            for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words[1..]) {
-                bytes.copy_from_slice(&word.to_ne_bytes());
-            }
-            Ok(Carried::Bytes(Inline {
-                bytes,
-                len: rest as u16,
-                is_tagged: u16::from(is_tagged),
-                missed,
-            }))
-        }
-        BYTES => Err(RecvError::Damaged {
+    // Not first the kind and then the tag: a message without a tag costs no further comparison.
+    match words[0] & (KIND | TAGGED) {
+        BUFFER => read_buffer(ticket, words, BUFFER),
+        TAGGED_BUFFER => read_buffer(ticket, words, TAGGED_BUFFER),
+        BYTES if rest <= MAX_INLINE as u64 => Ok(read_bytes(words, rest, missed)),
+        TAGGED_BYTES if rest <= TAG_AT as u64 => Ok(read_bytes(words, rest, missed)),
+        BYTES | TAGGED_BYTES => Err(RecvError::Damaged {
             reason: "it has more bytes than a slot",
         }),
         _ => Err(RecvError::Damaged {
             reason: "it is of no known kind",
         }),
     }
+}
+
+/// `kind` is a constant.
+#[inline(always)]
+fn read_buffer(ticket: u64, words: &Words, kind: u64) -> Result<Carried, RecvError> {
+    let [head, segment, offset, len, found, tag @ ..] = *words;
+    let located = Located::at(kind, segment, offset, len, tag);
+    if located.check(ticket, head) != found {
+        return Err(RecvError::Damaged {
+            reason: "its check is wrong",
+        });
+    }
+    Ok(Carried::Buffer(SentBuffer {
+        number: (head >> 8 & NUMBERS) as u32,
+        segment,
+        offset,
+        len,
+    }))
+}
+
+#[inline]
+fn read_bytes(words: &Words, len: u64, missed: u32) -> Carried {
+    let mut bytes = [0; MAX_INLINE];
+    for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words[1..]) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    Carried::Bytes(Inline {
+        bytes,
+        len: len as u16,
+        is_tagged: u16::from(words[0] & TAGGED != 0),
+        missed,
+    })
 }
 
 /// How many messages a receiver of a [`Publisher`](super::Publisher) has missed since it joined, by
@@ -502,7 +512,7 @@ mod tests {
     fn located(tag: Option<Tag>) -> Located {
         match tag {
             None => Located::at(BUFFER, 1, 4096, 1000, [0; 2]),
-            Some(tag) => Located::at(BUFFER | TAGGED, 1, 4096, 1000, tag_words(&tag)),
+            Some(tag) => Located::at(TAGGED_BUFFER, 1, 4096, 1000, tag_words(&tag)),
         }
     }
 

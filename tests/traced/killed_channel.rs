@@ -4,7 +4,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::channels::{self, check, receiver, send, sender, BUFFERS, BYTES, CHANNEL, OTHER};
+use crate::channels::{
+    self, check, options, receiver, send, sender, BUFFERS, BYTES, CHANNEL, OTHER,
+};
 use crate::kill_points::{self, introduce, Scene, Victim};
 use crate::owner_operations::{builder, SMALL};
 use crate::shm::{self, Names};
@@ -310,10 +312,11 @@ fn join(client: &Client, on_full: OnFull) -> Result<Subscriber, ChannelError> {
 /// Sends one message. Returns how many receivers got it.
 fn publish(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize {
     if number == 0 {
-        return publisher.try_send_copy(BYTES).unwrap().receivers;
+        let sent = publisher.send_copy_with(BYTES, options(number));
+        return sent.unwrap().receivers;
     }
     publisher
-        .try_send(shm::message(provider, SMALL, number))
+        .send_with(shm::message(provider, SMALL, number), options(number))
         .unwrap()
         .receivers
 }
