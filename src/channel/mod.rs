@@ -5,8 +5,9 @@
 //! | one to one | a [`Sender`] | a [`Receiver`]; messages sent before it opens the channel wait for it |
 //! | one to many | a [`Publisher`] | up to 64 [`Subscriber`]s, which may join, leave, die and rejoin at any time |
 //!
-//! A message is one cache line: the descriptor of a buffer, or up to [`MAX_INLINE`] bytes. A
-//! [`Sender`] loses, duplicates or reorders nothing. With a [`Publisher`], a slow receiver loses
+//! A message is one cache line: the descriptor of a buffer, or up to [`MAX_INLINE`] bytes. With
+//! it travel, if the sender wants, 16 bytes of its own, such as a time stamp and a sequence number
+//! ([`SendOptions::tag`]). A [`Sender`] loses, duplicates or reorders nothing. With a [`Publisher`], a slow receiver loses
 //! what its [rule](OnFull) says, and the loss is [counted](Message::missed). A side that waits
 //! [spins](self#spinning) for a while if that pays, and then sleeps until the other side wakes it,
 //! or an [`Interrupter`].
