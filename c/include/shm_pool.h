@@ -1037,7 +1037,8 @@ bool shm_pool_publisher_serve_joins(struct shm_pool_publisher *publisher);
 bool shm_pool_publisher_disconnect(struct shm_pool_publisher *publisher,
                                    uint64_t id);
 
-// Reads the state of each connected receiver.
+// Reads the state of each connected receiver. One that has joined is connected by the next send,
+// `shm_pool_publisher_wait_for_receivers` or `shm_pool_publisher_serve_joins`.
 //
 // `states`: an array with room for `capacity` entries, overwritten as far as there are receivers. May
 // be NULL, to ask for their number.
@@ -1046,7 +1047,7 @@ bool shm_pool_publisher_disconnect(struct shm_pool_publisher *publisher,
 // Errors: `INVALID_ARGUMENT`.
 //
 // Requires: `states` is NULL, or has room for `capacity` entries.
-enum shm_pool_status shm_pool_publisher_receivers(struct shm_pool_publisher *publisher,
+enum shm_pool_status shm_pool_publisher_receivers(const struct shm_pool_publisher *publisher,
                                                   struct shm_pool_receiver_state *states,
                                                   size_t capacity,
                                                   size_t *count);

@@ -641,7 +641,8 @@ pub extern "C" fn shm_pool_publisher_disconnect(
     })
 }
 
-/// Reads the state of each connected receiver.
+/// Reads the state of each connected receiver. One that has joined is connected by the next send,
+/// `shm_pool_publisher_wait_for_receivers` or `shm_pool_publisher_serve_joins`.
 ///
 /// `states`: an array with room for `capacity` entries, overwritten as far as there are receivers. May
 /// be NULL, to ask for their number.
@@ -654,7 +655,7 @@ pub extern "C" fn shm_pool_publisher_disconnect(
 /// `states` is NULL, or has room for `capacity` entries.
 #[no_mangle]
 pub unsafe extern "C" fn shm_pool_publisher_receivers(
-    publisher: Option<&mut Publisher>,
+    publisher: Option<&Publisher>,
     states: *mut ReceiverState,
     capacity: usize,
     count: Option<&mut MaybeUninit<usize>>,

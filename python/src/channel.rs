@@ -528,7 +528,14 @@ impl Publisher {
         )
     }
 
-    /// Returns the state of each receiver.
+    /// Connects one receiver that has joined, or disconnects those that have closed or died.
+    /// Returns whether it did: then call it again. A send does that too.
+    fn serve_joins(&self) -> PyResult<bool> {
+        self.end.with(channel::Publisher::serve_joins)
+    }
+
+    /// Returns the state of each connected receiver. One that has joined is connected by the next
+    /// send, wait for receivers or :meth:`serve_joins`.
     fn receivers(&self) -> PyResult<Vec<ReceiverState>> {
         self.end
             .with(|end| end.receivers().map(ReceiverState::from).collect())

@@ -615,7 +615,7 @@ pub enum RecvError {
     Map(#[source] OsError),
     /// The system refused to let the publisher connect this receiver, mostly because its process
     /// has run out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOMEM`). Then the publisher
-    /// retries when it sends or is asked for its receivers, after 1 ms at first, and after twice as
+    /// retries when it sends, serves joins or waits for receivers, after 1 ms at first, and after twice as
     /// long each time, up to a second. After any other error it does not retry: open the receiver
     /// again.
     NotConnected {

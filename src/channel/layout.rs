@@ -342,6 +342,11 @@ impl RendezvousHeader {
         !self.what.0.is_closed()
     }
 
+    /// The word with [that number](Self::arrivals), which R4 changes and wakes.
+    fn arrivals_word(&self) -> &Futex {
+        &self.arrivals.0
+    }
+
     /// Sleeps until another receiver joins, an interrupt or the deadline. After I1 of `interrupt`.
     pub(super) fn wait_for_another(
         &self,
@@ -682,6 +687,30 @@ impl MappedRendezvous {
         // SAFETY: the mapping is page-aligned, long enough (`new`) and lives as long as `self`; all
         // processes access the header by atomics of the same width.
         unsafe { self.0.base().cast::<RendezvousHeader>().as_ref() }
+    }
+}
+
+/// The number of receivers that have joined a publisher, in a mapping of its own: a helper may use
+/// it longer than the publisher.
+pub(super) struct MappedArrivals {
+    page: MappedRendezvous,
+    fork: ForkGuard,
+}
+
+impl MappedArrivals {
+    pub(super) fn new(mapping: Mapping) -> Self {
+        Self {
+            page: MappedRendezvous::new(mapping),
+            fork: ForkGuard::new(),
+        }
+    }
+
+    pub(super) fn word(&self) -> &Futex {
+        self.page.header().arrivals_word()
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.fork.is_ours()
     }
 }
 

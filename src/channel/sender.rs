@@ -124,6 +124,24 @@ impl SenderBuilder {
         })
     }
 
+    /// Like [`create_timeout`](Self::create_timeout), without a timeout and without blocking the
+    /// thread, with any executor.
+    ///
+    /// # Errors
+    ///
+    /// See [`create`](Self::create), and [`ChannelError::Os`] if the thread that waits for names
+    /// cannot be started.
+    pub async fn create_async(
+        self,
+        provider: &Provider,
+        name: &str,
+    ) -> Result<Sender, ChannelError> {
+        options::create_async(provider, name, |object| {
+            self.try_create(provider, object, name)
+        })
+        .await
+    }
+
     fn try_create(
         &self,
         provider: &Provider,
@@ -205,8 +223,7 @@ impl Sender {
         let waited = self
             .connection_mut()
             .wait(Some(Duration::ZERO), deadline, |object, _| {
-                let shared = object.shared();
-                shared.has_had_receiver() && !shared.to_sender().is_disconnected()
+                has_joined(object)
             });
         match waited {
             Err(SendErrorKind::TimedOut) => Err(SendErrorKind::NoReceiver {
@@ -611,6 +628,42 @@ impl Sender {
         let [recipient] = &mut self.fan_out.recipients;
         &mut recipient.connection
     }
+}
+
+/// Waits of a task.
+impl Sender {
+    /// Like [`wait_for_receiver`](Self::wait_for_receiver), without a timeout and without blocking
+    /// the thread, with any executor.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Forked`].
+    pub async fn wait_for_receiver_async(&mut self) -> Result<(), SendError> {
+        self.check_fork()?;
+        let waited = self
+            .connection_mut()
+            .wait_async(|object, _| has_joined(object));
+        Ok(waited.await?)
+    }
+
+    /// Like [`wait_until_received`](Self::wait_until_received), without a timeout and without
+    /// blocking the thread, with any executor.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`]; [`SendErrorKind::Disconnected`], even if the receiver had
+    /// received everything; [`SendErrorKind::Forked`].
+    pub async fn wait_until_received_async(&mut self) -> Result<(), SendError> {
+        self.check_fork()?;
+        self.connection_mut().wait_until_received_async().await?;
+        // A closing receiver marks unreceived messages as received.
+        Ok(self.check_receiver()?)
+    }
+}
+
+fn has_joined(object: &Object) -> bool {
+    let shared = object.shared();
+    shared.has_had_receiver() && !shared.to_sender().is_disconnected()
 }
 
 impl Drop for Sender {

@@ -20,6 +20,8 @@ mod log;
 #[path = "../common/own_shm.rs"]
 mod own_shm;
 mod peer;
+#[path = "../common/served.rs"]
+mod served;
 mod shm;
 mod sys;
 #[path = "../common/threads.rs"]

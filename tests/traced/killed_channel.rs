@@ -9,6 +9,7 @@ use crate::channels::{
 };
 use crate::kill_points::{self, introduce, Scene, Victim};
 use crate::owner_operations::{builder, SMALL};
+use crate::served::Served;
 use crate::shm::{self, Names};
 use crate::trace::marked;
 use crate::waits::Wait;
@@ -388,8 +389,8 @@ impl Scene for Publishers {
         let (provider, other, mut publisher, mut stays) =
             self.round.take().expect("a round that was started");
         // It may be connected only now, and found dead by the next check.
-        assert!(publisher.receivers().count() <= 2);
-        assert_eq!(publisher.receivers().count(), 1);
+        assert!(publisher.served().receivers().count() <= 2);
+        assert_eq!(publisher.served().receivers().count(), 1);
         let sent = if operation == "subscriber: join" {
             0
         } else {
@@ -447,14 +448,14 @@ fn publisher_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Done));
     if operation == "connect a receiver" {
-        assert_eq!(marked(|| publisher.receivers().count()), 2);
+        assert_eq!(marked(|| publisher.served().receivers().count()), 2);
         return;
     }
     if operation == "serve a join" {
         assert!(marked(|| publisher.serve_joins()));
         return;
     }
-    assert_eq!(publisher.receivers().count(), 2);
+    assert_eq!(publisher.served().receivers().count(), 2);
     let mut next = 1;
     if operation.starts_with("send, and") {
         // Until one is behind.
@@ -466,10 +467,10 @@ fn publisher_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Done));
     match operation {
-        "disconnect a receiver" => assert_eq!(marked(|| publisher.receivers().count()), 1),
+        "disconnect a receiver" => assert_eq!(marked(|| publisher.served().receivers().count()), 1),
         "evict a receiver" => {
             publish(&mut publisher, &provider, next);
-            let evicted = publisher.receivers().nth(1).unwrap().id;
+            let evicted = publisher.served().receivers().nth(1).unwrap().id;
             assert!(marked(|| publisher.disconnect(evicted)));
         }
         "drop" => marked(|| drop(publisher)),

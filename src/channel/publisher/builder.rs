@@ -166,7 +166,7 @@ impl PublisherBuilder {
 
     /// Sets whether a send connects receivers that have joined, and disconnects those that have
     /// closed or died, at some 20 system calls each; default `true`. If `false`, only
-    /// [`serve_joins`](Publisher::serve_joins) and the calls that ask for receivers do.
+    /// [`serve_joins`](Publisher::serve_joins) and the calls that wait for receivers do.
     /// [`OnStall::Disconnect`] disconnects in the send nevertheless.
     pub fn joins_in_send(mut self, serve: bool) -> Self {
         self.serves_joins = serve;
@@ -317,6 +317,24 @@ impl PublisherBuilder {
         })
     }
 
+    /// Like [`create_timeout`](Self::create_timeout), without a timeout and without blocking the
+    /// thread, with any executor.
+    ///
+    /// # Errors
+    ///
+    /// See [`create`](Self::create), and [`ChannelError::Os`] if the thread that waits for names
+    /// cannot be started.
+    pub async fn create_async(
+        self,
+        provider: &Provider,
+        name: &str,
+    ) -> Result<Publisher, ChannelError> {
+        options::create_async(provider, name, |object| {
+            self.try_create(provider, object, name)
+        })
+        .await
+    }
+
     fn share_of(&self, bytes: usize) -> usize {
         let expected = self.expected.iter();
         let (part, whole) = match self.needs(expected.map(|(receiver, views)| (receiver, *views))) {
@@ -379,6 +397,7 @@ impl PublisherBuilder {
             seen: [0; MAX_SUBSCRIBERS],
             refused: [Refusal::default(); MAX_SUBSCRIBERS],
             retry: None,
+            joins: None,
             arrivals: 0,
             history: VecDeque::new(),
             history_len: self.history.min(options.capacity),

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod waits;
 
 pub use builder::{OnStall, PublisherBuilder};
 
@@ -32,6 +33,7 @@ use super::interrupt::Interrupter;
 use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_SUBSCRIBERS};
 use super::message::{self, Located, Sent, Tag};
 use super::object::{Object, Registration, Rendezvous};
+use super::parker::Awaited;
 use super::recipient::{ReceiverState, Recipient};
 use super::ring::{OnFull, Words};
 use super::send_options::{chunk_of_copy, copy_to_buffer, SendOptions};
@@ -104,6 +106,8 @@ pub struct Publisher {
     /// When to try again to connect one of them.
     retry: Option<Deadline>,
     arrivals: u32,
+    /// From the first await of a receiver.
+    joins: Option<Awaited>,
     history: VecDeque<Kept>,
     history_len: usize,
     on_stall: OnStall,
@@ -831,28 +835,44 @@ impl Publisher {
     }
 
     /// Returns the connected receivers, those with [`OnFull::Block`] first; in a forked child,
-    /// none.
-    pub fn receivers(&mut self) -> impl Iterator<Item = ReceiverState> + '_ {
-        let is_ours = self.rendezvous.is_ours();
-        if is_ours {
-            self.update_connections();
-        }
-        // In a forked child, a thread that does not exist there may hold a lock.
-        self.fan_out
-            .recipients
-            .iter()
-            .filter(move |_| is_ours)
-            .map(Recipient::state)
+    /// none. One that has closed or died is not among them.
+    ///
+    /// This only reads. A receiver that has joined is connected by the next send,
+    /// [`wait_for_receivers`](Self::wait_for_receivers) or [`serve_joins`](Self::serve_joins):
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shm_pool::{channel::{Publisher, Subscriber}, Provider};
+    /// # let name = format!("doc-receivers-{}", std::process::id());
+    /// # let provider = Provider::builder().build()?;
+    /// let mut publisher = Publisher::create(&provider, &name)?;
+    /// let _display = Subscriber::open(&name)?; // in another process
+    ///
+    /// while publisher.serve_joins() {}
+    /// for receiver in publisher.receivers() {
+    ///     println!("{}: {} messages wait", receiver.id, receiver.waiting);
+    /// }
+    /// assert!(publisher.has_receivers());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn receivers(&self) -> impl Iterator<Item = ReceiverState> + '_ {
+        self.connected().map(Recipient::state)
     }
 
-    /// Returns `true` if a receiver is connected; always `false` in a forked child.
+    /// Returns `true` if there is one of the [receivers](Self::receivers); always `false` in a
+    /// forked child.
     #[inline]
-    pub fn has_receivers(&mut self) -> bool {
-        if !self.rendezvous.is_ours() {
-            return false;
-        }
-        self.update_connections();
-        !self.fan_out.recipients.is_empty()
+    pub fn has_receivers(&self) -> bool {
+        self.connected().next().is_some()
+    }
+
+    fn connected(&self) -> impl Iterator<Item = &Recipient> {
+        // In a forked child, a thread that does not exist there may hold a lock.
+        let is_ours = self.rendezvous.is_ours();
+        self.recipients()
+            .iter()
+            .filter(move |recipient| is_ours && !recipient.connection.is_disconnected())
     }
 
     /// Blocks until `count` receivers or more are connected, for at most `timeout`, or without
@@ -865,15 +885,7 @@ impl Publisher {
     /// [`SendErrorKind::Forked`].
     pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendError> {
         let deadline = Deadline::after(timeout);
-        let max = self.rules.max_subscribers;
-        if count > max {
-            return Err(SendErrorKind::TooManyReceivers {
-                receivers: count,
-                max,
-            }
-            .into());
-        }
-        self.check_fork()?;
+        self.check_count(count)?;
         self.fan_out.interrupts.begin_wait();
         let waited = self.wait_until_connected(count, deadline);
         self.fan_out.interrupts.end_wait();

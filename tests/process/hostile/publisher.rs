@@ -5,6 +5,7 @@
 
 use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
+use crate::served::Served;
 use arbitrary::Arbitrary;
 use shm_pool::channel::{
     Message, OnEnd, OnFull, Publisher, RecvError, SendErrorKind, SendOptions, Sent, Subscriber,
@@ -259,7 +260,7 @@ impl World {
             )
         });
         let connection_path = connection.expect("a connection");
-        assert_eq!(publisher.receivers().count(), 3);
+        assert_eq!(publisher.served().receivers().count(), 3);
         let rendezvous_path = PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel"));
         let object = |path: &Path| OpenObject::open(path, 1);
         let (rendezvous, connection) = (object(&rendezvous_path), object(&connection_path));
@@ -344,7 +345,7 @@ impl World {
             }
             Step::Go => drop(self.guests.pop()),
             Step::Receivers => {
-                let count = self.publisher.receivers().count();
+                let count = self.publisher.served().receivers().count();
                 assert!(
                     (2..=MAX_SUBSCRIBERS.into()).contains(&count),
                     "{count} receivers"
