@@ -757,13 +757,22 @@ impl Publisher {
         !self.fan_out.recipients.is_empty()
     }
 
+    /// Returns the version of the layout of channels of the receiver that was last refused because
+    /// it was built with another version of this crate; `None` if none was.
+    /// [`wait_for_receivers`](Self::wait_for_receivers) returns it in an error.
+    pub fn refused_version(&self) -> Option<u32> {
+        let (refused, _) = self.rendezvous.header().refused_version()?;
+        Some(refused)
+    }
+
     /// Blocks until `count` receivers or more are connected, for at most `timeout`, or without
     /// limit with [`Duration::MAX`].
     ///
     /// # Errors
     ///
     /// [`SendErrorKind::TooManyReceivers`], at once, if `count` exceeds the number of
-    /// registrations; [`SendErrorKind::NoReceiver`], [`SendErrorKind::Interrupted`],
+    /// registrations; [`SendErrorKind::NoReceiver`], or [`SendErrorKind::OtherVersion`] if a
+    /// receiver of another version has tried; [`SendErrorKind::Interrupted`],
     /// [`SendErrorKind::Forked`].
     pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendError> {
         let deadline = Deadline::after(timeout);
@@ -780,11 +789,10 @@ impl Publisher {
         let waited = self.wait_until_connected(count, deadline);
         self.fan_out.interrupts.end_wait();
         match waited {
-            Err(SendErrorKind::TimedOut) => Err(SendErrorKind::NoReceiver {
-                receivers: count,
-                timeout,
+            Err(SendErrorKind::TimedOut) => {
+                let refused = self.rendezvous.header().refused_version();
+                Err(SendErrorKind::no_receiver(count, timeout, refused).into())
             }
-            .into()),
             waited => Ok(waited?),
         }
     }
