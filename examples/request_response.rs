@@ -41,7 +41,7 @@ fn serve(service: &str) -> Result<(), Box<dyn Error>> {
         for byte in &request {
             sum += u64::from(*byte);
         }
-        responses.send_bytes(&sum.to_le_bytes())?;
+        responses.send_copy(&sum.to_le_bytes())?;
     }
 }
 

@@ -33,7 +33,7 @@ fn publish(prefix: &str) -> Result<(), Box<dyn Error>> {
     publisher.wait_for_receivers(1, TIMEOUT)?;
     let mut number: u64 = 0;
     loop {
-        publisher.send_bytes(&number.to_le_bytes())?;
+        publisher.send_copy(&number.to_le_bytes())?;
         number += 1;
     }
 }

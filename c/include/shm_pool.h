@@ -152,8 +152,6 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_FULL = 61,
     // The receiver holds as many buffers, or bytes, as it may.
     SHM_POOL_STATUS_TOO_MANY_BORROWED = 62,
-    // More bytes than a slot holds: send a buffer.
-    SHM_POOL_STATUS_TOO_LONG = 63,
     // No channel of that name exists.
     SHM_POOL_STATUS_NOT_FOUND = 64,
     // The channel is being created; try again.

@@ -10,7 +10,9 @@ use crate::value::{
     array, bytes, check_reserved, copy_out, create, create_listed, size_option, text, time_option,
     timeout, u32_option, Required, Value, SHM_POOL_FOREVER,
 };
-use shm_pool::channel::{self, Interrupter as Interrupt, OnFull, OnStall, ReceiverId, SendError};
+use shm_pool::channel::{
+    self, Interrupter as Interrupt, OnFull, OnStall, ReceiverId, SendError, SendOptions,
+};
 use shm_pool::ShmBytes;
 use std::ffi::{c_char, c_void, CString};
 use std::mem::MaybeUninit;
@@ -533,22 +535,8 @@ pub unsafe extern "C" fn shm_pool_sender_send_copy(
         let sender = &mut sender.required("sender")?.end;
         // SAFETY: by this function's contract.
         let bytes = unsafe { self::bytes(bytes, len)? };
-        if bytes.len() > SHM_POOL_MAX_INLINE {
-            let mut buffer = sender.alloc(bytes.len())?;
-            buffer.copy_from_slice(bytes);
-            let buffer = buffer.freeze();
-            match timeout_ns {
-                0 => sender.try_send(buffer)?,
-                SHM_POOL_FOREVER => sender.send(buffer)?,
-                _ => sender.send_timeout(buffer, timeout(timeout_ns))?,
-            }
-            return Ok(());
-        }
-        match timeout_ns {
-            0 => sender.try_send_bytes(bytes)?,
-            SHM_POOL_FOREVER => sender.send_bytes(bytes)?,
-            _ => sender.send_bytes_timeout(bytes, timeout(timeout_ns))?,
-        }
+        let options = SendOptions::new().timeout(timeout(timeout_ns));
+        sender.send_copy_with(bytes, options)?;
         Ok(())
     })
 }
@@ -816,22 +804,8 @@ pub unsafe extern "C" fn shm_pool_publisher_send_copy(
         let publisher = &mut publisher.required("publisher")?.end;
         // SAFETY: by this function's contract.
         let bytes = unsafe { self::bytes(bytes, len)? };
-        let report = if bytes.len() > SHM_POOL_MAX_INLINE {
-            let mut buffer = publisher.alloc(bytes.len())?;
-            buffer.copy_from_slice(bytes);
-            let buffer = buffer.freeze();
-            match timeout_ns {
-                0 => publisher.try_send(buffer)?,
-                SHM_POOL_FOREVER => publisher.send(buffer)?,
-                _ => publisher.send_timeout(buffer, timeout(timeout_ns))?,
-            }
-        } else {
-            match timeout_ns {
-                0 => publisher.try_send_bytes(bytes)?,
-                SHM_POOL_FOREVER => publisher.send_bytes(bytes)?,
-                _ => publisher.send_bytes_timeout(bytes, timeout(timeout_ns))?,
-            }
-        };
+        let options = SendOptions::new().timeout(timeout(timeout_ns));
+        let report = publisher.send_copy_with(bytes, options)?;
         if let Some(sent) = sent {
             sent.write(report.into());
         }

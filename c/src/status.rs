@@ -82,8 +82,6 @@ pub enum Status {
     Full = 61,
     /// The receiver holds as many buffers, or bytes, as it may.
     TooManyBorrowed = 62,
-    /// More bytes than a slot holds: send a buffer.
-    TooLong = 63,
     /// No channel of that name exists.
     NotFound = 64,
     /// The channel is being created; try again.
@@ -164,7 +162,6 @@ pub extern "C" fn shm_pool_status_name(status: c_int) -> *const c_char {
         60 => c"SHM_POOL_STATUS_EMPTY",
         61 => c"SHM_POOL_STATUS_FULL",
         62 => c"SHM_POOL_STATUS_TOO_MANY_BORROWED",
-        63 => c"SHM_POOL_STATUS_TOO_LONG",
         64 => c"SHM_POOL_STATUS_NOT_FOUND",
         65 => c"SHM_POOL_STATUS_NOT_READY",
         66 => c"SHM_POOL_STATUS_NAME_TAKEN",
@@ -237,7 +234,6 @@ fn words(advice: Advice) -> &'static str {
         }
         Advice::DropMessages => "destroy some",
         Advice::CreateChannel => "create a new channel",
-        Advice::SendBuffer => "send a buffer",
         Advice::ChannelForEachProvider => "create a channel for each provider",
         Advice::RaiseThreadLimit => "raise the limit of threads, or use a call that blocks",
         Advice::OpenAgain => "destroy it and what it has received, and open the channel again",
@@ -366,9 +362,9 @@ pub extern "C" fn shm_pool_last_error() -> *const c_char {
         let Some(failure) = &mut *last else {
             return c"".as_ptr();
         };
-        if let Text::Send(kind) = failure.text {
-            failure.text =
-                Text::Owned(CString::new(shm_pool::text_in(&kind, words)).unwrap_or_default());
+        if let Text::Send(kind) = &failure.text {
+            let text = shm_pool::text_in(kind, words);
+            failure.text = Text::Owned(CString::new(text).unwrap_or_default());
         }
         match &failure.text {
             Text::Static(text) => text.as_ptr(),
@@ -546,13 +542,13 @@ impl From<SendErrorKind> for Failure {
     #[cold]
     fn from(kind: SendErrorKind) -> Self {
         let (status, errno) = match kind {
+            SendErrorKind::Alloc(error) => return (*error).into(),
             SendErrorKind::Full { .. } => (Status::Full, 0),
             SendErrorKind::TimedOut | SendErrorKind::NoReceiver { .. } => (Status::TimedOut, 0),
             SendErrorKind::OtherVersion { .. } => (Status::OtherVersion, 0),
             SendErrorKind::TooManyBorrowed { .. } => (Status::TooManyBorrowed, 0),
             SendErrorKind::TooManyReceivers { .. } => (Status::InvalidArgument, 0),
             SendErrorKind::Disconnected => (Status::Disconnected, 0),
-            SendErrorKind::TooLong { .. } => (Status::TooLong, 0),
             SendErrorKind::OtherProvider { .. } => (Status::OtherProvider, 0),
             SendErrorKind::Forked => (Status::Forked, 0),
             SendErrorKind::Interrupted => (Status::Interrupted, 0),

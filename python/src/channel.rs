@@ -12,7 +12,7 @@ use crate::provider::{Client, Provider};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
 use shm_pool::channel::{
-    self, ChannelError, Interrupter, RecvError, SendError, SendErrorKind, MAX_INLINE,
+    self, ChannelError, Interrupter, RecvError, SendError, SendErrorKind, SendOptions, MAX_INLINE,
 };
 use shm_pool::{ShmBytes, WakeFd};
 use std::os::fd::{AsRawFd, RawFd};
@@ -148,11 +148,8 @@ trait Output: Send {
     type Report: Send;
 
     fn send(&mut self, buffer: ShmBytes, timeout: Duration) -> Result<Self::Report, SendErrorKind>;
-    fn send_bytes(
-        &mut self,
-        bytes: &[u8],
-        timeout: Duration,
-    ) -> Result<Self::Report, SendErrorKind>;
+    fn send_copy(&mut self, bytes: &[u8], timeout: Duration)
+        -> Result<Self::Report, SendErrorKind>;
 }
 
 macro_rules! output {
@@ -172,16 +169,14 @@ macro_rules! output {
                 sent.map_err(|error| error.kind())
             }
 
-            fn send_bytes(
+            fn send_copy(
                 &mut self,
                 bytes: &[u8],
                 timeout: Duration,
             ) -> Result<$report, SendErrorKind> {
-                let sent = match timeout.is_zero() {
-                    true => self.try_send_bytes(bytes),
-                    false => self.send_bytes_timeout(bytes, timeout),
-                };
-                sent.map_err(|error| error.kind())
+                let options = SendOptions::new().timeout(timeout);
+                self.send_copy_with(bytes, options)
+                    .map_err(|error| error.kind())
             }
         }
     };
@@ -209,7 +204,7 @@ fn send<T: Output + 'static>(
                 bytes.copy_to(slot);
                 let slot = &*slot;
                 return end.until(py, deadline, errors::is_full, |end, time| {
-                    end.send_bytes(slot, time)
+                    end.send_copy(slot, time)
                 });
             }
             provider.get().copy(py, &bytes, deadline)?

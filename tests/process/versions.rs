@@ -104,7 +104,7 @@ fn publisher_of_another_version() {
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     subscriber.tell(&Message::Go);
     publisher.wait_for_receivers(1, FOR_EVER).unwrap();
-    publisher.send_bytes(b"upgraded").unwrap();
+    publisher.send_copy(b"upgraded").unwrap();
     assert_eq!(subscriber.number(), 8);
     assert_eq!(publisher.refused_version(), None);
     subscriber.finish();
@@ -130,7 +130,7 @@ fn sender_of_another_version() {
     drop(sender);
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();
     receiver.tell(&Message::Go);
-    sender.send_bytes(b"upgraded").unwrap();
+    sender.send_copy(b"upgraded").unwrap();
     assert_eq!(receiver.number(), 8);
     receiver.finish();
     drop((sender, provider));
