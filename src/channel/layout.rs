@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 pub(super) use crate::protocol::ids::connection_name;
 
-pub(crate) const VERSION: u32 = 8;
+pub(crate) const VERSION: u32 = 9;
 
 pub(super) const MIN_SLOTS: usize = 2;
 pub(super) const MAX_SLOTS: usize = 65_536;

@@ -8,7 +8,7 @@ use super::fan_out::FanOut;
 use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{Facts, MessageType, EXTRA_SLOTS, MIN_SLOTS};
 use super::ledger::Ledger;
-use super::message::{self, Sent};
+use super::message::{self, Sent, Tag};
 use super::object::Object;
 use super::options::{self, Options};
 use super::recipient::Recipient;
@@ -289,7 +289,7 @@ impl Sender {
     /// A message sent while the receiver closes or dies may count as sent.
     #[inline]
     pub fn send(&mut self, buffer: impl Into<ShmBytes>) -> Result<(), SendError<ShmBytes>> {
-        self.send_buffer(buffer.into(), Timeout::UNLIMITED)
+        self.send_buffer(buffer.into(), None, Timeout::UNLIMITED)
     }
 
     /// Like [`send`](Self::send), but does not wait for room.
@@ -300,7 +300,7 @@ impl Sender {
     /// [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: impl Into<ShmBytes>) -> Result<(), SendError<ShmBytes>> {
-        self.send_buffer(buffer.into(), Timeout::None)
+        self.send_buffer(buffer.into(), None, Timeout::None)
     }
 
     /// Like [`send`](Self::send), but blocks for at most `timeout`.
@@ -314,13 +314,29 @@ impl Sender {
         buffer: impl Into<ShmBytes>,
         timeout: Duration,
     ) -> Result<(), SendError<ShmBytes>> {
-        self.send_buffer(buffer.into(), Timeout::After(timeout))
+        self.send_buffer(buffer.into(), None, Timeout::After(timeout))
+    }
+
+    /// Like [`send`](Self::send), with options: a [tag](SendOptions::tag), a time limit.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], and those of [`try_send`](Self::try_send).
+    #[inline]
+    pub fn send_with(
+        &mut self,
+        buffer: impl Into<ShmBytes>,
+        options: impl Into<SendOptions>,
+    ) -> Result<(), SendError<ShmBytes>> {
+        let options = options.into();
+        self.send_buffer(buffer.into(), options.tag_to_send(), options.patience())
     }
 
     #[inline]
     fn send_buffer(
         &mut self,
         message: ShmBytes,
+        tag: Option<Tag>,
         timeout: Timeout,
     ) -> Result<(), SendError<ShmBytes>> {
         let mut sent = match self.reserve_for(&message, timeout) {
@@ -328,7 +344,7 @@ impl Sender {
             Err(kind) => return Err(SendError { kind, message }),
         };
         let len = message.len();
-        self.fan_out.send(message, &mut sent);
+        self.fan_out.send(message, tag, &mut sent);
         if self.connection().is_disconnected() {
             return self.take_back_unread(len);
         }
@@ -408,7 +424,7 @@ impl Sender {
         align: usize,
         options: SendOptions,
     ) -> Result<(), SendError> {
-        match message::of_bytes(bytes, align) {
+        match message::of_bytes(bytes, align, options.tag_to_send()) {
             Some(words) => self.send_words(&words, options.patience()),
             None => self.copy_in_buffer(bytes, align, options),
         }
@@ -433,7 +449,7 @@ impl Sender {
     ) -> Result<(), SendError> {
         self.check_fork()?;
         let buffer = copy_to_buffer(&self.provider, bytes, align)?;
-        self.send_buffer(buffer, options.patience())
+        self.send_buffer(buffer, options.tag_to_send(), options.patience())
             .map_err(|error| error.with(()))
     }
 
@@ -449,13 +465,27 @@ impl Sender {
         &mut self,
         buffer: impl Into<ShmBytes>,
     ) -> Result<(), SendError<ShmBytes>> {
+        self.send_with_async(buffer, SendOptions::new()).await
+    }
+
+    /// Like [`send_async`](Self::send_async), with options, of which the timeout does not apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_async`](Self::send_async).
+    pub async fn send_with_async(
+        &mut self,
+        buffer: impl Into<ShmBytes>,
+        options: impl Into<SendOptions>,
+    ) -> Result<(), SendError<ShmBytes>> {
         let buffer = buffer.into();
+        let tag = options.into().tag_to_send();
         let bytes = buffer.capacity();
         connection::send(
             self,
             buffer,
             bytes,
-            |sender: &mut Self, buffer: ShmBytes| sender.try_send(buffer),
+            |sender: &mut Self, buffer| sender.send_buffer(buffer, tag, Timeout::None),
             |sender, bytes| sender.fan_out.waited_for(bytes),
         )
         .await
@@ -469,7 +499,21 @@ impl Sender {
     /// [`SendErrorKind::NoHelper`], and those of [`send_copy`](Self::send_copy) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_copy_async(&mut self, bytes: &[u8]) -> Result<(), SendError> {
-        self.copy_aligned_async(bytes, 1).await
+        self.copy_aligned_async(bytes, 1, SendOptions::new()).await
+    }
+
+    /// Like [`send_copy_async`](Self::send_copy_async), with options, of which the timeout does not
+    /// apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_copy_async`](Self::send_copy_async).
+    pub async fn send_copy_with_async(
+        &mut self,
+        bytes: &[u8],
+        options: impl Into<SendOptions>,
+    ) -> Result<(), SendError> {
+        self.copy_aligned_async(bytes, 1, options.into()).await
     }
 
     /// [`copy_aligned`](Self::copy_aligned) without blocking the thread.
@@ -477,11 +521,12 @@ impl Sender {
         &mut self,
         bytes: &[u8],
         align: usize,
+        options: SendOptions,
     ) -> Result<(), SendError> {
-        let Some(words) = message::of_bytes(bytes, align) else {
+        let Some(words) = message::of_bytes(bytes, align, options.tag_to_send()) else {
             self.check_fork()?;
             let buffer = copy_to_buffer(&self.provider, bytes, align)?;
-            let sent = self.send_async(buffer).await;
+            let sent = self.send_with_async(buffer, options).await;
             return sent.map_err(|error| error.with(()));
         };
         let try_send = |sender: &mut Self, words| {
@@ -513,7 +558,7 @@ impl Sender {
     }
 
     /// Like [`poll_ready`](Self::poll_ready), for [`try_send_copy`](Self::try_send_copy) of `len`
-    /// bytes.
+    /// bytes, to which a tag adds 16.
     ///
     /// # Errors
     ///

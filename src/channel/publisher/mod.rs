@@ -30,7 +30,7 @@ use super::error::{ChannelError, SendError, SendErrorKind};
 use super::fan_out::FanOut;
 use super::interrupt::Interrupter;
 use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_SUBSCRIBERS};
-use super::message::{self, Located, Sent};
+use super::message::{self, Located, Sent, Tag};
 use super::object::{Object, Registration, Rendezvous};
 use super::recipient::{ReceiverState, Recipient};
 use super::ring::{OnFull, Words};
@@ -138,7 +138,7 @@ fn is_temporary(errno: Option<i32>) -> bool {
 }
 
 enum Kept {
-    Buffer(ShmBytes),
+    Buffer(ShmBytes, Option<Tag>),
     Bytes(Words),
 }
 
@@ -146,7 +146,7 @@ impl Kept {
     /// As in [`Connection::reserve`].
     fn bytes(&self) -> usize {
         match self {
-            Self::Buffer(buffer) => buffer.capacity(),
+            Self::Buffer(buffer, _) => buffer.capacity(),
             Self::Bytes(_) => 0,
         }
     }
@@ -177,7 +177,7 @@ impl Publisher {
     /// Then no receiver gets the message, and the error contains the buffer.
     #[inline]
     pub fn send(&mut self, buffer: impl Into<ShmBytes>) -> Result<Sent, SendError<ShmBytes>> {
-        self.send_buffer(buffer.into(), Timeout::UNLIMITED)
+        self.send_buffer(buffer.into(), None, Timeout::UNLIMITED)
     }
 
     /// Like [`send`](Self::send), but does not wait for room.
@@ -188,7 +188,7 @@ impl Publisher {
     /// if it would wait for a receiver to return one, and those of [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: impl Into<ShmBytes>) -> Result<Sent, SendError<ShmBytes>> {
-        self.send_buffer(buffer.into(), Timeout::None)
+        self.send_buffer(buffer.into(), None, Timeout::None)
     }
 
     /// Like [`send`](Self::send), but blocks for at most `timeout`.
@@ -203,13 +203,29 @@ impl Publisher {
         buffer: impl Into<ShmBytes>,
         timeout: Duration,
     ) -> Result<Sent, SendError<ShmBytes>> {
-        self.send_buffer(buffer.into(), Timeout::After(timeout))
+        self.send_buffer(buffer.into(), None, Timeout::After(timeout))
+    }
+
+    /// Like [`send`](Self::send), with options: a [tag](SendOptions::tag), a time limit.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], and those of [`try_send`](Self::try_send).
+    #[inline]
+    pub fn send_with(
+        &mut self,
+        buffer: impl Into<ShmBytes>,
+        options: impl Into<SendOptions>,
+    ) -> Result<Sent, SendError<ShmBytes>> {
+        let options = options.into();
+        self.send_buffer(buffer.into(), options.tag_to_send(), options.patience())
     }
 
     #[inline]
     fn send_buffer(
         &mut self,
         message: ShmBytes,
+        tag: Option<Tag>,
         timeout: Timeout,
     ) -> Result<Sent, SendError<ShmBytes>> {
         let mut sent = match self.prepare_for(&message, timeout) {
@@ -217,9 +233,9 @@ impl Publisher {
             Err(kind) => return Err(SendError { kind, message }),
         };
         if self.history_len > 0 {
-            self.keep(Kept::Buffer(message.clone()));
+            self.keep(Kept::Buffer(message.clone(), tag));
         }
-        self.fan_out.send(message, &mut sent);
+        self.fan_out.send(message, tag, &mut sent);
         Ok(sent)
     }
 
@@ -282,7 +298,7 @@ impl Publisher {
         options: SendOptions,
     ) -> Result<Sent, SendError> {
         // Here, where it inlines: callers mostly know the length.
-        match message::of_bytes(bytes, align) {
+        match message::of_bytes(bytes, align, options.tag_to_send()) {
             Some(words) => Ok(self.send_words(&words, options.patience())?),
             None => self.copy_in_buffer(bytes, align, options),
         }
@@ -296,7 +312,7 @@ impl Publisher {
     ) -> Result<Sent, SendError> {
         self.check_fork()?;
         let buffer = copy_to_buffer(&self.provider, bytes, align)?;
-        self.send_buffer(buffer, options.patience())
+        self.send_buffer(buffer, options.tag_to_send(), options.patience())
             .map_err(|error| error.with(()))
     }
 
@@ -321,13 +337,27 @@ impl Publisher {
         &mut self,
         buffer: impl Into<ShmBytes>,
     ) -> Result<Sent, SendError<ShmBytes>> {
+        self.send_with_async(buffer, SendOptions::new()).await
+    }
+
+    /// Like [`send_async`](Self::send_async), with options, of which the timeout does not apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_async`](Self::send_async).
+    pub async fn send_with_async(
+        &mut self,
+        buffer: impl Into<ShmBytes>,
+        options: impl Into<SendOptions>,
+    ) -> Result<Sent, SendError<ShmBytes>> {
         let buffer = buffer.into();
+        let tag = options.into().tag_to_send();
         let bytes = buffer.capacity();
         connection::send(
             self,
             buffer,
             bytes,
-            |publisher: &mut Self, buffer: ShmBytes| publisher.try_send(buffer),
+            |publisher: &mut Self, buffer| publisher.send_buffer(buffer, tag, Timeout::None),
             |publisher, bytes| publisher.fan_out.waited_for(bytes),
         )
         .await
@@ -341,7 +371,21 @@ impl Publisher {
     /// [`SendErrorKind::NoHelper`], and those of [`send_copy`](Self::send_copy) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_copy_async(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
-        self.copy_aligned_async(bytes, 1).await
+        self.copy_aligned_async(bytes, 1, SendOptions::new()).await
+    }
+
+    /// Like [`send_copy_async`](Self::send_copy_async), with options, of which the timeout does not
+    /// apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_copy_async`](Self::send_copy_async).
+    pub async fn send_copy_with_async(
+        &mut self,
+        bytes: &[u8],
+        options: impl Into<SendOptions>,
+    ) -> Result<Sent, SendError> {
+        self.copy_aligned_async(bytes, 1, options.into()).await
     }
 
     /// [`copy_aligned`](Self::copy_aligned) without blocking the thread.
@@ -349,11 +393,12 @@ impl Publisher {
         &mut self,
         bytes: &[u8],
         align: usize,
+        options: SendOptions,
     ) -> Result<Sent, SendError> {
-        let Some(words) = message::of_bytes(bytes, align) else {
+        let Some(words) = message::of_bytes(bytes, align, options.tag_to_send()) else {
             self.check_fork()?;
             let buffer = copy_to_buffer(&self.provider, bytes, align)?;
-            let sent = self.send_async(buffer).await;
+            let sent = self.send_with_async(buffer, options).await;
             return sent.map_err(|error| error.with(()));
         };
         let try_send = |publisher: &mut Self, words| {
@@ -390,7 +435,7 @@ impl Publisher {
     }
 
     /// Like [`poll_ready`](Self::poll_ready), for [`try_send_copy`](Self::try_send_copy) of `len`
-    /// bytes.
+    /// bytes, to which a tag adds 16.
     ///
     /// # Errors
     ///
@@ -765,8 +810,8 @@ impl Publisher {
         for kept in self.history.iter().skip(self.history.len() - kept) {
             recipient.make_room(kept.bytes());
             match kept {
-                Kept::Buffer(buffer) => {
-                    recipient.lend(&Located::new(buffer), kept.bytes(), buffer.clone());
+                Kept::Buffer(buffer, tag) => {
+                    recipient.lend(&Located::new(buffer, *tag), kept.bytes(), buffer.clone());
                 }
                 Kept::Bytes(words) => recipient.fill(words),
             }
