@@ -459,6 +459,12 @@ typedef struct shm_pool_sender_options {
     uint64_t reserved[4];
 } shm_pool_sender_options;
 
+// 16 bytes of the program's own that travel with a message.
+typedef struct shm_pool_tag {
+    // The bytes, which mean nothing to the library.
+    uint8_t bytes[16];
+} shm_pool_tag;
+
 // Options of a publisher's subscriber, whose defaults and limits are the publisher's options.
 // Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number 0.
 typedef struct shm_pool_subscriber_options {
@@ -1073,6 +1079,31 @@ enum shm_pool_status shm_pool_sender_send_copy(struct shm_pool_sender *sender,
                                                size_t len,
                                                uint64_t timeout_ns);
 
+// `shm_pool_sender_send` with 16 bytes of the program's own beside the message, such as a time stamp:
+// `shm_pool_message_tag`. The buffer may be sent again with another tag.
+//
+// `tag`: not kept. NULL for none.
+//
+// Errors: those of `shm_pool_sender_send`.
+enum shm_pool_status shm_pool_sender_send_tagged(struct shm_pool_sender *sender,
+                                                 struct shm_pool_buf *buf,
+                                                 const struct shm_pool_tag *tag,
+                                                 uint64_t timeout_ns);
+
+// `shm_pool_sender_send_copy` with a tag: up to 32 bytes fit in the slot beside it, and more take a
+// buffer.
+//
+// `tag`: not kept. NULL for none.
+//
+// Errors: those of `shm_pool_sender_send_copy`.
+//
+// Requires: `bytes` is NULL, or points to `len` bytes.
+enum shm_pool_status shm_pool_sender_send_copy_tagged(struct shm_pool_sender *sender,
+                                                      const void *bytes,
+                                                      size_t len,
+                                                      const struct shm_pool_tag *tag,
+                                                      uint64_t timeout_ns);
+
 // Waits until a receiver has opened the channel. Messages can be sent before that.
 //
 // Errors: `TIMED_OUT`, or `OTHER_VERSION` if a receiver of another version has tried;
@@ -1208,6 +1239,35 @@ enum shm_pool_status shm_pool_publisher_send_copy(struct shm_pool_publisher *pub
                                                   size_t len,
                                                   uint64_t timeout_ns,
                                                   struct shm_pool_sent *sent);
+
+// `shm_pool_publisher_send` with 16 bytes of the program's own beside the message, such as a time
+// stamp: `shm_pool_message_tag`. The buffer may be sent again with another tag.
+//
+// `tag`: not kept. NULL for none.
+// `sent`: as for `shm_pool_publisher_send`.
+//
+// Errors: those of `shm_pool_publisher_send`.
+enum shm_pool_status shm_pool_publisher_send_tagged(struct shm_pool_publisher *publisher,
+                                                    struct shm_pool_buf *buf,
+                                                    const struct shm_pool_tag *tag,
+                                                    uint64_t timeout_ns,
+                                                    struct shm_pool_sent *sent);
+
+// `shm_pool_publisher_send_copy` with a tag: up to 32 bytes fit in the slots beside it, and more take
+// a buffer.
+//
+// `tag`: not kept. NULL for none.
+// `sent`: as for `shm_pool_publisher_send`.
+//
+// Errors: those of `shm_pool_publisher_send_copy`.
+//
+// Requires: `bytes` is NULL, or points to `len` bytes.
+enum shm_pool_status shm_pool_publisher_send_copy_tagged(struct shm_pool_publisher *publisher,
+                                                         const void *bytes,
+                                                         size_t len,
+                                                         const struct shm_pool_tag *tag,
+                                                         uint64_t timeout_ns,
+                                                         struct shm_pool_sent *sent);
 
 // Waits until `count` receivers or more are connected.
 //
@@ -1456,6 +1516,11 @@ size_t shm_pool_message_len(const struct shm_pool_message *message);
 // Returns how many messages this receiver has missed just before this one; wraps around above 2^32
 // - 1.
 uint32_t shm_pool_message_missed(const struct shm_pool_message *message);
+
+// Reads the tag that a message was sent with. Returns `false` if it was sent without, or is empty.
+//
+// `tag`: overwritten; not if this returns `false`. May be NULL.
+bool shm_pool_message_tag(const struct shm_pool_message *message, struct shm_pool_tag *tag);
 
 // Returns `true` if the bytes of a message are in the struct itself, and not in a buffer.
 bool shm_pool_message_is_inline(const struct shm_pool_message *message);

@@ -36,6 +36,7 @@ using nanoseconds = std::chrono::nanoseconds;
 using descriptor = shm_pool_descriptor;
 using peer_id = shm_pool_peer_id;
 using message_type = shm_pool_message_type;
+using tag = shm_pool_tag;
 
 // For waits without a limit.
 inline constexpr nanoseconds forever = nanoseconds::max();
@@ -293,7 +294,13 @@ public:
     bool send(buf &&message, nanoseconds timeout = forever) {
         return detail::succeeded(shm_pool_sender_send(get(), message.get(), detail::ns(timeout)));
     }
+    bool send(buf &&message, const tag &beside, nanoseconds timeout = forever) {
+        return detail::succeeded(shm_pool_sender_send_tagged(get(), message.get(), &beside, detail::ns(timeout)));
+    }
     // Sends a copy of the bytes.
+    bool send_copy(const void *bytes, std::size_t len, const tag &beside, nanoseconds timeout = forever) {
+        return detail::succeeded(shm_pool_sender_send_copy_tagged(get(), bytes, len, &beside, detail::ns(timeout)));
+    }
     bool send_copy(const void *bytes, std::size_t len, nanoseconds timeout = forever) {
         return detail::succeeded(shm_pool_sender_send_copy(get(), bytes, len, detail::ns(timeout)));
     }
@@ -320,7 +327,16 @@ public:
     bool send(buf &&message, nanoseconds timeout = forever, shm_pool_sent *sent = nullptr) {
         return detail::succeeded(shm_pool_publisher_send(get(), message.get(), detail::ns(timeout), sent));
     }
+    bool send(buf &&message, const tag &beside, nanoseconds timeout = forever, shm_pool_sent *sent = nullptr) {
+        return detail::succeeded(
+            shm_pool_publisher_send_tagged(get(), message.get(), &beside, detail::ns(timeout), sent));
+    }
     // Sends a copy of the bytes.
+    bool send_copy(const void *bytes, std::size_t len, const tag &beside, nanoseconds timeout = forever,
+                   shm_pool_sent *sent = nullptr) {
+        return detail::succeeded(
+            shm_pool_publisher_send_copy_tagged(get(), bytes, len, &beside, detail::ns(timeout), sent));
+    }
     bool send_copy(const void *bytes, std::size_t len, nanoseconds timeout = forever,
                    shm_pool_sent *sent = nullptr) {
         return detail::succeeded(shm_pool_publisher_send_copy(get(), bytes, len, detail::ns(timeout), sent));
@@ -346,6 +362,12 @@ class message
 public:
     std::uint32_t missed() const noexcept { return shm_pool_message_missed(get()); }
     bool is_inline() const noexcept { return shm_pool_message_is_inline(get()); }
+    // The 16 bytes that it was sent with; nothing if it was sent without.
+    std::optional<shm_pool::tag> tag() const noexcept {
+        shm_pool::tag found;
+        if (!shm_pool_message_tag(get(), &found)) return std::nullopt;
+        return found;
+    }
     message clone() const { return detail::wrapped<message>(shm_pool_message_clone, get()); }
 };
 

@@ -138,6 +138,13 @@ pub struct ExpectedSubscriber {
     pub views: u64,
 }
 
+/// 16 bytes of the program's own that travel with a message.
+#[repr(C)]
+pub struct Tag {
+    /// The bytes, which mean nothing to the library.
+    pub bytes: [u8; 16],
+}
+
 /// A receiver of a publisher.
 #[repr(C)]
 pub struct ReceiverState {
@@ -352,6 +359,14 @@ unsafe fn expected(
     Ok(expected)
 }
 
+fn send_options(tag: Option<&Tag>, timeout_ns: u64) -> SendOptions {
+    let options = SendOptions::new().timeout(timeout(timeout_ns));
+    match tag {
+        Some(tag) => options.tag(tag.bytes),
+        None => options,
+    }
+}
+
 /// The name of an end, for C.
 pub(crate) fn c_name(name: &str) -> CString {
     // It came from C, so it has no NUL.
@@ -535,8 +550,55 @@ pub unsafe extern "C" fn shm_pool_sender_send_copy(
         let sender = &mut sender.required("sender")?.end;
         // SAFETY: by this function's contract.
         let bytes = unsafe { self::bytes(bytes, len)? };
-        let options = SendOptions::new().timeout(timeout(timeout_ns));
-        sender.send_copy_with(bytes, options)?;
+        sender.send_copy_with(bytes, send_options(None, timeout_ns))?;
+        Ok(())
+    })
+}
+
+/// `shm_pool_sender_send` with 16 bytes of the program's own beside the message, such as a time stamp:
+/// `shm_pool_message_tag`. The buffer may be sent again with another tag.
+///
+/// `tag`: not kept. NULL for none.
+///
+/// Errors: those of `shm_pool_sender_send`.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_send_tagged(
+    sender: Option<&mut Sender>,
+    buf: Option<&mut Buf>,
+    tag: Option<&Tag>,
+    timeout_ns: u64,
+) -> Status {
+    guard(|| {
+        let sender = &mut sender.required("sender")?.end;
+        send(buf, |content| {
+            sender.send_with(content, send_options(tag, timeout_ns))
+        })
+    })
+}
+
+/// `shm_pool_sender_send_copy` with a tag: up to 32 bytes fit in the slot beside it, and more take a
+/// buffer.
+///
+/// `tag`: not kept. NULL for none.
+///
+/// Errors: those of `shm_pool_sender_send_copy`.
+///
+/// # Safety
+///
+/// `bytes` is NULL, or points to `len` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_sender_send_copy_tagged(
+    sender: Option<&mut Sender>,
+    bytes: *const c_void,
+    len: usize,
+    tag: Option<&Tag>,
+    timeout_ns: u64,
+) -> Status {
+    guard(|| {
+        let sender = &mut sender.required("sender")?.end;
+        // SAFETY: by this function's contract.
+        let bytes = unsafe { self::bytes(bytes, len)? };
+        sender.send_copy_with(bytes, send_options(tag, timeout_ns))?;
         Ok(())
     })
 }
@@ -804,8 +866,66 @@ pub unsafe extern "C" fn shm_pool_publisher_send_copy(
         let publisher = &mut publisher.required("publisher")?.end;
         // SAFETY: by this function's contract.
         let bytes = unsafe { self::bytes(bytes, len)? };
-        let options = SendOptions::new().timeout(timeout(timeout_ns));
-        let report = publisher.send_copy_with(bytes, options)?;
+        let report = publisher.send_copy_with(bytes, send_options(None, timeout_ns))?;
+        if let Some(sent) = sent {
+            sent.write(report.into());
+        }
+        Ok(())
+    })
+}
+
+/// `shm_pool_publisher_send` with 16 bytes of the program's own beside the message, such as a time
+/// stamp: `shm_pool_message_tag`. The buffer may be sent again with another tag.
+///
+/// `tag`: not kept. NULL for none.
+/// `sent`: as for `shm_pool_publisher_send`.
+///
+/// Errors: those of `shm_pool_publisher_send`.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_send_tagged(
+    publisher: Option<&mut Publisher>,
+    buf: Option<&mut Buf>,
+    tag: Option<&Tag>,
+    timeout_ns: u64,
+    sent: Option<&mut MaybeUninit<Sent>>,
+) -> Status {
+    guard(|| {
+        let publisher = &mut publisher.required("publisher")?.end;
+        let report = send(buf, |content| {
+            publisher.send_with(content, send_options(tag, timeout_ns))
+        })?;
+        if let Some(sent) = sent {
+            sent.write(report.into());
+        }
+        Ok(())
+    })
+}
+
+/// `shm_pool_publisher_send_copy` with a tag: up to 32 bytes fit in the slots beside it, and more take
+/// a buffer.
+///
+/// `tag`: not kept. NULL for none.
+/// `sent`: as for `shm_pool_publisher_send`.
+///
+/// Errors: those of `shm_pool_publisher_send_copy`.
+///
+/// # Safety
+///
+/// `bytes` is NULL, or points to `len` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_publisher_send_copy_tagged(
+    publisher: Option<&mut Publisher>,
+    bytes: *const c_void,
+    len: usize,
+    tag: Option<&Tag>,
+    timeout_ns: u64,
+    sent: Option<&mut MaybeUninit<Sent>>,
+) -> Status {
+    guard(|| {
+        let publisher = &mut publisher.required("publisher")?.end;
+        // SAFETY: by this function's contract.
+        let bytes = unsafe { self::bytes(bytes, len)? };
+        let report = publisher.send_copy_with(bytes, send_options(tag, timeout_ns))?;
         if let Some(sent) = sent {
             sent.write(report.into());
         }

@@ -1,6 +1,6 @@
 //! The receiving end of channels.
 
-use crate::channel::{c_name, on_full, on_full_value, Interrupter, Missed};
+use crate::channel::{c_name, on_full, on_full_value, Interrupter, Missed, Tag};
 use crate::client::Client;
 use crate::finalize::destroy;
 use crate::message_type::MessageType;
@@ -641,6 +641,24 @@ pub extern "C" fn shm_pool_message_missed(message: Option<&Message>) -> u32 {
     message
         .and_then(|message| message.get())
         .map_or(0, |content| content.missed())
+}
+
+/// Reads the tag that a message was sent with. Returns `false` if it was sent without, or is empty.
+///
+/// `tag`: overwritten; not if this returns `false`. May be NULL.
+#[no_mangle]
+pub extern "C" fn shm_pool_message_tag(
+    message: Option<&Message>,
+    tag: Option<&mut MaybeUninit<Tag>>,
+) -> bool {
+    let content = message.and_then(|message| message.get());
+    let Some(bytes) = content.and_then(|content| content.tag()) else {
+        return false;
+    };
+    if let Some(tag) = tag {
+        tag.write(Tag { bytes });
+    }
+    true
 }
 
 /// Returns `true` if the bytes of a message are in the struct itself, and not in a buffer.

@@ -974,6 +974,62 @@ static void sizing(void) {
     CHECK(strstr(shm_pool_last_error(), "room"));
 }
 
+static int is_tagged(const shm_pool_message *message, const shm_pool_tag *expected) {
+    shm_pool_tag tag;
+    return shm_pool_message_tag(message, &tag) && memcmp(&tag, expected, sizeof tag) == 0;
+}
+
+static void tags(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_tag tag = {.bytes = "fifteen letters"};
+    shm_pool_sender *sender;
+    shm_pool_publisher *publisher = make_publisher(provider, "published tags", NULL);
+    shm_pool_receiver *receiver, *subscriber = join(client, "published tags", publisher);
+    shm_pool_message message;
+    shm_pool_sent sent;
+    OK(shm_pool_sender_create(provider, "tags", NULL, 0, &sender));
+    OK(shm_pool_receiver_open(client, "tags", NULL, 0, &receiver));
+
+    shm_pool_buf buf = make_buf(provider, "a frame");
+    OK(shm_pool_sender_send_tagged(sender, &buf, &tag, SECOND));
+    CHECK(shm_pool_buf_data(&buf) == NULL);
+    OK(shm_pool_sender_send_copy_tagged(sender, "a sample", 8, &tag, 0));
+    buf = make_buf(provider, "untagged");
+    OK(shm_pool_sender_send_tagged(sender, &buf, NULL, 0));
+    OK(shm_pool_receiver_recv(receiver, SECOND, &message));
+    CHECK(has(shm_pool_message_data(&message), shm_pool_message_len(&message), "a frame") && is_tagged(&message, &tag));
+    shm_pool_message_drop(&message);
+    OK(shm_pool_receiver_recv(receiver, SECOND, &message));
+    CHECK(has(shm_pool_message_data(&message), shm_pool_message_len(&message), "a sample") && is_tagged(&message, &tag));
+    CHECK(shm_pool_message_is_inline(&message) && shm_pool_message_tag(&message, NULL));
+    shm_pool_message_drop(&message);
+    CHECK(!shm_pool_message_tag(&message, NULL) && !shm_pool_message_tag(NULL, NULL));
+    OK(shm_pool_receiver_recv(receiver, SECOND, &message));
+    CHECK(!shm_pool_message_tag(&message, NULL));
+    shm_pool_message_drop(&message);
+
+    buf = make_buf(provider, "a frame");
+    OK(shm_pool_publisher_send_tagged(publisher, &buf, &tag, SHM_POOL_FOREVER, &sent));
+    CHECK(sent.receivers == 1);
+    OK(shm_pool_publisher_send_copy_tagged(publisher, "a sample", 8, &tag, 0, &sent));
+    CHECK(sent.receivers == 1);
+    for (int at = 0; at < 2; at++) {
+        OK(shm_pool_receiver_recv(subscriber, SECOND, &message));
+        CHECK(is_tagged(&message, &tag));
+        shm_pool_message_drop(&message);
+    }
+    FAILS(shm_pool_sender_send_tagged(sender, &buf, &tag, 0), INVALID_ARGUMENT);
+    FAILS(shm_pool_publisher_send_copy_tagged(NULL, "a sample", 8, &tag, 0, NULL), INVALID_ARGUMENT);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_receiver_destroy(subscriber);
+    shm_pool_sender_destroy(sender);
+    shm_pool_publisher_destroy(publisher);
+    CHECK(in_use(provider) == 0);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
 static void *has_no_error(void *argument) {
     CHECK(shm_pool_last_status() == SHM_POOL_STATUS_OK && *shm_pool_last_error() == 0);
     return argument;
@@ -1039,6 +1095,7 @@ int main(void) {
     discovery();
     events();
     getters();
+    tags();
     sizing();
     interrupts();
     interrupts_from_a_handler();

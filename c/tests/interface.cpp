@@ -266,6 +266,26 @@ static void ends() {
     CHECK(std::string(shm_pool::version()) == shm_pool_version());
 }
 
+static void tags() {
+    auto provider = make_provider();
+    auto client = make_client();
+    const shm_pool::tag tag{{1, 2, 3}};
+    auto is_tagged = [&](const std::optional<shm_pool::message> &message) {
+        auto found = message->tag();
+        return found && std::memcmp(&*found, &tag, sizeof tag) == 0;
+    };
+    shm_pool::sender sender(provider, "tags");
+    shm_pool::receiver receiver(client, "tags");
+    CHECK(sender.send(make_buf(provider, "a frame"), tag) && sender.send_copy("a sample", 8, tag, 1s));
+    CHECK(is_tagged(receiver.recv()) && is_tagged(receiver.recv()));
+    CHECK(sender.send(make_buf(provider, "untagged")) && !receiver.recv()->tag());
+    shm_pool::publisher publisher(provider, "published tags");
+    shm_pool::subscriber subscriber(client, "published tags");
+    CHECK(publisher.wait_for_receivers(1, 60s));
+    CHECK(publisher.send(make_buf(provider, "a frame"), tag) && publisher.send_copy("a sample", 8, tag));
+    CHECK(is_tagged(subscriber.recv()) && is_tagged(subscriber.recv()));
+}
+
 int main() {
     buffers();
     descriptors();
@@ -276,6 +296,7 @@ int main() {
     message_types();
     discovery();
     ends();
+    tags();
     CHECK(shm_pool::sweep(nullptr, prefix.c_str()).objects == 0);
     return 0;
 }
