@@ -482,6 +482,11 @@ impl Connection {
         self.account.settle();
     }
 
+    /// As [`What::refused_version`](super::layout::What::refused_version).
+    pub(super) fn refused_version(&self) -> Option<(u32, u32)> {
+        self.object.shared().header().what.0.refused_version()
+    }
+
     pub(super) fn borrowed(&self) -> usize {
         self.account.borrowed()
     }

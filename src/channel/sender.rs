@@ -210,13 +210,23 @@ impl Sender {
         Self::builder().create(provider, name)
     }
 
+    /// Returns the version of the layout of channels of the receiver that was last refused because
+    /// it was built with another version of this crate; `None` if none was.
+    /// [`wait_for_receiver`](Self::wait_for_receiver) returns it in an error.
+    pub fn refused_version(&self) -> Option<u32> {
+        let [recipient] = &self.fan_out.recipients;
+        let (refused, _) = recipient.connection.refused_version()?;
+        Some(refused)
+    }
+
     /// Blocks until a receiver has opened the channel, for at most `timeout`; with
     /// [`Duration::MAX`], without limit.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::NoReceiver`], [`SendErrorKind::Disconnected`],
-    /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::NoReceiver`], or [`SendErrorKind::OtherVersion`] if a receiver of another
+    /// version has tried; [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
+    /// [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendError> {
         self.check_fork()?;
         let deadline = Deadline::after(timeout);
@@ -226,11 +236,10 @@ impl Sender {
                 has_joined(object)
             });
         match waited {
-            Err(SendErrorKind::TimedOut) => Err(SendErrorKind::NoReceiver {
-                receivers: 1,
-                timeout,
+            Err(SendErrorKind::TimedOut) => {
+                let refused = self.connection_mut().refused_version();
+                Err(SendErrorKind::no_receiver(1, timeout, refused).into())
             }
-            .into()),
             waited => Ok(waited?),
         }
     }

@@ -51,5 +51,6 @@ mod scenario;
 mod spinning;
 mod storms;
 mod users;
+mod versions;
 mod waiting;
 mod warm_path;

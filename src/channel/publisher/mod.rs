@@ -875,13 +875,22 @@ impl Publisher {
             .filter(move |recipient| is_ours && !recipient.connection.is_disconnected())
     }
 
+    /// Returns the version of the layout of channels of the receiver that was last refused because
+    /// it was built with another version of this crate; `None` if none was.
+    /// [`wait_for_receivers`](Self::wait_for_receivers) returns it in an error.
+    pub fn refused_version(&self) -> Option<u32> {
+        let (refused, _) = self.rendezvous.header().refused_version()?;
+        Some(refused)
+    }
+
     /// Blocks until `count` receivers or more are connected, for at most `timeout`, or without
     /// limit with [`Duration::MAX`].
     ///
     /// # Errors
     ///
     /// [`SendErrorKind::TooManyReceivers`], at once, if `count` exceeds the number of
-    /// registrations; [`SendErrorKind::NoReceiver`], [`SendErrorKind::Interrupted`],
+    /// registrations; [`SendErrorKind::NoReceiver`], or [`SendErrorKind::OtherVersion`] if a
+    /// receiver of another version has tried; [`SendErrorKind::Interrupted`],
     /// [`SendErrorKind::Forked`].
     pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendError> {
         let deadline = Deadline::after(timeout);
@@ -890,11 +899,10 @@ impl Publisher {
         let waited = self.wait_until_connected(count, deadline);
         self.fan_out.interrupts.end_wait();
         match waited {
-            Err(SendErrorKind::TimedOut) => Err(SendErrorKind::NoReceiver {
-                receivers: count,
-                timeout,
+            Err(SendErrorKind::TimedOut) => {
+                let refused = self.rendezvous.header().refused_version();
+                Err(SendErrorKind::no_receiver(count, timeout, refused).into())
             }
-            .into()),
             waited => Ok(waited?),
         }
     }
