@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                     .expect("a receiver");
                 if number % 10 == 0 {
                     commands_out
-                        .send_bytes_async(b"keep this one")
+                        .send_copy_async(b"keep this one")
                         .await
                         .expect("a receiver");
                 }

@@ -37,7 +37,7 @@ fn send(name: &str) -> Result<(), Box<dyn Error>> {
         sender.send(buffer.freeze())?;
     }
     // Up to 48 bytes travel in the channel itself.
-    sender.send_bytes(b"that was all")?;
+    sender.send_copy(b"that was all")?;
     // Messages that were not received would be lost with the sender and the provider.
     sender.wait_until_received(TIMEOUT)?;
     drop(sender);

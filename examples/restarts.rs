@@ -29,7 +29,7 @@ fn publish(prefix: &str) -> Result<(), Box<dyn Error>> {
     let mut publisher = Publisher::builder().create_timeout(&provider, NAME, TIMEOUT)?;
     publisher.wait_for_receivers(1, TIMEOUT)?;
     for number in 0_u64.. {
-        publisher.send_bytes(&number.to_le_bytes())?;
+        publisher.send_copy(&number.to_le_bytes())?;
     }
     Ok(())
 }

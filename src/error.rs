@@ -101,8 +101,6 @@ pub enum Advice {
     DropMessages,
     /// Create the channel anew.
     CreateChannel,
-    /// Send a buffer.
-    SendBuffer,
     /// Create a channel for each provider.
     ChannelForEachProvider,
     /// Raise the limit of threads, or use a call that blocks.
@@ -171,7 +169,6 @@ impl Advice {
             }
             Self::DropMessages => "drop some",
             Self::CreateChannel => "create a new channel",
-            Self::SendBuffer => "send a buffer",
             Self::ChannelForEachProvider => "create a channel for each provider",
             Self::RaiseThreadLimit => "raise the limit of threads, or use a call that blocks",
             Self::OpenAgain => "drop it and what it has received, and open the channel again",

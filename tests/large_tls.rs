@@ -27,7 +27,7 @@ fn channels() {
         .namespace(client.namespace())
         .open("pair")
         .unwrap();
-    sender.send_bytes(b"one").unwrap();
+    sender.send_copy(b"one").unwrap();
     assert_eq!(&pair.recv().unwrap()[..], b"one");
     let mut publisher = Publisher::create(&provider, "many").unwrap();
     let mut one = Subscriber::builder()
@@ -38,7 +38,7 @@ fn channels() {
         .wait_for_receivers(1, Duration::from_secs(60))
         .unwrap();
     assert_eq!(
-        publisher.send_bytes(b"all").map(|sent| sent.receivers),
+        publisher.send_copy(b"all").map(|sent| sent.receivers),
         Ok(1)
     );
     assert_eq!(&one.recv().unwrap()[..], b"all");

@@ -151,9 +151,14 @@ fn channel_messages() {
             sender.send(provider.alloc(len).unwrap().freeze()).unwrap();
             assert_eq!(receiver.recv().unwrap().len(), len);
         });
+        let bytes = vec![1; len];
+        assert_no_heap("send a copy, receive it", 200, || {
+            sender.send_copy(&bytes).unwrap();
+            assert_eq!(receiver.recv().unwrap().len(), len);
+        });
     }
     assert_no_heap("send bytes, receive them; and find nothing", 20_000, || {
-        sender.send_bytes(b"bytes").unwrap();
+        sender.send_copy(b"bytes").unwrap();
         assert_eq!(&receiver.recv().unwrap()[..], b"bytes");
         assert!(receiver.try_recv().is_err());
     });
@@ -209,7 +214,7 @@ fn publisher_messages() {
                 publisher
                     .send(provider.alloc(len).unwrap().freeze())
                     .unwrap();
-                publisher.send_bytes(b"bytes").unwrap();
+                publisher.send_copy(b"bytes").unwrap();
                 assert_eq!(waited_for.recv().unwrap().len(), len);
                 assert_eq!(&waited_for.recv().unwrap()[..], b"bytes");
                 assert_eq!(&latest.recv().unwrap()[..], b"bytes");
@@ -317,7 +322,7 @@ impl Prepared {
         for len in SIZES.into_iter().chain([SINGLE; 3]) {
             self.sender.send(self.message(len).freeze()).unwrap();
             read(&self.receiver.recv().unwrap());
-            self.sender.send_bytes(b"bytes").unwrap();
+            self.sender.send_copy(b"bytes").unwrap();
             assert_eq!(&self.receiver.recv().unwrap()[..], b"bytes");
         }
         // The receiver is far behind.
@@ -464,7 +469,7 @@ fn sends_beside_joins() {
                     );
                     assert!(provider.counters().bytes_out >= len * receivers);
                 }
-                assert_eq!(publisher.send_bytes(b"bytes").unwrap().receivers, receivers);
+                assert_eq!(publisher.send_copy(b"bytes").unwrap().receivers, receivers);
             });
             assert_eq!((cost.allocations, cost.frees), (0, 0));
             faults.push(cost.faults);

@@ -86,7 +86,7 @@ impl Sends for Sender {
 
     #[inline]
     fn send_bytes(&mut self, bytes: &[u8]) -> Fallible {
-        Ok(Sender::send_bytes(self, bytes)?)
+        Ok(Sender::send_copy(self, bytes)?)
     }
 
     fn settle(&mut self) -> Fallible {
@@ -116,7 +116,7 @@ impl Sends for Fanout {
 
     #[inline]
     fn send_bytes(&mut self, bytes: &[u8]) -> Fallible {
-        let sent = self.0.send_bytes(bytes)?;
+        let sent = self.0.send_copy(bytes)?;
         self.reached(sent.receivers)
     }
 

@@ -115,7 +115,7 @@ impl Task {
                 }
                 let mut sender = builder.create(&provider, &self.name)?;
                 say_ready()?;
-                publish(orders, |message| Ok(sender.send_bytes(message.as_bytes())?))
+                publish(orders, |message| Ok(sender.send_copy(message.as_bytes())?))
             }
             Way::Socket { is_busy } => {
                 let mut socket = Socket::new(inherited_output()?.into(), is_busy)?;

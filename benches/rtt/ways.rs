@@ -373,7 +373,7 @@ impl Ends for Channel {
         let Some(len) = self.len else {
             let mut bytes = [0; INLINE_LEN];
             mark(&mut bytes, number);
-            return Ok(self.sender.send_bytes(&bytes)?);
+            return Ok(self.sender.send_copy(&bytes)?);
         };
         let mut buffer = self.provider.alloc(len)?;
         mark(&mut buffer, number);

@@ -49,7 +49,7 @@
 // In options, where 0 means "the default": the number zero.
 #define SHM_POOL_ZERO (UINT64_MAX - 1)
 
-// The most bytes that a slot of a channel holds: a message of `shm_pool_sender_send_bytes`.
+// The most bytes that a slot of a channel holds.
 #define SHM_POOL_MAX_INLINE 48
 
 // In options: a receiver that is behind makes the publisher wait, at most for `block_limit_ns`.
@@ -900,12 +900,12 @@ enum shm_pool_status shm_pool_sender_send(struct shm_pool_sender *sender,
                                           struct shm_pool_buf *buf,
                                           uint64_t timeout_ns);
 
-// Sends up to `SHM_POOL_MAX_INLINE` bytes, copied into the slot itself.
+// Sends a copy of the bytes: up to `SHM_POOL_MAX_INLINE` in the slot itself, more in a buffer.
 //
 // `bytes`: not kept.
 // `timeout_ns`: as for `shm_pool_sender_send`.
 //
-// Errors: `TOO_LONG`, and those of `shm_pool_sender_send`.
+// Errors: those of `shm_pool_sender_send`; for a buffer, those of `shm_pool_provider_alloc`.
 //
 // Requires: `bytes` is NULL, or points to `len` bytes.
 enum shm_pool_status shm_pool_sender_send_bytes(struct shm_pool_sender *sender,
@@ -990,12 +990,12 @@ enum shm_pool_status shm_pool_publisher_send(struct shm_pool_publisher *publishe
                                              uint64_t timeout_ns,
                                              struct shm_pool_sent *sent);
 
-// Sends up to `SHM_POOL_MAX_INLINE` bytes, copied into the slots themselves.
+// Sends a copy of the bytes: up to `SHM_POOL_MAX_INLINE` in the slots themselves, more in a buffer.
 //
 // `bytes`: not kept.
 // `timeout_ns`, `sent`: as for `shm_pool_publisher_send`.
 //
-// Errors: `TOO_LONG`, and those of `shm_pool_publisher_send`.
+// Errors: those of `shm_pool_publisher_send`; for a buffer, those of `shm_pool_provider_alloc`.
 //
 // Requires: `bytes` is NULL, or points to `len` bytes.
 enum shm_pool_status shm_pool_publisher_send_bytes(struct shm_pool_publisher *publisher,

@@ -8,12 +8,14 @@ use crate::value::{
     bytes, check_reserved, copy_out, create, create_listed, size_option, text, time_option,
     timeout, u32_option, Required, Value, SHM_POOL_FOREVER,
 };
-use shm_pool::channel::{self, Interrupter as Interrupt, OnFull, OnStall, ReceiverId, SendError};
+use shm_pool::channel::{
+    self, Interrupter as Interrupt, OnFull, OnStall, ReceiverId, SendError, SendOptions,
+};
 use shm_pool::ShmBytes;
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 
-/// The most bytes that a slot of a channel holds: a message of `shm_pool_sender_send_bytes`.
+/// The most bytes that a slot of a channel holds.
 pub const SHM_POOL_MAX_INLINE: usize = 48;
 const _: () = assert!(SHM_POOL_MAX_INLINE == channel::MAX_INLINE);
 
@@ -331,12 +333,12 @@ pub extern "C" fn shm_pool_sender_send(
     })
 }
 
-/// Sends up to `SHM_POOL_MAX_INLINE` bytes, copied into the slot itself.
+/// Sends a copy of the bytes: up to `SHM_POOL_MAX_INLINE` in the slot itself, more in a buffer.
 ///
 /// `bytes`: not kept.
 /// `timeout_ns`: as for `shm_pool_sender_send`.
 ///
-/// Errors: `TOO_LONG`, and those of `shm_pool_sender_send`.
+/// Errors: those of `shm_pool_sender_send`; for a buffer, those of `shm_pool_provider_alloc`.
 ///
 /// # Safety
 ///
@@ -352,11 +354,7 @@ pub unsafe extern "C" fn shm_pool_sender_send_bytes(
         let sender = &mut sender.required("sender")?.0;
         // SAFETY: by this function's contract.
         let bytes = unsafe { self::bytes(bytes, len)? };
-        match timeout_ns {
-            0 => sender.try_send_bytes(bytes)?,
-            SHM_POOL_FOREVER => sender.send_bytes(bytes)?,
-            _ => sender.send_bytes_timeout(bytes, timeout(timeout_ns))?,
-        }
+        sender.send_copy_with(bytes, SendOptions::new().timeout(timeout(timeout_ns)))?;
         Ok(())
     })
 }
@@ -548,12 +546,12 @@ pub extern "C" fn shm_pool_publisher_send(
     })
 }
 
-/// Sends up to `SHM_POOL_MAX_INLINE` bytes, copied into the slots themselves.
+/// Sends a copy of the bytes: up to `SHM_POOL_MAX_INLINE` in the slots themselves, more in a buffer.
 ///
 /// `bytes`: not kept.
 /// `timeout_ns`, `sent`: as for `shm_pool_publisher_send`.
 ///
-/// Errors: `TOO_LONG`, and those of `shm_pool_publisher_send`.
+/// Errors: those of `shm_pool_publisher_send`; for a buffer, those of `shm_pool_provider_alloc`.
 ///
 /// # Safety
 ///
@@ -570,11 +568,8 @@ pub unsafe extern "C" fn shm_pool_publisher_send_bytes(
         let publisher = &mut publisher.required("publisher")?.0;
         // SAFETY: by this function's contract.
         let bytes = unsafe { self::bytes(bytes, len)? };
-        let report = match timeout_ns {
-            0 => publisher.try_send_bytes(bytes)?,
-            SHM_POOL_FOREVER => publisher.send_bytes(bytes)?,
-            _ => publisher.send_bytes_timeout(bytes, timeout(timeout_ns))?,
-        };
+        let report =
+            publisher.send_copy_with(bytes, SendOptions::new().timeout(timeout(timeout_ns)))?;
         sent.into_iter()
             .for_each(|sent| *sent = MaybeUninit::new(report.into()));
         Ok(())

@@ -224,7 +224,6 @@ fn words(advice: Advice) -> &'static str {
         }
         Advice::DropMessages => "destroy some",
         Advice::CreateChannel => "create a new channel",
-        Advice::SendBuffer => "send a buffer",
         Advice::ChannelForEachProvider => "create a channel for each provider",
         Advice::RaiseThreadLimit => "raise the limit of threads, or use a call that blocks",
         Advice::OpenAgain => "destroy it and what it has received, and open the channel again",
@@ -349,9 +348,9 @@ pub extern "C" fn shm_pool_last_error() -> *const c_char {
         let Some(failure) = &mut *last else {
             return c"".as_ptr();
         };
-        if let Text::Send(kind) = failure.text {
-            failure.text =
-                Text::Owned(CString::new(shm_pool::text_in(&kind, words)).unwrap_or_default());
+        if let Text::Send(kind) = &failure.text {
+            let text = shm_pool::text_in(kind, words);
+            failure.text = Text::Owned(CString::new(text).unwrap_or_default());
         }
         match &failure.text {
             Text::Static(text) => text.as_ptr(),
@@ -528,12 +527,12 @@ impl From<SendErrorKind> for Failure {
     #[cold]
     fn from(kind: SendErrorKind) -> Self {
         let (status, errno) = match kind {
+            SendErrorKind::Alloc(error) => return (*error).into(),
             SendErrorKind::Full { .. } => (Status::Full, 0),
             SendErrorKind::TimedOut | SendErrorKind::NoReceiver { .. } => (Status::TimedOut, 0),
             SendErrorKind::TooManyBorrowed { .. } => (Status::TooManyBorrowed, 0),
             SendErrorKind::TooManyReceivers { .. } => (Status::InvalidArgument, 0),
             SendErrorKind::Disconnected => (Status::Disconnected, 0),
-            SendErrorKind::TooLong { .. } => (Status::TooLong, 0),
             SendErrorKind::OtherProvider { .. } => (Status::OtherProvider, 0),
             SendErrorKind::Forked => (Status::Forked, 0),
             SendErrorKind::Interrupted => (Status::Interrupted, 0),

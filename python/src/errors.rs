@@ -83,7 +83,6 @@ fn words(advice: Advice) -> &'static str {
         }
         Advice::DropMessages => "release some",
         Advice::CreateChannel => "create a new channel",
-        Advice::SendBuffer => "send a buffer",
         Advice::ChannelForEachProvider => "create a channel for each provider",
         Advice::RaiseThreadLimit => "raise the limit of threads, or use a call that blocks",
         Advice::OpenAgain => "release what it has received, close it, and open the channel again",
@@ -246,9 +245,8 @@ impl IntoPyErr for SendErrorKind {
         match &self {
             _ if is_full(&self) => Timeout::new_err((libc::ETIMEDOUT, chain(&self))),
             Self::Disconnected => closed(&self),
-            Self::TooManyReceivers { .. } | Self::TooLong { .. } | Self::OtherProvider { .. } => {
-                invalid(&self)
-            }
+            Self::TooManyReceivers { .. } | Self::OtherProvider { .. } => invalid(&self),
+            Self::Alloc(error) => (**error).clone().into_py(),
             Self::Forked => forked(&self),
             Self::Interrupted => Interrupted::new_err(chain(&self)),
             Self::NoHelper { errno } => SystemCallFailed::new_err((*errno, chain(&self))),

@@ -9,7 +9,8 @@ use crate::provider::{Allocation, Provider};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
 use shm_pool::channel::{
-    self, ChannelError, OnFull, OnStall, ReceiverId, SendError, SendErrorKind, MAX_INLINE,
+    self, ChannelError, OnFull, OnStall, ReceiverId, SendError, SendErrorKind, SendOptions,
+    MAX_INLINE,
 };
 use shm_pool::ShmBytes;
 use std::sync::Arc;
@@ -77,11 +78,9 @@ macro_rules! output {
                         sent.map_err(|error| error.kind())
                     }
                     Content::Inline(slot, len) => {
-                        let sent = match is_now {
-                            true => self.try_send_bytes(&slot[..len]),
-                            false => self.send_bytes_timeout(&slot[..len], timeout),
-                        };
-                        sent.map_err(|error| error.kind())
+                        let options = SendOptions::new().timeout(timeout);
+                        self.send_copy_with(&slot[..len], options)
+                            .map_err(|error| error.kind())
                     }
                 }
             }
@@ -93,7 +92,7 @@ macro_rules! output {
             ) -> Poll<Result<(), SendErrorKind>> {
                 let polled = match content {
                     Content::Buffer(buffer) => self.poll_ready(context, buffer),
-                    Content::Inline(..) => self.poll_ready_bytes(context),
+                    Content::Inline(_, len) => self.poll_ready_copy(context, *len),
                 };
                 polled.map_err(|error| error.kind())
             }

@@ -330,6 +330,7 @@ def test_descriptors_are_not_leaked(pair):
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(20):
             await once()
-        assert len(os.listdir("/proc/self/fd")) == before
+        # Fewer, if what earlier tests had is closed meanwhile.
+        assert len(os.listdir("/proc/self/fd")) <= before
 
     asyncio.run(main())

@@ -431,13 +431,13 @@ mod tests {
             }
             let held = [receiver.recv().unwrap(), receiver.recv().unwrap()];
             for _ in 0..MAX_SLOTS {
-                assert_eq!(publisher.send_bytes(&[1]).unwrap().receivers, 1);
+                assert_eq!(publisher.send_copy(&[1]).unwrap().receivers, 1);
             }
 
             LOOKS.set(0);
             for _ in 0..100 {
                 assert_eq!(publisher.send(buffer.clone()).unwrap().receivers, 0);
-                assert_eq!(publisher.send_bytes(&[1]).unwrap().receivers, 1);
+                assert_eq!(publisher.send_copy(&[1]).unwrap().receivers, 1);
             }
             assert!(LOOKS.get() <= MAX_SLOTS + 200, "{} looks", LOOKS.get());
 
@@ -448,7 +448,7 @@ mod tests {
             LOOKS.set(0);
             for _ in 0..100 {
                 assert_eq!(publisher.send(buffer.clone()).unwrap().withdrawn, 1);
-                assert_eq!(publisher.send_bytes(&[1]).unwrap().receivers, 1);
+                assert_eq!(publisher.send_copy(&[1]).unwrap().receivers, 1);
             }
             assert!(LOOKS.get() <= MAX_SLOTS + 600, "{} looks", LOOKS.get());
             drop(other);

@@ -19,7 +19,7 @@ use crate::os::futex::{barrier, Deadline};
 use crate::os::name::Name;
 use crate::owner::buf::ShmBytes;
 use crate::owner::chunk::Chunk;
-use std::future::Future;
+use std::future::{poll_fn, Future};
 use std::io;
 use std::mem::size_of;
 use std::pin::Pin;
@@ -509,6 +509,9 @@ pub(super) async fn send<S, M, T>(
             done => return done,
         };
         let Some((connection, end)) = waited_for(sends, bytes) else {
+            // There is room now. A receiver that pretends so time and again must not keep the
+            // thread.
+            yield_now().await;
             continue;
         };
         if let Err(kind) = (RoomFuture {
@@ -522,6 +525,19 @@ pub(super) async fn send<S, M, T>(
             return Err(SendError { kind, message });
         }
     }
+}
+
+/// Returns to the executor once, which polls the task again.
+async fn yield_now() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Waits until a connection may have room, its receiver closes or dies, or up to a second after the
@@ -562,5 +578,29 @@ impl Future for RoomFuture<'_> {
 impl Drop for RoomFuture<'_> {
     fn drop(&mut self) {
         self.connection.parker.disarm();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::channel::interrupt::ThreadWaker;
+    use std::pin::pin;
+
+    /// As of a receiver that fills the ring and empties it by turns: never is there room when a
+    /// message is sent, and never when it is waited for.
+    #[test]
+    fn a_receiver_that_pretends_to_have_room_keeps_no_thread() {
+        let try_send = |_: &mut (), ()| {
+            let kind = SendErrorKind::Full { capacity: 2 };
+            Err::<(), _>(SendError { kind, message: () })
+        };
+        let mut sends = ();
+        let mut send = pin!(send(&mut sends, (), 0, try_send, |(), _| None));
+        let waker = Waker::from(ThreadWaker::new());
+        let mut context = Context::from_waker(&waker);
+        for _ in 0..3 {
+            assert!(send.as_mut().poll(&mut context).is_pending());
+        }
     }
 }

@@ -5,6 +5,7 @@
 use super::layout::MessageType;
 use crate::error::{explained, write_mode, Advice, Explain, OsError};
 use crate::os::process::Process;
+use crate::owner::limits::AllocError;
 use crate::peer::error::AttachError;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
@@ -365,7 +366,7 @@ pub struct SendError<M = ()> {
 impl<M> SendError<M> {
     /// Returns the kind of error, to match on.
     pub fn kind(&self) -> SendErrorKind {
-        self.kind
+        self.kind.clone()
     }
 
     /// Returns `true` if the receiver has closed its end or died.
@@ -420,10 +421,14 @@ impl<M> fmt::Display for SendError<M> {
     }
 }
 
-impl<M> std::error::Error for SendError<M> {}
+impl<M> std::error::Error for SendError<M> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.kind.source()
+    }
+}
 
 /// The reason why a message was not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendErrorKind {
     /// All slots hold messages that the receiver has not received.
@@ -457,13 +462,8 @@ pub enum SendErrorKind {
     },
     /// The receiver has closed its end or died. Buffers that it had not received are returned.
     Disconnected,
-    /// The bytes do not fit in a slot.
-    TooLong {
-        /// The length in bytes.
-        len: usize,
-        /// The limit in bytes.
-        max: usize,
-    },
+    /// No buffer could be allocated for the bytes, which do not fit in a slot.
+    Alloc(#[source] Box<AllocError>),
     /// The buffer belongs to another provider.
     OtherProvider {
         /// The buffer's provider.
@@ -494,16 +494,17 @@ impl SendErrorKind {
     }
 
     /// Returns `true` if the same call may succeed later: when the receiver has made room, or has
-    /// joined. Not for an interrupted wait, which the program has ended itself.
+    /// joined, or memory is released. Not for an interrupted wait, which the program has ended itself.
     pub fn is_retryable(&self) -> bool {
-        matches!(
-            self,
+        match self {
+            Self::Alloc(error) => error.is_retryable(),
             Self::Full { .. }
-                | Self::TooManyBorrowed { .. }
-                | Self::TimedOut
-                | Self::NoReceiver { .. }
-                | Self::NoHelper { .. }
-        )
+            | Self::TooManyBorrowed { .. }
+            | Self::TimedOut
+            | Self::NoReceiver { .. }
+            | Self::NoHelper { .. } => true,
+            _ => false,
+        }
     }
 
     pub(crate) fn io_kind(&self) -> io::ErrorKind {
@@ -512,9 +513,10 @@ impl SendErrorKind {
             Self::TimedOut | Self::NoReceiver { .. } => io::ErrorKind::TimedOut,
             Self::Disconnected => io::ErrorKind::BrokenPipe,
             Self::Interrupted => io::ErrorKind::Interrupted,
-            Self::TooManyReceivers { .. } | Self::TooLong { .. } | Self::OtherProvider { .. } => {
+            Self::TooManyReceivers { .. } | Self::OtherProvider { .. } => {
                 io::ErrorKind::InvalidInput
             }
+            Self::Alloc(error) => error.io_kind(),
             Self::Forked => io::ErrorKind::Other,
             Self::NoHelper { errno } => io::Error::from_raw_os_error(*errno).kind(),
         }
@@ -555,10 +557,7 @@ impl Explain for SendErrorKind {
                 "cannot wait for {receivers} receivers: at most {max} can join"
             ),
             Self::Disconnected => write!(f, "the receiver has closed or died"),
-            Self::TooLong { len, max } => write!(
-                f,
-                "{len} bytes are more than the {max} that are sent without a buffer"
-            ),
+            Self::Alloc(_) => write!(f, "no buffer could be allocated for the bytes"),
             Self::OtherProvider { found, expected } => write!(
                 f,
                 "the buffer belongs to provider {found}, and the channel to {expected}"
@@ -582,7 +581,6 @@ impl Explain for SendErrorKind {
             Self::TooManyBorrowed { .. } => Some(Advice::RaiseMaxBorrowed),
             Self::TooManyReceivers { .. } => Some(Advice::RaiseReceivers),
             Self::Disconnected => Some(Advice::CreateChannel),
-            Self::TooLong { .. } => Some(Advice::SendBuffer),
             Self::OtherProvider { .. } => Some(Advice::ChannelForEachProvider),
             Self::Forked => Some(Advice::CreateInThisProcess),
             Self::NoHelper { .. } => Some(Advice::RaiseThreadLimit),

@@ -31,18 +31,22 @@
 
 #![forbid(unsafe_code)]
 
-use super::error::{RecvError, SendErrorKind};
+use super::error::RecvError;
 use super::ring::{Words, WORDS};
 use crate::owner::buf::ShmBytes;
 use crate::sync;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The most bytes that a slot itself holds.
+/// The most bytes that a slot itself holds. [`send_copy`](super::Publisher::send_copy) copies up to
+/// this many into the slot, and more into a buffer.
 pub const MAX_INLINE: usize = (WORDS - 1) * 8;
 
 const BYTES: u64 = 1;
 const BUFFER: u64 = 2;
+
+/// The alignment of the bytes in a slot, and of the copy that is received.
+pub(super) const INLINE_ALIGN: usize = 8;
 
 /// Up to [`MAX_INLINE`] bytes, copied out of their slot and aligned to 8 bytes.
 #[derive(Clone)]
@@ -171,15 +175,14 @@ pub(super) fn of_buffer(ticket: u64, number: u32, located: &Located, skipped: u3
     [head, segment, offset, len, check, 0, 0]
 }
 
+/// The message that carries these bytes itself. Returns `None` if they do not fit in a slot, or not
+/// with their alignment.
 #[inline]
-pub(super) fn of_bytes(bytes: &[u8]) -> Result<Words, SendErrorKind> {
-    if bytes.len() > MAX_INLINE {
-        return Err(SendErrorKind::TooLong {
-            len: bytes.len(),
-            max: MAX_INLINE,
-        });
+pub(super) fn of_bytes(bytes: &[u8], align: usize) -> Option<Words> {
+    if bytes.len() > MAX_INLINE || align > INLINE_ALIGN {
+        return None;
     }
-    Ok(words(BYTES | (bytes.len() as u64) << 8, bytes))
+    Some(words(BYTES | (bytes.len() as u64) << 8, bytes))
 }
 
 #[inline]

@@ -102,7 +102,8 @@
 //!
 //! Dropping the last receiver or message removes what the dead sender left. If the kernel has not
 //! torn down the sender's process yet, which takes about a second for 4 GB of private memory, the
-//! drop waits for up to 100 milliseconds, and then leaves the rest to a thread.
+//! drop waits for up to 100 milliseconds, and then leaves the rest to a thread. A receiving end that
+//! goes on to a successor does not wait for that.
 //!
 //! # Spinning
 //!
@@ -189,6 +190,7 @@ mod receiving_end;
 mod recipient;
 mod return_queue;
 mod ring;
+mod send_options;
 mod sender;
 mod spin;
 mod subscriber;
@@ -213,6 +215,7 @@ pub use receiver::{Message, Receiver, ReceiverBuilder};
 pub use receiving_end::{ChannelEvent, IntoIter, Iter, OnEnd, RecvFuture, TryIter};
 pub use recipient::ReceiverState;
 pub use ring::OnFull;
+pub use send_options::SendOptions;
 pub use sender::{Sender, SenderBuilder};
 pub use subscriber::{Subscriber, SubscriberBuilder};
 pub use wait_any::{wait_any, Source};

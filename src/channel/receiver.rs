@@ -70,8 +70,8 @@ impl Message {
         }
     }
 
-    /// Returns `true` if the bytes were sent in the slot itself, by
-    /// [`send_bytes`](super::Sender::send_bytes).
+    /// Returns `true` if the bytes were sent in the slot itself, as
+    /// [`send_copy`](super::Sender::send_copy) does with few.
     #[inline]
     pub fn is_inline(&self) -> bool {
         matches!(self.0, Content::Bytes(_))
@@ -166,7 +166,7 @@ impl ReceiverBuilder {
 /// let mut sender = Sender::create(&provider, &name)?;
 /// let mut receiver = Receiver::open(&name)?; // in another process
 ///
-/// sender.send_bytes(b"a sample")?;
+/// sender.send_copy(b"a sample")?;
 /// drop(sender);
 /// for message in receiver.iter() {
 ///     assert_eq!(message?[..], *b"a sample");
@@ -421,8 +421,7 @@ impl OpenChannel {
 
     #[inline]
     pub(super) fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
-        self.check_fork()?;
-        self.free_read();
+        self.begin()?;
         let mut was_ready = false;
         loop {
             if let Some(taken) = self.take() {
@@ -513,6 +512,11 @@ impl OpenChannel {
         self.object.is_sender_disconnected()
     }
 
+    /// Closes this end within a receive, which goes on to the sender's successor.
+    pub(super) fn leave(self) {
+        self.segments.return_queue().leave();
+    }
+
     pub(super) fn is_evicted(&self) -> bool {
         self.object.is_evicted()
     }
@@ -540,10 +544,18 @@ impl OpenChannel {
         parker.check_notifier(|| object.has_sender());
     }
 
+    /// Begins a receive: frees the slot of the message received last.
     #[inline]
-    pub(super) fn ask(&mut self) -> Result<(), RecvError> {
+    pub(super) fn begin(&mut self) -> Result<(), RecvError> {
         self.check_fork()?;
         self.free_read();
+        Ok(())
+    }
+
+    /// Begins a receive that does not wait.
+    #[inline]
+    pub(super) fn ask(&mut self) -> Result<(), RecvError> {
+        self.begin()?;
         self.object.check_publisher();
         Ok(())
     }
@@ -576,7 +588,7 @@ impl OpenChannel {
 
     /// Receives the next message if it has arrived, or the reason why none can.
     #[inline]
-    fn take(&mut self) -> Option<Result<Message, RecvError>> {
+    pub(super) fn take(&mut self) -> Option<Result<Message, RecvError>> {
         // Mapped before the claim: the sender counts a claimed message as received.
         let Self {
             object,

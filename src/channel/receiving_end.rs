@@ -177,9 +177,9 @@ impl ReceivingEnd {
     #[inline]
     pub(super) fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
         if let Some(open) = &mut self.open {
-            let received = open.receive(deadline);
-            if !is_end(&received) {
-                return received;
+            open.begin()?;
+            if let Some(taken) = open.take() {
+                return taken;
             }
         }
         self.receive_later(deadline)
@@ -207,18 +207,34 @@ impl ReceivingEnd {
             WakeReason::Ready | WakeReason::Disconnected => Poll::Ready(Ok(())),
         };
         match self.next(receive, wait) {
+            Poll::Ready(Err(RecvError::TimedOut)) if self.open.is_none() => self.last_attempt(),
             Poll::Ready(event) => event,
             // Never: `wait` blocks.
             Poll::Pending => Err(RecvError::TimedOut),
         }
     }
 
+    /// The time is over while there is no sender: looks for one once more.
+    #[cold]
+    fn last_attempt(&mut self) -> Result<ChannelEvent, RecvError> {
+        self.attempts.end();
+        match self.try_recv_event() {
+            Err(RecvError::Empty) => Err(RecvError::TimedOut),
+            event => event,
+        }
+    }
+
     #[inline]
     pub(super) fn try_recv(&mut self) -> Result<Message, RecvError> {
         if let Some(open) = &mut self.open {
-            let received = open.try_recv();
-            if !is_end(&received) {
-                return received;
+            open.ask()?;
+            // Before the messages: those sent before the sender left precede its end.
+            let is_disconnected = open.is_disconnected();
+            if let Some(taken) = open.take() {
+                return taken;
+            }
+            if !is_disconnected {
+                return Err(RecvError::Empty);
             }
         }
         self.try_recv_later()
@@ -323,10 +339,15 @@ impl ReceivingEnd {
 
     /// Closes the channel of a sender that has ended.
     fn close(&mut self) {
-        self.open = None;
-        // A program that reads no events has not been told of the beginning either.
-        self.has_connected = false;
-        self.has_disconnected = true;
+        if let Some(open) = self.open.take() {
+            open.leave();
+        }
+        if self.has_connected {
+            // No event has reported the beginning, and so none reports the end: they alternate.
+            self.has_connected = false;
+        } else {
+            self.has_disconnected = true;
+        }
     }
 
     /// Prepares a wait for several ends.
@@ -1010,11 +1031,11 @@ macro_rules! receiving_end {
         impl crate::channel::wait_any::Source for $end {}
 
         impl crate::channel::wait_any::HasEnd for $end {
-            fn end(&self) -> &ReceivingEnd {
+            fn end(&self, _: crate::channel::wait_any::Seal) -> &ReceivingEnd {
                 &self.end
             }
 
-            fn end_mut(&mut self) -> &mut ReceivingEnd {
+            fn end_mut(&mut self, _: crate::channel::wait_any::Seal) -> &mut ReceivingEnd {
                 &mut self.end
             }
         }
@@ -1037,3 +1058,104 @@ macro_rules! receiving_end {
     };
 }
 pub(super) use receiving_end;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::channel::{wait_any, Receiver, Sender};
+    use crate::{Namespace, Provider};
+    use nix::sys::resource::{getrusage, UsageWho};
+    use std::time::Duration;
+
+    fn provider_and_name(test: &str) -> (Provider, Namespace) {
+        let prefix = format!("unit-{test}-{}", std::process::id());
+        let namespace = Namespace::new(&prefix).unwrap();
+        let provider = Provider::builder().namespace(&namespace).build().unwrap();
+        (provider, namespace)
+    }
+
+    fn follower(namespace: &Namespace) -> Receiver {
+        let builder = Receiver::builder().namespace(namespace);
+        builder.on_end(OnEnd::Wait).open("camera").unwrap()
+    }
+
+    /// The kernel notifies of a death before it releases the locks. Meanwhile the end looks like
+    /// this: its doorbell says that the sender has left, and the sender's locks are held.
+    fn seem_to_die(receiver: &Receiver) {
+        let open = receiver.end.open.as_ref().unwrap();
+        open.shared().to_receiver().leave();
+    }
+
+    /// A wait for the teardown would sleep, time and again.
+    #[test]
+    fn following_does_not_wait_for_a_teardown() {
+        fn receives(receiver: &mut Receiver) {
+            let event = receiver.try_recv_event().unwrap();
+            assert!(matches!(event, ChannelEvent::Connected { .. }));
+            let event = receiver.try_recv_event().unwrap();
+            assert!(matches!(event, ChannelEvent::Disconnected));
+        }
+        fn waits(receiver: &mut Receiver) {
+            let waited = wait_any(&mut [receiver], Duration::ZERO);
+            assert!(matches!(waited, Err(RecvError::TimedOut)), "{waited:?}");
+        }
+        for way in ["receives", "waits"] {
+            let (provider, namespace) = provider_and_name(&format!("teardown-{way}"));
+            let sender = Sender::create(&provider, "camera").unwrap();
+            let mut receiver = follower(&namespace);
+            seem_to_die(&receiver);
+            let slept = || {
+                let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+                usage.voluntary_context_switches()
+            };
+            let before = slept();
+            if way == "receives" {
+                receives(&mut receiver);
+            } else {
+                waits(&mut receiver);
+            }
+            assert!(receiver.end.open.is_none(), "{way}: it has not followed");
+            let sleeps = slept() - before;
+            assert!(sleeps < 30, "{way}: it slept {sleeps} times");
+            drop(sender);
+        }
+    }
+
+    #[test]
+    fn events_alternate_beside_wait_any() {
+        let (provider, namespace) = provider_and_name("alternate");
+        let first = Sender::create(&provider, "camera").unwrap();
+        let mut receiver = follower(&namespace);
+        let event = receiver.recv_event().unwrap();
+        assert!(matches!(event, ChannelEvent::Connected { .. }));
+        drop(first);
+
+        let second = Sender::create(&provider, "camera").unwrap();
+        let nothing = wait_any(&mut [&mut receiver], Duration::ZERO);
+        assert!(matches!(nothing, Err(RecvError::TimedOut)), "{nothing:?}");
+        let event = receiver.recv_event().unwrap();
+        assert!(matches!(event, ChannelEvent::Disconnected));
+        assert!(receiver.end.has_connected, "it knows the second");
+        drop(second);
+
+        let nothing = wait_any(&mut [&mut receiver], Duration::ZERO);
+        assert!(matches!(nothing, Err(RecvError::TimedOut)), "{nothing:?}");
+        let third = Sender::create(&provider, "camera").unwrap();
+        let event = receiver.recv_event().unwrap();
+        assert!(matches!(event, ChannelEvent::Connected { .. }), "{event:?}");
+        drop(third);
+    }
+
+    #[test]
+    fn last_attempt_at_the_deadline() {
+        let (provider, namespace) = provider_and_name("last-attempt");
+        let mut receiver = follower(&namespace);
+        let mut sender = Sender::create(&provider, "camera").unwrap();
+        sender.send_copy(b"a sample").unwrap();
+        // As if the name had changed after the last look at it, and the name watcher had not
+        // reported it yet.
+        receiver.end.attempts.look_only();
+        let received = receiver.recv_timeout(Duration::ZERO);
+        assert_eq!(received.unwrap()[..], *b"a sample");
+    }
+}

@@ -15,13 +15,12 @@ use crate::peer::error::AttachError;
 use crate::protocol::control::{View, MAX_SEGMENTS, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::{control_name, segment_name, ProviderId};
 use crate::protocol::readers::{self, Reader};
-use crate::protocol::sweep::{has_ended, sweep_after_reading, TEARDOWN};
+use crate::protocol::sweep::{has_ended, sweep_after_reading, Teardown};
 use counted::Owned;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 /// Returns the receiver's borrowed buffers; dropped last, it removes the objects of a dead provider
 /// (see
@@ -38,6 +37,8 @@ pub(super) struct ReturnQueue {
     /// closed.
     memory: Option<View>,
     returned: AtomicU64,
+    /// The receiving end goes on to the sender's successor.
+    is_left: AtomicBool,
 }
 
 impl ReturnQueue {
@@ -50,6 +51,7 @@ impl ReturnQueue {
             provider: object.provider(),
             memory,
             returned: AtomicU64::new(0),
+            is_left: AtomicBool::new(false),
         });
         let reader: Weak<Self> = Arc::downgrade(&this);
         readers::add(reader);
@@ -86,14 +88,22 @@ impl ReturnQueue {
         !self.shared.to_receiver().is_held() && self.shared.is_ours()
     }
 
-    /// How long to wait until the kernel has torn down the sender's process.
-    fn timeout(&self) -> Duration {
+    /// From now on the drop does not wait for a teardown: it may run in a receive.
+    pub(super) fn leave(&self) {
+        // Relaxed: the drop of the last handle comes after it.
+        self.is_left.store(true, Ordering::Relaxed);
+    }
+
+    /// What to do while the kernel tears down the sender's process.
+    fn teardown(&self) -> Teardown {
         // The provider of a dropped sender may live on.
         let is_closed = self.shared.header().what.0.is_closed();
-        if self.shared.to_receiver().is_disconnected() && !is_closed {
-            TEARDOWN
+        if is_closed || !self.shared.to_receiver().is_disconnected() {
+            Teardown::None
+        } else if self.is_left.load(Ordering::Relaxed) {
+            Teardown::Later
         } else {
-            Duration::ZERO
+            Teardown::Wait
         }
     }
 }
@@ -101,13 +111,18 @@ impl ReturnQueue {
 impl Reader for ReturnQueue {
     fn finish(&self) {
         // Not while the owner lives: without the lock, it would reuse what is still read.
-        if self.may_have_to_sweep() && has_ended(&self.names, self.provider, self.timeout()) {
+        // The process ends: no thread could do it later.
+        let teardown = match self.teardown() {
+            Teardown::Later => Teardown::Wait,
+            teardown => teardown,
+        };
+        if self.may_have_to_sweep() && has_ended(&self.names, self.provider, teardown) {
             let _ = self.locks.unlock(RECEIVER_BYTE);
             if self.registration.is_some() {
                 // The receiver has created the object, and may not have been dropped.
                 let _ = self.locks.unlock(OWNER_BYTE);
             }
-            sweep_after_reading(&self.names, self.provider, Duration::ZERO);
+            sweep_after_reading(&self.names, self.provider, Teardown::None);
         }
     }
 }
@@ -120,7 +135,7 @@ impl Drop for ReturnQueue {
         }
         // Before looking for the locks of others.
         let _ = self.locks.unlock(RECEIVER_BYTE);
-        sweep_after_reading(&self.names, self.provider, self.timeout());
+        sweep_after_reading(&self.names, self.provider, self.teardown());
     }
 }
 

@@ -12,6 +12,8 @@ use super::message::{self, Sent};
 use super::object::Object;
 use super::options::{self, Options};
 use super::recipient::Recipient;
+use super::ring::Words;
+use super::send_options::{chunk_of_copy, copy_to_buffer, SendOptions};
 use crate::os::futex::Deadline;
 use crate::os::name::Name;
 use crate::owner::buf::{ShmBytes, ShmBytesMut};
@@ -348,48 +350,82 @@ impl Sender {
         }
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes, inline in the slot. Blocks until there
-    /// is room.
+    /// Sends a copy of the bytes. Blocks until there is room.
+    ///
+    /// Up to [`MAX_INLINE`](super::MAX_INLINE) bytes are copied into the slot itself. More are
+    /// copied into a buffer that this call [allocates](Provider::alloc), without waiting for
+    /// memory. To write a long message without a copy, [`alloc`](Self::alloc) its buffer.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TooLong`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
+    /// [`SendErrorKind::Alloc`] if there is no memory for the buffer: then nothing was sent, and
+    /// the channel is as before. [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
     /// [`SendErrorKind::Forked`].
     #[inline]
-    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendError> {
-        self.send_inline(bytes, Timeout::UNLIMITED)
+    pub fn send_copy(&mut self, bytes: &[u8]) -> Result<(), SendError> {
+        self.copy_aligned(bytes, 1, SendOptions::new())
     }
 
-    /// Like [`send_bytes`](Self::send_bytes), but does not wait for room.
+    /// Like [`send_copy`](Self::send_copy), but does not wait for room.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`], and those of [`send_bytes`](Self::send_bytes).
+    /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyBorrowed`], and those of
+    /// [`send_copy`](Self::send_copy).
     #[inline]
-    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendError> {
-        self.send_inline(bytes, Timeout::None)
+    pub fn try_send_copy(&mut self, bytes: &[u8]) -> Result<(), SendError> {
+        self.copy_aligned(bytes, 1, SendOptions::new().timeout(Duration::ZERO))
     }
 
-    /// Like [`send_bytes`](Self::send_bytes), but blocks for at most `timeout`.
+    /// Like [`send_copy`](Self::send_copy), with options.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`], and those of [`send_bytes`](Self::send_bytes).
+    /// [`SendErrorKind::TimedOut`], and those of [`try_send_copy`](Self::try_send_copy).
     #[inline]
-    pub fn send_bytes_timeout(&mut self, bytes: &[u8], timeout: Duration) -> Result<(), SendError> {
-        self.send_inline(bytes, Timeout::After(timeout))
+    pub fn send_copy_with(
+        &mut self,
+        bytes: &[u8],
+        options: impl Into<SendOptions>,
+    ) -> Result<(), SendError> {
+        self.copy_aligned(bytes, 1, options.into())
+    }
+
+    /// Sends a copy of bytes that a receiver reads with this alignment, up to a page.
+    #[inline]
+    pub(super) fn copy_aligned(
+        &mut self,
+        bytes: &[u8],
+        align: usize,
+        options: SendOptions,
+    ) -> Result<(), SendError> {
+        match message::of_bytes(bytes, align) {
+            Some(words) => self.send_words(&words, options.patience()),
+            None => self.copy_in_buffer(bytes, align, options),
+        }
     }
 
     #[inline]
-    fn send_inline(&mut self, bytes: &[u8], timeout: Timeout) -> Result<(), SendError> {
-        let words = message::of_bytes(bytes)?;
+    fn send_words(&mut self, words: &Words, timeout: Timeout) -> Result<(), SendError> {
         self.check_fork()?;
         let mut sent = self.reserve(0, timeout)?;
-        self.fan_out.send_words(&words, &mut sent);
+        self.fan_out.send_words(words, &mut sent);
         if self.connection().claim_unread() {
             return Err(SendErrorKind::Disconnected.into());
         }
         Ok(())
+    }
+
+    fn copy_in_buffer(
+        &mut self,
+        bytes: &[u8],
+        align: usize,
+        options: SendOptions,
+    ) -> Result<(), SendError> {
+        self.check_fork()?;
+        let buffer = copy_to_buffer(&self.provider, bytes, align)?;
+        self.send_buffer(buffer, options.patience())
+            .map_err(|error| error.with(()))
     }
 
     /// Sends a buffer to the receiver, and waits for a free slot without blocking the thread, with
@@ -416,20 +452,35 @@ impl Sender {
         .await
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes as [`send_async`](Self::send_async)
-    /// does.
+    /// Like [`send_copy`](Self::send_copy), but waits without blocking the thread, as
+    /// [`send_async`](Self::send_async) does.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
+    /// [`SendErrorKind::NoHelper`], and those of [`send_copy`](Self::send_copy) except
     /// [`SendErrorKind::Interrupted`].
-    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<(), SendError> {
-        let try_send = |sender: &mut Self, message| {
-            sender
-                .try_send_bytes(message)
-                .map_err(|error| error.with(message))
+    pub async fn send_copy_async(&mut self, bytes: &[u8]) -> Result<(), SendError> {
+        self.copy_aligned_async(bytes, 1).await
+    }
+
+    /// [`copy_aligned`](Self::copy_aligned) without blocking the thread.
+    pub(super) async fn copy_aligned_async(
+        &mut self,
+        bytes: &[u8],
+        align: usize,
+    ) -> Result<(), SendError> {
+        let Some(words) = message::of_bytes(bytes, align) else {
+            self.check_fork()?;
+            let buffer = copy_to_buffer(&self.provider, bytes, align)?;
+            let sent = self.send_async(buffer).await;
+            return sent.map_err(|error| error.with(()));
         };
-        connection::send(self, bytes, 0, try_send, |sender, bytes| {
+        let try_send = |sender: &mut Self, words| {
+            sender
+                .send_words(&words, Timeout::None)
+                .map_err(|error| error.with(words))
+        };
+        connection::send(self, words, 0, try_send, |sender, bytes| {
             sender.fan_out.waited_for(bytes)
         })
         .await
@@ -452,13 +503,19 @@ impl Sender {
             .map_err(SendError::from)
     }
 
-    /// Like [`poll_ready`](Self::poll_ready), for [`try_send_bytes`](Self::try_send_bytes).
+    /// Like [`poll_ready`](Self::poll_ready), for [`try_send_copy`](Self::try_send_copy) of `len`
+    /// bytes.
     ///
     /// # Errors
     ///
     /// Those of [`poll_ready`](Self::poll_ready).
-    pub fn poll_ready_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        self.poll_room(context, 0).map_err(SendError::from)
+    pub fn poll_ready_copy(
+        &mut self,
+        context: &mut Context<'_>,
+        len: usize,
+    ) -> Poll<Result<(), SendError>> {
+        self.poll_room(context, chunk_of_copy(&self.provider, len))
+            .map_err(SendError::from)
     }
 
     fn poll_room(

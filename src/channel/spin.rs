@@ -386,7 +386,7 @@ mod tests {
                     }
                     thread::yield_now();
                 }
-                sender.send_bytes(b"now").unwrap();
+                sender.send_copy(b"now").unwrap();
             }
         });
         let receiving = thread::spawn(move || {

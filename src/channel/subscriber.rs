@@ -100,7 +100,7 @@ impl SubscriberBuilder {
 /// let provider = Provider::builder().build()?;
 /// let mut publisher = Publisher::create(&provider, &name)?;
 /// # assert!(subscriber.try_recv().is_err()); // joins, as its process does while it waits
-/// publisher.send_bytes(b"a sample")?;
+/// publisher.send_copy(b"a sample")?;
 ///
 /// assert_eq!(subscriber.recv()?[..], *b"a sample");
 /// # Ok(())
@@ -120,7 +120,7 @@ impl SubscriberBuilder {
 /// for _ in 0..2 {
 ///     // The publishing process, which restarts.
 ///     let mut publisher = Publisher::builder().history(1).create(&provider, &name)?;
-///     publisher.send_bytes(b"a sample")?;
+///     publisher.send_copy(b"a sample")?;
 ///
 ///     assert!(matches!(subscriber.recv_event()?, ChannelEvent::Connected { .. }));
 ///     # publisher.receivers();

@@ -49,13 +49,14 @@
 
 use super::error::{ChannelError, RecvError, SendError};
 use super::layout::MessageType;
-use super::message::{Sent, MAX_INLINE};
+use super::message::{Sent, INLINE_ALIGN};
 use super::publisher::{Publisher, PublisherBuilder};
 use super::receiver::{Message, Receiver, ReceiverBuilder};
 use super::receiving_end::{ChannelEvent, ReceivingEnd};
+use super::send_options::SendOptions;
 use super::sender::{Sender, SenderBuilder};
 use super::subscriber::{Subscriber, SubscriberBuilder};
-use super::wait_any::{HasEnd, Source};
+use super::wait_any::{HasEnd, Seal, Source};
 use crate::owner::buf::{ShmBytes, ShmBytesMut};
 use crate::owner::limits::AllocError;
 use crate::owner::provider::Provider;
@@ -223,9 +224,6 @@ impl Buffer for Message {
         }
     }
 }
-
-/// The alignment of a message's bytes in a slot, and of the copy that is received.
-const INLINE_ALIGN: usize = 8;
 
 mod sealed {
     pub trait Sealed {}
@@ -452,15 +450,6 @@ macro_rules! builders {
 
 builders!(SenderBuilder PublisherBuilder ReceiverBuilder SubscriberBuilder);
 
-struct Fits<T>(PhantomData<T>);
-
-impl<T> Fits<T> {
-    const IN_A_SLOT: () = assert!(
-        size_of::<T>() <= MAX_INLINE && align_of::<T>() <= INLINE_ALIGN,
-        "a value in a slot has at most 48 bytes, aligned to 8 at most; send a buffer"
-    );
-}
-
 macro_rules! sends {
     ($builder:ident $end:ident $sent:ty) => {
         impl<T> Typed<$builder, T> {
@@ -563,30 +552,30 @@ macro_rules! sends {
 
         impl<T: Schema> Typed<$end, T> {
             #[doc = concat!(
-                        "Sends a copy of a value in the slot itself, without a buffer; see [`",
+                        "Sends a copy of a value, in the slot itself or in a buffer; see [`",
                         stringify!($end),
-                        "::send_bytes`]."
+                        "::send_copy`]."
                     )]
-            /// Does not compile if `T` has more than [`MAX_INLINE`] bytes, or an alignment above 8.
+            /// A value with an alignment above 8 is always copied into a buffer.
             ///
             /// # Errors
             ///
-            #[doc = concat!("Those of [`", stringify!($end), "::send_bytes`].")]
+            #[doc = concat!("Those of [`", stringify!($end), "::send_copy`].")]
             #[inline]
             pub fn send_copy(&mut self, value: &T) -> Result<$sent, SendError> {
-                let () = Fits::<T>::IN_A_SLOT;
-                self.end.send_bytes(value.as_bytes())
+                self.end
+                    .copy_aligned(value.as_bytes(), T::ALIGN, SendOptions::new())
             }
 
             /// Like [`send_copy`](Self::send_copy), but does not wait for room.
             ///
             /// # Errors
             ///
-            #[doc = concat!("Those of [`", stringify!($end), "::try_send_bytes`].")]
+            #[doc = concat!("Those of [`", stringify!($end), "::try_send_copy`].")]
             #[inline]
             pub fn try_send_copy(&mut self, value: &T) -> Result<$sent, SendError> {
-                let () = Fits::<T>::IN_A_SLOT;
-                self.end.try_send_bytes(value.as_bytes())
+                let options = SendOptions::new().timeout(Duration::ZERO);
+                self.end.copy_aligned(value.as_bytes(), T::ALIGN, options)
             }
         }
     };
@@ -660,12 +649,12 @@ opens!(SubscriberBuilder Subscriber);
 impl<E: Source, T> Source for Typed<E, T> {}
 
 impl<E: Source, T> HasEnd for Typed<E, T> {
-    fn end(&self) -> &ReceivingEnd {
-        self.end.end()
+    fn end(&self, seal: Seal) -> &ReceivingEnd {
+        self.end.end(seal)
     }
 
-    fn end_mut(&mut self) -> &mut ReceivingEnd {
-        self.end.end_mut()
+    fn end_mut(&mut self, seal: Seal) -> &mut ReceivingEnd {
+        self.end.end_mut(seal)
     }
 }
 

@@ -16,11 +16,23 @@ use std::time::Duration;
 /// [`Subscriber`](super::Subscriber), typed or not. No other type can implement it.
 pub trait Source: HasEnd {}
 
-/// Not nameable outside of the crate.
+/// Not nameable outside of the crate, and its methods cannot be called there:
+///
+/// ```compile_fail,E0061
+/// fn end(source: &dyn shm_pool::channel::Source) {
+///     source.end();
+/// }
+/// ```
 pub trait HasEnd {
-    fn end(&self) -> &ReceivingEnd;
-    fn end_mut(&mut self) -> &mut ReceivingEnd;
+    fn end(&self, _: Seal) -> &ReceivingEnd;
+    fn end_mut(&mut self, _: Seal) -> &mut ReceivingEnd;
 }
+
+/// No other crate has one, so that it cannot call the methods of a [`Source`].
+#[derive(Clone, Copy)]
+pub struct Seal(());
+
+const OURS: Seal = Seal(());
 
 /// Blocks until one of several receivers and subscribers has a message, for at most `timeout`;
 /// [`Duration::MAX`] means no timeout. Returns the index of that one: its next
@@ -51,7 +63,7 @@ pub trait HasEnd {
 /// let samples_out = Sender::create(&provider, &name("samples"))?;
 /// let mut frames = Receiver::open(&name("frames"))?;
 /// let mut samples = Receiver::open(&name("samples"))?;
-/// frames_out.send_bytes(b"a frame")?;
+/// frames_out.send_copy(b"a frame")?;
 /// match wait_any(&mut [&mut samples, &mut frames], Duration::from_secs(10))? {
 ///     0 => println!("sample: {:?}", samples.try_recv()?),
 ///     _ => println!("frame: {:?}", frames.try_recv()?),
@@ -74,7 +86,7 @@ pub fn wait_any(sources: &mut [&mut dyn Source], timeout: Duration) -> Result<us
     }
     for source in sources.iter_mut() {
         // The only error that it returns.
-        if source.end_mut().begin_wait().is_err() {
+        if source.end_mut(OURS).begin_wait().is_err() {
             return Err(RecvError::Forked);
         }
     }
@@ -101,13 +113,13 @@ pub fn wait_any(sources: &mut [&mut dyn Source], timeout: Duration) -> Result<us
         Found::Ready(index) => {
             let mut last = 0;
             for source in sources.iter() {
-                last = last.max(source.end().turn);
+                last = last.max(source.end(OURS).turn);
             }
-            sources[index].end_mut().turn = last + 1;
+            sources[index].end_mut(OURS).turn = last + 1;
             Ok(index)
         }
         Found::Interrupted(index) => {
-            sources[index].end().interrupts.take();
+            sources[index].end(OURS).interrupts.take();
             Err(RecvError::Interrupted)
         }
         Found::TimedOut | Found::Ended => Err(RecvError::TimedOut),
@@ -127,7 +139,7 @@ enum Found {
 fn find(sources: &[&mut dyn Source]) -> Option<Found> {
     let mut ready: Option<(usize, u64)> = None;
     for (index, source) in sources.iter().enumerate() {
-        let end = source.end();
+        let end = source.end(OURS);
         if !end.is_ready() {
             continue;
         }
@@ -140,12 +152,12 @@ fn find(sources: &[&mut dyn Source]) -> Option<Found> {
         return Some(Found::Ready(index));
     }
     for (index, source) in sources.iter().enumerate() {
-        if source.end().interrupts.is_set() {
+        if source.end(OURS).interrupts.is_set() {
             return Some(Found::Interrupted(index));
         }
     }
     for source in sources {
-        if source.end().must_follow() {
+        if source.end(OURS).must_follow() {
             return Some(Found::Ended);
         }
     }
@@ -155,7 +167,7 @@ fn find(sources: &[&mut dyn Source]) -> Option<Found> {
 /// Closes the channel on behalf of each dead sender for which a check is due.
 fn look_for_senders(sources: &mut [&mut dyn Source]) {
     for source in sources {
-        if let Some(open) = &mut source.end_mut().open {
+        if let Some(open) = &mut source.end_mut(OURS).open {
             open.look_for_sender();
         }
     }
@@ -163,7 +175,7 @@ fn look_for_senders(sources: &mut [&mut dyn Source]) {
 
 /// Returns `true` if each end has a sender.
 fn are_open(sources: &[&mut dyn Source]) -> bool {
-    sources.iter().all(|source| source.end().open.is_some())
+    sources.iter().all(|source| source.end(OURS).open.is_some())
 }
 
 /// Returns how long to spin: one channel of which messages come at once is enough for a spin to
@@ -172,7 +184,7 @@ fn budget(sources: &[&mut dyn Source]) -> Duration {
     let mut shortest: Option<Duration> = None;
     let mut longest_adaptive = Duration::ZERO;
     for source in sources {
-        let Some(open) = &source.end().open else {
+        let Some(open) = &source.end(OURS).open else {
             return Duration::ZERO;
         };
         match (open.spin, shortest) {
@@ -192,7 +204,7 @@ fn budget(sources: &[&mut dyn Source]) -> Duration {
 /// The wait ended during its spin.
 fn note_spin(sources: &mut [&mut dyn Source], found: &Found) {
     if let Found::Ready(index) = found {
-        if let Some(open) = &mut sources[*index].end_mut().open {
+        if let Some(open) = &mut sources[*index].end_mut(OURS).open {
             open.parker.adaptive.grow();
         }
     }
@@ -201,7 +213,7 @@ fn note_spin(sources: &mut [&mut dyn Source], found: &Found) {
 /// The wait slept. Its spin was in vain for all ends but the one that was ready.
 fn note_sleep(sources: &mut [&mut dyn Source], found: &Found, began: u64) {
     for (index, source) in sources.iter_mut().enumerate() {
-        let Some(open) = &mut source.end_mut().open else {
+        let Some(open) = &mut source.end_mut(OURS).open else {
             continue;
         };
         if matches!(found, Found::Ready(ready) if *ready == index) {
@@ -240,7 +252,7 @@ fn spin(
 fn wait(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Result<Found, RecvError> {
     let mut words = 0;
     for source in sources.iter() {
-        let interrupts = &source.end().interrupts;
+        let interrupts = &source.end(OURS).interrupts;
         interrupts.begin_wait(); // I1
         words += 1 + usize::from(interrupts.has_interrupter());
     }
@@ -255,11 +267,11 @@ fn wait(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Result<F
             break found;
         }
         for source in sources.iter_mut() {
-            source.end_mut().follow();
+            source.end_mut(OURS).follow();
         }
     };
     for source in sources.iter() {
-        source.end().interrupts.end_wait(); // I5
+        source.end(OURS).interrupts.end_wait(); // I5
     }
     found
 }
@@ -267,7 +279,7 @@ fn wait(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Result<F
 /// Sleeps in this thread on all doorbells at once. The steps S are those of `doorbell`.
 fn sleep(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Found {
     for source in sources.iter_mut() {
-        if let Some(open) = &mut source.end_mut().open {
+        if let Some(open) = &mut source.end_mut(OURS).open {
             open.parker.leave_helper();
         }
     }
@@ -275,7 +287,7 @@ fn sleep(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Found {
         look_for_senders(sources);
         let mut words = Words::new();
         for source in sources.iter() {
-            let end = source.end();
+            let end = source.end(OURS);
             end.interrupts.add_to(&mut words);
             let Some(open) = &end.open else {
                 continue;
@@ -294,7 +306,7 @@ fn sleep(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Found {
         }
         let mut until = deadline;
         for source in sources.iter() {
-            if let Some(open) = &source.end().open {
+            if let Some(open) = &source.end(OURS).open {
                 until = Deadline::first(until, open.parker.check.time());
             }
         }
@@ -306,7 +318,7 @@ fn sleep(sources: &mut [&mut dyn Source], deadline: Option<Deadline>) -> Found {
         }
     };
     for source in sources.iter() {
-        if let Some(open) = &source.end().open {
+        if let Some(open) = &source.end(OURS).open {
             open.parker.doorbell().end_wait();
         }
     }
@@ -335,18 +347,18 @@ fn sleep_by_helpers(
         if Deadline::is_past(deadline) {
             break Ok(Found::TimedOut);
         }
-        let interrupts = sources.iter().map(|source| &*source.end().interrupts);
+        let interrupts = sources.iter().map(|source| &*source.end(OURS).interrupts);
         thread.park(count, interrupts, deadline);
     };
     for source in sources.iter_mut() {
-        source.end_mut().disarm();
+        source.end_mut(OURS).disarm();
     }
     found
 }
 
 fn arm_all(sources: &mut [&mut dyn Source], waker: &Waker) -> Result<(), OsError> {
     for source in sources {
-        source.end_mut().arm(waker)?;
+        source.end_mut(OURS).arm(waker)?;
     }
     Ok(())
 }

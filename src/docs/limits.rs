@@ -10,7 +10,7 @@
 //! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`](crate::ShareError::TooManyGrants) |
 //! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::OutOfRange`](crate::channel::ChannelError::OutOfRange) |
 //! | receivers of a publisher | [`PublisherBuilder::max_subscribers`]: 16 by default, at most 64; a closed one counts while one of its messages is read | `ChannelError::TooManyReceivers` |
-//! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`](crate::channel::MAX_INLINE), 48 | `SendErrorKind::TooLong` |
+//! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`](crate::channel::MAX_INLINE), 48 | none: `send_copy` copies more into a buffer |
 //! | buffers that the receiver of a channel holds | [`SenderBuilder::max_borrowed`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyBorrowed` |
 //! | buffers that a receiver of a publisher holds | [`PublisherBuilder::max_borrowed`]: as above; and [`PublisherBuilder::max_bytes_per_receiver`]: a quarter of `max_bytes` by default, or what [`PublisherBuilder::share_among`] finds, but always two buffers | messages are skipped, or waited for; `RecvError::TooManyBorrowed` |
 //! | time that a message waits for receivers | [`PublisherBuilder::block_limit`]: 5 seconds by default | the receiver is skipped, or disconnected |

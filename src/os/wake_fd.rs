@@ -48,7 +48,7 @@ mod models;
 /// # let mut sender = Sender::create(&provider, &name)?;
 /// let mut receiver = Receiver::open(&name)?;
 /// let mut ready = WakeFd::new()?;
-/// # sender.send_bytes(b"a sample")?;
+/// # sender.send_copy(b"a sample")?;
 /// let mut events = [libc::pollfd {
 ///     fd: ready.as_fd().as_raw_fd(),
 ///     events: libc::POLLIN,

@@ -163,6 +163,9 @@ impl Tuning {
     /// segment (of a provider: 64 GiB), rounded up to whole pages and to a multiple of the first
     /// message's chunk.
     ///
+    /// With [`room_for`](crate::ProviderBuilder::room_for) it is as long as the cap, and `build`
+    /// refuses a shorter one.
+    ///
     /// Default: a 32nd of `max_bytes`, but at least 64 KiB and eight of the first message; with
     /// [`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) 0, one message. Each
     /// further segment is at least as long as all earlier ones together. All of this is only
@@ -205,10 +208,11 @@ impl Tuning {
         self
     }
 
-    /// Makes the first arena as long as the cap, unless its length is set.
-    pub(crate) fn use_one_arena(&mut self, max_bytes: usize) {
+    /// Makes the first arena as long as the cap. Fails if a shorter one is set.
+    pub(crate) fn use_one_arena(&mut self, max_bytes: usize) -> Result<(), BuildError> {
         let longest = max_bytes.clamp(1, LONGEST);
-        self.arena_size.get_or_insert(longest);
+        let arena_size = *self.arena_size.get_or_insert(longest);
+        range("arena_size", arena_size, longest, LONGEST)
     }
 
     pub(crate) fn memory(&self, is_locked: bool) -> Result<Memory, BuildError> {

@@ -156,6 +156,11 @@ impl Provider {
         )
     }
 
+    /// Returns the capacity of the buffer that [`alloc`](Self::alloc) returns for `len` bytes.
+    pub(crate) fn chunk_for(&self, len: usize) -> usize {
+        limits::chunk_size(len).min(self.max_alloc)
+    }
+
     /// Creates a request for `len` bytes, which may wait for memory.
     pub fn request(&self, len: usize) -> Request<'_> {
         Request::new(self, len)
@@ -561,7 +566,8 @@ impl ProviderBuilder {
     /// Adds to the cap what `count` messages of `len` bytes take at a time. Without
     /// [`max_bytes`](Self::max_bytes), the cap is the sum of these calls, and the first one also adds
     /// 64 KiB for a few small messages besides. The cap is one segment then, so that none of it is
-    /// lost between segments, unless [`Tuning::arena_size`] is set or it is longer than 64 GiB.
+    /// lost between segments, unless it is longer than 64 GiB; [`build`](Self::build) refuses a
+    /// shorter [`Tuning::arena_size`] with [`BuildError::OutOfRange`].
     ///
     /// With one length, exactly `count` messages fit, whatever other messages were allocated and
     /// dropped before the first of them: idle chunks of lengths without room make way. A message is
@@ -676,7 +682,7 @@ impl ProviderBuilder {
         };
         let mut tuning = self.tuning.clone();
         if self.room.is_some() {
-            tuning.use_one_arena(max_bytes);
+            tuning.use_one_arena(max_bytes)?;
         }
         let max_idle = self.max_idle_per_class;
         let mut limits = Limits::new(max_bytes, self.max_alloc, Some(max_idle), &tuning, LONGEST)?;

@@ -15,7 +15,7 @@ use crate::protocol::ids::{control_name, PeerId, ProviderId};
 use crate::protocol::readers::{self, Reader};
 use crate::protocol::record::{Place, Record, PEERS};
 use crate::protocol::slot::{Held, MAX_HELD};
-use crate::protocol::sweep::{has_ended, sweep_after_reading};
+use crate::protocol::sweep::{has_ended, sweep_after_reading, Teardown};
 use parking_lot::RwLock;
 use std::mem::size_of;
 use std::ptr;
@@ -337,9 +337,9 @@ impl Reader for Remote {
             return;
         }
         // Not while the owner lives: without the lock, it would reuse what is still read.
-        if has_ended(&control.names, control.id.provider, Duration::ZERO) {
+        if has_ended(&control.names, control.id.provider, Teardown::None) {
             let _ = control.locks.unlock(peer_byte(control.slot()));
-            sweep_after_reading(&control.names, control.id.provider, Duration::ZERO);
+            sweep_after_reading(&control.names, control.id.provider, Teardown::None);
         }
     }
 }
@@ -361,7 +361,7 @@ impl Drop for PeerControl {
             let _ = self.locks.unlock(peer_byte(self.slot()));
             // Only now, so that of two peers that disconnect, at least one finds itself the last.
             if matches!(self.check_owner(), Err(AttachError::ProviderDied { .. })) {
-                sweep_after_reading(&self.names, self.id.provider, Duration::ZERO);
+                sweep_after_reading(&self.names, self.id.provider, Teardown::None);
             }
         }
     }

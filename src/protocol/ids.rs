@@ -141,7 +141,7 @@ impl fmt::Debug for ReceiverId {
 /// Identifies one connection of a client to a provider, so that the provider can grant it leases.
 ///
 /// Sorts by provider, then by slot, then by age.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId {
     pub(crate) provider: ProviderId,
     pub(crate) slot: u8,
@@ -199,6 +199,12 @@ impl TryFrom<&[u8]> for PeerId {
 
     fn try_from(bytes: &[u8]) -> Result<Self, TryFromSliceError> {
         Ok(Self::from_bytes(bytes.try_into()?))
+    }
+}
+
+impl fmt::Debug for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PeerId({self})")
     }
 }
 

@@ -58,7 +58,8 @@
 //!
 //! The kernel notifies receivers of a sender's death some time before it releases the process's
 //! locks. A receiver that is dropped in between waits for the release, [`TEARDOWN`] at most, and
-//! then leaves the wait to a thread.
+//! then leaves the wait to a thread. A receiving end that goes on to the sender's successor leaves
+//! it to a thread at once: no receive blocks for it.
 //!
 //! # Killed at any instruction
 //!
@@ -97,7 +98,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 /// The kernel takes some milliseconds for each 100 MB of a dead process's memory.
-pub(crate) const TEARDOWN: Duration = Duration::from_millis(100);
+const TEARDOWN: Duration = Duration::from_millis(100);
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
@@ -195,15 +196,36 @@ pub(crate) fn sweep_after_end(names: &Namespace, provider: ProviderId) {
     let _ = sweep_of(names, Scope::Own(provider));
 }
 
+/// What a reader does about an owner whose lock is not free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Teardown {
+    /// The owner lives.
+    None,
+    /// The owner is dying. The reader's process may end next, so the reader waits, at most for
+    /// [`TEARDOWN`], and then leaves the rest to a thread.
+    Wait,
+    /// The owner is dying. The reader must not block, and leaves all to a thread.
+    Later,
+}
+
+impl Teardown {
+    fn timeout(self) -> Duration {
+        match self {
+            Self::Wait => TEARDOWN,
+            Self::None | Self::Later => Duration::ZERO,
+        }
+    }
+}
+
 /// The caller was a reader, and has released its lock. Runs in drops, which must not need memory
 /// (D23): without heap, leaves all to the next sweep.
-pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, timeout: Duration) {
+pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, teardown: Teardown) {
     if !has_heap(HEAP) {
         return;
     }
-    match owner_after(names, provider, timeout) {
+    match owner_after(names, provider, teardown.timeout()) {
         Ok(Owner::Alive) => {
-            if !timeout.is_zero() {
+            if teardown != Teardown::None {
                 sweep_later(names, provider);
             }
         }
@@ -215,10 +237,10 @@ pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, timeo
     }
 }
 
-/// Returns `true` if an owner has ended and its objects are still there. Waits at most for
-/// `patience` while it is alive, or being torn down.
-pub(crate) fn has_ended(names: &Namespace, provider: ProviderId, timeout: Duration) -> bool {
-    matches!(owner_after(names, provider, timeout), Ok(Owner::Dead(_)))
+/// Returns `true` if an owner has ended and its objects are still there.
+pub(crate) fn has_ended(names: &Namespace, provider: ProviderId, teardown: Teardown) -> bool {
+    let owner = owner_after(names, provider, teardown.timeout());
+    matches!(owner, Ok(Owner::Dead(_)))
 }
 
 fn owner_after(

@@ -3,8 +3,8 @@
 #![allow(dead_code)] // not all of it by every test program
 
 use shm_pool::channel::{
-    ChannelError, Message, OnEnd, Publisher, Receiver, RecvError, SendError, Sender, Sent, Source,
-    Subscriber,
+    ChannelError, Message, OnEnd, Publisher, Receiver, RecvError, SendError, SendOptions, Sender,
+    Sent, Source, Subscriber,
 };
 use shm_pool::{Namespace, ShmBytes};
 use std::fmt::Debug;
@@ -26,8 +26,14 @@ pub(crate) trait SendingEnd: Send {
         &mut self,
         buffer: ShmBytes,
     ) -> impl Future<Output = Result<Self::Sent, SendError<ShmBytes>>>;
-    fn send_bytes(&mut self, bytes: &[u8]) -> Result<Self::Sent, SendError>;
-    fn send_bytes_async(
+    fn send_copy(&mut self, bytes: &[u8]) -> Result<Self::Sent, SendError>;
+    fn try_send_copy(&mut self, bytes: &[u8]) -> Result<Self::Sent, SendError>;
+    fn send_copy_with(
+        &mut self,
+        bytes: &[u8],
+        options: SendOptions,
+    ) -> Result<Self::Sent, SendError>;
+    fn send_copy_async(
         &mut self,
         bytes: &[u8],
     ) -> impl Future<Output = Result<Self::Sent, SendError>>;
@@ -57,14 +63,24 @@ macro_rules! sending_end {
             ) -> impl Future<Output = Result<$sent, SendError<ShmBytes>>> {
                 async { self.send_async(buffer).await.map($of) }
             }
-            fn send_bytes(&mut self, bytes: &[u8]) -> Result<$sent, SendError> {
-                self.send_bytes(bytes).map($of)
+            fn send_copy(&mut self, bytes: &[u8]) -> Result<$sent, SendError> {
+                self.send_copy(bytes).map($of)
             }
-            fn send_bytes_async(
+            fn try_send_copy(&mut self, bytes: &[u8]) -> Result<$sent, SendError> {
+                self.try_send_copy(bytes).map($of)
+            }
+            fn send_copy_with(
+                &mut self,
+                bytes: &[u8],
+                options: SendOptions,
+            ) -> Result<$sent, SendError> {
+                self.send_copy_with(bytes, options).map($of)
+            }
+            fn send_copy_async(
                 &mut self,
                 bytes: &[u8],
             ) -> impl Future<Output = Result<$sent, SendError>> {
-                async { self.send_bytes_async(bytes).await.map($of) }
+                async { self.send_copy_async(bytes).await.map($of) }
             }
         }
     };

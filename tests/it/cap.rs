@@ -1086,6 +1086,21 @@ fn room_for_frames() {
     }
 }
 
+/// Room is counted for one segment. What lies between several would be missing.
+#[test]
+fn room_for_needs_one_segment() {
+    let with = |arena_size| {
+        let tuning = Tuning::new().arena_size(arena_size);
+        builder().room_for(1_000_000, 4).tuning(tuning).build()
+    };
+    let refused = with(1 << 20).unwrap_err();
+    let BuildError::OutOfRange { option, min, .. } = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(option, "arena_size");
+    assert_eq!(fill(&with(min).unwrap(), 1_000_000).len(), 4);
+}
+
 /// Room for messages of any length, small ones in heaps among them.
 #[test]
 fn room_for_any_length() {

@@ -39,7 +39,7 @@ fn capacity() {
         let (mut sent, mut received) = (0_u64, 0_u64);
         for round in 0..20 {
             while sent - received < slots as u64 {
-                sender.try_send_bytes(&sent.to_ne_bytes()).unwrap();
+                sender.try_send_copy(&sent.to_ne_bytes()).unwrap();
                 sent += 1;
             }
             for _ in 0..1 + round % slots {
@@ -122,7 +122,7 @@ fn any_name() {
             let mut publisher = Publisher::create(&provider, name).unwrap();
             let subscriber = Subscriber::builder().namespace(&names_here).open(name);
             receivers.push(subscriber.unwrap());
-            let sent = publisher.try_send_bytes(&[number as u8]).unwrap();
+            let sent = publisher.try_send_copy(&[number as u8]).unwrap();
             assert_eq!(sent.receivers, 1, "{name}");
             publishers.push(publisher);
         }
@@ -282,7 +282,7 @@ fn unmappable_message() {
     fs::remove_file(&segment).unwrap();
     std::os::unix::fs::symlink("/dev/null", &segment).unwrap();
     sender.send(buffer.clone()).unwrap();
-    sender.send_bytes(b"the next one").unwrap();
+    sender.send_copy(b"the next one").unwrap();
     let error = receiver.recv().unwrap_err();
     assert!(
         matches!(&error, RecvError::Attach(AttachError::Os(os)) if os.errno() == Some(libc::ELOOP)),
@@ -312,7 +312,7 @@ fn alignment() {
         );
     }
     for len in [0, 1, 7, 48] {
-        sender.send_bytes(&vec![1; len]).unwrap();
+        sender.send_copy(&vec![1; len]).unwrap();
         // The alignment holds wherever the value is moved.
         let messages = [(0_u8, receiver.recv().unwrap())];
         assert_eq!(
@@ -389,7 +389,7 @@ fn wait_until_received() {
     assert_eq!(sender.wait_until_received(NOW), Ok(()), "nothing was sent");
     // Each slot is once the last one sent.
     for _ in 0..10 {
-        sender.send_bytes(b"").unwrap();
+        sender.send_copy(b"").unwrap();
         assert_eq!(
             sender.wait_until_received(NOW),
             Err(SendErrorKind::TimedOut.into())

@@ -362,7 +362,7 @@ fn predicates() {
         error.is_retryable() && !error.is_disconnected() && !error.is_timeout(),
         "none may be borrowed: {error}"
     );
-    let refused = std::iter::repeat_with(|| sender.try_send_bytes(b""))
+    let refused = std::iter::repeat_with(|| sender.try_send_copy(b""))
         .find_map(Result::err)
         .unwrap();
     assert!(refused.is_retryable(), "no slot: {refused}");
@@ -436,7 +436,10 @@ fn into_io_error() {
         (io_kind(SendErrorKind::TimedOut), Kind::TimedOut),
         (io_kind(SendErrorKind::Disconnected), Kind::BrokenPipe),
         (
-            io_kind(SendErrorKind::TooLong { len: 2, max: 1 }),
+            io_kind(SendErrorKind::Alloc(Box::new(AllocError::TooLarge {
+                len: 2,
+                max: 1,
+            }))),
             Kind::InvalidInput,
         ),
         (

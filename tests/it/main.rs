@@ -5,6 +5,7 @@ mod backend;
 mod builder;
 mod cap;
 mod channel;
+mod copies;
 #[path = "../common/ends.rs"]
 mod ends;
 mod errors;

@@ -6,13 +6,14 @@ use crate::fixtures::{
 };
 use shm_pool::channel::{
     ChannelError, Message, OnEnd, OnFull, Publisher, PublisherBuilder, RecvError, SendErrorKind,
-    Subscriber, SubscriberBuilder,
+    SendOptions, Subscriber, SubscriberBuilder,
 };
 use shm_pool::{Client, Namespace, Provider};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::thread;
+use std::time::Duration;
 
 struct Scene {
     publisher: Publisher,
@@ -119,7 +120,7 @@ fn no_receivers() {
     assert!(!scene.publisher.has_receivers());
     assert_eq!((scene.send(1), scene.in_use()), (0, 0));
     assert_eq!(
-        scene.publisher.send_bytes(b"x").map(|sent| sent.receivers),
+        scene.publisher.send_copy(b"x").map(|sent| sent.receivers),
         Ok(0)
     );
     assert_eq!(
@@ -164,7 +165,7 @@ fn history() {
     assert_eq!(
         scene
             .publisher
-            .send_bytes(&5_u64.to_le_bytes())
+            .send_copy(&5_u64.to_le_bytes())
             .map(|sent| sent.receivers),
         Ok(3)
     );
@@ -270,7 +271,7 @@ fn withdrawn_buffer_hides_no_older_message() {
         let held = receiver.try_recv().unwrap();
         let mut next = 1;
         for _ in 0..behind {
-            let sent = scene.publisher.send_bytes(&u64::to_le_bytes(next)).unwrap();
+            let sent = scene.publisher.send_copy(&u64::to_le_bytes(next)).unwrap();
             assert_eq!(sent.receivers, 1);
             next += 1;
         }
@@ -305,7 +306,7 @@ fn drop_new() {
     assert_eq!(
         scene
             .publisher
-            .send_bytes(&10_u64.to_le_bytes())
+            .send_copy(&10_u64.to_le_bytes())
             .map(|sent| sent.receivers),
         Ok(1)
     );
@@ -337,7 +338,7 @@ fn receiver_at_borrowed_limit() {
         assert_eq!(
             scene
                 .publisher
-                .send_bytes(&4_u64.to_le_bytes())
+                .send_copy(&4_u64.to_le_bytes())
                 .map(|sent| sent.receivers),
             Ok(2)
         );
@@ -378,7 +379,7 @@ fn send_is_all_or_nothing() {
     let mut scene = Scene::new("pub-wait", Publisher::builder());
     let mut slow = scene.behind(OnFull::Block, 2);
     let mut latest = scene.behind(OnFull::DropOldest, 1);
-    while scene.publisher.try_send_bytes(&7_u64.to_le_bytes()).is_ok() {}
+    while scene.publisher.try_send_copy(&7_u64.to_le_bytes()).is_ok() {}
     let refused = scene
         .publisher
         .try_send(message(&scene.provider, 1_000, 9))
@@ -390,7 +391,9 @@ fn send_is_all_or_nothing() {
         .unwrap_err();
     assert_eq!(refused.kind(), SendErrorKind::TimedOut);
     assert_eq!(
-        scene.publisher.send_bytes_timeout(b"", NOW),
+        scene
+            .publisher
+            .send_copy_with(b"", SendOptions::new().timeout(Duration::from_nanos(1))),
         Err(SendErrorKind::TimedOut.into())
     );
     let found = all(&mut latest);
@@ -722,7 +725,7 @@ fn missed_survives_withdrawal() {
         assert_eq!(
             scene
                 .publisher
-                .send_bytes(&number.to_le_bytes())
+                .send_copy(&number.to_le_bytes())
                 .map(|sent| sent.receivers),
             Ok(1)
         );
@@ -785,7 +788,7 @@ fn registration_reuse_removes_dead_connection() {
         .unwrap();
     assert_eq!(connections().len(), 2);
     assert!(!connections().contains(&guests), "the dead one's");
-    assert_eq!(publisher.send_bytes(b"x").map(|sent| sent.receivers), Ok(2));
+    assert_eq!(publisher.send_copy(b"x").map(|sent| sent.receivers), Ok(2));
     assert_eq!(&stays.try_recv().unwrap()[..], b"x");
 }
 
@@ -814,7 +817,7 @@ fn keep_latest_out_of_borrowed_or_slots() {
     scene.send(10);
     let held = full.try_recv().unwrap();
     for number in 11..13_u64 {
-        scene.publisher.send_bytes(&number.to_le_bytes()).unwrap();
+        scene.publisher.send_copy(&number.to_le_bytes()).unwrap();
     }
     scene.send(13);
     drop(held);
@@ -836,7 +839,7 @@ fn keep_latest_out_of_borrowed_or_slots() {
     assert!(scene.publisher.has_receivers());
     while mixed.try_recv().is_ok() {}
     let bytes =
-        |scene: &mut Scene, number: u64| scene.publisher.send_bytes(&number.to_le_bytes()).unwrap();
+        |scene: &mut Scene, number: u64| scene.publisher.send_copy(&number.to_le_bytes()).unwrap();
     bytes(&mut scene, 20);
     scene.send(21);
     bytes(&mut scene, 22);

@@ -5,7 +5,7 @@ use crate::fixtures::{builder, holds, message, unique_prefix, FOR_EVER, NOW};
 use crate::threads::{assert_prompt, wake_waiter};
 use shm_pool::channel::{
     wait_any, ChannelError, ChannelEvent, Missed, OnEnd, OnFull, OnStall, Publisher,
-    PublisherBuilder, RecvError, SendErrorKind, Sent, Subscriber, SubscriberBuilder,
+    PublisherBuilder, RecvError, SendErrorKind, SendOptions, Sent, Subscriber, SubscriberBuilder,
 };
 use shm_pool::{Provider, ProviderBuilder};
 use shm_pool_support::tasks::{block_on, Woken};
@@ -108,7 +108,7 @@ fn stalled_receiver_is_skipped() {
         "no longer waited for"
     );
     assert_eq!(
-        block_on(scene.publisher.send_bytes_async(b"4")).map(figures),
+        block_on(scene.publisher.send_copy_async(b"4")).map(figures),
         Ok([1, 0, 0, 0, 1])
     );
     assert!(scene.publisher.receivers().next().unwrap().is_stalled);
@@ -145,10 +145,10 @@ fn limit_spans_calls() {
         let (mut refused, mut sent) = (0, None);
         while sent.is_none() && (limit < Duration::MAX || refused < 100) {
             assert!(start.elapsed() < FOR_EVER);
-            sent = match scene.publisher.try_send_bytes(b"x") {
-                Err(error) if error.kind() == (SendErrorKind::Full { capacity: 1 }) => {
-                    scene.publisher.send_bytes_timeout(b"x", NOW)
-                }
+            sent = match scene.publisher.try_send_copy(b"x") {
+                Err(error) if error.kind() == (SendErrorKind::Full { capacity: 1 }) => scene
+                    .publisher
+                    .send_copy_with(b"x", SendOptions::new().timeout(Duration::from_nanos(1))),
                 sent => sent,
             }
             .map_err(|error| assert_eq!(error.kind(), SendErrorKind::TimedOut))
@@ -218,7 +218,7 @@ fn limit_spans_kinds() {
     assert_eq!(scene.send(0).receivers, 1);
     assert_eq!(scene.send(1).stalled, 1);
     for stamp in 2..6 {
-        assert_eq!(scene.publisher.send_bytes(b"x").unwrap().receivers, 1);
+        assert_eq!(scene.publisher.send_copy(b"x").unwrap().receivers, 1);
         let state = scene.publisher.receivers().next().unwrap();
         assert!(state.is_stalled);
         assert_eq!(
@@ -228,9 +228,9 @@ fn limit_spans_kinds() {
         );
     }
     let start = Instant::now();
-    assert_eq!(scene.publisher.send_bytes(b"x").unwrap().stalled, 1);
+    assert_eq!(scene.publisher.send_copy(b"x").unwrap().stalled, 1);
     assert!(start.elapsed() >= LIMIT, "it had room for these");
-    assert_eq!(scene.publisher.try_send_bytes(b"x").unwrap().stalled, 1);
+    assert_eq!(scene.publisher.try_send_copy(b"x").unwrap().stalled, 1);
     drop(stopped.recv().unwrap());
     assert!(!scene.publisher.receivers().next().unwrap().is_stalled);
     assert_eq!(scene.send(6).receivers, 1);
@@ -309,7 +309,7 @@ fn disconnect() {
             .find(|state| state.on_full == on_full && state.capacity == 8);
         assert_eq!(state.unwrap().process, Some(std::process::id()));
         (0..4).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 2));
-        assert_eq!(scene.publisher.send_bytes(b"bytes").unwrap().receivers, 2);
+        assert_eq!(scene.publisher.send_copy(b"bytes").unwrap().receivers, 2);
         let held = leaves.try_recv().unwrap();
         assert!(leaves.is_connected());
         let mut states = scene.publisher.receivers();
@@ -639,7 +639,7 @@ fn withdrawn_for_borrowed() {
         [0, 1, 2, 3].map(|stamp| scene.send(stamp).withdrawn),
         [0, 0, 1, 1]
     );
-    assert_eq!(scene.publisher.send_bytes(b"x").unwrap().withdrawn, 0);
+    assert_eq!(scene.publisher.send_copy(b"x").unwrap().withdrawn, 0);
     assert_eq!(receiver.missed().withdrawn, 2);
 }
 

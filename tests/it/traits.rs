@@ -50,7 +50,7 @@ fn same(test: &str, content: &[u8]) -> Same {
     let view = client.attach(&bytes.descriptor().unwrap()).unwrap();
     let (mut sender, mut receiver) = channel(test, &provider);
     sender.send(bytes.clone()).unwrap();
-    sender.send_bytes(content).unwrap();
+    sender.send_copy(content).unwrap();
     Same {
         writable: filled(&provider, content),
         bytes,
@@ -271,7 +271,7 @@ fn clones_of_a_message() {
     assert!(!bytes.is_leased());
     assert_eq!(bytes.try_into_mut().unwrap(), "shared");
 
-    sender.send_bytes(b"inline").unwrap();
+    sender.send_copy(b"inline").unwrap();
     let message = receiver.recv().unwrap();
     let clone = message.clone();
     drop(message);
@@ -520,6 +520,7 @@ fn ids_as_text() {
     bytes[16] = 3;
     let peer = PeerId::from_bytes(bytes);
     assert_eq!(peer.to_string(), "00000000000000ab-3-17");
+    assert_eq!(format!("{peer:?}"), "PeerId(00000000000000ab-3-17)");
     assert_eq!(peer.to_string().parse(), Ok(peer));
     for text in [
         "",
@@ -591,11 +592,11 @@ fn disconnect_where() {
     };
     let mut kept = open(8);
     let mut others = [open(4), open(4)];
-    publisher.send_bytes(b"some").unwrap();
+    publisher.send_copy(b"some").unwrap();
     assert_eq!(publisher.receivers().count(), 3);
     assert_eq!(publisher.disconnect_where(|state| state.capacity == 4), 2);
     assert_eq!(publisher.disconnect_where(|state| state.capacity == 4), 0);
-    assert_eq!(publisher.send_bytes(b"more").unwrap().receivers, 1);
+    assert_eq!(publisher.send_copy(b"more").unwrap().receivers, 1);
     assert_eq!(kept.recv().unwrap(), "some");
     for other in &mut others {
         assert!(matches!(other.recv(), Err(RecvError::Evicted)));

@@ -114,6 +114,37 @@ fn copy_in_slot() {
     );
 }
 
+/// A value that is too long for a slot, or aligned to more than a slot is, is copied into a buffer.
+#[test]
+fn copy_in_buffer() {
+    #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+    #[repr(C, align(128))]
+    struct Aligned {
+        number: u64,
+        rest: [u64; 15],
+    }
+
+    impl Schema for Aligned {
+        const NAME: &'static str = "Aligned to 128";
+        const VERSION: u64 = 1;
+    }
+
+    let (provider, mut publisher, mut receiver) = ends::<[u64; 1000]>("copy-long");
+    publisher.send_copy(&[7; 1000]).unwrap();
+    assert_eq!(*receiver.recv().unwrap(), [7; 1000]);
+    let (_, mut small, mut of_small) = ends::<u128>("copy-aligned");
+    let (_, mut large, mut of_large) = ends::<Aligned>("copy-page");
+    for number in 0..8 {
+        small.try_send_copy(&u128::from(number)).unwrap();
+        assert_eq!(*of_small.recv().unwrap(), u128::from(number));
+        let rest = [number; 15];
+        large.send_copy(&Aligned { number, rest }).unwrap();
+        let value = of_large.recv().unwrap();
+        assert_eq!((value.number, value.rest), (number, rest));
+    }
+    assert_eq!(provider.stats().bytes_leased, 0);
+}
+
 #[test]
 fn header_and_slice() {
     let (provider, mut publisher, mut receiver) = ends::<Slice<Cloud, [f64; 2]>>("slice");
@@ -144,7 +175,7 @@ fn header_and_slice() {
         (24, true),
         (25, false),
     ] {
-        publisher.send_bytes(&vec![0; len]).unwrap();
+        Publisher::send_copy(&mut publisher, &vec![0; len]).unwrap();
         assert_eq!(receiver.recv().is_ok(), is_value, "{len} bytes");
     }
 }
@@ -329,7 +360,7 @@ fn message_of_wrong_length() {
     for len in [0, 47, 49, 96, 5_000] {
         let leased = provider.stats().bytes_leased;
         match len {
-            0..=47 => publisher.send_bytes(&vec![0; len]).unwrap(),
+            0..=47 => Publisher::send_copy(&mut publisher, &vec![0; len]).unwrap(),
             _ => Publisher::send(&mut publisher, provider.alloc(len).unwrap().freeze()).unwrap(),
         };
         let error = receiver.recv().unwrap_err();
@@ -362,7 +393,7 @@ fn unaligned_value() {
 
     let (provider, mut publisher, mut receiver) = ends::<Aligned>("unaligned");
     for _ in 0..8 {
-        publisher.send_bytes(&[0; 16]).unwrap();
+        Publisher::send_copy(&mut publisher, &[0; 16]).unwrap();
         assert!(matches!(
             receiver.recv(),
             Err(RecvError::WrongType {
@@ -575,7 +606,7 @@ fn subscriber_of_wrong_messages() {
         subscriber.recv_event(),
         Ok(ChannelEvent::Connected { .. })
     ));
-    publisher.send_bytes(&[0; 47]).unwrap();
+    Publisher::send_copy(&mut publisher, &[0; 47]).unwrap();
     publisher
         .send_copy(&Sample {
             stamp: 7,

@@ -55,8 +55,8 @@ fn readable_while_ready() {
     let (mut sender, mut receiver) = channel(&provider, &unique_prefix("wake-fd"));
     let mut ready = WakeFd::new().unwrap();
     assert!(is_readable(&ready, 0), "nothing has been polled yet");
-    sender.send_bytes(b"first").unwrap();
-    sender.send_bytes(b"second").unwrap();
+    sender.send_copy(b"first").unwrap();
+    sender.send_copy(b"second").unwrap();
     for expected in [b"first".as_slice(), b"second"] {
         let Poll::Ready(message) = ready.poll(|context| receiver.poll_recv(context)) else {
             panic!("it has arrived")
@@ -67,7 +67,7 @@ fn readable_while_ready() {
     assert!(ready
         .poll(|context| receiver.poll_recv(context))
         .is_pending());
-    let sending = thread::spawn(move || sender.send_bytes(b"third").map(|()| sender).unwrap());
+    let sending = thread::spawn(move || sender.send_copy(b"third").map(|()| sender).unwrap());
     assert!(is_readable(&ready, -1));
     let sender = sending.join().unwrap();
     // The first wake-up may have been the check, once a second, that the sender exists.
@@ -111,7 +111,7 @@ fn event_loop() {
         for mut sender in senders {
             scope.spawn(move || {
                 for number in 0..MESSAGES {
-                    sender.send_bytes(&number.to_ne_bytes()).unwrap();
+                    sender.send_copy(&number.to_ne_bytes()).unwrap();
                 }
                 sender
                     .wait_until_received(Duration::from_secs(240))
@@ -157,7 +157,7 @@ fn tokio_async_fd() {
         let mut ready =
             unsafe { AsyncFd::register_with_interest(ready, Interest::READABLE) }.unwrap();
         let sending = thread::spawn(move || {
-            (0..1_000_u64).for_each(|n| sender.send_bytes(&n.to_ne_bytes()).unwrap())
+            (0..1_000_u64).for_each(|n| sender.send_copy(&n.to_ne_bytes()).unwrap())
         });
         let mut received = 0_u64;
         while received < 1_000 {
@@ -267,7 +267,7 @@ fn epoll_of_sends() {
     // Moved, so that a failure ends the other threads, too.
     thread::scope(move |scope| {
         scope.spawn(move || {
-            (0..MESSAGES).for_each(|_| answers.send_bytes(&echoing.recv().unwrap()).unwrap())
+            (0..MESSAGES).for_each(|_| answers.send_copy(&echoing.recv().unwrap()).unwrap())
         });
         scope.spawn(move || {
             for number in 0..MESSAGES {
@@ -292,11 +292,11 @@ fn epoll_of_sends() {
                     0 if sent == MESSAGES => drop(ready.poll(|_| Poll::<()>::Pending)),
                     0 => {
                         if let Poll::Ready(room) =
-                            ready.poll(|context| sender.poll_ready_bytes(context))
+                            ready.poll(|context| sender.poll_ready_copy(context, 0))
                         {
                             room.unwrap();
                             sender
-                                .try_send_bytes(&u64::to_ne_bytes(sent))
+                                .try_send_copy(&u64::to_ne_bytes(sent))
                                 .expect("there is room");
                             sent += 1;
                         }
@@ -364,7 +364,7 @@ fn sender_ready() {
     );
     assert!(
         ready
-            .poll(|context| sender.poll_ready_bytes(context))
+            .poll(|context| sender.poll_ready_copy(context, 0))
             .is_ready(),
         "a slot is"
     );
@@ -376,26 +376,26 @@ fn sender_ready() {
         sender.poll_ready(context, &buffers[2])
     })
     .unwrap();
-    while sender.try_send_bytes(b"x").is_ok() {}
+    while sender.try_send_copy(b"x").is_ok() {}
     // A receive wakes at once.
     assert_prompt(|| {
         assert!(ready
-            .poll(|context| sender.poll_ready_bytes(context))
+            .poll(|context| sender.poll_ready_copy(context, 0))
             .is_pending());
         let start = Instant::now();
         // The slot of the last one becomes free with the next receive.
         drop([receiver.recv().unwrap(), receiver.recv().unwrap()]);
-        wait_until_ready(&mut ready, |context| sender.poll_ready_bytes(context)).unwrap();
+        wait_until_ready(&mut ready, |context| sender.poll_ready_copy(context, 0)).unwrap();
         let time = start.elapsed();
-        while sender.try_send_bytes(b"x").is_ok() {}
+        while sender.try_send_copy(b"x").is_ok() {}
         time
     });
     assert!(ready
-        .poll(|context| sender.poll_ready_bytes(context))
+        .poll(|context| sender.poll_ready_copy(context, 0))
         .is_pending());
     drop(receiver);
     let error =
-        wait_until_ready(&mut ready, |context| sender.poll_ready_bytes(context)).unwrap_err();
+        wait_until_ready(&mut ready, |context| sender.poll_ready_copy(context, 0)).unwrap_err();
     assert_eq!(error.kind(), SendErrorKind::Disconnected);
 }
 
@@ -463,22 +463,22 @@ fn publisher_ready() {
         }
         drop(held);
         wait_until_ready(&mut ready, |context| publisher.poll_ready(context, &next)).unwrap();
-        while publisher.try_send_bytes(b"x").is_ok() {}
+        while publisher.try_send_copy(b"x").is_ok() {}
         // The first makes room, and then the second.
         for receiver in &mut receivers {
             assert!(ready
-                .poll(|context| publisher.poll_ready_bytes(context))
+                .poll(|context| publisher.poll_ready_copy(context, 0))
                 .is_pending());
             drop([receiver.recv().unwrap(), receiver.recv().unwrap()]);
         }
-        wait_until_ready(&mut ready, |context| publisher.poll_ready_bytes(context)).unwrap();
-        while publisher.try_send_bytes(b"x").is_ok() {}
+        wait_until_ready(&mut ready, |context| publisher.poll_ready_copy(context, 0)).unwrap();
+        while publisher.try_send_copy(b"x").is_ok() {}
         assert!(ready
-            .poll(|context| publisher.poll_ready_bytes(context))
+            .poll(|context| publisher.poll_ready_copy(context, 0))
             .is_pending());
         drop(receivers);
-        wait_until_ready(&mut ready, |context| publisher.poll_ready_bytes(context)).unwrap();
-        assert_eq!(publisher.try_send_bytes(b"y").unwrap().receivers, 1);
+        wait_until_ready(&mut ready, |context| publisher.poll_ready_copy(context, 0)).unwrap();
+        assert_eq!(publisher.try_send_copy(b"y").unwrap().receivers, 1);
     }
 }
 
@@ -513,13 +513,13 @@ fn tokio_async_fd_of_sender() {
             while sent < MESSAGES {
                 let Poll::Ready(room) = guard
                     .get_inner_mut()
-                    .poll(|context| sender.poll_ready_bytes(context))
+                    .poll(|context| sender.poll_ready_copy(context, 0))
                 else {
                     break;
                 };
                 room.unwrap();
                 sender
-                    .try_send_bytes(&sent.to_ne_bytes())
+                    .try_send_copy(&sent.to_ne_bytes())
                     .expect("there is room");
                 sent += 1;
             }

@@ -84,7 +84,7 @@ fn with_and_without_futex_waitv() {
             let (mut sender, mut receiver) = (senders.pop().unwrap(), receivers.pop().unwrap());
             let sending = thread::spawn(move || {
                 (0..count).for_each(|sent| {
-                    block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap()
+                    block_on(sender.send_copy_async(&sent.to_ne_bytes())).unwrap()
                 });
             });
             for expected in 0..count {
@@ -112,7 +112,7 @@ fn with_and_without_futex_waitv() {
             for number in 0..count as usize / 5 {
                 let sender = &mut senders[number % 3];
                 thread::scope(|scope| {
-                    let sending = scope.spawn(|| sender.send_bytes(b"any").unwrap());
+                    let sending = scope.spawn(|| sender.send_copy(b"any").unwrap());
                     assert_eq!(any(&mut some, FOR_EVER).unwrap(), number % 3);
                     sending.join().unwrap();
                 });
@@ -139,7 +139,7 @@ fn with_and_without_futex_waitv() {
                 .for_each(|receiver| assert!(receiver.poll_recv(&mut context).is_pending()));
             drop(receiver);
             for (at, sender) in senders.iter_mut().enumerate() {
-                sender.send_bytes(b"one").unwrap();
+                sender.send_copy(b"one").unwrap();
                 // A woken task polls all its channels, and once a second it is woken for each of
                 // them.
                 let mut is_there = false;
@@ -234,7 +234,7 @@ fn sending_role(link: &Link, arguments: &[&str]) {
         .unwrap();
     link.send(&Message::Done);
     sender.wait_for_receiver(FOR_EVER).unwrap();
-    while sender.try_send_bytes(b"full").is_ok() {}
+    while sender.try_send_copy(b"full").is_ok() {}
     let (waker, woken) = reporting_waker();
     let mut sending = Box::pin(sender.send_async(provider.alloc(100).unwrap().freeze()));
     assert!(sending
@@ -281,10 +281,12 @@ fn forked_child_spares_tasks() {
                     wait_any(&mut [&mut receiver], FOR_EVER),
                     Err(RecvError::Forked)
                 ));
-                assert_eq!(
-                    block_on(sender.send_bytes_async(b"x")),
-                    Err(SendErrorKind::Forked.into())
-                );
+                for len in [1, 100] {
+                    assert_eq!(
+                        block_on(sender.send_copy_async(&vec![1; len])),
+                        Err(SendErrorKind::Forked.into())
+                    );
+                }
                 drop(receiver);
                 // The child has no helper, and starts its own.
                 assert_eq!(helpers(), 0);
@@ -294,7 +296,7 @@ fn forked_child_spares_tasks() {
                     shm::client(&prefix.replace('.', "-")),
                 );
                 let (mut sender, mut receiver) = channel(&provider, &client, "own");
-                let sending = thread::spawn(move || sender.send_bytes(b"own").unwrap());
+                let sending = thread::spawn(move || sender.send_copy(b"own").unwrap());
                 assert_eq!(&block_on(receiver.recv_async()).unwrap()[..], b"own");
                 sending.join().unwrap();
             }),
@@ -304,7 +306,7 @@ fn forked_child_spares_tasks() {
             word() & SLEEPS != 0,
             "the child has taken the parent's place on the doorbell"
         );
-        sender.send_bytes(b"one").unwrap();
+        sender.send_copy(b"one").unwrap();
         woken.recv_timeout(FOR_EVER).unwrap();
         assert_eq!(&block_on(receiver.recv_async()).unwrap()[..], b"one");
     });

@@ -9,7 +9,7 @@ use crate::sys;
 use crate::threads::beside;
 use crate::wire::{Link, Message, FOR_EVER};
 use shm_pool::channel::{
-    wait_any, ChannelError, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE,
+    wait_any, ChannelError, Receiver, RecvError, SendErrorKind, SendOptions, Sender, MAX_INLINE,
 };
 use shm_pool::{Client, Namespace, Provider, Tuning};
 use std::fs::{self, File, OpenOptions};
@@ -76,7 +76,7 @@ pub(crate) fn send_filled<E: SendingEnd>(
     if len <= MAX_INLINE {
         let mut bytes = [0; MAX_INLINE];
         fill(&mut bytes[..len]);
-        return end.send_bytes(&bytes[..len]).unwrap();
+        return end.send_copy(&bytes[..len]).unwrap();
     }
     let mut buffer = loop {
         match provider.alloc(len) {
@@ -149,7 +149,7 @@ fn echo_role(link: &Link, arguments: &[&str]) {
     let mut sender = sleeping_sender(&provider, BACK);
     link.send(&Message::Done);
     while let Ok(message) = receiver.recv() {
-        sender.send_bytes(&message).unwrap();
+        sender.send_copy(&message).unwrap();
     }
     assert_eq!(link.receive().unwrap(), None);
 }
@@ -263,7 +263,7 @@ fn no_lost_wake_up() {
         let burst = number..number + 1 + round % 3;
         for number in burst.clone() {
             there
-                .send_bytes_timeout(&number.to_ne_bytes(), FOR_EVER)
+                .send_copy_with(&number.to_ne_bytes(), SendOptions::new().timeout(FOR_EVER))
                 .unwrap();
         }
         for number in burst.clone() {
@@ -433,11 +433,11 @@ fn killed_receiver_wakes_sender() {
     }
     let last = buffers.remove(0);
     assert_eq!(
-        sender.try_send_bytes(b"x"),
+        sender.try_send_copy(b"x"),
         Err(SendErrorKind::Full { capacity: 4 }.into())
     );
     assert_eq!(
-        sender.send_bytes_timeout(b"x", Duration::from_millis(1)),
+        sender.send_copy_with(b"x", SendOptions::new().timeout(Duration::from_millis(1))),
         Err(SendErrorKind::TimedOut.into())
     );
     let error = std::thread::scope(|scope| {
@@ -516,7 +516,7 @@ fn one_sender_one_receiver() {
     assert!(matches!(open(), Err(ChannelError::Closed { .. })));
     let mut again = create().unwrap();
     let mut receiver = open().unwrap();
-    again.send_bytes(b"again").unwrap();
+    again.send_copy(b"again").unwrap();
     assert_eq!(&receiver.recv().unwrap()[..], b"again");
     drop(again);
     assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
@@ -578,7 +578,7 @@ fn garbage_is_refused() {
     }
     let mut receiver = open().unwrap();
     for (number, head) in [0, 3, u64::MAX, 1 | 49 << 8, 2].into_iter().enumerate() {
-        sender.send_bytes(b"message").unwrap();
+        sender.send_copy(b"message").unwrap();
         let slot = 4096 + 64 * (number as u64 % 5);
         file.write_all_at(&u64::to_ne_bytes(head), slot + 8)
             .unwrap();
@@ -587,13 +587,13 @@ fn garbage_is_refused() {
             "head {head:#x}"
         );
     }
-    sender.send_bytes(b"message").unwrap();
+    sender.send_copy(b"message").unwrap();
     assert_eq!(
         &receiver.try_recv().unwrap()[..],
         b"message",
         "the next one is good"
     );
-    sender.send_bytes(b"message").unwrap();
+    sender.send_copy(b"message").unwrap();
     file.write_all_at(&[0xff; 8], 4096 + 64).unwrap();
     assert!(
         matches!(receiver.try_recv(), Err(RecvError::Empty)),
@@ -674,7 +674,7 @@ fn concurrent_create() {
                 .open(CHANNEL)
                 .expect("the name leads to the sender");
             assert_eq!(sender.capacity(), slots);
-            (0..slots.min(100)).for_each(|_| sender.try_send_bytes(&slots.to_ne_bytes()).unwrap());
+            (0..slots.min(100)).for_each(|_| sender.try_send_copy(&slots.to_ne_bytes()).unwrap());
             assert_eq!(&receiver.try_recv().unwrap()[..], slots.to_ne_bytes());
             living.fetch_sub(1, Ordering::SeqCst);
         }

@@ -183,7 +183,7 @@ fn typed_role(link: &Link, arguments: &[&str]) {
         .unwrap();
     link.send(&Message::Done);
     while let Some(Message::Number(number)) = link.receive().unwrap() {
-        sender.send_bytes(&number.to_ne_bytes()).unwrap();
+        sender.send_copy(&number.to_ne_bytes()).unwrap();
         link.send(&Message::Done);
     }
 }
@@ -255,29 +255,30 @@ fn killed_receiver_wakes_event_loop() {
                 let mut publisher = options.create(&provider, CHANNEL).unwrap();
                 let receiver = idle(&names);
                 publisher.wait_for_receivers(1, FOR_EVER).unwrap();
-                while publisher.try_send_bytes(b"x").is_ok() {}
+                while publisher.try_send_copy(b"x").is_ok() {}
                 assert!(ready
-                    .poll(|context| publisher.poll_ready_bytes(context))
+                    .poll(|context| publisher.poll_ready_copy(context, 0))
                     .is_pending());
                 receiver.kill();
                 let start = Instant::now();
-                wait_until_ready(&mut ready, |context| publisher.poll_ready_bytes(context))
+                wait_until_ready(&mut ready, |context| publisher.poll_ready_copy(context, 0))
                     .unwrap();
                 time = start.elapsed();
-                assert_eq!(publisher.try_send_bytes(b"x").unwrap().receivers, 0);
+                assert_eq!(publisher.try_send_copy(b"x").unwrap().receivers, 0);
             } else {
                 let mut sender = Sender::builder()
                     .capacity(2)
                     .create(&provider, CHANNEL)
                     .unwrap();
                 let receiver = idle(&names);
-                while sender.try_send_bytes(b"x").is_ok() {}
+                while sender.try_send_copy(b"x").is_ok() {}
                 assert!(ready
-                    .poll(|context| sender.poll_ready_bytes(context))
+                    .poll(|context| sender.poll_ready_copy(context, 0))
                     .is_pending());
                 receiver.kill();
                 let start = Instant::now();
-                let room = wait_until_ready(&mut ready, |context| sender.poll_ready_bytes(context));
+                let room =
+                    wait_until_ready(&mut ready, |context| sender.poll_ready_copy(context, 0));
                 time = start.elapsed();
                 assert_eq!(room, Err(SendErrorKind::Disconnected.into()));
             }

@@ -234,7 +234,7 @@ fn channels() {
         .max_borrowed(16)
         .create(&provider, "alone")
         .unwrap();
-    (0..3).for_each(|_| sender.send_bytes(b"early").unwrap());
+    (0..3).for_each(|_| sender.send_copy(b"early").unwrap());
     let mut publisher = Publisher::builder()
         .max_subscribers(4)
         .capacity(4)
@@ -247,7 +247,7 @@ fn channels() {
     let mut receiver = options.namespace(&names.namespace()).open("many").unwrap();
     let keeper = Child::start_ready("receiver-that-stays", &[names.prefix(), "many"]);
     for number in 0..5_u8 {
-        publisher.try_send_bytes(&[number]).unwrap();
+        publisher.try_send_copy(&[number]).unwrap();
     }
     let (_, channels) = look(&names);
     let [alone, many] = &channels[..] else {
@@ -315,7 +315,7 @@ fn channels() {
     assert_eq!(receiver.missed(), mine.missed);
     (0..3).for_each(|_| drop(receiver.try_recv().unwrap()));
     assert!(receiver.try_recv().is_err());
-    publisher.send_bytes(&[5]).unwrap();
+    publisher.send_copy(&[5]).unwrap();
     let (_, channels) = look(&names);
     let again = channels[1]
         .receivers
@@ -514,7 +514,7 @@ fn loans_by_receiver() {
                 let buffer = provider.alloc(random.usize(..200_000)).unwrap();
                 assert!(publisher.try_send(buffer.freeze()).is_ok());
             }
-            2 => assert!(publisher.try_send_bytes(b"bytes").is_ok()),
+            2 => assert!(publisher.try_send_copy(b"bytes").is_ok()),
             3 => drop(provider.trim()),
             of => {
                 let (_, receiver, held) = random.choice(&mut receivers).unwrap();
@@ -805,7 +805,7 @@ fn restart_during_look() {
                 .max_borrowed(2)
                 .create(&provider, "c")
                 .unwrap();
-            sender.send_bytes(b"message").unwrap();
+            sender.send_copy(b"message").unwrap();
         }
     });
 }

@@ -124,7 +124,7 @@ impl Scene {
             .open(CHANNEL)
             .unwrap();
         assert!(publisher.has_receivers());
-        while publisher.try_send_bytes(b"").is_ok() {}
+        while publisher.try_send_copy(b"").is_ok() {}
         receiver
     }
 }
@@ -182,10 +182,10 @@ fn handler_ends_its_wait() {
         }),
         ("full", |scene, _| {
             let mut sender = scene.sender(CHANNEL);
-            while sender.try_send_bytes(b"").is_ok() {}
+            while sender.try_send_copy(b"").is_ok() {}
             let interrupter = sender.interrupter();
             storm(100_000, interrupter, || {
-                sender.send_bytes(b"") == Err(SendErrorKind::Interrupted.into())
+                sender.send_copy(b"") == Err(SendErrorKind::Interrupted.into())
             });
         }),
         ("publisher", |scene, _| {
@@ -194,7 +194,7 @@ fn handler_ends_its_wait() {
             let _receiver = scene.slow_receiver(&mut publisher);
             let interrupter = publisher.interrupter();
             storm(100_000, interrupter, || {
-                publisher.send_bytes(b"") == Err(SendErrorKind::Interrupted.into())
+                publisher.send_copy(b"") == Err(SendErrorKind::Interrupted.into())
             });
         }),
         ("joins", |scene, _| {

@@ -297,7 +297,7 @@ fn channel_across_namespaces() {
     (0..2).for_each(|_| sender.send(shm::message(&provider, 100_000, 7)).unwrap());
     elsewhere.kill();
     assert_eq!(
-        sender.send_bytes(b"x"),
+        sender.send_copy(b"x"),
         Err(SendErrorKind::Disconnected.into())
     );
     provider.reclaim();

@@ -556,10 +556,12 @@ fn forked_child_has_no_ends() {
             sys::end_with(move || {
                 let error = publisher.send(buffer).unwrap_err();
                 assert_eq!(error.kind(), SendErrorKind::Forked);
-                assert_eq!(
-                    publisher.try_send_bytes(b"x"),
-                    Err(SendErrorKind::Forked.into())
-                );
+                for len in [1, MAX_INLINE + 1] {
+                    assert_eq!(
+                        publisher.try_send_copy(&vec![1; len]),
+                        Err(SendErrorKind::Forked.into())
+                    );
+                }
                 assert_eq!(
                     publisher.wait_for_receivers(1, FOR_EVER),
                     Err(SendErrorKind::Forked.into())
@@ -575,7 +577,7 @@ fn forked_child_has_no_ends() {
                 assert!(!publisher.disconnect(id) && !publisher.serve_joins());
                 let mut context = Context::from_waker(&waker);
                 assert_eq!(
-                    publisher.poll_ready_bytes(&mut context),
+                    publisher.poll_ready_copy(&mut context, 0),
                     Poll::Ready(Err(SendErrorKind::Forked.into()))
                 );
                 for _ in 0..2 {
@@ -744,7 +746,7 @@ fn join_at_full_shm() {
         drop(hoard);
         provider.trim();
         let mut receiver = open(prefix, Subscriber::builder().on_end(OnEnd::Return));
-        assert_eq!(publisher.send_bytes(b"x").map(|sent| sent.receivers), Ok(1));
+        assert_eq!(publisher.send_copy(b"x").map(|sent| sent.receivers), Ok(1));
         assert_eq!(&receiver.recv().unwrap()[..], b"x");
     });
 }
@@ -827,7 +829,7 @@ fn open_garbage() {
             // exist.
             assert_eq!(
                 publisher
-                    .try_send_bytes(&(at as u64).to_le_bytes())
+                    .try_send_copy(&(at as u64).to_le_bytes())
                     .map(|sent| sent.receivers > 0),
                 Ok(true)
             );
@@ -900,7 +902,7 @@ fn doorbell_limit() {
             }
         }
         assert_eq!(ends, 2048);
-        assert_eq!(publisher.send_bytes(b"x").map(|sent| sent.receivers), Ok(1));
+        assert_eq!(publisher.send_copy(b"x").map(|sent| sent.receivers), Ok(1));
         assert_eq!(&receiver.recv().unwrap()[..], b"x");
         drop((publisher, receiver));
         assert!(Publisher::builder()
@@ -929,7 +931,7 @@ fn dead_receiver_with_damaged_doorbell() {
     for garbage in [0, 77, u32::MAX] {
         let receiver = keeper(&names);
         assert_eq!(send(&mut publisher, &provider, 0), 1);
-        while publisher.try_send_bytes(b"x").is_ok() {}
+        while publisher.try_send_copy(b"x").is_ok() {}
         let [connection] = &connections(names.prefix())[..] else {
             panic!("one connection")
         };
@@ -943,7 +945,7 @@ fn dead_receiver_with_damaged_doorbell() {
         receiver.kill();
         // Its death is found by the once-a-second check, or when the next receiver joins.
         if garbage == 0 {
-            assert_eq!(publisher.send_bytes(b"y").map(|sent| sent.receivers), Ok(0));
+            assert_eq!(publisher.send_copy(b"y").map(|sent| sent.receivers), Ok(0));
         }
         let next = keeper(&names);
         assert_eq!(publisher.receivers().count(), 1);

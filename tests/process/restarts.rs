@@ -288,7 +288,7 @@ fn wait_for_any_end() {
     };
     for process in 1..3 {
         // There is no publisher.
-        sender.send_bytes(b"pair").unwrap();
+        sender.send_copy(b"pair").unwrap();
         assert_eq!(any(&mut receiver, &mut subscriber), 0);
         receiver.try_recv().unwrap();
 
@@ -323,7 +323,7 @@ fn wait_for_any_end() {
     });
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     publisher.wait_for_receivers(1, FOR_EVER).unwrap();
-    publisher.send_bytes(b"late").unwrap();
+    publisher.send_copy(b"late").unwrap();
     let (found, received) = waiting.join().unwrap();
     assert_eq!((found, &received.unwrap()[..]), (0, &b"late"[..]));
     drop(publisher);
@@ -473,10 +473,10 @@ fn receiver_restarts_too() {
         subscriber.last_error(),
         Some(ChannelError::HasReceiver { .. })
     ));
-    assert!(sender.send_bytes(b"a").is_err());
+    assert!(sender.send_copy(b"a").is_err());
     drop(sender);
     sender = Sender::create(&provider, CHANNEL).unwrap();
-    sender.send_bytes(b"b").unwrap();
+    sender.send_copy(b"b").unwrap();
     connected(&mut subscriber);
     assert!(subscriber.last_error().is_none());
     assert_eq!(message(&mut subscriber)[..], *b"b");

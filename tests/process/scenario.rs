@@ -257,7 +257,7 @@ fn sensor_role(link: &Link, arguments: &[&str]) {
         for number in next..next + count {
             if *channel == "imu" {
                 publisher
-                    .send_bytes(&number.to_le_bytes().repeat(SAMPLE / 8))
+                    .send_copy(&number.to_le_bytes().repeat(SAMPLE / 8))
                     .unwrap();
             } else {
                 let mut frame = provider.alloc(FRAME).unwrap();

@@ -68,7 +68,7 @@ fn echo_role(link: &Link, arguments: &[&str]) {
     let mut sender = sender(&provider, BACK, spin);
     link.send(&Message::Done);
     while let Ok(message) = receiver.recv() {
-        sender.send_bytes(&message).unwrap();
+        sender.send_copy(&message).unwrap();
     }
 }
 
@@ -108,7 +108,7 @@ fn round_trip(test: &str, spin: Spin, wait: fn(&mut AnyReceiver)) -> u64 {
     let child = Child::start_ready("spin-echo", &[names.prefix(), &argument(spin)]);
     let mut receiver = receiver(names.prefix(), BACK, spin);
     let cost = cost(|| {
-        sender.send_bytes(b"there").unwrap();
+        sender.send_copy(b"there").unwrap();
         wait(&mut receiver);
     });
     drop(sender);
@@ -127,7 +127,7 @@ fn burst(test: &str, spin: Spin, is_publisher: bool) -> u64 {
         let child = start();
         let cost = cost(|| {
             for _ in 0..MESSAGES {
-                publisher.send_bytes(b"burst").unwrap();
+                publisher.send_copy(b"burst").unwrap();
             }
         });
         (cost, child)
@@ -136,7 +136,7 @@ fn burst(test: &str, spin: Spin, is_publisher: bool) -> u64 {
         let child = start();
         let cost = cost(|| {
             for _ in 0..MESSAGES {
-                sender.send_bytes(b"burst").unwrap();
+                sender.send_copy(b"burst").unwrap();
             }
         });
         (cost, child)

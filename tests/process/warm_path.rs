@@ -260,7 +260,7 @@ fn round(
         drop(clone);
         shared(provider, client, peer, size)?;
         through(provider, channel, size)?;
-        count += 6;
+        count += 7;
     }
     for size in SMALLER {
         let burst = [(); 6].map(|()| provider.alloc(size)); // the hot slot and the idle queue
@@ -289,16 +289,22 @@ fn channel(prefix: &str, provider: &Provider) -> (Sender, Receiver) {
     )
 }
 
+/// Does not fit in a slot.
+const COPIED: [u8; 1000] = [7; 1000];
+
 fn through(
     provider: &Provider,
     (sender, receiver): &mut (Sender, Receiver),
     size: usize,
 ) -> Option<()> {
     sender.send(provider.alloc(size).ok()?.freeze()).ok()?;
-    sender.send_bytes(b"bytes").ok()?;
+    sender.send_copy(b"bytes").ok()?;
+    sender.send_copy(&COPIED).ok()?;
     let buffer = receiver.recv().ok()?;
     let bytes = receiver.recv().ok()?;
-    (buffer.len() == size && &bytes[..] == b"bytes").then_some(())
+    let copy = receiver.recv().ok()?;
+    let are_right = buffer.len() == size && &bytes[..] == b"bytes" && copy[..] == COPIED;
+    are_right.then_some(())
 }
 
 fn many(prefix: &str, provider: &Provider) -> (Publisher, [Subscriber; 3]) {
@@ -327,7 +333,7 @@ fn to_many(
     size: usize,
 ) -> Option<usize> {
     publisher.send(provider.alloc(size).ok()?.freeze()).ok()?;
-    publisher.send_bytes(b"bytes").ok()?;
+    publisher.send_copy(b"bytes").ok()?;
     let (buffer, bytes) = (all.recv().ok()?, all.recv().ok()?);
     let are_right =
         buffer.len() == size && &bytes[..] == b"bytes" && &latest.recv().ok()?[..] == b"bytes";
@@ -540,7 +546,7 @@ fn sent(
     len: usize,
 ) -> Option<()> {
     sender.send(provider.alloc(len).ok()?.freeze()).ok()?;
-    sender.send_bytes(b"bytes").ok()?;
+    sender.send_copy(b"bytes").ok()?;
     let received = [receiver.recv().ok()?.len(), receiver.recv().ok()?.len()];
     (received == [len, b"bytes".len()]).then_some(())
 }

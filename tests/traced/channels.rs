@@ -46,7 +46,7 @@ pub(crate) fn subscriber(client: &Arc<Client>, name: &str) -> Result<Subscriber,
 pub(crate) fn send(sender: &mut Sender, provider: &Provider, count: u64) {
     for number in 0..count {
         if number == 0 {
-            sender.try_send_bytes(BYTES).unwrap();
+            sender.try_send_copy(BYTES).unwrap();
             continue;
         }
         sender

@@ -270,7 +270,7 @@ fn role(link: &Link, arguments: &[&str]) {
             let (sender, mut receiver) = pair(&provider, prefix, 0);
             let sender = RefCell::new(sender);
             attempt.twice(|| {
-                let send = || sender.borrow_mut().try_send_bytes(channels::BYTES).unwrap();
+                let send = || sender.borrow_mut().try_send_copy(channels::BYTES).unwrap();
                 let message = waits::block_on(receiver.recv_async(), send).map_err(recv_error)?;
                 assert_eq!(&message[..], channels::BYTES);
                 Ok(())
@@ -280,12 +280,12 @@ fn role(link: &Link, arguments: &[&str]) {
             let provider = provider();
             let (sender, receiver) = pair(&provider, prefix, 0);
             let (sender, receiver) = (RefCell::new(sender), RefCell::new(receiver));
-            let fill = || while sender.borrow_mut().try_send_bytes(channels::BYTES).is_ok() {};
+            let fill = || while sender.borrow_mut().try_send_copy(channels::BYTES).is_ok() {};
             attempt.twice_after(fill, || {
                 // The slot of the first is free when the second is requested.
                 let take = || (0..2).for_each(|_| drop(receiver.borrow_mut().try_recv().unwrap()));
                 let mut sender = sender.borrow_mut();
-                waits::block_on(sender.send_bytes_async(channels::BYTES), take)
+                waits::block_on(sender.send_copy_async(channels::BYTES), take)
                     .map_err(|error| variant(&error.kind()))
             });
         }
@@ -302,7 +302,7 @@ fn role(link: &Link, arguments: &[&str]) {
                     sender
                         .lock()
                         .unwrap()
-                        .try_send_bytes(channels::BYTES)
+                        .try_send_copy(channels::BYTES)
                         .unwrap()
                 };
                 giver.replace(Some(Giver::start(this_thread() as u64, send)));

@@ -144,7 +144,7 @@ impl Scene for Senders {
             wait.end();
         }
         assert_eq!(
-            other.send_bytes(b"x"),
+            other.send_copy(b"x"),
             Err(SendErrorKind::Disconnected.into()),
             "the channel that was not touched"
         );
@@ -157,7 +157,7 @@ impl Scene for Senders {
             }
             Err(SendErrorKind::Disconnected) => {
                 assert_eq!(
-                    sender.send_bytes(b"x"),
+                    sender.send_copy(b"x"),
                     Err(SendErrorKind::Disconnected.into())
                 );
                 let buffer = provider.alloc(1).unwrap().freeze();
@@ -310,7 +310,7 @@ fn join(client: &Client, on_full: OnFull) -> Result<Subscriber, ChannelError> {
 /// Sends one message. Returns how many receivers got it.
 fn publish(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize {
     if number == 0 {
-        return publisher.try_send_bytes(BYTES).unwrap().receivers;
+        return publisher.try_send_copy(BYTES).unwrap().receivers;
     }
     publisher
         .try_send(shm::message(provider, SMALL, number))

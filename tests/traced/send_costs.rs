@@ -73,8 +73,8 @@ fn role(link: &Link, arguments: &[&str]) {
             // The next descriptor would be the first above the limit.
             let lowest_free = File::open("/dev/null").unwrap().as_raw_fd();
             sys::limit_descriptors(lowest_free as u64);
-            send_bytes(&mut publisher);
-            marked(|| (0..SENDS).for_each(|_| send_bytes(&mut publisher)));
+            send_copy(&mut publisher);
+            marked(|| (0..SENDS).for_each(|_| send_copy(&mut publisher)));
             drop(late);
         }
         "garbage" => {
@@ -85,18 +85,18 @@ fn role(link: &Link, arguments: &[&str]) {
                 .write_all_at(&GARBAGE.to_ne_bytes(), registration + 8)
                 .unwrap();
             object.write_all_at(&[0xff; 4], ARRIVALS).unwrap();
-            send_bytes(&mut publisher);
-            marked(|| (0..SENDS).for_each(|_| send_bytes(&mut publisher)));
+            send_copy(&mut publisher);
+            marked(|| (0..SENDS).for_each(|_| send_copy(&mut publisher)));
         }
         "leave" => {
             // It has read its message; the others still read theirs.
             held.pop();
             receivers.pop();
-            marked(|| send_bytes(&mut publisher));
+            marked(|| send_copy(&mut publisher));
         }
         "join" => {
             let late = open();
-            marked(|| send_bytes(&mut publisher));
+            marked(|| send_copy(&mut publisher));
             drop(late);
         }
         other => panic!("no operation {other:?}"),
@@ -116,8 +116,8 @@ fn send(publisher: &mut Publisher, provider: &Provider) {
         .unwrap();
 }
 
-fn send_bytes(publisher: &mut Publisher) {
-    publisher.try_send_bytes(b"bytes").unwrap();
+fn send_copy(publisher: &mut Publisher) {
+    publisher.try_send_copy(b"bytes").unwrap();
 }
 
 /// Returns the number of system calls between the marks of an operation.

@@ -27,7 +27,7 @@ pub(crate) fn publish(library: &str, name: &str) -> Fallible {
         let provider = pool()?;
         let mut publisher = Publisher::builder().create_timeout(&provider, name, TIMEOUT)?;
         publisher.wait_for_receivers(1, TIMEOUT)?;
-        publisher.send_bytes(&began)?;
+        publisher.send_copy(&began)?;
         sleep(TIMEOUT); // until it is killed
     } else {
         let _publisher = iceoryx::send_first(name, &began)?;

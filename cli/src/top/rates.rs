@@ -105,7 +105,7 @@ mod tests {
             .create(&provider, "c")
             .unwrap();
         let mut send =
-            |count| (0..count).for_each(|_| assert!(publisher.try_send_bytes(b"message").is_ok()));
+            |count| (0..count).for_each(|_| assert!(publisher.try_send_copy(b"message").is_ok()));
         let _one = Subscriber::builder()
             .on_end(OnEnd::Return)
             .namespace(client.namespace())

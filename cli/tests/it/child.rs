@@ -188,7 +188,7 @@ fn entry() {
                 .build()
                 .unwrap();
             let mut sender = Sender::create(&provider, &channel).unwrap();
-            sender.send_bytes(b"last words").unwrap();
+            sender.send_copy(b"last words").unwrap();
             say_and_stay(&link);
         }
         Task::Session => session::run(&link),

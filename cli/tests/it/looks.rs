@@ -86,7 +86,7 @@ fn channels() {
         .capacity(8)
         .create(&provider, "alone")
         .unwrap();
-    (0..3).for_each(|_| alone.send_bytes(b"early").unwrap());
+    (0..3).for_each(|_| alone.send_copy(b"early").unwrap());
     let mut many = Publisher::builder()
         .max_subscribers(4)
         .capacity(4)
@@ -97,7 +97,7 @@ fn channels() {
         channel: "many".to_owned(),
     });
     receiver.hear::<()>();
-    (0..4).for_each(|number| assert_eq!(many.try_send_bytes(&[number]).unwrap().receivers, 1));
+    (0..4).for_each(|number| assert_eq!(many.try_send_copy(&[number]).unwrap().receivers, 1));
 
     let ls = names.run(&["ls", "--json"]).json();
     let [alone, many] = &ls["channels"].as_array().unwrap()[..] else {

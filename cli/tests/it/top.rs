@@ -82,13 +82,13 @@ fn message_rates() {
         receiver.hear::<()>();
         receiver
     });
-    (0..3).for_each(|_| assert_eq!(quiet.try_send_bytes(b"before").unwrap().receivers, 1));
+    (0..3).for_each(|_| assert_eq!(quiet.try_send_copy(b"before").unwrap().receivers, 1));
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let at_the_end = End(&is_over);
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                busy.try_send_bytes(b"again").unwrap();
+                busy.try_send_copy(b"again").unwrap();
             }
         });
         // On a busy machine, the sender may not run between two looks.

@@ -34,6 +34,7 @@ use super::message::{self, Located, Sent};
 use super::object::{Object, Registration, Rendezvous};
 use super::recipient::{ReceiverState, Recipient};
 use super::ring::{OnFull, Words};
+use super::send_options::{chunk_of_copy, copy_to_buffer, SendOptions};
 use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};
@@ -230,50 +231,77 @@ impl Publisher {
         self.prepare(message.capacity(), timeout)
     }
 
-    /// Like [`send`](Self::send), for up to [`MAX_INLINE`](super::MAX_INLINE) bytes, inline in the
-    /// slots.
+    /// Sends a copy of the bytes, as [`send`](Self::send) sends a buffer.
+    ///
+    /// Up to [`MAX_INLINE`](super::MAX_INLINE) bytes are copied into the slot of each receiver.
+    /// More are copied once, into a buffer that this call [allocates](Provider::alloc), without
+    /// waiting for memory. To write a long message without a copy, [`alloc`](Self::alloc) its
+    /// buffer.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TooLong`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::Alloc`] if there is no memory for the buffer;
+    /// [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`]. Then no receiver gets the
+    /// message.
     #[inline]
-    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
-        self.send_inline(bytes, Timeout::UNLIMITED)
+    pub fn send_copy(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
+        self.copy_aligned(bytes, 1, SendOptions::new())
     }
 
-    /// Like [`send_bytes`](Self::send_bytes), but does not wait for room.
+    /// Like [`send_copy`](Self::send_copy), but does not wait for room.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`], as for [`try_send`](Self::try_send), and those of
-    /// [`send_bytes`](Self::send_bytes).
+    /// [`SendErrorKind::Full`] and [`SendErrorKind::TooManyBorrowed`], as for
+    /// [`try_send`](Self::try_send), and those of [`send_copy`](Self::send_copy).
     #[inline]
-    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
-        self.send_inline(bytes, Timeout::None)
+    pub fn try_send_copy(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
+        self.copy_aligned(bytes, 1, SendOptions::new().timeout(Duration::ZERO))
     }
 
-    /// Like [`send_bytes`](Self::send_bytes), but blocks for at most `timeout`.
+    /// Like [`send_copy`](Self::send_copy), with options.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`], and those of [`send_bytes`](Self::send_bytes).
+    /// [`SendErrorKind::TimedOut`], and those of [`try_send_copy`](Self::try_send_copy).
     #[inline]
-    pub fn send_bytes_timeout(
+    pub fn send_copy_with(
         &mut self,
         bytes: &[u8],
-        timeout: Duration,
+        options: impl Into<SendOptions>,
     ) -> Result<Sent, SendError> {
-        self.send_inline(bytes, Timeout::After(timeout))
+        self.copy_aligned(bytes, 1, options.into())
     }
 
+    /// Sends a copy of bytes that a receiver reads with this alignment, up to a page.
     #[inline]
-    fn send_inline(&mut self, bytes: &[u8], timeout: Timeout) -> Result<Sent, SendError> {
-        self.check_fork()?;
+    pub(super) fn copy_aligned(
+        &mut self,
+        bytes: &[u8],
+        align: usize,
+        options: SendOptions,
+    ) -> Result<Sent, SendError> {
         // Here, where it inlines: callers mostly know the length.
-        Ok(self.send_words(&message::of_bytes(bytes)?, timeout)?)
+        match message::of_bytes(bytes, align) {
+            Some(words) => Ok(self.send_words(&words, options.patience())?),
+            None => self.copy_in_buffer(bytes, align, options),
+        }
+    }
+
+    fn copy_in_buffer(
+        &mut self,
+        bytes: &[u8],
+        align: usize,
+        options: SendOptions,
+    ) -> Result<Sent, SendError> {
+        self.check_fork()?;
+        let buffer = copy_to_buffer(&self.provider, bytes, align)?;
+        self.send_buffer(buffer, options.patience())
+            .map_err(|error| error.with(()))
     }
 
     fn send_words(&mut self, words: &Words, timeout: Timeout) -> Result<Sent, SendErrorKind> {
+        self.check_fork()?;
         let mut sent = self.prepare(0, timeout)?;
         if self.history_len > 0 {
             self.keep(Kept::Bytes(*words));
@@ -305,19 +333,38 @@ impl Publisher {
         .await
     }
 
-    /// Like [`send_async`](Self::send_async), for up to [`MAX_INLINE`](super::MAX_INLINE) bytes.
+    /// Like [`send_copy`](Self::send_copy), but waits without blocking the thread, as
+    /// [`send_async`](Self::send_async) does.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
+    /// [`SendErrorKind::NoHelper`], and those of [`send_copy`](Self::send_copy) except
     /// [`SendErrorKind::Interrupted`].
-    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
-        let try_send = |publisher: &mut Self, message| {
-            publisher
-                .try_send_bytes(message)
-                .map_err(|error| error.with(message))
+    pub async fn send_copy_async(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
+        self.copy_aligned_async(bytes, 1).await
+    }
+
+    /// [`copy_aligned`](Self::copy_aligned) without blocking the thread.
+    pub(super) async fn copy_aligned_async(
+        &mut self,
+        bytes: &[u8],
+        align: usize,
+    ) -> Result<Sent, SendError> {
+        let Some(words) = message::of_bytes(bytes, align) else {
+            self.check_fork()?;
+            let buffer = copy_to_buffer(&self.provider, bytes, align)?;
+            let sent = self.send_async(buffer).await;
+            return sent.map_err(|error| error.with(()));
         };
-        connection::send(self, bytes, 0, try_send, |publisher, bytes| {
+        let try_send = |publisher: &mut Self, words| {
+            publisher
+                .send_words(&words, Timeout::None)
+                .map_err(|kind| SendError {
+                    kind,
+                    message: words,
+                })
+        };
+        connection::send(self, words, 0, try_send, |publisher, bytes| {
             publisher.fan_out.waited_for(bytes)
         })
         .await
@@ -342,13 +389,19 @@ impl Publisher {
             .map_err(SendError::from)
     }
 
-    /// Like [`poll_ready`](Self::poll_ready), for [`try_send_bytes`](Self::try_send_bytes).
+    /// Like [`poll_ready`](Self::poll_ready), for [`try_send_copy`](Self::try_send_copy) of `len`
+    /// bytes.
     ///
     /// # Errors
     ///
     /// Those of [`poll_ready`](Self::poll_ready).
-    pub fn poll_ready_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        self.poll_room(context, 0).map_err(SendError::from)
+    pub fn poll_ready_copy(
+        &mut self,
+        context: &mut Context<'_>,
+        len: usize,
+    ) -> Poll<Result<(), SendError>> {
+        self.poll_room(context, chunk_of_copy(&self.provider, len))
+            .map_err(SendError::from)
     }
 
     fn poll_room(

@@ -96,7 +96,7 @@ impl<'a> Scene<'a> {
             .max_borrowed(2)
             .create(&provider, "pair")
             .expect("a sender");
-        sender.send_bytes(b"message").expect("room");
+        sender.send_copy(b"message").expect("room");
         let builder = Publisher::builder()
             .max_subscribers(1)
             .capacity(2)
@@ -106,7 +106,7 @@ impl<'a> Scene<'a> {
             .namespace(client.namespace())
             .open("many")
             .expect("a place");
-        publisher.try_send_bytes(b"message").expect("room");
+        publisher.try_send_copy(b"message").expect("room");
         // Sorted, so that a program is deterministic.
         let mut files = outside::files(prefix);
         files.sort_by_key(|path| path.extension().map(ToOwned::to_owned));

@@ -7,7 +7,7 @@ use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
 use shm_pool::channel::{
-    Message, OnEnd, OnFull, Publisher, RecvError, SendErrorKind, Sent, Subscriber,
+    Message, OnEnd, OnFull, Publisher, RecvError, SendErrorKind, SendOptions, Sent, Subscriber,
 };
 use shm_pool::{Client, Namespace, Provider, Tuning};
 use std::hint::black_box;
@@ -277,8 +277,10 @@ impl World {
             Step::SendBytes { wait } => {
                 let bytes = self.sent.to_le_bytes();
                 let sent = match wait {
-                    true => self.publisher.send_bytes_timeout(&bytes, SHORT),
-                    false => self.publisher.try_send_bytes(&bytes),
+                    true => self
+                        .publisher
+                        .send_copy_with(&bytes, SendOptions::new().timeout(SHORT)),
+                    false => self.publisher.try_send_copy(&bytes),
                 };
                 self.note(sent.map_err(|error| error.kind()));
             }

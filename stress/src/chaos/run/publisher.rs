@@ -229,9 +229,9 @@ impl Publishes {
         numbered::fill(bytes, self.owner, number);
         let sent = loop {
             let sent = if self.random.bool() {
-                block_on(self.publisher.send_bytes_async(bytes))
+                block_on(self.publisher.send_copy_async(bytes))
             } else {
-                self.publisher.send_bytes(bytes)
+                self.publisher.send_copy(bytes)
             };
             match sent.map_err(|error| error.kind()) {
                 Ok(sent) => break sent,
