@@ -23,7 +23,11 @@ PYRIGHT = "pyright"
 
 def test_docstrings():
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    for test in doctest.DocTestFinder().find(shm_pool, globs={}):
+    finder = doctest.DocTestFinder()
+    tests = finder.find(shm_pool, globs={})
+    # It does not look at functions that are not written in Python.
+    tests += finder.find(shm_pool.wait_any, "wait_any", globs={})
+    for test in tests:
         runner.run(test)
     results = runner.summarize()
     assert results.failed == 0 and results.attempted > 50
