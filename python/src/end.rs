@@ -13,7 +13,11 @@ use crate::fork::Process;
 use crate::pending::{Operation, Pending};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
-use shm_pool::channel::Interrupter;
+use shm_pool::channel::{Interrupter, SendError};
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
@@ -21,7 +25,7 @@ use std::time::Duration;
 
 /// An end of a channel, or a watcher, which `close` drops.
 pub(crate) struct End<T> {
-    end: Mutex<Option<T>>,
+    end: Mutex<Slot<T>>,
     /// The task that awaits it.
     task: Mutex<Option<Waker>>,
     is_closed: AtomicBool,
@@ -29,6 +33,29 @@ pub(crate) struct End<T> {
     process: Process,
     object: &'static str,
     name: String,
+}
+
+/// What the lock of an end guards.
+pub(crate) enum Slot<T> {
+    Open(T),
+    /// A task waits with it, see [`Borrowed`].
+    Borrowed,
+    Closed,
+}
+
+impl<T> Slot<T> {
+    /// Returns the end. It may have been closed since the check: `close` sets `is_closed` first.
+    pub(crate) fn get(&mut self) -> PyResult<&mut T> {
+        match self {
+            Self::Open(end) => Ok(end),
+            Self::Borrowed => Err(errors::InUse::new_err("a task waits with this end")),
+            Self::Closed => Err(errors::Closed::new_err("closed")),
+        }
+    }
+
+    fn close(&mut self) -> Self {
+        mem::replace(self, Self::Closed)
+    }
 }
 
 impl<T: Send + 'static> End<T> {
@@ -39,7 +66,7 @@ impl<T: Send + 'static> End<T> {
         name: &str,
     ) -> Arc<Self> {
         let this = Arc::new(Self {
-            end: Mutex::new(Some(end)),
+            end: Mutex::new(Slot::Open(end)),
             task: Mutex::new(None),
             is_closed: AtomicBool::new(false),
             interrupter,
@@ -69,7 +96,7 @@ impl<T: Send + 'static> End<T> {
         )))
     }
 
-    pub(crate) fn lock(&self) -> PyResult<MutexGuard<'_, Option<T>>> {
+    pub(crate) fn lock(&self) -> PyResult<MutexGuard<'_, Slot<T>>> {
         self.check()?;
         match self.end.try_lock() {
             Ok(end) => Ok(end),
@@ -81,14 +108,9 @@ impl<T: Send + 'static> End<T> {
         }
     }
 
-    /// The error of an end that another thread has closed in between: `close` sets `is_closed` first.
-    pub(crate) fn closed() -> PyErr {
-        errors::Closed::new_err("closed")
-    }
-
     fn access<R>(&self, f: impl FnOnce(&mut T) -> R) -> PyResult<R> {
         let mut end = self.lock()?;
-        end.as_mut().map(f).ok_or_else(Self::closed)
+        end.get().map(f)
     }
 
     /// Calls `f` with the GIL held.
@@ -145,16 +167,16 @@ impl<T: Send + 'static> End<T> {
         // The task finds it closed.
         self.wake_task();
         let end = match self.end.try_lock() {
-            Ok(mut end) => end.take(),
+            Ok(mut end) => end.close(),
             // The thread that holds the lock does not come back.
-            Err(_) if exit::is_exiting() => None,
+            Err(_) if exit::is_exiting() => Slot::Closed,
             Err(_) => {
                 self.interrupter.interrupt();
                 detach(py, || {
                     self.end
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)
-                        .take()
+                        .close()
                 })
             }
         };
@@ -265,6 +287,106 @@ impl<T: Send + 'static> End<T> {
                 Poll::Ready(result) => convert(py, result?).map(Some),
                 Poll::Pending => Ok(None),
             });
+        Pending::coroutine(py, operation)
+    }
+}
+
+/// A wait that borrows an end.
+pub(crate) type Wait<'a> = Pin<Box<dyn Future<Output = Result<(), SendError>> + Send + 'a>>;
+
+/// An end with which a task waits. Until then, other calls raise `InUse`.
+struct Borrowed<T: Send + 'static> {
+    /// Borrows `value`, and is dropped first. `None` once it has ended.
+    wait: Option<Wait<'static>>,
+    /// A leaked box.
+    value: NonNull<T>,
+    end: Arc<End<T>>,
+}
+
+// SAFETY: it owns the value, which is `Send`, and so is the wait.
+unsafe impl<T: Send + 'static> Send for Borrowed<T> {}
+
+impl<T: Send + 'static> Borrowed<T> {
+    fn new(end: &Arc<End<T>>, wait: impl for<'a> FnOnce(&'a mut T) -> Wait<'a>) -> PyResult<Self> {
+        let mut slot = end.lock()?;
+        slot.get()?;
+        let Slot::Open(value) = mem::replace(&mut *slot, Slot::Borrowed) else {
+            unreachable!("the end is open");
+        };
+        drop(slot);
+        let value = NonNull::from(Box::leak(Box::new(value)));
+        let mut this = Self {
+            wait: None,
+            value,
+            end: end.clone(),
+        };
+        // SAFETY: the box lives until `this` is dropped, which drops the only borrow first.
+        this.wait = Some(wait(unsafe { &mut *value.as_ptr() }));
+        Ok(this)
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        match &mut self.wait {
+            Some(wait) => wait.as_mut().poll(context),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Borrowed<T> {
+    fn drop(&mut self) {
+        self.wait = None;
+        // SAFETY: `new` has leaked the box, and nothing borrows it any more.
+        let value = unsafe { Box::from_raw(self.value.as_ptr()) };
+        // No other thread holds the lock for long: it finds the end borrowed, or closes it.
+        let mut slot = self.end.end.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*slot, Slot::Borrowed) {
+            *slot = Slot::Open(*value);
+        }
+        // Otherwise it was closed meanwhile, and is dropped.
+    }
+}
+
+impl<T: Send + 'static> End<T> {
+    /// Returns a coroutine of a wait that borrows this end. `attempt` only looks whether it would be ready.
+    pub(crate) fn start_wait<'py>(
+        self: &Arc<Self>,
+        py: Python<'py>,
+        mut attempt: impl FnMut(&mut T) -> Result<(), SendError> + Send + 'static,
+        wait: impl for<'a> FnOnce(&'a mut T) -> Wait<'a> + Send + 'static,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let end = self.clone();
+        let mut awaited = Awaited::new(self);
+        let mut wait = Some(wait);
+        let mut borrowed: Option<Borrowed<T>> = None;
+        let operation: Operation = Box::new(move |py, context| {
+            end.check()?;
+            let Some(context) = context else {
+                let error = match end.with(&mut attempt)? {
+                    Ok(()) => return Ok(Some(py.None())),
+                    Err(error) => error.kind(),
+                };
+                if errors::is_full(&error) {
+                    return Ok(None);
+                }
+                return Err(error.into_py());
+            };
+            awaited.register(context.waker())?;
+            if let Some(wait) = wait.take() {
+                borrowed = Some(Borrowed::new(&end, wait)?);
+            }
+            let Some(borrowing) = &mut borrowed else {
+                return Ok(None);
+            };
+            match borrowing.poll(context) {
+                Poll::Ready(result) => {
+                    borrowed = None;
+                    result.map_err(IntoPyErr::into_py)?;
+                    Ok(Some(py.None()))
+                }
+                Poll::Pending => Ok(None),
+            }
+        });
         Pending::coroutine(py, operation)
     }
 }

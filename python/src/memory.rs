@@ -485,6 +485,9 @@ impl Received {
 /// >>> message = receiver.recv()
 /// >>> np.frombuffer(message, np.float64)
 /// array([0., 1., 2.])
+/// >>> sender.send(b"with a tag", tag=b"frame 0000000007")
+/// >>> receiver.recv().tag
+/// b'frame 0000000007'
 ///
 /// The memory outlives its sender, even if that was killed.
 #[pyclass(frozen, module = "shm_pool")]
@@ -492,6 +495,7 @@ pub(crate) struct Message {
     /// Not moved while there are exports: the bytes of a short message lie within it.
     received: Mutex<Exported<Received>>,
     missed: u32,
+    tag: Option<[u8; 16]>,
     process: Process,
 }
 
@@ -501,6 +505,7 @@ impl Message {
     pub(crate) fn of_channel(message: channel::Message) -> Self {
         Self {
             missed: message.missed(),
+            tag: message.tag(),
             received: Exported::new(Received::Channel(message)),
             process: Process::current(),
         }
@@ -509,6 +514,7 @@ impl Message {
     pub(crate) fn of_client(view: ShmView) -> Self {
         Self {
             missed: 0,
+            tag: None,
             received: Exported::new(Received::View(view)),
             process: Process::current(),
         }
@@ -529,6 +535,12 @@ impl Message {
     #[getter]
     fn missed(&self) -> u32 {
         self.missed
+    }
+
+    /// The 16 bytes that were sent with it, ``send(message, tag=...)``, or ``None``.
+    #[getter]
+    fn tag(&self) -> Option<&[u8]> {
+        self.tag.as_ref().map(|tag| &tag[..])
     }
 
     /// Returns the message to its sender now.

@@ -584,10 +584,7 @@ fn wait_any_once(
     }
     let mut inputs = Vec::new();
     for guard in &mut guards {
-        let Some(input) = guard.as_mut() else {
-            return Err(End::<Input<Ends>>::closed());
-        };
-        inputs.push(input);
+        inputs.push(guard.get()?);
     }
     let waited = detach(py, || {
         let mut sources: Vec<&mut dyn Source> = Vec::new();

@@ -13,9 +13,26 @@ use shm_pool::channel::{
     MAX_INLINE,
 };
 use shm_pool::ShmBytes;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+
+type Tag = [u8; 16];
+
+/// Reads the argument `tag`.
+fn tag_of(argument: Option<Cow<'_, [u8]>>) -> PyResult<Option<Tag>> {
+    let Some(bytes) = argument else {
+        return Ok(None);
+    };
+    match Tag::try_from(&*bytes) {
+        Ok(tag) => Ok(Some(tag)),
+        Err(_) => Err(errors::InvalidArgument::new_err(format!(
+            "a tag has 16 bytes, but {} were given",
+            bytes.len()
+        ))),
+    }
+}
 
 /// What is sent.
 #[derive(Clone)]
@@ -26,12 +43,17 @@ enum Content {
 
 impl Content {
     /// Returns the content of a `Buffer`, or of an object with few bytes; otherwise the object's bytes.
-    fn of(message: &Bound<'_, PyAny>) -> PyResult<Result<Self, Bytes>> {
+    fn of(message: &Bound<'_, PyAny>, tag: Option<Tag>) -> PyResult<Result<Self, Bytes>> {
         if let Ok(buffer) = message.cast::<Buffer>() {
             return Ok(Ok(Self::Buffer(buffer.get().message()?)));
         }
         let bytes = Bytes::of(message)?;
-        if bytes.len() > MAX_INLINE {
+        let room = match tag {
+            // It takes the place of as many bytes.
+            Some(tag) => MAX_INLINE - tag.len(),
+            None => MAX_INLINE,
+        };
+        if bytes.len() > room {
             return Ok(Err(bytes));
         }
         let mut slot = [0; MAX_INLINE];
@@ -44,11 +66,10 @@ impl Content {
 trait Output: Send + 'static {
     type Report: Send + 'static;
 
-    /// Sends, waiting at most so long.
     fn send_content(
         &mut self,
         content: Content,
-        timeout: Duration,
+        options: SendOptions,
     ) -> Result<Self::Report, SendErrorKind>;
 
     fn poll_room(
@@ -66,22 +87,15 @@ macro_rules! output {
             fn send_content(
                 &mut self,
                 content: Content,
-                timeout: Duration,
+                options: SendOptions,
             ) -> Result<$report, SendErrorKind> {
-                let is_now = timeout.is_zero();
                 match content {
-                    Content::Buffer(buffer) => {
-                        let sent = match is_now {
-                            true => self.try_send(buffer),
-                            false => self.send_timeout(buffer, timeout),
-                        };
-                        sent.map_err(|error| error.kind())
-                    }
-                    Content::Inline(slot, len) => {
-                        let options = SendOptions::new().timeout(timeout);
-                        self.send_copy_with(&slot[..len], options)
-                            .map_err(|error| error.kind())
-                    }
+                    Content::Buffer(buffer) => self
+                        .send_with(buffer, options)
+                        .map_err(|error| error.kind()),
+                    Content::Inline(slot, len) => self
+                        .send_copy_with(&slot[..len], options)
+                        .map_err(|error| error.kind()),
                 }
             }
 
@@ -103,17 +117,27 @@ macro_rules! output {
 output!(channel::Sender, ());
 output!(channel::Publisher, channel::Sent);
 
+/// Returns the options of one attempt, which waits at most so long.
+fn options(tag: Option<Tag>, timeout: Duration) -> SendOptions {
+    let options = SendOptions::new().timeout(timeout);
+    match tag {
+        Some(tag) => options.tag(tag),
+        None => options,
+    }
+}
+
 /// Sends a `Buffer`, or a copy of any other object's bytes.
 fn send<T: Output>(
     py: Python<'_>,
     end: &End<T>,
     provider: &Py<Provider>,
     message: &Bound<'_, PyAny>,
+    tag: Option<Tag>,
     timeout: Option<f64>,
 ) -> PyResult<T::Report> {
     let deadline = Deadline::after(timeout)?;
     end.check()?;
-    let content = match Content::of(message)? {
+    let content = match Content::of(message, tag)? {
         Ok(content) => content,
         Err(bytes) => {
             let provider = provider.get();
@@ -122,7 +146,7 @@ fn send<T: Output>(
         }
     };
     end.until(py, deadline, errors::is_full, |end, time| {
-        end.send_content(content.clone(), time)
+        end.send_content(content.clone(), options(tag, time))
     })
 }
 
@@ -140,6 +164,7 @@ fn send_async<'py, T: Output>(
     end: &Arc<End<T>>,
     provider: &Py<Provider>,
     message: Py<PyAny>,
+    tag: Option<Tag>,
     convert: fn(Python<'_>, T::Report) -> PyResult<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut awaited = Awaited::new(end);
@@ -150,7 +175,7 @@ fn send_async<'py, T: Output>(
         end.check()?;
         match &mut sending {
             Sending::New(message) => {
-                sending = match Content::of(message.bind(py))? {
+                sending = match Content::of(message.bind(py), tag)? {
                     Ok(content) => Sending::Room(content),
                     Err(bytes) => {
                         let provider = provider.get().get()?;
@@ -176,7 +201,9 @@ fn send_async<'py, T: Output>(
             }
             Sending::Room(content) => {
                 let context = context.as_deref_mut();
-                let polled = awaited.poll(context, |end, context| poll_send(end, content, context));
+                let polled = awaited.poll(context, |end, context| {
+                    poll_send(end, content, tag, context)
+                });
                 return match polled? {
                     Poll::Ready(sent) => {
                         let sent = sent.map_err(IntoPyErr::into_py)?;
@@ -193,6 +220,7 @@ fn send_async<'py, T: Output>(
 fn poll_send<T: Output>(
     end: &mut T,
     content: &Content,
+    tag: Option<Tag>,
     mut context: Option<&mut Context<'_>>,
 ) -> Poll<Result<T::Report, SendErrorKind>> {
     loop {
@@ -203,7 +231,7 @@ fn poll_send<T: Output>(
                 Poll::Pending => return Poll::Pending,
             }
         }
-        match end.send_content(content.clone(), Duration::ZERO) {
+        match end.send_content(content.clone(), options(tag, Duration::ZERO)) {
             Err(error) if errors::is_full(&error) => {
                 if context.is_none() {
                     return Poll::Pending;
@@ -325,21 +353,30 @@ impl Sender {
 
     /// Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them
     /// travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room,
-    /// by default without limit.
+    /// by default without limit. ``tag`` is 16 bytes of the user's own, such as a time stamp and a number, which
+    /// the receiver finds in :attr:`Message.tag`.
     ///
     /// Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
     ///
     /// Raises :class:`Disconnected` if the receiver has closed or died, :class:`Timeout`,
     /// :class:`Interrupted`, BufferError as :meth:`Buffer.freeze`, :class:`InvalidArgument` for a
     /// buffer of another provider; for a copy, as :meth:`Provider.alloc`.
-    #[pyo3(signature = (message, *, timeout=None))]
+    #[pyo3(signature = (message, *, tag=None, timeout=None))]
     fn send(
         &self,
         py: Python<'_>,
         message: &Bound<'_, PyAny>,
+        tag: Option<Cow<'_, [u8]>>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        send(py, &self.end, &self.provider, message, timeout)
+        send(
+            py,
+            &self.end,
+            &self.provider,
+            message,
+            tag_of(tag)?,
+            timeout,
+        )
     }
 
     /// Sends as :meth:`send`, and waits for room, and memory for a copy, without blocking the event loop of
@@ -347,8 +384,14 @@ impl Sender {
     /// :class:`InUse`.
     ///
     /// Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
-    fn send_async<'py>(&self, py: Python<'py>, message: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        send_async(py, &self.end, &self.provider, message, none)
+    #[pyo3(signature = (message, *, tag=None))]
+    fn send_async<'py>(
+        &self,
+        py: Python<'py>,
+        message: Py<PyAny>,
+        tag: Option<Cow<'_, [u8]>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        send_async(py, &self.end, &self.provider, message, tag_of(tag)?, none)
     }
 
     /// Waits until a receiver has opened the channel. Raises :class:`Timeout`,
@@ -368,8 +411,8 @@ impl Sender {
         )
     }
 
-    /// Waits until everything was received. Then nothing is lost if the provider is closed.
-    /// Raises :class:`Timeout`, :class:`Disconnected`.
+    /// Waits until the receiver has received everything and asked for more. What was sent arrives even without
+    /// this call. Raises :class:`Timeout`, :class:`Disconnected`.
     #[pyo3(signature = (*, timeout=None))]
     fn wait_until_received(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let deadline = Deadline::after(timeout)?;
@@ -380,6 +423,26 @@ impl Sender {
             |end: &mut channel::Sender, time| {
                 end.wait_until_received(time).map_err(|error| error.kind())
             },
+        )
+    }
+
+    /// Waits as :meth:`wait_for_receiver`, without blocking the event loop of asyncio. Meanwhile, other calls
+    /// raise :class:`InUse`.
+    fn wait_for_receiver_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.end.start_wait(
+            py,
+            |end| end.wait_for_receiver(Duration::ZERO),
+            |end| Box::pin(end.wait_for_receiver_async()),
+        )
+    }
+
+    /// Waits as :meth:`wait_until_received`, without blocking the event loop of asyncio. Meanwhile, other calls
+    /// raise :class:`InUse`.
+    fn wait_until_received_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.end.start_wait(
+            py,
+            |end| end.wait_until_received(Duration::ZERO),
+            |end| Box::pin(end.wait_until_received_async()),
         )
     }
 
@@ -550,18 +613,28 @@ impl Publisher {
     /// Returns to how many. Waits at most ``timeout`` seconds, by default for the ``block_limit``, for
     /// receivers with :attr:`OnFull.BLOCK`; if one makes no room, no receiver gets the message. A
     /// receiver that has made no room for the ``block_limit`` delays no further message until it does.
+    /// ``tag`` is as for :meth:`Sender.send`.
     ///
     /// Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
     ///
     /// Raises as :meth:`Sender.send`, but not :class:`Disconnected`.
-    #[pyo3(signature = (message, *, timeout=None))]
+    #[pyo3(signature = (message, *, tag=None, timeout=None))]
     fn send(
         &self,
         py: Python<'_>,
         message: &Bound<'_, PyAny>,
+        tag: Option<Cow<'_, [u8]>>,
         timeout: Option<f64>,
     ) -> PyResult<Sent> {
-        send(py, &self.end, &self.provider, message, timeout).map(Sent::from)
+        send(
+            py,
+            &self.end,
+            &self.provider,
+            message,
+            tag_of(tag)?,
+            timeout,
+        )
+        .map(Sent::from)
     }
 
     /// Sends as :meth:`send`, and waits for room, and memory for a copy, without blocking the event loop of
@@ -569,8 +642,14 @@ impl Publisher {
     /// :class:`InUse`.
     ///
     /// Raises as :meth:`send`, except :class:`Timeout` and :class:`PoolExhausted`.
-    fn send_async<'py>(&self, py: Python<'py>, message: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        send_async(py, &self.end, &self.provider, message, sent)
+    #[pyo3(signature = (message, *, tag=None))]
+    fn send_async<'py>(
+        &self,
+        py: Python<'py>,
+        message: Py<PyAny>,
+        tag: Option<Cow<'_, [u8]>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        send_async(py, &self.end, &self.provider, message, tag_of(tag)?, sent)
     }
 
     /// Waits until this many receivers have joined. Raises :class:`Timeout`.
@@ -604,7 +683,39 @@ impl Publisher {
         )
     }
 
-    /// Returns the state of each receiver.
+    /// Waits as :meth:`wait_for_receivers`, without blocking the event loop of asyncio. Meanwhile, other calls
+    /// raise :class:`InUse`.
+    #[pyo3(signature = (receivers=1))]
+    fn wait_for_receivers_async<'py>(
+        &self,
+        py: Python<'py>,
+        receivers: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.end.start_wait(
+            py,
+            move |end| end.wait_for_receivers(receivers, Duration::ZERO),
+            move |end| Box::pin(end.wait_for_receivers_async(receivers)),
+        )
+    }
+
+    /// Waits as :meth:`wait_until_received`, without blocking the event loop of asyncio. Meanwhile, other calls
+    /// raise :class:`InUse`.
+    fn wait_until_received_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.end.start_wait(
+            py,
+            |end| end.wait_until_received(Duration::ZERO),
+            |end| Box::pin(end.wait_until_received_async()),
+        )
+    }
+
+    /// Connects one receiver that has joined, or disconnects those that have closed or died. Returns whether
+    /// it did: then call it again. A send does that, too.
+    fn serve_joins(&self) -> PyResult<bool> {
+        self.end.with(channel::Publisher::serve_joins)
+    }
+
+    /// Returns the state of each connected receiver. One that has joined is connected by the next send, wait for
+    /// receivers or :meth:`serve_joins`.
     fn receivers(&self) -> PyResult<Vec<ReceiverState>> {
         self.end
             .with(|end| end.receivers().map(ReceiverState::from).collect())
@@ -618,7 +729,8 @@ impl Publisher {
     /// >>> import shm_pool
     /// >>> provider = shm_pool.Provider()
     /// >>> publisher = shm_pool.Publisher(provider, "docs-disconnect")
-    /// >>> subscriber = shm_pool.Subscriber("docs-disconnect", timeout=1)
+    /// >>> subscriber = shm_pool.Subscriber("docs-disconnect")
+    /// >>> publisher.wait_for_receivers()
     /// >>> [publisher.disconnect(receiver) for receiver in publisher.receivers()]
     /// [True]
     fn disconnect(&self, receiver: Which<'_>) -> PyResult<bool> {

@@ -227,6 +227,84 @@ def test_call_in_between_keeps_wake_up(pair):
     assert asyncio.run(main()) == b"for the task"
 
 
+# ---- waits ----------------------------------------------------------------------------------------
+
+
+def test_wait_for_receivers(provider, prefix):
+    async def main():
+        with Publisher(provider, "waits", history=1) as publisher, Sender(provider, "pair") as sender:
+            waiting = asyncio.create_task(publisher.wait_for_receivers_async(2))
+            waiting_too = asyncio.create_task(sender.wait_for_receiver_async())
+            await asyncio.sleep(0.01)
+            assert not waiting.done() and not waiting_too.done()
+            for use in (lambda: publisher.send(b""), lambda: publisher.capacity, publisher.receivers):
+                with pytest.raises(shm_pool.InUse):
+                    use()
+            with Receiver("pair", prefix), Subscriber("waits", prefix) as first, Subscriber("waits", prefix) as second:
+                receiving = [asyncio.create_task(subscriber.recv_async()) for subscriber in (first, second)]
+                await asyncio.wait_for(waiting, 10)
+                await asyncio.wait_for(waiting_too, 10)
+                assert publisher.send(b"to both").receivers == 2
+                assert [bytes(message) for message in await asyncio.gather(*receiving)] == [b"to both"] * 2
+                # At once.
+                await publisher.wait_for_receivers_async(2)
+                with pytest.raises(shm_pool.InvalidArgument):
+                    await publisher.wait_for_receivers_async(100)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("create, open", [(Sender, Receiver), (Publisher, Subscriber)])
+def test_wait_until_received(provider, prefix, create, open):
+    async def main():
+        with create(provider, "waits") as sending, open("waits", prefix, timeout=10) as receiving:
+            if create is Publisher:
+                sending.wait_for_receivers(timeout=10)
+            sending.send(bytes(1000))
+            waiting = asyncio.create_task(sending.wait_until_received_async())
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+            message = await receiving.recv_async()
+            # It reports what it has received when it looks for more.
+            assert receiving.try_recv() is None
+            await asyncio.wait_for(waiting, 10)
+            message.release()
+
+    asyncio.run(main())
+
+
+def test_cancelled_wait_returns_the_end(provider, prefix):
+    async def main():
+        with Publisher(provider, "waits") as publisher:
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(publisher.wait_for_receivers_async(), 0.01)
+                assert publisher.send(b"").receivers == 0
+            with Subscriber("waits", prefix):
+                await asyncio.wait_for(publisher.wait_for_receivers_async(), 10)
+                assert publisher.send(b"").receivers == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_close_ends_wait(provider, in_thread):
+    async def main():
+        publisher = Publisher(provider, "waits")
+        waiting = asyncio.create_task(publisher.wait_for_receivers_async())
+        await asyncio.sleep(0)
+        if in_thread:
+            await asyncio.get_running_loop().run_in_executor(None, publisher.close)
+        else:
+            publisher.close()
+        with pytest.raises(shm_pool.Closed):
+            await waiting
+        # The name is free.
+        Publisher(provider, "waits").close()
+
+    asyncio.run(main())
+
+
 # ---- memory, names --------------------------------------------------------------------------------
 
 

@@ -350,6 +350,8 @@ def test_eviction_does_not_end_iteration(provider, prefix, on_end, receive):
     with Publisher(provider, "one-to-many") as publisher:
         for by in lambda state: state, lambda state: state.id:
             with Subscriber("one-to-many", prefix, timeout=10, on_end=on_end) as receiver:
+                while publisher.serve_joins():
+                    pass
                 [state] = publisher.receivers()
                 assert publisher.disconnect(by(state)) and not publisher.disconnect(by(state))
                 with pytest.raises(shm_pool.Evicted):
@@ -435,6 +437,31 @@ def test_reprs(provider, prefix):
     namespace = shm_pool.Namespace("robot7", uid=7)
     assert repr(namespace) == 'Namespace("robot7", directory="/dev/shm", uid=7)'
     assert repr(shm_pool.Client("robot7")) == '<shm_pool.Client of "robot7">'
+
+
+# ---- tags -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 32, 33, 48, 49, 1000])
+@pytest.mark.parametrize("create, open", [(Sender, Receiver), (Publisher, Subscriber)])
+def test_tag(provider, prefix, create, open, size):
+    tag = bytes(range(16))
+    with create(provider, "tagged") as sending, open("tagged", prefix, timeout=10) as receiving:
+        if create is Publisher:
+            sending.wait_for_receivers(timeout=10)
+        buffer = provider.alloc(size)
+        content = buffer[...] = bytes(size)
+        for message in content, buffer:
+            sending.send(message, tag=tag)
+            sending.send(message)
+            asyncio.run(sending.send_async(message, tag=bytearray(tag)))
+            sending.send(message, tag=tag, timeout=0)
+        received = [receiving.recv(timeout=10) for _ in range(8)]
+        assert [message.tag for message in received] == [tag, None, tag, tag] * 2
+        assert all(message[...] == content for message in received)
+        for wrong in b"", bytes(15), bytes(17):
+            with pytest.raises(shm_pool.InvalidArgument, match="a tag has 16 bytes"):
+                sending.send(b"", tag=wrong)
 
 
 # ---- names ----------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_request_and_response(first, run):
         serving, asking = run(server), run(client)
     else:
         asking, serving = run(client), run(server)
-    assert asking.process.stdout.read().split() == ["0", "1000", "2000"]
+    assert asking.process.stdout.read().split() == ["0", "0", "1", "1000", "2", "2000"]
     assert serving.end() == asking.end() == 0
 
 

@@ -177,7 +177,7 @@ def test_descriptor(provider, client):
         assert len(descriptor) == 32
         message = client.attach(descriptor)
     assert bytes(message) == bytes(3)
-    assert message.missed == 0
+    assert message.missed == 0 and message.tag is None
     message.release()
     provider.trim()
     with pytest.raises(shm_pool.Stale):

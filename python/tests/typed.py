@@ -14,7 +14,7 @@ def publish(frame: npt.NDArray[np.uint8]) -> int:
             np.asarray(buffer)[:] = frame.ravel()
             buffer[0], buffer[1:3], buffer[...] = 7, b"ab", frame
             sent: shm_pool.Sent = publisher.send(buffer)
-            return sent.receivers + publisher.send(frame).skipped + publisher.send(b"bytes").withdrawn
+            return sent.receivers + publisher.send(frame).skipped + publisher.send(b"bytes", tag=bytes(16)).withdrawn
 
 
 def receive() -> npt.NDArray[np.float32]:
@@ -22,6 +22,7 @@ def receive() -> npt.NDArray[np.float32]:
         for message in receiver:
             assert_type(message.missed, int)
             assert_type(message[0], int)
+            assert_type(message.tag, bytes | None)
             assert_type(message[:4], bytes)
             print(bytes(message), memoryview(message).nbytes)
         return np.asarray(receiver.recv()).view(np.float32)

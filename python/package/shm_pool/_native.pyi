@@ -191,6 +191,9 @@ class Message:
     >>> message = receiver.recv()
     >>> np.frombuffer(message, np.float64)
     array([0., 1., 2.])
+    >>> sender.send(b"with a tag", tag=b"frame 0000000007")
+    >>> receiver.recv().tag
+    b'frame 0000000007'
 
     The memory outlives its sender, even if that was killed.
     """
@@ -219,6 +222,9 @@ class Message:
         """How many messages this receiver missed before this one. Always 0 after
         :meth:`Client.attach`.
         """
+    @property
+    def tag(self) -> bytes | None:
+        """The 16 bytes that were sent with it, ``send(message, tag=...)``, or ``None``."""
     def release(self) -> None:
         """Returns the message to its sender now.
 
@@ -614,10 +620,11 @@ class Sender:
         """Closes this end. A call that waits in another thread, or a task that awaits, raises :class:`Closed`."""
     def interrupt(self) -> None:
         """Ends the current wait, or the next one, with :class:`Interrupted`. For other threads."""
-    def send(self, message: _BytesLike, *, timeout: float | None = None) -> None:
+    def send(self, message: _BytesLike, *, tag: bytes | bytearray | None = None, timeout: float | None = None) -> None:
         """Sends a :class:`Buffer`, or a copy of any object's bytes: up to ``MAX_INLINE`` of them
         travel in the channel itself, more in a buffer. Waits at most ``timeout`` seconds for room,
-        by default without limit.
+        by default without limit. ``tag`` is 16 bytes of the user's own, such as a time stamp and a number, which
+        the receiver finds in :attr:`Message.tag`.
 
         Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
 
@@ -625,7 +632,7 @@ class Sender:
         :class:`Interrupted`, BufferError as :meth:`Buffer.freeze`, :class:`InvalidArgument` for a
         buffer of another provider; for a copy, as :meth:`Provider.alloc`.
         """
-    async def send_async(self, message: _BytesLike) -> None:
+    async def send_async(self, message: _BytesLike, *, tag: bytes | bytearray | None = None) -> None:
         """Sends as :meth:`send`, and waits for room, and memory for a copy, without blocking the event loop of
         asyncio. When it is cancelled, the message is not sent. One task at a time; another one gets
         :class:`InUse`.
@@ -637,8 +644,16 @@ class Sender:
         :class:`Disconnected`.
         """
     def wait_until_received(self, *, timeout: float | None = None) -> None:
-        """Waits until everything was received. Then nothing is lost if the provider is closed.
-        Raises :class:`Timeout`, :class:`Disconnected`.
+        """Waits until the receiver has received everything and asked for more. What was sent arrives even without
+        this call. Raises :class:`Timeout`, :class:`Disconnected`.
+        """
+    async def wait_for_receiver_async(self) -> None:
+        """Waits as :meth:`wait_for_receiver`, without blocking the event loop of asyncio. Meanwhile, other calls
+        raise :class:`InUse`.
+        """
+    async def wait_until_received_async(self) -> None:
+        """Waits as :meth:`wait_until_received`, without blocking the event loop of asyncio. Meanwhile, other calls
+        raise :class:`InUse`.
         """
 
 @final
@@ -718,25 +733,33 @@ class Publisher:
         >>> import shm_pool
         >>> provider = shm_pool.Provider()
         >>> publisher = shm_pool.Publisher(provider, "docs-disconnect")
-        >>> subscriber = shm_pool.Subscriber("docs-disconnect", timeout=1)
+        >>> subscriber = shm_pool.Subscriber("docs-disconnect")
+        >>> publisher.wait_for_receivers()
         >>> [publisher.disconnect(receiver) for receiver in publisher.receivers()]
         [True]
         """
     def interrupt(self) -> None:
         """Ends the current wait, or the next one, with :class:`Interrupted`. For other threads."""
     def receivers(self) -> list[ReceiverState]:
-        """Returns the state of each receiver."""
-    def send(self, message: _BytesLike, *, timeout: float | None = None) -> Sent:
+        """Returns the state of each connected receiver. One that has joined is connected by the next send, wait for
+        receivers or :meth:`serve_joins`.
+        """
+    def serve_joins(self) -> bool:
+        """Connects one receiver that has joined, or disconnects those that have closed or died. Returns whether
+        it did: then call it again. A send does that, too.
+        """
+    def send(self, message: _BytesLike, *, tag: bytes | bytearray | None = None, timeout: float | None = None) -> Sent:
         """Sends a :class:`Buffer` to all receivers without a copy, or one copy of any object's bytes.
         Returns to how many. Waits at most ``timeout`` seconds, by default for the ``block_limit``, for
         receivers with :attr:`OnFull.BLOCK`; if one makes no room, no receiver gets the message. A
         receiver that has made no room for the ``block_limit`` delays no further message until it does.
+        ``tag`` is as for :meth:`Sender.send`.
 
         Warns with a :class:`CopyWarning` if what it copies is an array in a buffer of the provider.
 
         Raises as :meth:`Sender.send`, but not :class:`Disconnected`.
         """
-    async def send_async(self, message: _BytesLike) -> Sent:
+    async def send_async(self, message: _BytesLike, *, tag: bytes | bytearray | None = None) -> Sent:
         """Sends as :meth:`send`, and waits for room, and memory for a copy, without blocking the event loop of
         asyncio. When it is cancelled, the message is not sent. One task at a time; another one gets
         :class:`InUse`.
@@ -748,6 +771,14 @@ class Publisher:
     def wait_until_received(self, *, timeout: float | None = None) -> None:
         """Waits until everything was received. Then nothing is lost if the provider is closed.
         Raises :class:`Timeout`, :class:`Disconnected`.
+        """
+    async def wait_for_receivers_async(self, receivers: int = 1) -> None:
+        """Waits as :meth:`wait_for_receivers`, without blocking the event loop of asyncio. Meanwhile, other calls
+        raise :class:`InUse`.
+        """
+    async def wait_until_received_async(self) -> None:
+        """Waits as :meth:`wait_until_received`, without blocking the event loop of asyncio. Meanwhile, other calls
+        raise :class:`InUse`.
         """
 
 @final
