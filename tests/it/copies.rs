@@ -2,6 +2,7 @@
 
 use crate::ends::SendingEnd;
 use crate::fixtures::{builder, fill, holds, provider, unique_prefix, write, FOR_EVER, NOW};
+use crate::served::Served;
 use shm_pool::channel::{
     OnEnd, OnFull, Publisher, Receiver, SendError, SendErrorKind, SendOptions, Sender, Subscriber,
     MAX_INLINE,
@@ -289,7 +290,7 @@ fn tags_to_several() {
         .unwrap();
     publisher.send_copy_with(b"in the slot", OTHER).unwrap();
     let mut late = subscriber(&name, OnFull::Block, 2);
-    assert!(publisher.has_receivers());
+    assert!(publisher.served().has_receivers());
     let history = [late.recv().unwrap(), late.recv().unwrap()];
     assert_eq!(
         history.map(|message| (message.is_inline(), message.tag())),
