@@ -37,7 +37,7 @@ fn main() -> Fallible {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => publish(),
         ["logger", it] => receive::<Sample>(it, how.on_full(OnFull::Block), u64::MAX, |it| {
-            assert_eq!(it.missed(), 0)
+            assert_eq!(typed::Value::missed(&it), 0)
         }),
         ["display", it] => receive::<Frame>(it, how.capacity(2), u64::MAX, |_| {
             thread::sleep(Duration::from_millis(30))
@@ -70,9 +70,9 @@ fn publish() -> Fallible {
     imu.wait_for_receivers(1, TIMEOUT)?;
     let stop = AtomicBool::new(false);
     let film = |number| {
-        let mut frame = provider.alloc_value::<Frame>()?;
+        let mut frame = provider.alloc_value_zeroed::<Frame>()?;
         frame.fill(number);
-        Ok(camera.send(frame.freeze()).map(drop)?) // never waits
+        Ok(camera.send(frame).map(drop)?) // never waits
     };
     let measure = |number| Ok(imu.send_copy(&[number; 6]).map(drop)?); // waits for a logger that is far behind
     thread::scope(|scope| {
@@ -151,7 +151,10 @@ where
             Err(RecvError::Disconnected) => break,
             message => message?,
         };
-        let (words, gap) = ((*message).as_ref(), u64::from(message.missed()));
+        let (words, gap) = (
+            (*message).as_ref(),
+            u64::from(typed::Value::missed(&message)),
+        );
         let expected = next.map_or(words[0], |next: u64| next + gap); // a receiver knows of every gap
         assert!(
             words.iter().all(|word| *word == expected),
