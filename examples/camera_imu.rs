@@ -11,97 +11,84 @@
 
 #![forbid(unsafe_code)]
 
-use shm_pool::channel::{
-    typed, Message, OnEnd, OnFull, Publisher, RecvError, Subscriber, SubscriberBuilder,
-};
+use shm_pool::channel::typed::Value;
+use shm_pool::channel::{OnEnd, OnFull, Publisher, RecvError, Subscriber, SubscriberBuilder};
 use shm_pool::{Namespace, Provider};
+use std::env;
 use std::error::Error;
+use std::io::{self, Read};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, io, io::Read, thread};
 
-type Frame = [u64; 750_000]; // 6 MB; for structs, see the example `typed`
-type Sample = [u64; 6]; // 48 bytes, in the slot itself
+/// 6 MB; for structs, see the example `typed`.
+type Frame = [u64; 750_000];
+/// 48 bytes, in the slot itself.
+type Sample = [u64; 6];
+
 type Fallible = Result<(), Box<dyn Error + Send + Sync>>;
 
-const TIMEOUT: Duration = Duration::from_secs(60); // for a busy machine to start a process
+const FRAME_PERIOD: Duration = Duration::from_nanos(16_666_667);
+const SAMPLE_PERIOD: Duration = Duration::from_millis(1);
+/// Long enough for a busy machine to start a process.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> Fallible {
     // The program starts itself again for each receiver, with its role.
-    let (arguments, how) = (
-        env::args().skip(1).collect::<Vec<_>>(),
-        Subscriber::builder().on_end(OnEnd::Return),
-    );
-    let mut in_hand = None; // one frame of the monitor's
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
         [] => publish(),
-        ["logger", it] => receive::<Sample>(it, how.on_full(OnFull::Block), u64::MAX, |it| {
-            assert_eq!(typed::Value::missed(&it), 0)
-        }),
-        ["display", it] => receive::<Frame>(it, how.capacity(2), u64::MAX, |_| {
-            thread::sleep(Duration::from_millis(30))
-        }),
-        ["monitor", it, most] => {
-            receive::<Frame>(it, how, most.parse()?, |frame| in_hand = Some(frame))
-        }
+        ["logger", imu] => log(imu),
+        ["display", camera] => display(camera),
+        ["monitor", camera, frames] => monitor(camera, frames.parse()?),
         _ => Err("run it without arguments".into()),
     }
 }
 
 fn publish() -> Fallible {
-    // Two frames wait for a receiver, and a monitor has two in hand as it replaces one by the next.
-    let camera = Publisher::builder().capacity(2);
-    // The display, a monitor, and one that may just have been killed.
-    let how = Subscriber::builder().on_end(OnEnd::Return);
-    let receivers = [(&how, 1), (&how, 2), (&how, 2)];
+    let camera_name = format!("camera-{}", process::id());
+    let imu_name = format!("imu-{}", process::id());
+
+    // The display holds one frame. A monitor holds two while it replaces one by the next, and there
+    // may be one more that has just been killed.
+    let receiver = receiver();
+    let receivers = [(&receiver, 1), (&receiver, 2), (&receiver, 2)];
+    // Two frames wait for a receiver.
+    let camera = Publisher::builder().capacity(2).share_among(receivers);
     let provider = Provider::builder()
         .room_for(size_of::<Frame>(), camera.buffers(receivers))
         .room_for(size_of::<Sample>(), 1)
         .build()?;
-    let camera = camera.share_among(receivers);
-    let [eye, ear] = ["camera", "imu"].map(|sensor| format!("{sensor}-{}", process::id()));
-    let mut camera = camera.typed::<Frame>().create(&provider, &eye)?;
+    let mut camera = camera.typed::<Frame>().create(&provider, &camera_name)?;
     let mut imu = Publisher::builder()
         .typed::<Sample>()
-        .create(&provider, &ear)?;
-    let receivers = [start(&["display", &eye])?, start(&["logger", &ear])?];
+        .create(&provider, &imu_name)?;
+
+    let mut display = start(&["display", &camera_name])?;
+    let mut logger = start(&["logger", &imu_name])?;
     camera.wait_for_receivers(1, TIMEOUT)?;
     imu.wait_for_receivers(1, TIMEOUT)?;
+
     let stop = AtomicBool::new(false);
-    let film = |number| {
-        let mut frame = provider.alloc_value_zeroed::<Frame>()?;
-        frame.fill(number);
-        Ok(camera.send(frame).map(drop)?) // never waits
-    };
-    let measure = |number| Ok(imu.send_copy(&[number; 6]).map(drop)?); // waits for a logger that is far behind
     thread::scope(|scope| {
-        let camera = scope.spawn(|| at_a_rate(Duration::from_nanos(16_666_667), &stop, film));
-        let imu = scope.spawn(|| at_a_rate(Duration::from_millis(1), &stop, measure));
-        let watched: Fallible = (0..3).try_for_each(|_| {
-            assert!(start(&["monitor", &eye, "20"])?.wait()?.success()); // leaves by itself
-            let mut monitor = start(&["monitor", &eye, "1000000"])?;
-            monitor
-                .stdout
-                .take()
-                .expect("a pipe")
-                .read_exact(&mut [0])?; // it holds a frame now
-            monitor.kill()?; // by SIGKILL
-            Ok(monitor.wait().map(drop)?)
-        });
+        let filming = scope.spawn(|| film(&provider, &mut camera, &stop));
+        let measuring = scope.spawn(|| measure(&mut imu, &stop));
+        let monitored = run_monitors(&camera_name);
         stop.store(true, Ordering::Relaxed);
-        [camera, imu]
-            .into_iter()
-            .try_for_each(|sensor| sensor.join().expect("no panic"))?;
-        watched
+        filming.join().expect("no panic")?;
+        measuring.join().expect("no panic")?;
+        monitored
     })?;
+
     camera.wait_until_received(TIMEOUT)?;
     imu.wait_until_received(TIMEOUT)?;
-    drop((camera, imu));
-    assert_eq!(
-        receivers.map(|mut receiver| receiver.wait().is_ok_and(|status| status.success())),
-        [true; 2]
-    );
+    drop(camera);
+    drop(imu);
+    assert!(display.wait()?.success());
+    assert!(logger.wait()?.success());
+
     provider.reclaim(); // now, as later when memory is needed
     Namespace::default().sweep()?; // removes what dead monitors left, as the next provider would
     assert_eq!(
@@ -112,6 +99,11 @@ fn publish() -> Fallible {
     Ok(())
 }
 
+/// A receiver that ends with its publisher.
+fn receiver() -> SubscriberBuilder {
+    Subscriber::builder().on_end(OnEnd::Return)
+}
+
 fn start(arguments: &[&str]) -> io::Result<Child> {
     Command::new(env::current_exe()?)
         .args(arguments)
@@ -119,51 +111,170 @@ fn start(arguments: &[&str]) -> io::Result<Child> {
         .spawn()
 }
 
-/// Calls `each` with the numbers from 0, one in each period, until `stop` is set.
-fn at_a_rate(
-    period: Duration,
-    stop: &AtomicBool,
-    mut each: impl FnMut(u64) -> Fallible,
-) -> Fallible {
-    let start = Instant::now();
-    (0..)
-        .take_while(|_| !stop.load(Ordering::Relaxed))
-        .try_for_each(|number| {
-            thread::sleep((start + period * number).saturating_duration_since(Instant::now()));
-            each(number.into())
-        })
+/// Sends numbered frames, and never waits for a receiver.
+fn film(provider: &Provider, camera: &mut Publisher<Frame>, stop: &AtomicBool) -> Fallible {
+    let mut clock = Clock::new(FRAME_PERIOD);
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        clock.wait();
+        let mut frame = provider.alloc_value_zeroed::<Frame>()?;
+        frame.fill(number);
+        camera.send(frame)?;
+        number += 1;
+    }
+    Ok(())
 }
 
-/// Receives up to `most` messages, until the publisher leaves.
-fn receive<T>(
-    name: &str,
-    how: SubscriberBuilder,
-    most: u64,
-    mut then: impl FnMut(typed::Value<Message, T>),
-) -> Fallible
-where
-    T: typed::Schema + AsRef<[u64]>,
-{
-    let mut receiver = how.typed::<T>().open(name)?;
-    let (mut next, mut count, mut missed) = (None, 0, 0);
-    while count < most {
-        let message = match receiver.recv() {
-            Err(RecvError::Disconnected) => break,
-            message => message?,
-        };
-        let (words, gap) = (
-            (*message).as_ref(),
-            u64::from(typed::Value::missed(&message)),
-        );
-        let expected = next.map_or(words[0], |next: u64| next + gap); // a receiver knows of every gap
-        assert!(
-            words.iter().all(|word| *word == expected),
-            "{name}: {expected} is not what was sent"
-        );
-        (next, count, missed) = (Some(expected + 1), count + 1, missed + gap);
-        then(message);
-        let _ = (count == 1).then(|| println!("{expected}")); // for the publisher
+/// Sends numbered samples, and waits for a logger that is far behind.
+fn measure(imu: &mut Publisher<Sample>, stop: &AtomicBool) -> Fallible {
+    let mut clock = Clock::new(SAMPLE_PERIOD);
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        clock.wait();
+        imu.send_copy(&[number; 6])?;
+        number += 1;
     }
-    eprintln!("{name}: {count} messages, {missed} missed");
     Ok(())
+}
+
+/// Runs monitors one after the other: one that leaves by itself, and one that is killed while it
+/// holds a frame, three times.
+fn run_monitors(camera: &str) -> Fallible {
+    for _ in 0..3 {
+        let mut leaving = start(&["monitor", camera, "20"])?;
+        assert!(leaving.wait()?.success());
+
+        let mut killed = start(&["monitor", camera, "1000000"])?;
+        let mut output = killed.stdout.take().expect("a pipe");
+        output.read_exact(&mut [0])?; // it holds a frame now
+        killed.kill()?; // by SIGKILL
+        killed.wait()?;
+    }
+    Ok(())
+}
+
+/// A clock that ticks once in each period.
+struct Clock {
+    next: Instant,
+    period: Duration,
+}
+
+impl Clock {
+    fn new(period: Duration) -> Self {
+        Self {
+            next: Instant::now(),
+            period,
+        }
+    }
+
+    fn wait(&mut self) {
+        thread::sleep(self.next.saturating_duration_since(Instant::now()));
+        self.next += self.period;
+    }
+}
+
+/// Receives every sample.
+fn log(name: &str) -> Fallible {
+    let mut imu = receiver()
+        .on_full(OnFull::Block)
+        .typed::<Sample>()
+        .open(name)?;
+    let mut check = Check::new(name);
+    loop {
+        match imu.recv() {
+            Ok(sample) => check.message(&sample[..], Value::missed(&sample)),
+            Err(RecvError::Disconnected) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    assert_eq!(check.missed, 0, "{name}: a logger misses nothing");
+    check.report();
+    Ok(())
+}
+
+/// Shows the newest frames, which takes time.
+fn display(name: &str) -> Fallible {
+    let mut camera = receiver().capacity(2).typed::<Frame>().open(name)?;
+    let mut check = Check::new(name);
+    loop {
+        match camera.recv() {
+            Ok(frame) => check.message(&frame[..], Value::missed(&frame)),
+            Err(RecvError::Disconnected) => break,
+            Err(error) => return Err(error.into()),
+        }
+        thread::sleep(Duration::from_millis(30));
+    }
+    check.report();
+    Ok(())
+}
+
+/// Receives a number of frames, and always holds the last one.
+fn monitor(name: &str, frames: u64) -> Fallible {
+    let mut camera = receiver().typed::<Frame>().open(name)?;
+    let mut check = Check::new(name);
+    let mut in_hand = None;
+    for number in 0..frames {
+        let frame = match camera.recv() {
+            Ok(frame) => frame,
+            Err(RecvError::Disconnected) => break,
+            Err(error) => return Err(error.into()),
+        };
+        check.message(&frame[..], Value::missed(&frame));
+        in_hand = Some(frame);
+        if number == 0 {
+            println!("in hand"); // for the publisher
+        }
+    }
+    drop(in_hand);
+    check.report();
+    Ok(())
+}
+
+/// Checks that each message is the next one, or that the receiver was told how many it has missed.
+struct Check<'a> {
+    name: &'a str,
+    /// The number of the last message.
+    last: Option<u64>,
+    received: u64,
+    missed: u64,
+}
+
+impl<'a> Check<'a> {
+    fn new(name: &'a str) -> Self {
+        Self {
+            name,
+            last: None,
+            received: 0,
+            missed: 0,
+        }
+    }
+
+    fn message(&mut self, words: &[u64], missed: u32) {
+        let number = words[0];
+        for word in words {
+            assert_eq!(*word, number, "{}: not what was sent", self.name);
+        }
+        if let Some(last) = self.last {
+            let missed = u64::from(missed);
+            assert_eq!(
+                number,
+                last + missed + 1,
+                "{}: a gap that was not reported",
+                self.name
+            );
+            self.missed += missed;
+        }
+        self.last = Some(number);
+        self.received += 1;
+    }
+
+    fn report(&self) {
+        let Self {
+            name,
+            received,
+            missed,
+            ..
+        } = self;
+        eprintln!("{name}: {received} messages, {missed} missed");
+    }
 }

@@ -1,142 +1,243 @@
-//! A whole middleware on `shm_pool::backend`: it names its segments, counts its readers in a table in shared
-//! memory, and sends places over a socket. Run it: `cargo run --example toy_middleware`.
+//! A whole middleware on `shm_pool::backend`: it names its segments itself, counts the readers of
+//! its messages in a table in shared memory, and sends the place of each message over a socket.
+//!
+//! The publisher starts its subscriber as another process. Run it with
+//! `cargo run --example toy_middleware`.
 
 use memmap2::{Mmap, MmapRaw};
 use shm_pool::backend::{Backend, Chunk, Collect, SegmentFile, SegmentSource};
 use shm_pool::OsError;
-use std::io::{stdin, Read, Write};
-use std::os::{fd::AsFd, fd::OwnedFd, unix::net::UnixStream};
-use std::sync::{atomic::AtomicU32, atomic::AtomicU64, atomic::Ordering, Arc, Mutex};
-use std::{
-    collections::HashMap, fs::remove_file, fs::File, process::id, process::Command, slice,
-    time::Duration,
-};
-type Fallible = Result<(), Box<dyn std::error::Error>>;
-const MESSAGES: usize = 1000;
-const CAP: usize = 1 << 20;
-const LEN: usize = 100_000; // ten under the cap
-const SLOTS: usize = 16; // more than that
+use std::collections::hash_map::{Entry, HashMap};
+use std::env;
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{self, Command};
+use std::slice;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-/// The name of a segment, or with 0 that of the table of readers.
-fn path(publisher: u32, segment: u64) -> String {
-    format!("/dev/shm/toy-{publisher}-{segment}")
+const MESSAGES: u64 = 1000;
+const LEN: usize = 100_000;
+/// Ten messages fit.
+const CAP: usize = 1 << 20;
+/// How many messages may be in flight at a time: more than fit.
+const SLOTS: usize = 16;
+/// What stands in the name of the table of readers, where a segment has its number.
+const TABLE: u64 = 0;
+/// Long enough for a busy machine to start a process.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // The program starts itself again as the subscriber, with the publisher's process id as its
+    // argument.
+    match env::args().nth(1) {
+        Some(publisher) => subscribe(publisher.parse()?),
+        None => publish(),
+    }
 }
-fn open(path: &str, is_new: bool) -> std::io::Result<File> {
+
+/// Returns the path of a segment, or of the table.
+fn path(publisher: u32, number: u64) -> String {
+    format!("/dev/shm/toy-{publisher}-{number}")
+}
+
+fn open(path: &str) -> io::Result<File> {
+    File::options().read(true).write(true).open(path)
+}
+
+fn create(path: &str) -> io::Result<File> {
     File::options()
         .read(true)
         .write(true)
-        .create_new(is_new)
+        .create_new(true)
         .open(path)
 }
 
-/// Creates and removes the segments, by the middleware's own rules.
-struct Segments(AtomicU64);
+/// Creates and removes segments, with names that the subscriber can find.
+struct Segments {
+    next: AtomicU64,
+}
+
 impl SegmentSource for Segments {
     fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
-        let id = self.0.fetch_add(1, Ordering::Relaxed);
-        let path = path(std::process::id(), id);
-        let file = open(&path, true)
-            .map_err(|error| OsError::new("open", &path, error).with_bytes(len))?;
-        Ok(SegmentFile {
-            id,
-            file,
-            path: path.into(),
-        })
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let path = path(process::id(), id);
+        match create(&path) {
+            Ok(file) => Ok(SegmentFile {
+                id,
+                file,
+                path: path.into(),
+            }),
+            Err(error) => Err(OsError::new("open", &path, error).with_bytes(len)),
+        }
     }
+
     fn remove(&self, segment: u64, _file: File) {
-        remove_file(path(id(), segment)).unwrap_or_default();
+        // It is gone already if somebody has cleaned up.
+        let _ = fs::remove_file(path(process::id(), segment));
     }
 }
 
-/// Messages in flight: in shared memory how many readers each has, and here its chunk.
-struct InFlight(MmapRaw, Mutex<[Option<Chunk>; SLOTS]>);
+/// The messages in flight.
+struct InFlight {
+    /// In shared memory: how many readers each message has.
+    table: MmapRaw,
+    /// The chunk of each message.
+    chunks: Mutex<[Option<Chunk>; SLOTS]>,
+}
+
 fn readers(table: &MmapRaw) -> &[AtomicU32] {
     // SAFETY: the table has `SLOTS` numbers, which all processes access as atomics.
     unsafe { slice::from_raw_parts(table.as_ptr().cast(), SLOTS) }
 }
+
 impl Collect for InFlight {
+    /// Frees the messages that nobody reads any more. Returns `true` if there were some.
     fn collect(&self) -> bool {
-        let (mut chunks, readers) = (self.1.lock().unwrap(), readers(&self.0));
-        let is_read = |slot: usize| readers[slot].load(Ordering::Acquire) == 0; // pairs with the reader's Release
-        let read = chunks
-            .iter_mut()
-            .enumerate()
-            .filter(|(slot, chunk)| chunk.is_some() && is_read(*slot));
-        read.map(|(_, chunk)| *chunk = None).count() > 0 // a chunk that is dropped is used again
+        let mut has_freed = false;
+        let mut chunks = self.chunks.lock().unwrap();
+        for (chunk, readers) in chunks.iter_mut().zip(readers(&self.table)) {
+            // Acquire: partner of the reader's Release.
+            if chunk.is_some() && readers.load(Ordering::Acquire) == 0 {
+                *chunk = None; // a chunk that is dropped is used again
+                has_freed = true;
+            }
+        }
+        has_freed
     }
 }
 
-fn publish(mut socket: UnixStream, table: &File) -> Fallible {
-    let in_flight = Arc::new(InFlight(MmapRaw::map_raw(table)?, Mutex::default()));
-    let (cap, segments) = (
-        Backend::builder().max_bytes(CAP),
-        Segments(AtomicU64::new(1)),
-    );
-    let backend = cap.build(segments)?.with_collector(in_flight.clone());
-    for number in 0..MESSAGES {
-        let mut chunk = backend.alloc_timeout(LEN, 64, Duration::from_secs(10))?;
-        // SAFETY: no reader has it.
-        unsafe { chunk.bytes_mut() }.fill(number as u8);
-        let mut chunks = in_flight.1.lock().unwrap();
-        let slot = chunks
-            .iter()
-            .position(Option::is_none)
-            .ok_or("more chunks than slots")?;
-        readers(&in_flight.0)[slot].store(1, Ordering::Relaxed); // before it is sent
-        let place = [slot, chunk.segment() as usize, chunk.offset(), number];
-        chunks[slot] = Some(chunk);
-        socket.write_all(&place.map(usize::to_ne_bytes).concat())?;
-    }
-    println!(
-        "{MESSAGES} messages of {LEN} bytes in {} chunks",
-        backend.stats().misses()
-    );
-    backend
-        .alloc_timeout(CAP, 64, Duration::from_secs(10))
-        .map(drop)
-        .map_err(Into::into)
-    // all are read
-}
+fn publish() -> Result<(), Box<dyn Error>> {
+    let table_path = path(process::id(), TABLE);
+    let table = create(&table_path)?;
+    table.set_len(4096)?;
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut subscriber = Command::new(env::current_exe()?)
+        .arg(process::id().to_string())
+        .stdin(OwnedFd::from(theirs))
+        .spawn()?;
 
-fn subscribe(mut socket: UnixStream, publisher: u32) -> Fallible {
-    let table = MmapRaw::map_raw(&open(&path(publisher, 0), false)?)?;
-    let (mut segments, mut place) = (HashMap::new(), [0; 32]);
-    while socket.read_exact(&mut place).is_ok() {
-        let word =
-            |at: usize| usize::from_ne_bytes(std::array::from_fn(|byte| place[8 * at + byte]));
-        let (slot, id, start, number) = (word(0), word(1) as u64, word(2), word(3));
-        // SAFETY: the publisher writes no byte of a message that has a reader.
-        let map = |segment| unsafe { Mmap::map(&open(&path(publisher, segment), false)?) };
-        let segment: Mmap = segments.remove(&id).map_or_else(|| map(id), Ok)?;
-        assert!(
-            segment[start..start + LEN]
-                .iter()
-                .all(|&byte| byte == number as u8),
-            "not message {number}"
-        );
-        readers(&table)[slot].fetch_sub(1, Ordering::Release); // partner of the collector's Acquire
-        segments.insert(id, segment);
+    let sent = send_messages(ours, &table); // and closes the socket, which ends the subscriber
+    let status = subscriber.wait()?;
+    fs::remove_file(table_path)?;
+    sent?;
+    if !status.success() {
+        return Err("the subscriber failed".into());
     }
     Ok(())
 }
 
-fn main() -> Fallible {
-    if let Some(publisher) = std::env::args().nth(1) {
-        return subscribe(
-            stdin().as_fd().try_clone_to_owned()?.into(),
-            publisher.parse()?,
-        );
+fn send_messages(mut socket: UnixStream, table: &File) -> Result<(), Box<dyn Error>> {
+    let in_flight = Arc::new(InFlight {
+        table: MmapRaw::map_raw(table)?,
+        chunks: Mutex::default(),
+    });
+    let segments = Segments {
+        next: AtomicU64::new(TABLE + 1),
+    };
+    let backend = Backend::builder()
+        .max_bytes(CAP)
+        .build(segments)?
+        .with_collector(in_flight.clone());
+
+    for number in 0..MESSAGES {
+        // Waits until the subscriber has read enough.
+        let mut chunk = backend.alloc_timeout(LEN, 64, TIMEOUT)?;
+        // SAFETY: no reader has it.
+        let bytes = unsafe { chunk.bytes_mut() };
+        bytes.fill(number as u8);
+
+        let place = {
+            let mut chunks = in_flight.chunks.lock().unwrap();
+            let free = chunks.iter().position(Option::is_none);
+            let slot = free.ok_or("more messages than slots")?;
+            // Before it is sent.
+            readers(&in_flight.table)[slot].store(1, Ordering::Relaxed);
+            let place = Place {
+                slot: slot as u64,
+                segment: chunk.segment(),
+                offset: chunk.offset() as u64,
+                number,
+            };
+            chunks[slot] = Some(chunk);
+            place
+        };
+        socket.write_all(&place.to_bytes())?;
     }
-    let ((ours, theirs), table) = (UnixStream::pair()?, open(&path(id(), 0), true)?);
-    table.set_len(4096)?;
-    let mut child = Command::new("/proc/self/exe")
-        .arg(id().to_string())
-        .stdin(OwnedFd::from(theirs))
-        .spawn()?;
-    let published = publish(ours, &table).and_then(|()| Ok(child.wait()?)); // and closed the socket
-    remove_file(path(id(), 0))?;
-    published?
-        .success()
-        .then_some(())
-        .ok_or("the subscriber failed".into())
+
+    let chunks = backend.stats().misses();
+    println!("{MESSAGES} messages of {LEN} bytes in {chunks} chunks");
+    // The whole cap is free again when all messages are read.
+    drop(backend.alloc_timeout(CAP, 64, TIMEOUT)?);
+    Ok(())
+}
+
+fn subscribe(publisher: u32) -> Result<(), Box<dyn Error>> {
+    let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let table = MmapRaw::map_raw(&open(&path(publisher, TABLE))?)?;
+    let mut segments: HashMap<u64, Mmap> = HashMap::new();
+    let mut bytes = [0; Place::LEN];
+    // Until the publisher closes the socket.
+    while socket.read_exact(&mut bytes).is_ok() {
+        let place = Place::from_bytes(&bytes);
+        let segment = match segments.entry(place.segment) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let file = open(&path(publisher, place.segment))?;
+                // SAFETY: the publisher writes no byte of a message that has a reader.
+                let segment = unsafe { Mmap::map(&file)? };
+                new.insert(segment)
+            }
+        };
+
+        let start = place.offset as usize;
+        let message = &segment[start..start + LEN];
+        for byte in message {
+            assert_eq!(*byte, place.number as u8, "not message {}", place.number);
+        }
+
+        // Release: partner of the collector's Acquire.
+        readers(&table)[place.slot as usize].fetch_sub(1, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Where a message is, as it is sent over the socket.
+struct Place {
+    /// Its place in the table.
+    slot: u64,
+    segment: u64,
+    offset: u64,
+    number: u64,
+}
+
+impl Place {
+    const LEN: usize = 32;
+
+    fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..8].copy_from_slice(&self.slot.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.segment.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_ne_bytes());
+        bytes[24..].copy_from_slice(&self.number.to_ne_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_ne_bytes(word)
+        };
+        Self {
+            slot: word(0),
+            segment: word(8),
+            offset: word(16),
+            number: word(24),
+        }
+    }
 }

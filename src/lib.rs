@@ -104,9 +104,11 @@
 //! | send | `try_send` | `send` | `send_timeout` | `send_async` |
 //! | receive | `try_recv` | `recv` | `recv_timeout` | `recv_async` |
 //! | open | `open` | | `open_timeout` | `open_async` |
-//! | create, after a predecessor | `create` | | `create_timeout` | |
+//! | create, after a predecessor | `create` | | `create_timeout` | `create_async` |
 //! | allocate | `alloc` | `request(len).wait` | `alloc_timeout` | `request(len).wait_async` |
-//! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` | |
+//! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` | `wait_for_receiver_async`, `wait_until_received_async` |
+//!
+//! Each `wait_…` of an end takes its timeout; [`Duration::MAX`](std::time::Duration::MAX) is none.
 //!
 //! [`channel::Interrupter::interrupt`] and [`Provider::close_waits`] end waits early. A
 //! [`WakeFd`] is for event loops.

@@ -73,7 +73,7 @@ impl Kind {
 trait Sends: 'static {
     /// Sends to all receivers.
     fn send(&mut self, message: ShmBytes) -> Fallible;
-    fn send_bytes(&mut self, bytes: &[u8]) -> Fallible;
+    fn send_copy(&mut self, bytes: &[u8]) -> Fallible;
     /// Waits until receivers in other processes have received everything.
     fn settle(&mut self) -> Fallible;
 }
@@ -85,7 +85,7 @@ impl Sends for Sender {
     }
 
     #[inline]
-    fn send_bytes(&mut self, bytes: &[u8]) -> Fallible {
+    fn send_copy(&mut self, bytes: &[u8]) -> Fallible {
         Ok(Sender::send_copy(self, bytes)?)
     }
 
@@ -115,7 +115,7 @@ impl Sends for Fanout {
     }
 
     #[inline]
-    fn send_bytes(&mut self, bytes: &[u8]) -> Fallible {
+    fn send_copy(&mut self, bytes: &[u8]) -> Fallible {
         let sent = self.0.send_copy(bytes)?;
         self.reached(sent.receivers)
     }
@@ -208,7 +208,7 @@ impl<S: Sends> Subject<S> {
                 let start = Instant::now();
                 messages
                     .iter()
-                    .try_for_each(|bytes| self.sends.send_bytes(bytes))?;
+                    .try_for_each(|bytes| self.sends.send_copy(bytes))?;
                 start.elapsed()
             }
         };

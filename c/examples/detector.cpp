@@ -3,54 +3,50 @@
 #include <shm_pool.hpp>
 
 #include <chrono>
+#include <cinttypes>
 #include <cstdio>
 #include <cstring>
 #include <optional>
 #include <poll.h>
+#include <stdexcept>
 
 using namespace std::chrono_literals;
 
-// Counts what arrives on one channel.
+static std::uint64_t word_at(const shm_pool::message &message, std::size_t position) {
+    std::uint64_t word;
+    std::memcpy(&word, message.data() + 8 * position, 8);
+    return word;
+}
+
+// Checks and counts what arrives on one channel.
 class channel {
 public:
     channel(const shm_pool::client &client, const char *name)
-        : name_(name), receiver_(client, name, options(), 60s), fd_(receiver_.fd()) {}
+        : name_(name), subscriber_(client, name, options(), 60s), fd_(subscriber_.fd()) {}
 
-    int fd() const { return is_open_ ? fd_ : -1; }
     bool is_open() const { return is_open_; }
 
-    // Receives until there is nothing more.
-    template <class F>
-    void drain(F handle) {
+    // For poll, which ignores a negative one.
+    int fd() const { return is_open_ ? fd_ : -1; }
+
+    // Returns the next message; nothing if none has arrived, or the publisher has ended.
+    std::optional<shm_pool::message> next() {
         try {
-            while (auto message = receiver_.try_recv()) {
-                count(*message);
-                handle(*message);
-            }
+            auto message = subscriber_.try_recv();
+            if (message) check(*message);
+            return message;
         } catch (const shm_pool::error &error) {
             if (error.status() != SHM_POOL_STATUS_DISCONNECTED) throw;
             is_open_ = false;
+            return std::nullopt;
         }
     }
 
-    void report() const { std::printf("detector: %s: %lu messages, %lu missed\n", name_, count_, missed_); }
+    void report() const {
+        std::printf("detector: %s: %" PRIu64 " messages, %" PRIu64 " missed\n", name_, received_, missed_);
+    }
 
 private:
-    void count(const shm_pool::message &message) {
-        std::uint64_t first = 0;
-        std::memcpy(&first, message.data(), 8);
-        const auto number = first >> 32;
-        for (std::uint64_t at = 0; at < message.size() / 8; at++) {
-            std::uint64_t word = 0;
-            std::memcpy(&word, message.data() + 8 * at, 8);
-            if (word != (number << 32 | at)) throw std::runtime_error("not what was sent");
-        }
-        if (next_ && number != *next_ + message.missed()) throw std::runtime_error("a gap that was not reported");
-        missed_ += next_ ? message.missed() : 0;
-        next_ = number + 1;
-        count_++;
-    }
-
     // The program ends with its publishers.
     static shm_pool_subscriber_options options() {
         shm_pool_subscriber_options options{};
@@ -58,12 +54,27 @@ private:
         return options;
     }
 
+    // Each eight bytes are the message's number and their position.
+    void check(const shm_pool::message &message) {
+        const std::uint64_t number = word_at(message, 0) >> 32;
+        for (std::uint64_t position = 0; position < message.size() / 8; position++) {
+            if (word_at(message, position) != (number << 32 | position)) throw std::runtime_error("not what was sent");
+        }
+        if (last_) {
+            if (number != *last_ + message.missed() + 1) throw std::runtime_error("a gap that was not reported");
+            missed_ += message.missed();
+        }
+        last_ = number;
+        received_++;
+    }
+
     const char *name_;
-    shm_pool::subscriber receiver_;
+    shm_pool::subscriber subscriber_;
     int fd_;
     bool is_open_ = true;
-    std::optional<std::uint64_t> next_;
-    std::uint64_t count_ = 0, missed_ = 0;
+    std::optional<std::uint64_t> last_;
+    std::uint64_t received_ = 0;
+    std::uint64_t missed_ = 0;
 };
 
 int main(int argc, char **argv) try {
@@ -72,21 +83,25 @@ int main(int argc, char **argv) try {
         return 2;
     }
     shm_pool::client client;
-    channel camera(client, argv[1]), imu(client, argv[2]);
+    channel camera(client, argv[1]);
+    channel imu(client, argv[2]);
     shm_pool::message in_hand; // the newest frame, until the next one
     while (camera.is_open() || imu.is_open()) {
-        pollfd events[] = {{camera.fd(), POLLIN, 0}, {imu.fd(), POLLIN, 0}};
+        pollfd camera_event = {camera.fd(), POLLIN, 0};
+        pollfd imu_event = {imu.fd(), POLLIN, 0};
+        pollfd events[] = {camera_event, imu_event};
         if (poll(events, 2, -1) < 0) throw std::runtime_error("poll");
-        if (events[0].revents != 0) {
-            camera.drain([&](shm_pool::message &frame) {
-                if (in_hand.size() == 0) {
-                    std::puts("detector: has a frame");
-                    std::fflush(stdout);
-                }
-                in_hand = std::move(frame);
-            });
+
+        // Until there is nothing more: only then the descriptors are readable again when there is.
+        while (auto frame = camera.next()) {
+            if (in_hand.size() == 0) {
+                std::puts("detector: has a frame");
+                std::fflush(stdout);
+            }
+            in_hand = std::move(*frame);
         }
-        if (events[1].revents != 0) imu.drain([](shm_pool::message &) {});
+        while (imu.next()) {
+        }
     }
     camera.report();
     imu.report();

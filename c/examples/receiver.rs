@@ -13,53 +13,69 @@ const TIMEOUT: Duration = Duration::from_secs(60); // for a busy machine to star
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let (name, how, delay) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["display", name] => (
-            name,
-            Subscriber::builder().on_end(OnEnd::Return).capacity(2),
-            Duration::from_millis(30),
-        ),
-        ["logger", name] => (
-            name,
-            Subscriber::builder()
-                .on_end(OnEnd::Return)
-                .on_full(OnFull::Block),
-            Duration::ZERO,
-        ),
-        _ => return Err("usage: receiver display CAMERA | receiver logger IMU".into()),
+    let [role, name] = &arguments[..] else {
+        return Err("usage: receiver display CAMERA | receiver logger IMU".into());
     };
-    let mut receiver = how.open_timeout(name, TIMEOUT)?;
-    let (mut next, mut count, mut missed) = (None, 0_u64, 0);
-    loop {
-        let message = match receiver.recv() {
-            Err(RecvError::Disconnected) => break,
-            message => message?,
-        };
-        let mut words = message
-            .chunks_exact(8)
-            .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
-        let number = words.next().ok_or("an empty message")? >> 32;
-        assert!(
-            (1..).zip(words).all(|(at, word)| word == number << 32 | at),
-            "{name}: {number} is not what was sent"
-        );
-        let gap = u64::from(message.missed());
-        assert_eq!(
-            number,
-            next.map_or(number, |next: u64| next + gap),
-            "{name}: a gap that was not reported"
-        );
-        missed += next.map_or(0, |_| gap);
-        (next, count) = (Some(number + 1), count + 1);
-        thread::sleep(delay);
-    }
-    assert!(
-        count > 0 && (delay > Duration::ZERO || missed == 0),
-        "{name}: {count} messages, {missed} missed"
-    );
+    // The program ends with its publisher.
+    let builder = Subscriber::builder().on_end(OnEnd::Return);
+    let counts = match role.as_str() {
+        "display" => {
+            let display = builder.capacity(2).open_timeout(name, TIMEOUT)?;
+            receive(display, Duration::from_millis(30))?
+        }
+        "logger" => {
+            let logger = builder.on_full(OnFull::Block).open_timeout(name, TIMEOUT)?;
+            let counts = receive(logger, Duration::ZERO)?;
+            assert_eq!(counts.missed, 0, "{name}: a logger misses nothing");
+            counts
+        }
+        _ => return Err(format!("{role} is neither display nor logger").into()),
+    };
+    assert!(counts.received > 0, "{name}: nothing arrived");
     println!(
-        "{}: {name}: {count} messages, {missed} missed",
-        arguments[0]
+        "{role}: {name}: {} messages, {} missed",
+        counts.received, counts.missed
     );
     Ok(())
+}
+
+struct Counts {
+    received: u64,
+    missed: u64,
+}
+
+/// Receives until the publisher ends, and takes `delay` for each message.
+fn receive(mut subscriber: Subscriber, delay: Duration) -> Result<Counts, Box<dyn Error>> {
+    let mut counts = Counts {
+        received: 0,
+        missed: 0,
+    };
+    // The number of the last message.
+    let mut last: Option<u64> = None;
+    loop {
+        let message = match subscriber.recv() {
+            Err(RecvError::Disconnected) => return Ok(counts),
+            message => message?,
+        };
+        let number = check(&message)?;
+        if let Some(last) = last {
+            let missed = u64::from(message.missed());
+            assert_eq!(number, last + missed + 1, "a gap that was not reported");
+            counts.missed += missed;
+        }
+        last = Some(number);
+        counts.received += 1;
+        thread::sleep(delay);
+    }
+}
+
+/// Each eight bytes are the message's number and their position. Returns the number.
+fn check(message: &[u8]) -> Result<u64, Box<dyn Error>> {
+    let mut number = None;
+    for (position, word) in (0_u64..).zip(message.chunks_exact(8)) {
+        let word = u64::from_ne_bytes(word.try_into()?);
+        let expected = *number.get_or_insert(word >> 32);
+        assert_eq!(word, expected << 32 | position, "not what was sent");
+    }
+    Ok(number.ok_or("an empty message")?)
 }

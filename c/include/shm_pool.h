@@ -6,8 +6,8 @@
  *
  * Ownership. Two kinds of handles:
  *
- *   objects  shm_pool_provider, _reservation, _client, _sender, _publisher, _receiver, _interrupter: made by
- *            a call that returns a pointer to the caller, who owns it and passes it to the _destroy
+ *   objects  shm_pool_provider, _reservation, _client, _sender, _publisher, _receiver, _watcher, _interrupter: made
+ *            by a call that returns a pointer to the caller, who owns it and passes it to the _destroy
  *            function once. They may be destroyed in any order.
  *   values   shm_pool_buf_mut, _buf, _view, _message: structs of the caller, without heap memory behind
  *            them. They own a piece of shared memory from the call that fills them until they are
@@ -42,6 +42,7 @@
 
 #define SHM_POOL_VERSION_MAJOR 0
 #define SHM_POOL_VERSION_MINOR 1
+#define SHM_POOL_VERSION_PATCH 0
 
 // The number of nanoseconds that means "without limit".
 #define SHM_POOL_FOREVER UINT64_MAX
@@ -49,7 +50,8 @@
 // In options, where 0 means "the default": the number zero.
 #define SHM_POOL_ZERO (UINT64_MAX - 1)
 
-// The most bytes that a slot of a channel holds.
+// The most bytes that a slot of a channel holds. A message of `shm_pool_sender_send_copy` that is longer
+// takes a buffer.
 #define SHM_POOL_MAX_INLINE 48
 
 // In options: a receiver that is behind makes the publisher wait, at most for `block_limit_ns`.
@@ -72,6 +74,15 @@
 
 // In options: a receiver waits for the successor when the other side has ended.
 #define SHM_POOL_WAIT 2
+
+// An event: a message.
+#define SHM_POOL_EVENT_MESSAGE 1
+
+// An event: the channel of a sender or publisher was opened.
+#define SHM_POOL_EVENT_CONNECTED 2
+
+// An event: the sender or publisher has closed or died, and everything that it sent has been received.
+#define SHM_POOL_EVENT_DISCONNECTED 3
 
 // The result of a call. Numbers keep their meaning in later versions, which may add some.
 typedef enum shm_pool_status {
@@ -141,8 +152,6 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_FULL = 61,
     // The receiver holds as many buffers, or bytes, as it may.
     SHM_POOL_STATUS_TOO_MANY_BORROWED = 62,
-    // More bytes than a slot holds: send a buffer.
-    SHM_POOL_STATUS_TOO_LONG = 63,
     // No channel of that name exists.
     SHM_POOL_STATUS_NOT_FOUND = 64,
     // The channel is being created; try again.
@@ -170,6 +179,8 @@ typedef enum shm_pool_status {
     SHM_POOL_STATUS_TYPE_MISMATCH = 75,
     // The channel is a publisher's: open it with `shm_pool_subscriber_open`.
     SHM_POOL_STATUS_NOT_A_SENDER = 76,
+    // The other end was built with another version of the library, with another layout of shared memory.
+    SHM_POOL_STATUS_OTHER_VERSION = 77,
 } shm_pool_status;
 
 // Reads messages of other processes in place. Create one per process: it takes one of the 64 peer
@@ -211,11 +222,33 @@ typedef struct shm_pool_reservation shm_pool_reservation;
 // and from signal handlers.
 typedef struct shm_pool_sender shm_pool_sender;
 
+// Reports the channels that there are, and then each one that is created or ends. A restart is
+// reported as an end and a creation. A channel that ends before the watcher has looked at it is not
+// reported.
+//
+// Thread safety: any thread may use it, one at a time. An interrupter works from other threads
+// and from signal handlers.
+typedef struct shm_pool_watcher shm_pool_watcher;
+
+// Messages of one length.
+typedef struct shm_pool_room {
+    // The length of a message in bytes.
+    uint64_t len;
+    // How many there are at a time: see `shm_pool_publisher_buffers`.
+    uint64_t count;
+} shm_pool_room;
+
 // Options of a provider. Initialise it with zeros: 0, `false` and NULL mean the default, and
 // `SHM_POOL_ZERO` the number 0.
 typedef struct shm_pool_provider_options {
     // The cap on payload memory in bytes; default 1 GiB. Nothing is reserved in advance.
     uint64_t max_bytes;
+    // What messages are to fit at a time: an array of `room_count` entries. It is added to
+    // `max_bytes`; without that, the cap is the sum, and 64 KiB for a few small messages besides.
+    // Default: NULL.
+    const struct shm_pool_room *room;
+    // How many entries `room` has.
+    size_t room_count;
     // The largest allocation in bytes; default: the largest possible.
     uint64_t max_alloc;
     // How many free chunks are kept per size class; default 8.
@@ -384,6 +417,30 @@ typedef struct shm_pool_view {
     uint64_t opaque[5];
 } shm_pool_view;
 
+// A type of messages: plain bytes, without a pointer. Initialise it with zeros: an empty name means
+// no type.
+//
+// A sender or publisher may declare one for its channel. A receiver that expects a type opens no
+// channel of another, or of none; other receivers open any. Neither side checks the messages.
+//
+// ```c
+// shm_pool_message_type pose = {
+//     .name = "robot.Pose", .version = 1, .size = sizeof(struct pose), .align = _Alignof(struct pose)};
+// shm_pool_publisher_options options = {.message_type = pose};
+// ```
+typedef struct shm_pool_message_type {
+    // The name, the same in all programs and languages: 1 to 96 bytes of UTF-8, and a NUL.
+    char name[104];
+    // Any number that changes when the meaning of the bytes does.
+    uint64_t version;
+    // The size of a message in bytes, without elements.
+    uint64_t size;
+    // The alignment in bytes, a power of two; 0 means 1.
+    uint64_t align;
+    // The size of an element in bytes, if any number of them follow; 0 if none do.
+    uint64_t element_size;
+} shm_pool_message_type;
+
 // Options of a sender. Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the
 // number 0.
 typedef struct shm_pool_sender_options {
@@ -396,9 +453,48 @@ typedef struct shm_pool_sender_options {
     // How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000,
     // where that pays.
     uint64_t spin_ns;
+    // The type of the messages; default: none.
+    struct shm_pool_message_type message_type;
     // Must be 0.
     uint64_t reserved[4];
 } shm_pool_sender_options;
+
+// 16 bytes of the program's own that travel with a message.
+typedef struct shm_pool_tag {
+    // The bytes, which mean nothing to the library.
+    uint8_t bytes[16];
+} shm_pool_tag;
+
+// Options of a publisher's subscriber, whose defaults and limits are the publisher's options.
+// Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number 0.
+typedef struct shm_pool_subscriber_options {
+    // How many messages this subscriber may be behind.
+    uint64_t capacity;
+    // How many buffers it may hold at a time, received or not.
+    uint64_t max_borrowed;
+    // What happens when it is behind: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
+    // `SHM_POOL_DROP_OLDEST`.
+    uint64_t on_full;
+    // How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where
+    // that pays.
+    uint64_t spin_ns;
+    // What happens when the publisher has ended: `SHM_POOL_WAIT`, the default, or
+    // `SHM_POOL_RETURN`.
+    uint64_t on_end;
+    // The type of messages that it expects: it opens no channel of another, or of none. Default: any
+    // channel.
+    struct shm_pool_message_type message_type;
+    // Must be 0.
+    uint64_t reserved[4];
+} shm_pool_subscriber_options;
+
+// A subscriber that a publisher's memory is to suffice for.
+typedef struct shm_pool_expected_subscriber {
+    // The options that it opens the channel with.
+    struct shm_pool_subscriber_options options;
+    // How many messages it holds at a time that it has received and not yet dropped.
+    uint64_t views;
+} shm_pool_expected_subscriber;
 
 // Options of a publisher. Initialise it with zeros: 0 and `false` mean the default, and
 // `SHM_POOL_ZERO` the number 0.
@@ -428,6 +524,13 @@ typedef struct shm_pool_publisher_options {
     // How many bytes of buffers a receiver may hold at a time, received or not; default: a quarter
     // of the provider's `max_bytes`. Two buffers are always allowed.
     uint64_t max_bytes_per_receiver;
+    // Sets the default of `max_bytes_per_receiver` to what the largest of these subscribers needs, of
+    // what all of them need: an array of `expected_count` entries. Default: NULL.
+    const struct shm_pool_expected_subscriber *expected;
+    // How many entries `expected` has.
+    size_t expected_count;
+    // The type of the messages; default: none.
+    struct shm_pool_message_type message_type;
     // The permission bits of the object, and of those that its receivers create; default 0600.
     uint64_t mode;
     // Refuses receivers with `SHM_POOL_BLOCK`, so that sends never wait.
@@ -499,29 +602,12 @@ typedef struct shm_pool_receiver_options {
     // What happens when the sender has ended: `SHM_POOL_RETURN`, the default, or `SHM_POOL_WAIT`.
     // With the latter, the channel may also be opened before there is a sender.
     uint64_t on_end;
+    // The type of messages that it expects: it opens no channel of another, or of none. Default: any
+    // channel.
+    struct shm_pool_message_type message_type;
     // Must be 0.
     uint64_t reserved[4];
 } shm_pool_receiver_options;
-
-// Options of a publisher's subscriber, whose defaults and limits are the publisher's options.
-// Initialise it with zeros: 0 means the default, and `SHM_POOL_ZERO` the number 0.
-typedef struct shm_pool_subscriber_options {
-    // How many messages this subscriber may be behind.
-    uint64_t capacity;
-    // How many buffers it may hold at a time, received or not.
-    uint64_t max_borrowed;
-    // What happens when it is behind: `SHM_POOL_BLOCK`, `SHM_POOL_DROP_NEWEST` or
-    // `SHM_POOL_DROP_OLDEST`.
-    uint64_t on_full;
-    // How long a receive spins before it sleeps, in nanoseconds; by default up to 20,000, where
-    // that pays.
-    uint64_t spin_ns;
-    // What happens when the publisher has ended: `SHM_POOL_WAIT`, the default, or
-    // `SHM_POOL_RETURN`.
-    uint64_t on_end;
-    // Must be 0.
-    uint64_t reserved[4];
-} shm_pool_subscriber_options;
 
 // A received message: a buffer of the sender, read in place, or the bytes of a slot. A value, as
 // `shm_pool_buf_mut` is.
@@ -533,9 +619,43 @@ typedef struct shm_pool_message {
     uint64_t opaque[10];
 } shm_pool_message;
 
+// What `shm_pool_receiver_recv_event` returns.
+typedef struct shm_pool_event {
+    // `SHM_POOL_EVENT_MESSAGE`, `SHM_POOL_EVENT_CONNECTED` or `SHM_POOL_EVENT_DISCONNECTED`. Later
+    // versions may have more.
+    uint64_t kind;
+    // With `SHM_POOL_EVENT_CONNECTED`, the id of the provider of the messages: a restarted process has
+    // a new one. Otherwise 0.
+    uint64_t provider;
+} shm_pool_event;
+
+// A channel whose sender or publisher is alive.
+typedef struct shm_pool_channel_info {
+    // The name, and a NUL.
+    char name[256];
+    // The id of the provider of its messages.
+    uint64_t provider;
+    // `true` if a publisher sends, `false` if a sender does.
+    bool is_publisher;
+} shm_pool_channel_info;
+
+// What a watcher reports.
+typedef struct shm_pool_channel_change {
+    // The channel.
+    struct shm_pool_channel_info channel;
+    // `true` if it was created, `false` if its sender or publisher has closed or died.
+    bool is_created;
+} shm_pool_channel_change;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Returns the version of the library that runs, such as "0.1.0": at least that of the header,
+// `SHM_POOL_VERSION_MAJOR`, `_MINOR` and `_PATCH`, that the program was compiled with.
+//
+// Owner: the library. Valid for ever.
+const char *shm_pool_version(void);
 
 // Returns the name of a status, such as `SHM_POOL_STATUS_NOT_FOUND`; for a number that is none,
 // `SHM_POOL_STATUS_OTHER`.
@@ -566,7 +686,7 @@ int shm_pool_last_errno(void);
 //
 // Errors: `INVALID_ARGUMENT` for an option that is out of range, `OS`, `OUT_OF_MEMORY`.
 //
-// Requires: The strings of the options are NULL, or end with a NUL.
+// Requires: The strings of the options are NULL, or end with a NUL. `room` is NULL, or has `room_count` entries.
 enum shm_pool_status shm_pool_provider_create(const struct shm_pool_provider_options *options,
                                               struct shm_pool_provider **provider);
 
@@ -578,6 +698,18 @@ void shm_pool_provider_destroy(struct shm_pool_provider *provider);
 
 // Returns the provider's id, for `shm_pool_client_connect`; 0 if `provider` is NULL.
 uint64_t shm_pool_provider_id(const struct shm_pool_provider *provider);
+
+// Returns what a message of `len` bytes takes of a provider's `max_bytes`.
+size_t shm_pool_chunk_size(size_t len);
+
+// Allocates a buffer as `shm_pool_provider_alloc` does, and sets all its bytes to zero.
+//
+// `buf`: as there.
+//
+// Errors: as there.
+enum shm_pool_status shm_pool_provider_alloc_zeroed(const struct shm_pool_provider *provider,
+                                                    size_t len,
+                                                    struct shm_pool_buf_mut *buf);
 
 // Allocates a buffer of `len` bytes, aligned to at least 64. Never waits. The bytes are those of
 // an earlier message, or zero. Once the pool is warm, this makes no system call, takes no lock and
@@ -887,6 +1019,38 @@ enum shm_pool_status shm_pool_sender_create(const struct shm_pool_provider *prov
 // `sender`: consumed. NULL is allowed.
 void shm_pool_sender_destroy(struct shm_pool_sender *sender);
 
+// Returns how many buffers of one length a sender with these options takes at most, if its receiver
+// holds up to `views` received messages at a time: for the option `room` of the provider.
+//
+// `options`: NULL for the defaults. Not kept.
+// `buffers`: overwritten; not after an error.
+//
+// Errors: `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_sender_buffers(const struct shm_pool_sender_options *options,
+                                             size_t views,
+                                             size_t *buffers);
+
+// Returns the name of a sender's channel; NULL if `sender` is NULL.
+//
+// Owner: the sender. Valid until it is destroyed.
+const char *shm_pool_sender_name(const struct shm_pool_sender *sender);
+
+// Returns how many messages a sender's channel holds, or a receiver may be behind; 0 if `sender`
+// is NULL.
+size_t shm_pool_sender_capacity(const struct shm_pool_sender *sender);
+
+// Returns how many buffers a receiver of a sender may hold at a time; 0 if `sender` is NULL.
+size_t shm_pool_sender_max_borrowed(const struct shm_pool_sender *sender);
+
+// Allocates a buffer of a sender's provider, which may have been destroyed: `shm_pool_provider_alloc`.
+//
+// `buf`: as there.
+//
+// Errors: as there.
+enum shm_pool_status shm_pool_sender_alloc(const struct shm_pool_sender *sender,
+                                           size_t len,
+                                           struct shm_pool_buf_mut *buf);
+
 // Sends a buffer to the receiver, which need not have opened the channel yet.
 //
 // `buf`: emptied; its memory is free again when all its handles and the receiver's message are
@@ -900,22 +1064,50 @@ enum shm_pool_status shm_pool_sender_send(struct shm_pool_sender *sender,
                                           struct shm_pool_buf *buf,
                                           uint64_t timeout_ns);
 
-// Sends a copy of the bytes: up to `SHM_POOL_MAX_INLINE` in the slot itself, more in a buffer.
+// Sends a copy of bytes: up to `SHM_POOL_MAX_INLINE` in the slot itself, and more in a buffer of the
+// provider.
 //
 // `bytes`: not kept.
 // `timeout_ns`: as for `shm_pool_sender_send`.
 //
-// Errors: those of `shm_pool_sender_send`; for a buffer, those of `shm_pool_provider_alloc`.
+// Errors: those of `shm_pool_provider_alloc` for more bytes than a slot holds, and those of
+// `shm_pool_sender_send`.
 //
 // Requires: `bytes` is NULL, or points to `len` bytes.
-enum shm_pool_status shm_pool_sender_send_bytes(struct shm_pool_sender *sender,
-                                                const void *bytes,
-                                                size_t len,
-                                                uint64_t timeout_ns);
+enum shm_pool_status shm_pool_sender_send_copy(struct shm_pool_sender *sender,
+                                               const void *bytes,
+                                               size_t len,
+                                               uint64_t timeout_ns);
+
+// `shm_pool_sender_send` with 16 bytes of the program's own beside the message, such as a time stamp:
+// `shm_pool_message_tag`. The buffer may be sent again with another tag.
+//
+// `tag`: not kept. NULL for none.
+//
+// Errors: those of `shm_pool_sender_send`.
+enum shm_pool_status shm_pool_sender_send_tagged(struct shm_pool_sender *sender,
+                                                 struct shm_pool_buf *buf,
+                                                 const struct shm_pool_tag *tag,
+                                                 uint64_t timeout_ns);
+
+// `shm_pool_sender_send_copy` with a tag: up to 32 bytes fit in the slot beside it, and more take a
+// buffer.
+//
+// `tag`: not kept. NULL for none.
+//
+// Errors: those of `shm_pool_sender_send_copy`.
+//
+// Requires: `bytes` is NULL, or points to `len` bytes.
+enum shm_pool_status shm_pool_sender_send_copy_tagged(struct shm_pool_sender *sender,
+                                                      const void *bytes,
+                                                      size_t len,
+                                                      const struct shm_pool_tag *tag,
+                                                      uint64_t timeout_ns);
 
 // Waits until a receiver has opened the channel. Messages can be sent before that.
 //
-// Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
+// Errors: `TIMED_OUT`, or `OTHER_VERSION` if a receiver of another version has tried;
+// `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
 enum shm_pool_status shm_pool_sender_wait_for_receiver(struct shm_pool_sender *sender,
                                                        uint64_t timeout_ns);
 
@@ -961,7 +1153,8 @@ void shm_pool_interrupter_destroy(struct shm_pool_interrupter *interrupter);
 //
 // Errors: those of `shm_pool_sender_create`.
 //
-// Requires: `name` is NULL, or ends with a NUL.
+// Requires: `name` is NULL, or ends with a NUL. `expected` of the options is NULL, or has `expected_count`
+// entries.
 enum shm_pool_status shm_pool_publisher_create(const struct shm_pool_provider *provider,
                                                const char *name,
                                                const struct shm_pool_publisher_options *options,
@@ -973,6 +1166,47 @@ enum shm_pool_status shm_pool_publisher_create(const struct shm_pool_provider *p
 //
 // `publisher`: consumed. NULL is allowed.
 void shm_pool_publisher_destroy(struct shm_pool_publisher *publisher);
+
+// Returns how many buffers of one length a publisher with these options takes at most, with these
+// subscribers: for the option `room` of the provider.
+//
+// `options`: NULL for the defaults. Not kept.
+// `subscribers`: an array of `count` entries.
+// `buffers`: overwritten; not after an error.
+//
+// Errors: `INVALID_ARGUMENT`.
+//
+// Requires: `subscribers` is NULL, or has `count` entries. `expected` of the options is NULL, or has
+// `expected_count` entries.
+enum shm_pool_status shm_pool_publisher_buffers(const struct shm_pool_publisher_options *options,
+                                                const struct shm_pool_expected_subscriber *subscribers,
+                                                size_t count,
+                                                size_t *buffers);
+
+// Returns the name of a publisher's channel; NULL if `publisher` is NULL.
+//
+// Owner: the publisher. Valid until it is destroyed.
+const char *shm_pool_publisher_name(const struct shm_pool_publisher *publisher);
+
+// Returns how many messages a publisher's channel holds, or a receiver may be behind; 0 if `publisher`
+// is NULL.
+size_t shm_pool_publisher_capacity(const struct shm_pool_publisher *publisher);
+
+// Returns how many buffers a receiver of a publisher may hold at a time; 0 if `publisher` is NULL.
+size_t shm_pool_publisher_max_borrowed(const struct shm_pool_publisher *publisher);
+
+// Allocates a buffer of a publisher's provider, which may have been destroyed: `shm_pool_provider_alloc`.
+//
+// `buf`: as there.
+//
+// Errors: as there.
+enum shm_pool_status shm_pool_publisher_alloc(const struct shm_pool_publisher *publisher,
+                                              size_t len,
+                                              struct shm_pool_buf_mut *buf);
+
+// Returns `true` if a receiver is connected, so that it is worth to make a message; `false` if
+// `publisher` is NULL, and in a forked child.
+bool shm_pool_publisher_has_receivers(struct shm_pool_publisher *publisher);
 
 // Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`, and
 // at most for the option `block_limit_ns`.
@@ -990,23 +1224,55 @@ enum shm_pool_status shm_pool_publisher_send(struct shm_pool_publisher *publishe
                                              uint64_t timeout_ns,
                                              struct shm_pool_sent *sent);
 
-// Sends a copy of the bytes: up to `SHM_POOL_MAX_INLINE` in the slots themselves, more in a buffer.
+// Sends a copy of bytes: up to `SHM_POOL_MAX_INLINE` in the slots themselves, and more in a buffer of
+// the provider.
 //
 // `bytes`: not kept.
 // `timeout_ns`, `sent`: as for `shm_pool_publisher_send`.
 //
-// Errors: those of `shm_pool_publisher_send`; for a buffer, those of `shm_pool_provider_alloc`.
+// Errors: those of `shm_pool_provider_alloc` for more bytes than a slot holds, and those of
+// `shm_pool_publisher_send`.
 //
 // Requires: `bytes` is NULL, or points to `len` bytes.
-enum shm_pool_status shm_pool_publisher_send_bytes(struct shm_pool_publisher *publisher,
-                                                   const void *bytes,
-                                                   size_t len,
-                                                   uint64_t timeout_ns,
-                                                   struct shm_pool_sent *sent);
+enum shm_pool_status shm_pool_publisher_send_copy(struct shm_pool_publisher *publisher,
+                                                  const void *bytes,
+                                                  size_t len,
+                                                  uint64_t timeout_ns,
+                                                  struct shm_pool_sent *sent);
+
+// `shm_pool_publisher_send` with 16 bytes of the program's own beside the message, such as a time
+// stamp: `shm_pool_message_tag`. The buffer may be sent again with another tag.
+//
+// `tag`: not kept. NULL for none.
+// `sent`: as for `shm_pool_publisher_send`.
+//
+// Errors: those of `shm_pool_publisher_send`.
+enum shm_pool_status shm_pool_publisher_send_tagged(struct shm_pool_publisher *publisher,
+                                                    struct shm_pool_buf *buf,
+                                                    const struct shm_pool_tag *tag,
+                                                    uint64_t timeout_ns,
+                                                    struct shm_pool_sent *sent);
+
+// `shm_pool_publisher_send_copy` with a tag: up to 32 bytes fit in the slots beside it, and more take
+// a buffer.
+//
+// `tag`: not kept. NULL for none.
+// `sent`: as for `shm_pool_publisher_send`.
+//
+// Errors: those of `shm_pool_publisher_send_copy`.
+//
+// Requires: `bytes` is NULL, or points to `len` bytes.
+enum shm_pool_status shm_pool_publisher_send_copy_tagged(struct shm_pool_publisher *publisher,
+                                                         const void *bytes,
+                                                         size_t len,
+                                                         const struct shm_pool_tag *tag,
+                                                         uint64_t timeout_ns,
+                                                         struct shm_pool_sent *sent);
 
 // Waits until `count` receivers or more are connected.
 //
-// Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`, also if `count` is above the
+// Errors: `TIMED_OUT`, or `OTHER_VERSION` if a receiver of another version has tried; `INTERRUPTED`,
+// `FORKED`, `INVALID_ARGUMENT`, also if `count` is above the
 // publisher's option `max_subscribers`.
 enum shm_pool_status shm_pool_publisher_wait_for_receivers(struct shm_pool_publisher *publisher,
                                                            size_t count,
@@ -1037,7 +1303,8 @@ bool shm_pool_publisher_serve_joins(struct shm_pool_publisher *publisher);
 bool shm_pool_publisher_disconnect(struct shm_pool_publisher *publisher,
                                    uint64_t id);
 
-// Reads the state of each connected receiver.
+// Reads the state of each connected receiver. One that has joined is connected by the next send,
+// `shm_pool_publisher_wait_for_receivers` or `shm_pool_publisher_serve_joins`.
 //
 // `states`: an array with room for `capacity` entries, overwritten as far as there are receivers. May
 // be NULL, to ask for their number.
@@ -1046,7 +1313,7 @@ bool shm_pool_publisher_disconnect(struct shm_pool_publisher *publisher,
 // Errors: `INVALID_ARGUMENT`.
 //
 // Requires: `states` is NULL, or has room for `capacity` entries.
-enum shm_pool_status shm_pool_publisher_receivers(struct shm_pool_publisher *publisher,
+enum shm_pool_status shm_pool_publisher_receivers(const struct shm_pool_publisher *publisher,
                                                   struct shm_pool_receiver_state *states,
                                                   size_t capacity,
                                                   size_t *count);
@@ -1070,7 +1337,7 @@ enum shm_pool_status shm_pool_publisher_interrupter(const struct shm_pool_publis
 // `shm_pool_receiver_destroy`; NULL after an error.
 //
 // Errors: `NOT_FOUND`, `NOT_READY`, `CLOSED`, `HAS_RECEIVER`; `NOT_A_SENDER` if it is a publisher's;
-// `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `OS`, `INVALID_ARGUMENT`.
+// `OTHER_VERSION`, `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `OS`, `INVALID_ARGUMENT`.
 //
 // Requires: `name` is NULL, or ends with a NUL.
 enum shm_pool_status shm_pool_receiver_open(const struct shm_pool_client *client,
@@ -1089,7 +1356,7 @@ enum shm_pool_status shm_pool_receiver_open(const struct shm_pool_client *client
 // `shm_pool_receiver_destroy`; NULL after an error.
 //
 // Errors: after a timeout, `NOT_FOUND`, `NOT_READY`, `CLOSED`, `TOO_MANY_RECEIVERS`;
-// `BLOCKING_NOT_ALLOWED`; `NOT_A_PUBLISHER` if it is a sender's; `NOT_USABLE`, `WRONG_UID`,
+// `BLOCKING_NOT_ALLOWED`; `NOT_A_PUBLISHER` if it is a sender's; `OTHER_VERSION`, `NOT_USABLE`, `WRONG_UID`,
 // `TOO_MANY_ENDS`, `OS`, `INVALID_ARGUMENT`.
 //
 // Requires: `name` is NULL, or ends with a NUL.
@@ -1121,6 +1388,65 @@ void shm_pool_receiver_destroy(struct shm_pool_receiver *receiver);
 enum shm_pool_status shm_pool_receiver_recv(struct shm_pool_receiver *receiver,
                                             uint64_t timeout_ns,
                                             struct shm_pool_message *message);
+
+// Receives the next event: a message as `shm_pool_receiver_recv` does, or that the channel of a sender
+// or publisher was opened, or has ended.
+//
+// `timeout_ns`: as for `shm_pool_receiver_recv`.
+// `event`: overwritten; not after an error.
+// `message`: overwritten. With `SHM_POOL_EVENT_MESSAGE` the caller owns it, and drops it; otherwise, and
+// after an error, it is empty.
+//
+// Errors: those of `shm_pool_receiver_recv`.
+enum shm_pool_status shm_pool_receiver_recv_event(struct shm_pool_receiver *receiver,
+                                                  uint64_t timeout_ns,
+                                                  struct shm_pool_event *event,
+                                                  struct shm_pool_message *message);
+
+// Returns the name of a receiver's channel; NULL if `receiver` is NULL.
+//
+// Owner: the receiver. Valid until it is destroyed.
+const char *shm_pool_receiver_name(const struct shm_pool_receiver *receiver);
+
+// Returns `true` if the sender or publisher is there and knows this receiver. A publisher does when it
+// next sends, or is asked for its receivers.
+bool shm_pool_receiver_is_connected(const struct shm_pool_receiver *receiver);
+
+// Returns the id of the provider of the messages; 0 while there is no sender or publisher.
+uint64_t shm_pool_receiver_provider(const struct shm_pool_receiver *receiver);
+
+// Returns how many unreceived messages the channel can hold; 0 while there is no sender or publisher.
+size_t shm_pool_receiver_capacity(const struct shm_pool_receiver *receiver);
+
+// Returns how many buffers this receiver may hold at a time; 0 while there is no sender or publisher.
+size_t shm_pool_receiver_max_borrowed(const struct shm_pool_receiver *receiver);
+
+// Returns what happens when `shm_pool_receiver_capacity` messages are waiting: `SHM_POOL_BLOCK` and
+// others; 0 while there is no sender or publisher.
+uint64_t shm_pool_receiver_on_full(const struct shm_pool_receiver *receiver);
+
+// Reads how many messages of the present publisher this receiver has missed.
+//
+// `missed`: overwritten; not after an error.
+//
+// Errors: `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_receiver_missed(const struct shm_pool_receiver *receiver,
+                                              struct shm_pool_missed *missed);
+
+// Reads the type of messages that the sender or publisher has declared.
+//
+// `message_type`: overwritten: with an empty name if none is declared, or the channel is not open; not
+// after an error.
+//
+// Errors: `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_receiver_message_type(const struct shm_pool_receiver *receiver,
+                                                    struct shm_pool_message_type *message_type);
+
+// Returns why the channel could not be opened at the last attempt, while this receiver waits for it, with
+// a message in `shm_pool_last_error`: for example `NOT_FOUND`, `TOO_MANY_RECEIVERS` or `HAS_RECEIVER`.
+//
+// Returns `OK` if it is open. Errors: those of opening it; `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_receiver_last_error(const struct shm_pool_receiver *receiver);
 
 // Returns a descriptor for event loops (`poll`, `epoll`, `select`). It is readable when a message
 // may have arrived, or the sender has closed or died; sometimes also without a reason.
@@ -1192,10 +1518,100 @@ size_t shm_pool_message_len(const struct shm_pool_message *message);
 // - 1.
 uint32_t shm_pool_message_missed(const struct shm_pool_message *message);
 
+// Reads the tag that a message was sent with. Returns `false` if it was sent without, or is empty.
+//
+// `tag`: overwritten; not if this returns `false`. May be NULL.
+bool shm_pool_message_tag(const struct shm_pool_message *message, struct shm_pool_tag *tag);
+
+// Returns `true` if the bytes of a message are in the struct itself, and not in a buffer.
+bool shm_pool_message_is_inline(const struct shm_pool_message *message);
+
+// Clones a message: another handle of the same buffer, which counts once for `max_borrowed`, or a copy of
+// the bytes of a slot.
+//
+// `clone`: overwritten. The caller owns it, and drops it. Empty after an error.
+//
+// Errors: `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_message_clone(const struct shm_pool_message *message,
+                                            struct shm_pool_message *clone);
+
 // Drops a message. Allowed in any thread, and after the receiver is destroyed.
 //
 // `message`: emptied. NULL and an empty message are allowed.
 void shm_pool_message_drop(struct shm_pool_message *message);
+
+// Lists the channels whose senders and publishers are alive, by name.
+//
+// `client`: says where to look, and which user to trust.
+// `channels`: an array with room for `capacity` entries, overwritten as far as there are channels. May
+// be NULL, to ask for their number.
+// `count`: set to the number of channels, which may exceed `capacity`.
+//
+// Errors: `OS`, `INVALID_ARGUMENT`.
+//
+// Requires: `channels` is NULL, or has room for `capacity` entries.
+enum shm_pool_status shm_pool_client_channels(const struct shm_pool_client *client,
+                                              struct shm_pool_channel_info *channels,
+                                              size_t capacity,
+                                              size_t *count);
+
+// Finds the process of a channel's sender or publisher. Scans /proc, which takes milliseconds.
+//
+// `client`: says where to look, and which user to trust.
+// `process`: set to its id; 0 if it is not visible: one of another user or PID namespace. Not after an
+// error.
+//
+// Errors: `NOT_FOUND`, `OS`, `INVALID_ARGUMENT`.
+//
+// Requires: `name` is NULL, or ends with a NUL.
+enum shm_pool_status shm_pool_client_channel_process(const struct shm_pool_client *client,
+                                                     const char *name,
+                                                     uint64_t *process);
+
+// Creates a watcher of the channels that `shm_pool_client_channels` lists.
+//
+// `client`: says where to look, and which user to trust. May be destroyed before the watcher.
+// `watcher`: set to the new watcher, which the caller owns and destroys with
+// `shm_pool_watcher_destroy`; NULL after an error.
+//
+// Errors: `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_watcher_create(const struct shm_pool_client *client,
+                                             struct shm_pool_watcher **watcher);
+
+// Destroys a watcher.
+//
+// `watcher`: consumed, and its descriptor closed: remove that from the event loop before. NULL is
+// allowed.
+void shm_pool_watcher_destroy(struct shm_pool_watcher *watcher);
+
+// Returns the next change: first the channels that there are, each as a creation.
+//
+// `timeout_ns`: how long to wait, in nanoseconds: 0 does not wait, `SHM_POOL_FOREVER` has no limit.
+// `change`: overwritten; not after an error.
+//
+// Errors: `EMPTY` without a wait; `TIMED_OUT`, `INTERRUPTED`, `OS`, `NO_HELPER`, `FORKED`,
+// `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_watcher_recv(struct shm_pool_watcher *watcher,
+                                           uint64_t timeout_ns,
+                                           struct shm_pool_channel_change *change);
+
+// Returns a descriptor for event loops. It is used as that of `shm_pool_receiver_fd`, with
+// `shm_pool_watcher_recv`.
+//
+// `fd`: overwritten; -1 after an error. Owner: the watcher. Neither read, write nor close it. The same
+// each time.
+//
+// Errors: `OS`, `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_watcher_fd(struct shm_pool_watcher *watcher,
+                                         int *fd);
+
+// Creates a handle that ends this watcher's waits.
+//
+// `interrupter`: as for `shm_pool_sender_interrupter`.
+//
+// Errors: `INVALID_ARGUMENT`.
+enum shm_pool_status shm_pool_watcher_interrupter(const struct shm_pool_watcher *watcher,
+                                                  struct shm_pool_interrupter **interrupter);
 
 // Ends all providers, reservations, clients, senders, publishers and receivers of this process, the
 // newest first, as their `_destroy` functions do: what was sent and not received yet still arrives. Then

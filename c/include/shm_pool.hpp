@@ -1,5 +1,9 @@
 // shm-pool for C++17: classes that own what shm_pool.h hands out, and exceptions for its errors.
 //
+// Without exceptions (-fno-exceptions), a call that fails has an empty result: an object that converts to
+// false, an empty value, nothing (std::nullopt), `false`, or zeros. last_status() and last_error() say why.
+// Later calls of an empty object fail, too, so that a program may check once, at the end.
+//
 // Each class moves and does not copy; a moved-from object is empty, and may only be destroyed or assigned
 // to. What shm_pool.h says about threads, forks and lifetimes holds here too. Methods without a comment
 // do what the C function of their name does.
@@ -11,17 +15,28 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
+
+// In the namespace of its arguments, where C++ looks for it.
+inline bool operator==(const shm_pool_message_type &left, const shm_pool_message_type &right) noexcept {
+    return std::strcmp(left.name, right.name) == 0 && left.version == right.version && left.size == right.size &&
+           left.align == right.align && left.element_size == right.element_size;
+}
 
 namespace shm_pool {
 
 using nanoseconds = std::chrono::nanoseconds;
 using descriptor = shm_pool_descriptor;
 using peer_id = shm_pool_peer_id;
+using message_type = shm_pool_message_type;
+using tag = shm_pool_tag;
 
 // For waits without a limit.
 inline constexpr nanoseconds forever = nanoseconds::max();
@@ -42,9 +57,32 @@ private:
     int errno_;
 };
 
-// Throws an `error` unless `status` is SHM_POOL_STATUS_OK.
-inline void check(shm_pool_status status) {
+// Of the last call of this thread that failed.
+inline shm_pool_status last_status() noexcept { return shm_pool_last_status(); }
+inline const char *last_error() noexcept { return shm_pool_last_error(); }
+
+// Throws an `error` unless `status` is SHM_POOL_STATUS_OK. Without exceptions, returns whether it is.
+inline bool check(shm_pool_status status) {
+#if defined(__cpp_exceptions)
     if (status != SHM_POOL_STATUS_OK) throw error(status, shm_pool_last_errno(), shm_pool_last_error());
+#endif
+    return status == SHM_POOL_STATUS_OK;
+}
+
+// The version of the library that runs, such as "0.1.0".
+inline const char *version() noexcept { return shm_pool_version(); }
+
+// The type of messages that are a T. `version`: any number that changes when the meaning of the bytes does.
+// A name above 96 bytes is an error when the type is declared.
+template <class T>
+message_type type_of(const std::string &name, std::uint64_t version) {
+    static_assert(std::is_trivially_copyable_v<T>, "a message is plain bytes");
+    message_type made{};
+    std::strncpy(made.name, name.c_str(), sizeof made.name - 1);
+    made.version = version;
+    made.size = sizeof(T);
+    made.align = alignof(T);
+    return made;
 }
 
 namespace detail {
@@ -61,14 +99,14 @@ inline bool succeeded(shm_pool_status status) {
     case SHM_POOL_STATUS_FULL:
     case SHM_POOL_STATUS_TOO_MANY_BORROWED:
     case SHM_POOL_STATUS_TIMED_OUT: return false;
-    default: check(status); return true;
+    default: return check(status);
     }
 }
 
 // Calls a function of C whose last argument is the result, and returns that.
 template <class R, class F, class... A>
 R result(F function, A... arguments) {
-    R made;
+    R made{};
     check(function(arguments..., &made));
     return made;
 }
@@ -79,6 +117,19 @@ R wrapped(F function, A... arguments) {
     R made;
     check(function(arguments..., made.get()));
     return made;
+}
+
+// Calls a function of C that fills an array of `R`, with room for all.
+template <class R, class F, class A>
+std::vector<R> all(F function, A argument) {
+    std::vector<R> found;
+    std::size_t count = 0;
+    do { // there may be more meanwhile
+        found.resize(count);
+        if (!check(function(argument, found.data(), found.size(), &count))) return {};
+    } while (count > found.size());
+    found.resize(count);
+    return found;
 }
 
 // An object of the C interface. D destroys it.
@@ -141,6 +192,7 @@ public:
     descriptor grant(const peer_id &peer) const { return detail::result<descriptor>(shm_pool_buf_grant, get(), &peer); }
     bool revoke(const peer_id &peer) const { return shm_pool_buf_revoke(get(), &peer); }
     bool is_leased() const { return shm_pool_buf_is_leased(get()); }
+    explicit operator bool() const noexcept { return data() != nullptr; }
 };
 
 // A buffer to fill.
@@ -152,7 +204,8 @@ public:
     std::uint8_t *begin() noexcept { return data(); }
     std::uint8_t *end() noexcept { return data() + size(); }
     std::uint8_t &operator[](std::size_t at) noexcept { return data()[at]; }
-    void resize(std::size_t len) { check(shm_pool_buf_mut_resize(get(), len)); }
+    explicit operator bool() noexcept { return data() != nullptr; }
+    bool resize(std::size_t len) { return check(shm_pool_buf_mut_resize(get(), len)); }
     // Ends writing; this buffer is empty afterwards.
     buf freeze() { return detail::wrapped<buf>(shm_pool_buf_mut_freeze, get()); }
 };
@@ -172,13 +225,19 @@ public:
     buf_mut alloc(std::size_t len, nanoseconds timeout, std::size_t align = 0) const {
         return detail::wrapped<buf_mut>(shm_pool_provider_alloc_timeout, get(), len, align, detail::ns(timeout));
     }
+    buf_mut alloc_zeroed(std::size_t len) const {
+        return detail::wrapped<buf_mut>(shm_pool_provider_alloc_zeroed, get(), len);
+    }
     void close_waits() const { shm_pool_provider_close_waits(get()); }
     reservation reserve(std::size_t len, std::size_t count) const { return {get(), len, count}; }
     shm_pool_stats stats() const { return detail::result<shm_pool_stats>(shm_pool_provider_stats, get()); }
     shm_pool_counters counters() const { return detail::result<shm_pool_counters>(shm_pool_provider_counters, get()); }
     std::size_t trim(std::size_t to = 0) const { return shm_pool_provider_trim_to(get(), to); }
     std::size_t reclaim() const { return shm_pool_provider_reclaim(get()); }
-    void disconnect(const peer_id &peer) const { check(shm_pool_provider_disconnect(get(), &peer)); }
+    std::vector<shm_pool_class_stats> class_stats() const {
+        return detail::all<shm_pool_class_stats>(shm_pool_provider_class_stats, get());
+    }
+    bool disconnect(const peer_id &peer) const { return check(shm_pool_provider_disconnect(get(), &peer)); }
 };
 
 class view : public detail::bytes<shm_pool_view, shm_pool_view_drop, shm_pool_view_data, shm_pool_view_len> {
@@ -198,9 +257,17 @@ public:
     view attach(const descriptor &message) const {
         return detail::wrapped<view>(shm_pool_client_attach, get(), &message);
     }
+    std::size_t unmap_unused() const { return shm_pool_client_unmap_unused(get()); }
+    // The channels whose senders and publishers are alive, by name.
+    std::vector<shm_pool_channel_info> channels() const {
+        return detail::all<shm_pool_channel_info>(shm_pool_client_channels, get());
+    }
+    std::uint64_t process_of(const std::string &channel) const {
+        return detail::result<std::uint64_t>(shm_pool_client_channel_process, get(), channel.c_str());
+    }
 };
 
-// Ends the waits of one sender, publisher or receiver, from any thread.
+// Ends the waits of one sender, publisher, receiver or watcher, from any thread.
 class interrupter : public detail::object<shm_pool_interrupter, shm_pool_interrupter_destroy> {
 public:
     template <class F, class End>
@@ -208,19 +275,34 @@ public:
     void interrupt() const { shm_pool_interrupter_interrupt(get()); }
 };
 
-// The sends and waits of this class and the next return false if there was no room in time. The message
-// then stays as it is, as it does when they throw.
+// The sends and waits of this class and the next return false if there was no room in time. The buffer
+// then stays as it is, as it does when they throw; otherwise it is empty afterwards:
+//
+//     publisher.send(frame.freeze());
+//     while (!publisher.send(std::move(message), 1s)) std::puts("still no room");
 class sender : public detail::object<shm_pool_sender, shm_pool_sender_destroy> {
 public:
     // Waits while a live sender has the name, for at most `timeout`, as a publisher does.
     sender(const provider &from, const std::string &name, const shm_pool_sender_options &options = {},
            nanoseconds timeout = nanoseconds::zero())
         : object(shm_pool_sender_create, from.get(), name.c_str(), &options, detail::ns(timeout)) {}
-    bool send(buf &message, nanoseconds timeout = forever) {
+    const char *name() const noexcept { return shm_pool_sender_name(get()); }
+    std::size_t capacity() const { return shm_pool_sender_capacity(get()); }
+    std::size_t max_borrowed() const { return shm_pool_sender_max_borrowed(get()); }
+    // Allocates from the provider, which may have been destroyed.
+    buf_mut alloc(std::size_t len) const { return detail::wrapped<buf_mut>(shm_pool_sender_alloc, get(), len); }
+    bool send(buf &&message, nanoseconds timeout = forever) {
         return detail::succeeded(shm_pool_sender_send(get(), message.get(), detail::ns(timeout)));
     }
-    bool send_bytes(const void *bytes, std::size_t len, nanoseconds timeout = forever) {
-        return detail::succeeded(shm_pool_sender_send_bytes(get(), bytes, len, detail::ns(timeout)));
+    bool send(buf &&message, const tag &beside, nanoseconds timeout = forever) {
+        return detail::succeeded(shm_pool_sender_send_tagged(get(), message.get(), &beside, detail::ns(timeout)));
+    }
+    // Sends a copy of the bytes.
+    bool send_copy(const void *bytes, std::size_t len, const tag &beside, nanoseconds timeout = forever) {
+        return detail::succeeded(shm_pool_sender_send_copy_tagged(get(), bytes, len, &beside, detail::ns(timeout)));
+    }
+    bool send_copy(const void *bytes, std::size_t len, nanoseconds timeout = forever) {
+        return detail::succeeded(shm_pool_sender_send_copy(get(), bytes, len, detail::ns(timeout)));
     }
     bool wait_for_receiver(nanoseconds timeout = forever) {
         return detail::succeeded(shm_pool_sender_wait_for_receiver(get(), detail::ns(timeout)));
@@ -236,13 +318,28 @@ public:
     publisher(const provider &from, const std::string &name, const shm_pool_publisher_options &options = {},
               nanoseconds timeout = nanoseconds::zero())
         : object(shm_pool_publisher_create, from.get(), name.c_str(), &options, detail::ns(timeout)) {}
+    const char *name() const noexcept { return shm_pool_publisher_name(get()); }
+    std::size_t capacity() const { return shm_pool_publisher_capacity(get()); }
+    std::size_t max_borrowed() const { return shm_pool_publisher_max_borrowed(get()); }
+    // Allocates from the provider, which may have been destroyed.
+    buf_mut alloc(std::size_t len) const { return detail::wrapped<buf_mut>(shm_pool_publisher_alloc, get(), len); }
     // `sent`: set to what became of the message.
-    bool send(buf &message, nanoseconds timeout = forever, shm_pool_sent *sent = nullptr) {
+    bool send(buf &&message, nanoseconds timeout = forever, shm_pool_sent *sent = nullptr) {
         return detail::succeeded(shm_pool_publisher_send(get(), message.get(), detail::ns(timeout), sent));
     }
-    bool send_bytes(const void *bytes, std::size_t len, nanoseconds timeout = forever,
-                    shm_pool_sent *sent = nullptr) {
-        return detail::succeeded(shm_pool_publisher_send_bytes(get(), bytes, len, detail::ns(timeout), sent));
+    bool send(buf &&message, const tag &beside, nanoseconds timeout = forever, shm_pool_sent *sent = nullptr) {
+        return detail::succeeded(
+            shm_pool_publisher_send_tagged(get(), message.get(), &beside, detail::ns(timeout), sent));
+    }
+    // Sends a copy of the bytes.
+    bool send_copy(const void *bytes, std::size_t len, const tag &beside, nanoseconds timeout = forever,
+                   shm_pool_sent *sent = nullptr) {
+        return detail::succeeded(
+            shm_pool_publisher_send_copy_tagged(get(), bytes, len, &beside, detail::ns(timeout), sent));
+    }
+    bool send_copy(const void *bytes, std::size_t len, nanoseconds timeout = forever,
+                   shm_pool_sent *sent = nullptr) {
+        return detail::succeeded(shm_pool_publisher_send_copy(get(), bytes, len, detail::ns(timeout), sent));
     }
     bool wait_for_receivers(std::size_t count, nanoseconds timeout = forever) {
         return detail::succeeded(shm_pool_publisher_wait_for_receivers(get(), count, detail::ns(timeout)));
@@ -251,7 +348,11 @@ public:
         return detail::succeeded(shm_pool_publisher_wait_until_received(get(), detail::ns(timeout)));
     }
     bool serve_joins() { return shm_pool_publisher_serve_joins(get()); }
-    // `id`: from shm_pool_publisher_receivers.
+    bool has_receivers() { return shm_pool_publisher_has_receivers(get()); }
+    std::vector<shm_pool_receiver_state> receivers() {
+        return detail::all<shm_pool_receiver_state>(shm_pool_publisher_receivers, get());
+    }
+    // `id`: from receivers().
     bool disconnect(std::uint64_t id) { return shm_pool_publisher_disconnect(get(), id); }
     interrupter make_interrupter() const { return {shm_pool_publisher_interrupter, get()}; }
 };
@@ -260,6 +361,23 @@ class message
     : public detail::bytes<shm_pool_message, shm_pool_message_drop, shm_pool_message_data, shm_pool_message_len> {
 public:
     std::uint32_t missed() const noexcept { return shm_pool_message_missed(get()); }
+    bool is_inline() const noexcept { return shm_pool_message_is_inline(get()); }
+    // The 16 bytes that it was sent with; nothing if it was sent without.
+    std::optional<shm_pool::tag> tag() const noexcept {
+        shm_pool::tag found;
+        if (!shm_pool_message_tag(get(), &found)) return std::nullopt;
+        return found;
+    }
+    message clone() const { return detail::wrapped<message>(shm_pool_message_clone, get()); }
+};
+
+// What recv_event returns: `kind` is SHM_POOL_EVENT_MESSAGE, _CONNECTED or _DISCONNECTED.
+struct event {
+    std::uint64_t kind;
+    // Of a message.
+    shm_pool::message message;
+    // The id of the provider that the receiver has connected to.
+    std::uint64_t provider;
 };
 
 // Receives from a sender; see subscriber for a publisher.
@@ -273,16 +391,38 @@ public:
     // TOO_MANY_BORROWED if it arrives only once other messages are dropped.
     std::optional<message> recv(nanoseconds timeout = forever) {
         message next;
-        auto status = shm_pool_receiver_recv(get(), detail::ns(timeout), next.get());
-        if (status == SHM_POOL_STATUS_TOO_MANY_BORROWED) check(status); // no matter of time
-        if (!detail::succeeded(status)) return std::nullopt;
+        if (!received(shm_pool_receiver_recv(get(), detail::ns(timeout), next.get()))) return std::nullopt;
         return next;
     }
     std::optional<message> try_recv() { return recv(nanoseconds::zero()); }
+    // Also returns the beginnings and ends of senders and publishers, in between.
+    std::optional<event> recv_event(nanoseconds timeout = forever) {
+        shm_pool_event what;
+        message next;
+        if (!received(shm_pool_receiver_recv_event(get(), detail::ns(timeout), &what, next.get()))) return std::nullopt;
+        return event{what.kind, std::move(next), what.provider};
+    }
+    const char *name() const noexcept { return shm_pool_receiver_name(get()); }
+    bool is_connected() const { return shm_pool_receiver_is_connected(get()); }
+    std::uint64_t provider() const { return shm_pool_receiver_provider(get()); }
+    std::size_t capacity() const { return shm_pool_receiver_capacity(get()); }
+    std::size_t max_borrowed() const { return shm_pool_receiver_max_borrowed(get()); }
+    std::uint64_t on_full() const { return shm_pool_receiver_on_full(get()); }
+    shm_pool_missed missed() const { return detail::result<shm_pool_missed>(shm_pool_receiver_missed, get()); }
+    // Empty if none is declared.
+    message_type type() const { return detail::result<message_type>(shm_pool_receiver_message_type, get()); }
+    // Why the channel could not be opened at the last attempt, or SHM_POOL_STATUS_OK.
+    shm_pool_status last_error() const { return shm_pool_receiver_last_error(get()); }
     // For event loops; wait for it after try_recv has returned nothing.
     int fd() { return detail::result<int>(shm_pool_receiver_fd, get()); }
     std::size_t warm() { return detail::result<std::size_t>(shm_pool_receiver_warm, get()); }
     interrupter make_interrupter() const { return {shm_pool_receiver_interrupter, get()}; }
+
+private:
+    static bool received(shm_pool_status status) {
+        if (status == SHM_POOL_STATUS_TOO_MANY_BORROWED) return check(status); // no matter of time
+        return detail::succeeded(status);
+    }
 
 protected:
     template <class F, class... Args>
@@ -296,6 +436,32 @@ public:
     subscriber(const client &of, const std::string &name, const shm_pool_subscriber_options &options = {},
                nanoseconds timeout = nanoseconds::zero())
         : receiver(shm_pool_subscriber_open, of, name.c_str(), &options, detail::ns(timeout)) {}
+};
+
+// Returns the place of a receiver that has a message, or whose sender has ended; nothing if none has in time.
+inline std::optional<std::size_t> wait_any(const std::vector<receiver *> &receivers, nanoseconds timeout = forever) {
+    std::vector<shm_pool_receiver *> pointers;
+    for (const receiver *each : receivers) pointers.push_back(each == nullptr ? nullptr : each->get());
+    std::size_t at = 0;
+    const auto status = shm_pool_wait_any(pointers.data(), pointers.size(), detail::ns(timeout), &at);
+    if (!detail::succeeded(status)) return std::nullopt;
+    return at;
+}
+
+// Reports the channels that there are, and then each one that is created or ends.
+class watcher : public detail::object<shm_pool_watcher, shm_pool_watcher_destroy> {
+public:
+    explicit watcher(const client &of) : object(shm_pool_watcher_create, of.get()) {}
+    // Returns nothing if nothing changes in time.
+    std::optional<shm_pool_channel_change> recv(nanoseconds timeout = forever) {
+        shm_pool_channel_change change;
+        if (!detail::succeeded(shm_pool_watcher_recv(get(), detail::ns(timeout), &change))) return std::nullopt;
+        return change;
+    }
+    std::optional<shm_pool_channel_change> try_recv() { return recv(nanoseconds::zero()); }
+    // For event loops; wait for it after try_recv has returned nothing.
+    int fd() { return detail::result<int>(shm_pool_watcher_fd, get()); }
+    interrupter make_interrupter() const { return {shm_pool_watcher_interrupter, get()}; }
 };
 
 // Ends all objects that exist. Destructors that run later have no other effect.

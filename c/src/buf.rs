@@ -60,22 +60,28 @@ impl Descriptor {
 /// Owner: the buffer. Valid until it is dropped, frozen or sent.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_data(buf: Option<&mut BufMut>) -> *mut u8 {
-    buf.and_then(|buf| buf.get_mut())
-        .map_or(ptr::null_mut(), |content| content.as_mut_ptr())
+    match buf.and_then(|buf| buf.get_mut()) {
+        Some(content) => content.as_mut_ptr(),
+        None => ptr::null_mut(),
+    }
 }
 
 /// Returns the length of a buffer in bytes; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_len(buf: Option<&BufMut>) -> usize {
-    buf.and_then(|buf| buf.get())
-        .map_or(0, |content| content.len())
+    match buf.and_then(|buf| buf.get()) {
+        Some(content) => content.len(),
+        None => 0,
+    }
 }
 
 /// Returns how many bytes a buffer can hold, at least the requested length; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_capacity(buf: Option<&BufMut>) -> usize {
-    buf.and_then(|buf| buf.get())
-        .map_or(0, |content| content.capacity())
+    match buf.and_then(|buf| buf.get()) {
+        Some(content) => content.capacity(),
+        None => 0,
+    }
 }
 
 /// Sets the length of a buffer in bytes, up to its capacity. Added bytes have unspecified content.
@@ -84,10 +90,9 @@ pub extern "C" fn shm_pool_buf_mut_capacity(buf: Option<&BufMut>) -> usize {
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_mut_resize(buf: Option<&mut BufMut>, len: usize) -> Status {
     guard(|| {
-        Ok(buf
-            .and_then(|buf| buf.get_mut())
-            .required("buf")?
-            .resize(len)?)
+        let content = buf.and_then(|buf| buf.get_mut()).required("buf")?;
+        content.resize(len)?;
+        Ok(())
     })
 }
 
@@ -104,7 +109,8 @@ pub extern "C" fn shm_pool_buf_mut_freeze(
 ) -> Status {
     guard(|| {
         Buf::fill(frozen, "frozen", || {
-            Ok(buf.and_then(|buf| buf.take()).required("buf")?.freeze())
+            let content = buf.and_then(|buf| buf.take()).required("buf")?;
+            Ok(content.freeze())
         })
     })
 }
@@ -122,15 +128,19 @@ pub extern "C" fn shm_pool_buf_mut_drop(buf: Option<&mut BufMut>) {
 /// Owner: the message. Valid until it is dropped or sent; then as long as a clone exists.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_data(buf: Option<&Buf>) -> *const u8 {
-    buf.and_then(|buf| buf.get())
-        .map_or(ptr::null(), |content| content.as_ptr())
+    match buf.and_then(|buf| buf.get()) {
+        Some(content) => content.as_ptr(),
+        None => ptr::null(),
+    }
 }
 
 /// Returns the length of a message in bytes; 0 if it is empty.
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_len(buf: Option<&Buf>) -> usize {
-    buf.and_then(|buf| buf.get())
-        .map_or(0, |content| content.len())
+    match buf.and_then(|buf| buf.get()) {
+        Some(content) => content.len(),
+        None => 0,
+    }
 }
 
 /// Clones a message: another handle of the same bytes. Copies nothing.
@@ -145,7 +155,8 @@ pub extern "C" fn shm_pool_buf_clone(
 ) -> Status {
     guard(|| {
         Buf::fill(clone, "clone", || {
-            Ok(buf.and_then(|buf| buf.get()).required("buf")?.clone())
+            let content = buf.and_then(|buf| buf.get()).required("buf")?;
+            Ok(content.clone())
         })
     })
 }
@@ -165,16 +176,15 @@ pub extern "C" fn shm_pool_buf_try_into_mut(
     guard(|| {
         BufMut::fill(thawed, "thawed", || {
             let buf = buf.required("buf")?;
-            buf.take()
-                .required("buf")?
-                .try_into_mut()
-                .map_err(|content| {
+            let content = buf.take().required("buf")?;
+            match content.try_into_mut() {
+                Ok(thawed) => Ok(thawed),
+                Err(content) => {
                     buf.put(content);
-                    Failure::new(
-                        Status::NotExclusive,
-                        "the message has other handles or readers".to_owned(),
-                    )
-                })
+                    let text = "the message has other handles or readers".to_owned();
+                    Err(Failure::new(Status::NotExclusive, text))
+                }
+            }
         })
     })
 }
@@ -183,8 +193,8 @@ pub extern "C" fn shm_pool_buf_try_into_mut(
 #[no_mangle]
 pub extern "C" fn shm_pool_buf_is_leased(buf: Option<&Buf>) -> bool {
     guard_value(false, || {
-        buf.and_then(|buf| buf.get())
-            .is_some_and(|content| content.is_leased())
+        let content = buf.and_then(|buf| buf.get());
+        content.is_some_and(|content| content.is_leased())
     })
 }
 
@@ -208,14 +218,10 @@ pub extern "C" fn shm_pool_buf_descriptor(
     descriptor: Option<&mut MaybeUninit<Descriptor>>,
 ) -> Status {
     guard(|| {
-        let out = descriptor
-            .required("descriptor")?
-            .write(Descriptor { bytes: [0; 32] });
-        out.bytes = buf
-            .and_then(|buf| buf.get())
-            .required("buf")?
-            .descriptor()?
-            .to_bytes();
+        let out = descriptor.required("descriptor")?;
+        let out = out.write(Descriptor { bytes: [0; 32] });
+        let content = buf.and_then(|buf| buf.get()).required("buf")?;
+        out.bytes = content.descriptor()?.to_bytes();
         Ok(())
     })
 }
@@ -235,9 +241,8 @@ pub extern "C" fn shm_pool_buf_grant(
     descriptor: Option<&mut MaybeUninit<Descriptor>>,
 ) -> Status {
     guard(|| {
-        let out = descriptor
-            .required("descriptor")?
-            .write(Descriptor { bytes: [0; 32] });
+        let out = descriptor.required("descriptor")?;
+        let out = out.write(Descriptor { bytes: [0; 32] });
         let content = buf.and_then(|buf| buf.get()).required("buf")?;
         out.bytes = content.grant(peer.required("peer")?.get())?.to_bytes();
         Ok(())
@@ -266,10 +271,15 @@ pub extern "C" fn shm_pool_descriptor_read(
 ) -> Status {
     guard(|| {
         let descriptor = descriptor.required("descriptor")?.get()?;
-        fields.required("fields")?.write(DescriptorFields {
+        let fields = fields.required("fields")?;
+        let granted_to = match descriptor.granted_to() {
+            Some(slot) => i32::from(slot),
+            None => -1,
+        };
+        fields.write(DescriptorFields {
             provider: descriptor.provider().to_u64(),
             payload_len: descriptor.payload_len(),
-            granted_to: descriptor.granted_to().map_or(-1, i32::from),
+            granted_to,
         });
         Ok(())
     })

@@ -1,21 +1,25 @@
 //! The sending ends of channels: one to one, and one to many.
 
-use crate::buf::Buf;
+use crate::buf::{Buf, BufMut};
 use crate::finalize::destroy;
+use crate::message_type::MessageType;
 use crate::provider::Provider;
+use crate::receiver::{subscriber_builder, SubscriberOptions};
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
-    bytes, check_reserved, copy_out, create, create_listed, size_option, text, time_option,
+    array, bytes, check_reserved, copy_out, create, create_listed, size_option, text, time_option,
     timeout, u32_option, Required, Value, SHM_POOL_FOREVER,
 };
 use shm_pool::channel::{
     self, Interrupter as Interrupt, OnFull, OnStall, ReceiverId, SendError, SendOptions,
 };
 use shm_pool::ShmBytes;
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_void, CString};
 use std::mem::MaybeUninit;
+use std::ptr;
 
-/// The most bytes that a slot of a channel holds.
+/// The most bytes that a slot of a channel holds. A message of `shm_pool_sender_send_copy` that is longer
+/// takes a buffer.
 pub const SHM_POOL_MAX_INLINE: usize = 48;
 const _: () = assert!(SHM_POOL_MAX_INLINE == channel::MAX_INLINE);
 
@@ -38,13 +42,19 @@ pub const SHM_POOL_DISCONNECT: u64 = 2;
 ///
 /// Thread safety: any thread may use it, one at a time. An interrupter works from other threads
 /// and from signal handlers.
-pub struct Sender(channel::Sender);
+pub struct Sender {
+    end: channel::Sender,
+    name: CString,
+}
 
 /// Sends messages to any number of receivers, up to 64, which join and leave at any time.
 ///
 /// Thread safety: any thread may use it, one at a time. An interrupter works from other threads
 /// and from signal handlers.
-pub struct Publisher(channel::Publisher);
+pub struct Publisher {
+    end: channel::Publisher,
+    name: CString,
+}
 
 /// Ends the blocking calls of one end of a channel.
 ///
@@ -65,6 +75,8 @@ pub struct SenderOptions {
     /// How long a send spins for room before it sleeps, in nanoseconds; by default up to 20,000,
     /// where that pays.
     pub spin_ns: u64,
+    /// The type of the messages; default: none.
+    pub message_type: MessageType,
     /// Must be 0.
     pub reserved: [u64; 4],
 }
@@ -98,6 +110,13 @@ pub struct PublisherOptions {
     /// How many bytes of buffers a receiver may hold at a time, received or not; default: a quarter
     /// of the provider's `max_bytes`. Two buffers are always allowed.
     pub max_bytes_per_receiver: u64,
+    /// Sets the default of `max_bytes_per_receiver` to what the largest of these subscribers needs, of
+    /// what all of them need: an array of `expected_count` entries. Default: NULL.
+    pub expected: *const ExpectedSubscriber,
+    /// How many entries `expected` has.
+    pub expected_count: usize,
+    /// The type of the messages; default: none.
+    pub message_type: MessageType,
     /// The permission bits of the object, and of those that its receivers create; default 0600.
     pub mode: u64,
     /// Refuses receivers with `SHM_POOL_BLOCK`, so that sends never wait.
@@ -108,6 +127,22 @@ pub struct PublisherOptions {
     pub defer_joins: bool,
     /// Must be 0.
     pub reserved: [u64; 4],
+}
+
+/// A subscriber that a publisher's memory is to suffice for.
+#[repr(C)]
+pub struct ExpectedSubscriber {
+    /// The options that it opens the channel with.
+    pub options: SubscriberOptions,
+    /// How many messages it holds at a time that it has received and not yet dropped.
+    pub views: u64,
+}
+
+/// 16 bytes of the program's own that travel with a message.
+#[repr(C)]
+pub struct Tag {
+    /// The bytes, which mean nothing to the library.
+    pub bytes: [u8; 16],
 }
 
 /// A receiver of a publisher.
@@ -204,7 +239,7 @@ pub(crate) fn on_full(value: u64) -> Result<Option<OnFull>, Failure> {
     }))
 }
 
-fn on_full_value(rule: OnFull) -> u64 {
+pub(crate) fn on_full_value(rule: OnFull) -> u64 {
     match rule {
         OnFull::Block => SHM_POOL_BLOCK,
         OnFull::DropNewest => SHM_POOL_DROP_NEWEST,
@@ -225,6 +260,117 @@ fn on_stall(value: u64) -> Result<Option<OnStall>, Failure> {
             ))
         }
     }))
+}
+
+fn sender_builder(options: Option<&SenderOptions>) -> Result<channel::SenderBuilder, Failure> {
+    let mut builder = channel::Sender::builder();
+    let Some(options) = options else {
+        return Ok(builder);
+    };
+    check_reserved(&options.reserved)?;
+    if let Some(capacity) = size_option(options.capacity) {
+        builder = builder.capacity(capacity);
+    }
+    if let Some(max_borrowed) = size_option(options.max_borrowed) {
+        builder = builder.max_borrowed(max_borrowed);
+    }
+    if let Some(mode) = u32_option(options.mode, "mode")? {
+        builder = builder.mode(mode);
+    }
+    if let Some(spin) = time_option(options.spin_ns) {
+        builder = builder.spin(spin);
+    }
+    if let Some(message_type) = options.message_type.get()? {
+        builder = builder.message_type(message_type);
+    }
+    Ok(builder)
+}
+
+/// # Safety
+///
+/// `expected` of the options is null, or has `expected_count` entries.
+unsafe fn publisher_builder(
+    options: Option<&PublisherOptions>,
+) -> Result<channel::PublisherBuilder, Failure> {
+    let mut builder = channel::Publisher::builder();
+    let Some(options) = options else {
+        return Ok(builder);
+    };
+    check_reserved(&options.reserved)?;
+    builder = builder
+        .allow_blocking(!options.refuse_blocking)
+        .joins_in_send(!options.defer_joins);
+    if let Some(max_subscribers) = size_option(options.max_subscribers) {
+        builder = builder.max_subscribers(max_subscribers);
+    }
+    if let Some(capacity) = size_option(options.capacity) {
+        builder = builder.capacity(capacity);
+    }
+    if let Some(max_borrowed) = size_option(options.max_borrowed) {
+        builder = builder.max_borrowed(max_borrowed);
+    }
+    if let Some(history) = size_option(options.history) {
+        builder = builder.history(history);
+    }
+    if let Some(rule) = on_full(options.on_full)? {
+        builder = builder.on_full(rule);
+    }
+    if let Some(spin) = time_option(options.spin_ns) {
+        builder = builder.spin(spin);
+    }
+    if let Some(limit) = time_option(options.block_limit_ns) {
+        builder = builder.block_limit(limit);
+    }
+    if let Some(rule) = on_stall(options.on_stall)? {
+        builder = builder.on_stall(rule);
+    }
+    if let Some(bytes) = size_option(options.max_bytes_per_receiver) {
+        builder = builder.max_bytes_per_receiver(bytes);
+    }
+    if let Some(mode) = u32_option(options.mode, "mode")? {
+        builder = builder.mode(mode);
+    }
+    if let Some(message_type) = options.message_type.get()? {
+        builder = builder.message_type(message_type);
+    }
+    // SAFETY: by this function's contract.
+    let expected = unsafe { expected(options.expected, options.expected_count)? };
+    if !expected.is_empty() {
+        builder = builder.share_among(expected.iter().map(|(builder, views)| (builder, *views)));
+    }
+    Ok(builder)
+}
+
+/// # Safety
+///
+/// `subscribers` is null, or has `count` entries.
+unsafe fn expected(
+    subscribers: *const ExpectedSubscriber,
+    count: usize,
+) -> Result<Vec<(channel::SubscriberBuilder, usize)>, Failure> {
+    // SAFETY: by this function's contract.
+    let subscribers = unsafe { array(subscribers, count, "expected")? };
+    let mut expected = Vec::with_capacity(count);
+    for subscriber in subscribers {
+        let builder = subscriber_builder(Some(&subscriber.options))?;
+        let views = usize::try_from(subscriber.views).unwrap_or(usize::MAX);
+        expected.push((builder, views));
+    }
+    Ok(expected)
+}
+
+fn send_options(tag: Option<&Tag>, timeout_ns: u64) -> SendOptions {
+    let options = SendOptions::new().timeout(timeout(timeout_ns));
+    match tag {
+        Some(tag) => options.tag(tag.bytes),
+        None => options,
+    }
+}
+
+/// The name of an end, for C.
+pub(crate) fn c_name(name: &str) -> CString {
+    // It came from C, so it has no NUL.
+    CString::new(name).unwrap_or_default()
 }
 
 /// Sends a buffer, or leaves it in place.
@@ -274,27 +420,16 @@ pub unsafe extern "C" fn shm_pool_sender_create(
         create_listed(sender, "sender", || {
             // SAFETY: by this function's contract.
             let name = unsafe { text(name, "name")? }.required("name")?;
-            let mut builder = channel::Sender::builder();
-            if let Some(options) = options {
-                check_reserved(&options.reserved)?;
-                if let Some(capacity) = size_option(options.capacity) {
-                    builder = builder.capacity(capacity);
-                }
-                if let Some(max_borrowed) = size_option(options.max_borrowed) {
-                    builder = builder.max_borrowed(max_borrowed);
-                }
-                if let Some(mode) = u32_option(options.mode, "mode")? {
-                    builder = builder.mode(mode);
-                }
-                if let Some(spin) = time_option(options.spin_ns) {
-                    builder = builder.spin(spin);
-                }
-            }
+            let builder = sender_builder(options)?;
             let provider = &provider.required("provider")?.0;
-            Ok(Sender(match timeout_ns {
+            let end = match timeout_ns {
                 0 => builder.create(provider, name)?,
                 _ => builder.create_timeout(provider, name, timeout(timeout_ns))?,
-            }))
+            };
+            Ok(Sender {
+                end,
+                name: c_name(name),
+            })
         })
     })
 }
@@ -306,6 +441,65 @@ pub unsafe extern "C" fn shm_pool_sender_create(
 #[no_mangle]
 pub extern "C" fn shm_pool_sender_destroy(sender: Option<Box<Sender>>) {
     guard_value((), || destroy(sender));
+}
+
+/// Returns how many buffers of one length a sender with these options takes at most, if its receiver
+/// holds up to `views` received messages at a time: for the option `room` of the provider.
+///
+/// `options`: NULL for the defaults. Not kept.
+/// `buffers`: overwritten; not after an error.
+///
+/// Errors: `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_buffers(
+    options: Option<&SenderOptions>,
+    views: usize,
+    buffers: Option<&mut MaybeUninit<usize>>,
+) -> Status {
+    guard(|| {
+        let buffers = buffers.required("buffers")?;
+        buffers.write(sender_builder(options)?.buffers(views));
+        Ok(())
+    })
+}
+
+/// Returns the name of a sender's channel; NULL if `sender` is NULL.
+///
+/// Owner: the sender. Valid until it is destroyed.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_name(sender: Option<&Sender>) -> *const c_char {
+    sender.map_or(ptr::null(), |sender| sender.name.as_ptr())
+}
+
+/// Returns how many messages a sender's channel holds, or a receiver may be behind; 0 if `sender`
+/// is NULL.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_capacity(sender: Option<&Sender>) -> usize {
+    sender.map_or(0, |sender| sender.end.capacity())
+}
+
+/// Returns how many buffers a receiver of a sender may hold at a time; 0 if `sender` is NULL.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_max_borrowed(sender: Option<&Sender>) -> usize {
+    sender.map_or(0, |sender| sender.end.max_borrowed())
+}
+
+/// Allocates a buffer of a sender's provider, which may have been destroyed: `shm_pool_provider_alloc`.
+///
+/// `buf`: as there.
+///
+/// Errors: as there.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_alloc(
+    sender: Option<&Sender>,
+    len: usize,
+    buf: Option<&mut MaybeUninit<BufMut>>,
+) -> Status {
+    guard(|| {
+        BufMut::fill(buf, "buf", || {
+            Ok(sender.required("sender")?.end.alloc(len)?)
+        })
+    })
 }
 
 /// Sends a buffer to the receiver, which need not have opened the channel yet.
@@ -324,7 +518,7 @@ pub extern "C" fn shm_pool_sender_send(
     timeout_ns: u64,
 ) -> Status {
     guard(|| {
-        let sender = &mut sender.required("sender")?.0;
+        let sender = &mut sender.required("sender")?.end;
         send(buf, |content| match timeout_ns {
             0 => sender.try_send(content),
             SHM_POOL_FOREVER => sender.send(content),
@@ -333,35 +527,86 @@ pub extern "C" fn shm_pool_sender_send(
     })
 }
 
-/// Sends a copy of the bytes: up to `SHM_POOL_MAX_INLINE` in the slot itself, more in a buffer.
+/// Sends a copy of bytes: up to `SHM_POOL_MAX_INLINE` in the slot itself, and more in a buffer of the
+/// provider.
 ///
 /// `bytes`: not kept.
 /// `timeout_ns`: as for `shm_pool_sender_send`.
 ///
-/// Errors: those of `shm_pool_sender_send`; for a buffer, those of `shm_pool_provider_alloc`.
+/// Errors: those of `shm_pool_provider_alloc` for more bytes than a slot holds, and those of
+/// `shm_pool_sender_send`.
 ///
 /// # Safety
 ///
 /// `bytes` is NULL, or points to `len` bytes.
 #[no_mangle]
-pub unsafe extern "C" fn shm_pool_sender_send_bytes(
+pub unsafe extern "C" fn shm_pool_sender_send_copy(
     sender: Option<&mut Sender>,
     bytes: *const c_void,
     len: usize,
     timeout_ns: u64,
 ) -> Status {
     guard(|| {
-        let sender = &mut sender.required("sender")?.0;
+        let sender = &mut sender.required("sender")?.end;
         // SAFETY: by this function's contract.
         let bytes = unsafe { self::bytes(bytes, len)? };
-        sender.send_copy_with(bytes, SendOptions::new().timeout(timeout(timeout_ns)))?;
+        sender.send_copy_with(bytes, send_options(None, timeout_ns))?;
+        Ok(())
+    })
+}
+
+/// `shm_pool_sender_send` with 16 bytes of the program's own beside the message, such as a time stamp:
+/// `shm_pool_message_tag`. The buffer may be sent again with another tag.
+///
+/// `tag`: not kept. NULL for none.
+///
+/// Errors: those of `shm_pool_sender_send`.
+#[no_mangle]
+pub extern "C" fn shm_pool_sender_send_tagged(
+    sender: Option<&mut Sender>,
+    buf: Option<&mut Buf>,
+    tag: Option<&Tag>,
+    timeout_ns: u64,
+) -> Status {
+    guard(|| {
+        let sender = &mut sender.required("sender")?.end;
+        send(buf, |content| {
+            sender.send_with(content, send_options(tag, timeout_ns))
+        })
+    })
+}
+
+/// `shm_pool_sender_send_copy` with a tag: up to 32 bytes fit in the slot beside it, and more take a
+/// buffer.
+///
+/// `tag`: not kept. NULL for none.
+///
+/// Errors: those of `shm_pool_sender_send_copy`.
+///
+/// # Safety
+///
+/// `bytes` is NULL, or points to `len` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_sender_send_copy_tagged(
+    sender: Option<&mut Sender>,
+    bytes: *const c_void,
+    len: usize,
+    tag: Option<&Tag>,
+    timeout_ns: u64,
+) -> Status {
+    guard(|| {
+        let sender = &mut sender.required("sender")?.end;
+        // SAFETY: by this function's contract.
+        let bytes = unsafe { self::bytes(bytes, len)? };
+        sender.send_copy_with(bytes, send_options(tag, timeout_ns))?;
         Ok(())
     })
 }
 
 /// Waits until a receiver has opened the channel. Messages can be sent before that.
 ///
-/// Errors: `TIMED_OUT`, `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
+/// Errors: `TIMED_OUT`, or `OTHER_VERSION` if a receiver of another version has tried;
+/// `DISCONNECTED`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`.
 #[no_mangle]
 pub extern "C" fn shm_pool_sender_wait_for_receiver(
     sender: Option<&mut Sender>,
@@ -370,7 +615,7 @@ pub extern "C" fn shm_pool_sender_wait_for_receiver(
     guard(|| {
         Ok(sender
             .required("sender")?
-            .0
+            .end
             .wait_for_receiver(timeout(timeout_ns))?)
     })
 }
@@ -387,7 +632,7 @@ pub extern "C" fn shm_pool_sender_wait_until_received(
     guard(|| {
         Ok(sender
             .required("sender")?
-            .0
+            .end
             .wait_until_received(timeout(timeout_ns))?)
     })
 }
@@ -405,7 +650,7 @@ pub extern "C" fn shm_pool_sender_interrupter(
 ) -> Status {
     guard(|| {
         create(interrupter, "interrupter", || {
-            Ok(Interrupter(sender.required("sender")?.0.interrupter()))
+            Ok(Interrupter(sender.required("sender")?.end.interrupter()))
         })
     })
 }
@@ -447,7 +692,8 @@ pub extern "C" fn shm_pool_interrupter_destroy(interrupter: Option<Box<Interrupt
 ///
 /// # Safety
 ///
-/// `name` is NULL, or ends with a NUL.
+/// `name` is NULL, or ends with a NUL. `expected` of the options is NULL, or has `expected_count`
+/// entries.
 #[no_mangle]
 pub unsafe extern "C" fn shm_pool_publisher_create(
     provider: Option<&Provider>,
@@ -460,48 +706,17 @@ pub unsafe extern "C" fn shm_pool_publisher_create(
         create_listed(publisher, "publisher", || {
             // SAFETY: by this function's contract.
             let name = unsafe { text(name, "name")? }.required("name")?;
-            let mut builder = channel::Publisher::builder();
-            if let Some(options) = options {
-                check_reserved(&options.reserved)?;
-                builder = builder
-                    .allow_blocking(!options.refuse_blocking)
-                    .joins_in_send(!options.defer_joins);
-                if let Some(limit) = time_option(options.block_limit_ns) {
-                    builder = builder.block_limit(limit);
-                }
-                if let Some(rule) = on_stall(options.on_stall)? {
-                    builder = builder.on_stall(rule);
-                }
-                if let Some(bytes) = size_option(options.max_bytes_per_receiver) {
-                    builder = builder.max_bytes_per_receiver(bytes);
-                }
-                if let Some(mode) = u32_option(options.mode, "mode")? {
-                    builder = builder.mode(mode);
-                }
-                if let Some(max_subscribers) = size_option(options.max_subscribers) {
-                    builder = builder.max_subscribers(max_subscribers);
-                }
-                if let Some(capacity) = size_option(options.capacity) {
-                    builder = builder.capacity(capacity);
-                }
-                if let Some(max_borrowed) = size_option(options.max_borrowed) {
-                    builder = builder.max_borrowed(max_borrowed);
-                }
-                if let Some(history) = size_option(options.history) {
-                    builder = builder.history(history);
-                }
-                if let Some(rule) = on_full(options.on_full)? {
-                    builder = builder.on_full(rule);
-                }
-                if let Some(spin) = time_option(options.spin_ns) {
-                    builder = builder.spin(spin);
-                }
-            }
+            // SAFETY: by this function's contract.
+            let builder = unsafe { publisher_builder(options)? };
             let provider = &provider.required("provider")?.0;
-            Ok(Publisher(match timeout_ns {
+            let end = match timeout_ns {
                 0 => builder.create(provider, name)?,
                 _ => builder.create_timeout(provider, name, timeout(timeout_ns))?,
-            }))
+            };
+            Ok(Publisher {
+                end,
+                name: c_name(name),
+            })
         })
     })
 }
@@ -513,6 +728,86 @@ pub unsafe extern "C" fn shm_pool_publisher_create(
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_destroy(publisher: Option<Box<Publisher>>) {
     guard_value((), || destroy(publisher));
+}
+
+/// Returns how many buffers of one length a publisher with these options takes at most, with these
+/// subscribers: for the option `room` of the provider.
+///
+/// `options`: NULL for the defaults. Not kept.
+/// `subscribers`: an array of `count` entries.
+/// `buffers`: overwritten; not after an error.
+///
+/// Errors: `INVALID_ARGUMENT`.
+///
+/// # Safety
+///
+/// `subscribers` is NULL, or has `count` entries. `expected` of the options is NULL, or has
+/// `expected_count` entries.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_publisher_buffers(
+    options: Option<&PublisherOptions>,
+    subscribers: *const ExpectedSubscriber,
+    count: usize,
+    buffers: Option<&mut MaybeUninit<usize>>,
+) -> Status {
+    guard(|| {
+        let buffers = buffers.required("buffers")?;
+        // SAFETY: by this function's contract.
+        let builder = unsafe { publisher_builder(options)? };
+        // SAFETY: by this function's contract.
+        let subscribers = unsafe { expected(subscribers, count)? };
+        let subscribers = subscribers.iter().map(|(builder, views)| (builder, *views));
+        buffers.write(builder.buffers(subscribers));
+        Ok(())
+    })
+}
+
+/// Returns the name of a publisher's channel; NULL if `publisher` is NULL.
+///
+/// Owner: the publisher. Valid until it is destroyed.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_name(publisher: Option<&Publisher>) -> *const c_char {
+    publisher.map_or(ptr::null(), |publisher| publisher.name.as_ptr())
+}
+
+/// Returns how many messages a publisher's channel holds, or a receiver may be behind; 0 if `publisher`
+/// is NULL.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_capacity(publisher: Option<&Publisher>) -> usize {
+    publisher.map_or(0, |publisher| publisher.end.capacity())
+}
+
+/// Returns how many buffers a receiver of a publisher may hold at a time; 0 if `publisher` is NULL.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_max_borrowed(publisher: Option<&Publisher>) -> usize {
+    publisher.map_or(0, |publisher| publisher.end.max_borrowed())
+}
+
+/// Allocates a buffer of a publisher's provider, which may have been destroyed: `shm_pool_provider_alloc`.
+///
+/// `buf`: as there.
+///
+/// Errors: as there.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_alloc(
+    publisher: Option<&Publisher>,
+    len: usize,
+    buf: Option<&mut MaybeUninit<BufMut>>,
+) -> Status {
+    guard(|| {
+        BufMut::fill(buf, "buf", || {
+            Ok(publisher.required("publisher")?.end.alloc(len)?)
+        })
+    })
+}
+
+/// Returns `true` if a receiver is connected, so that it is worth to make a message; `false` if
+/// `publisher` is NULL, and in a forked child.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_has_receivers(publisher: Option<&mut Publisher>) -> bool {
+    guard_value(false, || {
+        publisher.is_some_and(|publisher| publisher.end.has_receivers())
+    })
 }
 
 /// Sends a buffer to all receivers, without a copy. Waits only for those with `SHM_POOL_BLOCK`, and
@@ -534,30 +829,33 @@ pub extern "C" fn shm_pool_publisher_send(
     sent: Option<&mut MaybeUninit<Sent>>,
 ) -> Status {
     guard(|| {
-        let publisher = &mut publisher.required("publisher")?.0;
+        let publisher = &mut publisher.required("publisher")?.end;
         let report = send(buf, |content| match timeout_ns {
             0 => publisher.try_send(content),
             SHM_POOL_FOREVER => publisher.send(content),
             _ => publisher.send_timeout(content, timeout(timeout_ns)),
         })?;
-        sent.into_iter()
-            .for_each(|sent| *sent = MaybeUninit::new(report.into()));
+        if let Some(sent) = sent {
+            sent.write(report.into());
+        }
         Ok(())
     })
 }
 
-/// Sends a copy of the bytes: up to `SHM_POOL_MAX_INLINE` in the slots themselves, more in a buffer.
+/// Sends a copy of bytes: up to `SHM_POOL_MAX_INLINE` in the slots themselves, and more in a buffer of
+/// the provider.
 ///
 /// `bytes`: not kept.
 /// `timeout_ns`, `sent`: as for `shm_pool_publisher_send`.
 ///
-/// Errors: those of `shm_pool_publisher_send`; for a buffer, those of `shm_pool_provider_alloc`.
+/// Errors: those of `shm_pool_provider_alloc` for more bytes than a slot holds, and those of
+/// `shm_pool_publisher_send`.
 ///
 /// # Safety
 ///
 /// `bytes` is NULL, or points to `len` bytes.
 #[no_mangle]
-pub unsafe extern "C" fn shm_pool_publisher_send_bytes(
+pub unsafe extern "C" fn shm_pool_publisher_send_copy(
     publisher: Option<&mut Publisher>,
     bytes: *const c_void,
     len: usize,
@@ -565,20 +863,80 @@ pub unsafe extern "C" fn shm_pool_publisher_send_bytes(
     sent: Option<&mut MaybeUninit<Sent>>,
 ) -> Status {
     guard(|| {
-        let publisher = &mut publisher.required("publisher")?.0;
+        let publisher = &mut publisher.required("publisher")?.end;
         // SAFETY: by this function's contract.
         let bytes = unsafe { self::bytes(bytes, len)? };
-        let report =
-            publisher.send_copy_with(bytes, SendOptions::new().timeout(timeout(timeout_ns)))?;
-        sent.into_iter()
-            .for_each(|sent| *sent = MaybeUninit::new(report.into()));
+        let report = publisher.send_copy_with(bytes, send_options(None, timeout_ns))?;
+        if let Some(sent) = sent {
+            sent.write(report.into());
+        }
+        Ok(())
+    })
+}
+
+/// `shm_pool_publisher_send` with 16 bytes of the program's own beside the message, such as a time
+/// stamp: `shm_pool_message_tag`. The buffer may be sent again with another tag.
+///
+/// `tag`: not kept. NULL for none.
+/// `sent`: as for `shm_pool_publisher_send`.
+///
+/// Errors: those of `shm_pool_publisher_send`.
+#[no_mangle]
+pub extern "C" fn shm_pool_publisher_send_tagged(
+    publisher: Option<&mut Publisher>,
+    buf: Option<&mut Buf>,
+    tag: Option<&Tag>,
+    timeout_ns: u64,
+    sent: Option<&mut MaybeUninit<Sent>>,
+) -> Status {
+    guard(|| {
+        let publisher = &mut publisher.required("publisher")?.end;
+        let report = send(buf, |content| {
+            publisher.send_with(content, send_options(tag, timeout_ns))
+        })?;
+        if let Some(sent) = sent {
+            sent.write(report.into());
+        }
+        Ok(())
+    })
+}
+
+/// `shm_pool_publisher_send_copy` with a tag: up to 32 bytes fit in the slots beside it, and more take
+/// a buffer.
+///
+/// `tag`: not kept. NULL for none.
+/// `sent`: as for `shm_pool_publisher_send`.
+///
+/// Errors: those of `shm_pool_publisher_send_copy`.
+///
+/// # Safety
+///
+/// `bytes` is NULL, or points to `len` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn shm_pool_publisher_send_copy_tagged(
+    publisher: Option<&mut Publisher>,
+    bytes: *const c_void,
+    len: usize,
+    tag: Option<&Tag>,
+    timeout_ns: u64,
+    sent: Option<&mut MaybeUninit<Sent>>,
+) -> Status {
+    guard(|| {
+        let publisher = &mut publisher.required("publisher")?.end;
+        // SAFETY: by this function's contract.
+        let bytes = unsafe { self::bytes(bytes, len)? };
+        let report = publisher.send_copy_with(bytes, send_options(tag, timeout_ns))?;
+        if let Some(sent) = sent {
+            sent.write(report.into());
+        }
         Ok(())
     })
 }
 
 /// Waits until `count` receivers or more are connected.
 ///
-/// Errors: `TIMED_OUT`, `INTERRUPTED`, `FORKED`, `INVALID_ARGUMENT`, also if `count` is above the
+/// Errors: `TIMED_OUT`, or `OTHER_VERSION` if a receiver of another version has tried; `INTERRUPTED`,
+/// `FORKED`, `INVALID_ARGUMENT`, also if `count` is above the
 /// publisher's option `max_subscribers`.
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_wait_for_receivers(
@@ -589,7 +947,7 @@ pub extern "C" fn shm_pool_publisher_wait_for_receivers(
     guard(|| {
         Ok(publisher
             .required("publisher")?
-            .0
+            .end
             .wait_for_receivers(count, timeout(timeout_ns))?)
     })
 }
@@ -606,7 +964,7 @@ pub extern "C" fn shm_pool_publisher_wait_until_received(
     guard(|| {
         Ok(publisher
             .required("publisher")?
-            .0
+            .end
             .wait_until_received(timeout(timeout_ns))?)
     })
 }
@@ -619,7 +977,7 @@ pub extern "C" fn shm_pool_publisher_wait_until_received(
 #[no_mangle]
 pub extern "C" fn shm_pool_publisher_serve_joins(publisher: Option<&mut Publisher>) -> bool {
     guard_value(false, || {
-        publisher.is_some_and(|publisher| publisher.0.serve_joins())
+        publisher.is_some_and(|publisher| publisher.end.serve_joins())
     })
 }
 
@@ -637,11 +995,12 @@ pub extern "C" fn shm_pool_publisher_disconnect(
     id: u64,
 ) -> bool {
     guard_value(false, || {
-        publisher.is_some_and(|publisher| publisher.0.disconnect(ReceiverId::from_u64(id)))
+        publisher.is_some_and(|publisher| publisher.end.disconnect(ReceiverId::from_u64(id)))
     })
 }
 
-/// Reads the state of each connected receiver.
+/// Reads the state of each connected receiver. One that has joined is connected by the next send,
+/// `shm_pool_publisher_wait_for_receivers` or `shm_pool_publisher_serve_joins`.
 ///
 /// `states`: an array with room for `capacity` entries, overwritten as far as there are receivers. May
 /// be NULL, to ask for their number.
@@ -654,7 +1013,7 @@ pub extern "C" fn shm_pool_publisher_disconnect(
 /// `states` is NULL, or has room for `capacity` entries.
 #[no_mangle]
 pub unsafe extern "C" fn shm_pool_publisher_receivers(
-    publisher: Option<&mut Publisher>,
+    publisher: Option<&Publisher>,
     states: *mut ReceiverState,
     capacity: usize,
     count: Option<&mut MaybeUninit<usize>>,
@@ -663,7 +1022,7 @@ pub unsafe extern "C" fn shm_pool_publisher_receivers(
         let count = count.required("count")?.write(0);
         let found = publisher
             .required("publisher")?
-            .0
+            .end
             .receivers()
             .map(|state| ReceiverState {
                 id: state.id.to_u64(),
@@ -694,7 +1053,7 @@ pub extern "C" fn shm_pool_publisher_interrupter(
     guard(|| {
         create(interrupter, "interrupter", || {
             Ok(Interrupter(
-                publisher.required("publisher")?.0.interrupter(),
+                publisher.required("publisher")?.end.interrupter(),
             ))
         })
     })

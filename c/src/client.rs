@@ -125,9 +125,9 @@ pub extern "C" fn shm_pool_client_warm(
             .required("client")?
             .0
             .warm(ProviderId::from_u64(provider))?;
-        bytes
-            .into_iter()
-            .for_each(|bytes| *bytes = MaybeUninit::new(present));
+        if let Some(bytes) = bytes {
+            bytes.write(present);
+        }
         Ok(())
     })
 }

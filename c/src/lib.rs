@@ -16,8 +16,12 @@ pub mod buf;
 
 pub mod client;
 
+pub mod message_type;
+
 pub mod channel;
 
 pub mod receiver;
+
+pub mod watcher;
 
 pub mod finalize;

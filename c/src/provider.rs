@@ -4,8 +4,8 @@ use crate::buf::BufMut;
 use crate::finalize::destroy;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
-    check_reserved, copy_out, create_listed, namespace, option, size_option, timeout, u32_option,
-    Required, Value,
+    array, check_reserved, copy_out, create_listed, namespace, option, size_option, timeout,
+    u32_option, Required, Value,
 };
 use shm_pool::{PeerId as Peer, Provider as Pool, ProviderBuilder, Reservation as Chunks, Tuning};
 use std::alloc::Layout;
@@ -28,6 +28,12 @@ pub struct Reservation {
 pub struct ProviderOptions {
     /// The cap on payload memory in bytes; default 1 GiB. Nothing is reserved in advance.
     pub max_bytes: u64,
+    /// What messages are to fit at a time: an array of `room_count` entries. It is added to
+    /// `max_bytes`; without that, the cap is the sum, and 64 KiB for a few small messages besides.
+    /// Default: NULL.
+    pub room: *const Room,
+    /// How many entries `room` has.
+    pub room_count: usize,
     /// The largest allocation in bytes; default: the largest possible.
     pub max_alloc: u64,
     /// How many free chunks are kept per size class; default 8.
@@ -60,6 +66,15 @@ pub struct ProviderOptions {
     pub name_prefix: *const c_char,
     /// Must be 0.
     pub reserved: [u64; 8],
+}
+
+/// Messages of one length.
+#[repr(C)]
+pub struct Room {
+    /// The length of a message in bytes.
+    pub len: u64,
+    /// How many there are at a time: see `shm_pool_publisher_buffers`.
+    pub count: u64,
 }
 
 /// A provider's memory, in bytes unless stated otherwise.
@@ -154,7 +169,7 @@ pub struct Swept {
 
 /// # Safety
 ///
-/// The strings are null, or end with a NUL.
+/// The strings are null, or end with a NUL. `room` is null, or has `room_count` entries.
 unsafe fn builder(options: &ProviderOptions) -> Result<ProviderBuilder, Failure> {
     check_reserved(&options.reserved)?;
     // SAFETY: by this function's contract.
@@ -176,6 +191,12 @@ unsafe fn builder(options: &ProviderOptions) -> Result<ProviderBuilder, Failure>
         max_bytes_per_peer = size_option(options.max_bytes_per_peer);
         mode = u32_option(options.mode, "mode")?;
     }
+    // SAFETY: by this function's contract.
+    for room in unsafe { array(options.room, options.room_count, "room")? } {
+        let len = usize::try_from(room.len).unwrap_or(usize::MAX);
+        let count = usize::try_from(room.count).unwrap_or(usize::MAX);
+        builder = builder.room_for(len, count);
+    }
     set! { tuning:
         arena_size = size_option(options.arena_size);
         idle_window = option(options.idle_window);
@@ -195,7 +216,7 @@ unsafe fn builder(options: &ProviderOptions) -> Result<ProviderBuilder, Failure>
 ///
 /// # Safety
 ///
-/// The strings of the options are NULL, or end with a NUL.
+/// The strings of the options are NULL, or end with a NUL. `room` is NULL, or has `room_count` entries.
 #[no_mangle]
 pub unsafe extern "C" fn shm_pool_provider_create(
     options: Option<&ProviderOptions>,
@@ -227,6 +248,30 @@ pub extern "C" fn shm_pool_provider_destroy(provider: Option<Box<Provider>>) {
 pub extern "C" fn shm_pool_provider_id(provider: Option<&Provider>) -> u64 {
     guard_value(0, || {
         provider.map_or(0, |provider| provider.0.id().to_u64())
+    })
+}
+
+/// Returns what a message of `len` bytes takes of a provider's `max_bytes`.
+#[no_mangle]
+pub extern "C" fn shm_pool_chunk_size(len: usize) -> usize {
+    guard_value(0, || Pool::chunk_size(len))
+}
+
+/// Allocates a buffer as `shm_pool_provider_alloc` does, and sets all its bytes to zero.
+///
+/// `buf`: as there.
+///
+/// Errors: as there.
+#[no_mangle]
+pub extern "C" fn shm_pool_provider_alloc_zeroed(
+    provider: Option<&Provider>,
+    len: usize,
+    buf: Option<&mut MaybeUninit<BufMut>>,
+) -> Status {
+    guard(|| {
+        BufMut::fill(buf, "buf", || {
+            Ok(provider.required("provider")?.0.alloc_zeroed(len)?)
+        })
     })
 }
 
@@ -293,9 +338,9 @@ pub extern "C" fn shm_pool_provider_alloc_timeout(
 #[no_mangle]
 pub extern "C" fn shm_pool_provider_close_waits(provider: Option<&Provider>) {
     guard_value((), || {
-        provider
-            .into_iter()
-            .for_each(|provider| provider.0.close_waits())
+        if let Some(provider) = provider {
+            provider.0.close_waits();
+        }
     });
 }
 

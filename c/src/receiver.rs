@@ -1,16 +1,17 @@
 //! The receiving end of channels.
 
-use crate::channel::{on_full, Interrupter};
+use crate::channel::{c_name, on_full, on_full_value, Interrupter, Missed, Tag};
 use crate::client::Client;
 use crate::finalize::destroy;
+use crate::message_type::MessageType;
 use crate::status::{guard, guard_value, Failure, Status};
 use crate::value::{
     check_reserved, create, create_listed, size_option, text, time_option, timeout, value,
     Required, Value, SHM_POOL_FOREVER,
 };
-use shm_pool::channel::{self, OnEnd, RecvError, Source};
+use shm_pool::channel::{self, ChannelEvent, OnEnd, RecvError, Source};
 use shm_pool::WakeFd;
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -22,6 +23,15 @@ pub const SHM_POOL_RETURN: u64 = 1;
 /// In options: a receiver waits for the successor when the other side has ended.
 pub const SHM_POOL_WAIT: u64 = 2;
 
+/// An event: a message.
+pub const SHM_POOL_EVENT_MESSAGE: u64 = 1;
+
+/// An event: the channel of a sender or publisher was opened.
+pub const SHM_POOL_EVENT_CONNECTED: u64 = 2;
+
+/// An event: the sender or publisher has closed or died, and everything that it sent has been received.
+pub const SHM_POOL_EVENT_DISCONNECTED: u64 = 3;
+
 /// Receives the messages of a sender, if `shm_pool_receiver_open` has opened it, or of a publisher, if
 /// `shm_pool_subscriber_open` has.
 ///
@@ -29,6 +39,7 @@ pub const SHM_POOL_WAIT: u64 = 2;
 /// and from signal handlers.
 pub struct Receiver {
     end: End,
+    name: CString,
     /// Made when the descriptor is first asked for.
     ready: Option<WakeFd>,
 }
@@ -71,6 +82,9 @@ pub struct ReceiverOptions {
     /// What happens when the sender has ended: `SHM_POOL_RETURN`, the default, or `SHM_POOL_WAIT`.
     /// With the latter, the channel may also be opened before there is a sender.
     pub on_end: u64,
+    /// The type of messages that it expects: it opens no channel of another, or of none. Default: any
+    /// channel.
+    pub message_type: MessageType,
     /// Must be 0.
     pub reserved: [u64; 4],
 }
@@ -92,8 +106,71 @@ pub struct SubscriberOptions {
     /// What happens when the publisher has ended: `SHM_POOL_WAIT`, the default, or
     /// `SHM_POOL_RETURN`.
     pub on_end: u64,
+    /// The type of messages that it expects: it opens no channel of another, or of none. Default: any
+    /// channel.
+    pub message_type: MessageType,
     /// Must be 0.
     pub reserved: [u64; 4],
+}
+
+/// What `shm_pool_receiver_recv_event` returns.
+#[repr(C)]
+pub struct Event {
+    /// `SHM_POOL_EVENT_MESSAGE`, `SHM_POOL_EVENT_CONNECTED` or `SHM_POOL_EVENT_DISCONNECTED`. Later
+    /// versions may have more.
+    pub kind: u64,
+    /// With `SHM_POOL_EVENT_CONNECTED`, the id of the provider of the messages: a restarted process has
+    /// a new one. Otherwise 0.
+    pub provider: u64,
+}
+
+fn receiver_builder(
+    options: Option<&ReceiverOptions>,
+) -> Result<channel::ReceiverBuilder, Failure> {
+    let mut builder = channel::Receiver::builder();
+    let Some(options) = options else {
+        return Ok(builder);
+    };
+    check_reserved(&options.reserved)?;
+    if let Some(spin) = time_option(options.spin_ns) {
+        builder = builder.spin(spin);
+    }
+    if let Some(on_end) = on_end(options.on_end)? {
+        builder = builder.on_end(on_end);
+    }
+    if let Some(message_type) = options.message_type.get()? {
+        builder = builder.message_type(message_type);
+    }
+    Ok(builder)
+}
+
+pub(crate) fn subscriber_builder(
+    options: Option<&SubscriberOptions>,
+) -> Result<channel::SubscriberBuilder, Failure> {
+    let mut builder = channel::Subscriber::builder();
+    let Some(options) = options else {
+        return Ok(builder);
+    };
+    check_reserved(&options.reserved)?;
+    if let Some(capacity) = size_option(options.capacity) {
+        builder = builder.capacity(capacity);
+    }
+    if let Some(max_borrowed) = size_option(options.max_borrowed) {
+        builder = builder.max_borrowed(max_borrowed);
+    }
+    if let Some(rule) = on_full(options.on_full)? {
+        builder = builder.on_full(rule);
+    }
+    if let Some(spin) = time_option(options.spin_ns) {
+        builder = builder.spin(spin);
+    }
+    if let Some(on_end) = on_end(options.on_end)? {
+        builder = builder.on_end(on_end);
+    }
+    if let Some(message_type) = options.message_type.get()? {
+        builder = builder.message_type(message_type);
+    }
+    Ok(builder)
 }
 
 /// A received message: a buffer of the sender, read in place, or the bytes of a slot. A value, as
@@ -108,6 +185,15 @@ pub struct Message {
 }
 value!(Message: channel::Message);
 
+impl Message {
+    fn empty() -> Self {
+        // Zeros are an empty handle.
+        Self {
+            opaque: [MaybeUninit::zeroed(); 10],
+        }
+    }
+}
+
 /// Opens the channel `name` of a sender.
 ///
 /// `client`: says where to look, and which user to trust. May be destroyed before the receiver.
@@ -119,7 +205,7 @@ value!(Message: channel::Message);
 /// `shm_pool_receiver_destroy`; NULL after an error.
 ///
 /// Errors: `NOT_FOUND`, `NOT_READY`, `CLOSED`, `HAS_RECEIVER`; `NOT_A_SENDER` if it is a publisher's;
-/// `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `OS`, `INVALID_ARGUMENT`.
+/// `OTHER_VERSION`, `NOT_USABLE`, `WRONG_UID`, `TOO_MANY_ENDS`, `OS`, `INVALID_ARGUMENT`.
 ///
 /// # Safety
 ///
@@ -136,23 +222,15 @@ pub unsafe extern "C" fn shm_pool_receiver_open(
         create_listed(receiver, "receiver", || {
             // SAFETY: by this function's contract.
             let name = unsafe { text(name, "name")? }.required("name")?;
-            let mut builder = channel::Receiver::builder();
-            if let Some(options) = options {
-                check_reserved(&options.reserved)?;
-                if let Some(spin) = time_option(options.spin_ns) {
-                    builder = builder.spin(spin);
-                }
-                if let Some(on_end) = on_end(options.on_end)? {
-                    builder = builder.on_end(on_end);
-                }
-            }
-            let builder = builder.namespace(client.required("client")?.0.namespace());
+            let builder =
+                receiver_builder(options)?.namespace(client.required("client")?.0.namespace());
             let end = match timeout_ns {
                 0 => builder.open(name)?,
                 _ => builder.open_timeout(name, timeout(timeout_ns))?,
             };
             Ok(Receiver {
                 end: End::Receiver(end),
+                name: c_name(name),
                 ready: None,
             })
         })
@@ -169,7 +247,7 @@ pub unsafe extern "C" fn shm_pool_receiver_open(
 /// `shm_pool_receiver_destroy`; NULL after an error.
 ///
 /// Errors: after a timeout, `NOT_FOUND`, `NOT_READY`, `CLOSED`, `TOO_MANY_RECEIVERS`;
-/// `BLOCKING_NOT_ALLOWED`; `NOT_A_PUBLISHER` if it is a sender's; `NOT_USABLE`, `WRONG_UID`,
+/// `BLOCKING_NOT_ALLOWED`; `NOT_A_PUBLISHER` if it is a sender's; `OTHER_VERSION`, `NOT_USABLE`, `WRONG_UID`,
 /// `TOO_MANY_ENDS`, `OS`, `INVALID_ARGUMENT`.
 ///
 /// # Safety
@@ -187,32 +265,15 @@ pub unsafe extern "C" fn shm_pool_subscriber_open(
         create_listed(subscriber, "subscriber", || {
             // SAFETY: by this function's contract.
             let name = unsafe { text(name, "name")? }.required("name")?;
-            let mut builder = channel::Subscriber::builder();
-            if let Some(options) = options {
-                check_reserved(&options.reserved)?;
-                if let Some(capacity) = size_option(options.capacity) {
-                    builder = builder.capacity(capacity);
-                }
-                if let Some(max_borrowed) = size_option(options.max_borrowed) {
-                    builder = builder.max_borrowed(max_borrowed);
-                }
-                if let Some(rule) = on_full(options.on_full)? {
-                    builder = builder.on_full(rule);
-                }
-                if let Some(spin) = time_option(options.spin_ns) {
-                    builder = builder.spin(spin);
-                }
-                if let Some(on_end) = on_end(options.on_end)? {
-                    builder = builder.on_end(on_end);
-                }
-            }
-            let builder = builder.namespace(client.required("client")?.0.namespace());
+            let builder =
+                subscriber_builder(options)?.namespace(client.required("client")?.0.namespace());
             let end = match timeout_ns {
                 0 => builder.open(name)?,
                 _ => builder.open_timeout(name, timeout(timeout_ns))?,
             };
             Ok(Receiver {
                 end: End::Subscriber(end),
+                name: c_name(name),
                 ready: None,
             })
         })
@@ -249,7 +310,7 @@ pub extern "C" fn shm_pool_receiver_recv(
 ) -> Status {
     guard(|| {
         Message::fill(message, "message", || {
-            let Receiver { end, ready } = receiver.required("receiver")?;
+            let Receiver { end, ready, .. } = receiver.required("receiver")?;
             Ok(each!(end, end => match (timeout_ns, ready) {
                 (0, None) => end.try_recv()?,
                 (0, Some(ready)) => match ready.poll(|context| end.poll_recv(context)) {
@@ -260,6 +321,171 @@ pub extern "C" fn shm_pool_receiver_recv(
                 _ => end.recv_timeout(timeout(timeout_ns))?,
             }))
         })
+    })
+}
+
+/// Receives the next event: a message as `shm_pool_receiver_recv` does, or that the channel of a sender
+/// or publisher was opened, or has ended.
+///
+/// `timeout_ns`: as for `shm_pool_receiver_recv`.
+/// `event`: overwritten; not after an error.
+/// `message`: overwritten. With `SHM_POOL_EVENT_MESSAGE` the caller owns it, and drops it; otherwise, and
+/// after an error, it is empty.
+///
+/// Errors: those of `shm_pool_receiver_recv`.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_recv_event(
+    receiver: Option<&mut Receiver>,
+    timeout_ns: u64,
+    event: Option<&mut MaybeUninit<Event>>,
+    message: Option<&mut MaybeUninit<Message>>,
+) -> Status {
+    guard(|| {
+        let out = message.required("message")?;
+        let message = out.write(Message::empty());
+        let out = event.required("event")?;
+        let Receiver { end, ready, .. } = receiver.required("receiver")?;
+        let received = each!(end, end => match (timeout_ns, ready) {
+            (0, None) => end.try_recv_event()?,
+            (0, Some(ready)) => match ready.poll(|context| end.poll_recv_event(context)) {
+                Poll::Ready(received) => received?,
+                Poll::Pending => return Err(RecvError::Empty.into()),
+            },
+            (SHM_POOL_FOREVER, _) => end.recv_event()?,
+            _ => end.recv_event_timeout(timeout(timeout_ns))?,
+        });
+        let mut event = Event {
+            kind: 0,
+            provider: 0,
+        };
+        match received {
+            ChannelEvent::Message(content) => {
+                event.kind = SHM_POOL_EVENT_MESSAGE;
+                message.put(content);
+            }
+            ChannelEvent::Connected { provider } => {
+                event.kind = SHM_POOL_EVENT_CONNECTED;
+                event.provider = provider.to_u64();
+            }
+            ChannelEvent::Disconnected => event.kind = SHM_POOL_EVENT_DISCONNECTED,
+            _ => {}
+        }
+        out.write(event);
+        Ok(())
+    })
+}
+
+/// Returns the name of a receiver's channel; NULL if `receiver` is NULL.
+///
+/// Owner: the receiver. Valid until it is destroyed.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_name(receiver: Option<&Receiver>) -> *const c_char {
+    receiver.map_or(ptr::null(), |receiver| receiver.name.as_ptr())
+}
+
+/// Returns `true` if the sender or publisher is there and knows this receiver. A publisher does when it
+/// next sends, or is asked for its receivers.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_is_connected(receiver: Option<&Receiver>) -> bool {
+    guard_value(false, || match receiver {
+        Some(receiver) => each!(&receiver.end, end => end.is_connected()),
+        None => false,
+    })
+}
+
+/// Returns the id of the provider of the messages; 0 while there is no sender or publisher.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_provider(receiver: Option<&Receiver>) -> u64 {
+    guard_value(0, || {
+        let provider = match receiver {
+            Some(receiver) => each!(&receiver.end, end => end.provider()),
+            None => None,
+        };
+        provider.map_or(0, |provider| provider.to_u64())
+    })
+}
+
+/// Returns how many unreceived messages the channel can hold; 0 while there is no sender or publisher.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_capacity(receiver: Option<&Receiver>) -> usize {
+    guard_value(0, || match receiver {
+        Some(receiver) => each!(&receiver.end, end => end.capacity()),
+        None => 0,
+    })
+}
+
+/// Returns how many buffers this receiver may hold at a time; 0 while there is no sender or publisher.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_max_borrowed(receiver: Option<&Receiver>) -> usize {
+    guard_value(0, || match receiver {
+        Some(receiver) => each!(&receiver.end, end => end.max_borrowed()),
+        None => 0,
+    })
+}
+
+/// Returns what happens when `shm_pool_receiver_capacity` messages are waiting: `SHM_POOL_BLOCK` and
+/// others; 0 while there is no sender or publisher.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_on_full(receiver: Option<&Receiver>) -> u64 {
+    guard_value(0, || {
+        let rule = match receiver {
+            Some(receiver) => each!(&receiver.end, end => end.on_full()),
+            None => None,
+        };
+        rule.map_or(0, on_full_value)
+    })
+}
+
+/// Reads how many messages of the present publisher this receiver has missed.
+///
+/// `missed`: overwritten; not after an error.
+///
+/// Errors: `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_missed(
+    receiver: Option<&Receiver>,
+    missed: Option<&mut MaybeUninit<Missed>>,
+) -> Status {
+    guard(|| {
+        let missed = missed.required("missed")?;
+        let receiver = receiver.required("receiver")?;
+        missed.write(each!(&receiver.end, end => end.missed()).into());
+        Ok(())
+    })
+}
+
+/// Reads the type of messages that the sender or publisher has declared.
+///
+/// `message_type`: overwritten: with an empty name if none is declared, or the channel is not open; not
+/// after an error.
+///
+/// Errors: `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_message_type(
+    receiver: Option<&Receiver>,
+    message_type: Option<&mut MaybeUninit<MessageType>>,
+) -> Status {
+    guard(|| {
+        let out = message_type.required("message_type")?;
+        let receiver = receiver.required("receiver")?;
+        let declared = each!(&receiver.end, end => end.message_type());
+        out.write(declared.map_or(MessageType::NONE, MessageType::of));
+        Ok(())
+    })
+}
+
+/// Returns why the channel could not be opened at the last attempt, while this receiver waits for it, with
+/// a message in `shm_pool_last_error`: for example `NOT_FOUND`, `TOO_MANY_RECEIVERS` or `HAS_RECEIVER`.
+///
+/// Returns `OK` if it is open. Errors: those of opening it; `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_receiver_last_error(receiver: Option<&Receiver>) -> Status {
+    guard(|| {
+        let receiver = receiver.required("receiver")?;
+        match each!(&receiver.end, end => end.last_error()) {
+            Some(error) => Err(Failure::of_open(error)),
+            None => Ok(()),
+        }
     })
 }
 
@@ -363,9 +589,9 @@ pub extern "C" fn shm_pool_receiver_warm(
     guard(|| {
         let end = &mut receiver.required("receiver")?.end;
         let present = each!(end, end => end.warm()?);
-        bytes
-            .into_iter()
-            .for_each(|bytes| *bytes = MaybeUninit::new(present));
+        if let Some(bytes) = bytes {
+            bytes.write(present);
+        }
         Ok(())
     })
 }
@@ -415,6 +641,51 @@ pub extern "C" fn shm_pool_message_missed(message: Option<&Message>) -> u32 {
     message
         .and_then(|message| message.get())
         .map_or(0, |content| content.missed())
+}
+
+/// Reads the tag that a message was sent with. Returns `false` if it was sent without, or is empty.
+///
+/// `tag`: overwritten; not if this returns `false`. May be NULL.
+#[no_mangle]
+pub extern "C" fn shm_pool_message_tag(
+    message: Option<&Message>,
+    tag: Option<&mut MaybeUninit<Tag>>,
+) -> bool {
+    let content = message.and_then(|message| message.get());
+    let Some(bytes) = content.and_then(|content| content.tag()) else {
+        return false;
+    };
+    if let Some(tag) = tag {
+        tag.write(Tag { bytes });
+    }
+    true
+}
+
+/// Returns `true` if the bytes of a message are in the struct itself, and not in a buffer.
+#[no_mangle]
+pub extern "C" fn shm_pool_message_is_inline(message: Option<&Message>) -> bool {
+    message
+        .and_then(|message| message.get())
+        .is_some_and(|content| content.is_inline())
+}
+
+/// Clones a message: another handle of the same buffer, which counts once for `max_borrowed`, or a copy of
+/// the bytes of a slot.
+///
+/// `clone`: overwritten. The caller owns it, and drops it. Empty after an error.
+///
+/// Errors: `INVALID_ARGUMENT`.
+#[no_mangle]
+pub extern "C" fn shm_pool_message_clone(
+    message: Option<&Message>,
+    clone: Option<&mut MaybeUninit<Message>>,
+) -> Status {
+    guard(|| {
+        Message::fill(clone, "clone", || {
+            let content = message.and_then(|message| message.get());
+            Ok(content.required("message")?.clone())
+        })
+    })
 }
 
 /// Drops a message. Allowed in any thread, and after the receiver is destroyed.

@@ -82,8 +82,6 @@ pub enum Status {
     Full = 61,
     /// The receiver holds as many buffers, or bytes, as it may.
     TooManyBorrowed = 62,
-    /// More bytes than a slot holds: send a buffer.
-    TooLong = 63,
     /// No channel of that name exists.
     NotFound = 64,
     /// The channel is being created; try again.
@@ -111,6 +109,17 @@ pub enum Status {
     TypeMismatch = 75,
     /// The channel is a publisher's: open it with `shm_pool_subscriber_open`.
     NotASender = 76,
+    /// The other end was built with another version of the library, with another layout of shared memory.
+    OtherVersion = 77,
+}
+
+/// Returns the version of the library that runs, such as "0.1.0": at least that of the header,
+/// `SHM_POOL_VERSION_MAJOR`, `_MINOR` and `_PATCH`, that the program was compiled with.
+///
+/// Owner: the library. Valid for ever.
+#[no_mangle]
+pub extern "C" fn shm_pool_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
 /// Returns the name of a status, such as `SHM_POOL_STATUS_NOT_FOUND`; for a number that is none,
@@ -153,7 +162,6 @@ pub extern "C" fn shm_pool_status_name(status: c_int) -> *const c_char {
         60 => c"SHM_POOL_STATUS_EMPTY",
         61 => c"SHM_POOL_STATUS_FULL",
         62 => c"SHM_POOL_STATUS_TOO_MANY_BORROWED",
-        63 => c"SHM_POOL_STATUS_TOO_LONG",
         64 => c"SHM_POOL_STATUS_NOT_FOUND",
         65 => c"SHM_POOL_STATUS_NOT_READY",
         66 => c"SHM_POOL_STATUS_NAME_TAKEN",
@@ -166,6 +174,8 @@ pub extern "C" fn shm_pool_status_name(status: c_int) -> *const c_char {
         73 => c"SHM_POOL_STATUS_NO_HELPER",
         74 => c"SHM_POOL_STATUS_EVICTED",
         75 => c"SHM_POOL_STATUS_TYPE_MISMATCH",
+        76 => c"SHM_POOL_STATUS_NOT_A_SENDER",
+        77 => c"SHM_POOL_STATUS_OTHER_VERSION",
         _ => c"SHM_POOL_STATUS_OTHER",
     };
     name.as_ptr()
@@ -274,6 +284,10 @@ impl Failure {
     #[cold]
     pub(crate) fn new(status: Status, text: String) -> Self {
         Self::with_errno(status, 0, text)
+    }
+
+    pub(crate) fn of_open(error: &ChannelError) -> Self {
+        Self::of(of_channel(error), error)
     }
 
     fn with_errno(status: Status, errno: c_int, text: String) -> Self {
@@ -514,7 +528,8 @@ fn of_channel(error: &ChannelError) -> Status {
         ChannelError::NotASender { .. } => Status::NotASender,
         ChannelError::NotAPublisher { .. } => Status::NotAPublisher,
         ChannelError::TypeMismatch { .. } => Status::TypeMismatch,
-        ChannelError::NotAChannel { .. } | ChannelError::OtherVersion { .. } => Status::NotUsable,
+        ChannelError::NotAChannel { .. } => Status::NotUsable,
+        ChannelError::OtherVersion { .. } => Status::OtherVersion,
         ChannelError::WrongUid { .. } => Status::WrongUid,
         ChannelError::Forked => Status::Forked,
         ChannelError::TooManyEnds { .. } => Status::TooManyEnds,
@@ -530,6 +545,7 @@ impl From<SendErrorKind> for Failure {
             SendErrorKind::Alloc(error) => return (*error).into(),
             SendErrorKind::Full { .. } => (Status::Full, 0),
             SendErrorKind::TimedOut | SendErrorKind::NoReceiver { .. } => (Status::TimedOut, 0),
+            SendErrorKind::OtherVersion { .. } => (Status::OtherVersion, 0),
             SendErrorKind::TooManyBorrowed { .. } => (Status::TooManyBorrowed, 0),
             SendErrorKind::TooManyReceivers { .. } => (Status::InvalidArgument, 0),
             SendErrorKind::Disconnected => (Status::Disconnected, 0),

@@ -4,7 +4,7 @@ use crate::finalize;
 use crate::status::{Failure, Status};
 use shm_pool::Namespace;
 use std::ffi::{c_char, c_void, CStr};
-use std::mem::MaybeUninit;
+use std::mem::{size_of, MaybeUninit};
 use std::ptr;
 use std::time::Duration;
 
@@ -241,6 +241,26 @@ pub(crate) unsafe fn bytes<'a>(bytes: *const c_void, len: usize) -> Result<&'a [
     }
     // SAFETY: by this function's contract, and the check of the length.
     Ok(unsafe { std::slice::from_raw_parts(bytes.cast(), len) })
+}
+
+/// Reads an array: empty for null and a count of 0.
+///
+/// # Safety
+///
+/// `items` is null, or points to `count` items that stay unchanged for `'a`.
+pub(crate) unsafe fn array<'a, T>(
+    items: *const T,
+    count: usize,
+    name: &'static str,
+) -> Result<&'a [T], Failure> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if items.is_null() || count > isize::MAX as usize / size_of::<T>().max(1) {
+        return Err(missing(name));
+    }
+    // SAFETY: by this function's contract, and the check of the count.
+    Ok(unsafe { std::slice::from_raw_parts(items, count) })
 }
 
 /// Copies as many items as fit into an array, and returns how many there are.

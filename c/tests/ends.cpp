@@ -26,8 +26,7 @@ int main(int argc, char **argv) {
     for (int number = 0; number < 8; number++) {
         shm_pool::buf_mut frame = provider.alloc(len);
         std::memset(frame.data(), number, len);
-        shm_pool::buf message = std::move(frame).freeze();
-        if (sender ? !sender->send(message) : !publisher->send(message)) return 4;
+        if (sender ? !sender->send(frame.freeze()) : !publisher->send(frame.freeze())) return 4;
     }
     if (how == "abort") std::abort();
     if (how == "exit") std::exit(0);

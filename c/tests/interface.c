@@ -1,6 +1,7 @@
 /* The whole interface in one process: results, errors, ownership, and threads. */
 #include "check.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -232,21 +233,21 @@ static void channel(void) {
     shm_pool_message_drop(&message);
     shm_pool_message_drop(&message);
 
-    OK(shm_pool_sender_send_bytes(sender, "a sample", 8, 0));
-    FAILS(shm_pool_sender_send_bytes(sender, NULL, 1, 0), INVALID_ARGUMENT);
+    OK(shm_pool_sender_send_copy(sender, "a sample", 8, 0));
+    FAILS(shm_pool_sender_send_copy(sender, NULL, 1, 0), INVALID_ARGUMENT);
     OK(shm_pool_receiver_recv(receiver, SECOND, &message));
     shm_pool_message moved = message;
     CHECK(has(shm_pool_message_data(&moved), shm_pool_message_len(&moved), "a sample"));
     shm_pool_message_drop(&moved);
     char longer[SHM_POOL_MAX_INLINE + 1] = "in a buffer";
-    OK(shm_pool_sender_send_bytes(sender, longer, sizeof longer, 0));
+    OK(shm_pool_sender_send_copy(sender, longer, sizeof longer, 0));
     OK(shm_pool_receiver_recv(receiver, SECOND, &message));
     CHECK(shm_pool_message_len(&message) == sizeof longer && !memcmp(shm_pool_message_data(&message), longer, sizeof longer));
     shm_pool_message_drop(&message);
 
     buf = make_buf(provider, "one too many");
     int sent = 0;
-    while (shm_pool_sender_send_bytes(sender, NULL, 0, 0) == SHM_POOL_STATUS_OK) sent++;
+    while (shm_pool_sender_send_copy(sender, NULL, 0, 0) == SHM_POOL_STATUS_OK) sent++;
     CHECK(sent >= 2);
     FAILS(shm_pool_sender_send(sender, &buf, 0), FULL);
     CHECK(strstr(shm_pool_last_error(), "full"));
@@ -294,7 +295,7 @@ static void publisher(void) {
     for (uint8_t at = 0; at < 4; at++) {
         shm_pool_sent sent;
         if (at % 2 == 0) {
-            OK(shm_pool_publisher_send_bytes(publisher, &at, 1, 0, &sent));
+            OK(shm_pool_publisher_send_copy(publisher, &at, 1, 0, &sent));
         } else {
             char content[2] = {(char)at, 0};
             shm_pool_buf buf = make_buf(provider, content);
@@ -539,7 +540,7 @@ static void *send_samples(void *argument) {
     char byte;
     OK(shm_pool_sender_create(provider, "event-loop", NULL, 0, &sender));
     CHECK(write(commands[1], ".", 1) == 1);
-    while (read(commands[0], &byte, 1) == 1 && byte == 's') OK(shm_pool_sender_send_bytes(sender, "s", 1, 0));
+    while (read(commands[0], &byte, 1) == 1 && byte == 's') OK(shm_pool_sender_send_copy(sender, "s", 1, 0));
     shm_pool_sender_destroy(sender);
     shm_pool_provider_destroy(provider);
     return NULL;
@@ -612,7 +613,7 @@ static void interrupts(void) {
     CHECK(pthread_create(&thread, NULL, interrupt, of_receiver) == 0);
     FAILS(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &message), INTERRUPTED);
     CHECK(pthread_join(thread, NULL) == 0);
-    OK(shm_pool_sender_send_bytes(sender, "x", 1, 0));
+    OK(shm_pool_sender_send_copy(sender, "x", 1, 0));
     shm_pool_interrupter_interrupt(of_sender);
     FAILS(shm_pool_sender_wait_until_received(sender, SHM_POOL_FOREVER), INTERRUPTED);
     shm_pool_sender_destroy(sender);
@@ -655,12 +656,376 @@ static void interrupts_from_a_handler(void) {
     CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
     CHECK(signal(SIGALRM, SIG_IGN) != SIG_ERR); /* also one that is pending */
     /* The last signal may have come after the last wait. */
-    OK(shm_pool_sender_send_bytes(sender, "x", 1, 0));
+    OK(shm_pool_sender_send_copy(sender, "x", 1, 0));
     OK(shm_pool_receiver_recv(receiver, SHM_POOL_FOREVER, &message));
     shm_pool_message_drop(&message);
     shm_pool_sender_destroy(sender);
     shm_pool_receiver_destroy(receiver);
     shm_pool_interrupter_destroy(to_interrupt);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+static void versions(void) {
+    char header[32];
+    snprintf(header, sizeof header, "%d.%d.%d", SHM_POOL_VERSION_MAJOR, SHM_POOL_VERSION_MINOR, SHM_POOL_VERSION_PATCH);
+    CHECK(strcmp(shm_pool_version(), header) == 0);
+}
+
+static int is_type(const shm_pool_receiver *receiver, const shm_pool_message_type *expected) {
+    shm_pool_message_type found;
+    OK(shm_pool_receiver_message_type(receiver, &found));
+    return strcmp(found.name, expected->name) == 0 && found.version == expected->version &&
+           found.size == expected->size && found.align == expected->align &&
+           found.element_size == expected->element_size;
+}
+
+static void message_types(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_message_type pose = {.name = "robot.Pose", .version = 1, .size = 24, .align = 8};
+    shm_pool_message_type cloud = {.name = "Cloud", .version = 2, .size = 16, .align = 8, .element_size = 12};
+    shm_pool_message_type none = {0};
+    shm_pool_publisher *publisher;
+    shm_pool_sender *sender;
+    shm_pool_receiver *receiver;
+
+    shm_pool_publisher_options typed = {.message_type = pose};
+    OK(shm_pool_publisher_create(provider, "pose", &typed, 0, &publisher));
+    shm_pool_subscriber_options same = {.message_type = pose}, other = {.message_type = pose};
+    other.message_type.version = 3;
+    OK(shm_pool_subscriber_open(client, "pose", &same, SECOND, &receiver));
+    CHECK(is_type(receiver, &pose));
+    shm_pool_receiver_destroy(receiver);
+    OK(shm_pool_subscriber_open(client, "pose", NULL, SECOND, &receiver)); /* which takes any */
+    CHECK(is_type(receiver, &pose));
+    shm_pool_receiver_destroy(receiver);
+    FAILS(shm_pool_subscriber_open(client, "pose", &other, SECOND, &receiver), TYPE_MISMATCH);
+    CHECK(strstr(shm_pool_last_error(), "robot.Pose"));
+    shm_pool_publisher_destroy(publisher);
+
+    shm_pool_sender_options clouds = {.message_type = cloud};
+    OK(shm_pool_sender_create(provider, "cloud", &clouds, 0, &sender));
+    shm_pool_receiver_options expects = {.message_type = pose};
+    FAILS(shm_pool_receiver_open(client, "cloud", &expects, 0, &receiver), TYPE_MISMATCH);
+    expects.message_type = cloud;
+    OK(shm_pool_receiver_open(client, "cloud", &expects, 0, &receiver));
+    CHECK(is_type(receiver, &cloud));
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_sender_destroy(sender);
+
+    OK(shm_pool_sender_create(provider, "untyped", NULL, 0, &sender));
+    FAILS(shm_pool_receiver_open(client, "untyped", &expects, 0, &receiver), TYPE_MISMATCH);
+    OK(shm_pool_receiver_open(client, "untyped", NULL, 0, &receiver));
+    CHECK(is_type(receiver, &none));
+    FAILS(shm_pool_receiver_message_type(receiver, NULL), INVALID_ARGUMENT);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_sender_destroy(sender);
+
+    clouds.message_type.align = 3;
+    FAILS(shm_pool_sender_create(provider, "cloud", &clouds, 0, &sender), INVALID_ARGUMENT);
+    memset(clouds.message_type.name, 'n', sizeof clouds.message_type.name);
+    clouds.message_type.align = 8;
+    FAILS(shm_pool_sender_create(provider, "cloud", &clouds, 0, &sender), INVALID_ARGUMENT);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+/* Gives the object of a channel another version, where all versions have it. */
+static void make_newer(const char *channel) {
+    char path[256];
+    uint32_t version;
+    snprintf(path, sizeof path, "/dev/shm/%s.%s.channel", prefix, channel);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    CHECK(file >= 0 && pread(file, &version, sizeof version, 8) == sizeof version);
+    version++;
+    CHECK(pwrite(file, &version, sizeof version, 8) == sizeof version && close(file) == 0);
+}
+
+static void other_versions(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_sender *sender;
+    shm_pool_receiver *receiver;
+    shm_pool_publisher *publisher = make_publisher(provider, "newer", NULL);
+    make_newer("newer");
+    FAILS(shm_pool_publisher_wait_for_receivers(publisher, 1, 1), TIMED_OUT);
+    FAILS(shm_pool_subscriber_open(client, "newer", NULL, 0, &receiver), OTHER_VERSION);
+    FAILS(shm_pool_publisher_wait_for_receivers(publisher, 1, 1), OTHER_VERSION);
+    CHECK(strstr(shm_pool_last_error(), "version"));
+    shm_pool_publisher_destroy(publisher);
+    OK(shm_pool_sender_create(provider, "newer", NULL, 0, &sender));
+    make_newer("newer");
+    FAILS(shm_pool_receiver_open(client, "newer", NULL, 0, &receiver), OTHER_VERSION);
+    FAILS(shm_pool_sender_wait_for_receiver(sender, 1), OTHER_VERSION);
+    shm_pool_sender_destroy(sender);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+/* The next change is this one. */
+static void expect_change(shm_pool_watcher *watcher, const char *name, bool is_created) {
+    shm_pool_channel_change change;
+    OK(shm_pool_watcher_recv(watcher, 60 * SECOND, &change));
+    CHECK(strcmp(change.channel.name, name) == 0 && change.is_created == is_created);
+}
+
+static void discovery(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_publisher *publisher;
+    shm_pool_sender *sender;
+    shm_pool_watcher *watcher;
+    size_t count;
+    uint64_t process;
+    OK(shm_pool_client_channels(client, NULL, 0, &count));
+    CHECK(count == 0);
+    FAILS(shm_pool_client_channel_process(client, "/lidar/points", &process), NOT_FOUND);
+    OK(shm_pool_publisher_create(provider, "/lidar/points", NULL, 0, &publisher));
+    OK(shm_pool_watcher_create(client, &watcher));
+    expect_change(watcher, "/lidar/points", true);
+    OK(shm_pool_sender_create(provider, "odometry", NULL, 0, &sender));
+    expect_change(watcher, "odometry", true);
+
+    shm_pool_channel_info channels[3];
+    OK(shm_pool_client_channels(client, channels, 3, &count));
+    CHECK(count == 2 && strcmp(channels[0].name, "/lidar/points") == 0 && strcmp(channels[1].name, "odometry") == 0);
+    CHECK(channels[0].is_publisher && !channels[1].is_publisher);
+    CHECK(channels[0].provider == shm_pool_provider_id(provider));
+    OK(shm_pool_client_channel_process(client, "/lidar/points", &process));
+    CHECK(process == (uint64_t)getpid());
+    FAILS(shm_pool_client_channels(NULL, channels, 3, &count), INVALID_ARGUMENT);
+
+    shm_pool_channel_change change;
+    FAILS(shm_pool_watcher_recv(watcher, 0, &change), EMPTY);
+    FAILS(shm_pool_watcher_recv(watcher, 1, &change), TIMED_OUT);
+    shm_pool_publisher_destroy(publisher);
+    expect_change(watcher, "/lidar/points", false);
+    int fd, again;
+    OK(shm_pool_watcher_fd(watcher, &fd));
+    OK(shm_pool_watcher_fd(watcher, &again));
+    CHECK(fd >= 0 && fd == again);
+    FAILS(shm_pool_watcher_recv(watcher, 0, &change), EMPTY);
+    shm_pool_sender_destroy(sender);
+    shm_pool_status status;
+    do {
+        struct pollfd events = {.fd = fd, .events = POLLIN};
+        CHECK(poll(&events, 1, 60000) == 1);
+        status = shm_pool_watcher_recv(watcher, 0, &change);
+    } while (status == SHM_POOL_STATUS_EMPTY);
+    CHECK(status == SHM_POOL_STATUS_OK && strcmp(change.channel.name, "odometry") == 0 && !change.is_created);
+
+    shm_pool_interrupter *interrupter;
+    OK(shm_pool_watcher_interrupter(watcher, &interrupter));
+    shm_pool_interrupter_interrupt(interrupter);
+    FAILS(shm_pool_watcher_recv(watcher, SHM_POOL_FOREVER, &change), INTERRUPTED);
+    shm_pool_interrupter_destroy(interrupter);
+    FAILS(shm_pool_watcher_create(NULL, &watcher), INVALID_ARGUMENT);
+    CHECK(watcher == NULL);
+    shm_pool_watcher_destroy(NULL);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+static void events(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_publisher *publisher;
+    shm_pool_receiver *subscriber;
+    shm_pool_event event;
+    shm_pool_message message;
+    OK(shm_pool_subscriber_open(client, "events", NULL, 0, &subscriber));
+    CHECK(!shm_pool_receiver_is_connected(subscriber) && shm_pool_receiver_provider(subscriber) == 0);
+    FAILS(shm_pool_receiver_recv_event(subscriber, 0, &event, &message), EMPTY);
+    FAILS(shm_pool_receiver_last_error(subscriber), NOT_FOUND);
+    for (int round = 0; round < 2; round++) {
+        OK(shm_pool_publisher_create(provider, "events", NULL, 60 * SECOND, &publisher));
+        OK(shm_pool_receiver_recv_event(subscriber, 60 * SECOND, &event, &message));
+        CHECK(event.kind == SHM_POOL_EVENT_CONNECTED && event.provider == shm_pool_provider_id(provider));
+        CHECK(shm_pool_message_data(&message) == NULL);
+        CHECK(shm_pool_receiver_provider(subscriber) == shm_pool_provider_id(provider));
+        OK(shm_pool_receiver_last_error(subscriber));
+        OK(shm_pool_publisher_wait_for_receivers(publisher, 1, 60 * SECOND));
+        CHECK(shm_pool_receiver_is_connected(subscriber));
+        OK(shm_pool_publisher_send_copy(publisher, "hello", 5, 0, NULL));
+        OK(shm_pool_receiver_recv_event(subscriber, SHM_POOL_FOREVER, &event, &message));
+        CHECK(event.kind == SHM_POOL_EVENT_MESSAGE && event.provider == 0);
+        CHECK(has(shm_pool_message_data(&message), shm_pool_message_len(&message), "hello"));
+        shm_pool_message_drop(&message);
+        shm_pool_publisher_destroy(publisher);
+        OK(shm_pool_receiver_recv_event(subscriber, 60 * SECOND, &event, &message));
+        CHECK(event.kind == SHM_POOL_EVENT_DISCONNECTED);
+        int fd; /* the second round, with a descriptor */
+        OK(shm_pool_receiver_fd(subscriber, &fd));
+        FAILS(shm_pool_receiver_recv_event(subscriber, 0, &event, &message), EMPTY);
+    }
+    FAILS(shm_pool_receiver_recv_event(subscriber, 0, NULL, &message), INVALID_ARGUMENT);
+    FAILS(shm_pool_receiver_recv_event(subscriber, 0, &event, NULL), INVALID_ARGUMENT);
+    FAILS(shm_pool_receiver_last_error(NULL), INVALID_ARGUMENT);
+    shm_pool_receiver_destroy(subscriber);
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+}
+
+static void getters(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_sender *sender;
+    shm_pool_publisher *publisher;
+    shm_pool_receiver *receiver, *subscriber;
+    shm_pool_sender_options one = {.capacity = 4, .max_borrowed = 8};
+    shm_pool_publisher_options many = {.capacity = 8, .max_borrowed = 16, .on_full = SHM_POOL_DROP_NEWEST};
+    OK(shm_pool_sender_create(provider, "a sender", &one, 0, &sender));
+    OK(shm_pool_publisher_create(provider, "a publisher", &many, 0, &publisher));
+    CHECK(!shm_pool_publisher_has_receivers(publisher));
+    OK(shm_pool_receiver_open(client, "a sender", NULL, 0, &receiver));
+    OK(shm_pool_subscriber_open(client, "a publisher", NULL, SECOND, &subscriber));
+    OK(shm_pool_publisher_wait_for_receivers(publisher, 1, 60 * SECOND));
+    CHECK(shm_pool_publisher_has_receivers(publisher) && !shm_pool_publisher_has_receivers(NULL));
+
+    CHECK(strcmp(shm_pool_sender_name(sender), "a sender") == 0 && shm_pool_sender_name(NULL) == NULL);
+    CHECK(strcmp(shm_pool_publisher_name(publisher), "a publisher") == 0 && shm_pool_publisher_name(NULL) == NULL);
+    CHECK(strcmp(shm_pool_receiver_name(subscriber), "a publisher") == 0 && shm_pool_receiver_name(NULL) == NULL);
+    CHECK(shm_pool_sender_capacity(sender) == 4 && shm_pool_sender_max_borrowed(sender) == 8);
+    CHECK(shm_pool_publisher_capacity(publisher) == 8 && shm_pool_publisher_max_borrowed(publisher) == 16);
+    CHECK(shm_pool_receiver_capacity(receiver) == 4 && shm_pool_receiver_max_borrowed(receiver) == 8);
+    CHECK(shm_pool_receiver_on_full(receiver) == SHM_POOL_BLOCK && shm_pool_receiver_on_full(subscriber) == SHM_POOL_DROP_NEWEST);
+    CHECK(shm_pool_sender_capacity(NULL) == 0 && shm_pool_publisher_max_borrowed(NULL) == 0);
+
+    char sample[100] = {1};
+    shm_pool_message first, clone;
+    shm_pool_missed missed;
+    for (int at = 0; at < 10; at++) OK(shm_pool_publisher_send_copy(publisher, sample, sizeof sample, 0, NULL));
+    OK(shm_pool_receiver_missed(subscriber, &missed));
+    CHECK(missed.full == 1 && missed.withdrawn == 0); /* one more than the capacity fits */
+    OK(shm_pool_receiver_recv(subscriber, SECOND, &first));
+    CHECK(!shm_pool_message_is_inline(&first));
+    OK(shm_pool_message_clone(&first, &clone));
+    shm_pool_message_drop(&first);
+    CHECK(shm_pool_message_len(&clone) == sizeof sample && memcmp(shm_pool_message_data(&clone), sample, sizeof sample) == 0);
+    shm_pool_message_drop(&clone);
+    FAILS(shm_pool_message_clone(&first, &clone), INVALID_ARGUMENT);
+
+    OK(shm_pool_sender_send_copy(sender, sample, SHM_POOL_MAX_INLINE, 0));
+    OK(shm_pool_sender_send_copy(sender, sample, sizeof sample, SECOND));
+    OK(shm_pool_receiver_recv(receiver, SECOND, &first));
+    CHECK(shm_pool_message_is_inline(&first) && shm_pool_message_len(&first) == SHM_POOL_MAX_INLINE);
+    shm_pool_message_drop(&first);
+    OK(shm_pool_receiver_recv(receiver, SECOND, &first));
+    CHECK(!shm_pool_message_is_inline(&first) && shm_pool_message_len(&first) == sizeof sample);
+    shm_pool_message_drop(&first);
+
+    shm_pool_client_destroy(client);
+    shm_pool_provider_destroy(provider);
+    shm_pool_buf_mut buf; /* of a provider that was destroyed */
+    shm_pool_buf frozen;
+    OK(shm_pool_sender_alloc(sender, 7, &buf));
+    OK(shm_pool_buf_mut_freeze(&buf, &frozen));
+    OK(shm_pool_sender_send(sender, &frozen, 0));
+    OK(shm_pool_publisher_alloc(publisher, 7, &buf));
+    shm_pool_buf_mut_drop(&buf);
+    FAILS(shm_pool_sender_alloc(NULL, 7, &buf), INVALID_ARGUMENT);
+    FAILS(shm_pool_publisher_alloc(publisher, 2 << 20, &buf), TOO_LARGE);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_receiver_destroy(subscriber);
+    shm_pool_sender_destroy(sender);
+    shm_pool_publisher_destroy(publisher);
+}
+
+/* The provider has room for exactly the frames that the publisher and its subscribers need. */
+static void sizing(void) {
+    shm_pool_sender_options four = {.capacity = 4};
+    size_t buffers;
+    OK(shm_pool_sender_buffers(&four, 2, &buffers));
+    CHECK(buffers == 4 + 1 + 2 + 1);
+    shm_pool_publisher_options two = {.capacity = 2};
+    shm_pool_expected_subscriber expected[] = {{.views = 1}, {.options = {.on_full = SHM_POOL_BLOCK}, .views = 4}};
+    OK(shm_pool_publisher_buffers(&two, expected, 2, &buffers));
+    CHECK(buffers == 1 + 3 + 1 + 4);
+    FAILS(shm_pool_publisher_buffers(&two, NULL, 2, &buffers), INVALID_ARGUMENT);
+    expected[0].options.on_full = 9;
+    FAILS(shm_pool_publisher_buffers(&two, expected, 2, &buffers), INVALID_ARGUMENT);
+    expected[0].options.on_full = 0;
+
+    enum { FRAME = 1000000 };
+    CHECK(shm_pool_chunk_size(FRAME) >= FRAME && shm_pool_chunk_size(1) == 64);
+    shm_pool_room room = {.len = FRAME, .count = 3};
+    shm_pool_provider_options options = {.room = &room, .room_count = 1, .name_prefix = prefix};
+    shm_pool_provider *provider;
+    OK(shm_pool_provider_create(&options, &provider));
+    shm_pool_buf_mut frames[4];
+    for (int at = 0; at < 3; at++) OK(shm_pool_provider_alloc(provider, FRAME, &frames[at]));
+    FAILS(shm_pool_provider_alloc(provider, FRAME, &frames[3]), EXHAUSTED);
+    memset(shm_pool_buf_mut_data(&frames[0]), 1, FRAME);
+    for (int at = 0; at < 3; at++) shm_pool_buf_mut_drop(&frames[at]);
+    OK(shm_pool_provider_alloc_zeroed(provider, FRAME, &frames[0]));
+    for (size_t at = 0; at < FRAME; at++) CHECK(shm_pool_buf_mut_data(&frames[0])[at] == 0);
+    shm_pool_buf_mut_drop(&frames[0]);
+
+    two.expected = expected;
+    two.expected_count = 2;
+    shm_pool_publisher *publisher = make_publisher(provider, "sizing", &two);
+    shm_pool_publisher_destroy(publisher);
+    two.expected = NULL;
+    FAILS(shm_pool_publisher_create(provider, "sizing", &two, 0, &publisher), INVALID_ARGUMENT);
+    shm_pool_provider_destroy(provider);
+    options.room = NULL;
+    FAILS(shm_pool_provider_create(&options, &provider), INVALID_ARGUMENT);
+    CHECK(strstr(shm_pool_last_error(), "room"));
+}
+
+static int is_tagged(const shm_pool_message *message, const shm_pool_tag *expected) {
+    shm_pool_tag tag;
+    return shm_pool_message_tag(message, &tag) && memcmp(&tag, expected, sizeof tag) == 0;
+}
+
+static void tags(void) {
+    shm_pool_provider *provider = make_provider();
+    shm_pool_client *client = make_client();
+    shm_pool_tag tag = {.bytes = "fifteen letters"};
+    shm_pool_sender *sender;
+    shm_pool_publisher *publisher = make_publisher(provider, "published tags", NULL);
+    shm_pool_receiver *receiver, *subscriber = join(client, "published tags", publisher);
+    shm_pool_message message;
+    shm_pool_sent sent;
+    OK(shm_pool_sender_create(provider, "tags", NULL, 0, &sender));
+    OK(shm_pool_receiver_open(client, "tags", NULL, 0, &receiver));
+
+    shm_pool_buf buf = make_buf(provider, "a frame");
+    OK(shm_pool_sender_send_tagged(sender, &buf, &tag, SECOND));
+    CHECK(shm_pool_buf_data(&buf) == NULL);
+    OK(shm_pool_sender_send_copy_tagged(sender, "a sample", 8, &tag, 0));
+    buf = make_buf(provider, "untagged");
+    OK(shm_pool_sender_send_tagged(sender, &buf, NULL, 0));
+    OK(shm_pool_receiver_recv(receiver, SECOND, &message));
+    CHECK(has(shm_pool_message_data(&message), shm_pool_message_len(&message), "a frame") && is_tagged(&message, &tag));
+    shm_pool_message_drop(&message);
+    OK(shm_pool_receiver_recv(receiver, SECOND, &message));
+    CHECK(has(shm_pool_message_data(&message), shm_pool_message_len(&message), "a sample") && is_tagged(&message, &tag));
+    CHECK(shm_pool_message_is_inline(&message) && shm_pool_message_tag(&message, NULL));
+    shm_pool_message_drop(&message);
+    CHECK(!shm_pool_message_tag(&message, NULL) && !shm_pool_message_tag(NULL, NULL));
+    OK(shm_pool_receiver_recv(receiver, SECOND, &message));
+    CHECK(!shm_pool_message_tag(&message, NULL));
+    shm_pool_message_drop(&message);
+
+    buf = make_buf(provider, "a frame");
+    OK(shm_pool_publisher_send_tagged(publisher, &buf, &tag, SHM_POOL_FOREVER, &sent));
+    CHECK(sent.receivers == 1);
+    OK(shm_pool_publisher_send_copy_tagged(publisher, "a sample", 8, &tag, 0, &sent));
+    CHECK(sent.receivers == 1);
+    for (int at = 0; at < 2; at++) {
+        OK(shm_pool_receiver_recv(subscriber, SECOND, &message));
+        CHECK(is_tagged(&message, &tag));
+        shm_pool_message_drop(&message);
+    }
+    FAILS(shm_pool_sender_send_tagged(sender, &buf, &tag, 0), INVALID_ARGUMENT);
+    FAILS(shm_pool_publisher_send_copy_tagged(NULL, "a sample", 8, &tag, 0, NULL), INVALID_ARGUMENT);
+    shm_pool_receiver_destroy(receiver);
+    shm_pool_receiver_destroy(subscriber);
+    shm_pool_sender_destroy(sender);
+    shm_pool_publisher_destroy(publisher);
+    CHECK(in_use(provider) == 0);
     shm_pool_client_destroy(client);
     shm_pool_provider_destroy(provider);
 }
@@ -672,6 +1037,7 @@ static void *has_no_error(void *argument) {
 
 static void statuses_have_names(void) {
     CHECK(strcmp(shm_pool_status_name(SHM_POOL_STATUS_NOT_FOUND), "SHM_POOL_STATUS_NOT_FOUND") == 0);
+    CHECK(strcmp(shm_pool_status_name(SHM_POOL_STATUS_NOT_A_SENDER), "SHM_POOL_STATUS_NOT_A_SENDER") == 0);
     CHECK(strcmp(shm_pool_status_name(-1), "SHM_POOL_STATUS_OTHER") == 0);
 }
 
@@ -723,6 +1089,14 @@ int main(void) {
     successors();
     quotas();
     event_loop();
+    versions();
+    message_types();
+    other_versions();
+    discovery();
+    events();
+    getters();
+    tags();
+    sizing();
     interrupts();
     interrupts_from_a_handler();
     errors_are_per_thread();

@@ -107,10 +107,10 @@ static void channel() {
         CHECK(sender.wait_for_receiver(60s));
         for (int number = 0; number < 1000; number++) {
             auto buf = make_buf(provider, std::to_string(number));
-            CHECK(sender.send(buf) && buf.size() == 0);
+            CHECK(sender.send(std::move(buf)) && buf.size() == 0);
         }
         CHECK(sender.wait_until_received(60s));
-        for (int at = 0; at < 3; at++) CHECK(sender.send_bytes("filler", 6));
+        for (int at = 0; at < 3; at++) CHECK(sender.send_copy("filler", 6));
     });
     shm_pool::receiver receiver(client, "pair", {}, 60s);
     for (int number = 0; number < 1000; number++) {
@@ -138,11 +138,11 @@ static void full_channel() {
     auto provider = make_provider();
     shm_pool::sender sender(provider, "full");
     auto kept = make_buf(provider, "kept");
-    while (sender.send_bytes("filler", 6, 0s)) {}
-    CHECK(!sender.send(kept, 0s) && !sender.send(kept, 1ms) && has(kept, "kept"));
+    while (sender.send_copy("filler", 6, 0s)) {}
+    CHECK(!sender.send(std::move(kept), 0s) && !sender.send(std::move(kept), 1ms) && has(kept, "kept"));
     auto interrupter = sender.make_interrupter();
     interrupter.interrupt();
-    throws(SHM_POOL_STATUS_INTERRUPTED, [&] { sender.send(kept); });
+    throws(SHM_POOL_STATUS_INTERRUPTED, [&] { sender.send(std::move(kept)); });
     CHECK(has(kept, "kept"));
 }
 
@@ -157,8 +157,8 @@ static void publisher() {
     CHECK(publisher.wait_for_receivers(2, 60s));
     auto buf = make_buf(provider, "a frame");
     shm_pool_sent sent;
-    CHECK(publisher.send(buf, shm_pool::forever, &sent) && sent.receivers == 2);
-    CHECK(publisher.send_bytes("a sample", 8));
+    CHECK(publisher.send(std::move(buf), shm_pool::forever, &sent) && sent.receivers == 2);
+    CHECK(publisher.send_copy("a sample", 8));
     auto frame = first.try_recv();
     auto newest = second.recv(1s);
     CHECK(frame && has(*frame, "a frame") && newest && has(*newest, "a sample") && newest->missed() == 1);
@@ -177,17 +177,113 @@ static void disconnected() {
     shm_pool_sent sent;
     for (std::uint64_t at = 0; at < 3; at++) {
         auto buf = make_buf(provider, "a frame");
-        CHECK(publisher.send(buf, 1s, &sent) && sent.too_many_borrowed == at / 2);
+        CHECK(publisher.send(std::move(buf), 1s, &sent) && sent.too_many_borrowed == at / 2);
     }
     auto first = receiver.try_recv(), second = receiver.try_recv();
     throws(SHM_POOL_STATUS_TOO_MANY_BORROWED, [&] { receiver.recv(); });
     CHECK(!receiver.try_recv());
-    shm_pool_receiver_state state;
-    std::size_t count;
-    shm_pool::check(shm_pool_publisher_receivers(publisher.get(), &state, 1, &count));
-    CHECK(count == 1 && publisher.disconnect(state.id) && !publisher.disconnect(state.id));
+    auto states = publisher.receivers();
+    CHECK(states.size() == 1 && publisher.disconnect(states[0].id) && !publisher.disconnect(states[0].id));
     throws(SHM_POOL_STATUS_EVICTED, [&] { receiver.recv(); });
     CHECK(has(*second, "a frame"));
+}
+
+struct pose {
+    double x, y, angle;
+};
+
+static void message_types() {
+    auto provider = make_provider();
+    auto client = make_client();
+    shm_pool_publisher_options typed{};
+    typed.message_type = shm_pool::type_of<pose>("robot.Pose", 1);
+    shm_pool::publisher publisher(provider, "pose", typed);
+    shm_pool_subscriber_options expects{};
+    expects.message_type = typed.message_type;
+    shm_pool::subscriber subscriber(client, "pose", expects);
+    CHECK(subscriber.type() == typed.message_type && subscriber.type().size == sizeof(pose));
+    expects.message_type = shm_pool::type_of<float>("robot.Pose", 1);
+    throws(SHM_POOL_STATUS_TYPE_MISMATCH, [&] { shm_pool::subscriber(client, "pose", expects, 1s); });
+    shm_pool_sender_options long_name{};
+    long_name.message_type = shm_pool::type_of<pose>(std::string(200, 'n'), 1);
+    throws(SHM_POOL_STATUS_INVALID_ARGUMENT, [&] { shm_pool::sender(provider, "long", long_name); });
+}
+
+static void discovery() {
+    auto provider = make_provider();
+    auto client = make_client();
+    shm_pool::watcher watcher(client);
+    CHECK(!watcher.try_recv() && client.channels().empty());
+    std::optional<shm_pool::sender> sender;
+    sender.emplace(provider, "found");
+    auto created = watcher.recv(60s);
+    CHECK(created && created->is_created && std::string(created->channel.name) == "found");
+    CHECK(client.channels().size() == 1 && client.process_of("found") == static_cast<std::uint64_t>(getpid()));
+    sender.reset();
+    auto ended = watcher.recv(60s);
+    CHECK(ended && !ended->is_created && watcher.fd() >= 0 && !watcher.recv(1ms));
+    watcher.make_interrupter().interrupt();
+    throws(SHM_POOL_STATUS_INTERRUPTED, [&] { watcher.recv(); });
+    throws(SHM_POOL_STATUS_NOT_FOUND, [&] { client.process_of("found"); });
+}
+
+static void ends() {
+    auto provider = make_provider();
+    auto client = make_client();
+    shm_pool::subscriber subscriber(client, "ends");
+    CHECK(!subscriber.recv_event(0s) && subscriber.last_error() == SHM_POOL_STATUS_NOT_FOUND);
+    std::optional<shm_pool::publisher> publisher;
+    publisher.emplace(provider, "ends");
+    auto connected = subscriber.recv_event(60s);
+    CHECK(connected && connected->kind == SHM_POOL_EVENT_CONNECTED && connected->provider == provider.id());
+    CHECK(subscriber.provider() == provider.id());
+    CHECK(subscriber.on_full() == SHM_POOL_DROP_OLDEST && subscriber.missed().withdrawn == 0);
+    CHECK(subscriber.last_error() == SHM_POOL_STATUS_OK);
+    CHECK(publisher->wait_for_receivers(1, 60s) && publisher->has_receivers() && subscriber.is_connected());
+    CHECK(std::string(publisher->name()) == "ends" && std::string(subscriber.name()) == "ends");
+    CHECK(publisher->capacity() == subscriber.capacity() && publisher->max_borrowed() == subscriber.max_borrowed());
+
+    shm_pool::sender sender(provider, "one");
+    shm_pool::receiver receiver(client, "one");
+    CHECK(std::string(sender.name()) == "one" && sender.capacity() == 256 && sender.max_borrowed() == 2048);
+    CHECK(!shm_pool::wait_any({&subscriber, &receiver}, 1ms));
+    const std::string text(1000, 't'); // more than a slot holds
+    CHECK(sender.send_copy(text.data(), text.size()));
+    CHECK(shm_pool::wait_any({&subscriber, &receiver}, 60s) == 1);
+    auto message = receiver.recv();
+    auto clone = message->clone();
+    message.reset();
+    CHECK(has(clone, text) && !clone.is_inline());
+    auto zeros = provider.alloc_zeroed(3);
+    CHECK(zeros && zeros[2] == 0 && sender.alloc(3) && publisher->alloc(3));
+    CHECK(publisher->send_copy(text.data(), text.size()));
+    auto event = subscriber.recv_event(60s);
+    CHECK(event && event->kind == SHM_POOL_EVENT_MESSAGE && has(event->message, text));
+    publisher.reset();
+    event = subscriber.recv_event(60s);
+    CHECK(event && event->kind == SHM_POOL_EVENT_DISCONNECTED);
+    CHECK(!provider.class_stats().empty() && client.unmap_unused() == 0);
+    CHECK(std::string(shm_pool::version()) == shm_pool_version());
+}
+
+static void tags() {
+    auto provider = make_provider();
+    auto client = make_client();
+    const shm_pool::tag tag{{1, 2, 3}};
+    auto is_tagged = [&](const std::optional<shm_pool::message> &message) {
+        auto found = message->tag();
+        return found && std::memcmp(&*found, &tag, sizeof tag) == 0;
+    };
+    shm_pool::sender sender(provider, "tags");
+    shm_pool::receiver receiver(client, "tags");
+    CHECK(sender.send(make_buf(provider, "a frame"), tag) && sender.send_copy("a sample", 8, tag, 1s));
+    CHECK(is_tagged(receiver.recv()) && is_tagged(receiver.recv()));
+    CHECK(sender.send(make_buf(provider, "untagged")) && !receiver.recv()->tag());
+    shm_pool::publisher publisher(provider, "published tags");
+    shm_pool::subscriber subscriber(client, "published tags");
+    CHECK(publisher.wait_for_receivers(1, 60s));
+    CHECK(publisher.send(make_buf(provider, "a frame"), tag) && publisher.send_copy("a sample", 8, tag));
+    CHECK(is_tagged(subscriber.recv()) && is_tagged(subscriber.recv()));
 }
 
 int main() {
@@ -197,6 +293,10 @@ int main() {
     full_channel();
     publisher();
     disconnected();
+    message_types();
+    discovery();
+    ends();
+    tags();
     CHECK(shm_pool::sweep(nullptr, prefix.c_str()).objects == 0);
     return 0;
 }

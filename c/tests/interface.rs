@@ -25,3 +25,9 @@ fn c() {
 fn cpp() {
     passes(Compiler::cpp(), "interface-cpp", &["tests/interface.cpp"]);
 }
+
+#[test]
+fn cpp_without_exceptions() {
+    let compiler = Compiler::cpp().with_flag("-fno-exceptions");
+    passes(compiler, "no-exceptions-cpp", &["tests/no_exceptions.cpp"]);
+}

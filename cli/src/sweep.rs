@@ -16,11 +16,12 @@ pub(crate) fn run(scope: &Scope, options: &Sweep) -> Fallible<Answer> {
         errors: Vec::new(),
     };
     if options.yes {
-        removal.carry_out(|prefix| {
-            let namespace = scope
-                .namespace(prefix)
-                .map_err(|error| text::with_causes(&error))?;
-            namespace.sweep().map_err(|error| text::with_causes(&error))
+        removal.carry_out(|prefix| match scope.namespace(prefix) {
+            Ok(namespace) => match namespace.sweep() {
+                Ok(swept) => Ok(swept),
+                Err(error) => Err(text::with_causes(&error)),
+            },
+            Err(error) => Err(text::with_causes(&error)),
         });
         // A sweep skips what it is not permitted to remove.
         removal.note_left(&still_there(&report, &scope.inspector().report()?));
@@ -30,14 +31,12 @@ pub(crate) fn run(scope: &Scope, options: &Sweep) -> Fallible<Answer> {
     } else {
         describe(&report, &removal)
     };
-    Ok(Answer {
-        text,
-        code: if removal.errors.is_empty() {
-            Code::Fine
-        } else {
-            Code::Error
-        },
-    })
+    let code = if removal.errors.is_empty() {
+        Code::Fine
+    } else {
+        Code::Error
+    };
+    Ok(Answer { text, code })
 }
 
 /// A removal, planned or carried out.
@@ -53,88 +52,98 @@ impl Removal<'_> {
     /// stays.
     fn carry_out(&mut self, sweep: impl Fn(&str) -> Result<Swept, String>) {
         for (prefix, swept) in &mut self.prefixes {
-            *swept = sweep(prefix).unwrap_or_else(|error| {
-                self.errors.push(format!("prefix {prefix}: {error}"));
-                Swept::default()
-            });
+            match sweep(prefix) {
+                Ok(removed) => *swept = removed,
+                Err(error) => {
+                    *swept = Swept::default();
+                    self.errors.push(format!("prefix {prefix}: {error}"));
+                }
+            }
         }
     }
 
     /// Records the objects that are still there as errors.
     fn note_left(&mut self, names: &[String]) {
-        let left = |name| {
-            format!(
+        for name in names {
+            self.errors.push(format!(
                 "{name} is still there; the directory's mode or its file system may not allow it"
-            )
-        };
-        self.errors.extend(names.iter().map(left));
+            ));
+        }
     }
 
     fn total(&self) -> Swept {
-        self.prefixes
-            .values()
-            .fold(Swept::default(), |sum, swept| sum + *swept)
+        let mut total = Swept::default();
+        for swept in self.prefixes.values() {
+            total = total + *swept;
+        }
+        total
     }
 }
 
 /// Returns what would be removed, by prefix.
 fn by_prefix(report: &Report) -> BTreeMap<&str, Swept> {
-    let providers = report
-        .providers
-        .iter()
-        .map(|provider| (&provider.prefix, provider.orphans));
-    let channels = report
-        .channels
-        .iter()
-        .map(|channel| (&channel.prefix, channel.orphans));
-    let mut all = BTreeMap::<_, Swept>::new();
-    for (prefix, orphans) in providers
-        .chain(channels)
-        .filter(|(_, orphans)| orphans.objects > 0)
-    {
-        let sum = all.entry(prefix.as_str()).or_default();
-        *sum = *sum + orphans;
+    let mut all: BTreeMap<&str, Swept> = BTreeMap::new();
+    let mut add = |prefix, orphans: Swept| {
+        if orphans.objects > 0 {
+            let sum = all.entry(prefix).or_default();
+            *sum = *sum + orphans;
+        }
+    };
+    for provider in &report.providers {
+        add(&provider.prefix, provider.orphans);
+    }
+    for channel in &report.channels {
+        add(&channel.prefix, channel.orphans);
     }
     all
 }
 
 /// Returns the orphaned providers and channels, by name.
-fn orphans(report: &Report) -> impl Iterator<Item = (String, Swept)> + '_ {
-    let providers = report
-        .providers
-        .iter()
-        .map(|provider| (text::name_of_provider(provider), provider.orphans));
-    let channels = report
-        .channels
-        .iter()
-        .map(|channel| (text::name_of_channel(channel), channel.orphans));
-    providers
-        .chain(channels)
-        .filter(|(_, orphans)| orphans.objects > 0)
+fn orphans(report: &Report) -> Vec<(String, Swept)> {
+    let mut all = Vec::new();
+    for provider in &report.providers {
+        if provider.orphans.objects > 0 {
+            all.push((text::name_of_provider(provider), provider.orphans));
+        }
+    }
+    for channel in &report.channels {
+        if channel.orphans.objects > 0 {
+            all.push((text::name_of_channel(channel), channel.orphans));
+        }
+    }
+    all
 }
 
 /// Returns the orphans that were there before and still are. Owners that died since are not listed.
 fn still_there(before: &Report, now: &Report) -> Vec<String> {
-    let before: BTreeSet<_> = orphans(before).map(|(name, _)| name).collect();
-    orphans(now)
-        .map(|(name, _)| name)
-        .filter(|name| before.contains(name))
-        .collect()
+    let mut known = BTreeSet::new();
+    for (name, _) in orphans(before) {
+        known.insert(name);
+    }
+    let mut left = Vec::new();
+    for (name, _) in orphans(now) {
+        if known.contains(&name) {
+            left.push(name);
+        }
+    }
+    left
 }
 
 /// Returns the dead providers and channels that stay because a receiver still reads them.
 fn kept(report: &Report) -> Vec<String> {
-    let providers = report
-        .providers
-        .iter()
-        .filter(|provider| provider.state == State::Dead && !provider.is_orphan);
-    let channels = report.channels.iter().filter(|channel| {
-        channel.state == State::Dead && channel.receivers.iter().any(|receiver| receiver.is_alive)
-    });
-    providers
-        .map(text::name_of_provider)
-        .chain(channels.map(text::name_of_channel))
-        .collect()
+    let mut kept = Vec::new();
+    for provider in &report.providers {
+        if provider.state == State::Dead && !provider.is_orphan {
+            kept.push(text::name_of_provider(provider));
+        }
+    }
+    for channel in &report.channels {
+        let is_read = channel.receivers.iter().any(|receiver| receiver.is_alive);
+        if channel.state == State::Dead && is_read {
+            kept.push(text::name_of_channel(channel));
+        }
+    }
+    kept
 }
 
 /// Returns the objects that have one of this crate's names but other contents: any process may have
@@ -142,64 +151,59 @@ fn kept(report: &Report) -> Vec<String> {
 fn damaged(report: &Report) -> Vec<String> {
     let is_damaged =
         |state: &State, orphans: Swept| matches!(state, State::Unusable(_)) && orphans.objects == 0;
-    let providers = report
-        .providers
-        .iter()
-        .filter(|provider| is_damaged(&provider.state, provider.orphans));
-    let channels = report.channels.iter().flat_map(|channel| {
-        let own =
-            is_damaged(&channel.state, channel.orphans).then(|| text::name_of_channel(channel));
-        let connections = channel.damaged.iter().filter(|damaged| !damaged.is_orphan);
-        let connections = connections.map(|damaged| text::name_of_connection(channel, damaged));
-        own.into_iter().chain(connections)
-    });
-    providers
-        .map(text::name_of_provider)
-        .chain(channels)
-        .collect()
+    let mut names = Vec::new();
+    for provider in &report.providers {
+        if is_damaged(&provider.state, provider.orphans) {
+            names.push(text::name_of_provider(provider));
+        }
+    }
+    for channel in &report.channels {
+        if is_damaged(&channel.state, channel.orphans) {
+            names.push(text::name_of_channel(channel));
+        }
+        for connection in &channel.damaged {
+            if !connection.is_orphan {
+                names.push(text::name_of_connection(channel, connection));
+            }
+        }
+    }
+    names
 }
 
 fn describe(report: &Report, removal: &Removal<'_>) -> String {
     let is_done = removal.is_done;
-    let line = |name: &str, swept: &Swept| {
-        format!("  {name}: {}\n", text::objects(swept.objects, swept.bytes))
-    };
     let total = removal.total();
+    let all = text::objects(total.objects, total.bytes);
     let mut text = match (total.objects, is_done) {
         (0, true) if !removal.errors.is_empty() => "nothing was removed\n".to_owned(),
         (0, _) => "nothing to remove\n".to_owned(),
-        (_, true) => format!("removed {}\n", text::objects(total.objects, total.bytes)),
-        (_, false) => format!(
-            "would remove {}:\n",
-            text::objects(total.objects, total.bytes)
-        ),
+        (_, true) => format!("removed {all}\n"),
+        (_, false) => format!("would remove {all}:\n"),
     };
     if is_done {
-        let removed = removal
-            .prefixes
-            .iter()
-            .filter(|(_, swept)| swept.objects > 0);
-        text.extend(removed.map(|(prefix, swept)| line(&format!("prefix {prefix}"), swept)));
+        for (prefix, swept) in &removal.prefixes {
+            if swept.objects > 0 {
+                let objects = text::objects(swept.objects, swept.bytes);
+                text += &format!("  prefix {prefix}: {objects}\n");
+            }
+        }
     } else {
-        text.extend(orphans(report).map(|(name, orphans)| line(&name, &orphans)));
+        for (name, swept) in orphans(report) {
+            let objects = text::objects(swept.objects, swept.bytes);
+            text += &format!("  {name}: {objects}\n");
+        }
     }
-    text.extend(
-        removal
-            .errors
-            .iter()
-            .map(|error| format!("not done: {error}\n")),
-    );
-    text.extend(
-        kept(report)
-            .iter()
-            .map(|name| format!("kept {name}: it is dead, and a receiver still reads it\n")),
-    );
-    let why = "it is damaged, or no object of this program; `shm-pool show` says more";
-    text.extend(
-        damaged(report)
-            .iter()
-            .map(|name| format!("kept {name}: {why}\n")),
-    );
+    for error in &removal.errors {
+        text += &format!("not done: {error}\n");
+    }
+    for name in kept(report) {
+        text += &format!("kept {name}: it is dead, and a receiver still reads it\n");
+    }
+    for name in damaged(report) {
+        text += &format!(
+            "kept {name}: it is damaged, or no object of this program; `shm-pool show` says more\n"
+        );
+    }
     if report.others > 0 {
         let objects = text::plural(report.others, "object");
         text += &format!(
@@ -243,34 +247,31 @@ struct Prefix<'a> {
 
 impl<'a> Document<'a> {
     fn of(report: &Report, removal: &'a Removal<'a>) -> Self {
-        let Swept { objects, bytes, .. } = removal.total();
-        let prefixes = removal.prefixes.iter().map(|(prefix, swept)| Prefix {
-            prefix,
-            swept: (*swept).into(),
-        });
-        let (version, prefixes) = (json::VERSION, prefixes.collect());
-        let Removal {
-            is_done: done,
-            ref errors,
-            ..
-        } = *removal;
-        let orphans = orphans(report)
-            .map(|(name, swept)| Orphan {
+        let total = removal.total();
+        let mut prefixes = Vec::new();
+        for (prefix, swept) in &removal.prefixes {
+            prefixes.push(Prefix {
+                prefix,
+                swept: (*swept).into(),
+            });
+        }
+        let mut found = Vec::new();
+        for (name, swept) in orphans(report) {
+            found.push(Orphan {
                 name,
                 swept: swept.into(),
-            })
-            .collect();
-        let (kept, damaged) = (kept(report), damaged(report));
+            });
+        }
         Self {
-            version,
-            done,
-            objects,
-            bytes,
+            version: json::VERSION,
+            done: removal.is_done,
+            objects: total.objects,
+            bytes: total.bytes,
             prefixes,
-            orphans,
-            kept,
-            damaged,
-            errors,
+            orphans: found,
+            kept: kept(report),
+            damaged: damaged(report),
+            errors: &removal.errors,
         }
     }
 }
@@ -283,7 +284,8 @@ mod tests {
     #[test]
     fn errors_are_per_prefix() {
         let mut removed = Swept::default();
-        (removed.objects, removed.bytes) = (2, 8192);
+        removed.objects = 2;
+        removed.bytes = 8192;
         let prefixes = ["a", "b", "c"].map(|prefix| (prefix, removed)).into();
         let mut removal = Removal {
             prefixes,

@@ -19,7 +19,7 @@ macro_rules! exceptions {
 
 exceptions! {
     Error Closed Disconnected Evicted Forked InUse Interrupted InvalidArgument MessageLost NameTaken NotFound PoolExhausted
-    Stale SystemCallFailed Timeout TooManyBorrowed
+    Stale SystemCallFailed Timeout TooManyBorrowed CopyWarning
 }
 
 /// Returns an error and its causes in one line.
@@ -38,9 +38,11 @@ fn words(advice: Advice) -> &'static str {
             "release buffers and messages, let the receivers release theirs, or raise \
              Provider(max_bytes=)"
         }
-        Advice::RaiseMaxIdle => "reserve fewer",
-        Advice::RaiseMaxShared => "release shared buffers",
-        Advice::LowerMaxShared => "raise the limit (ulimit -v, cgroup memory)",
+        Advice::RaiseMaxIdle => "reserve fewer, or raise Provider(max_idle_per_class=)",
+        Advice::RaiseMaxShared => "release shared buffers, or raise Provider(max_shared=)",
+        Advice::LowerMaxShared => {
+            "raise the limit (ulimit -v, cgroup memory), or lower Provider(max_shared=)"
+        }
         Advice::RaiseLockLimit => {
             "raise the limit (ulimit -l; LimitMEMLOCK of systemd; docker run --ulimit memlock), or \
              lower Provider(max_bytes=)"
@@ -54,14 +56,14 @@ fn words(advice: Advice) -> &'static str {
         Advice::DropViews => "release messages, or take up grants",
         Advice::GrantOrKeep => "grant it to the receiver, or keep it until confirmed",
         Advice::ShareView => "use one of them instead",
-        Advice::CheckProvider => "it has closed, or uses another name_prefix",
+        Advice::CheckProvider => "it has closed, or is in another namespace",
         Advice::ConnectToSuccessor => "connect to its successor",
         Advice::WaitForPeerSlot => "wait until one of them ends",
         Advice::CreateClient => "create a new client",
-        Advice::SetOwnerUid => "see Client(owner_uid=)",
-        Advice::OtherNameOrWait => "choose another name, or wait until the other sender closes",
+        Advice::SetOwnerUid => "see Namespace(uid=)",
+        Advice::OtherNameOrWait => "choose another name, or wait with timeout=",
         Advice::CheckSender => {
-            "its sender has not created it yet, has closed it, or uses another name_prefix"
+            "its sender has not created it yet, has closed it, or is in another namespace"
         }
         Advice::OpenSuccessor => "open the channel of its successor",
         Advice::OpenLater => "try again, or open it with a timeout",
@@ -72,7 +74,7 @@ fn words(advice: Advice) -> &'static str {
         Advice::SameType => "use one definition of the message on both sides",
         Advice::SameVersion => "install one version of shm-pool on both sides",
         Advice::SetOwnerUidOrMode => {
-            "see Client(owner_uid=) and Sender(mode=), or choose another name"
+            "see Namespace(uid=) and Sender(mode=), or choose another name"
         }
         Advice::RaiseCapacity => "wait, drop the message, or raise capacity",
         Advice::RaiseMaxBorrowed => {
@@ -224,6 +226,7 @@ impl IntoPyErr for RecvError {
     fn into_py(self) -> PyErr {
         match &self {
             Self::Empty | Self::TimedOut => Timeout::new_err((libc::ETIMEDOUT, chain(&self))),
+            Self::NoReceivers => invalid(&self),
             Self::Disconnected => closed(&self),
             Self::Evicted => Evicted::new_err((libc::EPIPE, chain(&self))),
             Self::TooManyBorrowed { .. } => TooManyBorrowed::new_err(chain(&self)),

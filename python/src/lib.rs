@@ -2,9 +2,14 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `memory.rs` | `Buffer` and `Message`: shared memory by the buffer protocol |
+//! | `memory.rs`, `dlpack.rs` | `Buffer` and `Message`: shared memory by the buffer protocol and DLPack |
 //! | `provider.rs` | `Provider`, `Reservation`, `Stats`; `Client` |
-//! | `channel.rs` | `Sender`, `Publisher`, `Receiver`, `Subscriber` |
+//! | `names.rs` | `Namespace`, `ChannelInfo`, `Watcher` |
+//! | `sending.rs` | `Sender`, `Publisher` |
+//! | `receiving.rs` | `Receiver`, `Subscriber`, `wait_any` |
+//! | `end.rs` | what the ends have in common: threads, tasks, closing |
+//! | `options.rs` | enums, `MessageType` |
+//! | `pending.rs` | waiting under asyncio |
 //! | `wait.rs` | waiting without the GIL, and signals |
 //! | `exit.rs` | threads that wait when Python exits |
 //! | `fork.rs` | inherited handles |
@@ -12,12 +17,18 @@
 //!
 //! The classes, their docs and their types as users see them are in `package/shm_pool`.
 
-mod channel;
+mod dlpack;
+mod end;
 mod errors;
 mod exit;
 mod fork;
 mod memory;
+mod names;
+mod options;
+mod pending;
 mod provider;
+mod receiving;
+mod sending;
 mod wait;
 
 use pyo3::prelude::*;
@@ -34,13 +45,19 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<provider::Reservation>()?;
     module.add_class::<provider::Stats>()?;
     module.add_class::<provider::Client>()?;
-    module.add_class::<channel::OnFull>()?;
-    module.add_class::<channel::Sender>()?;
-    module.add_class::<channel::Publisher>()?;
-    module.add_class::<channel::Sent>()?;
-    module.add_class::<channel::ReceiverState>()?;
-    module.add_class::<channel::OnEnd>()?;
-    module.add_class::<channel::ReceivingEnd>()?;
-    module.add_class::<channel::Receiver>()?;
-    module.add_class::<channel::Subscriber>()
+    module.add_class::<names::Namespace>()?;
+    module.add_class::<names::Swept>()?;
+    module.add_class::<names::ChannelInfo>()?;
+    module.add_class::<names::ChannelChange>()?;
+    module.add_class::<names::Watcher>()?;
+    module.add_class::<options::MessageType>()?;
+    module.add_class::<pending::Pending>()?;
+    module.add_class::<sending::Sender>()?;
+    module.add_class::<sending::Publisher>()?;
+    module.add_class::<sending::Sent>()?;
+    module.add_class::<sending::ReceiverState>()?;
+    module.add_class::<receiving::ReceivingEnd>()?;
+    module.add_class::<receiving::Receiver>()?;
+    module.add_class::<receiving::Subscriber>()?;
+    module.add_function(wrap_pyfunction!(receiving::wait_any, module)?)
 }

@@ -8,14 +8,16 @@
 //!
 //! Content and count are behind one lock, taken with the GIL held and never while Python code runs.
 
+use crate::dlpack;
 use crate::errors::{self, IntoPyErr};
 use crate::fork::Process;
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyIndexError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyEllipsis, PyMemoryView, PySlice};
 use shm_pool::channel;
-use shm_pool::{PeerId, ShmBytes, ShmBytesMut, ShmView};
+use shm_pool::{PeerId, ProviderId, ShmBytes, ShmBytesMut, ShmView};
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -175,15 +177,17 @@ impl Memory {
 #[pyclass(frozen, module = "shm_pool")]
 pub(crate) struct Buffer {
     memory: Mutex<Exported<Memory>>,
+    provider: ProviderId,
     process: Process,
 }
 
 const BUFFER: &str = "buffer";
 
 impl Buffer {
-    pub(crate) fn new(buffer: ShmBytesMut) -> Self {
+    pub(crate) fn new(buffer: ShmBytesMut, provider: ProviderId) -> Self {
         Self {
             memory: Exported::new(Memory::Writable(buffer)),
+            provider,
             process: Process::current(),
         }
     }
@@ -205,7 +209,18 @@ impl Buffer {
         Ok(message)
     }
 
+    fn end_export(&self) {
+        let mut memory = lock(&self.memory);
+        if memory.exports == 1 {
+            if let Some(content) = &memory.content {
+                remove_array(content.bytes().as_ptr());
+            }
+        }
+        memory.end_export();
+    }
+
     fn with<T>(&self, f: impl FnOnce(&Memory) -> T) -> PyResult<T> {
+        self.process.check(BUFFER)?;
         lock(&self.memory).get(BUFFER).map(f)
     }
 }
@@ -288,7 +303,6 @@ impl Buffer {
     /// ``True`` if a receiver reads the message, or has not received it yet.
     #[getter]
     fn is_leased(&self) -> PyResult<bool> {
-        self.process.check(BUFFER)?;
         self.with(|memory| match memory {
             Memory::Writable(_) => false,
             Memory::Frozen(buffer) => buffer.is_leased(),
@@ -315,6 +329,80 @@ impl Buffer {
 
     fn __len__(&self) -> PyResult<usize> {
         self.with(|memory| memory.bytes().len())
+    }
+
+    /// Returns a byte, or the bytes of a slice, which are copied. As for ``mmap`` and bytes.
+    fn __getitem__<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let place = Place::of(slf.get().__len__()?, key)?;
+        slf.get()
+            .with(|memory| place.read(slf.py(), memory.bytes()))?
+    }
+
+    /// Sets a byte, or the bytes of a slice, or all of them (``buffer[...] = array``), to those of an object of
+    /// the same size.
+    fn __setitem__(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let place = Place::of(self.__len__()?, key)?;
+        let byte: [u8; 1];
+        let bytes;
+        let source = match place {
+            Place::Byte(_) => {
+                byte = [value.extract()?];
+                Source::Byte(byte[0])
+            }
+            Place::Slice { .. } => {
+                bytes = Bytes::of(value)?;
+                Source::Bytes(&bytes)
+            }
+        };
+        // No Python code runs under the lock.
+        let mut memory = lock(&self.memory);
+        memory.get(BUFFER)?;
+        match &mut memory.content {
+            Some(Memory::Writable(buffer)) => place.write(buffer, source),
+            _ => Err(PyTypeError::new_err(
+                "this buffer is frozen: it cannot be written any more",
+            )),
+        }
+    }
+
+    /// Returns an array of the bytes (uint8) without a copy, for numpy. Raises :class:`Closed` if it was released.
+    #[pyo3(signature = (dtype=None, *, copy=None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        array(slf.as_any(), dtype, copy)
+    }
+
+    /// Returns a capsule of the bytes (uint8) for ``from_dlpack`` of other libraries. An array that is made of
+    /// it refers to this memory, as those of numpy do. Read-only memory needs a consumer of DLPack 1.0 or
+    /// later, or ``copy=True``.
+    ///
+    /// Raises BufferError otherwise.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<&Bound<'py, PyAny>>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let request = dlpack::Request {
+            stream,
+            max_version: dlpack::max_version(max_version)?,
+            device: dl_device,
+            copy,
+        };
+        dlpack::export(slf.as_any(), slf.get().readonly()?, request)
+    }
+
+    /// Returns the type and the number of the device: main memory.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::CPU
     }
 
     fn __repr__(&self) -> String {
@@ -347,26 +435,21 @@ impl Buffer {
                 None => return Err(released(BUFFER)),
             };
             memory.exports += 1;
+            if memory.exports == 1 {
+                add_array(bytes.0, bytes.1, this.provider);
+            }
             Ok(bytes)
         };
         // SAFETY: shared memory does not move, and the count keeps the handle from being dropped. A
         // writable one is the only handle, and is not frozen while there are exports.
-        unsafe {
-            export(
-                slf.as_any(),
-                borrow,
-                || lock(&this.memory).end_export(),
-                view,
-                flags,
-            )
-        }
+        unsafe { export(slf.as_any(), borrow, || this.end_export(), view, flags) }
     }
 
     /// # Safety
     ///
     /// None: `_view` is not used.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        lock(&self.memory).end_export();
+        self.end_export();
     }
 }
 
@@ -402,6 +485,9 @@ impl Received {
 /// >>> message = receiver.recv()
 /// >>> np.frombuffer(message, np.float64)
 /// array([0., 1., 2.])
+/// >>> sender.send(b"with a tag", tag=b"frame 0000000007")
+/// >>> receiver.recv().tag
+/// b'frame 0000000007'
 ///
 /// The memory outlives its sender, even if that was killed.
 #[pyclass(frozen, module = "shm_pool")]
@@ -409,6 +495,8 @@ pub(crate) struct Message {
     /// Not moved while there are exports: the bytes of a short message lie within it.
     received: Mutex<Exported<Received>>,
     missed: u32,
+    tag: Option<[u8; 16]>,
+    process: Process,
 }
 
 const MESSAGE: &str = "message";
@@ -417,15 +505,26 @@ impl Message {
     pub(crate) fn of_channel(message: channel::Message) -> Self {
         Self {
             missed: message.missed(),
+            tag: message.tag(),
             received: Exported::new(Received::Channel(message)),
+            process: Process::current(),
         }
     }
 
     pub(crate) fn of_client(view: ShmView) -> Self {
         Self {
             missed: 0,
+            tag: None,
             received: Exported::new(Received::View(view)),
+            process: Process::current(),
         }
+    }
+}
+
+impl Message {
+    fn with<T>(&self, f: impl FnOnce(&Received) -> T) -> PyResult<T> {
+        self.process.check(MESSAGE)?;
+        lock(&self.received).get(MESSAGE).map(f)
     }
 }
 
@@ -438,6 +537,12 @@ impl Message {
         self.missed
     }
 
+    /// The 16 bytes that were sent with it, ``send(message, tag=...)``, or ``None``.
+    #[getter]
+    fn tag(&self) -> Option<&[u8]> {
+        self.tag.as_ref().map(|tag| &tag[..])
+    }
+
     /// Returns the message to its sender now.
     ///
     /// Raises BufferError while arrays or memoryviews refer to it. Leaving a ``with`` block does
@@ -447,7 +552,7 @@ impl Message {
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        lock(&slf.get().received).get(MESSAGE)?;
+        slf.get().with(|_| ())?;
         Ok(slf)
     }
 
@@ -457,9 +562,54 @@ impl Message {
     }
 
     fn __len__(&self) -> PyResult<usize> {
-        lock(&self.received)
-            .get(MESSAGE)
-            .map(|received| received.bytes().len())
+        self.with(|received| received.bytes().len())
+    }
+
+    /// Returns a byte, or the bytes of a slice, which are copied. As for ``mmap`` and bytes.
+    fn __getitem__<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let place = Place::of(slf.get().__len__()?, key)?;
+        slf.get()
+            .with(|received| place.read(slf.py(), received.bytes()))?
+    }
+
+    /// Returns an array of the bytes (uint8) without a copy, for numpy. Raises :class:`Closed` if it was released.
+    #[pyo3(signature = (dtype=None, *, copy=None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        array(slf.as_any(), dtype, copy)
+    }
+
+    /// Returns a capsule of the bytes (uint8) for ``from_dlpack`` of other libraries. An array that is made of
+    /// it refers to this memory, as those of numpy do. Read-only memory needs a consumer of DLPack 1.0 or
+    /// later, or ``copy=True``.
+    ///
+    /// Raises BufferError otherwise.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<&Bound<'py, PyAny>>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let request = dlpack::Request {
+            stream,
+            max_version: dlpack::max_version(max_version)?,
+            device: dl_device,
+            copy,
+        };
+        dlpack::export(slf.as_any(), true, request)
+    }
+
+    /// Returns the type and the number of the device: main memory.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::CPU
     }
 
     fn __repr__(&self) -> String {
@@ -477,8 +627,10 @@ impl Message {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let received = &slf.get().received;
+        let this = slf.get();
+        let received = &this.received;
         let borrow = || {
+            this.process.check(MESSAGE)?;
             let mut received = lock(received);
             let bytes = received.get(MESSAGE)?.bytes();
             let bytes = (bytes.as_ptr().cast_mut(), bytes.len(), false);
@@ -528,13 +680,17 @@ impl Bytes {
         self.view.len as usize
     }
 
+    /// Returns the address, which is good while this is held.
+    pub(crate) fn data(&self) -> *mut u8 {
+        self.view.buf.cast()
+    }
+
     /// Copies the bytes to the beginning of `target`. Another thread may write the object
     /// meanwhile, as with every use of it: then the copy has some of both.
     pub(crate) fn copy_to(&self, target: &mut [u8]) {
         let len = self.len().min(target.len());
-        // SAFETY: the view is held, so there are `len` bytes. They do not overlap with `target`,
-        // which is exclusive.
-        unsafe { ptr::copy_nonoverlapping(self.view.buf.cast::<u8>(), target.as_mut_ptr(), len) };
+        // SAFETY: the view is held, so there are `len` bytes. They may be those of `target`.
+        unsafe { ptr::copy(self.data(), target.as_mut_ptr(), len) };
     }
 }
 
@@ -544,4 +700,178 @@ impl Drop for Bytes {
         // SAFETY: the view was filled by `PyObject_GetBuffer`, and is released once.
         unsafe { ffi::PyBuffer_Release(&mut self.view) };
     }
+}
+
+// ---- indices and arrays -------------------------------------------------------------------------
+
+/// What an index is.
+enum Place {
+    Byte(usize),
+    Slice {
+        start: isize,
+        step: isize,
+        count: usize,
+    },
+}
+
+/// What a place is set to.
+enum Source<'a> {
+    Byte(u8),
+    Bytes(&'a Bytes),
+}
+
+impl Place {
+    fn of(len: usize, key: &Bound<'_, PyAny>) -> PyResult<Self> {
+        // A slice has at most `isize::MAX` bytes.
+        let signed = len as isize;
+        if let Ok(slice) = key.cast::<PySlice>() {
+            let indices = slice.indices(signed)?;
+            return Ok(Self::Slice {
+                start: indices.start,
+                step: indices.step,
+                count: indices.slicelength,
+            });
+        }
+        if key.is_instance_of::<PyEllipsis>() {
+            return Ok(Self::Slice {
+                start: 0,
+                step: 1,
+                count: len,
+            });
+        }
+        let index: isize = key.extract()?;
+        let from_start = if index < 0 { index + signed } else { index };
+        if from_start < 0 || from_start >= signed {
+            return Err(PyIndexError::new_err(format!(
+                "there are {len} bytes, but the index is {index}"
+            )));
+        }
+        Ok(Self::Byte(from_start as usize))
+    }
+
+    /// Reads `bytes`, which may have become shorter.
+    fn read<'py>(&self, py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+        let out_of_range = || PyIndexError::new_err("the length has changed");
+        match *self {
+            Self::Byte(index) => {
+                let byte = bytes.get(index).ok_or_else(out_of_range)?;
+                Ok(byte.into_pyobject(py)?.into_any())
+            }
+            Self::Slice {
+                start,
+                step: 1,
+                count,
+            } => {
+                let start = start as usize;
+                let slice = bytes.get(start..start + count).ok_or_else(out_of_range)?;
+                Ok(PyBytes::new(py, slice).into_any())
+            }
+            Self::Slice { start, step, count } => {
+                let mut copy = Vec::with_capacity(count);
+                let mut index = start;
+                for _ in 0..count {
+                    copy.push(*bytes.get(index as usize).ok_or_else(out_of_range)?);
+                    index += step;
+                }
+                Ok(PyBytes::new(py, &copy).into_any())
+            }
+        }
+    }
+
+    fn write(&self, target: &mut [u8], source: Source<'_>) -> PyResult<()> {
+        let out_of_range = || PyIndexError::new_err("the length has changed");
+        match (self, source) {
+            (Self::Byte(index), Source::Byte(byte)) => {
+                *target.get_mut(*index).ok_or_else(out_of_range)? = byte;
+                Ok(())
+            }
+            (Self::Slice { start, step, count }, Source::Bytes(bytes)) => {
+                if bytes.len() != *count {
+                    return Err(errors::InvalidArgument::new_err(format!(
+                        "{} bytes cannot be written to {count}",
+                        bytes.len()
+                    )));
+                }
+                if *step == 1 {
+                    let start = *start as usize;
+                    let target = target.get_mut(start..start + count);
+                    bytes.copy_to(target.ok_or_else(out_of_range)?);
+                    return Ok(());
+                }
+                let mut copy = vec![0; *count];
+                bytes.copy_to(&mut copy);
+                let mut index = *start;
+                for byte in copy {
+                    *target.get_mut(index as usize).ok_or_else(out_of_range)? = byte;
+                    index += step;
+                }
+                Ok(())
+            }
+            _ => Err(PyTypeError::new_err("a byte is a number")),
+        }
+    }
+}
+
+/// The array of a buffer or a message, by the rules of `__array__`.
+fn array<'py>(
+    object: &Bound<'py, PyAny>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    copy: Option<bool>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let view = PyMemoryView::from(object)?;
+    let array = object
+        .py()
+        .import("numpy")?
+        .call_method1("asarray", (view,))?;
+    if let Some(dtype) = dtype {
+        if array.getattr("dtype")?.ne(dtype)? {
+            if copy == Some(false) {
+                return Err(PyValueError::new_err(
+                    "the bytes are uint8: another dtype takes a copy",
+                ));
+            }
+            return array.call_method1("astype", (dtype,));
+        }
+    }
+    if copy == Some(true) {
+        return array.call_method0("copy");
+    }
+    Ok(array)
+}
+
+// ---- arrays that are copied in vain ---------------------------------------------------------------
+
+/// The memory of buffers to which arrays refer: the address, the length and the provider. In a forked
+/// child also the parent's: then a warning may be too many.
+static ARRAYS: Mutex<BTreeMap<usize, (usize, ProviderId)>> = Mutex::new(BTreeMap::new());
+
+fn arrays() -> MutexGuard<'static, BTreeMap<usize, (usize, ProviderId)>> {
+    ARRAYS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn add_array(data: *const u8, len: usize, provider: ProviderId) {
+    arrays().insert(data as usize, (len, provider));
+}
+
+fn remove_array(data: *const u8) {
+    arrays().remove(&(data as usize));
+}
+
+/// Warns if these bytes, which are to be copied, are those of a buffer of this provider.
+pub(crate) fn warn_of_copy(py: Python<'_>, bytes: &Bytes, provider: ProviderId) -> PyResult<()> {
+    let data = bytes.data() as usize;
+    let found = arrays()
+        .range(..=data)
+        .next_back()
+        .is_some_and(|(start, (len, of))| data < start + len && *of == provider);
+    if !found {
+        return Ok(());
+    }
+    let category = py.get_type::<errors::CopyWarning>();
+    PyErr::warn(
+        py,
+        &category,
+        c"this array is in a buffer of the provider, and is copied: delete it, and send the buffer itself",
+        1,
+    )
 }

@@ -4,12 +4,17 @@ use crate::errors::{self, IntoPyErr};
 use crate::exit::{self, detach, Closes};
 use crate::fork::Process;
 use crate::memory::{self, Buffer, Bytes, Message};
+use crate::names::{self, In};
+use crate::options::set;
+use crate::pending::{Operation, Pending};
 use crate::wait::{self, Deadline};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use shm_pool::{AllocError, BuildError, Descriptor, Namespace, ProviderId};
-use std::path::PathBuf;
+use shm_pool::{AllocError, Descriptor, ProviderId, ShmBytesMut};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// A value that `close` drops. The lock is never held while a thread waits.
@@ -75,9 +80,10 @@ impl<T> Drop for Closable<T> {
 /// Allocates messages in shared memory.
 ///
 /// ``max_bytes`` is the cap in bytes (default 1 GiB; memory is taken when it is first needed), ``max_alloc``
-/// the largest buffer, ``max_bytes_per_peer`` how much one :class:`Client` may hold, ``name_prefix`` the
-/// prefix of the names under /dev/shm (default ``"shm_pool"``), ``directory`` another tmpfs, and ``mode``
-/// the permission bits (default 0o600).
+/// the largest buffer, ``max_bytes_per_peer`` how much one :class:`Client` may hold, ``namespace`` where its names
+/// are (a :class:`Namespace`, or its prefix), and ``mode`` the permission bits (default 0o600).
+/// ``lock_memory=True`` keeps its memory from being swapped out, ``max_idle_per_class`` is how many idle buffers of
+/// one size are kept, and ``max_shared`` how many buffers may be shared at a time.
 ///
 /// >>> import shm_pool
 /// >>> with shm_pool.Provider(max_bytes=64 << 20) as provider:
@@ -146,30 +152,31 @@ impl Provider {
 #[pymethods]
 impl Provider {
     #[new]
-    #[pyo3(signature = (*, max_bytes=None, max_alloc=None, max_bytes_per_peer=None, name_prefix=None, directory=None, mode=None))]
+    #[pyo3(signature = (*, max_bytes=None, max_alloc=None, max_bytes_per_peer=None, namespace=None, mode=None, lock_memory=None, max_idle_per_class=None, max_shared=None))]
+    #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
     fn new(
         py: Python<'_>,
         max_bytes: Option<usize>,
         max_alloc: Option<usize>,
         max_bytes_per_peer: Option<usize>,
-        name_prefix: Option<String>,
-        directory: Option<PathBuf>,
+        namespace: Option<In<'_>>,
         mode: Option<u32>,
+        lock_memory: Option<bool>,
+        max_idle_per_class: Option<usize>,
+        max_shared: Option<usize>,
     ) -> PyResult<Self> {
-        let mut builder = shm_pool::Provider::builder();
-        if let Some(bytes) = max_bytes {
-            builder = builder.max_bytes(bytes);
-        }
-        if let Some(bytes) = max_alloc {
-            builder = builder.max_alloc(bytes);
-        }
-        if let Some(bytes) = max_bytes_per_peer {
-            builder = builder.max_bytes_per_peer(bytes);
-        }
-        builder = builder.namespace(&namespace(name_prefix.as_deref(), directory)?);
-        if let Some(mode) = mode {
-            builder = builder.mode(mode);
-        }
+        let namespace = names::namespace(namespace)?;
+        let mut builder = shm_pool::Provider::builder().namespace(&namespace);
+        set!(
+            builder,
+            max_bytes,
+            max_alloc,
+            max_bytes_per_peer,
+            mode,
+            lock_memory,
+            max_idle_per_class,
+            max_shared,
+        );
         let provider = detach(py, || builder.build()).map_err(IntoPyErr::into_py)?;
         Ok(Self(Closable::new(provider, "provider")))
     }
@@ -191,7 +198,7 @@ impl Provider {
         signature = (len, *, zeroed=false, timeout=Some(0.0)),
         text_signature = "($self, len, *, zeroed=False, timeout=0.0)"
     )]
-    fn alloc(
+    pub(crate) fn alloc(
         &self,
         py: Python<'_>,
         len: usize,
@@ -199,7 +206,32 @@ impl Provider {
         timeout: Option<f64>,
     ) -> PyResult<Buffer> {
         let deadline = Deadline::after(timeout)?;
-        self.allocate(py, len, zeroed, deadline).map(Buffer::new)
+        let buffer = self.allocate(py, len, zeroed, deadline)?;
+        Ok(Buffer::new(buffer, self.get()?.id()))
+    }
+
+    /// Allocates as :meth:`alloc`, and waits for memory without blocking the event loop of asyncio. When it is
+    /// cancelled, nothing is allocated. Any number of tasks may wait.
+    ///
+    /// Raises :class:`InvalidArgument` if it can never fit, :class:`Interrupted`, :class:`SystemCallFailed`.
+    #[pyo3(signature = (len, *, zeroed=false))]
+    fn alloc_async<'py>(
+        &self,
+        py: Python<'py>,
+        len: usize,
+        zeroed: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let provider = self.get()?;
+        let id = provider.id();
+        let mut allocation = Allocation::new(provider, len, zeroed);
+        let operation: Operation = Box::new(move |py, context| {
+            let Some(buffer) = allocation.poll(context)? else {
+                return Ok(None);
+            };
+            let buffer = Py::new(py, Buffer::new(buffer, id))?;
+            Ok(Some(buffer.into_any()))
+        });
+        Pending::coroutine(py, operation)
     }
 
     /// Makes ``count`` buffers of ``len`` bytes in advance, until the reservation is closed: the first
@@ -264,21 +296,6 @@ impl Provider {
         })
     }
 
-    /// Removes what killed providers of this prefix left in /dev/shm. Returns the numbers of objects and
-    /// of bytes. :class:`Provider` does so, too, when it is made.
-    #[staticmethod]
-    #[pyo3(signature = (name_prefix, *, directory=None))]
-    fn sweep(
-        py: Python<'_>,
-        name_prefix: &str,
-        directory: Option<PathBuf>,
-    ) -> PyResult<(u64, u64)> {
-        let namespace = namespace(Some(name_prefix), directory)?;
-        let swept =
-            detach(py, || namespace.sweep()).map_err(|error| BuildError::from(error).into_py())?;
-        Ok((swept.objects as u64, swept.bytes))
-    }
-
     /// Closes the provider. A call that waits for memory in another thread raises :class:`Interrupted`.
     fn close(&self, py: Python<'_>) {
         // In a forked child, or if it is closed, there is nothing to end.
@@ -332,6 +349,15 @@ impl Reservation {
     fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) {
         self.0.close(py);
     }
+
+    fn __repr__(&self) -> String {
+        match self.0.get() {
+            Ok(reservation) => {
+                format!("<shm_pool.Reservation of {} buffers>", reservation.count())
+            }
+            Err(_) => "<shm_pool.Reservation, closed>".to_owned(),
+        }
+    }
 }
 
 /// A snapshot of a provider's memory, in bytes. Made by :meth:`Provider.stats`.
@@ -354,33 +380,77 @@ impl Stats {
         let Self {
             max_bytes,
             bytes_held,
+            peak_bytes_held,
             bytes_in_use,
             bytes_leased,
-            ..
+            bytes_mapped,
+            segments,
+            hits,
+            misses,
         } = self;
         format!(
-            "<shm_pool.Stats: {bytes_held} of {max_bytes} bytes held, {bytes_in_use} in use, {bytes_leased} leased>"
+            "Stats(max_bytes={max_bytes}, bytes_held={bytes_held}, peak_bytes_held={peak_bytes_held}, bytes_in_use={bytes_in_use}, bytes_leased={bytes_leased}, bytes_mapped={bytes_mapped}, segments={segments}, hits={hits}, misses={misses})"
         )
     }
 }
 
-/// Returns the namespace of these options.
-fn namespace(name_prefix: Option<&str>, directory: Option<PathBuf>) -> PyResult<Namespace> {
-    let mut namespace = Namespace::default();
-    if let Some(prefix) = name_prefix {
-        namespace = Namespace::new(prefix).map_err(IntoPyErr::into_py)?;
+/// An allocation that a coroutine awaits.
+pub(crate) struct Allocation {
+    provider: Arc<shm_pool::Provider>,
+    len: usize,
+    is_zeroed: bool,
+    future: Option<AllocFuture>,
+}
+
+type AllocFuture = Pin<Box<dyn Future<Output = Result<ShmBytesMut, AllocError>> + Send>>;
+
+impl Allocation {
+    pub(crate) fn new(provider: Arc<shm_pool::Provider>, len: usize, is_zeroed: bool) -> Self {
+        Self {
+            provider,
+            len,
+            is_zeroed,
+            future: None,
+        }
     }
-    if let Some(directory) = directory {
-        namespace = namespace
-            .in_directory(directory)
-            .map_err(IntoPyErr::into_py)?;
+
+    /// Returns the buffer, or `None` if there is no memory: then call it again with a context.
+    pub(crate) fn poll(
+        &mut self,
+        context: Option<&mut Context<'_>>,
+    ) -> PyResult<Option<ShmBytesMut>> {
+        let Some(context) = context else {
+            let mut request = self.provider.request(self.len);
+            if self.is_zeroed {
+                request = request.zeroed();
+            }
+            return match request.alloc() {
+                Ok(buffer) => Ok(Some(buffer)),
+                Err(error) if error.is_exhausted() => Ok(None),
+                Err(error) => Err(error.into_py()),
+            };
+        };
+        let future = self.future.get_or_insert_with(|| {
+            let provider = self.provider.clone();
+            let (len, is_zeroed) = (self.len, self.is_zeroed);
+            Box::pin(async move {
+                let mut request = provider.request(len);
+                if is_zeroed {
+                    request = request.zeroed();
+                }
+                request.wait_async().await
+            })
+        });
+        match future.as_mut().poll(context) {
+            Poll::Ready(allocated) => allocated.map(Some).map_err(IntoPyErr::into_py),
+            Poll::Pending => Ok(None),
+        }
     }
-    Ok(namespace)
 }
 
 /// Reads messages of other processes by their descriptors. One for each process is enough.
 ///
-/// The providers have its ``name_prefix``, ``directory`` and user (``owner_uid``, by default this one).
+/// The providers are in its ``namespace``, by default the default one.
 ///
 /// >>> import shm_pool
 /// >>> client = shm_pool.Client()
@@ -394,36 +464,19 @@ fn namespace(name_prefix: Option<&str>, directory: Option<PathBuf>) -> PyResult<
 pub(crate) struct Client(Arc<Closable<shm_pool::Client>>);
 
 impl Client {
-    pub(crate) fn get(&self) -> PyResult<Arc<shm_pool::Client>> {
+    fn get(&self) -> PyResult<Arc<shm_pool::Client>> {
         self.0.get()
-    }
-
-    pub(crate) fn build(
-        name_prefix: Option<String>,
-        directory: Option<PathBuf>,
-        owner_uid: Option<u32>,
-    ) -> PyResult<shm_pool::Client> {
-        let mut namespace = namespace(name_prefix.as_deref(), directory)?;
-        if let Some(uid) = owner_uid {
-            namespace = namespace.of_user(uid);
-        }
-        Ok(shm_pool::Client::builder().namespace(&namespace).build())
     }
 }
 
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (*, name_prefix=None, directory=None, owner_uid=None))]
-    fn new(
-        name_prefix: Option<String>,
-        directory: Option<PathBuf>,
-        owner_uid: Option<u32>,
-    ) -> PyResult<Self> {
-        Ok(Self(Closable::new(
-            Self::build(name_prefix, directory, owner_uid)?,
-            "client",
-        )))
+    #[pyo3(signature = (namespace=None))]
+    fn new(namespace: Option<In<'_>>) -> PyResult<Self> {
+        let namespace = names::namespace(namespace)?;
+        let client = shm_pool::Client::builder().namespace(&namespace).build();
+        Ok(Self(Closable::new(client, "client")))
     }
 
     /// Returns the message that the 32 bytes of a descriptor name.
@@ -466,5 +519,12 @@ impl Client {
     #[pyo3(signature = (*_error))]
     fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) {
         self.0.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        match self.get() {
+            Ok(client) => format!("<shm_pool.Client of {:?}>", client.namespace().prefix()),
+            Err(_) => "<shm_pool.Client, closed>".to_owned(),
+        }
     }
 }

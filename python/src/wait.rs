@@ -25,6 +25,16 @@ pub(crate) fn duration(argument: &str, seconds: f64) -> PyResult<Duration> {
     Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 
+/// The same, of an option.
+pub(crate) fn optional_duration(
+    argument: &str,
+    seconds: Option<f64>,
+) -> PyResult<Option<Duration>> {
+    seconds
+        .map(|seconds| duration(argument, seconds))
+        .transpose()
+}
+
 /// The point in time at which a wait times out.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline(Option<Instant>);

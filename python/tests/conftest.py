@@ -41,20 +41,20 @@ def prefix() -> Iterator[str]:
     killed processes left."""
     prefix = f"pytest-{os.getpid()}-{next(_numbers)}"
     yield prefix
-    shm_pool.Provider.sweep(prefix)
+    shm_pool.Namespace(prefix).sweep()
     left = [name for name in os.listdir("/dev/shm") if name.startswith(f"{prefix}.")]
     assert left == []
 
 
 @pytest.fixture
 def provider(prefix: str) -> Iterator[shm_pool.Provider]:
-    with shm_pool.Provider(name_prefix=prefix, max_bytes=64 << 20) as provider:
+    with shm_pool.Provider(namespace=prefix, max_bytes=64 << 20) as provider:
         yield provider
 
 
 @pytest.fixture
 def client(prefix: str) -> Iterator[shm_pool.Client]:
-    with shm_pool.Client(name_prefix=prefix) as client:
+    with shm_pool.Client(prefix) as client:
         yield client
 
 

@@ -1,17 +1,20 @@
 """Senders, publishers and receivers within one process."""
 
+import asyncio
+import os
 import select
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import shm_pool
-from shm_pool import OnEnd, OnFull, Publisher, Receiver, Sender, Subscriber
+from shm_pool import MessageType, OnEnd, OnFull, OnStall, Publisher, Receiver, Sender, Subscriber
 
 
-def test_iteration_ends_with_sender(provider, client):
-    sender, receiver = Sender(provider, "pair"), Receiver("pair", client)
+def test_iteration_ends_with_sender(provider, prefix):
+    sender, receiver = Sender(provider, "pair"), Receiver("pair", prefix)
     for number in range(3):
         sender.send(bytes([number]) * 100)
     sender.wait_for_receiver(timeout=10)
@@ -22,8 +25,8 @@ def test_iteration_ends_with_sender(provider, client):
     receiver.close()
 
 
-def test_no_message(provider, client):
-    with Sender(provider, "pair"), Receiver("pair", client) as receiver:
+def test_no_message(provider, prefix):
+    with Sender(provider, "pair"), Receiver("pair", prefix) as receiver:
         assert receiver.try_recv() is None
         with pytest.raises(shm_pool.Timeout, match="no message has arrived"):
             receiver.recv(timeout=0)
@@ -31,8 +34,8 @@ def test_no_message(provider, client):
             receiver.recv(timeout=0.01)
 
 
-def test_no_room(provider, client):
-    with Sender(provider, "pair", capacity=2) as sender, Receiver("pair", client) as receiver:
+def test_no_room(provider, prefix):
+    with Sender(provider, "pair", capacity=2) as sender, Receiver("pair", prefix) as receiver:
         with pytest.raises(shm_pool.Timeout, match="full"):
             for _ in range(10):
                 sender.send(bytes(100), timeout=0)
@@ -44,38 +47,38 @@ def test_no_room(provider, client):
         receiving.join()
 
 
-def test_receiver_closes(provider, client):
+def test_receiver_closes(provider, prefix):
     with Sender(provider, "pair") as sender:
-        Receiver("pair", client).close()
+        Receiver("pair", prefix).close()
         for message in b"short", bytes(100), provider.alloc(100):
             with pytest.raises(shm_pool.Disconnected):
                 sender.send(message)
 
 
 @pytest.mark.parametrize("spin", [None, 0, 1e-5, float("inf")])
-def test_spin(provider, client, spin):
-    with Sender(provider, "pair", spin=spin) as sender, Receiver("pair", client, spin=spin) as receiver:
+def test_spin(provider, prefix, spin):
+    with Sender(provider, "pair", spin=spin) as sender, Receiver("pair", prefix, spin=spin) as receiver:
         sender.send(b"one")
         assert bytes(receiver.recv()) == b"one"
-    with Publisher(provider, "pair", spin=spin) as publisher, Subscriber("pair", client, spin=spin) as receiver:
+    with Publisher(provider, "pair", spin=spin) as publisher, Subscriber("pair", prefix, spin=spin) as receiver:
         publisher.send(b"two")
         assert bytes(receiver.recv()) == b"two"
 
 
 @pytest.mark.parametrize("spin", [-1, float("nan")])
-def test_spin_out_of_range(provider, client, spin):
+def test_spin_out_of_range(provider, prefix, spin):
     for create in Sender, Publisher:
         with pytest.raises(shm_pool.InvalidArgument, match="spin is"):
             create(provider, "pair", spin=spin)
     with pytest.raises(shm_pool.InvalidArgument, match="spin is"):
-        Receiver("pair", client, spin=spin)
+        Receiver("pair", prefix, spin=spin)
 
 
-def test_names(provider, client):
+def test_names(provider, prefix):
     with pytest.raises(FileNotFoundError, match="nothing"):
-        Receiver("nothing", client)
+        Receiver("nothing", prefix)
     with pytest.raises(shm_pool.NotFound):
-        Receiver("nothing", client, timeout=0.01)
+        Receiver("nothing", prefix, timeout=0.01)
     for name in "", "a\0b", "x" * 300:
         with pytest.raises(shm_pool.InvalidArgument, match="bytes of a file name"):
             Sender(provider, name)
@@ -86,31 +89,31 @@ def test_names(provider, client):
 
 
 @pytest.mark.parametrize("name", ["/front/image_raw", "robot/*/pose", "a.b", "Zürich"])
-def test_any_name(provider, client, name):
-    with Publisher(provider, name) as publisher, Subscriber(name, client) as subscriber:
+def test_any_name(provider, prefix, name):
+    with Publisher(provider, name) as publisher, Subscriber(name, prefix) as subscriber:
         publisher.send(b"message")
         assert bytes(subscriber.recv()) == b"message"
 
 
-def test_waits_for_channel(provider, client):
+def test_waits_for_channel(provider, prefix):
     senders = []
     creating = threading.Timer(0.01, lambda: senders.append(Sender(provider, "pair")))
     creating.start()
-    Receiver("pair", client, timeout=None).close()
+    Receiver("pair", prefix, timeout=None).close()
     creating.join()
 
 
 def test_other_provider(provider, prefix):
-    with Sender(provider, "pair") as sender, shm_pool.Provider(name_prefix=prefix) as other:
+    with Sender(provider, "pair") as sender, shm_pool.Provider(namespace=prefix) as other:
         with pytest.raises(shm_pool.InvalidArgument, match="belongs to provider"):
             sender.send(other.alloc(100))
 
 
-def test_publisher(provider, client):
+def test_publisher(provider, prefix):
     with Publisher(provider, "one-to-many") as publisher:
         assert publisher.send(bytes(100)).receivers == 0
-        logger = Subscriber("one-to-many", client, on_full=OnFull.BLOCK)
-        display = Subscriber("one-to-many", client, capacity=1)
+        logger = Subscriber("one-to-many", prefix, on_full=OnFull.BLOCK)
+        display = Subscriber("one-to-many", prefix, capacity=1)
         publisher.wait_for_receivers(2, timeout=10)
         for number in range(5):
             sent = publisher.send(np.full(1000, number, np.uint8))
@@ -128,9 +131,9 @@ def test_publisher(provider, client):
         assert publisher.receivers() == []
 
 
-def test_holds_too_much(provider, client):
+def test_holds_too_much(provider, prefix):
     with Publisher(provider, "one-to-many", max_borrowed=2) as publisher:
-        with Subscriber("one-to-many", client, on_full=OnFull.DROP_NEWEST) as receiver:
+        with Subscriber("one-to-many", prefix, on_full=OnFull.DROP_NEWEST) as receiver:
             for _ in range(2):
                 publisher.send(bytes(100))
             kept = [receiver.recv(timeout=10) for _ in range(2)]
@@ -144,17 +147,17 @@ def test_holds_too_much(provider, client):
             assert receiver.recv(timeout=10).missed == 1
 
 
-def test_history(provider, client):
+def test_history(provider, prefix):
     with Publisher(provider, "one-to-many", history=2) as publisher:
         for number in range(5):
             publisher.send(bytes([number]))
-        with Subscriber("one-to-many", client) as receiver:
+        with Subscriber("one-to-many", prefix) as receiver:
             publisher.wait_for_receivers(timeout=10)
             assert [bytes(receiver.recv(timeout=10)) for _ in range(2)] == [b"\3", b"\4"]
 
 
-def test_subscriber_outlives_publishers(provider, client):
-    with Subscriber("one-to-many", client) as subscriber:
+def test_subscriber_outlives_publishers(provider, prefix):
+    with Subscriber("one-to-many", prefix) as subscriber:
         assert subscriber.try_recv() is None and subscriber.on_full is None and not subscriber.is_connected
         for number in range(3):
             with Publisher(provider, "one-to-many") as publisher:
@@ -165,11 +168,11 @@ def test_subscriber_outlives_publishers(provider, client):
         assert subscriber.try_recv() is None
 
 
-def test_ends_with_its_publisher(provider, client):
+def test_ends_with_its_publisher(provider, prefix):
     with pytest.raises(shm_pool.NotFound):
-        Subscriber("one-to-many", client, timeout=0.01)
+        Subscriber("one-to-many", prefix, timeout=0.01)
     publisher = Publisher(provider, "one-to-many")
-    with Subscriber("one-to-many", client, on_end=OnEnd.RETURN) as subscriber:
+    with Subscriber("one-to-many", prefix, on_end=OnEnd.RETURN) as subscriber:
         publisher.wait_for_receivers(timeout=10)
         publisher.send(b"last")
         publisher.close()
@@ -178,35 +181,35 @@ def test_ends_with_its_publisher(provider, client):
             subscriber.recv()
 
 
-def test_receiver_follows_senders(provider, client):
-    with Receiver("pair", client, on_end=OnEnd.WAIT) as receiver:
+def test_receiver_follows_senders(provider, prefix):
+    with Receiver("pair", prefix, on_end=OnEnd.WAIT) as receiver:
         for number in range(3):
             with Sender(provider, "pair") as sender:
                 sender.send(bytes([number]))
                 assert bytes(receiver.recv(timeout=10)) == bytes([number])
 
 
-def test_channel_of_other_kind(provider, client):
+def test_channel_of_other_kind(provider, prefix):
     with Sender(provider, "pair"), Publisher(provider, "one-to-many"):
         with pytest.raises(shm_pool.InvalidArgument, match="Subscriber"):
-            Receiver("one-to-many", client)
+            Receiver("one-to-many", prefix)
         with pytest.raises(shm_pool.InvalidArgument, match="Receiver"):
-            Subscriber("pair", client)
+            Subscriber("pair", prefix)
 
 
-def test_blocking_refused(provider, client):
+def test_blocking_refused(provider, prefix):
     with Publisher(provider, "one-to-many", allow_blocking=False, on_full=OnFull.DROP_NEWEST):
         with pytest.raises(shm_pool.Error, match="waits for no receiver"):
-            Subscriber("one-to-many", client, on_full=OnFull.BLOCK)
-        with Subscriber("one-to-many", client) as receiver:
+            Subscriber("one-to-many", prefix, on_full=OnFull.BLOCK)
+        with Subscriber("one-to-many", prefix) as receiver:
             assert receiver.on_full == OnFull.DROP_NEWEST
 
 
-def test_many_receivers_wait(provider, client):
+def test_many_receivers_wait(provider, prefix):
     with Publisher(provider, "one-to-many", max_subscribers=1) as publisher:
-        with Subscriber("one-to-many", client):
+        with Subscriber("one-to-many", prefix):
             with pytest.raises(shm_pool.Error, match="1"):
-                Subscriber("one-to-many", client, timeout=0.01)
+                Subscriber("one-to-many", prefix, timeout=0.01)
             with pytest.raises(shm_pool.InvalidArgument, match="2 receivers"):
                 publisher.wait_for_receivers(2)
 
@@ -231,23 +234,23 @@ def in_thread(call):
     return join
 
 
-def test_close_ends_wait(provider, client):
+def test_close_ends_wait(provider, prefix):
     with Sender(provider, "pair"):
-        receiver = Receiver("pair", client)
+        receiver = Receiver("pair", prefix)
         join = in_thread(receiver.recv)
         receiver.close()
         assert join() == [shm_pool.Closed]
 
 
-def test_interrupt(provider, client):
-    with Sender(provider, "pair"), Receiver("pair", client) as receiver:
+def test_interrupt(provider, prefix):
+    with Sender(provider, "pair"), Receiver("pair", prefix) as receiver:
         join = in_thread(receiver.recv)
         receiver.interrupt()
         assert join() == [shm_pool.Interrupted]
 
 
-def test_one_thread_at_a_time(provider, client):
-    with Sender(provider, "pair") as sender, Receiver("pair", client) as receiver:
+def test_one_thread_at_a_time(provider, prefix):
+    with Sender(provider, "pair") as sender, Receiver("pair", prefix) as receiver:
         join = in_thread(receiver.recv)
         with pytest.raises(shm_pool.InUse):
             while True:
@@ -256,16 +259,16 @@ def test_one_thread_at_a_time(provider, client):
         assert join() == []
 
 
-def test_gil_is_free_while_waiting(provider, client):
-    with Sender(provider, "pair") as sender, Receiver("pair", client) as receiver:
+def test_gil_is_free_while_waiting(provider, prefix):
+    with Sender(provider, "pair") as sender, Receiver("pair", prefix) as receiver:
         sending = threading.Thread(target=lambda: sender.send(b"from another thread"))
         sending.start()
         assert bytes(receiver.recv(timeout=10)) == b"from another thread"
         sending.join()
 
 
-def test_event_loop(provider, client):
-    with Sender(provider, "pair") as sender, Receiver("pair", client) as receiver:
+def test_event_loop(provider, prefix):
+    with Sender(provider, "pair") as sender, Receiver("pair", prefix) as receiver:
         descriptor = receiver.fileno()
         assert receiver.fileno() == descriptor
 
@@ -299,3 +302,284 @@ def test_event_loop(provider, client):
         while not (received := drain()):
             pass
         assert received == [b"fourth"]
+
+
+# ---- options --------------------------------------------------------------------------------------
+
+
+def test_choices_are_enums(provider, prefix):
+    assert [choice.name for choice in OnFull] == ["BLOCK", "DROP_NEWEST", "DROP_OLDEST"]
+    assert list(OnStall) == ["skip", "disconnect"] and list(OnEnd) == ["wait", "return"]
+    with Publisher(provider, "one-to-many", on_full="drop_newest", on_stall="disconnect"):
+        with Subscriber("one-to-many", prefix, on_end="return") as receiver:
+            assert receiver.on_full is OnFull.DROP_NEWEST
+    with pytest.raises(shm_pool.InvalidArgument, match='"later" is no OnFull: it is one of "block", '):
+        Publisher(provider, "one-to-many", on_full="later")
+    with pytest.raises(TypeError, match="on_full"):
+        Publisher(provider, "one-to-many", on_full=1)
+
+
+def test_stalled_receiver_is_skipped(provider, prefix):
+    with Publisher(provider, "one-to-many", capacity=1, on_full="block", block_limit=0.01) as publisher:
+        with Subscriber("one-to-many", prefix, timeout=10):
+            while (sent := publisher.send(b"")).stalled == 0:
+                assert sent.receivers == 1
+            assert (sent.receivers, sent.stalled) == (0, 1)
+            [state] = publisher.receivers()
+            assert state.is_stalled
+            assert repr(state) == (
+                f'ReceiverState(id={state.id}, on_full="block", capacity=1, waiting=2, borrowed=0, missed=1, '
+                "is_stalled=True)"
+            )
+
+
+def test_stalled_receiver_is_disconnected(provider, prefix):
+    options = {"capacity": 1, "on_full": "block", "block_limit": 0.01, "on_stall": OnStall.DISCONNECT}
+    with Publisher(provider, "one-to-many", **options) as publisher:
+        with Subscriber("one-to-many", prefix, timeout=10) as receiver:
+            while publisher.send(b"").stalled == 0:
+                pass
+            assert publisher.receivers() == []
+            with pytest.raises(shm_pool.Evicted):
+                receiver.recv()
+
+
+@pytest.mark.parametrize("on_end", OnEnd)
+@pytest.mark.parametrize("receive", [next, lambda receiver: asyncio.run(anext(receiver))])
+def test_eviction_does_not_end_iteration(provider, prefix, on_end, receive):
+    with Publisher(provider, "one-to-many") as publisher:
+        for by in lambda state: state, lambda state: state.id:
+            with Subscriber("one-to-many", prefix, timeout=10, on_end=on_end) as receiver:
+                while publisher.serve_joins():
+                    pass
+                [state] = publisher.receivers()
+                assert publisher.disconnect(by(state)) and not publisher.disconnect(by(state))
+                with pytest.raises(shm_pool.Evicted):
+                    receive(iter(receiver))
+        with pytest.raises(TypeError):
+            publisher.disconnect("one")
+
+
+@pytest.mark.parametrize("create", [Sender, Publisher])
+def test_waits_for_name(provider, create):
+    first = create(provider, "taken")
+    with pytest.raises(shm_pool.NameTaken, match="timeout="):
+        create(provider, "taken")
+    with pytest.raises(shm_pool.NameTaken):
+        create(provider, "taken", timeout=0.01)
+    closing = threading.Timer(0.01, first.close)
+    closing.start()
+    create(provider, "taken", timeout=None).close()
+    closing.join()
+
+
+@pytest.mark.parametrize("create, open", [(Sender, Receiver), (Publisher, Subscriber)])
+def test_mode(provider, prefix, create, open):
+    with create(provider, "shared", mode=0o660), open("shared", prefix, timeout=10):
+        [path] = Path("/dev/shm").glob(f"{prefix}.shared.channel")
+        assert path.stat().st_mode & 0o777 == 0o660
+    with pytest.raises(shm_pool.InvalidArgument):
+        create(provider, "shared", mode=0o777)
+
+
+@pytest.mark.parametrize("create, open", [(Sender, Receiver), (Publisher, Subscriber)])
+def test_message_type(provider, prefix, create, open):
+    pose = MessageType("Pose", version=1, size=24, align=8)
+    with create(provider, "typed", message_type=pose) as sending:
+        with open("typed", prefix, timeout=10, message_type=MessageType("Pose", 1, 24, align=8)) as receiver:
+            assert receiver.message_type == pose
+            sending.send(b"not checked")
+        newer = MessageType("Pose", version=2, size=24, align=8)
+        with pytest.raises(shm_pool.InvalidArgument, match="version"):
+            open("typed", prefix, timeout=10, message_type=newer)
+    with create(provider, "untyped"), open("untyped", prefix, timeout=10) as receiver:
+        assert receiver.message_type is None
+
+
+def test_message_type_is_checked():
+    assert repr(MessageType("A", 1, 2)) == 'MessageType("A", version=1, size=2, align=1, element_size=0)'
+    assert len({MessageType("A", 1, 2), MessageType("A", 1, 2), MessageType("A", 1, 2, element_size=3)}) == 2
+    for arguments in ("", 1, 1), ("x" * 97, 1, 1), ("A", 1, 1 << 63):
+        with pytest.raises(shm_pool.InvalidArgument):
+            MessageType(*arguments)
+    with pytest.raises(shm_pool.InvalidArgument, match="alignment of 3"):
+        MessageType("A", 1, 8, align=3)
+
+
+def test_alloc_of_an_end(provider):
+    for create in Sender, Publisher:
+        with create(provider, "ends") as end:
+            assert len(end.alloc(100)) == 100 and end.alloc(1, zeroed=True)[0] == 0
+            with pytest.raises(shm_pool.InvalidArgument):
+                end.alloc(1 << 40)
+
+
+def test_reprs(provider, prefix):
+    sender, publisher = Sender(provider, "/a"), Publisher(provider, "/b")
+    receiver, subscriber = Receiver("/a", prefix), Subscriber("/b", prefix)
+    watcher = shm_pool.Watcher(prefix)
+    ends = sender, receiver, publisher, subscriber
+    assert [repr(end) for end in ends] == [
+        '<shm_pool.Sender "/a">',
+        '<shm_pool.Receiver "/a">',
+        '<shm_pool.Publisher "/b">',
+        '<shm_pool.Subscriber "/b">',
+    ]
+    assert [end.name for end in ends] == ["/a", "/a", "/b", "/b"]
+    assert repr(watcher) == f'<shm_pool.Watcher of "{prefix}">'
+    for end in *ends, watcher:
+        end.close()
+        assert repr(end).endswith('", closed>')
+    assert repr(provider.stats()).startswith("Stats(max_bytes=67108864, bytes_held=")
+    with provider.reserve(100, 2) as reservation:
+        assert repr(reservation) == "<shm_pool.Reservation of 2 buffers>"
+    assert repr(reservation) == "<shm_pool.Reservation, closed>"
+    namespace = shm_pool.Namespace("robot7", uid=7)
+    assert repr(namespace) == 'Namespace("robot7", directory="/dev/shm", uid=7)'
+    assert repr(shm_pool.Client("robot7")) == '<shm_pool.Client of "robot7">'
+
+
+# ---- tags -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 32, 33, 48, 49, 1000])
+@pytest.mark.parametrize("create, open", [(Sender, Receiver), (Publisher, Subscriber)])
+def test_tag(provider, prefix, create, open, size):
+    tag = bytes(range(16))
+    with create(provider, "tagged") as sending, open("tagged", prefix, timeout=10) as receiving:
+        if create is Publisher:
+            sending.wait_for_receivers(timeout=10)
+        buffer = provider.alloc(size)
+        content = buffer[...] = bytes(size)
+        for message in content, buffer:
+            sending.send(message, tag=tag)
+            sending.send(message)
+            asyncio.run(sending.send_async(message, tag=bytearray(tag)))
+            sending.send(message, tag=tag, timeout=0)
+        received = [receiving.recv(timeout=10) for _ in range(8)]
+        assert [message.tag for message in received] == [tag, None, tag, tag] * 2
+        assert all(message[...] == content for message in received)
+        for wrong in b"", bytes(15), bytes(17):
+            with pytest.raises(shm_pool.InvalidArgument, match="a tag has 16 bytes"):
+                sending.send(b"", tag=wrong)
+
+
+# ---- names ----------------------------------------------------------------------------------------
+
+
+def test_namespace(provider, prefix):
+    namespace = shm_pool.Namespace(prefix)
+    assert namespace.channels() == []
+    assert (namespace.prefix, namespace.directory, namespace.uid) == (prefix, "/dev/shm", os.getuid())
+    assert namespace == shm_pool.Namespace(prefix) != shm_pool.Namespace(prefix, uid=1)
+    with Sender(provider, "pair"), Publisher(provider, "/front/image_raw"), Receiver("pair", namespace):
+        first, second = namespace.channels()
+        assert (first.name, first.is_publisher, first.provider) == ("/front/image_raw", True, provider.id)
+        assert (second.name, second.is_publisher) == ("pair", False)
+    assert namespace.channels() == []
+    with pytest.raises(shm_pool.InvalidArgument):
+        shm_pool.Namespace("no/slash")
+    with pytest.raises(shm_pool.InvalidArgument):
+        Receiver("pair", "no/slash")
+    with pytest.raises(TypeError):
+        Receiver("pair", 7)
+
+
+def test_directory(tmp_path):
+    namespace = shm_pool.Namespace(directory=tmp_path)
+    assert namespace.directory == str(tmp_path)
+    with shm_pool.Provider(namespace=namespace) as provider, Sender(provider, "pair") as sender:
+        sender.send(b"elsewhere")
+        assert bytes(Receiver("pair", namespace).recv(timeout=10)) == b"elsewhere"
+        assert [channel.name for channel in namespace.channels()] == ["pair"]
+
+
+def test_watcher(provider, prefix):
+    with shm_pool.Watcher(prefix) as watcher:
+        assert watcher.try_recv() is None
+        with pytest.raises(shm_pool.Timeout):
+            watcher.recv(timeout=0.01)
+        creating = threading.Timer(0.01, lambda: publishers.append(Publisher(provider, "camera")))
+        publishers = []
+        creating.start()
+        created = watcher.recv(timeout=10)
+        creating.join()
+        assert not created.is_closed and created.channel.name == "camera" and created.channel.is_publisher
+        assert repr(created) == "ChannelChange(ChannelInfo('camera', is_publisher=True), is_closed=False)"
+        publishers.pop().close()
+        closed = next(watcher)
+        assert closed.is_closed and closed.channel == created.channel and closed != created
+        descriptor = watcher.fileno()
+        assert watcher.try_recv() is None
+        with Publisher(provider, "camera"):
+            while (change := watcher.try_recv()) is None:
+                select.select([descriptor], [], [], 10)
+            assert not change.is_closed
+        join = in_thread(lambda: [watcher.recv() for _ in range(2)])
+        watcher.interrupt()
+        assert join() == [shm_pool.Interrupted]
+        join = in_thread(lambda: [watcher.recv() for _ in range(2)])
+    assert join() == [shm_pool.Closed]
+
+
+# ---- several receivers ------------------------------------------------------------------------------
+
+
+def test_wait_any(provider, prefix):
+    senders = [Sender(provider, f"pair-{number}") for number in range(3)]
+    receivers = [Receiver(f"pair-{number}", prefix) for number in range(3)]
+    later = Subscriber("later", prefix)
+    ends = [later, *receivers]
+    with pytest.raises(shm_pool.Timeout):
+        shm_pool.wait_any(ends, timeout=0)
+    with pytest.raises(shm_pool.Timeout):
+        shm_pool.wait_any(ends, timeout=0.01)
+    # Each is its turn.
+    for number in 2, 0, 1, 0:
+        senders[number].send(bytes([number]))
+    order = []
+    for _ in range(4):
+        ready = shm_pool.wait_any(ends, timeout=10)
+        order.append(ready.recv(timeout=0)[0])
+    assert order == [0, 1, 2, 0]
+    sending = threading.Timer(0.01, senders[1].send, [b"from a thread"])
+    sending.start()
+    assert shm_pool.wait_any(ends) is receivers[1]
+    assert bytes(receivers[1].recv(timeout=0)) == b"from a thread"
+    sending.join()
+    with Publisher(provider, "later", history=1) as publisher:
+        publisher.send(b"joined")
+        joined = threading.Thread(target=publisher.wait_for_receivers, kwargs={"timeout": 10})
+        joined.start()
+        assert shm_pool.wait_any(ends, timeout=10) is later
+        joined.join()
+    # One that is to raise an error is ready.
+    senders[2].close()
+    ends.remove(later)
+    assert shm_pool.wait_any(ends, timeout=10) is receivers[2]
+    with pytest.raises(shm_pool.Disconnected):
+        receivers[2].recv()
+    for wrong in [], [receivers[0], receivers[0]]:
+        with pytest.raises(shm_pool.InvalidArgument):
+            shm_pool.wait_any(wrong)
+    join = in_thread(lambda: shm_pool.wait_any(ends[:2]))
+    receivers[1].interrupt()
+    assert join() == [shm_pool.Interrupted]
+    join = in_thread(lambda: shm_pool.wait_any(ends[:2]))
+    receivers[1].close()
+    assert join() == [shm_pool.Closed]
+    for end in *senders, *receivers, later:
+        end.close()
+
+
+def test_wait_any_beside_an_event_loop(provider, prefix):
+    with Sender(provider, "pair") as sender, Receiver("pair", prefix) as receiver:
+        descriptor = receiver.fileno()
+        while receiver.try_recv() or select.select([descriptor], [], [], 0)[0]:
+            pass
+        with pytest.raises(shm_pool.Timeout):
+            shm_pool.wait_any([receiver], timeout=0.01)
+        while receiver.try_recv() or select.select([descriptor], [], [], 0)[0]:
+            pass
+        sender.send(b"message")
+        assert select.select([descriptor], [], [], 10)[0] == [descriptor]

@@ -1,36 +1,125 @@
 """The examples in docstrings and the README, and the type stubs."""
 
-import asyncio
 import doctest
+import enum
 import inspect
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+
 import shm_pool
+from conftest import TIMEOUT
+from stub_docs import STUB, documented
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent
+PYRIGHT = "pyright"
 
 
 def test_docstrings():
-    runner = doctest.DocTestRunner()
-    names = {name: getattr(shm_pool, name) for name in shm_pool.__all__} | {"asyncio": asyncio}
-    for test in doctest.DocTestFinder().find(shm_pool, globs=names):
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    finder = doctest.DocTestFinder()
+    tests = finder.find(shm_pool, globs={})
+    # It does not look at functions that are not written in Python.
+    tests += finder.find(shm_pool.wait_any, "wait_any", globs={})
+    for test in tests:
         runner.run(test)
     results = runner.summarize()
     assert results.failed == 0 and results.attempted > 50
 
 
-def test_readme(python):
-    """Its publisher and its receiver, as two processes."""
-    _, publish, _, receive, _ = re.split(r"```python\n(.*?)```", (HERE.parent / "README.md").read_text(), flags=re.S)
-    channel = f'"pytest-readme-{os.getpid()}"'
-    receiver, publisher = (python(program.replace('"camera"', channel)) for program in (receive, publish))
+def programs(file: str) -> list[str]:
+    """The programs of a document."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / file).read_text(), flags=re.S)
+
+
+def own_names(program: str) -> str:
+    """The program with channels of this test run."""
+    return re.sub(r'"(time|camera|s\w+/[\w{}]+)"', rf'"pytest-{os.getpid()}/\1"', program)
+
+
+@pytest.fixture
+def run(python):
+    """Starts a program of the docs. It may have been killed: removes what it has left."""
+    yield lambda program, *arguments: python(own_names(program), *arguments)
+    shm_pool.Namespace().sweep()
+
+
+def test_readme(run):
+    """Its programs with numpy, as two processes."""
+    *_, publish, receive = programs("README.md")
+    receiver, publisher = run(receive), run(publish)
     lines = receiver.process.stdout.read().splitlines()
     assert lines[-1].split() == ["99.0", "0"]
     assert receiver.end() == publisher.end() == 0
+
+
+def test_readme_has_the_examples():
+    publisher, subscriber, *_ = programs("README.md")
+    assert example("publisher").endswith(f'"""\n\n{publisher}')
+    assert example("subscriber").endswith(f'"""\n\n{subscriber}')
+
+
+def example(name: str) -> str:
+    return (ROOT / "examples" / f"{name}.py").read_text()
+
+
+@pytest.mark.parametrize("first", ["publisher", "subscriber"])
+def test_examples(first, run):
+    """Publisher and subscriber are started in any order, killed, and started again."""
+
+    def start(name):
+        started = run(example(name).replace("time.sleep(1)", "time.sleep(0.001)"))
+        if name == "publisher":
+            started.line()
+        return started
+
+    def receive():
+        size, _, _, seconds = subscriber.line().split()
+        assert size == "1048576" and abs(int(seconds) - time.time()) < TIMEOUT
+
+    if first == "publisher":
+        publisher, subscriber = start("publisher"), start("subscriber")
+    else:
+        subscriber, publisher = start("subscriber"), start("publisher")
+    receive()
+    publisher.kill()
+    publisher = start("publisher")
+    while publisher.line() != "sent to 1 subscribers":
+        pass
+    # What came before the kill, and what came after it.
+    for _ in range(1000):
+        receive()
+    subscriber.kill()
+    subscriber = start("subscriber")
+    receive()
+    publisher.kill()
+
+
+def test_many_producers(run):
+    producer, consumer, _, _ = programs("docs/patterns.md")
+    consuming = run(consumer)
+    producing = [run(producer, name) for name in ("left", "right")]
+    lines = [line.split()[1:] for line in consuming.process.stdout.read().splitlines()]
+    for name in "left", "right":
+        assert [number for of, number in lines if of == name] == [str(number) for number in range(10)]
+    assert [child.end() for child in [consuming, *producing]] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("first", ["server", "client"])
+def test_request_and_response(first, run):
+    _, _, server, client = programs("docs/patterns.md")
+    if first == "server":
+        serving, asking = run(server), run(client)
+    else:
+        asking, serving = run(client), run(server)
+    assert asking.process.stdout.read().split() == ["0", "0", "1", "1000", "2", "2000"]
+    assert serving.end() == asking.end() == 0
 
 
 def test_every_public_item_has_docs():
@@ -39,7 +128,13 @@ def test_every_public_item_has_docs():
         if isinstance(item, type):
             methods = [(key, value) for key, value in vars(item).items() if not key.startswith("_") and callable(value)]
             assert item.__doc__, name
-            assert [key for key, value in methods if not value.__doc__] == [], name
+            if not issubclass(item, enum.Enum):
+                assert [key for key, value in methods if not value.__doc__] == [], name
+
+
+def test_stub_has_docs():
+    stub = STUB.read_text()
+    assert documented(stub) == stub, "python tests/stub_docs.py updates them"
 
 
 def test_stubs():
@@ -49,15 +144,42 @@ def test_stubs():
     subprocess.run(command, check=True)
 
 
-def test_types_of_users():
-    # numpy's types know other buffers than its own from Python 3.12 on.
-    command = [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.12", str(HERE / "typed.py")]
-    subprocess.run(command, check=True)
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory):
+    """What a type checker accepts: the tests' program, the examples and the programs of the docs."""
+    folder = tmp_path_factory.mktemp("typed")
+    for document in "README.md", "docs/patterns.md":
+        for number, program in enumerate(programs(document)):
+            (folder / f"{Path(document).stem}_{number}.py").write_text(program)
+    return [str(HERE / "typed.py"), *map(str, (ROOT / "examples").glob("*er.py")), *map(str, folder.iterdir())]
+
+
+VERSIONS = ["3.11", "3.12", "3.13"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_types_by_mypy(version, typed):
+    # Each is a program of its own.
+    command = [sys.executable, "-m", "mypy", "--strict", "--scripts-are-modules", "--python-version", version]
+    subprocess.run([*command, *typed], check=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_types_by_pyright(version, typed):
+    checker = Path(sys.executable).with_name(PYRIGHT)
+    command = [checker, "--pythonversion", version, "--pythonpath", sys.executable, "--level", "error"]
+    subprocess.run([*command, *typed], check=True)
+
+
+def test_stubs_by_pyright():
+    checker = Path(sys.executable).with_name(PYRIGHT)
+    package = Path(shm_pool.__file__).parent
+    subprocess.run([checker, "--pythonpath", sys.executable, "--level", "error", package], check=True)
 
 
 def test_advice_names_what_exists():
     """The advice of errors, by the names of Python's interface."""
-    source = (HERE.parent / "src" / "errors.rs").read_text()
+    source = (ROOT / "src" / "errors.rs").read_text()
     [words] = re.findall(r"fn words\(.*?\n}\n", source, flags=re.S)
     advice = re.findall(r'"([^"]*)"', words)
     assert [text for text in advice if "::" in text or "Builder" in text] == []

@@ -10,9 +10,9 @@ import shm_pool
 
 
 @pytest.fixture
-def receive(provider, client):
+def receive(provider, prefix):
     """Sends something, and returns the message."""
-    with shm_pool.Sender(provider, "memory") as sender, shm_pool.Receiver("memory", client) as receiver:
+    with shm_pool.Sender(provider, "memory") as sender, shm_pool.Receiver("memory", prefix) as receiver:
 
         def receive(message):
             sender.send(message)
@@ -81,9 +81,9 @@ def test_empty_message(provider, receive):
     assert bytes(receive(provider.alloc(0))) == b""
 
 
-def test_array_keeps_borrowed(prefix, client):
-    with shm_pool.Provider(name_prefix=prefix, max_bytes=1 << 20) as provider:
-        with shm_pool.Sender(provider, "borrowed") as sender, shm_pool.Receiver("borrowed", client) as receiver:
+def test_array_keeps_borrowed(prefix):
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20) as provider:
+        with shm_pool.Sender(provider, "borrowed") as sender, shm_pool.Receiver("borrowed", prefix) as receiver:
             with provider.alloc(1 << 20, zeroed=True) as buffer:
                 sender.send(buffer)
             with receiver.recv() as message:
@@ -177,7 +177,7 @@ def test_descriptor(provider, client):
         assert len(descriptor) == 32
         message = client.attach(descriptor)
     assert bytes(message) == bytes(3)
-    assert message.missed == 0
+    assert message.missed == 0 and message.tag is None
     message.release()
     provider.trim()
     with pytest.raises(shm_pool.Stale):
@@ -210,10 +210,161 @@ def test_no_peer(provider):
 
 
 def test_quota_of_a_client(prefix, client):
-    with shm_pool.Provider(name_prefix=prefix, max_bytes_per_peer=1 << 16) as provider:
+    with shm_pool.Provider(namespace=prefix, max_bytes_per_peer=1 << 16) as provider:
         buffers = [provider.alloc(1 << 15) for _ in range(3)]
         held = [client.attach(buffer.descriptor()) for buffer in buffers[:2]]
         with pytest.raises(shm_pool.TooManyBorrowed, match="over the quota"):
             client.attach(buffers[2].descriptor())
         held.pop().release()
         assert len(client.attach(buffers[2].descriptor())) == 1 << 15
+
+
+# ---- indices, arrays, DLPack ----------------------------------------------------------------------
+
+
+def test_index(provider, receive):
+    buffer = provider.alloc(10)
+    buffer[...] = bytes(range(10))
+    message = receive(buffer)
+    for memory in buffer, message:
+        assert (memory[0], memory[-1], memory[np.int64(3)]) == (0, 9, 3)
+        assert memory[:4] == bytes(range(4)) and type(memory[:4]) is bytes
+        assert memory[8:20] == b"\x08\t" and memory[5:2] == b"" and memory[...] == bytes(range(10))
+        assert memory[::-3] == bytes([9, 6, 3, 0])
+        assert list(memory) == list(range(10)) and 3 in memory and 10 not in memory
+        for index in 10, -11:
+            with pytest.raises(IndexError, match="10 bytes"):
+                memory[index]
+        with pytest.raises(TypeError):
+            memory["1"]
+
+
+def test_set_items(provider):
+    buffer = provider.alloc(8, zeroed=True)
+    buffer[0], buffer[-1] = 1, 255
+    buffer[1:3] = b"ab"
+    buffer[6:3:-2] = bytearray(b"yx")
+    assert bytes(buffer) == b"\x01ab\0x\0y\xff"
+    buffer[...] = np.array([[1, 2], [3, 4]], np.uint16)
+    assert np.frombuffer(buffer, np.uint16).tolist() == [1, 2, 3, 4]
+    buffer[2:] = memoryview(buffer)[:-2]
+    assert np.frombuffer(buffer, np.uint16).tolist() == [1, 1, 2, 3]
+    for key, value, error in (
+        (0, 256, OverflowError),
+        (0, b"a", TypeError),
+        (8, 0, IndexError),
+        (slice(2), b"abc", shm_pool.InvalidArgument),
+        (slice(2), 7, TypeError),
+    ):
+        with pytest.raises(error):
+            buffer[key] = value
+    buffer.freeze()
+    with pytest.raises(TypeError, match="frozen"):
+        buffer[0] = 1
+
+
+def test_released_is_no_array(provider, receive):
+    for memory in provider.alloc(100), receive(bytes(100)):
+        memory.release()
+        for use in (
+            np.asarray,
+            np.array,
+            np.from_dlpack,
+            lambda memory: np.frombuffer(memory, np.uint8),
+            lambda memory: memory[0],
+            lambda memory: memory[:],
+        ):
+            with pytest.raises(shm_pool.Closed, match="released"):
+                use(memory)
+
+
+def test_array(provider):
+    buffer = provider.alloc(16, zeroed=True)
+    array = buffer.__array__()
+    assert array.dtype == np.uint8 and address(array) == address(np.asarray(buffer))
+    assert address(buffer.__array__(copy=True)) != address(array)
+    assert buffer.__array__(np.float32).dtype == np.float32
+    with pytest.raises(ValueError, match="uint8"):
+        buffer.__array__(np.float32, copy=False)
+
+
+def test_dlpack(provider, receive):
+    buffer = provider.alloc(1000, zeroed=True)
+    array = np.from_dlpack(buffer)
+    assert (array.dtype, array.shape, array.flags.writeable) == (np.uint8, (1000,), True)
+    assert address(array) == address(np.asarray(buffer)), "it is no copy"
+    array[5] = 9
+    with pytest.raises(BufferError, match="1 array or memoryview refers"):
+        receive(buffer)
+    del array
+    message = receive(buffer)
+    for memory in buffer, message:
+        array = np.from_dlpack(memory)
+        assert not array.flags.writeable and array[5] == 9
+        assert memory.__dlpack_device__() == (1, 0)
+        with pytest.raises(BufferError, match="1 array or memoryview refers"):
+            memory.release()
+        del array
+        # An unused capsule holds it, too.
+        capsule = memory.__dlpack__(max_version=(1, 0))
+        with pytest.raises(BufferError):
+            memory.release()
+        del capsule
+    # A consumer that does not know read-only memory gets none, but may write a copy.
+    with pytest.raises(BufferError, match="read-only"):
+        message.__dlpack__()
+    with pytest.raises(BufferError, match="read-only"):
+        message.__dlpack__(max_version=(0, 8))
+    copy = np.from_dlpack(message, copy=True)
+    assert copy.flags.writeable and address(copy) != address(np.asarray(message))
+    message.release()
+    copy[0] = 1
+    for refused in {"stream": 1}, {"dl_device": (2, 0)}:
+        with pytest.raises(BufferError):
+            buffer.__dlpack__(max_version=(1, 0), **refused)
+    with pytest.raises(shm_pool.InvalidArgument):
+        buffer.__dlpack__(max_version=1)
+
+
+def test_dlpack_keeps_borrowed(provider, receive):
+    buffer = provider.alloc(1000)
+    array = np.from_dlpack(receive(buffer))
+    gc.collect()
+    assert buffer.is_leased
+    del array
+    assert not buffer.is_leased
+
+
+def test_dlpack_before_1_0(provider):
+    buffer = provider.alloc(10, zeroed=True)
+
+    class Old:
+        """A producer whose consumer knows no version."""
+
+        def __dlpack__(self, **_):
+            return buffer.__dlpack__()
+
+        def __dlpack_device__(self):
+            return buffer.__dlpack_device__()
+
+    array = np.from_dlpack(Old())
+    assert address(array) == address(np.asarray(buffer))
+    with pytest.raises(BufferError):
+        buffer.release()
+    del array
+    buffer.release()
+
+
+def test_copy_in_vain(provider, prefix, receive):
+    buffer = provider.alloc(100, zeroed=True)
+    for array in np.asarray(buffer), np.frombuffer(buffer, np.float32)[5:20], memoryview(buffer), np.from_dlpack(buffer):
+        with pytest.warns(shm_pool.CopyWarning, match="send the buffer itself") as warned:
+            receive(array)
+        assert warned[0].filename == __file__
+    with shm_pool.Provider(namespace=prefix) as other, shm_pool.Sender(other, "other") as sender:
+        sender.send(np.asarray(buffer))
+    del array
+    receive(np.zeros(100, np.uint8))
+    receive(buffer)
+    with pytest.warns(shm_pool.CopyWarning):
+        receive(np.asarray(buffer))

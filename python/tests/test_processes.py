@@ -1,5 +1,6 @@
 """Processes of both languages, which are killed, interrupted and forked."""
 
+import asyncio
 import hashlib
 import itertools
 import os
@@ -20,10 +21,10 @@ from shm_pool import OnEnd, Publisher, Receiver, Sender, Subscriber
 LEN = 1_000_000
 
 
-def receiver_of(kind, client):
+def receiver_of(kind, prefix):
     if kind == "sender":
-        return Receiver("ends", client, timeout=TIMEOUT)
-    return Subscriber("ends", client, timeout=TIMEOUT, on_end=OnEnd.RETURN)
+        return Receiver("ends", prefix, timeout=TIMEOUT)
+    return Subscriber("ends", prefix, timeout=TIMEOUT, on_end=OnEnd.RETURN)
 
 
 def is_uniform(message):
@@ -31,10 +32,10 @@ def is_uniform(message):
     return len(array) == LEN and bool((array == array[0]).all())
 
 
-def test_rust_publisher_killed(peer, start, prefix, client):
+def test_rust_publisher_killed(peer, start, prefix):
     publisher = start(peer, "publish", prefix, "killed", str(LEN))
     publisher.line()
-    receiver = Subscriber("killed", client, timeout=TIMEOUT, on_end=OnEnd.RETURN)
+    receiver = Subscriber("killed", prefix, timeout=TIMEOUT, on_end=OnEnd.RETURN)
     kept = [receiver.recv(timeout=TIMEOUT) for _ in range(5)]
     assert all(map(is_uniform, kept))
     publisher.kill()
@@ -55,7 +56,7 @@ def test_rust_publisher_killed(peer, start, prefix, client):
 def test_rust_receiver_killed(peer, start, prefix):
     receiver = start(peer, "subscribe", prefix, "killed", str(LEN))
     with (
-        shm_pool.Provider(name_prefix=prefix, max_bytes=8 << 20) as provider,
+        shm_pool.Provider(namespace=prefix, max_bytes=8 << 20) as provider,
         Publisher(provider, "killed", max_bytes_per_receiver=8 << 20) as publisher,
     ):
         publisher.wait_for_receivers(timeout=TIMEOUT)
@@ -85,7 +86,7 @@ def test_rust_receiver_of_sender_killed(peer, start, prefix, provider):
 PUBLISH = """if True:
     import numpy as np, shm_pool, sys
     prefix, length = sys.argv[1], int(sys.argv[2])
-    provider = shm_pool.Provider(name_prefix=prefix)
+    provider = shm_pool.Provider(namespace=prefix)
     publisher = shm_pool.Publisher(provider, "killed")
     print("ready")
     publisher.wait_for_receivers()
@@ -97,9 +98,8 @@ PUBLISH = """if True:
 
 RECEIVE = """if True:
     import shm_pool, sys
-    client = shm_pool.Client(name_prefix=sys.argv[1])
     kept = []
-    for message in shm_pool.Subscriber("killed", client, timeout=60, on_end=shm_pool.OnEnd.RETURN):
+    for message in shm_pool.Subscriber("killed", sys.argv[1], timeout=60, on_end=shm_pool.OnEnd.RETURN):
         kept.append(message)
         print(memoryview(message)[0])
 """
@@ -119,7 +119,7 @@ def test_python_publisher_killed(peer, start, python, prefix):
 END = """if True:
     import os, shm_pool, sys
     prefix, kind, how = sys.argv[1:]
-    provider = shm_pool.Provider(name_prefix=prefix)
+    provider = shm_pool.Provider(namespace=prefix)
     if kind == "sender":
         end = shm_pool.Sender(provider, "ends")
         end.wait_for_receiver()
@@ -147,9 +147,9 @@ END = """if True:
 
 @pytest.mark.parametrize("kind", ["sender", "publisher"])
 @pytest.mark.parametrize("how", ["close", "return", "sys.exit", "os._exit", "abort"])
-def test_what_was_sent_arrives(kind, how, python, prefix, client):
+def test_what_was_sent_arrives(kind, how, python, prefix):
     child = python(END, prefix, kind, how)
-    with receiver_of(kind, client) as receiver:
+    with receiver_of(kind, prefix) as receiver:
         child.process.wait(TIMEOUT)
         for number in range(10):
             with receiver.recv(timeout=TIMEOUT) as message:
@@ -160,14 +160,14 @@ def test_what_was_sent_arrives(kind, how, python, prefix, client):
     assert [name for name in os.listdir("/dev/shm") if name.startswith(f"{prefix}.")] == []
 
 
-def test_python_receiver_killed(peer, start, python, prefix, client):
+def test_python_receiver_killed(peer, start, python, prefix):
     publisher = start(peer, "publish", prefix, "killed", str(LEN))
     publisher.line()
     for _ in range(2):
         killed = python(RECEIVE, prefix)
         killed.line()
         killed.kill()
-    with Subscriber("killed", client, timeout=TIMEOUT, on_end=OnEnd.RETURN) as receiver:
+    with Subscriber("killed", prefix, timeout=TIMEOUT, on_end=OnEnd.RETURN) as receiver:
         assert all(is_uniform(receiver.recv(timeout=TIMEOUT)) for _ in range(5))
     assert publisher.end() == 0
 
@@ -176,7 +176,7 @@ def test_descriptors_between_processes(python, prefix, provider):
     child = python(
         """if True:
         import hashlib, shm_pool, sys
-        client = shm_pool.Client(name_prefix=sys.argv[1])
+        client = shm_pool.Client(sys.argv[1])
         print(client.connect(int(sys.argv[2])).hex())
         for line in sys.stdin:
             with client.attach(bytes.fromhex(line)) as message:
@@ -205,7 +205,7 @@ WAITS = {
     "send": "sender.send(b'')",
     "send of a buffer": "sender.send(bytes(1000))",
     "alloc": "provider.alloc(1, timeout=None)",
-    "open": "shm_pool.Receiver('nothing', client, timeout=None)",
+    "open": "shm_pool.Receiver('nothing', prefix, timeout=None)",
     "wait for receivers": "publisher.wait_for_receivers(2)",
     "async": "asyncio.run(receiver.recv_async())",
 }
@@ -215,17 +215,17 @@ WAITS = {
 def test_keyboard_interrupt(wait, python, prefix):
     program = f"""if True:
         import asyncio, shm_pool, sys
-        provider = shm_pool.Provider(name_prefix=sys.argv[1], max_bytes=1 << 20)
-        client = shm_pool.Client(name_prefix=sys.argv[1])
+        provider = shm_pool.Provider(namespace=sys.argv[1], max_bytes=1 << 20)
+        prefix = sys.argv[1]
         sender = shm_pool.Sender(provider, "full", capacity=2)
-        full = shm_pool.Receiver("full", client)
+        full = shm_pool.Receiver("full", prefix)
         try:
             while True:
                 sender.send(b"", timeout=0)
         except shm_pool.Timeout:
             pass
         publisher = shm_pool.Publisher(provider, "publisher")
-        receiver = shm_pool.Subscriber("publisher", client)
+        receiver = shm_pool.Subscriber("publisher", prefix)
         held = provider.alloc((1 << 20) - (0 if "alloc" in {wait!r} else 8192))
         try:
             print("ready")
@@ -257,9 +257,9 @@ def until_asleep(pid):
 def test_signal_handler_closes(python, prefix):
     program = """if True:
         import shm_pool, signal, sys
-        provider = shm_pool.Provider(name_prefix=sys.argv[1])
+        provider = shm_pool.Provider(namespace=sys.argv[1])
         sender = shm_pool.Sender(provider, "pair")
-        receiver = shm_pool.Receiver("pair", shm_pool.Client(name_prefix=sys.argv[1]))
+        receiver = shm_pool.Receiver("pair", sys.argv[1])
         signal.signal(signal.SIGTERM, lambda *_: receiver.close())
         print("ready")
         try:
@@ -282,11 +282,10 @@ def test_exit_while_threads_wait(busy, python, prefix):
     program = """if True:
         import shm_pool, sys, threading
         prefix, busy = sys.argv[1:]
-        provider = shm_pool.Provider(name_prefix=prefix)
-        client = shm_pool.Client(name_prefix=prefix)
-        sender, receiver = shm_pool.Sender(provider, "idle"), shm_pool.Receiver("idle", client)
+        provider = shm_pool.Provider(namespace=prefix)
+        sender, receiver = shm_pool.Sender(provider, "idle"), shm_pool.Receiver("idle", prefix)
         publisher = shm_pool.Publisher(provider, "busy")
-        readers = [shm_pool.Subscriber("busy", client) for _ in range(2)]
+        readers = [shm_pool.Subscriber("busy", prefix) for _ in range(2)]
         threading.Thread(target=receiver.recv, daemon=True).start()
 
         def read(reader):
@@ -312,7 +311,7 @@ def test_exit_beside_daemon_threads(python, prefix):
     """What is closed at exit raises nothing in a thread that still uses it."""
     program = """if True:
         import shm_pool, sys, threading
-        provider = shm_pool.Provider(name_prefix=sys.argv[1])
+        provider = shm_pool.Provider(namespace=sys.argv[1])
         publisher = shm_pool.Publisher(provider, "busy")
         started = threading.Event()
 
@@ -340,7 +339,7 @@ import shm_pool
 
 def own(prefix, kind):
     global provider, end
-    provider = shm_pool.Provider(name_prefix=prefix)
+    provider = shm_pool.Provider(namespace=prefix)
     if kind == "sender":
         end = shm_pool.Sender(provider, "ends")
     else:
@@ -383,8 +382,7 @@ def thread(prefix, kind):
 
 def read(prefix, kind):
     global receiver, message, array
-    client = shm_pool.Client(name_prefix=prefix)
-    receiver = shm_pool.Receiver("ends", client, timeout=60) if kind == "sender" else shm_pool.Subscriber("ends", client, timeout=60)
+    receiver = shm_pool.Receiver("ends", prefix, timeout=60) if kind == "sender" else shm_pool.Subscriber("ends", prefix, timeout=60)
     message = receiver.recv()
     array = np.frombuffer(message, np.uint8)
     print("read", flush=True)
@@ -453,11 +451,11 @@ def test_last_reader_is_a_child(kind, method, how, python, child_of, prefix):
 
 @pytest.mark.parametrize("method, how", CHILD_ENDS)
 @pytest.mark.parametrize("kind", ["sender", "publisher"])
-def test_owner_is_a_child(kind, method, how, child_of, prefix, client):
+def test_owner_is_a_child(kind, method, how, child_of, prefix):
     assert child_of(method, how, "unheard", prefix, kind).end() == 0
     assert objects(prefix) == [], "the owner removes them: it has no readers"
     owner = child_of(method, how, "unread", prefix, kind)
-    with receiver_of(kind, client) as receiver:
+    with receiver_of(kind, prefix) as receiver:
         assert owner.end() == 0
         for number in range(10):
             with receiver.recv(timeout=TIMEOUT) as message:
@@ -467,9 +465,9 @@ def test_owner_is_a_child(kind, method, how, child_of, prefix, client):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_thread_of_a_child_sends_on(method, child_of, prefix, client):
+def test_thread_of_a_child_sends_on(method, child_of, prefix):
     owner = child_of(method, "return", "thread", prefix, "publisher")
-    with Subscriber("ends", client, timeout=TIMEOUT) as receiver:
+    with Subscriber("ends", prefix, timeout=TIMEOUT) as receiver:
         for _ in range(10):
             with receiver.recv(timeout=TIMEOUT) as message:
                 assert is_uniform(message)
@@ -494,12 +492,13 @@ def in_fork(body):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_inherited_handles(provider, client):
-    sender, receiver = Sender(provider, "fork"), Receiver("fork", client)
+def test_inherited_handles(provider, client, prefix):
+    sender, receiver = Sender(provider, "fork"), Receiver("fork", prefix)
     publisher = Publisher(provider, "fork-publisher")
     buffer, frozen = provider.alloc(100, zeroed=True), provider.alloc(100, zeroed=True)
     frozen.freeze()
     reservation = provider.reserve(4096, 2)
+    watcher = shm_pool.Watcher(prefix)
     sender.send(bytes(100))
     message = receiver.recv()
     array = np.frombuffer(message, np.uint8)
@@ -519,8 +518,19 @@ def test_inherited_handles(provider, client):
             lambda: receiver.fileno(),
             lambda: client.attach(bytes(32)),
             lambda: client.connect(1),
-            lambda: Subscriber("fork-publisher", client),
             lambda: reservation.count,
+            lambda: memoryview(message),
+            lambda: bytes(message),
+            lambda: np.asarray(message),
+            lambda: np.from_dlpack(message),
+            lambda: message[0],
+            lambda: len(message),
+            lambda: buffer[0],
+            lambda: buffer.__setitem__(0, 1),
+            lambda: watcher.try_recv(),
+            lambda: shm_pool.wait_any([receiver]),
+            lambda: asyncio.run(publisher.send_async(b"")),
+            lambda: asyncio.run(provider.alloc_async(1)),
         ]
         for number, use in enumerate(uses):
             with pytest.raises(shm_pool.Forked):
@@ -532,7 +542,7 @@ def test_inherited_handles(provider, client):
         for memory in buffer, frozen:
             memory.release()
         # The child makes its own.
-        with Sender(shm_pool.Provider(name_prefix="pytest-fork"), "fork"):
+        with Sender(shm_pool.Provider(namespace="pytest-fork"), "fork"):
             pass
 
     assert in_fork(child) == 0
@@ -545,15 +555,15 @@ def test_inherited_handles(provider, client):
         handle.close()
 
 
-def test_child_finalizes_its_own(provider, client):
+def test_child_finalizes_its_own(provider, prefix):
     """A forked child closes nothing of its parent's, and what it has opened itself."""
-    sender, receiver = Sender(provider, "fork"), Receiver("fork", client)
+    sender, receiver = Sender(provider, "fork"), Receiver("fork", prefix)
     sender.send(bytes(100))
     array = np.frombuffer(receiver.recv(), np.uint8)
     sender.send(b"for the parent")
 
     def child():
-        own = shm_pool.Provider(name_prefix="pytest-fork-own")
+        own = shm_pool.Provider(namespace="pytest-fork-own")
         shm_pool.finalize()
         with pytest.raises(shm_pool.Closed):
             own.alloc(1)
@@ -571,8 +581,8 @@ def test_child_finalizes_its_own(provider, client):
     receiver.close()
 
 
-def test_fork_while_receiving(provider, client):
-    with Sender(provider, "fork") as sender, Receiver("fork", client) as receiver:
+def test_fork_while_receiving(provider, prefix):
+    with Sender(provider, "fork") as sender, Receiver("fork", prefix) as receiver:
         waiting = threading.Thread(target=receiver.recv)
         waiting.start()
         # Until the thread has the lock of the receiver.
@@ -590,18 +600,18 @@ def test_fork_while_receiving(provider, client):
         waiting.join()
 
 
-def test_descriptors_are_not_leaked(provider, client):
+def test_descriptors_are_not_leaked(provider, prefix):
     def count():
         return len(os.listdir("/proc/self/fd"))
 
     def once():
-        with Publisher(provider, "leak") as publisher, Subscriber("leak", client) as receiver:
+        with Publisher(provider, "leak") as publisher, Subscriber("leak", prefix) as receiver:
             receiver.fileno()
             publisher.wait_for_receivers()
             publisher.send(bytes(1000))
             receiver.recv()
         with pytest.raises(shm_pool.NotFound):
-            Receiver("leak", client)
+            Receiver("leak", prefix)
 
     once()
     before = count()

@@ -9,18 +9,33 @@ import shm_pool
 
 def test_options(prefix):
     with pytest.raises(shm_pool.InvalidArgument, match="max_bytes is 0"):
-        shm_pool.Provider(name_prefix=prefix, max_bytes=0)
+        shm_pool.Provider(namespace=prefix, max_bytes=0)
     with pytest.raises(ValueError, match="prefix"):
-        shm_pool.Provider(name_prefix="no/slash")
+        shm_pool.Provider(namespace="no/slash")
     with pytest.raises(shm_pool.InvalidArgument):
-        shm_pool.Provider(name_prefix=prefix, mode=0o777)
+        shm_pool.Provider(namespace=prefix, mode=0o777)
     with pytest.raises(shm_pool.SystemCallFailed) as failed:
-        shm_pool.Provider(name_prefix=prefix, directory="/no/such/directory")
+        shm_pool.Provider(namespace=shm_pool.Namespace(prefix, directory="/no/such/directory"))
     assert failed.value.errno == 2 and "/no/such/directory" in str(failed.value)
 
 
+def test_more_options(prefix):
+    options = {"lock_memory": False, "max_idle_per_class": 2, "max_shared": 100, "mode": 0o660}
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20, **options) as provider:
+        with pytest.raises(shm_pool.Error, match=r"raise Provider\(max_idle_per_class=\)"):
+            provider.reserve(1000, 3)
+        provider.reserve(1000, 2).close()
+    with pytest.raises(shm_pool.InvalidArgument, match="max_shared"):
+        shm_pool.Provider(namespace=prefix, max_shared=0)
+    # What may be locked depends on the limit of this process.
+    try:
+        shm_pool.Provider(namespace=prefix, max_bytes=1 << 20, lock_memory=True).close()
+    except shm_pool.SystemCallFailed as refused:
+        assert "ulimit -l" in str(refused)
+
+
 def test_exhausted(prefix):
-    with shm_pool.Provider(name_prefix=prefix, max_bytes=1 << 20) as provider:
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20) as provider:
         held = provider.alloc(1 << 20)
         with pytest.raises(MemoryError, match="under max_bytes 1048576"):
             provider.alloc(1)
@@ -33,7 +48,7 @@ def test_exhausted(prefix):
 
 
 def test_wait_for_memory(prefix):
-    with shm_pool.Provider(name_prefix=prefix, max_bytes=1 << 20) as provider:
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20) as provider:
         held = provider.alloc(1 << 20)
         releasing = threading.Timer(0.01, held.release)
         releasing.start()
@@ -42,7 +57,7 @@ def test_wait_for_memory(prefix):
 
 
 def test_close_ends_waits(prefix):
-    with shm_pool.Provider(name_prefix=prefix, max_bytes=1 << 20) as provider:
+    with shm_pool.Provider(namespace=prefix, max_bytes=1 << 20) as provider:
         held = provider.alloc(1 << 20)
         raised = []
 
@@ -91,7 +106,7 @@ def test_reservation(provider):
 def test_sweep(prefix, python):
     program = """if True:
         import os, shm_pool, signal, sys
-        provider = shm_pool.Provider(name_prefix=sys.argv[1])
+        provider = shm_pool.Provider(namespace=sys.argv[1])
         buffer = provider.alloc(4096)
         print("ready")
         signal.pause()
@@ -99,5 +114,8 @@ def test_sweep(prefix, python):
     child = python(program, prefix)
     child.line()
     child.kill()
-    objects, size = shm_pool.Provider.sweep(prefix)
-    assert objects == 2 and size > 4096
+    namespace = shm_pool.Namespace(prefix)
+    swept = namespace.sweep()
+    assert swept.objects == 2 and swept.bytes > 4096
+    assert repr(swept) == f"Swept(objects=2, bytes={swept.bytes})"
+    assert namespace.sweep() == shm_pool.Namespace("no-such-prefix").sweep()

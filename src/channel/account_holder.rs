@@ -339,7 +339,7 @@ mod tests {
             .namespace(provider.namespace())
             .open(&name)
             .unwrap();
-        assert!(publisher.has_receivers());
+        assert!(publisher.serve_joins());
         (provider, publisher, receiver)
     }
 

@@ -315,6 +315,15 @@ impl Connection {
         bytes: usize,
     ) -> Result<Option<WakeReason>, SendErrorKind> {
         let need = self.need(bytes);
+        self.arm_until(waker, |object, account| need.look(object, account))
+    }
+
+    /// Registers `waker` for when `is_ready`; see [`Parker::arm`].
+    fn arm_until(
+        &mut self,
+        waker: &Waker,
+        is_ready: impl Fn(&Object, &AccountHolder) -> bool,
+    ) -> Result<Option<WakeReason>, SendErrorKind> {
         let Self {
             object,
             parker,
@@ -323,12 +332,39 @@ impl Connection {
         } = self;
         let armed = parker.arm(
             waker,
-            || need.look(object, account),
+            || is_ready(object, account),
             || object.may_have_receiver(),
         );
-        armed.map_err(|error| SendErrorKind::NoHelper {
-            errno: error.errno().unwrap_or(libc::EAGAIN),
+        armed.map_err(no_helper)
+    }
+
+    /// As [`wait`](Self::wait), in a task.
+    pub(super) async fn wait_async(
+        &mut self,
+        is_ready: impl Fn(&Object, &AccountHolder) -> bool,
+    ) -> Result<(), SendErrorKind> {
+        let armed = Armed(self);
+        let connection = &mut *armed.0;
+        poll_fn(|context| {
+            // In a forked child, the doorbell's waiter is the parent's.
+            if !connection.object.is_ours() {
+                return Poll::Ready(Err(SendErrorKind::Forked));
+            }
+            match connection.arm_until(context.waker(), &is_ready)? {
+                None => Poll::Pending,
+                Some(WakeReason::Disconnected) => Poll::Ready(Err(SendErrorKind::Disconnected)),
+                Some(_) => Poll::Ready(Ok(())),
+            }
         })
+        .await
+    }
+
+    pub(super) async fn wait_until_received_async(&mut self) -> Result<(), SendErrorKind> {
+        let Some(sent) = self.sent() else {
+            return Ok(());
+        };
+        self.wait_async(|object, _| ring::is_done(object.shared().slots(), sent))
+            .await
     }
 
     pub(super) fn wait_until_received(
@@ -446,6 +482,11 @@ impl Connection {
         self.account.settle();
     }
 
+    /// As [`What::refused_version`](super::layout::What::refused_version).
+    pub(super) fn refused_version(&self) -> Option<(u32, u32)> {
+        self.object.shared().header().what.0.refused_version()
+    }
+
     pub(super) fn borrowed(&self) -> usize {
         self.account.borrowed()
     }
@@ -486,6 +527,21 @@ impl Connection {
         if let Some(link) = self.object.leave_to_receiver() {
             self.account.hold_link(link);
         }
+    }
+}
+
+/// A connection that a task waits for.
+struct Armed<'a>(&'a mut Connection);
+
+impl Drop for Armed<'_> {
+    fn drop(&mut self) {
+        self.0.parker.disarm();
+    }
+}
+
+pub(super) fn no_helper(error: OsError) -> SendErrorKind {
+    SendErrorKind::NoHelper {
+        errno: error.errno().unwrap_or(libc::EAGAIN),
     }
 }
 

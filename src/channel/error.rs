@@ -445,6 +445,15 @@ pub enum SendErrorKind {
         /// The time limit of the wait.
         timeout: Duration,
     },
+    /// Fewer receivers than waited for joined in time, and one was refused because it was built with
+    /// another version of this crate, with another layout. It has got
+    /// [`ChannelError::OtherVersion`].
+    OtherVersion {
+        /// The version of that receiver.
+        found: u32,
+        /// The version of this channel.
+        expected: u32,
+    },
     /// The receiver already has the maximum number of buffers, or of a publisher's bytes, received
     /// or not.
     TooManyBorrowed {
@@ -483,6 +492,19 @@ pub enum SendErrorKind {
 }
 
 impl SendErrorKind {
+    /// The end of a wait for receivers. `refused`: the version of one that was refused, and of the
+    /// channel.
+    pub(super) fn no_receiver(
+        receivers: usize,
+        timeout: Duration,
+        refused: Option<(u32, u32)>,
+    ) -> Self {
+        match refused {
+            Some((found, expected)) => Self::OtherVersion { found, expected },
+            None => Self::NoReceiver { receivers, timeout },
+        }
+    }
+
     /// Returns `true` if the receiver has closed its end or died.
     pub fn is_disconnected(&self) -> bool {
         *self == Self::Disconnected
@@ -490,7 +512,10 @@ impl SendErrorKind {
 
     /// Returns `true` if a wait ended because its time was over.
     pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::TimedOut | Self::NoReceiver { .. })
+        matches!(
+            self,
+            Self::TimedOut | Self::NoReceiver { .. } | Self::OtherVersion { .. }
+        )
     }
 
     /// Returns `true` if the same call may succeed later: when the receiver has made room, or has
@@ -502,6 +527,7 @@ impl SendErrorKind {
             | Self::TooManyBorrowed { .. }
             | Self::TimedOut
             | Self::NoReceiver { .. }
+            | Self::OtherVersion { .. }
             | Self::NoHelper { .. } => true,
             _ => false,
         }
@@ -510,7 +536,9 @@ impl SendErrorKind {
     pub(crate) fn io_kind(&self) -> io::ErrorKind {
         match self {
             Self::Full { .. } | Self::TooManyBorrowed { .. } => io::ErrorKind::WouldBlock,
-            Self::TimedOut | Self::NoReceiver { .. } => io::ErrorKind::TimedOut,
+            Self::TimedOut | Self::NoReceiver { .. } | Self::OtherVersion { .. } => {
+                io::ErrorKind::TimedOut
+            }
             Self::Disconnected => io::ErrorKind::BrokenPipe,
             Self::Interrupted => io::ErrorKind::Interrupted,
             Self::TooManyReceivers { .. } | Self::OtherProvider { .. } => {
@@ -541,6 +569,11 @@ impl Explain for SendErrorKind {
             Self::NoReceiver { receivers, timeout } => write!(
                 f,
                 "fewer than {receivers} receivers joined within {timeout:?}"
+            ),
+            Self::OtherVersion { found, expected } => write!(
+                f,
+                "too few receivers joined in time: one has version {found} of the layout of \
+                 channels, and this channel has version {expected}"
             ),
             Self::TooManyBorrowed { max, max_bytes } => {
                 write!(
@@ -578,6 +611,7 @@ impl Explain for SendErrorKind {
     fn find_advice(&self) -> Option<Advice> {
         match self {
             Self::Full { .. } => Some(Advice::RaiseCapacity),
+            Self::OtherVersion { .. } => Some(Advice::SameVersion),
             Self::TooManyBorrowed { .. } => Some(Advice::RaiseMaxBorrowed),
             Self::TooManyReceivers { .. } => Some(Advice::RaiseReceivers),
             Self::Disconnected => Some(Advice::CreateChannel),
@@ -615,7 +649,7 @@ pub enum RecvError {
     Map(#[source] OsError),
     /// The system refused to let the publisher connect this receiver, mostly because its process
     /// has run out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOMEM`). Then the publisher
-    /// retries when it sends or is asked for its receivers, after 1 ms at first, and after twice as
+    /// retries when it sends, serves joins or waits for receivers, after 1 ms at first, and after twice as
     /// long each time, up to a second. After any other error it does not retry: open the receiver
     /// again.
     NotConnected {

@@ -20,7 +20,7 @@ use super::connection::{Timeout, WaitedFor};
 use super::error::SendErrorKind;
 use super::interrupt::Interrupts;
 use super::ledger::Ledger;
-use super::message::{Located, Reason, Sent};
+use super::message::{Located, Reason, Sent, Tag};
 use super::recipient::{BlockLimit, Outcome, Recipient};
 use super::ring::{OnFull, Words};
 use crate::owner::buf::ShmBytes;
@@ -115,9 +115,9 @@ impl<R: AsRef<[Recipient]> + AsMut<[Recipient]>> FanOut<R> {
 
     /// Steps 2 to 4, for a buffer that [has room](Self::reserve).
     #[inline]
-    pub(super) fn send(&mut self, buffer: ShmBytes, sent: &mut Sent) {
+    pub(super) fn send(&mut self, buffer: ShmBytes, tag: Option<Tag>, sent: &mut Sent) {
         let bytes = buffer.capacity();
-        let located = Located::new(&buffer);
+        let located = Located::new(&buffer, tag);
         let mut handles = buffer.copies(sent.receivers);
         for recipient in self.recipients.as_mut() {
             if !recipient.is_taker() {

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 pub(super) use crate::protocol::ids::connection_name;
 
-pub(crate) const VERSION: u32 = 8;
+pub(crate) const VERSION: u32 = 9;
 
 pub(super) const MIN_SLOTS: usize = 2;
 pub(super) const MAX_SLOTS: usize = 65_536;
@@ -105,6 +105,9 @@ pub(super) struct What {
     max_subscribers: AtomicU32,
     on_full: AtomicU32,
     allow_blocking: AtomicU32,
+    /// The version of the receiver that was last refused because it has another one, or 0. This,
+    /// `magic` and `version` have the same places in all versions.
+    refused_version: AtomicU32,
 }
 
 impl What {
@@ -154,6 +157,21 @@ impl What {
     pub(super) fn evict(&self) {
         // Release: partner of the Acquire in `is_evicted`.
         self.state.store(EVICTED, Ordering::Release);
+    }
+
+    /// Tells the creator, which has another version, that this process cannot open the object.
+    fn refuse_version(&self) {
+        // Relaxed, here and below: it says nothing about other memory.
+        self.refused_version.store(VERSION, Ordering::Relaxed);
+    }
+
+    /// Returns the version of a receiver that could not open this object, and the object's own.
+    pub(super) fn refused_version(&self) -> Option<(u32, u32)> {
+        let refused = self.refused_version.load(Ordering::Relaxed);
+        if refused == 0 {
+            return None;
+        }
+        Some((refused, self.version.load(Ordering::Relaxed)))
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -241,7 +259,7 @@ pub(crate) mod format {
     }
 
     pub(crate) fn offsets() -> Vec<(&'static str, usize)> {
-        let what: &[_] = offsets!(What: magic version state provider slots max_borrowed kind max_subscribers on_full allow_blocking);
+        let what: &[_] = offsets!(What: magic version state provider slots max_borrowed kind max_subscribers on_full allow_blocking refused_version);
         let message_type: &[_] = offsets!(TypeWords: type_align type_name_len type_version type_size type_element type_name);
         let message_type = message_type
             .iter()
@@ -316,6 +334,10 @@ impl RendezvousHeader {
         self.what.0.finish();
     }
 
+    pub(super) fn refused_version(&self) -> Option<(u32, u32)> {
+        self.what.0.refused_version()
+    }
+
     /// The number of receivers that have joined so far (P1).
     #[inline]
     pub(super) fn arrivals(&self) -> u32 {
@@ -340,6 +362,11 @@ impl RendezvousHeader {
         fence_after_rmw(); // partner: the fence in `close`
         self.arrivals.0.wake();
         !self.what.0.is_closed()
+    }
+
+    /// The word with [that number](Self::arrivals), which R4 changes and wakes.
+    fn arrivals_word(&self) -> &Futex {
+        &self.arrivals.0
     }
 
     /// Sleeps until another receiver joins, an interrupt or the deadline. After I1 of `interrupt`.
@@ -495,7 +522,16 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
         return bad(WRONG_SIZE);
     }
     let mapping = foreign.map_behind_own_page()?;
-    let facts = What::of(&mapping).read(has_maker, object)?;
+    let what = What::of(&mapping);
+    let facts = match what.read(has_maker, object) {
+        Ok(facts) => facts,
+        Err(error) => {
+            if let ChannelError::OtherVersion { .. } = error {
+                what.refuse_version();
+            }
+            return Err(error);
+        }
+    };
     let len = if facts.kind == Kind::Rendezvous {
         PAGE
     } else {
@@ -685,6 +721,30 @@ impl MappedRendezvous {
     }
 }
 
+/// The number of receivers that have joined a publisher, in a mapping of its own: a helper may use
+/// it longer than the publisher.
+pub(super) struct MappedArrivals {
+    page: MappedRendezvous,
+    fork: ForkGuard,
+}
+
+impl MappedArrivals {
+    pub(super) fn new(mapping: Mapping) -> Self {
+        Self {
+            page: MappedRendezvous::new(mapping),
+            fork: ForkGuard::new(),
+        }
+    }
+
+    pub(super) fn word(&self) -> &Futex {
+        self.page.header().arrivals_word()
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.fork.is_ours()
+    }
+}
+
 /// The longest name of a type, in bytes.
 pub(super) const MAX_NAME: usize = 96;
 
@@ -720,6 +780,23 @@ impl MessageType {
             element: 0,
             align,
         }
+    }
+
+    /// Like [`new`](Self::new), with a name that is known only at run time: from a configuration, or
+    /// from another language.
+    ///
+    /// ```
+    /// use shm_pool::channel::MessageType;
+    /// use std::alloc::Layout;
+    ///
+    /// let name = String::from("robot.Pose");
+    /// let pose = MessageType::with_name(name, 1, Layout::new::<[f64; 7]>());
+    /// assert_eq!(pose, MessageType::new("robot.Pose", 1, Layout::new::<[f64; 7]>()));
+    /// ```
+    pub fn with_name(name: String, version: u64, layout: Layout) -> Self {
+        let mut message_type = Self::new("", version, layout);
+        message_type.name = Cow::Owned(name);
+        message_type
     }
 
     /// The same, followed by any number of elements of `bytes` each.

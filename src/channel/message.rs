@@ -2,7 +2,8 @@
 //! `docs/format.md`.
 //!
 //! The check of a descriptor is a hash of its words and of the message's ticket. It keeps garbage
-//! and leftovers from naming bytes that were never sent; it is no secret.
+//! and leftovers from naming bytes that were never sent; it is no secret. It covers the tag, if the
+//! message has one. A message without a tag costs nothing for it: its kind says so.
 //!
 //! Messages not sent are counted from the start, modulo 2^32: a count since the previous message
 //! would be withdrawn with it.
@@ -39,11 +40,48 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most bytes that a slot itself holds. [`send_copy`](super::Publisher::send_copy) copies up to
-/// this many into the slot, and more into a buffer.
+/// this many into the slot, and more into a buffer. A [tag](super::SendOptions::tag) takes 16 of
+/// them.
 pub const MAX_INLINE: usize = (WORDS - 1) * 8;
+
+/// Bytes of the user's own beside a message.
+pub(super) type Tag = [u8; 16];
+
+/// Where the tag begins: in the last two words of the slot, of a buffer as of bytes.
+const TAG_AT: usize = MAX_INLINE - std::mem::size_of::<Tag>();
+
+/// The first word's lowest byte: the kind, and whether the message has a tag.
+const KIND: u64 = 0x7f;
+const TAGGED: u64 = 0x80;
 
 const BYTES: u64 = 1;
 const BUFFER: u64 = 2;
+const TAGGED_BYTES: u64 = BYTES | TAGGED;
+const TAGGED_BUFFER: u64 = BUFFER | TAGGED;
+
+#[inline]
+fn kind(words: &Words) -> u64 {
+    words[0] & KIND
+}
+
+/// Returns the tag of a message.
+#[inline]
+pub(super) fn tag(words: &Words) -> Option<Tag> {
+    if words[0] & TAGGED == 0 {
+        return None;
+    }
+    let [.., first, second] = *words;
+    let mut tag = [0; 16];
+    tag[..8].copy_from_slice(&first.to_ne_bytes());
+    tag[8..].copy_from_slice(&second.to_ne_bytes());
+    Some(tag)
+}
+
+#[inline]
+fn tag_words(tag: &Tag) -> [u64; 2] {
+    let [first, second] = [0, 8].map(|start| std::array::from_fn(|at| tag[start + at]));
+    [u64::from_ne_bytes(first), u64::from_ne_bytes(second)]
+}
 
 /// The alignment of the bytes in a slot, and of the copy that is received.
 pub(super) const INLINE_ALIGN: usize = 8;
@@ -53,7 +91,10 @@ pub(super) const INLINE_ALIGN: usize = 8;
 #[repr(C, align(8))]
 pub(super) struct Inline {
     bytes: [u8; MAX_INLINE],
-    len: u32,
+    len: u16,
+    /// 1 if the last bytes are a tag, else 0. No `bool`, whose other values would be used to tell
+    /// the kinds of a `Message` apart.
+    is_tagged: u16,
     missed: u32,
 }
 
@@ -61,6 +102,14 @@ impl Inline {
     #[inline]
     pub(super) fn missed(&self) -> u32 {
         self.missed
+    }
+
+    #[inline]
+    pub(super) fn tag(&self) -> Option<Tag> {
+        if self.is_tagged == 0 {
+            return None;
+        }
+        Some(std::array::from_fn(|at| self.bytes[TAG_AT + at]))
     }
 }
 
@@ -92,7 +141,7 @@ pub(super) fn ordinal(ticket: u64, words: &Words) -> u32 {
 }
 
 pub(super) fn borrowed_number(words: &Words) -> Option<u32> {
-    if words[0] & 0xff != BUFFER {
+    if kind(words) != BUFFER {
         return None;
     }
     Some((words[0] >> 8 & NUMBERS) as u32)
@@ -101,7 +150,7 @@ pub(super) fn borrowed_number(words: &Words) -> Option<u32> {
 /// Returns the segment of a buffer, unchecked.
 #[inline]
 pub(super) fn segment(words: &Words) -> Option<u64> {
-    if words[0] & 0xff != BUFFER {
+    if kind(words) != BUFFER {
         return None;
     }
     Some(words[1])
@@ -129,28 +178,41 @@ fn mix(hash: u64, word: u64) -> u64 {
         .rotate_left(29)
 }
 
-/// Where a buffer lies: what its messages to all receivers have in common.
+/// Where a buffer lies, and its tag: what its messages to all receivers have in common.
 pub(super) struct Located {
+    kind: u64,
     segment: u64,
     offset: u64,
     len: u64,
     hash: u64,
+    /// Zeros if there is none.
+    tag: [u64; 2],
 }
 
 impl Located {
     #[inline]
-    pub(super) fn new(buffer: &ShmBytes) -> Self {
+    pub(super) fn new(buffer: &ShmBytes, tag: Option<Tag>) -> Self {
         let (segment, offset, len) = buffer.place();
-        Self::at(segment, offset, len)
+        match tag {
+            None => Self::at(BUFFER, segment, offset, len, [0; 2]),
+            Some(tag) => Self::at(TAGGED_BUFFER, segment, offset, len, tag_words(&tag)),
+        }
     }
 
-    #[inline]
-    fn at(segment: u64, offset: u64, len: u64) -> Self {
+    #[inline(always)]
+    fn at(kind: u64, segment: u64, offset: u64, len: u64, tag: [u64; 2]) -> Self {
+        let mut hash = mix(mix(mix(0, segment), offset), len);
+        if kind & TAGGED != 0 {
+            let [first, second] = tag;
+            hash = mix(mix(hash, first), second);
+        }
         Self {
+            kind,
             segment,
             offset,
             len,
-            hash: mix(mix(mix(0, segment), offset), len),
+            hash,
+            tag,
         }
     }
 
@@ -164,25 +226,36 @@ impl Located {
 /// The message that carries a buffer under this number.
 #[inline]
 pub(super) fn of_buffer(ticket: u64, number: u32, located: &Located, skipped: u32) -> Words {
-    let head = BUFFER | u64::from(number) << 8 | u64::from(skipped) << LEFT_OUT;
-    let check = located.check(ticket, head);
     let Located {
+        kind,
         segment,
         offset,
         len,
+        tag: [first, second],
         ..
     } = *located;
-    [head, segment, offset, len, check, 0, 0]
+    let head = kind | u64::from(number) << 8 | u64::from(skipped) << LEFT_OUT;
+    let check = located.check(ticket, head);
+    [head, segment, offset, len, check, first, second]
 }
 
-/// The message that carries these bytes itself. Returns `None` if they do not fit in a slot, or not
-/// with their alignment.
+/// The message that carries these bytes itself. Returns `None` if they do not fit in a slot, with
+/// the tag, or not with their alignment.
 #[inline]
-pub(super) fn of_bytes(bytes: &[u8], align: usize) -> Option<Words> {
+pub(super) fn of_bytes(bytes: &[u8], align: usize, tag: Option<Tag>) -> Option<Words> {
     if bytes.len() > MAX_INLINE || align > INLINE_ALIGN {
         return None;
     }
-    Some(words(BYTES | (bytes.len() as u64) << 8, bytes))
+    let mut words = words(BYTES | (bytes.len() as u64) << 8, bytes);
+    if let Some(tag) = tag {
+        if bytes.len() > TAG_AT {
+            return None;
+        }
+        let [.., first, second] = &mut words;
+        [*first, *second] = tag_words(&tag);
+        words[0] |= TAGGED;
+    }
+    Some(words)
 }
 
 #[inline]
@@ -199,39 +272,51 @@ fn words(head: u64, bytes: &[u8]) -> Words {
 #[inline]
 pub(super) fn read(ticket: u64, words: &Words, missed: u32) -> Result<Carried, RecvError> {
     let rest = words[0] >> 8 & NUMBERS;
-    match words[0] & 0xff {
-        BUFFER => {
-            let [head, segment, offset, len, found, ..] = *words;
-            if Located::at(segment, offset, len).check(ticket, head) != found {
-                return Err(RecvError::Damaged {
-                    reason: "its check is wrong",
-                });
-            }
-            Ok(Carried::Buffer(SentBuffer {
-                number: rest as u32,
-                segment,
-                offset,
-                len,
-            }))
-        }
-        BYTES if rest <= MAX_INLINE as u64 => {
-            let mut bytes = [0; MAX_INLINE];
-            for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words[1..]) {
-                bytes.copy_from_slice(&word.to_ne_bytes());
-            }
-            Ok(Carried::Bytes(Inline {
-                bytes,
-                len: rest as u32,
-                missed,
-            }))
-        }
-        BYTES => Err(RecvError::Damaged {
+    // Not first the kind and then the tag: a message without a tag costs no further comparison.
+    match words[0] & (KIND | TAGGED) {
+        BUFFER => read_buffer(ticket, words, BUFFER),
+        TAGGED_BUFFER => read_buffer(ticket, words, TAGGED_BUFFER),
+        BYTES if rest <= MAX_INLINE as u64 => Ok(read_bytes(words, rest, missed)),
+        TAGGED_BYTES if rest <= TAG_AT as u64 => Ok(read_bytes(words, rest, missed)),
+        BYTES | TAGGED_BYTES => Err(RecvError::Damaged {
             reason: "it has more bytes than a slot",
         }),
         _ => Err(RecvError::Damaged {
             reason: "it is of no known kind",
         }),
     }
+}
+
+/// `kind` is a constant.
+#[inline(always)]
+fn read_buffer(ticket: u64, words: &Words, kind: u64) -> Result<Carried, RecvError> {
+    let [head, segment, offset, len, found, tag @ ..] = *words;
+    let located = Located::at(kind, segment, offset, len, tag);
+    if located.check(ticket, head) != found {
+        return Err(RecvError::Damaged {
+            reason: "its check is wrong",
+        });
+    }
+    Ok(Carried::Buffer(SentBuffer {
+        number: (head >> 8 & NUMBERS) as u32,
+        segment,
+        offset,
+        len,
+    }))
+}
+
+#[inline]
+fn read_bytes(words: &Words, len: u64, missed: u32) -> Carried {
+    let mut bytes = [0; MAX_INLINE];
+    for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words[1..]) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    Carried::Bytes(Inline {
+        bytes,
+        len: len as u16,
+        is_tagged: u16::from(words[0] & TAGGED != 0),
+        missed,
+    })
 }
 
 /// How many messages a receiver of a [`Publisher`](super::Publisher) has missed since it joined, by
@@ -414,5 +499,67 @@ impl LimitWord {
         let change = self.change(*seen);
         *seen = change.unwrap_or(*seen);
         change.is_some()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const TICKET: u64 = 5;
+    const TAG: Tag = *b"0123456789abcdef";
+
+    fn located(tag: Option<Tag>) -> Located {
+        match tag {
+            None => Located::at(BUFFER, 1, 4096, 1000, [0; 2]),
+            Some(tag) => Located::at(TAGGED_BUFFER, 1, 4096, 1000, tag_words(&tag)),
+        }
+    }
+
+    /// In every word that the check covers, which are the unused ones only if there is a tag.
+    #[test]
+    fn flipped_bit_of_a_buffer() {
+        for (given, covered) in [(None, 5), (Some(TAG), WORDS)] {
+            let sent = of_buffer(TICKET, 9, &located(given), 3);
+            assert!(matches!(read(TICKET, &sent, 0), Ok(Carried::Buffer(_))));
+            assert_eq!(tag(&sent), given);
+            assert_eq!(borrowed_number(&sent), Some(9));
+            assert!(read(TICKET + 1, &sent, 0).is_err(), "of another ticket");
+            for at in 0..WORDS {
+                for bit in 0..64 {
+                    let mut words = sent;
+                    words[at] ^= 1 << bit;
+                    let is_intact = matches!(read(TICKET, &words, 0), Ok(Carried::Buffer(_)));
+                    assert_eq!(is_intact, at >= covered, "bit {bit} of word {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_with_a_tag() {
+        let bytes: [u8; MAX_INLINE + 1] = std::array::from_fn(|at| at as u8);
+        for given in [None, Some(TAG)] {
+            let room = if given.is_some() { TAG_AT } else { MAX_INLINE };
+            for len in 0..bytes.len() {
+                let Some(words) = of_bytes(&bytes[..len], 1, given) else {
+                    assert!(len > room);
+                    continue;
+                };
+                assert!(len <= room);
+                let Ok(Carried::Bytes(inline)) = read(TICKET, &words, 2) else {
+                    panic!("{len} bytes");
+                };
+                assert_eq!(inline[..], bytes[..len]);
+                assert_eq!((inline.tag(), inline.missed()), (given, 2));
+            }
+            assert!(of_bytes(&bytes[..1], 2 * INLINE_ALIGN, given).is_none());
+        }
+        let mut words = of_bytes(&bytes[..TAG_AT + 1], 1, None).unwrap();
+        words[0] |= TAGGED;
+        assert!(
+            read(TICKET, &words, 0).is_err(),
+            "its tag lies in its bytes"
+        );
     }
 }

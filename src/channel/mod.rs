@@ -5,8 +5,9 @@
 //! | one to one | a [`Sender`] | a [`Receiver`]; messages sent before it opens the channel wait for it |
 //! | one to many | a [`Publisher`] | up to 64 [`Subscriber`]s, which may join, leave, die and rejoin at any time |
 //!
-//! A message is one cache line: the descriptor of a buffer, or up to [`MAX_INLINE`] bytes. A
-//! [`Sender`] loses, duplicates or reorders nothing. With a [`Publisher`], a slow receiver loses
+//! A message is one cache line: the descriptor of a buffer, or up to [`MAX_INLINE`] bytes. With
+//! it travel, if the sender wants, 16 bytes of its own, such as a time stamp and a sequence number
+//! ([`SendOptions::tag`]). A [`Sender`] loses, duplicates or reorders nothing. With a [`Publisher`], a slow receiver loses
 //! what its [rule](OnFull) says, and the loss is [counted](Message::missed). A side that waits
 //! [spins](self#spinning) for a while if that pays, and then sleeps until the other side wakes it,
 //! or an [`Interrupter`].
@@ -40,6 +41,19 @@
 //! Each [`Subscriber`] of a [`Publisher`] creates its own ring when it joins; a message's payload is
 //! never copied. It gets the messages sent after it joins, and optionally the last few before
 //! ([`PublisherBuilder::history`]).
+//!
+//! # Many producers and one consumer
+//!
+//! Give each producer a channel of its own, and wait for all of them with [`wait_any`](wait_any()):
+//! producers share nothing, so one that is slow or killed disturbs no other. With names such as
+//! `work/1` and `work/2`, [`Namespace::channels`](crate::Namespace::channels) or a [`Watcher`] finds
+//! them. A complete program is `examples/many_producers.rs`.
+//!
+//! # Request and response
+//!
+//! Give each client two channels: a [`Sender`] for its requests, and a [`Receiver`] for the
+//! responses, which come in the order of the requests. Each side learns when the other one ends or
+//! dies. A complete program is `examples/request_response.rs`.
 //!
 //! # Slow and stopped receivers
 //!
@@ -134,6 +148,20 @@
 //! [`PublisherBuilder::create_timeout`], which waits until its predecessor has ended.
 //!
 //! [`Namespace::channels`](crate::Namespace::channels) returns the channels that there are; a [`Watcher`] also reports changes.
+//!
+//! # Upgrades
+//!
+//! Both ends of a channel must have the same version of its layout (`docs/format.md`). If they do
+//! not, no message is read wrongly, and both sides learn both versions:
+//!
+//! * the receiver gets [`ChannelError::OtherVersion`] when it opens the channel, or in
+//!   [`RecvError::Open`] if it waits for a sender or publisher; then it waits for the next one;
+//! * the sender or publisher gets [`SendErrorKind::OtherVersion`] when its wait
+//!   [for receivers](Publisher::wait_for_receivers) ends without enough of them, and
+//!   [`Publisher::refused_version`] at any time. It goes on for receivers of its own version.
+//!
+//! So a program with several processes is upgraded in any order; messages flow again when both
+//! sides of a channel have been restarted.
 //!
 //! # Resources
 //!

@@ -21,7 +21,7 @@
 //! | R4 | increment the count: SeqCst; full fence; wake | the same |
 //! | R5 | if the channel is closed or the publisher's lock is free, undo it all, unless a message was sent to this receiver | the same |
 //!
-//! | step | publisher, before it sends or when asked for its receivers | what its receiver learns if the publisher dies here |
+//! | step | publisher, before it sends, serves joins or waits for receivers | what its receiver learns if the publisher dies here |
 //! |---|---|---|
 //! | P1 | check whether the count has changed: one load in each call | `Disconnected`, by a check, within a second |
 //! | P2 | read the ids of all registrations: Acquire, partner of R3 | the same |
@@ -51,10 +51,11 @@
 use super::doorbell::Doorbell;
 use super::error::ChannelError;
 use super::layout::{
-    not_a_channel, size, Facts, Found, Kind, MappedRendezvous, MessageType, RendezvousHeader,
-    Shared, TypeWords, MAX_SUBSCRIBERS,
+    not_a_channel, size, Facts, Found, Kind, MappedArrivals, MappedRendezvous, MessageType,
+    RendezvousHeader, Shared, TypeWords, MAX_SUBSCRIBERS,
 };
 use super::ring::OnFull;
+use crate::error::OsError;
 use crate::os::fork::ForkGuard;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
@@ -512,7 +513,7 @@ pub(super) struct Rendezvous {
 
 enum Side {
     /// Created the object.
-    Publisher { _places: Places, _link: Link },
+    Publisher { _places: Places, link: Link },
     /// Has locked the byte of a registration, or is about to.
     Subscriber { taken: Option<usize> },
 }
@@ -539,7 +540,7 @@ impl Rendezvous {
             registrations: facts.max_subscribers,
             side: Side::Publisher {
                 _places: places,
-                _link: link,
+                link,
             },
             locks,
         };
@@ -604,6 +605,15 @@ impl Rendezvous {
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
         self.fork.is_ours()
+    }
+
+    /// Maps the number of receivers once more, for the publisher's helper. `None` for a receiver.
+    pub(super) fn map_arrivals(&self) -> Result<Option<MappedArrivals>, OsError> {
+        let Side::Publisher { link, .. } = &self.side else {
+            return Ok(None);
+        };
+        let mapping = Mapping::of_owner(self.locks.file(), link.name(), PAGE)?;
+        Ok(Some(MappedArrivals::new(mapping)))
     }
 }
 

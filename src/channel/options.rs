@@ -11,6 +11,8 @@ use super::watch::Attempts;
 use crate::os::name::Name;
 use crate::os::posix::is_object_mode;
 use crate::owner::provider::Provider;
+use std::future::poll_fn;
+use std::task::{ready, Poll};
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -63,6 +65,10 @@ pub(super) fn create<E>(
     attempt(&object).map_err(|error| name_process(error, &object))
 }
 
+fn is_taken(error: &ChannelError) -> bool {
+    matches!(error, ChannelError::NameTaken { .. })
+}
+
 /// Makes attempts as long as another process has the name, for at most `timeout`.
 pub(super) fn create_timeout<E>(
     provider: &Provider,
@@ -71,7 +77,25 @@ pub(super) fn create_timeout<E>(
     attempt: impl Fn(&Name) -> Result<E, ChannelError>,
 ) -> Result<E, ChannelError> {
     let object = layout::name(provider.names(), name)?;
-    let is_taken = |error: &ChannelError| matches!(error, ChannelError::NameTaken { .. });
     let made = Attempts::run(object.clone(), timeout, is_taken, || attempt(&object));
     made.map_err(|error| name_process(error, &object))
+}
+
+/// As [`create_timeout`], in a task and without a timeout.
+pub(super) async fn create_async<E>(
+    provider: &Provider,
+    name: &str,
+    attempt: impl Fn(&Name) -> Result<E, ChannelError>,
+) -> Result<E, ChannelError> {
+    let object = layout::name(provider.names(), name)?;
+    let mut attempts = Attempts::new(object.clone());
+    let made = poll_fn(|context| {
+        let wait = |attempts: &mut Attempts| attempts.poll(context);
+        let attempt = || attempt(&object);
+        match ready!(attempts.repeat(is_taken, &mut None, attempt, wait)) {
+            Ok(made) => Poll::Ready(made),
+            Err(error) => Poll::Ready(Err(ChannelError::Os(error))),
+        }
+    });
+    made.await.map_err(|error| name_process(error, &object))
 }

@@ -39,6 +39,11 @@
 //! A waker is the user's code and may poll, drop ends or panic: it is called with no lock held, and
 //! a panic is caught.
 //!
+//! **A publisher's receivers.** A task that waits for receivers to join awaits the number of them
+//! (R4 of `object`), which has no bits: H3 wakes it if that differs from the number that the task
+//! knows, which it stores before T1 and compares again as S3. A number that the helper reads late is
+//! an earlier one, and wakes the task once too often.
+//!
 //! **No death is kept from a thread.** When a notifier dies, the kernel wakes one waiter. A thread
 //! that takes its end back from the helper may sleep on the doorbell before the helper has left it,
 //! and then the helper may be the one that is woken. So a helper that finds an end dropped wakes
@@ -53,7 +58,7 @@ use super::doorbell::{
     is_asleep, is_notified, Doorbell, LivenessCheck, WakeReason, CHECK_INTERVAL,
 };
 use super::interrupt::Interrupts;
-use super::layout::{MappedDoorbell, Shared};
+use super::layout::{MappedArrivals, MappedDoorbell, Shared};
 use super::spin::{spin, Adaptive};
 use crate::error::OsError;
 use crate::os::fork::PerProcess;
@@ -64,7 +69,7 @@ use crate::sync::{fence, fence_after_rmw, Ordering};
 use atomic_waker::AtomicWaker;
 use parking_lot::Mutex;
 use std::mem;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -168,7 +173,7 @@ impl Parker {
     ) -> Result<Option<WakeReason>, OsError> {
         let awaited = match self.awaited.take() {
             Some(awaited) => awaited,
-            None => Awaited::new(self.end.clone())?,
+            None => Awaited::new(AwaitedWord::Doorbell(self.end.clone()))?,
         };
         let awaited = self.awaited.insert(awaited);
         awaited.register(waker);
@@ -221,8 +226,51 @@ struct Ends {
     is_over: bool,
 }
 
+/// What wakes a task.
+pub(super) enum AwaitedWord {
+    /// Notified for an end.
+    Doorbell(MappedDoorbell),
+    /// Counts the receivers of a publisher, whose task knows of so many.
+    Arrivals(MappedArrivals, AtomicU32),
+}
+
+impl AwaitedWord {
+    pub(super) fn of_arrivals(arrivals: MappedArrivals) -> Self {
+        Self::Arrivals(arrivals, AtomicU32::new(0))
+    }
+
+    fn word(&self) -> &Futex {
+        match self {
+            Self::Doorbell(end) => end.doorbell().word(),
+            Self::Arrivals(arrivals, _) => arrivals.word(),
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        match self {
+            Self::Doorbell(end) => end.is_ours(),
+            Self::Arrivals(arrivals, _) => arrivals.is_ours(),
+        }
+    }
+
+    /// H3: `word` was read after the waker was registered, or the task has not returned.
+    fn is_to_wake(&self, word: u32) -> bool {
+        match self {
+            Self::Doorbell(_) => !is_asleep(word),
+            // Relaxed: an earlier number only wakes the task once more.
+            Self::Arrivals(_, known) => word != known.load(Ordering::Relaxed),
+        }
+    }
+
+    fn end_wait(&self) {
+        if let Self::Doorbell(end) = self {
+            end.doorbell().end_wait();
+        }
+    }
+}
+
 struct AwaitedEnd {
-    end: MappedDoorbell,
+    end: AwaitedWord,
     waker: AtomicWaker,
     is_dropped: AtomicBool,
     /// Set once a second: the task has to check its notifier.
@@ -237,7 +285,7 @@ pub(super) struct Awaited {
 
 impl Awaited {
     /// Hands an end to a helper, starting one if none has room.
-    pub(super) fn new(end: MappedDoorbell) -> Result<Self, OsError> {
+    pub(super) fn new(end: AwaitedWord) -> Result<Self, OsError> {
         let (is_dropped, is_check_due) = (AtomicBool::new(false), AtomicBool::new(false));
         let this = Arc::new(AwaitedEnd {
             end,
@@ -276,6 +324,15 @@ impl Awaited {
         }
     }
 
+    /// For a publisher that knows of so many receivers: see [`register`](Self::register). The caller
+    /// then compares the number once more, as S3.
+    pub(super) fn register_for_arrivals(&mut self, waker: &Waker, number: u32) {
+        if let AwaitedWord::Arrivals(_, known) = &self.this.end {
+            known.store(number, Ordering::Relaxed);
+        }
+        self.register(waker);
+    }
+
     /// Forgets the waker. Returns `true` if one was registered since the last call.
     #[inline]
     pub(super) fn deregister(&mut self) -> bool {
@@ -300,14 +357,14 @@ impl Drop for Awaited {
             return;
         }
         if self.deregister() {
-            self.this.end.doorbell().end_wait();
+            self.this.end.end_wait();
         }
         // Release: partner of the Acquire in `Helper::check`.
         self.this.is_dropped.store(true, Ordering::Release);
         self.helper.call();
         if self.helper.most == 1 {
             // The helper may sleep on the doorbell alone.
-            self.this.end.doorbell().word().wake();
+            self.this.end.word().wake();
         }
     }
 }
@@ -365,7 +422,7 @@ impl Helper {
             let (dropped, is_over) = self.update(&mut ends);
             for this in dropped {
                 // A thread may sleep on it now whose wake-up the helper has got.
-                this.end.doorbell().word().wake();
+                this.end.word().wake();
             }
             if is_over {
                 break;
@@ -416,17 +473,17 @@ impl Helper {
     ) -> Words<'a> {
         let mut words = Words::new();
         for this in ends {
-            let doorbell = this.end.doorbell().word();
+            let awaited = this.end.word();
             // Acquire: partner of the Release in S1, in whose release sequence W4 is; T1 precedes
-            // S1.
-            let word = doorbell.load(Ordering::Acquire); // H2
+            // S1. Or of R4.
+            let word = awaited.load(Ordering::Acquire); // H2
             if is_time {
                 this.is_check_due.store(true, Ordering::Relaxed);
             }
-            if is_time || !is_asleep(word) {
+            if is_time || this.end.is_to_wake(word) {
                 to_wake.extend(this.waker.take()); // H3
             }
-            words.push(doorbell, word);
+            words.push(awaited, word);
         }
         words
     }
@@ -496,7 +553,7 @@ mod tests {
         let (tell, threads) = mpsc::channel();
         let helper = Arc::new(Helper::new());
         let this = Arc::new(AwaitedEnd {
-            end: end.clone(),
+            end: AwaitedWord::Doorbell(end.clone()),
             waker: AtomicWaker::new(),
             is_dropped: AtomicBool::new(false),
             is_check_due: AtomicBool::new(false),
@@ -522,7 +579,7 @@ mod tests {
         wait_until_asleep(threads.recv().unwrap());
 
         // As the kernel does. The helper has slept for longer.
-        this.end.doorbell().word().wake_one();
+        this.end.word().wake_one();
         assert!(!waiting.join().unwrap(), "the thread was not woken");
         helping.join().unwrap();
     }

@@ -9,7 +9,7 @@ use super::layout::{
     self, not_a_channel, Facts, Found, Kind, MessageType, Shared, EXTRA_SLOTS, MAX_BORROWED,
     MAX_SLOTS,
 };
-use super::message::{self, Carried, Inline, Missed};
+use super::message::{self, Carried, Inline, Missed, Tag};
 use super::object::{Object, Rendezvous};
 use super::parker::Parker;
 use super::payload::{self, builder_traits, Of, Payload};
@@ -53,7 +53,17 @@ pub struct Message(Content);
 #[derive(Clone)]
 enum Content {
     Buffer(BorrowedBuffer),
+    Tagged(TaggedBuffer),
     Bytes(Inline),
+}
+
+/// A variant of its own: a message without a tag writes and moves none. In C's layout, so that the
+/// buffer lies where it does without a tag.
+#[derive(Clone)]
+#[repr(C)]
+struct TaggedBuffer {
+    buffer: BorrowedBuffer,
+    tag: Tag,
 }
 
 // A message is returned by value.
@@ -68,7 +78,19 @@ impl Message {
     pub fn missed(&self) -> u32 {
         match &self.0 {
             Content::Buffer(message) => message.missed(),
+            Content::Tagged(message) => message.buffer.missed(),
             Content::Bytes(bytes) => bytes.missed(),
+        }
+    }
+
+    /// Returns the 16 bytes that were [sent with](super::SendOptions::tag) the message; `None` if
+    /// it was sent without.
+    #[inline]
+    pub fn tag(&self) -> Option<[u8; 16]> {
+        match &self.0 {
+            Content::Buffer(_) => None,
+            Content::Tagged(message) => Some(message.tag),
+            Content::Bytes(bytes) => bytes.tag(),
         }
     }
 
@@ -87,6 +109,7 @@ impl Deref for Message {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Content::Buffer(message) => message,
+            Content::Tagged(message) => &message.buffer,
             Content::Bytes(bytes) => bytes,
         }
     }
@@ -633,7 +656,10 @@ impl OpenChannel {
             Ok(Carried::Buffer(buffer)) => {
                 self.borrowed += 1;
                 match segments.open(&buffer, missed, || is_sender_there(object)) {
-                    Ok(message) => Content::Buffer(message),
+                    Ok(buffer) => match message::tag(&words) {
+                        None => Content::Buffer(buffer),
+                        Some(tag) => Content::Tagged(TaggedBuffer { buffer, tag }),
+                    },
                     Err(error) => {
                         segments.return_queue().give_back(buffer.number);
                         return Some(Err(RecvError::of_message(error)));

@@ -197,10 +197,21 @@ impl ReceivingEnd {
         &mut self,
         deadline: Option<Deadline>,
     ) -> Result<ChannelEvent, RecvError> {
+        self.receive_event_with(deadline, |attempts, interrupts| {
+            attempts.wait(deadline, Some(interrupts))
+        })
+    }
+
+    /// `wait_for_name` blocks until the next attempt, or until the deadline.
+    fn receive_event_with(
+        &mut self,
+        deadline: Option<Deadline>,
+        mut wait_for_name: impl FnMut(&mut Attempts, &Interrupts) -> WakeReason,
+    ) -> Result<ChannelEvent, RecvError> {
         let receive = |open: &mut OpenChannel| Poll::Ready(open.receive(deadline));
-        let wait = |attempts: &mut Attempts, interrupts: &Interrupts| match attempts
-            .wait(deadline, Some(interrupts))
-        {
+        let wait = |attempts: &mut Attempts, interrupts: &Interrupts| match wait_for_name(
+            attempts, interrupts,
+        ) {
             WakeReason::Interrupted => Poll::Ready(Err(RecvError::Interrupted)),
             WakeReason::TimedOut => Poll::Ready(Err(RecvError::TimedOut)),
             WakeReason::Ready | WakeReason::Disconnected => Poll::Ready(Ok(())),
@@ -216,7 +227,6 @@ impl ReceivingEnd {
     /// The time is over while there is no sender: looks for one once more.
     #[cold]
     fn last_attempt(&mut self) -> Result<ChannelEvent, RecvError> {
-        self.attempts.end();
         match self.try_recv_event() {
             Err(RecvError::Empty) => Err(RecvError::TimedOut),
             event => event,
@@ -934,7 +944,7 @@ macro_rules! receiving_end {
 
             #[doc = concat!(
                 "Returns `true` if the ", $other, " is there and knows this end. A publisher does \
-                 when it next sends, or is asked for its receivers."
+                 when it next sends, waits for receivers, or serves joins."
             )]
             pub fn is_connected(&self) -> bool {
                 match &self.end.open {
@@ -1202,12 +1212,13 @@ mod tests {
     fn last_attempt_at_the_deadline() {
         let (provider, namespace) = provider_and_name("last-attempt");
         let mut receiver = follower(&namespace);
-        let mut sender = Sender::create(&provider, "camera").unwrap();
-        sender.send_copy(b"a sample").unwrap();
-        // As if the name had changed after the last look at it, and the name watcher had not
-        // reported it yet.
-        receiver.end.attempts.look_only();
-        let received = receiver.recv_timeout(Duration::ZERO);
-        assert_eq!(received.unwrap()[..], *b"a sample");
+        let mut sender = None;
+        let event = receiver.end.receive_event_with(None, |_, _| {
+            // The name watcher has not reported it yet when the time is over.
+            sender = Some(Sender::create(&provider, "camera").unwrap());
+            WakeReason::TimedOut
+        });
+        let event = event.unwrap();
+        assert!(matches!(event, ChannelEvent::Connected { .. }), "{event:?}");
     }
 }

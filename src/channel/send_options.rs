@@ -4,7 +4,7 @@
 
 use super::connection::Timeout;
 use super::error::SendErrorKind;
-use super::message::{INLINE_ALIGN, MAX_INLINE};
+use super::message::{Tag, INLINE_ALIGN, MAX_INLINE};
 use crate::owner::buf::ShmBytes;
 use crate::owner::provider::Provider;
 use std::time::Duration;
@@ -23,9 +23,15 @@ use std::time::Duration;
 /// let mut sender = Sender::create(&provider, &name)?;
 /// let mut receiver = Receiver::open(&name)?;
 ///
-/// let options = SendOptions::new().timeout(Duration::from_millis(5));
+/// let stamp = 1_700_000_000_000_000_000_u128.to_le_bytes();
+/// let frame = sender.alloc(1_000_000)?;
+/// sender.send_with(frame, stamp)?; // a tag is an option by itself
+/// assert_eq!(receiver.recv()?.tag(), Some(stamp));
+///
+/// let options = SendOptions::new().tag(stamp).timeout(Duration::from_millis(5));
 /// sender.send_copy_with(b"a sample", options)?;
-/// assert_eq!(receiver.recv()?[..], *b"a sample");
+/// let message = receiver.recv()?;
+/// assert_eq!((&message[..], message.tag()), (&b"a sample"[..], Some(stamp)));
 /// # Ok(())
 /// # }
 /// ```
@@ -33,13 +39,34 @@ use std::time::Duration;
 #[must_use = "options have no effect until a message is sent with them"]
 pub struct SendOptions {
     timeout: Option<Duration>,
+    tag: Option<Tag>,
+}
+
+/// The default options, with this [tag](SendOptions::tag).
+impl From<[u8; 16]> for SendOptions {
+    #[inline]
+    fn from(tag: [u8; 16]) -> Self {
+        Self::new().tag(tag)
+    }
 }
 
 impl SendOptions {
     /// Returns the default options, those of [`send`](super::Publisher::send): blocks until there
     /// is room.
     pub const fn new() -> Self {
-        Self { timeout: None }
+        Self {
+            timeout: None,
+            tag: None,
+        }
+    }
+
+    /// Sends 16 bytes of the program's own with the message, such as a time stamp and a sequence
+    /// number: [`Message::tag`](super::Message::tag). A message in the slot itself holds 32 bytes
+    /// beside its tag; longer copies go into a buffer. The tag is not part of the buffer, which may
+    /// be sent again with another one.
+    pub const fn tag(mut self, tag: [u8; 16]) -> Self {
+        self.tag = Some(tag);
+        self
     }
 
     /// Sets for how long the call blocks at most; [`Duration::ZERO`] is
@@ -48,6 +75,11 @@ impl SendOptions {
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
+    }
+
+    #[inline]
+    pub(super) fn tag_to_send(&self) -> Option<Tag> {
+        self.tag
     }
 
     #[inline]

@@ -8,7 +8,7 @@ use super::fan_out::FanOut;
 use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{Facts, MessageType, EXTRA_SLOTS, MIN_SLOTS};
 use super::ledger::Ledger;
-use super::message::{self, Sent};
+use super::message::{self, Sent, Tag};
 use super::object::Object;
 use super::options::{self, Options};
 use super::payload::{builder_traits, Of, Payload};
@@ -148,6 +148,27 @@ impl<T: Payload + ?Sized> SenderBuilder<T> {
             of: PhantomData,
         })
     }
+
+    /// Like [`create_timeout`](Self::create_timeout), without a timeout and without blocking the
+    /// thread, with any executor.
+    ///
+    /// # Errors
+    ///
+    /// See [`create`](Self::create), and [`ChannelError::Os`] if the thread that waits for names
+    /// cannot be started.
+    pub async fn create_async(
+        self,
+        provider: &Provider,
+        name: &str,
+    ) -> Result<Sender<T>, ChannelError> {
+        let created = options::create_async(provider, name, |object| {
+            SendingEnd::create(&self.options, provider, object, name)
+        });
+        Ok(Sender {
+            end: created.await?,
+            of: PhantomData,
+        })
+    }
 }
 
 /// Sends messages to one receiver; see the [module](super).
@@ -204,13 +225,23 @@ impl<T: Payload + ?Sized> Sender<T> {
         Sender::builder().typed::<T>().create(provider, name)
     }
 
+    /// Returns the version of the layout of channels of the receiver that was last refused because
+    /// it was built with another version of this crate; `None` if none was.
+    /// [`wait_for_receiver`](Self::wait_for_receiver) returns it in an error.
+    pub fn refused_version(&self) -> Option<u32> {
+        let [recipient] = &self.end.fan_out.recipients;
+        let (refused, _) = recipient.connection.refused_version()?;
+        Some(refused)
+    }
+
     /// Blocks until a receiver has opened the channel, for at most `timeout`; with
     /// [`Duration::MAX`], without limit.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::NoReceiver`], [`SendErrorKind::Disconnected`],
-    /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::NoReceiver`], or [`SendErrorKind::OtherVersion`] if a receiver of another
+    /// version has tried; [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
+    /// [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendError> {
         self.end.check_fork()?;
         let deadline = Deadline::after(timeout);
@@ -218,15 +249,13 @@ impl<T: Payload + ?Sized> Sender<T> {
             .end
             .connection_mut()
             .wait(Some(Duration::ZERO), deadline, |object, _| {
-                let shared = object.shared();
-                shared.has_had_receiver() && !shared.to_sender().is_disconnected()
+                has_joined(object)
             });
         match waited {
-            Err(SendErrorKind::TimedOut) => Err(SendErrorKind::NoReceiver {
-                receivers: 1,
-                timeout,
+            Err(SendErrorKind::TimedOut) => {
+                let refused = self.end.connection_mut().refused_version();
+                Err(SendErrorKind::no_receiver(1, timeout, refused).into())
             }
-            .into()),
             waited => Ok(waited?),
         }
     }
@@ -285,7 +314,7 @@ impl<T: Payload + ?Sized> Sender<T> {
     pub fn send(&mut self, message: impl Into<T::Frozen>) -> Result<(), SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
         self.end
-            .send_buffer(bytes, Timeout::UNLIMITED)
+            .send_buffer(bytes, None, Timeout::UNLIMITED)
             .map_err(SendError::of::<T>)
     }
 
@@ -299,7 +328,7 @@ impl<T: Payload + ?Sized> Sender<T> {
     pub fn try_send(&mut self, message: impl Into<T::Frozen>) -> Result<(), SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
         self.end
-            .send_buffer(bytes, Timeout::None)
+            .send_buffer(bytes, None, Timeout::None)
             .map_err(SendError::of::<T>)
     }
 
@@ -316,7 +345,25 @@ impl<T: Payload + ?Sized> Sender<T> {
     ) -> Result<(), SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
         self.end
-            .send_buffer(bytes, Timeout::After(timeout))
+            .send_buffer(bytes, None, Timeout::After(timeout))
+            .map_err(SendError::of::<T>)
+    }
+
+    /// Like [`send`](Self::send), with options: a [tag](SendOptions::tag), a time limit.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], and those of [`try_send`](Self::try_send).
+    #[inline]
+    pub fn send_with(
+        &mut self,
+        message: impl Into<T::Frozen>,
+        options: impl Into<SendOptions>,
+    ) -> Result<(), SendError<T::Frozen>> {
+        let options = options.into();
+        let bytes = T::into_bytes(message.into());
+        self.end
+            .send_buffer(bytes, options.tag_to_send(), options.patience())
             .map_err(SendError::of::<T>)
     }
 
@@ -380,8 +427,24 @@ impl<T: Payload + ?Sized> Sender<T> {
         &mut self,
         message: impl Into<T::Frozen>,
     ) -> Result<(), SendError<T::Frozen>> {
+        self.send_with_async(message, SendOptions::new()).await
+    }
+
+    /// Like [`send_async`](Self::send_async), with options, of which the timeout does not apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_async`](Self::send_async).
+    pub async fn send_with_async(
+        &mut self,
+        message: impl Into<T::Frozen>,
+        options: impl Into<SendOptions>,
+    ) -> Result<(), SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
-        self.end.send_async(bytes).await.map_err(SendError::of::<T>)
+        self.end
+            .send_with_async(bytes, options.into())
+            .await
+            .map_err(SendError::of::<T>)
     }
 
     /// Like [`send_copy`](Self::send_copy), but waits without blocking the thread, as
@@ -392,8 +455,22 @@ impl<T: Payload + ?Sized> Sender<T> {
     /// [`SendErrorKind::NoHelper`], and those of [`send_copy`](Self::send_copy) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_copy_async(&mut self, message: &T) -> Result<(), SendError> {
+        self.send_copy_with_async(message, SendOptions::new()).await
+    }
+
+    /// Like [`send_copy_async`](Self::send_copy_async), with options, of which the timeout does not
+    /// apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_copy_async`](Self::send_copy_async).
+    pub async fn send_copy_with_async(
+        &mut self,
+        message: &T,
+        options: impl Into<SendOptions>,
+    ) -> Result<(), SendError> {
         self.end
-            .copy_aligned_async(message.bytes(), T::COPY_ALIGN)
+            .copy_aligned_async(message.bytes(), T::COPY_ALIGN, options.into())
             .await
     }
 
@@ -415,7 +492,7 @@ impl<T: Payload + ?Sized> Sender<T> {
     }
 
     /// Like [`poll_ready`](Self::poll_ready), for [`try_send_copy`](Self::try_send_copy) of `len`
-    /// bytes.
+    /// bytes, to which a tag adds 16.
     ///
     /// # Errors
     ///
@@ -480,6 +557,7 @@ impl SendingEnd {
     fn send_buffer(
         &mut self,
         message: ShmBytes,
+        tag: Option<Tag>,
         timeout: Timeout,
     ) -> Result<(), SendError<ShmBytes>> {
         let mut sent = match self.reserve_for(&message, timeout) {
@@ -487,7 +565,7 @@ impl SendingEnd {
             Err(kind) => return Err(SendError { kind, message }),
         };
         let len = message.len();
-        self.fan_out.send(message, &mut sent);
+        self.fan_out.send(message, tag, &mut sent);
         if self.connection().is_disconnected() {
             return self.take_back_unread(len);
         }
@@ -526,7 +604,7 @@ impl SendingEnd {
         align: usize,
         options: SendOptions,
     ) -> Result<(), SendError> {
-        match message::of_bytes(bytes, align) {
+        match message::of_bytes(bytes, align, options.tag_to_send()) {
             Some(words) => self.send_words(&words, options.patience()),
             None => self.copy_in_buffer(bytes, align, options),
         }
@@ -551,16 +629,21 @@ impl SendingEnd {
     ) -> Result<(), SendError> {
         self.check_fork()?;
         let buffer = copy_to_buffer(&self.provider, bytes, align)?;
-        self.send_buffer(buffer, options.patience())
+        self.send_buffer(buffer, options.tag_to_send(), options.patience())
             .map_err(|error| error.with(()))
     }
 
     /// [`copy_aligned`](Self::copy_aligned) without blocking the thread.
-    async fn copy_aligned_async(&mut self, bytes: &[u8], align: usize) -> Result<(), SendError> {
-        let Some(words) = message::of_bytes(bytes, align) else {
+    async fn copy_aligned_async(
+        &mut self,
+        bytes: &[u8],
+        align: usize,
+        options: SendOptions,
+    ) -> Result<(), SendError> {
+        let Some(words) = message::of_bytes(bytes, align, options.tag_to_send()) else {
             self.check_fork()?;
             let buffer = copy_to_buffer(&self.provider, bytes, align)?;
-            let sent = self.send_async(buffer).await;
+            let sent = self.send_with_async(buffer, options).await;
             return sent.map_err(|error| error.with(()));
         };
         let try_send = |sender: &mut Self, words| {
@@ -575,13 +658,18 @@ impl SendingEnd {
         .map_err(|error| error.with(()))
     }
 
-    async fn send_async(&mut self, buffer: ShmBytes) -> Result<(), SendError<ShmBytes>> {
+    async fn send_with_async(
+        &mut self,
+        buffer: ShmBytes,
+        options: SendOptions,
+    ) -> Result<(), SendError<ShmBytes>> {
+        let tag = options.tag_to_send();
         let bytes = buffer.capacity();
         connection::send(
             self,
             buffer,
             bytes,
-            |end: &mut Self, buffer: ShmBytes| end.send_buffer(buffer, Timeout::None),
+            |end: &mut Self, buffer| end.send_buffer(buffer, tag, Timeout::None),
             |end, bytes| end.fan_out.waited_for(bytes),
         )
         .await
@@ -639,6 +727,46 @@ impl SendingEnd {
         let [recipient] = &mut self.fan_out.recipients;
         &mut recipient.connection
     }
+}
+
+/// Waits of a task.
+impl<T: Payload + ?Sized> Sender<T> {
+    /// Like [`wait_for_receiver`](Self::wait_for_receiver), without a timeout and without blocking
+    /// the thread, with any executor.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Forked`].
+    pub async fn wait_for_receiver_async(&mut self) -> Result<(), SendError> {
+        self.end.check_fork()?;
+        let waited = self
+            .end
+            .connection_mut()
+            .wait_async(|object, _| has_joined(object));
+        Ok(waited.await?)
+    }
+
+    /// Like [`wait_until_received`](Self::wait_until_received), without a timeout and without
+    /// blocking the thread, with any executor.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`]; [`SendErrorKind::Disconnected`], even if the receiver had
+    /// received everything; [`SendErrorKind::Forked`].
+    pub async fn wait_until_received_async(&mut self) -> Result<(), SendError> {
+        self.end.check_fork()?;
+        self.end
+            .connection_mut()
+            .wait_until_received_async()
+            .await?;
+        // A closing receiver marks unreceived messages as received.
+        Ok(self.end.check_receiver()?)
+    }
+}
+
+fn has_joined(object: &Object) -> bool {
+    let shared = object.shared();
+    shared.has_had_receiver() && !shared.to_sender().is_disconnected()
 }
 
 impl Drop for SendingEnd {

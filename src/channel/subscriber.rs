@@ -123,7 +123,7 @@ impl<T: Payload + ?Sized> SubscriberBuilder<T> {
 ///     publisher.send_copy(b"a sample")?;
 ///
 ///     assert!(matches!(subscriber.recv_event()?, ChannelEvent::Connected { .. }));
-///     # publisher.receivers();
+///     # while publisher.serve_joins() {}
 ///     assert!(matches!(subscriber.recv_event()?, ChannelEvent::Message(_)));
 ///     drop(publisher);
 ///     assert!(matches!(subscriber.recv_event()?, ChannelEvent::Disconnected));

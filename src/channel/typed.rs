@@ -586,6 +586,12 @@ impl<T: ?Sized> Value<Message, T> {
     pub fn missed(this: &Self) -> u32 {
         this.bytes.missed()
     }
+
+    /// Returns the tag, if the message was sent with one; see [`Message::tag`].
+    #[inline]
+    pub fn tag(this: &Self) -> Option<[u8; 16]> {
+        this.bytes.tag()
+    }
 }
 
 impl<B: Buffer, H: Schema, E: Schema> Value<B, WithHeader<H, [E]>> {

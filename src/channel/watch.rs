@@ -539,23 +539,12 @@ impl Attempts {
             Poll::Ready(Ok(result)) => result,
             Poll::Ready(Err(error)) => Err(error),
             Poll::Pending => {
-                self.end();
+                // This is the last attempt: the name is watched no longer.
+                self.last = None;
+                self.watch = None;
                 attempt()
             }
         }
-    }
-
-    /// The next attempt is the last one for now: it is due, and the name is watched no longer.
-    pub(super) fn end(&mut self) {
-        self.last = None;
-        self.watch = None;
-    }
-
-    /// Looks at the name, and makes no attempt.
-    #[cfg(all(test, not(loom)))]
-    pub(super) fn look_only(&mut self) {
-        let snapshot = Snapshot::of(&self.name, self.max_subscribers);
-        self.last = Some((snapshot, None));
     }
 
     /// As [`repeat_until`](Self::repeat_until), for one call.

@@ -26,6 +26,21 @@ pub(crate) trait SendingEnd: Send {
         &mut self,
         buffer: ShmBytes,
     ) -> impl Future<Output = Result<Self::Sent, SendError<ShmBytes>>>;
+    fn send_with(
+        &mut self,
+        buffer: ShmBytes,
+        options: SendOptions,
+    ) -> Result<Self::Sent, SendError<ShmBytes>>;
+    fn send_with_async(
+        &mut self,
+        buffer: ShmBytes,
+        options: SendOptions,
+    ) -> impl Future<Output = Result<Self::Sent, SendError<ShmBytes>>>;
+    fn send_copy_with_async(
+        &mut self,
+        bytes: &[u8],
+        options: SendOptions,
+    ) -> impl Future<Output = Result<Self::Sent, SendError>>;
     fn send_copy(&mut self, bytes: &[u8]) -> Result<Self::Sent, SendError>;
     fn try_send_copy(&mut self, bytes: &[u8]) -> Result<Self::Sent, SendError>;
     fn send_copy_with(
@@ -62,6 +77,27 @@ macro_rules! sending_end {
                 buffer: ShmBytes,
             ) -> impl Future<Output = Result<$sent, SendError<ShmBytes>>> {
                 async { self.send_async(buffer).await.map($of) }
+            }
+            fn send_with(
+                &mut self,
+                buffer: ShmBytes,
+                options: SendOptions,
+            ) -> Result<$sent, SendError<ShmBytes>> {
+                self.send_with(buffer, options).map($of)
+            }
+            fn send_with_async(
+                &mut self,
+                buffer: ShmBytes,
+                options: SendOptions,
+            ) -> impl Future<Output = Result<$sent, SendError<ShmBytes>>> {
+                async move { self.send_with_async(buffer, options).await.map($of) }
+            }
+            fn send_copy_with_async(
+                &mut self,
+                bytes: &[u8],
+                options: SendOptions,
+            ) -> impl Future<Output = Result<$sent, SendError>> {
+                async move { self.send_copy_with_async(bytes, options).await.map($of) }
             }
             fn send_copy(&mut self, bytes: &[u8]) -> Result<$sent, SendError> {
                 self.send_copy(bytes).map($of)

@@ -2,10 +2,11 @@
 
 use crate::ends::SendingEnd;
 use crate::fixtures::{mappings, unique_prefix, FOR_EVER, NOW};
+use crate::served::Served;
 use crate::threads::{assert_prompt, wait_until_asleep, wake_waiter, wake_waiter_after};
 use shm_pool::channel::{
-    wait_any, Interrupter, Message, OnEnd, OnFull, Publisher, Receiver, RecvError, SendErrorKind,
-    Sender, Source, Subscriber,
+    wait_any, ChannelError, Interrupter, Message, OnEnd, OnFull, Publisher, Receiver, RecvError,
+    SendErrorKind, Sender, Source, Subscriber,
 };
 use shm_pool::Provider;
 use shm_pool_support::tasks::{
@@ -668,7 +669,7 @@ fn wait_any_of_publishers() {
             .unwrap()
     };
     let (mut one, mut other, mut pair) = (open(), open(), scene.channel(0, 2));
-    assert!(publisher.has_receivers());
+    assert!(publisher.served().has_receivers());
     let sending = thread::spawn(move || {
         (0..20_000_u64).for_each(|number| {
             assert_eq!(
@@ -824,14 +825,14 @@ fn first_message_wakes_unconnected() {
                 .unwrap();
             let connect = |thread| {
                 if rendezvous == Rendezvous::Before {
-                    assert!(publisher.borrow_mut().has_receivers());
+                    assert!(publisher.borrow_mut().served().has_receivers());
                     // It wakes, finds no message, and goes back to sleep on another word.
                     (0..1_000).for_each(|_| thread::yield_now());
                     wait_until_asleep(thread);
                 }
             };
             let wake = || match rendezvous {
-                Rendezvous::History => assert!(publisher.borrow_mut().has_receivers()),
+                Rendezvous::History => assert!(publisher.borrow_mut().served().has_receivers()),
                 Rendezvous::Message | Rendezvous::Before => {
                     assert_eq!(
                         publisher
@@ -946,4 +947,134 @@ fn send_future_is_polled_once() {
         (100, 1)
     );
     assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
+}
+
+/// Polls a future that has to wait, lets `act` end its wait, and awaits it.
+fn waits_until<T>(future: impl Future<Output = T>, act: impl FnOnce()) -> T {
+    let mut future = pin!(future);
+    let (waker, woken) = reporting_waker();
+    assert!(poll_once(future.as_mut(), &waker).is_none());
+    act();
+    loop {
+        // A check, once a second, also wakes it.
+        woken.recv_timeout(FOR_EVER).expect("it was not woken");
+        if let Some(output) = poll_once(future.as_mut(), &waker) {
+            return output;
+        }
+    }
+}
+
+#[test]
+fn task_awaits_predecessor() {
+    let scene = Scene::new("predecessor");
+    let first = Sender::create(&scene.provider, &scene.test).unwrap();
+    let second = Publisher::builder().create_async(&scene.provider, &scene.test);
+    let second = waits_until(second, || drop(first)).unwrap();
+    let third = Sender::builder().create_async(&scene.provider, &scene.test);
+    let third = waits_until(third, || drop(second)).unwrap();
+    let refused = block_on(
+        Sender::builder()
+            .capacity(0)
+            .create_async(&scene.provider, "it"),
+    );
+    assert!(matches!(refused, Err(ChannelError::OutOfRange { .. })));
+    drop(third);
+}
+
+#[test]
+fn task_awaits_receivers() {
+    let scene = Scene::new("await-receivers");
+    let mut sender = Sender::create(&scene.provider, &scene.test).unwrap();
+    let mut receiver = None;
+    waits_until(sender.wait_for_receiver_async(), || {
+        receiver = Some(Receiver::open(&scene.test).unwrap());
+    })
+    .unwrap();
+    block_on(sender.wait_for_receiver_async()).unwrap();
+    drop(receiver);
+    let gone = block_on(sender.wait_for_receiver_async()).unwrap_err();
+    assert_eq!(gone.kind(), SendErrorKind::Disconnected);
+    drop(sender);
+
+    let builder = Publisher::builder().max_subscribers(3);
+    let mut publisher = builder.create(&scene.provider, &scene.test).unwrap();
+    block_on(publisher.wait_for_receivers_async(0)).unwrap();
+    let too_many = block_on(publisher.wait_for_receivers_async(4)).unwrap_err();
+    let (receivers, max) = (4, 3);
+    let expected = SendErrorKind::TooManyReceivers { receivers, max };
+    assert_eq!(too_many.kind(), expected);
+    let mut subscribers = Vec::new();
+    for count in 1..=3 {
+        waits_until(publisher.wait_for_receivers_async(count), || {
+            subscribers.push(Subscriber::open(&scene.test).unwrap());
+        })
+        .unwrap();
+        assert_eq!(publisher.receivers().count(), count);
+    }
+    // A future that is dropped leaves nothing that wakes its task.
+    let (waker, woken) = reporting_waker();
+    subscribers.truncate(1);
+    let mut dropped = Box::pin(publisher.wait_for_receivers_async(2));
+    assert!(poll_once(dropped.as_mut(), &waker).is_none());
+    while woken.try_recv().is_ok() {}
+    drop(dropped);
+    subscribers.push(Subscriber::open(&scene.test).unwrap());
+    block_on(publisher.wait_for_receivers_async(2)).unwrap();
+    assert!(woken.try_recv().is_err());
+}
+
+/// The helper thread that sleeps for the publisher sees each one that joins.
+#[test]
+fn task_awaits_each_of_many_receivers() {
+    let scene = Scene::new("await-many");
+    let mut publisher = Publisher::create(&scene.provider, &scene.test).unwrap();
+    thread::scope(|scope| {
+        let (let_go, go) = mpsc::channel();
+        let name = &scene.test;
+        scope.spawn(move || {
+            for _ in 0..200 {
+                let subscriber = Subscriber::open(name).unwrap();
+                go.recv().unwrap();
+                drop(subscriber);
+                go.recv().unwrap();
+            }
+        });
+        for _ in 0..200 {
+            block_on(publisher.wait_for_receivers_async(1)).unwrap();
+            let_go.send(()).unwrap();
+            while publisher.served().has_receivers() {
+                thread::yield_now();
+            }
+            let_go.send(()).unwrap();
+        }
+    });
+}
+
+#[test]
+fn task_awaits_that_all_is_received() {
+    let scene = Scene::new("await-received");
+    let (mut sender, mut receiver) = scene.channel(0, 4);
+    block_on(sender.wait_until_received_async()).unwrap();
+    for _ in 0..3 {
+        sender.send_copy(b"a sample").unwrap();
+    }
+    waits_until(sender.wait_until_received_async(), || {
+        for _ in 0..3 {
+            receiver.recv().unwrap();
+        }
+        assert!(receiver.try_recv().is_err());
+    })
+    .unwrap();
+    sender.send_copy(b"a sample").unwrap();
+    let gone = waits_until(sender.wait_until_received_async(), || drop(receiver));
+    assert_eq!(gone.unwrap_err().kind(), SendErrorKind::Disconnected);
+
+    let (mut publisher, [mut first, second]) = scene.publisher();
+    publisher.send_copy(b"a sample").unwrap();
+    waits_until(publisher.wait_until_received_async(), || {
+        first.recv().unwrap();
+        // One that closes is not waited for.
+        drop(second);
+    })
+    .unwrap();
 }

@@ -1,12 +1,13 @@
-//! Copies of any length, and the options of one message.
+//! Copies of any length, and messages with a tag.
 
 use crate::ends::SendingEnd;
 use crate::fixtures::{builder, fill, holds, provider, unique_prefix, write, FOR_EVER, NOW};
+use crate::served::Served;
 use shm_pool::channel::{
     OnEnd, OnFull, Publisher, Receiver, SendError, SendErrorKind, SendOptions, Sender, Subscriber,
     MAX_INLINE,
 };
-use shm_pool::{AllocError, Provider};
+use shm_pool::{AllocError, Provider, ShmBytes};
 use shm_pool_support::tasks::{block_on, noop_waker};
 use std::error::Error;
 use std::io;
@@ -214,4 +215,100 @@ fn readiness_of_copies() {
     let ready = publisher.poll_ready_copy(&mut context, 49);
     assert!(matches!(ready, Poll::Ready(Ok(()))));
     publisher.try_send_copy(&[1; 49]).unwrap();
+}
+
+const TAG: [u8; 16] = *b"a stamp, a count";
+const OTHER: [u8; 16] = [0xff; 16];
+
+/// Sends a buffer and a copy in every way that takes a tag, and one without in between.
+fn send_tagged<E: SendingEnd>(
+    end: &mut E,
+    provider: &Provider,
+    mut received: impl FnMut(usize, Option<[u8; 16]>),
+) {
+    for len in LENGTHS {
+        let buffer = ShmBytes::from(provider.alloc(len).unwrap());
+        let copied = vec![1; len];
+        let timeout = SendOptions::new().timeout(FOR_EVER).tag(OTHER);
+        end.send_with(buffer.clone(), TAG.into()).unwrap();
+        received(len, Some(TAG));
+        end.send(buffer.clone()).unwrap();
+        received(len, None);
+        end.send_with(buffer.clone(), timeout).unwrap();
+        received(len, Some(OTHER));
+        block_on(end.send_with_async(buffer, TAG.into())).unwrap();
+        received(len, Some(TAG));
+        end.send_copy_with(&copied, TAG.into()).unwrap();
+        received(len, Some(TAG));
+        end.send_copy(&copied).unwrap();
+        received(len, None);
+        block_on(end.send_copy_with_async(&copied, timeout)).unwrap();
+        received(len, Some(OTHER));
+    }
+}
+
+#[test]
+fn tags_to_one() {
+    let provider = provider();
+    let (mut sender, mut receiver) = pair(&provider, "tag-pair", 8);
+    send_tagged(&mut sender, &provider, |len, tag| {
+        let message = receiver.recv().unwrap();
+        assert_eq!((message.len(), message.tag()), (len, tag));
+        let clone = message.clone();
+        let slice = message.slice(len / 2..);
+        drop(message);
+        assert_eq!((clone.tag(), slice.handle().tag()), (tag, tag));
+    });
+    assert_eq!(used(&provider), 0);
+    // A tag takes 16 of the bytes of a slot.
+    for (len, is_inline) in [(32, true), (33, false)] {
+        sender.send_copy_with(&vec![3; len], TAG).unwrap();
+        let message = receiver.recv().unwrap();
+        assert_eq!((message[..].len(), message.is_inline()), (len, is_inline));
+        assert_eq!(message[..], vec![3; len]);
+    }
+    sender.send_with(provider.alloc(10).unwrap(), TAG).unwrap();
+    assert_eq!(receiver.recv().unwrap().tag(), Some(TAG));
+}
+
+#[test]
+fn tags_to_several() {
+    let (provider, name) = (provider(), unique_prefix("tag-several"));
+    let mut publisher = Publisher::builder()
+        .history(2)
+        .create(&provider, &name)
+        .unwrap();
+    let mut receivers = [1, 2].map(|_| subscriber(&name, OnFull::Block, 2));
+    send_tagged(&mut publisher, &provider, |len, tag| {
+        for receiver in &mut receivers {
+            let message = receiver.recv().unwrap();
+            assert_eq!((message.len(), message.tag()), (len, tag));
+        }
+    });
+    publisher
+        .send_with(provider.alloc(100).unwrap(), TAG)
+        .unwrap();
+    publisher.send_copy_with(b"in the slot", OTHER).unwrap();
+    let mut late = subscriber(&name, OnFull::Block, 2);
+    assert!(publisher.served().has_receivers());
+    let history = [late.recv().unwrap(), late.recv().unwrap()];
+    assert_eq!(
+        history.map(|message| (message.is_inline(), message.tag())),
+        [(false, Some(TAG)), (true, Some(OTHER))]
+    );
+}
+
+/// A buffer that was not sent with its tag comes back, and may be sent with another.
+#[test]
+fn refused_with_a_tag() {
+    let provider = provider();
+    let (mut sender, mut receiver) = pair(&provider, "tag-full", 2);
+    while sender.try_send_copy(b"full").is_ok() {}
+    let buffer = provider.alloc(100).unwrap();
+    let options = SendOptions::new().tag(TAG).timeout(NOW);
+    let refused = sender.send_with(buffer, options).unwrap_err();
+    assert_eq!(refused.kind(), SendErrorKind::Full { capacity: 2 });
+    while receiver.try_recv().is_ok() {}
+    sender.send_with(refused.into_message(), OTHER).unwrap();
+    assert_eq!(receiver.recv().unwrap().tag(), Some(OTHER));
 }

@@ -3,6 +3,7 @@
 
 use crate::fixtures::{builder, fill, message, unique_prefix};
 use crate::log::{self, Log};
+use crate::served::Served;
 use shm_pool::channel::{OnEnd, Publisher, Subscriber};
 use shm_pool::{Client, Namespace};
 use std::cell::RefCell;
@@ -42,7 +43,7 @@ fn events_on_cold_paths() {
         .namespace(client.namespace())
         .open("c")
         .unwrap();
-    assert!(publisher.has_receivers());
+    assert!(publisher.served().has_receivers());
     told(&["INFO, receiver connected, channel=\"c\", DropOldest"]);
     for stamp in 0..1_000 {
         publisher.send(message(&provider, 1_000, stamp)).unwrap();
@@ -50,7 +51,7 @@ fn events_on_cold_paths() {
     }
     told(&[]);
     drop(receiver);
-    assert!(!publisher.has_receivers());
+    assert!(!publisher.served().has_receivers());
     told(&["INFO, receiver disconnected, channel=\"c\""]);
     drop(publisher);
     let all = fill(&provider, 100_000);

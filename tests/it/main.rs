@@ -24,6 +24,8 @@ mod pairs;
 mod pooling;
 mod publisher;
 mod races;
+#[path = "../common/served.rs"]
+mod served;
 mod sharing;
 mod stalls;
 #[path = "../common/threads.rs"]

@@ -4,6 +4,7 @@
 use crate::fixtures::{
     address, builder, files, holds, mappings, message, provider, unique_prefix, FOR_EVER, NONE, NOW,
 };
+use crate::served::Served;
 use shm_pool::channel::{
     ChannelError, Message, OnEnd, OnFull, Publisher, PublisherBuilder, RecvError, SendErrorKind,
     SendOptions, Subscriber, SubscriberBuilder,
@@ -65,6 +66,7 @@ impl Scene {
 
     fn dropped(&mut self) -> Vec<u64> {
         self.publisher
+            .served()
             .receivers()
             .map(|receiver| receiver.missed.total())
             .collect()
@@ -117,7 +119,7 @@ fn sixty_four_receivers() {
 #[test]
 fn no_receivers() {
     let mut scene = Scene::new("pub-nobody", Publisher::builder());
-    assert!(!scene.publisher.has_receivers());
+    assert!(!scene.publisher.served().has_receivers());
     assert_eq!((scene.send(1), scene.in_use()), (0, 0));
     assert_eq!(
         scene.publisher.send_copy(b"x").map(|sent| sent.receivers),
@@ -159,7 +161,11 @@ fn history() {
     let mut late = scene.receiver(Subscriber::builder().on_end(OnEnd::Return));
     let mut small = scene.behind(OnFull::DropNewest, 1);
     assert!(matches!(late.try_recv(), Err(RecvError::Empty)));
-    assert_eq!(scene.publisher.receivers().count(), 3, "asking is enough");
+    assert_eq!(
+        scene.publisher.served().receivers().count(),
+        3,
+        "asking is enough"
+    );
     assert_eq!(all(&mut late), [(2, 0), (3, 0), (4, 0)]);
     assert_eq!(all(&mut small), [(4, 0)]);
     assert_eq!(
@@ -278,7 +284,7 @@ fn withdrawn_buffer_hides_no_older_message() {
         // The receiver's last borrowed buffer, taken from this buffer by the next one.
         scene.send(next);
         assert_eq!(scene.send(next + 1), 1);
-        let waiting = scene.publisher.receivers().next().unwrap().waiting;
+        let waiting = scene.publisher.served().receivers().next().unwrap().waiting;
         let found: Vec<u64> = all(&mut receiver).iter().map(|&(stamp, _)| stamp).collect();
         assert_eq!(found.len(), waiting, "{behind} behind: {found:?}");
         assert_eq!(found.last(), Some(&(next + 1)));
@@ -443,7 +449,7 @@ fn receivers_rejoin() {
         drop(held);
         assert_eq!(scene.in_use(), 0);
     }
-    assert_eq!(scene.publisher.receivers().count(), 1);
+    assert_eq!(scene.publisher.served().receivers().count(), 1);
 }
 
 /// No receiver waits for a dropped publisher, or loses a message that was sent.
@@ -655,7 +661,7 @@ fn sizing_rule_suffices() {
             views,
         )
     });
-    assert!(scene.publisher.has_receivers());
+    assert!(scene.publisher.served().has_receivers());
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     for stamp in 0..3_000 {
         random ^= random << 13;
@@ -772,6 +778,7 @@ fn registration_reuse_removes_dead_connection() {
         panic!("two connections")
     };
     let guests = publisher
+        .served()
         .receivers()
         .nth(1)
         .map(|guest| format!("{prefix}.c.{}.connection", guest.id))
@@ -802,7 +809,7 @@ fn keep_latest_out_of_borrowed_or_slots() {
     }
     assert_eq!(all(&mut receiver), [(8, 8), (9, 0)]);
     let mut late = scene.receiver(Subscriber::builder().on_end(OnEnd::Return).max_borrowed(2));
-    assert!(scene.publisher.has_receivers());
+    assert!(scene.publisher.served().has_receivers());
     assert_eq!(all(&mut late), [(8, 0), (9, 0)], "the history, too");
     drop(late);
 
@@ -836,7 +843,7 @@ fn keep_latest_out_of_borrowed_or_slots() {
             .max_borrowed(1)
             .capacity(4),
     );
-    assert!(scene.publisher.has_receivers());
+    assert!(scene.publisher.served().has_receivers());
     while mixed.try_recv().is_ok() {}
     let bytes =
         |scene: &mut Scene, number: u64| scene.publisher.send_copy(&number.to_le_bytes()).unwrap();
@@ -923,7 +930,7 @@ fn announced_garbage() {
         rendezvous
             .write_all_at(&(id as u32).to_ne_bytes(), ARRIVALS)
             .unwrap();
-        assert!(!publisher.has_receivers(), "{len} bytes");
+        assert!(!publisher.served().has_receivers(), "{len} bytes");
         assert_eq!(mappings(&path), 0);
         fs::remove_file(&path).unwrap();
     }

@@ -2,6 +2,7 @@
 //! side learns, and how much memory a receiver can take.
 
 use crate::fixtures::{builder, holds, message, unique_prefix, FOR_EVER, NOW};
+use crate::served::Served;
 use crate::threads::{assert_prompt, wake_waiter};
 use shm_pool::channel::{
     wait_any, ChannelError, ChannelEvent, Missed, OnEnd, OnFull, OnStall, Publisher,
@@ -65,6 +66,7 @@ impl Scene {
 
     fn missed(&mut self) -> Vec<Missed> {
         self.publisher
+            .served()
             .receivers()
             .map(|receiver| receiver.missed)
             .collect()
@@ -111,7 +113,15 @@ fn stalled_receiver_is_skipped() {
         block_on(scene.publisher.send_copy_async(b"4")).map(figures),
         Ok([1, 0, 0, 0, 1])
     );
-    assert!(scene.publisher.receivers().next().unwrap().is_stalled);
+    assert!(
+        scene
+            .publisher
+            .served()
+            .receivers()
+            .next()
+            .unwrap()
+            .is_stalled
+    );
     (0..4).for_each(|stamp| assert!(holds(&other.try_recv().unwrap(), stamp)));
     assert_eq!(other.try_recv().unwrap().missed(), 0);
     (0..2).for_each(|stamp| assert!(holds(&stopped.try_recv().unwrap(), stamp)));
@@ -119,7 +129,15 @@ fn stalled_receiver_is_skipped() {
         [5, 6].map(|stamp| figures(scene.send(stamp))),
         [[2, 0, 0, 0, 0]; 2]
     );
-    assert!(!scene.publisher.receivers().next().unwrap().is_stalled);
+    assert!(
+        !scene
+            .publisher
+            .served()
+            .receivers()
+            .next()
+            .unwrap()
+            .is_stalled
+    );
     let next = stopped.try_recv().unwrap();
     assert!(holds(&next, 5));
     assert_eq!(
@@ -219,7 +237,7 @@ fn limit_spans_kinds() {
     assert_eq!(scene.send(1).stalled, 1);
     for stamp in 2..6 {
         assert_eq!(scene.publisher.send_copy(b"x").unwrap().receivers, 1);
-        let state = scene.publisher.receivers().next().unwrap();
+        let state = scene.publisher.served().receivers().next().unwrap();
         assert!(state.is_stalled);
         assert_eq!(
             scene.try_send(stamp).map(figures),
@@ -232,7 +250,15 @@ fn limit_spans_kinds() {
     assert!(start.elapsed() >= LIMIT, "it had room for these");
     assert_eq!(scene.publisher.try_send_copy(b"x").unwrap().stalled, 1);
     drop(stopped.recv().unwrap());
-    assert!(!scene.publisher.receivers().next().unwrap().is_stalled);
+    assert!(
+        !scene
+            .publisher
+            .served()
+            .receivers()
+            .next()
+            .unwrap()
+            .is_stalled
+    );
     assert_eq!(scene.send(6).receivers, 1);
 }
 
@@ -244,10 +270,21 @@ fn clocks_start_together() {
     let _stopped = [1; 4].map(|capacity| scene.open(OnFull::Block, capacity));
     (0..2).for_each(|stamp| assert_eq!(scene.send(stamp).receivers, 4));
     assert_eq!(scene.try_send(2), Err(SendErrorKind::Full { capacity: 1 }));
-    while !scene.publisher.receivers().next().unwrap().is_stalled {
+    while !scene
+        .publisher
+        .served()
+        .receivers()
+        .next()
+        .unwrap()
+        .is_stalled
+    {
         thread::yield_now();
     }
-    assert!(scene.publisher.receivers().all(|state| state.is_stalled));
+    assert!(scene
+        .publisher
+        .served()
+        .receivers()
+        .all(|state| state.is_stalled));
     assert_eq!(scene.try_send(2).map(figures), Ok([0, 0, 0, 0, 4]));
 }
 
@@ -305,6 +342,7 @@ fn disconnect() {
         let (mut stays, mut leaves) = (scene.open(OnFull::Block, 8), scene.open(on_full, 8));
         let state = scene
             .publisher
+            .served()
             .receivers()
             .find(|state| state.on_full == on_full && state.capacity == 8);
         assert_eq!(state.unwrap().process, Some(std::process::id()));
@@ -312,7 +350,7 @@ fn disconnect() {
         assert_eq!(scene.publisher.send_copy(b"bytes").unwrap().receivers, 2);
         let held = leaves.try_recv().unwrap();
         assert!(leaves.is_connected());
-        let mut states = scene.publisher.receivers();
+        let mut states = scene.publisher.served().receivers();
         let id = states
             .find(|state| state.waiting == 4)
             .expect("one has received a message")
@@ -349,7 +387,7 @@ fn disconnect_wakes() {
     for is_task in [false, true] {
         let mut scene = Scene::new("disconnect-wakes", Publisher::builder());
         let mut receiver = scene.open(OnFull::DropOldest, 1);
-        let id = scene.publisher.receivers().next().unwrap().id;
+        let id = scene.publisher.served().receivers().next().unwrap().id;
         let receiving = thread::spawn(move || match is_task {
             true => block_on(receiver.recv_async()).map(drop),
             false => receiver.recv().map(drop),
@@ -369,7 +407,7 @@ fn disconnected_subscriber() {
             subscriber.try_recv_event(),
             Ok(ChannelEvent::Connected { .. })
         ));
-        let id = scene.publisher.receivers().next().unwrap().id;
+        let id = scene.publisher.served().receivers().next().unwrap().id;
         assert_eq!(scene.send(stamp).receivers, 1);
         assert!(
             matches!(subscriber.try_recv_event(), Ok(ChannelEvent::Message(message)) if holds(&message, stamp))

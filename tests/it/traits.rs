@@ -2,6 +2,7 @@
 //! encodings, and handles may cross a `catch_unwind`.
 
 use crate::fixtures::{pair, provider};
+use crate::served::Served;
 use shm_pool::backend::Backend;
 use shm_pool::channel::{
     Message, MessageType, OnFull, OnStall, Publisher, Receiver, ReceiverId, RecvError, Sender,
@@ -611,7 +612,7 @@ fn disconnect_where() {
     let mut kept = open(8);
     let mut others = [open(4), open(4)];
     publisher.send_copy(b"some").unwrap();
-    assert_eq!(publisher.receivers().count(), 3);
+    assert_eq!(publisher.served().receivers().count(), 3);
     assert_eq!(publisher.disconnect_where(|state| state.capacity == 4), 2);
     assert_eq!(publisher.disconnect_where(|state| state.capacity == 4), 0);
     assert_eq!(publisher.send_copy(b"more").unwrap().receivers, 1);

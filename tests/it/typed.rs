@@ -1032,3 +1032,25 @@ fn garbage_in_type() {
         96
     );
 }
+
+/// A typed end sends its values with tags, in a slot and in a buffer.
+#[test]
+fn tags_of_values() {
+    const TAG: [u8; 16] = *b"sixteen bytes...";
+    let (provider, _) = pair();
+    let name = unique_prefix("typed-tag");
+    let mut sender = Sender::builder()
+        .typed::<u64>()
+        .create(&provider, &name)
+        .unwrap();
+    let mut receiver = Receiver::builder().typed::<u64>().open(&name).unwrap();
+    sender.send_copy_with(&7, TAG).unwrap();
+    let value = receiver.recv().unwrap();
+    assert_eq!((*value, Value::tag(&value)), (7, Some(TAG)));
+    let value = provider.alloc_value(8_u64).unwrap();
+    sender.send_with(value, TAG).unwrap();
+    let value = receiver.recv().unwrap();
+    assert_eq!((*value, Value::tag(&value)), (8, Some(TAG)));
+    sender.send_copy(&9).unwrap();
+    assert_eq!(Value::tag(&receiver.recv().unwrap()), None);
+}

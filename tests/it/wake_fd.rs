@@ -1,6 +1,7 @@
 //! File descriptors of event loops.
 
 use crate::fixtures::{holds, message, unique_prefix, FOR_EVER, NOW};
+use crate::served::Served;
 use crate::threads::assert_prompt;
 use shm_pool::channel::{
     OnEnd, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, Subscriber,
@@ -263,7 +264,7 @@ fn epoll_of_sends() {
         .capacity(8)
         .max_borrowed(2);
     let mut checking = blocking.open(&to_check).unwrap();
-    assert!(publisher.has_receivers());
+    assert!(publisher.served().has_receivers());
     // Moved, so that a failure ends the other threads, too.
     thread::scope(move |scope| {
         scope.spawn(move || {

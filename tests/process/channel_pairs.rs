@@ -5,6 +5,7 @@ use crate::channel::provider;
 use crate::child::{in_child, Child};
 use crate::ends::AnyReceiver;
 use crate::rlimits::with_only;
+use crate::served::Served;
 use crate::shm::{self, Names};
 use crate::threads::assert_prompt;
 use crate::wire::{Link, Message, FOR_EVER};
@@ -91,14 +92,14 @@ fn killed_while_stalled() {
             [0, 1, 2].map(|number| send(&mut publisher, &provider, number)),
             [2, 2, 1]
         );
-        assert!(publisher.receivers().next().unwrap().is_stalled);
+        assert!(publisher.served().receivers().next().unwrap().is_stalled);
         victim.kill();
         assert_eq!(send(&mut publisher, &provider, 3), 1);
         if !serves {
             assert!(publisher.serve_joins(), "one has left");
             assert!(!publisher.serve_joins());
         }
-        assert_eq!(publisher.receivers().count(), 1);
+        assert_eq!(publisher.served().receivers().count(), 1);
         let newest = other.recv_timeout(FOR_EVER).unwrap();
         shm::check(&newest, 3).unwrap();
         assert_eq!(newest.missed(), 3);

@@ -9,7 +9,7 @@ use crate::{own_shm, sys};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
-use shm_pool::channel::{Receiver, Sender};
+use shm_pool::channel::{Receiver, RecvError, Sender};
 use shm_pool::{AttachError, Descriptor, Namespace, Provider, ProviderId, ShmBytes, Tuning};
 use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
@@ -648,6 +648,32 @@ fn redirect(channel: &File, ticket: u64, segment: u64) {
         .zip(place.into_iter().chain([check]))
     {
         channel.write_all_at(&word.to_ne_bytes(), at).unwrap();
+    }
+}
+
+/// The check of a buffer covers its tag; see [`redirect`] for where it lies.
+#[test]
+fn flipped_tag() {
+    let names = Names::new("flipped-tag");
+    let provider = names.provider().build().unwrap();
+    let mut sender = Sender::create(&provider, CHANNEL).unwrap();
+    let mut receiver = Receiver::builder()
+        .namespace(&names.namespace())
+        .open(CHANNEL)
+        .unwrap();
+    let channel = shm::channel_object(names.prefix(), CHANNEL);
+    let tag = [5; 16];
+    for ticket in 0..16 {
+        sender.send_with(provider.alloc(8).unwrap(), tag).unwrap();
+        let at = 4096 + 2 * ticket * 64 + 48 + ticket;
+        let mut byte = [0];
+        channel.read_exact_at(&mut byte, at).unwrap();
+        assert_eq!(byte, [5], "it lies there");
+        channel.write_all_at(&[byte[0] ^ 1], at).unwrap();
+        assert!(matches!(receiver.recv(), Err(RecvError::Damaged { .. })));
+        sender.send_copy_with(b"good", tag).unwrap();
+        let message = receiver.recv().unwrap();
+        assert_eq!((&message[..], message.tag()), (&b"good"[..], Some(tag)));
     }
 }
 

@@ -6,6 +6,7 @@ use crate::ends::AnyReceiver;
 use crate::killed_owner;
 use crate::peer::Peer;
 use crate::rlimits::with_only;
+use crate::served::Served;
 use crate::shm::{self, Names};
 use crate::threads::beside;
 use crate::users;
@@ -301,6 +302,7 @@ fn channels() {
         (OnFull::DropOldest, 4, 5)
     );
     let states: Vec<_> = publisher
+        .served()
         .receivers()
         .map(|it| (Some(it.id), it.process, it.missed))
         .collect();
@@ -547,6 +549,7 @@ fn loans_by_receiver() {
                 "{step}: {seen:?}"
             );
             let state = publisher
+                .served()
                 .receivers()
                 .into_iter()
                 .find(|state| state.on_full == *rule)
@@ -678,7 +681,7 @@ fn damaged_connections_are_listed() {
         .namespace(&names.namespace())
         .open("p")
         .unwrap();
-    assert_eq!(publisher.receivers().count(), 1);
+    assert_eq!(publisher.served().receivers().count(), 1);
     let is_connection = |name: &String| name.contains(".p.") && name.ends_with(".connection");
     let connection = shm::path(
         &shm::objects(names.prefix())
@@ -869,10 +872,10 @@ fn no_trace() {
                 .namespace(clients[0].namespace())
                 .open("c")
                 .unwrap();
-            assert!(publisher.has_receivers());
+            assert!(publisher.served().has_receivers());
             drop(receiver);
         }
     });
-    assert!(!publisher.has_receivers());
+    assert!(!publisher.served().has_receivers());
     assert_eq!(shm::open_objects(names.prefix(), ""), before);
 }

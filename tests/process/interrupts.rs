@@ -1,6 +1,7 @@
 //! A signal handler that interrupts the very wait that it stops, at any instruction of it.
 
 use crate::child::{in_child, in_child_for};
+use crate::served::Served;
 use crate::shm;
 use crate::sys;
 use crate::wire::FOR_EVER;
@@ -123,7 +124,7 @@ impl Scene {
             .namespace(self.client.namespace())
             .open(CHANNEL)
             .unwrap();
-        assert!(publisher.has_receivers());
+        assert!(publisher.served().has_receivers());
         while publisher.try_send_copy(b"").is_ok() {}
         receiver
     }

@@ -20,6 +20,8 @@ mod log;
 #[path = "../common/own_shm.rs"]
 mod own_shm;
 mod peer;
+#[path = "../common/served.rs"]
+mod served;
 mod shm;
 mod sys;
 #[path = "../common/threads.rs"]
@@ -49,5 +51,6 @@ mod scenario;
 mod spinning;
 mod storms;
 mod users;
+mod versions;
 mod waiting;
 mod warm_path;

@@ -5,6 +5,7 @@
 use crate::channel::{provider, send_filled};
 use crate::child::{in_child, in_small_shm, Child};
 use crate::rlimits::with_only;
+use crate::served::Served;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::threads::{assert_prompt, beside, wait_until_asleep, wake_waiter};
@@ -126,7 +127,9 @@ fn role(link: &Link, arguments: &[&str]) {
             send(&mut publisher, &provider, number);
         }
         next += count;
-        link.send(&Message::Number(publisher.receivers().count() as u64));
+        link.send(&Message::Number(
+            publisher.served().receivers().count() as u64
+        ));
     }
 }
 
@@ -165,6 +168,7 @@ fn stopped_receiver_is_disconnected() {
         assert_eq!(number_of(&other.recv().unwrap()), number);
     }
     let state = publisher
+        .served()
         .receivers()
         .find(|state| state.process == Some(stopped.id()))
         .unwrap();
@@ -230,7 +234,7 @@ fn killed_receiver_returns_borrowed() {
     good.kill();
     assert_eq!(in_use(&provider), 0, "the last one that had it");
     next.shut_down();
-    assert_eq!(publisher.receivers().count(), 0);
+    assert_eq!(publisher.served().receivers().count(), 0);
     assert_eq!(
         names.sweep(),
         1,
@@ -248,7 +252,7 @@ fn idle_restarts() {
         .create(&provider, CHANNEL)
         .unwrap();
     let mut stays = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
-    assert_eq!(publisher.receivers().count(), 1);
+    assert_eq!(publisher.served().receivers().count(), 1);
     let before = shm::open_objects(names.prefix(), ".connection");
     (0..64).for_each(|_| keeper(&names).kill());
     assert_eq!(
@@ -261,7 +265,10 @@ fn idle_restarts() {
     assert_eq!(last.ask(&Message::Go), Message::Number(0));
     assert_eq!(number_of(&stays.recv().unwrap()), 0);
     last.shut_down();
-    assert_eq!((publisher.receivers().count(), in_use(&provider)), (1, 0));
+    assert_eq!(
+        (publisher.served().receivers().count(), in_use(&provider)),
+        (1, 0)
+    );
     assert_eq!(shm::open_objects(names.prefix(), ".connection"), before);
 }
 
@@ -343,7 +350,7 @@ fn interrupt_is_immediate() {
     let interrupter = publisher.interrupter();
     assert_prompt(|| {
         let receiver = open(names.prefix(), Subscriber::builder().on_end(OnEnd::Return));
-        assert_eq!(publisher.receivers().count(), 1);
+        assert_eq!(publisher.served().receivers().count(), 1);
         drop(receiver);
         let (waited, time) = wake_waiter(
             || publisher.wait_for_receivers(1, FOR_EVER),
@@ -527,7 +534,10 @@ fn join_under_flow() {
     });
     assert!(sent >= (JOINS * RECEIVED) as u64);
     children.into_iter().for_each(Child::finish);
-    assert_eq!((publisher.receivers().count(), in_use(&provider)), (0, 0));
+    assert_eq!(
+        (publisher.served().receivers().count(), in_use(&provider)),
+        (0, 0)
+    );
     assert_eq!(connections(names.prefix()), [""; 0]);
 }
 
@@ -551,7 +561,10 @@ fn forked_child_has_no_ends() {
         let held = receiver.recv().unwrap();
         let objects = shm::objects(prefix);
         let buffer = provider.alloc(100).unwrap().freeze();
-        let (id, waker) = (publisher.receivers().next().unwrap().id, noop_waker());
+        let (id, waker) = (
+            publisher.served().receivers().next().unwrap().id,
+            noop_waker(),
+        );
         let Some(forked) = sys::fork() else {
             sys::end_with(move || {
                 let error = publisher.send(buffer).unwrap_err();
@@ -664,7 +677,7 @@ fn join_at_descriptor_limit() {
             // It is connected without the limit.
             publisher.wait_for_receivers(2, FOR_EVER).unwrap();
             drop(comes);
-            assert_eq!(publisher.receivers().count(), 1);
+            assert_eq!(publisher.served().receivers().count(), 1);
             #[cfg(feature = "tracing")]
             log.take();
         };
@@ -688,6 +701,7 @@ fn join_at_descriptor_limit() {
         );
         assert_eq!(
             publisher
+                .served()
                 .receivers()
                 .map(|receiver| receiver.missed.total())
                 .max(),
@@ -742,7 +756,7 @@ fn join_at_full_shm() {
                 before
             );
         }
-        assert_eq!(publisher.receivers().count(), 0);
+        assert_eq!(publisher.served().receivers().count(), 0);
         drop(hoard);
         provider.trim();
         let mut receiver = open(prefix, Subscriber::builder().on_end(OnEnd::Return));
@@ -771,7 +785,7 @@ fn open_garbage() {
             .create(&provider, CHANNEL)
             .unwrap();
         let mut known = open(prefix, Subscriber::builder().on_end(OnEnd::Return));
-        assert!(publisher.has_receivers());
+        assert!(publisher.served().has_receivers());
         let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
         let genuine = fs::read(&path).unwrap();
         // The identification, the count, and the first registrations.
@@ -851,7 +865,10 @@ fn open_garbage() {
             matches!(error, ChannelError::TooManyReceivers { .. }),
             "{error}"
         );
-        assert_eq!((publisher.receivers().count(), all.len()), (64, 63));
+        assert_eq!(
+            (publisher.served().receivers().count(), all.len()),
+            (64, 63)
+        );
         for content in [
             &genuine[..0],
             &genuine[..100],
@@ -948,12 +965,12 @@ fn dead_receiver_with_damaged_doorbell() {
             assert_eq!(publisher.send_copy(b"y").map(|sent| sent.receivers), Ok(0));
         }
         let next = keeper(&names);
-        assert_eq!(publisher.receivers().count(), 1);
+        assert_eq!(publisher.served().receivers().count(), 1);
         assert_eq!(send(&mut publisher, &provider, 1), 1);
         assert_eq!(next.ask(&Message::Go), Message::Number(1));
         next.kill();
         assert_eq!(in_use(&provider), 0);
-        assert!(!publisher.has_receivers());
+        assert!(!publisher.served().has_receivers());
     }
 }
 
@@ -963,7 +980,7 @@ fn receiver_died_before_connect() {
     let provider = provider(names.prefix());
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     keeper(&names).kill();
-    assert!(!publisher.has_receivers());
+    assert!(!publisher.served().has_receivers());
     assert_eq!(
         publisher.wait_for_receivers(1, Duration::ZERO),
         Err(SendErrorKind::NoReceiver {

@@ -4,6 +4,7 @@ use crate::child::{self, Child};
 use crate::ends::AnyReceiver;
 use crate::own_shm;
 use crate::peer::{self, Peer};
+use crate::served::Served;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message, FOR_EVER};
@@ -140,7 +141,9 @@ fn publishing_role(link: &Link, arguments: &[&str]) {
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     link.send(&Message::Done);
     while let Some(Message::Go) = link.receive().unwrap() {
-        link.send(&Message::Number(publisher.receivers().count() as u64));
+        link.send(&Message::Number(
+            publisher.served().receivers().count() as u64
+        ));
     }
 }
 

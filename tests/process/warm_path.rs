@@ -2,6 +2,7 @@
 //! drops.
 
 use crate::child::{answer_without_calls, run_without_calls, Child};
+use crate::served::Served;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
@@ -321,7 +322,7 @@ fn many(prefix: &str, provider: &Provider) -> (Publisher, [Subscriber; 3]) {
             .open("warm")
             .unwrap()
     });
-    assert!(publisher.has_receivers());
+    assert!(publisher.served().has_receivers());
     (publisher, receivers)
 }
 

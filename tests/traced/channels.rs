@@ -7,7 +7,9 @@ use crate::owner_operations::{builder, SMALL};
 use crate::shm;
 use crate::trace::marked;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{ChannelError, OnEnd, Receiver, Sender, Subscriber};
+use shm_pool::channel::{
+    ChannelError, Message as Received, OnEnd, Receiver, SendOptions, Sender, Subscriber,
+};
 use shm_pool::{Client, Provider};
 use shm_pool_support::tasks::noop_waker;
 use std::sync::Arc;
@@ -42,23 +44,38 @@ pub(crate) fn subscriber(client: &Arc<Client>, name: &str) -> Result<Subscriber,
         .open_timeout(name, std::time::Duration::ZERO)
 }
 
+/// Every other message has a tag, beginning with the one in the slot.
+fn tag(number: u64) -> Option<[u8; 16]> {
+    (number % 2 == 0).then_some([number as u8 + 1; 16])
+}
+
+/// Those of a message with this number, which does not wait.
+pub(crate) fn options(number: u64) -> SendOptions {
+    let options = SendOptions::new().timeout(Duration::ZERO);
+    match tag(number) {
+        Some(tag) => options.tag(tag),
+        None => options,
+    }
+}
+
 /// Sends the first `count` messages.
 pub(crate) fn send(sender: &mut Sender, provider: &Provider, count: u64) {
     for number in 0..count {
         if number == 0 {
-            sender.try_send_copy(BYTES).unwrap();
+            sender.send_copy_with(BYTES, options(number)).unwrap();
             continue;
         }
         sender
-            .try_send(shm::message(provider, SMALL, number))
+            .send_with(shm::message(provider, SMALL, number), options(number))
             .unwrap();
     }
 }
 
 /// Checks that `message` is the one with this number.
-pub(crate) fn check(message: &[u8], number: u64) {
+pub(crate) fn check(message: &Received, number: u64) {
+    assert_eq!(message.tag(), tag(number));
     if number == 0 {
-        assert_eq!(message, BYTES);
+        assert_eq!(message[..], *BYTES);
     } else {
         assert_eq!(message.len(), SMALL);
         shm::check(message, number).unwrap();

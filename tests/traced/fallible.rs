@@ -8,6 +8,7 @@ use crate::channels;
 use crate::child::Child;
 use crate::kill_points::introduce;
 use crate::owner_operations::{all, builder, published, LARGE, SMALL};
+use crate::served::Served;
 use crate::shm;
 use crate::sys;
 use crate::trace::{marked, this_thread};
@@ -253,7 +254,7 @@ fn role(link: &Link, arguments: &[&str]) {
                         .wait_for_receivers(1, channels::FOR_EVER);
                     return waited.map_err(|error| error.to_string());
                 }
-                match publisher.borrow_mut().receivers().count() {
+                match publisher.borrow_mut().served().receivers().count() {
                     1 => Ok(()),
                     _ => Err("NotConnected".to_owned()),
                 }

@@ -5,6 +5,7 @@
 use crate::channels::FOR_EVER;
 use crate::kill_points::{introduce, is_possible, Victim};
 use crate::owner_operations::builder;
+use crate::served::Served;
 use crate::shm::{self, Names};
 use crate::trace::{marked, Pace, Stop};
 use crate::wire::{Link, Message};
@@ -46,7 +47,7 @@ fn messages_sent_during_a_join_arrive() {
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     let victim = Victim::start("joining", &[names.prefix()]);
     let tracee = victim.at_first_mark();
-    while !publisher.has_receivers() {
+    while !publisher.served().has_receivers() {
         match tracee.go(Pace::Call) {
             Stop::Call => {}
             other => panic!("{other:?} before it has joined"),

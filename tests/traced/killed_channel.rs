@@ -4,9 +4,12 @@
 
 #![forbid(unsafe_code)]
 
-use crate::channels::{self, check, receiver, send, sender, BUFFERS, BYTES, CHANNEL, OTHER};
+use crate::channels::{
+    self, check, options, receiver, send, sender, BUFFERS, BYTES, CHANNEL, OTHER,
+};
 use crate::kill_points::{self, introduce, Scene, Victim};
 use crate::owner_operations::{builder, SMALL};
+use crate::served::Served;
 use crate::shm::{self, Names};
 use crate::trace::marked;
 use crate::waits::Wait;
@@ -310,10 +313,11 @@ fn join(client: &Client, on_full: OnFull) -> Result<Subscriber, ChannelError> {
 /// Sends one message. Returns how many receivers got it.
 fn publish(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize {
     if number == 0 {
-        return publisher.try_send_copy(BYTES).unwrap().receivers;
+        let sent = publisher.send_copy_with(BYTES, options(number));
+        return sent.unwrap().receivers;
     }
     publisher
-        .try_send(shm::message(provider, SMALL, number))
+        .send_with(shm::message(provider, SMALL, number), options(number))
         .unwrap()
         .receivers
 }
@@ -385,8 +389,8 @@ impl Scene for Publishers {
         let (provider, other, mut publisher, mut stays) =
             self.round.take().expect("a round that was started");
         // It may be connected only now, and found dead by the next check.
-        assert!(publisher.receivers().count() <= 2);
-        assert_eq!(publisher.receivers().count(), 1);
+        assert!(publisher.served().receivers().count() <= 2);
+        assert_eq!(publisher.served().receivers().count(), 1);
         let sent = if operation == "subscriber: join" {
             0
         } else {
@@ -444,14 +448,14 @@ fn publisher_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Done));
     if operation == "connect a receiver" {
-        assert_eq!(marked(|| publisher.receivers().count()), 2);
+        assert_eq!(marked(|| publisher.served().receivers().count()), 2);
         return;
     }
     if operation == "serve a join" {
         assert!(marked(|| publisher.serve_joins()));
         return;
     }
-    assert_eq!(publisher.receivers().count(), 2);
+    assert_eq!(publisher.served().receivers().count(), 2);
     let mut next = 1;
     if operation.starts_with("send, and") {
         // Until one is behind.
@@ -463,10 +467,10 @@ fn publisher_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Done));
     match operation {
-        "disconnect a receiver" => assert_eq!(marked(|| publisher.receivers().count()), 1),
+        "disconnect a receiver" => assert_eq!(marked(|| publisher.served().receivers().count()), 1),
         "evict a receiver" => {
             publish(&mut publisher, &provider, next);
-            let evicted = publisher.receivers().nth(1).unwrap().id;
+            let evicted = publisher.served().receivers().nth(1).unwrap().id;
             assert!(marked(|| publisher.disconnect(evicted)));
         }
         "drop" => marked(|| drop(publisher)),

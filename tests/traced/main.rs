@@ -35,6 +35,8 @@ mod own_shm;
 mod owner_operations;
 mod path;
 mod send_costs;
+#[path = "../common/served.rs"]
+mod served;
 mod table;
 mod trace;
 mod waits;

@@ -48,6 +48,11 @@ impl Compiler {
         }
     }
 
+    pub(crate) fn with_flag(mut self, flag: &str) -> Self {
+        self.flags.push(flag.to_owned());
+        self
+    }
+
     /// Compiles sources of this package into a program, and returns its path.
     pub(crate) fn compile(&self, name: &str, sources: &[&str]) -> PathBuf {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));

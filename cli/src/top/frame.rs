@@ -40,25 +40,25 @@ pub(super) fn draw(frame: &mut Frame<'_>, watch: &Watch) {
         holders(watch),
     ];
     let notes = text::footer(watch.report());
+    let notes_height = notes.lines().count() as u16;
     let rows = [
         Constraint::Length(1),
         Constraint::Fill(1),
-        Constraint::Length(notes.lines().count() as u16),
+        Constraint::Length(notes_height),
     ];
     let [head, body, foot] = Layout::vertical(rows).areas(frame.area());
-    let bold = Style::new().add_modifier(Modifier::REVERSED);
-    frame.render_widget(Line::styled(title(watch, head.width), bold), head);
-    let heights = share(
-        parts.each_ref().map(|part| part.rows.len() as u16 + 2),
-        body.height,
-    );
-    for (part, area) in parts.iter().zip(
-        Layout::vertical(heights.map(Constraint::Length))
-            .split(body)
-            .iter(),
-    ) {
+
+    let reversed = Style::new().add_modifier(Modifier::REVERSED);
+    frame.render_widget(Line::styled(title(watch, head.width), reversed), head);
+
+    // A section has a line of headings, and an empty line.
+    let wanted = parts.each_ref().map(|part| part.rows.len() as u16 + 2);
+    let heights = share(wanted, body.height);
+    let areas = Layout::vertical(heights.map(Constraint::Length)).split(body);
+    for (part, area) in parts.iter().zip(areas.iter()) {
         part.draw(frame, *area);
     }
+
     frame.render_widget(Text::raw(notes).fg(Color::Yellow), foot);
 }
 
@@ -70,14 +70,16 @@ pub(super) fn text(watch: &Watch) -> Result<String, Infallible> {
 
 fn lines(buffer: &Buffer) -> String {
     let area = buffer.area;
-    let line = |y| {
-        (area.left()..area.right())
-            .map(|x| buffer[(x, y)].symbol())
-            .collect::<String>()
-    };
-    (area.top()..area.bottom())
-        .map(|y| format!("{}\n", line(y).trim_end()))
-        .collect()
+    let mut lines = String::new();
+    for y in area.top()..area.bottom() {
+        let mut line = String::new();
+        for x in area.left()..area.right() {
+            line += buffer[(x, y)].symbol();
+        }
+        lines += line.trim_end();
+        lines.push('\n');
+    }
+    lines
 }
 
 /// Hands out rows round-robin, to each section no more than it wants.
@@ -97,15 +99,20 @@ fn share<const N: usize>(wanted: [u16; N], mut room: u16) -> [u16; N] {
 impl Part {
     /// Returns how many columns fit: always the first, the others from left to right.
     fn columns(&self, width: u16) -> usize {
-        let least = |width: &Constraint| match width {
-            Constraint::Length(width) => *width,
-            _ => LEAST,
-        };
-        let ends = self.widths.iter().scan(0, |end, width| {
-            *end += least(width) + SPACE;
-            Some(*end - SPACE)
-        });
-        ends.take_while(|end| *end <= width).count().max(1)
+        let mut count = 0;
+        let mut end = 0;
+        for constraint in &self.widths {
+            end += match constraint {
+                Constraint::Length(width) => *width,
+                _ => LEAST,
+            };
+            if end > width {
+                break;
+            }
+            count += 1;
+            end += SPACE;
+        }
+        count.max(1)
     }
 
     /// Draws the section, followed by an empty line. The last row says how many rows did not fit. A
@@ -118,30 +125,34 @@ impl Part {
             self.rows.len()
         };
         let columns = self.columns(area.width);
-        let rows = self.rows[..shown]
-            .iter()
-            .map(|row| Row::new(row[..columns].to_vec()));
-        let left_out = (self.rows.len() > shown)
-            .then(|| Row::new([format!("… and {} more", self.rows.len() - shown)]));
+        let mut rows = Vec::new();
+        for row in &self.rows[..shown] {
+            rows.push(Row::new(row[..columns].to_vec()));
+        }
+        if self.rows.len() > shown {
+            let left_out = self.rows.len() - shown;
+            rows.push(Row::new([format!("… and {left_out} more")]));
+        }
         let heads = Row::new(self.heads[..columns].to_vec()).bold();
-        let table = Table::new(rows.chain(left_out), &self.widths[..columns]).header(heads);
-        frame.render_widget(table.column_spacing(SPACE), area);
+        let table = Table::new(rows, &self.widths[..columns])
+            .header(heads)
+            .column_spacing(SPACE);
+        frame.render_widget(table, area);
     }
 }
 
 fn title(watch: &Watch, width: u16) -> String {
     let report = watch.report();
-    let sum = |of: fn(&ProviderReport) -> u64| {
-        report.providers.iter().map(of).fold(0, u64::saturating_add)
-    };
-    let (held, out) = (
-        text::bytes(sum(|provider| provider.bytes_held)),
-        text::bytes(sum(out)),
-    );
-    let what = format!(
-        " shm-pool top  {}  held {held}  out {out}",
-        text::directory(report)
-    );
+    let mut bytes_held: u64 = 0;
+    let mut bytes_out: u64 = 0;
+    for provider in &report.providers {
+        bytes_held = bytes_held.saturating_add(provider.bytes_held);
+        bytes_out = bytes_out.saturating_add(out(provider));
+    }
+    let directory = text::directory(report);
+    let held = text::bytes(bytes_held);
+    let out = text::bytes(bytes_out);
+    let what = format!(" shm-pool top  {directory}  held {held}  out {out}");
     let width = usize::from(width).saturating_sub(8);
     format!("{what:<width$.width$}q quits ")
 }
@@ -156,106 +167,110 @@ fn out(provider: &ProviderReport) -> u64 {
 fn providers(watch: &Watch) -> Part {
     let mut all: Vec<_> = watch.report().providers.iter().collect();
     all.sort_by_key(|provider| Reverse(provider.bytes_held));
-    let rows = all.into_iter().map(|provider| {
-        vec![
+    let mut rows = Vec::new();
+    for provider in all {
+        rows.push(vec![
             text::name_of_provider(provider),
             text::state_of_provider(provider).to_owned(),
             text::short_process(provider.owner.as_ref(), is_there(&provider.state)),
             text::bytes(provider.bytes_held),
             text::bytes_or_none(out(provider)),
-        ]
-    });
+        ]);
+    }
     Part {
         heads: vec!["PROVIDER", "STATE", "OWNER", "HELD", "OUT"],
         widths: widths([25, 8, 0, 9, 9]),
-        rows: rows.collect(),
+        rows,
     }
 }
 
 fn channels(watch: &Watch) -> Part {
-    let mut all: Vec<_> = watch
-        .report()
-        .channels
-        .iter()
-        .map(|channel| (watch.rate(channel), channel))
-        .collect();
+    let mut all = Vec::new();
+    for channel in &watch.report().channels {
+        all.push((watch.rate(channel), channel));
+    }
     all.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-    let rows = all.into_iter().map(|(rate, channel)| {
-        let fullest = text::fullest(channel);
-        vec![
+    let mut rows = Vec::new();
+    for (rate, channel) in all {
+        let waiting = match text::fullest(channel) {
+            Some(receiver) => text::fill(receiver),
+            None => text::NONE.to_owned(),
+        };
+        rows.push(vec![
             text::name_of_channel(channel),
             text::state_of_channel(channel).to_owned(),
             text::short_process(channel.sender.as_ref(), is_there(&channel.state)),
             format!("{rate:.1}/s"),
-            fullest.map_or(text::NONE.to_owned(), text::fill),
-        ]
-    });
+            waiting,
+        ]);
+    }
     Part {
         heads: vec!["CHANNEL", "STATE", "SENDER", "MESSAGES", "WAITING"],
         widths: widths([25, 8, 0, 9, 9]),
-        rows: rows.collect(),
+        rows,
     }
+}
+
+/// The messages of one size class that are out.
+#[derive(Default)]
+struct Out {
+    messages: usize,
+    bytes: u64,
 }
 
 /// Sums up leased and borrowed messages by size class, over all providers. The class with the most
 /// bytes has a full bar.
 fn classes(watch: &Watch) -> Part {
-    let mut all = BTreeMap::<u64, (usize, u64)>::new();
-    for class in watch
-        .report()
-        .providers
-        .iter()
-        .flat_map(|provider| provider.leased.iter().chain(&provider.borrowed))
-    {
-        let (messages, bytes) = all.entry(class.size).or_default();
-        (*messages, *bytes) = (
-            *messages + class.messages,
-            bytes.saturating_add(class.bytes),
-        );
+    let mut all: BTreeMap<u64, Out> = BTreeMap::new();
+    for provider in &watch.report().providers {
+        for class in provider.leased.iter().chain(&provider.borrowed) {
+            let out = all.entry(class.size).or_default();
+            out.messages += class.messages;
+            out.bytes = out.bytes.saturating_add(class.bytes);
+        }
     }
-    let most = all
-        .values()
-        .map(|(_, bytes)| *bytes)
-        .max()
-        .unwrap_or(0)
-        .max(1);
-    let mut all: Vec<_> = all.into_iter().collect();
-    all.sort_by_key(|(_, (_, bytes))| Reverse(*bytes));
-    let rows = all.into_iter().map(|(size, (messages, bytes))| {
+    let mut all: Vec<(u64, Out)> = all.into_iter().collect();
+    all.sort_by_key(|(_, out)| Reverse(out.bytes));
+    let most = match all.first() {
+        Some((_, out)) => out.bytes.max(1),
+        None => 1,
+    };
+    let mut rows = Vec::new();
+    for (size, out) in all {
         // Even the smallest class has a visible bar.
-        let length = (bytes.saturating_mul(BAR) / most).max(1) as usize;
-        vec![
+        let length = (out.bytes.saturating_mul(BAR) / most).max(1) as usize;
+        rows.push(vec![
             text::bytes(size),
             "█".repeat(length),
-            text::bytes(bytes),
-            messages.to_string(),
-        ]
-    });
+            text::bytes(out.bytes),
+            out.messages.to_string(),
+        ]);
+    }
     Part {
         heads: vec!["CLASS UP TO", "", "OUT", "MESSAGES"],
         widths: widths([12, 0, 10, 10]),
-        rows: rows.collect(),
+        rows,
     }
 }
 
 fn holders(watch: &Watch) -> Part {
-    let rows = who::holders(watch.report())
-        .into_iter()
-        .map(|(holder, holding)| {
-            let age = holding
-                .oldest
-                .map_or(text::NONE.to_owned(), |age| format!("{}s", age.as_secs()));
-            vec![
-                holder.text(),
-                text::bytes_or_none(holding.owns),
-                holding.has().text(),
-                age,
-            ]
-        });
+    let mut rows = Vec::new();
+    for (holder, holding) in who::holders(watch.report()) {
+        let age = match holding.oldest {
+            Some(age) => format!("{}s", age.as_secs()),
+            None => text::NONE.to_owned(),
+        };
+        rows.push(vec![
+            holder.text(),
+            text::bytes_or_none(holding.owns),
+            holding.has().text(),
+            age,
+        ]);
+    }
     Part {
         heads: vec!["PROCESS", "OWNS", "HAS", "FOR AT LEAST"],
         widths: widths([0, 10, 18, 12]),
-        rows: rows.collect(),
+        rows,
     }
 }
 

@@ -74,3 +74,8 @@ class Forked(Error, RuntimeError):
 
 class SystemCallFailed(Error, OSError):
     """The system refused a call. ``errno`` says why."""
+
+
+class CopyWarning(UserWarning):
+    """What was sent is an array in a buffer of the provider, and was copied to another buffer. Delete the
+    array, and send the buffer."""

@@ -202,7 +202,7 @@ impl<T: Payload + ?Sized> PublisherBuilder<T> {
 
     /// Sets whether a send connects receivers that have joined, and disconnects those that have
     /// closed or died, at some 20 system calls each; default `true`. If `false`, only
-    /// [`serve_joins`](Publisher::serve_joins) and the calls that ask for receivers do.
+    /// [`serve_joins`](Publisher::serve_joins) and the calls that wait for receivers do.
     /// [`OnStall::Disconnect`] disconnects in the send nevertheless.
     pub fn joins_in_send(mut self, serve: bool) -> Self {
         self.options.serves_joins = serve;
@@ -329,6 +329,27 @@ impl<T: Payload + ?Sized> PublisherBuilder<T> {
             of: PhantomData,
         })
     }
+
+    /// Like [`create_timeout`](Self::create_timeout), without a timeout and without blocking the
+    /// thread, with any executor.
+    ///
+    /// # Errors
+    ///
+    /// See [`create`](Self::create), and [`ChannelError::Os`] if the thread that waits for names
+    /// cannot be started.
+    pub async fn create_async(
+        self,
+        provider: &Provider,
+        name: &str,
+    ) -> Result<Publisher<T>, ChannelError> {
+        let created = options::create_async(provider, name, |object| {
+            self.options.try_create(provider, object, name)
+        });
+        Ok(Publisher {
+            end: created.await?,
+            of: PhantomData,
+        })
+    }
 }
 
 impl PublisherOptions {
@@ -420,6 +441,7 @@ impl PublisherOptions {
             seen: [0; MAX_SUBSCRIBERS],
             refused: [Refusal::default(); MAX_SUBSCRIBERS],
             retry: None,
+            joins: None,
             arrivals: 0,
             history: VecDeque::new(),
             history_len: self.history.min(options.capacity),

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod waits;
 
 pub use builder::{OnStall, PublisherBuilder};
 
@@ -30,8 +31,9 @@ use super::error::{ChannelError, SendError, SendErrorKind};
 use super::fan_out::FanOut;
 use super::interrupt::Interrupter;
 use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_SUBSCRIBERS};
-use super::message::{self, Located, Sent};
+use super::message::{self, Located, Sent, Tag};
 use super::object::{Object, Registration, Rendezvous};
+use super::parker::Awaited;
 use super::payload::{Of, Payload};
 use super::recipient::{ReceiverState, Recipient};
 use super::ring::{OnFull, Words};
@@ -111,6 +113,8 @@ struct PublishingEnd {
     /// When to try again to connect one of them.
     retry: Option<Deadline>,
     arrivals: u32,
+    /// From the first await of a receiver.
+    joins: Option<Awaited>,
     history: VecDeque<Kept>,
     history_len: usize,
     on_stall: OnStall,
@@ -145,7 +149,7 @@ fn is_temporary(errno: Option<i32>) -> bool {
 }
 
 enum Kept {
-    Buffer(ShmBytes),
+    Buffer(ShmBytes, Option<Tag>),
     Bytes(Words),
 }
 
@@ -153,7 +157,7 @@ impl Kept {
     /// As in [`Connection::reserve`].
     fn bytes(&self) -> usize {
         match self {
-            Self::Buffer(buffer) => buffer.capacity(),
+            Self::Buffer(buffer, _) => buffer.capacity(),
             Self::Bytes(_) => 0,
         }
     }
@@ -208,7 +212,7 @@ impl<T: Payload + ?Sized> Publisher<T> {
     pub fn send(&mut self, message: impl Into<T::Frozen>) -> Result<Sent, SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
         self.end
-            .send_buffer(bytes, Timeout::UNLIMITED)
+            .send_buffer(bytes, None, Timeout::UNLIMITED)
             .map_err(SendError::of::<T>)
     }
 
@@ -225,7 +229,7 @@ impl<T: Payload + ?Sized> Publisher<T> {
     ) -> Result<Sent, SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
         self.end
-            .send_buffer(bytes, Timeout::None)
+            .send_buffer(bytes, None, Timeout::None)
             .map_err(SendError::of::<T>)
     }
 
@@ -243,7 +247,25 @@ impl<T: Payload + ?Sized> Publisher<T> {
     ) -> Result<Sent, SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
         self.end
-            .send_buffer(bytes, Timeout::After(timeout))
+            .send_buffer(bytes, None, Timeout::After(timeout))
+            .map_err(SendError::of::<T>)
+    }
+
+    /// Like [`send`](Self::send), with options: a [tag](SendOptions::tag), a time limit.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], and those of [`try_send`](Self::try_send).
+    #[inline]
+    pub fn send_with(
+        &mut self,
+        message: impl Into<T::Frozen>,
+        options: impl Into<SendOptions>,
+    ) -> Result<Sent, SendError<T::Frozen>> {
+        let options = options.into();
+        let bytes = T::into_bytes(message.into());
+        self.end
+            .send_buffer(bytes, options.tag_to_send(), options.patience())
             .map_err(SendError::of::<T>)
     }
 
@@ -306,8 +328,24 @@ impl<T: Payload + ?Sized> Publisher<T> {
         &mut self,
         message: impl Into<T::Frozen>,
     ) -> Result<Sent, SendError<T::Frozen>> {
+        self.send_with_async(message, SendOptions::new()).await
+    }
+
+    /// Like [`send_async`](Self::send_async), with options, of which the timeout does not apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_async`](Self::send_async).
+    pub async fn send_with_async(
+        &mut self,
+        message: impl Into<T::Frozen>,
+        options: impl Into<SendOptions>,
+    ) -> Result<Sent, SendError<T::Frozen>> {
         let bytes = T::into_bytes(message.into());
-        self.end.send_async(bytes).await.map_err(SendError::of::<T>)
+        self.end
+            .send_with_async(bytes, options.into())
+            .await
+            .map_err(SendError::of::<T>)
     }
 
     /// Like [`send_copy`](Self::send_copy), but waits without blocking the thread, as
@@ -318,8 +356,22 @@ impl<T: Payload + ?Sized> Publisher<T> {
     /// [`SendErrorKind::NoHelper`], and those of [`send_copy`](Self::send_copy) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_copy_async(&mut self, message: &T) -> Result<Sent, SendError> {
+        self.send_copy_with_async(message, SendOptions::new()).await
+    }
+
+    /// Like [`send_copy_async`](Self::send_copy_async), with options, of which the timeout does not
+    /// apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_copy_async`](Self::send_copy_async).
+    pub async fn send_copy_with_async(
+        &mut self,
+        message: &T,
+        options: impl Into<SendOptions>,
+    ) -> Result<Sent, SendError> {
         self.end
-            .copy_aligned_async(message.bytes(), T::COPY_ALIGN)
+            .copy_aligned_async(message.bytes(), T::COPY_ALIGN, options.into())
             .await
     }
 
@@ -343,7 +395,7 @@ impl<T: Payload + ?Sized> Publisher<T> {
     }
 
     /// Like [`poll_ready`](Self::poll_ready), for [`try_send_copy`](Self::try_send_copy) of `len`
-    /// bytes.
+    /// bytes, to which a tag adds 16.
     ///
     /// # Errors
     ///
@@ -433,29 +485,44 @@ impl<T: Payload + ?Sized> Publisher<T> {
     }
 
     /// Returns the connected receivers, those with [`OnFull::Block`] first; in a forked child,
-    /// none.
-    pub fn receivers(&mut self) -> impl Iterator<Item = ReceiverState> + '_ {
-        let is_ours = self.end.rendezvous.is_ours();
-        if is_ours {
-            self.end.update_connections();
-        }
-        // In a forked child, a thread that does not exist there may hold a lock.
-        self.end
-            .fan_out
-            .recipients
-            .iter()
-            .filter(move |_| is_ours)
-            .map(Recipient::state)
+    /// none. One that has closed or died is not among them.
+    ///
+    /// This only reads. A receiver that has joined is connected by the next send,
+    /// [`wait_for_receivers`](Self::wait_for_receivers) or [`serve_joins`](Self::serve_joins):
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shm_pool::{channel::{Publisher, Subscriber}, Provider};
+    /// # let name = format!("doc-receivers-{}", std::process::id());
+    /// # let provider = Provider::builder().build()?;
+    /// let mut publisher = Publisher::create(&provider, &name)?;
+    /// let _display = Subscriber::open(&name)?; // in another process
+    ///
+    /// while publisher.serve_joins() {}
+    /// for receiver in publisher.receivers() {
+    ///     println!("{}: {} messages wait", receiver.id, receiver.waiting);
+    /// }
+    /// assert!(publisher.has_receivers());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn receivers(&self) -> impl Iterator<Item = ReceiverState> + '_ {
+        self.end.connected().map(Recipient::state)
     }
 
-    /// Returns `true` if a receiver is connected; always `false` in a forked child.
+    /// Returns `true` if there is one of the [receivers](Self::receivers); always `false` in a
+    /// forked child.
     #[inline]
-    pub fn has_receivers(&mut self) -> bool {
-        if !self.end.rendezvous.is_ours() {
-            return false;
-        }
-        self.end.update_connections();
-        !self.end.fan_out.recipients.is_empty()
+    pub fn has_receivers(&self) -> bool {
+        self.end.connected().next().is_some()
+    }
+
+    /// Returns the version of the layout of channels of the receiver that was last refused because
+    /// it was built with another version of this crate; `None` if none was.
+    /// [`wait_for_receivers`](Self::wait_for_receivers) returns it in an error.
+    pub fn refused_version(&self) -> Option<u32> {
+        let (refused, _) = self.end.rendezvous.header().refused_version()?;
+        Some(refused)
     }
 
     /// Blocks until `count` receivers or more are connected, for at most `timeout`, or without
@@ -464,28 +531,20 @@ impl<T: Payload + ?Sized> Publisher<T> {
     /// # Errors
     ///
     /// [`SendErrorKind::TooManyReceivers`], at once, if `count` exceeds the number of
-    /// registrations; [`SendErrorKind::NoReceiver`], [`SendErrorKind::Interrupted`],
+    /// registrations; [`SendErrorKind::NoReceiver`], or [`SendErrorKind::OtherVersion`] if a
+    /// receiver of another version has tried; [`SendErrorKind::Interrupted`],
     /// [`SendErrorKind::Forked`].
     pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendError> {
         let deadline = Deadline::after(timeout);
-        let max = self.end.rules.max_subscribers;
-        if count > max {
-            return Err(SendErrorKind::TooManyReceivers {
-                receivers: count,
-                max,
-            }
-            .into());
-        }
-        self.end.check_fork()?;
+        self.end.check_count(count)?;
         self.end.fan_out.interrupts.begin_wait();
         let waited = self.end.wait_until_connected(count, deadline);
         self.end.fan_out.interrupts.end_wait();
         match waited {
-            Err(SendErrorKind::TimedOut) => Err(SendErrorKind::NoReceiver {
-                receivers: count,
-                timeout,
+            Err(SendErrorKind::TimedOut) => {
+                let refused = self.end.rendezvous.header().refused_version();
+                Err(SendErrorKind::no_receiver(count, timeout, refused).into())
             }
-            .into()),
             waited => Ok(waited?),
         }
     }
@@ -540,6 +599,7 @@ impl PublishingEnd {
     fn send_buffer(
         &mut self,
         message: ShmBytes,
+        tag: Option<Tag>,
         timeout: Timeout,
     ) -> Result<Sent, SendError<ShmBytes>> {
         let mut sent = match self.prepare_for(&message, timeout) {
@@ -547,9 +607,9 @@ impl PublishingEnd {
             Err(kind) => return Err(SendError { kind, message }),
         };
         if self.history_len > 0 {
-            self.keep(Kept::Buffer(message.clone()));
+            self.keep(Kept::Buffer(message.clone(), tag));
         }
-        self.fan_out.send(message, &mut sent);
+        self.fan_out.send(message, tag, &mut sent);
         Ok(sent)
     }
 
@@ -570,7 +630,7 @@ impl PublishingEnd {
         options: SendOptions,
     ) -> Result<Sent, SendError> {
         // Here, where it inlines: callers mostly know the length.
-        match message::of_bytes(bytes, align) {
+        match message::of_bytes(bytes, align, options.tag_to_send()) {
             Some(words) => Ok(self.send_words(&words, options.patience())?),
             None => self.copy_in_buffer(bytes, align, options),
         }
@@ -584,7 +644,7 @@ impl PublishingEnd {
     ) -> Result<Sent, SendError> {
         self.check_fork()?;
         let buffer = copy_to_buffer(&self.provider, bytes, align)?;
-        self.send_buffer(buffer, options.patience())
+        self.send_buffer(buffer, options.tag_to_send(), options.patience())
             .map_err(|error| error.with(()))
     }
 
@@ -599,11 +659,16 @@ impl PublishingEnd {
     }
 
     /// [`copy_aligned`](Self::copy_aligned) without blocking the thread.
-    async fn copy_aligned_async(&mut self, bytes: &[u8], align: usize) -> Result<Sent, SendError> {
-        let Some(words) = message::of_bytes(bytes, align) else {
+    async fn copy_aligned_async(
+        &mut self,
+        bytes: &[u8],
+        align: usize,
+        options: SendOptions,
+    ) -> Result<Sent, SendError> {
+        let Some(words) = message::of_bytes(bytes, align, options.tag_to_send()) else {
             self.check_fork()?;
             let buffer = copy_to_buffer(&self.provider, bytes, align)?;
-            let sent = self.send_async(buffer).await;
+            let sent = self.send_with_async(buffer, options).await;
             return sent.map_err(|error| error.with(()));
         };
         let try_send = |publisher: &mut Self, words| {
@@ -621,13 +686,18 @@ impl PublishingEnd {
         .map_err(|error| error.with(()))
     }
 
-    async fn send_async(&mut self, buffer: ShmBytes) -> Result<Sent, SendError<ShmBytes>> {
+    async fn send_with_async(
+        &mut self,
+        buffer: ShmBytes,
+        options: SendOptions,
+    ) -> Result<Sent, SendError<ShmBytes>> {
+        let tag = options.tag_to_send();
         let bytes = buffer.capacity();
         connection::send(
             self,
             buffer,
             bytes,
-            |end: &mut Self, buffer: ShmBytes| end.send_buffer(buffer, Timeout::None),
+            |end: &mut Self, buffer| end.send_buffer(buffer, tag, Timeout::None),
             |end, bytes| end.fan_out.waited_for(bytes),
         )
         .await
@@ -924,8 +994,8 @@ impl PublishingEnd {
         for kept in self.history.iter().skip(self.history.len() - kept) {
             recipient.make_room(kept.bytes());
             match kept {
-                Kept::Buffer(buffer) => {
-                    recipient.lend(&Located::new(buffer), kept.bytes(), buffer.clone());
+                Kept::Buffer(buffer, tag) => {
+                    recipient.lend(&Located::new(buffer, *tag), kept.bytes(), buffer.clone());
                 }
                 Kept::Bytes(words) => recipient.fill(words),
             }
@@ -942,6 +1012,14 @@ impl PublishingEnd {
             self.history.pop_front();
         }
         self.history.push_back(message);
+    }
+
+    fn connected(&self) -> impl Iterator<Item = &Recipient> {
+        // In a forked child, a thread that does not exist there may hold a lock.
+        let is_ours = self.rendezvous.is_ours();
+        self.recipients()
+            .iter()
+            .filter(move |recipient| is_ours && !recipient.connection.is_disconnected())
     }
 
     fn wait_until_connected(

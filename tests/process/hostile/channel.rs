@@ -3,7 +3,6 @@
 //! From then on both ends return typed errors or continue, all received messages can be read, and
 //! nothing is left behind.
 
-use super::descriptor::{forge, Change};
 use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
 use arbitrary::Arbitrary;
@@ -11,7 +10,7 @@ use shm_pool::channel::{
     ChannelError, Message, MessageType, Receiver, RecvError, SendErrorKind, SendOptions, Sender,
     MAX_INLINE,
 };
-use shm_pool::{Client, Descriptor, Namespace, Provider, Tuning};
+use shm_pool::{Client, Namespace, Provider, Tuning};
 use std::alloc::Layout;
 use std::collections::{HashSet, VecDeque};
 use std::hint::black_box;
@@ -89,10 +88,12 @@ pub(crate) struct Program {
 enum Step {
     SendBytes {
         len: u8,
+        tagged: bool,
         wait: bool,
     },
     Send {
         len: u16,
+        tagged: bool,
         wait: bool,
     },
     Receive {
@@ -120,8 +121,12 @@ enum Step {
     },
     /// Drops both ends and creates two new ones.
     Begin,
-    /// Makes the same change to all descriptors in the ring, with the right checksum.
-    Forge(Change),
+    /// Makes the same change to the place or the tag of all buffers in the ring, with the right
+    /// check.
+    Forge {
+        word: u8,
+        step: i16,
+    },
     Write(Place, Value),
     Copy {
         from: Place,
@@ -216,6 +221,17 @@ impl<'p> Scene<'p> {
     }
 }
 
+/// A message's bytes and its tag.
+type Sent = (Vec<u8>, Option<[u8; 16]>);
+
+fn options(sent: &Sent, wait: bool) -> SendOptions {
+    let options = SendOptions::new().timeout(if wait { SHORT } else { Duration::ZERO });
+    match sent.1 {
+        Some(tag) => options.tag(tag),
+        None => options,
+    }
+}
+
 /// One channel, and its expected state.
 struct Ends<'a> {
     scene: &'a Scene<'a>,
@@ -224,9 +240,11 @@ struct Ends<'a> {
     receiver: Option<Receiver>,
     is_peaceful: bool,
     is_damaged: bool,
+    /// Buffers with the right check may lie anywhere.
+    is_forged: bool,
     /// The messages that were sent and not yet received, in order.
-    under_way: VecDeque<Vec<u8>>,
-    kept: Vec<(Message, Vec<u8>)>,
+    under_way: VecDeque<Sent>,
+    kept: Vec<(Message, Sent)>,
     /// The lengths of the buffers that were sent.
     lengths: HashSet<usize>,
     count: u8,
@@ -250,6 +268,7 @@ impl<'a> Ends<'a> {
             receiver: Some(receiver),
             is_peaceful,
             is_damaged: false,
+            is_forged: false,
             under_way: VecDeque::new(),
             kept: Vec::new(),
             lengths: HashSet::new(),
@@ -259,12 +278,12 @@ impl<'a> Ends<'a> {
 
     fn run(&mut self, step: &Step) {
         match *step {
-            Step::SendBytes { len, wait } => {
-                self.send_copy(usize::from(len) % (MAX_INLINE + 2), wait)
+            Step::SendBytes { len, tagged, wait } => {
+                self.send_copy(usize::from(len) % (MAX_INLINE + 2), tagged, wait)
             }
-            Step::Send { len, wait } => self.send(usize::from(len), wait),
+            Step::Send { len, tagged, wait } => self.send(usize::from(len), tagged, wait),
             Step::Receive { wait, keep, typed } => self.receive(wait, keep, typed),
-            Step::Fill => (0..SLOTS + 2).for_each(|_| self.send_copy(1, false)),
+            Step::Fill => (0..SLOTS + 2).for_each(|_| self.send_copy(1, false, false)),
             Step::Empty => (0..SLOTS + 2).for_each(|_| self.receive(false, false, false)),
             Step::DropKept(pick) if !self.kept.is_empty() => {
                 self.kept.swap_remove(usize::from(pick) % self.kept.len());
@@ -298,8 +317,10 @@ impl<'a> Ends<'a> {
             }
             Step::Go { is_sender: true } => self.sender = None,
             Step::Go { is_sender: false } => self.receiver = None,
-            Step::Forge(_) | Step::Write(..) | Step::Copy { .. } if self.is_peaceful => {}
-            Step::Forge(change) => (0..=SLOTS).for_each(|slot| self.forge(slot, change)),
+            Step::Forge { .. } | Step::Write(..) | Step::Copy { .. } if self.is_peaceful => {}
+            Step::Forge { word, step } => {
+                (0..=SLOTS).for_each(|slot| self.forge(slot, word, step));
+            }
             Step::Write(place, value) => self.write(place, value),
             Step::Copy { from, to } => self.write(to, Value::CopyOf(from.word())),
             Step::DropKept(_) | Step::CreateAgain | Step::Begin => {}
@@ -307,7 +328,7 @@ impl<'a> Ends<'a> {
         for (message, sent) in &self.kept {
             // The writer may have cleared its lease.
             assert!(
-                message[..] == sent[..] || self.is_damaged,
+                (message[..] == sent.0[..] && message.tag() == sent.1) || self.is_damaged,
                 "a message that changes while it is read"
             );
         }
@@ -318,53 +339,60 @@ impl<'a> Ends<'a> {
         self.object.apply(&Write::Word(place.word(), value));
     }
 
-    fn forge(&mut self, slot: usize, change: Change) {
-        // The words after the sequence and the kind.
-        let words = [2, 3, 4, 5].map(|word| Place::Slot(slot as u8 * 8 + word).word());
-        let mut bytes = [0; Descriptor::SIZE];
-        for (bytes, &word) in bytes.chunks_exact_mut(8).zip(&words) {
-            bytes.copy_from_slice(&self.object.get(word).to_ne_bytes());
-        }
-        let Some(forged) = Descriptor::from_bytes(bytes)
-            .ok()
-            .and_then(|seen| forge(&seen, &[change]))
-        else {
+    /// As `src/channel/message.rs` lays out a slot: the sequence, a head, the place of the buffer, a
+    /// check and a tag.
+    fn forge(&mut self, slot: usize, word: u8, step: i16) {
+        let word_of = |at: usize| Place::Slot((slot * 8 + at) as u8).word();
+        let mut words = [0, 1, 2, 3, 4, 5, 6, 7].map(|at| self.object.get(word_of(at)));
+        let head = words[1];
+        if head & 0x7f != 2 {
             return;
-        };
-        self.is_damaged = true;
-        for (bytes, &word) in forged.to_bytes().chunks_exact(8).zip(&words) {
-            self.object.set(
-                word,
-                u64::from_ne_bytes(bytes.try_into().expect("eight bytes")),
-            );
         }
+        let at = [2, 3, 4, 6, 7][usize::from(word) % 5];
+        words[at] = words[at].wrapping_add_signed(step.into());
+        let ticket = words[0].wrapping_sub(1);
+        let tag = if head & 0x80 == 0 { &[] } else { &words[6..] };
+        let covered = words[2..5].iter().chain(tag).chain([&head]);
+        let check = covered
+            .copied()
+            .chain([!ticket])
+            .fold(0, |hash: u64, word| {
+                (hash ^ word)
+                    .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                    .rotate_left(29)
+            });
+        self.is_damaged = true;
+        self.is_forged = true;
+        self.object.set(word_of(at), words[at]);
+        self.object.set(word_of(5), check);
     }
 
     /// Bytes unlike those of the messages around it.
-    fn payload(&mut self, len: usize) -> Vec<u8> {
+    fn payload(&mut self, len: usize, tagged: bool) -> Sent {
         self.count = self.count.wrapping_add(1);
-        vec![self.count; len]
+        (vec![self.count; len], tagged.then_some([self.count; 16]))
     }
 
-    fn send_copy(&mut self, len: usize, wait: bool) {
-        let payload = self.payload(len);
+    fn send_copy(&mut self, len: usize, tagged: bool, wait: bool) {
+        let payload = self.payload(len, tagged);
         let Some(sender) = &mut self.sender else {
             return;
         };
-        let sent = if wait {
-            sender.send_copy_with(&payload, SendOptions::new().timeout(SHORT))
-        } else {
-            sender.try_send_copy(&payload)
-        };
+        let sent = sender.send_copy_with(&payload.0, options(&payload, wait));
+        if len > MAX_INLINE - if tagged { 16 } else { 0 } {
+            self.lengths.insert(len);
+        }
         match sent.map_err(|error| error.kind()) {
             // The kept messages and those that the writer made unreachable may hold all memory.
-            Err(SendErrorKind::Alloc(_)) => assert!(len > MAX_INLINE),
+            Err(SendErrorKind::Alloc(_)) => {
+                assert!(len + if tagged { 16 } else { 0 } > MAX_INLINE)
+            }
             sent => self.note_sent(sent, payload, wait),
         }
     }
 
-    fn send(&mut self, len: usize, wait: bool) {
-        let payload = self.payload(len);
+    fn send(&mut self, len: usize, tagged: bool, wait: bool) {
+        let payload = self.payload(len, tagged);
         let Some(sender) = &mut self.sender else {
             return;
         };
@@ -372,18 +400,13 @@ impl<'a> Ends<'a> {
         let Ok(mut buffer) = self.scene.provider.alloc(len) else {
             return;
         };
-        buffer.copy_from_slice(&payload);
+        buffer.copy_from_slice(&payload.0);
         self.lengths.insert(len);
-        let buffer = buffer.freeze();
-        let sent = if wait {
-            sender.send_timeout(buffer, SHORT)
-        } else {
-            sender.try_send(buffer)
-        };
+        let sent = sender.send_with(buffer, options(&payload, wait));
         self.note_sent(sent.map_err(|error| error.kind()), payload, wait);
     }
 
-    fn note_sent(&mut self, sent: Result<(), SendErrorKind>, payload: Vec<u8>, wait: bool) {
+    fn note_sent(&mut self, sent: Result<(), SendErrorKind>, payload: Sent, wait: bool) {
         if self.is_damaged {
             return drop(black_box(sent.map_err(|error| error.to_string())));
         }
@@ -428,11 +451,14 @@ impl<'a> Ends<'a> {
         }
         match (received, self.under_way.pop_front()) {
             (Ok(message), Some(sent)) => {
-                assert_eq!(message[..], sent[..]);
+                assert_eq!((&message[..], message.tag()), (&sent.0[..], sent.1));
                 self.keep(message, sent, keep);
             }
             (Err(RecvError::WrongType { len, .. }), Some(sent)) => {
-                assert!(typed && len == sent.len() && !is_points(len), "{len} bytes");
+                assert!(
+                    typed && len == sent.0.len() && !is_points(len),
+                    "{len} bytes"
+                );
             }
             (Err(RecvError::Disconnected), None) => {
                 assert!(self.sender.is_none(), "the sender lives")
@@ -448,7 +474,7 @@ impl<'a> Ends<'a> {
             Ok(message) => {
                 if !message.is_inline() {
                     assert!(
-                        self.lengths.contains(&message.len()),
+                        self.is_forged || self.lengths.contains(&message.len()),
                         "a view of what was never sent"
                     );
                     assert!(
@@ -457,14 +483,15 @@ impl<'a> Ends<'a> {
                     );
                 }
                 black_box(message.iter().fold(0u8, |sum, byte| sum ^ byte));
-                self.keep(message, Vec::new(), keep);
+                let tag = message.tag();
+                self.keep(message, (Vec::new(), tag), keep);
             }
             Err(RecvError::Forked) => panic!("nobody forked"),
             Err(error) => drop(black_box(error.to_string())),
         }
     }
 
-    fn keep(&mut self, message: Message, sent: Vec<u8>, keep: bool) {
+    fn keep(&mut self, message: Message, sent: Sent, keep: bool) {
         if keep {
             self.kept.push((message, sent));
             self.kept.drain(..self.kept.len().saturating_sub(KEPT));

@@ -5,6 +5,7 @@
 
 use super::layout::{OpenObject, Storm, Value, Word, Write};
 use super::{outside, Many};
+use crate::served::Served;
 use arbitrary::Arbitrary;
 use shm_pool::channel::{
     Message, OnEnd, OnFull, Publisher, RecvError, SendErrorKind, SendOptions, Sent, Subscriber,
@@ -147,6 +148,7 @@ impl Good {
             Err(error) => panic!("{error}"),
         };
         let number = number_of(&message);
+        assert_eq!(message.tag(), tag_of(number));
         if let Some(last) = self.last {
             assert_eq!(
                 number,
@@ -173,6 +175,20 @@ fn number_of(message: &Message) -> u64 {
     let number = words.next().expect("a number");
     assert!(words.all(|word| word == number), "it is torn");
     number
+}
+
+/// Every other message has a tag.
+fn tag_of(number: u64) -> Option<[u8; 16]> {
+    let tag = u128::from(number) << 64 | u128::from(number);
+    (number % 2 == 1).then_some(tag.to_le_bytes())
+}
+
+fn options(number: u64, wait: bool) -> SendOptions {
+    let options = SendOptions::new().timeout(if wait { SHORT } else { Duration::ZERO });
+    match tag_of(number) {
+        Some(tag) => options.tag(tag),
+        None => options,
+    }
 }
 
 struct World {
@@ -244,7 +260,7 @@ impl World {
             )
         });
         let connection_path = connection.expect("a connection");
-        assert_eq!(publisher.receivers().count(), 3);
+        assert_eq!(publisher.served().receivers().count(), 3);
         let rendezvous_path = PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel"));
         let object = |path: &Path| OpenObject::open(path, 1);
         let (rendezvous, connection) = (object(&rendezvous_path), object(&connection_path));
@@ -276,12 +292,8 @@ impl World {
         match *step {
             Step::SendBytes { wait } => {
                 let bytes = self.sent.to_le_bytes();
-                let sent = match wait {
-                    true => self
-                        .publisher
-                        .send_copy_with(&bytes, SendOptions::new().timeout(SHORT)),
-                    false => self.publisher.try_send_copy(&bytes),
-                };
+                let options = options(self.sent, wait);
+                let sent = self.publisher.send_copy_with(&bytes, options);
                 self.note(sent.map_err(|error| error.kind()));
             }
             Step::Send { len, wait } => {
@@ -292,11 +304,8 @@ impl World {
                 buffer
                     .chunks_exact_mut(8)
                     .for_each(|word| word.copy_from_slice(&self.sent.to_le_bytes()));
-                let buffer = buffer.freeze();
-                let sent = match wait {
-                    true => self.publisher.send_timeout(buffer, SHORT),
-                    false => self.publisher.try_send(buffer),
-                };
+                let options = options(self.sent, wait);
+                let sent = self.publisher.send_with(buffer, options);
                 self.note(sent.map_err(|error| error.kind()));
             }
             Step::Receive { wait, keep } => {
@@ -336,7 +345,7 @@ impl World {
             }
             Step::Go => drop(self.guests.pop()),
             Step::Receivers => {
-                let count = self.publisher.receivers().count();
+                let count = self.publisher.served().receivers().count();
                 assert!(
                     (2..=MAX_SUBSCRIBERS.into()).contains(&count),
                     "{count} receivers"

@@ -1,0 +1,21 @@
+// Receives what `publisher` sends, before and after it is restarted. Run it in one terminal, and `publisher` in
+// another, in any order:
+// c++ -std=c++17 subscriber.cpp -o subscriber $(pkg-config --cflags --libs shm-pool) && ./subscriber
+#include <shm_pool.hpp>
+
+#include <cstring>
+#include <exception>
+#include <iostream>
+
+int main() try {
+    shm_pool::client client;
+    shm_pool::subscriber subscriber(client, "time");
+    while (auto message = subscriber.recv()) {
+        std::uint64_t seconds;
+        std::memcpy(&seconds, message->data(), sizeof seconds); // read in place
+        std::cout << message->size() << " bytes, at " << seconds << std::endl;
+    }
+} catch (const std::exception &error) {
+    std::cerr << "error: " << error.what() << '\n';
+    return 1;
+}

@@ -1,0 +1,604 @@
+//! `Receiver`, `Subscriber` and `wait_any`.
+
+use crate::end::End;
+use crate::errors::{self, IntoPyErr};
+use crate::exit::detach;
+use crate::memory::Message;
+use crate::names::{self, In};
+use crate::options::{self, set, Choice, MessageType};
+use crate::pending::{Operation, Pending};
+use crate::wait::{self, Deadline};
+use pyo3::exceptions::PyStopIteration;
+use pyo3::prelude::*;
+use shm_pool::channel::{self, ChannelError, OnEnd, OnFull, RecvError, Source};
+use shm_pool::WakeFd;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// What messages, or changes, come from.
+pub(crate) trait Incoming: Send + 'static {
+    type Item: Send + 'static;
+
+    fn try_next(&mut self) -> Result<Self::Item, RecvError>;
+    fn next_within(&mut self, timeout: Duration) -> Result<Self::Item, RecvError>;
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Self::Item, RecvError>>;
+}
+
+/// Something that receives, and the descriptor by which an event loop waits for it.
+pub(crate) struct Input<S> {
+    source: S,
+    wake: Option<WakeFd>,
+}
+
+impl<S: Incoming> Input<S> {
+    pub(crate) fn new(source: S) -> Self {
+        Self { source, wake: None }
+    }
+
+    fn receive(&mut self, timeout: Duration) -> Result<S::Item, RecvError> {
+        let Self { source, wake } = self;
+        let Some(wake) = wake else {
+            if timeout.is_zero() {
+                return source.try_next();
+            }
+            return source.next_within(timeout);
+        };
+        if timeout.is_zero() {
+            return match wake.poll(|context| source.poll_next(context)) {
+                Poll::Ready(received) => received,
+                Poll::Pending => Err(RecvError::Empty),
+            };
+        }
+        let received = source.next_within(timeout);
+        self.renew_wake();
+        received
+    }
+
+    /// After a call that has dropped the waker: makes the descriptor readable, so that an event loop
+    /// calls again, which registers another one.
+    fn renew_wake(&mut self) {
+        if let Some(wake) = &mut self.wake {
+            let _pending: Poll<()> = wake.poll(|context| {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            });
+        }
+    }
+}
+
+/// Returns `true` if nothing has arrived, at once or in time.
+fn is_empty(error: &RecvError) -> bool {
+    matches!(error, RecvError::Empty | RecvError::TimedOut)
+}
+
+pub(crate) fn recv<S: Incoming>(
+    py: Python<'_>,
+    end: &End<Input<S>>,
+    deadline: Deadline,
+) -> PyResult<S::Item> {
+    end.until(py, deadline, is_empty, Input::receive)
+}
+
+pub(crate) fn try_recv<S: Incoming>(end: &End<Input<S>>) -> PyResult<Option<S::Item>> {
+    match end.with(|input| input.receive(Duration::ZERO))? {
+        Ok(item) => Ok(Some(item)),
+        Err(error) if is_empty(&error) => Ok(None),
+        Err(error) => Err(error.into_py()),
+    }
+}
+
+pub(crate) fn fileno<S: Incoming>(end: &End<Input<S>>) -> PyResult<RawFd> {
+    end.with(|input| {
+        let wake = match input.wake.take() {
+            Some(wake) => wake,
+            None => WakeFd::new().map_err(IntoPyErr::into_py)?,
+        };
+        Ok(input.wake.insert(wake).as_raw_fd())
+    })?
+}
+
+/// Polls for an asynchronous receive.
+fn poll<S: Incoming>(
+    input: &mut Input<S>,
+    context: Option<&mut Context<'_>>,
+) -> Poll<PyResult<S::Item>> {
+    let received = match context {
+        Some(context) => input.source.poll_next(context),
+        None => match input.source.try_next() {
+            Err(error) if is_empty(&error) => Poll::Pending,
+            received => Poll::Ready(received),
+        },
+    };
+    // The descriptor's waker was replaced.
+    input.renew_wake();
+    received.map_err(IntoPyErr::into_py)
+}
+
+pub(crate) fn recv_async<'py, S: Incoming>(
+    py: Python<'py>,
+    end: &Arc<End<Input<S>>>,
+    convert: fn(Python<'_>, S::Item) -> PyResult<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    end.start(py, poll, convert)
+}
+
+// ---- receivers and subscribers --------------------------------------------------------------------
+
+pub(crate) enum Ends {
+    Receiver(channel::Receiver),
+    Subscriber(channel::Subscriber),
+}
+
+macro_rules! each {
+    ($ends:expr, $end:ident => $call:expr) => {
+        match $ends {
+            Ends::Receiver($end) => $call,
+            Ends::Subscriber($end) => $call,
+        }
+    };
+}
+
+impl Incoming for Ends {
+    type Item = channel::Message;
+
+    fn try_next(&mut self) -> Result<channel::Message, RecvError> {
+        each!(self, end => end.try_recv())
+    }
+
+    fn next_within(&mut self, timeout: Duration) -> Result<channel::Message, RecvError> {
+        each!(self, end => end.recv_timeout(timeout))
+    }
+
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<channel::Message, RecvError>> {
+        each!(self, end => end.poll_recv(context))
+    }
+}
+
+impl Ends {
+    fn source(&mut self) -> &mut dyn Source {
+        each!(self, end => end)
+    }
+}
+
+/// Opens a channel, waiting for it until the deadline.
+fn open<T: Send>(
+    py: Python<'_>,
+    timeout: Option<f64>,
+    at_once: impl FnOnce() -> Result<T, ChannelError> + Send,
+    within: impl Fn(Duration) -> Result<T, ChannelError> + Sync,
+) -> PyResult<T> {
+    let deadline = Deadline::after(timeout)?;
+    if deadline.is_now() {
+        return detach(py, at_once).map_err(IntoPyErr::into_py);
+    }
+    wait::until(py, deadline, |time, is_last| {
+        match detach(py, || within(time)) {
+            Err(error) if may_open_later(&error) && !is_last => Ok(None),
+            opened => opened.map(Some).map_err(IntoPyErr::into_py),
+        }
+    })
+}
+
+/// Returns `true` if a sender, or a free registration, may appear.
+fn may_open_later(error: &ChannelError) -> bool {
+    matches!(
+        error,
+        ChannelError::NotFound { .. }
+            | ChannelError::NotReady { .. }
+            | ChannelError::Closed { .. }
+            | ChannelError::TooManyReceivers { .. }
+    )
+}
+
+/// The options of both receiving ends.
+struct Common {
+    namespace: shm_pool::Namespace,
+    on_end: Option<OnEnd>,
+    spin: Option<Duration>,
+    message_type: Option<channel::MessageType>,
+}
+
+impl Common {
+    fn new(
+        namespace: Option<In<'_>>,
+        on_end: Option<Choice<OnEnd>>,
+        spin: Option<f64>,
+        message_type: Option<&MessageType>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            namespace: names::namespace(namespace)?,
+            on_end: on_end.map(|choice| choice.0),
+            spin: wait::optional_duration("spin", spin)?,
+            message_type: options::message_type(message_type)?,
+        })
+    }
+}
+
+/// Sets the common options of a builder, and opens the channel.
+macro_rules! open {
+    ($py:ident, $name:ident, $timeout:ident, $builder:ident, $common:ident) => {{
+        let Common {
+            namespace,
+            on_end,
+            spin,
+            message_type,
+        } = $common;
+        $builder = $builder.namespace(&namespace);
+        set!($builder, on_end, spin, message_type);
+        let copy = $builder.clone();
+        open(
+            $py,
+            $timeout,
+            || copy.open($name),
+            |time| $builder.clone().open_timeout($name, time),
+        )
+    }};
+}
+
+/// Receives the messages of a :class:`Sender`.
+///
+/// Opens the channel ``name``, waiting at most ``timeout`` seconds for it to exist. Its provider is in
+/// ``namespace``, by default the default one. With ``on_end``, by default :attr:`OnEnd.RETURN`, it may wait for
+/// the next sender when one has ended, and be made before there is one. A wait spins for ``spin`` seconds
+/// before it sleeps, by default for up to 20 µs, where that pays. With a ``message_type``, it opens no channel
+/// of another type.
+///
+/// A receiver is an iterator, and under asyncio an asynchronous iterator, that ends when the sender has
+/// closed or died:
+///
+/// >>> import shm_pool
+/// >>> provider = shm_pool.Provider()
+/// >>> sender = shm_pool.Sender(provider, "docs-receiver")
+/// >>> receiver = shm_pool.Receiver("docs-receiver")
+/// >>> sender.send(b"first"), sender.send(b"second"), sender.close()
+/// (None, None, None)
+/// >>> [bytes(message) for message in receiver]
+/// [b'first', b'second']
+///
+/// Raises :class:`NotFound`, :class:`NameTaken`, :class:`InvalidArgument` (also for the channel of a
+/// publisher), :class:`SystemCallFailed`.
+#[pyclass(frozen, extends = ReceivingEnd, module = "shm_pool")]
+pub(crate) struct Receiver;
+
+#[pymethods]
+impl Receiver {
+    #[new]
+    #[pyo3(
+        signature = (name, namespace=None, *, timeout=Some(0.0), on_end=None, spin=None, message_type=None),
+        text_signature = "(name, namespace=None, *, timeout=0.0, on_end=None, spin=None, message_type=None)"
+    )]
+    #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
+    fn new(
+        py: Python<'_>,
+        name: &str,
+        namespace: Option<In<'_>>,
+        timeout: Option<f64>,
+        on_end: Option<Choice<OnEnd>>,
+        spin: Option<f64>,
+        message_type: Option<&MessageType>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let common = Common::new(namespace, on_end, spin, message_type)?;
+        let mut builder = channel::Receiver::builder();
+        let receiver = open!(py, name, timeout, builder, common)?;
+        let interrupter = receiver.interrupter();
+        let end = ReceivingEnd::new(Ends::Receiver(receiver), interrupter, "receiver", name);
+        Ok(PyClassInitializer::from(end).add_subclass(Self))
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> String {
+        slf.as_super().get().0.text("Receiver")
+    }
+}
+
+/// Receives the messages of a :class:`Publisher`, and by default of each later one of that name.
+///
+/// Without a ``timeout``, there need not be a publisher yet: the subscriber joins it while it receives.
+/// With one, it waits at most so many seconds for a publisher. ``capacity``, ``max_borrowed`` and ``on_full`` are
+/// how many messages it may be behind, how many buffers it may hold, and what happens when it falls behind;
+/// by default as the publisher says. ``namespace``, ``spin`` and ``message_type`` are those of a
+/// :class:`Receiver`.
+///
+/// When a publisher has ended, by default it waits for the next one, so an iteration over it never ends. With
+/// ``on_end="return"`` it raises :class:`Disconnected`, and iterations end. An iteration over a subscriber that
+/// its publisher has disconnected raises :class:`Evicted`.
+///
+/// >>> import shm_pool
+/// >>> subscriber = shm_pool.Subscriber("docs-subscriber")
+/// >>> subscriber.try_recv()
+/// >>> provider = shm_pool.Provider()
+/// >>> publisher = shm_pool.Publisher(provider, "docs-subscriber", history=1)
+/// >>> publisher.send(b"a sample").receivers
+/// 0
+/// >>> subscriber.try_recv()
+/// >>> publisher.wait_for_receivers()
+/// >>> bytes(subscriber.recv())
+/// b'a sample'
+///
+/// Raises :class:`NotFound`, :class:`InvalidArgument` (also for the channel of a sender),
+/// :class:`SystemCallFailed`.
+#[pyclass(frozen, extends = ReceivingEnd, module = "shm_pool")]
+pub(crate) struct Subscriber;
+
+#[pymethods]
+impl Subscriber {
+    #[new]
+    #[pyo3(
+        signature = (name, namespace=None, *, timeout=Some(0.0), capacity=None, max_borrowed=None, on_full=None, on_end=None, spin=None, message_type=None),
+        text_signature = "(name, namespace=None, *, timeout=0.0, capacity=None, max_borrowed=None, on_full=None, on_end=None, spin=None, message_type=None)"
+    )]
+    #[allow(clippy::too_many_arguments)] // They are the keywords of a Python class.
+    fn new(
+        py: Python<'_>,
+        name: &str,
+        namespace: Option<In<'_>>,
+        timeout: Option<f64>,
+        capacity: Option<usize>,
+        max_borrowed: Option<usize>,
+        on_full: Option<Choice<OnFull>>,
+        on_end: Option<Choice<OnEnd>>,
+        spin: Option<f64>,
+        message_type: Option<&MessageType>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let common = Common::new(namespace, on_end, spin, message_type)?;
+        let on_full = on_full.map(|choice| choice.0);
+        let mut builder = channel::Subscriber::builder();
+        set!(builder, capacity, max_borrowed, on_full);
+        let subscriber = open!(py, name, timeout, builder, common)?;
+        let interrupter = subscriber.interrupter();
+        let end = ReceivingEnd::new(
+            Ends::Subscriber(subscriber),
+            interrupter,
+            "subscriber",
+            name,
+        );
+        Ok(PyClassInitializer::from(end).add_subclass(Self))
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> String {
+        slf.as_super().get().0.text("Subscriber")
+    }
+}
+
+/// What a receiver and a subscriber have in common.
+#[pyclass(frozen, subclass, name = "_ReceivingEnd", module = "shm_pool._native")]
+pub(crate) struct ReceivingEnd(Arc<End<Input<Ends>>>);
+
+impl ReceivingEnd {
+    fn new(
+        ends: Ends,
+        interrupter: channel::Interrupter,
+        object: &'static str,
+        name: &str,
+    ) -> Self {
+        Self(End::new(Input::new(ends), interrupter, object, name))
+    }
+
+    fn get<R>(&self, f: impl FnOnce(&mut Ends) -> R) -> PyResult<R> {
+        self.0.with(|input| f(&mut input.source))
+    }
+}
+
+fn message(py: Python<'_>, message: channel::Message) -> PyResult<Py<PyAny>> {
+    Ok(Py::new(py, Message::of_channel(message))?.into_any())
+}
+
+#[pymethods]
+impl ReceivingEnd {
+    /// Receives the next message, waiting at most ``timeout`` seconds, by default without limit.
+    ///
+    /// Raises :class:`Timeout`, :class:`Disconnected` if the other side has closed or died, all its
+    /// messages were received, and the end does not wait for the next one, :class:`Evicted`,
+    /// :class:`TooManyBorrowed`, :class:`MessageLost`, :class:`Interrupted`, :class:`SystemCallFailed`.
+    #[pyo3(signature = (*, timeout=None))]
+    fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
+        let deadline = Deadline::after(timeout)?;
+        recv(py, &self.0, deadline).map(Message::of_channel)
+    }
+
+    /// Receives the next message, or returns ``None`` if none has arrived. Raises as :meth:`recv`.
+    fn try_recv(&self) -> PyResult<Option<Message>> {
+        let message = try_recv(&self.0)?;
+        Ok(message.map(Message::of_channel))
+    }
+
+    /// Receives the next message without blocking the event loop of asyncio.
+    ///
+    /// Cancelling loses no message. One task at a time; another one gets :class:`InUse`.
+    ///
+    /// >>> import asyncio, shm_pool
+    /// >>> async def main():
+    /// ...     with shm_pool.Provider() as provider, shm_pool.Sender(provider, "docs-async") as sender:
+    /// ...         receiver = shm_pool.Receiver("docs-async")
+    /// ...         sender.send(b"a sample")
+    /// ...         return bytes(await receiver.recv_async())
+    /// >>> asyncio.run(main())
+    /// b'a sample'
+    ///
+    /// Raises as :meth:`recv`, except :class:`Timeout` and :class:`Interrupted`.
+    fn recv_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        recv_async(py, &self.0, message)
+    }
+
+    /// Returns a descriptor for ``select``, ``selectors`` and other event loops. It is readable
+    /// whenever a message may have arrived: then call :meth:`try_recv` until it returns ``None``.
+    fn fileno(&self) -> PyResult<RawFd> {
+        fileno(&self.0)
+    }
+
+    /// Maps all memory of the sender's provider now. Returns its bytes.
+    fn warm(&self, py: Python<'_>) -> PyResult<usize> {
+        self.get(|ends| detach(py, || each!(ends, end => end.warm())))?
+            .map_err(IntoPyErr::into_py)
+    }
+
+    /// How many messages may wait to be received.
+    #[getter]
+    fn capacity(&self) -> PyResult<usize> {
+        self.get(|ends| each!(ends, end => end.capacity()))
+    }
+
+    /// How many buffers a receiver may hold, received or not.
+    #[getter]
+    fn max_borrowed(&self) -> PyResult<usize> {
+        self.get(|ends| each!(ends, end => end.max_borrowed()))
+    }
+
+    /// What happens when ``capacity`` messages wait; ``None`` while there is no publisher.
+    #[getter]
+    fn on_full(&self) -> PyResult<Option<Choice<OnFull>>> {
+        self.get(|ends| each!(ends, end => end.on_full().map(Choice)))
+    }
+
+    /// The type that the other side has declared; ``None`` if it has declared none, or there is no other side.
+    #[getter]
+    fn message_type(&self) -> PyResult<Option<MessageType>> {
+        self.get(|ends| each!(ends, end => end.message_type().map(MessageType::of)))
+    }
+
+    /// The channel's name.
+    #[getter]
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Whether the channel is open, and the other side knows this end.
+    #[getter]
+    fn is_connected(&self) -> PyResult<bool> {
+        self.get(|ends| each!(ends, end => end.is_connected()))
+    }
+
+    /// Ends the current wait, or the next one, with :class:`Interrupted`. For other threads.
+    fn interrupt(&self) {
+        self.0.interrupt();
+    }
+
+    /// Closes this end. Messages that were received stay valid. A call that waits in another thread, or a
+    /// task that awaits, raises :class:`Closed`.
+    fn close(&self, py: Python<'_>) {
+        self.0.close(py);
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Message> {
+        self.recv(py, None).map_err(|error| {
+            let is_end = error.is_instance_of::<errors::Disconnected>(py)
+                && !error.is_instance_of::<errors::Evicted>(py);
+            if is_end {
+                return PyStopIteration::new_err(());
+            }
+            error
+        })
+    }
+
+    fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __anext__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let mut awaited = crate::end::Awaited::new(&self.0);
+        let operation: Operation =
+            Box::new(move |py, context| match awaited.poll(context, poll)? {
+                Poll::Ready(received) => message(py, received?).map(Some),
+                Poll::Pending => Ok(None),
+            });
+        Pending::coroutine_by(py, "complete_next", operation)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().0.check()?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) {
+        self.0.close(py);
+    }
+}
+
+/// Waits until one of several receivers and subscribers has a message, and returns that one. Then its
+/// :meth:`Receiver.try_recv` returns the message, unless that is withdrawn meanwhile. One that is to raise an
+/// error counts as ready, too. If several have messages, the one is returned that was returned least
+/// recently. Waits at most ``timeout`` seconds, by default without limit.
+///
+/// >>> import shm_pool
+/// >>> provider = shm_pool.Provider()
+/// >>> frames, samples = shm_pool.Sender(provider, "docs-frames"), shm_pool.Sender(provider, "docs-samples")
+/// >>> receivers = [shm_pool.Receiver("docs-frames"), shm_pool.Receiver("docs-samples")]
+/// >>> samples.send(b"a sample")
+/// >>> ready = shm_pool.wait_any(receivers, timeout=1)
+/// >>> ready.name, bytes(ready.recv())
+/// ('docs-samples', b'a sample')
+///
+/// Under asyncio, await a task for each of them.
+///
+/// Raises :class:`Timeout`, :class:`InvalidArgument` if there is none or one twice, :class:`Interrupted`,
+/// :class:`InUse`, :class:`SystemCallFailed`.
+#[pyfunction]
+#[pyo3(signature = (receivers, *, timeout=None))]
+pub(crate) fn wait_any<'py>(
+    py: Python<'py>,
+    receivers: Vec<Bound<'py, ReceivingEnd>>,
+    timeout: Option<f64>,
+) -> PyResult<Bound<'py, ReceivingEnd>> {
+    let deadline = Deadline::after(timeout)?;
+    for (index, receiver) in receivers.iter().enumerate() {
+        if receivers[..index].iter().any(|other| other.is(receiver)) {
+            return Err(errors::InvalidArgument::new_err(
+                "one of the receivers is given twice",
+            ));
+        }
+    }
+    let index = wait::until(py, deadline, |time, is_last| {
+        let waited = wait_any_once(py, &receivers, time);
+        match waited? {
+            Err(RecvError::TimedOut) if !is_last => Ok(None),
+            Ok(index) => Ok(Some(index)),
+            Err(error) => {
+                // Closed rather than interrupted.
+                for receiver in &receivers {
+                    receiver.get().0.check()?;
+                }
+                Err(error.into_py())
+            }
+        }
+    })?;
+    Ok(receivers[index].clone())
+}
+
+fn wait_any_once(
+    py: Python<'_>,
+    receivers: &[Bound<'_, ReceivingEnd>],
+    timeout: Duration,
+) -> PyResult<Result<usize, RecvError>> {
+    let mut guards = Vec::new();
+    for receiver in receivers {
+        guards.push(receiver.get().0.lock()?);
+    }
+    let mut inputs = Vec::new();
+    for guard in &mut guards {
+        inputs.push(guard.get()?);
+    }
+    let waited = detach(py, || {
+        let mut sources: Vec<&mut dyn Source> = Vec::new();
+        for input in &mut inputs {
+            sources.push(input.source.source());
+        }
+        channel::wait_any(&mut sources, timeout)
+    });
+    for input in &mut inputs {
+        input.renew_wake();
+    }
+    drop(guards);
+    for receiver in receivers {
+        receiver.get().0.wake_task();
+    }
+    Ok(waited)
+}
