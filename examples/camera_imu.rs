@@ -11,7 +11,7 @@
 
 #![forbid(unsafe_code)]
 
-use shm_pool::channel::typed::Typed;
+use shm_pool::channel::typed::Value;
 use shm_pool::channel::{OnEnd, OnFull, Publisher, RecvError, Subscriber, SubscriberBuilder};
 use shm_pool::{Namespace, Provider};
 use std::env;
@@ -112,21 +112,21 @@ fn start(arguments: &[&str]) -> io::Result<Child> {
 }
 
 /// Sends numbered frames, and never waits for a receiver.
-fn film(provider: &Provider, camera: &mut Typed<Publisher, Frame>, stop: &AtomicBool) -> Fallible {
+fn film(provider: &Provider, camera: &mut Publisher<Frame>, stop: &AtomicBool) -> Fallible {
     let mut clock = Clock::new(FRAME_PERIOD);
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
         clock.wait();
-        let mut frame = provider.alloc_value::<Frame>()?;
+        let mut frame = provider.alloc_value_zeroed::<Frame>()?;
         frame.fill(number);
-        camera.send(frame.freeze())?;
+        camera.send(frame)?;
         number += 1;
     }
     Ok(())
 }
 
 /// Sends numbered samples, and waits for a logger that is far behind.
-fn measure(imu: &mut Typed<Publisher, Sample>, stop: &AtomicBool) -> Fallible {
+fn measure(imu: &mut Publisher<Sample>, stop: &AtomicBool) -> Fallible {
     let mut clock = Clock::new(SAMPLE_PERIOD);
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -182,7 +182,7 @@ fn log(name: &str) -> Fallible {
     let mut check = Check::new(name);
     loop {
         match imu.recv() {
-            Ok(sample) => check.message(&sample[..], sample.missed()),
+            Ok(sample) => check.message(&sample[..], Value::missed(&sample)),
             Err(RecvError::Disconnected) => break,
             Err(error) => return Err(error.into()),
         }
@@ -198,7 +198,7 @@ fn display(name: &str) -> Fallible {
     let mut check = Check::new(name);
     loop {
         match camera.recv() {
-            Ok(frame) => check.message(&frame[..], frame.missed()),
+            Ok(frame) => check.message(&frame[..], Value::missed(&frame)),
             Err(RecvError::Disconnected) => break,
             Err(error) => return Err(error.into()),
         }
@@ -219,7 +219,7 @@ fn monitor(name: &str, frames: u64) -> Fallible {
             Err(RecvError::Disconnected) => break,
             Err(error) => return Err(error.into()),
         };
-        check.message(&frame[..], frame.missed());
+        check.message(&frame[..], Value::missed(&frame));
         in_hand = Some(frame);
         if number == 0 {
             println!("in hand"); // for the publisher

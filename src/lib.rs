@@ -144,7 +144,8 @@
 //! | `bytes` | no | [`ShmBytes`], [`ShmBytesMut`], [`ShmView`], [`ShmSlice`] and [`channel::Message`] convert into `bytes::Bytes` without a copy; [`ShmBytesMut`] is a `bytes::BufMut` |
 //! | `serde` | no | [`Descriptor`] and the ids are `Serialize` and `Deserialize`; [`Stats`], [`Counters`] and what [`inspect`] reports are `Serialize` |
 //! | `stream` | no | [`channel::Receiver`], [`channel::Subscriber`] and [`channel::Watcher`] are `futures_core::Stream`s |
-//! | `zerocopy` | no | the module `channel::typed`: messages that are a `T`, written and read in place |
+//! | `zerocopy` | no | the module `channel::typed`: channels of a type, `Publisher<Scan>`, whose values are written and read in place |
+//! | `derive` | no | `#[derive(Schema)]` for such a type; with `zerocopy` |
 //! | `tracing` | no | events of the target `shm_pool`, none on the warm path. A subscriber must not allocate or send with the provider that emits the event |
 //!
 //! # More

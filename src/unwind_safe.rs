@@ -9,7 +9,9 @@
 #![forbid(unsafe_code)]
 
 use crate::backend::{Backend, Chunk, SegmentFile};
-use crate::channel::{Interrupter, Message, Publisher, Receiver, Sender, Subscriber, Watcher};
+use crate::channel::{
+    Interrupter, IntoIter, Message, Publisher, Receiver, Sender, Subscriber, Watcher,
+};
 use crate::os::wake_fd::WakeFd;
 use crate::owner::buf::{ShmBytes, ShmBytesMut};
 use crate::owner::pool::Reservation;
@@ -32,15 +34,20 @@ unwind_safe!(
     Interrupter,
     Message,
     Provider,
-    Publisher,
-    Receiver,
     Reservation,
     SegmentFile,
-    Sender,
     ShmBytes,
     ShmBytesMut,
     ShmView,
-    Subscriber,
     WakeFd,
     Watcher,
 );
+
+macro_rules! unwind_safe_ends {
+    ($($end:ident),+ $(,)?) => { $(
+        impl<T: ?Sized> UnwindSafe for $end<T> {}
+        impl<T: ?Sized> RefUnwindSafe for $end<T> {}
+    )+ };
+}
+
+unwind_safe_ends!(IntoIter, Publisher, Receiver, Sender, Subscriber);

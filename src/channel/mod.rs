@@ -173,8 +173,9 @@
 //!
 //! # Types
 //!
-//! A channel may declare the [`MessageType`] of its messages, and a receiver may expect one. The
-//! module `typed` (feature `zerocopy`) sends and receives values in place.
+//! An end is one of bytes, or with the feature `zerocopy` of one [type](Payload): a
+//! `Publisher<Scan>` sends values, written in place, and a `Subscriber<Scan>` receives them, read in
+//! place. See the module `typed`. Other languages declare a [`MessageType`], and expect one.
 //!
 //! # Awaiting
 //!
@@ -212,6 +213,7 @@ mod object;
 mod options;
 pub(crate) mod outside;
 mod parker;
+mod payload;
 mod publisher;
 mod receiver;
 mod receiving_end;
@@ -238,6 +240,7 @@ pub use error::{ChannelError, RecvError, SendError, SendErrorKind};
 pub use interrupt::Interrupter;
 pub use layout::MessageType;
 pub use message::{Missed, Sent, MAX_INLINE};
+pub use payload::Payload;
 pub use publisher::{OnStall, Publisher, PublisherBuilder};
 pub use receiver::{Message, Receiver, ReceiverBuilder};
 pub use receiving_end::{ChannelEvent, IntoIter, Iter, OnEnd, RecvFuture, TryIter};

@@ -12,7 +12,8 @@ use super::layout::{
 use super::message::{self, Carried, Inline, Missed, Tag};
 use super::object::{Object, Rendezvous};
 use super::parker::Parker;
-use super::receiving_end::{receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
+use super::payload::{self, builder_traits, Of, Payload};
+use super::receiving_end::{received, receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
 use super::return_queue::{memory_doorbell, BorrowedBuffer, MappedSegments, ReturnQueue};
 use super::ring::{self, OnFull, Ticket, Words};
 use crate::error::OsError;
@@ -25,6 +26,7 @@ use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -131,11 +133,10 @@ impl fmt::Debug for Message {
 }
 
 /// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
-#[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `open` is called"]
-pub struct ReceiverBuilder {
+pub struct ReceiverBuilder<T: ?Sized = [u8]> {
     options: Options,
-    on_end: OnEnd,
+    of: Of<T>,
 }
 
 impl Default for ReceiverBuilder {
@@ -152,7 +153,7 @@ receiving_end_builder!(
      `open` succeeds even before there is one"
 );
 
-impl ReceiverBuilder {
+impl<T: Payload + ?Sized> ReceiverBuilder<T> {
     /// Opens the channel `name` of a [`Sender`](super::Sender). One of another user must admit this
     /// one: [`SenderBuilder::mode`](super::SenderBuilder::mode).
     ///
@@ -166,11 +167,14 @@ impl ReceiverBuilder {
     /// * [`ChannelError::Name`], [`ChannelError::NotAChannel`], [`ChannelError::OtherVersion`],
     ///   [`ChannelError::WrongUid`], [`ChannelError::TypeMismatch`],
     ///   [`ChannelError::TooManyEnds`], [`ChannelError::Os`].
-    pub fn open(self, name: &str) -> Result<Receiver, ChannelError> {
-        let may_open_later = self.on_end == OnEnd::Wait;
-        let mut end = ReceivingEnd::new(self.options, self.on_end, name)?;
+    pub fn open(self, name: &str) -> Result<Receiver<T>, ChannelError> {
+        let may_open_later = self.options.on_end == OnEnd::Wait;
+        let mut end = ReceivingEnd::new(self.options, name)?;
         end.open(may_open_later)?;
-        Ok(Receiver { end })
+        Ok(Receiver {
+            end,
+            of: PhantomData,
+        })
     }
 }
 
@@ -197,8 +201,9 @@ impl ReceiverBuilder {
 /// # Ok(())
 /// # }
 /// ```
-pub struct Receiver {
+pub struct Receiver<T: ?Sized = [u8]> {
     pub(super) end: ReceivingEnd,
+    of: Of<T>,
 }
 
 receiving_end!(Receiver, ReceiverBuilder, "sender");
@@ -207,8 +212,8 @@ impl Receiver {
     /// Returns a builder with the default options.
     pub fn builder() -> ReceiverBuilder {
         ReceiverBuilder {
-            options: Options::new(Kind::Pair),
-            on_end: OnEnd::Return,
+            options: Options::new(Kind::Pair, OnEnd::Return),
+            of: PhantomData,
         }
     }
 }
@@ -219,6 +224,7 @@ pub(super) struct Options {
     pub(super) names: Namespace,
     /// The kind of channel that it opens.
     pub(super) kind: Kind,
+    pub(super) on_end: OnEnd,
     pub(super) spin: Option<Duration>,
     pub(super) message_type: Option<MessageType>,
     /// Only of a subscriber, as the next two.
@@ -228,16 +234,25 @@ pub(super) struct Options {
 }
 
 impl Options {
-    pub(super) fn new(kind: Kind) -> Self {
+    pub(super) fn new(kind: Kind, on_end: OnEnd) -> Self {
         Self {
             names: Namespace::default(),
             kind,
+            on_end,
             spin: None,
             message_type: None,
             capacity: None,
             max_borrowed: None,
             on_full: None,
         }
+    }
+
+    /// Returns the capacity and the rule, given those of the publisher.
+    pub(super) fn behind(&self, most: usize, on_full: OnFull) -> (usize, OnFull) {
+        (
+            self.capacity.unwrap_or(most),
+            self.on_full.unwrap_or(on_full),
+        )
     }
 
     /// Opens the channel `name`, once.

@@ -9,6 +9,7 @@ use super::doorbell::WakeReason;
 use super::error::{ChannelError, RecvError};
 use super::interrupt::{Interrupter, Interrupts};
 use super::layout;
+use super::payload::{Of, Payload};
 use super::receiver::{Message, OpenChannel, Options};
 use super::watch::Attempts;
 use crate::error::OsError;
@@ -64,7 +65,6 @@ fn is_to_wait(error: &ChannelError) -> bool {
 pub struct ReceivingEnd {
     pub(super) open: Option<OpenChannel>,
     options: Options,
-    on_end: OnEnd,
     name: String,
     attempts: Attempts,
     /// Why the last attempt failed, while the end waits.
@@ -81,12 +81,11 @@ pub struct ReceivingEnd {
 }
 
 impl ReceivingEnd {
-    pub(super) fn new(options: Options, on_end: OnEnd, name: &str) -> Result<Self, ChannelError> {
+    pub(super) fn new(options: Options, name: &str) -> Result<Self, ChannelError> {
         let attempts = Attempts::new(layout::name(&options.names, name)?);
         Ok(Self {
             open: None,
             options,
-            on_end,
             name: name.to_owned(),
             attempts,
             last_error: None,
@@ -315,8 +314,10 @@ impl ReceivingEnd {
             if let Some(open) = &mut self.open {
                 let received = ready!(receive(open));
                 match received {
-                    Err(RecvError::Disconnected) if self.on_end == OnEnd::Wait => self.close(),
-                    Err(RecvError::Evicted) if self.on_end == OnEnd::Wait => {
+                    Err(RecvError::Disconnected) if self.options.on_end == OnEnd::Wait => {
+                        self.close()
+                    }
+                    Err(RecvError::Evicted) if self.options.on_end == OnEnd::Wait => {
                         self.open = None;
                         return Poll::Ready(Err(RecvError::Evicted));
                     }
@@ -408,7 +409,7 @@ impl ReceivingEnd {
     pub(super) fn must_follow(&self) -> bool {
         match &self.open {
             Some(open) => {
-                self.on_end == OnEnd::Wait
+                self.options.on_end == OnEnd::Wait
                     && open.is_disconnected()
                     && !open.is_evicted()
                     && !open.has_next()
@@ -485,30 +486,41 @@ fn is_end(received: &Result<Message, RecvError>) -> bool {
     matches!(received, Err(RecvError::Disconnected | RecvError::Evicted))
 }
 
+/// Converts what was received.
+#[inline]
+pub(super) fn received<T: Payload + ?Sized>(
+    message: Result<Message, RecvError>,
+) -> Result<T::Message, RecvError> {
+    T::message(message?)
+}
+
 /// A future that receives the next message. Created by `recv_async` of a
 /// [`Receiver`](super::Receiver) or [`Subscriber`](super::Subscriber).
 #[must_use = "a future does nothing until it is polled"]
-pub struct RecvFuture<'a>(pub(super) &'a mut ReceivingEnd);
+pub struct RecvFuture<'a, T: ?Sized = [u8]> {
+    pub(super) end: &'a mut ReceivingEnd,
+    pub(super) of: Of<T>,
+}
 
-impl Future for RecvFuture<'_> {
-    type Output = Result<Message, RecvError>;
+impl<T: Payload + ?Sized> Future for RecvFuture<'_, T> {
+    type Output = Result<T::Message, RecvError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll_recv(context)
+        self.end.poll_recv(context).map(received::<T>)
     }
 }
 
-impl Drop for RecvFuture<'_> {
+impl<T: ?Sized> Drop for RecvFuture<'_, T> {
     /// A message that has arrived by now stays queued for the next call.
     fn drop(&mut self) {
-        self.0.disarm();
+        self.end.disarm();
     }
 }
 
-impl fmt::Debug for RecvFuture<'_> {
+impl<T: ?Sized> fmt::Debug for RecvFuture<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvFuture")
-            .field("name", &self.0.name())
+            .field("name", &self.end.name())
             .finish()
     }
 }
@@ -517,7 +529,7 @@ impl fmt::Debug for RecvFuture<'_> {
 /// wait for a successor.
 fn next_message(end: &mut ReceivingEnd) -> Option<Result<Message, RecvError>> {
     let received = end.receive(None);
-    if is_end(&received) && end.on_end == OnEnd::Return {
+    if is_end(&received) && end.options.on_end == OnEnd::Return {
         return None;
     }
     Some(received)
@@ -530,7 +542,7 @@ pub(super) fn poll_next_message(
     context: &mut Context<'_>,
 ) -> Poll<Option<Result<Message, RecvError>>> {
     let received = ready!(end.poll_recv(context));
-    if is_end(&received) && end.on_end == OnEnd::Return {
+    if is_end(&received) && end.options.on_end == OnEnd::Return {
         return Poll::Ready(None);
     }
     Poll::Ready(Some(received))
@@ -541,63 +553,72 @@ pub(super) fn poll_next_message(
 ///
 /// With [`OnEnd::Return`] it ends with the sender or publisher, or when that disconnects this end.
 /// Other errors are items.
-pub struct Iter<'a>(pub(super) &'a mut ReceivingEnd);
+pub struct Iter<'a, T: ?Sized = [u8]> {
+    pub(super) end: &'a mut ReceivingEnd,
+    pub(super) of: Of<T>,
+}
 
-impl Iterator for Iter<'_> {
-    type Item = Result<Message, RecvError>;
+impl<T: Payload + ?Sized> Iterator for Iter<'_, T> {
+    type Item = Result<T::Message, RecvError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        next_message(self.0)
+        next_message(self.end).map(received::<T>)
     }
 }
 
 /// An iterator over the messages that have arrived at a [`Receiver`](super::Receiver) or
 /// [`Subscriber`](super::Subscriber). Created by their `try_iter`.
-pub struct TryIter<'a>(pub(super) &'a mut ReceivingEnd);
+pub struct TryIter<'a, T: ?Sized = [u8]> {
+    pub(super) end: &'a mut ReceivingEnd,
+    pub(super) of: Of<T>,
+}
 
-impl Iterator for TryIter<'_> {
-    type Item = Result<Message, RecvError>;
+impl<T: Payload + ?Sized> Iterator for TryIter<'_, T> {
+    type Item = Result<T::Message, RecvError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.0.try_recv() {
+        match self.end.try_recv() {
             Err(RecvError::Empty) => None,
-            received if is_end(&received) && self.0.on_end == OnEnd::Return => None,
-            received => Some(received),
+            next if is_end(&next) && self.end.options.on_end == OnEnd::Return => None,
+            next => Some(received::<T>(next)),
         }
     }
 }
 
 /// An [`Iter`] that owns the [`Receiver`](super::Receiver) or [`Subscriber`](super::Subscriber).
-pub struct IntoIter(pub(super) ReceivingEnd);
+pub struct IntoIter<T: ?Sized = [u8]> {
+    pub(super) end: ReceivingEnd,
+    pub(super) of: Of<T>,
+}
 
-impl Iterator for IntoIter {
-    type Item = Result<Message, RecvError>;
+impl<T: Payload + ?Sized> Iterator for IntoIter<T> {
+    type Item = Result<T::Message, RecvError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        next_message(&mut self.0)
+        next_message(&mut self.end).map(received::<T>)
     }
 }
 
-impl fmt::Debug for Iter<'_> {
+impl<T: ?Sized> fmt::Debug for Iter<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Iter")
-            .field("name", &self.0.name())
+            .field("name", &self.end.name())
             .finish()
     }
 }
 
-impl fmt::Debug for TryIter<'_> {
+impl<T: ?Sized> fmt::Debug for TryIter<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TryIter")
-            .field("name", &self.0.name())
+            .field("name", &self.end.name())
             .finish()
     }
 }
 
-impl fmt::Debug for IntoIter {
+impl<T: ?Sized> fmt::Debug for IntoIter<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IntoIter")
-            .field("name", &self.0.name())
+            .field("name", &self.end.name())
             .finish()
     }
 }
@@ -605,7 +626,31 @@ impl fmt::Debug for IntoIter {
 /// Defines the options that both builders have.
 macro_rules! receiving_end_builder {
     ($builder:ident, $end:ident, $other:literal, $on_end:literal) => {
+        builder_traits!($builder);
+
         impl $builder {
+            #[doc = concat!(
+                "Sets the type that the channel's messages must have, as the ", $other,
+                " has declared it; by default any, or none."
+            )]
+            pub fn message_type(mut self, message_type: crate::channel::MessageType) -> Self {
+                self.options.message_type = Some(message_type);
+                self
+            }
+
+            /// Sets the type of the messages (feature `zerocopy`), which the other side must have
+            /// declared; see [`typed`](crate::channel::typed). Keeps all other options.
+            #[cfg(feature = "zerocopy")]
+            pub fn typed<T: Payload + ?Sized>(mut self) -> $builder<T> {
+                self.options.message_type = T::message_type();
+                $builder {
+                    options: self.options,
+                    of: PhantomData,
+                }
+            }
+        }
+
+        impl<T: Payload + ?Sized> $builder<T> {
             #[doc = concat!(
                 "Sets the [`Namespace`] of the ", $other, "'s provider, whose user \
                  is trusted; default: that of [`Namespace::default`]."
@@ -617,7 +662,7 @@ macro_rules! receiving_end_builder {
 
             #[doc = concat!("Sets what happens when the ", $other, " has ended; default: ", $on_end, ".")]
             pub fn on_end(mut self, on_end: crate::channel::OnEnd) -> Self {
-                self.on_end = on_end;
+                self.options.on_end = on_end;
                 self
             }
 
@@ -628,15 +673,6 @@ macro_rules! receiving_end_builder {
             )]
             pub fn spin(mut self, spin: std::time::Duration) -> Self {
                 self.options.spin = Some(spin);
-                self
-            }
-
-            #[doc = concat!(
-                "Sets the type that the channel's messages must have, as the ", $other,
-                " has declared it; by default any, or none."
-            )]
-            pub fn message_type(mut self, message_type: crate::channel::MessageType) -> Self {
-                self.options.message_type = Some(message_type);
                 self
             }
 
@@ -655,10 +691,10 @@ macro_rules! receiving_end_builder {
                 self,
                 name: &str,
                 timeout: std::time::Duration,
-            ) -> Result<$end, crate::channel::ChannelError> {
-                let mut end = ReceivingEnd::new(self.options, self.on_end, name)?;
+            ) -> Result<$end<T>, crate::channel::ChannelError> {
+                let mut end = ReceivingEnd::new(self.options, name)?;
                 end.open_before(crate::os::futex::Deadline::after(timeout))?;
-                Ok($end { end })
+                Ok($end { end, of: PhantomData })
             }
 
             /// Like [`open_timeout`](Self::open_timeout), without a timeout and without blocking
@@ -672,10 +708,10 @@ macro_rules! receiving_end_builder {
             pub async fn open_async(
                 self,
                 name: &str,
-            ) -> Result<$end, crate::channel::ChannelError> {
-                let mut end = ReceivingEnd::new(self.options, self.on_end, name)?;
+            ) -> Result<$end<T>, crate::channel::ChannelError> {
+                let mut end = ReceivingEnd::new(self.options, name)?;
                 end.open_async().await?;
-                Ok($end { end })
+                Ok($end { end, of: PhantomData })
             }
         }
     };
@@ -693,6 +729,21 @@ macro_rules! receiving_end {
             #[doc = concat!("See [`", stringify!($builder), "::open`].")]
             pub fn open(name: &str) -> Result<Self, crate::channel::ChannelError> {
                 Self::builder().open(name)
+            }
+        }
+
+        impl<T: Payload + ?Sized> $end<T> {
+            /// Opens a channel of this type with the default options (feature `zerocopy`).
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!(
+                "[`ChannelError::TypeMismatch`](crate::channel::ChannelError::TypeMismatch), and \
+                 those of [`", stringify!($builder), "::open`]."
+            )]
+            #[cfg(feature = "zerocopy")]
+            pub fn open_typed(name: &str) -> Result<Self, crate::channel::ChannelError> {
+                $end::builder().typed::<T>().open(name)
             }
 
             #[doc = concat!(
@@ -737,8 +788,8 @@ macro_rules! receiving_end {
             /// [`RecvError::Interrupted`]: crate::channel::RecvError::Interrupted
             /// [`RecvError::Forked`]: crate::channel::RecvError::Forked
             #[inline]
-            pub fn recv(&mut self) -> Result<crate::channel::Message, crate::channel::RecvError> {
-                self.end.receive(None)
+            pub fn recv(&mut self) -> Result<T::Message, crate::channel::RecvError> {
+                received::<T>(self.end.receive(None))
             }
 
             /// Like [`recv`](Self::recv), but blocks for at most `timeout`.
@@ -751,8 +802,8 @@ macro_rules! receiving_end {
             pub fn recv_timeout(
                 &mut self,
                 timeout: std::time::Duration,
-            ) -> Result<crate::channel::Message, crate::channel::RecvError> {
-                self.end.receive(crate::os::futex::Deadline::after(timeout))
+            ) -> Result<T::Message, crate::channel::RecvError> {
+                received::<T>(self.end.receive(crate::os::futex::Deadline::after(timeout)))
             }
 
             #[doc = concat!(
@@ -767,8 +818,8 @@ macro_rules! receiving_end {
             #[inline]
             pub fn try_recv(
                 &mut self,
-            ) -> Result<crate::channel::Message, crate::channel::RecvError> {
-                self.end.try_recv()
+            ) -> Result<T::Message, crate::channel::RecvError> {
+                received::<T>(self.end.try_recv())
             }
 
             /// Receives the next message without blocking the thread, with any executor. Cancel
@@ -779,8 +830,8 @@ macro_rules! receiving_end {
             /// [`RecvError::NoHelper`](crate::channel::RecvError::NoHelper), and those of
             /// [`recv`](Self::recv) except
             /// [`RecvError::Interrupted`](crate::channel::RecvError::Interrupted).
-            pub fn recv_async(&mut self) -> crate::channel::RecvFuture<'_> {
-                crate::channel::receiving_end::RecvFuture(&mut self.end)
+            pub fn recv_async(&mut self) -> crate::channel::RecvFuture<'_, T> {
+                crate::channel::RecvFuture { end: &mut self.end, of: PhantomData }
             }
 
             /// Receives the next message if it has arrived; otherwise registers the task to be
@@ -792,8 +843,8 @@ macro_rules! receiving_end {
             pub fn poll_recv(
                 &mut self,
                 context: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<Result<crate::channel::Message, crate::channel::RecvError>> {
-                self.end.poll_recv(context)
+            ) -> std::task::Poll<Result<T::Message, crate::channel::RecvError>> {
+                self.end.poll_recv(context).map(received::<T>)
             }
 
             #[doc = concat!(
@@ -815,8 +866,8 @@ macro_rules! receiving_end {
             /// [`ChannelEvent::Disconnected`]: crate::channel::ChannelEvent::Disconnected
             pub fn recv_event(
                 &mut self,
-            ) -> Result<crate::channel::ChannelEvent, crate::channel::RecvError> {
-                self.end.receive_event(None)
+            ) -> Result<crate::channel::ChannelEvent<T::Message>, crate::channel::RecvError> {
+                payload::event::<T>(self.end.receive_event(None)?)
             }
 
             /// Like [`recv_event`](Self::recv_event), but blocks for at most `timeout`.
@@ -827,8 +878,8 @@ macro_rules! receiving_end {
             pub fn recv_event_timeout(
                 &mut self,
                 timeout: std::time::Duration,
-            ) -> Result<crate::channel::ChannelEvent, crate::channel::RecvError> {
-                self.end.receive_event(crate::os::futex::Deadline::after(timeout))
+            ) -> Result<crate::channel::ChannelEvent<T::Message>, crate::channel::RecvError> {
+                payload::event::<T>(self.end.receive_event(crate::os::futex::Deadline::after(timeout))?)
             }
 
             /// Like [`recv_event`](Self::recv_event), but never blocks.
@@ -838,8 +889,8 @@ macro_rules! receiving_end {
             /// Those of [`try_recv`](Self::try_recv).
             pub fn try_recv_event(
                 &mut self,
-            ) -> Result<crate::channel::ChannelEvent, crate::channel::RecvError> {
-                self.end.try_recv_event()
+            ) -> Result<crate::channel::ChannelEvent<T::Message>, crate::channel::RecvError> {
+                payload::event::<T>(self.end.try_recv_event()?)
             }
 
             /// Receives the next event without blocking the thread, with any executor. Cancel
@@ -850,7 +901,7 @@ macro_rules! receiving_end {
             /// Those of [`recv_async`](Self::recv_async).
             pub async fn recv_event_async(
                 &mut self,
-            ) -> Result<crate::channel::ChannelEvent, crate::channel::RecvError> {
+            ) -> Result<crate::channel::ChannelEvent<T::Message>, crate::channel::RecvError> {
                 std::future::poll_fn(|context| self.poll_recv_event(context)).await
             }
 
@@ -863,22 +914,22 @@ macro_rules! receiving_end {
             pub fn poll_recv_event(
                 &mut self,
                 context: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<Result<crate::channel::ChannelEvent, crate::channel::RecvError>>
+            ) -> std::task::Poll<Result<crate::channel::ChannelEvent<T::Message>, crate::channel::RecvError>>
             {
-                self.end.poll_recv_event(context)
+                self.end.poll_recv_event(context).map(|event| payload::event::<T>(event?))
             }
 
             /// Returns an iterator that blocks for each message. With
             /// [`OnEnd::Return`](crate::channel::OnEnd::Return) it ends with the
             #[doc = concat!($other, ", or when that disconnects this end. Other errors are items.")]
-            pub fn iter(&mut self) -> crate::channel::Iter<'_> {
-                crate::channel::receiving_end::Iter(&mut self.end)
+            pub fn iter(&mut self) -> crate::channel::Iter<'_, T> {
+                crate::channel::Iter { end: &mut self.end, of: PhantomData }
             }
 
             /// Returns an iterator over the messages that have arrived, which never blocks. Errors
             /// are items, except `Empty` and the end.
-            pub fn try_iter(&mut self) -> crate::channel::TryIter<'_> {
-                crate::channel::receiving_end::TryIter(&mut self.end)
+            pub fn try_iter(&mut self) -> crate::channel::TryIter<'_, T> {
+                crate::channel::TryIter { end: &mut self.end, of: PhantomData }
             }
 
             /// Returns the channel's name.
@@ -1011,7 +1062,7 @@ macro_rules! receiving_end {
             }
         }
 
-        impl std::fmt::Debug for $end {
+        impl<T: Payload + ?Sized> std::fmt::Debug for $end<T> {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct(stringify!($end))
                     .field("name", &self.name())
@@ -1020,27 +1071,27 @@ macro_rules! receiving_end {
             }
         }
 
-        impl IntoIterator for $end {
-            type Item = Result<crate::channel::Message, crate::channel::RecvError>;
-            type IntoIter = crate::channel::IntoIter;
+        impl<T: Payload + ?Sized> IntoIterator for $end<T> {
+            type Item = Result<T::Message, crate::channel::RecvError>;
+            type IntoIter = crate::channel::IntoIter<T>;
 
             fn into_iter(self) -> Self::IntoIter {
-                crate::channel::receiving_end::IntoIter(self.end)
+                crate::channel::IntoIter { end: self.end, of: PhantomData }
             }
         }
 
-        impl<'a> IntoIterator for &'a mut $end {
-            type Item = Result<crate::channel::Message, crate::channel::RecvError>;
-            type IntoIter = crate::channel::Iter<'a>;
+        impl<'a, T: Payload + ?Sized> IntoIterator for &'a mut $end<T> {
+            type Item = Result<T::Message, crate::channel::RecvError>;
+            type IntoIter = crate::channel::Iter<'a, T>;
 
             fn into_iter(self) -> Self::IntoIter {
                 self.iter()
             }
         }
 
-        impl crate::channel::wait_any::Source for $end {}
+        impl<T: ?Sized> crate::channel::wait_any::Source for $end<T> {}
 
-        impl crate::channel::wait_any::HasEnd for $end {
+        impl<T: ?Sized> crate::channel::wait_any::HasEnd for $end<T> {
             fn end(&self, _: crate::channel::wait_any::Seal) -> &ReceivingEnd {
                 &self.end
             }
@@ -1055,14 +1106,15 @@ macro_rules! receiving_end {
              [`iter`](Self::iter) is an iterator."
         )]
         #[cfg(feature = "stream")]
-        impl futures_core::Stream for $end {
-            type Item = Result<crate::channel::Message, crate::channel::RecvError>;
+        impl<T: Payload + ?Sized> futures_core::Stream for $end<T> {
+            type Item = Result<T::Message, crate::channel::RecvError>;
 
             fn poll_next(
                 mut self: std::pin::Pin<&mut Self>,
                 context: &mut std::task::Context<'_>,
             ) -> std::task::Poll<Option<Self::Item>> {
-                crate::channel::receiving_end::poll_next_message(&mut self.end, context)
+                let next = crate::channel::receiving_end::poll_next_message(&mut self.end, context);
+                next.map(|next| next.map(received::<T>))
             }
         }
     };

@@ -4,7 +4,7 @@
 
 use super::connection::Timeout;
 use super::error::SendErrorKind;
-use super::message::{Tag, MAX_INLINE};
+use super::message::{Tag, INLINE_ALIGN, MAX_INLINE};
 use crate::owner::buf::ShmBytes;
 use crate::owner::provider::Provider;
 use std::time::Duration;
@@ -109,8 +109,8 @@ pub(super) fn copy_to_buffer(
 
 /// Returns the size in bytes of the chunk that a copy of `len` bytes takes; 0 for a copy in the
 /// slot itself.
-pub(super) fn chunk_of_copy(provider: &Provider, len: usize) -> usize {
-    if len <= MAX_INLINE {
+pub(super) fn chunk_of_copy(provider: &Provider, len: usize, align: usize) -> usize {
+    if len <= MAX_INLINE && align <= INLINE_ALIGN {
         return 0;
     }
     provider.chunk_for(len)

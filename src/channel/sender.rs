@@ -11,6 +11,7 @@ use super::ledger::Ledger;
 use super::message::{self, Sent, Tag};
 use super::object::Object;
 use super::options::{self, Options};
+use super::payload::{builder_traits, Of, Payload};
 use super::recipient::Recipient;
 use super::ring::Words;
 use super::send_options::{chunk_of_copy, copy_to_buffer, SendOptions};
@@ -20,15 +21,18 @@ use crate::owner::buf::{ShmBytes, ShmBytesMut};
 use crate::owner::limits::AllocError;
 use crate::owner::provider::Provider;
 use std::fmt;
+use std::marker::PhantomData;
 use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
 /// Options of a [`Sender`]. Start with [`Sender::builder`]; every option has a default.
-#[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `create` is called"]
-pub struct SenderBuilder {
+pub struct SenderBuilder<T: ?Sized = [u8]> {
     options: Options,
+    of: Of<T>,
 }
+
+builder_traits!(SenderBuilder);
 
 impl Default for SenderBuilder {
     fn default() -> Self {
@@ -37,6 +41,26 @@ impl Default for SenderBuilder {
 }
 
 impl SenderBuilder {
+    /// Declares the type of the messages, which a receiver may
+    /// [expect](super::ReceiverBuilder::message_type); by default none.
+    pub fn message_type(mut self, message_type: MessageType) -> Self {
+        self.options.message_type = Some(message_type);
+        self
+    }
+
+    /// Sets the type of the messages (feature `zerocopy`), and declares it; see
+    /// [`typed`](super::typed). Keeps all other options.
+    #[cfg(feature = "zerocopy")]
+    pub fn typed<T: Payload + ?Sized>(mut self) -> SenderBuilder<T> {
+        self.options.message_type = T::message_type();
+        SenderBuilder {
+            options: self.options,
+            of: PhantomData,
+        }
+    }
+}
+
+impl<T: Payload + ?Sized> SenderBuilder<T> {
     /// Sets how many unreceived messages the channel holds, from 2 to 65,536; default 256. Each
     /// takes 64 bytes of /dev/shm. One more fits while the receiver waits, or has no message yet.
     pub fn capacity(mut self, messages: usize) -> Self {
@@ -76,13 +100,6 @@ impl SenderBuilder {
         self
     }
 
-    /// Declares the type of the messages, which a receiver may
-    /// [expect](super::ReceiverBuilder::message_type); by default none.
-    pub fn message_type(mut self, message_type: MessageType) -> Self {
-        self.options.message_type = Some(message_type);
-        self
-    }
-
     /// Creates the channel `name`, for buffers of `provider`. The name is any text that is not
     /// empty and has no NUL, such as `/front/image_raw` or `robot/*/pose`. It is unique among the
     /// living senders and publishers of the provider's
@@ -101,9 +118,13 @@ impl SenderBuilder {
     /// [`ChannelError::Forked`], [`ChannelError::NameTaken`],
     /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`],
     /// [`ChannelError::Os`].
-    pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
-        options::create(provider, name, |object| {
-            self.try_create(provider, object, name)
+    pub fn create(self, provider: &Provider, name: &str) -> Result<Sender<T>, ChannelError> {
+        let end = options::create(provider, name, |object| {
+            SendingEnd::create(&self.options, provider, object, name)
+        })?;
+        Ok(Sender {
+            end,
+            of: PhantomData,
         })
     }
 
@@ -118,9 +139,13 @@ impl SenderBuilder {
         provider: &Provider,
         name: &str,
         timeout: Duration,
-    ) -> Result<Sender, ChannelError> {
-        options::create_timeout(provider, name, timeout, |object| {
-            self.try_create(provider, object, name)
+    ) -> Result<Sender<T>, ChannelError> {
+        let end = options::create_timeout(provider, name, timeout, |object| {
+            SendingEnd::create(&self.options, provider, object, name)
+        })?;
+        Ok(Sender {
+            end,
+            of: PhantomData,
         })
     }
 
@@ -135,20 +160,364 @@ impl SenderBuilder {
         self,
         provider: &Provider,
         name: &str,
-    ) -> Result<Sender, ChannelError> {
-        options::create_async(provider, name, |object| {
-            self.try_create(provider, object, name)
+    ) -> Result<Sender<T>, ChannelError> {
+        let created = options::create_async(provider, name, |object| {
+            SendingEnd::create(&self.options, provider, object, name)
+        });
+        Ok(Sender {
+            end: created.await?,
+            of: PhantomData,
         })
-        .await
+    }
+}
+
+/// Sends messages to one receiver; see the [module](super).
+pub struct Sender<T: ?Sized = [u8]> {
+    end: SendingEnd,
+    of: Of<T>,
+}
+
+/// A sender of any payload.
+struct SendingEnd {
+    fan_out: FanOut<[Recipient; 1]>,
+    channel: String,
+    /// Dropped after the connection and the ledger.
+    provider: Provider,
+}
+
+impl Sender {
+    /// Returns a builder with the default options.
+    pub fn builder() -> SenderBuilder {
+        SenderBuilder {
+            options: Options::new(),
+            of: PhantomData,
+        }
     }
 
-    fn try_create(
-        &self,
+    /// Creates a channel with the default options.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SenderBuilder::create`].
+    pub fn create(provider: &Provider, name: &str) -> Result<Self, ChannelError> {
+        Self::builder().create(provider, name)
+    }
+
+    /// Allocates a buffer of `len` bytes for [`send`](Self::send): [`Provider::alloc`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Provider::alloc`].
+    #[inline]
+    pub fn alloc(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
+        self.end.provider.alloc(len)
+    }
+}
+
+impl<T: Payload + ?Sized> Sender<T> {
+    /// Creates a channel of this type with the default options (feature `zerocopy`).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SenderBuilder::create`].
+    #[cfg(feature = "zerocopy")]
+    pub fn create_typed(provider: &Provider, name: &str) -> Result<Self, ChannelError> {
+        Sender::builder().typed::<T>().create(provider, name)
+    }
+
+    /// Returns the version of the layout of channels of the receiver that was last refused because
+    /// it was built with another version of this crate; `None` if none was.
+    /// [`wait_for_receiver`](Self::wait_for_receiver) returns it in an error.
+    pub fn refused_version(&self) -> Option<u32> {
+        let [recipient] = &self.end.fan_out.recipients;
+        let (refused, _) = recipient.connection.refused_version()?;
+        Some(refused)
+    }
+
+    /// Blocks until a receiver has opened the channel, for at most `timeout`; with
+    /// [`Duration::MAX`], without limit.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoReceiver`], or [`SendErrorKind::OtherVersion`] if a receiver of another
+    /// version has tried; [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
+    /// [`SendErrorKind::Forked`].
+    pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendError> {
+        self.end.check_fork()?;
+        let deadline = Deadline::after(timeout);
+        let waited = self
+            .end
+            .connection_mut()
+            .wait(Some(Duration::ZERO), deadline, |object, _| {
+                has_joined(object)
+            });
+        match waited {
+            Err(SendErrorKind::TimedOut) => {
+                let refused = self.end.connection_mut().refused_version();
+                Err(SendErrorKind::no_receiver(1, timeout, refused).into())
+            }
+            waited => Ok(waited?),
+        }
+    }
+
+    /// Blocks until the receiver has received everything and asked for more, for at most `timeout`.
+    /// What was sent arrives even without this call.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had
+    /// received everything; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
+    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendError> {
+        self.end.check_fork()?;
+        let deadline = Deadline::after(timeout);
+        self.end.connection_mut().wait_until_received(deadline)?;
+        // A closing receiver marks unreceived messages as received.
+        Ok(self.end.check_receiver()?)
+    }
+
+    /// Returns the channel's name.
+    pub fn name(&self) -> &str {
+        &self.end.channel
+    }
+
+    /// Returns a handle that can interrupt this sender's waits.
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter::new(&self.end.fan_out.interrupts)
+    }
+
+    /// Returns how many unreceived messages the channel can hold.
+    pub fn capacity(&self) -> usize {
+        self.end.capacity()
+    }
+
+    /// Returns how many buffers the receiver may hold at a time.
+    pub fn max_borrowed(&self) -> usize {
+        self.end.connection().object.shared().max_borrowed()
+    }
+
+    /// Returns the provider whose buffers this sender sends.
+    pub fn provider(&self) -> &Provider {
+        &self.end.provider
+    }
+
+    /// Sends a message to the receiver, which need not have opened the channel yet. Blocks until
+    /// there is room.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::Disconnected`] if the receiver is closed or dead, or closes or dies during
+    /// the wait; [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`];
+    /// [`SendErrorKind::Forked`]. The error contains the buffer.
+    ///
+    /// A message sent while the receiver closes or dies may count as sent.
+    #[inline]
+    pub fn send(&mut self, message: impl Into<T::Frozen>) -> Result<(), SendError<T::Frozen>> {
+        let bytes = T::into_bytes(message.into());
+        self.end
+            .send_buffer(bytes, None, Timeout::UNLIMITED)
+            .map_err(SendError::of::<T>)
+    }
+
+    /// Like [`send`](Self::send), but does not wait for room.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyBorrowed`], and those of
+    /// [`send`](Self::send).
+    #[inline]
+    pub fn try_send(&mut self, message: impl Into<T::Frozen>) -> Result<(), SendError<T::Frozen>> {
+        let bytes = T::into_bytes(message.into());
+        self.end
+            .send_buffer(bytes, None, Timeout::None)
+            .map_err(SendError::of::<T>)
+    }
+
+    /// Like [`send`](Self::send), but blocks for at most `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], and those of [`send`](Self::send).
+    #[inline]
+    pub fn send_timeout(
+        &mut self,
+        message: impl Into<T::Frozen>,
+        timeout: Duration,
+    ) -> Result<(), SendError<T::Frozen>> {
+        let bytes = T::into_bytes(message.into());
+        self.end
+            .send_buffer(bytes, None, Timeout::After(timeout))
+            .map_err(SendError::of::<T>)
+    }
+
+    /// Like [`send`](Self::send), with options: a [tag](SendOptions::tag), a time limit.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], and those of [`try_send`](Self::try_send).
+    #[inline]
+    pub fn send_with(
+        &mut self,
+        message: impl Into<T::Frozen>,
+        options: impl Into<SendOptions>,
+    ) -> Result<(), SendError<T::Frozen>> {
+        let options = options.into();
+        let bytes = T::into_bytes(message.into());
+        self.end
+            .send_buffer(bytes, options.tag_to_send(), options.patience())
+            .map_err(SendError::of::<T>)
+    }
+
+    /// Sends a copy of bytes, or of a value. Blocks until there is room.
+    ///
+    /// Up to [`MAX_INLINE`](super::MAX_INLINE) bytes are copied into the slot itself. More, and a
+    /// value with an alignment above 8, are copied into a buffer that this call
+    /// [allocates](Provider::alloc), without waiting for memory. To write a long message without a
+    /// copy, [`alloc`](Self::alloc) its buffer.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::Alloc`] if there is no memory for the buffer: then nothing was sent, and
+    /// the channel is as before. [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
+    /// [`SendErrorKind::Forked`].
+    #[inline]
+    pub fn send_copy(&mut self, message: &T) -> Result<(), SendError> {
+        self.end
+            .copy_aligned(message.bytes(), T::COPY_ALIGN, SendOptions::new())
+    }
+
+    /// Like [`send_copy`](Self::send_copy), but does not wait for room.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyBorrowed`], and those of
+    /// [`send_copy`](Self::send_copy).
+    #[inline]
+    pub fn try_send_copy(&mut self, message: &T) -> Result<(), SendError> {
+        self.end.copy_aligned(
+            message.bytes(),
+            T::COPY_ALIGN,
+            SendOptions::new().timeout(Duration::ZERO),
+        )
+    }
+
+    /// Like [`send_copy`](Self::send_copy), with options.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], and those of [`try_send_copy`](Self::try_send_copy).
+    #[inline]
+    pub fn send_copy_with(
+        &mut self,
+        message: &T,
+        options: impl Into<SendOptions>,
+    ) -> Result<(), SendError> {
+        self.end
+            .copy_aligned(message.bytes(), T::COPY_ALIGN, options.into())
+    }
+
+    /// Sends a buffer to the receiver, and waits for a free slot without blocking the thread, with
+    /// any executor. If the future is dropped before it is ready, so is the buffer, and nothing is
+    /// sent.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
+    /// [`SendErrorKind::Interrupted`].
+    pub async fn send_async(
+        &mut self,
+        message: impl Into<T::Frozen>,
+    ) -> Result<(), SendError<T::Frozen>> {
+        self.send_with_async(message, SendOptions::new()).await
+    }
+
+    /// Like [`send_async`](Self::send_async), with options, of which the timeout does not apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_async`](Self::send_async).
+    pub async fn send_with_async(
+        &mut self,
+        message: impl Into<T::Frozen>,
+        options: impl Into<SendOptions>,
+    ) -> Result<(), SendError<T::Frozen>> {
+        let bytes = T::into_bytes(message.into());
+        self.end
+            .send_with_async(bytes, options.into())
+            .await
+            .map_err(SendError::of::<T>)
+    }
+
+    /// Like [`send_copy`](Self::send_copy), but waits without blocking the thread, as
+    /// [`send_async`](Self::send_async) does.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], and those of [`send_copy`](Self::send_copy) except
+    /// [`SendErrorKind::Interrupted`].
+    pub async fn send_copy_async(&mut self, message: &T) -> Result<(), SendError> {
+        self.send_copy_with_async(message, SendOptions::new()).await
+    }
+
+    /// Like [`send_copy_async`](Self::send_copy_async), with options, of which the timeout does not
+    /// apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_copy_async`](Self::send_copy_async).
+    pub async fn send_copy_with_async(
+        &mut self,
+        message: &T,
+        options: impl Into<SendOptions>,
+    ) -> Result<(), SendError> {
+        self.end
+            .copy_aligned_async(message.bytes(), T::COPY_ALIGN, options.into())
+            .await
+    }
+
+    /// Returns ready if [`try_send`](Self::try_send) would not wait, and otherwise registers the
+    /// task to be woken when that may be so. Only the waker of the last call is kept. For event
+    /// loops, with a [`WakeFd`](crate::WakeFd).
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::Disconnected`], [`SendErrorKind::NoHelper`], [`SendErrorKind::Forked`].
+    pub fn poll_ready(
+        &mut self,
+        context: &mut Context<'_>,
+        message: &T::Frozen,
+    ) -> Poll<Result<(), SendError>> {
+        self.end
+            .poll_room(context, T::frozen_bytes(message).capacity())
+            .map_err(SendError::from)
+    }
+
+    /// Like [`poll_ready`](Self::poll_ready), for [`try_send_copy`](Self::try_send_copy) of `len`
+    /// bytes, to which a tag adds 16.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`poll_ready`](Self::poll_ready).
+    pub fn poll_ready_copy(
+        &mut self,
+        context: &mut Context<'_>,
+        len: usize,
+    ) -> Poll<Result<(), SendError>> {
+        self.end
+            .poll_room(
+                context,
+                chunk_of_copy(&self.end.provider, len, T::COPY_ALIGN),
+            )
+            .map_err(SendError::from)
+    }
+}
+
+impl SendingEnd {
+    fn create(
+        options: &Options,
         provider: &Provider,
         name: &Name,
         channel: &str,
-    ) -> Result<Sender, ChannelError> {
-        let options = &self.options;
+    ) -> Result<Self, ChannelError> {
         options.check(MIN_SLOTS, provider)?;
         let facts = Facts::of_pair(
             provider.id(),
@@ -177,176 +546,11 @@ impl SenderBuilder {
             block_limit: Duration::MAX,
             has_disconnected: false,
         };
-        Ok(Sender {
+        Ok(Self {
             fan_out,
             channel: channel.to_owned(),
             provider: provider.clone(),
         })
-    }
-}
-
-/// Sends messages to one receiver; see the [module](super).
-pub struct Sender {
-    fan_out: FanOut<[Recipient; 1]>,
-    channel: String,
-    /// Dropped after the connection and the ledger.
-    provider: Provider,
-}
-
-impl Sender {
-    /// Returns a builder with the default options.
-    pub fn builder() -> SenderBuilder {
-        SenderBuilder {
-            options: Options::new(),
-        }
-    }
-
-    /// Creates a channel with the default options.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`SenderBuilder::create`].
-    pub fn create(provider: &Provider, name: &str) -> Result<Self, ChannelError> {
-        Self::builder().create(provider, name)
-    }
-
-    /// Returns the version of the layout of channels of the receiver that was last refused because
-    /// it was built with another version of this crate; `None` if none was.
-    /// [`wait_for_receiver`](Self::wait_for_receiver) returns it in an error.
-    pub fn refused_version(&self) -> Option<u32> {
-        let [recipient] = &self.fan_out.recipients;
-        let (refused, _) = recipient.connection.refused_version()?;
-        Some(refused)
-    }
-
-    /// Blocks until a receiver has opened the channel, for at most `timeout`; with
-    /// [`Duration::MAX`], without limit.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::NoReceiver`], or [`SendErrorKind::OtherVersion`] if a receiver of another
-    /// version has tried; [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
-    /// [`SendErrorKind::Forked`].
-    pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendError> {
-        self.check_fork()?;
-        let deadline = Deadline::after(timeout);
-        let waited = self
-            .connection_mut()
-            .wait(Some(Duration::ZERO), deadline, |object, _| {
-                has_joined(object)
-            });
-        match waited {
-            Err(SendErrorKind::TimedOut) => {
-                let refused = self.connection_mut().refused_version();
-                Err(SendErrorKind::no_receiver(1, timeout, refused).into())
-            }
-            waited => Ok(waited?),
-        }
-    }
-
-    /// Blocks until the receiver has received everything and asked for more, for at most `timeout`.
-    /// What was sent arrives even without this call.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had
-    /// received everything; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
-    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendError> {
-        self.check_fork()?;
-        let deadline = Deadline::after(timeout);
-        self.connection_mut().wait_until_received(deadline)?;
-        // A closing receiver marks unreceived messages as received.
-        Ok(self.check_receiver()?)
-    }
-
-    /// Returns the channel's name.
-    pub fn name(&self) -> &str {
-        &self.channel
-    }
-
-    /// Returns a handle that can interrupt this sender's waits.
-    pub fn interrupter(&self) -> Interrupter {
-        Interrupter::new(&self.fan_out.interrupts)
-    }
-
-    /// Returns how many unreceived messages the channel can hold.
-    pub fn capacity(&self) -> usize {
-        self.connection().object.shared().capacity()
-    }
-
-    /// Returns how many buffers the receiver may hold at a time.
-    pub fn max_borrowed(&self) -> usize {
-        self.connection().object.shared().max_borrowed()
-    }
-
-    /// Returns the provider whose buffers this sender sends.
-    pub fn provider(&self) -> &Provider {
-        &self.provider
-    }
-
-    /// Allocates a buffer of `len` bytes for [`send`](Self::send): [`Provider::alloc`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Provider::alloc`].
-    #[inline]
-    pub fn alloc(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
-        self.provider.alloc(len)
-    }
-
-    /// Sends a buffer to the receiver, which need not have opened the channel yet. Blocks until
-    /// there is room.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::Disconnected`] if the receiver is closed or dead, or closes or dies during
-    /// the wait; [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`];
-    /// [`SendErrorKind::Forked`]. The error contains the buffer.
-    ///
-    /// A message sent while the receiver closes or dies may count as sent.
-    #[inline]
-    pub fn send(&mut self, buffer: impl Into<ShmBytes>) -> Result<(), SendError<ShmBytes>> {
-        self.send_buffer(buffer.into(), None, Timeout::UNLIMITED)
-    }
-
-    /// Like [`send`](Self::send), but does not wait for room.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyBorrowed`], and those of
-    /// [`send`](Self::send).
-    #[inline]
-    pub fn try_send(&mut self, buffer: impl Into<ShmBytes>) -> Result<(), SendError<ShmBytes>> {
-        self.send_buffer(buffer.into(), None, Timeout::None)
-    }
-
-    /// Like [`send`](Self::send), but blocks for at most `timeout`.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::TimedOut`], and those of [`send`](Self::send).
-    #[inline]
-    pub fn send_timeout(
-        &mut self,
-        buffer: impl Into<ShmBytes>,
-        timeout: Duration,
-    ) -> Result<(), SendError<ShmBytes>> {
-        self.send_buffer(buffer.into(), None, Timeout::After(timeout))
-    }
-
-    /// Like [`send`](Self::send), with options: a [tag](SendOptions::tag), a time limit.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::TimedOut`], and those of [`try_send`](Self::try_send).
-    #[inline]
-    pub fn send_with(
-        &mut self,
-        buffer: impl Into<ShmBytes>,
-        options: impl Into<SendOptions>,
-    ) -> Result<(), SendError<ShmBytes>> {
-        let options = options.into();
-        self.send_buffer(buffer.into(), options.tag_to_send(), options.patience())
     }
 
     #[inline]
@@ -392,50 +596,9 @@ impl Sender {
         }
     }
 
-    /// Sends a copy of the bytes. Blocks until there is room.
-    ///
-    /// Up to [`MAX_INLINE`](super::MAX_INLINE) bytes are copied into the slot itself. More are
-    /// copied into a buffer that this call [allocates](Provider::alloc), without waiting for
-    /// memory. To write a long message without a copy, [`alloc`](Self::alloc) its buffer.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::Alloc`] if there is no memory for the buffer: then nothing was sent, and
-    /// the channel is as before. [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
-    /// [`SendErrorKind::Forked`].
-    #[inline]
-    pub fn send_copy(&mut self, bytes: &[u8]) -> Result<(), SendError> {
-        self.copy_aligned(bytes, 1, SendOptions::new())
-    }
-
-    /// Like [`send_copy`](Self::send_copy), but does not wait for room.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyBorrowed`], and those of
-    /// [`send_copy`](Self::send_copy).
-    #[inline]
-    pub fn try_send_copy(&mut self, bytes: &[u8]) -> Result<(), SendError> {
-        self.copy_aligned(bytes, 1, SendOptions::new().timeout(Duration::ZERO))
-    }
-
-    /// Like [`send_copy`](Self::send_copy), with options.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::TimedOut`], and those of [`try_send_copy`](Self::try_send_copy).
-    #[inline]
-    pub fn send_copy_with(
-        &mut self,
-        bytes: &[u8],
-        options: impl Into<SendOptions>,
-    ) -> Result<(), SendError> {
-        self.copy_aligned(bytes, 1, options.into())
-    }
-
     /// Sends a copy of bytes that a receiver reads with this alignment, up to a page.
     #[inline]
-    pub(super) fn copy_aligned(
+    fn copy_aligned(
         &mut self,
         bytes: &[u8],
         align: usize,
@@ -470,71 +633,8 @@ impl Sender {
             .map_err(|error| error.with(()))
     }
 
-    /// Sends a buffer to the receiver, and waits for a free slot without blocking the thread, with
-    /// any executor. If the future is dropped before it is ready, so is the buffer, and nothing is
-    /// sent.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
-    /// [`SendErrorKind::Interrupted`].
-    pub async fn send_async(
-        &mut self,
-        buffer: impl Into<ShmBytes>,
-    ) -> Result<(), SendError<ShmBytes>> {
-        self.send_with_async(buffer, SendOptions::new()).await
-    }
-
-    /// Like [`send_async`](Self::send_async), with options, of which the timeout does not apply.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_async`](Self::send_async).
-    pub async fn send_with_async(
-        &mut self,
-        buffer: impl Into<ShmBytes>,
-        options: impl Into<SendOptions>,
-    ) -> Result<(), SendError<ShmBytes>> {
-        let buffer = buffer.into();
-        let tag = options.into().tag_to_send();
-        let bytes = buffer.capacity();
-        connection::send(
-            self,
-            buffer,
-            bytes,
-            |sender: &mut Self, buffer| sender.send_buffer(buffer, tag, Timeout::None),
-            |sender, bytes| sender.fan_out.waited_for(bytes),
-        )
-        .await
-    }
-
-    /// Like [`send_copy`](Self::send_copy), but waits without blocking the thread, as
-    /// [`send_async`](Self::send_async) does.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::NoHelper`], and those of [`send_copy`](Self::send_copy) except
-    /// [`SendErrorKind::Interrupted`].
-    pub async fn send_copy_async(&mut self, bytes: &[u8]) -> Result<(), SendError> {
-        self.copy_aligned_async(bytes, 1, SendOptions::new()).await
-    }
-
-    /// Like [`send_copy_async`](Self::send_copy_async), with options, of which the timeout does not
-    /// apply.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_copy_async`](Self::send_copy_async).
-    pub async fn send_copy_with_async(
-        &mut self,
-        bytes: &[u8],
-        options: impl Into<SendOptions>,
-    ) -> Result<(), SendError> {
-        self.copy_aligned_async(bytes, 1, options.into()).await
-    }
-
     /// [`copy_aligned`](Self::copy_aligned) without blocking the thread.
-    pub(super) async fn copy_aligned_async(
+    async fn copy_aligned_async(
         &mut self,
         bytes: &[u8],
         align: usize,
@@ -558,35 +658,21 @@ impl Sender {
         .map_err(|error| error.with(()))
     }
 
-    /// Returns ready if [`try_send`](Self::try_send) would not wait, and otherwise registers the
-    /// task to be woken when that may be so. Only the waker of the last call is kept. For event
-    /// loops, with a [`WakeFd`](crate::WakeFd).
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::Disconnected`], [`SendErrorKind::NoHelper`], [`SendErrorKind::Forked`].
-    pub fn poll_ready(
+    async fn send_with_async(
         &mut self,
-        context: &mut Context<'_>,
-        buffer: &ShmBytes,
-    ) -> Poll<Result<(), SendError>> {
-        self.poll_room(context, buffer.capacity())
-            .map_err(SendError::from)
-    }
-
-    /// Like [`poll_ready`](Self::poll_ready), for [`try_send_copy`](Self::try_send_copy) of `len`
-    /// bytes, to which a tag adds 16.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`poll_ready`](Self::poll_ready).
-    pub fn poll_ready_copy(
-        &mut self,
-        context: &mut Context<'_>,
-        len: usize,
-    ) -> Poll<Result<(), SendError>> {
-        self.poll_room(context, chunk_of_copy(&self.provider, len))
-            .map_err(SendError::from)
+        buffer: ShmBytes,
+        options: SendOptions,
+    ) -> Result<(), SendError<ShmBytes>> {
+        let tag = options.tag_to_send();
+        let bytes = buffer.capacity();
+        connection::send(
+            self,
+            buffer,
+            bytes,
+            |end: &mut Self, buffer| end.send_buffer(buffer, tag, Timeout::None),
+            |end, bytes| end.fan_out.waited_for(bytes),
+        )
+        .await
     }
 
     fn poll_room(
@@ -633,6 +719,10 @@ impl Sender {
         &recipient.connection
     }
 
+    fn capacity(&self) -> usize {
+        self.connection().object.shared().capacity()
+    }
+
     fn connection_mut(&mut self) -> &mut Connection {
         let [recipient] = &mut self.fan_out.recipients;
         &mut recipient.connection
@@ -640,7 +730,7 @@ impl Sender {
 }
 
 /// Waits of a task.
-impl Sender {
+impl<T: Payload + ?Sized> Sender<T> {
     /// Like [`wait_for_receiver`](Self::wait_for_receiver), without a timeout and without blocking
     /// the thread, with any executor.
     ///
@@ -648,8 +738,9 @@ impl Sender {
     ///
     /// [`SendErrorKind::NoHelper`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Forked`].
     pub async fn wait_for_receiver_async(&mut self) -> Result<(), SendError> {
-        self.check_fork()?;
+        self.end.check_fork()?;
         let waited = self
+            .end
             .connection_mut()
             .wait_async(|object, _| has_joined(object));
         Ok(waited.await?)
@@ -663,10 +754,13 @@ impl Sender {
     /// [`SendErrorKind::NoHelper`]; [`SendErrorKind::Disconnected`], even if the receiver had
     /// received everything; [`SendErrorKind::Forked`].
     pub async fn wait_until_received_async(&mut self) -> Result<(), SendError> {
-        self.check_fork()?;
-        self.connection_mut().wait_until_received_async().await?;
+        self.end.check_fork()?;
+        self.end
+            .connection_mut()
+            .wait_until_received_async()
+            .await?;
         // A closing receiver marks unreceived messages as received.
-        Ok(self.check_receiver()?)
+        Ok(self.end.check_receiver()?)
     }
 }
 
@@ -675,7 +769,7 @@ fn has_joined(object: &Object) -> bool {
     shared.has_had_receiver() && !shared.to_sender().is_disconnected()
 }
 
-impl Drop for Sender {
+impl Drop for SendingEnd {
     fn drop(&mut self) {
         // In a forked child the channel belongs to the parent.
         if self.connection().object.is_ours() {
@@ -685,12 +779,12 @@ impl Drop for Sender {
     }
 }
 
-impl fmt::Debug for Sender {
+impl<T: ?Sized> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender")
-            .field("name", &self.channel)
-            .field("capacity", &self.capacity())
-            .field("provider", &self.provider.id())
+            .field("name", &self.end.channel)
+            .field("capacity", &self.end.capacity())
+            .field("provider", &self.end.provider.id())
             .finish()
     }
 }

@@ -4,18 +4,19 @@
 
 use super::error::ChannelError;
 use super::layout::Kind;
+use super::payload::{self, builder_traits, Of, Payload};
 use super::receiver::Options;
-use super::receiving_end::{receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
+use super::receiving_end::{received, receiving_end, receiving_end_builder, OnEnd, ReceivingEnd};
 use super::ring::OnFull;
 use crate::os::name::Namespace;
 use crate::protocol::ids::ProviderId;
+use std::marker::PhantomData;
 
 /// Options of a [`Subscriber`]. Start with [`Subscriber::builder`]; every option has a default.
-#[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `open` is called"]
-pub struct SubscriberBuilder {
+pub struct SubscriberBuilder<T: ?Sized = [u8]> {
     options: Options,
-    on_end: OnEnd,
+    of: Of<T>,
 }
 
 receiving_end_builder!(
@@ -25,7 +26,7 @@ receiving_end_builder!(
     "[`OnEnd::Wait`]"
 );
 
-impl SubscriberBuilder {
+impl<T: Payload + ?Sized> SubscriberBuilder<T> {
     /// Sets how many messages this subscriber may be behind, from 1 to the publisher's maximum,
     /// which is the default. Each takes 64 bytes of /dev/shm. One more fits, except with
     /// [`OnFull::DropOldest`].
@@ -49,12 +50,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Returns the capacity and the rule, given those of the publisher.
-    pub(super) fn behind(&self, most: usize, on_full: OnFull) -> (usize, OnFull) {
-        (
-            self.options.capacity.unwrap_or(most),
-            self.options.on_full.unwrap_or(on_full),
-        )
+    pub(super) fn options(&self) -> &Options {
+        &self.options
     }
 
     /// Opens the channel `name` of a [`Publisher`](super::Publisher), if there is one; otherwise
@@ -70,10 +67,13 @@ impl SubscriberBuilder {
     ///   [`ChannelError::NotAChannel`], [`ChannelError::OtherVersion`],
     ///   [`ChannelError::WrongUid`], [`ChannelError::TypeMismatch`].
     /// * [`ChannelError::TooManyEnds`], [`ChannelError::Os`].
-    pub fn open(self, name: &str) -> Result<Subscriber, ChannelError> {
-        let mut end = ReceivingEnd::new(self.options, self.on_end, name)?;
+    pub fn open(self, name: &str) -> Result<Subscriber<T>, ChannelError> {
+        let mut end = ReceivingEnd::new(self.options, name)?;
         end.open(true)?;
-        Ok(Subscriber { end })
+        Ok(Subscriber {
+            end,
+            of: PhantomData,
+        })
     }
 }
 
@@ -133,8 +133,9 @@ impl SubscriberBuilder {
 /// ```
 ///
 /// [`PublisherBuilder::history`]: super::PublisherBuilder::history
-pub struct Subscriber {
+pub struct Subscriber<T: ?Sized = [u8]> {
     pub(super) end: ReceivingEnd,
+    of: Of<T>,
 }
 
 receiving_end!(Subscriber, SubscriberBuilder, "publisher");
@@ -143,8 +144,8 @@ impl Subscriber {
     /// Returns a builder with the default options.
     pub fn builder() -> SubscriberBuilder {
         SubscriberBuilder {
-            options: Options::new(Kind::Rendezvous),
-            on_end: OnEnd::Wait,
+            options: Options::new(Kind::Rendezvous, OnEnd::Wait),
+            of: PhantomData,
         }
     }
 }

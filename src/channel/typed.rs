@@ -1,4 +1,4 @@
-//! Typed messages (feature `zerocopy`): a value is written and read in place, as a `&mut T` and a
+//! Typed channels (feature `zerocopy`): a value is written and read in place, as a `&mut T` and a
 //! `&T`, and a channel carries values of one type only.
 //!
 //! ```
@@ -18,13 +18,13 @@
 //!
 //! # let name = format!("doc-typed-{}", std::process::id());
 //! let provider = Provider::builder().build()?;
-//! let mut publisher = Publisher::builder().typed::<Scan>().create(&provider, &name)?;
-//! let mut subscriber = Subscriber::builder().typed::<Scan>().open(&name)?;
+//! let mut publisher = Publisher::<Scan>::create_typed(&provider, &name)?;
+//! let mut subscriber = Subscriber::<Scan>::open_typed(&name)?;
 //!
-//! let mut scan = provider.alloc_value::<Scan>()?; // an earlier message: fill in every field
+//! let mut scan = publisher.alloc_value_zeroed()?; // in shared memory
 //! scan.stamp_ns = 7;
 //! scan.ranges.fill(0.5);
-//! publisher.send(scan.freeze())?;
+//! publisher.send(scan)?;
 //!
 //! let scan = subscriber.recv()?;
 //! assert_eq!((scan.stamp_ns, scan.ranges[1023]), (7, 0.5));
@@ -35,28 +35,78 @@
 //! The sender declares the [`MessageType`] in the channel's object. A receiver that expects another
 //! type, or one where none was declared, is refused when it opens the channel
 //! ([`ChannelError::TypeMismatch`]). Each message is checked when it is received: one that is no
-//! `T`, because of its length, is an error ([`RecvError::WrongType`]) and never undefined
-//! behaviour. A typed [`Subscriber`] reports a later publisher of another type as
-//! [`RecvError::Open`], and waits for the next one.
+//! `T`, because of its length or because a field is no `bool` or no variant of its enum, is an error
+//! ([`RecvError::WrongType`]) and never undefined behaviour. A typed [`Subscriber`] reports a later
+//! publisher of another type as [`RecvError::Open`], and waits for the next one.
 //!
-//! # A header and a slice
+//! A typed end has the methods of an untyped one, with [`Value`]s in the place of buffers and
+//! messages, and no method that takes bytes:
 //!
-//! A [`Slice`] is a header and any number of items, for example `Slice<Cloud, [f32; 4]>`:
-//! [`Provider::alloc_slice`] allocates one, [`Value::items_mut`] writes the items, and
-//! [`Value::items`] reads them.
+//! ```compile_fail,E0277
+//! # use shm_pool::{channel::Publisher, Provider};
+//! # fn send(provider: &Provider) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut publisher = Publisher::<u64>::create_typed(provider, "count")?;
+//! publisher.send(provider.alloc(8)?)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Options are set before or after the type:
+//!
+//! ```
+//! # use shm_pool::channel::{Receiver, ReceiverBuilder};
+//! # use std::time::Duration;
+//! let builder: ReceiverBuilder<u64> = Receiver::builder().typed::<u64>().spin(Duration::ZERO);
+//! ```
+//!
+//! # Slices
+//!
+//! `[E]` is the type of messages of any number of `E`, and [`WithHeader<H, [E]>`](WithHeader) of
+//! those with a header:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use shm_pool::channel::typed::{Value, WithHeader};
+//! # use shm_pool::channel::{Publisher, Subscriber};
+//! # use shm_pool::Provider;
+//! # let name = format!("doc-cloud-{}", std::process::id());
+//! # let provider = Provider::builder().build()?;
+//! type Cloud = WithHeader<u64, [[f32; 3]]>; // a stamp and points
+//!
+//! let mut publisher = Publisher::<Cloud>::create_typed(&provider, &name)?;
+//! let mut subscriber = Subscriber::<Cloud>::open_typed(&name)?;
+//!
+//! let mut cloud = publisher.alloc_slice_zeroed(100)?;
+//! *cloud = 7; // the header
+//! Value::items_mut(&mut cloud)[99] = [1.0, 2.0, 3.0];
+//! publisher.send(cloud)?;
+//!
+//! let cloud = subscriber.recv()?;
+//! assert_eq!((*cloud, Value::items(&cloud)[99]), (7, [1.0, 2.0, 3.0]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `u8` is no [`Schema`], because a channel of `[u8]` is one of plain bytes; `[u8; N]` is, and so is
+//! a struct with such a field.
+//!
+//! # Nothing is left of earlier messages
+//!
+//! Memory from the pool contains an earlier message, perhaps of another channel.
+//! [`alloc_value`](Provider::alloc_value) fills it with a value, and
+//! [`alloc_value_zeroed`](Provider::alloc_value_zeroed) and
+//! [`alloc_slice_zeroed`](Provider::alloc_slice_zeroed) with zeros, so a field that is forgotten
+//! publishes nothing. For a large value of which every byte is written, [`Value::try_new`] takes a
+//! buffer as it is.
 
-#![forbid(unsafe_code)]
-
-use super::error::{ChannelError, RecvError, SendError};
+use self::sealed::{InPlace, Items};
+use super::error::RecvError;
 use super::layout::MessageType;
-use super::message::{Sent, INLINE_ALIGN};
-use super::publisher::{Publisher, PublisherBuilder};
-use super::receiver::{Message, Receiver, ReceiverBuilder};
-use super::receiving_end::{ChannelEvent, ReceivingEnd};
-use super::send_options::SendOptions;
-use super::sender::{Sender, SenderBuilder};
-use super::subscriber::{Subscriber, SubscriberBuilder};
-use super::wait_any::{HasEnd, Seal, Source};
+use super::message::INLINE_ALIGN;
+use super::payload::{Converted, Payload};
+use super::publisher::Publisher;
+use super::receiver::Message;
+use super::sender::Sender;
 use crate::owner::buf::{ShmBytes, ShmBytesMut};
 use crate::owner::limits::AllocError;
 use crate::owner::provider::Provider;
@@ -66,12 +116,21 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::{align_of, size_of};
 use std::ops::{Deref, DerefMut};
-use std::task::{Context, Poll};
-use std::time::Duration;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use std::slice;
+use zerocopy::{FromZeros, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
-/// A type of messages. Implemented by [`message_type!`](crate::message_type), or by hand.
-pub trait Schema: FromBytes + IntoBytes + KnownLayout + Immutable {
+#[cfg(doc)]
+use super::{ChannelError, Subscriber};
+
+#[cfg(feature = "derive")]
+pub use shm_pool_derive::Schema;
+
+/// A type of messages. Implemented by `#[derive(Schema)]` (feature `derive`), by
+/// [`message_type!`](crate::message_type), or by hand.
+///
+/// The traits of zerocopy are derived. They refuse what must not be shared between processes:
+/// references, and padding, which would publish whatever is there.
+pub trait Schema: TryFromBytes + IntoBytes + KnownLayout + Immutable + 'static {
     /// The name, from 1 to 96 bytes, the same in all programs.
     const NAME: &'static str;
 
@@ -123,27 +182,46 @@ macro_rules! primitives {
     )+ };
 }
 
-primitives!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
+// Without `u8`: the payload `[u8]` is that of untyped channels.
+primitives!(bool char u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64);
 
 impl<T: Schema, const N: usize> Schema for [T; N] {
     const NAME: &'static str = T::NAME;
-    const VERSION: u64 = identity::<T>().wrapping_mul(31).wrapping_add(N as u64);
+    const VERSION: u64 = array_version(identity::<T>(), N);
+}
+
+impl<const N: usize> Schema for [u8; N] {
+    const NAME: &'static str = "u8";
+    const VERSION: u64 = array_version(hash("u8"), N);
+}
+
+const fn array_version(element: u64, len: usize) -> u64 {
+    element.wrapping_mul(31).wrapping_add(len as u64)
 }
 
 const fn identity<T: Schema>() -> u64 {
     hash(T::NAME) ^ T::VERSION
 }
 
-/// The type of messages that consist of an `H` and any number of `E`.
-pub struct Slice<H, E>(PhantomData<(H, E)>);
+/// The type of messages that consist of a header and any number of items: an `H` and an `[E]`.
+/// There is no value of it outside of a message: a [`Value`] dereferences to the header, and
+/// [`Value::items`] returns the items.
+pub struct WithHeader<H, S: ?Sized> {
+    header: PhantomData<H>,
+    items: PhantomData<S>,
+}
 
-impl<H, E> fmt::Debug for Slice<H, E> {
+impl<H, S: ?Sized> fmt::Debug for WithHeader<H, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Slice")
+        let Self { header, items } = self;
+        f.debug_tuple("WithHeader")
+            .field(header)
+            .field(items)
+            .finish()
     }
 }
 
-impl<H, E> Slice<H, E> {
+impl<H, E> WithHeader<H, [E]> {
     const ALIGN: usize = if align_of::<H>() > align_of::<E>() {
         align_of::<H>()
     } else {
@@ -154,37 +232,156 @@ impl<H, E> Slice<H, E> {
     const ITEMS: usize = size_of::<H>().next_multiple_of(align_of::<E>());
 }
 
-/// A type that a channel can carry: a [`Schema`], or a [`Slice`].
-pub trait Carried: sealed::Carried {
-    /// The value itself, or the header of a slice.
-    type Head: Schema;
-
-    /// Returns what a channel of this type declares.
-    fn message_type() -> MessageType;
-
-    #[doc(hidden)]
-    fn is_made_of(bytes: &[u8]) -> bool;
-
-    #[doc(hidden)]
-    const ALIGN: usize;
+/// A [`Payload`] of values: a [`Schema`], a slice `[E]` of one, or a [`WithHeader`]. No other type
+/// can implement it. A [`Value`] dereferences to its `Target`: the value, the slice, or the header.
+pub trait TypedPayload:
+    InPlace + Payload<Frozen = Value<ShmBytes, Self>, Message = Value<Message, Self>>
+{
 }
 
-impl<T: Schema> Carried for T {
-    type Head = T;
+/// A [`TypedPayload`] of any number of items: `[E]`, or a [`WithHeader`]. No other type can implement
+/// it.
+pub trait SlicePayload: TypedPayload + Items {}
+
+impl<T: TypedPayload + ?Sized> Payload for T {
+    type Frozen = Value<ShmBytes, T>;
+    type Message = Value<Message, T>;
+
+    fn message_type() -> Option<MessageType> {
+        Some(<T as InPlace>::message_type())
+    }
+}
+
+impl<T: TypedPayload + ?Sized> Converted for T {
+    const COPY_ALIGN: usize = T::ALIGN;
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.in_place()
+    }
+
+    #[inline]
+    fn into_bytes(frozen: Value<ShmBytes, T>) -> ShmBytes {
+        frozen.bytes
+    }
+
+    #[inline]
+    fn frozen_bytes(frozen: &Value<ShmBytes, T>) -> &ShmBytes {
+        &frozen.bytes
+    }
+
+    #[cold]
+    fn frozen(bytes: ShmBytes) -> Value<ShmBytes, T> {
+        match Value::try_new(bytes) {
+            Ok(value) => value,
+            Err(_) => unreachable!("it was a value when it was sent"),
+        }
+    }
+
+    #[inline]
+    fn message(message: Message) -> Result<Value<Message, T>, RecvError> {
+        Value::try_new(message).map_err(|message| RecvError::WrongType {
+            name: T::NAME,
+            len: message.len(),
+        })
+    }
+}
+
+impl<T: Schema> TypedPayload for T {}
+
+impl<T: Schema> InPlace for T {
+    type Target = T;
+
     const ALIGN: usize = align_of::<T>();
+    const NAME: &'static str = <T as Schema>::NAME;
 
     fn message_type() -> MessageType {
-        MessageType::new(T::NAME, T::VERSION, Layout::new::<T>())
+        MessageType::new(<T as Schema>::NAME, T::VERSION, Layout::new::<T>())
     }
 
+    #[inline]
+    fn in_place(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
+    #[inline]
     fn is_made_of(bytes: &[u8]) -> bool {
-        T::ref_from_bytes(bytes).is_ok()
+        T::try_ref_from_bytes(bytes).is_ok()
+    }
+
+    #[inline]
+    unsafe fn target(bytes: &[u8]) -> &T {
+        // SAFETY: length, alignment and content are those of a `T` (the caller).
+        unsafe { &*bytes.as_ptr().cast() }
+    }
+
+    #[inline]
+    unsafe fn target_mut(bytes: &mut [u8]) -> &mut T {
+        // SAFETY: as in `target`. Whatever is written is a `T`, and all of its bytes are
+        // initialised (`IntoBytes`).
+        unsafe { &mut *bytes.as_mut_ptr().cast() }
     }
 }
 
-impl<H: Schema, E: Schema> Carried for Slice<H, E> {
-    type Head = H;
+impl<E: Schema> TypedPayload for [E] {}
+
+impl<E: Schema + FromZeros> SlicePayload for [E] {}
+
+impl<E: Schema + FromZeros> Items for [E] {
+    fn len_of(items: usize) -> usize {
+        items.saturating_mul(size_of::<E>())
+    }
+}
+
+impl<E: Schema> InPlace for [E] {
+    type Target = [E];
+
+    const ALIGN: usize = align_of::<E>();
+    const NAME: &'static str = E::NAME;
+
+    fn message_type() -> MessageType {
+        let empty = Layout::new::<[E; 0]>();
+        MessageType::new(E::NAME, E::VERSION, empty).with_elements(size_of::<E>())
+    }
+
+    #[inline]
+    fn in_place(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
+    #[inline]
+    fn is_made_of(bytes: &[u8]) -> bool {
+        <[E]>::try_ref_from_bytes(bytes).is_ok()
+    }
+
+    #[inline]
+    unsafe fn target(bytes: &[u8]) -> &[E] {
+        // SAFETY: length, alignment and content are those of an `[E]` (the caller).
+        unsafe { items(bytes) }
+    }
+
+    #[inline]
+    unsafe fn target_mut(bytes: &mut [u8]) -> &mut [E] {
+        // SAFETY: as in `target`.
+        unsafe { items_mut(bytes) }
+    }
+}
+
+impl<H: Schema, E: Schema> TypedPayload for WithHeader<H, [E]> {}
+
+impl<H: Schema + FromZeros, E: Schema + FromZeros> SlicePayload for WithHeader<H, [E]> {}
+
+impl<H: Schema + FromZeros, E: Schema + FromZeros> Items for WithHeader<H, [E]> {
+    fn len_of(items: usize) -> usize {
+        <[E]>::len_of(items).saturating_add(Self::ITEMS)
+    }
+}
+
+impl<H: Schema, E: Schema> InPlace for WithHeader<H, [E]> {
+    type Target = H;
+
     const ALIGN: usize = Self::ALIGN;
+    const NAME: &'static str = H::NAME;
 
     fn message_type() -> MessageType {
         let header =
@@ -193,12 +390,50 @@ impl<H: Schema, E: Schema> Carried for Slice<H, E> {
             .with_elements(size_of::<E>())
     }
 
+    fn in_place(&self) -> &[u8] {
+        unreachable!("there is no value of this type outside of a message")
+    }
+
+    #[inline]
     fn is_made_of(bytes: &[u8]) -> bool {
-        H::ref_from_prefix(bytes).is_ok()
+        H::try_ref_from_prefix(bytes).is_ok()
             && bytes
                 .get(Self::ITEMS..)
-                .is_some_and(|items| <[E]>::ref_from_bytes(items).is_ok())
+                .is_some_and(|items| <[E]>::try_ref_from_bytes(items).is_ok())
     }
+
+    #[inline]
+    unsafe fn target(bytes: &[u8]) -> &H {
+        // SAFETY: the bytes begin with an `H`, aligned (the caller).
+        unsafe { &*bytes.as_ptr().cast() }
+    }
+
+    #[inline]
+    unsafe fn target_mut(bytes: &mut [u8]) -> &mut H {
+        // SAFETY: as in `target`. Whatever is written is an `H`.
+        unsafe { &mut *bytes.as_mut_ptr().cast() }
+    }
+}
+
+/// # Safety
+///
+/// Length, alignment and content are those of an `[E]`.
+#[inline]
+unsafe fn items<E: Schema>(bytes: &[u8]) -> &[E] {
+    let len = bytes.len() / size_of::<E>();
+    // SAFETY: passed on to the caller; the borrow is that of the bytes.
+    unsafe { slice::from_raw_parts(bytes.as_ptr().cast(), len) }
+}
+
+/// # Safety
+///
+/// Length, alignment and content are those of an `[E]`.
+#[inline]
+unsafe fn items_mut<E: Schema>(bytes: &mut [u8]) -> &mut [E] {
+    let len = bytes.len() / size_of::<E>();
+    // SAFETY: passed on to the caller; the borrow is that of the bytes. Whatever is written is an
+    // `E`, and all of its bytes are initialised (`IntoBytes`).
+    unsafe { slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), len) }
 }
 
 /// What a value can lie in: [`ShmBytesMut`], [`ShmBytes`], [`Message`] and [`ShmView`].
@@ -216,6 +451,7 @@ impl Buffer for ShmBytes {}
 impl Buffer for ShmView {}
 
 impl Buffer for Message {
+    #[inline]
     fn alignment(&self) -> usize {
         if self.is_inline() {
             INLINE_ALIGN
@@ -225,33 +461,69 @@ impl Buffer for Message {
     }
 }
 
+/// Not nameable outside of the crate.
 mod sealed {
-    pub trait Sealed {}
-    pub trait Carried {}
+    use crate::channel::layout::MessageType;
 
-    impl<T: super::Schema> Carried for T {}
-    impl<H: super::Schema, E: super::Schema> Carried for super::Slice<H, E> {}
+    pub trait Sealed {}
 
     impl Sealed for super::ShmBytesMut {}
     impl Sealed for super::ShmBytes {}
     impl Sealed for super::ShmView {}
     impl Sealed for super::Message {}
+
+    /// How a payload lies in its bytes.
+    pub trait InPlace {
+        /// What a `Value` dereferences to: the value, the slice, or the header.
+        type Target: ?Sized;
+
+        const ALIGN: usize;
+        const NAME: &'static str;
+
+        fn message_type() -> MessageType;
+
+        /// Returns the bytes of a value.
+        fn in_place(&self) -> &[u8];
+
+        /// Checks length, alignment and content.
+        fn is_made_of(bytes: &[u8]) -> bool;
+
+        /// # Safety
+        ///
+        /// The bytes [are one](Self::is_made_of).
+        unsafe fn target(bytes: &[u8]) -> &Self::Target;
+
+        /// # Safety
+        ///
+        /// The bytes [are one](Self::is_made_of).
+        unsafe fn target_mut(bytes: &mut [u8]) -> &mut Self::Target;
+    }
+
+    pub trait Items {
+        /// Returns the length of a message of this many items, saturated.
+        fn len_of(items: usize) -> usize;
+    }
 }
 
-/// A buffer or a message whose bytes are a `T`. Dereferences to it, or to the header of a [`Slice`].
-pub struct Value<B, T> {
+/// A buffer or a message whose bytes are a `T`. Dereferences to it, or to the header of a
+/// [`WithHeader`]. What it has of its own are associated functions, for example
+/// `Value::missed(&scan)`, so that they hide no method of `T`.
+pub struct Value<B, T: ?Sized> {
+    /// [Made of](InPlace::is_made_of) a `T`, at the same place or one of the same alignment. Their
+    /// length does not change, and the holder writes them only as a `T`.
     bytes: B,
     of: PhantomData<T>,
 }
 
-impl<B: Buffer, T: Carried> Value<B, T> {
-    /// Takes the bytes for a `T`.
+impl<B: Buffer, T: TypedPayload + ?Sized> Value<B, T> {
+    /// Takes the bytes for a `T`. What was written into a buffer before stays there; for one that
+    /// is to be written, see also [`try_zeroed`](Self::try_zeroed).
     ///
     /// # Errors
     ///
-    /// The buffer itself, if its length or alignment is not that of a `T`.
+    /// The buffer itself, if its length or alignment is not that of a `T`, or its content is none.
     #[inline]
-    pub fn new(bytes: B) -> Result<Self, B> {
+    pub fn try_new(bytes: B) -> Result<Self, B> {
         if T::ALIGN <= bytes.alignment() && T::is_made_of(&bytes) {
             Ok(Self::checked(bytes))
         } else {
@@ -260,7 +532,7 @@ impl<B: Buffer, T: Carried> Value<B, T> {
     }
 }
 
-impl<B, T> Value<B, T> {
+impl<B, T: ?Sized> Value<B, T> {
     fn checked(bytes: B) -> Self {
         Self {
             bytes,
@@ -269,91 +541,122 @@ impl<B, T> Value<B, T> {
     }
 
     /// Returns the buffer or the message.
-    pub fn into_inner(self) -> B {
-        self.bytes
+    pub fn into_inner(this: Self) -> B {
+        this.bytes
+    }
+
+    /// Returns the buffer or the message: for example for a
+    /// [descriptor](ShmBytes::descriptor) or a [grant](ShmBytes::grant).
+    pub fn get_ref(this: &Self) -> &B {
+        &this.bytes
     }
 }
 
-impl<B: Buffer, H: Schema, E: Schema> Value<B, Slice<H, E>> {
-    /// Returns the items that follow the header.
+impl<T: TypedPayload + ?Sized> Value<ShmBytesMut, T> {
+    /// Fills a buffer with zeros and takes them for a `T`: for one that was
+    /// [waited for](Provider::request).
+    ///
+    /// # Errors
+    ///
+    /// The buffer, if its length or alignment is not that of a `T`, or zeros are none.
+    pub fn try_zeroed(mut bytes: ShmBytesMut) -> Result<Self, ShmBytesMut> {
+        bytes.fill(0);
+        Self::try_new(bytes)
+    }
+}
+
+impl<T: ?Sized> Value<ShmBytesMut, T> {
+    /// Ends writing; see [`ShmBytesMut::freeze`]. A `send` does it by itself.
     #[inline]
-    pub fn items(&self) -> &[E] {
-        match <[E]>::ref_from_bytes(&self.bytes[Slice::<H, E>::ITEMS..]) {
-            Ok(items) => items,
-            Err(_) => unreachable!("{CHECKED}"),
-        }
+    pub fn freeze(this: Self) -> Value<ShmBytes, T> {
+        Value::checked(this.bytes.freeze())
     }
 }
 
-impl<H: Schema, E: Schema> Value<ShmBytesMut, Slice<H, E>> {
-    /// Returns the items that follow the header.
+impl<T: ?Sized> From<Value<ShmBytesMut, T>> for Value<ShmBytes, T> {
     #[inline]
-    pub fn items_mut(&mut self) -> &mut [E] {
-        match <[E]>::mut_from_bytes(&mut self.bytes[Slice::<H, E>::ITEMS..]) {
-            Ok(items) => items,
-            Err(_) => unreachable!("{CHECKED}"),
-        }
+    fn from(value: Value<ShmBytesMut, T>) -> Self {
+        Value::freeze(value)
     }
 }
 
-/// By `Value::new`, or allocated so.
-const CHECKED: &str = "length and alignment are those of the type, and do not change";
-
-impl<T> Value<ShmBytesMut, T> {
-    /// Ends writing; see [`ShmBytesMut::freeze`].
-    #[inline]
-    pub fn freeze(self) -> Value<ShmBytes, T> {
-        Value::checked(self.bytes.freeze())
-    }
-}
-
-impl<T> Value<ShmBytes, T> {
-    /// Returns the buffer, for its [descriptor](ShmBytes::descriptor) or a grant.
-    pub fn buffer(&self) -> &ShmBytes {
-        &self.bytes
-    }
-}
-
-impl<T> Value<Message, T> {
+impl<T: ?Sized> Value<Message, T> {
     /// Returns how many messages were missed before this one; see [`Message::missed`].
     #[inline]
-    pub fn missed(&self) -> u32 {
-        self.bytes.missed()
+    pub fn missed(this: &Self) -> u32 {
+        this.bytes.missed()
+    }
+
+    /// Returns the tag, if the message was sent with one; see [`Message::tag`].
+    #[inline]
+    pub fn tag(this: &Self) -> Option<[u8; 16]> {
+        this.bytes.tag()
     }
 }
 
-impl<B: Buffer, T: Carried> Deref for Value<B, T> {
-    type Target = T::Head;
+impl<B: Buffer, H: Schema, E: Schema> Value<B, WithHeader<H, [E]>> {
+    /// Returns the items that follow the header.
+    #[inline]
+    pub fn items(this: &Self) -> &[E] {
+        let bytes = &this.bytes[WithHeader::<H, [E]>::ITEMS..];
+        // SAFETY: the invariant of `bytes`.
+        unsafe { items(bytes) }
+    }
+}
+
+impl<H: Schema, E: Schema> Value<ShmBytesMut, WithHeader<H, [E]>> {
+    /// Returns the items that follow the header.
+    #[inline]
+    pub fn items_mut(this: &mut Self) -> &mut [E] {
+        Self::split_mut(this).1
+    }
+
+    /// Returns the header and the items.
+    #[inline]
+    pub fn split_mut(this: &mut Self) -> (&mut H, &mut [E]) {
+        let (header, items) = this.bytes.split_at_mut(WithHeader::<H, [E]>::ITEMS);
+        // SAFETY: the invariant of `bytes`.
+        let header = unsafe { WithHeader::<H, [E]>::target_mut(header) };
+        // SAFETY: the invariant of `bytes`.
+        (header, unsafe { items_mut(items) })
+    }
+}
+
+impl<B: Buffer, T: TypedPayload + ?Sized> Deref for Value<B, T> {
+    type Target = T::Target;
 
     #[inline]
-    fn deref(&self) -> &T::Head {
-        match T::Head::ref_from_prefix(&self.bytes) {
-            Ok((value, _)) => value,
-            Err(_) => unreachable!("{CHECKED}"),
-        }
+    fn deref(&self) -> &T::Target {
+        // SAFETY: the invariant of `bytes`.
+        unsafe { T::target(&self.bytes) }
     }
 }
 
-impl<T: Carried> DerefMut for Value<ShmBytesMut, T> {
+impl<T: TypedPayload + ?Sized> DerefMut for Value<ShmBytesMut, T> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut T::Head {
-        match T::Head::mut_from_prefix(&mut self.bytes) {
-            Ok((value, _)) => value,
-            Err(_) => unreachable!("{CHECKED}"),
-        }
+    fn deref_mut(&mut self) -> &mut T::Target {
+        // SAFETY: the invariant of `bytes`.
+        unsafe { T::target_mut(&mut self.bytes) }
     }
 }
 
-impl<T> Clone for Value<ShmBytes, T> {
+impl<T: ?Sized> Clone for Value<ShmBytes, T> {
     #[inline]
     fn clone(&self) -> Self {
         Self::checked(self.bytes.clone())
     }
 }
 
-impl<B: Buffer, T: Carried> fmt::Debug for Value<B, T>
+impl<T: ?Sized> Clone for Value<Message, T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        Self::checked(self.bytes.clone())
+    }
+}
+
+impl<B: Buffer, T: TypedPayload + ?Sized> fmt::Debug for Value<B, T>
 where
-    T::Head: fmt::Debug,
+    T::Target: fmt::Debug,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
@@ -361,425 +664,97 @@ where
 }
 
 impl Provider {
-    /// Allocates a `T` (feature `zerocopy`). Its content is unspecified, usually an earlier
-    /// message: fill in every field. Never waits for memory; for that, see [`Value::new`].
+    /// Allocates a buffer and moves a value into it (feature `zerocopy`). A large one is better
+    /// written in place: [`alloc_value_zeroed`](Self::alloc_value_zeroed).
     ///
     /// # Errors
     ///
     /// As [`alloc_layout`](Self::alloc_layout).
     #[inline]
-    pub fn alloc_value<T: Schema>(&self) -> Result<Value<ShmBytesMut, T>, AllocError> {
-        let buffer = self.alloc_layout(Layout::new::<T>())?;
+    pub fn alloc_value<T: Schema>(&self, value: T) -> Result<Value<ShmBytesMut, T>, AllocError> {
+        let mut buffer = self.alloc_layout(Layout::new::<T>())?;
+        buffer.copy_from_slice(value.as_bytes());
         Ok(Value::checked(buffer))
     }
 
-    /// Allocates an `H` and this many `E`, as [`alloc_value`](Self::alloc_value) does.
+    /// Allocates a `T` that is all zeros, to be written in place (feature `zerocopy`). Never waits
+    /// for memory; for that, see [`Value::try_zeroed`].
     ///
     /// # Errors
     ///
     /// As [`alloc_layout`](Self::alloc_layout).
     #[inline]
-    pub fn alloc_slice<H: Schema, E: Schema>(
+    pub fn alloc_value_zeroed<T: Schema + FromZeros>(
+        &self,
+    ) -> Result<Value<ShmBytesMut, T>, AllocError> {
+        let mut buffer = self.alloc_layout(Layout::new::<T>())?;
+        buffer.fill(0);
+        Ok(Value::checked(buffer))
+    }
+
+    /// Allocates an `[E]` or a [`WithHeader`] of this many items, all zeros (feature `zerocopy`).
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc_layout`](Self::alloc_layout).
+    #[inline]
+    pub fn alloc_slice_zeroed<T: SlicePayload + ?Sized>(
         &self,
         items: usize,
-    ) -> Result<Value<ShmBytesMut, Slice<H, E>>, AllocError> {
+    ) -> Result<Value<ShmBytesMut, T>, AllocError> {
         // Saturated, it is refused as too large.
-        let len = items
-            .saturating_mul(size_of::<E>())
-            .saturating_add(Slice::<H, E>::ITEMS);
-        let buffer = self.alloc_aligned(len, Slice::<H, E>::ALIGN)?;
+        let mut buffer = self.alloc_aligned(T::len_of(items), T::ALIGN)?;
+        buffer.fill(0);
         Ok(Value::checked(buffer))
     }
 }
 
-/// An end of a channel, or its builder, for messages of one type. Made by `typed` of a builder.
-///
-/// It dereferences to the untyped end, for everything that has no typed form, for example
-/// [`wait_any`](super::wait_any). Bytes sent that way are checked only when they are received.
-pub struct Typed<E, T> {
-    end: E,
-    of: PhantomData<T>,
-}
-
-impl<E, T> Typed<E, T> {
-    fn of(end: E) -> Self {
-        Self {
-            end,
-            of: PhantomData,
-        }
-    }
-
-    /// Returns the untyped end.
-    pub fn into_inner(self) -> E {
-        self.end
-    }
-}
-
-impl<E, T> Deref for Typed<E, T> {
-    type Target = E;
-
-    #[inline]
-    fn deref(&self) -> &E {
-        &self.end
-    }
-}
-
-impl<E, T> DerefMut for Typed<E, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut E {
-        &mut self.end
-    }
-}
-
-impl<E: fmt::Debug, T> fmt::Debug for Typed<E, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Typed").field(&self.end).finish()
-    }
-}
-
-macro_rules! builders {
-    ($($builder:ident)+) => { $(
-        impl $builder {
-            /// Sets the type of the messages (feature `zerocopy`); see [`typed`](super::typed).
-            pub fn typed<T: Carried>(self) -> Typed<Self, T> {
-                Typed::of(self.message_type(T::message_type()))
-            }
-        }
-    )+ };
-}
-
-builders!(SenderBuilder PublisherBuilder ReceiverBuilder SubscriberBuilder);
-
-macro_rules! sends {
-    ($builder:ident $end:ident $sent:ty) => {
-        impl<T> Typed<$builder, T> {
-            #[doc = concat!("Creates the channel; see [`", stringify!($builder), "::create`].")]
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!("Those of [`", stringify!($builder), "::create`].")]
-            pub fn create(
-                self,
-                provider: &Provider,
-                name: &str,
-            ) -> Result<Typed<$end, T>, ChannelError> {
-                let end = self.end.create(provider, name)?;
-                Ok(Typed::of(end))
-            }
-
-            #[doc = concat!(
-                        "Like [`create`](Self::create), but waits for a predecessor; see [`",
-                        stringify!($builder),
-                        "::create_timeout`]."
-                    )]
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!("Those of [`", stringify!($builder), "::create_timeout`].")]
-            pub fn create_timeout(
-                self,
-                provider: &Provider,
-                name: &str,
-                timeout: Duration,
-            ) -> Result<Typed<$end, T>, ChannelError> {
-                let end = self.end.create_timeout(provider, name, timeout)?;
-                Ok(Typed::of(end))
-            }
-        }
-
-        impl<T: Carried> Typed<$end, T> {
-            #[doc = concat!("Sends a value; see [`", stringify!($end), "::send`].")]
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!("Those of [`", stringify!($end), "::send`].")]
-            #[inline]
-            pub fn send(
-                &mut self,
-                value: Value<ShmBytes, T>,
-            ) -> Result<$sent, SendError<Value<ShmBytes, T>>> {
-                self.end.send(value.bytes).map_err(SendError::typed)
-            }
-
-            /// Like [`send`](Self::send), but does not wait for room.
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!("Those of [`", stringify!($end), "::try_send`].")]
-            #[inline]
-            pub fn try_send(
-                &mut self,
-                value: Value<ShmBytes, T>,
-            ) -> Result<$sent, SendError<Value<ShmBytes, T>>> {
-                self.end.try_send(value.bytes).map_err(SendError::typed)
-            }
-
-            /// Like [`send`](Self::send), but blocks for at most `timeout`.
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!("Those of [`", stringify!($end), "::send_timeout`].")]
-            #[inline]
-            pub fn send_timeout(
-                &mut self,
-                value: Value<ShmBytes, T>,
-                timeout: Duration,
-            ) -> Result<$sent, SendError<Value<ShmBytes, T>>> {
-                self.end
-                    .send_timeout(value.bytes, timeout)
-                    .map_err(SendError::typed)
-            }
-
-            #[doc = concat!(
-                        "Sends a value without blocking the thread; see [`",
-                        stringify!($end),
-                        "::send_async`]."
-                    )]
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!("Those of [`", stringify!($end), "::send_async`].")]
-            pub async fn send_async(
-                &mut self,
-                value: Value<ShmBytes, T>,
-            ) -> Result<$sent, SendError<Value<ShmBytes, T>>> {
-                self.end
-                    .send_async(value.bytes)
-                    .await
-                    .map_err(SendError::typed)
-            }
-        }
-
-        impl<T: Schema> Typed<$end, T> {
-            #[doc = concat!(
-                        "Sends a copy of a value, in the slot itself or in a buffer; see [`",
-                        stringify!($end),
-                        "::send_copy`]."
-                    )]
-            /// A value with an alignment above 8 is always copied into a buffer.
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!("Those of [`", stringify!($end), "::send_copy`].")]
-            #[inline]
-            pub fn send_copy(&mut self, value: &T) -> Result<$sent, SendError> {
-                self.end
-                    .copy_aligned(value.as_bytes(), T::ALIGN, SendOptions::new())
-            }
-
-            /// Like [`send_copy`](Self::send_copy), but does not wait for room.
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!("Those of [`", stringify!($end), "::try_send_copy`].")]
-            #[inline]
-            pub fn try_send_copy(&mut self, value: &T) -> Result<$sent, SendError> {
-                let options = SendOptions::new().timeout(Duration::ZERO);
-                self.end.copy_aligned(value.as_bytes(), T::ALIGN, options)
-            }
-        }
-    };
-}
-
-sends!(SenderBuilder Sender ());
-sends!(PublisherBuilder Publisher Sent);
-
-impl SendError<ShmBytes> {
-    fn typed<T>(self) -> SendError<Value<ShmBytes, T>> {
-        SendError {
-            kind: self.kind,
-            message: Value::checked(self.message),
-        }
-    }
-}
-
-macro_rules! opens {
-    ($builder:ident $end:ident) => {
-        impl<T: Carried> Typed<$builder, T> {
-            #[doc = concat!("Opens the channel; see [`", stringify!($builder), "::open`].")]
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!(
-                "[`ChannelError::TypeMismatch`], and those of [`", stringify!($builder), "::open`]."
-            )]
-            pub fn open(self, name: &str) -> Result<Typed<$end, T>, ChannelError> {
-                let end = self.end.open(name)?;
-                Ok(Typed::of(end))
-            }
-
-            #[doc = concat!(
-                "Like [`open`](Self::open), but waits for the other side; see [`",
-                stringify!($builder), "::open_timeout`]."
-            )]
-            ///
-            /// # Errors
-            ///
-            /// See [`open`](Self::open).
-            pub fn open_timeout(
-                self,
-                name: &str,
-                timeout: Duration,
-            ) -> Result<Typed<$end, T>, ChannelError> {
-                let end = self.end.open_timeout(name, timeout)?;
-                Ok(Typed::of(end))
-            }
-
-            #[doc = concat!(
-                "Like [`open_timeout`](Self::open_timeout), without blocking the thread; see [`",
-                stringify!($builder), "::open_async`]."
-            )]
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!(
-                "Those of [`open`](Self::open) and of [`", stringify!($builder), "::open_async`]."
-            )]
-            pub async fn open_async(self, name: &str) -> Result<Typed<$end, T>, ChannelError> {
-                let end = self.end.open_async(name).await?;
-                Ok(Typed::of(end))
-            }
-        }
-    };
-}
-
-opens!(ReceiverBuilder Receiver);
-opens!(SubscriberBuilder Subscriber);
-
-impl<E: Source, T> Source for Typed<E, T> {}
-
-impl<E: Source, T> HasEnd for Typed<E, T> {
-    fn end(&self, seal: Seal) -> &ReceivingEnd {
-        self.end.end(seal)
-    }
-
-    fn end_mut(&mut self, seal: Seal) -> &mut ReceivingEnd {
-        self.end.end_mut(seal)
-    }
-}
-
-macro_rules! receives {
+macro_rules! allocs {
     ($end:ident) => {
-        impl<T: Carried> Typed<$end, T> {
-            #[doc = concat!(
-                                "Receives, blocking until there is something; see [`",
-                                stringify!($end),
-                                "::recv`]."
-                            )]
+        impl<T: Schema> $end<T> {
+            /// Allocates a buffer for [`send`](Self::send), and moves a value into it:
+            /// [`Provider::alloc_value`] (feature `zerocopy`).
             ///
             /// # Errors
             ///
-            /// [`RecvError::WrongType`] if a message is no `T`: it is lost, and the next one may be
-            #[doc = concat!("good; and those of [`", stringify!($end), "::recv`].")]
+            /// Those of [`Provider::alloc_value`].
             #[inline]
-            pub fn recv(&mut self) -> Result<Value<Message, T>, RecvError> {
-                value(self.end.recv()?)
+            pub fn alloc_value(&self, value: T) -> Result<Value<ShmBytesMut, T>, AllocError> {
+                self.provider().alloc_value(value)
             }
 
-            /// Like [`recv`](Self::recv), but blocks for at most `timeout`.
+            /// Allocates a value for [`send`](Self::send) that is all zeros, to be written in
+            /// place: [`Provider::alloc_value_zeroed`] (feature `zerocopy`).
             ///
             /// # Errors
             ///
-            /// [`RecvError::TimedOut`], and those of [`recv`](Self::recv).
+            /// Those of [`Provider::alloc_value_zeroed`].
             #[inline]
-            pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Value<Message, T>, RecvError> {
-                value(self.end.recv_timeout(timeout)?)
+            pub fn alloc_value_zeroed(&self) -> Result<Value<ShmBytesMut, T>, AllocError>
+            where
+                T: FromZeros,
+            {
+                self.provider().alloc_value_zeroed()
             }
+        }
 
-            /// Like [`recv`](Self::recv), but never blocks.
+        impl<T: SlicePayload + ?Sized> $end<T> {
+            /// Allocates a message of this many items for [`send`](Self::send), all zeros:
+            /// [`Provider::alloc_slice_zeroed`] (feature `zerocopy`).
             ///
             /// # Errors
             ///
-            /// [`RecvError::Empty`], and those of [`recv`](Self::recv).
+            /// Those of [`Provider::alloc_slice_zeroed`].
             #[inline]
-            pub fn try_recv(&mut self) -> Result<Value<Message, T>, RecvError> {
-                value(self.end.try_recv()?)
-            }
-
-            #[doc = concat!(
-                                "Like [`recv`](Self::recv), without blocking the thread; see [`",
-                                stringify!($end),
-                                "::recv_async`]."
-                            )]
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!(
-                                "[`RecvError::WrongType`], and those of [`",
-                                stringify!($end),
-                                "::recv_async`]."
-                            )]
-            pub async fn recv_async(&mut self) -> Result<Value<Message, T>, RecvError> {
-                value(self.end.recv_async().await?)
-            }
-
-            #[doc = concat!(
-                                "Receives if there is something; see [`",
-                                stringify!($end),
-                                "::poll_recv`]."
-                            )]
-            ///
-            /// # Errors
-            ///
-            /// As [`recv_async`](Self::recv_async).
-            pub fn poll_recv(
-                &mut self,
-                context: &mut Context<'_>,
-            ) -> Poll<Result<Value<Message, T>, RecvError>> {
-                self.end
-                    .poll_recv(context)
-                    .map(|received| value(received?))
-            }
-
-            #[doc = concat!(
-                "Receives the next event; see [`", stringify!($end), "::recv_event`]."
-            )]
-            ///
-            /// # Errors
-            ///
-            #[doc = concat!(
-                "[`RecvError::WrongType`], and those of [`", stringify!($end), "::recv_event`]."
-            )]
-            pub fn recv_event(&mut self) -> Result<ChannelEvent<Value<Message, T>>, RecvError> {
-                event(self.end.recv_event()?)
-            }
-
-            #[doc = concat!(
-                "Receives the next event if there is one; see [`", stringify!($end),
-                "::poll_recv_event`]."
-            )]
-            ///
-            /// # Errors
-            ///
-            /// As [`recv_async`](Self::recv_async).
-            pub fn poll_recv_event(
-                &mut self,
-                context: &mut Context<'_>,
-            ) -> Poll<Result<ChannelEvent<Value<Message, T>>, RecvError>> {
-                self.end
-                    .poll_recv_event(context)
-                    .map(|received| event(received?))
+            pub fn alloc_slice_zeroed(
+                &self,
+                items: usize,
+            ) -> Result<Value<ShmBytesMut, T>, AllocError> {
+                self.provider().alloc_slice_zeroed(items)
             }
         }
     };
 }
 
-receives!(Receiver);
-receives!(Subscriber);
-
-#[inline]
-fn value<T: Carried>(message: Message) -> Result<Value<Message, T>, RecvError> {
-    Value::new(message).map_err(|message| RecvError::WrongType {
-        name: T::Head::NAME,
-        len: message.len(),
-    })
-}
-
-#[inline]
-fn event<T: Carried>(event: ChannelEvent) -> Result<ChannelEvent<Value<Message, T>>, RecvError> {
-    Ok(match event {
-        ChannelEvent::Connected { provider } => ChannelEvent::Connected { provider },
-        ChannelEvent::Message(message) => ChannelEvent::Message(value(message)?),
-        ChannelEvent::Disconnected => ChannelEvent::Disconnected,
-    })
-}
+allocs!(Sender);
+allocs!(Publisher);

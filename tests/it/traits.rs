@@ -394,9 +394,10 @@ mod unwind_safe {
     use shm_pool::{backend, channel, inspect};
     use std::panic::{RefUnwindSafe, UnwindSafe};
 
+    const fn is_unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
+
     macro_rules! assert_unwind_safe {
         ($($type:ty),+ $(,)?) => {
-            const fn is_unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
             $( const _: () = is_unwind_safe::<$type>(); )+
         };
     }
@@ -439,6 +440,7 @@ mod unwind_safe {
         channel::ChannelInfo,
         channel::ChannelEvent,
         channel::Interrupter,
+        channel::IntoIter,
         channel::Message,
         channel::MessageType,
         channel::Missed,
@@ -457,6 +459,7 @@ mod unwind_safe {
         channel::SenderBuilder,
         channel::Sent,
         channel::Subscriber,
+        channel::SubscriberBuilder,
         channel::Watcher,
         inspect::ChannelReport,
         inspect::ClassReport,
@@ -469,6 +472,21 @@ mod unwind_safe {
         inspect::Report,
         inspect::SegmentReport,
         inspect::State,
+    );
+
+    #[cfg(feature = "zerocopy")]
+    assert_unwind_safe!(
+        channel::IntoIter<u64>,
+        channel::Publisher<u64>,
+        channel::PublisherBuilder<u64>,
+        channel::Receiver<[u64]>,
+        channel::ReceiverBuilder<[u64]>,
+        channel::Sender<u64>,
+        channel::SenderBuilder<u64>,
+        channel::Subscriber<[u64]>,
+        channel::SubscriberBuilder<[u64]>,
+        channel::typed::Value<shm_pool::ShmBytes, u64>,
+        channel::typed::Value<channel::Message, [u64]>,
     );
 }
 

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Publisher, Refusal};
+use super::{Publisher, PublishingEnd, Refusal};
 use crate::channel::error::ChannelError;
 use crate::channel::fan_out::FanOut;
 use crate::channel::interrupt::Interrupts;
@@ -10,6 +10,8 @@ use crate::channel::layout::{Facts, Kind, MessageType, EXTRA_SLOTS, MAX_SUBSCRIB
 use crate::channel::ledger::Ledger;
 use crate::channel::object::Rendezvous;
 use crate::channel::options::{self, Options};
+use crate::channel::payload::{builder_traits, Of, Payload};
+use crate::channel::receiver::Options as ReceiverOptions;
 use crate::channel::ring::OnFull;
 use crate::channel::subscriber::SubscriberBuilder;
 use crate::os::name::Name;
@@ -18,6 +20,7 @@ use crate::owner::provider::Provider;
 use crate::protocol::ids::ParseError;
 use std::collections::VecDeque;
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,10 +70,18 @@ impl FromStr for OnStall {
 }
 
 /// Options of a [`Publisher`]; every option has a default.
-#[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `create` is called"]
-pub struct PublisherBuilder {
-    options: Options,
+pub struct PublisherBuilder<T: ?Sized = [u8]> {
+    options: PublisherOptions,
+    of: Of<T>,
+}
+
+builder_traits!(PublisherBuilder);
+
+/// The options of a publisher of any payload.
+#[derive(Clone, Debug)]
+struct PublisherOptions {
+    common: Options,
     max_subscribers: usize,
     history: usize,
     on_full: OnFull,
@@ -78,7 +89,7 @@ pub struct PublisherBuilder {
     block_limit: Duration,
     on_stall: OnStall,
     max_bytes: Option<usize>,
-    expected: Vec<(SubscriberBuilder, usize)>,
+    expected: Vec<(ReceiverOptions, usize)>,
     serves_joins: bool,
 }
 
@@ -90,8 +101,8 @@ impl Default for PublisherBuilder {
 
 impl PublisherBuilder {
     pub(super) fn new() -> Self {
-        Self {
-            options: Options::new(),
+        let options = PublisherOptions {
+            common: Options::new(),
             max_subscribers: DEFAULT_MAX_SUBSCRIBERS,
             history: 0,
             on_full: OnFull::default(),
@@ -101,20 +112,45 @@ impl PublisherBuilder {
             max_bytes: None,
             expected: Vec::new(),
             serves_joins: true,
+        };
+        Self {
+            options,
+            of: PhantomData,
         }
     }
 
+    /// Declares the type of the messages, for receivers that
+    /// [expect](crate::channel::SubscriberBuilder::message_type) one; by default none. Neither side
+    /// checks a message.
+    pub fn message_type(mut self, message_type: MessageType) -> Self {
+        self.options.common.message_type = Some(message_type);
+        self
+    }
+
+    /// Sets the type of the messages (feature `zerocopy`), and declares it; see
+    /// [`typed`](crate::channel::typed). Keeps all other options.
+    #[cfg(feature = "zerocopy")]
+    pub fn typed<T: Payload + ?Sized>(mut self) -> PublisherBuilder<T> {
+        self.options.common.message_type = T::message_type();
+        PublisherBuilder {
+            options: self.options,
+            of: PhantomData,
+        }
+    }
+}
+
+impl<T: Payload + ?Sized> PublisherBuilder<T> {
     /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each counts as one
     /// of the process's 2048 channel ends.
     pub fn max_subscribers(mut self, max_subscribers: usize) -> Self {
-        self.max_subscribers = max_subscribers;
+        self.options.max_subscribers = max_subscribers;
         self
     }
 
     /// Sets how many messages a receiver may be behind, from 1 to 65,536; default 256. A receiver
     /// may [choose less](crate::channel::SubscriberBuilder::capacity).
     pub fn capacity(mut self, messages: usize) -> Self {
-        self.options.capacity = messages;
+        self.options.common.capacity = messages;
         self
     }
 
@@ -122,7 +158,7 @@ impl PublisherBuilder {
     /// rounded up to a power of two; default 2048. A receiver may choose less. Each takes 24 bytes
     /// of /dev/shm and 16 bytes of heap per receiver.
     pub fn max_borrowed(mut self, max_borrowed: usize) -> Self {
-        self.options.max_borrowed = max_borrowed;
+        self.options.common.max_borrowed = max_borrowed;
         self
     }
 
@@ -131,20 +167,20 @@ impl PublisherBuilder {
     /// provider's [`max_bytes`](crate::ProviderBuilder::max_bytes), a quarter or as set by
     /// [`share_among`](Self::share_among). Two buffers are always allowed. [`usize::MAX`] is no limit.
     pub fn max_bytes_per_receiver(mut self, bytes: usize) -> Self {
-        self.max_bytes = Some(bytes);
+        self.options.max_bytes = Some(bytes);
         self
     }
 
     /// Sets the rule for receivers that do not choose one; default [`OnFull::DropOldest`].
     pub fn on_full(mut self, on_full: OnFull) -> Self {
-        self.on_full = on_full;
+        self.options.on_full = on_full;
         self
     }
 
     /// Sets whether receivers may choose [`OnFull::Block`], or are refused if they do; default
     /// `true`.
     pub fn allow_blocking(mut self, allow_blocking: bool) -> Self {
-        self.allow_blocking = allow_blocking;
+        self.options.allow_blocking = allow_blocking;
         self
     }
 
@@ -153,14 +189,14 @@ impl PublisherBuilder {
     /// messages skip it until it has room again. With [`Duration::MAX`] a stopped receiver stops
     /// the others. [`send_async`](Publisher::send_async) may notice up to a second later.
     pub fn block_limit(mut self, limit: Duration) -> Self {
-        self.block_limit = limit;
+        self.options.block_limit = limit;
         self
     }
 
     /// Sets what happens to a receiver past the [`block_limit`](Self::block_limit); default
     /// [`OnStall::Skip`].
     pub fn on_stall(mut self, on_stall: OnStall) -> Self {
-        self.on_stall = on_stall;
+        self.options.on_stall = on_stall;
         self
     }
 
@@ -169,14 +205,14 @@ impl PublisherBuilder {
     /// [`serve_joins`](Publisher::serve_joins) and the calls that wait for receivers do.
     /// [`OnStall::Disconnect`] disconnects in the send nevertheless.
     pub fn joins_in_send(mut self, serve: bool) -> Self {
-        self.serves_joins = serve;
+        self.options.serves_joins = serve;
         self
     }
 
     /// Sets how many of the last messages a new receiver gets when it is connected, at most its
     /// capacity; default 0. Their buffers stay in use.
     pub fn history(mut self, messages: usize) -> Self {
-        self.history = messages;
+        self.options.history = messages;
         self
     }
 
@@ -186,22 +222,14 @@ impl PublisherBuilder {
     /// [`Namespace::of_user`](crate::Namespace::of_user). See the [threat
     /// model](crate::docs::guarantees#threat-model).
     pub fn mode(mut self, mode: u32) -> Self {
-        self.options.mode = mode;
+        self.options.common.mode = mode;
         self
     }
 
     /// Sets how long a wait for room spins before it sleeps; by default up to 20 µs,
     /// [where that pays](crate::channel#spinning). With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
-        self.options.spin = Some(spin);
-        self
-    }
-
-    /// Declares the type of the messages, for receivers that
-    /// [expect](crate::channel::SubscriberBuilder::message_type) one; by default none. Neither side
-    /// checks a message.
-    pub fn message_type(mut self, message_type: MessageType) -> Self {
-        self.options.message_type = Some(message_type);
+        self.options.common.spin = Some(spin);
         self
     }
 
@@ -232,9 +260,12 @@ impl PublisherBuilder {
     /// * the messages received and not yet dropped.
     pub fn buffers<'a>(
         &self,
-        receivers: impl IntoIterator<Item = (&'a SubscriberBuilder, usize)>,
+        receivers: impl IntoIterator<Item = (&'a SubscriberBuilder<T>, usize)>,
     ) -> usize {
-        let (buffers, _) = self.needs(receivers);
+        let receivers = receivers.into_iter();
+        let (buffers, _) = self
+            .options
+            .needs(receivers.map(|(receiver, views)| (receiver.options(), views)));
         buffers
     }
 
@@ -251,39 +282,13 @@ impl PublisherBuilder {
     /// ```
     pub fn share_among<'a>(
         mut self,
-        receivers: impl IntoIterator<Item = (&'a SubscriberBuilder, usize)>,
+        receivers: impl IntoIterator<Item = (&'a SubscriberBuilder<T>, usize)>,
     ) -> Self {
-        self.expected = receivers
+        self.options.expected = receivers
             .into_iter()
-            .map(|(receiver, views)| (receiver.clone(), views))
+            .map(|(receiver, views)| (receiver.options().clone(), views))
             .collect();
         self
-    }
-
-    /// Returns the number of buffers that the publisher takes with these receivers, and the largest
-    /// number that one of them may hold.
-    fn needs<'a>(
-        &self,
-        receivers: impl IntoIterator<Item = (&'a SubscriberBuilder, usize)>,
-    ) -> (usize, usize) {
-        let mut newest = self.history.min(self.options.capacity);
-        let mut others = 0_usize;
-        let mut largest = 0;
-        for (receiver, views) in receivers {
-            let (capacity, on_full) = receiver.behind(self.options.capacity, self.on_full);
-            // One more than the capacity: with `DropOldest`, until the send has withdrawn the
-            // oldest.
-            let queued = capacity.saturating_add(EXTRA_SLOTS);
-            match on_full {
-                OnFull::DropOldest => newest = newest.max(capacity),
-                OnFull::Block => newest = newest.max(queued),
-                OnFull::DropNewest => others = others.saturating_add(queued),
-            }
-            others = others.saturating_add(views);
-            largest = largest.max(queued.saturating_add(views));
-        }
-        let buffers = newest.saturating_add(others).saturating_add(1);
-        (buffers, largest)
     }
 
     /// Creates the channel `name`, for buffers of `provider`. For valid names, see
@@ -294,9 +299,13 @@ impl PublisherBuilder {
     /// [`ChannelError::Name`], [`ChannelError::OutOfRange`], [`ChannelError::Mode`],
     /// [`ChannelError::Forked`], [`ChannelError::NameTaken`], [`ChannelError::NotAChannel`],
     /// [`ChannelError::WrongUid`], [`ChannelError::TooManyEnds`], [`ChannelError::Os`].
-    pub fn create(self, provider: &Provider, name: &str) -> Result<Publisher, ChannelError> {
-        options::create(provider, name, |object| {
-            self.try_create(provider, object, name)
+    pub fn create(self, provider: &Provider, name: &str) -> Result<Publisher<T>, ChannelError> {
+        let end = options::create(provider, name, |object| {
+            self.options.try_create(provider, object, name)
+        })?;
+        Ok(Publisher {
+            end,
+            of: PhantomData,
         })
     }
 
@@ -311,9 +320,13 @@ impl PublisherBuilder {
         provider: &Provider,
         name: &str,
         timeout: Duration,
-    ) -> Result<Publisher, ChannelError> {
-        options::create_timeout(provider, name, timeout, |object| {
-            self.try_create(provider, object, name)
+    ) -> Result<Publisher<T>, ChannelError> {
+        let end = options::create_timeout(provider, name, timeout, |object| {
+            self.options.try_create(provider, object, name)
+        })?;
+        Ok(Publisher {
+            end,
+            of: PhantomData,
         })
     }
 
@@ -328,11 +341,42 @@ impl PublisherBuilder {
         self,
         provider: &Provider,
         name: &str,
-    ) -> Result<Publisher, ChannelError> {
-        options::create_async(provider, name, |object| {
-            self.try_create(provider, object, name)
+    ) -> Result<Publisher<T>, ChannelError> {
+        let created = options::create_async(provider, name, |object| {
+            self.options.try_create(provider, object, name)
+        });
+        Ok(Publisher {
+            end: created.await?,
+            of: PhantomData,
         })
-        .await
+    }
+}
+
+impl PublisherOptions {
+    /// Returns the number of buffers that the publisher takes with these receivers, and the largest
+    /// number that one of them may hold.
+    fn needs<'a>(
+        &self,
+        receivers: impl IntoIterator<Item = (&'a ReceiverOptions, usize)>,
+    ) -> (usize, usize) {
+        let mut newest = self.history.min(self.common.capacity);
+        let mut others = 0_usize;
+        let mut largest = 0;
+        for (receiver, views) in receivers {
+            let (capacity, on_full) = receiver.behind(self.common.capacity, self.on_full);
+            // One more than the capacity: with `DropOldest`, until the send has withdrawn the
+            // oldest.
+            let queued = capacity.saturating_add(EXTRA_SLOTS);
+            match on_full {
+                OnFull::DropOldest => newest = newest.max(capacity),
+                OnFull::Block => newest = newest.max(queued),
+                OnFull::DropNewest => others = others.saturating_add(queued),
+            }
+            others = others.saturating_add(views);
+            largest = largest.max(queued.saturating_add(views));
+        }
+        let buffers = newest.saturating_add(others).saturating_add(1);
+        (buffers, largest)
     }
 
     fn share_of(&self, bytes: usize) -> usize {
@@ -350,8 +394,8 @@ impl PublisherBuilder {
         provider: &Provider,
         object: &Name,
         name: &str,
-    ) -> Result<Publisher, ChannelError> {
-        let options = &self.options;
+    ) -> Result<PublishingEnd, ChannelError> {
+        let options = &self.common;
         ChannelError::check("max_subscribers", self.max_subscribers, 1, MAX_SUBSCRIBERS)?;
         options.check(1, provider)?;
         let facts = Facts {
@@ -385,7 +429,7 @@ impl PublisherBuilder {
             Some(bytes) => bytes,
             None => self.share_of(provider.pool().limits.max_bytes),
         };
-        Ok(Publisher {
+        Ok(PublishingEnd {
             rendezvous,
             rules: facts,
             admits_others: admits_others(options.mode),

@@ -34,6 +34,7 @@ use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_SUBSCRIBERS};
 use super::message::{self, Located, Sent, Tag};
 use super::object::{Object, Registration, Rendezvous};
 use super::parker::Awaited;
+use super::payload::{Of, Payload};
 use super::recipient::{ReceiverState, Recipient};
 use super::ring::{OnFull, Words};
 use super::send_options::{chunk_of_copy, copy_to_buffer, SendOptions};
@@ -92,7 +93,13 @@ const HEAP: usize = 32 << 10;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Publisher {
+pub struct Publisher<T: ?Sized = [u8]> {
+    end: PublishingEnd,
+    of: Of<T>,
+}
+
+/// A publisher of any payload.
+struct PublishingEnd {
     rendezvous: Arc<Rendezvous>,
     rules: Facts,
     admits_others: bool,
@@ -171,7 +178,29 @@ impl Publisher {
         Self::builder().create(provider, name)
     }
 
-    /// Sends a buffer to all receivers, and returns to how many, and why others were skipped.
+    /// Allocates a buffer of `len` bytes for [`send`](Self::send): [`Provider::alloc`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Provider::alloc`].
+    #[inline]
+    pub fn alloc(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
+        self.end.provider.alloc(len)
+    }
+}
+
+impl<T: Payload + ?Sized> Publisher<T> {
+    /// Creates a channel of this type with the default options (feature `zerocopy`).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PublisherBuilder::create`].
+    #[cfg(feature = "zerocopy")]
+    pub fn create_typed(provider: &Provider, name: &str) -> Result<Self, ChannelError> {
+        Publisher::builder().typed::<T>().create(provider, name)
+    }
+
+    /// Sends a message to all receivers, and returns to how many, and why others were skipped.
     /// Blocks until every receiver with [`OnFull::Block`] has room and may borrow a buffer, at most
     /// for the [`block_limit`](PublisherBuilder::block_limit).
     ///
@@ -180,8 +209,11 @@ impl Publisher {
     /// [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
     /// Then no receiver gets the message, and the error contains the buffer.
     #[inline]
-    pub fn send(&mut self, buffer: impl Into<ShmBytes>) -> Result<Sent, SendError<ShmBytes>> {
-        self.send_buffer(buffer.into(), None, Timeout::UNLIMITED)
+    pub fn send(&mut self, message: impl Into<T::Frozen>) -> Result<Sent, SendError<T::Frozen>> {
+        let bytes = T::into_bytes(message.into());
+        self.end
+            .send_buffer(bytes, None, Timeout::UNLIMITED)
+            .map_err(SendError::of::<T>)
     }
 
     /// Like [`send`](Self::send), but does not wait for room.
@@ -191,8 +223,14 @@ impl Publisher {
     /// [`SendErrorKind::Full`] if the call would wait for room, [`SendErrorKind::TooManyBorrowed`]
     /// if it would wait for a receiver to return one, and those of [`send`](Self::send).
     #[inline]
-    pub fn try_send(&mut self, buffer: impl Into<ShmBytes>) -> Result<Sent, SendError<ShmBytes>> {
-        self.send_buffer(buffer.into(), None, Timeout::None)
+    pub fn try_send(
+        &mut self,
+        message: impl Into<T::Frozen>,
+    ) -> Result<Sent, SendError<T::Frozen>> {
+        let bytes = T::into_bytes(message.into());
+        self.end
+            .send_buffer(bytes, None, Timeout::None)
+            .map_err(SendError::of::<T>)
     }
 
     /// Like [`send`](Self::send), but blocks for at most `timeout`.
@@ -204,10 +242,13 @@ impl Publisher {
     #[inline]
     pub fn send_timeout(
         &mut self,
-        buffer: impl Into<ShmBytes>,
+        message: impl Into<T::Frozen>,
         timeout: Duration,
-    ) -> Result<Sent, SendError<ShmBytes>> {
-        self.send_buffer(buffer.into(), None, Timeout::After(timeout))
+    ) -> Result<Sent, SendError<T::Frozen>> {
+        let bytes = T::into_bytes(message.into());
+        self.end
+            .send_buffer(bytes, None, Timeout::After(timeout))
+            .map_err(SendError::of::<T>)
     }
 
     /// Like [`send`](Self::send), with options: a [tag](SendOptions::tag), a time limit.
@@ -218,13 +259,342 @@ impl Publisher {
     #[inline]
     pub fn send_with(
         &mut self,
-        buffer: impl Into<ShmBytes>,
+        message: impl Into<T::Frozen>,
         options: impl Into<SendOptions>,
-    ) -> Result<Sent, SendError<ShmBytes>> {
+    ) -> Result<Sent, SendError<T::Frozen>> {
         let options = options.into();
-        self.send_buffer(buffer.into(), options.tag_to_send(), options.patience())
+        let bytes = T::into_bytes(message.into());
+        self.end
+            .send_buffer(bytes, options.tag_to_send(), options.patience())
+            .map_err(SendError::of::<T>)
     }
 
+    /// Sends a copy of bytes, or of a value, as [`send`](Self::send) sends a buffer.
+    ///
+    /// Up to [`MAX_INLINE`](super::MAX_INLINE) bytes are copied into the slot of each receiver.
+    /// More, and a value with an alignment above 8, are copied once, into a buffer that this call
+    /// [allocates](Provider::alloc), without waiting for memory. To write a long message without a
+    /// copy, [`alloc`](Self::alloc) its buffer.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::Alloc`] if there is no memory for the buffer;
+    /// [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`]. Then no receiver gets the
+    /// message.
+    #[inline]
+    pub fn send_copy(&mut self, message: &T) -> Result<Sent, SendError> {
+        self.end
+            .copy_aligned(message.bytes(), T::COPY_ALIGN, SendOptions::new())
+    }
+
+    /// Like [`send_copy`](Self::send_copy), but does not wait for room.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::Full`] and [`SendErrorKind::TooManyBorrowed`], as for
+    /// [`try_send`](Self::try_send), and those of [`send_copy`](Self::send_copy).
+    #[inline]
+    pub fn try_send_copy(&mut self, message: &T) -> Result<Sent, SendError> {
+        self.end.copy_aligned(
+            message.bytes(),
+            T::COPY_ALIGN,
+            SendOptions::new().timeout(Duration::ZERO),
+        )
+    }
+
+    /// Like [`send_copy`](Self::send_copy), with options.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], and those of [`try_send_copy`](Self::try_send_copy).
+    #[inline]
+    pub fn send_copy_with(
+        &mut self,
+        message: &T,
+        options: impl Into<SendOptions>,
+    ) -> Result<Sent, SendError> {
+        self.end
+            .copy_aligned(message.bytes(), T::COPY_ALIGN, options.into())
+    }
+
+    /// Like [`send`](Self::send), but waits without blocking the thread. Dropping the future before
+    /// it is ready drops the buffer unsent.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
+    /// [`SendErrorKind::Interrupted`].
+    pub async fn send_async(
+        &mut self,
+        message: impl Into<T::Frozen>,
+    ) -> Result<Sent, SendError<T::Frozen>> {
+        self.send_with_async(message, SendOptions::new()).await
+    }
+
+    /// Like [`send_async`](Self::send_async), with options, of which the timeout does not apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_async`](Self::send_async).
+    pub async fn send_with_async(
+        &mut self,
+        message: impl Into<T::Frozen>,
+        options: impl Into<SendOptions>,
+    ) -> Result<Sent, SendError<T::Frozen>> {
+        let bytes = T::into_bytes(message.into());
+        self.end
+            .send_with_async(bytes, options.into())
+            .await
+            .map_err(SendError::of::<T>)
+    }
+
+    /// Like [`send_copy`](Self::send_copy), but waits without blocking the thread, as
+    /// [`send_async`](Self::send_async) does.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], and those of [`send_copy`](Self::send_copy) except
+    /// [`SendErrorKind::Interrupted`].
+    pub async fn send_copy_async(&mut self, message: &T) -> Result<Sent, SendError> {
+        self.send_copy_with_async(message, SendOptions::new()).await
+    }
+
+    /// Like [`send_copy_async`](Self::send_copy_async), with options, of which the timeout does not
+    /// apply.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send_copy_async`](Self::send_copy_async).
+    pub async fn send_copy_with_async(
+        &mut self,
+        message: &T,
+        options: impl Into<SendOptions>,
+    ) -> Result<Sent, SendError> {
+        self.end
+            .copy_aligned_async(message.bytes(), T::COPY_ALIGN, options.into())
+            .await
+    }
+
+    /// Returns ready if [`try_send`](Self::try_send) would not wait for a receiver, and otherwise
+    /// registers the task to be woken when that may be so. Only the waker of the last call is kept.
+    /// For event loops, with a [`WakeFd`](crate::WakeFd). It counts as a wait for the
+    /// [`block_limit`](PublisherBuilder::block_limit), whose end it may notice up to a second
+    /// later.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], [`SendErrorKind::Forked`].
+    pub fn poll_ready(
+        &mut self,
+        context: &mut Context<'_>,
+        message: &T::Frozen,
+    ) -> Poll<Result<(), SendError>> {
+        self.end
+            .poll_room(context, T::frozen_bytes(message).capacity())
+            .map_err(SendError::from)
+    }
+
+    /// Like [`poll_ready`](Self::poll_ready), for [`try_send_copy`](Self::try_send_copy) of `len`
+    /// bytes, to which a tag adds 16.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`poll_ready`](Self::poll_ready).
+    pub fn poll_ready_copy(
+        &mut self,
+        context: &mut Context<'_>,
+        len: usize,
+    ) -> Poll<Result<(), SendError>> {
+        self.end
+            .poll_room(
+                context,
+                chunk_of_copy(&self.end.provider, len, T::COPY_ALIGN),
+            )
+            .map_err(SendError::from)
+    }
+
+    /// Connects one receiver that has joined, or disconnects those that have closed or died.
+    /// Returns `true` if it did: then call it again, when there is time. For a real-time publisher,
+    /// which sets [`joins_in_send`](PublisherBuilder::joins_in_send) to `false`. In a forked child
+    /// it does nothing.
+    pub fn serve_joins(&mut self) -> bool {
+        if !self.end.rendezvous.is_ours() {
+            return false;
+        }
+        if self.end.fan_out.is_one_disconnected() {
+            self.end.drop_disconnected();
+            return true;
+        }
+        let arrivals = self.end.rendezvous.header().arrivals();
+        let may_connect = arrivals != self.end.arrivals || self.end.is_retry_due();
+        may_connect && self.end.admit(arrivals, 1) > 0
+    }
+
+    /// Disconnects a receiver, which may be stopped. Returns `false` if none with this
+    /// [`id`](ReceiverState::id) is connected.
+    ///
+    /// Withdraws the messages that it has not received; its next receive returns
+    /// [`RecvError::Evicted`](super::RecvError::Evicted). It may read on what it has received, and
+    /// join again once it and all of that are dropped.
+    pub fn disconnect(&mut self, receiver: ReceiverId) -> bool {
+        if !self.end.rendezvous.is_ours() {
+            return false;
+        }
+        let Some(at) = self
+            .end
+            .recipients()
+            .iter()
+            .position(|recipient| recipient.id == receiver.to_u64())
+        else {
+            return false;
+        };
+        self.end.evict(at);
+        true
+    }
+
+    /// [Disconnects](Self::disconnect) the receivers for which the closure returns `true`. Returns
+    /// how many those were.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shm_pool::{channel::Publisher, Provider};
+    /// # let name = format!("doc-disconnect-{}", std::process::id());
+    /// # let provider = Provider::builder().build()?;
+    /// let mut publisher = Publisher::create(&provider, &name)?;
+    /// publisher.disconnect_where(|receiver| receiver.missed.total() > 1000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn disconnect_where(
+        &mut self,
+        mut is_disconnected: impl FnMut(&ReceiverState) -> bool,
+    ) -> usize {
+        let mut receivers = Vec::new();
+        for state in self.receivers() {
+            if is_disconnected(&state) {
+                receivers.push(state.id);
+            }
+        }
+        let mut count = 0;
+        for receiver in receivers {
+            if self.disconnect(receiver) {
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Returns the connected receivers, those with [`OnFull::Block`] first; in a forked child,
+    /// none. One that has closed or died is not among them.
+    ///
+    /// This only reads. A receiver that has joined is connected by the next send,
+    /// [`wait_for_receivers`](Self::wait_for_receivers) or [`serve_joins`](Self::serve_joins):
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shm_pool::{channel::{Publisher, Subscriber}, Provider};
+    /// # let name = format!("doc-receivers-{}", std::process::id());
+    /// # let provider = Provider::builder().build()?;
+    /// let mut publisher = Publisher::create(&provider, &name)?;
+    /// let _display = Subscriber::open(&name)?; // in another process
+    ///
+    /// while publisher.serve_joins() {}
+    /// for receiver in publisher.receivers() {
+    ///     println!("{}: {} messages wait", receiver.id, receiver.waiting);
+    /// }
+    /// assert!(publisher.has_receivers());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn receivers(&self) -> impl Iterator<Item = ReceiverState> + '_ {
+        self.end.connected().map(Recipient::state)
+    }
+
+    /// Returns `true` if there is one of the [receivers](Self::receivers); always `false` in a
+    /// forked child.
+    #[inline]
+    pub fn has_receivers(&self) -> bool {
+        self.end.connected().next().is_some()
+    }
+
+    /// Returns the version of the layout of channels of the receiver that was last refused because
+    /// it was built with another version of this crate; `None` if none was.
+    /// [`wait_for_receivers`](Self::wait_for_receivers) returns it in an error.
+    pub fn refused_version(&self) -> Option<u32> {
+        let (refused, _) = self.end.rendezvous.header().refused_version()?;
+        Some(refused)
+    }
+
+    /// Blocks until `count` receivers or more are connected, for at most `timeout`, or without
+    /// limit with [`Duration::MAX`].
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TooManyReceivers`], at once, if `count` exceeds the number of
+    /// registrations; [`SendErrorKind::NoReceiver`], or [`SendErrorKind::OtherVersion`] if a
+    /// receiver of another version has tried; [`SendErrorKind::Interrupted`],
+    /// [`SendErrorKind::Forked`].
+    pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendError> {
+        let deadline = Deadline::after(timeout);
+        self.end.check_count(count)?;
+        self.end.fan_out.interrupts.begin_wait();
+        let waited = self.end.wait_until_connected(count, deadline);
+        self.end.fan_out.interrupts.end_wait();
+        match waited {
+            Err(SendErrorKind::TimedOut) => {
+                let refused = self.end.rendezvous.header().refused_version();
+                Err(SendErrorKind::no_receiver(count, timeout, refused).into())
+            }
+            waited => Ok(waited?),
+        }
+    }
+
+    /// Blocks until all connected receivers have received everything, for at most `timeout`. Skips
+    /// receivers that close or die. What was sent arrives even without this call.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
+    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendError> {
+        self.end.check_fork()?;
+        let deadline = Deadline::after(timeout);
+        self.end.update_connections();
+        for recipient in &mut self.end.fan_out.recipients {
+            match recipient.connection.wait_until_received(deadline) {
+                Err(SendErrorKind::Disconnected) => {}
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the channel's name.
+    pub fn name(&self) -> &str {
+        &self.end.channel
+    }
+
+    /// Returns a handle with which any thread can end a wait of this publisher.
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter::new(&self.end.fan_out.interrupts)
+    }
+
+    /// Returns how many messages a receiver may be behind at most.
+    pub fn capacity(&self) -> usize {
+        self.end.rules.slots - EXTRA_SLOTS
+    }
+
+    /// Returns how many buffers a receiver may hold at a time at most.
+    pub fn max_borrowed(&self) -> usize {
+        self.end.rules.max_borrowed
+    }
+
+    /// Returns the provider whose buffers this publisher sends.
+    pub fn provider(&self) -> &Provider {
+        &self.end.provider
+    }
+}
+
+impl PublishingEnd {
     #[inline]
     fn send_buffer(
         &mut self,
@@ -251,51 +621,9 @@ impl Publisher {
         self.prepare(message.capacity(), timeout)
     }
 
-    /// Sends a copy of the bytes, as [`send`](Self::send) sends a buffer.
-    ///
-    /// Up to [`MAX_INLINE`](super::MAX_INLINE) bytes are copied into the slot of each receiver.
-    /// More are copied once, into a buffer that this call [allocates](Provider::alloc), without
-    /// waiting for memory. To write a long message without a copy, [`alloc`](Self::alloc) its
-    /// buffer.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::Alloc`] if there is no memory for the buffer;
-    /// [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`]. Then no receiver gets the
-    /// message.
-    #[inline]
-    pub fn send_copy(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
-        self.copy_aligned(bytes, 1, SendOptions::new())
-    }
-
-    /// Like [`send_copy`](Self::send_copy), but does not wait for room.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::Full`] and [`SendErrorKind::TooManyBorrowed`], as for
-    /// [`try_send`](Self::try_send), and those of [`send_copy`](Self::send_copy).
-    #[inline]
-    pub fn try_send_copy(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
-        self.copy_aligned(bytes, 1, SendOptions::new().timeout(Duration::ZERO))
-    }
-
-    /// Like [`send_copy`](Self::send_copy), with options.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::TimedOut`], and those of [`try_send_copy`](Self::try_send_copy).
-    #[inline]
-    pub fn send_copy_with(
-        &mut self,
-        bytes: &[u8],
-        options: impl Into<SendOptions>,
-    ) -> Result<Sent, SendError> {
-        self.copy_aligned(bytes, 1, options.into())
-    }
-
     /// Sends a copy of bytes that a receiver reads with this alignment, up to a page.
     #[inline]
-    pub(super) fn copy_aligned(
+    fn copy_aligned(
         &mut self,
         bytes: &[u8],
         align: usize,
@@ -330,70 +658,8 @@ impl Publisher {
         Ok(sent)
     }
 
-    /// Like [`send`](Self::send), but waits without blocking the thread. Dropping the future before
-    /// it is ready drops the buffer unsent.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
-    /// [`SendErrorKind::Interrupted`].
-    pub async fn send_async(
-        &mut self,
-        buffer: impl Into<ShmBytes>,
-    ) -> Result<Sent, SendError<ShmBytes>> {
-        self.send_with_async(buffer, SendOptions::new()).await
-    }
-
-    /// Like [`send_async`](Self::send_async), with options, of which the timeout does not apply.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_async`](Self::send_async).
-    pub async fn send_with_async(
-        &mut self,
-        buffer: impl Into<ShmBytes>,
-        options: impl Into<SendOptions>,
-    ) -> Result<Sent, SendError<ShmBytes>> {
-        let buffer = buffer.into();
-        let tag = options.into().tag_to_send();
-        let bytes = buffer.capacity();
-        connection::send(
-            self,
-            buffer,
-            bytes,
-            |publisher: &mut Self, buffer| publisher.send_buffer(buffer, tag, Timeout::None),
-            |publisher, bytes| publisher.fan_out.waited_for(bytes),
-        )
-        .await
-    }
-
-    /// Like [`send_copy`](Self::send_copy), but waits without blocking the thread, as
-    /// [`send_async`](Self::send_async) does.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::NoHelper`], and those of [`send_copy`](Self::send_copy) except
-    /// [`SendErrorKind::Interrupted`].
-    pub async fn send_copy_async(&mut self, bytes: &[u8]) -> Result<Sent, SendError> {
-        self.copy_aligned_async(bytes, 1, SendOptions::new()).await
-    }
-
-    /// Like [`send_copy_async`](Self::send_copy_async), with options, of which the timeout does not
-    /// apply.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`send_copy_async`](Self::send_copy_async).
-    pub async fn send_copy_with_async(
-        &mut self,
-        bytes: &[u8],
-        options: impl Into<SendOptions>,
-    ) -> Result<Sent, SendError> {
-        self.copy_aligned_async(bytes, 1, options.into()).await
-    }
-
     /// [`copy_aligned`](Self::copy_aligned) without blocking the thread.
-    pub(super) async fn copy_aligned_async(
+    async fn copy_aligned_async(
         &mut self,
         bytes: &[u8],
         align: usize,
@@ -420,37 +686,21 @@ impl Publisher {
         .map_err(|error| error.with(()))
     }
 
-    /// Returns ready if [`try_send`](Self::try_send) would not wait for a receiver, and otherwise
-    /// registers the task to be woken when that may be so. Only the waker of the last call is kept.
-    /// For event loops, with a [`WakeFd`](crate::WakeFd). It counts as a wait for the
-    /// [`block_limit`](PublisherBuilder::block_limit), whose end it may notice up to a second
-    /// later.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::NoHelper`], [`SendErrorKind::Forked`].
-    pub fn poll_ready(
+    async fn send_with_async(
         &mut self,
-        context: &mut Context<'_>,
-        buffer: &ShmBytes,
-    ) -> Poll<Result<(), SendError>> {
-        self.poll_room(context, buffer.capacity())
-            .map_err(SendError::from)
-    }
-
-    /// Like [`poll_ready`](Self::poll_ready), for [`try_send_copy`](Self::try_send_copy) of `len`
-    /// bytes, to which a tag adds 16.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`poll_ready`](Self::poll_ready).
-    pub fn poll_ready_copy(
-        &mut self,
-        context: &mut Context<'_>,
-        len: usize,
-    ) -> Poll<Result<(), SendError>> {
-        self.poll_room(context, chunk_of_copy(&self.provider, len))
-            .map_err(SendError::from)
+        buffer: ShmBytes,
+        options: SendOptions,
+    ) -> Result<Sent, SendError<ShmBytes>> {
+        let tag = options.tag_to_send();
+        let bytes = buffer.capacity();
+        connection::send(
+            self,
+            buffer,
+            bytes,
+            |end: &mut Self, buffer| end.send_buffer(buffer, tag, Timeout::None),
+            |end, bytes| end.fan_out.waited_for(bytes),
+        )
+        .await
     }
 
     fn poll_room(
@@ -526,76 +776,6 @@ impl Publisher {
             self.drop_disconnected();
         }
         self.connect_new();
-    }
-
-    /// Connects one receiver that has joined, or disconnects those that have closed or died.
-    /// Returns `true` if it did: then call it again, when there is time. For a real-time publisher,
-    /// which sets [`joins_in_send`](PublisherBuilder::joins_in_send) to `false`. In a forked child
-    /// it does nothing.
-    pub fn serve_joins(&mut self) -> bool {
-        if !self.rendezvous.is_ours() {
-            return false;
-        }
-        if self.fan_out.is_one_disconnected() {
-            self.drop_disconnected();
-            return true;
-        }
-        let arrivals = self.rendezvous.header().arrivals();
-        let may_connect = arrivals != self.arrivals || self.is_retry_due();
-        may_connect && self.admit(arrivals, 1) > 0
-    }
-
-    /// Disconnects a receiver, which may be stopped. Returns `false` if none with this
-    /// [`id`](ReceiverState::id) is connected.
-    ///
-    /// Withdraws the messages that it has not received; its next receive returns
-    /// [`RecvError::Evicted`](super::RecvError::Evicted). It may read on what it has received, and
-    /// join again once it and all of that are dropped.
-    pub fn disconnect(&mut self, receiver: ReceiverId) -> bool {
-        if !self.rendezvous.is_ours() {
-            return false;
-        }
-        let Some(at) = self
-            .recipients()
-            .iter()
-            .position(|recipient| recipient.id == receiver.to_u64())
-        else {
-            return false;
-        };
-        self.evict(at);
-        true
-    }
-
-    /// [Disconnects](Self::disconnect) the receivers for which the closure returns `true`. Returns
-    /// how many those were.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use shm_pool::{channel::Publisher, Provider};
-    /// # let name = format!("doc-disconnect-{}", std::process::id());
-    /// # let provider = Provider::builder().build()?;
-    /// let mut publisher = Publisher::create(&provider, &name)?;
-    /// publisher.disconnect_where(|receiver| receiver.missed.total() > 1000);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn disconnect_where(
-        &mut self,
-        mut is_disconnected: impl FnMut(&ReceiverState) -> bool,
-    ) -> usize {
-        let mut receivers = Vec::new();
-        for state in self.receivers() {
-            if is_disconnected(&state) {
-                receivers.push(state.id);
-            }
-        }
-        let mut count = 0;
-        for receiver in receivers {
-            if self.disconnect(receiver) {
-                count += 1;
-            }
-        }
-        count
     }
 
     /// E1 to E4.
@@ -834,77 +1014,12 @@ impl Publisher {
         self.history.push_back(message);
     }
 
-    /// Returns the connected receivers, those with [`OnFull::Block`] first; in a forked child,
-    /// none. One that has closed or died is not among them.
-    ///
-    /// This only reads. A receiver that has joined is connected by the next send,
-    /// [`wait_for_receivers`](Self::wait_for_receivers) or [`serve_joins`](Self::serve_joins):
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use shm_pool::{channel::{Publisher, Subscriber}, Provider};
-    /// # let name = format!("doc-receivers-{}", std::process::id());
-    /// # let provider = Provider::builder().build()?;
-    /// let mut publisher = Publisher::create(&provider, &name)?;
-    /// let _display = Subscriber::open(&name)?; // in another process
-    ///
-    /// while publisher.serve_joins() {}
-    /// for receiver in publisher.receivers() {
-    ///     println!("{}: {} messages wait", receiver.id, receiver.waiting);
-    /// }
-    /// assert!(publisher.has_receivers());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn receivers(&self) -> impl Iterator<Item = ReceiverState> + '_ {
-        self.connected().map(Recipient::state)
-    }
-
-    /// Returns `true` if there is one of the [receivers](Self::receivers); always `false` in a
-    /// forked child.
-    #[inline]
-    pub fn has_receivers(&self) -> bool {
-        self.connected().next().is_some()
-    }
-
     fn connected(&self) -> impl Iterator<Item = &Recipient> {
         // In a forked child, a thread that does not exist there may hold a lock.
         let is_ours = self.rendezvous.is_ours();
         self.recipients()
             .iter()
             .filter(move |recipient| is_ours && !recipient.connection.is_disconnected())
-    }
-
-    /// Returns the version of the layout of channels of the receiver that was last refused because
-    /// it was built with another version of this crate; `None` if none was.
-    /// [`wait_for_receivers`](Self::wait_for_receivers) returns it in an error.
-    pub fn refused_version(&self) -> Option<u32> {
-        let (refused, _) = self.rendezvous.header().refused_version()?;
-        Some(refused)
-    }
-
-    /// Blocks until `count` receivers or more are connected, for at most `timeout`, or without
-    /// limit with [`Duration::MAX`].
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::TooManyReceivers`], at once, if `count` exceeds the number of
-    /// registrations; [`SendErrorKind::NoReceiver`], or [`SendErrorKind::OtherVersion`] if a
-    /// receiver of another version has tried; [`SendErrorKind::Interrupted`],
-    /// [`SendErrorKind::Forked`].
-    pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendError> {
-        let deadline = Deadline::after(timeout);
-        self.check_count(count)?;
-        self.fan_out.interrupts.begin_wait();
-        let waited = self.wait_until_connected(count, deadline);
-        self.fan_out.interrupts.end_wait();
-        match waited {
-            Err(SendErrorKind::TimedOut) => {
-                let refused = self.rendezvous.header().refused_version();
-                Err(SendErrorKind::no_receiver(count, timeout, refused).into())
-            }
-            waited => Ok(waited?),
-        }
     }
 
     fn wait_until_connected(
@@ -931,63 +1046,9 @@ impl Publisher {
                 .wait_for_another(known, &self.fan_out.interrupts, until);
         }
     }
-
-    /// Blocks until all connected receivers have received everything, for at most `timeout`. Skips
-    /// receivers that close or die. What was sent arrives even without this call.
-    ///
-    /// # Errors
-    ///
-    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
-    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendError> {
-        self.check_fork()?;
-        let deadline = Deadline::after(timeout);
-        self.update_connections();
-        for recipient in &mut self.fan_out.recipients {
-            match recipient.connection.wait_until_received(deadline) {
-                Err(SendErrorKind::Disconnected) => {}
-                done => done?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the channel's name.
-    pub fn name(&self) -> &str {
-        &self.channel
-    }
-
-    /// Returns a handle with which any thread can end a wait of this publisher.
-    pub fn interrupter(&self) -> Interrupter {
-        Interrupter::new(&self.fan_out.interrupts)
-    }
-
-    /// Returns how many messages a receiver may be behind at most.
-    pub fn capacity(&self) -> usize {
-        self.rules.slots - EXTRA_SLOTS
-    }
-
-    /// Returns how many buffers a receiver may hold at a time at most.
-    pub fn max_borrowed(&self) -> usize {
-        self.rules.max_borrowed
-    }
-
-    /// Returns the provider whose buffers this publisher sends.
-    pub fn provider(&self) -> &Provider {
-        &self.provider
-    }
-
-    /// Allocates a buffer of `len` bytes for [`send`](Self::send): [`Provider::alloc`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Provider::alloc`].
-    #[inline]
-    pub fn alloc(&self, len: usize) -> Result<ShmBytesMut, AllocError> {
-        self.provider.alloc(len)
-    }
 }
 
-impl Drop for Publisher {
+impl Drop for PublishingEnd {
     fn drop(&mut self) {
         // In a forked child the channel belongs to the parent.
         if self.rendezvous.is_ours() {
@@ -1019,12 +1080,12 @@ impl Drop for Publisher {
     }
 }
 
-impl fmt::Debug for Publisher {
+impl<T: ?Sized> fmt::Debug for Publisher<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let receivers = self.fan_out.recipients.len();
+        let receivers = self.end.fan_out.recipients.len();
         f.debug_struct("Publisher")
-            .field("name", &self.channel)
-            .field("provider", &self.provider.id())
+            .field("name", &self.end.channel)
+            .field("provider", &self.end.provider.id())
             .field("receivers", &receivers)
             .finish()
     }

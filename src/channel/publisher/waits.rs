@@ -2,15 +2,16 @@
 
 #![forbid(unsafe_code)]
 
-use super::Publisher;
+use super::{Publisher, PublishingEnd};
 use crate::channel::connection::no_helper;
 use crate::channel::error::{SendError, SendErrorKind};
 use crate::channel::parker::{Awaited, AwaitedWord};
+use crate::channel::Payload;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 /// A publisher whose task waits for receivers.
-struct Awaiting<'a>(&'a mut Publisher);
+struct Awaiting<'a>(&'a mut PublishingEnd);
 
 impl Drop for Awaiting<'_> {
     fn drop(&mut self) {
@@ -18,7 +19,7 @@ impl Drop for Awaiting<'_> {
     }
 }
 
-impl Publisher {
+impl<T: Payload + ?Sized> Publisher<T> {
     /// Like [`wait_for_receivers`](Self::wait_for_receivers), without a timeout and without
     /// blocking the thread, with any executor.
     ///
@@ -27,8 +28,8 @@ impl Publisher {
     /// [`SendErrorKind::TooManyReceivers`], at once, if `count` exceeds the number of
     /// registrations; [`SendErrorKind::NoHelper`], [`SendErrorKind::Forked`].
     pub async fn wait_for_receivers_async(&mut self, count: usize) -> Result<(), SendError> {
-        self.check_count(count)?;
-        let awaiting = Awaiting(self);
+        self.end.check_count(count)?;
+        let awaiting = Awaiting(&mut self.end);
         let publisher = &mut *awaiting.0;
         Ok(poll_fn(|context| publisher.poll_connected(context, count)).await?)
     }
@@ -40,9 +41,9 @@ impl Publisher {
     ///
     /// [`SendErrorKind::NoHelper`], [`SendErrorKind::Forked`].
     pub async fn wait_until_received_async(&mut self) -> Result<(), SendError> {
-        self.check_fork()?;
-        self.update_connections();
-        for recipient in &mut self.fan_out.recipients {
+        self.end.check_fork()?;
+        self.end.update_connections();
+        for recipient in &mut self.end.fan_out.recipients {
             match recipient.connection.wait_until_received_async().await {
                 Err(SendErrorKind::Disconnected) => {}
                 done => done?,
@@ -50,7 +51,9 @@ impl Publisher {
         }
         Ok(())
     }
+}
 
+impl PublishingEnd {
     /// Checks whether so many receivers can be waited for.
     pub(super) fn check_count(&self, count: usize) -> Result<(), SendErrorKind> {
         let max = self.rules.max_subscribers;

@@ -38,20 +38,20 @@ fn as_points(message: Message, _: bool) -> Result<Message, RecvError> {
 /// Reads the message as the value that it is. Returns the error of a typed receiver.
 #[cfg(feature = "zerocopy")]
 fn as_points(message: Message, is_damaged: bool) -> Result<Message, RecvError> {
-    use shm_pool::channel::typed::{Slice, Value};
+    use shm_pool::channel::typed::{Value, WithHeader};
 
     let len = message.len();
-    match Value::<_, Slice<u64, [u16; 3]>>::new(message) {
+    match Value::<_, WithHeader<u64, [[u16; 3]]>>::try_new(message) {
         Ok(points) => {
             assert!(is_points(len), "{len} bytes");
-            assert_eq!(points.items().len(), (len - 8) / 6);
-            let sum = points
-                .items()
+            let items = Value::items(&points);
+            assert_eq!(items.len(), (len - 8) / 6);
+            let sum = items
                 .iter()
                 .flatten()
                 .fold(*points, |sum, &word| sum ^ u64::from(word));
             black_box(sum);
-            Ok(points.into_inner())
+            Ok(Value::into_inner(points))
         }
         Err(_) => {
             // A forged place may not be aligned.
